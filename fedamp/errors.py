@@ -1,0 +1,49 @@
+"""The error tree.
+
+    FedampError                 an unexpected failure: exit code 1
+    ├── InputError              something a person gave us is wrong: exit code 2, one line
+    │   ├── ScenarioError       a scenario file, its keys or a ``--set`` override
+    │   ├── DataError           a data folder or file
+    │   ├── ModelError          a model that cannot be trained privately, or split as asked
+    │   ├── RunFolderError      a run folder, ledger or checkpoint that is damaged or foreign
+    │   └── DeploymentError     a node, certificate or address
+    └── FederationError         the federation could not go on (quorum, deadline, worker)
+
+Every message is one line: what was wrong, where, and what is accepted.
+"""
+
+
+class FedampError(Exception):
+    """Base of all errors raised on purpose by fedamp."""
+
+    exit_code = 1
+
+
+class InputError(FedampError):
+    """Something that a person gave is wrong; the message says what, where and what is accepted."""
+
+    exit_code = 2
+
+
+class ScenarioError(InputError):
+    """A scenario file, one of its keys, or a ``--set`` override is wrong."""
+
+
+class DataError(InputError):
+    """A data folder or file is missing, damaged, or not of the promised shape."""
+
+
+class ModelError(InputError):
+    """A model cannot be trained privately, or cannot be split as the scenario asks."""
+
+
+class RunFolderError(InputError):
+    """A run folder, ledger or checkpoint is missing, damaged, or belongs to another scenario."""
+
+
+class DeploymentError(InputError):
+    """A node, certificate or address of a deployment is wrong."""
+
+
+class FederationError(FedampError):
+    """The federation could not go on: below quorum, past a deadline, or without workers."""

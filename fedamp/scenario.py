@@ -1,0 +1,328 @@
+"""The scenario: what a person writes in YAML, validated. Unknown keys are refused.
+
+Reading and error messages are in :mod:`fedamp.scenario_file`; what follows from a scenario is computed in
+:mod:`fedamp.plan` and nowhere else.
+"""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=1, strict=True)]
+Probability = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
+
+
+class Section(BaseModel):
+    """Base of all sections: frozen, and strict about keys."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+# --- data -----------------------------------------------------------------------------------------------------------
+
+
+class IidPartition(Section):
+    """Records are dealt out at random, as evenly as integers allow."""
+
+    scheme: Literal["iid"] = "iid"
+
+
+class DirichletPartition(Section):
+    """Label proportions of every client drawn from a Dirichlet law; small alpha, very different clients."""
+
+    scheme: Literal["dirichlet"]
+    alpha: Positive = 0.5
+
+
+class ShardsPartition(Section):
+    """Records sorted by label, cut into equal shards, and a number of shards dealt to every client."""
+
+    scheme: Literal["shards"]
+    shards_per_client: Count = 2
+
+
+class NaturalPartition(Section):
+    """A column of the data says whose each record is."""
+
+    scheme: Literal["natural"]
+    column: str = "client"
+
+
+Partition = Annotated[
+    IidPartition | DirichletPartition | ShardsPartition | NaturalPartition, Field(discriminator="scheme")
+]
+
+
+class DigitsData(Section):
+    """The 1,797 real 8 x 8 digits that scikit-learn carries: works offline."""
+
+    name: Literal["digits"]
+    clients: Count | None = Field(None, description="number of clients; left out with a natural partition")
+    partition: Partition = IidPartition()
+    test_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.2
+
+
+class SyntheticData(Section):
+    """Gaussian classes, with every client's records made when they are asked for: any number of clients."""
+
+    name: Literal["synthetic"]
+    clients: Count
+    records_per_client: Count = 10
+    features: Count = 20
+    classes: Annotated[int, Field(ge=2, strict=True)] = 10
+    separation: Positive = Field(3.0, description="distance of class centres, in standard deviations")
+    heterogeneity: Annotated[float, Field(ge=0, allow_inf_nan=False)] = Field(
+        0.0, description="standard deviation of a shift of all features that a client has to itself"
+    )
+    shape: tuple[Count, ...] | None = Field(None, description="shape of one input, e.g. [1, 28, 28]; features follow")
+    test_records: Count = 2000
+
+
+class FolderData(Section):
+    """Arrays on disk. npz: ``train.npz`` and ``test.npz`` with arrays x, y (and a client column); parquet likewise."""
+
+    name: Literal["npz", "parquet"]
+    path: str = Field(description="folder; relative paths start at the scenario's folder")
+    clients: Count | None = None
+    partition: Partition = IidPartition()
+    features: list[str] | str = Field("x", description="array (npz) or column or columns (parquet) of the inputs")
+    label: str = "y"
+    shape: tuple[Count, ...] | None = Field(None, description="shape of one input; left out: as stored")
+    scale: Positive = Field(1.0, description="inputs are divided by this (255 for images stored as bytes)")
+    test_fraction: Annotated[float, Field(gt=0, lt=1)] = Field(0.2, description="used where there is no test file")
+
+
+class HuggingFaceData(Section):
+    """A Hugging Face data set through flwr-datasets (extra ``huggingface``), by hub name or local folder."""
+
+    name: Literal["huggingface"]
+    dataset: str = Field(description="name on the hub, or a local folder in the same format")
+    clients: Count | None = None
+    partition: Partition = IidPartition()
+    features: str = "image"
+    label: str = "label"
+    shape: tuple[Count, ...] | None = None
+    scale: Positive = 255.0
+    train_split: str = "train"
+    test_split: str | None = "test"
+    test_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.2
+
+
+Data = Annotated[DigitsData | SyntheticData | FolderData | HuggingFaceData, Field(discriminator="name")]
+
+
+# --- model ----------------------------------------------------------------------------------------------------------
+
+
+class Model(Section):
+    """A registered model, or one of your own as ``package.module:name`` (see docs/models.md)."""
+
+    name: str = Field(description="logistic, mlp, cnn, resnet20, resnet18, resnet101, or package.module:name")
+    hidden: tuple[Count, ...] = Field((64,), description="mlp: units of every hidden layer")
+    channels: tuple[Count, ...] = Field((16, 32), description="cnn: channels of every convolution")
+    groups: Count = Field(4, description="cnn, resnets: groups of each GroupNorm")
+    initial: str | None = Field(None, description="safetensors file to start from; left out: random from the seed")
+    options: dict[str, Any] = Field(default_factory=dict, description="arguments of a model of your own")
+
+
+# --- who takes part, with what -----------------------------------------------------------------------------------------
+
+
+class AllCheckIn(Section):
+    """Everybody takes part in every round."""
+
+    scheme: Literal["all"] = "all"
+
+
+class PoissonCheckIn(Section):
+    """In every round everybody takes part with the same probability, independently."""
+
+    scheme: Literal["poisson"]
+    rate: Probability
+
+
+class BalancedCheckIn(Section):
+    """Everybody takes part in exactly k hidden rounds, chosen uniformly among all sets of k rounds."""
+
+    scheme: Literal["balanced"]
+    k: Count
+
+
+class StratifiedCheckIn(Section):
+    """Rounds are cut into k blocks as equal as integers allow; everybody takes part in one hidden round of each."""
+
+    scheme: Literal["stratified"]
+    k: Count
+
+
+CheckIn = Annotated[
+    AllCheckIn | PoissonCheckIn | BalancedCheckIn | StratifiedCheckIn, Field(discriminator="scheme")
+]
+
+
+class NoSubmodels(Section):
+    """Everybody trains the whole model."""
+
+    scheme: Literal["none"] = "none"
+
+
+class DisjointSubmodels(Section):
+    """The split part of the model is cut into disjoint submodels; everybody trains one hidden one a round."""
+
+    scheme: Literal["disjoint"]
+    count: Annotated[int, Field(ge=2, strict=True)]
+    shared: tuple[str, ...] = Field((), description="layers that every submodel holds, by name or prefix")
+    shared_clip: Positive | None = Field(None, description="clipping norm of the shared part; left out: privacy.clip")
+    shared_noise_multiplier: Literal["same", "balanced"] | Positive = Field(
+        "same",
+        description="noise multiplier of the shared part: same as the split part; balanced: the split of the budget "
+        "with the least total noise variance; or a number",
+    )
+    partition: Literal["fixed", "fresh"] = Field("fixed", description="one partition for the run, or a new one a round")
+
+
+class DropoutSubmodels(Section):
+    """Every node of the named layers is kept with probability ``keep``, in one mask a unit and round."""
+
+    scheme: Literal["dropout"]
+    keep: Annotated[float, Field(gt=0, lt=1)] = 0.5
+    layers: tuple[str, ...] = Field((), description="hidden layers to mask; left out: all hidden layers")
+    shared_clip: Positive | None = Field(None, description="clipping norm of the shared part; left out: privacy.clip")
+    shared_noise_multiplier: Literal["same", "balanced"] | Positive = "same"
+
+
+Submodels = Annotated[NoSubmodels | DisjointSubmodels | DropoutSubmodels, Field(discriminator="scheme")]
+
+
+class Client(Section):
+    """Local training: ``steps`` gradient steps, or ``epochs`` passes over the client's records."""
+
+    steps: Count | None = None
+    epochs: Count | None = None
+    batch_size: Count | Literal["full"] = "full"
+    learning_rate: Positive = 0.1
+    proximal: Annotated[float, Field(ge=0, allow_inf_nan=False)] = Field(
+        0.0, description="weight of the FedProx term (Li et al. 2020) that pulls towards the global model"
+    )
+
+    @model_validator(mode="after")
+    def _one_measure_of_work(self) -> "Client":
+        if self.steps is not None and self.epochs is not None:
+            raise ValueError("give steps or epochs, not both")
+        return self
+
+
+class Server(Section):
+    """What the server does with the noisy mean of the updates."""
+
+    optimizer: Literal["sgd", "adam"] = "sgd"
+    learning_rate: Positive = 1.0
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    beta2: Annotated[float, Field(ge=0, lt=1)] = 0.99
+    epsilon: Positive = Field(1e-3, description="adam: added to the root of the second moment")
+
+
+class Mixing(Section):
+    """ModelMix: every round starts from a random mixture of the last two global models."""
+
+    width: Positive = Field(description="enforced distance tau of the two states, in units of the averaged update")
+    linf_coordinates: Count = Field(1, description="p: every coordinate is truncated at clip / sqrt(p)")
+
+
+# --- privacy ----------------------------------------------------------------------------------------------------------
+
+
+class AdaptiveClip(Section):
+    """The clipping norm follows a quantile of the update norms (Andrew et al. 2021), charged for its own noise."""
+
+    initial: Positive = 0.1
+    quantile: Annotated[float, Field(gt=0, lt=1)] = 0.5
+    learning_rate: Positive = 0.2
+    noise_multiplier: Positive = Field(10.0, description="noise on the count below the norm, in counts")
+
+
+class Privacy(Section):
+    """What is protected, and how strongly."""
+
+    unit: Literal["client", "sample"] = "client"
+    clip: Positive | AdaptiveClip = Field(description="clipping norm of a unit's update")
+    noise_multiplier: Literal["auto"] | Annotated[float, Field(ge=0, allow_inf_nan=False)] = Field(
+        "auto", description="noise standard deviation over clipping norm; 0 trains without privacy; auto: calibrated"
+    )
+    epsilon: Positive | None = Field(None, description="budget; the run stops before the round that would exceed it")
+    delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
+    amplification: bool = Field(
+        True, description="false: charge (and calibrate) as if no randomness were hidden, for comparison"
+    )
+    group_size: Count = Field(1, description="number of units protected together")
+
+    @model_validator(mode="after")
+    def _auto_needs_a_budget(self) -> "Privacy":
+        if self.noise_multiplier == "auto" and self.epsilon is None:
+            raise ValueError("noise_multiplier: auto needs a budget: give epsilon, or a number for noise_multiplier")
+        return self
+
+
+# --- how it runs -------------------------------------------------------------------------------------------------------
+
+
+class Engine(Section):
+    """Where the clients train. The results do not depend on it (floating-point tolerance for ``flower`` and GPUs)."""
+
+    kind: Literal["ray", "serial", "flower"] = "ray"
+    workers: Count | Literal["auto"] = "auto"
+    device: str = Field("auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$")
+    clients_per_batch: Count | Literal["auto"] = Field("auto", description="how many clients train stacked together")
+    precision: Literal["float32", "tf32", "bfloat16"] = "float32"
+    address: str | None = Field(None, description="address of a Ray cluster; left out: this machine")
+
+
+class Federation(Section):
+    """What the server tolerates."""
+
+    round_deadline: Positive = Field(600.0, description="seconds after which missing clients count as zero")
+    quorum: Annotated[float, Field(ge=0, le=1)] = Field(
+        0.0, description="share of a round's nodes that must answer; below it the run stops"
+    )
+    checkpoint_every: Count = Field(10, description="rounds between checkpoints")
+    evaluate_every: Count = Field(1, description="rounds between evaluations on the public test set")
+
+
+class Scenario(Section):
+    """One federation, from data to privacy budget."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=80)]
+    description: str = ""
+    seed: Annotated[int, Field(ge=0, strict=True)] = 0
+    data: Data
+    model: Model
+    rounds: Count
+    check_in: CheckIn = AllCheckIn()
+    submodels: Submodels = NoSubmodels()
+    client: Client = Client()
+    server: Server = Server()
+    mixing: Mixing | None = None
+    privacy: Privacy
+    engine: Engine = Engine()
+    federation: Federation = Federation()
+
+    @model_validator(mode="after")
+    def _possible_together(self) -> "Scenario":
+        if isinstance(self.check_in, BalancedCheckIn | StratifiedCheckIn) and self.check_in.k > self.rounds:
+            raise ValueError(f"check_in.k must be at most rounds ({self.rounds}), got {self.check_in.k}")
+        if self.privacy.unit == "sample" and (self.client.steps not in (None, 1) or self.client.epochs is not None):
+            raise ValueError("client.steps must be 1 (or left out) when privacy.unit is sample: one gradient a record")
+        return self
+
+    @model_validator(mode="after")
+    def _clients_are_counted_once(self) -> "Scenario":
+        if isinstance(self.data, SyntheticData):
+            return self
+        natural = isinstance(self.data.partition, NaturalPartition)
+        if natural and self.data.clients is not None:
+            raise ValueError("data.clients must be left out with a natural partition: the column says whose each is")
+        if not natural and self.data.clients is None and self.privacy.unit == "client":
+            raise ValueError("data.clients is required: the number of clients to deal the records to")
+        return self
