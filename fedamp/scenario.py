@@ -156,9 +156,7 @@ class StratifiedCheckIn(Section):
     k: Count
 
 
-CheckIn = Annotated[
-    AllCheckIn | PoissonCheckIn | BalancedCheckIn | StratifiedCheckIn, Field(discriminator="scheme")
-]
+CheckIn = Annotated[AllCheckIn | PoissonCheckIn | BalancedCheckIn | StratifiedCheckIn, Field(discriminator="scheme")]
 
 
 class NoSubmodels(Section):
