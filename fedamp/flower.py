@@ -1,0 +1,118 @@
+"""Flower without chatter and without copies: the only module that reaches into Flower's insides."""
+
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, Error, Message, RecordDict
+from flwr.app.message import make_message
+from flwr.supercore.logger import FLOWER_LOGGER
+from flwr.supercore.run import Run
+from flwr.supercore.task_identity import TaskIdentity
+from numpy.typing import NDArray
+
+# Codes of error replies, as real Flower gives them.
+APP_RAISED, NODE_LOST, APP_CRASHED = 2, 5, 8
+
+SERVER_NODE = 1
+
+
+class NumpyArray(Array):
+    """A Flower array that holds the NumPy array itself and serialises it only when somebody asks for bytes.
+
+    Stock arrays copy on the way in, on the way out, and between processes. This one crosses to a worker of the same
+    machine through shared memory, and still looks like any array to Flower's own transport. What it gives out is
+    read-only, whoever holds it.
+    """
+
+    def __init__(self, array: NDArray[Any]) -> None:
+        view = np.ascontiguousarray(array).reshape(array.shape).view()
+        view.flags.writeable = False
+        self.__dict__.update(_array=view, dtype=str(view.dtype), shape=tuple(view.shape), stype="numpy.ndarray")
+
+    @property
+    def data(self) -> bytes:  # type: ignore[override]
+        return Array(self._array).data  # type: ignore[attr-defined,no-any-return]
+
+    def numpy(self) -> NDArray[Any]:
+        """The array, read-only."""
+        return self.__dict__["_array"]  # type: ignore[no-any-return]
+
+    def deflate(self) -> bytes:
+        """As the stock array does: the name of the class is part of Flower's wire format."""
+        return Array(self.numpy()).deflate()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Array) and np.array_equal(self.numpy(), other.numpy())
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __reduce__(self) -> tuple[type["NumpyArray"], tuple[NDArray[Any]]]:
+        return NumpyArray, (self.numpy(),)
+
+
+def to_record(arrays: Mapping[str, NDArray[Any]]) -> ArrayRecord:
+    """Named arrays as a Flower record, without copying them: do not write to them afterwards."""
+    record = ArrayRecord()  # filled by item: its constructor would make stock arrays of ours
+    for name, array in arrays.items():
+        record[name] = NumpyArray(array)
+    return record
+
+
+def from_record(record: ArrayRecord) -> dict[str, NDArray[Any]]:
+    """The named arrays of a Flower record. They may be read-only and shared with other processes."""
+    return {name: array.numpy() for name, array in record.items()}
+
+
+def identify() -> None:
+    """Give this process the identity without which Flower refuses to make messages; one that Flower gave is kept."""
+    if TaskIdentity._run_id is None:
+        TaskIdentity.run_id, TaskIdentity.task_id, TaskIdentity.node_id = 1, 1, SERVER_NODE
+
+
+def empty_run() -> Run:
+    """The run of a simulation."""
+    return Run.create_empty(1)
+
+
+def set_message_id(message: Message, message_id: str) -> None:
+    """What Flower's SuperLink does on arrival, and a grid of ours before it sends."""
+    message.metadata.__dict__["_message_id"] = message_id
+
+
+def copy_message(message: Message) -> Message:
+    """A message whose records can be changed without changing the original's; the arrays are the same ones."""
+    content = RecordDict({name: record.copy() for name, record in message.content.items()})
+    return make_message(metadata=message.metadata, content=content)
+
+
+def message_without_arrays(message: Message) -> tuple[Message, dict[str, ArrayRecord]]:
+    """The message with everything but its array records, and these by name."""
+    arrays = {name: record for name, record in message.content.items() if isinstance(record, ArrayRecord)}
+    rest = RecordDict({name: record for name, record in message.content.items() if name not in arrays})
+    return make_message(metadata=message.metadata, content=rest), arrays
+
+
+def error_reply(message: Message, code: int, reason: str) -> Message:
+    """The reply of a node that could not do what the message asked."""
+    return Message(Error(code, reason), reply_to=message)
+
+
+@contextmanager
+def chatter_to(log: Path, *loggers: str) -> Iterator[None]:
+    """Within the context, what Flower (and the other named loggers) has to say goes to a file and nowhere else."""
+    handler = logging.FileHandler(log, delay=True)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    quiet = [FLOWER_LOGGER, *(logging.getLogger(name) for name in loggers)]
+    before = [(logger.handlers[:], logger.propagate) for logger in quiet]
+    for logger in quiet:
+        logger.handlers, logger.propagate = [handler], False
+    try:
+        yield
+    finally:
+        for logger, (handlers, propagate) in zip(quiet, before, strict=True):
+            logger.handlers, logger.propagate = handlers, propagate
+        handler.close()

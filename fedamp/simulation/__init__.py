@@ -1,0 +1,1 @@
+"""Engines: where the clients of a simulated federation train."""

@@ -1,0 +1,90 @@
+"""What the grids of all simulation engines have in common."""
+
+import itertools
+import logging
+from abc import abstractmethod
+from collections.abc import Iterable
+from time import monotonic
+
+from flwr.app import Message, RecordDict
+from flwr.serverapp import Grid
+from flwr.supercore.run import Run
+
+from fedamp import flower
+
+LOGGER = "fedamp.simulation"
+log = logging.getLogger(LOGGER)
+
+
+class SimulationGrid(Grid):
+    """A Flower grid whose nodes are simulated here. Replies come in the order in which messages were sent.
+
+    Attributes:
+        workers: number of nodes; each hosts all clients that it is asked to train.
+        devices: torch's name of each node's device.
+        startup_seconds: time until the nodes were ready; 0 before that.
+    """
+
+    workers: int
+    devices: list[str]
+    startup_seconds: float = 0.0
+
+    def __init__(self) -> None:
+        flower.identify()
+        self._run = flower.empty_run()
+        self._numbers = itertools.count(1)
+
+    @abstractmethod
+    def describe(self) -> str:
+        """One line for people: engine, workers, device."""
+
+    @abstractmethod
+    def _dispatch(self, messages: list[Message]) -> None:
+        """Send messages, which have ids."""
+
+    @abstractmethod
+    def _collect(self, message_ids: list[str], deadline: float | None) -> list[Message]:
+        """Wait for the replies to messages until the deadline (monotonic clock) and forget the messages.
+
+        Messages that were not sent, or collected before, are passed over.
+        """
+
+    def set_run(self, run: Run) -> None:
+        self._run = run
+
+    @property
+    def run(self) -> Run:
+        return self._run
+
+    def create_message(
+        self, content: RecordDict, message_type: str, dst_node_id: int, group_id: str, ttl: float | None = None
+    ) -> Message:
+        return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
+
+    def push_messages(self, messages: Iterable[Message]) -> list[str]:
+        """Send messages; returns at once, with their ids."""
+        sent = list(messages)
+        known = set(self.get_node_ids())
+        for message in sent:
+            if message.metadata.dst_node_id not in known:
+                raise ValueError(f"dst_node_id must be one of {sorted(known)}, got {message.metadata.dst_node_id}")
+            flower.set_message_id(message, str(next(self._numbers)))
+        self._dispatch(sent)
+        return [message.metadata.message_id for message in sent]
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
+        """Send messages and wait for the replies. Nodes that are late are absent, and named in the log."""
+        deadline = None if timeout is None else monotonic() + timeout
+        sent = list(messages)
+        replies = self._collect(list(self.push_messages(sent)), deadline)
+        answered = {reply.metadata.reply_to_message_id for reply in replies}
+        for message in sent:
+            if message.metadata.message_id not in answered:
+                log.warning(
+                    "node %d did not answer the %s message of group %r within %.1f s",
+                    message.metadata.dst_node_id,
+                    message.metadata.message_type,
+                    message.metadata.group_id,
+                    timeout,
+                )
+        return replies
