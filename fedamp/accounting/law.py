@@ -1,0 +1,316 @@
+"""The certified numerical law of a likelihood ratio.
+
+Every release is described by the law of ``X = dP/dQ`` under Q, P being the output law with the person's data in
+and Q with it out. A :class:`Law` holds two finite laws, one larger and one smaller than X in convex order; each
+operation below keeps that order, and all the divergences that privacy needs are expectations of convex functions,
+so every answer is a bracket.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.special import ndtr
+
+from fedamp.accounting.bounds import Bounds
+from fedamp.accounting.pairing import RATIO_LIMIT, Pairing, choose_edges, pair, quantile_edges
+from fedamp.accounting.points import Array, Cells, Placement, Points, contract, regrid, spread
+from fedamp.accounting.profile import Profile
+
+DEFAULT_POINTS = 1200
+"""Points a law is kept at; the width of a bracket falls with the square of it, the time rises with the square."""
+
+_UNIT = 2.0**-53
+
+
+class NotEvaluable(ValueError):
+    """The numerical law cannot be built within its limits; a Rényi bound may still exist."""
+
+
+@dataclass(frozen=True, eq=False)
+class Law:
+    """The law of ``X = dP/dQ`` under Q, bracketed in convex order.
+
+    Attributes:
+        upper: a mean-preserving spread of the true law.
+        lower: a contraction of it.
+        rounding: bound r on the relative error of all masses from floating point. Masses off by at most a factor
+            ``1 + r`` move the profile by at most ``2 r`` in epsilon and ``1 + r`` in delta; answers are widened by it.
+        points: number of points the operations keep.
+    """
+
+    upper: Points
+    lower: Points
+    rounding: float
+    points: int
+
+    # -- where laws come from
+
+    @classmethod
+    def from_cells(cls, cells: Cells, *, points: int = DEFAULT_POINTS) -> "Law":
+        """The law of which only the masses in cells are known."""
+        return cls(spread(cells), contract(cells), 1e-14, points)
+
+    @classmethod
+    @lru_cache(maxsize=256)
+    def gaussian(cls, noise_multiplier: float, *, points: int = DEFAULT_POINTS) -> "Law":
+        """The Gaussian mechanism: ``X = exp(z/s - 1/(2 s^2))``, z standard normal.
+
+        Args:
+            noise_multiplier: s > 0, standard deviation of the noise over the sensitivity.
+        """
+        shift = 1.0 / noise_multiplier
+        return cls.from_function(
+            lambda z: z * shift - shift**2 / 2,
+            lambda low, high: normal_mass(low - shift, high - shift),
+            shift,
+            points=points,
+        )
+
+    @classmethod
+    def from_function(
+        cls,
+        log_ratio: Callable[[Array], Array],
+        mass_in: Callable[[Array, Array], Array],
+        largest_shift: float,
+        *,
+        points: int = DEFAULT_POINTS,
+    ) -> "Law":
+        """X an increasing function of z, which is standard normal under Q and near shifted normals under P.
+
+        Args:
+            log_ratio: log X at each z, increasing.
+            mass_in: P-mass of the intervals between two arrays of ends (maybe infinite); see :func:`normal_mass`.
+            largest_shift: P has all but 1e-20 of its mass at z between -9.5 and this plus 9.5.
+        """
+        z = np.linspace(-9.5, largest_shift + 9.5, points)
+        low, high = np.r_[-np.inf, z], np.r_[z, np.inf]
+        return cls.from_cells(Cells(log_ratio(z), mass_in(low, high), normal_mass(low, high)), points=points)
+
+    @classmethod
+    @lru_cache(maxsize=64)
+    def laplace(cls, scale: float, *, points: int = DEFAULT_POINTS) -> "Law":
+        """The Laplace mechanism of sensitivity 1.
+
+        Args:
+            scale: b > 0 of the noise density ``exp(-|z|/b) / (2 b)``.
+        """
+        z = np.linspace(0.0, 1.0, points)
+        log_ratio = (2.0 * z - 1.0) / scale
+        between_out = 0.5 * np.exp(-z[:-1] / scale) * -np.expm1(-np.diff(z) / scale)
+        mass_out = np.r_[0.5, between_out, 0.5 * np.exp(-1.0 / scale)]
+        mass_in = np.r_[0.5 * np.exp(-1.0 / scale), between_out[::-1], 0.5]
+        # Outside [0, 1] the ratio is constant, so the outermost masses sit on the outermost edges.
+        cells = Cells(log_ratio, np.r_[0.0, mass_in[1:-1], 0.0], np.r_[0.0, mass_out[1:-1], 0.0])
+        ends = Points(log_ratio[[0, -1]], mass_in[[0, -1]], mass_out[[0, -1]])
+        return cls(_union([spread(cells), ends]), _union([contract(cells), ends]), 1e-14, points)
+
+    @classmethod
+    def from_points(
+        cls, ratio: ArrayLike, mass_out: ArrayLike, *, infinite: float = 0.0, points: int = DEFAULT_POINTS
+    ) -> "Law":
+        """A finite law, exact.
+
+        Args:
+            ratio: values of X, >= 0, in any order.
+            mass_out: their Q-masses, summing to 1.
+            infinite: P-mass where X is infinite; ``sum(ratio * mass_out) + infinite`` must be 1.
+        """
+        ratio, mass_out = np.asarray(ratio, float), np.asarray(mass_out, float)
+        if ratio.shape != mass_out.shape or ratio.ndim != 1 or not (ratio >= 0).all() or not (mass_out >= 0).all():
+            raise ValueError("ratio and mass_out must be non-negative and of one length")
+        if abs(mass_out.sum() - 1.0) > 1e-9 or abs(ratio @ mass_out + infinite - 1.0) > 1e-9 or infinite < 0:
+            raise ValueError("mass_out must sum to 1, and ratio * mass_out and infinite together to 1")
+        positive = ratio > 0
+        order = np.argsort(ratio[positive], kind="stable")
+        ratio, zero, mass_out = ratio[positive][order], mass_out[~positive].sum(), mass_out[positive][order]
+        exact = Points(np.log(ratio), ratio * mass_out, mass_out, float(zero), infinite)
+        return cls(exact, exact, 1e-14, points)
+
+    # -- operations
+
+    def thin(self, rate: float) -> "Law":
+        """Poisson sampling: ``(1 - rate) + rate X`` (Zhu, Dong, Wang 2022, Theorem 11).
+
+        Args:
+            rate: in [0, 1].
+        """
+        if not 0.0 <= rate <= 1.0:
+            raise ValueError(f"rate must be in [0, 1], got {rate}")
+        if rate == 1.0:
+            return self
+        return Law(_thin(self.upper, rate), _thin(self.lower, rate), self.rounding + 4 * _UNIT, self.points)
+
+    def mean(self, copies: int, of: int | None = None) -> "Law":
+        """``(X_1 + ... + X_copies + (of - copies)) / of`` with independent copies; ``of`` defaults to ``copies``.
+
+        One hidden round of ``of`` (Dong, Chen, Özgür 2025, Theorem 3.1), of which ``copies`` are released.
+        """
+        of = copies if of is None else of
+        if not 0 <= copies <= of or of < 1:
+            raise ValueError(f"copies must be in 0..of and of >= 1, got copies={copies}, of={of}")
+        if copies == 0:
+            return _ONE
+        limited = Law(_limit(self.upper, spread), _limit(self.lower, contract), self.rounding, self.points)
+        average = _power(limited, copies, lambda a, m, b, n: _combine(a, b, Pairing((m / (m + n), n / (m + n)))))
+        return average.thin(copies / of)
+
+    @staticmethod
+    def product(factors: Sequence[tuple["Law", int]]) -> "Law":
+        """The product of independent X's, each to its multiplicity: composition (Zhu, Dong, Wang 2022, Theorem 10)."""
+        multiply = Pairing(None)
+        result = _ONE
+        for law, times in factors:
+            if times < 0:
+                raise ValueError(f"multiplicity must be >= 0, got {times}")
+            if times == 0 or law is _ONE:
+                continue
+            powered = _power(law, times, lambda a, m, b, n: _combine(a, b, multiply))
+            result = powered if result is _ONE else _combine(result, powered, multiply)
+        return result
+
+    @staticmethod
+    def mixture(laws: Sequence["Law"], weights: Sequence[float]) -> "Law":
+        """The law that is ``laws[i]`` with probability ``weights[i]``: a public choice of one release among several."""
+        if len(laws) != len(weights) or not all(w >= 0 for w in weights) or abs(sum(weights) - 1.0) > 1e-9:
+            raise ValueError("weights must be non-negative, sum to 1, and be one for each law")
+        points = max(law.points for law in laws)
+        upper = _union([_scaled(law.upper, w) for law, w in zip(laws, weights, strict=True) if w > 0])
+        lower = _union([_scaled(law.lower, w) for law, w in zip(laws, weights, strict=True) if w > 0])
+        rounding = max(law.rounding for law in laws) + 4 * _UNIT
+        return Law(_limit_points(upper, points, spread), _limit_points(lower, points, contract), rounding, points)
+
+    # -- answers
+
+    def delta(self, epsilon: float) -> Bounds:
+        """The larger of both directions' delta at ``epsilon`` (>= 0)."""
+        remove, add = self.delta_remove(epsilon), self.delta_add(epsilon)
+        return Bounds(max(remove.lower, add.lower), max(remove.upper, add.upper), remove.method)
+
+    def delta_remove(self, epsilon: float) -> Bounds:
+        """``E[(X - e^epsilon)+]``."""
+        return self._delta(self._remove, epsilon)
+
+    def delta_add(self, epsilon: float) -> Bounds:
+        """``E[(1 - e^epsilon X)+]``."""
+        return self._delta(self._add, epsilon)
+
+    def epsilon(self, delta: float) -> Bounds:
+        """The smallest epsilon >= 0 with ``delta(epsilon) <= delta`` (in (0, 1)), both directions; may be infinite."""
+        remove, add = self.epsilon_remove(delta), self.epsilon_add(delta)
+        return Bounds(max(remove.lower, add.lower), max(remove.upper, add.upper), remove.method)
+
+    def epsilon_remove(self, delta: float) -> Bounds:
+        """As :meth:`epsilon`, for the remove direction alone."""
+        return self._epsilon(self._remove, delta)
+
+    def epsilon_add(self, delta: float) -> Bounds:
+        """As :meth:`epsilon`, for the add direction alone."""
+        return self._epsilon(self._add, delta)
+
+    @cached_property
+    def _remove(self) -> tuple[Profile, Profile]:
+        return Profile.remove(self.lower), Profile.remove(self.upper)
+
+    @cached_property
+    def _add(self) -> tuple[Profile, Profile]:
+        return Profile.add(self.lower), Profile.add(self.upper)
+
+    @property
+    def _method(self) -> str:
+        return f"numerical law, {self.points} points"
+
+    def _delta(self, profiles: tuple[Profile, Profile], epsilon: float) -> Bounds:
+        slack = 2 * self.rounding
+        lower = float(profiles[0].delta_at(epsilon + slack)) / (1 + slack)
+        upper = float(profiles[1].delta_at(epsilon - slack)) * (1 + slack)
+        upper = min(upper, 1.0)
+        return Bounds(min(lower, upper), upper, self._method)
+
+    def _epsilon(self, profiles: tuple[Profile, Profile], delta: float) -> Bounds:
+        if not 0.0 < delta < 1.0:
+            raise ValueError(f"delta must be in (0, 1), got {delta}")
+        slack = 2 * self.rounding
+        lower = profiles[0].epsilon_at(min(delta * (1 + slack), 1.0)) - slack
+        upper = profiles[1].epsilon_at(delta / (1 + slack)) + slack
+        upper = max(upper, 0.0)
+        return Bounds(min(max(lower, 0.0), upper), upper, self._method)
+
+
+def normal_mass(low: ArrayLike, high: ArrayLike) -> Array:
+    """Standard normal mass of the intervals from ``low`` to ``high``, to full relative accuracy in both tails."""
+    low, high = np.broadcast_arrays(np.asarray(low, float), np.asarray(high, float))
+    mirrored = high > -low
+    low, high = np.where(mirrored, -high, low), np.where(mirrored, -low, high)
+    mass = ndtr(high) - ndtr(low)
+    narrow = high - low < 0.2
+    middle, half = (low[narrow] + high[narrow]) / 2, (high[narrow] - low[narrow]) / 2
+    nodes, weights = np.polynomial.legendre.leggauss(8)  # error below 1e-16 relative at this width
+    density = np.exp(-((middle[:, None] + half[:, None] * nodes) ** 2) / 2) / np.sqrt(2 * np.pi)
+    mass[narrow] = half * (density @ weights)
+    return mass
+
+
+def _combine(a: Law, b: Law, pairing: Pairing) -> Law:
+    points = max(a.points, b.points)
+    edges = choose_edges(a.upper, b.upper, pairing, points)
+    rounding = a.rounding + b.rounding + 4 * _UNIT * np.sqrt(2.0 * points)
+    upper = pair(a.upper, b.upper, pairing, edges, spread)
+    lower = pair(a.lower, b.lower, pairing, edges, contract)
+    return Law(upper, lower, float(rounding), points)
+
+
+def _power(law: Law, times: int, combine: Callable[[Law, int, Law, int], Law]) -> Law:
+    """``times`` independent copies combined, by repeated doubling."""
+    result, count, size = None, 0, 1
+    while True:
+        if times & size:
+            result, count = (law, size) if result is None else (combine(result, count, law, size), count + size)
+        if 2 * size > times:
+            break
+        law, size = combine(law, size, law, size), 2 * size
+    assert result is not None
+    return result
+
+
+def _thin(law: Points, rate: float) -> Points:
+    mass_in = (1.0 - rate) * law.mass_out + rate * law.mass_in
+    log_ratio = np.log1p(rate * np.expm1(np.minimum(law.log_ratio, 700.0)))
+    log_ratio = np.where(law.log_ratio > 700.0, law.log_ratio + np.log(max(rate, 1e-300)), log_ratio)
+    thinned = Points(log_ratio, mass_in, law.mass_out, 0.0, rate * law.infinite)
+    if law.zero == 0.0:
+        return thinned
+    at_zero = Points(np.array([np.log1p(-rate)]), np.array([(1.0 - rate) * law.zero]), np.array([law.zero]))
+    return _union([at_zero, thinned])
+
+
+def _scaled(law: Points, weight: float) -> Points:
+    return Points(law.log_ratio, weight * law.mass_in, weight * law.mass_out, weight * law.zero, weight * law.infinite)
+
+
+def _union(laws: Sequence[Points]) -> Points:
+    order = np.argsort(np.concatenate([law.log_ratio for law in laws]), kind="stable")
+    log_ratio, mass_in, mass_out = (
+        np.concatenate([getattr(law, name) for law in laws])[order] for name in ("log_ratio", "mass_in", "mass_out")
+    )
+    zero, infinite = sum(law.zero for law in laws), sum(law.infinite for law in laws)
+    return Points(log_ratio, mass_in, mass_out, zero, infinite)
+
+
+def _limit(law: Points, place: Placement) -> Points:
+    """The law without log ratios beyond what a mean can hold."""
+    if abs(law.log_ratio[0]) <= RATIO_LIMIT and abs(law.log_ratio[-1]) <= RATIO_LIMIT:
+        return law
+    return regrid(law, np.unique(np.clip(law.log_ratio, -RATIO_LIMIT, RATIO_LIMIT)), place)
+
+
+def _limit_points(law: Points, points: int, place: Placement) -> Points:
+    if len(law) <= points:
+        return law
+    return regrid(law, quantile_edges(law.log_ratio, law.mass_in, law.mass_out, points), place)
+
+
+_ONE = Law(*2 * (Points(np.zeros(1), np.ones(1), np.ones(1)),), 0.0, 1)
+"""X = 1: a release that says nothing."""

@@ -1,0 +1,157 @@
+"""The law of a weighted mean, or of the product, of two independent likelihood ratios.
+
+All pairs of points are formed and sorted into the cells of an adaptive grid (:func:`choose_edges`), which is then
+spread or contracted (:mod:`fedamp.accounting.points`). Everything summed is positive, so tails keep their
+relative accuracy however small they are.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numba import njit
+from scipy.special import ndtri
+
+from fedamp.accounting.points import Array, Cells, Placement, Points
+
+RATIO_LIMIT = 600.0
+"""Largest |log ratio| that enters a mean: beyond it masses and ratios leave the range of floating point."""
+
+_TAIL = 1e-22
+"""Probability left outside the grid; its contribution stays bracketed, this only decides how widely."""
+
+
+@dataclass(frozen=True)
+class Pairing:
+    """How two likelihood ratios a and b become one.
+
+    ``mean_weights`` (u, v) makes ``u a + v b`` with u + v = 1; ``None`` makes the product ``a b``.
+    """
+
+    mean_weights: tuple[float, float] | None
+
+    def locate(self, side: int, log_ratio: Array) -> Array:
+        """The summand that side 0 or 1 contributes to the location of a pair (a ratio, or a log ratio)."""
+        if self.mean_weights is None:
+            return log_ratio
+        return self.mean_weights[side] * np.exp(log_ratio)
+
+    @property
+    def coefficients(self) -> tuple[float, float, float]:
+        """P-mass of a pair as multiples of P_a Q_b, Q_a P_b and P_a P_b (its Q-mass is Q_a Q_b)."""
+        if self.mean_weights is None:
+            return 0.0, 0.0, 1.0
+        return *self.mean_weights, 0.0
+
+
+def pair(a: Points, b: Points, pairing: Pairing, edges: Array, place: Placement) -> Points:
+    """The law of the pair, placed on the grid ``edges`` (log ratios)."""
+    weights = pairing.mean_weights
+    bounds = edges if weights is None else np.exp(edges)
+    in_cells, out_cells = np.zeros(len(edges) + 1), np.zeros(len(edges) + 1)
+    location = pairing.locate(0, a.log_ratio), pairing.locate(1, b.log_ratio)
+    symmetric = a is b and (weights is None or weights[0] == weights[1])
+    bounds = np.append(bounds, np.inf)
+    side_a = location[0], a.mass_in, a.mass_out
+    side_b = location[1], b.mass_in, b.mass_out
+    _sum_pairs(*side_a, *side_b, bounds, *pairing.coefficients, symmetric, in_cells, out_cells)
+    if weights is None:
+        zero = a.zero + b.zero * (1.0 - a.zero)
+        infinite = a.infinite + b.infinite * (1.0 - a.infinite)
+    else:
+        for mine, theirs, coefficients in (
+            (a.zero, side_b, pairing.coefficients),
+            (b.zero, side_a, (weights[1], weights[0], 0.0)),
+        ):
+            if mine > 0:  # X = 0 on one side only: an ordinary point at a location of its own
+                at_zero = np.zeros(1), np.zeros(1), np.full(1, mine)
+                _sum_pairs(*at_zero, *theirs, bounds, *coefficients, False, in_cells, out_cells)
+        zero = a.zero * b.zero
+        infinite = weights[0] * a.infinite + weights[1] * b.infinite
+    return place(Cells(edges, in_cells, out_cells, zero, infinite))
+
+
+@njit(cache=True)
+def _sum_pairs(  # type: ignore[no-untyped-def]
+    loc_a, in_a, out_a, loc_b, in_b, out_b, bounds, c_ab, c_ba, c_pp, symmetric, in_cells, out_cells
+):
+    """Add the masses of all pairs to the cells; both sides increase, so the cell is followed, not searched."""
+    first_cell = 0
+    for i in range(len(loc_a)):
+        here = loc_a[i]
+        start = i if symmetric else 0
+        while here + loc_b[start] > bounds[first_cell]:
+            first_cell += 1
+        cell = first_cell
+        scale = 2.0 if symmetric else 1.0
+        from_out = scale * (c_ab * in_a[i])
+        from_in = scale * (c_ba * out_a[i] + c_pp * in_a[i])
+        to_out = scale * out_a[i]
+        share = 0.5 if symmetric else 1.0
+        sum_in, sum_out = share * in_b[start], share * out_b[start]
+        for j in range(start + 1, len(loc_b)):
+            there = here + loc_b[j]
+            if there > bounds[cell]:
+                in_cells[cell] += from_out * sum_out + from_in * sum_in
+                out_cells[cell] += to_out * sum_out
+                sum_in = 0.0
+                sum_out = 0.0
+                while there > bounds[cell]:
+                    cell += 1
+            sum_in += in_b[j]
+            sum_out += out_b[j]
+        in_cells[cell] += from_out * sum_out + from_in * sum_in
+        out_cells[cell] += to_out * sum_out
+
+
+def choose_edges(a: Points, b: Points, pairing: Pairing, points: int) -> Array:
+    """A grid for the pair, even in the normal quantiles of its law under P plus those under Q.
+
+    The law is guessed from a coarse version of both sides. The guess decides how wide the bracket is, never whether
+    it holds.
+    """
+    a, b = _coarse(a, pairing), _coarse(b, pairing)
+    location = np.add.outer(pairing.locate(0, a.log_ratio), pairing.locate(1, b.log_ratio)).ravel()
+    c_ab, c_ba, c_pp = pairing.coefficients
+    mass_out = np.multiply.outer(a.mass_out, b.mass_out).ravel()
+    mass_in = (
+        c_ab * np.multiply.outer(a.mass_in, b.mass_out)
+        + c_ba * np.multiply.outer(a.mass_out, b.mass_in)
+        + c_pp * np.multiply.outer(a.mass_in, b.mass_in)
+    ).ravel()
+    order = np.argsort(location)
+    location, mass_in, mass_out = location[order], mass_in[order], mass_out[order]
+    if pairing.mean_weights is None:
+        return quantile_edges(location, mass_in, mass_out, points)
+    positive = location > 0.0
+    return quantile_edges(np.log(location[positive]), mass_in[positive], mass_out[positive], points)
+
+
+def quantile_edges(log_ratio: Array, mass_in: Array, mass_out: Array, points: int) -> Array:
+    """``points`` log ratios, even in the sum of both normal quantiles of the given (sorted) law."""
+    knots = np.unique(np.linspace(0, len(log_ratio) - 1, min(len(log_ratio), 600)).astype(int))
+    level = _quantile(mass_in)[knots] + _quantile(mass_out)[knots]
+    # Left of where Q ends and right of where P ends there is nothing to resolve.
+    kept = (np.cumsum(mass_out)[knots] > _TAIL) & (np.cumsum(mass_in[::-1])[::-1][knots] > _TAIL)
+    knots, level = knots[kept], level[kept]
+    edges = np.interp(np.linspace(level[0], level[-1], points), level, log_ratio[knots])
+    apart = np.diff(edges, prepend=-np.inf) > 4e-16 * (1.0 + np.abs(edges))
+    return edges[apart]
+
+
+def _quantile(mass: Array) -> Array:
+    """Normal quantile of the middle of each point; beyond 6.5 compressed, as little depends on those tails."""
+    below = np.cumsum(mass) - mass / 2
+    above = np.cumsum(mass[::-1])[::-1] - mass / 2
+    distance = -ndtri(np.clip(np.minimum(below, above), _TAIL, 0.5))
+    distance = np.where(distance > 6.5, 6.5 + 0.4 * (distance - 6.5), distance)
+    return np.where(below < above, -distance, distance)
+
+
+def _coarse(law: Points, pairing: Pairing, blocks: int = 100) -> Points:
+    """About ``blocks`` points, each standing for neighbouring ones; a mean also needs the point at X = 0."""
+    starts = np.arange(0, len(law), max(1, len(law) // blocks))
+    log_ratio = np.add.reduceat(law.log_ratio, starts) / np.diff(np.append(starts, len(law)))
+    mass_in, mass_out = np.add.reduceat(law.mass_in, starts), np.add.reduceat(law.mass_out, starts)
+    if law.zero > _TAIL and pairing.mean_weights is not None:
+        log_ratio, mass_in, mass_out = np.r_[-np.inf, log_ratio], np.r_[0.0, mass_in], np.r_[law.zero, mass_out]
+    return Points(log_ratio, mass_in, mass_out)

@@ -1,0 +1,113 @@
+"""Point-mass laws of a likelihood ratio, and the two ways to put a law on a grid.
+
+A law of ``X = dP/dQ`` is a set of points, each with a log ratio, a P-mass and a Q-mass. All the
+divergences that privacy needs are expectations of convex functions of X under Q, so moving mass
+apart with its mean kept (:func:`spread`) can only raise them, and moving it together
+(:func:`contract`) can only lower them. Keeping the mean of X under Q is keeping both the P-mass and the
+Q-mass, which is how it is done here: nothing is ever multiplied by a large ratio.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+
+_TINY = 1e-290
+"""Below this a mass has lost digits to underflow, and a ratio formed with it means nothing."""
+
+
+@dataclass(frozen=True, eq=False)
+class Points:
+    """A finite law of ``X = dP/dQ``.
+
+    Attributes:
+        log_ratio: shape (n,), increasing, finite: log X at each point.
+        mass_in: shape (n,), P-mass of each point, ``exp(log_ratio) * mass_out`` up to rounding.
+        mass_out: shape (n,), Q-mass of each point.
+        zero: Q-mass where X = 0 (outputs that the data in question rules out).
+        infinite: P-mass where X is infinite (outputs that give the data away).
+    """
+
+    log_ratio: Array
+    mass_in: Array
+    mass_out: Array
+    zero: float = 0.0
+    infinite: float = 0.0
+
+    def __len__(self) -> int:
+        return len(self.log_ratio)
+
+
+@dataclass(frozen=True, eq=False)
+class Cells:
+    """Mass sorted into cells: cell 0 lies below ``edges[0]``, cell c between ``edges[c - 1]`` and ``edges[c]``.
+
+    Attributes:
+        edges: shape (n,), log ratios, strictly increasing.
+        mass_in, mass_out: shape (n + 1,), P-mass and Q-mass of each cell.
+        zero, infinite: as in :class:`Points`; not part of any cell.
+    """
+
+    edges: Array
+    mass_in: Array
+    mass_out: Array
+    zero: float = 0.0
+    infinite: float = 0.0
+
+
+Placement = Callable[[Cells], Points]
+"""How a law is put on a grid: :func:`spread` for upper bounds, :func:`contract` for lower bounds."""
+
+
+def spread(cells: Cells) -> Points:
+    """Split the mass of every cell between its two edges (0 and infinity outermost), larger in convex order."""
+    edges, mass_in, mass_out = cells.edges, cells.mass_in, cells.mass_out
+    # Outermost cells: below edges[0] the P-mass fixes what sits on the edge, the rest is at X = 0; above mirrored.
+    out_on_first = min(float(mass_in[0] * np.exp(-max(edges[0], -700.0))), float(mass_out[0]))
+    in_on_last = min(float(mass_out[-1] * np.exp(min(edges[-1], 700.0))), float(mass_in[-1]))
+    width = np.diff(edges)
+    offset = np.clip(_log_ratio(mass_in[1:-1], mass_out[1:-1], edges[:-1], edges[1:]) - edges[:-1], 0.0, width)
+    to_right = np.expm1(-offset) / np.expm1(-width)
+    to_left = np.expm1(offset - width) / np.expm1(-width)
+    new_in, new_out = np.zeros(len(edges)), np.zeros(len(edges))
+    new_in[:-1] += mass_in[1:-1] * np.exp(-offset) * to_left
+    new_out[:-1] += mass_out[1:-1] * to_left
+    new_in[1:] += mass_in[1:-1] * to_right
+    new_out[1:] += mass_out[1:-1] * np.exp(offset - width) * to_right
+    new_in[0] += mass_in[0]
+    new_out[0] += out_on_first
+    new_in[-1] += in_on_last
+    new_out[-1] += mass_out[-1]
+    zero = cells.zero + float(mass_out[0]) - out_on_first
+    infinite = cells.infinite + float(mass_in[-1]) - in_on_last
+    return Points(edges, new_in, new_out, zero, infinite)
+
+
+def contract(cells: Cells) -> Points:
+    """Move the mass of every cell to its mean, smaller in convex order."""
+    used = (cells.mass_in > 0) | (cells.mass_out > 0)
+    left = np.concatenate(([-np.inf], cells.edges))[used]
+    right = np.concatenate((cells.edges, [np.inf]))[used]
+    mass_in, mass_out = cells.mass_in[used], cells.mass_out[used]
+    log_ratio = np.clip(_log_ratio(mass_in, mass_out, right, left), left, right)
+    known = np.isfinite(log_ratio)
+    log_ratio, mass_in, mass_out = log_ratio[known], mass_in[known], mass_out[known]
+    return Points(log_ratio, mass_in, mass_out, cells.zero, cells.infinite)
+
+
+def _log_ratio(mass_in: Array, mass_out: Array, if_no_in: Array, if_no_out: Array) -> Array:
+    """log(mass_in / mass_out), or the stated ends where a mass has underflowed and its ratio is unknown."""
+    sound = (mass_in > _TINY) & (mass_out > _TINY)
+    ratio = np.divide(mass_in, mass_out, out=np.ones_like(mass_in), where=sound)
+    return np.where(sound, np.log(ratio), np.where(mass_out > mass_in, if_no_in, if_no_out))
+
+
+def regrid(law: Points, edges: Array, place: Placement) -> Points:
+    """The law placed on other edges."""
+    cell = np.searchsorted(edges, law.log_ratio)
+    mass_in = np.bincount(cell, law.mass_in, len(edges) + 1).astype(np.float64)
+    mass_out = np.bincount(cell, law.mass_out, len(edges) + 1).astype(np.float64)
+    return place(Cells(edges, mass_in, mass_out, law.zero, law.infinite))
