@@ -1,0 +1,97 @@
+"""What every data set offers, whatever it is made of."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True)
+class Cohort:
+    """The records of some clients, padded to the longest of them.
+
+    Attributes:
+        inputs: float32 of shape [clients, longest, *input_shape]; zeros after a client's last record.
+        labels: int64 of shape [clients, longest]; zeros after a client's last record.
+        sizes: int64 of shape [clients]; how many of the records are real. Zero for a client without records.
+    """
+
+    inputs: NDArray[np.float32]
+    labels: NDArray[np.int64]
+    sizes: NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class LabelCounts:
+    """How the records fell: a few clients label by label, and all of them in summary.
+
+    Attributes:
+        clients: int64 of shape [rows], the ids of the clients shown.
+        counts: int64 of shape [rows, num_classes], records of every label.
+        num_clients: clients whose records are here (all of them, unless ``Dataset.hosted`` says otherwise).
+        num_records: training records of all of them.
+        smallest, median, largest: records of a client, over all of them.
+        empty: clients without a record.
+        test_records: records kept out of training.
+    """
+
+    clients: NDArray[np.int64]
+    counts: NDArray[np.int64]
+    num_clients: int
+    num_records: int
+    smallest: int
+    median: float
+    largest: int
+    empty: int
+    test_records: int
+
+
+class Dataset(Protocol):
+    """Training records dealt to clients, and a public test set that no client has."""
+
+    @property
+    def num_clients(self) -> int:
+        """Number of clients; their ids are 0, 1, ..., num_clients - 1."""
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """Shape of one input."""
+
+    @property
+    def num_classes(self) -> int:
+        """Labels are 0, 1, ..., num_classes - 1."""
+
+    @property
+    def hosted(self) -> NDArray[np.int64] | None:
+        """Ids of the clients whose records are here, ascending; None: all of them."""
+
+    def sizes(self, clients: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Records of each of the clients, shape [clients]."""
+
+    def gather(self, clients: NDArray[np.int64]) -> Cohort:
+        """The records of the clients, in the order asked. What a client gets does not depend on the others.
+
+        Raises:
+            IndexError: an id outside 0 ... num_clients - 1.
+            DataError: a client that is not hosted here, or inputs that are not finite.
+        """
+
+    def test(self) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+        """The public test set, inputs [records, *input_shape] and labels [records]; made afresh by every call."""
+
+    def label_counts(self, limit: int) -> LabelCounts:
+        """Label counts of the first ``limit`` clients (that are here) and a summary of all."""
+
+    def by_record(self) -> "Dataset":
+        """The same training records, every one a client of its own, in an order that no partition changes."""
+
+
+def check_clients(clients: NDArray[np.int64], num_clients: int) -> None:
+    """Refuses ids that numpy would silently count from the end.
+
+    Raises:
+        IndexError: an id outside 0 ... num_clients - 1.
+    """
+    if clients.size and not (clients.min() >= 0 and clients.max() < num_clients):
+        raise IndexError(f"clients must be ids from 0 to {num_clients - 1}, got {clients.min()} to {clients.max()}")

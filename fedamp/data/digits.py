@@ -1,0 +1,35 @@
+"""The 1,797 handwritten digits of 8 x 8 pixels that scikit-learn carries (Alpaydin and Kaynak 1998, UCI)."""
+
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedamp.errors import DataError
+
+
+class DigitsTable:
+    """Pixels scaled from 0 ... 16 to [0, 1]; scikit-learn is imported when the first record is read."""
+
+    source = "digits"
+    input_shape = (64,)
+    stored = np.dtype(np.uint8)
+
+    def __len__(self) -> int:
+        return 1797
+
+    def labels(self) -> NDArray[np.int64]:
+        return self._arrays[1]
+
+    def column(self, name: str) -> NDArray[np.int64]:
+        raise DataError(f"digits: no column {name!r}; partition the digits by iid, dirichlet or shards")
+
+    def read(self, records: NDArray[np.int64]) -> NDArray[np.float32]:
+        return self._arrays[0][records]
+
+    @cached_property
+    def _arrays(self) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+        from sklearn.datasets import load_digits
+
+        pixels, labels = load_digits(return_X_y=True)
+        return (pixels / 16).astype(np.float32), labels.astype(np.int64)

@@ -1,0 +1,115 @@
+"""Gaussian classes of any size: a record is made from its number when it is asked for, and nothing is held."""
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedamp import rng, scenario
+from fedamp.data.dataset import Cohort, LabelCounts, check_clients
+
+_NUMBERS_AT_ONCE = 1 << 16  # normals made in one go: their temporaries stay in the processor's cache
+
+
+@dataclass(frozen=True)
+class SyntheticDataset:
+    """Record r belongs to client r // records_per_client; its label, noise and shift are functions of (seed, r).
+
+    input = centre of its label + standard normal noise + heterogeneity * the client's own standard normal shift.
+    """
+
+    config: scenario.SyntheticData
+    seed: int
+    centres: NDArray[np.float32]  # [classes, features]
+    records_per_unit: int  # records_per_client, or 1 when seen by record
+    hosted: None = None
+
+    @property
+    def num_clients(self) -> int:
+        return self.config.clients * self.config.records_per_client // self.records_per_unit
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        return self.config.shape or (self.config.features,)
+
+    @property
+    def num_classes(self) -> int:
+        return self.config.classes
+
+    def sizes(self, clients: NDArray[np.int64]) -> NDArray[np.int64]:
+        check_clients(clients, self.num_clients)
+        return np.full(len(clients), self.records_per_unit, dtype=np.int64)
+
+    def gather(self, clients: NDArray[np.int64]) -> Cohort:
+        sizes = self.sizes(clients)
+        records = clients[:, None] * self.records_per_unit + np.arange(self.records_per_unit)
+        labels = self._labels("training", records)
+        inputs = self._inputs("training", records.ravel(), labels.ravel(), self.config.records_per_client)
+        return Cohort(inputs.reshape(*records.shape, *self.input_shape), labels, sizes)
+
+    def test(self) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+        """Records of people who take no part: each with a shift of its own."""
+        records = np.arange(self.config.test_records)
+        labels = self._labels("test", records)
+        inputs = self._inputs("test", records, labels, records_per_client=1)
+        return inputs.reshape(-1, *self.input_shape), labels
+
+    def label_counts(self, limit: int) -> LabelCounts:
+        clients = np.arange(min(limit, self.num_clients))
+        labels = self._labels("training", clients[:, None] * self.records_per_unit + np.arange(self.records_per_unit))
+        counts = (labels[:, :, None] == np.arange(self.num_classes)).sum(axis=1)
+        size = self.records_per_unit
+        return LabelCounts(
+            clients, counts, self.num_clients, self.num_clients * size, size, size, size, 0, self.config.test_records
+        )
+
+    def by_record(self) -> "SyntheticDataset":
+        return replace(self, records_per_unit=1)
+
+    def _labels(self, part: str, records: NDArray[np.int64]) -> NDArray[np.int64]:
+        uniforms = rng.uniforms(self._seeds(part, records.ravel()), "synthetic-label", 1)
+        return (uniforms * self.num_classes).astype(np.int64).reshape(records.shape)
+
+    def _inputs(
+        self, part: str, records: NDArray[np.int64], labels: NDArray[np.int64], records_per_client: int
+    ) -> NDArray[np.float32]:
+        features = self.centres.shape[1]
+        inputs = _normals(self._seeds(part, records), "synthetic-noise", features)
+        inputs += self.centres[labels]
+        if self.config.heterogeneity > 0:
+            owners, position = np.unique(records // records_per_client, return_inverse=True)
+            shifts = _normals(self._seeds(part, owners), "synthetic-shift", features)
+            inputs += np.float32(self.config.heterogeneity) * shifts[position]
+        return inputs
+
+    def _seeds(self, part: str, numbers: NDArray[np.int64]) -> NDArray[np.uint64]:
+        base = rng.stream(self.seed, f"synthetic-{part}").integers(2**63, dtype=np.uint64)
+        return base + numbers.astype(np.uint64)
+
+
+def synthetic(config: scenario.SyntheticData, seed: int) -> SyntheticDataset:
+    """Class centres are ``separation`` apart: exactly where there are as many features as classes, else on average."""
+    features = math.prod(config.shape) if config.shape else config.features
+    directions = rng.stream(seed, "synthetic-centres").standard_normal((features, config.classes))
+    if config.classes <= features:
+        directions = np.linalg.qr(directions)[0]
+    else:
+        directions /= math.sqrt(features)
+    centres = (directions.T * (config.separation / math.sqrt(2))).astype(np.float32)
+    return SyntheticDataset(config, seed, centres, config.records_per_client)
+
+
+def _normals(seeds: NDArray[np.uint64], purpose: str, count: int) -> NDArray[np.float32]:
+    """Standard normals of shape [seeds, count], by the transform of Box and Muller (1958)."""
+    half = (count + 1) // 2
+    normals = np.empty((len(seeds), 2 * half), dtype=np.float32)
+    step = max(1, _NUMBERS_AT_ONCE // (2 * half))
+    for start in range(0, len(seeds), step):
+        block = slice(start, start + step)
+        uniforms = rng.uniforms(seeds[block], purpose, 2 * half)
+        radius = np.sqrt(-2 * np.log((1 - uniforms[:, :half]).astype(np.float32)))
+        angle = (2 * math.pi * uniforms[:, half:]).astype(np.float32)
+        normals[block, :half] = radius * np.cos(angle)
+        normals[block, half:] = radius * np.sin(angle)
+    return normals[:, :count]
