@@ -1,0 +1,125 @@
+"""Dropout masks: the full model with one 0/1 number for every node of some hidden layers.
+
+A dropped node says nothing to the rest of the network, and nothing reaches what it owns: the gradient of its weights,
+its bias and the columns it meets in the next layer is exactly zero. **Nothing is rescaled**: kept nodes speak as they
+do in the full model, neither divided by the keep probability in training nor multiplied by it in evaluation. A masked
+model therefore computes what the extracted submodel of the kept nodes computes.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from fedamp.errors import ModelError
+from fedamp.models.units import Blocks, Units, declared, named_layers
+
+
+class Masks:
+    """Runs a module with some of its nodes left out.
+
+    A mask is one vector of zeros and ones, the named layers one after another. It is an argument like the inputs, so
+    :meth:`call` can be vmapped over clients with a mask each.
+
+    Args:
+        module: what is run; it is not changed.
+        layers: hidden layers to mask, as the module names them; none: all that it declares.
+
+    Attributes:
+        layers: number of nodes of every masked layer, in the order of the mask.
+        nodes: length of a mask.
+        shared: parameters that no mask silences in any part; the others form the split group, in which the gradients
+            of masks without a common node have disjoint supports (Dong, Chen, Özgür 2025, Corollary 3.7).
+
+    Raises:
+        ModelError: a layer that the module does not declare, or a module that declares none.
+    """
+
+    def __init__(self, module: nn.Module, layers: Sequence[str] = ()) -> None:
+        self.module = module
+        self._declarations = named_layers(module, layers)
+        self.layers = {declaration.layer: declaration.count for declaration in self._declarations}
+        self.nodes = sum(self.layers.values())
+        names = [name for name, _ in module.named_parameters()]
+        self.shared = frozenset(names) - {name for each in self._declarations for name in each.parameters(names)}
+
+    def call(self, parameters: Mapping[str, Tensor], inputs: Tensor, mask: Tensor) -> Tensor:
+        """Logits [batch, classes] of the module with these parameter values, under a mask of shape [nodes]."""
+        handles = []
+        try:
+            parts = mask.split(list(self.layers.values()))
+            for declaration, part in zip(self._declarations, parts, strict=True):
+                for submodule, hook in _hooks(declaration, part):
+                    handles.append(self.module.get_submodule(submodule).register_forward_hook(hook))
+            return functional_call(self.module, dict(parameters), (inputs,))
+        finally:
+            for handle in handles:
+                handle.remove()
+
+
+Hook = Callable[[nn.Module, tuple[Tensor, ...], Tensor], Tensor]
+
+
+def _hooks(declaration: Units | Blocks, mask: Tensor) -> list[tuple[str, Hook]]:
+    """Which submodules' outputs are multiplied by what."""
+    if isinstance(declaration, Units):
+        return [(declaration.output, _times_nodes(mask))]
+    return [(branch, _times(mask[index])) for index, branch in enumerate(declaration.branches)]
+
+
+def _times(number: Tensor) -> Hook:
+    return lambda module, arguments, output: output * number
+
+
+def _times_nodes(mask: Tensor) -> Hook:
+    def hook(module: nn.Module, arguments: tuple[Tensor, ...], output: Tensor) -> Tensor:
+        per_node = output.shape[1] // len(mask)
+        every_entry = mask[:, None].expand(len(mask), per_node).reshape(-1)
+        return output * every_entry.reshape(1, -1, *[1] * (output.dim() - 2))
+
+    return hook
+
+
+def prove_silence(module: nn.Module, input_shape: tuple[int, ...]) -> None:
+    """Refuse a module whose declaration does not hold: everything a dropped node owns must have gradient zero.
+
+    Tried on random inputs (from torch's default generator) with every node dropped once.
+
+    Raises:
+        ModelError: a parameter with a gradient where the declaration says there can be none.
+    """
+    declarations = declared(module)
+    if not declarations:
+        return
+    masks = Masks(module)
+    parameters = {name: value.detach().requires_grad_() for name, value in module.named_parameters()}
+    half = (torch.rand(masks.nodes) < 0.5).float()
+    for mask in (half, 1 - half):
+        logits = masks.call(parameters, torch.randn(4, *input_shape), mask)
+        loss = (logits * torch.randn_like(logits)).sum()
+        gradients = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True)
+        found = dict(zip(parameters, gradients, strict=True))
+        for declaration, part in zip(declarations, mask.split(list(masks.layers.values())), strict=True):
+            _check_silence(module, declaration, part, found)
+
+
+def _check_silence(
+    module: nn.Module, declaration: Units | Blocks, mask: Tensor, gradients: Mapping[str, Tensor | None]
+) -> None:
+    for name in declaration.parameters(list(gradients)):
+        gradient = gradients[name]
+        if gradient is None:
+            continue
+        if isinstance(declaration, Blocks):
+            dropped = gradient * (1 - mask[declaration.branch_of(name)])
+        else:
+            dimension = declaration.owned[name]
+            nodes = torch.nonzero(mask == 0).flatten().tolist()
+            entries = declaration.entries(gradient.shape[dimension], nodes)
+            dropped = gradient.index_select(dimension, torch.from_numpy(entries))
+        if bool((dropped != 0).any()):
+            raise ModelError(
+                f"{type(module).__name__}.units_to_split(): layer {declaration.layer!r} says its nodes own {name!r}, "
+                "but leaving a node out does not silence it"
+            )

@@ -1,0 +1,199 @@
+"""Models by name: the registered ones, and a person's own by import path."""
+
+import difflib
+import importlib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.numpy import load_file
+from torch import nn
+
+from fedamp import rng
+from fedamp.errors import ModelError
+from fedamp.models import catalogue
+from fedamp.models.cnn import CNN
+from fedamp.models.masks import prove_silence
+from fedamp.models.mlp import MLP
+from fedamp.models.resnet import ResNet
+from fedamp.models.rules import check
+from fedamp.scenario import Model
+
+Factory = Callable[[Model, tuple[int, ...], int], nn.Module]
+Arrays = dict[str, NDArray[np.float32]]
+
+_factories: dict[str, Factory] = {}
+
+
+def register(name: str) -> Callable[[Factory], Factory]:
+    """Decorator that makes a factory (config, input_shape, num_classes) -> module available under a name."""
+
+    def keep(factory: Factory) -> Factory:
+        _factories[name] = factory
+        return factory
+
+    return keep
+
+
+def build(config: Model, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+    """The model of a scenario, checked. Its parameter values are arbitrary (but the same at every call).
+
+    Neither reads nor disturbs torch's global generator.
+
+    Args:
+        config: the scenario's model section.
+        input_shape: shape of one record; the model is called with float32 [batch, *input_shape].
+        num_classes: width of the output; the model answers with logits [batch, num_classes].
+
+    Raises:
+        ModelError: an unknown name, a module of one's own that cannot be imported, built or called, or a breach of the
+            rules (:func:`fedamp.models.rules.check`).
+    """
+    return _build(config, tuple(input_shape), num_classes, torch_seed=0)
+
+
+def initial_parameters(
+    config: Model, input_shape: tuple[int, ...], num_classes: int, seed: int, folder: Path = Path()
+) -> Arrays:
+    """Where training starts: float32 arrays by parameter name, random from the seed or read from ``config.initial``.
+
+    Args:
+        seed: the run's seed; nothing else decides the values.
+        folder: where a relative ``config.initial`` starts (the scenario's folder).
+
+    Raises:
+        ModelError: as :func:`build`; a file that cannot be read or does not fit the model; a module of one's own whose
+            initial values come from another generator than torch's.
+    """
+    torch_seed = int(rng.stream(seed, "initial-model").integers(2**63))
+    values = _values(_build(config, tuple(input_shape), num_classes, torch_seed))
+    if config.initial is not None:
+        return _read(folder / config.initial, values)
+    if catalogue.is_import_path(config.name):
+        again = _values(_build(config, tuple(input_shape), num_classes, torch_seed))
+        for name, value in values.items():
+            if not np.array_equal(value, again[name], equal_nan=True):
+                raise ModelError(
+                    f"model {config.name}: parameter {name} starts from another value each time; "
+                    "draw initial values with torch only, without seeding it"
+                )
+    return values
+
+
+def _build(config: Model, input_shape: tuple[int, ...], num_classes: int, torch_seed: int) -> nn.Module:
+    with own_generator(torch_seed):
+        if catalogue.is_import_path(config.name):
+            module = _import(config, input_shape, num_classes)
+        elif config.name in _factories:
+            if config.options:
+                raise ModelError(f"model.options are for a model of your own; {config.name} takes none")
+            module = _factories[config.name](config, input_shape, num_classes)
+        else:
+            near = difflib.get_close_matches(config.name, _factories, n=1)
+            hint = f" (did you mean {near[0]!r}?)" if near else ""
+            raise ModelError(
+                f"model.name {config.name!r} is unknown{hint}; accepted: {', '.join(_factories)}, package.module:name"
+            )
+        check(module)
+        if catalogue.is_import_path(config.name):
+            _try(module, config.name, input_shape, num_classes)
+    return module
+
+
+@contextmanager
+def own_generator(torch_seed: int) -> Iterator[None]:
+    """Inside, torch's default generator starts from a seed; outside, nothing is noticed."""
+    with torch.random.fork_rng(devices=[]):
+        torch.random.default_generator.manual_seed(torch_seed)
+        yield
+
+
+def _import(config: Model, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+    path, _, attribute = config.name.partition(":")
+    try:
+        factory = getattr(importlib.import_module(path), attribute)
+    except Exception as error:  # whatever a foreign module raises while it is imported
+        raise ModelError(
+            f"model.name {config.name!r} cannot be imported ({_one_line(error)}); accepted: package.module:name, "
+            "installed or beside the scenario"
+        ) from error
+    try:
+        module = factory(input_shape, num_classes, **config.options)
+    except Exception as error:
+        raise ModelError(
+            f"model {config.name} cannot be built with input_shape={input_shape}, num_classes={num_classes}, "
+            f"options={config.options} ({_one_line(error)})"
+        ) from error
+    if not isinstance(module, nn.Module):
+        raise ModelError(f"model {config.name} must return a torch.nn.Module, got {type(module).__name__}")
+    return module
+
+
+def _try(module: nn.Module, name: str, input_shape: tuple[int, ...], num_classes: int) -> None:
+    """One forward pass and, where nodes are declared, one masked backward pass: a model must keep what it says."""
+    try:
+        with torch.no_grad():
+            logits = module(torch.zeros(2, *input_shape))
+    except Exception as error:
+        shape = [2, *input_shape]
+        raise ModelError(f"model {name} cannot take inputs of shape {shape} ({_one_line(error)})") from error
+    if tuple(getattr(logits, "shape", ())) != (2, num_classes):
+        raise ModelError(
+            f"model {name} must answer logits of shape [batch, {num_classes}], got "
+            f"{list(getattr(logits, 'shape', ())) or type(logits).__name__} for a batch of 2"
+        )
+    prove_silence(module, input_shape)
+
+
+def _values(module: nn.Module) -> Arrays:
+    return {name: parameter.detach().cpu().numpy().copy() for name, parameter in module.named_parameters()}
+
+
+def _read(path: Path, expected: Mapping[str, NDArray[np.float32]]) -> Arrays:
+    try:
+        values = load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise ModelError(f"model.initial {path}: cannot be read as safetensors ({_one_line(error)})") from error
+    for name in expected.keys() ^ values.keys():
+        side = "is missing" if name in expected else "is not in the model"
+        raise ModelError(f"model.initial {path}: parameter {name} {side}")
+    for name, value in expected.items():
+        found = values[name]
+        if found.shape != value.shape or found.dtype != np.float32:
+            raise ModelError(
+                f"model.initial {path}: parameter {name} must be float32 of shape {list(value.shape)}, "
+                f"got {found.dtype} of shape {list(found.shape)}"
+            )
+    return {name: values[name] for name in expected}
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())
+
+
+@register("logistic")
+def _logistic(config: Model, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+    return MLP(input_shape, num_classes)
+
+
+@register("mlp")
+def _mlp(config: Model, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+    return MLP(input_shape, num_classes, config.hidden)
+
+
+@register("cnn")
+def _cnn(config: Model, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+    return CNN(input_shape, num_classes, config.channels, [config.groups] * len(config.channels))
+
+
+@register("resnet20")
+@register("resnet18")
+@register("resnet101")
+def _resnet(config: Model, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+    name = config.name
+    depths, widths = catalogue.RESNET_DEPTHS[name], catalogue.RESNET_WIDTHS[name]
+    return ResNet(input_shape, num_classes, depths, widths, name in catalogue.BOTTLENECK, config.groups)

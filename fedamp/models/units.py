@@ -1,0 +1,150 @@
+"""What a model says about itself so that it can be split or masked: which nodes can be left out, and what they own.
+
+A *node* is the smallest thing that can be left out without touching anything else: a hidden unit, the channels of one
+GroupNorm group, a residual block. A module declares its nodes with two methods, both optional:
+
+    units_to_split() -> sequence of Units and Blocks
+    smaller(kept: dict[str, tuple[int, ...]]) -> nn.Module
+
+``smaller`` makes the dense network that has only the kept nodes of the named layers (all nodes of layers not named),
+under the same parameter names. Without it the full network is trained under a mask: right, but no cheaper.
+"""
+
+import difflib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import nn
+
+from fedamp.errors import ModelError
+
+
+@dataclass(frozen=True)
+class Units:
+    """Nodes side by side in one hidden layer: each owns equally many consecutive entries of some parameters.
+
+    Attributes:
+        layer: the name a person uses, for example ``hidden.0``.
+        count: number of nodes.
+        owned: for every parameter that the nodes index, the dimension they index: the rows of the layer's own weight
+            (0), its bias (0), the columns of the next layer's weight (1). The size of the dimension is a multiple of
+            ``count``.
+        output: the submodule whose output is what the nodes say to the rest of the network, along dimension 1, after
+            any normalisation and activation; a mask multiplies it.
+    """
+
+    layer: str
+    count: int
+    owned: Mapping[str, int]
+    output: str
+
+    def parameters(self, names: Sequence[str]) -> list[str]:
+        """Those of the names of which the nodes own something."""
+        return [name for name in names if name in self.owned]
+
+    def entries(self, size: int, nodes: Sequence[int]) -> NDArray[np.int64]:
+        """Which of ``size`` entries along an owned dimension belong to the nodes, in the order of the nodes."""
+        per_node = size // self.count
+        starts = np.asarray(nodes, dtype=np.int64) * per_node
+        return (starts[:, None] + np.arange(per_node)).reshape(-1)
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """Nodes one after another: residual branches, whose output is added to what passes them by.
+
+    Attributes:
+        layer: the name a person uses, for example ``layer3``.
+        branches: the submodules; each owns every parameter inside it, and leaving it out leaves the identity.
+    """
+
+    layer: str
+    branches: tuple[str, ...]
+
+    @property
+    def count(self) -> int:
+        return len(self.branches)
+
+    def parameters(self, names: Sequence[str]) -> list[str]:
+        """Those of the names that lie in a branch."""
+        return [name for name in names if under(name, self.branches)]
+
+    def branch_of(self, name: str) -> int:
+        """Number of the branch that a parameter lies in."""
+        return next(index for index, branch in enumerate(self.branches) if under(name, [branch]))
+
+
+def declared(module: nn.Module) -> tuple[Units | Blocks, ...]:
+    """What the module declares, checked against its parameters; empty where it declares nothing.
+
+    Raises:
+        ModelError: a declaration that names something that is not there, or does not fit.
+    """
+    method = getattr(module, "units_to_split", None)
+    declarations: Sequence[Units | Blocks] = tuple(method()) if callable(method) else ()
+    layers = [declaration.layer for declaration in declarations]
+    for declaration in declarations:
+        if layers.count(declaration.layer) > 1:
+            raise ModelError(f"{_who(module)}: layer {declaration.layer!r} is declared twice")
+        _check_submodules(module, declaration)
+        if isinstance(declaration, Units):
+            _check_owned(module, declaration)
+    return tuple(declaration for declaration in declarations if declaration.count > 0)
+
+
+def named_layers(module: nn.Module, layers: Sequence[str] = ()) -> tuple[Units | Blocks, ...]:
+    """The declared layers of these names; all of them where no name is given.
+
+    Raises:
+        ModelError: a name that is not declared, or a module that declares nothing.
+    """
+    declarations = {declaration.layer: declaration for declaration in declared(module)}
+    if not declarations:
+        raise ModelError(
+            f"model {type(module).__name__} declares no nodes that can be left out (method units_to_split), "
+            "so it cannot be split or masked"
+        )
+    for layer in layers:
+        if layer not in declarations:
+            raise ModelError(f"submodels.layers: {unknown(layer, list(declarations))}")
+    return tuple(each for layer, each in declarations.items() if not layers or layer in layers)
+
+
+def unknown(name: str, accepted: Sequence[str]) -> str:
+    """The end of an error line about a layer that does not exist."""
+    near = difflib.get_close_matches(name, accepted, n=1)
+    hint = f" (did you mean {near[0]!r}?)" if near else ""
+    return f"no layer is named {name!r}{hint}; accepted: {', '.join(accepted)}"
+
+
+def under(name: str, prefixes: Sequence[str]) -> bool:
+    """Whether a dotted name is one of the prefixes or lies below one (``layer1.0`` below ``layer1``)."""
+    return any(name == prefix or name.startswith(prefix + ".") for prefix in prefixes)
+
+
+def _check_submodules(module: nn.Module, declaration: Units | Blocks) -> None:
+    present = dict(module.named_modules())
+    named = (declaration.output,) if isinstance(declaration, Units) else declaration.branches
+    for name in named:
+        if name not in present:
+            raise ModelError(
+                f"{_who(module)}: layer {declaration.layer!r} names submodule {name!r}, which is not there"
+            )
+
+
+def _check_owned(module: nn.Module, units: Units) -> None:
+    shapes = {name: tuple(parameter.shape) for name, parameter in module.named_parameters()}
+    for name, dimension in units.owned.items():
+        where = f"{_who(module)}: layer {units.layer!r}"
+        if name not in shapes:
+            raise ModelError(f"{where} names parameter {name!r}, which is not there")
+        if not 0 <= dimension < len(shapes[name]) or shapes[name][dimension] % units.count:
+            raise ModelError(
+                f"{where}: dimension {dimension} of {name!r} (shape {shapes[name]}) is no multiple of {units.count}"
+            )
+
+
+def _who(module: nn.Module) -> str:
+    return f"{type(module).__name__}.units_to_split()"
