@@ -131,7 +131,7 @@ def not_a_bound_algorithm_3(orders: ArrayLike, steps: Sequence[Step]) -> Floats:
     """Algorithm 3 as printed: Theorem 6.2 summed over the steps. **Not a privacy bound**; kept to show the difference.
 
     Two models, full participation, weights (0.9, 0.1), equal noise s, two steps: it claims 1.22 a / s^2 at order a,
-    and the merged model can reveal 1.61 a / s^2.
+    and the merged model, released once at the end, can reveal 1.61 a / s^2.
     """
     return np.sum([step_renyi(check_orders(orders), step) for step in steps], axis=0)
 

@@ -24,10 +24,10 @@ def random_selection_renyi(orders: ArrayLike, curves: ArrayLike, weights: ArrayL
     """
     alphas, log_moments = _log_moments(orders, curves)
     selected = check_weights("weights", weights, len(log_moments))
-    with np.errstate(divide="ignore"):
+    with np.errstate(divide="ignore", invalid="ignore"):
         log_weights = np.log(selected)[..., None]
-    # A model that is never selected costs nothing, even one without any privacy.
-    terms = np.where(np.isneginf(log_weights), -np.inf, log_weights + log_moments)
+        # A model that is never selected costs nothing, even one without any privacy.
+        terms = np.where(np.isneginf(log_weights), -np.inf, log_weights + log_moments)
     return np.asarray(logsumexp(terms, axis=-2)) / (alphas - 1)
 
 
