@@ -28,6 +28,9 @@ class Schedule(Protocol):
     def charge(self, round_mechanism: Mechanism) -> Mechanism:
         """What all rounds cost a unit, if taking part in one costs ``round_mechanism``."""
 
+    def most_check_ins(self, rounds: int) -> int:
+        """How many of the first ``rounds`` rounds a unit can have taken part in: what it pays without amplification."""
+
     def expected_cohort(self, units: int) -> float:
         """Expected cohort size of a round, a public number: the denominator of the mean update."""
 
@@ -47,6 +50,9 @@ class Everybody:
 
     def charge(self, round_mechanism: Mechanism) -> Mechanism:
         return Repeat(round_mechanism, self.rounds)
+
+    def most_check_ins(self, rounds: int) -> int:
+        return rounds
 
     def expected_cohort(self, units: int) -> float:
         return float(units)
@@ -69,6 +75,9 @@ class Independent:
 
     def charge(self, round_mechanism: Mechanism) -> Mechanism:
         return Repeat(Poisson(round_mechanism, self.rate), self.rounds)
+
+    def most_check_ins(self, rounds: int) -> int:
+        return rounds
 
     def expected_cohort(self, units: int) -> float:
         return self.rate * units
@@ -93,6 +102,9 @@ class Balanced:
 
     def charge(self, round_mechanism: Mechanism) -> Mechanism:
         return Allocation(round_mechanism, self.k, self.rounds)
+
+    def most_check_ins(self, rounds: int) -> int:
+        return min(rounds, self.k)
 
     def expected_cohort(self, units: int) -> float:
         return units * self.k / self.rounds
@@ -123,6 +135,10 @@ class Stratified:
     def charge(self, round_mechanism: Mechanism) -> Mechanism:
         blocks = [Allocation(round_mechanism, 1, length) for length in self.block_lengths()]
         return Repeat(blocks[0], self.k) if len(set(blocks)) == 1 else Compose(tuple(blocks))
+
+    def most_check_ins(self, rounds: int) -> int:
+        starts = np.cumsum([0, *self.block_lengths()[:-1]])
+        return int(np.searchsorted(starts, rounds, side="left"))
 
     def expected_cohort(self, units: int) -> float:
         return units * self.k / self.rounds

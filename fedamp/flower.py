@@ -67,6 +67,11 @@ def from_record(record: ArrayRecord) -> dict[str, NDArray[Any]]:
     return {name: array.numpy() for name, array in record.items()}
 
 
+def size(record: ArrayRecord) -> int:
+    """Bytes of a record's arrays."""
+    return sum(array.numpy().nbytes if isinstance(array, NumpyArray) else len(array.data) for array in record.values())
+
+
 def identify() -> None:
     """Give this process the identity without which Flower refuses to make messages; one that Flower gave is kept."""
     if TaskIdentity._run_id is None:

@@ -39,6 +39,11 @@ def client_seeds(seed: int, purpose: str, round_: int, clients: NDArray[np.int64
     return np.array(seeds, dtype=np.uint64)
 
 
+def public_seed(seed: int, purpose: str) -> int:
+    """A 63-bit seed that nodes and adversaries may know: it tells nothing about ``seed``."""
+    return _key(seed, f"public {purpose}", (), bytes_=8) >> 1
+
+
 def uniforms(seeds: NDArray[np.uint64], purpose: str, count: int) -> NDArray[np.float64]:
     """``count`` numbers in [0, 1) from each seed, the same whichever seeds are asked for together.
 

@@ -126,7 +126,7 @@ class Model(Section):
     options: dict[str, Any] = Field(default_factory=dict, description="arguments of a model of your own")
 
 
-# --- who takes part, with what -----------------------------------------------------------------------------------------
+# --- who takes part, with what ---------------------------------------------------------------------------------------
 
 
 class AllCheckIn(Section):
@@ -263,7 +263,7 @@ class Privacy(Section):
         return self
 
 
-# --- how it runs -------------------------------------------------------------------------------------------------------
+# --- how it runs -----------------------------------------------------------------------------------------------------
 
 
 class Engine(Section):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
 from dp_accounting.rdp import RdpAccountant
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy.integrate import quad
 from scipy.stats import laplace as laplace_law
@@ -157,6 +157,7 @@ def test_gaussian_group_at_rates_zero_and_one():
 
 
 @settings(max_examples=25, deadline=None)
+@example(noise=1.0, rate=2.3e-308, size=3, order=2.0)
 @given(noise=st.floats(0.4, 6), rate=st.floats(0, 1), size=st.integers(1, 7), order=st.floats(1.1, 40))
 def test_gaussian_group_is_monotone(noise, rate, size, order):
     here = group_poisson_gaussian([order], noise, rate, size)[0]

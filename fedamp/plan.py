@@ -1,0 +1,290 @@
+"""From a scenario to a frozen plan: the only place where a number is derived from two others.
+
+The plan says who checks in when, which part of the model each one trains, how updates are clipped and how much noise
+is added, and, from the same facts, the accounting expression of exactly that.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedamp import rng, scenario
+from fedamp.accounting import (
+    Bounds,
+    Compose,
+    Dropout,
+    Gaussian,
+    Group,
+    GroupPoissonGaussian,
+    Mechanism,
+    ModelMix,
+    NotPrivate,
+    Poisson,
+    Repeat,
+    Submodels,
+    calibrate,
+    epsilon_over_rounds,
+)
+from fedamp.check_in import Attendance, Cohort, Independent, Schedule, schedule_of
+from fedamp.errors import ScenarioError
+from fedamp.scenario import Scenario
+
+ADJACENCY = "add/remove: one unit's contribution is present or replaced by zero"
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of the model that is clipped, noised and averaged by itself.
+
+    Attributes:
+        name: ``all``, or ``shared`` and ``split``.
+        clip: clipping norm of a unit's update of this part.
+        noise_multiplier: standard deviation of the noise over ``clip``.
+        denominator: public expected number of contributors a round; what the noisy sum is divided by.
+    """
+
+    name: str
+    clip: float
+    noise_multiplier: float
+    denominator: float
+
+    @property
+    def noise_deviation(self) -> float:
+        """Standard deviation of the noise on every coordinate of the sum."""
+        return self.clip * self.noise_multiplier
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Units that train stacked together.
+
+    Attributes:
+        units: their ids, sorted.
+        submodel: which submodel they train; -1 for the whole model.
+    """
+
+    units: Cohort
+    submodel: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a run will do, and what that costs.
+
+    Attributes:
+        scenario: what the person asked for.
+        units: number of privacy units (clients, or records).
+        seed: of everything that the server draws. The scenario's in a simulation, the operating system's in a
+            deployment.
+        rehearsed: whether ``seed`` is the scenario's, so that anybody who knows it can subtract the noise.
+    """
+
+    scenario: Scenario
+    units: int
+    seed: int
+    rehearsed: bool = True
+
+    # --- who, and with what -------------------------------------------------------------------------------------------
+
+    @cached_property
+    def schedule(self) -> Schedule:
+        """Who checks in when."""
+        return schedule_of(self.scenario.check_in, self.scenario.rounds)
+
+    @cached_property
+    def attendance(self) -> Attendance:
+        """The cohorts of this run."""
+        return Attendance(self.schedule, self.units, self.seed)
+
+    @cached_property
+    def expected_cohort(self) -> float:
+        """Expected number of units a round; public."""
+        return self.schedule.expected_cohort(self.units)
+
+    def submodels_of(self, round_: int, cohort: Cohort) -> NDArray[np.int64]:
+        """The hidden, independent, uniform submodel of every unit of the cohort; -1 for the whole model."""
+        submodels = self.scenario.submodels
+        if not isinstance(submodels, scenario.DisjointSubmodels):
+            return np.full(len(cohort), -1)
+        return rng.stream(self.seed, "submodels", round_).integers(0, submodels.count, size=len(cohort))
+
+    def batches(self, round_: int, largest: int) -> list[Batch]:
+        """The round's cohort in the batches in which it trains, at most ``largest`` units each.
+
+        They follow from the plan alone, not from who is free, so that results do not depend on the workers.
+        """
+        cohort = self.attendance.cohort(round_)
+        submodels = self.submodels_of(round_, cohort)
+        batches = []
+        for submodel in np.unique(submodels):
+            units = cohort[submodels == submodel]
+            pieces = np.array_split(units, math.ceil(len(units) / largest))
+            batches += [Batch(piece, int(submodel)) for piece in pieces]
+        return batches
+
+    def unit_seeds(self, round_: int, units: Cohort) -> NDArray[np.uint64]:
+        """What each unit's own randomness (data order, dropout mask) starts from."""
+        return rng.client_seeds(self.seed, "units", round_, units)
+
+    # --- how it is protected ------------------------------------------------------------------------------------------
+
+    @property
+    def is_private(self) -> bool:
+        """Whether noise is added at all."""
+        return self.scenario.privacy.noise_multiplier != 0
+
+    @cached_property
+    def noise_multiplier(self) -> float:
+        """The scenario's noise multiplier, calibrated to the budget if it says ``auto``."""
+        privacy = self.scenario.privacy
+        if privacy.noise_multiplier != "auto":
+            return float(privacy.noise_multiplier)
+        assert privacy.epsilon is not None, "validated with the scenario"
+        return self.calibrated(privacy.epsilon, privacy.delta)
+
+    def calibrated(self, epsilon: float, delta: float) -> float:
+        """The smallest noise multiplier that keeps the whole run within (epsilon, delta), from the safe side."""
+        return calibrate(self.mechanism_at, epsilon, delta)
+
+    @cached_property
+    def clip(self) -> float:
+        """Clipping norm of a unit's update (of its split part, where the model is split)."""
+        clip = self.scenario.privacy.clip
+        return clip.initial if isinstance(clip, scenario.AdaptiveClip) else clip
+
+    @cached_property
+    def parts(self) -> tuple[Part, ...]:
+        """The parts of the model with their clipping, noise and denominators."""
+        submodels, noise_multiplier = self.scenario.submodels, self.noise_multiplier
+        if isinstance(submodels, scenario.NoSubmodels):
+            return (Part("all", self.clip, noise_multiplier, self.expected_cohort),)
+        share = submodels.keep if isinstance(submodels, scenario.DropoutSubmodels) else 1 / submodels.count
+        shared_clip = self.clip if submodels.shared_clip is None else submodels.shared_clip
+        return (
+            Part("shared", shared_clip, self._shared_noise_multiplier(noise_multiplier), self.expected_cohort),
+            Part("split", self.clip, noise_multiplier, self.expected_cohort * share),
+        )
+
+    def _shared_noise_multiplier(self, noise_multiplier: float) -> float:
+        submodels = self.scenario.submodels
+        assert not isinstance(submodels, scenario.NoSubmodels)
+        if submodels.shared_noise_multiplier == "same":
+            return noise_multiplier
+        return float(submodels.shared_noise_multiplier)
+
+    # --- what it costs ------------------------------------------------------------------------------------------------
+
+    def mechanism_at(self, noise_multiplier: float) -> Mechanism:
+        """The accounting expression of the whole run at a noise multiplier, as the scenario asks to charge it."""
+        amplified = self._amplified(noise_multiplier)
+        return amplified if self.scenario.privacy.amplification else amplified.unamplified()
+
+    @cached_property
+    def mechanism(self) -> Mechanism:
+        """The accounting expression that the ledger charges."""
+        return self.mechanism_at(self.noise_multiplier) if self.is_private else NotPrivate()
+
+    @cached_property
+    def epsilon(self) -> Bounds:
+        """What the whole run costs."""
+        return self.mechanism.epsilon(self.scenario.privacy.delta)
+
+    @cached_property
+    def unamplified_epsilon(self) -> Bounds:
+        """What the whole run would cost if none of its randomness were hidden."""
+        return self.mechanism.unamplified().epsilon(self.scenario.privacy.delta)
+
+    @cached_property
+    def epsilon_by_round(self) -> NDArray[np.float64]:
+        """Upper end of what is spent after each round; entry r - 1 is after round r."""
+        return epsilon_over_rounds(self.mechanism, self.scenario.rounds, self.scenario.privacy.delta)
+
+    @cached_property
+    def unamplified_epsilon_by_round(self) -> NDArray[np.float64]:
+        """As ``epsilon_by_round``, had nothing been hidden: a unit pays for every round it can have taken part in."""
+        if not self.is_private:
+            return self.epsilon_by_round
+        delta, round_mechanism = self.scenario.privacy.delta, self._round_mechanism(self.noise_multiplier).unamplified()
+        check_ins = [self.schedule.most_check_ins(round_) for round_ in range(1, self.scenario.rounds + 1)]
+        spent = epsilon_over_rounds(Repeat(round_mechanism, check_ins[-1]), check_ins[-1], delta)
+        return spent[np.array(check_ins) - 1]
+
+    @cached_property
+    def affordable_rounds(self) -> int:
+        """How many rounds the budget pays for; all of them where there is no budget."""
+        budget = self.scenario.privacy.epsilon
+        if budget is None:
+            return self.scenario.rounds
+        return int(np.searchsorted(self.epsilon_by_round, budget, side="right"))
+
+    def spent(self, rounds: int) -> Bounds:
+        """What is spent after a number of released rounds."""
+        if rounds == self.scenario.rounds:
+            return self.epsilon
+        if rounds == 0:
+            return Bounds(0.0, 0.0, "nothing released")
+        upper = float(self.epsilon_by_round[rounds - 1])
+        return Bounds(min(self.mechanism.after(rounds).epsilon(self.scenario.privacy.delta).lower, upper), upper)
+
+    def _amplified(self, noise_multiplier: float) -> Mechanism:
+        privacy = self.scenario.privacy
+        round_mechanism = self._round_mechanism(noise_multiplier)
+        group = privacy.group_size
+        if group == 1:
+            return self.schedule.charge(round_mechanism)
+        if isinstance(self.schedule, Independent) and isinstance(round_mechanism, Gaussian):
+            return Repeat(GroupPoissonGaussian(noise_multiplier, self.schedule.rate, group), self.schedule.rounds)
+        return Group(self.schedule.charge(round_mechanism), group)
+
+    def _round_mechanism(self, noise_multiplier: float) -> Mechanism:
+        submodels, privacy = self.scenario.submodels, self.scenario.privacy
+        release: Callable[[float], Mechanism] = Gaussian
+        if self.scenario.mixing is not None:
+            release = self._mixed
+        released: list[Mechanism]
+        match submodels:
+            case scenario.NoSubmodels():
+                released = [release(noise_multiplier)]
+            case scenario.DisjointSubmodels(count=count):
+                split: Mechanism = Submodels(release(noise_multiplier), count)
+                released = [release(self._shared_noise_multiplier(noise_multiplier)), split]
+            case scenario.DropoutSubmodels(keep=keep):
+                split = Dropout(release(noise_multiplier), keep)
+                released = [release(self._shared_noise_multiplier(noise_multiplier)), split]
+        if isinstance(privacy.clip, scenario.AdaptiveClip):
+            # A unit moves the count of updates below the norm, centred at one half, by at most one half
+            # (Andrew et al. 2021, section 2.2).
+            released.append(Gaussian(2 * privacy.clip.noise_multiplier))
+        return released[0] if len(released) == 1 else Compose(tuple(released))
+
+    def _mixed(self, noise_multiplier: float) -> Mechanism:
+        mixing = self.scenario.mixing
+        assert mixing is not None
+        # The width is of the model; the noise multiplier is in clipping norms of the sum. One unit moves the model by
+        # at most learning_rate * clip / denominator, and only the ratio matters (Xiao et al. 2023, Corollary 4.1).
+        step = self.scenario.server.learning_rate * self.clip / self.expected_cohort
+        return ModelMix(noise_multiplier, mixing.width / step, mixing.linf_coordinates)
+
+
+def make_plan(scenario_: Scenario, units: int, seed: int | None = None) -> Plan:
+    """The plan of a scenario for a known number of privacy units.
+
+    Args:
+        scenario_: the validated scenario.
+        units: number of clients (or of training records, where the unit is a sample).
+        seed: of everything that the server draws; left out: the scenario's.
+
+    Raises:
+        ScenarioError: where no cohort can be expected to hold a unit, or parts cannot go together.
+    """
+    plan = Plan(scenario_, units, scenario_.seed if seed is None else seed, rehearsed=seed is None)
+    if plan.expected_cohort < 1:
+        raise ScenarioError(
+            f"check_in: the expected cohort is {plan.expected_cohort:.3g} of {units} {scenario_.privacy.unit}s, "
+            "so rounds would be empty; accepted: at least 1 (raise the rate or k, or use fewer rounds)"
+        )
+    return plan

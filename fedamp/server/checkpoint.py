@@ -1,0 +1,90 @@
+"""Checkpoints: everything that the next round needs, in one file that is whole or absent.
+
+There is no generator state to store, because randomness is addressed (:mod:`fedamp.rng`); the schedule's position is
+the round; the ledger is a file of its own that is never behind.
+"""
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
+
+from fedamp.errors import RunFolderError
+from fedamp.server.files import write_atomically
+from fedamp.server.run_folder import RoundRecord
+from fedamp.strategies.layout import Arrays
+from fedamp.strategies.private import ServerState
+
+FORMAT = "fedamp checkpoint 1"
+KEPT = 2
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What a run goes on from: the server's state after a round, and that round's line of ``rounds.jsonl``."""
+
+    state: ServerState
+    record: RoundRecord
+
+
+def write_checkpoint(folder: Path, checkpoint: Checkpoint, fingerprint: str) -> None:
+    """Write a checkpoint, then forget all but the last two."""
+    state = checkpoint.state
+    groups = {"parameters": state.parameters, **{f"moment.{name}": moment for name, moment in state.moments.items()}}
+    if state.previous is not None:
+        groups["previous"] = state.previous
+    arrays = {f"{group}/{name}": array for group, members in groups.items() for name, array in members.items()}
+    facts: dict[str, Any] = {"format": FORMAT, "round": state.round, "clip_scale": state.clip_scale.hex(), "scenario": fingerprint}
+    facts["record"] = asdict(checkpoint.record)
+    folder.mkdir(exist_ok=True)
+    content = save(arrays, metadata={"fedamp": json.dumps(facts), "order": json.dumps(list(state.parameters))})
+    write_atomically(folder / f"round-{state.round:08d}.safetensors", content)
+    for old in checkpoints(folder)[:-KEPT]:
+        old.unlink()
+
+
+def checkpoints(folder: Path) -> list[Path]:
+    """The checkpoints of a run, oldest first."""
+    return sorted(folder.glob("round-*.safetensors"))
+
+
+def read_checkpoint(file: Path, fingerprint: str) -> Checkpoint:
+    """Read a checkpoint.
+
+    Raises:
+        RunFolderError: if it is damaged or belongs to another scenario, naming the older one to go on from.
+    """
+    older = [other for other in checkpoints(file.parent) if other < file]
+    advice = f"; {older[-1].name} is older: delete {file.name} to resume from it" if older else ""
+    try:
+        with safe_open(file, framework="numpy") as content:
+            metadata = content.metadata() or {}
+            facts, order = json.loads(metadata["fedamp"]), json.loads(metadata["order"])
+            arrays = {key: content.get_tensor(key) for key in content.keys()}  # noqa: SIM118 (not a mapping)
+        if facts["format"] != FORMAT:
+            raise ValueError(f"format {facts['format']!r}, not {FORMAT!r}")
+        checkpoint = Checkpoint(_state(facts, order, arrays), RoundRecord(**facts["record"]))
+    except (SafetensorError, KeyError, ValueError, TypeError, OSError) as error:
+        reason = " ".join(str(error).split())
+        raise RunFolderError(f"{file}: damaged or foreign checkpoint ({type(error).__name__}: {reason}){advice}") from None
+    if facts["scenario"] != fingerprint:
+        raise RunFolderError(f"{file}: checkpoint of another scenario{advice}")
+    return checkpoint
+
+
+def _state(facts: dict[str, Any], order: list[str], arrays: dict[str, np.ndarray]) -> ServerState:
+    def group(prefix: str) -> Arrays:
+        return {name: np.array(arrays[f"{prefix}/{name}"]) for name in order}
+
+    moments = sorted({key.split("/")[0] for key in arrays if key.startswith("moment.")})
+    return ServerState(
+        parameters=group("parameters"),
+        round=int(facts["round"]),
+        moments={name.removeprefix("moment."): group(name) for name in moments},
+        previous=group("previous") if any(key.startswith("previous/") for key in arrays) else None,
+        clip_scale=float.fromhex(facts["clip_scale"]),
+    )

@@ -1,0 +1,178 @@
+"""The ledger: what was really released, and what it costs so far. Written before each release, for an auditor."""
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedamp import __version__, accounting
+from fedamp.errors import FederationError, RunFolderError
+from fedamp.plan import ADJACENCY, Plan
+from fedamp.server.files import write_atomically
+from fedamp.strategies.layout import Arrays
+
+FORMAT = "fedamp ledger 1"
+
+ASSUMPTIONS = (
+    "The server is trusted: it sees each node's sum before noise, and keeps it to itself.",
+    "Check-in and submodel assignments are drawn afresh, independently for every unit, and hidden from whoever sees "
+    "the releases.",
+    "Noise is added to the sum; the denominator is public and fixed. A unit that fails counts as zero and is charged.",
+    "Gaussian noise is drawn in float64; attacks on floating-point noise are not covered.",
+    "Accuracy and loss are computed on a test set that is declared public.",
+)
+
+
+@dataclass(frozen=True)
+class Release:
+    """One released round.
+
+    Attributes:
+        round: its number, from 1.
+        digest: SHA-256 of the released model.
+        epsilon_upper: upper end of what is spent after it; infinite without noise.
+    """
+
+    round: int
+    digest: str
+    epsilon_upper: float
+
+    def to_json(self) -> dict[str, Any]:
+        """As in ``ledger.json``; an infinite epsilon is null, because JSON has no infinity."""
+        return {"round": self.round, "epsilon_upper": _finite(self.epsilon_upper), "digest": self.digest}
+
+
+class Ledger:
+    """The ledger file of one run.
+
+    A round stands in it before its model is released. A round that is computed again after a crash must give the model
+    that the ledger names: releasing another one would spend the round's budget twice, so it is refused.
+    """
+
+    def __init__(self, file: Path, plan: Plan, releases: list[Release] | None = None) -> None:
+        self.file, self.plan = file, plan
+        self.releases = releases or []
+        self._head = _head(plan)
+
+    @classmethod
+    def open(cls, file: Path, plan: Plan) -> "Ledger":
+        """Read the ledger of an interrupted run, or start one.
+
+        Raises:
+            RunFolderError: if the file is damaged or belongs to another plan.
+        """
+        if not file.exists():
+            return cls(file, plan)
+        try:
+            content = json.loads(file.read_text())
+            releases = [
+                Release(int(entry["round"]), str(entry["digest"]), _from_json(entry["epsilon_upper"]))
+                for entry in content["releases"]
+            ]
+            head = {key: content[key] for key in _head(plan)}
+        except (ValueError, KeyError, TypeError, OSError) as error:
+            raise RunFolderError(f"{file}: damaged ledger ({type(error).__name__}: {error})") from None
+        ledger = cls(file, plan, releases)
+        different = [key for key, value in ledger._head.items() if head[key] != value and key != "written_by"]
+        if different:
+            raise RunFolderError(f"{file}: the ledger of another run; it differs in {', '.join(different)}")
+        if [release.round for release in releases] != list(range(1, len(releases) + 1)):
+            raise RunFolderError(f"{file}: damaged ledger: its rounds are not 1, 2, 3, ... each once")
+        return ledger
+
+    def enter(self, round_: int, parameters: Arrays) -> Release:
+        """Write down a round that is about to be released.
+
+        Raises:
+            FederationError: if the round was released before with another model, or is out of turn.
+        """
+        release = Release(round_, digest(parameters), float(self.plan.epsilon_by_round[round_ - 1]))
+        if round_ <= len(self.releases):
+            if self.releases[round_ - 1].digest != release.digest:
+                raise FederationError(
+                    f"{self.file}: round {round_} was released before with another model; "
+                    "releasing it again would spend its privacy budget twice"
+                )
+            return release
+        if round_ != len(self.releases) + 1:
+            raise FederationError(f"{self.file}: round {round_} is out of turn after round {len(self.releases)}")
+        self.releases.append(release)
+        self._write()
+        return release
+
+    def _write(self) -> None:
+        # One line a round: a person can read it, and rewriting a few thousand lines takes about a millisecond.
+        head = json.dumps(self._head, indent=1, allow_nan=False, ensure_ascii=False)[:-2]
+        lines = ",\n  ".join(json.dumps(release.to_json()) for release in self.releases)
+        write_atomically(self.file, f'{head},\n "releases": [\n  {lines}\n ]\n}}\n'.encode())
+
+
+def digest(parameters: Arrays) -> str:
+    """SHA-256 of a model: names and little-endian float32 values in the model's order."""
+    state = hashlib.sha256()
+    for name, array in parameters.items():
+        state.update(name.encode() + b"\0")
+        state.update(np.ascontiguousarray(array, dtype="<f4").data)
+    return state.hexdigest()
+
+
+def _head(plan: Plan) -> dict[str, Any]:
+    privacy = plan.scenario.privacy
+    return {
+        "format": FORMAT,
+        "written_by": f"fedamp {__version__}",
+        "scenario": plan.scenario.name,
+        "scenario_sha256": fingerprint(plan),
+        "unit": privacy.unit,
+        "units": plan.units,
+        "group_size": privacy.group_size,
+        "adjacency": ADJACENCY,
+        "delta": privacy.delta,
+        "budget_epsilon": privacy.epsilon,
+        "amplification_charged": privacy.amplification,
+        "parts": [
+            {
+                "name": part.name,
+                "clip": part.clip,
+                "noise_multiplier": part.noise_multiplier,
+                "denominator": part.denominator,
+            }
+            for part in plan.parts
+        ],
+        "rounds_planned": plan.scenario.rounds,
+        "mechanism": accounting.to_json(plan.mechanism),
+        "mechanism_in_words": str(plan.mechanism),
+        "whole_run_epsilon": {"lower": _finite(plan.epsilon.lower), "upper": _finite(plan.epsilon.upper)},
+        "epsilon_bound": plan.epsilon.method,
+        "noise_seed": "the scenario's: a rehearsal, whoever knows it can subtract the noise"
+        if plan.rehearsed
+        else "from the operating system",
+        "assumptions": list(ASSUMPTIONS),
+        "guarantees_explained_in": "docs/threat-model.md",
+    }
+
+
+def fingerprint(plan: Plan) -> str:
+    """SHA-256 of the scenario without what cannot change its results: its words, and where it runs."""
+    where = {"kind", "workers", "device", "address"}
+    scenario = plan.scenario.model_dump_json(exclude={"description": True, "engine": where, "federation": True})
+    return hashlib.sha256(scenario.encode()).hexdigest()
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _from_json(value: float | None) -> float:
+    return math.inf if value is None else float(value)
+
+
+def epsilon_of(content: Mapping[str, Any]) -> float:
+    """Epsilon spent after the last release of a ledger's JSON; 0 where nothing was released."""
+    releases = content["releases"]
+    return _from_json(releases[-1]["epsilon_upper"]) if releases else 0.0

@@ -1,0 +1,221 @@
+"""Scenarios: what is accepted, and that every mistake gets one line that names file, key and accepted values."""
+
+import json
+from pathlib import Path
+
+import jsonschema
+import pytest
+import yaml
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from fedamp import scenario_file
+from fedamp.errors import ScenarioError
+from fedamp.scenario import Scenario
+
+DIGITS = scenario_file.SHIPPED / "digits.yaml"
+CONTRACT = """
+name: digits
+seed: 7
+data: {name: digits, clients: 479, partition: {scheme: iid}}
+model: {name: mlp, hidden: [64]}
+rounds: 100
+check_in: {scheme: balanced, k: 10}
+submodels: {scheme: disjoint, count: 3, shared: [output]}
+client: {steps: 5, batch_size: full, learning_rate: 0.5}
+server: {optimizer: sgd, learning_rate: 0.3, momentum: 0.9}
+privacy: {unit: client, clip: 0.5, noise_multiplier: auto, epsilon: 8, delta: 1.0e-5}
+engine: {kind: ray, workers: auto, device: auto}
+"""
+
+
+def message_of(*overrides: str) -> str:
+    with pytest.raises(ScenarioError) as caught:
+        scenario_file.load(DIGITS, overrides)
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
+
+
+def test_the_example_of_the_contract_is_accepted():
+    scenario = scenario_file.validate(yaml.safe_load(CONTRACT), "example")
+    assert scenario.check_in.k == 10
+    assert scenario.submodels.shared == ("output",)
+
+
+@pytest.mark.parametrize("file", scenario_file.shipped_files(), ids=lambda file: file.stem)
+def test_every_shipped_scenario_is_valid_and_survives_a_round_trip(file: Path, tmp_path: Path):
+    scenario = scenario_file.load(file)
+    assert scenario.name == file.stem
+    assert scenario.description
+    copy = tmp_path / "copy.yaml"
+    copy.write_text(scenario_file.dump(scenario))
+    assert scenario_file.load(copy) == scenario
+
+
+WRONG = [
+    ("privacy.clip=-1", "privacy.clip", "a number > 0"),
+    ("privacy.clip=0", "privacy.clip", "a number > 0"),
+    ("privacy.clip=.nan", "privacy.clip", "a number > 0"),
+    ("privacy.clip=.inf", "privacy.clip", "a number > 0"),
+    ("privacy.clpi=1", "privacy.clpi", "did you mean clip?"),
+    ("privacy.delta=0", "privacy.delta", "> 0 and < 1"),
+    ("privacy.delta=1", "privacy.delta", "> 0 and < 1"),
+    ("privacy.epsilon=0", "privacy.epsilon", "a number > 0"),
+    ("privacy.epsilon=null", "privacy", "needs a budget"),
+    ("privacy.unit=person", "privacy.unit", "client, sample"),
+    ("privacy.noise_multiplier=foo", "privacy.noise_multiplier", "auto or a number >= 0"),
+    ("privacy.noise_multiplier=-1", "privacy.noise_multiplier", "auto or a number >= 0"),
+    ("privacy.group_size=0", "privacy.group_size", "an integer >= 1"),
+    ("rounds=0", "rounds", "an integer >= 1"),
+    ("rounds=2.5", "rounds", "an integer >= 1"),
+    ("rounds=abc", "rounds", "an integer >= 1"),
+    ("rounds=true", "rounds", "an integer >= 1"),
+    ("rounds=5", "check_in.k", "at most rounds (5)"),
+    ("roundz=5", "roundz", "did you mean rounds?"),
+    ("check_in.k=101", "check_in.k", "at most rounds (100)"),
+    ("check_in.k=0", "check_in.k", "an integer >= 1"),
+    ("check_in.scheme=balance", "check_in", "did you mean balanced?"),
+    ("check_in={k: 3}", "check_in", "scheme"),
+    ("check_in={scheme: poisson, rate: 2}", "check_in.rate", "> 0 and <= 1"),
+    ("check_in={scheme: poisson, k: 2}", "check_in.k", "unknown key"),
+    ("check_in=all", "check_in", "a section"),
+    ("data.name=mnist", "data", "digits, synthetic, npz"),
+    ("data.clients=0", "data.clients", "an integer >= 1"),
+    ("data.clients=null", "data.clients", "required"),
+    ("data.test_fraction=1", "data.test_fraction", "> 0 and < 1"),
+    ("data.partition.scheme=dirchlet", "data.partition", "did you mean dirichlet?"),
+    ("data.partition={scheme: dirichlet, alpha: -1}", "data.partition.alpha", "a number > 0"),
+    ("data.partition={scheme: natural}", "data.clients", "left out"),
+    ("model=5", "model", "a section"),
+    ("model={}", "model.name", "missing"),
+    ("model.hidden=[0]", "model.hidden", "an integer >= 1"),
+    ("model.hidden=64", "model.hidden", "a list"),
+    ("model.hiden=[64]", "model.hiden", "did you mean hidden?"),
+    ("client.steps=0", "client.steps", "an integer >= 1"),
+    ("client.epochs=3", "client", "steps or epochs, not both"),
+    ("client.batch_size=all", "client.batch_size", "an integer >= 1 or full"),
+    ("client.learning_rate=0", "client.learning_rate", "a number > 0"),
+    ("server.optimizer=adamw", "server.optimizer", "sgd, adam"),
+    ("server.momentum=1", "server.momentum", ">= 0 and < 1"),
+    ("submodels={scheme: disjoint, count: 1}", "submodels.count", "an integer >= 2"),
+    ("submodels={scheme: disjoint, count: 2, shard: [x]}", "submodels.shard", "did you mean shared?"),
+    ("submodels={scheme: dropout, keep: 1}", "submodels.keep", "> 0 and < 1"),
+    ("mixing={width: 0}", "mixing.width", "a number > 0"),
+    ("engine.kind=gpu", "engine.kind", "ray, serial, flower"),
+    ("engine.workers=0", "engine.workers", "an integer >= 1 or auto"),
+    ("engine.device=tpu", "engine.device", "auto|cpu|cuda"),
+    ("federation.quorum=2", "federation.quorum", ">= 0 and <= 1"),
+    ("name=two words", "name", "text matching"),
+    ("seed=-1", "seed", "an integer >= 0"),
+    ("name.x=1", "name", "not a section"),
+    ("a.b.c=1", "a", "unknown key"),
+    ("rounds", "--set rounds", "key.path=value"),
+    ("=5", "--set", "key.path=value"),
+    ("rounds=[1", "--set rounds=[1", "not valid YAML"),
+]
+
+
+@pytest.mark.parametrize(("override", "key", "accepted"), WRONG, ids=[wrong[0] for wrong in WRONG])
+def test_a_wrong_value_is_answered_with_its_key_and_what_is_accepted(override, key, accepted):
+    message = message_of(override)
+    assert key in message
+    assert accepted in message
+    assert "digits.yaml" in message or message.startswith("--set")
+
+
+def test_the_sample_unit_takes_one_step():
+    assert "one gradient a record" in message_of("privacy.unit=sample")
+    assert scenario_file.load(DIGITS, ["privacy.unit=sample", "client.steps=1"]).privacy.unit == "sample"
+
+
+def test_several_mistakes_are_counted_and_an_unknown_key_comes_first():
+    message = message_of("privacy.clpi=1", "privacy.clip=-1", "rounds=0")
+    assert "clpi" in message
+    assert message.endswith("(and 2 more)")
+
+
+FILES = {
+    "empty.yaml": (b"", "a mapping"),
+    "list.yaml": (b"- 1\n- 2\n", "a mapping"),
+    "text.yaml": (b"hello", "a mapping"),
+    "broken.yaml": (b"a: [1,\nb: {", "not valid YAML"),
+    "tab.yaml": (b"a:\n\t- 1", "not valid YAML"),
+    "twice.yaml": (b"name: a\nname: b\n", "stands twice"),
+    "number.yaml": (b"1: 2\n", "not text"),
+    "binary.yaml": (b"\xff\xfe\x00\x01", "not a text file"),
+    "python.yaml": (b"a: !!python/object/apply:os.system ['true']\n", "not valid YAML"),
+    "date.yaml": (b"name: 2020-13-45\n", "date.yaml"),
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_file_that_is_no_scenario_is_answered_in_one_line(name, tmp_path):
+    content, expected = FILES[name]
+    file = tmp_path / name
+    file.write_bytes(content)
+    with pytest.raises(ScenarioError) as caught:
+        scenario_file.load(file)
+    assert expected in str(caught.value)
+    assert name in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_file_is_answered_with_the_nearest_shipped_one(tmp_path):
+    with pytest.raises(ScenarioError, match="did you mean digits"):
+        scenario_file.load("digitz")
+    with pytest.raises(ScenarioError, match="a folder"):
+        scenario_file.load(tmp_path)
+
+
+def test_overrides_are_validated_and_take_effect():
+    scenario = scenario_file.load("digits", ["privacy.epsilon=2", "federation.quorum=0.5", "privacy.delta=1e-6"])
+    assert (scenario.privacy.epsilon, scenario.federation.quorum, scenario.privacy.delta) == (2, 0.5, 1e-6)
+
+
+def test_paths_start_at_the_scenarios_folder(tmp_path):
+    raw = yaml.safe_load(CONTRACT) | {"data": {"name": "npz", "path": "records", "clients": 3}}
+    (tmp_path / "own.yaml").write_text(yaml.safe_dump(raw))
+    assert scenario_file.load(tmp_path / "own.yaml").data.path == str((tmp_path / "records").resolve())
+
+
+def test_the_json_schema_accepts_the_shipped_scenarios_and_refuses_what_we_refuse():
+    schema = scenario_file.json_schema()
+    jsonschema.Draft202012Validator.check_schema(schema)
+    validator = jsonschema.Draft202012Validator(schema)
+    raw = yaml.safe_load(DIGITS.read_text())
+    assert validator.is_valid(raw)
+    assert not validator.is_valid(raw | {"roundz": 1})
+    assert not validator.is_valid(raw | {"rounds": 0})
+    json.dumps(schema, allow_nan=False)
+
+
+def key_paths(section: dict, prefix: str = "") -> list[str]:
+    found = []
+    for key, value in section.items():
+        found.append(prefix + key)
+        if isinstance(value, dict):
+            found += key_paths(value, f"{prefix}{key}.")
+    return found
+
+
+JUNK = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=5,
+)
+
+
+@given(st.sampled_from(key_paths(Scenario.model_validate(yaml.safe_load(CONTRACT)).model_dump())), JUNK)
+@settings(max_examples=300, suppress_health_check=[HealthCheck.too_slow])
+def test_no_value_anywhere_ever_gives_a_traceback(path, junk):
+    raw = yaml.safe_load(CONTRACT)
+    section = raw
+    for key in path.split(".")[:-1]:
+        section = section.setdefault(key, {})
+    section[path.split(".")[-1]] = junk
+    try:
+        scenario_file.validate(raw, "fuzzed")
+    except ScenarioError as error:
+        assert "\n" not in str(error)  # noqa: PT017 (most inputs raise, some are valid)
+        assert str(error).startswith("fuzzed")
