@@ -1,5 +1,6 @@
 """What is known about the registered models without torch, so that scenarios are validated without it."""
 
+from fedamp.models.names import under
 from fedamp.scenario import Model
 
 RESNET_DEPTHS = {"resnet20": (3, 3, 3), "resnet18": (2, 2, 2, 2), "resnet101": (3, 4, 23, 3)}
@@ -71,14 +72,10 @@ def _nodes(config: Model, shared: tuple[str, ...]) -> dict[str, int]:
         "mlp": {f"hidden.{index}": width for index, width in enumerate(config.hidden)},
         "cnn": {f"convolutions.{index}": config.groups for index in range(len(config.channels))},
     }[config.name]
-    return {layer: count for layer, count in layers.items() if not _under(layer, shared)}
+    return {layer: count for layer, count in layers.items() if not under(layer, shared)}
 
 
 def _blocks(config: Model, stage: int, depth: int, shared: tuple[str, ...]) -> int:
     changes_shape = stage > 1 or config.name in BOTTLENECK
     blocks = [f"layer{stage}.{block}" for block in range(1 if changes_shape else 0, depth)]
-    return sum(not _under(block, shared) for block in blocks)
-
-
-def _under(name: str, prefixes: tuple[str, ...]) -> bool:
-    return any(name == prefix or name.startswith(prefix + ".") for prefix in prefixes)
+    return sum(not under(block, shared) for block in blocks)

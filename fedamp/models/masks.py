@@ -6,11 +6,13 @@ do in the full model, neither divided by the keep probability in training nor mu
 model therefore computes what the extracted submodel of the kept nodes computes.
 """
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.utils.hooks import RemovableHandle
 
 from fedamp.errors import ModelError
 from fedamp.models.units import Blocks, Units, declared, named_layers
@@ -46,16 +48,33 @@ class Masks:
 
     def call(self, parameters: Mapping[str, Tensor], inputs: Tensor, mask: Tensor) -> Tensor:
         """Logits [batch, classes] of the module with these parameter values, under a mask of shape [nodes]."""
-        handles = []
+        handles = self._attach(self.module, mask)
         try:
-            parts = mask.split(list(self.layers.values()))
-            for declaration, part in zip(self._declarations, parts, strict=True):
-                for submodule, hook in _hooks(declaration, part):
-                    handles.append(self.module.get_submodule(submodule).register_forward_hook(hook))
             return functional_call(self.module, dict(parameters), (inputs,))
         finally:
             for handle in handles:
                 handle.remove()
+
+    def of(self, kept: Mapping[str, Sequence[int]]) -> Tensor:
+        """The mask that keeps these nodes of every masked layer."""
+        mask = torch.zeros(self.nodes)
+        for layer, part in zip(self.layers, mask.split(list(self.layers.values())), strict=True):
+            part[list(kept[layer])] = 1
+        return mask
+
+    def fixed(self, mask: Tensor) -> nn.Module:
+        """A copy of the module that always runs under this mask."""
+        module = copy.deepcopy(self.module)
+        self._attach(module, mask)
+        return module
+
+    def _attach(self, module: nn.Module, mask: Tensor) -> list[RemovableHandle]:
+        parts = mask.split(list(self.layers.values()))
+        return [
+            module.get_submodule(submodule).register_forward_hook(hook)
+            for declaration, part in zip(self._declarations, parts, strict=True)
+            for submodule, hook in _hooks(declaration, part)
+        ]
 
 
 Hook = Callable[[nn.Module, tuple[Tensor, ...], Tensor], Tensor]
@@ -69,14 +88,14 @@ def _hooks(declaration: Units | Blocks, mask: Tensor) -> list[tuple[str, Hook]]:
 
 
 def _times(number: Tensor) -> Hook:
-    return lambda module, arguments, output: output * number
+    return lambda module, arguments, output: output * number.to(output)
 
 
 def _times_nodes(mask: Tensor) -> Hook:
     def hook(module: nn.Module, arguments: tuple[Tensor, ...], output: Tensor) -> Tensor:
         per_node = output.shape[1] // len(mask)
         every_entry = mask[:, None].expand(len(mask), per_node).reshape(-1)
-        return output * every_entry.reshape(1, -1, *[1] * (output.dim() - 2))
+        return output * every_entry.reshape(1, -1, *[1] * (output.dim() - 2)).to(output)
 
     return hook
 

@@ -1,6 +1,5 @@
 """Models by name: the registered ones, and a person's own by import path."""
 
-import difflib
 import importlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -19,6 +18,7 @@ from fedamp.models import catalogue
 from fedamp.models.cnn import CNN
 from fedamp.models.masks import prove_silence
 from fedamp.models.mlp import MLP
+from fedamp.models.names import unknown
 from fedamp.models.resnet import ResNet
 from fedamp.models.rules import check
 from fedamp.scenario import Model
@@ -93,11 +93,7 @@ def _build(config: Model, input_shape: tuple[int, ...], num_classes: int, torch_
                 raise ModelError(f"model.options are for a model of your own; {config.name} takes none")
             module = _factories[config.name](config, input_shape, num_classes)
         else:
-            near = difflib.get_close_matches(config.name, _factories, n=1)
-            hint = f" (did you mean {near[0]!r}?)" if near else ""
-            raise ModelError(
-                f"model.name {config.name!r} is unknown{hint}; accepted: {', '.join(_factories)}, package.module:name"
-            )
+            raise ModelError(f"model.name {unknown(config.name, [*_factories, 'package.module:name'])}")
         check(module)
         if catalogue.is_import_path(config.name):
             _try(module, config.name, input_shape, num_classes)

@@ -10,7 +10,6 @@ GroupNorm group, a residual block. A module declares its nodes with two methods,
 under the same parameter names. Without it the full network is trained under a mask: right, but no cheaper.
 """
 
-import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -19,6 +18,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from fedamp.errors import ModelError
+from fedamp.models.names import under, unknown
 
 
 @dataclass(frozen=True)
@@ -91,6 +91,10 @@ def declared(module: nn.Module) -> tuple[Units | Blocks, ...]:
         _check_submodules(module, declaration)
         if isinstance(declaration, Units):
             _check_owned(module, declaration)
+    owned = [item for each in declarations if isinstance(each, Units) for item in each.owned.items()]
+    for name, dimension in owned:
+        if owned.count((name, dimension)) > 1:
+            raise ModelError(f"{_who(module)}: two layers own dimension {dimension} of {name!r}")
     return tuple(declaration for declaration in declarations if declaration.count > 0)
 
 
@@ -110,18 +114,6 @@ def named_layers(module: nn.Module, layers: Sequence[str] = ()) -> tuple[Units |
         if layer not in declarations:
             raise ModelError(f"submodels.layers: {unknown(layer, list(declarations))}")
     return tuple(each for layer, each in declarations.items() if not layers or layer in layers)
-
-
-def unknown(name: str, accepted: Sequence[str]) -> str:
-    """The end of an error line about a layer that does not exist."""
-    near = difflib.get_close_matches(name, accepted, n=1)
-    hint = f" (did you mean {near[0]!r}?)" if near else ""
-    return f"no layer is named {name!r}{hint}; accepted: {', '.join(accepted)}"
-
-
-def under(name: str, prefixes: Sequence[str]) -> bool:
-    """Whether a dotted name is one of the prefixes or lies below one (``layer1.0`` below ``layer1``)."""
-    return any(name == prefix or name.startswith(prefix + ".") for prefix in prefixes)
 
 
 def _check_submodules(module: nn.Module, declaration: Units | Blocks) -> None:

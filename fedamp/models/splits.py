@@ -1,0 +1,219 @@
+"""Disjoint submodels: the nodes of a model are dealt out, and each submodel is a smaller dense network of its own.
+
+Submodel j holds its nodes of *every* split layer, and everything else whole. What only its nodes own is the **split
+group**: no coordinate of it belongs to two submodels (Dong, Chen, Özgür 2025, Algorithm 1). What several submodels can
+touch (biases and norms of layers that are not split, the output's bias) is the **shared group**, whatever the scenario
+says; layers named in ``shared`` join it (section 3.2.2 there).
+
+**Nothing is rescaled.** A submodel computes what the full model computes with the other nodes left out. With one split
+hidden layer the full model's logits are the sum of the submodels' logits (less the repeated output biases), so the full
+model is more confident than its parts.
+
+In a network with several split hidden layers, the weights between nodes of different submodels belong to none of them.
+With a fixed partition they keep their initial values for ever, although the full model uses them; with a fresh
+partition every round, all of them are trained in time.
+"""
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from fedamp import rng
+from fedamp.errors import ModelError
+from fedamp.models.masks import Masks
+from fedamp.models.names import under, unknown
+from fedamp.models.registry import build, own_generator
+from fedamp.models.units import Blocks, Units, named_layers
+from fedamp.scenario import Model
+
+Index = tuple[Any, ...]
+Kept = dict[str, tuple[int, ...]]
+
+
+def split(
+    config: Model,
+    input_shape: tuple[int, ...],
+    num_classes: int,
+    count: int,
+    shared: tuple[str, ...] = (),
+    seed: int = 0,
+    partition_index: int = 0,
+) -> "Split":
+    """Cut the model of a scenario into ``count`` disjoint submodels.
+
+    Args:
+        count: number of submodels, at least 2.
+        shared: layers that every submodel holds whole, by name or prefix.
+        seed: public seed of the partitions (the adversary may know it).
+        partition_index: the round for a fresh partition each round; 0 for a fixed one.
+
+    Raises:
+        ModelError: a model that declares nothing to split, more submodels than nodes, or an unknown name in ``shared``.
+    """
+    return Split(
+        _template(config.model_dump_json(), tuple(input_shape), num_classes), count, shared, seed, partition_index
+    )
+
+
+class Split:
+    """One partition of a module into disjoint submodels.
+
+    Attributes:
+        count: number of submodels.
+        shared: names of the parameters in the shared clip group; all others are in the split group.
+        kept: for every submodel, its nodes in each declared layer (including those that every submodel holds).
+    """
+
+    def __init__(
+        self, module: nn.Module, count: int, shared: Sequence[str] = (), seed: int = 0, partition_index: int = 0
+    ) -> None:
+        self.count = count
+        self._full = module
+        self._declarations = named_layers(module)
+        self._shapes = {name: tuple(value.shape) for name, value in module.named_parameters()}
+        self._extractable = callable(getattr(module, "smaller", None))
+        _check_names(module, shared, self._shapes)
+        self._dealt = {each.layer: _to_deal(each, shared) for each in self._declarations}
+        _check_count(self._declarations, self._dealt, count)
+        self.kept = self._deal(rng.stream(seed, "submodel-partition", partition_index))
+        self.shared = frozenset(name for name in self._shapes if under(name, shared) or not self._owners(name))
+        self._own = [self._indices(kept) for kept in self.kept]
+
+    def module(self, j: int) -> nn.Module:
+        """Submodel j as a network of its own (its parameter values are arbitrary).
+
+        Raises:
+            ModelError: the module's own ``smaller`` does not make a network of the extracted shapes.
+        """
+        if not self._extractable:
+            masks = Masks(self._full)
+            return masks.fixed(masks.of(self.kept[j]))
+        with own_generator(0):
+            module = self._full.smaller(self.kept[j])  # type: ignore[operator]
+        expected = {name: _extracted_shape(self._shapes[name], index) for name, index in self._own[j].items()}
+        found = {name: tuple(value.shape) for name, value in module.named_parameters()}
+        for name in sorted(expected.keys() | found.keys()):
+            if expected.get(name) != found.get(name):
+                raise ModelError(
+                    f"{type(self._full).__name__}.smaller(): parameter {name!r} must have shape {expected.get(name)}, "
+                    f"got {found.get(name)}"
+                )
+        return module
+
+    def extract(self, parameters: Mapping[str, Any], j: int) -> dict[str, Any]:
+        """Submodel j's part of the full model's arrays (numpy or torch); arrays that are not cut are not copied."""
+        if not self._extractable:
+            return dict(parameters)
+        return {name: parameters[name][_like(parameters[name], index)] for name, index in self._own[j].items()}
+
+    def embed_add(self, total: Mapping[str, Any], part: Mapping[str, Any], j: int) -> None:
+        """Add submodel j's arrays to the full model's, in place, each coordinate where it belongs.
+
+        Only coordinates that belong to submodel j can change, whatever ``part`` holds.
+        """
+        for name, index in self._own[j].items():
+            place = _like(total[name], index)
+            total[name][place] += part[name] if self._extractable else part[name][place]
+
+    def _deal(self, generator: np.random.Generator) -> tuple[Kept, ...]:
+        """Shuffle each layer's nodes and deal them out one by one, going on where the last layer stopped."""
+        groups: list[Kept] = [{} for _ in range(self.count)]
+        dealt_before = 0
+        for each in self._declarations:
+            nodes = self._dealt[each.layer]
+            everybodys = set(range(each.count)) - set(nodes)
+            order = generator.permutation(nodes)
+            for j, kept in enumerate(groups):
+                own = order[(j - dealt_before) % self.count :: self.count]
+                kept[each.layer] = tuple(sorted(everybodys.union(map(int, own))))
+            dealt_before += len(nodes)
+        return tuple(groups)
+
+    def _owners(self, name: str) -> list[Units | Blocks]:
+        """Declarations whose dealt nodes own something of a parameter."""
+
+        def owns(each: Units | Blocks) -> bool:
+            if isinstance(each, Units):
+                return name in each.owned and bool(self._dealt[each.layer])
+            return under(name, each.branches) and each.branch_of(name) in self._dealt[each.layer]
+
+        return [each for each in self._declarations if owns(each)]
+
+    def _indices(self, kept: Kept) -> dict[str, Index]:
+        """Where the parameters of a submodel lie in the full model; parameters in branches left out are missing."""
+        result = {}
+        for name, shape in self._shapes.items():
+            owners = self._owners(name)
+            if all(each.branch_of(name) in kept[each.layer] for each in owners if isinstance(each, Blocks)):
+                units = [each for each in owners if isinstance(each, Units)]
+                dimensions = [each.owned[name] for each in units]
+                entries = [
+                    each.entries(shape[dimension], kept[each.layer])
+                    for each, dimension in zip(units, dimensions, strict=True)
+                ]
+                result[name] = _index(shape, dict(zip(dimensions, entries, strict=True)))
+        return result
+
+
+@lru_cache(maxsize=4)
+def _template(config: str, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+    """The full model, kept because a fresh partition is made every round; nobody changes it."""
+    return build(Model.model_validate_json(config), input_shape, num_classes)
+
+
+def _check_names(module: nn.Module, shared: Sequence[str], parameters: Mapping[str, Any]) -> None:
+    layers = {name.rsplit(".", depth)[0] for name in parameters for depth in range(1, name.count(".") + 1)}
+    for name in shared:
+        if name not in layers and name not in parameters:
+            top = {name for name in layers if name.count(".") <= 1}
+            raise ModelError(f"submodels.shared: {unknown(name, sorted(top))}")
+
+
+def _to_deal(declaration: Units | Blocks, shared: Sequence[str]) -> list[int]:
+    """The nodes of a layer that are not held by everybody."""
+    if under(declaration.layer, shared):
+        return []
+    if isinstance(declaration, Units):
+        return list(range(declaration.count))
+    # "layer1.2" shares the block whose branch is "layer1.2.branch"
+    return [index for index, branch in enumerate(declaration.branches) if not under(branch, shared)]
+
+
+def _check_count(declarations: Sequence[Units | Blocks], dealt: Mapping[str, list[int]], count: int) -> None:
+    if count < 2:
+        raise ModelError(f"submodels.count must be at least 2, got {count}")
+    total = sum(len(nodes) for nodes in dealt.values())
+    if total == 0:
+        raise ModelError("submodels.shared names every layer that could be split; leave one out")
+    for each in declarations:
+        if isinstance(each, Units) and 0 < len(dealt[each.layer]) < count:
+            raise ModelError(
+                f"submodels.count: {count} submodels, but layer {each.layer!r} has only {each.count} nodes to split"
+            )
+    if total < count:
+        raise ModelError(f"submodels.count: {count} submodels, but the model has only {total} residual blocks to split")
+
+
+def _index(shape: tuple[int, ...], cuts: Mapping[int, NDArray[np.int64]]) -> Index:
+    """An index (one axis each, dimensions after the last cut left whole) that selects the cut part of an array."""
+    if not cuts:
+        return ()
+    first, last = min(cuts), max(cuts)
+    between = [cuts.get(dimension, np.arange(shape[dimension])) for dimension in range(first, last + 1)]
+    return (slice(None),) * first + np.ix_(*between)
+
+
+def _like(array: Any, index: Index) -> Index:
+    if isinstance(array, torch.Tensor):
+        return tuple(torch.from_numpy(each) if isinstance(each, np.ndarray) else each for each in index)
+    return index
+
+
+def _extracted_shape(shape: tuple[int, ...], index: Index) -> tuple[int, ...]:
+    cut = [each.size if isinstance(each, np.ndarray) else size for each, size in zip(index, shape, strict=False)]
+    return (*cut, *shape[len(cut) :])

@@ -1,0 +1,277 @@
+"""Disjoint submodels: extracted networks against the masked full model, and who owns which coordinate."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.func import functional_call
+from torch.nn.functional import cross_entropy
+
+from fedamp.errors import ModelError
+from fedamp.models import catalogue
+from fedamp.models.masks import Masks
+from fedamp.models.registry import build, initial_parameters
+from fedamp.models.splits import split
+from fedamp.scenario import Model
+
+MLP = Model(name="mlp", hidden=(7, 5))
+CNN = Model(name="cnn", channels=(8, 12))
+RESNET = Model(name="resnet20")
+CASES = [
+    (Model(name="mlp", hidden=(7,)), (6,), 3, ()),
+    (MLP, (6,), 3, ()),
+    (MLP, (6,), 2, ("output",)),
+    (MLP, (6,), 4, ("hidden.1",)),
+    (CNN, (8, 8), 4, ()),
+    (CNN, (8, 8), 2, ("convolutions.0",)),
+    (RESNET, (8, 8), 3, ()),
+    (RESNET, (8, 8), 2, ("layer1", "layer3.2")),
+    (Model(name="resnet18"), (3, 8, 8), 5, ()),
+]
+CLASSES = 4
+
+
+def name_of(value):
+    return value.name if isinstance(value, Model) else str(value)
+
+
+def step(forward, parameters, inputs, labels, rate=0.5):
+    """One gradient step; parameters that do not matter stay."""
+    leaves = {name: torch.from_numpy(value.copy()).requires_grad_() for name, value in parameters.items()}
+    loss = cross_entropy(forward(leaves, inputs), labels)
+    gradients = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
+    return {
+        name: (leaf.detach() if gradient is None else leaf.detach() - rate * gradient).numpy()
+        for (name, leaf), gradient in zip(leaves.items(), gradients, strict=True)
+    }
+
+
+def records(shape, count=5):
+    generator = np.random.default_rng(0)
+    inputs = torch.from_numpy(generator.normal(size=(count, *shape)).astype(np.float32))
+    return inputs, torch.from_numpy(generator.integers(0, CLASSES, size=count))
+
+
+@pytest.mark.parametrize(("config", "shape", "count", "shared"), CASES, ids=name_of)
+def test_one_step_of_the_extracted_network_is_one_step_of_the_masked_full_model(config, shape, count, shared):
+    parameters = initial_parameters(config, shape, CLASSES, seed=3)
+    cut = split(config, shape, CLASSES, count, shared, seed=1)
+    masks = Masks(build(config, shape, CLASSES))
+    inputs, labels = records(shape)
+    for j in range(min(count, 3)):
+        module = cut.module(j)
+        small = cut.extract(parameters, j)
+        trained = step(lambda p, x: functional_call(module, p, (x,)), small, inputs, labels)  # noqa: B023
+        mask = masks.of(cut.kept[j])
+        expected = step(lambda p, x: masks.call(p, x, mask), parameters, inputs, labels)  # noqa: B023
+        found = {name: value.copy() for name, value in parameters.items()}
+        cut.embed_add(found, {name: trained[name] - small[name] for name in small}, j)
+        for name, value in expected.items():
+            # float32, sums of other lengths (zeros left out) through up to 20 layers
+            np.testing.assert_allclose(found[name], value, rtol=2e-4, atol=2e-5, err_msg=name)
+
+
+@pytest.mark.parametrize(("config", "shape", "count", "shared"), CASES, ids=name_of)
+def test_no_split_coordinate_belongs_to_two_submodels(config, shape, count, shared):
+    parameters = initial_parameters(config, shape, CLASSES, seed=3)
+    cut = split(config, shape, CLASSES, count, shared, seed=1)
+    owners = {name: np.zeros_like(value) for name, value in parameters.items()}
+    touched = []
+    for j in range(count):
+        before = {name: value.copy() for name, value in owners.items()}
+        cut.embed_add(owners, {name: np.ones_like(value) for name, value in cut.extract(parameters, j).items()}, j)
+        touched.append(sum(int((owners[name] - before[name])[...].sum()) for name in owners if name not in cut.shared))
+    for name, value in owners.items():
+        if name not in cut.shared:
+            assert value.max() == 1, name  # owned by one at most, and by somebody
+    assert (owners["output.bias"] == count).all()
+    assert min(touched) > 0  # every submodel owns something
+
+
+@pytest.mark.parametrize(("config", "shape", "count", "shared"), CASES, ids=name_of)
+@pytest.mark.parametrize("library", ["numpy", "torch"])
+def test_extracting_what_was_embedded_gives_it_back(config, shape, count, shared, library):
+    convert = np.asarray if library == "numpy" else torch.from_numpy
+    parameters = {name: convert(value) for name, value in initial_parameters(config, shape, CLASSES, seed=3).items()}
+    cut = split(config, shape, CLASSES, count, shared, seed=1)
+    for j in range(count):
+        part = cut.extract(parameters, j)
+        assert {name: tuple(value.shape) for name, value in part.items()} == {
+            name: tuple(value.shape) for name, value in cut.module(j).named_parameters()
+        }
+        total = {name: value * 0 for name, value in parameters.items()}
+        cut.embed_add(total, part, j)
+        again = cut.extract(total, j)
+        for name, value in part.items():
+            np.testing.assert_array_equal(again[name], value)
+
+
+@pytest.mark.parametrize(
+    ("config", "shared", "expected"),
+    [
+        (Model(name="mlp", hidden=(7,)), (), {"output.bias"}),
+        (Model(name="mlp", hidden=(7,)), ("output",), {"output.weight", "output.bias"}),
+        (MLP, ("output",), {"output.weight", "output.bias"}),
+        (MLP, ("hidden.0",), {"hidden.0.weight", "hidden.0.bias", "output.bias"}),
+        (MLP, ("hidden.1",), {"hidden.1.weight", "hidden.1.bias", "output.weight", "output.bias"}),
+        (CNN, (), {"output.bias"}),
+        (CNN, ("norms.1",), {"norms.1.weight", "norms.1.bias", "output.bias"}),
+        (
+            CNN,
+            ("convolutions.0",),
+            {
+                *(f"{layer}.0.{kind}" for layer in ("convolutions", "norms") for kind in ("weight", "bias")),
+                "output.bias",
+            },
+        ),
+    ],
+    ids=name_of,
+)
+def test_which_parameters_are_shared(config, shared, expected):
+    assert split(config, (8, 8), CLASSES, 2, shared).shared == expected
+
+
+def test_residual_networks_share_the_stem_the_blocks_that_change_shape_and_the_output():
+    cut = split(RESNET, (8, 8), CLASSES, 2, ("layer1.1",))
+    tops = {".".join(name.split(".")[:2]) for name in cut.shared}
+    assert tops == {"stem.conv", "stem.norm", "layer1.1", "layer2.0", "layer3.0", "output.weight", "output.bias"}
+
+
+def test_the_middle_blocks_of_the_paper():
+    # Dong, Chen, Özgür 2025, section 4: the first 5 and the last 2 blocks of ResNet-101 are shared, the middle 22 split
+    shared = ("layer1", "layer2", "layer4")
+    assert catalogue.splittable_units(Model(name="resnet101")) == 5 + 22 + 2
+    assert catalogue.splittable_units(Model(name="resnet101"), shared) == 22
+    for count in (3, 8):
+        sizes = [len(kept["layer3"]) for kept in split(Model(name="resnet101"), (3, 8, 8), 10, count, shared).kept]
+        assert sum(sizes) == 22
+        assert max(sizes) - min(sizes) <= 1
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    hidden=st.lists(st.integers(2, 9), min_size=1, max_size=3),
+    count=st.integers(2, 9),
+    seed=st.integers(0, 2**63),
+    partition=st.integers(0, 10**6),
+)
+def test_nodes_are_dealt_out_evenly_and_completely(hidden, count, seed, partition):
+    config = Model(name="mlp", hidden=tuple(hidden))
+    limit = catalogue.splittable_units(config)
+    if count > limit:
+        with pytest.raises(ModelError, match=f"{count} submodels, but layer"):
+            split(config, (2,), 2, count, (), seed, partition)
+        return
+    kept = split(config, (2,), 2, count, (), seed, partition).kept
+    for index, width in enumerate(hidden):
+        groups = [each[f"hidden.{index}"] for each in kept]
+        assert sorted(node for group in groups for node in group) == list(range(width))
+        assert max(map(len, groups)) - min(map(len, groups)) <= 1
+    totals = [sum(map(len, each.values())) for each in kept]
+    assert max(totals) - min(totals) <= 1
+
+
+def test_weights_between_nodes_of_different_submodels_belong_to_none():
+    parameters = initial_parameters(MLP, (6,), CLASSES, seed=3)
+    cut = split(MLP, (6,), CLASSES, 3)
+    owners = {name: np.zeros_like(value) for name, value in parameters.items()}
+    for j in range(3):
+        cut.embed_add(owners, {name: np.ones_like(value) for name, value in cut.extract(parameters, j).items()}, j)
+    expected = np.zeros((5, 7))
+    for kept in cut.kept:
+        expected[np.ix_(kept["hidden.1"], kept["hidden.0"])] = 1
+    np.testing.assert_array_equal(owners["hidden.1.weight"], expected)
+    assert 0 < expected.sum() < expected.size
+    assert (owners["hidden.0.weight"] == 1).all()
+    assert (owners["output.weight"] == 1).all()
+
+
+def test_partitions_depend_on_seed_and_index_only():
+    def kept(seed, index):
+        return split(Model(name="mlp", hidden=(40,)), (3,), 2, 4, (), seed, index).kept
+
+    torch.manual_seed(0)
+    first = kept(1, 0)
+    torch.manual_seed(1)
+    assert kept(1, 0) == first
+    assert kept(2, 0) != first
+    assert kept(1, 1) != first
+
+
+def test_logits_of_one_split_layer_add_up():
+    # the promise about scaling: the full model is the sum of its submodels, less the repeated output bias
+    config = Model(name="mlp", hidden=(9,))
+    parameters = initial_parameters(config, (6,), CLASSES, seed=0)
+    cut = split(config, (6,), CLASSES, 3)
+    inputs, _ = records((6,))
+
+    def logits(module, values):
+        tensors = {name: torch.from_numpy(value) for name, value in values.items()}
+        return functional_call(module, tensors, (inputs,)).detach().numpy()
+
+    whole = logits(build(config, (6,), CLASSES), parameters)
+    parts = sum(logits(cut.module(j), cut.extract(parameters, j)) for j in range(3))
+    np.testing.assert_allclose(parts - 2 * parameters["output.bias"], whole, rtol=1e-5, atol=1e-6)  # float32 sums
+
+
+@pytest.mark.parametrize(
+    ("config", "count", "shared", "message"),
+    [
+        (Model(name="logistic"), 2, (), "declares no nodes that can be left out"),
+        (Model(name="mlp", hidden=(8, 3)), 4, (), "4 submodels, but layer 'hidden.1' has only 3 nodes"),
+        (Model(name="cnn"), 5, (), "5 submodels, but layer 'convolutions.0' has only 4 nodes"),
+        (RESNET, 8, (), "8 submodels, but the model has only 7 residual blocks"),
+        (RESNET, 3, ("layer1", "layer2"), "3 submodels, but the model has only 2 residual blocks"),
+        (MLP, 1, (), "count must be at least 2, got 1"),
+        (MLP, 2, ("hidden",), "shared names every layer that could be split"),
+        (MLP, 2, ("ouput",), r"submodels\.shared: 'ouput' is unknown \(did you mean 'output'\?\); accepted: hidden"),
+        (MLP, 2, ("hidden.2",), r"'hidden\.2' is unknown"),
+    ],
+)
+def test_what_cannot_be_split_is_refused_in_one_line(config, count, shared, message):
+    with pytest.raises(ModelError, match=message) as refused:
+        split(config, (8, 8), CLASSES, count, shared)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("config", "shared"),
+    [
+        (Model(name="logistic"), ()),
+        (MLP, ()),
+        (MLP, ("hidden.1",)),
+        (CNN, ()),
+        (RESNET, ()),
+        (RESNET, ("layer2", "layer3.2")),
+        (Model(name="resnet18"), ("layer4",)),
+    ],
+    ids=name_of,
+)
+def test_the_catalogue_knows_how_far_a_model_can_be_split(config, shared):
+    most = catalogue.splittable_units(config, shared)
+    for count in (most, most + 1):
+        if count < 2 or count > most:
+            with pytest.raises(ModelError):
+                split(config, (8, 8), CLASSES, count, shared)
+        else:
+            assert split(config, (8, 8), CLASSES, count, shared).count == count
+    module = build(config, (8, 8), CLASSES)
+    present = {name for name, _ in module.named_modules()}
+    assert set(catalogue.layer_names(config)) <= present
+    if most:
+        assert tuple(Masks(module).layers) == catalogue.maskable_layers(config)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("count", [3, 8])
+def test_a_step_of_the_big_network(count):
+    config = Model(name="resnet101")
+    shared = ("layer1", "layer2", "layer4")
+    parameters = initial_parameters(config, (3, 32, 32), 10, seed=0)
+    cut = split(config, (3, 32, 32), 10, count, shared)
+    module, small = cut.module(0), cut.extract(parameters, 0)
+    inputs, labels = records((3, 32, 32), count=2)
+    trained = step(lambda p, x: functional_call(module, p, (x,)), small, inputs, labels, rate=1e-3)
+    assert all(np.isfinite(value).all() for value in trained.values())
+    assert any((trained[name] != small[name]).any() for name in small if name not in cut.shared)
