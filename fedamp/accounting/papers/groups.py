@@ -11,11 +11,10 @@ from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.stats import binom
 
 from fedamp.accounting.papers.arguments import Floats, check_count, check_orders, check_positive, check_probability
 from fedamp.accounting.papers.mixtures import renyi_of_mixtures
-from fedamp.accounting.papers.subsampling import renyi_of_finite
+from fedamp.accounting.papers.subsampling import log_binomial, renyi_of_finite
 
 _MOST_CHAINS = 1_000_000
 
@@ -126,8 +125,7 @@ def group_property_simple(orders: ArrayLike, individual: Callable[[Floats], Floa
 
 def group_weights(rate: float, size: int) -> Floats:
     """Probabilities that 0, 1, ..., ``size`` people of the group are in a Poisson sample at ``rate``."""
-    people = np.arange(check_count("size", size) + 1)
-    return np.asarray(binom.pmf(people, size, check_probability("rate", rate)))
+    return np.asarray(np.exp(log_binomial(check_count("size", size), check_probability("rate", rate))))
 
 
 def _both_directions(alphas: Floats, mixed: Floats, none: Floats) -> Floats:

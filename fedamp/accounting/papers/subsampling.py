@@ -10,8 +10,8 @@ import math
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.special import gammaln, logsumexp
-from scipy.stats import binom, hypergeom
+from scipy.special import gammaln, logsumexp, xlog1py, xlogy
+from scipy.stats import hypergeom
 
 from fedamp.accounting.papers.arguments import Floats, check_count, check_orders, check_positive, check_probability
 from fedamp.accounting.papers.base import BaseDivergence, log_moments
@@ -175,6 +175,13 @@ def renyi_of_finite(orders: Floats, first: Floats, second: Floats) -> Floats:
     return np.maximum(np.asarray(logsumexp(terms, axis=2)) / (orders[:, None] - 1), 0.0)
 
 
+def log_binomial(trials: int, rate: float) -> Floats:
+    """Log probabilities of 0, 1, ..., ``trials`` successes (scipy's own overflow at rates near the smallest double)."""
+    hits = np.arange(trials + 1.0)
+    log_choose = gammaln(trials + 1) - gammaln(hits + 1) - gammaln(trials - hits + 1)
+    return np.asarray(log_choose + xlogy(hits, rate) + xlog1py(trials - hits, -rate))
+
+
 def _finite_base(laws: ArrayLike, distances: ArrayLike, reach: float) -> tuple[Floats, np.ndarray]:
     """The laws as floats and which pairs of batches are at most ``reach`` apart."""
     outputs, apart = np.asarray(laws, dtype=float), np.asarray(distances, dtype=float)
@@ -217,10 +224,8 @@ def _binomial_mixture(alphas: Floats, weight: float, base: BaseDivergence, dista
     factor = 0.0 if symmetric else math.log(2)
 
     def divergence(order: float) -> float:
-        powers = np.arange(0, int(order) + 1)
-        with np.errstate(divide="ignore"):
-            log_weights = binom.logpmf(powers, int(order), weight)
-        terms = np.where(np.isneginf(log_weights), -np.inf, log_weights + log_psi[: len(powers)])
+        log_weights = log_binomial(int(order), weight)
+        terms = np.where(np.isneginf(log_weights), -np.inf, log_weights + log_psi[: len(log_weights)])
         return float(factor + logsumexp(terms)) / (order - 1)
 
     return np.array([divergence(order) for order in alphas])

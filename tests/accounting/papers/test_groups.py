@@ -294,6 +294,31 @@ def test_substitution_bound_by_enumeration_contains_real_mechanisms():
             assert finite_renyi(3.0, *pair) <= bound * (1 + 1e-12)
 
 
+def test_substitution_bound_by_enumeration_keeps_all_three_distances():
+    """Batches on a line: the two substituted ones must be near each other too, not only near the third."""
+    laws, fraction, order = np.array([[0.8, 0.2], [0.5, 0.5], [0.1, 0.9]]), 0.6, 2.0
+    allowed = [t for t in itertools.product(range(3), repeat=3) if max(t) - min(t) <= 1]
+    worst = max(
+        finite_renyi(order, *((1 - fraction) * laws[rest] + fraction * laws[other] for other in (old, new)))
+        for rest, old, new in allowed
+    )
+    line = np.abs(np.subtract.outer(np.arange(3), np.arange(3)))
+    assert substitution_by_enumeration([order], fraction, laws, line)[0] == pytest.approx(worst, rel=1e-12)
+    assert substitution_by_enumeration([order], fraction, laws, line, reach=2)[0] > 1.2 * worst
+
+
+@pytest.mark.parametrize(("mechanism", "pure"), [(base.laplace(4.0), 0.25), (base.laplace(1.0), 1.0)])
+def test_tightened_baseline_is_theorem_9_of_wang_et_al(mechanism, pure):
+    order, fraction = 6, 0.2
+    curve = {j: float(mechanism(np.array([float(j)]), 1)[0]) for j in range(2, order + 1)}
+    second = min(4 * math.expm1(curve[2]), math.exp(curve[2]) * min(2, math.expm1(pure) ** 2))
+    total = 1 + fraction**2 * math.comb(order, 2) * second
+    for j in range(3, order + 1):
+        total += fraction**j * math.comb(order, j) * math.exp((j - 1) * curve[j]) * min(2, math.expm1(pure) ** j)
+    bound = substitution_baseline([order], fraction, mechanism, tightened=True)[0]
+    assert bound == pytest.approx(math.log(total) / (order - 1), rel=1e-12)
+
+
 def test_substitution_randomized_response_is_attained_by_a_real_mechanism():
     """Theorem 3.7 is the maximum over all 1024 functions of the batches of 2 of 4 records (Theorem F.1)."""
     theta, order = 0.75, 3.0

@@ -190,6 +190,7 @@ def test_boundary_by_delta():
     assert random_selection_delta(removal, addition, [1 - boundary, boundary]) == pytest.approx(1e-5)
     assert largest_weight_by_delta(removal, addition, 1e-4) == 1
     assert largest_weight_by_delta(removal, addition, 1e-7) is None
+    assert largest_weight_by_delta([0.4, 0.3], [0.0, 0.0], 0.1) is None
     assert largest_weight_by_delta([0.0, 0.4], [0.4, 0.0], 0.1) is None  # each alone is feasible, never both
     assert largest_weight_by_delta([0.0, 0.4], [0.4, 0.0], 0.3) == pytest.approx(0.75)
 
