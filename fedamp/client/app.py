@@ -1,0 +1,94 @@
+"""The Flower client app: decodes messages for :class:`fedamp.client.worker.Worker`.
+
+The same app serves in simulation, where a node trains whatever clients it is asked to, and in a deployment, where a
+node's configuration says what is here:
+
+    data     folder with this node's records, instead of the scenario's
+    hosts    ids of the clients that live here, for example "0-9,12"; left out: those whose records are here
+    device   cpu, cuda or cuda:N
+"""
+
+from dataclasses import asdict
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from pydantic import TypeAdapter
+
+from fedamp import data, flower, scenario
+from fedamp.client.task import ClientTask
+from fedamp.client.worker import Order, Worker
+from fedamp.errors import DeploymentError
+
+app = ClientApp()
+
+
+@app.train()
+def train(message: Message, context: Context) -> Message:
+    """One round of the clients that the message names: the sum of their clipped updates."""
+    config = dict(message.content["config"])  # type: ignore[arg-type]
+    worker = _worker(str(config.pop("task")), _text(context, "data"), _text(context, "device") or "cpu")
+    order = Order(**config)  # type: ignore[arg-type]
+    hosted = _hosts(_text(context, "hosts"))
+    if hosted is not None and not hosted.issuperset(order.clients):
+        raise DeploymentError(f"clients {sorted(set(order.clients) - hosted)} are not among this node's hosts")
+    arrays = flower.from_record(message.content["arrays"])  # type: ignore[arg-type]
+    sums, report = worker.train(arrays, order)
+    content = RecordDict({"arrays": flower.to_record(sums), "metrics": MetricRecord(asdict(report))})
+    return Message(content, reply_to=message)
+
+
+@app.query()
+def query(message: Message, context: Context) -> Message:
+    """Which clients live here."""
+    hosted = _hosts(_text(context, "hosts"))
+    folder = _text(context, "data")
+    if hosted is None and folder:
+        task = message.content["config"].get("task")  # type: ignore[union-attr]
+        if task is None:
+            raise DeploymentError("node configuration has data but no hosts: say which clients live here")
+        ids = _worker(str(task), folder, _text(context, "device") or "cpu").dataset.hosted
+        hosted = None if ids is None else set(ids.tolist())
+    answer = ConfigRecord({"all": hosted is None, "clients": sorted(hosted or ())})
+    return Message(RecordDict({"hosts": answer}), reply_to=message)
+
+
+@lru_cache(maxsize=2)
+def _worker(task_json: str, folder: str, device: str) -> Worker:
+    """The worker of a task; kept, because data and model are the same in every round."""
+    task = ClientTask.from_json(task_json)
+    config = dict(task.data)
+    if folder:
+        key = {"npz": "path", "parquet": "path", "huggingface": "dataset"}.get(config["name"])
+        if key is None:
+            raise DeploymentError(
+                f"node configuration has a data folder, but the scenario's data are {config['name']}; "
+                "accepted: npz, parquet, huggingface"
+            )
+        config[key] = str(Path(folder).absolute())
+    section: scenario.Data = _data.validate_python(config)
+    dataset = data.load(section, task.data_seed, Path(task.folder))
+    return Worker(task, dataset.by_record() if task.unit == "sample" else dataset, device)
+
+
+_data: TypeAdapter[scenario.Data] = TypeAdapter(scenario.Data)
+
+
+def _text(context: Context, key: str) -> str:
+    return str(context.node_config.get(key, ""))
+
+
+def _hosts(text: str) -> set[int] | None:
+    """Ids from a list such as "0-9,12"; None where nothing is said."""
+    if not text:
+        return None
+    try:
+        hosted: set[int] = set()
+        for item in text.split(","):
+            first, _, last = item.partition("-")
+            hosted.update(np.arange(int(first), int(last or first) + 1).tolist())
+    except ValueError:
+        raise DeploymentError(f"hosts must be ids and ranges such as 0-9,12, got {text!r}") from None
+    return hosted

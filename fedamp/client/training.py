@@ -1,0 +1,184 @@
+"""Local training of many clients at once: stacked parameters, padded records, one program for all."""
+
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedamp import scenario
+from fedamp.client.order import Schedule, schedule
+from fedamp.data import Cohort
+
+log = logging.getLogger("fedamp.client")
+
+# Logits [records, classes] of one client: forward(parameters, inputs [records, ...], *arguments of the client).
+Forward = Callable[..., Tensor]
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What local training gave.
+
+    Attributes:
+        updates: float32 of shape [clients, *shape] by parameter name: trained minus where it started.
+        losses: float64 of shape [clients]; the sum over the records of the first batch of their cross-entropy, before
+            training.
+        records: int64 of shape [clients], how many records these were.
+    """
+
+    updates: dict[str, Tensor]
+    losses: NDArray[np.float64]
+    records: NDArray[np.int64]
+
+
+class Trainer:
+    """Trains clients whose models have the same architecture.
+
+    Clients train together under ``torch.func.vmap``; where that cannot run the model, one after the other, with the
+    same result to floating-point tolerance.
+
+    Args:
+        forward: the model. It must treat records independently.
+        config: the scenario's client section.
+        device: torch's name of the device.
+        precision: ``float32``; ``tf32`` and ``bfloat16`` are for GPUs.
+    """
+
+    def __init__(
+        self, forward: Forward, config: scenario.Client, device: str = "cpu", precision: str = "float32"
+    ) -> None:
+        self.forward, self.config, self.device, self.precision = forward, config, device, precision
+        self.stacks = True
+
+    def train(
+        self, start: dict[str, Tensor], cohort: Cohort, seeds: NDArray[np.uint64], arguments: Sequence[Tensor] = ()
+    ) -> Trained:
+        """Train every client of a cohort from where it starts.
+
+        Args:
+            start: parameters by name, of shape [clients, *shape]; a view that repeats shared ones is enough.
+            cohort: the clients' records.
+            seeds: a seed for each client, from which its order of records follows.
+            arguments: further arguments of ``forward``, of shape [clients, ...].
+        """
+        if self.stacks:
+            try:
+                return self._train(torch.func.vmap(self.forward), start, cohort, seeds, arguments)
+            except torch.OutOfMemoryError:
+                raise
+            except (RuntimeError, ValueError, NotImplementedError) as error:
+                trained = self._one_by_one(start, cohort, seeds, arguments)
+                self.stacks = False
+                log.info("clients train one by one: the model cannot run under torch.func.vmap (%s)", error)
+                return trained
+        return self._one_by_one(start, cohort, seeds, arguments)
+
+    def _one_by_one(
+        self, start: dict[str, Tensor], cohort: Cohort, seeds: NDArray[np.uint64], arguments: Sequence[Tensor]
+    ) -> Trained:
+        def alone(parameters: dict[str, Tensor], inputs: Tensor, *others: Tensor) -> Tensor:
+            mine = {name: value[0] for name, value in parameters.items()}
+            return self.forward(mine, inputs[0], *(other[0] for other in others))[None]
+
+        each = []
+        for client, size in enumerate(cohort.sizes):
+            one = slice(client, client + 1)
+            own = Cohort(cohort.inputs[one, :size], cohort.labels[one, :size], cohort.sizes[one])
+            first = {name: value[one] for name, value in start.items()}
+            each.append(self._train(alone, first, own, seeds[one], [other[one] for other in arguments]))
+        updates = {name: torch.cat([one.updates[name] for one in each]) for name in start}
+        losses, records = (np.concatenate([getattr(one, name) for one in each]) for name in ("losses", "records"))
+        return Trained(updates, losses, records)
+
+    def _train(
+        self,
+        forward: Forward,
+        start: dict[str, Tensor],
+        cohort: Cohort,
+        seeds: NDArray[np.uint64],
+        arguments: Sequence[Tensor],
+    ) -> Trained:
+        """Gradient descent on the mean cross-entropy of each batch, and on the FedProx term (Li et al. 2020)."""
+        plan = schedule(self.config, cohort.sizes, seeds)
+        batches = _Batches(cohort, plan, self.device)
+        rate = self.config.learning_rate
+        values = list(start.values())
+        losses = torch.zeros(len(cohort.sizes), dtype=torch.float64)
+        for step in range(plan.steps):
+            inputs, labels, weights = batches[step]
+            leaves = [value.detach().requires_grad_() for value in values]
+            with self._precision():
+                logits = forward(dict(zip(start, leaves, strict=True)), inputs, *arguments)
+            logit_gradients = _logit_gradients(logits.detach().float(), labels, weights)
+            gradients = torch.autograd.grad(logits, leaves, logit_gradients.to(logits.dtype), materialize_grads=True)
+            if step == 0:
+                losses = _losses(logits.detach().float(), labels, weights).cpu()
+            values = self._descend(values, gradients, list(start.values()), weights, step, rate)
+        if plan.steps == 0:
+            updates = [torch.zeros_like(value, memory_format=torch.contiguous_format) for value in values]
+        else:
+            updates = [value.sub_(first) for value, first in zip(values, start.values(), strict=True)]
+        records = (plan.weights[0] > 0).sum(1)
+        return Trained(dict(zip(start, updates, strict=True)), losses.numpy(), records)
+
+    def _descend(
+        self,
+        values: list[Tensor],
+        gradients: Sequence[Tensor],
+        start: list[Tensor],
+        weights: Tensor,
+        step: int,
+        rate: float,
+    ) -> list[Tensor]:
+        if step == 0:  # what clients start from is shared, and not ours to overwrite
+            return [torch.add(value, gradient, alpha=-rate) for value, gradient in zip(values, gradients, strict=True)]
+        if self.config.proximal:
+            pull = (weights > 0).any(1) * (rate * self.config.proximal)
+            for value, first in zip(values, start, strict=True):
+                value.lerp_(first, pull.view(-1, *[1] * (value.dim() - 1)).to(value.dtype))
+        torch._foreach_add_(values, list(gradients), alpha=-rate)
+        return values
+
+    def _precision(self) -> "torch.autocast | nullcontext[None]":
+        if self.precision == "bfloat16":
+            return torch.autocast(torch.device(self.device).type, dtype=torch.bfloat16)
+        return nullcontext()
+
+
+class _Batches:
+    """The records of every step, on the device."""
+
+    def __init__(self, cohort: Cohort, plan: Schedule, device: str) -> None:
+        self.inputs = torch.from_numpy(cohort.inputs).to(device)
+        self.labels = torch.from_numpy(cohort.labels).to(device)
+        self.weights = torch.from_numpy(plan.weights).to(device)
+        self.records = None if plan.records is None else torch.from_numpy(plan.records).to(device)
+        self.clients = torch.arange(len(cohort.sizes), device=device)[:, None]
+
+    def __getitem__(self, step: int) -> tuple[Tensor, Tensor, Tensor]:
+        if self.records is None:
+            return self.inputs, self.labels, self.weights[0]
+        records = self.records[step]
+        return self.inputs[self.clients, records], self.labels[self.clients, records], self.weights[step]
+
+
+def _logit_gradients(logits: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
+    """Gradient of the weighted cross-entropy: (softmax - one hot) * weight, for logits [clients, records, classes]."""
+    # Classes first: a softmax over a short last axis is several times slower.
+    by_class = logits.flatten(0, 1).t().contiguous()
+    gradients = torch.softmax(by_class, 0)
+    gradients.scatter_add_(0, labels.view(1, -1), gradients.new_full((1, 1), -1.0).expand(1, labels.numel()))
+    gradients.mul_(weights.reshape(1, -1))
+    return gradients.t().reshape(logits.shape)
+
+
+def _losses(logits: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
+    """Sum over each client's real records of their cross-entropy: float64 of shape [clients]."""
+    log_probabilities = torch.log_softmax(logits.flatten(0, 1).t().contiguous(), 0)
+    picked = log_probabilities.gather(0, labels.view(1, -1)).view(labels.shape)
+    return -torch.where(weights > 0, picked, 0.0).double().sum(1)
