@@ -4,8 +4,10 @@ Nothing in here is used to spend a budget: :mod:`fedamp.accounting` evaluates th
 certified bracket. These modules share no code with it, so each can be used to check the other. Import the one you need:
 
 * ``partitioning``: Dong, Chen, Özgür 2025, submodels and balanced iteration subsampling
-* ``allocation``: Feldman, Shenfeld 2025, random allocation
+* ``allocation``, ``allocation_sampling``: Feldman, Shenfeld 2025, random allocation, in formulas and by sampling
 * ``modelmix``: Xiao, Wan, Devadas 2022, random mixing of the last two states
-* ``merging``: Yin, Zaheer, Li, merging of trained models
-* ``groups``: Schuchardt, Stoian, Kosmala, Günnemann 2024, group privacy under subsampling
+* ``merging``, ``selection``: Yin, Zaheer, Li, merging of trained models
+* ``groups``, ``subsampling``: Schuchardt, Stoian, Kosmala, Günnemann 2024, group privacy under subsampling
+
+The other modules are what these share.
 """
