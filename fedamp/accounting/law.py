@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 from scipy.special import ndtr
 
 from fedamp.accounting.bounds import Bounds
-from fedamp.accounting.pairing import RATIO_LIMIT, Pairing, choose_edges, pair, quantile_edges
+from fedamp.accounting.pairing import RATIO_LIMIT, Pairing, adaptive_edges, choose_edges, pair
 from fedamp.accounting.points import Array, Cells, Placement, Points, contract, regrid, spread
 from fedamp.accounting.profile import Profile
 
@@ -309,7 +309,7 @@ def _limit(law: Points, place: Placement) -> Points:
 def _limit_points(law: Points, points: int, place: Placement) -> Points:
     if len(law) <= points:
         return law
-    return regrid(law, quantile_edges(law.log_ratio, law.mass_in, law.mass_out, points), place)
+    return regrid(law, adaptive_edges(law.log_ratio, law.mass_in, law.mass_out, points, law.log_ratio), place)
 
 
 _ONE = Law(*2 * (Points(np.zeros(1), np.ones(1), np.ones(1)),), 0.0, 1)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numba import njit
+from scipy.interpolate import PchipInterpolator
 from scipy.special import ndtri
 
 from fedamp.accounting.points import Array, Cells, Placement, Points
@@ -104,10 +105,9 @@ def _sum_pairs(  # type: ignore[no-untyped-def]
 
 
 def choose_edges(a: Points, b: Points, pairing: Pairing, points: int) -> Array:
-    """A grid for the pair, even in the normal quantiles of its law under P plus those under Q.
+    """A grid for the pair, from a guess of its law made with coarse versions of both sides.
 
-    The law is guessed from a coarse version of both sides. The guess decides how wide the bracket is, never whether
-    it holds.
+    The guess decides how wide the bracket becomes, never whether it holds.
     """
     a, b = _coarse(a, pairing), _coarse(b, pairing)
     location = np.add.outer(pairing.locate(0, a.log_ratio), pairing.locate(1, b.log_ratio)).ravel()
@@ -121,33 +121,51 @@ def choose_edges(a: Points, b: Points, pairing: Pairing, points: int) -> Array:
     order = np.argsort(location)
     location, mass_in, mass_out = location[order], mass_in[order], mass_out[order]
     if pairing.mean_weights is None:
-        return quantile_edges(location, mass_in, mass_out, points)
-    positive = location > 0.0
-    return quantile_edges(np.log(location[positive]), mass_in[positive], mass_out[positive], points)
+        return adaptive_edges(location, mass_in, mass_out, points, location)
+    first = int(np.searchsorted(location, 0.0, side="right"))
+    location, mass_in, mass_out = location[first:], mass_in[first:], mass_out[first:]
+    log_ratio = np.log(location)
+    # In later sums of a mean the right tail counts by the ratio itself, not its logarithm.
+    return adaptive_edges(log_ratio, mass_in, mass_out, points, np.maximum(log_ratio, location - 1.0))
 
 
-def quantile_edges(log_ratio: Array, mass_in: Array, mass_out: Array, points: int) -> Array:
-    """``points`` log ratios, even in the sum of both normal quantiles of the given (sorted) law."""
-    knots = np.unique(np.linspace(0, len(log_ratio) - 1, min(len(log_ratio), 600)).astype(int))
-    level = _quantile(mass_in)[knots] + _quantile(mass_out)[knots]
+def adaptive_edges(log_ratio: Array, mass_in: Array, mass_out: Array, points: int, distance: Array) -> Array:
+    """``points`` log ratios, spaced for an even *relative* error of epsilon over deltas from 1 to 1e-12.
+
+    In the bulk that takes steps even in the normal quantiles of P and Q; in heavy tails, steps in proportion to the
+    distance from X = 1, which asinh(distance / core) gives.
+
+    Args:
+        log_ratio, mass_in, mass_out: a guess of the law, shape (n,), sorted.
+        distance: shape (n,), increasing, signed distance of each point from X = 1.
+    """
+    quantile_in, quantile_out = _quantile(mass_in), _quantile(mass_out)
     # Left of where Q ends and right of where P ends there is nothing to resolve.
-    kept = (np.cumsum(mass_out)[knots] > _TAIL) & (np.cumsum(mass_in[::-1])[::-1][knots] > _TAIL)
-    knots, level = knots[kept], level[kept]
-    edges = np.interp(np.linspace(level[0], level[-1], points), level, log_ratio[knots])
+    kept = (np.cumsum(mass_out) > _TAIL) & (np.cumsum(mass_in[::-1])[::-1] > _TAIL)
+    log_ratio, distance = log_ratio[kept], distance[kept]
+    quantile_in, quantile_out = quantile_in[kept], quantile_out[kept]
+    core = max(float(np.ptp(np.interp([-1.0, 1.0], quantile_out, distance))) / 2, 1e-14)
+    steps = np.diff((quantile_in + quantile_out) / 2 + np.arcsinh(distance / core))
+    far = np.abs(np.where(log_ratio > 0, quantile_in, quantile_out))[1:] > 6.5
+    level = np.r_[0.0, np.cumsum(np.where(far, 0.4, 1.0) * steps)]
+    # The guess is made of points. A smooth map keeps their clusters out of the grid, where they would waste cells.
+    knots = np.linspace(0.0, level[-1], 64)
+    steps = np.convolve(np.pad(np.diff(np.interp(knots, level, log_ratio)), 1, mode="edge"), [0.25, 0.5, 0.25], "valid")
+    smooth = PchipInterpolator(knots, log_ratio[0] + np.r_[0.0, np.cumsum(steps)])
+    edges = smooth(np.linspace(0.0, level[-1], points))
     apart = np.diff(edges, prepend=-np.inf) > 4e-16 * (1.0 + np.abs(edges))
     return edges[apart]
 
 
 def _quantile(mass: Array) -> Array:
-    """Normal quantile of the middle of each point; beyond 6.5 compressed, as little depends on those tails."""
+    """Normal quantile of the middle of each point."""
     below = np.cumsum(mass) - mass / 2
     above = np.cumsum(mass[::-1])[::-1] - mass / 2
     distance = -ndtri(np.clip(np.minimum(below, above), _TAIL, 0.5))
-    distance = np.where(distance > 6.5, 6.5 + 0.4 * (distance - 6.5), distance)
     return np.where(below < above, -distance, distance)
 
 
-def _coarse(law: Points, pairing: Pairing, blocks: int = 100) -> Points:
+def _coarse(law: Points, pairing: Pairing, blocks: int = 80) -> Points:
     """About ``blocks`` points, each standing for neighbouring ones; a mean also needs the point at X = 0."""
     starts = np.arange(0, len(law), max(1, len(law) // blocks))
     log_ratio = np.add.reduceat(law.log_ratio, starts) / np.diff(np.append(starts, len(law)))
