@@ -19,6 +19,8 @@ APP_RAISED, NODE_LOST, APP_CRASHED = 2, 5, 8
 
 SERVER_NODE = 1
 
+LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+
 
 class NumpyArray(Array):
     """A Flower array that holds the NumPy array itself and serialises it only when somebody asks for bytes.
@@ -110,7 +112,7 @@ def error_reply(message: Message, code: int, reason: str) -> Message:
 def chatter_to(log: Path, *loggers: str) -> Iterator[None]:
     """Within the context, what Flower (and the other named loggers) has to say goes to a file and nowhere else."""
     handler = logging.FileHandler(log, delay=True)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    handler.setFormatter(logging.Formatter(LOG_FORMAT))
     quiet = [FLOWER_LOGGER, *(logging.getLogger(name) for name in loggers)]
     before = [(logger.handlers[:], logger.propagate) for logger in quiet]
     for logger in quiet:

@@ -5,6 +5,7 @@ import logging
 from abc import abstractmethod
 from collections.abc import Iterable
 from time import monotonic
+from typing import Self
 
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
@@ -17,7 +18,7 @@ log = logging.getLogger(LOGGER)
 
 
 class SimulationGrid(Grid):
-    """A Flower grid whose nodes are simulated here. Replies come in the order in which messages were sent.
+    """A Flower grid whose nodes are simulated here, as a context manager. Replies come in the order of the messages.
 
     Attributes:
         workers: number of nodes; each hosts all clients that it is asked to train.
@@ -33,6 +34,12 @@ class SimulationGrid(Grid):
         flower.identify()
         self._run = flower.empty_run()
         self._numbers = itertools.count(1)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Leave nothing running."""
 
     @abstractmethod
     def describe(self) -> str:

@@ -6,7 +6,7 @@ from flwr.app import Message
 
 from fedamp import flower
 from fedamp.simulation.grid import SimulationGrid, log
-from fedamp.simulation.node import FIRST_NODE, Node
+from fedamp.simulation.node import FIRST_NODE, Node, available_device
 
 
 class SerialGrid(SimulationGrid):
@@ -16,16 +16,19 @@ class SerialGrid(SimulationGrid):
 
     Args:
         client_app: import path of the Flower client app, ``package.module:name``.
-        device: torch's name of the device on which to train.
+        device: ``cpu``, ``cuda``, ``cuda:N``, or ``auto`` for CUDA where there is a GPU.
+
+    Raises:
+        InputError: CUDA is asked for and not available.
     """
 
     workers = 1
 
-    def __init__(self, client_app: str, device: str = "cpu") -> None:
+    def __init__(self, client_app: str, device: str = "auto") -> None:
         super().__init__()
         start = monotonic()
-        self.devices = [device]
-        self._node = Node(client_app, partition=0, partitions=1, device=device)
+        self.devices = [available_device(device)]
+        self._node = Node(client_app, partition=0, partitions=1, device=self.devices[0])
         self._waiting: dict[str, Message] = {}
         self.startup_seconds = monotonic() - start
 

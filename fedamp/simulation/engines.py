@@ -1,0 +1,48 @@
+"""The one place that turns the scenario's ``engine`` section into a Flower grid."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from fedamp import flower, scenario
+from fedamp.errors import InputError
+from fedamp.simulation.grid import LOGGER, SimulationGrid
+from fedamp.simulation.serial import SerialGrid
+
+CLIENT_APP = "fedamp.client.app:app"
+
+
+@contextmanager
+def open_grid(engine: scenario.Engine, log: Path, client_app: str = CLIENT_APP) -> Iterator[SimulationGrid]:
+    """The nodes of a simulation, for as long as the context lasts; nothing is left running after it.
+
+    Args:
+        engine: ``ray`` or ``serial``. Flower's own simulation brings its grid itself: :mod:`fedamp.simulation.stock`.
+        log: file that gets what Flower, Ray and the nodes have to say.
+        client_app: import path of the Flower client app, ``package.module:name``.
+
+    Raises:
+        InputError: Ray is not installed, or the device or the cluster is not there.
+    """
+    if engine.kind == "flower":
+        raise ValueError("engine.kind must be ray or serial here, got flower")
+    make = _ray_grid if engine.kind == "ray" else _serial_grid
+    with ExitStack() as stack:
+        grid = make(engine, client_app)
+        stack.enter_context(flower.chatter_to(log, "ray", LOGGER))
+        yield stack.enter_context(grid)
+
+
+def _serial_grid(engine: scenario.Engine, client_app: str) -> SimulationGrid:
+    return SerialGrid(client_app, engine.device)
+
+
+def _ray_grid(engine: scenario.Engine, client_app: str) -> SimulationGrid:
+    try:
+        from fedamp.simulation.ray import RayGrid
+    except ModuleNotFoundError as error:
+        if error.name != "ray":
+            raise
+        accepted = "pip install 'fedamp[ray]', or engine.kind: serial"
+        raise InputError(f"engine.kind: ray needs Ray, which is not installed; accepted: {accepted}") from None
+    return RayGrid(client_app, engine)

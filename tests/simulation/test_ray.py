@@ -1,0 +1,244 @@
+"""The Ray grid, as a Flower server app sees it: the serial grid's replies, whatever happens to the workers."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+from flwr.app import ConfigRecord, Message, RecordDict
+
+from fedamp import flower, scenario
+from fedamp.errors import FederationError, InputError
+from fedamp.simulation.engines import open_grid
+
+ray = pytest.importorskip("ray")
+
+from fedamp.simulation import ray as engine  # noqa: E402
+
+APP = "tiny_app:app"
+
+
+@pytest.fixture(scope="module")
+def session():
+    """One Ray for all grids of this module: it takes seconds to start."""
+    ray.init(include_dashboard=False, num_cpus=8, log_to_driver=False, logging_level="ERROR")
+    yield
+    ray.shutdown()
+
+
+@pytest.fixture(scope="module")
+def log(tmp_path_factory):
+    return tmp_path_factory.mktemp("log") / "log.txt"
+
+
+@pytest.fixture(scope="module")
+def grid(session, log):
+    with open_grid(scenario.Engine(kind="ray", workers=2), log, APP) as grid:
+        yield grid
+
+
+def message(node: int, action: str = "train", size: int = 5, record=None, **config) -> Message:
+    arrays = record or flower.to_record({"w": np.arange(size, dtype=np.float32)})
+    return Message(RecordDict({"arrays": arrays, "config": ConfigRecord({"seeds": [1, 2], **config})}), node, action)
+
+
+def round_of(grid, clients: int, size: int) -> np.ndarray:
+    """Total over all clients, dealt to the nodes that there are."""
+    nodes = grid.get_node_ids()
+    record = flower.to_record({"w": np.linspace(0, 1, size, dtype=np.float32)})
+    shares = [list(range(clients))[i :: len(nodes)] for i in range(len(nodes))]
+    sent = [message(node, record=record, seeds=share) for node, share in zip(nodes, shares, strict=True)]
+    replies = grid.send_and_receive(sent, timeout=60)
+    assert [reply.metadata.src_node_id for reply in replies] == nodes
+    assert sum(reply.content["metrics"]["count"] for reply in replies) == clients
+    ones = sum(reply.content["arrays"]["w"].numpy() for reply in replies)
+    return ones - (len(nodes) - 1) * record["w"].numpy().astype(np.float64)  # each node adds the global model once
+
+
+def tell(grid) -> list[dict]:
+    record = flower.to_record({"w": np.zeros(100_000, np.float32)})
+    replies = grid.send_and_receive([message(node, "query", record=record) for node in grid.get_node_ids()], timeout=60)
+    return [reply.content["node"] for reply in replies]
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_same_replies_as_the_serial_grid(session, tmp_path, workers):
+    with open_grid(scenario.Engine(kind="serial"), tmp_path / "a.txt", APP) as serial:
+        expected = {size: round_of(serial, clients=7, size=size) for size in (5, 50_000)}
+    with open_grid(scenario.Engine(kind="ray", workers=workers), tmp_path / "b.txt", APP) as parallel:
+        assert parallel.workers == workers
+        for size, total in expected.items():
+            np.testing.assert_allclose(round_of(parallel, clients=7, size=size), total, rtol=1e-12)
+
+
+def test_one_message_gives_bit_identical_replies(grid, tmp_path):
+    with open_grid(scenario.Engine(kind="serial"), tmp_path / "a.txt", APP) as serial:
+        [expected] = serial.send_and_receive([message(serial.get_node_ids()[0])])
+    for reply in grid.send_and_receive([message(node) for node in grid.get_node_ids()], timeout=60):
+        assert reply.content["arrays"]["w"].numpy().tobytes() == expected.content["arrays"]["w"].numpy().tobytes()
+
+
+def test_workers_are_processes_with_one_thread_and_a_read_only_model(grid):
+    told = tell(grid)
+    assert len({node["pid"] for node in told} | {os.getpid()}) == 3
+    assert [node["threads"] for node in told] == [1, 1]
+    assert not any(node["writeable"] for node in told)
+    assert [(node["partition"], node["partitions"], node["device"]) for node in told] == [(0, 2, "cpu"), (1, 2, "cpu")]
+    assert grid.describe().startswith("ray engine, 2 worker(s) on cpu, ready after")
+    assert grid.startup_seconds > 0
+
+
+def test_replies_come_in_send_order_and_once(grid):
+    first, second = grid.get_node_ids()
+    sent = [message(first, "train.sleep", seconds=0.3), message(second), message(first), message(second)]
+    ids = grid.push_messages(sent)
+    pulled = []
+    while len(pulled) < 4:
+        pulled += grid.pull_messages(ids)
+        time.sleep(0.01)
+    assert sorted(reply.metadata.reply_to_message_id for reply in pulled) == sorted(ids)
+    assert grid.pull_messages(ids) == []
+    replies = grid.send_and_receive([message(first, "train.sleep", seconds=0.3), message(second)], timeout=60)
+    assert [reply.metadata.src_node_id for reply in replies] == [first, second]
+
+
+def test_large_arrays_of_a_round_are_put_once(grid, monkeypatch):
+    puts = []
+    put = ray.put
+    monkeypatch.setattr(engine.ray, "put", lambda value: puts.append(value) or put(value))
+    record = flower.to_record({"w": np.ones(100_000, np.float32)})
+    sent = [message(node, record=record) for node in grid.get_node_ids() for _ in range(2)]
+    assert len(grid.send_and_receive(sent, timeout=60)) == 4
+    assert [id(value) for value in puts] == [id(record)]
+
+
+def test_exception_becomes_an_error_reply_and_the_traceback_is_logged(grid, log):
+    failing, fine = grid.get_node_ids()
+    bad, good = grid.send_and_receive([message(failing, "train.fail"), message(fine)], timeout=60)
+    assert (bad.error.code, bad.error.reason) == (2, "ArithmeticError: clients 3 and 4 do not add up")
+    assert good.has_content()
+    assert "tiny_app.py" in log.read_text()
+
+
+def test_killed_worker_is_started_again_with_the_same_message(grid, tmp_path, log, capfd):
+    nodes = grid.get_node_ids()
+    expected = grid.send_and_receive([message(node) for node in nodes], timeout=60)
+    before = {node["pid"] for node in tell(grid)}
+    mark = str(tmp_path / "mark")
+    sent = [message(nodes[0], "train.die_once", mark=mark), message(nodes[1])]
+    replies = grid.send_and_receive(sent, timeout=60)
+    for reply, wanted in zip(replies, expected, strict=True):
+        assert reply.content["arrays"]["w"] == wanted.content["arrays"]["w"]
+    assert len({node["pid"] for node in tell(grid)} - before) == 1
+    assert f"node {nodes[0]}: its worker died and was started again" in log.read_text()
+    assert capfd.readouterr() == ("", "")
+
+
+def test_worker_killed_from_outside_between_rounds_is_started_again(grid):
+    os.kill(tell(grid)[1]["pid"], signal.SIGKILL)
+    assert all(reply.has_content() for reply in grid.send_and_receive([message(node) for node in grid.get_node_ids()]))
+
+
+def test_message_that_kills_every_worker_ends_in_an_error_reply(grid, log):
+    nodes = grid.get_node_ids()
+    bad, good = grid.send_and_receive([message(nodes[0], "train.die"), message(nodes[1])], timeout=100)
+    assert bad.error.code == 8
+    assert bad.metadata.src_node_id == nodes[0]
+    assert good.has_content()
+    assert len(tell(grid)) == 2  # the node is back
+
+
+def test_what_is_late_is_absent_and_does_not_hold_up_the_next_round(grid, log):
+    nodes = grid.get_node_ids()
+    start = time.monotonic()
+    sent = [message(nodes[0], "train.sleep", seconds=500), message(nodes[1])]
+    replies = grid.send_and_receive(sent, timeout=0.5)
+    assert time.monotonic() - start < 5
+    assert [reply.metadata.src_node_id for reply in replies] == [nodes[1]]
+    assert f"node {nodes[0]} did not answer the train.sleep message" in log.read_text()
+    again = grid.send_and_receive([message(node) for node in nodes], timeout=60)
+    assert [reply.metadata.src_node_id for reply in again] == nodes
+
+
+def test_client_app_that_cannot_be_imported_is_named_at_once(session, tmp_path):
+    with (
+        pytest.raises(FederationError, match=r"could not load nowhere:app: .*No module named 'nowhere'"),
+        open_grid(scenario.Engine(kind="ray", workers=1), tmp_path / "log.txt", "nowhere:app") as grid,
+    ):
+        grid.get_node_ids()
+
+
+def test_missing_ray_is_answered_in_one_line(monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    monkeypatch.delitem(sys.modules, "fedamp.simulation.ray")
+    monkeypatch.delattr("fedamp.simulation.ray")
+    with (
+        pytest.raises(InputError, match=r"pip install 'fedamp\[ray\]', or engine.kind: serial") as caught,
+        open_grid(scenario.Engine(kind="ray"), tmp_path / "log.txt"),
+    ):
+        pass
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("asked", "cores", "gpus", "expected"),
+    [
+        ({}, 8, 0, (8, "cpu", 1, 0)),
+        ({"workers": 3}, 2, 0, (3, "cpu", 1 / 2, 0)),
+        ({"device": "cpu"}, 8, 2, (8, "cpu", 1, 0)),
+        ({"device": "cuda"}, 16, 2, (4, "cuda", 1, 1 / 2)),
+        ({"device": "cuda", "workers": 3}, 16, 2, (3, "cuda", 1, 1 / 2)),  # 1/3 of both: the third would find no place
+        ({"device": "cuda", "workers": 1}, 16, 2, (1, "cuda", 1, 1)),
+        ({"device": "cuda:1", "workers": 4}, 2, 2, (4, "cuda:1", 1 / 2, 0)),
+    ],
+)
+def test_workers_share_cores_and_gpus(asked, cores, gpus, expected):
+    assert engine.layout(scenario.Engine(**asked), cores, gpus) == engine.Layout(*expected)
+
+
+def test_cuda_without_a_gpu_is_refused():
+    with pytest.raises(InputError, match=r"engine\.device: cuda needs a GPU"):
+        engine.layout(scenario.Engine(device="cuda"), 2, 0)
+
+
+PROGRAM = """
+import os, pathlib, sys
+sys.path.insert(0, sys.argv[1])
+from fedamp import scenario
+from fedamp.simulation.engines import open_grid
+from flwr.app import ConfigRecord, Message, RecordDict
+with open_grid(scenario.Engine(kind="ray", workers=1), pathlib.Path(sys.argv[2]), "tiny_app:app") as grid:
+    [node] = grid.get_node_ids()
+    [reply] = grid.send_and_receive([Message(RecordDict(), node, "query")])
+    print(reply.content["node"]["pid"], flush=True)
+    grid.send_and_receive([Message(RecordDict({"config": ConfigRecord({"seconds": 500})}), node, "train.sleep")])
+"""
+
+
+@pytest.mark.parametrize("blow", [signal.SIGINT, signal.SIGKILL])
+def test_nothing_is_left_running(tmp_path, blow):
+    command = [sys.executable, "-c", PROGRAM, os.path.dirname(__file__), str(tmp_path / "log.txt")]
+    program = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    worker = int(program.stdout.readline())
+    time.sleep(0.5)
+    os.killpg(program.pid, blow) if blow == signal.SIGINT else program.kill()
+    _, errors = program.communicate(timeout=60)
+    assert [line for line in errors.splitlines() if not line.startswith((" ", "Traceback", "KeyboardInterrupt"))] == []
+    assert program.returncode == -blow
+    deadline = time.monotonic() + 30
+    while _alive(worker) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not _alive(worker)
+
+
+def _alive(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
