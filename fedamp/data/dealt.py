@@ -9,6 +9,10 @@ from fedamp.data.dataset import Cohort, LabelCounts, check_clients
 from fedamp.data.table import Table
 from fedamp.errors import DataError
 
+NOT_ALL_RECORDS = (
+    "the folder holds a part of the federation, and privacy.unit sample needs all records in one place; use client"
+)
+
 
 @dataclass(frozen=True)
 class Records:
@@ -91,17 +95,19 @@ class DealtDataset:
 
     def by_record(self) -> "DealtDataset":
         if self.hosted is not None:
-            raise DataError(
-                f"{self.training.table.source}: privacy.unit sample needs every record in one place, "
-                "and this folder holds a part of the federation; use privacy.unit client"
-            )
+            raise DataError(f"{self.training.table.source}: {NOT_ALL_RECORDS}")
         stored_order = np.argsort(self.training.numbers)
         one_each = np.arange(len(stored_order) + 1, dtype=np.int64)
         return replace(self, training=self.training.take(stored_order), offsets=one_each)
 
 
 def deal(
-    training: Records, owners: NDArray[np.int64], num_clients: int, testing: Records, num_classes: int
+    training: Records,
+    owners: NDArray[np.int64],
+    num_clients: int,
+    testing: Records,
+    num_classes: int,
+    hosted: NDArray[np.int64] | None = None,
 ) -> DealtDataset:
     """Gives every training record to its owner; records of a client keep their stored order.
 
@@ -110,4 +116,4 @@ def deal(
     """
     by_client = np.argsort(owners, kind="stable")
     offsets = np.concatenate([[0], np.cumsum(np.bincount(owners, minlength=num_clients))]).astype(np.int64)
-    return DealtDataset(training.take(by_client), offsets, testing, num_classes)
+    return DealtDataset(training.take(by_client), offsets, testing, num_classes, hosted)

@@ -6,6 +6,8 @@ record is dealt exactly once by construction. Each comes from the data seed and 
 
 import itertools
 import math
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,6 +56,18 @@ def shards(generator: np.random.Generator, labels: Indices, clients: int, shards
     owners = np.empty(len(labels), dtype=np.int64)
     owners[order] = shard_owners[np.arange(len(labels), dtype=np.int64) * count // len(labels)]
     return owners
+
+
+def hosted(column: NDArray[Any], ids: Sequence[int], source: str) -> Indices:
+    """The clients that a machine holds, from a column that gives their ids in the whole federation.
+
+    Raises:
+        DataError: a value that is not one of the ids.
+    """
+    strangers = column[~np.isin(column, ids)]
+    if strangers.size:
+        raise DataError(f"{source}: client {strangers[0]!s} is not among the hosted clients of federation.json")
+    return column.astype(np.int64)
 
 
 def hold_out(generator: np.random.Generator, labels: Indices, fraction: float) -> NDArray[np.bool_]:

@@ -55,8 +55,8 @@ def as_inputs(
     """
     with np.errstate(over="ignore"):
         inputs = raw.astype(np.float32, copy=False).reshape(len(records), *shape)
-    if scale != 1:
-        inputs = inputs / np.float32(scale)
+        if scale != 1:
+            inputs = inputs / np.float32(scale)
     if not np.isfinite(inputs).all():
         first = np.argmin(np.isfinite(inputs).reshape(len(records), -1).all(axis=1))
         raise DataError(f"{source}: the inputs of record {records[first]} hold NaN or infinity; all must be finite")
@@ -91,15 +91,38 @@ def checked_labels(table: Table) -> NDArray[np.int64]:
     return labels.astype(np.int64)
 
 
-def checked_shape(stored: tuple[int, ...], wanted: tuple[int, ...] | None, source: str) -> tuple[int, ...]:
-    """The shape of one input: as stored, or the one that ``data.shape`` asks for.
+def checked_column(table: Table, name: str) -> NDArray[Any]:
+    """Whose each record is, as stored: integers, strings or whatever else can be compared.
 
     Raises:
-        DataError: the asked shape has another number of elements.
+        DataError: no such column, or not one plain value for each record.
     """
+    values = table.column(name)
+    plain = values.dtype != object or all(isinstance(value, str | bytes) for value in values)
+    if values.shape != (len(table),) or not plain or (values.dtype.kind == "f" and not np.isfinite(values).all()):
+        raise DataError(
+            f"{table.source}: column {name!r} must name a client (a number or a string) for each of the "
+            f"{len(table)} records; it is of type {values.dtype} and shape {list(values.shape)}"
+        )
+    return values
+
+
+def checked_shape(stored: tuple[int, ...], wanted: tuple[int, ...] | None, source: str) -> tuple[int, ...]:
+    """The shape of one input: as stored (a single number: [1]), or the one that ``data.shape`` asks for.
+
+    Raises:
+        DataError: inputs without numbers, or another number of them than the asked shape has.
+    """
+    if math.prod(stored) == 0:
+        raise DataError(f"{source}: one input has shape {list(stored)}; it must hold at least one number")
     if wanted is not None and math.prod(wanted) != math.prod(stored):
         raise DataError(
             f"{source}: one input has {math.prod(stored)} numbers (stored as {list(stored)}), "
             f"data.shape {list(wanted)} needs {math.prod(wanted)}"
         )
-    return stored if wanted is None else tuple(wanted)
+    return (stored or (1,)) if wanted is None else tuple(wanted)
+
+
+def first_line(error: Exception) -> str:
+    """What a library complained about, for a message of one line."""
+    return (str(error).splitlines() or [type(error).__name__])[0]

@@ -1,0 +1,141 @@
+"""Hugging Face data sets, from the hub through flwr-datasets or from a local folder (extra ``huggingface``)."""
+
+import math
+import sys
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedamp import scenario
+from fedamp.data.table import as_inputs, checked_shape, first_line
+from fedamp.errors import DataError
+
+KEPT = 256 * 2**20  # bytes; splits whose decoded inputs fit are decoded once, larger ones as they are read
+_DECODED_AT_ONCE = 1024  # records
+
+
+class HuggingFaceTable:
+    """One split. Images are handed out with channels first: [1, height, width] or [3, height, width]."""
+
+    def __init__(self, split: Any, config: scenario.HuggingFaceData, source: str) -> None:
+        """Decodes one record.
+
+        Args:
+            split: a ``datasets.Dataset``.
+
+        Raises:
+            DataError: a column missing, or not of images or numbers; no records.
+        """
+        self.source, self._split, self._config = source, split, config
+        self._require(config.features, "data.features")
+        self._require(config.label, "data.label")
+        if len(split) == 0:
+            raise DataError(f"{source}: no records; at least one is needed")
+        example = self._decode(np.zeros(1, dtype=np.int64))
+        self._stored_shape, self.stored = example.shape[1:], example.dtype
+        self.input_shape = checked_shape(self._stored_shape, config.shape, source)
+
+    def __len__(self) -> int:
+        return len(self._split)
+
+    def labels(self) -> NDArray[Any]:
+        return np.asarray(self._split[self._config.label][:])
+
+    def column(self, name: str) -> NDArray[Any]:
+        self._require(name, "data.partition.column")
+        return np.asarray(self._split[name][:])
+
+    def read(self, records: NDArray[np.int64]) -> NDArray[np.float32]:
+        fits = len(self) * math.prod(self._stored_shape) * self.stored.itemsize <= KEPT
+        raw = self._decoded[records] if fits else self._decode(records)
+        return as_inputs(raw, records, self.input_shape, self._config.scale, self.source)
+
+    @cached_property
+    def _decoded(self) -> NDArray[Any]:
+        return self._decode(np.arange(len(self)))
+
+    def _decode(self, records: NDArray[np.int64]) -> NDArray[Any]:
+        name = self._config.features
+        parts = []
+        for start in range(0, len(records), _DECODED_AT_ONCE):
+            numbers = records[start : start + _DECODED_AT_ONCE]
+            parts += [_as_array(value) for value in self._split[numbers.tolist()][name]]
+        shapes = {part.shape for part in parts}
+        if len(shapes) > 1:
+            one, other = sorted(shapes)[:2]
+            raise DataError(
+                f"{self.source}: column {name!r} holds inputs of shapes {list(one)} and {list(other)}; all must agree"
+            )
+        stacked = np.stack(parts) if parts else np.zeros((0, *self._stored_shape), self.stored)
+        if stacked.dtype.kind not in "fiub":
+            raise DataError(f"{self.source}: column {name!r} must hold images or (lists of) numbers")
+        return stacked
+
+    def _require(self, name: str, key: str) -> None:
+        if name not in self._split.column_names:
+            present = ", ".join(self._split.column_names)
+            raise DataError(f"{self.source}: no column {name!r}; {key} must be one of {present}")
+
+
+def open_huggingface(config: scenario.HuggingFaceData, base: Path) -> tuple[HuggingFaceTable, HuggingFaceTable | None]:
+    """The training table, and the test table if ``data.test_split`` names one.
+
+    Raises:
+        DataError: the extra is not installed, no such data set or split, or a column is missing.
+    """
+    try:
+        import datasets
+    except ImportError:
+        raise DataError(
+            "data.name huggingface needs an extra; install it with: pip install 'fedamp[huggingface]'"
+        ) from None
+    if not sys.stderr.isatty():
+        datasets.disable_progress_bars()
+    names = [config.train_split, *([config.test_split] if config.test_split else [])]
+    folder = base / Path(config.dataset).expanduser()
+    try:
+        splits = _from_folder(folder) if folder.is_dir() else _from_hub(config.dataset, names)
+    except Exception as error:  # what the library raises depends on the hub, the network and the format
+        raise DataError(
+            f"data.dataset {config.dataset!r}: not a folder, and not a hub data set that loads ({first_line(error)})"
+        ) from None
+    for name in names:
+        if name not in splits:
+            raise DataError(
+                f"data.dataset {config.dataset!r}: no split {name!r}; it has {', '.join(splits)} "
+                "(data.test_split: null keeps a part of the training split out)"
+            )
+    tables = [HuggingFaceTable(splits[name], config, f"{config.dataset} ({name})") for name in names]
+    return tables[0], tables[1] if config.test_split else None
+
+
+def _from_folder(folder: Path) -> dict[str, Any]:
+    """The splits in a folder that ``save_to_disk`` wrote, or one laid out like a repository of the hub."""
+    import datasets
+
+    if (folder / "dataset_dict.json").exists():
+        return dict(datasets.load_from_disk(str(folder)))
+    if (folder / "state.json").exists():
+        return {"train": datasets.load_from_disk(str(folder))}
+    return dict(datasets.load_dataset(str(folder)))
+
+
+def _from_hub(name: str, splits: list[str]) -> dict[str, Any]:
+    from flwr_datasets import FederatedDataset
+
+    federated = FederatedDataset(dataset=name, partitioners={}, shuffle=False)
+    return {split: federated.load_split(split) for split in splits}
+
+
+def _as_array(value: Any) -> NDArray[Any]:
+    if not hasattr(value, "convert"):
+        return np.asarray(value)
+    if value.mode == "1":
+        value = value.convert("L")
+    elif value.mode not in ("L", "RGB", "I", "I;16", "F"):  # palettes, transparency, print colours
+        value = value.convert("RGB")
+    pixels = np.asarray(value)
+    return pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)

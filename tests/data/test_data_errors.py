@@ -1,0 +1,158 @@
+"""What is wrong with a person's data is said in one line that names the file and what is accepted."""
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from fedamp.data import load
+from fedamp.errors import DataError
+from fedamp.scenario import FolderData
+
+GOOD = {"x": np.eye(6, dtype=np.float32), "y": np.array([0, 1, 2] * 2), "client": np.arange(6) // 2}
+
+
+def with_nan(row):
+    x = np.eye(6, dtype=np.float32)
+    x[row, 2] = np.nan
+    return x
+
+
+CASES = {
+    "no inputs": ({"x": None}, {}, "no array 'x'; data.features must be one of y, client"),
+    "no labels": ({"y": None}, {}, "no array 'y'; data.label must be one of x, client"),
+    "no clients": ({"client": None}, {}, "no array 'client'; data.partition.column must be one of x, y"),
+    "wrong lengths": ({"y": np.zeros(5, int)}, {}, "labels have shape [5], inputs 6 records; give one label each"),
+    "label matrix": ({"y": np.eye(6, dtype=int)}, {}, "labels have shape [6, 6]"),
+    "real labels": ({"y": np.zeros(6)}, {}, "labels are of type float64; labels must be integers 0, 1, 2, ..."),
+    "text labels": ({"y": np.array(["a"] * 6)}, {}, "labels must be integers 0, 1, 2, ..."),
+    "negative label": ({"y": np.array([0, 1, -1, 0, 1, 0])}, {}, "label -1 at record 2"),
+    "labels from one": ({"y": np.array([1, 2, 3] * 2)}, {}, "the smallest label is 1; labels must count from 0"),
+    "nan": ({"x": with_nan(4)}, {}, "the inputs of record 4 hold NaN or infinity; all must be finite"),
+    "infinity": ({"x": np.eye(6) * 1e300}, {}, "the inputs of record 0 hold NaN or infinity"),
+    "text inputs": ({"x": np.array(["a"] * 6)}, {}, "inputs must be numbers of shape [records, ...]"),
+    "objects": ({"x": np.array([{}] * 6)}, {}, "inputs must be numbers of shape [records, ...]"),
+    "object labels": ({"y": np.array([{}] * 6)}, {}, "array 'y' cannot be read"),
+    "empty inputs": ({"x": np.zeros((6, 0))}, {}, "one input has shape [0]; it must hold at least one number"),
+    "no records": ({"x": np.zeros((0, 3)), "y": np.zeros(0, int)}, {}, "no records; at least one is needed"),
+    "wrong shape": ({}, {"shape": (2, 2)}, "one input has 6 numbers (stored as [6]), data.shape [2, 2] needs 4"),
+    "client lengths": ({"client": np.zeros(5)}, {}, "column 'client' must name a client (a number or a string)"),
+    "client nan": ({"client": np.full(6, np.nan)}, {}, "column 'client' must name a client (a number or a string)"),
+    "two arrays": ({}, {"features": ["x", "z"]}, "npz takes the name of one array, got 2"),
+}
+
+
+def refused(config):
+    with pytest.raises(DataError) as error:
+        load(config, 0, Path("/"))
+    message = str(error.value)
+    assert "\n" not in message
+    return message
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_npz(tmp_path, name):
+    change, keys, expected = CASES[name]
+    arrays = {key: value for key, value in {**GOOD, **change}.items() if value is not None}
+    np.savez(tmp_path / "train.npz", **arrays)
+    message = refused(FolderData(name="npz", path=str(tmp_path), partition={"scheme": "natural"}, **keys))
+    assert expected in message
+    assert "data.features: npz" in message or str(tmp_path / "train.npz") in message
+
+
+PARQUET_CASES = {
+    "no inputs": ({"x": None}, "no column 'x'; data.features must be one of y, client"),
+    "no clients": ({"client": None}, "no column 'client'; data.partition.column must be one of x, y"),
+    "ragged": ({"x": [[1.0], [2.0, 3.0], [4.0]]}, "column 'x' holds lists of different lengths"),
+    "empty cell": ({"x": [[1.0], None, [2.0]]}, "column 'x' has 1 empty cells; every record needs its values"),
+    "only empty cells": ({"x": pa.array([None] * 3, pa.list_(pa.float32()))}, "column 'x' has 1 empty cells"),
+    "empty number": ({"x": [[1.0], [None], [2.0]]}, "column 'x' has 1 empty cells; every record needs its values"),
+    "text": ({"x": ["a", "b", "c"]}, "column 'x' is of type string; inputs must be numbers or lists of numbers"),
+    "nan": ({"x": [[1.0], [2.0], [float("nan")]]}, "the inputs of record 2 hold NaN or infinity"),
+    "empty label": ({"y": [0, None, 1]}, "column 'y' has 1 empty cells; every record needs its values"),
+    "real labels": ({"y": [0.0, 1.0, 0.0]}, "labels are of type float64; labels must be integers"),
+    "list of clients": ({"client": [[1], [2], [3]]}, "column 'client' must name a client"),
+    "no records": ({"x": [], "y": [], "client": []}, "no records; at least one is needed"),
+}
+
+
+@pytest.mark.parametrize("name", PARQUET_CASES)
+def test_parquet(tmp_path, name):
+    change, expected = PARQUET_CASES[name]
+    columns = {"x": [[1.0], [2.0], [3.0]], "y": [0, 1, 0], "client": ["a", "b", "c"], **change}
+    pq.write_table(
+        pa.table({key: value for key, value in columns.items() if value is not None}), tmp_path / "train.parquet"
+    )
+    message = refused(FolderData(name="parquet", path=str(tmp_path), partition={"scheme": "natural"}))
+    assert expected in message
+    assert str(tmp_path / "train.parquet") in message
+
+
+def test_parquet_files_that_differ(tmp_path):
+    for part, x in enumerate(([[1.0], [2.0]], [[1.0, 2.0], [3.0, 4.0]])):
+        pq.write_table(pa.table({"x": x, "y": [0, 1]}), tmp_path / f"train-{part}.parquet")
+    message = refused(FolderData(name="parquet", path=str(tmp_path), clients=2))
+    assert (
+        "train-1.parquet: inputs of type float64 and shape [2], those of the first record are float64 and [1]"
+        in message
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"), [("npz", "not a readable npz archive"), ("parquet", "cannot be read as parquet")]
+)
+def test_files_that_are_something_else_or_cut_short(tmp_path, name, expected):
+    path = tmp_path / f"train.{name}"
+    config = FolderData(name=name, path=str(tmp_path), clients=2)
+    for content in (b"", b"x,y\n1,0\n"):
+        path.write_bytes(content)
+        assert expected in refused(config)
+    if name == "npz":
+        np.savez(path, **GOOD)
+    else:
+        pq.write_table(pa.table({"x": [1.0, 2.0], "y": [0, 1]}), path)
+    path.write_bytes(path.read_bytes()[:-40])
+    assert expected in refused(config)
+
+
+def test_folders(tmp_path):
+    config = FolderData(name="npz", path=str(tmp_path / "nowhere"), clients=2)
+    assert f"data.path: {tmp_path / 'nowhere'} is not a folder" in refused(config)
+    (tmp_path / "training.npz").touch()
+    assert "no train.npz; the folder holds training.npz" in refused(
+        FolderData(name="npz", path=str(tmp_path), clients=2)
+    )
+
+
+def test_a_test_file_of_another_shape(tmp_path):
+    np.savez(tmp_path / "train.npz", **GOOD)
+    np.savez(tmp_path / "test.npz", **{**GOOD, "x": np.zeros((6, 5))})
+    message = refused(FolderData(name="npz", path=str(tmp_path), clients=2))
+    assert f"{tmp_path / 'test.npz'}: inputs have shape [5]" in message
+    assert "they must agree" in message
+
+
+def test_a_single_record_cannot_be_split(tmp_path):
+    np.savez(tmp_path / "train.npz", x=[[1.0]], y=[0])
+    message = refused(FolderData(name="npz", path=str(tmp_path), clients=1))
+    assert "1 records; at least 2 are needed to keep a test set out" in message
+
+
+def test_more_clients_than_records(tmp_path):
+    np.savez(tmp_path / "train.npz", **GOOD)
+    np.savez(tmp_path / "test.npz", **GOOD)
+    for partition, expected in (
+        ({"scheme": "iid"}, "7 clients for 6 training records; give at most 6"),
+        ({"scheme": "shards"}, "give at most 3 clients, or fewer shards_per_client"),
+    ):
+        config = FolderData(name="npz", path=str(tmp_path), clients=7, partition=partition)
+        assert expected in refused(config)
+
+
+def test_a_part_of_a_federation_needs_a_natural_partition(tmp_path):
+    np.savez(tmp_path / "train.npz", **GOOD)
+    (tmp_path / "federation.json").write_text("{}")
+    message = refused(FolderData(name="npz", path=str(tmp_path), clients=2))
+    assert "federation.json: a folder that holds a part of the federation needs data.partition" in message
