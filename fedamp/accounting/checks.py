@@ -1,0 +1,65 @@
+"""Checks of arguments: each returns the value, or raises ``ValueError`` with one line that names the argument."""
+
+import math
+import numbers
+from collections.abc import Sequence
+
+
+def number(name: str, value: object) -> float:
+    """A real number that is not NaN; booleans are refused."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Real) or math.isnan(value):
+        raise ValueError(f"{name} must be a number, got {value!r}")
+    return float(value)
+
+
+def positive(name: str, value: object) -> float:
+    """A finite number > 0."""
+    checked = number(name, value)
+    if not 0 < checked < math.inf:
+        raise ValueError(f"{name} must be > 0 and finite, got {value!r}")
+    return checked
+
+
+def probability(name: str, value: object) -> float:
+    """A number in [0, 1]."""
+    checked = number(name, value)
+    if not 0 <= checked <= 1:
+        raise ValueError(f"{name} must be in [0, 1], got {value!r}")
+    return checked
+
+
+def delta(value: object) -> float:
+    """A number in (0, 1)."""
+    checked = number("delta", value)
+    if not 0 < checked < 1:
+        raise ValueError(f"delta must be in (0, 1), got {value!r}")
+    return checked
+
+
+def epsilon(value: object) -> float:
+    """A number >= 0 (infinity is allowed)."""
+    checked = number("epsilon", value)
+    if checked < 0:
+        raise ValueError(f"epsilon must be >= 0, got {value!r}")
+    return checked
+
+
+def count(name: str, value: object, smallest: int = 1, largest: int | None = None, limit: str = "") -> int:
+    """A whole number between ``smallest`` and ``largest``; floats and booleans are refused."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
+        raise ValueError(f"{name} must be a whole number, got {value!r}")
+    value = int(value)
+    if value < smallest or (largest is not None and value > largest):
+        upper = "" if largest is None else f" and <= {limit or largest}"
+        raise ValueError(f"{name} must be >= {smallest}{upper}, got {value!r}")
+    return value
+
+
+def weights(name: str, values: Sequence[object], size: int) -> tuple[float, ...]:
+    """``size`` numbers >= 0 that sum to one (to 1e-9)."""
+    checked = tuple(probability(name, value) for value in values)
+    if len(checked) != size:
+        raise ValueError(f"{name} must have {size} entries, one for each mechanism, got {len(checked)}")
+    if abs(math.fsum(checked) - 1) > 1e-9:
+        raise ValueError(f"{name} must sum to 1, got {math.fsum(checked)!r}")
+    return checked

@@ -1,0 +1,221 @@
+"""What every mechanism can answer: epsilon, delta, Rényi divergences, prefixes, JSON.
+
+A mechanism is a frozen description of a release (or of a whole run) whose *dominating pair* is known: the law of what
+is released when a person takes part, and when that person's contribution is zero (add/remove adjacency). Mechanisms
+nest freely. Each kind implements a few private hooks on the likelihood ratio X of its pair; the questions are
+answered here, once.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from fedamp.accounting import checks, moments, renyi, transform
+from fedamp.accounting.bounds import Bounds
+from fedamp.accounting.moments import Array
+from fedamp.accounting.renyi import HIGHEST_ORDER
+from fedamp.accounting.transform import Transform
+
+if TYPE_CHECKING:
+    from fedamp.accounting.law import Law
+
+
+@dataclass(frozen=True)
+class Mechanism(ABC):
+    """Base of all mechanisms. Not for direct use."""
+
+    kinds: ClassVar[dict[str, type["Mechanism"]]] = {}
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if not cls.__name__.startswith("_"):
+            Mechanism.kinds[cls.__name__] = cls
+
+    # Questions.
+
+    def epsilon(self, delta: float) -> Bounds:
+        """Smallest epsilon at which the mechanism is (epsilon, delta)-private, in both directions, as a bracket.
+
+        Args:
+            delta: in (0, 1).
+
+        Returns:
+            ``upper`` is certified: the smaller of the Rényi bound and of the numerical law, where there is one;
+            ``method`` names which. ``lower`` is what some attack achieves; 0 where none is known.
+        """
+        checks.delta(delta)
+        if not self.is_private:
+            return Bounds(0.0, math.inf, "a part without noise")
+        orders = renyi.search_orders(HIGHEST_ORDER)
+        best = renyi.best_epsilon(orders, self.rdp(orders), delta)
+        return _bracket(self, best, lambda law: law.epsilon(delta))
+
+    def delta(self, epsilon: float) -> Bounds:
+        """Smallest delta at which the mechanism is (epsilon, delta)-private, in both directions, as a bracket; see
+        ``epsilon``.
+        """
+        checks.epsilon(epsilon)
+        if not self.is_private:
+            return Bounds(0.0, 1.0, "a part without noise")
+        orders = renyi.search_orders(HIGHEST_ORDER)
+        best = renyi.best_delta(orders, self.rdp(orders), epsilon)
+        return _bracket(self, best, lambda law: law.delta(epsilon))
+
+    def rdp(self, orders: Sequence[float] | Array | float) -> Array:
+        """Upper bounds of the Rényi divergence, the larger of both directions.
+
+        Args:
+            orders: each > 1, shape (n,). Whole orders are computed; between them (order - 1) times the divergence
+                is convex and is interpolated linearly.
+
+        Returns:
+            shape (n,); infinite where no bound is known.
+        """
+        array = renyi.checked_orders(orders)
+        if not self.is_private:
+            return np.full(array.shape, math.inf)
+        highest = max(HIGHEST_ORDER, 2 ** math.ceil(math.log2(np.max(array))))
+        if highest > 4096:
+            raise ValueError(f"orders must be <= 4096, got {np.max(array)!r}")
+        return renyi.at_orders(log_moments(self, highest), array)
+
+    def after(self, rounds: int) -> "Mechanism":
+        """What has been released when the first ``rounds`` of this mechanism's rounds are out, and nothing else ever
+        will be.
+
+        Raises:
+            ValueError: ``rounds`` exceeds the mechanism's rounds, or it is a single release.
+        """
+        if checks.count("rounds", rounds, 0, self.span) == self.span:
+            return self
+        return self._prefix(int(rounds))
+
+    @property
+    def span(self) -> int:
+        """How many rounds the mechanism spans; 1 for a single release."""
+        return 1
+
+    def unamplified(self) -> "Mechanism":
+        """The same run charged as if nothing was hidden: no sampling, no allocation, no submodels, no mixing."""
+        return self
+
+    @property
+    def is_private(self) -> bool:
+        """False if some part is released without noise."""
+        return all(part.is_private for part in self.parts)
+
+    @property
+    def parts(self) -> tuple["Mechanism", ...]:
+        """The mechanisms this one is made of."""
+        values = (getattr(self, field.name) for field in fields(self))
+        nested = (value if isinstance(value, tuple) else (value,) for value in values)
+        return tuple(item for items in nested for item in items if isinstance(item, Mechanism))
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain dictionaries, lists and numbers; ``from_json`` reads them back."""
+        return {"kind": type(self).__name__} | {f.name: _plain(getattr(self, f.name)) for f in fields(self)}
+
+    # Hooks: the likelihood ratio X. ``highest`` is the highest order A.
+
+    @abstractmethod
+    def _central(self, highest: int) -> Array:
+        """log E[(X - 1)^j], j = 0..A, exact or above."""
+
+    @abstractmethod
+    def _transform(self, u: Array) -> Transform:
+        """Upper bounds of the Laplace transform of X."""
+
+    def _raw(self, highest: int) -> Array:
+        """log E[X^a], a = 0..A, exact or above."""
+        return moments.raw(central(self, highest))
+
+    def _negative(self, highest: int) -> Array:
+        """log E[X^-b], b = 0..A-1, exact or above. For mirror images it is log E[X^(b+1)]."""
+        if self._is_symmetric:
+            return raw(self, highest)[1:]
+        return transform.negative_moments(self._transform, highest)
+
+    def _law(self) -> "Law":
+        """The certified numerical law of X, or NotEvaluable."""
+        from fedamp.accounting.law import NotEvaluable
+
+        raise NotEvaluable(f"{type(self).__name__} has no numerical law")
+
+    def _attack(self) -> "Mechanism | None":
+        """A mechanism whose pair some worst case of this one attains, for lower ends; None if none is known."""
+        return self
+
+    @property
+    def _is_symmetric(self) -> bool:
+        """Whether the two laws are mirror images (an involution swaps them), so that both directions cost the same."""
+        return False
+
+    def _prefix(self, rounds: int) -> "Mechanism":
+        raise ValueError(f"{type(self).__name__} has no prefix of {rounds} rounds")
+
+    def _log_moments_over_rounds(self, rounds: Sequence[int], highest: int) -> Array:
+        """Log moments (both directions) after each of ``rounds``; shape (len(rounds), A + 1)."""
+        return np.stack([log_moments(self.after(r), highest) for r in rounds])
+
+
+@lru_cache(maxsize=512)
+def central(mechanism: Mechanism, highest: int) -> Array:
+    return mechanism._central(highest)
+
+
+@lru_cache(maxsize=512)
+def raw(mechanism: Mechanism, highest: int) -> Array:
+    return mechanism._raw(highest)
+
+
+@lru_cache(maxsize=512)
+def negative(mechanism: Mechanism, highest: int) -> Array:
+    return mechanism._negative(highest)
+
+
+def log_moments(mechanism: Mechanism, highest: int = HIGHEST_ORDER) -> Array:
+    """The larger of log E[X^a] and log E[X^(1-a)] at a = 0..A (see ``renyi``)."""
+    both = raw(mechanism, highest).copy()
+    both[1:] = np.maximum(both[1:], negative(mechanism, highest))
+    return both
+
+
+@lru_cache(maxsize=64)
+def numerical_law(mechanism: Mechanism) -> "Law":
+    return mechanism._law()
+
+
+def _bracket(mechanism: Mechanism, best: renyi.Best, ask: Any) -> Bounds:
+    """The smaller upper end of Rényi and law; the lower end of the attack."""
+    from fedamp.accounting.law import NotEvaluable
+
+    upper, method = best.value, f"Rényi, order {best.order:g}"
+    attack = mechanism._attack()
+    lower = 0.0
+    try:
+        answer = ask(numerical_law(mechanism))
+        if answer.upper <= upper:
+            upper, method = answer.upper, answer.method
+        if attack is mechanism:
+            lower = answer.lower
+    except NotEvaluable as reason:
+        method += f" ({reason})"
+    if attack is not None and attack is not mechanism:
+        try:
+            lower = ask(numerical_law(attack)).lower
+        except NotEvaluable:
+            lower = 0.0
+    return Bounds(min(lower, upper), upper, method)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mechanism):
+        return value.to_json()
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]
+    return value

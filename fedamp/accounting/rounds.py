@@ -1,0 +1,48 @@
+"""What a run has spent after each of its rounds."""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from fedamp.accounting import checks, renyi
+from fedamp.accounting.mechanism import Mechanism
+from fedamp.accounting.moments import Array
+from fedamp.accounting.renyi import HIGHEST_ORDER
+
+
+def epsilon_over_rounds(
+    mechanism: Mechanism, delta: float, rounds: Sequence[int] | None = None, *, checkpoints: int = 6
+) -> Array:
+    """Upper ends of epsilon after each round: what has been spent when that many rounds are out.
+
+    Rényi bounds for every round, the numerical law at some; then what is spent at a round is at most what is spent at
+    any later one, so the curve never falls, never exceeds the whole, and ends at ``mechanism.epsilon(delta).upper``.
+
+    Args:
+        mechanism: the whole run.
+        delta: in (0, 1).
+        rounds: which rounds, ascending, each from 0 to ``mechanism.span``; all from 1 on if left out.
+        checkpoints: at how many rounds before the last the numerical law is asked.
+
+    Returns:
+        shape (len(rounds),).
+    """
+    checks.delta(delta)
+    asked = list(range(1, mechanism.span + 1)) if rounds is None else list(rounds)
+    for number in asked:
+        checks.count("rounds", number, 0, mechanism.span)
+    if sorted(asked) != asked:
+        raise ValueError("rounds must be ascending")
+    if not mechanism.is_private:
+        return np.array([mechanism.after(number).epsilon(delta).upper for number in asked])
+    orders = renyi.search_orders(HIGHEST_ORDER)
+    spent = np.empty(len(asked))
+    for chunk in np.array_split(np.arange(len(asked)), max(1, math.ceil(len(asked) / 1000))):
+        if len(chunk):
+            log_moments = mechanism._log_moments_over_rounds([asked[i] for i in chunk], HIGHEST_ORDER)
+            spent[chunk] = renyi.epsilons(orders, renyi.at_orders(log_moments, orders), delta).min(axis=-1)
+    spent = np.append(spent, mechanism.epsilon(delta).upper)
+    for i in np.unique(np.linspace(0, len(asked) - 1, checkpoints + 1).round().astype(int)) if asked else ():
+        spent[i] = min(spent[i], mechanism.after(asked[i]).epsilon(delta).upper)
+    return np.minimum.accumulate(spent[::-1])[::-1][:-1]
