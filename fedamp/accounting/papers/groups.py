@@ -14,30 +14,28 @@ from numpy.typing import ArrayLike
 
 from fedamp.accounting.papers.arguments import Floats, check_count, check_orders, check_positive, check_probability
 from fedamp.accounting.papers.mixtures import renyi_of_mixtures
-from fedamp.accounting.papers.subsampling import log_binomial, renyi_of_finite
+from fedamp.accounting.papers.subsampling import finite_base, log_binomial, renyi_of_finite
 
 _MOST_CHAINS = 1_000_000
 
 
 def group_poisson_by_enumeration(
-    orders: ArrayLike, rate: float, size: int, laws: ArrayLike, distances: ArrayLike
+    laws: ArrayLike, distances: ArrayLike, rate: float, size: int, orders: ArrayLike
 ) -> Floats:
     """Theorem 4.1, evaluated exactly for a base mechanism with finitely many batches and outputs.
 
     Args:
-        orders: real numbers > 1.
-        rate: Poisson sampling rate in [0, 1].
-        size: people in the group.
         laws: output probabilities, shape (batches, outputs).
         distances: insertion/removal distances between batches, shape (batches, batches).
+        rate: Poisson sampling rate in [0, 1].
+        size: people in the group.
+        orders: real numbers > 1.
 
     Raises:
         ValueError: if the chains of ``size + 1`` batches to try are more than a million.
     """
-    alphas, outputs = check_orders(orders), np.asarray(laws, dtype=float)
-    weights, apart = group_weights(rate, size), np.asarray(distances, dtype=float)
-    if apart.shape != (len(outputs), len(outputs)):
-        raise ValueError(f"distances must have shape {(len(outputs), len(outputs))}, got {apart.shape}")
+    alphas, weights = check_orders(orders), group_weights(rate, size)
+    outputs, apart = finite_base(laws, distances)
     if len(outputs) ** (size + 1) > _MOST_CHAINS:
         raise ValueError(f"size must leave at most {_MOST_CHAINS} chains of batches, got {len(outputs)}^{size + 1}")
     chains = np.array(list(itertools.product(range(len(outputs)), repeat=size + 1)))
@@ -47,17 +45,17 @@ def group_poisson_by_enumeration(
     return _both_directions(alphas, mixed, none)
 
 
-def group_poisson_gaussian(orders: ArrayLike, noise_multiplier: float, rate: float, size: int) -> Floats:
+def group_poisson_gaussian(noise_multiplier: float, rate: float, size: int, orders: ArrayLike) -> Floats:
     """Theorem 4.2 (tight): the Gaussian mechanism on a Poisson sample, for a group.
 
     The batch holds i people of the group with binomial probability, and i of them move its output by at most i
     sensitivities; the worst case has them all on one line.
 
     Args:
-        orders: real numbers > 1.
         noise_multiplier: noise standard deviation over the l2 sensitivity of one insertion.
         rate: Poisson sampling rate in [0, 1].
         size: people in the group.
+        orders: real numbers > 1.
     """
     check_positive("noise_multiplier", noise_multiplier)
     weights = group_weights(rate, size)
@@ -67,7 +65,7 @@ def group_poisson_gaussian(orders: ArrayLike, noise_multiplier: float, rate: flo
     return np.maximum(removal, renyi_of_mixtures(orders, one, zero, weights, means))
 
 
-def group_poisson_randomized_response(orders: ArrayLike, true_response: float, rate: float, size: int) -> Floats:
+def group_poisson_randomized_response(true_response: float, rate: float, size: int, orders: ArrayLike) -> Floats:
     """Theorem G.1 (tight): randomised response on a Poisson sample, for a group.
 
     Corrected: the second term's numerator is to the power alpha, not alpha - 1. The maximum over the answers of the
@@ -75,10 +73,10 @@ def group_poisson_randomized_response(orders: ArrayLike, true_response: float, r
     others answer the opposite, so the group counts as one person sampled at rate ``1 - (1 - rate)^size``.
 
     Args:
-        orders: real numbers > 1.
         true_response: probability of answering truly, in [0, 1].
         rate: Poisson sampling rate in [0, 1].
         size: people in the group.
+        orders: real numbers > 1.
     """
     alphas, theta = check_orders(orders), check_probability("true_response", true_response)
     nobody = float(group_weights(rate, size)[0])
@@ -86,34 +84,34 @@ def group_poisson_randomized_response(orders: ArrayLike, true_response: float, r
     return _both_directions(alphas, nobody * none + (1 - nobody) * none[:, ::-1], none)
 
 
-def group_property(orders: ArrayLike, individual: Callable[[Floats], Floats], size: int) -> Floats:
+def group_property(individual: Callable[[Floats], Floats], size: int, orders: ArrayLike) -> Floats:
     """Appendix B.1: group privacy from the individual curve alone, halving the group log2(size) times.
 
     Corrected: Mironov 2017, Corollary 4 is ``D_a(p, q) <= (a - 1/2) / (a - 1) D_2a(p, r) + D_(2a - 1)(r, q)``. The
     paper prints a factor ``a / (a - 1)`` in the last term, which is a valid but looser bound.
 
     Args:
-        orders: real numbers > 1.
         individual: the curve of one person, a function from orders of shape (n,) to divergences of shape (n,),
             holding in both directions.
         size: people in the group, a power of two.
+        orders: real numbers > 1.
     """
     alphas = check_orders(orders)
     if check_count("size", size) & (size - 1):
         raise ValueError(f"size must be a power of two, got {size}")
     if size == 1:
         return np.asarray(individual(alphas))
-    doubled = group_property(2 * alphas, individual, size // 2)
-    return (alphas - 0.5) / (alphas - 1) * doubled + group_property(2 * alphas - 1, individual, size // 2)
+    doubled = group_property(individual, size // 2, 2 * alphas)
+    return (alphas - 0.5) / (alphas - 1) * doubled + group_property(individual, size // 2, 2 * alphas - 1)
 
 
-def group_property_simple(orders: ArrayLike, individual: Callable[[Floats], Floats], size: int) -> Floats:
+def group_property_simple(individual: Callable[[Floats], Floats], size: int, orders: ArrayLike) -> Floats:
     """Proposition 2.10 (Mironov 2017, Proposition 2): ``3^log2(size)`` times the curve at ``size`` times the order.
 
     Args:
-        orders: real numbers >= 2.
         individual: the curve of one person, holding in both directions.
         size: people in the group, a power of two.
+        orders: real numbers >= 2.
     """
     alphas = check_orders(orders)
     if np.any(alphas < 2):

@@ -75,7 +75,7 @@ class Step:
         return np.prod(np.where(drawn == 1, rates, 1 - rates), axis=1), drawn @ scale / noise
 
 
-def joint_release_renyi(curves: ArrayLike) -> Floats:
+def joint_release_rdp(curves: ArrayLike) -> Floats:
     """Theorem 6.1, Eq. (7): Rényi divergences of any linear combination, shape (orders,): the sum over the models.
 
     Args:
@@ -88,22 +88,22 @@ def joint_release_renyi(curves: ArrayLike) -> Floats:
     return divergences.sum(axis=0)
 
 
-def joint_release_delta(epsilon: float, mixtures: Sequence[tuple[Floats, Floats]], spacing: float = 1e-3) -> float:
+def joint_release_delta(mixtures: Sequence[tuple[Floats, Floats]], epsilon: float, spacing: float = 1e-3) -> float:
     """Theorem 6.1, Eq. (8): delta at ``epsilon`` of the joint release, by convolving privacy loss distributions.
 
     Losses are spread over a grid and what leaves the grid counts as an infinite loss, so the result is an upper bound
     up to floating-point rounding (about 1e-14).
 
     Args:
-        epsilon: >= 0.
         mixtures: what is released, as (probabilities, means) of Gaussian mixtures against the unit Gaussian at 0:
             one for every step of every model, for instance ``step.worst_case()`` of a step with one model.
+        epsilon: >= 0.
         spacing: of the grid of losses, in nats.
     """
     return max(_composed_delta(epsilon, mixtures, spacing, sign) for sign in (1, -1))
 
 
-def step_renyi(orders: ArrayLike, step: Step) -> Floats:
+def step_rdp(step: Step, orders: ArrayLike) -> Floats:
     """Theorem 6.2: Rényi divergences of one merged step, given all that happened before, shape (orders,).
 
     The sum of Eq. (9) over the ways to distribute the order over 2^N subsets is the moment of the surrogate of
@@ -118,7 +118,7 @@ def step_renyi(orders: ArrayLike, step: Step) -> Floats:
     return np.maximum(removal, renyi_of_mixtures(orders, one, zero, probabilities, means))
 
 
-def step_delta(epsilon: float, step: Step) -> float:
+def step_delta(step: Step, epsilon: float) -> float:
     """Theorem 6.4: delta at ``epsilon`` >= 0 of one merged step, given all that happened before.
 
     Not to be convolved over the steps: see the module's docstring.
@@ -127,18 +127,18 @@ def step_delta(epsilon: float, step: Step) -> float:
     return max(delta_of_mixture(epsilon, *step.worst_case()))
 
 
-def not_a_bound_algorithm_3(orders: ArrayLike, steps: Sequence[Step]) -> Floats:
+def not_a_bound_algorithm_3(steps: Sequence[Step], orders: ArrayLike) -> Floats:
     """Algorithm 3 as printed: Theorem 6.2 summed over the steps. **Not a privacy bound**; kept to show the difference.
 
     Two models, full participation, weights (0.9, 0.1), equal noise s, two steps: it claims 1.22 a / s^2 at order a,
     and the merged model, released once at the end, can reveal 1.61 a / s^2.
     """
-    return np.sum([step_renyi(check_orders(orders), step) for step in steps], axis=0)
+    return np.sum([step_rdp(step, check_orders(orders)) for step in steps], axis=0)
 
 
-def not_a_bound_algorithm_4(epsilon: float, steps: Sequence[Step], spacing: float = 1e-3) -> float:
+def not_a_bound_algorithm_4(steps: Sequence[Step], epsilon: float, spacing: float = 1e-3) -> float:
     """Corollary 6.5 and Algorithm 4 as printed: Theorem 6.4 convolved over the steps. **Not a privacy bound**."""
-    return joint_release_delta(epsilon, [step.worst_case() for step in steps], spacing)
+    return joint_release_delta([step.worst_case() for step in steps], epsilon, spacing)
 
 
 def _check_epsilon(epsilon: float) -> None:

@@ -14,13 +14,13 @@ from scipy.special import logsumexp
 from fedamp.accounting.papers.arguments import Floats, check_orders, check_weights
 
 
-def random_selection_renyi(orders: ArrayLike, curves: ArrayLike, weights: ArrayLike) -> Floats:
+def random_selection_rdp(curves: ArrayLike, weights: ArrayLike, orders: ArrayLike) -> Floats:
     """Theorem 5.1: Rényi divergences of random selection, shape (..., orders), in nats.
 
     Args:
-        orders: real numbers > 1.
         curves: each model's Rényi divergences, shape (models, orders), >= 0; infinity for a model without privacy.
         weights: selection probabilities, shape (..., models).
+        orders: real numbers > 1.
     """
     alphas, log_moments = _log_moments(orders, curves)
     selected = check_weights("weights", weights, len(log_moments))
@@ -47,30 +47,30 @@ def random_selection_delta(removal: ArrayLike, addition: ArrayLike, weights: Arr
     return np.asarray(np.maximum(selected @ out_of, selected @ into))
 
 
-def random_selection_epsilon(orders: ArrayLike, curves: ArrayLike, weights: ArrayLike, delta: float) -> Floats:
+def random_selection_epsilon(curves: ArrayLike, weights: ArrayLike, orders: ArrayLike, delta: float) -> Floats:
     """Algorithm 1, ``DP_Eps``: epsilon of random selection by Rényi divergence, shape (...).
 
     Weights are feasible for a budget exactly where this does not exceed its epsilon. As the paper does, it converts
     with ``log(1 / delta) / (order - 1)``, which is not the tightest conversion.
 
     Args:
-        orders, curves, weights: as in :func:`random_selection_renyi`.
+        curves, weights, orders: as in :func:`random_selection_rdp`.
         delta: in (0, 1).
     """
     alphas = check_orders(orders)
-    return np.asarray((random_selection_renyi(alphas, curves, weights) + _price(alphas, delta)).min(axis=-1))
+    return np.asarray((random_selection_rdp(curves, weights, alphas) + _price(alphas, delta)).min(axis=-1))
 
 
-def largest_weight_by_renyi(
-    orders: ArrayLike, private: ArrayLike, other: ArrayLike, epsilon: float, delta: float
+def largest_weight_by_rdp(
+    private: ArrayLike, other: ArrayLike, orders: ArrayLike, epsilon: float, delta: float
 ) -> float | None:
     """The boundary of Algorithm 1 for two models: the largest probability of releasing the other model.
 
     At each order the constraint is linear in that probability, so it is solved, not searched.
 
     Args:
-        orders: real numbers > 1.
         private, other: Rényi divergences of the two models, shape (orders,). The first is usually the more private.
+        orders: real numbers > 1.
         epsilon, delta: the budget.
 
     Returns:

@@ -19,7 +19,7 @@ from fedamp.accounting.papers.mixtures import renyi_of_mixtures
 
 
 def substitution_by_enumeration(
-    orders: ArrayLike, fraction: float, laws: ArrayLike, distances: ArrayLike, reach: int = 1
+    laws: ArrayLike, distances: ArrayLike, fraction: float, orders: ArrayLike, reach: int = 1
 ) -> Floats:
     """Theorem 3.6 (``reach`` 1, substitution distances between batches) and Theorem F.2 (``reach`` 2,
     insertion/removal distances), evaluated exactly for a base mechanism with finitely many batches and outputs.
@@ -27,14 +27,15 @@ def substitution_by_enumeration(
     Sampling without replacement, one record of the dataset substituted.
 
     Args:
-        orders: real numbers > 1.
-        fraction: batch size over dataset size, in [0, 1].
         laws: output probabilities, shape (batches, outputs), each row summing to 1.
         distances: distances between batches, shape (batches, batches).
+        fraction: batch size over dataset size, in [0, 1].
+        orders: real numbers > 1.
         reach: how far apart the theorem's batches may be.
     """
     alphas, w = check_orders(orders), check_probability("fraction", fraction)
-    outputs, near = _finite_base(laws, distances, reach)
+    outputs, apart = finite_base(laws, distances)
+    near = apart <= reach
     worst = np.zeros(len(alphas))
     for rest in range(len(outputs)):
         around = np.flatnonzero(near[rest])
@@ -46,13 +47,13 @@ def substitution_by_enumeration(
     return worst
 
 
-def substitution_randomized_response(orders: ArrayLike, fraction: float, true_response: float) -> Floats:
+def substitution_randomized_response(true_response: float, fraction: float, orders: ArrayLike) -> Floats:
     """Theorem 3.7 (tight): randomised response on a sample drawn without replacement, one record substituted.
 
     Args:
-        orders: real numbers > 1.
-        fraction: batch size over dataset size, in [0, 1].
         true_response: probability of answering truly, in [0, 1].
+        fraction: batch size over dataset size, in [0, 1].
+        orders: real numbers > 1.
     """
     alphas, w = check_orders(orders), check_probability("fraction", fraction)
     theta = check_probability("true_response", true_response)
@@ -62,7 +63,7 @@ def substitution_randomized_response(orders: ArrayLike, fraction: float, true_re
     return np.asarray(pair.max(axis=1))
 
 
-def substitution_gaussian(orders: ArrayLike, fraction: float, noise_multiplier: float, reach: int = 1) -> Floats:
+def substitution_gaussian(noise_multiplier: float, fraction: float, orders: ArrayLike, reach: int = 1) -> Floats:
     """An upper bound of Theorem 3.6 (``reach`` 1) and F.2 (``reach`` 2) for the Gaussian mechanism.
 
     The paper leaves the maximum over three means open. It is not always attained on a line: for small ``fraction`` the
@@ -70,9 +71,9 @@ def substitution_gaussian(orders: ArrayLike, fraction: float, noise_multiplier: 
     substituted batches, after which Theorem H.12 puts them on opposite sides of the third.
 
     Args:
-        orders: real numbers > 1.
-        fraction: batch size over dataset size, in [0, 1].
         noise_multiplier: noise standard deviation over the l2 sensitivity of one step of the batch relation.
+        fraction: batch size over dataset size, in [0, 1].
+        orders: real numbers > 1.
         reach: 1 where a step is a substitution, 2 where it is an insertion or a removal.
     """
     w, shift = check_probability("fraction", fraction), _shift(noise_multiplier, reach)
@@ -81,16 +82,16 @@ def substitution_gaussian(orders: ArrayLike, fraction: float, noise_multiplier: 
 
 
 def substitution_baseline(
-    orders: ArrayLike, fraction: float, base: BaseDivergence, distance: int = 1, tightened: bool = False
+    base: BaseDivergence, fraction: float, orders: ArrayLike, distance: int = 1, tightened: bool = False
 ) -> Floats:
     """Proposition E.2 (Wang, Balle, Kasiviswanathan 2019): sampling without replacement, one record substituted.
 
     With ``distance`` 2 and a base known for insertion/removal it is the corollary that follows Theorem F.2.
 
     Args:
-        orders: integers >= 2.
-        fraction: batch size over dataset size, in [0, 1].
         base: divergence of the base mechanism.
+        fraction: batch size over dataset size, in [0, 1].
+        orders: integers >= 2.
         distance: steps of the batch relation that one substitution takes.
         tightened: use the full Theorem 9 of Wang et al. (the baseline of the paper's experiments), whose terms are
             the smaller of three bounds of the ternary divergence.
@@ -103,13 +104,13 @@ def substitution_baseline(
     return np.array([_binomial_tail_sum(a, w, log_terms) / (a - 1) for a in alphas])
 
 
-def poisson_baseline(orders: ArrayLike, rate: float, base: BaseDivergence, symmetric: bool = False) -> Floats:
+def poisson_baseline(base: BaseDivergence, rate: float, orders: ArrayLike, symmetric: bool = False) -> Floats:
     """Proposition E.4 (Zhu, Wang 2019): Poisson sampling at ``rate``, one record inserted or removed.
 
     Args:
-        orders: integers >= 2.
-        rate: sampling rate in [0, 1].
         base: divergence of the base mechanism under insertion/removal.
+        rate: sampling rate in [0, 1].
+        orders: integers >= 2.
         symmetric: leave out the factor 2, as the paper does in its experiments. Only for a base mechanism whose two
             worst outputs mirror each other, such as Gaussian (Mironov, Talwar, Zhang 2019, Theorem 5).
     """
@@ -117,7 +118,7 @@ def poisson_baseline(orders: ArrayLike, rate: float, base: BaseDivergence, symme
 
 
 def insertion_removal_without_replacement(
-    orders: ArrayLike, batch_size: int, more_than: int, base: BaseDivergence, distance: int = 2
+    base: BaseDivergence, batch_size: int, more_than: int, orders: ArrayLike, distance: int = 2
 ) -> Floats:
     """Theorem F.3: a sample of fixed size drawn without replacement, one record inserted or removed.
 
@@ -127,10 +128,10 @@ def insertion_removal_without_replacement(
     one is drawn with probability q / (N + 1), so the bound stands.)
 
     Args:
-        orders: integers >= 2.
+        base: divergence of the base mechanism.
         batch_size: size of every sample, q >= 1.
         more_than: Q > q: every dataset has more than this many records.
-        base: divergence of the base mechanism.
+        orders: integers >= 2.
         distance: 2 for a base known for insertion/removal of a batch's record, 1 for one known for substitution (the
             remark on hybrid relations after the theorem).
     """
@@ -141,17 +142,17 @@ def insertion_removal_without_replacement(
 
 
 def group_substitution_without_replacement(
-    orders: ArrayLike, batch_size: int, dataset_size: int, size: int, base: BaseDivergence
+    base: BaseDivergence, batch_size: int, dataset_size: int, size: int, orders: ArrayLike
 ) -> Floats:
     """Proposition E.5 (Daigavane et al. 2022): a sample without replacement, ``size`` records substituted.
 
     Corrected: the paper prints Psi_k where the order stays alpha; k is the distance. For k = 0 Psi is 1.
 
     Args:
-        orders: real numbers > 1.
+        base: divergence of the base mechanism under substitution.
         batch_size, dataset_size: q <= N, whole numbers.
         size: number of substituted records, at most ``dataset_size``.
-        base: divergence of the base mechanism under substitution.
+        orders: real numbers > 1.
     """
     alphas = check_orders(orders)
     check_count("dataset_size", dataset_size)
@@ -182,14 +183,14 @@ def log_binomial(trials: int, rate: float) -> Floats:
     return np.asarray(log_choose + xlogy(hits, rate) + xlog1py(trials - hits, -rate))
 
 
-def _finite_base(laws: ArrayLike, distances: ArrayLike, reach: float) -> tuple[Floats, np.ndarray]:
-    """The laws as floats and which pairs of batches are at most ``reach`` apart."""
+def finite_base(laws: ArrayLike, distances: ArrayLike) -> tuple[Floats, Floats]:
+    """A finite base mechanism, checked: laws of shape (batches, outputs) and distances of shape (batches, batches)."""
     outputs, apart = np.asarray(laws, dtype=float), np.asarray(distances, dtype=float)
     if outputs.ndim != 2 or not np.all(outputs >= 0) or not np.allclose(outputs.sum(axis=1), 1, rtol=0, atol=1e-9):
         raise ValueError(f"laws must be rows of probabilities that sum to 1, got shape {outputs.shape}")
     if apart.shape != (len(outputs), len(outputs)):
         raise ValueError(f"distances must have shape {(len(outputs), len(outputs))}, got {apart.shape}")
-    return outputs, apart <= reach
+    return outputs, apart
 
 
 def _shift(noise_multiplier: float, reach: int) -> float:

@@ -15,18 +15,18 @@ from scipy.stats import norm
 from fedamp.accounting.papers.merging import (
     Step,
     joint_release_delta,
-    joint_release_renyi,
+    joint_release_rdp,
     not_a_bound_algorithm_3,
     not_a_bound_algorithm_4,
     step_delta,
-    step_renyi,
+    step_rdp,
 )
 from fedamp.accounting.papers.selection import (
     largest_weight_by_delta,
-    largest_weight_by_renyi,
+    largest_weight_by_rdp,
     random_selection_delta,
     random_selection_epsilon,
-    random_selection_renyi,
+    random_selection_rdp,
 )
 
 ORDERS = np.arange(2.0, 60.0)
@@ -101,7 +101,7 @@ def test_random_selection_bounds_any_mixture_of_finite_laws(seed, order):
         return math.log(np.sum(p**order * q ** (1 - order))) / (order - 1)
 
     curves = [[renyi(p, q)] for p, q in zip(first, second, strict=True)]
-    bound = random_selection_renyi([order], curves, weights)[0]
+    bound = random_selection_rdp(curves, weights, [order])[0]
     assert renyi(weights @ first, weights @ second) <= bound * (1 + 1e-9) + 1e-12
     labelled = [(weights[:, None] * law).ravel() for law in (first, second)]
     assert renyi(*labelled) == pytest.approx(bound, rel=1e-9, abs=1e-12)
@@ -109,20 +109,20 @@ def test_random_selection_bounds_any_mixture_of_finite_laws(seed, order):
 
 def test_random_selection_of_one_model_is_that_model():
     curves = np.stack([ORDERS / 2, ORDERS / 18])
-    assert random_selection_renyi(ORDERS, curves, [1.0, 0.0]) == pytest.approx(curves[0])
-    assert random_selection_renyi(ORDERS, curves, [0.0, 1.0]) == pytest.approx(curves[1])
+    assert random_selection_rdp(curves, [1.0, 0.0], ORDERS) == pytest.approx(curves[0])
+    assert random_selection_rdp(curves, [0.0, 1.0], ORDERS) == pytest.approx(curves[1])
     with_public = np.stack([np.full_like(ORDERS, np.inf), ORDERS / 18])
-    assert random_selection_renyi(ORDERS, with_public, [0.0, 1.0]) == pytest.approx(curves[1])
-    assert np.all(np.isinf(random_selection_renyi(ORDERS, with_public, [1e-9, 1.0 - 1e-9])))
+    assert random_selection_rdp(with_public, [0.0, 1.0], ORDERS) == pytest.approx(curves[1])
+    assert np.all(np.isinf(random_selection_rdp(with_public, [1e-9, 1.0 - 1e-9], ORDERS)))
 
 
 def test_random_selection_lies_between_the_mean_and_the_worst_model():
     """Section 6.1: never above the largest curve; and by Jensen never below the weighted mean."""
     curves, weights = np.stack([ORDERS / 2, ORDERS / 18, ORDERS / 8]), [0.2, 0.5, 0.3]
-    selected = random_selection_renyi(ORDERS, curves, weights)
+    selected = random_selection_rdp(curves, weights, ORDERS)
     assert np.all(selected <= curves.max(axis=0))
     assert np.all(selected >= weights @ curves)
-    assert np.all(selected < joint_release_renyi(curves))
+    assert np.all(selected < joint_release_rdp(curves))
 
 
 def test_random_selection_delta_of_gaussians_is_exact_for_labelled_models():
@@ -150,7 +150,7 @@ def test_feasible_weights_of_three_models_form_a_heat_map():
     curves = ORDERS / (2 * noises[:, None] ** 2)
     steps = np.arange(11) / 10
     grid = np.array([(a, b, max(0.0, 1 - a - b)) for a in steps for b in steps if a + b <= 1 + 1e-12])
-    epsilons = random_selection_epsilon(ORDERS, curves, grid, 1e-5)
+    epsilons = random_selection_epsilon(curves, grid, ORDERS, 1e-5)
     assert epsilons.shape == (len(grid),)
     corners = [float(epsilons[np.argmax(grid[:, model])]) for model in range(3)]
     own = [np.min(curve + math.log(1e5) / (ORDERS - 1)) for curve in curves]
@@ -159,7 +159,7 @@ def test_feasible_weights_of_three_models_form_a_heat_map():
     for target in (2.0, 4.0):
         feasible = epsilons <= target
         for weights, ok in zip(grid, feasible, strict=True):
-            one = random_selection_epsilon(ORDERS, curves, weights, 1e-5)
+            one = random_selection_epsilon(curves, weights, ORDERS, 1e-5)
             assert (one <= target) == ok
 
 
@@ -167,19 +167,19 @@ def test_boundary_by_renyi_is_where_epsilon_meets_the_target():
     curves, delta = np.stack([ORDERS / 32, ORDERS / 2]), 1e-5
 
     def epsilon(weight: float) -> float:
-        return float(random_selection_epsilon(ORDERS, curves, [1 - weight, weight], delta))
+        return float(random_selection_epsilon(curves, [1 - weight, weight], ORDERS, delta))
 
     for target in (1.5, 3.0, 5.0):
-        boundary = largest_weight_by_renyi(ORDERS, *curves, target, delta)
+        boundary = largest_weight_by_rdp(*curves, ORDERS, target, delta)
         searched = brentq(lambda weight: epsilon(weight) - target, 0, 1, xtol=1e-15)  # noqa: B023
         assert boundary == pytest.approx(searched, rel=1e-6)
-    assert largest_weight_by_renyi(ORDERS, *curves, epsilon(1.0) + 1e-9, delta) == 1
-    assert largest_weight_by_renyi(ORDERS, *curves, epsilon(0.0) - 1e-3, delta) is None
+    assert largest_weight_by_rdp(*curves, ORDERS, epsilon(1.0) + 1e-9, delta) == 1
+    assert largest_weight_by_rdp(*curves, ORDERS, epsilon(0.0) - 1e-3, delta) is None
 
 
 def test_boundary_by_renyi_with_a_model_without_privacy():
     private, public = ORDERS / 32, np.full_like(ORDERS, np.inf)
-    assert largest_weight_by_renyi(ORDERS, private, public, 3.0, 1e-5) == 0
+    assert largest_weight_by_rdp(private, public, ORDERS, 3.0, 1e-5) == 0
 
 
 def test_boundary_by_delta():
@@ -198,7 +198,7 @@ def test_boundary_by_delta():
 def test_privacy_loss_allows_more_than_renyi():
     """Figure 1: the feasible weight by privacy loss is larger than by Rényi divergence."""
     target, delta = 3.0, 1e-5
-    by_renyi = largest_weight_by_renyi(ORDERS, ORDERS / 32, ORDERS / 2, target, delta)
+    by_renyi = largest_weight_by_rdp(ORDERS / 32, ORDERS / 2, ORDERS, target, delta)
     deltas = [gaussian_delta(target, 0.25), gaussian_delta(target, 1.0)]
     assert largest_weight_by_delta(deltas, deltas, delta) > by_renyi
 
@@ -211,14 +211,14 @@ THREE = Step((0.5, 0.3, 0.2), (1.0, 1.5, 0.7), (0.1, 0.3, 0.02))
 
 @pytest.mark.parametrize(("step", "order"), [(ASYMMETRIC, 2), (ASYMMETRIC, 7), (THREE, 2), (THREE, 4)])
 def test_step_renyi_is_the_sum_of_equation_9(step, order):
-    assert step_renyi([order], step)[0] == pytest.approx(equation_9(order, explicit_step(step)), rel=1e-10)
+    assert step_rdp(step, [order])[0] == pytest.approx(equation_9(order, explicit_step(step)), rel=1e-10)
 
 
 @pytest.mark.parametrize("step", [ASYMMETRIC, THREE])
 @pytest.mark.parametrize("epsilon", [0.0, 0.3, 1.5])
 def test_step_delta_agrees_with_quadrature(step, epsilon):
     # 1e-10: 52 pieces of absolute error 1e-12, most of it far less.
-    assert step_delta(epsilon, step) == pytest.approx(max(hockey_sticks(explicit_step(step), epsilon)), abs=1e-10)
+    assert step_delta(step, epsilon) == pytest.approx(max(hockey_sticks(explicit_step(step), epsilon)), abs=1e-10)
 
 
 def test_one_model_is_the_sampled_gaussian_of_dp_accounting():
@@ -226,26 +226,26 @@ def test_one_model_is_the_sampled_gaussian_of_dp_accounting():
     pld = privacy_loss_distribution.from_gaussian_mechanism(
         1.1, sampling_prob=0.1, value_discretization_interval=1e-4, use_connect_dots=True
     )
-    assert step_delta(0.5, step) == pytest.approx(pld.get_delta_for_epsilon(0.5), rel=1e-5)
+    assert step_delta(step, 0.5) == pytest.approx(pld.get_delta_for_epsilon(0.5), rel=1e-5)
     composed = pld.self_compose(20).get_delta_for_epsilon(1.0)
     # Both are upper bounds whose grids (1e-4 and 1e-3 nats) cost a relative error of second order.
-    assert joint_release_delta(1.0, [step.worst_case()] * 20) == pytest.approx(composed, rel=1e-3)
-    assert joint_release_delta(1.0, [step.worst_case()] * 20) >= composed * (1 - 1e-5)
+    assert joint_release_delta([step.worst_case()] * 20, 1.0) == pytest.approx(composed, rel=1e-3)
+    assert joint_release_delta([step.worst_case()] * 20, 1.0) >= composed * (1 - 1e-5)
 
 
 def test_full_participation_is_one_gaussian():
     step = Step((0.9, 0.1), (1.0, 1.0), (1.0, 1.0))
     shift = 1 / math.sqrt(0.82)
-    assert step_renyi(ORDERS, step) == pytest.approx(ORDERS * shift**2 / 2, rel=1e-11)
-    assert step_delta(1.0, step) == pytest.approx(gaussian_delta(1.0, shift), rel=1e-12)
-    assert joint_release_delta(1.0, [step.worst_case()]) == pytest.approx(gaussian_delta(1.0, shift), rel=1e-6)
+    assert step_rdp(step, ORDERS) == pytest.approx(ORDERS * shift**2 / 2, rel=1e-11)
+    assert step_delta(step, 1.0) == pytest.approx(gaussian_delta(1.0, shift), rel=1e-12)
+    assert joint_release_delta([step.worst_case()], 1.0) == pytest.approx(gaussian_delta(1.0, shift), rel=1e-6)
 
 
 def test_nobody_sampled_costs_nothing():
     step = Step((0.4, 0.6), (1.0, 1.0), (0.0, 0.0))
-    assert step_renyi([2.0, 9.5], step) == pytest.approx(0, abs=1e-12)
-    assert step_delta(0.0, step) == 0
-    assert joint_release_delta(0.0, [step.worst_case()] * 3) == pytest.approx(0, abs=1e-14)
+    assert step_rdp(step, [2.0, 9.5]) == pytest.approx(0, abs=1e-12)
+    assert step_delta(step, 0.0) == 0
+    assert joint_release_delta([step.worst_case()] * 3, 0.0) == pytest.approx(0, abs=1e-14)
 
 
 def test_no_arrangement_of_the_gradients_is_worse_than_the_line():
@@ -257,7 +257,7 @@ def test_no_arrangement_of_the_gradients_is_worse_than_the_line():
     x, y = np.meshgrid(axis, axis)
     cell = np.exp(-(x**2 + y**2) / 2) / (2 * np.pi) * 0.05**2
     for epsilon in (0.0, 0.5):
-        worst = step_delta(epsilon, step)
+        worst = step_delta(step, epsilon)
         for _ in range(8):
             one, two = rng.uniform(0.5, 1, 2) * np.exp(2j * np.pi * rng.uniform(size=2)) * (0.6, 0.4) / noise
             ratio = sum(
@@ -281,21 +281,21 @@ def test_step_is_monotone_and_below_the_joint_release(weight, noise, rate, order
     step = Step((weight, 1 - weight), (noise, 1.0), (rate, 0.3))
     less = Step((weight, 1 - weight), (1.2 * noise, 1.0), (0.9 * rate, 0.3))
     alone = [Step((1.0,), (s,), (q,)) for s, q in ((noise, rate), (1.0, 0.3))]
-    curves = [step_renyi([order], one) for one in alone]
+    curves = [step_rdp(one, [order]) for one in alone]
     slack = 1e-9
-    assert step_renyi([order], less)[0] <= step_renyi([order], step)[0] + slack
-    assert step_delta(epsilon, less) <= step_delta(epsilon, step) + slack
-    assert step_renyi([order], step)[0] <= joint_release_renyi(curves)[0] + slack
-    joint = joint_release_delta(epsilon, [one.worst_case() for one in alone], spacing=0.01)
-    assert step_delta(epsilon, step) <= joint + slack
+    assert step_rdp(less, [order])[0] <= step_rdp(step, [order])[0] + slack
+    assert step_delta(less, epsilon) <= step_delta(step, epsilon) + slack
+    assert step_rdp(step, [order])[0] <= joint_release_rdp(curves)[0] + slack
+    joint = joint_release_delta([one.worst_case() for one in alone], epsilon, spacing=0.01)
+    assert step_delta(step, epsilon) <= joint + slack
 
 
 def test_joint_release_of_gaussians_is_exact():
     shifts = (0.5, 1.2, 0.9)
     mixtures = [(np.array([1.0]), np.array([shift])) for shift in shifts]
     exact = gaussian_delta(1.0, math.sqrt(sum(s * s for s in shifts)))
-    assert joint_release_delta(1.0, mixtures) == pytest.approx(exact, rel=1e-6)
-    assert joint_release_delta(1.0, mixtures) >= exact
+    assert joint_release_delta(mixtures, 1.0) == pytest.approx(exact, rel=1e-6)
+    assert joint_release_delta(mixtures, 1.0) >= exact
 
 
 def test_composition_as_printed_is_not_a_bound():
@@ -321,40 +321,40 @@ def test_composition_as_printed_is_not_a_bound():
     revealed = float(person @ np.linalg.solve(response @ response.T, person))
 
     steps = [Step(tuple(weights), (1.0, 1.0), (1.0, 1.0))] * 2
-    claimed = not_a_bound_algorithm_3(ORDERS, steps)
+    claimed = not_a_bound_algorithm_3(steps, ORDERS)
     assert claimed == pytest.approx(2 * ORDERS / (2 * 0.82), rel=1e-10)  # 1.22 times the order
     truth = ORDERS * revealed / 2
     assert np.all(truth > 1.3 * claimed)
     assert revealed / 2 == pytest.approx(1 + 0.5 / 0.82, rel=1e-3)  # 1.61, up to the finite gain
 
-    delta_claimed = not_a_bound_algorithm_4(1.0, steps)
+    delta_claimed = not_a_bound_algorithm_4(steps, 1.0)
     delta_truth = gaussian_delta(1.0, math.sqrt(revealed))
     assert delta_truth > 1.2 * delta_claimed
 
     # What does hold: the joint release of both models, each the sum of its two steps.
-    joint = joint_release_renyi([2 * ORDERS / 2, 2 * ORDERS / 2])
+    joint = joint_release_rdp([2 * ORDERS / 2, 2 * ORDERS / 2])
     assert np.all(truth <= joint)
-    assert delta_truth <= joint_release_delta(1.0, [Step((1.0,), (1.0,), (1.0,)).worst_case()] * 4)
+    assert delta_truth <= joint_release_delta([Step((1.0,), (1.0,), (1.0,)).worst_case()] * 4, 1.0)
 
 
 def test_composition_as_printed_is_right_when_gradients_ignore_the_models():
     """Mean estimation: without the others' writing the merged model reveals exactly what the per-step bounds add to."""
     steps = [Step((0.9, 0.1), (1.0, 1.0), (1.0, 1.0))] * 2
     separate = np.array([1.0, 1.0]) / math.sqrt(0.82)
-    assert not_a_bound_algorithm_3([4.0], steps)[0] == pytest.approx(4 * float(separate @ separate) / 2, rel=1e-11)
+    assert not_a_bound_algorithm_3(steps, [4.0])[0] == pytest.approx(4 * float(separate @ separate) / 2, rel=1e-11)
     exact = gaussian_delta(1.0, float(np.linalg.norm(separate)))
-    assert not_a_bound_algorithm_4(1.0, steps) == pytest.approx(exact, rel=1e-6)
+    assert not_a_bound_algorithm_4(steps, 1.0) == pytest.approx(exact, rel=1e-6)
 
 
 @pytest.mark.parametrize(
     ("call", "argument"),
     [
-        (lambda: random_selection_renyi([1.0], [[1.0]], [1.0]), "orders"),
-        (lambda: random_selection_renyi([2.0], [[1.0, 2.0]], [1.0]), "curves"),
-        (lambda: random_selection_renyi([2.0], [[-1.0]], [1.0]), "curves"),
-        (lambda: random_selection_renyi([2.0], [[1.0], [2.0]], [0.5, 0.6]), "weights"),
-        (lambda: random_selection_renyi([2.0], [[1.0], [2.0]], [1.5, -0.5]), "weights"),
-        (lambda: random_selection_epsilon([2.0], [[1.0]], [1.0], 0.0), "delta"),
+        (lambda: random_selection_rdp([[1.0]], [1.0], [1.0]), "orders"),
+        (lambda: random_selection_rdp([[1.0, 2.0]], [1.0], [2.0]), "curves"),
+        (lambda: random_selection_rdp([[-1.0]], [1.0], [2.0]), "curves"),
+        (lambda: random_selection_rdp([[1.0], [2.0]], [0.5, 0.6], [2.0]), "weights"),
+        (lambda: random_selection_rdp([[1.0], [2.0]], [1.5, -0.5], [2.0]), "weights"),
+        (lambda: random_selection_epsilon([[1.0]], [1.0], [2.0], 0.0), "delta"),
         (lambda: random_selection_delta([0.1, 1.2], [0.1, 0.2], [0.5, 0.5]), "removal"),
         (lambda: random_selection_delta([0.1, 0.2], [0.1], [0.5, 0.5]), "addition"),
         (lambda: Step((0.5, 0.6), (1.0, 1.0), (0.1, 0.1)), "weights"),
@@ -362,10 +362,10 @@ def test_composition_as_printed_is_right_when_gradients_ignore_the_models():
         (lambda: Step((0.5, 0.5), (1.0, 1.0), (0.1, 1.1)), "sampling_rates"),
         (lambda: Step((0.5, 0.5), (1.0, 1.0), (0.1, 0.1), learning_rates=(0.1,)), "learning_rates"),
         (lambda: Step((0.5, 0.5), (1.0, 1.0), (0.1, 0.1), clipping_norms=(1.0, math.nan)), "clipping_norms"),
-        (lambda: step_delta(-0.1, Step((1.0,), (1.0,), (0.1,))), "epsilon"),
-        (lambda: joint_release_delta(0.1, []), "mixtures"),
-        (lambda: joint_release_delta(0.1, [(np.ones(1), np.ones(1))], spacing=0.0), "spacing"),
-        (lambda: joint_release_renyi([1.0]), "curves"),
+        (lambda: step_delta(Step((1.0,), (1.0,), (0.1,)), -0.1), "epsilon"),
+        (lambda: joint_release_delta([], 0.1), "mixtures"),
+        (lambda: joint_release_delta([(np.ones(1), np.ones(1))], 0.1, spacing=0.0), "spacing"),
+        (lambda: joint_release_rdp([1.0]), "curves"),
     ],
 )
 def test_bad_arguments_are_named(call, argument):
