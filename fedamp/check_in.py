@@ -20,7 +20,9 @@ Cohort = NDArray[np.int64]
 class Schedule(Protocol):
     """Who checks in when."""
 
-    rounds: int
+    @property
+    def rounds(self) -> int:
+        """Number of rounds."""
 
     def cohorts(self, units: int, seed: int) -> Iterator[Cohort]:
         """The cohort of every round in turn: sorted ids of the units that check in."""
@@ -162,23 +164,19 @@ class Attendance:
 
     def __init__(self, schedule: Schedule, units: int, seed: int) -> None:
         self._schedule, self._units, self._seed = schedule, units, seed
-        self._restart()
+        self._round, self._current = 0, np.empty(0, dtype=np.int64)
+        self._cohorts = schedule.cohorts(units, seed)
 
     def cohort(self, round_: int) -> Cohort:
         """Sorted ids of the units that check in to ``round_`` (from 1)."""
         if not 1 <= round_ <= self._schedule.rounds:
             raise ValueError(f"round must be in 1..{self._schedule.rounds}, got {round_}")
         if round_ < self._round:
-            self._restart()
+            self._round, self._cohorts = 0, self._schedule.cohorts(self._units, self._seed)
         while self._round < round_:
             self._current = next(self._cohorts)
             self._round += 1
         return self._current
-
-    def _restart(self) -> None:
-        self._cohorts = self._schedule.cohorts(self._units, self._seed)
-        self._round = 0
-        self._current: Cohort = np.empty(0, dtype=np.int64)
 
 
 def _owed_check_ins(units: int, seed: int, first_round: int, rounds: int, k: int) -> Iterator[Cohort]:

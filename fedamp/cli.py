@@ -8,13 +8,16 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 
 from fedamp import __version__
 from fedamp.errors import FedampError, InputError
+
+if TYPE_CHECKING:
+    from fedamp.scenario import Scenario
 
 # Before anything imports Flower or Ray.
 os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
@@ -28,7 +31,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
-scenarios = typer.Typer(help="The shipped scenarios, validation, and the JSON schema for editors.", no_args_is_help=True)
+scenarios = typer.Typer(
+    help="The shipped scenarios, validation, and the JSON schema for editors.", no_args_is_help=True
+)
 app.add_typer(scenarios, name="scenarios")
 
 out, err = Console(), Console(stderr=True)
@@ -55,13 +60,13 @@ def run(
     engine: Annotated[str | None, typer.Option(help="ray, serial or flower")] = None,
 ) -> None:
     """Run a federation and leave a run folder."""
-    from fedamp.launch import launch, read_scenario
+    from fedamp.launch import launch
     from fedamp.report.tables import run_table
     from fedamp.server.run_folder import read_summary
     from fedamp.terminal import ProgressDisplay
 
     with ProgressDisplay(err).shown() as display:
-        folder = launch(read_scenario(scenario, overrides, engine), display, out_folder, resume)
+        folder = launch(_load(scenario, overrides, engine), display, out_folder, resume)
     out.print(run_table(folder))
     if read_summary(folder)["stopped_because"] == "interrupted":
         err.print(f"interrupted; go on with: fedamp run {scenario} --resume --out {folder}", highlight=False)
@@ -74,10 +79,9 @@ def privacy(
     as_json: AsJson = False,
 ) -> None:
     """What a scenario will cost, without running it; with and without amplification."""
-    from fedamp.launch import read_scenario
     from fedamp.report.privacy import privacy_answer, privacy_table
 
-    answer = privacy_answer(read_scenario(scenario, overrides))
+    answer = privacy_answer(_load(scenario, overrides))
     _print_json(answer) if as_json else out.print(privacy_table(answer))
 
 
@@ -90,10 +94,9 @@ def calibrate(
     as_json: AsJson = False,
 ) -> None:
     """The smallest noise multiplier that keeps a budget, landing on the safe side."""
-    from fedamp.launch import read_scenario
     from fedamp.report.privacy import calibration_answer, calibration_table
 
-    answer = calibration_answer(read_scenario(scenario, overrides), epsilon, delta)
+    answer = calibration_answer(_load(scenario, overrides), epsilon, delta)
     _print_json(answer) if as_json else out.print(calibration_table(answer))
 
 
@@ -130,11 +133,10 @@ def list_scenarios() -> None:
 @scenarios.command()
 def show(scenario: ScenarioArgument, overrides: Overrides = []) -> None:  # noqa: B006
     """A scenario with every default written out, and how its data are partitioned."""
-    from fedamp.launch import read_scenario
     from fedamp.report.scenarios import partition_table
     from fedamp.scenario_file import dump
 
-    loaded = read_scenario(scenario, overrides)
+    loaded = _load(scenario, overrides)
     print(dump(loaded))
     out.print(partition_table(loaded))
 
@@ -142,10 +144,9 @@ def show(scenario: ScenarioArgument, overrides: Overrides = []) -> None:  # noqa
 @scenarios.command()
 def validate(scenario: ScenarioArgument, overrides: Overrides = []) -> None:  # noqa: B006
     """Check a scenario together with its data and model, without running it."""
-    from fedamp.launch import read_scenario
     from fedamp.server.setup import prepare
 
-    prepared = prepare(read_scenario(scenario, overrides))
+    prepared = prepare(_load(scenario, overrides))
     print(f"{scenario}: valid; {prepared.plan.units} units, {prepared.plan.scenario.rounds} rounds")
 
 
@@ -155,6 +156,12 @@ def schema() -> None:
     from fedamp.scenario_file import json_schema
 
     _print_json(json_schema())
+
+
+def _load(path: str, overrides: list[str], engine: str | None = None) -> "Scenario":
+    from fedamp.scenario_file import load
+
+    return load(path, overrides if engine is None else [*overrides, f"engine.kind={engine}"])
 
 
 def _print_json(value: Any) -> None:

@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-from fedamp import scenario_file
 from fedamp.errors import RunFolderError
 from fedamp.flower import chatter_to
 from fedamp.scenario import Scenario
@@ -56,10 +55,3 @@ def _play_on_flower(prepared: Prepared, folder: RunFolder, resume: bool) -> None
     from fedamp.simulation.stock import run_on_flower
 
     run_on_flower(folder.path)
-
-
-def read_scenario(path: str, overrides: list[str], engine: str | None = None) -> Scenario:
-    """A scenario by path or shipped name, with overrides; ``engine`` is short for ``--set engine.kind=...``."""
-    if engine is not None:
-        overrides = [*overrides, f"engine.kind={engine}"]
-    return scenario_file.load(path, overrides)

@@ -8,11 +8,12 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedamp import rng, scenario
+from fedamp import data, rng, scenario
 from fedamp.accounting import (
     Bounds,
     Compose,
@@ -23,7 +24,6 @@ from fedamp.accounting import (
     Mechanism,
     ModelMix,
     NotPrivate,
-    Poisson,
     Repeat,
     Submodels,
     calibrate,
@@ -201,16 +201,19 @@ class Plan:
     @cached_property
     def epsilon_by_round(self) -> NDArray[np.float64]:
         """Upper end of what is spent after each round; entry r - 1 is after round r."""
-        return epsilon_over_rounds(self.mechanism, self.scenario.rounds, self.scenario.privacy.delta)
+        if not self.is_private:
+            return np.full(self.scenario.rounds, np.inf)
+        if not self.scenario.privacy.amplification:
+            return self.unamplified_epsilon_by_round
+        return epsilon_over_rounds(self.mechanism, self.scenario.privacy.delta)
 
     @cached_property
     def unamplified_epsilon_by_round(self) -> NDArray[np.float64]:
         """As ``epsilon_by_round``, had nothing been hidden: a unit pays for every round it can have taken part in."""
         if not self.is_private:
-            return self.epsilon_by_round
-        delta, round_mechanism = self.scenario.privacy.delta, self._round_mechanism(self.noise_multiplier).unamplified()
+            return np.full(self.scenario.rounds, np.inf)
+        spent = epsilon_over_rounds(self._unamplified_after(self.scenario.rounds), self.scenario.privacy.delta)
         check_ins = [self.schedule.most_check_ins(round_) for round_ in range(1, self.scenario.rounds + 1)]
-        spent = epsilon_over_rounds(Repeat(round_mechanism, check_ins[-1]), check_ins[-1], delta)
         return spent[np.array(check_ins) - 1]
 
     @cached_property
@@ -223,12 +226,16 @@ class Plan:
 
     def spent(self, rounds: int) -> Bounds:
         """What is spent after a number of released rounds."""
-        if rounds == self.scenario.rounds:
-            return self.epsilon
-        if rounds == 0:
-            return Bounds(0.0, 0.0, "nothing released")
-        upper = float(self.epsilon_by_round[rounds - 1])
-        return Bounds(min(self.mechanism.after(rounds).epsilon(self.scenario.privacy.delta).lower, upper), upper)
+        if rounds == 0 or not self.is_private:
+            return Bounds(0.0, 0.0, "nothing released") if rounds == 0 else self.epsilon
+        amplified = self.scenario.privacy.amplification
+        released = self.mechanism.after(rounds) if amplified else self._unamplified_after(rounds)
+        bounds, upper = released.epsilon(self.scenario.privacy.delta), float(self.epsilon_by_round[rounds - 1])
+        return Bounds(min(bounds.lower, upper), upper, bounds.method)
+
+    def _unamplified_after(self, rounds: int) -> Mechanism:
+        round_mechanism = self._group(self._round_mechanism(self.noise_multiplier).unamplified())
+        return Repeat(round_mechanism, self.schedule.most_check_ins(rounds))
 
     def _amplified(self, noise_multiplier: float) -> Mechanism:
         privacy = self.scenario.privacy
@@ -238,7 +245,11 @@ class Plan:
             return self.schedule.charge(round_mechanism)
         if isinstance(self.schedule, Independent) and isinstance(round_mechanism, Gaussian):
             return Repeat(GroupPoissonGaussian(noise_multiplier, self.schedule.rate, group), self.schedule.rounds)
-        return Group(self.schedule.charge(round_mechanism), group)
+        return self._group(self.schedule.charge(round_mechanism))
+
+    def _group(self, mechanism: Mechanism) -> Mechanism:
+        size = self.scenario.privacy.group_size
+        return mechanism if size == 1 else Group(mechanism, size)
 
     def _round_mechanism(self, noise_multiplier: float) -> Mechanism:
         submodels, privacy = self.scenario.submodels, self.scenario.privacy
@@ -268,6 +279,13 @@ class Plan:
         # at most learning_rate * clip / denominator, and only the ratio matters (Xiao et al. 2023, Corollary 4.1).
         step = self.scenario.server.learning_rate * self.clip / self.expected_cohort
         return ModelMix(noise_multiplier, mixing.width / step, mixing.linf_coordinates)
+
+
+def privacy_units(scenario_: Scenario) -> int:
+    """How many units the scenario's data holds, without loading more than it takes to count them."""
+    if scenario_.privacy.unit == "sample":
+        return data.count_records(scenario_.data, Path())
+    return data.count_clients(scenario_.data, Path())
 
 
 def make_plan(scenario_: Scenario, units: int, seed: int | None = None) -> Plan:

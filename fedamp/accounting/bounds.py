@@ -1,5 +1,6 @@
 """The answer of every privacy question: a bracket around the truth."""
 
+import math
 from dataclasses import dataclass
 
 
@@ -26,3 +27,12 @@ class Bounds:
     def width(self) -> float:
         """``upper - lower``."""
         return self.upper - self.lower
+
+    def to_json(self) -> dict[str, float | None]:
+        """``{"lower": ..., "upper": ...}``; an infinite end is null, because JSON has no infinity."""
+        return {"lower": finite(self.lower), "upper": finite(self.upper)}
+
+
+def finite(value: float) -> float | None:
+    """The value, or None where it is infinite: JSON has no infinity."""
+    return float(value) if math.isfinite(value) else None

@@ -53,7 +53,9 @@ class LoggingObserver:
     """Writes a line a round to the log."""
 
     def started(self, prepared: Prepared, finished: list[RoundRecord]) -> None:
-        log.info("%s: %d rounds, %s", prepared.plan.scenario.name, prepared.plan.scenario.rounds, prepared.plan.mechanism)
+        log.info(
+            "%s: %d rounds, %s", prepared.plan.scenario.name, prepared.plan.scenario.rounds, prepared.plan.mechanism
+        )
 
     def round_done(self, record: RoundRecord) -> None:
         log.info("round %d: accuracy %s, epsilon %s", record.round, record.accuracy, record.epsilon_upper)

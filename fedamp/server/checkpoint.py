@@ -38,7 +38,12 @@ def write_checkpoint(folder: Path, checkpoint: Checkpoint, fingerprint: str) -> 
     if state.previous is not None:
         groups["previous"] = state.previous
     arrays = {f"{group}/{name}": array for group, members in groups.items() for name, array in members.items()}
-    facts: dict[str, Any] = {"format": FORMAT, "round": state.round, "clip_scale": state.clip_scale.hex(), "scenario": fingerprint}
+    facts: dict[str, Any] = {
+        "format": FORMAT,
+        "round": state.round,
+        "clip_scale": state.clip_scale.hex(),
+        "scenario": fingerprint,
+    }
     facts["record"] = asdict(checkpoint.record)
     folder.mkdir(exist_ok=True)
     content = save(arrays, metadata={"fedamp": json.dumps(facts), "order": json.dumps(list(state.parameters))})
@@ -70,7 +75,9 @@ def read_checkpoint(file: Path, fingerprint: str) -> Checkpoint:
         checkpoint = Checkpoint(_state(facts, order, arrays), RoundRecord(**facts["record"]))
     except (SafetensorError, KeyError, ValueError, TypeError, OSError) as error:
         reason = " ".join(str(error).split())
-        raise RunFolderError(f"{file}: damaged or foreign checkpoint ({type(error).__name__}: {reason}){advice}") from None
+        raise RunFolderError(
+            f"{file}: damaged or foreign checkpoint ({type(error).__name__}: {reason}){advice}"
+        ) from None
     if facts["scenario"] != fingerprint:
         raise RunFolderError(f"{file}: checkpoint of another scenario{advice}")
     return checkpoint

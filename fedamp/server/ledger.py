@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from fedamp import __version__, accounting
+from fedamp import __version__
+from fedamp.accounting.bounds import finite
 from fedamp.errors import FederationError, RunFolderError
 from fedamp.plan import ADJACENCY, Plan
 from fedamp.server.files import write_atomically
@@ -44,7 +45,7 @@ class Release:
 
     def to_json(self) -> dict[str, Any]:
         """As in ``ledger.json``; an infinite epsilon is null, because JSON has no infinity."""
-        return {"round": self.round, "epsilon_upper": _finite(self.epsilon_upper), "digest": self.digest}
+        return {"round": self.round, "epsilon_upper": finite(self.epsilon_upper), "digest": self.digest}
 
 
 class Ledger:
@@ -145,9 +146,9 @@ def _head(plan: Plan) -> dict[str, Any]:
             for part in plan.parts
         ],
         "rounds_planned": plan.scenario.rounds,
-        "mechanism": accounting.to_json(plan.mechanism),
+        "mechanism": plan.mechanism.to_json(),
         "mechanism_in_words": str(plan.mechanism),
-        "whole_run_epsilon": {"lower": _finite(plan.epsilon.lower), "upper": _finite(plan.epsilon.upper)},
+        "whole_run_epsilon": plan.epsilon.to_json(),
         "epsilon_bound": plan.epsilon.method,
         "noise_seed": "the scenario's: a rehearsal, whoever knows it can subtract the noise"
         if plan.rehearsed
@@ -162,10 +163,6 @@ def fingerprint(plan: Plan) -> str:
     where = {"kind", "workers", "device", "address"}
     scenario = plan.scenario.model_dump_json(exclude={"description": True, "engine": where, "federation": True})
     return hashlib.sha256(scenario.encode()).hexdigest()
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
 
 
 def _from_json(value: float | None) -> float:

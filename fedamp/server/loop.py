@@ -18,10 +18,11 @@ from typing import Protocol
 from flwr.app import ConfigRecord
 from flwr.serverapp import Grid
 
+from fedamp.accounting.bounds import finite
 from fedamp.errors import FederationError, RunFolderError
 from fedamp.server.checkpoint import Checkpoint, checkpoints, read_checkpoint, write_checkpoint
 from fedamp.server.ledger import Ledger, fingerprint
-from fedamp.server.run_folder import RoundRecord, RunFolder, Summary, bounds_json, finite
+from fedamp.server.run_folder import RoundRecord, RunFolder, Summary
 from fedamp.server.setup import Prepared
 from fedamp.strategies.private import PrivateStrategy, ServerState
 
@@ -41,7 +42,9 @@ class Observer(Protocol):
         """After the first Ctrl-C: the round is finished first. Called from a signal handler."""
 
 
-def play(prepared: Prepared, grid: Grid, folder: RunFolder, observer: Observer, startup_seconds: float = 0.0) -> Summary:
+def play(
+    prepared: Prepared, grid: Grid, folder: RunFolder, observer: Observer, startup_seconds: float = 0.0
+) -> Summary:
     """Run a federation to its end, its budget, or an interrupt (Ctrl-C), from wherever the folder stands.
 
     Args:
@@ -128,8 +131,8 @@ class _Run:
                 "accuracy": evaluated.accuracy if evaluated else None,
                 "loss": evaluated.loss if evaluated else None,
             },
-            epsilon=bounds_json(spent),
-            unamplified_epsilon=bounds_json(plan.unamplified_epsilon),
+            epsilon=spent.to_json(),
+            unamplified_epsilon=plan.unamplified_epsilon.to_json(),
             delta=plan.scenario.privacy.delta,
             noise_multiplier=plan.noise_multiplier,
             rounds_completed=len(done),

@@ -1,7 +1,6 @@
 """The run folder: where everything that a run leaves is, and in which order it is written."""
 
 import json
-import math
 import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -10,7 +9,6 @@ from typing import Any
 from safetensors.numpy import save
 
 from fedamp import scenario_file
-from fedamp.accounting import Bounds
 from fedamp.errors import RunFolderError
 from fedamp.scenario import Scenario
 from fedamp.server.files import locked as locked
@@ -148,16 +146,6 @@ def existing_folder(out: Path | None, name: str) -> RunFolder:
     if not (out / "scenario.yaml").is_file():
         raise RunFolderError(f"{out}: not a run folder (no scenario.yaml)")
     return RunFolder(out)
-
-
-def bounds_json(bounds: Bounds) -> dict[str, float | None]:
-    """A bracket as JSON; an infinite end is null, because JSON has no infinity."""
-    return {"lower": finite(bounds.lower), "upper": finite(bounds.upper)}
-
-
-def finite(value: float) -> float | None:
-    """The value, or None where it is infinite."""
-    return value if math.isfinite(value) else None
 
 
 def read_summary(folder: Path) -> dict[str, Any]:

@@ -1,19 +1,23 @@
 """From a scenario to everything that a run needs: data, model, plan, strategy."""
 
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import nn
 
-from fedamp import data, models, rng, scenario
+from fedamp import data, rng, scenario
 from fedamp.client.memory import clients_per_batch
 from fedamp.client.task import ClientTask
 from fedamp.data.dataset import Dataset
-from fedamp.errors import ModelError, ScenarioError
+from fedamp.models.cost import cost
 from fedamp.models.evaluate import evaluate
-from fedamp.models.splits import split
-from fedamp.plan import Plan, make_plan
+from fedamp.models.masks import Masks
+from fedamp.models.registry import build, initial_parameters
+from fedamp.models.splits import Split, split
+from fedamp.plan import Plan, make_plan, privacy_units
 from fedamp.scenario import Scenario
 from fedamp.strategies.layout import Arrays
 from fedamp.strategies.private import PrivateStrategy, ServerState
@@ -51,18 +55,29 @@ class Prepared:
     def evaluate(self, parameters: Arrays) -> tuple[float, float]:
         """Accuracy and mean loss of a model on the public test set."""
         inputs, labels = self.test
-        return evaluate(self._module, parameters, inputs, labels)
+        return evaluate(self.module, parameters, inputs, labels)
 
-    @property
-    def _module(self):  # type: ignore[no-untyped-def]
-        return models.build(self.plan.scenario.model, self.task.input_shape, self.task.num_classes)
+    @cached_property
+    def module(self) -> nn.Module:
+        """The whole model; its parameter values are arbitrary."""
+        return build(self.plan.scenario.model, self.task.input_shape, self.task.num_classes)
 
-
-def privacy_units(scenario_: Scenario) -> int:
-    """How many units the scenario's data holds, without loading more than it takes to count them."""
-    if scenario_.privacy.unit == "sample":
-        return data.count_records(scenario_.data, Path())
-    return data.count_clients(scenario_.data, Path())
+    def cost(self) -> dict[str, float]:
+        """What a unit receives and computes in a round, on average over the submodels, and as shares of the whole."""
+        whole = cost(self.module, self.task.input_shape)
+        parts = [whole]
+        if isinstance(self.plan.scenario.submodels, scenario.DisjointSubmodels):
+            cut = self.partition.at(1) if self.partition else None
+            assert cut is not None
+            parts = [cost(cut.module(j), self.task.input_shape) for j in range(cut.count)]
+        parameters = float(np.mean([part.parameters for part in parts]))
+        flops = float(np.mean([part.flops_per_record for part in parts]))
+        return {
+            "parameters_per_client": parameters,
+            "parameters_share": parameters / whole.parameters,
+            "flops_per_record": flops,
+            "flops_share": flops / whole.flops_per_record,
+        }
 
 
 def prepare(scenario_: Scenario, seed: int | None = None) -> Prepared:
@@ -79,7 +94,7 @@ def prepare(scenario_: Scenario, seed: int | None = None) -> Prepared:
     # Partition, initial model and cut are public, so a deployment's nodes may derive them from the scenario too.
     data_seed = rng.public_seed(scenario_.seed, "data")
     dataset = data.load(scenario_.data, data_seed, Path())
-    parameters = models.initial_parameters(
+    parameters = initial_parameters(
         scenario_.model, dataset.input_shape, dataset.num_classes, rng.public_seed(scenario_.seed, "model")
     )
     task = ClientTask(
@@ -97,19 +112,31 @@ def prepare(scenario_: Scenario, seed: int | None = None) -> Prepared:
         precision=scenario_.engine.precision,
     )
     partition = _partition(scenario_, task)
-    return Prepared(plan, task, ServerState(parameters), _largest_batch(plan, dataset, parameters), partition, dataset.test())
+    return Prepared(
+        plan, task, ServerState(parameters), _largest_batch(plan, dataset, parameters), partition, dataset.test()
+    )
 
 
 def _largest_batch(plan: Plan, dataset: Dataset, parameters: Arrays) -> int:
     asked = plan.scenario.engine.clients_per_batch
     if asked != "auto":
         return asked
-    fits = clients_per_batch(sum(array.size for array in parameters.values()), dataset)
+    units = dataset.by_record() if plan.scenario.privacy.unit == "sample" else dataset
+    fits = clients_per_batch(sum(array.size for array in parameters.values()), units)
     return max(1, min(fits, max(SMALLEST_BATCH, round(plan.expected_cohort / BATCHES_A_ROUND))))
 
 
 def _partition(scenario_: Scenario, task: ClientTask) -> Partition | None:
-    submodels = scenario_.submodels
-    if isinstance(submodels, scenario.NoSubmodels):
-        return None
-    ...
+    submodels, where = scenario_.submodels, (task.input_shape, task.num_classes)
+    match submodels:
+        case scenario.NoSubmodels():
+            return None
+        case scenario.DropoutSubmodels(layers=layers):
+            return Partition(Masks(build(scenario_.model, *where), layers).shared)
+        case scenario.DisjointSubmodels(count=count, shared=shared, partition=partition):
+
+            @lru_cache(maxsize=1)
+            def cut(index: int) -> Split:
+                return split(scenario_.model, *where, count, shared, task.split_seed, index)
+
+            return Partition(cut(0).shared, lambda round_: cut(round_ if partition == "fresh" else 0))

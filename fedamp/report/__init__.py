@@ -1,0 +1,1 @@
+"""Tables and plots, from plans and run folders."""
