@@ -83,7 +83,7 @@ Hook = Callable[[nn.Module, tuple[Tensor, ...], Tensor], Tensor]
 def _hooks(declaration: Units | Blocks, mask: Tensor) -> list[tuple[str, Hook]]:
     """Which submodules' outputs are multiplied by what."""
     if isinstance(declaration, Units):
-        return [(declaration.output, _times_nodes(mask))]
+        return [(declaration.output, _times_nodes(declaration, mask))]
     return [(branch, _times(mask[index])) for index, branch in enumerate(declaration.branches)]
 
 
@@ -91,11 +91,17 @@ def _times(number: Tensor) -> Hook:
     return lambda module, arguments, output: output * number.to(output)
 
 
-def _times_nodes(mask: Tensor) -> Hook:
+def _times_nodes(units: Units, mask: Tensor) -> Hook:
     def hook(module: nn.Module, arguments: tuple[Tensor, ...], output: Tensor) -> Tensor:
-        per_node = output.shape[1] // len(mask)
-        every_entry = mask[:, None].expand(len(mask), per_node).reshape(-1)
-        return output * every_entry.reshape(1, -1, *[1] * (output.dim() - 2)).to(output)
+        shape = [1] * output.dim()
+        if units.along >= output.dim() or output.shape[units.along] % units.count:
+            raise ModelError(
+                f"layer {units.layer!r}: the output of {units.output!r} (shape {list(output.shape)}) does not hold "
+                f"{units.count} nodes along dimension {units.along}"
+            )
+        per_node = output.shape[units.along] // units.count
+        shape[units.along] = -1
+        return output * mask[:, None].expand(units.count, per_node).reshape(shape).to(output)
 
     return hook
 

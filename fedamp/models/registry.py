@@ -114,7 +114,7 @@ def _import(config: Model, input_shape: tuple[int, ...], num_classes: int) -> nn
         factory = getattr(importlib.import_module(path), attribute)
     except Exception as error:  # whatever a foreign module raises while it is imported
         raise ModelError(
-            f"model.name {config.name!r} cannot be imported ({_one_line(error)}); accepted: package.module:name, "
+            f"model.name {config.name!r} cannot be imported ({one_line(error)}); accepted: package.module:name, "
             "installed or beside the scenario"
         ) from error
     try:
@@ -122,7 +122,7 @@ def _import(config: Model, input_shape: tuple[int, ...], num_classes: int) -> nn
     except Exception as error:
         raise ModelError(
             f"model {config.name} cannot be built with input_shape={input_shape}, num_classes={num_classes}, "
-            f"options={config.options} ({_one_line(error)})"
+            f"options={config.options} ({one_line(error)})"
         ) from error
     if not isinstance(module, nn.Module):
         raise ModelError(f"model {config.name} must return a torch.nn.Module, got {type(module).__name__}")
@@ -136,7 +136,7 @@ def _try(module: nn.Module, name: str, input_shape: tuple[int, ...], num_classes
             logits = module(torch.zeros(2, *input_shape))
     except Exception as error:
         shape = [2, *input_shape]
-        raise ModelError(f"model {name} cannot take inputs of shape {shape} ({_one_line(error)})") from error
+        raise ModelError(f"model {name} cannot take inputs of shape {shape} ({one_line(error)})") from error
     if tuple(getattr(logits, "shape", ())) != (2, num_classes):
         raise ModelError(
             f"model {name} must answer logits of shape [batch, {num_classes}], got "
@@ -153,7 +153,7 @@ def _read(path: Path, expected: Mapping[str, NDArray[np.float32]]) -> Arrays:
     try:
         values = load_file(path)
     except (OSError, SafetensorError) as error:
-        raise ModelError(f"model.initial {path}: cannot be read as safetensors ({_one_line(error)})") from error
+        raise ModelError(f"model.initial {path}: cannot be read as safetensors ({one_line(error)})") from error
     for name in expected.keys() ^ values.keys():
         side = "is missing" if name in expected else "is not in the model"
         raise ModelError(f"model.initial {path}: parameter {name} {side}")
@@ -167,7 +167,8 @@ def _read(path: Path, expected: Mapping[str, NDArray[np.float32]]) -> Arrays:
     return {name: values[name] for name in expected}
 
 
-def _one_line(error: Exception) -> str:
+def one_line(error: Exception) -> str:
+    """An exception in the parentheses of an error line."""
     return " ".join(f"{type(error).__name__}: {error}".split())
 
 

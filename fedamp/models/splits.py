@@ -27,7 +27,7 @@ from fedamp import rng
 from fedamp.errors import ModelError
 from fedamp.models.masks import Masks
 from fedamp.models.names import under, unknown
-from fedamp.models.registry import build, own_generator
+from fedamp.models.registry import build, one_line, own_generator
 from fedamp.models.units import Blocks, Units, named_layers
 from fedamp.scenario import Model
 
@@ -93,8 +93,11 @@ class Split:
         if not self._extractable:
             masks = Masks(self._full)
             return masks.fixed(masks.of(self.kept[j]))
-        with own_generator(0):
-            module = self._full.smaller(self.kept[j])  # type: ignore[operator]
+        try:
+            with own_generator(0):
+                module = self._full.smaller(self.kept[j])  # type: ignore[operator]
+        except Exception as error:  # whatever a person's own method raises
+            raise ModelError(f"{type(self._full).__name__}.smaller() failed ({one_line(error)})") from error
         expected = {name: _extracted_shape(self._shapes[name], index) for name, index in self._own[j].items()}
         found = {name: tuple(value.shape) for name, value in module.named_parameters()}
         for name in sorted(expected.keys() | found.keys()):

@@ -31,14 +31,16 @@ class Units:
         owned: for every parameter that the nodes index, the dimension they index: the rows of the layer's own weight
             (0), its bias (0), the columns of the next layer's weight (1). The size of the dimension is a multiple of
             ``count``.
-        output: the submodule whose output is what the nodes say to the rest of the network, along dimension 1, after
-            any normalisation and activation; a mask multiplies it.
+        output: the submodule whose output is what the nodes say to the rest of the network, after any normalisation and
+            activation; a mask multiplies it.
+        along: dimension of that output along which the nodes lie (dimension 0 is the batch).
     """
 
     layer: str
     count: int
     owned: Mapping[str, int]
     output: str
+    along: int = 1
 
     def parameters(self, names: Sequence[str]) -> list[str]:
         """Those of the names of which the nodes own something."""
@@ -121,9 +123,7 @@ def _check_submodules(module: nn.Module, declaration: Units | Blocks) -> None:
     named = (declaration.output,) if isinstance(declaration, Units) else declaration.branches
     for name in named:
         if name not in present:
-            raise ModelError(
-                f"{_who(module)}: layer {declaration.layer!r} names submodule {name!r}, which is not there"
-            )
+            raise ModelError(f"{_who(module)}: layer {declaration.layer!r} names submodule {name!r}, not there")
 
 
 def _check_owned(module: nn.Module, units: Units) -> None:
@@ -131,7 +131,7 @@ def _check_owned(module: nn.Module, units: Units) -> None:
     for name, dimension in units.owned.items():
         where = f"{_who(module)}: layer {units.layer!r}"
         if name not in shapes:
-            raise ModelError(f"{where} names parameter {name!r}, which is not there")
+            raise ModelError(f"{where} names parameter {name!r}, not there")
         if not 0 <= dimension < len(shapes[name]) or shapes[name][dimension] % units.count:
             raise ModelError(
                 f"{where}: dimension {dimension} of {name!r} (shape {shapes[name]}) is no multiple of {units.count}"

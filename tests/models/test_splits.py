@@ -27,7 +27,6 @@ CASES = [
     (CNN, (8, 8), 2, ("convolutions.0",)),
     (RESNET, (8, 8), 3, ()),
     (RESNET, (8, 8), 2, ("layer1", "layer3.2")),
-    (Model(name="resnet18"), (3, 8, 8), 5, ()),
 ]
 CLASSES = 4
 
@@ -53,13 +52,15 @@ def records(shape, count=5):
     return inputs, torch.from_numpy(generator.integers(0, CLASSES, size=count))
 
 
-@pytest.mark.parametrize(("config", "shape", "count", "shared"), CASES, ids=name_of)
+@pytest.mark.parametrize(
+    ("config", "shape", "count", "shared"), [*CASES, (Model(name="resnet18"), (3, 8, 8), 5, ())], ids=name_of
+)
 def test_one_step_of_the_extracted_network_is_one_step_of_the_masked_full_model(config, shape, count, shared):
     parameters = initial_parameters(config, shape, CLASSES, seed=3)
     cut = split(config, shape, CLASSES, count, shared, seed=1)
     masks = Masks(build(config, shape, CLASSES))
     inputs, labels = records(shape)
-    for j in range(min(count, 3)):
+    for j in range(2):
         module = cut.module(j)
         small = cut.extract(parameters, j)
         trained = step(lambda p, x: functional_call(module, p, (x,)), small, inputs, labels)  # noqa: B023
