@@ -1,0 +1,33 @@
+# Each target does all of its own set-up, in .venv.
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3)
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: demo test test-slow lint install clean
+
+demo: install            ## run the default scenario and draw its pictures
+	$(BIN)/fedamp run scenarios/digits.yaml
+	@echo "Pictures: the plots folder of the run above. What it would cost: $(BIN)/fedamp privacy scenarios/digits.yaml"
+
+test: lint               ## lint, type-check, and run the suite
+	$(BIN)/python -m pytest -n 2 --dist loadgroup
+
+test-slow: install       ## the tests that take minutes
+	$(BIN)/python -m pytest -m slow --timeout 3600
+
+lint: install
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy fedamp
+
+install: $(VENV)/.installed
+
+$(VENV)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+clean:
+	rm -rf $(VENV) build *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
