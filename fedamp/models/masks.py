@@ -68,6 +68,16 @@ class Masks:
         self._attach(module, mask)
         return module
 
+    def check_silence(self, mask: Tensor, input_shape: tuple[int, ...]) -> None:
+        """Refuse the module if something that a dropped node owns has a gradient on random inputs."""
+        parameters = {name: value.detach().requires_grad_() for name, value in self.module.named_parameters()}
+        logits = self.call(parameters, torch.randn(4, *input_shape), mask)
+        loss = (logits * torch.randn_like(logits)).sum()
+        gradients = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True)
+        found = {name: value for name, value in zip(parameters, gradients, strict=True) if value is not None}
+        for declaration, part in zip(self._declarations, mask.split(list(self.layers.values())), strict=True):
+            _check_silence(self.module, declaration, part, found)
+
     def _attach(self, module: nn.Module, mask: Tensor) -> list[RemovableHandle]:
         parts = mask.split(list(self.layers.values()))
         return [
@@ -109,33 +119,28 @@ def _times_nodes(units: Units, mask: Tensor) -> Hook:
 def prove_silence(module: nn.Module, input_shape: tuple[int, ...]) -> None:
     """Refuse a module whose declaration does not hold: everything a dropped node owns must have gradient zero.
 
-    Tried on random inputs (from torch's default generator) with every node dropped once.
+    Tried on random inputs (from torch's default generator), dropping every node once while all other layers are whole,
+    so that no other silence covers for it, and once together with nodes of other layers.
 
     Raises:
         ModelError: a parameter with a gradient where the declaration says there can be none.
     """
-    declarations = declared(module)
-    if not declarations:
+    if not declared(module):
         return
     masks = Masks(module)
-    parameters = {name: value.detach().requires_grad_() for name, value in module.named_parameters()}
+    layers = torch.cat([torch.full((count,), index) for index, count in enumerate(masks.layers.values())])
     half = (torch.rand(masks.nodes) < 0.5).float()
-    for mask in (half, 1 - half):
-        logits = masks.call(parameters, torch.randn(4, *input_shape), mask)
-        loss = (logits * torch.randn_like(logits)).sum()
-        gradients = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True)
-        found = dict(zip(parameters, gradients, strict=True))
-        for declaration, part in zip(declarations, mask.split(list(masks.layers.values())), strict=True):
-            _check_silence(module, declaration, part, found)
+    for kept in (half, 1 - half):
+        masks.check_silence(kept, input_shape)
+        for layer in range(len(masks.layers)):
+            masks.check_silence(torch.where(layers == layer, kept, 1.0), input_shape)
 
 
 def _check_silence(
-    module: nn.Module, declaration: Units | Blocks, mask: Tensor, gradients: Mapping[str, Tensor | None]
+    module: nn.Module, declaration: Units | Blocks, mask: Tensor, gradients: Mapping[str, Tensor]
 ) -> None:
     for name in declaration.parameters(list(gradients)):
         gradient = gradients[name]
-        if gradient is None:
-            continue
         if isinstance(declaration, Blocks):
             dropped = gradient * (1 - mask[declaration.branch_of(name)])
         else:

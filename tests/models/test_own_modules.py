@@ -11,7 +11,7 @@ from torch import nn
 
 from fedamp.errors import ModelError
 from fedamp.models.cost import Cost, cost
-from fedamp.models.masks import Masks
+from fedamp.models.masks import Masks, prove_silence
 from fedamp.models.registry import build, initial_parameters
 from fedamp.models.rules import check
 from fedamp.models.splits import Split, split
@@ -237,6 +237,31 @@ def test_declarations_that_do_not_hold_are_refused(beside, make, message):
     )
     with pytest.raises(ModelError, match=message):
         build(Model(name="declaring:make"), (3,), 2)
+
+
+class OneAfterTheOther(nn.Module):
+    """A wide layer and then a single unit, which hides everything before it whenever it is dropped."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second, self.third = nn.Linear(3, 1), nn.Linear(1, 1), nn.Linear(1, 2)
+        self.squash, self.activation = nn.Sigmoid(), nn.Tanh()
+
+    def forward(self, inputs):
+        return self.third(self.activation(self.second(self.squash(self.first(inputs)))))
+
+    def units_to_split(self):
+        return [
+            Units("first", 1, {"first.weight": 0, "first.bias": 0, "second.weight": 1}, "first"),  # before the sigmoid
+            Units("second", 1, {"second.weight": 0, "second.bias": 0, "third.weight": 1}, "activation"),
+        ]
+
+
+def test_a_layer_that_is_silent_itself_hides_no_false_declaration():
+    for seed in range(8):  # whatever nodes are dropped together
+        torch.manual_seed(seed)
+        with pytest.raises(ModelError, match=r"nodes own 'second\.weight'"):
+            prove_silence(OneAfterTheOther(), (3,))
 
 
 def test_a_smaller_network_of_the_wrong_shapes_is_refused():
