@@ -49,7 +49,10 @@ def mixture_renyi(order: float, first: list[tuple[float, float]], second: list[t
         means = [m for _, m in first + second]
         span = (max(means) - min(means)) * order
         points = mpmath.linspace(min(means) - span - 14, max(means) + span + 14, 2 * int(span + 14))
-        integrand = lambda z: density(first, z) ** order * density(second, z) ** (1 - order)  # noqa: E731
+
+        def integrand(z: mpmath.mpf) -> mpmath.mpf:
+            return density(first, z) ** order * density(second, z) ** (1 - order)
+
         moment = mpmath.quad(integrand, points, method="gauss-legendre", maxdegree=4)
         return float(mpmath.log(moment) / (order - 1))
 
