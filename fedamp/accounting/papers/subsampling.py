@@ -146,7 +146,8 @@ def group_substitution_without_replacement(
 ) -> Floats:
     """Proposition E.5 (Daigavane et al. 2022): a sample without replacement, ``size`` records substituted.
 
-    Corrected: the paper prints Psi_k where the order stays alpha; k is the distance. For k = 0 Psi is 1.
+    Corrected: the paper prints Psi_k where the order stays alpha (Psi_1 is 1: one record would cost nothing); k is the
+    distance.
 
     Args:
         base: divergence of the base mechanism under substitution.

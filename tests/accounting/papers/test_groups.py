@@ -233,6 +233,14 @@ def test_randomized_response_group_is_the_maximum_over_all_answers(theta, size):
     assert group_poisson_randomized_response(theta, rate, size, order)[0] == pytest.approx(worst, rel=1e-12)
 
 
+def test_theorem_g1_as_printed_charges_for_nothing():
+    """Its second term, with alpha - 1 in the numerator, leaves log(2) / (alpha - 1) at rate 0; corrected it is 0."""
+    theta, order = 0.8, 4.0
+    printed = math.log(sum(p ** (order - 1) / p ** (order - 1) for p in (theta, 1 - theta))) / (order - 1)
+    assert printed == pytest.approx(math.log(2) / 3)
+    assert group_poisson_randomized_response(theta, 0.0, 2, order)[0] == pytest.approx(0, abs=1e-14)
+
+
 def test_randomized_response_group_is_attained_by_a_real_mechanism():
     """All 256 functions of the batches of three records, two of which form the group: Theorem G.1 is tight."""
     rate, theta, order = 0.3, 0.8, 4.0
@@ -416,6 +424,15 @@ def test_group_substitution_contains_real_sums():
     for rest in itertools.combinations_with_replacement((0, 1), 3):
         for old, new in itertools.product(itertools.combinations_with_replacement((0, 1), 2), repeat=2):
             assert finite_renyi(order, density(rest + old) * 0.05, density(rest + new) * 0.05) <= bound
+
+
+def test_proposition_e5_as_printed_is_not_a_bound():
+    """With Psi_k for Psi_alpha one substituted record would cost nothing (Psi_1 = 1); a noisy sum shows it does."""
+    noise, order = 1.0, 3.0
+    printed = 0.5 * 1 + 0.5 * 1  # k = 0 and k = 1, whatever the mechanism
+    cost = renyi_of_mixtures(order, np.array([0.5, 0.5]), np.array([0.0, 1 / noise]), np.ones(1), np.zeros(1))[0]
+    assert cost > math.log(printed) / (order - 1) + 0.1
+    assert cost <= group_substitution_without_replacement(base.gaussian(noise), 2, 4, 1, order)[0]
 
 
 def test_group_substitution_edges():
