@@ -69,9 +69,9 @@ def group_poisson_randomized_response(true_response: float, rate: float, size: i
     """Theorem G.1 (tight): randomised response on a Poisson sample, for a group.
 
     Corrected: the second term's numerator is to the power alpha, not alpha - 1, which would charge log(2) / (alpha - 1)
-    even at rate 0. The maximum over the answers of the
-    ``size + 1`` batches needs no search: the mixture is furthest from the batch without the group when all the
-    others answer the opposite, so the group counts as one person sampled at rate ``1 - (1 - rate)^size``.
+    even at rate 0. The maximum over the answers of the ``size + 1`` batches needs no search: the mixture is furthest
+    from the batch without the group when all the others answer the opposite, so the group counts as one person sampled
+    at rate ``1 - (1 - rate)^size``.
 
     Args:
         true_response: probability of answering truly, in [0, 1].
