@@ -1,0 +1,53 @@
+"""Small federations for tests: real data, real client code, seconds to run."""
+
+from pathlib import Path
+
+import yaml
+
+from fedamp import scenario_file
+from fedamp.scenario import Scenario
+
+SMALL = """
+name: small
+seed: 3
+data: {name: digits, clients: 60}
+model: {name: logistic}
+rounds: 8
+check_in: {scheme: balanced, k: 3}
+client: {steps: 2, learning_rate: 0.5}
+server: {learning_rate: 0.5, momentum: 0.5}
+privacy: {clip: 0.5, noise_multiplier: 1.0}
+engine: {kind: serial}
+federation: {checkpoint_every: 3}
+"""
+
+
+def small(*overrides: str) -> Scenario:
+    """The small federation with ``key.path=value`` overrides."""
+    raw = yaml.safe_load(SMALL)
+    for override in overrides:
+        scenario_file._apply(raw, override)
+    return scenario_file.validate(raw, "small")
+
+
+def write_small(folder: Path, *overrides: str) -> Path:
+    """The small federation as a file."""
+    file = folder / "small.yaml"
+    file.write_text(scenario_file.dump(small(*overrides)))
+    return file
+
+
+class Silent:
+    """An observer that remembers what it was told."""
+
+    def __init__(self) -> None:
+        self.records = []
+
+    def started(self, prepared, finished) -> None:
+        self.prepared, self.finished = prepared, finished
+
+    def round_done(self, record) -> None:
+        self.records.append(record)
+
+    def stopping(self) -> None:
+        pass

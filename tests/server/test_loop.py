@@ -1,0 +1,230 @@
+"""A federation through the real server, the real client app and a grid in this process."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from fedamp import launch, scenario_file
+from fedamp.accounting import from_json
+from fedamp.errors import FederationError, RunFolderError, ScenarioError
+from fedamp.server.run_folder import RunFolder
+from fedamp.server.setup import prepare
+from tests.federations import Silent, small
+
+
+def run(tmp_path, *overrides, name="run"):
+    folder = launch.launch(small(*overrides), Silent(), tmp_path / name)
+    return RunFolder(folder), json.loads((folder / "summary.json").read_text())
+
+
+def model(folder: RunFolder):
+    return load_file(folder.model)
+
+
+def test_a_run_leaves_everything_that_the_contract_names(tmp_path):
+    folder, summary = run(tmp_path)
+    names = {path.name for path in folder.path.iterdir()}
+    assert {"scenario.yaml", "rounds.jsonl", "ledger.json", "summary.json", "model.safetensors", "plots"} <= names
+    assert {"log.txt", "checkpoint"} <= names
+    assert scenario_file.load(folder.scenario) == small()
+    lines = [json.loads(line) for line in folder.rounds.read_text().splitlines()]
+    assert [line["round"] for line in lines] == list(range(1, 9))
+    keys = {"round", "loss", "accuracy", "epsilon_upper", "scheduled", "reported", "seconds", "unprotected"}
+    assert all(set(line) == keys for line in lines)
+    assert summary["rounds_completed"] == 8
+    assert summary["clients_trained"] == sum(line["scheduled"] for line in lines) == 60 * 3
+    assert summary["stopped_because"] == "finished"
+    assert summary["epsilon"]["lower"] <= summary["epsilon"]["upper"] <= summary["unamplified_epsilon"]["upper"]
+    assert list(folder.plots.glob("*.png"))
+
+
+def test_the_ledger_holds_each_round_once_and_its_mechanism_costs_what_it_says(tmp_path):
+    folder, summary = run(tmp_path)
+    ledger = json.loads(folder.ledger.read_text())
+    assert [entry["round"] for entry in ledger["releases"]] == list(range(1, 9))
+    mechanism = from_json(ledger["mechanism"])
+    assert mechanism.epsilon(ledger["delta"]).upper == pytest.approx(summary["epsilon"]["upper"], rel=1e-12)
+    spent = [entry["epsilon_upper"] for entry in ledger["releases"]]
+    assert spent == sorted(spent)
+    assert spent[-1] == summary["epsilon"]["upper"]
+    assert ledger["unit"] == "client"
+    assert "add/remove" in ledger["adjacency"]
+    assert ledger["assumptions"]
+
+
+def test_the_same_seed_gives_the_same_model_and_another_seed_another(tmp_path):
+    one, same, other = (run(tmp_path, f"seed={seed}", name=name)[0] for seed, name in [(3, "a"), (3, "b"), (4, "c")])
+    assert one.model.read_bytes() == same.model.read_bytes()
+    assert one.model.read_bytes() != other.model.read_bytes()
+
+
+def test_the_run_stops_before_the_round_that_would_exceed_the_budget(tmp_path):
+    spent = prepare(small()).plan.epsilon_by_round
+    rounds = int(np.flatnonzero(np.diff(spent) > 0)[-1]) + 1  # the last round after which more is spent
+    budget = float(spent[rounds - 1] + spent[rounds]) / 2
+    folder, summary = run(tmp_path, f"privacy.epsilon={budget}")
+    assert summary["stopped_because"] == "budget"
+    assert summary["rounds_completed"] == rounds < 8
+    assert summary["epsilon"]["upper"] <= budget
+    assert len(json.loads(folder.ledger.read_text())["releases"]) == rounds
+
+
+def test_auto_noise_spends_the_budget_and_no_more(tmp_path):
+    _, summary = run(tmp_path, "privacy.noise_multiplier=auto", "privacy.epsilon=3")
+    assert summary["stopped_because"] == "finished"
+    assert 2.9 < summary["epsilon"]["upper"] <= 3
+
+
+def test_without_noise_the_run_says_that_nothing_is_protected(tmp_path):
+    folder, summary = run(tmp_path, "privacy.noise_multiplier=0")
+    assert summary["epsilon"]["upper"] is None
+    ledger = json.loads(folder.ledger.read_text())
+    assert ledger["mechanism"]["kind"] == "NotPrivate"
+    assert ledger["releases"][0]["epsilon_upper"] is None
+
+
+def test_charging_without_amplification_is_what_repetition_costs(tmp_path):
+    _, summary = run(tmp_path, "privacy.amplification=false")
+    _, amplified = run(tmp_path, name="amplified")
+    assert summary["epsilon"]["upper"] == pytest.approx(amplified["unamplified_epsilon"]["upper"], rel=1e-9)
+    assert summary["epsilon"]["upper"] > amplified["epsilon"]["upper"]
+
+
+@pytest.mark.parametrize(
+    "check_in", ["{scheme: all}", "{scheme: poisson, rate: 0.3}", "{scheme: balanced, k: 3}", "{scheme: stratified, k: 3}"]
+)
+@pytest.mark.parametrize("unit", ["client", "sample"])
+def test_every_schedule_and_unit_trains(tmp_path, check_in, unit):
+    folder, summary = run(tmp_path, f"check_in={check_in}", f"privacy.unit={unit}", "client.steps=1", "rounds=5")
+    assert summary["rounds_completed"] == 5
+    ledger = json.loads(folder.ledger.read_text())
+    assert ledger["unit"] == unit
+    assert ledger["units"] == (60 if unit == "client" else 1437)
+    assert math.isfinite(summary["epsilon"]["upper"])
+
+
+def test_adam_trains(tmp_path):
+    _, summary = run(tmp_path, "server={optimizer: adam, learning_rate: 0.05}", "privacy.noise_multiplier=0")
+    assert summary["final"]["accuracy"] > 0.5  # ten classes: chance is 0.1
+
+
+def test_an_empty_cohort_still_releases_noise(tmp_path):
+    # Expected cohort 1 of 60: e**-1 of the rounds are empty.
+    folder, _ = run(tmp_path, "check_in={scheme: poisson, rate: 0.017}", "rounds=12", "federation.checkpoint_every=12")
+    lines = [json.loads(line) for line in folder.rounds.read_text().splitlines()]
+    assert any(line["scheduled"] == 0 for line in lines)
+    digests = [entry["digest"] for entry in json.loads(folder.ledger.read_text())["releases"]]
+    assert len(set(digests)) == 12
+
+
+def test_a_cohort_that_cannot_be_expected_to_hold_anybody_is_refused(tmp_path):
+    with pytest.raises(ScenarioError, match="expected cohort is 0.6"):
+        run(tmp_path, "check_in={scheme: poisson, rate: 0.01}")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_folder_that_holds_something_is_left_alone(tmp_path):
+    first, _ = run(tmp_path)
+    before = {path: path.read_bytes() for path in first.path.rglob("*") if path.is_file()}
+    with pytest.raises(RunFolderError, match="not an empty folder"):
+        run(tmp_path)
+    assert {path: path.read_bytes() for path in first.path.rglob("*") if path.is_file()} == before
+
+
+def test_a_run_can_be_resumed_when_it_is_finished_and_nothing_changes(tmp_path):
+    folder, _ = run(tmp_path)
+    before, ledger = folder.model.read_bytes(), folder.ledger.read_bytes()
+    launch.launch(small(), Silent(), folder.path, resume=True)
+    assert folder.model.read_bytes() == before
+    assert folder.ledger.read_bytes() == ledger
+    assert len(folder.read_rounds()) == 8
+
+
+def test_resuming_with_another_scenario_is_refused(tmp_path):
+    folder, _ = run(tmp_path)
+    with pytest.raises(RunFolderError, match="another run|another scenario"):
+        launch.launch(small("privacy.noise_multiplier=2"), Silent(), folder.path, resume=True)
+
+
+class StopsAfter(Silent):
+    """Fails in the middle of the run, as a crash would."""
+
+    def __init__(self, rounds: int) -> None:
+        super().__init__()
+        self.rounds = rounds
+
+    def round_done(self, record) -> None:
+        super().round_done(record)
+        if record.round == self.rounds:
+            raise OSError("crash")
+
+
+@pytest.mark.parametrize("rounds", [1, 2, 3, 5, 7])
+def test_a_run_that_crashed_goes_on_to_the_same_model(tmp_path, rounds):
+    whole, summary = run(tmp_path, name="whole")
+    with pytest.raises(OSError, match="crash"):
+        launch.launch(small(), StopsAfter(rounds), tmp_path / "crashed")
+    crashed = RunFolder(launch.launch(small(), Silent(), tmp_path / "crashed", resume=True))
+    assert crashed.model.read_bytes() == whole.model.read_bytes()
+    assert json.loads(crashed.ledger.read_text()) == json.loads(whole.ledger.read_text())
+    assert [record.round for record in crashed.read_rounds()] == list(range(1, 9))
+    again = json.loads(crashed.summary.read_text())
+    assert again["clients_trained"] == summary["clients_trained"]
+
+
+def test_a_round_is_never_released_with_two_models(tmp_path):
+    with pytest.raises(OSError, match="crash"):
+        launch.launch(small(), StopsAfter(5), tmp_path / "crashed")
+    folder = RunFolder(tmp_path / "crashed")
+    content = json.loads(folder.ledger.read_text())
+    content["releases"][4]["digest"] = "0" * 64
+    folder.ledger.write_text(json.dumps(content))
+    with pytest.raises(FederationError, match="round 5 was released before"):
+        launch.launch(small(), Silent(), folder.path, resume=True)
+
+
+def damage(file, how):
+    content = file.read_bytes()
+    file.write_bytes({"cut": content[: len(content) // 2], "empty": b"", "noise": bytes(reversed(content))}[how])
+
+
+@pytest.mark.parametrize("how", ["cut", "empty", "noise"])
+@pytest.mark.parametrize("what", ["checkpoint", "ledger"])
+def test_a_damaged_checkpoint_or_ledger_is_refused_with_the_reason(tmp_path, what, how):
+    folder, _ = run(tmp_path)
+    newest = sorted(folder.checkpoints.iterdir())[-1]
+    damage(newest if what == "checkpoint" else folder.ledger, how)
+    with pytest.raises(RunFolderError, match="damaged") as caught:
+        launch.launch(small(), Silent(), folder.path, resume=True)
+    assert "\n" not in str(caught.value)
+    if what == "checkpoint":
+        assert "round-00000006" in str(caught.value)  # the older one to go on from
+        newest.unlink()
+        before = folder.model.read_bytes()
+        launch.launch(small(), Silent(), folder.path, resume=True)
+        assert folder.model.read_bytes() == before
+
+
+def test_two_processes_cannot_run_in_one_folder(tmp_path):
+    from fedamp.server.files import locked
+
+    folder, _ = run(tmp_path)
+    with locked(folder.log) as free:
+        assert free
+        with pytest.raises(RunFolderError, match="another process"):
+            launch.launch(small(), Silent(), folder.path, resume=True)
+
+
+def test_noise_of_the_stated_size_is_on_every_coordinate(tmp_path):
+    # Same cohorts, same updates in round 1; the difference of two one-round runs is the noise over the denominator.
+    private, _ = run(tmp_path, "rounds=1", "check_in={scheme: all}", "server={learning_rate: 1.0}", name="private")
+    overrides = ["rounds=1", "check_in={scheme: all}", "server={learning_rate: 1.0}", "privacy.noise_multiplier=0"]
+    plain, _ = run(tmp_path, *overrides, name="plain")
+    noise = np.concatenate([(model(private)[name] - model(plain)[name]).ravel() for name in model(plain)])
+    deviation = 0.5 * 1.0 / 60  # clip * noise multiplier / units
+    # 650 coordinates: the standard error of a standard deviation is 1 / sqrt(2 * 650) = 2.8 %; five of them.
+    assert noise.std() == pytest.approx(deviation, rel=0.14)
+    assert abs(noise.mean()) < 5 * deviation / math.sqrt(noise.size)
