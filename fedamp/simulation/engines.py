@@ -17,7 +17,7 @@ def open_grid(engine: scenario.Engine, log: Path, client_app: str = CLIENT_APP) 
     """The nodes of a simulation, for as long as the context lasts; nothing is left running after it.
 
     Args:
-        engine: ``ray`` or ``serial``. Flower's own simulation brings its grid itself: :mod:`fedamp.simulation.stock`.
+        engine: ``ray`` or ``serial``. Flower's own simulation brings its grid: :mod:`fedamp.simulation.flower_engine`.
         log: file that gets what Flower, Ray and the nodes have to say.
         client_app: import path of the Flower client app, ``package.module:name``.
 
@@ -38,11 +38,18 @@ def _serial_grid(engine: scenario.Engine, client_app: str) -> SimulationGrid:
 
 
 def _ray_grid(engine: scenario.Engine, client_app: str) -> SimulationGrid:
+    require_ray(engine.kind)
+    from fedamp.simulation.ray import RayGrid
+
+    return RayGrid(client_app, engine)
+
+
+def require_ray(kind: str) -> None:
+    """Raise InputError where Ray is not installed."""
     try:
-        from fedamp.simulation.ray import RayGrid
+        import ray  # noqa: F401
     except ModuleNotFoundError as error:
         if error.name != "ray":
             raise
         accepted = "pip install 'fedamp[ray]', or engine.kind: serial"
-        raise InputError(f"engine.kind: ray needs Ray, which is not installed; accepted: {accepted}") from None
-    return RayGrid(client_app, engine)
+        raise InputError(f"engine.kind: {kind} needs Ray, which is not installed; accepted: {accepted}") from None

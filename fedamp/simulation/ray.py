@@ -5,8 +5,6 @@ import sys
 import threading
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass
-from math import ceil
 from time import monotonic
 from typing import Any, Self
 
@@ -17,50 +15,14 @@ from ray.exceptions import GetTimeoutError, RayActorError, RayError
 from fedamp import flower, scenario
 from fedamp.errors import FedampError, FederationError, InputError
 from fedamp.simulation.grid import SimulationGrid, log
+from fedamp.simulation.layout import layout
 from fedamp.simulation.node import FIRST_NODE, Node, available_device
 
 STARTUP_DEADLINE = 180.0  # seconds, until all workers have imported the client app
 RESENDS = 2  # how often a message is sent again because its worker died
-WORKERS_PER_GPU = 2  # one prepares and launches while the other computes
 
 # Ray carries arguments below 100 kB inside the call, which takes 1 ms; fetching one from shared memory takes 4 ms more.
 INLINE_BYTES = 90_000
-
-
-@dataclass(frozen=True)
-class Layout:
-    """How many workers there are, and what each takes of the machine."""
-
-    workers: int
-    device: str
-    cpus: float
-    gpus: float
-
-
-def layout(engine: scenario.Engine, cores: float, gpus: float) -> Layout:
-    """Workers for the cores and GPUs that there are; more workers than cores (or GPUs) share them evenly.
-
-    Raises:
-        InputError: CUDA is asked for and there is no GPU.
-    """
-    device = engine.device
-    if device == "auto":
-        device = "cuda" if gpus and (engine.address is not None or available_device("auto") == "cuda") else "cpu"
-    if device == "cpu":
-        workers = max(1, int(cores)) if engine.workers == "auto" else engine.workers
-        return Layout(workers, device, cpus=_share(workers, cores), gpus=0)
-    if not gpus:
-        raise InputError(f"engine.device: {device} needs a GPU and Ray sees none; accepted here: auto, cpu")
-    if device == "cuda":
-        workers = int(gpus) * WORKERS_PER_GPU if engine.workers == "auto" else engine.workers
-        return Layout(workers, device, cpus=_share(workers, cores), gpus=_share(workers, gpus))
-    workers = WORKERS_PER_GPU if engine.workers == "auto" else engine.workers
-    return Layout(workers, device, cpus=_share(workers, cores), gpus=0)  # Ray hides no GPU from them
-
-
-def _share(workers: int, units: float) -> float:
-    """The part of a core or GPU that a worker gets, so that all find a place; at most a whole one."""
-    return 1 / ceil(workers / max(1, int(units)))
 
 
 class Worker:

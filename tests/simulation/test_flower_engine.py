@@ -1,0 +1,53 @@
+"""The tiny apps on stock Flower."""
+
+import json
+import os
+import sys
+
+import pytest
+
+from fedamp.errors import FederationError, InputError
+from fedamp.scenario import Engine
+from fedamp.simulation import flower_engine
+
+pytest.importorskip("ray")
+
+APPS = {"server_app": "tiny_server:app", "client_app": "tiny_app:app"}
+
+
+def processes_naming(text: str) -> list[str]:
+    found = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{pid}/environ") as environment:
+                if text in environment.read():
+                    found.append(pid)
+        except OSError:
+            continue
+    return found
+
+
+def test_messages_mean_the_same_to_stock_flower_and_a_failed_run_is_told_apart(tmp_path, capfd):
+    log, out, watched = tmp_path / "log.txt", tmp_path / "result.json", []
+    config = {"out": str(out), "nodes": 2, "fail": True}
+    with pytest.raises(
+        FederationError, match=r"ended as 'finished:failed' \(.*the server app gave up\); see .*log\.txt"
+    ):
+        flower_engine.run(config, log, Engine(workers=2), watch=lambda: watched.append(1), **APPS)
+    assert json.loads(out.read_text()) == {"total": [6, 8, 10, 12, 14], "replies": 2, "code": 2}
+    assert "clients 3 and 4 do not add up" in log.read_text()
+    assert capfd.readouterr() == ("", "")
+    assert watched
+    assert processes_naming("fedamp-flower-") == []
+
+
+def test_missing_ray_is_answered_in_one_line(monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(InputError, match=r"engine\.kind: flower needs Ray, .*pip install 'fedamp\[ray\]'"):
+        flower_engine.run({}, tmp_path / "log.txt", Engine())
+
+
+@pytest.mark.parametrize("asked", [{"device": "cuda"}, {"address": "auto"}])
+def test_other_devices_and_machines_are_refused(tmp_path, asked):
+    with pytest.raises(InputError, match=r"engine\.kind: flower trains on this machine's cpu"):
+        flower_engine.run({}, tmp_path / "log.txt", Engine(**asked))
