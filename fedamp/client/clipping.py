@@ -109,11 +109,14 @@ def _row_norms(rows: Tensor) -> Tensor:
     rows = rows.flatten(1)
     if rows.shape[1] < _LONG_ROW:
         return torch.linalg.vector_norm(rows.double(), dim=1)
-    return torch.stack([torch.linalg.vector_norm(row.double()) for row in rows])
+    norms = torch.empty(len(rows), dtype=torch.float64, device=rows.device)
+    for unit, row in enumerate(rows):
+        norms[unit] = torch.linalg.vector_norm(row.double())
+    return norms
 
 
 def _sum(rows: Tensor) -> Tensor:
-    if rows[0].numel() < _LONG_ROW:
+    if rows.shape[1:].numel() < _LONG_ROW:
         return rows.double().sum(0)
     total = torch.zeros(rows.shape[1:], dtype=torch.float64, device=rows.device)
     for row in rows:

@@ -1,0 +1,170 @@
+"""The clip bound on adversarial updates, and sums that come out the same in any order."""
+
+import math
+
+import mpmath
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from fedamp.client.clipping import clip_and_sum, quantum
+
+SHAPES = {"hidden.weight": (2, 3), "hidden.bias": (2,), "output.weight": (3,)}
+PARTS = {"whole": [tuple(SHAPES)], "split": [("output.weight",), ("hidden.weight", "hidden.bias")]}
+NUMBERS = sum(math.prod(shape) for shape in SHAPES.values())
+
+any_float = st.floats(width=32, allow_nan=True, allow_infinity=True, allow_subnormal=True)
+tame_float = st.floats(-1e3, 1e3, width=32)
+any_clip = st.floats(1e-6, 1e6, allow_nan=False)
+one_update = arrays(np.float32, NUMBERS, elements=any_float)
+cohorts = arrays(np.float32, st.tuples(st.integers(1, 6), st.just(NUMBERS)), elements=any_float | tame_float)
+
+
+def unpack(flat: np.ndarray) -> dict[str, torch.Tensor]:
+    updates, first = {}, 0
+    for name, shape in SHAPES.items():
+        last = first + math.prod(shape)
+        updates[name] = torch.from_numpy(flat[:, first:last].reshape(len(flat), *shape).copy())
+        first = last
+    return updates
+
+
+def clip(flat: np.ndarray, parts: str = "whole", clips: list[float] | None = None, linf: int = 0):
+    return clip_and_sum(unpack(flat), PARTS[parts], clips or [0.5] * len(PARTS[parts]), linf)
+
+
+def exact_norm(tensors: list[np.ndarray]) -> mpmath.mpf:
+    with mpmath.workdps(60):
+        return mpmath.sqrt(mpmath.fsum(mpmath.mpf(float(x)) ** 2 for tensor in tensors for x in tensor.ravel()))
+
+
+@pytest.mark.parametrize("parts", PARTS)
+@settings(deadline=None, max_examples=80)
+@given(update=one_update, clips=st.tuples(any_clip, any_clip))
+def test_no_unit_adds_more_than_the_clip(parts: str, update: np.ndarray, clips: tuple[float, float]) -> None:
+    chosen = list(clips[: len(PARTS[parts])])
+    result = clip(update[None], parts, chosen)
+    for names, bound in zip(PARTS[parts], chosen, strict=True):
+        added = [result.sums[name].numpy() for name in names]
+        assert all(np.isfinite(each).all() for each in added)
+        assert exact_norm(added) <= mpmath.mpf(bound)
+        assert np.linalg.norm(np.concatenate([each.ravel() for each in added])) <= bound
+
+
+@pytest.mark.parametrize("parts", PARTS)
+@settings(deadline=None, max_examples=60)
+@given(cohort=cohorts, clips=st.tuples(any_clip, any_clip), data=st.data())
+def test_leaving_a_unit_out_changes_the_sum_by_at_most_the_clip(
+    parts: str, cohort: np.ndarray, clips: tuple[float, float], data: st.DataObject
+) -> None:
+    chosen = list(clips[: len(PARTS[parts])])
+    left_out = data.draw(st.integers(0, len(cohort) - 1))
+    with_all = clip(cohort, parts, chosen).sums
+    without = clip(np.delete(cohort, left_out, axis=0), parts, chosen).sums
+    for names, bound in zip(PARTS[parts], chosen, strict=True):
+        # Exact: all sums are whole multiples of the quantum, far below 2**53 of them.
+        assert exact_norm([(with_all[name] - without[name]).numpy() for name in names]) <= mpmath.mpf(bound)
+
+
+@settings(deadline=None, max_examples=60)
+@given(cohort=cohorts, clip_norm=any_clip, data=st.data())
+def test_sums_are_the_same_bits_in_any_order_and_any_batches(
+    cohort: np.ndarray, clip_norm: float, data: st.DataObject
+) -> None:
+    order = np.array(data.draw(st.permutations(range(len(cohort)))))
+    cut = data.draw(st.integers(0, len(cohort)))
+    together = clip(cohort, "whole", [clip_norm]).sums
+    pieces = [clip(cohort[piece], "whole", [clip_norm]).sums for piece in (order[:cut], order[cut:])]
+    for name, total in together.items():
+        assert torch.equal(total, pieces[0][name] + pieces[1][name])
+
+
+@settings(deadline=None, max_examples=60)
+@given(update=arrays(np.float32, NUMBERS, elements=tame_float), clip_norm=any_clip)
+def test_a_clipped_update_points_where_it_did(update: np.ndarray, clip_norm: float) -> None:
+    sums = clip(update[None], "whole", [clip_norm]).sums
+    clipped = np.concatenate([sums[name].numpy().ravel() for name in SHAPES])
+    norm = np.linalg.norm(update.astype(np.float64))
+    expected = update * min(1.0, clip_norm / norm if norm else 1.0)
+    # The margin takes 1e-6 of it, float32 products 2e-7, truncation one quantum a coordinate.
+    assert np.abs(clipped - expected).max() <= 1.3e-6 * np.abs(expected).max() + quantum(clip_norm)
+    assert (np.abs(clipped) <= np.abs(update) * (1 + 1e-9)).all(), "truncation is towards zero"
+    assert ((clipped / quantum(clip_norm)) % 1 == 0).all()
+
+
+def test_small_updates_are_only_quantised() -> None:
+    generator = np.random.default_rng(0)
+    flat = (generator.normal(size=(7, NUMBERS)) * 0.01).astype(np.float32)
+    sums = clip(flat).sums
+    grid = quantum(0.5)
+    for name, part in unpack(flat).items():
+        expected = (np.trunc(part.numpy().astype(np.float64) / grid) * grid).sum(0)
+        np.testing.assert_array_equal(sums[name].numpy(), expected)
+
+
+def test_a_unit_that_is_not_finite_adds_nothing_anywhere() -> None:
+    flat = np.full((4, NUMBERS), 0.01, dtype=np.float32)
+    flat[1, 0], flat[2, -1] = np.nan, -np.inf
+    result = clip(flat, "split")
+    assert result.failed.tolist() == [False, True, True, False]
+    assert result.below_clip.tolist() == [True, False, False, True]
+    assert not result.clipped.any()
+    for name, total in clip(flat[[0, 3]], "split").sums.items():
+        assert torch.equal(result.sums[name], total)
+
+
+def test_counts_per_part() -> None:
+    flat = np.zeros((3, NUMBERS), dtype=np.float32)
+    flat[0, :8] = 5.0  # hidden only
+    flat[1, 8:] = 5.0  # output only
+    result = clip(flat, "split", [1.0, 2.0])
+    assert result.clipped.tolist() == [[False, True, False], [True, False, False]]
+    assert result.below_clip.tolist() == [False, False, True]
+
+
+@settings(deadline=None, max_examples=60)
+@given(update=one_update, clip_norm=any_clip, coordinates=st.integers(1, 100))
+def test_linf_truncation_bounds_every_coordinate(update: np.ndarray, clip_norm: float, coordinates: int) -> None:
+    plain = clip(update[None], "whole", [clip_norm]).sums
+    truncated = clip(update[None], "whole", [clip_norm], coordinates).sums
+    bound = clip_norm / math.sqrt(coordinates)
+    for name in SHAPES:
+        assert float(truncated[name].abs().max()) <= bound
+        within = plain[name].abs() <= bound * (1 - 1e-6)
+        assert torch.equal(truncated[name][within], plain[name][within])
+
+
+def test_transposed_and_long_updates_add_up_alike() -> None:
+    generator = torch.Generator().manual_seed(0)
+    stack = torch.randn(3, 300, 400, generator=generator)
+    transposed = stack.mT.contiguous().mT
+    plain = clip_and_sum({"w": stack.clone()}, [["w"]], [1.5])
+    other = clip_and_sum({"w": transposed}, [["w"]], [1.5])
+    assert torch.equal(plain.sums["w"], other.sums["w"])
+    each = stack.double() * (1.5 / stack.double().flatten(1).norm(dim=1))[:, None, None]
+    # The margin takes 1e-6 of each update; the rest is truncation to 2**-30.
+    torch.testing.assert_close(plain.sums["w"], each.sum(0), rtol=2e-6, atol=1e-8)
+
+
+def test_nobody_to_add_up() -> None:
+    result = clip(np.zeros((0, NUMBERS), dtype=np.float32))
+    assert all(not total.any() and total.shape == SHAPES[name] for name, total in result.sums.items())
+
+
+@pytest.mark.parametrize("norm", [1e-6, 0.3, 0.5, 1.0, 3.7, 2.0**20])
+def test_the_quantum_is_a_power_of_two(norm: float) -> None:
+    assert quantum(norm) == 2.0 ** (math.floor(math.log2(norm)) - 30)
+
+
+def test_refusals() -> None:
+    updates = unpack(np.zeros((1, NUMBERS), dtype=np.float32))
+    with pytest.raises(ValueError, match="parts must hold every parameter once"):
+        clip_and_sum(updates, [("hidden.bias",)], [1.0])
+    with pytest.raises(ValueError, match="have a clip each"):
+        clip_and_sum(updates, PARTS["whole"], [1.0, 2.0])
+    for bad in (0.0, -1.0, math.nan, math.inf, 1e-40):
+        with pytest.raises(ValueError, match="clip must be in"):
+            clip_and_sum(updates, PARTS["whole"], [bad])

@@ -1,0 +1,48 @@
+"""The task survives its journey, and nothing else passes for one."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from fedamp import scenario
+from fedamp.client.task import ClientTask
+
+TASK = ClientTask(
+    model=scenario.Model(name="mlp", hidden=(8,)).model_dump(mode="json"),
+    input_shape=(8, 8),
+    num_classes=10,
+    client=scenario.Client(steps=5).model_dump(mode="json"),
+    unit="client",
+    submodels={"scheme": "none"},
+    split_seed=2**63 - 1,
+    linf_coordinates=0,
+    data={"name": "digits", "clients": 10},
+    data_seed=3,
+    folder="",
+)
+
+
+def test_round_trip() -> None:
+    assert ClientTask.from_json(TASK.to_json()) == TASK
+    assert replace(TASK, unit="sample").to_json() != TASK.to_json()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"unit": "household"}, "task: unit: .*'household'"),
+        ({"num_classes": "10"}, "task: num_classes: "),
+        ({"input_shape": [8, 8.5]}, "task: input_shape.1: "),
+        ({"extra": 1}, r"unknown keys \['extra'\]"),
+    ],
+)
+def test_other_values_are_refused(change: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        ClientTask.from_json(json.dumps({**json.loads(TASK.to_json()), **change}))
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"model": {}}'])
+def test_other_texts_are_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="task"):
+        ClientTask.from_json(text)

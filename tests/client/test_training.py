@@ -1,0 +1,230 @@
+"""Stacked local training against a plain loop over clients that shares nothing with it but the order of records."""
+
+import logging
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.func import functional_call
+from torch.nn import functional as F
+
+from fedamp import rng, scenario
+from fedamp.client.order import schedule
+from fedamp.client.training import Trainer
+from fedamp.data import Cohort
+from fedamp.models.masks import Masks
+from fedamp.models.registry import build
+
+SEEDS = np.array([11, 2**62 + 5, 3, 77, 5000], dtype=np.uint64)
+SIZES = np.array([5, 0, 1, 7, 4])
+# float32 carries 7 digits; sums of some tens of products and up to 12 steps lose about two.
+TOLERANCE = {"atol": 2e-6, "rtol": 2e-4}
+
+MODELS = {
+    "mlp": (scenario.Model(name="mlp", hidden=(9, 6)), (12,)),
+    "cnn": (scenario.Model(name="cnn", channels=(4,), groups=2), (1, 6, 6)),
+}
+RECIPES = {
+    "full": scenario.Client(steps=3, learning_rate=0.3),
+    "default": scenario.Client(learning_rate=0.3),
+    "minibatches": scenario.Client(steps=7, batch_size=3, learning_rate=0.2),
+    "epochs": scenario.Client(epochs=3, batch_size=3, learning_rate=0.2),
+    "fedprox": scenario.Client(epochs=4, batch_size=2, learning_rate=0.2, proximal=0.7),
+}
+
+
+def parameters_of(module: nn.Module) -> dict[str, torch.Tensor]:
+    return {name: value.detach().clone() for name, value in module.named_parameters()}
+
+
+def forward_of(module: nn.Module):
+    return lambda parameters, inputs: functional_call(module, parameters, (inputs,))
+
+
+def shared(start: dict[str, torch.Tensor], clients: int) -> dict[str, torch.Tensor]:
+    return {name: value.expand(clients, *value.shape) for name, value in start.items()}
+
+
+def make_cohort(shape: tuple[int, ...], sizes: np.ndarray = SIZES, classes: int = 4) -> Cohort:
+    generator = np.random.default_rng(0)
+    longest = int(sizes.max())
+    inputs = generator.normal(size=(len(sizes), longest, *shape)).astype(np.float32)
+    labels = generator.integers(0, classes, size=(len(sizes), longest))
+    padding = np.arange(longest) >= sizes[:, None]
+    inputs[padding], labels[padding] = 0, 0
+    return Cohort(inputs, labels, sizes)
+
+
+def record_batches(config: scenario.Client, size: int, seed: int) -> list[np.ndarray]:
+    """The batches of one client, written down from the words of the scenario."""
+    if size == 0:
+        return []
+    batch = size if config.batch_size == "full" else config.batch_size
+    batches: list[np.ndarray] = []
+    steps = config.steps or (config.epochs or 1) * -(-size // batch)
+    epoch = 0
+    while len(batches) < steps:
+        keys = rng.uniforms(np.array([seed], dtype=np.uint64), f"batch order of epoch {epoch}", size)[0]
+        order = np.argsort(keys)
+        batches += [order[first : first + batch] for first in range(0, size, batch)]
+        epoch += 1
+    return batches[:steps]
+
+
+def plain_loop(forward, start, inputs, labels, config, size, seed):
+    """Local training of one client as one would write it first."""
+    parameters = {name: value.clone().requires_grad_() for name, value in start.items()}
+    for batch in record_batches(config, size, seed):
+        loss = F.cross_entropy(forward(parameters, torch.from_numpy(inputs[batch])), torch.from_numpy(labels[batch]))
+        distance = sum(((value - start[name]) ** 2).sum() for name, value in parameters.items())
+        (loss + config.proximal / 2 * distance).backward()
+        with torch.no_grad():
+            for value in parameters.values():
+                value -= config.learning_rate * value.grad
+                value.grad = None
+    return {name: (value - start[name]).detach() for name, value in parameters.items()}
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize("model", MODELS)
+def test_stacked_training_equals_one_client_after_the_other(model: str, recipe: str) -> None:
+    config, shape = MODELS[model]
+    module, client = build(config, shape, 4), RECIPES[recipe]
+    start, cohort = parameters_of(module), make_cohort(shape)
+    trained = Trainer(forward_of(module), client).train(shared(start, 5), cohort, SEEDS)
+    for i, seed in enumerate(SEEDS):
+        expected = plain_loop(forward_of(module), start, cohort.inputs[i], cohort.labels[i], client, SIZES[i], seed)
+        for name in start:
+            torch.testing.assert_close(trained.updates[name][i], expected[name], **TOLERANCE)
+    assert all(float(trained.updates[name][0].abs().sum()) > 0 for name in ("output.weight", "output.bias"))
+    assert all(not trained.updates[name][1].any() for name in start), "a client without records changes nothing"
+
+
+@pytest.mark.parametrize("recipe", ["full", "fedprox"])
+def test_every_client_may_start_elsewhere(recipe: str) -> None:
+    config, shape = MODELS["mlp"]
+    module, client = build(config, shape, 4), RECIPES[recipe]
+    cohort, generator = make_cohort(shape), torch.Generator().manual_seed(0)
+    starts = {
+        name: value + 0.1 * torch.randn(5, *value.shape, generator=generator)
+        for name, value in parameters_of(module).items()
+    }
+    before = {name: value.clone() for name, value in starts.items()}
+    trained = Trainer(forward_of(module), client).train(starts, cohort, SEEDS)
+    for i, seed in enumerate(SEEDS):
+        own = {name: value[i] for name, value in before.items()}
+        expected = plain_loop(forward_of(module), own, cohort.inputs[i], cohort.labels[i], client, SIZES[i], seed)
+        for name in own:
+            torch.testing.assert_close(trained.updates[name][i], expected[name], **TOLERANCE)
+    assert all(torch.equal(starts[name], before[name]) for name in before), "the start is not overwritten"
+
+
+def test_dropout_masks_are_each_clients_own() -> None:
+    config, shape = MODELS["mlp"]
+    module, client = build(config, shape, 4), RECIPES["minibatches"]
+    masks, start, cohort = Masks(module), parameters_of(module), make_cohort(shape)
+    chosen = torch.from_numpy((np.random.default_rng(1).random((5, masks.nodes)) < 0.5).astype(np.float32))
+    trained = Trainer(masks.call, client).train(shared(start, 5), cohort, SEEDS, [chosen])
+    for i, seed in enumerate(SEEDS):
+        expected = plain_loop(
+            lambda parameters, inputs, i=i: masks.call(parameters, inputs, chosen[i]),
+            start, cohort.inputs[i], cohort.labels[i], client, SIZES[i], seed,
+        )  # fmt: skip
+        for name in start:
+            torch.testing.assert_close(trained.updates[name][i], expected[name], **TOLERANCE)
+    dropped = chosen[0, :9] == 0
+    assert not trained.updates["hidden.0.weight"][0][dropped].any()
+
+
+def test_a_record_as_a_client_gets_its_own_gradient() -> None:
+    config, shape = MODELS["cnn"]
+    module = build(config, shape, 4)
+    start, cohort = parameters_of(module), make_cohort(shape, np.ones(6, dtype=np.int64))
+    client = scenario.Client(steps=1, learning_rate=0.5)
+    trained = Trainer(forward_of(module), client).train(shared(start, 6), cohort, np.arange(6, dtype=np.uint64))
+    for i in range(6):
+        loss = F.cross_entropy(module(torch.from_numpy(cohort.inputs[i])), torch.from_numpy(cohort.labels[i]))
+        gradients = torch.autograd.grad(loss, list(module.parameters()))
+        for name, gradient in zip(start, gradients, strict=True):
+            torch.testing.assert_close(trained.updates[name][i], -0.5 * gradient, **TOLERANCE)
+
+
+def test_batch_mates_and_order_do_not_matter() -> None:
+    config, shape = MODELS["mlp"]
+    module, client = build(config, shape, 4), RECIPES["epochs"]
+    trainer, start, cohort = Trainer(forward_of(module), client), parameters_of(module), make_cohort(shape)
+    together = trainer.train(shared(start, 5), cohort, SEEDS)
+    again = trainer.train(shared(start, 5), cohort, SEEDS)
+    order = np.array([3, 0, 4])
+    few = Cohort(cohort.inputs[order], cohort.labels[order], cohort.sizes[order])
+    elsewhere = trainer.train(shared(start, 3), few, SEEDS[order])
+    for name in start:
+        assert torch.equal(together.updates[name], again.updates[name]), "the same batch gives the same bits"
+        torch.testing.assert_close(elsewhere.updates[name], together.updates[name][order], **TOLERANCE)
+    np.testing.assert_allclose(elsewhere.losses, together.losses[order], rtol=1e-5)
+
+
+def test_loss_is_that_of_the_received_model_on_the_first_batch() -> None:
+    config, shape = MODELS["mlp"]
+    module, cohort = build(config, shape, 4), make_cohort(shape)
+    trained = Trainer(forward_of(module), RECIPES["full"]).train(shared(parameters_of(module), 5), cohort, SEEDS)
+    for i, size in enumerate(SIZES):
+        logits = module(torch.from_numpy(cohort.inputs[i, :size]))
+        expected = F.cross_entropy(logits, torch.from_numpy(cohort.labels[i, :size]), reduction="sum").item()
+        assert trained.losses[i] == pytest.approx(expected, rel=1e-5)
+    assert trained.records.tolist() == SIZES.tolist()
+
+
+class Branching(nn.Module):
+    """Looks at its data to decide what to do, which vmap refuses."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.output = nn.Linear(12, 4)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        if float(self.output.bias.sum()) > 1e9:
+            return self.output(-inputs)
+        return self.output(inputs)
+
+
+@pytest.mark.parametrize("recipe", ["minibatches", "fedprox"])
+def test_a_model_that_cannot_be_vmapped_trains_one_by_one(recipe: str, caplog: pytest.LogCaptureFixture) -> None:
+    module, client, cohort = Branching(), RECIPES[recipe], make_cohort((12,))
+    start, trainer = parameters_of(module), Trainer(forward_of(module), client)
+    with caplog.at_level(logging.INFO, "fedamp.client"):
+        for _ in range(2):
+            trained = trainer.train(shared(start, 5), cohort, SEEDS)
+    for i, seed in enumerate(SEEDS):
+        expected = plain_loop(forward_of(module), start, cohort.inputs[i], cohort.labels[i], client, SIZES[i], seed)
+        for name in start:
+            torch.testing.assert_close(trained.updates[name][i], expected[name], **TOLERANCE)
+    assert [record.getMessage().startswith("clients train one by one") for record in caplog.records] == [True]
+
+
+def test_a_client_that_diverges_keeps_it_to_itself() -> None:
+    config, shape = MODELS["mlp"]
+    module, client = build(config, shape, 4), RECIPES["full"]
+    start, cohort = parameters_of(module), make_cohort(shape)
+    trainer = Trainer(forward_of(module), client)
+    fine = trainer.train(shared(start, 5), cohort, SEEDS)
+    cohort.inputs[3] = np.inf
+    poisoned = trainer.train(shared(start, 5), cohort, SEEDS)
+    others = np.array([0, 1, 2, 4])
+    for name in start:
+        assert torch.equal(poisoned.updates[name][others], fine.updates[name][others])
+    assert not torch.isfinite(poisoned.updates["output.weight"][3]).all()
+
+
+def test_an_epoch_uses_every_record_once() -> None:
+    plan = schedule(scenario.Client(epochs=2, batch_size=3), SIZES, SEEDS)
+    assert plan.steps == 6
+    assert plan.records is not None
+    for client, size in enumerate(SIZES):
+        per_epoch = -(-size // 3)
+        for epoch in range(2):
+            steps = slice(epoch * per_epoch, (epoch + 1) * per_epoch)
+            used = plan.records[steps, client][plan.weights[steps, client] > 0]
+            assert sorted(used) == list(range(size))
+        assert not plan.weights[2 * per_epoch :, client].any()

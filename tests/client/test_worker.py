@@ -1,0 +1,224 @@
+"""A node's round: sums in the right shape and place, clipped by unit, whoever else is in it."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+import torch
+
+from fedamp import scenario
+from fedamp.client.clipping import quantum
+from fedamp.client.memory import clients_per_batch
+from fedamp.client.task import ClientTask
+from fedamp.client.worker import Order, Worker
+from fedamp.data import Cohort
+from fedamp.errors import DataError
+from fedamp.models.masks import Masks
+from fedamp.models.registry import build, initial_parameters
+from fedamp.models.splits import split
+
+MODEL = scenario.Model(name="mlp", hidden=(8, 6))
+DISJOINT = scenario.DisjointSubmodels(scheme="disjoint", count=2, shared=("output",))
+DROPOUT = scenario.DropoutSubmodels(scheme="dropout", keep=0.5)
+SCHEMES = {"none": scenario.NoSubmodels(), "disjoint": DISJOINT, "dropout": DROPOUT}
+ARRAYS = initial_parameters(MODEL, (5,), 3, seed=1)
+
+
+@dataclass
+class Records:
+    """A data set in memory, which can be poisoned."""
+
+    inputs: np.ndarray
+    labels: np.ndarray
+    lengths: np.ndarray
+    unreadable: frozenset[int] = frozenset()
+    hosted: np.ndarray | None = None
+    num_classes: int = 3
+
+    @property
+    def num_clients(self) -> int:
+        return len(self.lengths)
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        return self.inputs.shape[2:]
+
+    def sizes(self, clients: np.ndarray) -> np.ndarray:
+        return self.lengths[clients]
+
+    def gather(self, clients: np.ndarray) -> Cohort:
+        if self.unreadable.intersection(clients.tolist()):
+            raise DataError("records cannot be read")
+        longest = int(self.lengths[clients].max(initial=0))
+        return Cohort(self.inputs[clients, :longest], self.labels[clients, :longest], self.lengths[clients])
+
+
+def records(clients: int = 9) -> Records:
+    generator = np.random.default_rng(3)
+    inputs = generator.normal(size=(clients, 4, 5)).astype(np.float32)
+    return Records(inputs, generator.integers(0, 3, size=(clients, 4)), generator.integers(1, 5, size=clients))
+
+
+def task_of(scheme: str = "none", **changes: object) -> ClientTask:
+    task = ClientTask(
+        model=MODEL.model_dump(mode="json"),
+        input_shape=(5,),
+        num_classes=3,
+        client=scenario.Client(steps=2, batch_size=3, learning_rate=0.5).model_dump(mode="json"),
+        unit="client",
+        submodels=SCHEMES[scheme].model_dump(mode="json"),
+        split_seed=4,
+        linf_coordinates=0,
+        data={},
+        data_seed=0,
+        folder="",
+    )
+    return replace(task, **changes)
+
+
+def order_of(clients: list[int], scheme: str = "none", batches: list[int] | None = None, **changes: object) -> Order:
+    submodels = [client % 2 if scheme == "disjoint" else -1 for client in clients]
+    seeds = [1000 + client for client in clients]
+    clips = [0.2] if scheme == "none" else [0.1, 0.2]
+    return replace(Order(1, clients, seeds, submodels, batches or [len(clients)], clips), **changes)
+
+
+def parts_of(scheme: str) -> list[list[str]]:
+    if scheme == "none":
+        return [list(ARRAYS)]
+    cut = split(MODEL, (5,), 3, 2, ("output",), 4) if scheme == "disjoint" else Masks(build(MODEL, (5,), 3))
+    return [[name for name in ARRAYS if (name in cut.shared) == shared] for shared in (True, False)]
+
+
+def norms(sums: dict[str, np.ndarray], scheme: str) -> list[float]:
+    return [float(np.sqrt(sum((sums[name] ** 2).sum() for name in part))) for part in parts_of(scheme)]
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_a_round_is_the_sum_of_its_clients(scheme: str) -> None:
+    worker = Worker(task_of(scheme), records())
+    clients = list(range(9))
+    sums, report = worker.train(ARRAYS, order_of(clients, scheme, [4, 5]))
+    assert report.reported == sorted(report.reported) or scheme == "disjoint"
+    assert sorted(report.reported) == clients
+    assert (report.failed, report.clipped + report.below_clip) == (0, 9)
+    alone = [worker.train(ARRAYS, order_of([client], scheme))[0] for client in clients]
+    for name, total in sums.items():
+        assert total.shape == ARRAYS[name].shape
+        assert total.dtype == np.float64
+        # Other batches: training agrees to float32 tolerance.
+        np.testing.assert_allclose(total, sum(each[name] for each in alone), atol=1e-6)
+        np.testing.assert_array_equal(total % quantum(0.1 if scheme != "none" else 0.2), 0)
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("poison", ["huge", "nan", "inf", "zero", "label", "unreadable"])
+def test_one_client_changes_the_sum_by_at_most_the_clip(scheme: str, poison: str) -> None:
+    dataset = records()
+    match poison:
+        case "huge":
+            dataset.inputs[4] = 1e30
+        case "nan" | "inf":
+            dataset.inputs[4, 0, 0] = float(poison)
+        case "zero":
+            dataset.inputs[4] = 0
+        case "label":
+            dataset.labels[4, 0] = 3
+        case "unreadable":
+            dataset.unreadable = frozenset([4])
+    worker = Worker(task_of(scheme), dataset)
+    with_it, report = worker.train(ARRAYS, order_of(list(range(9)), scheme))
+    without, _ = worker.train(ARRAYS, order_of([0, 1, 2, 3, 5, 6, 7, 8], scheme))
+    difference = {name: with_it[name] - without[name] for name in with_it}
+    # Batch-mates that stay train in another batch: 1e-5 is float32 tolerance for nine of them.
+    for norm, clip in zip(norms(difference, scheme), order_of([0], scheme).clips, strict=True):
+        assert norm <= clip + 1e-5
+    broken = poison in ("nan", "inf", "label", "unreadable") or (poison == "huge" and report.failed)
+    assert report.failed == int(broken)
+    assert np.isfinite(report.loss_sum)
+    assert (4 in report.reported) == (poison not in ("label", "unreadable"))
+    if broken:
+        assert max(norms(difference, scheme)) < 1e-5
+
+
+def test_submodels_train_their_own_coordinates_only() -> None:
+    worker = Worker(task_of("disjoint"), records())
+    cut = split(MODEL, (5,), 3, 2, ("output",), 4)
+    sums, _ = worker.train(ARRAYS, order_of([1, 3, 5], "disjoint"))
+    inside = {name: np.zeros(array.shape) for name, array in ARRAYS.items()}
+    ones = {name: np.ones_like(array) for name, array in cut.extract(inside, 1).items()}
+    cut.embed_add(inside, ones, 1)
+    assert any((place == 0).any() for place in inside.values())
+    for name, total in sums.items():
+        assert not total[inside[name] == 0].any()
+        assert total[inside[name] == 1].any()
+
+
+def test_an_extracted_submodel_gives_the_same_sum_in_its_own_shape() -> None:
+    worker = Worker(task_of("disjoint"), records())
+    cut = split(MODEL, (5,), 3, 2, ("output",), 4)
+    order = order_of([1, 3, 5], "disjoint")
+    whole, _ = worker.train(ARRAYS, order)
+    small, _ = worker.train(cut.extract(ARRAYS, 1), replace(order, extracted=1))
+    for name, part in cut.extract(whole, 1).items():
+        np.testing.assert_array_equal(part, small[name])
+
+
+def test_a_fresh_partition_follows_the_round() -> None:
+    fresh = DISJOINT.model_copy(update={"partition": "fresh"}).model_dump(mode="json")
+    worker = Worker(task_of("disjoint", submodels=fresh), records())
+    touched = [worker.train(ARRAYS, order_of([1], "disjoint", round=r))[0]["hidden.0.bias"] != 0 for r in (1, 2, 1)]
+    assert (touched[0] != touched[1]).any()
+    assert (touched[0] == touched[2]).all()
+
+
+def test_dropout_masks_follow_the_seed() -> None:
+    worker = Worker(task_of("dropout"), records())
+    one, _ = worker.train(ARRAYS, order_of([2], "dropout"))
+    again, _ = worker.train(ARRAYS, order_of([2], "dropout"))
+    other, _ = worker.train(ARRAYS, order_of([2], "dropout", seeds=[5]))
+    silent = [(sums["hidden.0.weight"] == 0).all(1) for sums in (one, again, other)]
+    assert (silent[0] == silent[1]).all()
+    assert (silent[0] != silent[2]).any()
+
+
+def test_linf_truncation() -> None:
+    sums, _ = Worker(task_of(linf_coordinates=16), records()).train(ARRAYS, order_of([0]))
+    largest = max(float(np.abs(total).max()) for total in sums.values())
+    assert 0.9 * 0.05 < largest <= 0.05
+
+
+def test_the_received_arrays_are_not_changed() -> None:
+    before = {name: array.copy() for name, array in ARRAYS.items()}
+    Worker(task_of(), records()).train(ARRAYS, order_of([0, 1]))
+    for name, array in before.items():
+        np.testing.assert_array_equal(ARRAYS[name], array)
+
+
+def test_nobody() -> None:
+    sums, report = Worker(task_of(), records()).train(ARRAYS, Order(1, [], [], [], [], [0.2]))
+    assert report.reported == []
+    assert not any(total.any() for total in sums.values())
+
+
+def test_refusals() -> None:
+    with pytest.raises(DataError, match=r"shape \[5\], the model takes \[6\]"):
+        Worker(task_of(input_shape=(6,)), records())
+    with pytest.raises(ValueError, match="must agree"):
+        Order(1, [1, 2], [1], [-1, -1], [2], [0.2])
+    with pytest.raises(ValueError, match="one that was sent"):
+        Order(1, [1], [1], [0], [1], [0.2], extracted=1)
+
+
+def test_batches_follow_from_model_and_data() -> None:
+    assert clients_per_batch(10**9, records()) == 1
+    sizes = [clients_per_batch(parameters, records()) for parameters in (10**3, 10**4, 10**5)]
+    assert sizes == sorted(sizes, reverse=True)
+    assert clients_per_batch(10**5, records(), "cuda:1") > sizes[-1]
+
+
+def test_torch_generator_is_left_alone() -> None:
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    Worker(task_of("dropout"), records()).train(ARRAYS, order_of([0, 1], "dropout"))
+    assert torch.equal(torch.get_rng_state(), before)
