@@ -40,13 +40,17 @@ class Gaussian(Mechanism):
         a = np.arange(highest + 1.0)
         return a * (a - 1) / (2 * self.noise_multiplier**2)
 
+    @property
+    def _linear_signal(self) -> float | None:
+        return 1 / self.noise_multiplier**2
+
     def _transform(self, u: Array) -> Transform:
         return transform.gaussian(self.noise_multiplier, u)
 
-    def _law(self) -> "Law":
+    def _law(self, points: int) -> "Law":
         from fedamp.accounting.law import Law
 
-        return Law.gaussian(self.noise_multiplier)
+        return Law.gaussian(self.noise_multiplier, points=points)
 
     @property
     def _is_symmetric(self) -> bool:
@@ -86,10 +90,10 @@ class Laplace(Mechanism):
     def _transform(self, u: Array) -> Transform:
         return transform.from_nodes(*self._nodes(4 + int(4 / self.scale)), u)
 
-    def _law(self) -> "Law":
+    def _law(self, points: int) -> "Law":
         from fedamp.accounting.law import Law
 
-        return Law.laplace(self.scale)
+        return Law.laplace(self.scale, points=points)
 
     @property
     def _is_symmetric(self) -> bool:
@@ -124,11 +128,11 @@ class RandomisedResponse(Mechanism):
     def _transform(self, u: Array) -> Transform:
         return transform.from_nodes(*self._nodes(), u)
 
-    def _law(self) -> "Law":
+    def _law(self, points: int) -> "Law":
         from fedamp.accounting.law import Law
 
         log_weights, log_ratios = self._nodes()
-        return Law.from_points(np.exp(log_ratios), np.exp(log_weights))
+        return Law.from_points(np.exp(log_ratios), np.exp(log_weights), points=points)
 
     @property
     def _is_symmetric(self) -> bool:

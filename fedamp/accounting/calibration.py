@@ -3,9 +3,8 @@
 import math
 from collections.abc import Callable
 
-from fedamp.accounting import checks, renyi
+from fedamp.accounting import checks
 from fedamp.accounting.mechanism import Mechanism
-from fedamp.accounting.renyi import HIGHEST_ORDER
 
 
 def calibrate(build: Callable[[float], Mechanism], epsilon: float, delta: float, *, tolerance: float = 1e-4) -> float:
@@ -26,56 +25,40 @@ def calibrate(build: Callable[[float], Mechanism], epsilon: float, delta: float,
     checks.positive("epsilon", epsilon)
     checks.delta(delta)
     checks.positive("tolerance", tolerance)
-    orders = renyi.search_orders(HIGHEST_ORDER)
-
-    def by_renyi(noise: float) -> float:
-        return renyi.best_epsilon(orders, build(noise).rdp(orders), delta).value
-
-    start = _search(by_renyi, epsilon, 1.0, 0.05, required=False)
-    return _search(lambda noise: build(noise).epsilon(delta).upper, epsilon, start, tolerance, required=True)
+    coarse = _search(lambda noise: build(noise).epsilon(delta, points=200).upper, epsilon, 1.0, 0.01, first_step=0.7)
+    return _search(lambda noise: build(noise).epsilon(delta).upper, epsilon, coarse, tolerance, first_step=0.01)
 
 
-def _search(cost: Callable[[float], float], budget: float, start: float, tolerance: float, *, required: bool) -> float:
-    """Where a falling cost meets the budget, from the right; in log noise and log cost the two are nearly a straight
-    line.
-    """
+def _search(
+    cost: Callable[[float], float], budget: float, start: float, tolerance: float, *, first_step: float
+) -> float:
+    """Where a falling cost meets the budget, from the right; in log noise and log cost it is nearly a straight line."""
 
     def excess(position: float) -> float:
         return math.log(min(max(cost(math.exp(position)), 1e-9), 1e9) / budget)
 
-    high, high_value, low, low_value = math.log(start), excess(math.log(start)), math.nan, math.nan
-    step = 0.02 if required else 0.7
-    while math.isnan(low) or high_value > 0:
-        if high_value > 0:
-            low, low_value, high = high, high_value, high + step
-            if high > math.log(1e6):
-                if required:
-                    raise ValueError(f"epsilon = {budget:g} is not reached by any noise multiplier up to 1e6")
-                return 1.0
-            high_value = excess(high)
-        else:
-            position = (high if math.isnan(low) else low) - step
-            if position < math.log(1e-3):
-                return math.exp(high)
-            value = excess(position)
-            if value > 0:
-                low, low_value = position, value
-            else:
-                high, high_value = position, value
-        step *= 2
-    for _ in range(60):
+    ends: dict[bool, tuple[float, float]] = {}  # whether the budget is exceeded: (position, excess)
+    position, step = math.log(start), first_step
+    while len(ends) < 2:
+        value = excess(position)
+        ends[value > 0] = position, value
+        if position > math.log(1e6):
+            raise ValueError(f"epsilon = {budget:g} is not reached by any noise multiplier up to 1e6")
+        if position < math.log(1e-3):
+            return math.exp(position)
+        position, step = position + (step if value > 0 else -step), 2 * step
+    (low, low_value), (high, high_value) = ends[True], ends[False]
+    for turn in range(100):
         if high - low <= tolerance:
             break
-        # The line's root, kept off the ends so that both of them move.
+        # The root of the line through both ends, a little to the right so that it is on the safe side; the middle now
+        # and then.
         slope = (high_value - low_value) / (high - low)
-        guess = high - high_value / slope + 0.3 * tolerance
-        if high_value > -1e-12 or low_value > 20:
-            guess = (low + high) / 2
-        position = min(max(guess, low + 0.05 * tolerance), high - 0.4 * tolerance)
+        guess = high - high_value / slope + 0.2 * tolerance if turn % 4 < 3 and low_value < 20 else (low + high) / 2
+        position = min(max(guess, low + 0.3 * tolerance), high - 0.3 * tolerance)
         value = excess(position)
         if value > 0:
             low, low_value = position, value
-            high_value *= 0.9
         else:
             high, high_value = position, value
     return math.exp(high)

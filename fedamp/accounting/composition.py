@@ -83,8 +83,8 @@ class Compose(Mechanism):
     def _transform(self, u: Array) -> Transform:
         return _product_transform(self, u)
 
-    def _law(self) -> "Law":
-        return _product_law(self)
+    def _law(self, points: int) -> "Law":
+        return _product_law(self, points)
 
     def _attack(self) -> Mechanism | None:
         attacks = [part._attack() for part in self.mechanisms]
@@ -92,6 +92,11 @@ class Compose(Mechanism):
             return self
         known = tuple(attack for attack in attacks if attack is not None)
         return Compose(known) if known else None
+
+    @property
+    def _linear_signal(self) -> float | None:
+        signals = [part._linear_signal for part in self.mechanisms]
+        return None if None in signals else sum(signal for signal in signals if signal is not None)
 
     @property
     def _is_symmetric(self) -> bool:
@@ -161,14 +166,19 @@ class Repeat(Mechanism):
     def _transform(self, u: Array) -> Transform:
         return _product_transform(self, u)
 
-    def _law(self) -> "Law":
-        return _product_law(self)
+    def _law(self, points: int) -> "Law":
+        return _product_law(self, points)
 
     def _attack(self) -> Mechanism | None:
         attack = self.mechanism._attack()
         if attack is self.mechanism:
             return self
         return None if attack is None else Repeat(attack, self.times)
+
+    @property
+    def _linear_signal(self) -> float | None:
+        signal = self.mechanism._linear_signal
+        return None if signal is None else self.times * signal
 
     @property
     def _is_symmetric(self) -> bool:
@@ -236,11 +246,11 @@ class RandomSelection(Mechanism):
         used, weights = self._used()
         return transform.mixture([part._transform(u) for part in used], weights)
 
-    def _law(self) -> "Law":
+    def _law(self, points: int) -> "Law":
         from fedamp.accounting.law import Law
 
         used, weights = self._used()
-        return Law.mixture([numerical_law(part) for part in used], list(weights))
+        return Law.mixture([numerical_law(part, points) for part in used], list(weights))
 
     def _attack(self) -> Mechanism | None:
         attacks = [part._attack() for part in self.mechanisms]
@@ -285,9 +295,9 @@ def _product_transform(mechanism: Mechanism, u: Array) -> Transform:
     return transform.from_moments(raw(mechanism, HIGHEST_ORDER), negative(mechanism, HIGHEST_ORDER), u)
 
 
-def _product_law(mechanism: Mechanism) -> "Law":
+def _product_law(mechanism: Mechanism, points: int) -> "Law":
     from fedamp.accounting.law import Law
 
     precision, others = _factors(mechanism)
-    gaussian = [(Law.gaussian(precision**-0.5), 1)] if precision else []
-    return Law.product(gaussian + [(numerical_law(other), times) for other, times in others.items()])
+    gaussian = [(Law.gaussian(precision**-0.5, points=points), 1)] if precision else []
+    return Law.product(gaussian + [(numerical_law(other, points), times) for other, times in others.items()])

@@ -8,7 +8,7 @@ answered here, once.
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -38,11 +38,12 @@ class Mechanism(ABC):
 
     # Questions.
 
-    def epsilon(self, delta: float) -> Bounds:
+    def epsilon(self, delta: float, *, points: int | None = None) -> Bounds:
         """Smallest epsilon at which the mechanism is (epsilon, delta)-private, in both directions, as a bracket.
 
         Args:
             delta: in (0, 1).
+            points: of the numerical law; more make the bracket narrower, fewer the answer faster.
 
         Returns:
             ``upper`` is certified: the smaller of the Rényi bound and of the numerical law, where there is one;
@@ -51,20 +52,24 @@ class Mechanism(ABC):
         checks.delta(delta)
         if not self.is_private:
             return Bounds(0.0, math.inf, "a part without noise")
-        orders = renyi.search_orders(HIGHEST_ORDER)
-        best = renyi.best_epsilon(orders, self.rdp(orders), delta)
-        return _bracket(self, best, lambda law: law.epsilon(delta))
+        return _bracket(
+            self,
+            lambda part: part._law_epsilon(delta, points),
+            lambda orders: renyi.best_epsilon(orders, self.rdp(orders), delta),
+        )
 
-    def delta(self, epsilon: float) -> Bounds:
+    def delta(self, epsilon: float, *, points: int | None = None) -> Bounds:
         """Smallest delta at which the mechanism is (epsilon, delta)-private, in both directions, as a bracket; see
         ``epsilon``.
         """
         checks.epsilon(epsilon)
         if not self.is_private:
             return Bounds(0.0, 1.0, "a part without noise")
-        orders = renyi.search_orders(HIGHEST_ORDER)
-        best = renyi.best_delta(orders, self.rdp(orders), epsilon)
-        return _bracket(self, best, lambda law: law.delta(epsilon))
+        return _bracket(
+            self,
+            lambda part: part._law_delta(epsilon, points),
+            lambda orders: renyi.best_delta(orders, self.rdp(orders), epsilon),
+        )
 
     def rdp(self, orders: Sequence[float] | Array | float) -> Array:
         """Upper bounds of the Rényi divergence, the larger of both directions.
@@ -140,11 +145,19 @@ class Mechanism(ABC):
             return raw(self, highest)[1:]
         return transform.negative_moments(self._transform, highest)
 
-    def _law(self) -> "Law":
+    def _law(self, points: int) -> "Law":
         """The certified numerical law of X, or NotEvaluable."""
         from fedamp.accounting.law import NotEvaluable
 
         raise NotEvaluable(f"{type(self).__name__} has no numerical law")
+
+    def _law_epsilon(self, delta: float, points: int | None) -> Bounds:
+        """epsilon by the numerical law."""
+        return numerical_law(self, points).epsilon(delta)
+
+    def _law_delta(self, epsilon: float, points: int | None) -> Bounds:
+        """delta by the numerical law."""
+        return numerical_law(self, points).delta(epsilon)
 
     def _attack(self) -> "Mechanism | None":
         """A mechanism whose pair some worst case of this one attains, for lower ends; None if none is known."""
@@ -154,6 +167,13 @@ class Mechanism(ABC):
     def _is_symmetric(self) -> bool:
         """Whether the two laws are mirror images (an involution swaps them), so that both directions cost the same."""
         return False
+
+    @property
+    def _linear_signal(self) -> float | None:
+        """Squared signal-to-noise ratio of a fixed linear statistic that is Gaussian in both worlds; None if there is
+        none.
+        """
+        return None
 
     def _prefix(self, rounds: int) -> "Mechanism":
         raise ValueError(f"{type(self).__name__} has no prefix of {rounds} rounds")
@@ -186,28 +206,33 @@ def log_moments(mechanism: Mechanism, highest: int = HIGHEST_ORDER) -> Array:
 
 
 @lru_cache(maxsize=64)
-def numerical_law(mechanism: Mechanism) -> "Law":
-    return mechanism._law()
+def numerical_law(mechanism: Mechanism, points: int | None = None) -> "Law":
+    from fedamp.accounting.law import DEFAULT_POINTS
+
+    return mechanism._law(DEFAULT_POINTS if points is None else checks.count("points", points, 50, 20_000))
 
 
-def _bracket(mechanism: Mechanism, best: renyi.Best, ask: Any) -> Bounds:
-    """The smaller upper end of Rényi and law; the lower end of the attack."""
+def _bracket(
+    mechanism: Mechanism, by_law: Callable[[Mechanism], Bounds], by_renyi: Callable[[Array], renyi.Best]
+) -> Bounds:
+    """The smaller upper end of law and Rényi; the lower end of the attack."""
     from fedamp.accounting.law import NotEvaluable
 
-    upper, method = best.value, f"Rényi, order {best.order:g}"
-    attack = mechanism._attack()
-    lower = 0.0
     try:
-        answer = ask(numerical_law(mechanism))
-        if answer.upper <= upper:
-            upper, method = answer.upper, answer.method
-        if attack is mechanism:
-            lower = answer.lower
-    except NotEvaluable as reason:
-        method += f" ({reason})"
-    if attack is not None and attack is not mechanism:
+        answer, reason = by_law(mechanism), ""
+    except NotEvaluable as error:
+        answer, reason = Bounds(0.0, math.inf), f" ({error})"
+    upper, method = answer.upper, answer.method
+    if not answer.lower >= 0.99 * upper:  # else no bound on the same pair can be much smaller
+        best = by_renyi(renyi.search_orders(HIGHEST_ORDER))
+        if best.value < upper:
+            upper, method = best.value, f"Rényi, order {best.order:g}{reason}"
+    attack = mechanism._attack()
+    if attack is mechanism:
+        lower = answer.lower
+    else:
         try:
-            lower = ask(numerical_law(attack)).lower
+            lower = by_law(attack).lower if attack is not None else 0.0
         except NotEvaluable:
             lower = 0.0
     return Bounds(min(lower, upper), upper, method)

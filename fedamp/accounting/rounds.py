@@ -44,5 +44,5 @@ def epsilon_over_rounds(
             spent[chunk] = renyi.epsilons(orders, renyi.at_orders(log_moments, orders), delta).min(axis=-1)
     spent = np.append(spent, mechanism.epsilon(delta).upper)
     for i in np.unique(np.linspace(0, len(asked) - 1, checkpoints + 1).round().astype(int)) if asked else ():
-        spent[i] = min(spent[i], mechanism.after(asked[i]).epsilon(delta).upper)
+        spent[i] = min(spent[i], mechanism.after(asked[i]).epsilon(delta, points=500).upper)
     return np.minimum.accumulate(spent[::-1])[::-1][:-1]

@@ -72,8 +72,8 @@ class Poisson(Mechanism):
     def _transform(self, u: Array) -> Transform:
         return transform.thin(self.mechanism._transform, self.rate, u)
 
-    def _law(self) -> "Law":
-        return numerical_law(self.mechanism).thin(self.rate) if self.rate else numerical_law(NOTHING)
+    def _law(self, points: int) -> "Law":
+        return numerical_law(self.mechanism, points).thin(self.rate) if self.rate else numerical_law(NOTHING, points)
 
     def _attack(self) -> Mechanism | None:
         attack = self.mechanism._attack()
@@ -130,21 +130,29 @@ class Submodels(Mechanism):
     def _negative(self, highest: int) -> Array:
         if self.count == 1:
             return negative(self.mechanism, highest)
-        # Jensen: the mean is at least the geometric mean, and no copy is worse than all of them.
+        # Jensen: the mean is at least the geometric mean, so E[mean^-b] <= E[copy^(-b/n)]^n. Between whole powers the
+        # log moment of a copy is convex, so its linear interpolation is above it.
         exact = transform.negative_moments(self._transform, highest)
-        return np.minimum(exact, negative(self.mechanism, highest))
+        powers, of_a_copy = np.arange(float(highest)), negative(self.mechanism, highest)
+        return np.minimum(exact, self.count * np.interp(powers / self.count, powers, of_a_copy))
 
     def _transform(self, u: Array) -> Transform:
         return transform.mean(self.mechanism._transform, self.count, self.count, u)
 
-    def _law(self) -> "Law":
-        return numerical_law(self.mechanism).mean(self.count)
+    def _law(self, points: int) -> "Law":
+        return numerical_law(self.mechanism, points).mean(self.count)
 
     def _attack(self) -> Mechanism | None:
         attack = self.mechanism._attack()
         if attack is self.mechanism:
             return self
         return None if attack is None else Submodels(attack, self.count)
+
+    @property
+    def _linear_signal(self) -> float | None:
+        """The sum over the submodels: the signal is in one of them, the noise in all."""
+        signal = self.mechanism._linear_signal
+        return None if signal is None else signal / self.count
 
     @property
     def _is_symmetric(self) -> bool:
@@ -170,8 +178,8 @@ class Derived(Mechanism):
     def _transform(self, u: Array) -> Transform:
         return self._expansion()._transform(u)
 
-    def _law(self) -> "Law":
-        return numerical_law(self._expansion())
+    def _law(self, points: int) -> "Law":
+        return numerical_law(self._expansion(), points)
 
     @property
     def _is_symmetric(self) -> bool:
