@@ -6,6 +6,7 @@ operation below keeps that order, and all the divergences that privacy needs are
 so every answer is a bracket.
 """
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -15,12 +16,16 @@ from numpy.typing import ArrayLike
 from scipy.special import ndtr
 
 from fedamp.accounting.bounds import Bounds
+from fedamp.accounting.fourier import LATTICE_LIMIT, choose_lattice, convolve
 from fedamp.accounting.pairing import RATIO_LIMIT, Pairing, adaptive_edges, choose_edges, pair
 from fedamp.accounting.points import Array, Cells, Placement, Points, contract, regrid, spread
 from fedamp.accounting.profile import Profile
 
 DEFAULT_POINTS = 1200
 """Points a law is kept at; the width of a bracket falls with the square of it, the time rises with the square."""
+
+_FEW = 4
+"""Products of fewer factors are paired; from here on they are convolved on a lattice."""
 
 _UNIT = 2.0**-53
 
@@ -85,7 +90,7 @@ class Law:
             mass_in: P-mass of the intervals between two arrays of ends (maybe infinite); see :func:`normal_mass`.
             largest_shift: P has all but 1e-20 of its mass at z between -9.5 and this plus 9.5.
         """
-        z = np.linspace(-9.5, largest_shift + 9.5, points)
+        z = np.linspace(-9.5, largest_shift + 9.5, 4 * points)
         low, high = np.r_[-np.inf, z], np.r_[z, np.inf]
         return cls.from_cells(Cells(log_ratio(z), mass_in(low, high), normal_mass(low, high)), points=points)
 
@@ -139,8 +144,8 @@ class Law:
         """
         if not 0.0 <= rate <= 1.0:
             raise ValueError(f"rate must be in [0, 1], got {rate}")
-        if rate == 1.0:
-            return self
+        if rate in (0.0, 1.0):
+            return self if rate else _ONE
         return Law(_thin(self.upper, rate), _thin(self.lower, rate), self.rounding + 4 * _UNIT, self.points)
 
     def mean(self, copies: int, of: int | None = None) -> "Law":
@@ -153,23 +158,25 @@ class Law:
             raise ValueError(f"copies must be in 0..of and of >= 1, got copies={copies}, of={of}")
         if copies == 0:
             return _ONE
-        limited = Law(_limit(self.upper, spread), _limit(self.lower, contract), self.rounding, self.points)
+        limited = self._limited()
         average = _power(limited, copies, lambda a, m, b, n: _combine(a, b, Pairing((m / (m + n), n / (m + n)))))
         return average.thin(copies / of)
 
     @staticmethod
     def product(factors: Sequence[tuple["Law", int]]) -> "Law":
         """The product of independent X's, each to its multiplicity: composition (Zhu, Dong, Wang 2022, Theorem 10)."""
-        multiply = Pairing(None)
-        result = _ONE
-        for law, times in factors:
-            if times < 0:
-                raise ValueError(f"multiplicity must be >= 0, got {times}")
-            if times == 0 or law is _ONE:
-                continue
-            powered = _power(law, times, lambda a, m, b, n: _combine(a, b, multiply))
-            result = powered if result is _ONE else _combine(result, powered, multiply)
-        return result
+        if any(times < 0 for _, times in factors):
+            raise ValueError(f"multiplicities must be >= 0, got {[times for _, times in factors]}")
+        factors = [(law, times) for law, times in factors if times > 0 and law is not _ONE]
+        if sum(times for _, times in factors) < _FEW:
+            return functools.reduce(_multiply, (law for law, times in factors for _ in range(times)), _ONE)
+        points = max(law.points for law, _ in factors)
+        while (lattice := choose_lattice([(law.upper, times) for law, times in factors], points)).size > LATTICE_LIMIT:
+            factors = _shortened(factors)
+        upper, upper_rounding = convolve([(law.upper, times) for law, times in factors], lattice, above=True)
+        lower, lower_rounding = convolve([(law.lower, times) for law, times in factors], lattice, above=False)
+        rounding = sum(times * law.rounding for law, times in factors) + max(upper_rounding, lower_rounding)
+        return Law(upper, lower, rounding, points)
 
     @staticmethod
     def mixture(laws: Sequence["Law"], weights: Sequence[float]) -> "Law":
@@ -209,6 +216,12 @@ class Law:
     def epsilon_add(self, delta: float) -> Bounds:
         """As :meth:`epsilon`, for the add direction alone."""
         return self._epsilon(self._add, delta)
+
+    def _limited(self) -> "Law":
+        """The law with few enough points to pair, and without ratios that a mean cannot hold."""
+        upper = _limit_points(_limit(self.upper, spread), self.points, spread)
+        lower = _limit_points(_limit(self.lower, contract), self.points, contract)
+        return Law(upper, lower, self.rounding, self.points)
 
     @cached_property
     def _remove(self) -> tuple[Profile, Profile]:
@@ -255,11 +268,24 @@ def normal_mass(low: ArrayLike, high: ArrayLike) -> Array:
 
 def _combine(a: Law, b: Law, pairing: Pairing) -> Law:
     points = max(a.points, b.points)
+    a, b = (a._limited(), b._limited()) if a is not b else 2 * (a._limited(),)
     edges = choose_edges(a.upper, b.upper, pairing, points)
     rounding = a.rounding + b.rounding + 4 * _UNIT * np.sqrt(2.0 * points)
     upper = pair(a.upper, b.upper, pairing, edges, spread)
     lower = pair(a.lower, b.lower, pairing, edges, contract)
     return Law(upper, lower, float(rounding), points)
+
+
+def _multiply(a: Law, b: Law) -> Law:
+    return b if a is _ONE else _combine(a, b, Pairing(None))
+
+
+def _shortened(factors: Sequence[tuple[Law, int]]) -> list[tuple[Law, int]]:
+    """The same product, the law of the highest multiplicity squared: fewer factors need a less fine lattice."""
+    longest = max(range(len(factors)), key=lambda i: factors[i][1])
+    law, times = factors[longest]
+    squared = [(_multiply(law, law), times // 2), (law, times % 2)]
+    return [*factors[:longest], *(factor for factor in squared if factor[1]), *factors[longest + 1 :]]
 
 
 def _power(law: Law, times: int, combine: Callable[[Law, int, Law, int], Law]) -> Law:

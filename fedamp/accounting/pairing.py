@@ -140,8 +140,8 @@ def adaptive_edges(log_ratio: Array, mass_in: Array, mass_out: Array, points: in
         distance: shape (n,), increasing, signed distance of each point from X = 1.
     """
     quantile_in, quantile_out = _quantile(mass_in), _quantile(mass_out)
-    # Left of where Q ends and right of where P ends there is nothing to resolve.
-    kept = (np.cumsum(mass_out) > _TAIL) & (np.cumsum(mass_in[::-1])[::-1] > _TAIL)
+    both = mass_in + mass_out
+    kept = (np.cumsum(both) > _TAIL) & (np.cumsum(both[::-1])[::-1] > _TAIL)
     log_ratio, distance = log_ratio[kept], distance[kept]
     quantile_in, quantile_out = quantile_in[kept], quantile_out[kept]
     core = max(float(np.ptp(np.interp([-1.0, 1.0], quantile_out, distance))) / 2, 1e-14)
@@ -151,6 +151,7 @@ def adaptive_edges(log_ratio: Array, mass_in: Array, mass_out: Array, points: in
     # The guess is made of points. A smooth map keeps their clusters out of the grid, where they would waste cells.
     knots = np.linspace(0.0, level[-1], 64)
     steps = np.convolve(np.pad(np.diff(np.interp(knots, level, log_ratio)), 1, mode="edge"), [0.25, 0.5, 0.25], "valid")
+    steps *= (log_ratio[-1] - log_ratio[0]) / steps.sum()
     smooth = PchipInterpolator(knots, log_ratio[0] + np.r_[0.0, np.cumsum(steps)])
     edges = smooth(np.linspace(0.0, level[-1], points))
     apart = np.diff(edges, prepend=-np.inf) > 4e-16 * (1.0 + np.abs(edges))
@@ -167,7 +168,8 @@ def _quantile(mass: Array) -> Array:
 
 def _coarse(law: Points, pairing: Pairing, blocks: int = 80) -> Points:
     """About ``blocks`` points, each standing for neighbouring ones; a mean also needs the point at X = 0."""
-    starts = np.arange(0, len(law), max(1, len(law) // blocks))
+    starts = np.unique(np.r_[np.arange(0, len(law), max(1, len(law) // blocks)), 1, len(law) - 1])
+    starts = starts[starts < len(law)]  # the outermost points stay alone: the grid has to reach them
     log_ratio = np.add.reduceat(law.log_ratio, starts) / np.diff(np.append(starts, len(law)))
     mass_in, mass_out = np.add.reduceat(law.mass_in, starts), np.add.reduceat(law.mass_out, starts)
     if law.zero > _TAIL and pairing.mean_weights is not None:

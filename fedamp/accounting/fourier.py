@@ -1,0 +1,330 @@
+"""The law of the product of many independent likelihood ratios, by Fourier transform.
+
+Every factor is put on a lattice of log ratios, above it in convex order (:func:`spread`) or below it
+(:func:`lattice_below`), and the lattice laws are convolved. A transform errs by some 1e-16 of the *largest* mass, far
+too much for a delta of 1e-10 after many factors. So the measure ``X^order dQ`` is convolved for a few orders (0 is Q,
+1 is P, more looks at the right tail, less than 0 at the left one), and each lattice point uses the order that knows it
+best. What error is left is added to every mass for an upper bound and subtracted for a lower one: a law with more
+(less) mass at each ratio has larger (smaller) divergences.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from fedamp.accounting.points import Array, Points, regrid, spread
+
+LATTICE_LIMIT = 2**19
+"""Most lattice points."""
+
+_UNIT = 2.0**-53
+_OUTSIDE = 40.0
+"""Minus the log of the mass that may leave the lattice under any order."""
+
+Factors = Sequence[tuple[Points, int]]
+
+
+@dataclass(frozen=True)
+class Order:
+    """The measure ``X^value dQ``, and the tilts that bound its mass left and right of the lattice (Chernoff)."""
+
+    value: float
+    left_tilt: float
+    right_tilt: float
+
+
+@dataclass(frozen=True)
+class Lattice:
+    """Where a product is convolved.
+
+    Attributes:
+        orders: the orders convolved, increasing, the first below 0 and the last above 1.
+        start, stop: log ratios between which nearly all mass lies, under every order.
+        size: number of points, a power of two; may exceed ``LATTICE_LIMIT``.
+    """
+
+    orders: tuple[Order, ...]
+    start: float
+    stop: float
+    size: int
+
+
+def choose_lattice(factors: Factors, points: int) -> Lattice:
+    """Orders, window and step such that the lattice widens the bracket less than a grid of ``points`` does."""
+    moments = _Moments.of([(_coarse(law), times) for law, times in factors])
+    deviation = max(float(np.sqrt(moments.variance(0.5))), 1e-12)
+    right = _tilt_of_tail(moments, 1.0, 1.0 / deviation)
+    left = _tilt_of_tail(moments, 0.0, -1.0 / deviation)
+    together = moments.slope(1.0) - moments.slope(0.0) < 8 * deviation
+    orders, starts, stops = [], [], []
+    for value in (left, *((0.5,) if together else (0.0, 1.0)), 1.0 + right):
+        low, left_tilt = moments.reach(value, -1.0)
+        high, right_tilt = moments.reach(value, 1.0)
+        orders.append(Order(value, left_tilt, right_tilt))
+        starts.append(low)
+        stops.append(high)
+    start, stop = min(starts), max(stops)
+    step = 25.0 * deviation / (points * np.sqrt(sum(times for _, times in factors)))
+    return Lattice(tuple(orders), start, stop, 2 ** max(12, int(np.ceil(np.log2((stop - start) / step)))))
+
+
+def convolve(factors: Factors, lattice: Lattice, above: bool) -> tuple[Points, float]:
+    """The law of the product, larger (``above``) or smaller than it in convex order, and a bound on its rounding."""
+    size = min(lattice.size, LATTICE_LIMIT)
+    step = (lattice.stop - lattice.start) / size
+    placed = [(_Placed.of(law, step, lattice, above), times) for law, times in factors]
+    moments = _Moments.of([(law.points, times) for law, times in placed])
+    offset = sum(law.offset * times for law, times in placed)
+    first = int(np.ceil((lattice.start - offset) / step))
+    log_ratio = offset + step * (first + np.arange(size))
+    log_mass, log_error = np.full(size, -np.inf), np.full(size, np.inf)
+    outside_out = outside_in = rounding = 0.0
+    for order in lattice.orders:
+        mass, error = _convolve_order(placed, order.value, size)
+        left, right = moments.outside(order, log_ratio[0], log_ratio[-1])
+        error += left + right
+        mass = np.roll(mass, -first) + (error if above else -error)
+        to_out = moments.log_mean(order.value) - order.value * log_ratio
+        better = np.log(error) + to_out < log_error
+        log_error[better] = (np.log(error) + to_out)[better]
+        with np.errstate(divide="ignore"):
+            log_mass[better] = (np.log(np.maximum(mass, 0.0)) + to_out)[better]
+        rounding = max(rounding, _UNIT * (64.0 + float(np.abs(to_out).max()) + _exponents(placed, order.value)))
+        # X^order bounds 1 from above right of the lattice when order >= 1 counts P-mass, left of it when order <= 0.
+        if order is lattice.orders[0]:
+            outside_out += left * float(np.exp(to_out[0]))
+        if order is lattice.orders[-1]:
+            outside_in += right * float(np.exp(to_out[-1] + log_ratio[-1]))
+    mass_in, mass_out = np.exp(log_mass + log_ratio), np.exp(log_mass)
+    zero = -np.expm1(sum(times * np.log1p(-law.points.zero) for law, times in placed))
+    infinite = -np.expm1(sum(times * np.log1p(-law.points.infinite) for law, times in placed))
+    if above:
+        zero += outside_out + outside_in * float(np.exp(-log_ratio[-1]))
+        infinite += outside_in + outside_out * float(np.exp(log_ratio[0]))
+    return Points(log_ratio, mass_in, mass_out, float(zero), float(infinite)), rounding
+
+
+@dataclass(frozen=True, eq=False)
+class _Placed:
+    """A law on the lattice ``offset + step * index``."""
+
+    points: Points
+    index: NDArray[np.int64]
+    offset: float
+
+    @classmethod
+    def of(cls, law: Points, step: float, lattice: Lattice, above: bool) -> "_Placed":
+        window = lattice.stop - lattice.start
+        lowest, highest = lattice.start - window, lattice.stop + window
+        if above:
+            first = int(np.floor(max(law.log_ratio[0], lowest) / step))
+            last = max(first + 1, int(np.ceil(min(law.log_ratio[-1], highest) / step)))
+            index = np.arange(first, last + 1)
+            return cls(regrid(law, step * index, spread), index, 0.0)
+        inside = (law.log_ratio >= lowest) & (law.log_ratio <= highest)
+        log_ratio, mass_in, mass_out = law.log_ratio[inside], law.mass_in[inside], law.mass_out[inside]
+        anchor = float(log_ratio[np.argmax(mass_in + mass_out)])
+        lowest_index, highest_index = np.floor((log_ratio[[0, -1]] - anchor) / step).astype(int)
+        index = np.arange(lowest_index - 1, highest_index + 3)
+        mass_in, mass_out = lattice_below(log_ratio, mass_in, mass_out, anchor, step, index[0], len(index))
+        return cls(Points(anchor + step * index, mass_in, mass_out, law.zero, law.infinite), index, anchor)
+
+
+@njit(cache=True)
+def lattice_below(log_ratio, mass_in, mass_out, anchor, step, first, size):  # type: ignore[no-untyped-def]
+    """Contract a law onto the lattice ``anchor + step * (first + arange(size))``, which must reach around it.
+
+    From the left, each point is merged with as much of its right neighbours as lifts the mean to the next lattice
+    point. What is left over at the right end is lowered to the lattice with mass from further left, or, should there be
+    too little, dropped, which also only lowers divergences.
+
+    Returns:
+        P-masses and Q-masses of the lattice points.
+    """
+    lattice_in, lattice_out = np.zeros(size), np.zeros(size)
+    merging, target, aim, deficit, merged_in, merged_out = False, 0, 0.0, 0.0, 0.0, 0.0
+    for i in range(len(log_ratio)):
+        rest = 1.0
+        while rest > 0.0:
+            if not merging:
+                index = int(np.ceil((log_ratio[i] - anchor) / step))
+                target, aim = index - first, max(anchor + step * index, log_ratio[i])
+                merging, deficit, merged_in, merged_out = True, 0.0, 0.0, 0.0
+            moment = rest * _moment(log_ratio[i], mass_in[i], mass_out[i], aim)
+            if moment == 0.0:  # already there: leave it out of a merger that it cannot help
+                lattice_in[target] += rest * mass_in[i]
+                lattice_out[target] += rest * mass_out[i]
+                merging, rest = deficit > 0.0, 0.0
+                continue
+            used = rest if moment <= deficit else rest * (deficit / moment)
+            deficit = deficit - moment if moment <= deficit else 0.0
+            merged_in += used * mass_in[i]
+            merged_out += used * mass_out[i]
+            rest -= used
+            if deficit <= 0.0:
+                lattice_in[target] += merged_in
+                lattice_out[target] += merged_out
+                merging = False
+    if merging and merged_in > 0.0 and merged_out > 0.0:
+        here = np.log(merged_in / merged_out)
+        target = min(int(np.floor((here - anchor) / step)) - first, size - 1)
+        aim = min(anchor + step * (target + first), here)
+        excess = _moment(here, merged_in, merged_out, aim)
+        for j in range(target - 1, -1, -1):
+            moment = -_moment(anchor + step * (j + first), lattice_in[j], lattice_out[j], aim)
+            used = 1.0 if moment <= excess else excess / moment
+            excess = excess - moment if moment <= excess else 0.0
+            merged_in += used * lattice_in[j]
+            merged_out += used * lattice_out[j]
+            lattice_in[j] *= 1.0 - used
+            lattice_out[j] *= 1.0 - used
+            if excess <= 0.0:
+                lattice_in[target] += merged_in
+                lattice_out[target] += merged_out
+                break
+    return lattice_in, lattice_out
+
+
+@njit(cache=True)
+def _moment(log_ratio, mass_in, mass_out, aim):  # type: ignore[no-untyped-def]
+    """Mass times distance of X from ``exp(aim)``, in units of P right of X = 1 and of Q left of it."""
+    if aim < 0.0:
+        return mass_out * np.expm1(log_ratio - aim)
+    return mass_in * -np.expm1(aim - log_ratio)
+
+
+def _convolve_order(placed: Sequence[tuple[_Placed, int]], order: float, size: int) -> tuple[Array, float]:
+    """Masses of ``X^order dQ`` for the product, normalised, and a bound on the error of each.
+
+    Rounding in a transform is spread like noise, some ``unit * sqrt(log2(size))`` of the root mean square coefficient.
+    It is followed through the powers, and eight standard deviations of what it comes to are allowed.
+    """
+    noise = _UNIT * np.sqrt(np.log2(size))
+    product = np.ones(size // 2 + 1, complex)
+    relative = np.zeros(size // 2 + 1)
+    lost = 0.0
+    for law, times in placed:
+        weights = _log_weights(law.points, order)
+        weights = np.exp(weights - weights.max())
+        masses = np.bincount(law.index % size, weights / weights.sum(), size).astype(np.float64)
+        transform = np.fft.rfft(masses)
+        error = noise * _norm(masses)
+        magnitude = np.sqrt(transform.real**2 + transform.imag**2)
+        product *= _power(transform, times)
+        relative += times * (error / np.maximum(magnitude, 1e-300) + 2 * _UNIT)
+        lost = max(lost, (8 * times * error) ** times)  # of coefficients that drown in their own error
+    result = np.fft.irfft(product, size)
+    spread_error = _norm(np.sqrt(product.real**2 + product.imag**2) * relative) * np.sqrt(2.0) / size
+    return result, 8 * (spread_error + noise * _norm(result) / np.sqrt(size)) + 3 * lost
+
+
+def _norm(values: Array) -> float:
+    return float(np.sqrt(np.sum(values * values)))
+
+
+def _power(base: NDArray[np.complex128], times: int) -> NDArray[np.complex128]:
+    """``base ** times`` by squaring: quicker than numpy's, and its relative error is below ``4 times`` units."""
+    result = base if times & 1 else np.ones_like(base)
+    while times := times >> 1:
+        base = base * base
+        if times & 1:
+            result = result * base
+    return result
+
+
+def _log_weights(law: Points, order: float) -> Array:
+    """log of ``X^order dQ`` at every point."""
+    with np.errstate(divide="ignore"):
+        from_in = np.log(law.mass_in) + (order - 1.0) * law.log_ratio
+        from_out = np.log(law.mass_out) + order * law.log_ratio
+    return np.where(law.log_ratio > 0, from_in, from_out)
+
+
+def _exponents(placed: Sequence[tuple[_Placed, int]], order: float) -> float:
+    """Rounding, in units, that the exponents of the weights bring into a product."""
+    return sum(times * (8.0 + float(np.abs(order * law.points.log_ratio).max())) for law, times in placed)
+
+
+@dataclass(frozen=True, eq=False)
+class _Moments:
+    """``log E[X^order; 0 < X < infinity]`` of a product, and what follows from it. Factors share one set of arrays."""
+
+    log_ratio: tuple[Array, ...]
+    log_out: tuple[Array, ...]
+    times: tuple[int, ...]
+
+    @classmethod
+    def of(cls, factors: Factors) -> "_Moments":
+        laws = [law for law, _ in factors]
+        return cls(
+            tuple(law.log_ratio for law in laws),
+            tuple(_log_weights(law, 0.0) for law in laws),
+            tuple(times for _, times in factors),
+        )
+
+    def log_mean(self, order: float) -> float:
+        """``log E[X^order]``."""
+        return sum(
+            n * _log_sum(w + order * x) for x, w, n in zip(self.log_ratio, self.log_out, self.times, strict=True)
+        )
+
+    def slope(self, order: float) -> float:
+        """Mean of log X under ``X^order dQ``."""
+        return self._central(order)[0]
+
+    def variance(self, order: float) -> float:
+        """Variance of log X under ``X^order dQ``."""
+        return self._central(order)[1]
+
+    def _central(self, order: float) -> tuple[float, float]:
+        mean = variance = 0.0
+        for x, w, n in zip(self.log_ratio, self.log_out, self.times, strict=True):
+            weight = np.exp(w + order * x - _log_sum(w + order * x))
+            centre = float(weight @ x)
+            mean += n * centre
+            variance += n * float(weight @ (x - centre) ** 2)
+        return mean, variance
+
+    def reach(self, order: float, side: float) -> tuple[float, float]:
+        """The log ratio with ``exp(-_OUTSIDE)`` of the mass beyond it (right for side 1, left for -1), and its tilt."""
+        here = self.log_mean(order)
+        tilts = np.geomspace(0.05, 50.0, 40) / max(np.sqrt(self.variance(order)), 1e-12)
+        rooms = [(self.log_mean(order + side * tilt) - here + _OUTSIDE) / tilt for tilt in tilts]
+        best = int(np.argmin(rooms))
+        return side * float(rooms[best]), float(tilts[best])
+
+    def outside(self, order: Order, low: float, high: float) -> tuple[float, float]:
+        """Bounds on the mass of ``X^order dQ``, normalised, left of ``low`` and right of ``high``."""
+        here = self.log_mean(order.value)
+        left = self.log_mean(order.value - order.left_tilt) - here + order.left_tilt * low
+        right = self.log_mean(order.value + order.right_tilt) - here - order.right_tilt * high
+        return float(np.exp(min(left, 0.0))), float(np.exp(min(right, 0.0)))
+
+
+def _log_sum(values: Array) -> float:
+    top = float(values.max())
+    return top + float(np.log(np.exp(values - top).sum()))
+
+
+def _tilt_of_tail(moments: _Moments, base: float, first: float) -> float:
+    """How far from order ``base``, in the direction of ``first``, an order looks at that one's tail.
+
+    Far enough to centre on what has a mass of about ``exp(-10)`` under ``base``, but in a heavy tail no further than
+    the spread doubles: beyond, rare large factors become the rule, and the lattice would have to hold sums of them.
+    """
+    here, widest, tilt = moments.log_mean(base), 4 * moments.variance(base), 0.02 * first
+    while tilt * moments.slope(base + tilt) - (moments.log_mean(base + tilt) - here) < 10.0:
+        if moments.variance(base + 1.3 * tilt) > widest:
+            break
+        tilt *= 1.3
+    return tilt
+
+
+def _coarse(law: Points, blocks: int = 400) -> Points:
+    """About ``blocks`` points, each standing for neighbouring ones: enough to choose a lattice by."""
+    starts = np.arange(0, len(law), max(1, len(law) // blocks))
+    log_ratio = np.add.reduceat(law.log_ratio, starts) / np.diff(np.append(starts, len(law)))
+    return Points(log_ratio, np.add.reduceat(law.mass_in, starts), np.add.reduceat(law.mass_out, starts))
