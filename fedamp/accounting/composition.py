@@ -43,7 +43,7 @@ class Compose(Mechanism):
         mechanisms: one or more.
     """
 
-    mechanisms: tuple[Mechanism, ...]
+    mechanisms: Sequence[Mechanism]
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "mechanisms", mechanisms_of("mechanisms", self.mechanisms))
@@ -208,8 +208,8 @@ class RandomSelection(Mechanism):
         weights: one per mechanism, >= 0, sum 1; independent of the data.
     """
 
-    mechanisms: tuple[Mechanism, ...]
-    weights: tuple[float, ...]
+    mechanisms: Sequence[Mechanism]
+    weights: Sequence[float]
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "mechanisms", mechanisms_of("mechanisms", self.mechanisms))

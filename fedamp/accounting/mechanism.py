@@ -169,6 +169,11 @@ class Mechanism(ABC):
         return False
 
     @property
+    def _has_loose_law(self) -> bool:
+        """Whether the law is an upper bound that Rényi moments may beat by far."""
+        return any(part._has_loose_law for part in self.parts)
+
+    @property
     def _linear_signal(self) -> float | None:
         """Squared signal-to-noise ratio of a fixed linear statistic that is Gaussian in both worlds; None if there is
         none.
@@ -223,7 +228,9 @@ def _bracket(
     except NotEvaluable as error:
         answer, reason = Bounds(0.0, math.inf), f" ({error})"
     upper, method = answer.upper, answer.method
-    if not answer.lower >= 0.99 * upper:  # else no bound on the same pair can be much smaller
+    if mechanism._has_loose_law:
+        method += ", without mixing"
+    if mechanism._has_loose_law or not answer.lower >= 0.99 * upper:  # else no bound on the pair can be much smaller
         best = by_renyi(renyi.search_orders(HIGHEST_ORDER))
         if best.value < upper:
             upper, method = best.value, f"Rényi, order {best.order:g}{reason}"

@@ -1,0 +1,158 @@
+"""Privacy of a group of people (or of one person's many records) together."""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedamp.accounting import checks
+from fedamp.accounting.basic import Gaussian, NotPrivate
+from fedamp.accounting.bounds import Bounds
+from fedamp.accounting.composition import Compose, Repeat, mechanism_of
+from fedamp.accounting.mechanism import Mechanism
+from fedamp.accounting.mixtures import GaussianMixture
+from fedamp.accounting.moments import Array
+from fedamp.accounting.sampling import Derived, Poisson
+from fedamp.accounting.transform import Transform
+
+
+@dataclass(frozen=True)
+class GroupPoissonGaussian(Derived):
+    """``size`` people together under Poisson sampling and Gaussian noise, each sampled by an own coin.
+
+    The number of them in a round is binomial and their contributions point the same way in the worst case: for Rényi
+    by Schuchardt et al. 2024 (group privacy by conditional couplings), Theorem 4.2, for the hockey-stick by the same
+    supermodularity; hence a numerical law, which that paper leaves open.
+
+    Args:
+        noise_multiplier: > 0, in units of one person's clipping norm.
+        rate: in [0, 1].
+        size: >= 1.
+    """
+
+    noise_multiplier: float
+    rate: float
+    size: int
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "noise_multiplier", checks.positive("noise_multiplier", self.noise_multiplier))
+        object.__setattr__(self, "rate", checks.probability("rate", self.rate))
+        object.__setattr__(self, "size", checks.count("size", self.size, 1, 500))
+
+    def __str__(self) -> str:
+        return (
+            f"a group of {self.size} under Poisson sampling at rate {self.rate:g} and "
+            f"Gaussian noise of multiplier {self.noise_multiplier:g}"
+        )
+
+    def unamplified(self) -> Mechanism:
+        return Gaussian(self.noise_multiplier / self.size)
+
+    def _expansion(self) -> Mechanism:
+        if self.rate == 1:
+            return Gaussian(self.noise_multiplier / self.size)
+        chances = [
+            math.comb(self.size, i) * self.rate**i * (1 - self.rate) ** (self.size - i) for i in range(self.size + 1)
+        ]
+        total = math.fsum(chances)
+        shifts = tuple(i / self.noise_multiplier for i in range(self.size + 1))
+        return GaussianMixture(shifts, tuple(chance / total for chance in chances))
+
+
+def group(mechanism: Mechanism, size: int) -> Mechanism:
+    """The mechanism as a group of ``size`` people sees it, by the tightest known rule: exact for (Poisson sampled)
+    Gaussians.
+
+    Args:
+        mechanism: what one person goes through.
+        size: >= 1; the people choose and are sampled independently of one another.
+    """
+    mechanism_of(mechanism)
+    if checks.count("size", size) == 1 or isinstance(mechanism, NotPrivate):
+        return mechanism
+    if isinstance(mechanism, Gaussian):
+        return Gaussian(mechanism.noise_multiplier / size)
+    if isinstance(mechanism, Poisson) and isinstance(mechanism.mechanism, Gaussian):
+        return GroupPoissonGaussian(mechanism.mechanism.noise_multiplier, mechanism.rate, size)
+    if isinstance(mechanism, Repeat):
+        return Repeat(group(mechanism.mechanism, size), mechanism.times)
+    if isinstance(mechanism, Compose):
+        return Compose(tuple(group(part, size) for part in mechanism.mechanisms))
+    return Group(mechanism, size)
+
+
+@dataclass(frozen=True)
+class Group(Mechanism):
+    """The generic group property of any mechanism; ``group`` uses it where it knows nothing better.
+
+    delta_K(epsilon) <= delta(epsilon / K) (e^epsilon - 1) / (e^(epsilon / K) - 1), K people being K changes of one
+    person; and the Rényi divergence of order a is at most 3^c times that of order 2^c a, where 2^c >= K (Mironov
+    2017, Proposition 2).
+
+    Args:
+        mechanism: what one person goes through.
+        size: K >= 1.
+    """
+
+    mechanism: Mechanism
+    size: int
+
+    def __post_init__(self) -> None:
+        mechanism_of(self.mechanism)
+        object.__setattr__(self, "size", checks.count("size", self.size, 1, 1000))
+
+    def __str__(self) -> str:
+        return f"a group of {self.size}: {self.mechanism}"
+
+    @property
+    def span(self) -> int:
+        return self.mechanism.span
+
+    def unamplified(self) -> Mechanism:
+        return group(self.mechanism.unamplified(), self.size)
+
+    def _prefix(self, rounds: int) -> Mechanism:
+        return Group(self.mechanism.after(rounds), self.size)
+
+    def _raw(self, highest: int) -> Array:
+        halvings = math.ceil(math.log2(self.size))
+        orders = np.arange(2, highest + 1)
+        known = orders * 2**halvings <= max(highest, 1024)
+        result = np.full(highest + 1, np.inf)
+        result[:2] = 0.0
+        divergences = self.mechanism.rdp(orders[known] * 2**halvings) if known.any() else np.zeros(0)
+        result[2:][known] = (orders[known] - 1) * 3**halvings * divergences
+        return result
+
+    def _law_delta(self, epsilon: float, points: int | None) -> Bounds:
+        if epsilon == 0:
+            return Bounds(0.0, min(1.0, self.size * self.mechanism.delta(0.0, points=points).upper), "group property")
+        part = self.mechanism.delta(epsilon / self.size, points=points)
+        log_factor = np.log(np.expm1(epsilon)) if epsilon < 700 else epsilon
+        log_factor -= np.log(np.expm1(epsilon / self.size)) if epsilon < 700 * self.size else epsilon / self.size
+        upper = min(1.0, part.upper * math.exp(min(float(log_factor), 700.0)))
+        return Bounds(0.0, upper, f"group property of {part.method}")
+
+    def _law_epsilon(self, delta: float, points: int | None) -> Bounds:
+        low, high = 0.0, 1.0
+        while self._law_delta(high, points).upper > delta:
+            low, high = high, 2 * high
+            if high > 1e4:
+                return Bounds(0.0, math.inf, "group property")
+        while high - low > 1e-4 * high:
+            middle = (low + high) / 2
+            low, high = (low, middle) if self._law_delta(middle, points).upper <= delta else (middle, high)
+        return Bounds(0.0, high, self._law_delta(high, points).method)
+
+    def _attack(self) -> Mechanism | None:
+        return self.mechanism._attack()
+
+    @property
+    def _is_symmetric(self) -> bool:
+        return True  # the bound above is of both directions
+
+    def _central(self, highest: int) -> Array:
+        raise ValueError("Group of a mechanism cannot be sampled or allocated; apply it to the whole run")
+
+    def _transform(self, u: Array) -> Transform:
+        raise ValueError("Group of a mechanism cannot be sampled or allocated; apply it to the whole run")

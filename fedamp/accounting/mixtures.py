@@ -1,0 +1,91 @@
+"""Pairs of one-dimensional Gaussian mixtures: groups of people under Poisson sampling, and merged models step by
+step.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fedamp.accounting import checks, moments, transform
+from fedamp.accounting.mechanism import Mechanism
+from fedamp.accounting.moments import Array
+from fedamp.accounting.transform import Transform
+
+if TYPE_CHECKING:
+    from fedamp.accounting.law import Law
+
+
+@dataclass(frozen=True)
+class GaussianMixture(Mechanism):
+    """Unit Gaussian noise around a random shift when the person (or group) is in, around 0 when not.
+
+    X = sum_i w_i exp(m_i z - m_i^2 / 2), z standard normal, increases in z; it is what remains of many dimensions when
+    all shifts point the same way, which is the worst case for Rényi and hockey-stick divergences alike
+    (supermodularity, as in the proof of Theorem 6.4 of the paper on merging private models).
+
+    Args:
+        shifts: m_i >= 0, in standard deviations of the noise.
+        weights: one per shift, >= 0, sum 1.
+    """
+
+    shifts: tuple[float, ...]
+    weights: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        shifts = tuple(checks.number("shifts", shift) for shift in self.shifts)
+        if not all(0 <= shift < math.inf for shift in shifts):
+            raise ValueError(f"shifts must be >= 0 and finite, got {shifts!r}")
+        weights = checks.weights("weights", self.weights, len(shifts))
+        merged: dict[float, float] = {}
+        for shift, weight in sorted(zip(shifts, weights, strict=True)):
+            if weight > 0:
+                merged[shift] = merged.get(shift, 0.0) + weight
+        object.__setattr__(self, "shifts", tuple(merged))
+        object.__setattr__(self, "weights", tuple(merged.values()))
+
+    def __str__(self) -> str:
+        return f"Gaussian noise around one of {len(self.shifts)} shifts up to {self.shifts[-1]:g}"
+
+    def log_ratio(self, z: Array) -> Array:
+        """log X at z, shape (n,)."""
+        shifts, log_weights = np.array(self.shifts), np.log(self.weights)
+        chunks = np.array_split(z, max(1, len(z) * len(shifts) // 1_000_000))
+        return np.concatenate([moments.log_sum(log_weights + shifts * (c[:, None] - shifts / 2)) for c in chunks])
+
+    def _nodes(self, low: float, high: float) -> tuple[Array, Array]:
+        step = min(0.25, 0.25 / max(self.shifts[-1], 1e-9))
+        z = np.arange(low, high, step)
+        return -z * z / 2 + np.log(step / np.sqrt(2 * np.pi)), self.log_ratio(z)
+
+    def _central(self, highest: int) -> Array:
+        return moments.from_nodes(*self._nodes(-10.0, highest * self.shifts[-1] + 10.0), highest)
+
+    def _negative(self, highest: int) -> Array:
+        log_weights, log_ratios = self._nodes(-highest * self.shifts[-1] - 10.0, 10.0 + self.shifts[-1])
+        return np.array([max(0.0, float(moments.log_sum(log_weights - b * log_ratios))) for b in range(highest)])
+
+    def _transform(self, u: Array) -> Transform:
+        return transform.from_nodes(*self._nodes(-40.0, 10.0 + 2 * self.shifts[-1]), u)
+
+    def _law(self, points: int) -> "Law":
+        from fedamp.accounting.law import Law, normal_mass
+
+        def mass_in(low: Array, high: Array) -> Array:
+            parts = zip(self.shifts, self.weights, strict=True)
+            return np.sum([weight * normal_mass(low - shift, high - shift) for shift, weight in parts], axis=0)
+
+        return Law.from_function(self.log_ratio, mass_in, self.shifts[-1], points=points)
+
+
+def subsets(shifts: Sequence[float], rates: Sequence[float]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Sums of the shifts over random subsets, shift i taken with probability rate i: all sums and their
+    probabilities.
+    """
+    sums, chances = np.zeros(1), np.ones(1)
+    for shift, rate in zip(shifts, rates, strict=True):
+        sums = np.concatenate([sums, sums + shift])
+        chances = np.concatenate([chances * (1 - rate), chances * rate])
+    return tuple(sums.tolist()), tuple(chances.tolist())
