@@ -36,7 +36,7 @@ def log_binomials(largest: int) -> Array:
 
 def log_sum(values: Array, axis: int = -1) -> Array:
     """log(sum(exp(values))) along ``axis``; -inf where all are -inf."""
-    largest = np.max(values, axis=axis, keepdims=True)
+    largest = np.max(values, axis=axis, keepdims=True, initial=-np.inf)
     shift = np.where(np.isfinite(largest), largest, 0.0)
     with np.errstate(divide="ignore"):
         return np.log(np.sum(np.exp(values - shift), axis=axis)) + np.squeeze(shift, axis)

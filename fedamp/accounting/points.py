@@ -70,8 +70,9 @@ def spread(cells: Cells) -> Points:
     in_on_last = min(float(mass_out[-1] * np.exp(min(edges[-1], 700.0))), float(mass_in[-1]))
     width = np.diff(edges)
     offset = np.clip(_log_ratio(mass_in[1:-1], mass_out[1:-1], edges[:-1], edges[1:]) - edges[:-1], 0.0, width)
-    to_right = np.expm1(-offset) / np.expm1(-width)
-    to_left = np.expm1(offset - width) / np.expm1(-width)
+    flat = width == 0  # where the likelihood ratio saturates, neighbouring edges coincide
+    to_right = np.where(flat, 0.0, np.expm1(-offset) / np.expm1(-np.where(flat, 1.0, width)))
+    to_left = np.where(flat, 1.0, np.expm1(offset - width) / np.expm1(-np.where(flat, 1.0, width)))
     new_in, new_out = np.zeros(len(edges)), np.zeros(len(edges))
     new_in[:-1] += mass_in[1:-1] * np.exp(-offset) * to_left
     new_out[:-1] += mass_out[1:-1] * to_left

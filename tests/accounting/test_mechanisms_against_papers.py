@@ -22,9 +22,18 @@ from fedamp.accounting import (
     Repeat,
     Submodels,
 )
-from fedamp.accounting.papers import allocation, base, merging, partitioning, selection
+from fedamp.accounting.groups import Group, GroupPoissonGaussian
+from fedamp.accounting.merging import FIXED_GRADIENTS, LinearCombination
+from fedamp.accounting.modelmix import ModelMix
+from fedamp.accounting.papers import allocation, base, merging, modelmix, partitioning, selection
 from fedamp.accounting.papers.allocation_sampling import monte_carlo_delta
-from fedamp.accounting.papers.groups import group_poisson_gaussian, group_poisson_randomized_response
+from fedamp.accounting.papers.groups import (
+    group_poisson_gaussian,
+    group_poisson_randomized_response,
+    group_property_simple,
+    group_weights,
+)
+from fedamp.accounting.papers.mixtures import delta_of_mixture
 from fedamp.accounting.papers.subsampling import poisson_baseline
 
 ORDERS = np.array([2.0, 3.0, 8.0, 32.0, 100.0])
@@ -193,7 +202,65 @@ def test_joint_release_is_composition():
     assert bracket.upper == pytest.approx(printed, rel=2e-3)  # grids of 1e-3 nats on either side
 
 
+STEP = merging.Step((0.7, 0.3), (0.8, 2.0), (0.2, 0.05), learning_rates=(0.1, 0.4), clipping_norms=(1.0, 0.5))
+RUNS = (Poisson(Gaussian(0.8), 0.2), Poisson(Gaussian(2.0), 0.05))
+SCALES = (0.1 * 1.0, 0.4 * 0.5)
+
+
+def test_one_merged_step_is_theorem_6_2_and_6_4():
+    merged = LinearCombination(RUNS, (0.7, 0.3), FIXED_GRADIENTS, SCALES)
+    assert_allclose(merged.rdp(ORDERS), merging.step_rdp(STEP, ORDERS), **EXACT)
+    for epsilon in (0.0, 0.5, 2.0):
+        exact, bracket = merging.step_delta(STEP, epsilon), merged.delta(epsilon)
+        assert bracket.lower <= exact * (1 + 1e-9)
+        assert exact <= bracket.upper * (1 + 1e-9)
+
+
+def test_linear_combination_charges_the_joint_release_unless_told_otherwise():
+    """Corollary 6.5 must be asked for by its assumption; the default is Theorem 6.1."""
+    runs = tuple(Repeat(run, 3) for run in RUNS)
+    steps = [STEP] * 3
+    cheap = LinearCombination(runs, (0.7, 0.3), FIXED_GRADIENTS, SCALES)
+    assert_allclose(cheap.rdp(ORDERS), merging.not_a_bound_algorithm_3(steps, ORDERS), **EXACT)
+    assert cheap.delta(0.5).upper == pytest.approx(merging.not_a_bound_algorithm_4(steps, 0.5), rel=2e-3)
+
+    default = LinearCombination(runs, (0.7, 0.3))
+    curves = [3 * partitioning.poisson_rdp(s, q, ORDERS) for s, q in ((0.8, 0.2), (2.0, 0.05))]
+    assert_allclose(default.rdp(ORDERS), merging.joint_release_rdp(curves), **EXACT)
+    alone = [merging.Step((1.0,), (s,), (q,)).worst_case() for s, q in ((0.8, 0.2), (2.0, 0.05))]
+    assert default.delta(0.5).upper == pytest.approx(merging.joint_release_delta(alone * 3, 0.5), rel=2e-3)
+
+
+def test_linear_combination_covers_the_run_that_breaks_algorithm_3():
+    """Weights (0.9, 0.1), full participation, two steps: the merged model can reveal 1.61 a / s^2 (test_merging)."""
+    merged = LinearCombination((Repeat(Gaussian(1.0), 2),) * 2, (0.9, 0.1))
+    assert np.all(merged.rdp(ORDERS) >= ORDERS * (1 + 0.5 / 0.82))
+
+
 # Groups (Schuchardt et al. 2024) --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("noise", "rate", "size"),
+    [(1.0, 0.1, 1), (1.0, 0.2, 4), (4.0, 0.01, 8), (0.4, 0.5, 3), (2.0, 1.0, 5), (2.0, 0.0, 5), (0.4175, 5.8e-5, 3)],
+)
+def test_groups_have_the_tight_divergence_and_its_delta(noise, rate, size):
+    """Theorem 4.2; and its worst case's hockey-stick divergence, as a difference of Gaussian tails."""
+    mechanism = GroupPoissonGaussian(noise, rate, size)
+    assert_allclose(mechanism.rdp(ORDERS), group_poisson_gaussian(noise, rate, size, ORDERS), **EXACT)
+    for epsilon in (0.0, 0.7):
+        exact = max(delta_of_mixture(epsilon, group_weights(rate, size), np.arange(size + 1) / noise))
+        bracket = mechanism.delta(epsilon)
+        assert bracket.lower <= exact * (1 + 1e-9)
+        assert exact <= bracket.upper * (1 + 1e-9)
+
+
+def test_the_tight_group_is_below_the_generic_one():
+    """Section 6, and the accountant's generic rule against Proposition 2.10."""
+    person = Poisson(Gaussian(1.0), 0.2)
+    generic = Group(person, 4).rdp(ORDERS[:3])
+    assert np.all(GroupPoissonGaussian(1.0, 0.2, 4).rdp(ORDERS[:3]) < generic)
+    assert_allclose(generic, group_property_simple(person.rdp, 4, ORDERS[:3]), rtol=1e-8)
 
 
 def test_randomised_response_group_counts_as_one_person_at_a_higher_rate():
@@ -202,3 +269,15 @@ def test_randomised_response_group_counts_as_one_person_at_a_higher_rate():
     as_one = Poisson(RandomisedResponse(0.75), 1 - (1 - rate) ** size)
     assert_allclose(as_one.rdp(ORDERS), group_poisson_randomized_response(0.75, rate, size, ORDERS), **EXACT)
     assert math.isclose(as_one.delta(0.0).upper, (1 - (1 - rate) ** size) * 0.5, rel_tol=1e-6)
+
+
+# ModelMix (Xiao, Wan, Devadas 2022) -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("noise", "width", "coordinates"), [(0.5, 2.0, 1), (1.0, 0.1, 1), (1.0, 3.0, 4)])
+def test_modelmix_has_the_divergence_of_theorem_4_1(noise, width, coordinates):
+    orders = np.array([2.0, 3.0, 8.0])
+    mechanism = ModelMix(noise, width, coordinates)
+    assert_allclose(mechanism.rdp(orders), modelmix.mixed_rdp(noise, width, orders, 1.0, coordinates), **EXACT)
+    sampled = modelmix.mixed_rdp(noise, width, orders, 0.1, coordinates)
+    assert_allclose(Poisson(mechanism, 0.1).rdp(orders), sampled, **EXACT)
