@@ -21,6 +21,7 @@ from fedamp.accounting import (
     RandomSelection,
     Repeat,
     Submodels,
+    WithoutReplacement,
 )
 from fedamp.accounting.groups import Group, GroupPoissonGaussian
 from fedamp.accounting.merging import FIXED_GRADIENTS, LinearCombination
@@ -34,7 +35,11 @@ from fedamp.accounting.papers.groups import (
     group_weights,
 )
 from fedamp.accounting.papers.mixtures import delta_of_mixture
-from fedamp.accounting.papers.subsampling import poisson_baseline
+from fedamp.accounting.papers.subsampling import (
+    poisson_baseline,
+    substitution_baseline,
+    substitution_randomized_response,
+)
 
 ORDERS = np.array([2.0, 3.0, 8.0, 32.0, 100.0])
 
@@ -269,6 +274,18 @@ def test_randomised_response_group_counts_as_one_person_at_a_higher_rate():
     as_one = Poisson(RandomisedResponse(0.75), 1 - (1 - rate) ** size)
     assert_allclose(as_one.rdp(ORDERS), group_poisson_randomized_response(0.75, rate, size, ORDERS), **EXACT)
     assert math.isclose(as_one.delta(0.0).upper, (1 - (1 - rate) ** size) * 0.5, rel_tol=1e-6)
+
+
+@pytest.mark.parametrize(("batch", "population"), [(10, 1000), (3, 10), (7, 7)])
+def test_batches_without_replacement_are_charged_as_proposition_e2(batch, population):
+    """Two steps of insertion/removal apart, and never above the unsampled cost of that."""
+    fraction, noise = batch / population, 3.0
+    printed = substitution_baseline(base.gaussian(noise), fraction, ORDERS, distance=2)
+    expected = np.minimum(printed, base.gaussian(noise)(ORDERS, 2))
+    assert_allclose(WithoutReplacement(Gaussian(noise), batch, population).rdp(ORDERS), expected, **EXACT)
+    tight = substitution_randomized_response(0.75, fraction, ORDERS)
+    answers = WithoutReplacement(RandomisedResponse(0.75), batch, population).rdp(ORDERS)
+    assert np.all(tight <= answers * (1 + 1e-9))
 
 
 # ModelMix (Xiao, Wan, Devadas 2022) -----------------------------------------------------------------------------------
