@@ -80,7 +80,8 @@ def _write_app(app: Path, config: Mapping[str, str | int | float | bool], server
         module, _, attribute = path.partition(":")
         # Flower looks for an assignment in the source text; an import is not enough.
         (package / f"{name}.py").write_text(f"from {module} import {attribute} as real\n\napp = real\n")
-    settings = "".join(f"{key} = {json.dumps(value)}\n" for key, value in config.items())  # valid TOML for these types
+    # Strings, numbers and truth values are written alike in JSON and TOML.
+    settings = "".join(f"{key} = {json.dumps(value, ensure_ascii=False)}\n" for key, value in config.items())
     (app / "pyproject.toml").write_text(f"""\
 [project]
 name = "fedamp-run"
@@ -128,7 +129,7 @@ def _superlink(folder: Path, output: IO[str]) -> Iterator[subprocess.Popen[bytes
 def _wait(
     stream: subprocess.Popen[bytes], superlink: subprocess.Popen[bytes], folder: Path, watch: Callable[[], None]
 ) -> tuple[str, str]:
-    """Status and details of the run once it is over. The log stream ends with the run, but its exit code says nothing."""
+    """Status and details of the run once it is over. The log stream ends with it, but its exit code says nothing."""
     while superlink.poll() is None:
         watch()
         try:

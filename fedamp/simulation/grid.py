@@ -28,7 +28,7 @@ class SimulationGrid(Grid):
 
     workers: int
     devices: list[str]
-    startup_seconds: float = 0.0
+    startup_seconds: float
 
     def __init__(self) -> None:
         flower.identify()

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,6 +10,8 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 
 from fedamp import flower
 from fedamp.simulation.serial import SerialGrid
+
+ROOT = Path(__file__).parents[2]
 
 
 def message(node: int, action: str = "train", **config) -> Message:
@@ -18,7 +21,7 @@ def message(node: int, action: str = "train", **config) -> Message:
 
 @pytest.fixture
 def grid() -> SerialGrid:
-    return SerialGrid("tiny_app:app")
+    return SerialGrid("tests.simulation.tiny_app:app")
 
 
 def test_replies_with_the_client_apps_sum(grid):
@@ -100,6 +103,6 @@ def test_chatter_goes_to_the_file_only(tmp_path):
 def test_serial_engine_needs_no_ray():
     code = (
         "import sys; sys.modules['ray'] = None; sys.path.insert(0, sys.argv[1])\n"
-        "from fedamp.simulation.serial import SerialGrid; SerialGrid('tiny_app:app')"
+        "from fedamp.simulation.serial import SerialGrid; SerialGrid('tests.simulation.tiny_app:app')"
     )
-    subprocess.run([sys.executable, "-c", code, "tests/simulation"], check=True)
+    subprocess.run([sys.executable, "-c", code, ROOT], check=True)

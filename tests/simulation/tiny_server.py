@@ -1,4 +1,4 @@
-"""A server app for the test of stock Flower: one round, whose sum it writes to the file that the configuration names."""
+"""A server app for the test of stock Flower: one round, whose sum goes to the file that the configuration names."""
 
 import json
 import time

@@ -1,0 +1,154 @@
+"""Persistent Ray actors, and the life of the Ray session that they need."""
+
+import os
+import sys
+import threading
+from collections.abc import Mapping
+from concurrent.futures import Future
+from time import monotonic
+from typing import Any
+
+import ray
+from flwr.app import ArrayRecord, Message
+from ray.exceptions import GetTimeoutError, RayError
+
+from fedamp import flower, scenario
+from fedamp.errors import FedampError, FederationError, InputError
+from fedamp.simulation.grid import log
+from fedamp.simulation.layout import Layout, layout
+from fedamp.simulation.node import Node, available_device
+
+STARTUP_DEADLINE = 180.0  # seconds, until all workers have imported the client app
+
+
+class Worker:
+    """What lives in a Ray actor. The node is made on first use: what goes wrong then is an answer, not a death."""
+
+    def __init__(self, path: list[str], client_app: str, partition: int, partitions: int, device: str) -> None:
+        sys.path += [entry for entry in path if entry not in sys.path]  # a runtime_env is ten times slower
+        self._arguments = (client_app, partition, partitions, device)
+        self._node: Node | None = None
+
+    def ready(self) -> int:
+        """Import the client app, and return the process id."""
+        self._ready_node()
+        return os.getpid()
+
+    def handle(self, rest: Message, names: list[str], *arrays: ArrayRecord) -> tuple[Message, str]:
+        """Reply, and the traceback if the client app failed."""
+        rest.content.update(zip(names, arrays, strict=True))
+        return self._ready_node().handle(rest)
+
+    def _ready_node(self) -> Node:
+        if self._node is None:
+            available_device(self._arguments[-1])
+            self._node = Node(*self._arguments)
+        return self._node
+
+
+class Pool:
+    """The actors of a simulation. They start in the background, so that the caller can prepare meanwhile.
+
+    Args:
+        client_app: import path of the Flower client app, ``package.module:name``.
+        engine: workers, device and address. A Ray session that this process has already is used and left running.
+    """
+
+    layout: Layout
+    startup_seconds: float = 0.0
+
+    def __init__(self, client_app: str, engine: scenario.Engine) -> None:
+        self._client_app = client_app
+        self._engine = engine
+        self._started: Future[list[Any]] = Future()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._live, name="ray", daemon=True)
+
+    def start(self) -> None:
+        """Begin to start Ray and the actors; returns at once."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the actors, and Ray if it was started here."""
+        self._stop.set()
+        self._thread.join()
+
+    @property
+    def actors(self) -> list[Any]:
+        """The actors, as soon as all are ready.
+
+        Raises:
+            InputError: the device or the cluster is not there.
+            FederationError: workers did not start, or could not import the client app.
+        """
+        return self._started.result()
+
+    def replace(self, partition: int, actor: Any) -> None:
+        """Put a new actor in the place of one that died or is stuck, unless that has happened already."""
+        if self.actors[partition] is actor:
+            ray.kill(actor)
+            self.actors[partition] = self._start_actor(partition)
+
+    def _live(self) -> None:
+        """Start Ray, wait, stop it; in one thread, because what Ray starts ends with the thread that started it."""
+        borrowed = ray.is_initialized()
+        printer = ray._private.worker.print_to_stdstream
+        ray._private.worker.print_to_stdstream = _to_log
+        try:
+            start = monotonic()
+            if not borrowed:
+                _start_ray(self._engine)
+            actors = self._start_actors()
+            self.startup_seconds = monotonic() - start
+            self._started.set_result(actors)
+            self._stop.wait()
+            for actor in actors:
+                ray.kill(actor)
+        except BaseException as error:
+            self._started.set_exception(error)
+        finally:
+            if not borrowed:
+                ray.shutdown()
+            ray._private.worker.print_to_stdstream = printer
+
+    def _start_actors(self) -> list[Any]:
+        resources = ray.cluster_resources()
+        self.layout = layout(self._engine, resources.get("CPU", 1), resources.get("GPU", 0))
+        actors = [self._start_actor(partition) for partition in range(self.layout.workers)]
+        try:
+            ray.get([actor.ready.remote() for actor in actors], timeout=STARTUP_DEADLINE)
+        except GetTimeoutError as error:
+            raise FederationError(
+                f"{len(actors)} Ray workers were not ready within {STARTUP_DEADLINE:.0f} s; Ray has {dict(resources)}"
+            ) from error
+        except RayError as error:
+            cause = getattr(error, "cause", error)
+            if isinstance(cause, FedampError):
+                raise cause from None
+            raise FederationError(f"a Ray worker could not load {self._client_app}: {cause}") from error
+        return actors
+
+    def _start_actor(self, partition: int) -> Any:
+        part = self.layout
+        actor = ray.remote(Worker).options(  # type: ignore[attr-defined]
+            num_cpus=part.cpus, num_gpus=part.gpus, scheduling_strategy="SPREAD"
+        )
+        return actor.remote(sys.path, self._client_app, partition, part.workers, part.device)
+
+
+def _start_ray(engine: scenario.Engine) -> None:
+    quiet: Mapping[str, Any] = {"log_to_driver": False, "logging_level": "ERROR", "logging_format": flower.LOG_FORMAT}
+    if engine.address is None:
+        workers = None if engine.workers == "auto" else engine.workers  # Ray starts a process a core at once
+        ray.init(include_dashboard=False, num_cpus=workers, **quiet)
+        return
+    try:
+        ray.init(address=engine.address, **quiet)
+    except (ConnectionError, ValueError, RuntimeError) as error:
+        reason = str(error).splitlines()[0]
+        raise InputError(f"engine.address: no Ray cluster at {engine.address!r} ({reason})") from error
+
+
+def _to_log(data: Any, ignore_prefix: bool) -> None:
+    """Ray prints the deaths of workers on standard output, whatever its settings; they belong into the log."""
+    log.warning("ray: %s", " ".join(data["lines"]))
