@@ -5,7 +5,6 @@ is added, and, from the same facts, the accounting expression of exactly that.
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -17,45 +16,21 @@ from fedamp import data, rng, scenario
 from fedamp.accounting import (
     Bounds,
     Compose,
-    Dropout,
     Gaussian,
     Group,
     GroupPoissonGaussian,
     Mechanism,
-    ModelMix,
     NotPrivate,
     Repeat,
-    Submodels,
     calibrate,
     epsilon_over_rounds,
 )
 from fedamp.check_in import Attendance, Cohort, Independent, Schedule, schedule_of
 from fedamp.errors import ScenarioError
+from fedamp.release import MixingRounds, Part, cost_of_round, mixing_rounds, parts_of
 from fedamp.scenario import Scenario
 
 ADJACENCY = "add/remove: one unit's contribution is present or replaced by zero"
-
-
-@dataclass(frozen=True)
-class Part:
-    """A part of the model that is clipped, noised and averaged by itself.
-
-    Attributes:
-        name: ``all``, or ``shared`` and ``split``.
-        clip: clipping norm of a unit's update of this part.
-        noise_multiplier: standard deviation of the noise over ``clip``.
-        denominator: public expected number of contributors a round; what the noisy sum is divided by.
-    """
-
-    name: str
-    clip: float
-    noise_multiplier: float
-    denominator: float
-
-    @property
-    def noise_deviation(self) -> float:
-        """Standard deviation of the noise on every coordinate of the sum."""
-        return self.clip * self.noise_multiplier
 
 
 @dataclass(frozen=True)
@@ -148,7 +123,10 @@ class Plan:
 
     def calibrated(self, epsilon: float, delta: float) -> float:
         """The smallest noise multiplier that keeps the whole run within (epsilon, delta), from the safe side."""
-        return calibrate(self.mechanism_at, epsilon, delta)
+        try:
+            return calibrate(self.mechanism_at, epsilon, delta)
+        except ValueError as error:
+            raise ScenarioError(f"privacy.noise_multiplier: auto finds none: {error}") from None
 
     @cached_property
     def clip(self) -> float:
@@ -159,22 +137,18 @@ class Plan:
     @cached_property
     def parts(self) -> tuple[Part, ...]:
         """The parts of the model with their clipping, noise and denominators."""
-        submodels, noise_multiplier = self.scenario.submodels, self.noise_multiplier
-        if isinstance(submodels, scenario.NoSubmodels):
-            return (Part("all", self.clip, noise_multiplier, self.expected_cohort),)
-        share = submodels.keep if isinstance(submodels, scenario.DropoutSubmodels) else 1 / submodels.count
-        shared_clip = self.clip if submodels.shared_clip is None else submodels.shared_clip
-        return (
-            Part("shared", shared_clip, self._shared_noise_multiplier(noise_multiplier), self.expected_cohort),
-            Part("split", self.clip, noise_multiplier, self.expected_cohort * share),
-        )
+        return self._parts(self.noise_multiplier)
 
-    def _shared_noise_multiplier(self, noise_multiplier: float) -> float:
-        submodels = self.scenario.submodels
-        assert not isinstance(submodels, scenario.NoSubmodels)
-        if submodels.shared_noise_multiplier == "same":
-            return noise_multiplier
-        return float(submodels.shared_noise_multiplier)
+    def _parts(self, noise_multiplier: float) -> tuple[Part, ...]:
+        return parts_of(self.scenario, self.clip, noise_multiplier, self.expected_cohort)
+
+    def mixing_at(self, round_: int) -> MixingRounds:
+        """How a round of ModelMix mixes."""
+        return next(rounds for rounds in reversed(self._mixing) if rounds.first <= round_)
+
+    @cached_property
+    def _mixing(self) -> list[MixingRounds]:
+        return mixing_rounds(self.scenario)
 
     # --- what it costs ------------------------------------------------------------------------------------------------
 
@@ -242,43 +216,33 @@ class Plan:
         round_mechanism = self._round_mechanism(noise_multiplier)
         group = privacy.group_size
         if group == 1:
-            return self.schedule.charge(round_mechanism)
+            return self._charge(noise_multiplier)
         if isinstance(self.schedule, Independent) and isinstance(round_mechanism, Gaussian):
             return Repeat(GroupPoissonGaussian(noise_multiplier, self.schedule.rate, group), self.schedule.rounds)
-        return self._group(self.schedule.charge(round_mechanism))
+        return self._group(self._charge(noise_multiplier))
 
     def _group(self, mechanism: Mechanism) -> Mechanism:
         size = self.scenario.privacy.group_size
         return mechanism if size == 1 else Group(mechanism, size)
 
-    def _round_mechanism(self, noise_multiplier: float) -> Mechanism:
-        submodels, privacy = self.scenario.submodels, self.scenario.privacy
-        release: Callable[[float], Mechanism] = Gaussian
-        if self.scenario.mixing is not None:
-            release = self._mixed
-        released: list[Mechanism]
-        match submodels:
-            case scenario.NoSubmodels():
-                released = [release(noise_multiplier)]
-            case scenario.DisjointSubmodels(count=count):
-                split: Mechanism = Submodels(release(noise_multiplier), count)
-                released = [release(self._shared_noise_multiplier(noise_multiplier)), split]
-            case scenario.DropoutSubmodels(keep=keep):
-                split = Dropout(release(noise_multiplier), keep)
-                released = [release(self._shared_noise_multiplier(noise_multiplier)), split]
-        if isinstance(privacy.clip, scenario.AdaptiveClip):
-            # A unit moves the count of updates below the norm, centred at one half, by at most one half
-            # (Andrew et al. 2021, section 2.2).
-            released.append(Gaussian(2 * privacy.clip.noise_multiplier))
-        return released[0] if len(released) == 1 else Compose(tuple(released))
+    def _charge(self, noise_multiplier: float) -> Mechanism:
+        """What all rounds cost a unit; rounds of different widths (ModelMix) in their order."""
+        widths = list(dict.fromkeys(rounds.charged for rounds in self._mixing))
+        if len(widths) < 2:
+            return self.schedule.charge(self._round_mechanism(noise_multiplier))
+        return Compose(
+            tuple(
+                schedule_of(self.scenario.check_in, rounds.rounds).charge(
+                    self._round_mechanism(noise_multiplier, rounds.charged)
+                )
+                for rounds in self._mixing
+            )
+        )
 
-    def _mixed(self, noise_multiplier: float) -> Mechanism:
-        mixing = self.scenario.mixing
-        assert mixing is not None
-        # The width is of the model; the noise multiplier is in clipping norms of the sum. One unit moves the model by
-        # at most learning_rate * clip / denominator, and only the ratio matters (Xiao et al. 2023, Corollary 4.1).
-        step = self.scenario.server.learning_rate * self.clip / self.expected_cohort
-        return ModelMix(noise_multiplier, mixing.width / step, mixing.linf_coordinates)
+    def _round_mechanism(self, noise_multiplier: float, width: float | None = None) -> Mechanism:
+        if width is None and self._mixing:
+            width = min(rounds.charged for rounds in self._mixing)
+        return cost_of_round(self.scenario, self._parts(noise_multiplier), width)
 
 
 def privacy_units(scenario_: Scenario) -> int:

@@ -4,6 +4,7 @@ Reading and error messages are in :mod:`fedamp.scenario_file`; what follows from
 :mod:`fedamp.plan` and nowhere else.
 """
 
+import math
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -175,9 +176,19 @@ class DisjointSubmodels(Section):
     shared_noise_multiplier: Literal["same", "balanced"] | Positive = Field(
         "same",
         description="noise multiplier of the shared part: same as the split part; balanced: the split of the budget "
-        "with the least total noise variance; or a number",
+        "with the least noise in the two parts' mean updates together (docs/strategies.md); or a number",
     )
     partition: Literal["fixed", "fresh"] = Field("fixed", description="one partition for the run, or a new one a round")
+
+    @property
+    def share(self) -> float:
+        """Chance that a unit trains a given parameter of the split part."""
+        return 1 / self.count
+
+    @property
+    def copies(self) -> int:
+        """Submodels among which a unit's one is hidden."""
+        return self.count
 
 
 class DropoutSubmodels(Section):
@@ -187,7 +198,19 @@ class DropoutSubmodels(Section):
     keep: Annotated[float, Field(gt=0, lt=1)] = 0.5
     layers: tuple[str, ...] = Field((), description="hidden layers to mask; left out: all hidden layers")
     shared_clip: Positive | None = Field(None, description="clipping norm of the shared part; left out: privacy.clip")
-    shared_noise_multiplier: Literal["same", "balanced"] | Positive = "same"
+    shared_noise_multiplier: Literal["same", "balanced"] | Positive = Field(
+        "same", description="as for disjoint submodels"
+    )
+
+    @property
+    def share(self) -> float:
+        """Chance that a unit trains a given node."""
+        return self.keep
+
+    @property
+    def copies(self) -> int:
+        """Disjoint masks among which a unit's one is hidden (Dong, Chen, Özgür 2025, Corollary 3.7, extended)."""
+        return max(1, math.floor(1 / self.keep))
 
 
 Submodels = Annotated[NoSubmodels | DisjointSubmodels | DropoutSubmodels, Field(discriminator="scheme")]
@@ -225,8 +248,23 @@ class Server(Section):
 class Mixing(Section):
     """ModelMix: every round starts from a random mixture of the last two global models."""
 
-    width: Positive = Field(description="enforced distance tau of the two states, in units of the averaged update")
-    linf_coordinates: Count = Field(1, description="p: every coordinate is truncated at clip / sqrt(p)")
+    width: Positive | Annotated[tuple[tuple[Count, Positive], ...], Field(min_length=1)] = Field(
+        description="enforced distance tau of the two models in every coordinate; or a list of [first round, tau], "
+        "the first of them for round 1"
+    )
+    linf_coordinates: Count = Field(1, description="p: every coordinate of an update is truncated at clip / sqrt(p)")
+
+    @property
+    def steps(self) -> tuple[tuple[int, float], ...]:
+        """The first round and the distance of every step of the schedule."""
+        return self.width if isinstance(self.width, tuple) else ((1, self.width),)
+
+    @model_validator(mode="after")
+    def _from_round_one_on(self) -> "Mixing":
+        firsts = [first for first, _ in self.steps]
+        if firsts[0] != 1 or firsts != sorted(set(firsts)):
+            raise ValueError(f"width must start at round 1 and name later rounds in order, got rounds {firsts}")
+        return self
 
 
 # --- privacy ----------------------------------------------------------------------------------------------------------
@@ -312,6 +350,32 @@ class Scenario(Section):
             raise ValueError(f"check_in.k must be at most rounds ({self.rounds}), got {self.check_in.k}")
         if self.privacy.unit == "sample" and (self.client.steps not in (None, 1) or self.client.epochs is not None):
             raise ValueError("client.steps must be 1 (or left out) when privacy.unit is sample: one gradient a record")
+        return self
+
+    @model_validator(mode="after")
+    def _mixing_hides_what_it_is_charged_for(self) -> "Scenario":
+        if self.mixing is None:
+            return self
+        if self.server.optimizer != "sgd" or self.server.momentum > 0:
+            used = f"momentum {self.server.momentum:g}" if self.server.optimizer == "sgd" else self.server.optimizer
+            raise ValueError(
+                f"mixing needs server.optimizer sgd without momentum, got {used}: each round's noise would show again "
+                "in the next model, and the mixing hides it only once"
+            )
+        if isinstance(self.privacy.clip, AdaptiveClip):
+            raise ValueError(
+                "mixing needs a number for privacy.clip: what the width hides is relative to the clipping norm, which "
+                "an adaptive norm would change after it was charged"
+            )
+        if self.mixing.steps[-1][0] > self.rounds:
+            raise ValueError(f"mixing.width names round {self.mixing.steps[-1][0]}, but rounds is {self.rounds}")
+        return self
+
+    @model_validator(mode="after")
+    def _the_model_can_be_split_so(self) -> "Scenario":
+        from fedamp.models.catalogue import check_submodels  # it reads Model, so it cannot be imported above
+
+        check_submodels(self.model, self.submodels)
         return self
 
     @model_validator(mode="after")

@@ -1,7 +1,7 @@
 """What is known about the registered models without torch, so that scenarios are validated without it."""
 
-from fedamp.models.names import under
-from fedamp.scenario import Model
+from fedamp.models.names import under, unknown
+from fedamp.scenario import DisjointSubmodels, DropoutSubmodels, Model, Submodels
 
 RESNET_DEPTHS = {"resnet20": (3, 3, 3), "resnet18": (2, 2, 2, 2), "resnet101": (3, 4, 23, 3)}
 RESNET_WIDTHS = {"resnet20": (16, 32, 64), "resnet18": (64, 128, 256, 512), "resnet101": (64, 128, 256, 512)}
@@ -60,6 +60,37 @@ def splittable_units(config: Model, shared: tuple[str, ...] = ()) -> int | None:
     if config.name in RESNET_DEPTHS:
         return sum(nodes.values())
     return min(nodes.values(), default=0)
+
+
+def check_submodels(config: Model, submodels: Submodels) -> None:
+    """Refuse what a registered model cannot be cut into; a model of one's own is asked when it is built.
+
+    Raises:
+        ValueError: an unknown model or layer, or more submodels than there are nodes; one line that names the key.
+    """
+    if is_import_path(config.name):
+        return
+    if config.name not in NAMES:
+        raise ValueError(f"model.name {unknown(config.name, [*NAMES, 'package.module:name'])}")
+    layers, masked = layer_names(config) or (), maskable_layers(config) or ()
+    if isinstance(submodels, DropoutSubmodels):
+        if not masked:
+            raise ValueError(f"submodels.scheme dropout: model {config.name} has no hidden layer to mask")
+        for name in submodels.layers:
+            if name not in masked:
+                raise ValueError(f"submodels.layers: {unknown(name, masked)}")
+    if isinstance(submodels, DisjointSubmodels):
+        for name in submodels.shared:
+            if not any(under(layer, [name]) or under(name, [layer]) for layer in layers):
+                raise ValueError(f"submodels.shared: {unknown(name, layers)}")
+        units = splittable_units(config, submodels.shared)
+        assert units is not None, "registered"
+        if submodels.count > units:
+            rest = " beside submodels.shared" if submodels.shared else ""
+            raise ValueError(
+                f"submodels.count: {submodels.count} submodels, but model {config.name} has {units} nodes to deal out"
+                f"{rest} (of its narrowest hidden layer, or residual blocks that keep the shape)"
+            )
 
 
 def _nodes(config: Model, shared: tuple[str, ...]) -> dict[str, int]:

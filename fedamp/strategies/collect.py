@@ -8,6 +8,7 @@ import numpy as np
 from flwr.app import ArrayRecord, Message
 from numpy.typing import NDArray
 
+from fedamp import flower
 from fedamp.client.clipping import quantum
 from fedamp.models.splits import Split
 from fedamp.strategies.layout import Layout, Sums
@@ -94,15 +95,15 @@ def _add(
         loss_sum = float(metrics["loss_sum"])  # type: ignore[arg-type]
         record = reply.content["arrays"]
         assert isinstance(record, ArrayRecord)
-        sums = {name: array.numpy() for name, array in record.items()}
+        sums = flower.from_record(record)
     except (KeyError, TypeError, ValueError, AssertionError) as error:
         return f"malformed ({type(error).__name__}: {error})"
     if len(set(reported)) != len(reported) or not request.units.issuperset(reported):
         return "it claims units that it was not asked for"
-    shapes = layout.shapes
+    shapes = dict(layout.shapes)
     if request.extracted >= 0:
         assert split is not None
-        shapes = split.shapes(request.extracted)
+        shapes = {name: array.shape for name, array in split.extract(layout.zeros(), request.extracted).items()}
     problem = _malformed(sums, shapes)
     if problem:
         return problem

@@ -4,6 +4,7 @@ McMahan et al. 2018 (DP-FedAvg) with the plan's schedule, and, where the scenari
 submodels (Dong, Chen, Özgür 2025, Algorithms 1 and 2) and ModelMix (Xiao et al. 2023, Algorithm 1).
 """
 
+import logging
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -23,6 +24,8 @@ from fedamp.strategies.noise import add_noise
 from fedamp.strategies.optimizers import Moments, step
 from fedamp.strategies.roster import Roster
 from fedamp.strategies.submodels import Partition
+
+log = logging.getLogger("fedamp.server")
 
 
 @dataclass
@@ -106,7 +109,7 @@ class PrivateStrategy(Strategy):
         if plan.scenario.mixing is not None:
             previous = state.previous or state.parameters
             state.previous = state.parameters
-            state.parameters = mix(state.parameters, previous, plan.scenario.mixing.width, plan.seed, server_round)
+            state.parameters = mix(state.parameters, previous, plan.mixing_at(server_round), plan.seed, server_round)
         step(plan.scenario.server, state.parameters, update, state.moments, server_round)
         if isinstance(plan.scenario.privacy.clip, scenario.AdaptiveClip):
             below, reported = self.collected.below_clip, self.collected.reported
@@ -132,8 +135,9 @@ class PrivateStrategy(Strategy):
     def _content(self, round_: int, arrays: ArrayRecord, batches: list[Batch], alone: bool) -> RecordDict:
         extracted = self._extracted(batches, alone)
         if extracted >= 0:
-            assert self.partition is not None
-            small = self.partition.at(round_).extract(self.state.parameters, extracted)
+            split = self.partition.at(round_) if self.partition else None
+            assert split is not None, "only a disjoint submodel is extracted"
+            small = split.extract(self.state.parameters, extracted)
             arrays = flower.to_record(small)
         config = ConfigRecord(
             {
@@ -160,7 +164,7 @@ class PrivateStrategy(Strategy):
         scheduled = len(self.plan.attendance.cohort(round_))
         return MetricRecord({"scheduled": scheduled, "reported": self.collected.reported})
 
-    # --- what Flower asks of a strategy beyond training ------------------------------------------------------------------
+    # --- what Flower asks of a strategy beyond training ---------------------------------------------------------------
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -173,7 +177,5 @@ class PrivateStrategy(Strategy):
         return None
 
     def summary(self) -> None:
-        """Say what will be charged."""
-        from flwr.common.logger import logger
-
-        logger.info("fedamp: %s, %s", self.plan.mechanism, self.plan.epsilon)
+        """Say in the log what will be charged."""
+        log.info("%s: %s", self.plan.mechanism, self.plan.epsilon)
