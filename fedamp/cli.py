@@ -7,28 +7,26 @@ answers at once.
 import json
 import os
 import sys
+import tempfile
+import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import click
 import typer
 from rich.console import Console
 
 from fedamp import __version__
-from fedamp.errors import FedampError, InputError
+from fedamp.errors import FedampError, InputError, Interrupted
 
 if TYPE_CHECKING:
     from fedamp.scenario import Scenario
-
-# Before anything imports Flower or Ray.
-os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
-os.environ.setdefault("FLWR_DISABLE_UPDATE_CHECK", "1")
-os.environ.setdefault("FLWR_LOG_LEVEL", "ERROR")
-os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
 
 app = typer.Typer(
     help="Federated learning with differential privacy, amplified by the randomness that training has anyway.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
+    suggest_commands=False,  # click does
     rich_markup_mode="rich",
 )
 scenarios = typer.Typer(
@@ -38,7 +36,16 @@ app.add_typer(scenarios, name="scenarios")
 
 out, err = Console(), Console(stderr=True)
 
-ScenarioArgument = Annotated[str, typer.Argument(help="a YAML file, or the name of a shipped scenario")]
+
+def _shipped(incomplete: str) -> list[str]:
+    from fedamp.scenario_file import shipped_files
+
+    return [file.stem for file in shipped_files() if file.stem.startswith(incomplete)]
+
+
+ScenarioArgument = Annotated[
+    str, typer.Argument(help="a YAML file, or the name of a shipped scenario", autocompletion=_shipped)
+]
 Overrides = Annotated[list[str], typer.Option("--set", help="key.path=value, as often as needed")]
 AsJson = Annotated[bool, typer.Option("--json", help="one JSON object on standard output")]
 
@@ -60,7 +67,7 @@ def run(
     engine: Annotated[str | None, typer.Option(help="ray, serial or flower")] = None,
 ) -> None:
     """Run a federation and leave a run folder."""
-    from fedamp.launch import launch
+    from fedamp.launch import how_to_resume, launch
     from fedamp.report.tables import run_table
     from fedamp.server.run_folder import read_summary
     from fedamp.terminal import ProgressDisplay
@@ -69,7 +76,7 @@ def run(
         folder = launch(_load(scenario, overrides, engine), display, out_folder, resume)
     out.print(run_table(folder))
     if read_summary(folder)["stopped_because"] == "interrupted":
-        err.print(f"interrupted; go on with: fedamp run {scenario} --resume --out {folder}", highlight=False)
+        raise Interrupted(how_to_resume(folder))
 
 
 @app.command()
@@ -111,6 +118,17 @@ def compare(
 
     answer = compare_runs(runs, out_folder)
     _print_json(answer) if as_json else out.print(comparison_table(answer))
+
+
+@app.command()
+def report(
+    runs: Annotated[list[Path], typer.Argument(help="run folders; several are compared")],
+    out_file: Annotated[Path, typer.Option("--out", help="the HTML file")] = Path("report.html"),
+) -> None:
+    """One HTML file about a run, or several, that can be sent to a colleague."""
+    from fedamp.report.page import write_report
+
+    out.print(f"report: {write_report(runs, out_file)}", highlight=False, soft_wrap=True)
 
 
 @app.command()
@@ -170,16 +188,44 @@ def _print_json(value: Any) -> None:
 
 def main() -> None:
     """Entry point: one line for every error, and an exit status that tells."""
+    sys.exit(_status())
+
+
+def _status() -> int:
     try:
-        app(standalone_mode=True)
-    except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(error.exit_code)
+        result = app(standalone_mode=False)
+    except click.exceptions.NoArgsIsHelpError as error:
+        error.show()
+        return error.exit_code
+    except click.UsageError as error:
+        command = error.ctx.command_path if error.ctx else "fedamp"
+        return _say(f"error: {error.format_message().rstrip('.')}; see {command} --help", error.exit_code)
     except FedampError as error:
-        print(f"failed: {error}", file=sys.stderr)
-        sys.exit(error.exit_code)
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        sys.exit(130)
+        kind = (
+            "interrupted" if isinstance(error, Interrupted) else "error" if isinstance(error, InputError) else "failed"
+        )
+        return _say(f"{kind}: {error}", error.exit_code)
     except BrokenPipeError:
-        sys.exit(1)
+        # The reader of a pipe has seen enough; Python would complain once more when it closes standard output.
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115
+        return 1
+    except Exception as error:
+        return _say(f"failed: {type(error).__name__}: {_first_line(error)}; traceback in {_keep_traceback()}", 1)
+    if result == Interrupted.exit_code:  # how typer says that Ctrl-C came where no run had begun
+        return _say("interrupted", result)
+    return result if isinstance(result, int) else 0
+
+
+def _say(message: str, exit_code: int) -> int:
+    print(message, file=sys.stderr)
+    return exit_code
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).splitlines()), "")
+
+
+def _keep_traceback() -> str:
+    with tempfile.NamedTemporaryFile("w", prefix="fedamp-", suffix=".log", delete=False) as file:
+        file.write(traceback.format_exc())
+    return file.name

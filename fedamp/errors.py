@@ -7,7 +7,8 @@
     │   ├── ModelError          a model that cannot be trained privately, or split as asked
     │   ├── RunFolderError      a run folder, ledger or checkpoint that is damaged or foreign
     │   └── DeploymentError     a node, certificate or address
-    └── FederationError         the federation could not go on (quorum, deadline, worker)
+    ├── FederationError         the federation could not go on (quorum, deadline, worker)
+    └── Interrupted             a person stopped a run: exit code 130
 
 Every message is one line: what was wrong, where, and what is accepted.
 """
@@ -47,3 +48,9 @@ class DeploymentError(InputError):
 
 class FederationError(FedampError):
     """The federation could not go on: below quorum, past a deadline, or without workers."""
+
+
+class Interrupted(FedampError):
+    """A person stopped a run with Ctrl-C; the message says how to go on."""
+
+    exit_code = 130

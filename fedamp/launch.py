@@ -1,13 +1,19 @@
 """One run from the command line or a notebook: scenario in, run folder out."""
 
+import logging
+import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from fedamp.errors import RunFolderError
+from fedamp.errors import FedampError, FederationError, Interrupted, RunFolderError
 from fedamp.flower import chatter_to
 from fedamp.scenario import Scenario
 from fedamp.server.loop import Observer, play
 from fedamp.server.run_folder import RunFolder, Summary, existing_folder, locked, new_folder
 from fedamp.server.setup import Prepared, prepare
+
+log = logging.getLogger("fedamp.launch")
 
 
 def launch(scenario: Scenario, observer: Observer, out: Path | None = None, resume: bool = False) -> Path:
@@ -24,24 +30,49 @@ def launch(scenario: Scenario, observer: Observer, out: Path | None = None, resu
 
     Raises:
         InputError: nothing was run, and nothing that was there is changed.
-        FederationError: the run could not go on; the folder can be resumed.
+        FederationError: the run could not go on; the message names the log, and the folder can be resumed.
+        Interrupted: Ctrl-C twice; the message says how to go on.
     """
     # Everything that can be wrong is found before a folder is made.
     prepared = prepare(scenario)
     folder = existing_folder(out, scenario.name) if resume else new_folder(out, scenario.name)
-    with chatter_to(folder.log, "ray", "fedamp"), locked(folder.log) as free:
+    with chatter_to(folder.log, "ray", "fedamp"), locked(folder.log) as free, _explained(folder):
         if not free:
             raise RunFolderError(f"{folder.path}: another process is running in it")
         if not resume:
             folder.write_scenario(scenario)
         if scenario.engine.kind == "flower":
-            _play_on_flower(prepared, folder, resume)
+            _play_on_flower(prepared, folder, observer)
         else:
             _play_here(prepared, folder, observer)
-    from fedamp.report.plots import plot_run
+        from fedamp.report.plots import plot_run
 
-    plot_run(folder.path)
+        plot_run(folder.path)
     return folder.path
+
+
+def how_to_resume(folder: Path) -> str:
+    """The command that goes on where a run stopped; the folder's own scenario holds every override."""
+    return "go on with: " + shlex.join(
+        ["fedamp", "run", str(folder / "scenario.yaml"), "--resume", "--out", str(folder)]
+    )
+
+
+@contextmanager
+def _explained(folder: RunFolder) -> Iterator[None]:
+    """Turn what ends a run early into one line that says where to read more, or how to go on."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise Interrupted(how_to_resume(folder.path)) from None
+    except FederationError as error:
+        raise FederationError(f"{error}; log: {folder.log}") from error
+    except FedampError:
+        raise
+    except Exception as error:
+        log.exception("unexpected failure")
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        raise FederationError(f"{reason[:300]}; traceback in {folder.log}") from error
 
 
 def _play_here(prepared: Prepared, folder: RunFolder, observer: Observer) -> Summary:
@@ -51,7 +82,25 @@ def _play_here(prepared: Prepared, folder: RunFolder, observer: Observer) -> Sum
         return play(prepared, grid, folder, observer)
 
 
-def _play_on_flower(prepared: Prepared, folder: RunFolder, resume: bool) -> None:
-    from fedamp.simulation.stock import run_on_flower
+def _play_on_flower(prepared: Prepared, folder: RunFolder, observer: Observer) -> None:
+    """The same server app and client app, on Flower's own simulation in processes of its own."""
+    from fedamp.simulation import flower_engine
 
-    run_on_flower(folder.path)
+    seen = folder.read_rounds()
+    observer.started(prepared, seen)
+
+    def watch() -> None:
+        for record in folder.read_rounds()[len(seen) :]:
+            seen.append(record)
+            observer.round_done(record)
+
+    path = folder.path.resolve()
+    # The folder holds the scenario already, so the app goes on in it, from wherever it stands.
+    config: dict[str, str | int | float | bool] = {
+        "scenario": str(path / folder.scenario.name),
+        "out": str(path),
+        "resume": True,
+        "rehearse": True,
+    }
+    flower_engine.run(config, folder.log, prepared.plan.scenario.engine, watch=watch)
+    watch()

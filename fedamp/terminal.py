@@ -1,11 +1,12 @@
-"""What a person sees at the terminal: a progress display, tables, and one line for every error."""
+"""What a person sees at the terminal while a federation runs."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from time import monotonic
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.text import Text
 
 from fedamp.server.run_folder import RoundRecord
 from fedamp.server.setup import Prepared
@@ -18,17 +19,19 @@ class ProgressDisplay:
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._bar = Progress(
-            TextColumn("[bold]{task.description}"),
-            BarColumn(bar_width=None),
+        self._bar = _BarAndFacts(
+            TextColumn("[bold]round"),
             MofNCompleteColumn(),
-            TextColumn("{task.fields[facts]}"),
+            BarColumn(bar_width=None),
             TimeRemainingColumn(compact=True),
+            TextColumn("left"),
             console=console,
             disable=not console.is_terminal,
+            expand=True,
         )
+        self._budget: float | None = None
         self._reported = 0
-        self._since: float | None = None
+        self._since = monotonic()
 
     def started(self, prepared: Prepared, finished: list[RoundRecord]) -> None:
         plan = prepared.plan
@@ -36,18 +39,18 @@ class ProgressDisplay:
             self._console.print(f"[bold]{plan.scenario.name}[/] {plan.scenario.description}", highlight=False)
             for line in promise(prepared):
                 self._console.print(line, highlight=False)
-        self._task = self._bar.add_task("round", total=plan.scenario.rounds, completed=len(finished), facts="starting")
+        self._budget = plan.scenario.privacy.epsilon
+        rounds = min(plan.scenario.rounds, plan.affordable_rounds)
+        self._task = self._bar.add_task("", total=rounds, completed=len(finished))
         self._bar.start()
         self._since = monotonic()
 
     def round_done(self, record: RoundRecord) -> None:
-        assert self._since is not None
         self._reported += record.reported
         rate = self._reported / max(monotonic() - self._since, 1e-9)
-        spent = "none" if record.epsilon_upper is None else f"{record.epsilon_upper:.2f}"
-        quality = "" if record.accuracy is None else f"loss {record.loss:.3f}  accuracy {record.accuracy:.1%}  "
-        facts = f"{quality}epsilon {spent}  {rate:,.0f} clients/s"
-        self._bar.update(self._task, completed=record.round, facts=facts)
+        facts = [] if record.accuracy is None else [f"loss {record.loss:.3f}", f"accuracy {record.accuracy:.1%}"]
+        self._bar.facts = "   ".join([*facts, self._spent(record.epsilon_upper), f"{rate:,.0f} clients/s"])
+        self._bar.update(self._task, completed=record.round)
 
     def stopping(self) -> None:
         self._console.print("finishing this round, then stopping; Ctrl-C again to stop at once", highlight=False)
@@ -60,15 +63,31 @@ class ProgressDisplay:
         finally:
             self._bar.stop()
 
+    def _spent(self, epsilon: float | None) -> str:
+        if epsilon is None:
+            return "no privacy"
+        return f"epsilon {epsilon:.2f}" + ("" if self._budget is None else f" of {self._budget:g}")
+
+
+class _BarAndFacts(Progress):
+    """The bar, and one line of facts under it that is cut rather than wrapped where the terminal is narrow."""
+
+    facts = "starting"
+
+    def get_renderables(self) -> Iterable[RenderableType]:
+        yield self.make_tasks_table(self.tasks)
+        yield Text(self.facts, no_wrap=True, overflow="ellipsis")
+
 
 def promise(prepared: Prepared) -> list[str]:
     """The guarantee in words, with what it assumes."""
     plan, privacy = prepared.plan, prepared.plan.scenario.privacy
     if not plan.is_private:
         return ["[yellow]without privacy[/]: no noise is added, epsilon is infinite"]
+    unit = f"one {privacy.unit}" if privacy.group_size == 1 else f"any {privacy.group_size} {privacy.unit}s together"
     return [
-        f"one {privacy.unit} of {plan.units:,} is protected with epsilon <= {plan.epsilon.upper:.3f} at delta = "
-        f"{privacy.delta:g}; without amplification {plan.unamplified_epsilon.upper:.3f}",
+        f"{unit} of {plan.units:,}: epsilon <= {plan.epsilon.upper:.3f} at delta = {privacy.delta:g} "
+        f"(without amplification {plan.unamplified_epsilon.upper:.3f})",
         f"noise multiplier {plan.noise_multiplier:.4g}; {plan.mechanism}",
         f"trusted server, hidden assignments; assumptions: {GUARANTEES}",
     ]

@@ -1,71 +1,123 @@
-"""Pictures of a run, readable in grey and on a phone."""
+"""Pictures of a run: accuracy and epsilon over rounds; accuracy against epsilon, with and without amplification."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from numpy.typing import NDArray
 
-from fedamp import scenario_file
-from fedamp.plan import make_plan, privacy_units
-from fedamp.server.run_folder import RoundRecord, RunFolder
+from fedamp.report import style
+from fedamp.report.runs import Run, read_run
+from fedamp.server.run_folder import RunFolder
 
-AMPLIFIED = {"color": "#0b5fa5", "linestyle": "-", "label": "amplified (charged)"}
-UNAMPLIFIED = {"color": "#c2571a", "linestyle": "--", "label": "without amplification"}
+CHARGED, PLAIN = style.LOOKS[0], style.LOOKS[1]
 
 
 def plot_run(folder: Path) -> list[Path]:
-    """Draw a run's pictures into its ``plots`` folder; returns their files (none before the first round)."""
-    run = RunFolder(folder)
-    records = run.read_rounds()
-    evaluated = [record for record in records if record.accuracy is not None]
-    if not evaluated:
-        return []
-    run.plots.mkdir(exist_ok=True)
-    scenario = scenario_file.load(run.scenario)
-    plan = make_plan(scenario, privacy_units(scenario))
-    files = [run.plots / "rounds.png"]
-    _plot_rounds(files[0], records, evaluated, scenario.name)
-    if plan.is_private:
-        files.append(run.plots / "accuracy-epsilon.png")
-        rounds = np.array([record.round for record in evaluated]) - 1
-        amplified, plain = plan.epsilon_by_round[rounds], plan.unamplified_epsilon_by_round[rounds]
-        _plot_accuracy(files[1], evaluated, amplified, plain, f"{scenario.name}, delta = {scenario.privacy.delta:g}")
-    return files
+    """Draw a run's pictures into its ``plots`` folder; returns their files (none before the first evaluated round)."""
+    files = RunFolder(folder)
+    pictures = run_pictures(read_run(folder)) if files.read_rounds() else {}
+    if pictures:
+        files.plots.mkdir(exist_ok=True)
+    return [style.save(picture, files.plots / f"{name}.png") for name, picture in pictures.items()]
 
 
-def _plot_rounds(file: Path, records: list[RoundRecord], evaluated: list[RoundRecord], name: str) -> None:
-    with figure(file, rows=2) as (quality, cost):
-        quality.plot([r.round for r in evaluated], [100 * (r.accuracy or 0) for r in evaluated], color="#0b5fa5")
-        quality.set(title=name, ylabel="accuracy, %", ylim=(0, 100))
-        spent = [(r.round, r.epsilon_upper) for r in records if r.epsilon_upper is not None]
-        if spent:
-            cost.step(*zip(*spent, strict=True), where="post", color="#0b5fa5")
-        else:
-            cost.text(0.5, 0.5, "no privacy: epsilon is infinite", ha="center", transform=cost.transAxes)
-        cost.set(xlabel="round", ylabel="epsilon spent, at most")
-        cost.set_ylim(bottom=0)
+def run_pictures(run: Run) -> dict[str, Figure]:
+    """A run's pictures by name; none before the first evaluated round."""
+    if not run.evaluated:
+        return {}
+    pictures = {"rounds": _over_rounds(run)}
+    if run.is_private:
+        pictures["accuracy-epsilon"] = _accuracy_against_epsilon(run)
+    return pictures
 
 
-def _plot_accuracy(file: Path, evaluated: list[RoundRecord], amplified: Any, plain: Any, title: str) -> None:
-    accuracy = [100 * (record.accuracy or 0) for record in evaluated]
-    with figure(file) as (axes,):
-        axes.plot(amplified, accuracy, **AMPLIFIED)
-        axes.plot(plain, accuracy, **UNAMPLIFIED)
-        axes.set(title=title, xlabel="epsilon spent, at most", ylabel="accuracy, %", ylim=(0, 100), xscale="log")
-        axes.legend(loc="lower right")
+def protection(run: Run) -> str:
+    """What is protected, in a few words: the unit and delta."""
+    privacy = run.scenario.privacy
+    if not run.is_private:
+        return "no privacy: epsilon is infinite"
+    unit = f"one {privacy.unit}" if privacy.group_size == 1 else f"any {privacy.group_size} {privacy.unit}s together"
+    return f"protected: {unit} of {run.ledger['units']:,}, δ = {style.number(run.ledger['delta'])}"
 
 
-@contextmanager
-def figure(file: Path, rows: int = 1) -> Iterator[Any]:
-    """Axes, one below the other, that are saved to ``file`` when the block ends."""
-    canvas = Figure(figsize=(6.4, 4.0 if rows == 1 else 2.6 * rows), dpi=150, layout="constrained")
-    FigureCanvasAgg(canvas)
-    axes = canvas.subplots(rows, 1, sharex=rows > 1, squeeze=False)[:, 0]
-    for each in axes:
-        each.grid(alpha=0.3)
-    yield axes
-    canvas.savefig(file)
+def _over_rounds(run: Run) -> Figure:
+    heights = (2.3, 2.3) if run.is_private else (2.8,)
+    canvas, axes = style.figure(run.scenario.name, protection(run), heights)
+    rounds = [record.round for record in run.evaluated]
+    accuracy = _accuracy(run)
+    axes[0].plot(rounds, accuracy, color=CHARGED.color, marker=CHARGED.marker if len(rounds) < 20 else None)
+    style.label(axes[0], f"{accuracy[-1]:.1f} %", (rounds[-1], accuracy[-1]), (0, 6), ha="right", fontweight="bold")
+    style.percent(axes[0])
+    axes[-1].set_xlabel("round")
+    if run.is_private:
+        axes[0].tick_params(labelbottom=False)
+        axes[1].sharex(axes[0])
+        _draw_spending(axes[1], run)
+    return canvas
+
+
+def _draw_spending(axes: Axes, run: Run) -> None:
+    rounds = np.array([record.round for record in run.rounds])
+    spent = np.array([record.epsilon_upper for record in run.rounds], dtype=float)
+    axes.step(rounds, spent, where="post", color=CHARGED.color)
+    end = (rounds[-1], spent[-1])
+    style.label(axes, f"charged: {style.number(spent[-1])}", end, (0, -5), ha="right", va="top", fontweight="bold")
+    highest = spent[-1]
+    if run.is_amplified:
+        plain = run.plan.unamplified_epsilon_by_round[rounds - 1]
+        axes.step(rounds, plain, where="post", color=PLAIN.color, linestyle=PLAIN.dash)
+        words = f"without amplification: {style.number(plain[-1])}"
+        style.label(axes, words, (rounds[-1], plain[-1]), (0, 5), ha="right", va="bottom")
+        highest = plain[-1]
+    budget = run.scenario.privacy.epsilon
+    if budget is not None and budget < 3 * highest:
+        axes.axhline(budget, color=style.GREY, linestyle=":")
+        middle = rounds[0] + 0.3 * (rounds[-1] - rounds[0])
+        style.label(axes, f"budget: {budget:g}", (middle, budget), (0, 3), ha="center", va="bottom", color=style.GREY)
+        highest = max(highest, budget)
+    axes.set(ylabel="ε spent, at most", ylim=(0, 1.25 * highest))
+
+
+def _accuracy_against_epsilon(run: Run) -> Figure:
+    canvas, (axes,) = style.figure(f"{run.scenario.name}: what accuracy costs", protection(run))
+    rounds = np.array([record.round for record in run.evaluated])
+    accuracy = _accuracy(run)
+    charged = np.array([record.epsilon_upper for record in run.evaluated], dtype=float)
+    side = "right" if run.is_amplified else "center"
+    _draw_bill(axes, charged, accuracy, CHARGED, ("charged", side, True))
+    costs = charged
+    if run.is_amplified:
+        plain = run.plan.unamplified_epsilon_by_round[rounds - 1]
+        _draw_bill(axes, plain, accuracy, PLAIN, ("without\namplification", "left", False))
+        costs = np.concatenate([charged, plain])
+    budget = run.scenario.privacy.epsilon
+    if budget is not None and budget < 3 * costs.max():
+        axes.axvline(budget, color=style.GREY, linestyle=":", zorder=0)
+        style.label(axes, f"budget: {budget:g}", (budget, 3), (-3, 0), ha="right", color=style.GREY)
+        costs = np.append(costs, budget)
+    axes.set(xlabel="privacy cost ε, at most (less is better)")
+    axes.set_xlim(max(costs.min() / 1.3, costs.max() / 300), costs.max() * (4 if run.is_amplified else 1.6))
+    style.logarithmic(axes)
+    style.percent(axes)
+    return canvas
+
+
+def _draw_bill(
+    axes: Axes,
+    costs: NDArray[np.float64],
+    accuracy: NDArray[np.float64],
+    look: style.Look,
+    words: tuple[str, str, bool],
+) -> None:
+    text, side, filled = words
+    axes.plot(costs, accuracy, color=look.color, linestyle=look.dash)
+    face = look.color if filled else "white"
+    axes.plot(costs[-1:], accuracy[-1:], look.marker, color=look.color, markerfacecolor=face, markersize=8)
+    shift = {"right": (-2, 8), "center": (0, 8), "left": (-6, 8)}[side]
+    style.label(axes, f"{text}: {style.number(costs[-1])}", (costs[-1], accuracy[-1]), shift, ha=side, color=look.color)
+
+
+def _accuracy(run: Run) -> NDArray[np.float64]:
+    return np.array([100 * (record.accuracy or 0.0) for record in run.evaluated])

@@ -2,12 +2,16 @@
 
 from pathlib import Path
 
+from rich import box
+from rich.console import Group, RenderableType
 from rich.table import Table
+from rich.text import Text
 
 from fedamp import data, rng, scenario_file
 from fedamp.scenario import Scenario
 
 CLIENTS_SHOWN = 10
+LABELS_SHOWN = 10  # as many as fit 80 columns
 
 
 def scenarios_table() -> Table:
@@ -18,17 +22,24 @@ def scenarios_table() -> Table:
     return table
 
 
-def partition_table(scenario: Scenario) -> Table:
+def partition_table(scenario: Scenario) -> RenderableType:
     """Label counts of the first clients, and a summary of all."""
     dataset = data.load(scenario.data, rng.public_seed(scenario.seed, "data"), Path())
     counts = dataset.label_counts(CLIENTS_SHOWN)
-    title = (
+    summary = (
         f"{counts.num_records:,} training records of {counts.num_clients:,} clients "
-        f"({counts.smallest} to {counts.largest} each, median {counts.median:g}); {counts.test_records:,} test records"
+        f"({counts.smallest} to {counts.largest} each, median {counts.median:g}); "
+        f"{counts.test_records:,} public test records"
     )
-    table = Table("client", *(f"label {label}" for label in range(counts.counts.shape[1])), "records", title=title)
+    shown = min(counts.counts.shape[1], LABELS_SHOWN)
+    more = counts.counts.shape[1] > shown
+    labels = [str(label) for label in range(shown)] + ["others"] * more
+    table = Table(box=box.SIMPLE)
+    for heading in ("client", *labels, "records"):
+        table.add_column(heading, justify="right", no_wrap=True)
     for client, row in zip(counts.clients, counts.counts, strict=True):
-        table.add_row(str(client), *(str(count) if count else "" for count in row), str(row.sum()))
+        cells = [*row[:shown], row[shown:].sum()] if more else row
+        table.add_row(str(client), *(str(cell) if cell else "" for cell in cells), str(row.sum()))
     if counts.num_clients > len(counts.clients):
         table.add_row("...")
-    return table
+    return Group(Text(summary), Text("Records of every label, for the first clients:"), table)

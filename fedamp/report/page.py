@@ -1,0 +1,199 @@
+"""A report of a run or a comparison that a person can send to a colleague: one HTML file that needs nothing else.
+
+It holds what was released and what is public, and no number computed from private data without noise.
+"""
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from fedamp import __version__
+from fedamp.errors import InputError
+from fedamp.report import style
+from fedamp.report.compare import amount_of_bytes, amount_of_time, cautions
+from fedamp.report.comparison_plots import comparison_pictures
+from fedamp.report.page_style import CSS
+from fedamp.report.plots import protection, run_pictures
+from fedamp.report.runs import Run, read_runs
+from fedamp.server.run_folder import RunFolder
+
+ROUNDS_SHOWN = 10
+CAPTIONS = {
+    "rounds": "Accuracy on the public test set, and the privacy cost so far, round by round.",
+    "accuracy-epsilon": "Accuracy against its privacy cost: as it was charged, and what the same models would have "
+    "cost had nothing been hidden.",
+    "cost": "What a client receives and sends when it checks in, and the wall time of the run for each check-in.",
+}
+ENDINGS = {
+    "finished": "finished",
+    "budget": "stopped before the round that would have exceeded the budget",
+    "interrupted": "interrupted; it can be resumed",
+    "failed": "failed; it can be resumed",
+}
+
+
+def write_report(folders: Sequence[Path], out: Path) -> Path:
+    """Write the report of one run, or the comparison of several.
+
+    Args:
+        folders: run folders.
+        out: the HTML file; one that is there is replaced.
+
+    Raises:
+        RunFolderError: a run folder is missing, damaged or given twice.
+        InputError: ``out`` cannot be written.
+    """
+    runs = read_runs(folders)
+    title = runs[0].scenario.name if len(runs) == 1 else f"{len(runs)} runs compared"
+    sections = [_comparison(runs)] if len(runs) > 1 else []
+    sections += [_run(run, alone=len(runs) == 1) for run in runs]
+    page = (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{escape(title)}</title>\n<style>\n{CSS}</style>\n</head>\n<body>\n<main>\n"
+        + "\n".join(sections)
+        + f"\n<footer>Made by fedamp {__version__} from the run folders. Apart from timings it holds only what was "
+        "released and what is public.</footer>\n</main>\n</body>\n</html>\n"
+    )
+    try:
+        out.write_text(page, encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"{out}: cannot be written ({error.strerror})") from None
+    return out
+
+
+def _comparison(runs: Sequence[Run]) -> str:
+    rows = [
+        (
+            run.name,
+            _accuracy(run),
+            style.number(run.epsilon),
+            style.number(run.unamplified_epsilon),
+            f"{run.summary['noise_multiplier']:.3g}",
+            run.summary["rounds_completed"],
+            amount_of_bytes(run.bytes_per_check_in),
+            amount_of_time(run.seconds_per_check_in),
+        )
+        for run in runs
+    ]
+    head = ("run", "accuracy", "ε", "ε without amplification", "noise multiplier", "rounds", "bytes", "time")
+    parts = [f"<h1>{len(runs)} runs compared</h1>"]
+    parts += [f'<p class="caution">Caution: {escape(caution)}.</p>' for caution in cautions(runs)]
+    parts += [_table(head, rows), "<p>Bytes and time are per check-in of a client.</p>"]
+    return "\n".join([*parts, _figures(comparison_pictures(runs))])
+
+
+def _run(run: Run, alone: bool) -> str:
+    level = "h1" if alone else "h2"
+    parts = [f"<{level}>{escape(run.scenario.name if alone else run.name)}</{level}>"]
+    parts.append(f"<p>{escape(run.scenario.description)}</p>" if run.scenario.description else "")
+    parts.append(f'<p class="verdict">{_verdict(run)}</p>')
+    if alone:
+        parts.append(_figures(run_pictures(run)))
+    parts += [_section("Guarantee", alone), _guarantee(run)]
+    parts += [_section("What was done", alone), _work(run)]
+    parts += [_section("Ledger", alone), _ledger(run)]
+    scenario = escape(RunFolder(run.folder).scenario.read_text(encoding="utf-8"))
+    parts.append(f"<details><summary>The scenario, every default written out</summary><pre>{scenario}</pre></details>")
+    return "<section>\n" + "\n".join(part for part in parts if part) + "\n</section>"
+
+
+def _verdict(run: Run) -> str:
+    accuracy = f"{_accuracy(run)} accuracy" if run.evaluated else "accuracy was not measured"
+    if run.epsilon is None:
+        return f"<b>{accuracy}</b>, without privacy: no noise was added."
+    saved = ""
+    if run.is_amplified:
+        saved = f" (without amplification {style.number(run.unamplified_epsilon)})"
+    return f"<b>{accuracy}</b> at a privacy cost of <b>ε ≤ {style.number(run.epsilon)}</b>{saved}."
+
+
+def _guarantee(run: Run) -> str:
+    ledger = run.ledger
+    if run.epsilon is None:
+        return "<p>None. Whoever sees the model may learn anything about anybody's data.</p>"
+    charge = "hidden randomness is charged for" if ledger["amplification_charged"] else "as if nothing were hidden"
+    facts = _facts(
+        {
+            "what": protection(run),
+            "adjacency": ledger["adjacency"],
+            "ε spent": f"{style.number(run.epsilon)} at most, "
+            f"{style.number(run.summary['epsilon']['lower'])} at least; upper end from: {ledger['epsilon_bound']}",
+            "ε without amplification": style.number(run.unamplified_epsilon),
+            "budget": "none" if ledger["budget_epsilon"] is None else f"ε ≤ {ledger['budget_epsilon']:g}",
+            "mechanism": f"{ledger['mechanism_in_words']}; {charge}",
+        }
+    )
+    assumptions = "\n".join(f"<li>{escape(assumption)}</li>" for assumption in ledger["assumptions"])
+    caution = f'<p class="caution">Noise seed: {escape(ledger["noise_seed"])}.</p>'
+    return f"{facts}\n{caution}\n<p>The guarantee assumes:</p>\n<ul>\n{assumptions}\n</ul>"
+
+
+def _work(run: Run) -> str:
+    plan, cost = run.plan, run.summary["cost"]
+    parts = "; ".join(
+        f"{part['name']}: clipping norm {part['clip']:g}, noise multiplier {part['noise_multiplier']:.5g}"
+        for part in run.ledger["parts"]
+    )
+    rounds = f"{len(run.rounds)} of {run.scenario.rounds}"
+    return _facts(
+        {
+            "rounds": f"{rounds} ({ENDINGS[run.summary['stopped_because']]})",
+            "cohort": f"{plan.expected_cohort:,.4g} of {plan.units:,} expected a round",
+            "protected by": parts,
+            "model": f"{run.scenario.model.name}, {run.summary['parameters']:,} parameters; a client trains "
+            f"{cost['parameters_share']:.0%} of them",
+            "a check-in": f"{amount_of_bytes(run.bytes_per_check_in)} received and sent; "
+            f"{amount_of_time(run.seconds_per_check_in)} of the run's time",
+            "time": f"{run.summary['wall_seconds']:,.1f} s",
+        }
+    )
+
+
+def _ledger(run: Run) -> str:
+    releases = run.ledger["releases"]
+    shown = sorted({max(1, round(share * len(releases) / ROUNDS_SHOWN)) for share in range(1, ROUNDS_SHOWN + 1)})
+    by_round = {record.round: record for record in run.evaluated}
+    rows = []
+    for release in (releases[index - 1] for index in shown):
+        record = by_round.get(release["round"])
+        accuracy = "" if record is None else f"{record.accuracy:.1%}"
+        rows.append((release["round"], accuracy, style.number(release["epsilon_upper"]), release["digest"][:12]))
+    whole = hashlib.sha256(RunFolder(run.folder).ledger.read_bytes()).hexdigest()
+    table = _table(("round", "accuracy", "ε spent, at most", "SHA-256 of the model"), rows)
+    return (
+        f"{table}\n<p>{len(releases)} rounds were released, each written down first. "
+        f"SHA-256 of ledger.json: <code>{whole}</code></p>"
+    )
+
+
+def _accuracy(run: Run) -> str:
+    return f"{run.evaluated[-1].accuracy:.1%}" if run.evaluated else ""
+
+
+def _section(title: str, alone: bool) -> str:
+    return f"<h2>{title}</h2>" if alone else f"<h3>{title}</h3>"
+
+
+def _figures(pictures: dict[str, Figure]) -> str:
+    drawn = [
+        f'<figure><img src="{style.inline(picture)}" alt="{escape(CAPTIONS[name])}">'
+        f"<figcaption>{escape(CAPTIONS[name])}</figcaption></figure>"
+        for name, picture in pictures.items()
+    ]
+    return '<div class="figures">\n' + "\n".join(drawn) + "\n</div>"
+
+
+def _facts(facts: dict[str, str]) -> str:
+    rows = "\n".join(f"<dt>{escape(name)}</dt><dd>{escape(str(value))}</dd>" for name, value in facts.items())
+    return f"<dl>\n{rows}\n</dl>"
+
+
+def _table(head: Iterable[str], rows: Iterable[Iterable[Any]]) -> str:
+    header = "".join(f"<th>{escape(name)}</th>" for name in head)
+    body = "\n".join("<tr>" + "".join(f"<td>{escape(str(cell))}</td>" for cell in row) + "</tr>" for row in rows)
+    return f'<div class="wide"><table>\n<tr>{header}</tr>\n{body}\n</table></div>'

@@ -1,0 +1,141 @@
+"""Reading run folders: what a run asked for, what it released, and what that cost."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from fedamp import scenario_file
+from fedamp.errors import RunFolderError
+from fedamp.plan import Plan, make_plan
+from fedamp.scenario import Scenario
+from fedamp.server.run_folder import RoundRecord, RunFolder, read_summary
+
+BYTES_DOWN, BYTES_UP = 4, 8  # a parameter travels as float32 to a client, its update as float64 back
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run that has released a round at least, and has ended, by itself or because it was told to.
+
+    Attributes:
+        name: what tells it from the other runs of a report.
+        folder: where it is.
+        scenario: what was asked for.
+        summary: ``summary.json``.
+        ledger: ``ledger.json``.
+        rounds: the released rounds, in order.
+    """
+
+    name: str
+    folder: Path
+    scenario: Scenario
+    summary: dict[str, Any]
+    ledger: dict[str, Any]
+    rounds: list[RoundRecord]
+
+    @cached_property
+    def plan(self) -> Plan:
+        """The plan as it was played: with the noise of the ledger, so that nothing is calibrated again."""
+        noise = {"noise_multiplier": self.summary["noise_multiplier"]}
+        privacy = self.scenario.privacy.model_copy(update=noise)
+        return make_plan(self.scenario.model_copy(update={"privacy": privacy}), self.ledger["units"])
+
+    @property
+    def evaluated(self) -> list[RoundRecord]:
+        """The rounds whose model was evaluated on the public test set."""
+        return [record for record in self.rounds if record.accuracy is not None]
+
+    @property
+    def is_private(self) -> bool:
+        """Whether noise was added at all."""
+        return self.epsilon is not None
+
+    @property
+    def epsilon(self) -> float | None:
+        """Upper end of what was spent; None (infinite) without noise."""
+        return self.summary["epsilon"]["upper"]  # type: ignore[no-any-return]
+
+    @cached_property
+    def unamplified_epsilon(self) -> float | None:
+        """Upper end of what the released rounds would have cost had nothing been hidden; None without noise."""
+        if not self.is_private:
+            return None
+        return float(self.plan.unamplified_epsilon_by_round[self.rounds[-1].round - 1])
+
+    @property
+    def is_amplified(self) -> bool:
+        """Whether hidden randomness makes the run cheaper than it would be otherwise."""
+        return bool(self.epsilon and self.unamplified_epsilon and self.unamplified_epsilon > 1.001 * self.epsilon)
+
+    @property
+    def bytes_per_check_in(self) -> int:
+        """What a client receives and sends when it checks in, without the envelope."""
+        return round(self.summary["cost"]["parameters_per_client"] * (BYTES_DOWN + BYTES_UP))
+
+    @property
+    def seconds_per_check_in(self) -> float:
+        """Wall time of the run over the expected number of check-ins, which is public."""
+        return float(self.summary["wall_seconds"]) / (self.plan.expected_cohort * len(self.rounds))
+
+
+def read_run(folder: Path, name: str | None = None) -> Run:
+    """Read a run folder; ``name`` is the folder's own unless given.
+
+    Raises:
+        RunFolderError: one line that names the file that is missing or damaged.
+    """
+    if not folder.is_dir():
+        raise RunFolderError(f"{folder}: no such run folder")
+    files = RunFolder(folder)
+    summary = read_summary(folder)
+    if summary.get("rounds_completed") == 0:
+        raise RunFolderError(f"{folder}: no round was released; there is nothing to report")
+    missing = [file for file in (files.scenario, files.ledger, files.rounds) if not file.is_file()]
+    if missing:
+        raise RunFolderError(f"{folder}: not a run folder (no {missing[0].name})")
+    try:
+        run = Run(
+            name=name or folder.resolve().name,
+            folder=folder,
+            scenario=scenario_file.load(files.scenario),
+            summary=summary,
+            ledger=json.loads(files.ledger.read_text(encoding="utf-8")),
+            rounds=files.read_rounds(),
+        )
+        _check(run)
+    except (KeyError, TypeError, ValueError, OSError) as error:
+        raise RunFolderError(f"{folder}: damaged run folder ({type(error).__name__}: {error})") from None
+    return run
+
+
+def read_runs(folders: Sequence[Path]) -> list[Run]:
+    """Read several run folders; each run is named by as much of its path as tells it from the others.
+
+    Raises:
+        RunFolderError: one of them is missing, damaged, or given twice.
+    """
+    paths = [folder.resolve() for folder in folders]
+    for index, path in enumerate(paths):
+        if path in paths[:index]:
+            raise RunFolderError(f"{folders[index]}: given twice")
+    depth = 1
+    while len({path.parts[-depth:] for path in paths}) < len(paths):
+        depth += 1
+    return [
+        read_run(folder, "/".join(path.parts[-depth:]).lstrip("/")) for folder, path in zip(folders, paths, strict=True)
+    ]
+
+
+def _check(run: Run) -> None:
+    """Touch what reports use, so that a damaged folder is refused here rather than half-way through a report."""
+    for key in ("final", "epsilon", "delta", "noise_multiplier", "wall_seconds", "stopped_because", "cost"):
+        run.summary[key]
+    releases = run.ledger["releases"]
+    if len(releases) < len(run.rounds):
+        raise ValueError(f"ledger.json holds {len(releases)} rounds, rounds.jsonl {len(run.rounds)}")
+    if run.summary["rounds_completed"] != len(run.rounds):
+        raise ValueError(f"summary.json says {run.summary['rounds_completed']} rounds, rounds.jsonl {len(run.rounds)}")
+    int(run.ledger["units"])

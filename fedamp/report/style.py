@@ -1,0 +1,101 @@
+"""How pictures look: readable in grey (dashes and markers, never colour alone) and on a phone (large text)."""
+
+import base64
+import io
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
+
+WIDTH = 4.8  # inches; 11 points of text at this width are 12 pixels on a phone that is 390 pixels wide
+TEXT = 11  # points
+GREY = "#5f5f5f"
+
+
+@dataclass(frozen=True)
+class Look:
+    """What tells one line from another: a colour, a dash pattern, and a marker."""
+
+    color: str
+    dash: Any
+    marker: str
+
+
+LOOKS = (
+    Look("#0b3c6f", "-", "o"),
+    Look("#c2571a", (0, (5, 2)), "s"),
+    Look("#23866a", (0, (1, 1.4)), "^"),
+    Look("#000000", (0, (6, 2, 1, 2)), "D"),
+    Look("#8a5aa8", (0, (3, 1, 1, 1, 1, 1)), "v"),
+    Look("#7a7a7a", "-", "X"),
+)
+
+
+def look(index: int) -> Look:
+    """The look of line ``index``; after six lines the colours come again with other dashes and markers."""
+    turn, place = divmod(index, len(LOOKS))
+    other = LOOKS[(place + turn) % len(LOOKS)]
+    return Look(LOOKS[place].color, other.dash, other.marker)
+
+
+def figure(title: str, subtitle: str, heights: tuple[float, ...] = (3.2,)) -> tuple[Figure, list[Axes]]:
+    """A figure of one axes below the other, heights in inches, under a title that says what a person sees."""
+    canvas = Figure(figsize=(WIDTH, sum(heights) + 0.6), layout="constrained")
+    FigureCanvasAgg(canvas)
+    with mpl.rc_context({"font.size": TEXT}):
+        axes = canvas.subplots(len(heights), 1, squeeze=False, height_ratios=heights)[:, 0]
+        for each in axes:
+            each.grid(alpha=0.25)
+            each.spines[["top", "right"]].set_visible(False)
+        axes[0].set_title(title, loc="left", fontsize=13, fontweight="bold", pad=26)
+        axes[0].annotate(
+            subtitle, (0, 1), xycoords="axes fraction", xytext=(0, 9), textcoords="offset points", color=GREY
+        )
+    return canvas, list(axes)
+
+
+def save(canvas: Figure, file: Path) -> Path:
+    """Write a figure as PNG."""
+    canvas.savefig(file, dpi=220)
+    return file
+
+
+def inline(canvas: Figure) -> str:
+    """A figure as a ``data:`` address that stands in an HTML page: SVG, sharp at any size."""
+    stream = io.BytesIO()
+    with mpl.rc_context({"svg.hashsalt": "fedamp"}):
+        canvas.savefig(stream, format="svg", metadata={"Date": None})
+    return "data:image/svg+xml;base64," + base64.b64encode(stream.getvalue()).decode()
+
+
+def label(axes: Axes, text: str, at: tuple[float, float], shift: tuple[float, float], **options: Any) -> None:
+    """Words beside a line, ``shift`` points away from a point of the data, on a ground that hides the grid."""
+    ground = {"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1}
+    axes.annotate(text, at, xytext=shift, textcoords="offset points", fontsize=TEXT, bbox=ground, **options)
+
+
+def percent(axes: Axes) -> None:
+    """A vertical axis from 0 to 100 %, with room above for words."""
+    axes.set(ylabel="accuracy, %", ylim=(0, 112), yticks=range(0, 101, 20))
+
+
+def logarithmic(axes: Axes) -> None:
+    """A logarithmic horizontal axis whose ticks are numbers that a person says aloud: 0.5, 2, 10."""
+    axes.set_xscale("log")
+    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5), numticks=12))
+    axes.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+    axes.xaxis.set_minor_formatter(NullFormatter())
+
+
+def number(value: float | None) -> str:
+    """A cost as a person reads it: three digits are plenty; None is infinite."""
+    if value is None:
+        return "infinite"
+    if 0 < value < 0.01:
+        return f"{value:.3g}".replace("e-0", "e-")
+    return f"{value:.2f}" if value < 10 else f"{value:.1f}" if value < 100 else f"{value:,.0f}"
