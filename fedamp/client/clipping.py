@@ -1,14 +1,15 @@
 """Clipping of every unit's update, and sums that come out the same in any order.
 
 After clipping, every coordinate is truncated towards zero to a whole multiple of a power of two, the *quantum*. That
-never increases a norm; and float64 adds whole numbers below 2**53 without rounding, so neither the order of units nor
-that of nodes changes a sum (2**22 units at full clip fit).
+never increases a norm; and whole numbers add up without rounding (in float64 too, below 2**53), so neither the order
+of units nor that of nodes changes a sum (2**22 units at full clip fit).
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -18,8 +19,8 @@ LARGEST_CLIP = 2.0**90
 # Scaled norms aim this much below the clip: float32 rounds the scale and each product, by 2**-24 relative each.
 _MARGIN = 1e-6
 
-# Rows (one unit's update of one tensor) from this size on are added one at a time: no float64 copy of the stack.
-_LONG_ROW = 1 << 16
+# Numbers handled at a time: on a CPU few enough to stay in the cache, however large the stack.
+_BLOCK = {"cpu": 1 << 18, "cuda": 1 << 26}
 
 
 def quantum(clip: float) -> float:
@@ -54,9 +55,9 @@ class ClippedSum:
 
 
 def clip_and_sum(
-    updates: dict[str, Tensor], parts: Sequence[Sequence[str]], clips: Sequence[float], linf_coordinates: int = 0
+    updates: Mapping[str, Tensor], parts: Sequence[Sequence[str]], clips: Sequence[float], linf_coordinates: int = 0
 ) -> ClippedSum:
-    """Clip every unit's update part by part, quantise it, and add up. Overwrites ``updates``.
+    """Clip every unit's update part by part, quantise it, and add up.
 
     A part's Euclidean norm is over all its parameters. The result of a unit depends on nothing but its own update: one
     that holds NaN or infinity becomes zero in every part, and a zero update stays zero. As computed in float64, the
@@ -72,67 +73,83 @@ def clip_and_sum(
     Raises:
         ValueError: parts that do not match the names or the clips, or a clip that is not accepted.
     """
-    if sorted(name for part in parts for name in part) != sorted(updates) or len(parts) != len(clips):
-        raise ValueError(f"parts must hold every parameter once and have a clip each, got {parts} and clips {clips}")
-    quanta = [quantum(clip) for clip in clips]
-    norms = torch.stack([_norms([updates[name] for name in part], updates) for part in parts])
+    matching = sorted(name for part in parts for name in part) == sorted(updates) and all(parts)
+    if not matching or len(parts) != len(clips):
+        raise ValueError(
+            f"parts must hold every parameter once, none be empty, and have a clip each, got {parts} and clips {clips}"
+        )
+    steps = [_Step(clip, quantum(clip), linf_coordinates) for clip in clips]
+    stacks = {name: _as_in_memory(update) for name, update in updates.items()}
+    blocks = []
+    for units in _blocks(stacks):
+        flat = [torch.cat([stacks[name][units].flatten(1) for name in part], 1) for part in parts]
+        blocks.append(_clip_block(flat, steps))
+    failed, clipped, totals = zip(*blocks, strict=True)
+    sums: dict[str, Tensor] = {}
+    for part, step, of_part in zip(parts, steps, zip(*totals, strict=True), strict=True):
+        sums |= _unflatten(sum(of_part).double() * step.quantum, part, updates, stacks)
+    return ClippedSum({name: sums[name] for name in updates}, torch.cat(failed), torch.cat(clipped, 1))
+
+
+@dataclass(frozen=True)
+class _Step:
+    """How one part is clipped."""
+
+    clip: float
+    quantum: float
+    linf_coordinates: int
+
+    def sum(self, block: Tensor, norms: Tensor, failed: Tensor) -> Tensor:
+        """Sum over units, in quanta: int64. Overwrites the block."""
+        scales = torch.where(failed, 0.0, (self.clip * (1 - _MARGIN) / norms).clamp(max=1.0) / self.quantum)
+        block.mul_(scales.float().to(block.device)[:, None])
+        if self.linf_coordinates:
+            limit = _as_float32(math.floor(self.clip / self.quantum / math.sqrt(self.linf_coordinates)))
+            block.clamp_(-limit, limit)
+        # Below 2**31, as the scaled norm is; conversion to integers truncates towards zero.
+        return block.to(torch.int32).sum(0)
+
+
+def _clip_block(flat: Sequence[Tensor], steps: Sequence[_Step]) -> tuple[Tensor, Tensor, list[Tensor]]:
+    """Which units failed, which were clipped in which part, and the sum of each part, [units, numbers], in quanta."""
+    # On the host: a handful of numbers a unit.
+    norms = torch.stack([torch.linalg.vector_norm(block.double(), dim=1) for block in flat]).cpu()
     failed = ~torch.isfinite(norms).all(0)
-    clipped = ~failed & (norms > torch.tensor(clips, dtype=torch.float64, device=norms.device)[:, None])
-    some_failed = bool(failed.any())
-    sums = {}
-    for part, clip, grid, norm in zip(parts, clips, quanta, norms, strict=True):
-        scales = ((clip * (1 - _MARGIN) / norm).clamp(max=1.0) / grid).float()
-        limit = _linf_limit(clip / grid, linf_coordinates)
-        for name in part:
-            rows = _dense(updates[name])
-            if some_failed:
-                rows[failed] = 0.0
-                scales = scales.masked_fill(failed, 0.0)
-            rows.mul_(scales.view(-1, *[1] * (rows.dim() - 1))).trunc_()
-            if limit is not None:
-                rows.clamp_(-limit, limit)
-            total = _sum(rows).mul_(grid)
-            sums[name] = total if rows is updates[name] else total.mT
-    return ClippedSum({name: sums[name] for name in updates}, failed, clipped)
+    if bool(failed.any()):
+        for block in flat:
+            block[failed.to(block.device)] = 0.0
+    clips = torch.tensor([step.clip for step in steps], dtype=torch.float64)
+    clipped = ~failed & (norms > clips[:, None])
+    sums = [step.sum(block, norm, failed) for step, block, norm in zip(steps, flat, norms, strict=True)]
+    return failed, clipped, sums
 
 
-def _norms(tensors: Sequence[Tensor], updates: Mapping[str, Tensor]) -> Tensor:
-    """Euclidean norm of every unit over some parameters: float64 of shape [units]."""
-    if not tensors:
-        any_update = next(iter(updates.values()))
-        return torch.zeros(len(any_update), dtype=torch.float64, device=any_update.device)
-    norms = [_row_norms(_dense(tensor)) for tensor in tensors]
-    return torch.linalg.vector_norm(torch.stack(norms), dim=0)
+def _blocks(stacks: Mapping[str, Tensor]) -> Iterator[slice]:
+    """Consecutive units, some at a time (one empty block where there are none)."""
+    first = next(iter(stacks.values()))
+    numbers = sum(stack.shape[1:].numel() for stack in stacks.values())
+    size = max(1, _BLOCK.get(first.device.type, 1 << 26) // numbers)
+    for start in range(0, max(1, len(first)), size):
+        yield slice(start, start + size)
 
 
-def _row_norms(rows: Tensor) -> Tensor:
-    rows = rows.flatten(1)
-    if rows.shape[1] < _LONG_ROW:
-        return torch.linalg.vector_norm(rows.double(), dim=1)
-    norms = torch.empty(len(rows), dtype=torch.float64, device=rows.device)
-    for unit, row in enumerate(rows):
-        norms[unit] = torch.linalg.vector_norm(row.double())
-    return norms
+def _unflatten(
+    total: Tensor, part: Sequence[str], updates: Mapping[str, Tensor], stacks: Mapping[str, Tensor]
+) -> dict[str, Tensor]:
+    shapes = [stacks[name].shape[1:] for name in part]
+    pieces = total.split([shape.numel() for shape in shapes])
+    return {
+        name: piece.view(shape) if stacks[name] is updates[name] else piece.view(shape).mT
+        for name, shape, piece in zip(part, shapes, pieces, strict=True)
+    }
 
 
-def _sum(rows: Tensor) -> Tensor:
-    if rows.shape[1:].numel() < _LONG_ROW:
-        return rows.double().sum(0)
-    total = torch.zeros(rows.shape[1:], dtype=torch.float64, device=rows.device)
-    for row in rows:
-        total.add_(row)
-    return total
-
-
-def _dense(stack: Tensor) -> Tensor:
+def _as_in_memory(stack: Tensor) -> Tensor:
     """The stack in the order in which it lies in memory (weights of linear layers are trained transposed)."""
     return stack.mT if stack.dim() == 3 and not stack.is_contiguous() and stack.mT.is_contiguous() else stack
 
 
-def _linf_limit(clip_in_quanta: float, coordinates: int) -> float | None:
-    """The largest whole number within clip / sqrt(coordinates) that float32 holds."""
-    if coordinates == 0:
-        return None
-    limit = torch.tensor(math.floor(clip_in_quanta / math.sqrt(coordinates)), dtype=torch.float64)
-    as_float = limit.float()
-    return float(as_float if as_float.double() <= limit else torch.nextafter(as_float, torch.tensor(0.0)))
+def _as_float32(number: int) -> float:
+    """The largest float32 that is not above a positive number."""
+    rounded = np.float32(number)
+    return float(rounded if float(rounded) <= number else np.nextafter(rounded, np.float32(0)))

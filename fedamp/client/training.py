@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedamp import scenario
+from fedamp.client.folded import Folded
 from fedamp.client.order import Schedule, schedule
 from fedamp.data import Cohort
 
@@ -47,13 +48,19 @@ class Trainer:
         config: the scenario's client section.
         device: torch's name of the device.
         precision: ``float32``; ``tf32`` and ``bfloat16`` are for GPUs.
+        folded: the model of all clients at once, in place of vmap, where it has one.
     """
 
     def __init__(
-        self, forward: Forward, config: scenario.Client, device: str = "cpu", precision: str = "float32"
+        self,
+        forward: Forward,
+        config: scenario.Client,
+        device: str = "cpu",
+        precision: str = "float32",
+        folded: Folded | None = None,
     ) -> None:
         self.forward, self.config, self.device, self.precision = forward, config, device, precision
-        self.stacks = True
+        self.together: Forward | None = folded or torch.func.vmap(forward)
 
     def train(
         self, start: dict[str, Tensor], cohort: Cohort, seeds: NDArray[np.uint64], arguments: Sequence[Tensor] = ()
@@ -66,14 +73,14 @@ class Trainer:
             seeds: a seed for each client, from which its order of records follows.
             arguments: further arguments of ``forward``, of shape [clients, ...].
         """
-        if self.stacks:
+        if self.together:
             try:
-                return self._train(torch.func.vmap(self.forward), start, cohort, seeds, arguments)
+                return self._train(self.together, start, cohort, seeds, arguments)
             except torch.OutOfMemoryError:
                 raise
             except (RuntimeError, ValueError, NotImplementedError) as error:
                 trained = self._one_by_one(start, cohort, seeds, arguments)
-                self.stacks = False
+                self.together = None
                 log.info("clients train one by one: the model cannot run under torch.func.vmap (%s)", error)
                 return trained
         return self._one_by_one(start, cohort, seeds, arguments)
@@ -136,7 +143,11 @@ class Trainer:
         rate: float,
     ) -> list[Tensor]:
         if step == 0:  # what clients start from is shared, and not ours to overwrite
-            return [torch.add(value, gradient, alpha=-rate) for value, gradient in zip(values, gradients, strict=True)]
+            # Stacks lie in memory as their gradients do: whatever way round, the steps that follow are fast.
+            stacks = [torch.empty_like(gradient) for gradient in gradients]
+            for value, gradient, stack in zip(values, gradients, stacks, strict=True):
+                torch.add(value, gradient, alpha=-rate, out=stack)
+            return stacks
         if self.config.proximal:
             pull = (weights > 0).any(1) * (rate * self.config.proximal)
             for value, first in zip(values, start, strict=True):

@@ -15,11 +15,13 @@ from torch.func import functional_call
 
 from fedamp import rng, scenario
 from fedamp.client.clipping import clip_and_sum
+from fedamp.client.folded import Folded
 from fedamp.client.precision import arithmetic
 from fedamp.client.task import ClientTask
 from fedamp.client.training import Trainer
 from fedamp.data import Cohort, Dataset
 from fedamp.errors import DataError
+from fedamp.models import catalogue
 from fedamp.models.masks import Masks
 from fedamp.models.registry import build
 from fedamp.models.splits import Split, split
@@ -221,7 +223,10 @@ class Worker:
         def forward(parameters: dict[str, Tensor], inputs: Tensor) -> Tensor:
             return functional_call(module, parameters, (inputs,))
 
-        trainer = Trainer(masks.call if masks else forward, self._client, self.device, self.task.precision)
+        # Nothing in a model of ours looks across records; a person's own may.
+        own = catalogue.is_import_path(self._model.name)
+        folded = Folded(module) if masks is None and not own and Folded.can_run(module) else None
+        trainer = Trainer(masks.call if masks else forward, self._client, self.device, self.task.precision, folded)
         shared = masks.shared if masks else cut.shared if cut else frozenset()
         names = [name for name, _ in module.named_parameters()]
         parts = tuple(name for name in names if name in shared), tuple(name for name in names if name not in shared)

@@ -10,6 +10,7 @@ from torch.func import functional_call
 from torch.nn import functional as F
 
 from fedamp import rng, scenario
+from fedamp.client.folded import Folded
 from fedamp.client.order import schedule
 from fedamp.client.training import Trainer
 from fedamp.data import Cohort
@@ -99,6 +100,35 @@ def test_stacked_training_equals_one_client_after_the_other(model: str, recipe: 
             torch.testing.assert_close(trained.updates[name][i], expected[name], **TOLERANCE)
     assert all(float(trained.updates[name][0].abs().sum()) > 0 for name in ("output.weight", "output.bias"))
     assert all(not trained.updates[name][1].any() for name in start), "a client without records changes nothing"
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_folded_training_equals_training_under_vmap(recipe: str) -> None:
+    config, shape = MODELS["mlp"]
+    module, client = build(config, shape, 4), RECIPES[recipe]
+    start, cohort = parameters_of(module), make_cohort(shape)
+    under_vmap = Trainer(forward_of(module), client).train(shared(start, 5), cohort, SEEDS)
+    folded = Trainer(forward_of(module), client, folded=Folded(module)).train(shared(start, 5), cohort, SEEDS)
+    for name in start:
+        torch.testing.assert_close(folded.updates[name], under_vmap.updates[name], **TOLERANCE)
+    np.testing.assert_allclose(folded.losses, under_vmap.losses, rtol=1e-5)
+
+
+def test_folding_refuses_other_uses_of_parameters() -> None:
+    class Scaled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.output = nn.Linear(12, 4)
+
+        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+            return self.output(inputs) * self.output.bias.sum()
+
+    assert not Folded.can_run(build(*MODELS["cnn"], 4))
+    with pytest.raises(ValueError, match="linear layers only"):
+        Folded(build(*MODELS["cnn"], 4))
+    values = shared(parameters_of(Scaled()), 2)
+    with pytest.raises(NotImplementedError, match="stacked parameters cannot go through"):
+        Folded(Scaled())(values, torch.zeros(2, 3, 12))
 
 
 @pytest.mark.parametrize("recipe", ["full", "fedprox"])
