@@ -1,11 +1,12 @@
 """What nodes answered, after everything that cannot be trusted in it was refused or clipped."""
 
 import logging
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
-from flwr.app import ArrayRecord, Message
+from flwr.app import ArrayRecord, Message, MetricRecord
 from numpy.typing import NDArray
 
 from fedamp import flower
@@ -29,6 +30,25 @@ class Request:
     extracted: int = -1
 
 
+@dataclass(frozen=True)
+class Limits:
+    """What the replies of a round are held against.
+
+    Attributes:
+        requests: what was asked, by node.
+        layout: arrays and parts of the model.
+        clips: clipping norm of each part.
+        split: how the model is cut; None where no submodel is extracted.
+        linf_coordinates: p, where a unit's coordinates are truncated at clip / sqrt(p) (ModelMix); 0: they are not.
+    """
+
+    requests: Mapping[int, Request]
+    layout: Layout
+    clips: list[float]
+    split: Split | None = None
+    linf_coordinates: int = 0
+
+
 @dataclass
 class Collected:
     """The sum of a round's updates, and what is known about it.
@@ -47,99 +67,116 @@ class Collected:
     nodes: set[int] = field(default_factory=set)
 
 
-def collect(
-    replies: Iterable[Message],
-    requests: Mapping[int, Request],
-    layout: Layout,
-    clips: list[float],
-    split: Split | None,
-) -> Collected:
+def collect(replies: Iterable[Message], limits: Limits) -> Collected:
     """Add up the replies of a round.
 
     A reply is refused, whole, if it is an error, comes from a node that was not asked or has answered already, has
     arrays of another name, shape or type, holds a number that is not finite, or claims units that the node was not
-    asked for. Its sum is clipped to (clip x units that reported), so that a faulty node cannot exceed its share.
-    Coordinates are whole multiples of the quantum, so the order of replies does not matter, to the bit.
+    asked for. Its sum is clipped to (clip x units that reported), and its coordinates likewise where the l-infinity
+    norm is clipped, so that a faulty node cannot exceed its share. Coordinates are whole multiples of the quantum, so
+    the order of replies does not matter, to the bit.
     """
-    collected = Collected(layout.zeros())
+    collected = Collected(limits.layout.zeros())
     for reply in replies:
         node = reply.metadata.src_node_id
-        problem = _add(reply, node, requests, layout, clips, split, collected)
-        if problem:
+        try:
+            _add(collected, node, reply, limits)
+        except Exception as error:  # whatever a faulty or hostile node sends, it must not stop the round
             collected.refused_nodes += 1
-            log.warning("reply of node %s left out: %s", node, problem)
+            log.warning("reply of node %s left out: %s", node, " ".join(str(error).split()) or type(error).__name__)
     return collected
 
 
-def _add(
-    reply: Message,
-    node: int,
-    requests: Mapping[int, Request],
-    layout: Layout,
-    clips: list[float],
-    split: Split | None,
-    collected: Collected,
-) -> str | None:
-    """Add one reply to ``collected``; what is wrong with it instead, if anything."""
+def _add(collected: Collected, node: int, reply: Message, limits: Limits) -> None:
+    """Add one reply, or raise and leave ``collected`` as it was."""
     if reply.has_error():
-        return f"error {reply.error.code}: {reply.error.reason}"
-    if node not in requests:
-        return "nothing was asked of it"
+        raise ValueError(f"error {reply.error.code}: {reply.error.reason}")
+    if node not in limits.requests:
+        raise ValueError("nothing was asked of it")
     if node in collected.nodes:
-        return "it has answered already"
-    request = requests[node]
-    try:
-        metrics = reply.content["metrics"]
-        reported = [int(unit) for unit in metrics["reported"]]  # type: ignore[union-attr]
-        counts = [int(metrics[key]) for key in ("failed", "clipped", "below_clip", "records")]  # type: ignore[arg-type]
-        loss_sum = float(metrics["loss_sum"])  # type: ignore[arg-type]
-        record = reply.content["arrays"]
-        assert isinstance(record, ArrayRecord)
-        sums = flower.from_record(record)
-    except (KeyError, TypeError, ValueError, AssertionError) as error:
-        return f"malformed ({type(error).__name__}: {error})"
-    if len(set(reported)) != len(reported) or not request.units.issuperset(reported):
-        return "it claims units that it was not asked for"
-    shapes = dict(layout.shapes)
-    if request.extracted >= 0:
-        assert split is not None
-        shapes = {name: array.shape for name, array in split.extract(layout.zeros(), request.extracted).items()}
-    problem = _malformed(sums, shapes)
-    if problem:
-        return problem
-    _limit(sums, layout, clips, len(reported))
-    if request.extracted >= 0:
-        assert split is not None
-        split.embed_add(collected.sums, sums, request.extracted)
-    else:
-        for name, total in collected.sums.items():
-            total += sums[name]
+        raise ValueError("it has answered already")
+    request, answer = limits.requests[node], _Answer.of(reply)
+    units = len(answer.reported)
+    if len(set(answer.reported)) != units or not request.units.issuperset(answer.reported):
+        raise ValueError("it claims units that it was not asked for")
+    _add_sums(collected.sums, answer, request.extracted, limits)
     collected.nodes.add(node)
-    collected.reported += len(reported)
-    collected.failed += counts[0]
-    collected.clipped += counts[1]
-    collected.below_clip += min(max(counts[2], 0), len(reported))
-    collected.records += counts[3]
-    collected.loss_sum += loss_sum
-    return None
+    collected.reported += units
+    collected.failed += min(answer.failed, len(request.units))
+    collected.clipped += min(answer.clipped, units)
+    collected.below_clip += min(answer.below_clip, units)
+    collected.records += answer.records
+    collected.loss_sum += answer.loss_sum
 
 
-def _malformed(sums: Mapping[str, NDArray[np.float64]], shapes: Mapping[str, tuple[int, ...]]) -> str | None:
+def _add_sums(totals: Sums, answer: "_Answer", extracted: int, limits: Limits) -> None:
+    split = limits.split if extracted >= 0 else None
+    expected = split.extract(limits.layout.zeros(), extracted) if split else totals
+    _check_form(answer.sums, {name: array.shape for name, array in expected.items()})
+    sums = _limited(answer.sums, limits, len(answer.reported))
+    if split:
+        split.embed_add(totals, sums, extracted)
+    else:
+        for name, total in totals.items():
+            total += sums[name]
+
+
+@dataclass(frozen=True)
+class _Answer:
+    """What a node says, taken apart; nothing of it is believed yet."""
+
+    sums: dict[str, NDArray[np.float64]]
+    reported: list[int]
+    failed: int
+    clipped: int
+    below_clip: int
+    records: int
+    loss_sum: float
+
+    @classmethod
+    def of(cls, reply: Message) -> "_Answer":
+        metrics, arrays = reply.content["metrics"], reply.content["arrays"]
+        if not isinstance(arrays, ArrayRecord) or not isinstance(metrics, MetricRecord):
+            raise TypeError("arrays and metrics are records of another kind")
+        reported, loss_sum = metrics["reported"], metrics["loss_sum"]
+        if not isinstance(reported, list):
+            raise TypeError(f"reported must be a list of ids, got {reported!r}")
+        if not isinstance(loss_sum, float) or not math.isfinite(loss_sum):
+            raise ValueError(f"loss_sum must be a finite number, got {loss_sum!r}")
+        counts = {key: _count(key, metrics[key]) for key in ("failed", "clipped", "below_clip", "records")}
+        units = [_count("reported", unit) for unit in reported]
+        return cls(flower.from_record(arrays), units, loss_sum=loss_sum, **counts)
+
+
+def _count(name: str, value: object) -> int:
+    if not isinstance(value, int) or value < 0:
+        raise ValueError(f"{name} must be whole numbers >= 0, got {value!r}")
+    return value
+
+
+def _check_form(sums: Mapping[str, NDArray[np.float64]], shapes: Mapping[str, tuple[int, ...]]) -> None:
     if set(sums) != set(shapes):
-        return f"arrays {sorted(set(sums) ^ set(shapes))} are missing or unknown"
+        raise ValueError(f"arrays {sorted(set(sums) ^ set(shapes))} are missing or unknown")
     for name, array in sums.items():
         if array.dtype != np.float64 or array.shape != tuple(shapes[name]):
-            return f"array {name} is {array.dtype} {array.shape}, not float64 {tuple(shapes[name])}"
+            raise ValueError(f"array {name} is {array.dtype} {array.shape}, not float64 {tuple(shapes[name])}")
         if not np.isfinite(array).all():
-            return f"array {name} holds NaN or infinity"
-    return None
+            raise ValueError(f"array {name} holds NaN or infinity")
 
 
-def _limit(sums: Sums, layout: Layout, clips: list[float], reported: int) -> None:
-    """Clip every part to (clip x reported), in place, to whole quanta."""
-    for part, (norm, clip) in enumerate(zip(layout.norms(sums), clips, strict=True)):
+def _limited(sums: Sums, limits: Limits, units: int) -> Sums:
+    """Every part clipped to (clip x units), in whole quanta."""
+    limited = {}
+    norms = limits.layout.norms(sums)
+    for name, array in sums.items():
+        part = limits.layout.part_of[name]
+        clip, norm = limits.clips[part], norms[part]
         grid = quantum(clip)
         # Honest sums are within the limit and on the grid already, so this changes nothing for them.
-        scale = 1.0 if norm <= clip * reported else clip * reported / norm * (1 - 1e-9)
-        for name in [name for name in sums if layout.part_of[name] == part]:
-            sums[name] = np.trunc(sums[name] * (scale / grid)) * grid
+        scale = 1.0 if norm <= clip * units else clip * units / norm * (1 - 1e-9)
+        quanta = np.trunc(array * (scale / grid))
+        if limits.linf_coordinates:
+            most = np.floor(clip / grid / math.sqrt(limits.linf_coordinates)) * units
+            quanta = np.clip(quanta, -most, most)
+        limited[name] = quanta * grid
+    return limited

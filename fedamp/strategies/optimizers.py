@@ -11,7 +11,10 @@ Moments = dict[str, Arrays]
 
 
 def step(config: scenario.Server, parameters: Arrays, update: Sums, moments: Moments, round_: int) -> None:
-    """Move ``parameters`` by the mean ``update``, in place, and keep the optimiser's ``moments``, in place.
+    """Move ``parameters`` by the mean ``update``, and keep the optimiser's ``moments``.
+
+    Both dictionaries are changed in place. The arrays in ``parameters`` are new ones, because those that were sent to
+    nodes, or handed to a caller, must stay what they were; those in ``moments`` are overwritten.
 
     SGD with momentum (``v = m v + u; w = w + r v``) and Adam with bias correction (Kingma, Ba 2015; on federated
     updates: Reddi et al. 2021), with the update in the place of the negative gradient.
@@ -29,13 +32,13 @@ def step(config: scenario.Server, parameters: Arrays, update: Sums, moments: Mom
 def _sgd(config: scenario.Server, parameters: Arrays, update: Sums, moments: Moments, round_: int) -> None:
     if config.momentum == 0:
         for name, array in parameters.items():
-            array += (config.learning_rate * update[name]).astype(np.float32)
+            parameters[name] = array + (config.learning_rate * update[name]).astype(np.float32)
         return
     velocity = moments.setdefault("velocity", _zeros_like(parameters))
     for name, array in parameters.items():
         velocity[name] *= np.float32(config.momentum)
         velocity[name] += update[name].astype(np.float32)
-        array += np.float32(config.learning_rate) * velocity[name]
+        parameters[name] = array + np.float32(config.learning_rate) * velocity[name]
 
 
 def _adam(config: scenario.Server, parameters: Arrays, update: Sums, moments: Moments, round_: int) -> None:
@@ -48,7 +51,7 @@ def _adam(config: scenario.Server, parameters: Arrays, update: Sums, moments: Mo
         first[name] += np.float32(1 - config.beta1) * (change - first[name])
         second[name] += np.float32(1 - config.beta2) * (change * change - second[name])
         root = np.sqrt(second[name] / np.float32(correction)) + np.float32(config.epsilon)
-        array += np.float32(rate) * first[name] / root
+        parameters[name] = array + np.float32(rate) * first[name] / root
 
 
 def _zeros_like(parameters: Arrays) -> Arrays:

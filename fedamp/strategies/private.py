@@ -17,7 +17,7 @@ from fedamp.client.task import ClientTask
 from fedamp.errors import FederationError
 from fedamp.plan import Batch, Plan
 from fedamp.strategies.adaptive import adapt
-from fedamp.strategies.collect import Collected, Request, collect
+from fedamp.strategies.collect import Collected, Limits, Request, collect
 from fedamp.strategies.layout import Arrays, Layout
 from fedamp.strategies.mixing import mix
 from fedamp.strategies.noise import add_noise
@@ -69,7 +69,7 @@ class PrivateStrategy(Strategy):
         self.largest_batch = largest_batch
         self.partition = partition
         self.layout = Layout.of(state.parameters, partition.shared if partition else None)
-        self.roster: Roster | None = None
+        self.roster = Roster()
         self.collected: Collected | None = None
         self._requests: dict[int, Request] = {}
         self._task_json = task.to_json()
@@ -82,8 +82,7 @@ class PrivateStrategy(Strategy):
         """The messages of a round: one to every node that hosts a unit of the cohort."""
         if server_round > self.plan.affordable_rounds:
             raise FederationError(f"round {server_round} would exceed the budget of epsilon")
-        if self.roster is None:
-            self.roster = Roster.ask(grid, self.plan.scenario.federation.round_deadline)
+        self.roster.refresh(grid, self.plan.scenario.federation.round_deadline)
         assigned = self.roster.assign(self.plan.batches(server_round, self.largest_batch))
         self._requests = {}
         messages = []
@@ -100,7 +99,8 @@ class PrivateStrategy(Strategy):
         """The next global model: noise on the sum, public denominator, optimiser."""
         plan, state = self.plan, self.state
         split = self.partition.at(server_round) if self.partition else None
-        self.collected = collect(replies, self._requests, self.layout, self.clips, split)
+        limits = Limits(self._requests, self.layout, self.clips, split, self.task.linf_coordinates)
+        self.collected = collect(replies, limits)
         update = self.collected.sums
         if plan.is_private:
             add_noise(update, self._deviations(), plan.seed, server_round)
@@ -113,7 +113,7 @@ class PrivateStrategy(Strategy):
         step(plan.scenario.server, state.parameters, update, state.moments, server_round)
         if isinstance(plan.scenario.privacy.clip, scenario.AdaptiveClip):
             below, reported = self.collected.below_clip, self.collected.reported
-            state.clip_scale *= adapt(plan, plan.scenario.privacy.clip, below, reported, server_round)
+            state.clip_scale = adapt(state.clip_scale, plan, plan.scenario.privacy.clip, below, reported, server_round)
         state.round = server_round
         return self.arrays(), self._metrics(server_round)
 

@@ -8,6 +8,7 @@ import numpy as np
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
+from fedamp.errors import FederationError
 from fedamp.plan import Batch
 
 log = logging.getLogger("fedamp.server")
@@ -24,24 +25,31 @@ class Roster:
 
     everywhere: list[int] = field(default_factory=list)
     host_of: dict[int, int] = field(default_factory=dict)
+    _asked: set[int] = field(default_factory=set)
 
-    @classmethod
-    def ask(cls, grid: Grid, timeout: float) -> "Roster":
-        """Ask every connected node which units it hosts."""
-        node_ids = sorted(grid.get_node_ids())
-        messages = [Message(RecordDict({"config": ConfigRecord()}), node, "query") for node in node_ids]
-        roster = cls()
-        for reply in grid.send_and_receive(messages, timeout=timeout):
+    def refresh(self, grid: Grid, timeout: float) -> None:
+        """Forget the nodes that are gone, and ask those that are new which units they host.
+
+        Args:
+            timeout: seconds to wait for the answers. A node that does not answer is asked again when it has been away.
+        """
+        connected = set(grid.get_node_ids())
+        gone, new = self._asked - connected, sorted(connected - self._asked)
+        if gone:
+            self._forget(gone)
+        self._asked = connected
+        messages = [Message(RecordDict({"config": ConfigRecord()}), node, "query") for node in new]
+        for reply in grid.send_and_receive(messages, timeout=timeout) if messages else ():
             node = reply.metadata.src_node_id
-            if reply.has_error():
-                log.warning("node %s did not say which clients it hosts: %s", node, reply.error.reason)
-                continue
-            hosts = reply.content["hosts"]
-            if hosts["all"]:
-                roster.everywhere.append(node)
-            else:
-                roster._register(node, hosts["clients"])  # type: ignore[arg-type]
-        return roster
+            try:
+                self._register(node, reply)
+            except Exception as error:  # whatever a faulty node answers, the others can train
+                log.warning("node %s did not say which clients it hosts: %s", node, error)
+
+    def _forget(self, gone: set[int]) -> None:
+        log.warning("nodes %s are gone; their clients count as zero until they are back", sorted(gone))
+        self.everywhere = [node for node in self.everywhere if node not in gone]
+        self.host_of = {unit: node for unit, node in self.host_of.items() if node not in gone}
 
     def assign(self, batches: Iterable[Batch]) -> dict[int, list[Batch]]:
         """The batches of each node, nodes in order of id. Units that nobody hosts are left out: they count as zero."""
@@ -63,9 +71,15 @@ class Roster:
         hosts = np.array([self.host_of.get(int(unit), _ANYWHERE) for unit in batch.units])
         return [(int(host), Batch(batch.units[hosts == host], batch.submodel)) for host in np.unique(hosts)]
 
-    def _register(self, node: int, units: Iterable[int]) -> None:
-        for unit in units:
-            other = self.host_of.setdefault(unit, node)
+    def _register(self, node: int, reply: Message) -> None:
+        if reply.has_error():
+            raise FederationError(reply.error.reason)
+        hosts = reply.content["hosts"]
+        if hosts["all"]:
+            self.everywhere.append(node)
+            return
+        for unit in list(hosts["clients"]):  # type: ignore[arg-type]
+            other = self.host_of.setdefault(int(unit), node)  # type: ignore[call-overload]
             if other != node:
                 log.warning("unit %s is hosted by nodes %s and %s; node %s is asked", unit, other, node, other)
 
