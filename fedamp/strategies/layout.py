@@ -37,5 +37,6 @@ class Layout:
         squares = [0.0] * (max(self.part_of.values()) + 1)
         for name, array in sums.items():
             flat = array.ravel()
-            squares[self.part_of[name]] += float(flat @ flat)
+            with np.errstate(over="ignore"):  # a norm that overflows is infinite, and its sum is clipped to nothing
+                squares[self.part_of[name]] += float(flat @ flat)
         return [float(np.sqrt(square)) for square in squares]

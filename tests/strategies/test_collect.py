@@ -1,0 +1,198 @@
+"""What a node answers is refused or clipped before it touches the model, whatever it is."""
+
+import math
+
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
+
+from fedamp import flower, scenario
+from fedamp.client.clipping import quantum
+from fedamp.models.registry import initial_parameters
+from fedamp.models.splits import split
+from fedamp.strategies.collect import Limits, Request, collect
+from fedamp.strategies.layout import Layout
+
+SHAPES = {"w": (3, 2), "b": (2,)}
+CLIP = 0.7
+METRICS = {"reported": [1, 2], "failed": 0, "clipped": 0, "below_clip": 2, "loss_sum": 1.5, "records": 4}
+
+
+def layout() -> Layout:
+    return Layout.of({name: np.zeros(shape, np.float32) for name, shape in SHAPES.items()})
+
+
+def limits(**changes) -> Limits:
+    asked = {2: Request(frozenset({1, 2})), 3: Request(frozenset({3}))}
+    return Limits(**{"requests": asked, "layout": layout(), "clips": [CLIP]} | changes)
+
+
+def honest(size: float = 0.1) -> dict[str, np.ndarray]:
+    whole = round(size / quantum(CLIP))
+    return {name: np.full(shape, whole * quantum(CLIP)) for name, shape in SHAPES.items()}
+
+
+def reply(arrays=None, node: int = 2, **metrics) -> Message:
+    flower.identify()
+    asked = Message(RecordDict({"config": ConfigRecord()}), node, "train")
+    record = arrays if isinstance(arrays, ArrayRecord) else flower.to_record(honest() if arrays is None else arrays)
+    content = RecordDict({"arrays": record, "metrics": MetricRecord(METRICS | metrics)})
+    return Message(content, reply_to=asked)
+
+
+def refused(bad: Message, caplog) -> str:
+    """The bad reply changes nothing, an honest one beside it is still added; the reason in the log."""
+    both = collect([bad, reply(node=3, reported=[3], below_clip=1)], limits())
+    alone = collect([reply(node=3, reported=[3], below_clip=1)], limits())
+    assert both.refused_nodes == 1
+    assert all(np.array_equal(both.sums[name], alone.sums[name]) for name in SHAPES)
+    assert (both.reported, both.loss_sum, both.records, both.below_clip) == (1, 1.5, 4, 1)
+    (line,) = [record.getMessage() for record in caplog.records if "left out" in record.getMessage()]
+    assert "\n" not in line
+    assert "node 2" in line
+    return line
+
+
+def test_an_honest_reply_is_added_as_it_is():
+    collected = collect([reply(), reply(node=3, reported=[3], below_clip=0, clipped=1)], limits())
+    assert all(np.array_equal(collected.sums[name], 2 * honest()[name]) for name in SHAPES)
+    assert (collected.reported, collected.clipped, collected.below_clip, collected.records) == (3, 1, 2, 8)
+    assert collected.refused_nodes == 0
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
+def test_numbers_that_are_not_finite_are_refused(number, caplog):
+    arrays = honest()
+    arrays["w"][1, 1] = number
+    assert "NaN or infinity" in refused(reply(arrays), caplog)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "reason"),
+    [
+        ({"w": np.zeros((3, 2))}, "missing or unknown"),
+        (honest() | {"more": np.zeros(3)}, "missing or unknown"),
+        (honest() | {"w": np.zeros((2, 3))}, "not float64"),
+        (honest() | {"w": np.zeros(6)}, "not float64"),
+        (honest() | {"w": np.zeros((3, 2), np.float32)}, "not float64"),
+        (honest() | {"w": np.zeros((3, 2), np.int64)}, "not float64"),
+        (honest() | {"w": np.zeros((3, 2), np.complex128)}, "not float64"),
+        (ArrayRecord({"w": Array("float64", (3, 2), "numpy.ndarray", b"no array"), "b": Array(np.zeros(2))}), ""),
+        (ArrayRecord({"w": Array("float64", (3, 2), "numpy.ndarray", b""), "b": Array(np.zeros(2))}), ""),
+        (ArrayRecord(), "missing or unknown"),
+    ],
+)
+def test_arrays_of_another_form_are_refused(arrays, reason, caplog):
+    assert reason in refused(reply(arrays), caplog)
+
+
+@pytest.mark.parametrize(
+    "metrics",
+    [
+        {"reported": [1, 3]},  # another node's client
+        {"reported": [1, 99]},
+        {"reported": [1, 1]},
+        {"reported": [-1]},
+        {"reported": [1.0]},
+        {"reported": 1},
+        {"failed": -1},
+        {"clipped": 0.5},
+        {"below_clip": [2]},
+        {"records": -5},
+        {"loss_sum": math.nan},
+        {"loss_sum": math.inf},
+        {"loss_sum": [1.0]},
+    ],
+)
+def test_counts_and_ids_that_cannot_be_are_refused(metrics, caplog):
+    refused(reply(**metrics), caplog)
+
+
+@pytest.mark.parametrize("missing", [*METRICS, "arrays", "metrics"])
+def test_a_reply_without_something_is_refused(missing, caplog):
+    bad = reply()
+    if missing in METRICS:
+        del bad.content["metrics"][missing]
+    else:
+        del bad.content[missing]
+    refused(bad, caplog)
+
+
+def test_records_of_another_kind_are_refused(caplog):
+    bad = reply()
+    bad.content["metrics"] = ConfigRecord({"reported": [1]})
+    refused(bad, caplog)
+
+
+def test_an_error_reply_is_counted(caplog):
+    asked = Message(RecordDict({"config": ConfigRecord()}), 2, "train")
+    assert "error 7: out of\n".strip() in refused(Message(Error(7, "out of\nmemory"), reply_to=asked), caplog)
+
+
+def test_a_node_that_was_not_asked_or_answers_twice_is_refused():
+    collected = collect([reply(node=9, reported=[]), reply(), reply()], limits())
+    assert collected.refused_nodes == 2
+    assert np.array_equal(collected.sums["w"], honest()["w"])
+
+
+@pytest.mark.parametrize("size", [1.0, 1e9, 1e160, 1e300])
+@pytest.mark.parametrize("reported", [[], [1], [1, 2]])
+def test_an_enormous_sum_is_clipped_to_the_share_of_those_that_reported(size, reported):
+    collected = collect(
+        [reply({name: np.full(shape, size) for name, shape in SHAPES.items()}, reported=reported)], limits()
+    )
+    norm = math.sqrt(sum(float((array**2).sum()) for array in collected.sums.values()))
+    assert norm <= CLIP * len(reported)
+    if size < 1e100:  # above, squares overflow and the sum is dropped
+        assert norm >= CLIP * len(reported) * (1 - 1e-6)
+    for array in collected.sums.values():  # on the grid, so that sums stay exact
+        assert np.array_equal(array, np.round(array / quantum(CLIP)) * quantum(CLIP))
+
+
+def test_counts_that_lie_are_limited_to_what_was_asked():
+    collected = collect([reply(failed=10**9, clipped=10**9, below_clip=10**9)], limits())
+    assert (collected.failed, collected.clipped, collected.below_clip, collected.reported) == (2, 2, 2, 2)
+
+
+def test_coordinates_are_limited_where_the_l_infinity_norm_is():
+    arrays = {"w": np.zeros((3, 2)), "b": np.array([1.9 * CLIP, 0.0])}
+    collected = collect([reply(arrays)], limits(linf_coordinates=4))
+    assert 2 * CLIP / 2 * (1 - 1e-6) <= collected.sums["b"][0] <= 2 * CLIP / 2
+
+
+def test_each_part_has_its_own_limit():
+    two = Layout.of({name: np.zeros(shape, np.float32) for name, shape in SHAPES.items()}, frozenset({"b"}))
+    arrays = {"w": np.full((3, 2), 100.0), "b": np.full(2, 100.0)}
+    collected = collect([reply(arrays)], limits(layout=two, clips=[0.1, 0.5]))
+    norms = two.norms(collected.sums)
+    assert norms == pytest.approx([0.2, 1.0], rel=1e-6)
+    assert norms[0] <= 0.2
+    assert norms[1] <= 1.0
+
+
+def test_a_submodel_lands_in_its_own_place_and_nowhere_else():
+    config = scenario.Model(name="mlp", hidden=(6,))
+    whole = initial_parameters(config, (4,), 3, seed=1)
+    cut = split(config, (4,), 3, count=3)
+    both = Layout.of(whole, cut.shared)
+    small = {name: np.full(array.shape, 2.0**-12) for name, array in cut.extract(both.zeros(), 1).items()}
+    asked = {2: Request(frozenset({1, 2}), extracted=1)}
+    collected = collect([reply(small)], Limits(asked, both, [CLIP, CLIP], cut))
+    own = {name: np.zeros(array.shape) for name, array in whole.items()}
+    cut.embed_add(own, small, 1)
+    assert all(np.array_equal(collected.sums[name], own[name]) for name in whole)
+    full = collect(
+        [reply({name: np.zeros(array.shape) for name, array in whole.items()})], Limits(asked, both, [1, 1], cut)
+    )
+    assert full.refused_nodes == 1  # the whole model, where a submodel was asked for
+
+
+def test_the_order_of_replies_does_not_matter_to_the_bit():
+    generator = np.random.default_rng(1)
+    asked = {node: Request(frozenset({node})) for node in range(2, 40)}
+    replies = []
+    for node in asked:
+        update = {name: generator.normal(size=shape) * 10 ** generator.uniform(-6, 0) for name, shape in SHAPES.items()}
+        replies.append(reply(update, node, reported=[node], below_clip=0))
+    forth, back = (collect(order, limits(requests=asked)).sums for order in (replies, replies[::-1]))
+    assert all(np.array_equal(forth[name], back[name]) for name in SHAPES)
