@@ -82,7 +82,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, default=RESULTS, help="where the figures go (JSON)")
     options = parser.parse_args(arguments)
     some = QUICK if options.quick else None
-    limit = 8.0 if options.quick else 60.0
+    limit = 8.0 if options.quick else 45.0
     figures = {
         "versions": versions(),
         "limit_seconds": limit,

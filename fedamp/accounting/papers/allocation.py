@@ -2,8 +2,9 @@
 
 The bounds of sections 4.1 and 4.3 compare with Poisson sampling. They take its privacy profile as a function
 ``poisson_delta(rate, epsilon)``: the delta of ``rounds`` rounds at that sampling rate, in the direction that the
-theorem asks for, or an upper bound of it (the larger of both directions will do). Take it from
-``fedamp.accounting`` or from dp-accounting. "Remove" is H(with the person, without), "add" is H(without, with).
+theorem asks for, or an upper bound of it. (The larger of both directions will do, but loses much in the add direction
+at large epsilon.) Take it from ``fedamp.accounting`` or from dp-accounting. "Remove" is H(with the person, without),
+"add" is H(without, with).
 
 Noise multipliers are in clipping norms, epsilon and Rényi divergences in nats.
 """
@@ -19,6 +20,7 @@ from fedamp.accounting.papers.arguments import Floats, check_count, check_orders
 
 PoissonDelta = Callable[[float, float], float]
 
+_LARGEST_EPSILON = 700.0  # exp overflows beyond; delta only falls with epsilon, so that stopping here is safe
 _LARGEST_PARTITIONED = 50  # 204226 partitions; of 100 there are 190 million
 
 __all__ = [
@@ -82,8 +84,7 @@ def truncated_poisson(
     check_probability("local_delta", local_delta)
     if not 0 < slack < 1:
         raise ValueError(f"slack must lie strictly between 0 and 1, got {slack}")
-    # cosh overflows beyond 700; the minimum is 1 - 1 / rounds long before that.
-    deviation = math.cosh(min(local_epsilon, 700.0)) * math.sqrt(-2 * math.log(slack) / rounds)
+    deviation = math.cosh(min(local_epsilon, _LARGEST_EPSILON)) * math.sqrt(-2 * math.log(slack) / rounds)
     gamma = min(deviation, 1 - 1 / rounds)
     return min(1.0, poisson_delta(1 / (rounds * (1 - gamma)), epsilon) + rounds * local_delta + slack)
 
@@ -114,14 +115,16 @@ def recursive_add(
 def decomposition_remove(poisson_delta: PoissonDelta, rounds: int, epsilon: float, rate: float | None = None) -> float:
     """Theorem 4.6, remove direction, for any ``rate`` in (0, 1] of the Poisson scheme (the paper's figures: 1 / t)."""
     rate, gamma = _decomposition(rounds, epsilon, rate)
-    return min(1.0, gamma * poisson_delta(rate, math.log1p(math.expm1(epsilon) / gamma)))
+    at = math.log1p(math.expm1(min(epsilon, _LARGEST_EPSILON)) / gamma)
+    return min(1.0, gamma * poisson_delta(rate, at))
 
 
 def decomposition_add(poisson_delta: PoissonDelta, rounds: int, epsilon: float, rate: float | None = None) -> float:
     """Theorem 4.6, add direction, for any ``rate`` in (0, 1] of the Poisson scheme (the paper's figures: 1 / t)."""
     rate, gamma = _decomposition(rounds, epsilon, rate)
-    scale = 1 + math.exp(epsilon) * (gamma - 1)
-    return min(1.0, scale * poisson_delta(rate, -math.log1p(math.expm1(-epsilon) / gamma)))
+    reached = min(epsilon, _LARGEST_EPSILON)
+    scale = 1 + math.exp(reached) * (gamma - 1)
+    return min(1.0, scale * poisson_delta(rate, -math.log1p(math.expm1(-reached) / gamma)))
 
 
 def direct_remove_rdp(log_moments: ArrayLike, rounds: int, orders: ArrayLike) -> Floats:

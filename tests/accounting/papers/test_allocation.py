@@ -125,6 +125,12 @@ def test_decomposition_bounds_the_exact_delta_of_two_rounds(direction, noise_mul
     assert exact <= bound(poisson_of_two(noise_multiplier, direction), 2, epsilon, rate) + 1e-11
 
 
+def test_no_epsilon_is_too_large():
+    for bound in (allocation.decomposition_remove, allocation.decomposition_add):
+        assert bound(lambda rate, epsilon: 0.0, 10, 1e5) == 0
+    assert allocation.truncated_poisson(lambda rate, epsilon: 0.0, 10, 1.0, 1e5, 0.0, 1e-9) == pytest.approx(1e-9)
+
+
 @pytest.mark.parametrize("direction", ["remove", "add"])
 def test_decomposition_is_exact_for_a_single_round(direction):
     bound = allocation.decomposition_remove if direction == "remove" else allocation.decomposition_add

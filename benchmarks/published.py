@@ -1,0 +1,115 @@
+"""The published bounds as functions that the plots evaluate; epsilon of the larger direction unless one is named."""
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from fedamp.accounting import Allocation, Gaussian, Mechanism, Poisson, Repeat
+from fedamp.accounting.law import Law
+from fedamp.accounting.mechanism import numerical_law
+from fedamp.accounting.papers import allocation, partitioning
+
+ORDERS = np.arange(2, 61)
+"""The orders of Feldman and Shenfeld's own experiments."""
+
+
+def repeated(mechanism: Mechanism, times: int) -> Mechanism:
+    """``mechanism`` so many times, itself for once."""
+    return mechanism if times == 1 else Repeat(mechanism, times)
+
+
+def poisson(noise_multiplier: float, rounds: int, rate: float) -> Mechanism:
+    """``rounds`` rounds of Poisson sampling."""
+    return repeated(Poisson(Gaussian(noise_multiplier), rate), rounds)
+
+
+def fedamp_epsilon(noise_multiplier: float, rounds: int, delta: float, chosen: int = 1, epochs: int = 1) -> float:
+    """Our upper end for ``chosen`` of ``rounds``, ``epochs`` times."""
+    return repeated(Allocation(Gaussian(noise_multiplier), chosen, rounds), epochs).epsilon(delta).upper
+
+
+def local_epsilon(noise_multiplier: float, delta: float) -> float:
+    """One unamplified round: the Gaussian mechanism."""
+    return _smallest_epsilon(lambda epsilon: float(allocation.gaussian_delta(noise_multiplier, epsilon)), delta)
+
+
+def poisson_epsilon(noise_multiplier: float, rounds: int, rate: float, delta: float) -> float:
+    """Poisson sampling by a privacy loss distribution (ours agrees with dp-accounting's, and is faster)."""
+    return poisson(noise_multiplier, rounds, rate).epsilon(delta).upper
+
+
+def poisson_rdp_epsilon(noise_multiplier: float, rounds: int, rate: float, delta: float) -> float:
+    """Poisson sampling by Rényi divergences."""
+    rdp = rounds * partitioning.poisson_rdp(noise_multiplier, rate, ORDERS)
+    return allocation.epsilon_from_rdp(rdp, ORDERS, delta)
+
+
+def direct_epsilon(noise_multiplier: float, rounds: int, delta: float, chosen: int = 1, epochs: int = 1) -> float:
+    """Feldman and Shenfeld 2025, Theorems 4.8 and 4.9 with Lemma 3.2, at the orders they use."""
+    parts = allocation.allocation_sizes(rounds, chosen)
+    divergences = {size: partitioning.forward_rdp(noise_multiplier, size, ORDERS) for size in set(parts)}
+    remove = allocation.epsilon_from_rdp(epochs * sum(divergences[size] for size in parts), ORDERS, delta)
+    if len(parts) > 1 or epochs > 1:
+        return remove
+    return max(remove, _smallest_epsilon(lambda e: allocation.direct_add(noise_multiplier, rounds, e), delta))
+
+
+def loose_rdp_epsilon(noise_multiplier: float, rounds: int, delta: float, chosen: int = 1) -> float:
+    """Dong, Chen, Özgür 2025, Eq. (3), with the tight conversion."""
+    rdp = partitioning.forward_rdp_upper(noise_multiplier, rounds, ORDERS, chosen)
+    return allocation.epsilon_from_rdp(rdp, ORDERS, delta)
+
+
+def decomposition_epsilon(noise_multiplier: float, rounds: int, delta: float) -> float:
+    """Feldman and Shenfeld 2025, Theorem 4.6, remove direction (which they found to be the larger), at rate 1 / t."""
+    remove, _ = _poisson_profiles(noise_multiplier, rounds)
+    return _smallest_epsilon(lambda e: allocation.decomposition_remove(remove, rounds, e), delta)
+
+
+def recursive_epsilon(noise_multiplier: float, rounds: int, delta: float) -> float:
+    """Feldman and Shenfeld 2025, Theorem 4.2, remove direction, bootstrapped with Theorems 4.6 and 4.9.
+
+    The best epsilon' of a grid from 1 / 100 on that keeps the Poisson rate below 2 %; larger rates are of no use here.
+    """
+    remove, add = _poisson_profiles(noise_multiplier, rounds)
+    best = math.inf
+    for larger in np.geomspace(0.01, math.log(0.02 * rounds) / 2, 14):
+        known = min(
+            allocation.direct_add(noise_multiplier, rounds, larger), allocation.decomposition_add(add, rounds, larger)
+        )
+
+        def bound(epsilon: float, at: float = larger, delta_add: float = known) -> float:
+            return allocation.recursive_remove(remove, rounds, epsilon, at, delta_add)
+
+        # What the recursion adds must leave something of delta.
+        if allocation.recursive_remove(lambda *_: 0.0, rounds, 1.0, larger, known) < delta:
+            best = min(best, _smallest_epsilon(bound, delta))
+    return best
+
+
+def _poisson_profiles(
+    noise_multiplier: float, rounds: int
+) -> tuple[Callable[[float, float], float], Callable[[float, float], float]]:
+    """Delta of Poisson sampling as a function of rate and epsilon: the remove and the add direction."""
+
+    def law(rate: float) -> Law:
+        return numerical_law(poisson(noise_multiplier, rounds, rate))
+
+    return (
+        lambda rate, epsilon: law(rate).delta_remove(epsilon).upper,
+        lambda rate, epsilon: law(rate).delta_add(epsilon).upper,
+    )
+
+
+def _smallest_epsilon(delta_at: Callable[[float], float], delta: float) -> float:
+    """Where a decreasing ``delta_at`` falls to ``delta``, to one part in a thousand and on the safe side."""
+    low, high = 1e-6, 1.0
+    while delta_at(high) > delta:
+        low, high = high, 2 * high
+        if high > 1e4:
+            return math.inf
+    while high > low * 1.001:
+        middle = math.sqrt(low * high)
+        low, high = (middle, high) if delta_at(middle) > delta else (low, middle)
+    return high
