@@ -10,6 +10,7 @@ from fedamp.accounting.mechanism import Mechanism
 from fedamp.accounting.merging import LinearCombination
 from fedamp.accounting.mixtures import GaussianMixture
 from fedamp.accounting.modelmix import MixedCoordinate, ModelMix
+from fedamp.accounting.renyi import epsilon_from_rdp
 from fedamp.accounting.replacement import WithoutReplacement
 from fedamp.accounting.rounds import epsilon_over_rounds
 from fedamp.accounting.sampling import Dropout, Poisson, Submodels
@@ -39,6 +40,7 @@ __all__ = [
     "WithoutReplacement",
     "calibrate",
     "calibrate_count",
+    "epsilon_from_rdp",
     "epsilon_over_rounds",
     "from_json",
     "group",

@@ -11,7 +11,13 @@ from fedamp.accounting.bounds import Bounds
 from fedamp.accounting.composition import NOTHING, Compose, RandomSelection, Repeat, mechanism_of
 from fedamp.accounting.mechanism import Mechanism, log_moments, negative, raw
 from fedamp.accounting.moments import Array
-from fedamp.accounting.prefixes import coin_groups, group_moments, group_sizes, moments_over_rounds, most_likely_share
+from fedamp.accounting.prefixes import (
+    best_coin_groups,
+    group_moments,
+    group_sizes,
+    moments_over_rounds,
+    most_likely_share,
+)
 from fedamp.accounting.sampling import Derived, Poisson, Submodels
 
 
@@ -46,6 +52,10 @@ class Allocation(Derived):
         return self.k == 0 or self.mechanism.is_private
 
     @property
+    def releases_nothing(self) -> bool:
+        return self.k == 0 or self.mechanism.releases_nothing
+
+    @property
     def span(self) -> int:
         return self.rounds
 
@@ -72,7 +82,8 @@ class Allocation(Derived):
     def _log_moments_over_rounds(self, rounds: Sequence[int], highest: int) -> Array:
         prefixes = moments_over_rounds(self.mechanism, self.k, self.rounds, rounds, highest)
         whole = np.array(rounds)[:, None] == self.rounds
-        return np.where(whole, log_moments(self, highest), prefixes)
+        open_rounds = np.minimum(rounds, self.k)[:, None] * log_moments(self.mechanism, highest)
+        return np.where(whole, log_moments(self, highest), np.minimum(prefixes, open_rounds))
 
 
 @dataclass(frozen=True)
@@ -117,6 +128,10 @@ class AllocationPrefix(Derived):
         return self.k == 0 or self.released == 0 or self.mechanism.is_private
 
     @property
+    def releases_nothing(self) -> bool:
+        return self.k == 0 or self.released == 0 or self.mechanism.releases_nothing
+
+    @property
     def span(self) -> int:
         return self.released
 
@@ -130,7 +145,7 @@ class AllocationPrefix(Derived):
         return Allocation(self.mechanism, self.k, self.rounds)
 
     def _expansion(self) -> Mechanism:
-        groups = coin_groups(self.k, self.rounds, self.released)
+        groups = best_coin_groups(self.k, self.rounds, self.released)
         parts = (Repeat(Poisson(Submodels(self.mechanism, size), p), n) for p, size, n in groups)
         return Compose(tuple(parts) or (NOTHING,))
 
@@ -150,19 +165,28 @@ class AllocationPrefix(Derived):
         return positive, negative
 
     def _raw(self, highest: int) -> Array:
-        return np.minimum(self._split(highest)[0], raw(self._whole(), highest))
+        others = [raw(part, highest) for part in (self._expansion(), *self._certainly_enough())]
+        return np.min([self._split(highest)[0], *others], axis=0)
 
     def _negative(self, highest: int) -> Array:
-        return np.minimum(self._split(highest)[1], negative(self._whole(), highest))
+        helpful = raw(self._expansion(), highest) < 0.99 * self._split(highest)[0]  # else not worth its integrals
+        parts = (*((self._expansion(),) if helpful.any() else ()), *self._certainly_enough())
+        return np.min([self._split(highest)[1], *(negative(part, highest) for part in parts)], axis=0)
+
+    def _certainly_enough(self) -> tuple[Mechanism, Mechanism]:
+        """The whole run, and as many rounds as a person can have among those released, in the open."""
+        return self._whole(), Repeat(self.mechanism, min(self.k, self.released))
 
     def _law_bounds(self) -> list[tuple[Mechanism, float]]:
         """Mechanisms whose delta, over the number beside each, bounds this one's: those of the three that can be the
         best.
         """
         share = self.released / self.rounds
-        bounds = [(self._whole(), 1.0)] if share > 0.5 else []
+        bounds: list[tuple[Mechanism, float]] = [(self._whole(), 1.0)] if share > 0.5 or self.rounds <= 16 else []
         if min(self.k, self.released) <= 12 or share > 0.85:
-            bounds.append((self._expansion(), 1.0))
+            # Whole group sizes make this bound fall here and there as rounds are added; later rounds' bounds hold too.
+            later = range(self.released, self.rounds if self.rounds <= 16 else self.released + 1)
+            bounds += [(AllocationPrefix(self.mechanism, self.k, self.rounds, r)._expansion(), 1.0) for r in later]
         if self.k > 1 and (self.k > 12 or share < 0.2):
             bounds.append(self._randomly_released())
         return bounds

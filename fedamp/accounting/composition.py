@@ -137,6 +137,10 @@ class Repeat(Mechanism):
         return self.times == 0 or self.mechanism.is_private
 
     @property
+    def releases_nothing(self) -> bool:
+        return self.times == 0 or self.mechanism.releases_nothing
+
+    @property
     def span(self) -> int:
         return self.times * self.mechanism.span
 
@@ -223,6 +227,10 @@ class RandomSelection(Mechanism):
     def is_private(self) -> bool:
         return all(part.is_private for part, weight in zip(self.mechanisms, self.weights, strict=True) if weight > 0)
 
+    @property
+    def releases_nothing(self) -> bool:
+        return all(part.releases_nothing for part in self._used()[0])
+
     def unamplified(self) -> Mechanism:
         return RandomSelection(tuple(part.unamplified() for part in self.mechanisms), self.weights)
 
@@ -300,4 +308,5 @@ def _product_law(mechanism: Mechanism, points: int) -> "Law":
 
     precision, others = _factors(mechanism)
     gaussian = [(Law.gaussian(precision**-0.5, points=points), 1)] if precision else []
-    return Law.product(gaussian + [(numerical_law(other, points), times) for other, times in others.items()])
+    rest = [(numerical_law(other, points), times) for other, times in others.items() if not other.releases_nothing]
+    return Law.product(gaussian + rest)

@@ -50,8 +50,10 @@ class Mechanism(ABC):
             ``method`` names which. ``lower`` is what some attack achieves; 0 where none is known.
         """
         checks.delta(delta)
+        if self.releases_nothing:
+            return Bounds(0.0, 0.0, "nothing is released")
         if not self.is_private:
-            return Bounds(0.0, math.inf, "a part without noise")
+            return Bounds(0.0 if self.parts else math.inf, math.inf, "a part without noise")
         return _bracket(
             self,
             lambda part: part._law_epsilon(delta, points),
@@ -63,8 +65,10 @@ class Mechanism(ABC):
         ``epsilon``.
         """
         checks.epsilon(epsilon)
+        if self.releases_nothing:
+            return Bounds(0.0, 0.0, "nothing is released")
         if not self.is_private:
-            return Bounds(0.0, 1.0, "a part without noise")
+            return Bounds(0.0 if self.parts else 1.0, 1.0, "a part without noise")
         return _bracket(
             self,
             lambda part: part._law_delta(epsilon, points),
@@ -113,6 +117,11 @@ class Mechanism(ABC):
     def is_private(self) -> bool:
         """False if some part is released without noise."""
         return all(part.is_private for part in self.parts)
+
+    @property
+    def releases_nothing(self) -> bool:
+        """True if the release does not depend on the person."""
+        return bool(self.parts) and all(part.releases_nothing for part in self.parts)
 
     @property
     def parts(self) -> tuple["Mechanism", ...]:
@@ -212,8 +221,10 @@ def log_moments(mechanism: Mechanism, highest: int = HIGHEST_ORDER) -> Array:
 
 @lru_cache(maxsize=64)
 def numerical_law(mechanism: Mechanism, points: int | None = None) -> "Law":
-    from fedamp.accounting.law import DEFAULT_POINTS
+    from fedamp.accounting.law import DEFAULT_POINTS, Law
 
+    if mechanism.releases_nothing:
+        return Law.product([])
     return mechanism._law(DEFAULT_POINTS if points is None else checks.count("points", points, 50, 20_000))
 
 

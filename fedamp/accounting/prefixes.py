@@ -67,6 +67,16 @@ def coin_groups(k: int, rounds: int, released: int, most: int = 12) -> list[tupl
     return [(float(coins[chunk].max()), int(sizes[chunk].min()), len(chunk)) for chunk in chunks]
 
 
+@lru_cache(maxsize=1024)
+def best_coin_groups(k: int, rounds: int, released: int) -> list[tuple[float, int, int]]:
+    """The groups of this prefix or of one a little longer, which costs at least as much but may divide better.
+
+    The cheapest is told by the second moment, sum of p^2 / size.
+    """
+    candidates = [coin_groups(k, rounds, r) for r in range(released, min(rounds, released + 31) + 1)]
+    return min(candidates, key=lambda groups: sum(n * p * p / size for p, size, n in groups))
+
+
 def most_likely_share(rounds: int, released: int) -> tuple[float, float]:
     """A probability at which ``released`` or more of ``rounds`` rounds are out with a chance near 1/2, and that
     chance.

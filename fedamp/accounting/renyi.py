@@ -66,6 +66,18 @@ def epsilons(orders: Array, divergences: Array, delta: float, conversion: Conver
     return np.maximum(divergences + slack, 0.0)
 
 
+def epsilon_from_rdp(
+    orders: Sequence[float] | Array,
+    divergences: Sequence[float] | Array,
+    delta: float,
+    conversion: Conversion = "tight",
+) -> float:
+    """epsilon at ``delta`` of Rényi divergences at some orders, both of shape (n,); see ``epsilons`` for the
+    conversions.
+    """
+    return best_epsilon(checked_orders(orders), np.asarray(divergences, dtype=np.float64), delta, conversion).value
+
+
 def best_epsilon(orders: Array, divergences: Array, delta: float, conversion: Conversion = "tight") -> Best:
     """Smallest epsilon over all orders."""
     values = epsilons(orders, divergences, checks.delta(delta), conversion)

@@ -22,10 +22,10 @@ class WithoutReplacement(Mechanism):
 
     The person is substituted, or their contribution zeroed; the population stays what it is. With or without the
     person, batches differ by one person taken for another, so the base mechanism is charged for a change of two. With
-    w = batch / population: by Rényi 1 + 2 sum over l >= 2 of C(a, l) w^l E[X^l] (Wang et al. 2019, Theorem 9 in the
-    form of Schuchardt et al. 2024, Theorem 3.6 and Proposition E.2), in both directions and under composition; for a
-    single release also delta(epsilon) <= w delta_2(log(1 + (e^epsilon - 1) / w)) (Balle, Barthe and Gaboardi 2018,
-    Theorem 10).
+    w = batch / population and M_l = E[X^l]: by Rényi 1 + C(a, 2) w^2 min(4 (M_2 - 1), 2 M_2) + 2 sum over l >= 3 of
+    C(a, l) w^l M_l (Wang, Balle and Kasiviswanathan 2019, Theorem 9; Schuchardt et al. 2024, Theorem 3.6 and
+    Proposition E.2), in both directions and under composition; for a single release also delta(epsilon) <= w
+    delta_2(log(1 + (e^epsilon - 1) / w)) (Balle, Barthe and Gaboardi 2018, Theorem 10).
 
     Args:
         mechanism: one batch's release.
@@ -54,6 +54,7 @@ class WithoutReplacement(Mechanism):
             return substituted
         a = np.arange(highest + 1)
         terms = moments.log_binomials(highest) + a * math.log(self.batch / self.population) + substituted
+        terms[:, 2] += min(0.0, math.log(2) + math.log(max(-math.expm1(-substituted[2]), 1e-300)))
         bound = np.logaddexp(0.0, math.log(2) + moments.log_sum(terms[:, 2:]))
         return np.minimum(np.where(a < 2, 0.0, bound), substituted)
 

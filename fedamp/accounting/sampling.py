@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedamp.accounting import checks, moments, transform
-from fedamp.accounting.composition import NOTHING, mechanism_of
+from fedamp.accounting.composition import mechanism_of
 from fedamp.accounting.mechanism import Mechanism, central, negative, numerical_law, raw
 from fedamp.accounting.moments import Array
 from fedamp.accounting.transform import Transform
@@ -47,6 +47,10 @@ class Poisson(Mechanism):
         return self.rate == 0 or self.mechanism.is_private
 
     @property
+    def releases_nothing(self) -> bool:
+        return self.rate == 0 or self.mechanism.releases_nothing
+
+    @property
     def span(self) -> int:
         return self.mechanism.span
 
@@ -73,7 +77,7 @@ class Poisson(Mechanism):
         return transform.thin(self.mechanism._transform, self.rate, u)
 
     def _law(self, points: int) -> "Law":
-        return numerical_law(self.mechanism, points).thin(self.rate) if self.rate else numerical_law(NOTHING, points)
+        return numerical_law(self.mechanism, points).thin(self.rate)
 
     def _attack(self) -> Mechanism | None:
         attack = self.mechanism._attack()

@@ -83,7 +83,8 @@ def from_nodes(log_weights: Array, log_ratios: Array, u: Array) -> Transform:
 
 def exponential_remainder(x: Array) -> Array:
     """exp(-x) - 1 + x for x >= 0, accurate near 0."""
-    series = x * x * (0.5 - x * (1 / 6 - x * (1 / 24 - x * (1 / 120 - x / 720))))
+    near = np.minimum(x, 0.02)
+    series = near * near * (0.5 - near * (1 / 6 - near * (1 / 24 - near * (1 / 120 - near / 720))))
     return np.where(x < 0.02, series, np.expm1(-x) + x)
 
 

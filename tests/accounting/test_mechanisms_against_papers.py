@@ -278,11 +278,13 @@ def test_randomised_response_group_counts_as_one_person_at_a_higher_rate():
 
 @pytest.mark.parametrize(("batch", "population"), [(10, 1000), (3, 10), (7, 7)])
 def test_batches_without_replacement_are_charged_as_proposition_e2(batch, population):
-    """Two steps of insertion/removal apart, and never above the unsampled cost of that."""
+    """Two steps of insertion/removal apart; Wang et al.'s smaller term of order 2 makes it less than Proposition E.2."""
     fraction, noise = batch / population, 3.0
     printed = substitution_baseline(base.gaussian(noise), fraction, ORDERS, distance=2)
     expected = np.minimum(printed, base.gaussian(noise)(ORDERS, 2))
-    assert_allclose(WithoutReplacement(Gaussian(noise), batch, population).rdp(ORDERS), expected, **EXACT)
+    charged = WithoutReplacement(Gaussian(noise), batch, population).rdp(ORDERS)
+    assert np.all(charged <= expected * (1 + 1e-9))
+    assert_allclose(charged[3:], expected[3:], rtol=1e-5)  # where the term of order 2 no longer matters
     tight = substitution_randomized_response(0.75, fraction, ORDERS)
     answers = WithoutReplacement(RandomisedResponse(0.75), batch, population).rdp(ORDERS)
     assert np.all(tight <= answers * (1 + 1e-9))

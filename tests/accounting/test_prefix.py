@@ -1,0 +1,140 @@
+"""What the first rounds of an allocation cost, against the exact law where it can be integrated."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose
+
+from fedamp.accounting import Allocation, Compose, Gaussian, NotPrivate, Poisson, Repeat, Submodels, epsilon_over_rounds
+from fedamp.accounting.mechanism import negative, raw
+from fedamp.accounting.prefixes import coin_groups
+
+DELTA = 1e-5
+
+
+def hypergeometric(rounds: int, k: int, released: int, h: int) -> float:
+    return math.comb(released, h) * math.comb(rounds - released, k - h) / math.comb(rounds, k)
+
+
+def exact_prefix(noise: float, k: int, rounds: int, released: int, nodes: int = 161) -> tuple[np.ndarray, np.ndarray]:
+    """Values of X = sum_h P(h) e_h(X_1..X_r) / C(r, h) on a grid of trapezoid nodes, and their masses (r <= 3)."""
+    z = np.linspace(-9, 9 + 6 / noise, nodes)  # E[X^6] is largest around z = 6 / noise
+    mass = np.exp(-z * z / 2) / np.sqrt(2 * np.pi) * (z[1] - z[0])
+    x = np.exp(z / noise - 0.5 / noise**2)
+    symmetric = [np.ones([1] * released)] + [np.zeros([1] * released)] * released
+    weight = np.ones([1] * released)
+    for axis in range(released):
+        shape = [1] * released
+        shape[axis] = nodes
+        symmetric = [symmetric[0]] + [
+            symmetric[h] + x.reshape(shape) * symmetric[h - 1] for h in range(1, released + 1)
+        ]
+        weight = weight * mass.reshape(shape)
+    terms = (
+        hypergeometric(rounds, k, released, h) * symmetric[h] / math.comb(released, h)
+        for h in range(max(0, k + released - rounds), min(k, released) + 1)
+    )
+    value = sum(terms)
+    value, weight = np.broadcast_arrays(value, weight)
+    return value.ravel(), weight.ravel()
+
+
+@pytest.mark.parametrize(
+    ("k", "rounds", "released"), [(2, 4, 2), (2, 4, 3), (3, 4, 2), (2, 10, 3), (5, 10, 2), (1, 5, 3)]
+)
+@pytest.mark.parametrize("noise", [0.8, 2.0])
+def test_prefix_bounds_the_exact_law_and_is_close(k, rounds, released, noise):
+    value, weight = exact_prefix(noise, k, rounds, released)
+    prefix = Allocation(Gaussian(noise), k, rounds).after(released)
+    for order in (2, 3, 6):
+        remove, add = math.log(weight @ value**order), math.log(weight @ value ** (1.0 - order))
+        assert raw(prefix, 256)[order] >= remove * (1 - 1e-6)
+        assert negative(prefix, 256)[order - 1] >= add * (1 - 1e-6)
+        assert prefix.rdp(order)[0] <= 1.5 * max(remove, add) / (order - 1)
+    for epsilon in (0.0, 0.5, 2.0):
+        scale = math.exp(epsilon)
+        remove = weight @ np.maximum(value - scale, 0)
+        add = weight @ np.maximum(1 - scale * value, 0)
+        bounds = prefix.delta(epsilon)
+        # The trapezoid sum over a kink is good to 1 % at these steps.
+        assert bounds.lower <= max(remove, add) * 1.01 + 1e-6
+        assert bounds.upper >= max(remove, add) * 0.99 - 1e-6
+
+
+@given(st.integers(1, 40), st.data())
+@settings(max_examples=100, deadline=None)
+def test_groups_of_a_prefix_have_the_right_number_of_rounds(rounds, data):
+    k = data.draw(st.integers(1, rounds))
+    released = data.draw(st.integers(1, rounds))
+    groups = coin_groups(k, rounds, released, most=100)
+    assert sum(size * n for _, size, n in groups) == released
+    law = np.ones(1)
+    for p, _, n in groups:
+        for _ in range(n):
+            law = np.convolve(law, [1 - p, p])
+    expected = [hypergeometric(rounds, k, released, h) if k - h <= rounds - released else 0.0 for h in range(len(law))]
+    assert_allclose(law, expected, atol=1e-9)  # the probabilities are rounded up by 1e-12
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        Allocation(Gaussian(1.0), 1, 12),
+        Allocation(Gaussian(1.5), 5, 12),
+        Allocation(Submodels(Gaussian(1.0), 3), 4, 13),
+        Allocation(Compose([Gaussian(3.0), Submodels(Gaussian(2.0), 2)]), 3, 10),
+        Repeat(Poisson(Gaussian(1.0), 0.2), 12),
+        Repeat(Allocation(Gaussian(2.0), 1, 4), 3),
+        Compose([Allocation(Gaussian(2.0), 2, 6), Repeat(Gaussian(9.0), 5)]),
+    ],
+    ids=str,
+)
+def test_prefixes_grow_to_the_whole(run):
+    whole = run.epsilon(DELTA)
+    spent = [run.after(r).epsilon(DELTA).upper for r in range(1, run.span + 1)]
+    assert spent[-1] == whole.upper
+    # 0.001: the bracket's own accuracy. Inside a composition whole group sizes may show, by a few per cent.
+    room = 1.05 if isinstance(run, Compose) else 1.001
+    assert all(a <= b * room for a, b in itertools.pairwise(spent))
+    assert max(spent) <= whole.upper * 1.001
+    curve = epsilon_over_rounds(run, DELTA)
+    assert np.all(np.diff(curve) >= 0)
+    assert curve[-1] == whole.upper
+    assert np.all(curve >= [run.after(r).epsilon(DELTA).lower for r in range(1, run.span + 1)])
+
+
+def test_curve_bounds_the_moments_of_every_round():
+    """Straight lines between computed prefixes are above the prefixes' own moments."""
+    run = Allocation(Gaussian(1.0), 7, 150)
+    rounds = [3, 10, 31, 77, 149]
+    lines = run._log_moments_over_rounds(rounds, 256)
+    for row, r in zip(lines, rounds, strict=True):
+        own = run.after(r)._split(256)
+        exact = np.minimum(np.maximum(own[0][2:40], own[1][1:39]), min(7, r) * raw(Gaussian(1.0), 256)[2:40])
+        assert np.all(row[2:40] >= exact * (1 - 1e-9))
+        assert np.all(row[2:40] <= exact * 1.15)
+
+
+def test_first_round_is_a_poisson_round():
+    """One round of an allocation holds a person with probability k / T, and nothing else is hidden."""
+    first = Allocation(Gaussian(1.0), 3, 12).after(1)
+    assert first.epsilon(DELTA).upper == pytest.approx(Poisson(Gaussian(1.0), 0.25).epsilon(DELTA).upper, rel=1e-3)
+
+
+def test_nothing_released_costs_nothing():
+    assert Allocation(Gaussian(1.0), 3, 12).after(0).epsilon(DELTA).upper == pytest.approx(0, abs=1e-9)
+    assert Repeat(NotPrivate(), 5).after(0).epsilon(DELTA).upper == pytest.approx(0, abs=1e-9)
+    assert Allocation(NotPrivate(), 0, 12).epsilon(DELTA).upper == pytest.approx(0, abs=1e-9)
+
+
+def test_single_releases_and_too_many_rounds_are_refused():
+    with pytest.raises(ValueError, match=r"rounds must be >= 0 and <= 12, got 13"):
+        Allocation(Gaussian(1.0), 3, 12).after(13)
+    with pytest.raises(ValueError, match=r"rounds must be a whole number, got 1.5"):
+        Allocation(Gaussian(1.0), 3, 12).after(1.5)
+    with pytest.raises(ValueError, match="Gaussian has no prefix"):
+        Gaussian(1.0).after(0)
