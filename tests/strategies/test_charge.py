@@ -1,0 +1,360 @@
+"""The expression that is charged is the mechanism that ran, for every combination of what a scenario can combine.
+
+Everything is measured from the outside: what the server asks of the nodes, what they answer, and what becomes of the
+model with noise, without noise, and without answers. The expression is read from its JSON, as an auditor reads it from
+the ledger. Neither the plan nor the accounting is asked what it meant.
+"""
+
+import copy
+import itertools
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+from flwr.app import ConfigRecord, Message
+from scipy import stats
+
+from fedamp import flower
+from fedamp.errors import ScenarioError
+from fedamp.plan import make_plan
+from fedamp.server.setup import prepare
+from fedamp.simulation.engines import CLIENT_APP
+from fedamp.simulation.serial import SerialGrid
+from fedamp.strategies import PrivateStrategy
+from tests.federations import small
+
+ROUNDS, CLASSES, HIDDEN, FEATURES = 6, 20, 12, 4
+CHECK_IN = {
+    "all": "{scheme: all}",
+    "poisson": "{scheme: poisson, rate: 0.4}",
+    "balanced": "{scheme: balanced, k: 2}",
+    "stratified": "{scheme: stratified, k: 2}",
+    "uneven": "{scheme: stratified, k: 4}",  # 6 rounds in blocks of 2, 2, 1 and 1
+}
+SUBMODELS = {
+    "none": "{scheme: none}",
+    "disjoint": "{scheme: disjoint, count: 3, shared_clip: 0.2, shared_noise_multiplier: 0.7}",
+    "fresh": "{scheme: disjoint, count: 4, partition: fresh}",
+    "dropout": "{scheme: dropout, keep: 0.4, shared_clip: 0.3, shared_noise_multiplier: balanced}",
+    "light dropout": "{scheme: dropout, keep: 0.7}",
+}
+MIXING = {"none": None, "constant": "{width: 0.05, linf_coordinates: 4}", "schedule": "{width: [[1, 0.06], [4, 0.02]]}"}
+CLIP = {"number": "0.5", "adaptive": "{initial: 0.5, noise_multiplier: 2.0, learning_rate: 0.1}"}
+UNITS = {"client": 50, "sample": 100}
+
+# A right implementation fails a single check with this chance; there are some 1,000 checks, and seeds are fixed.
+RARE = 1e-7
+
+
+def federation(check_in: str, unit: str, submodels: str, mixing: str, clip: str, noise: float = 0.9):
+    overrides = [
+        f"data={{name: synthetic, clients: 50, records_per_client: 2, features: {FEATURES}, classes: {CLASSES}}}",
+        f"model={{name: mlp, hidden: [{HIDDEN}]}}",
+        f"rounds={ROUNDS}",
+        f"check_in={CHECK_IN[check_in]}",
+        f"submodels={SUBMODELS[submodels]}",
+        "client={learning_rate: 2.0}",
+        "server={learning_rate: 0.8}",
+        f"privacy={{unit: {unit}, clip: {CLIP[clip]}, noise_multiplier: {noise}}}",
+    ]
+    return small(*overrides, *([f"mixing={MIXING[mixing]}"] if MIXING[mixing] else []))
+
+
+# --- what was charged: the expression, taken apart ------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ChargedPart:
+    """A release of one round: its noise, and how well it is hidden."""
+
+    noise_multiplier: float
+    copies: int = 1
+    width: float = 0.0
+    linf_coordinates: int = 1
+
+
+@dataclass(frozen=True)
+class ChargedRounds:
+    """Consecutive rounds: how a unit's are drawn, and what each releases."""
+
+    kind: str
+    rounds: int
+    k: int
+    rate: float
+    parts: tuple[ChargedPart, ...]
+
+
+def read_rounds(tree: dict) -> list[ChargedRounds]:
+    if tree["kind"] == "Compose" and any(part["kind"] in ("Repeat", "Allocation") for part in tree["mechanisms"]):
+        return [rounds for part in tree["mechanisms"] for rounds in read_rounds(part)]
+    if tree["kind"] == "Allocation":
+        return [ChargedRounds("allocation", tree["rounds"], tree["k"], 1.0, read_parts(tree["mechanism"]))]
+    assert tree["kind"] == "Repeat", tree["kind"]
+    inner, times = tree["mechanism"], tree["times"]
+    if inner["kind"] == "Allocation":
+        return read_rounds(inner) * times
+    if inner["kind"] == "Poisson":
+        return [ChargedRounds("poisson", times, 0, inner["rate"], read_parts(inner["mechanism"]))]
+    return [ChargedRounds("all", times, 0, 1.0, read_parts(inner))]
+
+
+def read_parts(tree: dict) -> tuple[ChargedPart, ...]:
+    if tree["kind"] == "Compose":
+        return tuple(part for each in tree["mechanisms"] for part in read_parts(each))
+    copies = 1
+    if tree["kind"] in ("Submodels", "Dropout"):
+        copies = tree.get("count") or max(1, int(1 / tree["keep"]))
+        tree = tree["mechanism"]
+    if tree["kind"] == "ModelMix":
+        return (ChargedPart(tree["noise_multiplier"], copies, tree["width"], tree["linf_coordinates"]),)
+    assert tree["kind"] == "Gaussian", tree["kind"]
+    return (ChargedPart(tree["noise_multiplier"], copies),)
+
+
+# --- what ran -------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Played:
+    """One round as it can be seen from outside; models and sums by name."""
+
+    order: dict
+    sums: dict  # of all replies
+    before: dict
+    earlier: dict
+    noisy: dict
+    plain: dict  # without noise
+    still: dict  # without noise and without replies
+    scale: tuple[float, float]  # adaptive norm after the round, with and without noise
+
+
+@dataclass
+class Run:
+    """A whole run."""
+
+    prepared: object
+    tree: dict
+    rounds: list[Played] = field(default_factory=list)
+
+
+def play(scenario, silent_scenario, grid: SerialGrid) -> Run:
+    prepared = prepare(scenario)
+    silent = make_plan(silent_scenario, prepared.plan.units)
+    run = Run(prepared, prepared.plan.mechanism.to_json())
+    strategy, state = prepared.strategy(prepared.state), prepared.state
+    for round_ in range(1, ROUNDS + 1):
+        before, earlier = state.parameters.copy(), (state.previous or state.parameters).copy()
+        branches = [branch(prepared, silent, state) for _ in range(2)]
+        (message,) = strategy.configure_train(round_, strategy.arrays(), ConfigRecord(), grid)
+        (reply,) = grid.send_and_receive([message])
+        strategy.aggregate_train(round_, [reply])
+        for other, replies in zip(branches, ([reply], []), strict=True):
+            list(other.configure_train(round_, other.arrays(), ConfigRecord(), grid))
+            other.aggregate_train(round_, replies)
+        plain, still = (other.state for other in branches)
+        run.rounds.append(
+            Played(
+                order=dict(message.content["config"]),
+                sums=flower.from_record(reply.content["arrays"]),
+                before=before,
+                earlier=earlier,
+                noisy=state.parameters.copy(),
+                plain=plain.parameters,
+                still=still.parameters,
+                scale=(state.clip_scale, plain.clip_scale),
+            )
+        )
+    return run
+
+
+def branch(prepared, plan, state) -> PrivateStrategy:
+    return PrivateStrategy(plan, prepared.task, copy.deepcopy(state), prepared.largest_batch, prepared.partition)
+
+
+@pytest.fixture(scope="module")
+def grid():
+    with SerialGrid(CLIENT_APP, "cpu") as grid:
+        yield grid
+
+
+# --- checks ---------------------------------------------------------------------------------------------------------
+
+# The model is inputs -> hidden.0 -> output. What a hidden unit owns is split, the bias of the output is not.
+SPLIT, SHARED = ("hidden.0.weight", "hidden.0.bias", "output.weight"), ("output.bias",)
+
+
+def names_of(parts: int) -> list[tuple[str, ...]]:
+    return [SPLIT + SHARED] if parts == 1 else [SHARED, SPLIT]
+
+
+def flat(arrays: dict, names: tuple[str, ...]) -> np.ndarray:
+    return np.concatenate([np.asarray(arrays[name], dtype=np.float64).ravel() for name in names])
+
+
+def within_chance(count: int, trials: int, probability: float) -> bool:
+    return stats.binomtest(count, trials, probability).pvalue > RARE
+
+
+def check_schedule(run: Run, charged: list[ChargedRounds], units: int) -> None:
+    """Who took part when is what the expression says about it."""
+    took_part = np.zeros((units, ROUNDS), dtype=int)
+    for index, played in enumerate(run.rounds):
+        assert len(set(played.order["clients"])) == len(played.order["clients"])
+        took_part[played.order["clients"], index] = 1
+    assert sum(rounds.rounds for rounds in charged) == ROUNDS
+    first = 0
+    for rounds in charged:
+        block = took_part[:, first : first + rounds.rounds]
+        first += rounds.rounds
+        if rounds.kind == "all":
+            assert block.all()
+        elif rounds.kind == "poisson":
+            assert within_chance(int(block.sum()), block.size, rounds.rate)
+        else:
+            assert (block.sum(1) == rounds.k).all()
+            for column in block.T:  # every round is as likely as any other
+                assert within_chance(int(column.sum()), units, rounds.k / rounds.rounds)
+
+
+def check_noise(run: Run, charged: list[ChargedRounds]) -> None:
+    """Noise over the clipping norm that clients were told, in the units of the sum, is the charged multiplier."""
+    of_round = [rounds for rounds in charged for _ in range(rounds.rounds)]
+    parts = len(run.rounds[0].order["clips"])
+    for part, names in enumerate(names_of(parts)):
+        for multiplier, group in itertools.groupby(
+            zip(of_round, run.rounds, strict=True), key=lambda pair: pair[0].parts[part].noise_multiplier
+        ):
+            noise = []
+            for _, played in group:
+                per_unit_of_sum = factor(played, names)
+                noise.append((flat(played.noisy, names) - flat(played.plain, names)) / per_unit_of_sum)
+                noise[-1] /= played.order["clips"][part]
+            every = np.concatenate(noise)
+            # Sum of squares over the variance: chi squared.
+            low, high = stats.chi2(every.size).ppf([RARE, 1 - RARE])
+            assert low <= float(every @ every) / multiplier**2 <= high
+
+
+def factor(played: Played, names: tuple[str, ...]) -> float:
+    """By what a part's sum is multiplied before it is added to the model: learning rate over denominator."""
+    change, total = flat(played.plain, names) - flat(played.still, names), flat(played.sums, names)
+    result = float(change @ total) / float(total @ total)
+    assert np.allclose(change, result * total, atol=1e-6)  # float32 models of size 1
+    return result
+
+
+def check_mixing(run: Run, charged: list[ChargedRounds]) -> None:
+    """The uniform law about the midpoint is at least as wide as charged, in units of a unit's largest step."""
+    of_round = [rounds for rounds in charged for _ in range(rounds.rounds)]
+    for index, (rounds, played) in enumerate(zip(of_round, run.rounds, strict=True)):
+        for part, names in enumerate(names_of(len(played.order["clips"]))):
+            midpoint = (flat(played.before, names) + flat(played.earlier, names)) / 2
+            off = flat(played.still, names) - midpoint
+            width = rounds.parts[part].width * factor(played, names) * played.order["clips"][part]
+            if width == 0:
+                assert np.array_equal(flat(played.still, names), flat(played.before, names))
+                continue
+            distance = np.abs(flat(played.before, names) - flat(played.earlier, names))
+            # A whole multiple of the charged width: what the scenario enforces, or what the models' distance holds.
+            enforced = max(1, round(np.sqrt(12 * np.mean(off**2)) / width)) if index == 0 else 1
+            spread = off / np.maximum(enforced * width, np.floor(distance / width * (1 + 1e-6)) * width)
+            if index == 0:
+                assert stats.kstest(spread + 0.5, "uniform").pvalue > RARE
+            assert np.mean(spread**2) * 12 > 1 - 6 / np.sqrt(spread.size)
+
+
+def check_submodels(run: Run, charged: list[ChargedRounds], scheme: str, grid: SerialGrid) -> None:
+    """As many submodels as charged, disjoint, each as likely, another draw every time; what is shared is not hidden."""
+    copies = [part.copies for part in charged[0].parts]
+    drawn = np.concatenate([played.order["submodels"] for played in run.rounds])
+    if scheme in ("disjoint", "fresh"):
+        assert copies[:2] == [1, {"disjoint": 3, "fresh": 4}[scheme]]
+        for submodel in range(copies[1]):
+            assert within_chance(int((drawn == submodel).sum()), drawn.size, 1 / copies[1])
+        supports = [support_alone(run, grid, run.rounds[0], submodel=j) for j in range(copies[1])]
+        for one, other in itertools.combinations(supports, 2):
+            assert not (one & other).any()
+        assert all(one.any() for one in supports)
+        return
+    assert set(drawn) == {-1}
+    if scheme == "none":
+        assert copies == [1] * len(copies)
+        return
+    keep = {"dropout": 0.4, "light dropout": 0.7}[scheme]
+    assert copies[:2] == [1, {"dropout": 2, "light dropout": 1}[scheme]]
+    places = [(played, place) for played in run.rounds for place in range(len(played.order["clients"]))][:20]
+    masks = np.stack([support_alone(run, grid, played, place)[-HIDDEN:] for played, place in places])
+    assert within_chance(int(masks.sum()), masks.size, keep)
+    assert len({tuple(mask) for mask in masks}) > 10  # each unit its own
+
+
+def support_alone(run: Run, grid: SerialGrid, played: Played, place: int = 0, submodel: int = -1) -> np.ndarray:
+    """Which coordinates of the split part a single unit of a round can change; last: its hidden units."""
+    order = played.order
+    # So far from zero that no hidden unit is silent by itself.
+    parameters = played.before | {"hidden.0.bias": np.full(HIDDEN, 10.0, dtype=np.float32)}
+    config = ConfigRecord(
+        {
+            "task": order["task"],
+            "round": order["round"],
+            "clients": [order["clients"][place]],
+            "seeds": [order["seeds"][place]],
+        }
+        | {"submodels": [submodel], "batches": [1], "clips": order["clips"], "extracted": -1}
+    )
+    content = flower.RecordDict({"arrays": flower.to_record(parameters), "config": config})
+    (reply,) = grid.send_and_receive([Message(content, grid.get_node_ids()[0], "train")])
+    sums = flower.from_record(reply.content["arrays"])
+    for part, names in enumerate(names_of(len(order["clips"]))):
+        norm = np.linalg.norm(flat(sums, names))
+        linf = max(run.prepared.task.linf_coordinates, 1)
+        assert norm <= order["clips"][part]
+        assert np.abs(flat(sums, names)).max() <= order["clips"][part] / np.sqrt(linf)
+    return np.concatenate([flat(sums, SPLIT) != 0, (sums["output.weight"] != 0).any(0)])
+
+
+def check_adaptive(run: Run, charged: list[ChargedRounds], units: int) -> None:
+    """The norm that clients are told moves with a noisy count, whose noise is charged (half a unit's weight)."""
+    extra = charged[0].parts[len(run.rounds[0].order["clips"]) :]
+    if run.prepared.plan.scenario.privacy.clip == 0.5:
+        assert extra == ()
+        assert all(played.scale == (1.0, 1.0) for played in run.rounds)
+        return
+    assert [part.noise_multiplier for part in extra] == [2 * 2.0]
+    told = [played.order["clips"][-1] for played in run.rounds]
+    assert told[0] == 0.5
+    assert told[1:] == [0.5 * played.scale[0] for played in run.rounds[:-1]]
+    cohort = np.mean([len(played.order["clients"]) for played in run.rounds])
+    noise = [-np.log(played.scale[0] / played.scale[1]) / 0.1 * cohort for played in run.rounds]
+    assert all(abs(value) < 6 * 2.0 for value in noise)
+    assert any(noise)  # some are cut off, where nobody or everybody is below the norm
+
+
+@pytest.mark.parametrize("check_in", CHECK_IN)
+@pytest.mark.parametrize("unit", UNITS)
+@pytest.mark.parametrize("submodels", SUBMODELS)
+def test_what_is_charged_is_what_ran(check_in, unit, submodels, grid):
+    for mixing, clip in [("none", "number"), ("none", "adaptive"), ("constant", "number"), ("schedule", "number")]:
+        choice = check_in, unit, submodels, mixing, clip
+        run = play(federation(*choice), federation(*choice, noise=0), grid)
+        charged = read_rounds(run.tree)
+        assert len({len(rounds.parts) for rounds in charged}) == 1
+        check_schedule(run, charged, UNITS[unit])
+        check_noise(run, charged)
+        check_mixing(run, charged)
+        check_submodels(run, charged, submodels, grid)
+        check_adaptive(run, charged, UNITS[unit])
+
+
+@pytest.mark.parametrize("check_in", CHECK_IN)
+@pytest.mark.parametrize("submodels", SUBMODELS)
+@pytest.mark.parametrize("mixing", ["constant", "schedule"])
+def test_what_cannot_be_charged_is_refused(check_in, submodels, mixing):
+    with pytest.raises(ScenarioError, match=r"mixing needs a number for privacy\.clip"):
+        federation(check_in, "client", submodels, mixing, "adaptive")
+
+
+@pytest.mark.parametrize("server", ["{momentum: 0.1}", "{optimizer: adam}"])
+def test_mixing_is_refused_with_a_server_that_remembers(server):
+    with pytest.raises(ScenarioError, match=r"mixing needs server\.optimizer sgd without momentum"):
+        small(f"server={server}", "mixing={width: 0.1}")
