@@ -42,20 +42,23 @@ class Lattice:
 
     Attributes:
         orders: the orders convolved, increasing, the first below 0 and the last above 1.
-        start, stop: log ratios between which nearly all mass lies, under every order.
-        size: number of points, a power of two; may exceed ``LATTICE_LIMIT``.
+        start: log ratio at which it starts; nearly all mass, under every order, lies between this and its end.
+        step: distance of its points.
+        size: number of its points, a power of two.
+        fine: whether the step is as small as was asked for.
     """
 
     orders: tuple[Order, ...]
     start: float
-    stop: float
+    step: float
     size: int
+    fine: bool
 
 
 def choose_lattice(factors: Factors, points: int) -> Lattice:
     """Orders, window and step such that the lattice widens the bracket less than a grid of ``points`` does."""
     moments = _Moments.of([(_coarse(law), times) for law, times in factors])
-    deviation = max(float(np.sqrt(moments.variance(0.5))), 1e-12)
+    deviation = max(float(np.sqrt(moments.variance(0.5))), 1e-9)  # a constant has none
     right = _tilt_of_tail(moments, 1.0, 1.0 / deviation)
     left = _tilt_of_tail(moments, 0.0, -1.0 / deviation)
     together = moments.slope(1.0) - moments.slope(0.0) < 8 * deviation
@@ -67,15 +70,20 @@ def choose_lattice(factors: Factors, points: int) -> Lattice:
         starts.append(low)
         stops.append(high)
     start, stop = min(starts), max(stops)
-    step = 25.0 * deviation / (points * np.sqrt(sum(times for _, times in factors)))
-    return Lattice(tuple(orders), start, stop, 2 ** max(12, int(np.ceil(np.log2((stop - start) / step)))))
+    wanted = 25.0 * deviation / (points * np.sqrt(sum(times for _, times in factors)))
+    wanted_size = 2 ** max(12, int(np.ceil(np.log2((stop - start) / wanted))))
+    size = min(wanted_size, LATTICE_LIMIT)
+    step = (stop - start) / size
+    gap = float(np.ptp(factors[0][0].log_ratio))
+    if gap > step:  # both ends of the (first) law on the lattice: often that is where it has atoms
+        step = gap / np.floor(gap / step)
+    return Lattice(tuple(orders), start, step, size, wanted_size <= LATTICE_LIMIT)
 
 
 def convolve(factors: Factors, lattice: Lattice, above: bool) -> tuple[Points, float]:
     """The law of the product, larger (``above``) or smaller than it in convex order, and a bound on its rounding."""
-    size = min(lattice.size, LATTICE_LIMIT)
-    step = (lattice.stop - lattice.start) / size
-    placed = [(_Placed.of(law, step, lattice, above), times) for law, times in factors]
+    size, step = lattice.size, lattice.step
+    placed = [(_Placed.of(law, lattice, above), times) for law, times in factors]
     moments = _Moments.of([(law.points, times) for law, times in placed])
     offset = sum(law.offset * times for law, times in placed)
     first = int(np.ceil((lattice.start - offset) / step))
@@ -85,7 +93,7 @@ def convolve(factors: Factors, lattice: Lattice, above: bool) -> tuple[Points, f
     for order in lattice.orders:
         mass, error = _convolve_order(placed, order.value, size)
         left, right = moments.outside(order, log_ratio[0], log_ratio[-1])
-        error += left + right
+        error += float(np.exp(left) + np.exp(right))
         mass = np.roll(mass, -first) + (error if above else -error)
         to_out = moments.log_mean(order.value) - order.value * log_ratio
         better = np.log(error) + to_out < log_error
@@ -93,17 +101,17 @@ def convolve(factors: Factors, lattice: Lattice, above: bool) -> tuple[Points, f
         with np.errstate(divide="ignore"):
             log_mass[better] = (np.log(np.maximum(mass, 0.0)) + to_out)[better]
         rounding = max(rounding, _UNIT * (64.0 + float(np.abs(to_out).max()) + _exponents(placed, order.value)))
-        # X^order bounds 1 from above right of the lattice when order >= 1 counts P-mass, left of it when order <= 0.
-        if order is lattice.orders[0]:
-            outside_out += left * float(np.exp(to_out[0]))
-        if order is lattice.orders[-1]:
-            outside_in += right * float(np.exp(to_out[-1] + log_ratio[-1]))
+        # Beyond an end of the lattice, Q- and P-mass are at most what X^order dQ is there times its density at the end.
+        if order in (lattice.orders[0], lattice.orders[-1]):
+            beyond, end = (left, 0) if order is lattice.orders[0] else (right, -1)
+            outside_out += float(np.exp(min(beyond + to_out[end], 0.0)))
+            outside_in += float(np.exp(min(beyond + to_out[end] + log_ratio[end], 0.0)))
+    log_mass = np.minimum(log_mass, 600.0 - np.maximum(log_ratio, 0.0))  # far more than 1 where nothing is known
     mass_in, mass_out = np.exp(log_mass + log_ratio), np.exp(log_mass)
     zero = -np.expm1(sum(times * np.log1p(-law.points.zero) for law, times in placed))
     infinite = -np.expm1(sum(times * np.log1p(-law.points.infinite) for law, times in placed))
     if above:
-        zero += outside_out + outside_in * float(np.exp(-log_ratio[-1]))
-        infinite += outside_in + outside_out * float(np.exp(log_ratio[0]))
+        zero, infinite = zero + outside_out, infinite + outside_in
     return Points(log_ratio, mass_in, mass_out, float(zero), float(infinite)), rounding
 
 
@@ -116,21 +124,20 @@ class _Placed:
     offset: float
 
     @classmethod
-    def of(cls, law: Points, step: float, lattice: Lattice, above: bool) -> "_Placed":
-        window = lattice.stop - lattice.start
-        lowest, highest = lattice.start - window, lattice.stop + window
-        if above:
-            first = int(np.floor(max(law.log_ratio[0], lowest) / step))
-            last = max(first + 1, int(np.ceil(min(law.log_ratio[-1], highest) / step)))
-            index = np.arange(first, last + 1)
-            return cls(regrid(law, step * index, spread), index, 0.0)
-        inside = (law.log_ratio >= lowest) & (law.log_ratio <= highest)
+    def of(cls, law: Points, lattice: Lattice, above: bool) -> "_Placed":
+        step = lattice.step
+        # The window holds the mean of every order, so a factor this far from its own mean takes the product out of it.
+        centre = float(law.mass_out @ law.log_ratio / law.mass_out.sum())
+        inside = np.abs(law.log_ratio - centre) <= 2 * lattice.size * step
         log_ratio, mass_in, mass_out = law.log_ratio[inside], law.mass_in[inside], law.mass_out[inside]
         anchor = float(log_ratio[np.argmax(mass_in + mass_out)])
-        lowest_index, highest_index = np.floor((log_ratio[[0, -1]] - anchor) / step).astype(int)
-        index = np.arange(lowest_index - 1, highest_index + 3)
+        lowest, highest = np.floor((log_ratio[[0, -1]] - anchor) / step).astype(int)
+        index = np.arange(lowest - 1, highest + 3)
+        edges = anchor + step * index
+        if above:
+            return cls(regrid(law, edges, spread), index, anchor)
         mass_in, mass_out = lattice_below(log_ratio, mass_in, mass_out, anchor, step, index[0], len(index))
-        return cls(Points(anchor + step * index, mass_in, mass_out, law.zero, law.infinite), index, anchor)
+        return cls(Points(edges, mass_in, mass_out, law.zero, law.infinite), index, anchor)
 
 
 @njit(cache=True)
@@ -297,11 +304,11 @@ class _Moments:
         return side * float(rooms[best]), float(tilts[best])
 
     def outside(self, order: Order, low: float, high: float) -> tuple[float, float]:
-        """Bounds on the mass of ``X^order dQ``, normalised, left of ``low`` and right of ``high``."""
+        """Logs of bounds on the mass of ``X^order dQ``, normalised, left of ``low`` and right of ``high``."""
         here = self.log_mean(order.value)
         left = self.log_mean(order.value - order.left_tilt) - here + order.left_tilt * low
         right = self.log_mean(order.value + order.right_tilt) - here - order.right_tilt * high
-        return float(np.exp(min(left, 0.0))), float(np.exp(min(right, 0.0)))
+        return min(left, 0.0), min(right, 0.0)
 
 
 def _log_sum(values: Array) -> float:
@@ -316,8 +323,9 @@ def _tilt_of_tail(moments: _Moments, base: float, first: float) -> float:
     the spread doubles: beyond, rare large factors become the rule, and the lattice would have to hold sums of them.
     """
     here, widest, tilt = moments.log_mean(base), 4 * moments.variance(base), 0.02 * first
-    while tilt * moments.slope(base + tilt) - (moments.log_mean(base + tilt) - here) < 10.0:
-        if moments.variance(base + 1.3 * tilt) > widest:
+    while abs(tilt) < 100 * abs(first):  # a law with an atom at its end may have no such tail
+        decay = tilt * moments.slope(base + tilt) - (moments.log_mean(base + tilt) - here)
+        if decay >= 10.0 or moments.variance(base + 1.3 * tilt) > widest:
             break
         tilt *= 1.3
     return tilt

@@ -109,6 +109,8 @@ def choose_edges(a: Points, b: Points, pairing: Pairing, points: int) -> Array:
 
     The guess decides how wide the bracket becomes, never whether it holds.
     """
+    if len(a) * len(b) + len(a) + len(b) <= points:
+        return _all_pairs(a, b, pairing)
     a, b = _coarse(a, pairing), _coarse(b, pairing)
     location = np.add.outer(pairing.locate(0, a.log_ratio), pairing.locate(1, b.log_ratio)).ravel()
     c_ab, c_ba, c_pp = pairing.coefficients
@@ -129,6 +131,19 @@ def choose_edges(a: Points, b: Points, pairing: Pairing, points: int) -> Array:
     return adaptive_edges(log_ratio, mass_in, mass_out, points, np.maximum(log_ratio, location - 1.0))
 
 
+def _all_pairs(a: Points, b: Points, pairing: Pairing) -> Array:
+    """Every log ratio that a pair of points has: the grid of an exact law."""
+    locations = pairing.locate(0, a.log_ratio), pairing.locate(1, b.log_ratio)
+    together = np.add.outer(*locations).ravel()
+    if pairing.mean_weights is not None:
+        together = np.concatenate((together, *locations) if a.zero or b.zero else (together,))
+        together = np.log(together)
+    together.sort()
+    # Points that differ by rounding alone share a cell, which ends a little beyond the last of them.
+    last = np.diff(together, append=np.inf) > 1e-13
+    return together[last] + 1e-15
+
+
 def adaptive_edges(log_ratio: Array, mass_in: Array, mass_out: Array, points: int, distance: Array) -> Array:
     """``points`` log ratios, spaced for an even *relative* error of epsilon over deltas from 1 to 1e-12.
 
@@ -142,6 +157,8 @@ def adaptive_edges(log_ratio: Array, mass_in: Array, mass_out: Array, points: in
     quantile_in, quantile_out = _quantile(mass_in), _quantile(mass_out)
     both = mass_in + mass_out
     kept = (np.cumsum(both) > _TAIL) & (np.cumsum(both[::-1])[::-1] > _TAIL)
+    if not kept.any():  # all mass at zero and infinity
+        kept[:] = True
     log_ratio, distance = log_ratio[kept], distance[kept]
     quantile_in, quantile_out = quantile_in[kept], quantile_out[kept]
     core = max(float(np.ptp(np.interp([-1.0, 1.0], quantile_out, distance))) / 2, 1e-14)

@@ -95,6 +95,8 @@ def contract(cells: Cells) -> Points:
     mass_in, mass_out = cells.mass_in[used], cells.mass_out[used]
     log_ratio = np.clip(_log_ratio(mass_in, mass_out, right, left), left, right)
     known = np.isfinite(log_ratio)
+    if not known.any():
+        return Points(cells.edges[:1], np.zeros(1), np.zeros(1), cells.zero, cells.infinite)
     log_ratio, mass_in, mass_out = log_ratio[known], mass_in[known], mass_out[known]
     return Points(log_ratio, mass_in, mass_out, cells.zero, cells.infinite)
 

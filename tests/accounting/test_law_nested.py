@@ -1,0 +1,218 @@
+"""Nested laws against sampling and dp-accounting, and the algebra that any nesting has to obey."""
+
+import numpy as np
+import pytest
+from dp_accounting.pld import privacy_loss_distribution
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedamp.accounting.law import Law
+
+POINTS = 400
+"""Coarse, so that the suite is quick: a certified bracket has to hold at any number of points."""
+
+
+# -- sampling: an expression is drawn under P or Q, and its law built, from the same tree
+
+
+def gaussian(noise_multiplier):
+    def sample(rng, size, inside):
+        z = rng.standard_normal(size) + inside / noise_multiplier
+        return np.exp(z / noise_multiplier - 0.5 / noise_multiplier**2)
+
+    return Law.gaussian(noise_multiplier, points=POINTS), sample
+
+
+def mean(node, copies, of=None):
+    law, draw = node
+    of = copies if of is None else of
+
+    def sample(rng, size, inside):
+        # Under P the person is in one of the `of` copies, each as likely as the next; the last ones may be unreleased.
+        chosen = np.where(inside, rng.integers(0, of, size), -1)
+        return (sum(draw(rng, size, chosen == i) for i in range(copies)) + of - copies) / of
+
+    return law.mean(copies, of), sample
+
+
+def product(*factors):
+    def sample(rng, size, inside):
+        return np.prod([draw(rng, size, inside) for (_, draw), times in factors for _ in range(times)], axis=0)
+
+    return Law.product([(law, times) for (law, _), times in factors]), sample
+
+
+def thin(node, rate):
+    law, draw = node
+
+    def sample(rng, size, inside):
+        return 1 - rate + rate * draw(rng, size, inside & (rng.random(size) < rate))
+
+    return law.thin(rate), sample
+
+
+EXPRESSIONS = {
+    "one hidden round of 50": lambda: mean(gaussian(1.0), 50),
+    "heavy tail": lambda: mean(gaussian(0.4), 8),
+    "prefix of a hidden round": lambda: mean(gaussian(0.8), 5, of=12),
+    "k hidden rounds, uneven split": lambda: product((mean(gaussian(1.5), 4), 3), (mean(gaussian(1.5), 5), 2)),
+    "submodels inside check-in": lambda: product((mean(gaussian(1.0), 12), 6)),
+    "partly split model": lambda: product(
+        (mean(product((gaussian(2.0), 1), (mean(gaussian(1.0), 3), 1)), 4), 5),
+    ),
+    "submodel kept for all rounds": lambda: mean(product((mean(gaussian(1.2), 3), 5)), 3),
+    "sampled partly split model": lambda: product(
+        (thin(product((gaussian(3.0), 1), (mean(gaussian(1.5), 2), 1)), 0.2), 12)
+    ),
+}
+
+
+@pytest.mark.parametrize("name", EXPRESSIONS)
+def test_nested_laws_against_sampling(name):
+    law, draw = EXPRESSIONS[name]()
+    rng = np.random.default_rng(len(name))
+    size = 200_000
+    inside = draw(
+        rng, size, np.ones(size, bool)
+    )  # drawn from P, so that the rare events of the remove direction are seen
+    outside = draw(rng, size, np.zeros(size, bool))
+    for target in (0.3, 1e-2, 1e-3):
+        epsilon = law.epsilon(target).upper
+        for bounds, values in (
+            (law.delta_remove(epsilon), np.maximum(1 - np.exp(epsilon) / inside, 0)),
+            (law.delta_add(epsilon), np.maximum(1 - np.exp(epsilon) * outside, 0)),
+        ):
+            error = 5 * values.std() / np.sqrt(size) + 10 / size  # 5 standard errors, and events too rare to be drawn
+            assert bounds.lower - error <= values.mean() <= bounds.upper + error
+
+
+# -- dp-accounting
+
+
+@pytest.mark.parametrize(("rate", "noise_multiplier", "times"), [(0.1, 3.0, 300), (0.01, 0.8, 1000), (0.3, 1.5, 20)])
+def test_poisson_gaussian_agrees_with_dp_accounting(rate, noise_multiplier, times):
+    law = Law.product([(Law.gaussian(noise_multiplier).thin(rate), times)])
+    peer = privacy_loss_distribution.from_gaussian_mechanism(
+        noise_multiplier, sampling_prob=rate, value_discretization_interval=3e-4
+    ).self_compose(times)
+    for delta in (1e-3, 1e-6):
+        bounds, other = law.epsilon(delta), peer.get_epsilon_for_delta(delta)
+        assert bounds.lower <= other  # theirs is an upper bound
+        assert other <= bounds.upper * 1.002  # theirs is off by about 1e-4 at this step
+        assert bounds.width <= 1e-3 * bounds.upper
+
+
+# -- the algebra
+
+
+def overlap(first, second):
+    return first.lower <= second.upper and second.lower <= first.upper
+
+
+def small_laws():
+    gaussians = st.floats(0.4, 4.0).map(lambda s: Law.gaussian(round(s, 2), points=POINTS))
+    return st.recursive(
+        gaussians,
+        lambda inner: st.one_of(
+            st.tuples(inner, st.integers(1, 40)).map(lambda pair: pair[0].mean(pair[1])),
+            st.tuples(inner, st.floats(0.01, 1.0)).map(lambda pair: pair[0].thin(pair[1])),
+            st.tuples(inner, inner, st.integers(1, 6)).map(lambda t: Law.product([(t[0], 1), (t[1], t[2])])),
+            st.tuples(inner, inner, st.floats(0.1, 0.9)).map(lambda t: Law.mixture(t[:2], [t[2], 1 - t[2]])),
+        ),
+        max_leaves=3,
+    )
+
+
+@settings(max_examples=15, deadline=None)
+@given(small_laws(), st.integers(1, 9), st.integers(1, 9))
+def test_powers_add(law, first, second):
+    split = Law.product([(Law.product([(law, first)]), 1), (Law.product([(law, second)]), 1)])
+    whole = Law.product([(law, first + second)])
+    for delta in (0.1, 1e-5, 1e-9):
+        assert overlap(split.epsilon_remove(delta), whole.epsilon_remove(delta))
+        assert overlap(split.epsilon_add(delta), whole.epsilon_add(delta))
+
+
+@settings(max_examples=15, deadline=None)
+@given(small_laws(), st.integers(1, 7), st.integers(1, 7))
+def test_means_of_means_are_means(law, inner, outer):
+    for delta in (0.1, 1e-5, 1e-9):
+        assert overlap(law.mean(inner).mean(outer).epsilon(delta), law.mean(inner * outer).epsilon(delta))
+
+
+@settings(max_examples=15, deadline=None)
+@given(small_laws(), st.integers(2, 30))
+def test_trivial_operations_and_monotonicity(law, count):
+    for delta in (0.05, 1e-6):
+        whole = law.epsilon(delta)
+        for same in (law.thin(1.0), law.mean(1), Law.product([(law, 1)]), Law.mixture([law, law], [0.4, 0.6])):
+            assert overlap(same.epsilon(delta), whole)
+        assert law.thin(0.0).epsilon(delta).upper == 0.0
+        assert law.mean(0, of=count).epsilon(delta).upper == 0.0
+        assert law.mean(count).epsilon(delta).lower <= whole.upper
+        assert law.mean(count - 1, of=count).epsilon(delta).lower <= law.mean(count).epsilon(delta).upper
+        assert law.thin(0.5).epsilon(delta).lower <= whole.upper <= Law.product([(law, 2)]).epsilon(delta).upper
+        assert 0.0 <= whole.lower <= whole.upper < np.inf
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.lists(st.tuples(small_laws(), st.integers(1, 5)), min_size=2, max_size=4), st.randoms())
+def test_order_of_composition_does_not_matter(factors, random):
+    shuffled = random.sample(factors, len(factors))
+    for delta in (0.1, 1e-7):
+        assert overlap(Law.product(factors).epsilon(delta), Law.product(shuffled).epsilon(delta))
+
+
+@pytest.mark.parametrize("name", ["one round of many", "rounds and submodels", "long Poisson run"])
+def test_more_points_narrow_the_bracket_within_the_coarse_one(name):
+    def build(points):
+        base = Law.gaussian(1.0, points=points)
+        return {
+            "one round of many": lambda: base.mean(1000),
+            "rounds and submodels": lambda: Law.product([(base.mean(60), 10)]),
+            "long Poisson run": lambda: Law.product([(base.thin(0.01), 3000)]),
+        }[name]()
+
+    coarse, fine = build(200), build(1000)
+    for delta in (1e-2, 1e-5, 1e-10):
+        wide, narrow = coarse.epsilon(delta), fine.epsilon(delta)
+        assert overlap(wide, narrow)
+        assert narrow.width <= wide.width / 4
+        assert narrow.width <= 2e-3 * narrow.upper
+
+
+def test_delta_and_epsilon_are_inverse():
+    law = Law.product([(Law.gaussian(1.0, points=POINTS).mean(30), 8)])
+    for delta in (0.2, 1e-3, 1e-9):
+        bounds = law.epsilon(delta)
+        # The bracket of delta at the upper end of epsilon must not exceed delta, up to the rounding both carry.
+        assert law.delta(bounds.upper).upper <= delta * (1 + 1e-6)
+        assert law.delta(bounds.lower).lower >= delta * (1 - 1e-6)
+
+
+def test_the_published_prototype_setting():
+    """One hidden round of 1000 at noise multiplier 1 and delta 1e-5, computed twice before by other means."""
+    bounds = Law.gaussian(1.0).mean(1000).epsilon(1e-5)
+    assert bounds.lower <= 0.138891
+    assert bounds.upper >= 0.138833
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda law: law.thin(1.5), "rate must be in"),
+        (lambda law: law.thin(float("nan")), "rate must be in"),
+        (lambda law: law.mean(3, of=2), "copies must be in"),
+        (lambda law: law.mean(-1), "copies must be in"),
+        (lambda law: Law.product([(law, -1)]), "multiplicities must be"),
+        (lambda law: Law.mixture([law, law], [0.5, 0.6]), "weights must"),
+        (lambda law: law.epsilon(0.0), "delta must be in"),
+        (lambda law: law.delta(-1.0), "epsilon must be"),
+        (lambda law: Law.gaussian(0.0), "noise_multiplier must be"),
+        (lambda law: Law.laplace(-1.0), "scale must be"),
+        (lambda law: Law.from_points([2.0, 0.5], [0.5, 0.5]), "sum to 1"),
+    ],
+)
+def test_bad_arguments_are_named(call, message):
+    with pytest.raises(ValueError, match=message):
+        call(Law.gaussian(1.0, points=POINTS))
