@@ -1,8 +1,7 @@
 """Local training of many clients at once: stacked parameters, padded records, one program for all."""
 
 import logging
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,14 +10,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedamp import scenario
-from fedamp.client.folded import Folded
+from fedamp.client.folded import Folded, FoldedModule
 from fedamp.client.order import Schedule, schedule
+from fedamp.client.stacked import Forward, Stacked
 from fedamp.data import Cohort
 
 log = logging.getLogger("fedamp.client")
-
-# Logits [records, classes] of one client: forward(parameters, inputs [records, ...], *arguments of the client).
-Forward = Callable[..., Tensor]
 
 
 @dataclass(frozen=True)
@@ -40,15 +37,15 @@ class Trained:
 class Trainer:
     """Trains clients whose models have the same architecture.
 
-    Clients train together under ``torch.func.vmap``; where that cannot run the model, one after the other, with the
-    same result to floating-point tolerance.
+    Clients train together under ``torch.func.vmap`` (or folded); where that cannot run the model, one after the other,
+    with the same result to floating-point tolerance.
 
     Args:
         forward: the model. It must treat records independently.
         config: the scenario's client section.
         device: torch's name of the device.
         precision: ``float32``; ``tf32`` and ``bfloat16`` are for GPUs.
-        folded: the model of all clients at once, in place of vmap, where it has one.
+        folded: the model of all clients at once, a faster way where it has one.
     """
 
     def __init__(
@@ -57,10 +54,11 @@ class Trainer:
         config: scenario.Client,
         device: str = "cpu",
         precision: str = "float32",
-        folded: Folded | None = None,
+        folded: FoldedModule | None = None,
     ) -> None:
         self.forward, self.config, self.device, self.precision = forward, config, device, precision
-        self.together: Forward | None = folded or torch.func.vmap(forward)
+        self.folded = folded if config.proximal == 0 and precision != "bfloat16" else None
+        self.stacks = True
 
     def train(
         self, start: dict[str, Tensor], cohort: Cohort, seeds: NDArray[np.uint64], arguments: Sequence[Tensor] = ()
@@ -73,14 +71,16 @@ class Trainer:
             seeds: a seed for each client, from which its order of records follows.
             arguments: further arguments of ``forward``, of shape [clients, ...].
         """
-        if self.together:
+        if self.folded is not None:
+            return self._train(Folded(self.folded, start, self.config.learning_rate), cohort, seeds)
+        if self.stacks:
             try:
-                return self._train(self.together, start, cohort, seeds, arguments)
+                return self._train(self._stacked(torch.func.vmap(self.forward), start, arguments), cohort, seeds)
             except torch.OutOfMemoryError:
                 raise
             except (RuntimeError, ValueError, NotImplementedError) as error:
                 trained = self._one_by_one(start, cohort, seeds, arguments)
-                self.together = None
+                self.stacks = False
                 log.info("clients train one by one: the model cannot run under torch.func.vmap (%s)", error)
                 return trained
         return self._one_by_one(start, cohort, seeds, arguments)
@@ -97,68 +97,28 @@ class Trainer:
             one = slice(client, client + 1)
             own = Cohort(cohort.inputs[one, :size], cohort.labels[one, :size], cohort.sizes[one])
             first = {name: value[one] for name, value in start.items()}
-            each.append(self._train(alone, first, own, seeds[one], [other[one] for other in arguments]))
+            each.append(self._train(self._stacked(alone, first, [other[one] for other in arguments]), own, seeds[one]))
         updates = {name: torch.cat([one.updates[name] for one in each]) for name in start}
         losses, records = (np.concatenate([getattr(one, name) for one in each]) for name in ("losses", "records"))
         return Trained(updates, losses, records)
 
-    def _train(
-        self,
-        forward: Forward,
-        start: dict[str, Tensor],
-        cohort: Cohort,
-        seeds: NDArray[np.uint64],
-        arguments: Sequence[Tensor],
-    ) -> Trained:
-        """Gradient descent on the mean cross-entropy of each batch, and on the FedProx term (Li et al. 2020)."""
+    def _stacked(self, together: Forward, start: dict[str, Tensor], arguments: Sequence[Tensor]) -> Stacked:
+        rate, proximal = self.config.learning_rate, self.config.proximal
+        return Stacked(together, start, arguments, rate, proximal, self.precision == "bfloat16")
+
+    def _train(self, clients: Stacked | Folded, cohort: Cohort, seeds: NDArray[np.uint64]) -> Trained:
+        """Gradient descent on the mean cross-entropy of each batch."""
         plan = schedule(self.config, cohort.sizes, seeds)
         batches = _Batches(cohort, plan, self.device)
-        rate = self.config.learning_rate
-        values = list(start.values())
         losses = torch.zeros(len(cohort.sizes), dtype=torch.float64)
         for step in range(plan.steps):
             inputs, labels, weights = batches[step]
-            leaves = [value.detach().requires_grad_() for value in values]
-            with self._precision():
-                logits = forward(dict(zip(start, leaves, strict=True)), inputs, *arguments)
-            logit_gradients = _logit_gradients(logits.detach().float(), labels, weights)
-            gradients = torch.autograd.grad(logits, leaves, logit_gradients.to(logits.dtype), materialize_grads=True)
+            logits = clients.logits(inputs)
+            values = logits.detach().float()
             if step == 0:
-                losses = _losses(logits.detach().float(), labels, weights).cpu()
-            values = self._descend(values, gradients, list(start.values()), weights, step, rate)
-        if plan.steps == 0:
-            updates = [torch.zeros_like(value, memory_format=torch.contiguous_format) for value in values]
-        else:
-            updates = [value.sub_(first) for value, first in zip(values, start.values(), strict=True)]
-        records = (plan.weights[0] > 0).sum(1)
-        return Trained(dict(zip(start, updates, strict=True)), losses.numpy(), records)
-
-    def _descend(
-        self,
-        values: list[Tensor],
-        gradients: Sequence[Tensor],
-        start: list[Tensor],
-        weights: Tensor,
-        step: int,
-        rate: float,
-    ) -> list[Tensor]:
-        if step == 0:  # what clients start from is shared, and not ours to overwrite
-            # Stacks lie in memory as their gradients do: whatever way round, the steps that follow are fast.
-            stacks = [torch.empty_like(gradient) for gradient in gradients]
-            for value, gradient, stack in zip(values, gradients, stacks, strict=True):
-                torch.add(value, gradient, alpha=-rate, out=stack)
-            return stacks
-        if self.config.proximal:
-            pull = (weights > 0).any(1) * (rate * self.config.proximal)
-            for value, first in zip(values, start, strict=True):
-                value.lerp_(first, pull.view(-1, *[1] * (value.dim() - 1)).to(value.dtype))
-        torch._foreach_add_(values, list(gradients), alpha=-rate)
-        return values
-
-    def _precision(self) -> "torch.autocast | nullcontext[None]":
-        if self.precision == "bfloat16":
-            return torch.autocast(torch.device(self.device).type, dtype=torch.bfloat16)
-        return nullcontext()
+                losses = _losses(values, labels, weights).cpu()
+            clients.descend(logits, _logit_gradients(values, labels, weights), (weights > 0).any(1))
+        return Trained(clients.updates(), losses.numpy(), (plan.weights[0] > 0).sum(1))
 
 
 class _Batches:

@@ -15,7 +15,7 @@ from torch.func import functional_call
 
 from fedamp import rng, scenario
 from fedamp.client.clipping import clip_and_sum
-from fedamp.client.folded import Folded
+from fedamp.client.folded import FoldedModule
 from fedamp.client.precision import arithmetic
 from fedamp.client.task import ClientTask
 from fedamp.client.training import Trainer
@@ -225,7 +225,7 @@ class Worker:
 
         # Nothing in a model of ours looks across records; a person's own may.
         own = catalogue.is_import_path(self._model.name)
-        folded = Folded(module) if masks is None and not own and Folded.can_run(module) else None
+        folded = FoldedModule(module) if masks is None and not own and FoldedModule.can_run(module) else None
         trainer = Trainer(masks.call if masks else forward, self._client, self.device, self.task.precision, folded)
         shared = masks.shared if masks else cut.shared if cut else frozenset()
         names = [name for name, _ in module.named_parameters()]

@@ -10,7 +10,7 @@ from torch.func import functional_call
 from torch.nn import functional as F
 
 from fedamp import rng, scenario
-from fedamp.client.folded import Folded
+from fedamp.client.folded import Folded, FoldedModule
 from fedamp.client.order import schedule
 from fedamp.client.training import Trainer
 from fedamp.data import Cohort
@@ -107,10 +107,12 @@ def test_folded_training_equals_training_under_vmap(recipe: str) -> None:
     config, shape = MODELS["mlp"]
     module, client = build(config, shape, 4), RECIPES[recipe]
     start, cohort = parameters_of(module), make_cohort(shape)
+    before = {name: value.clone() for name, value in start.items()}
     under_vmap = Trainer(forward_of(module), client).train(shared(start, 5), cohort, SEEDS)
-    folded = Trainer(forward_of(module), client, folded=Folded(module)).train(shared(start, 5), cohort, SEEDS)
+    folded = Trainer(forward_of(module), client, folded=FoldedModule(module)).train(shared(start, 5), cohort, SEEDS)
     for name in start:
         torch.testing.assert_close(folded.updates[name], under_vmap.updates[name], **TOLERANCE)
+        assert torch.equal(start[name], before[name]), "the start is not overwritten"
     np.testing.assert_allclose(folded.losses, under_vmap.losses, rtol=1e-5)
 
 
@@ -123,12 +125,12 @@ def test_folding_refuses_other_uses_of_parameters() -> None:
         def forward(self, inputs: torch.Tensor) -> torch.Tensor:
             return self.output(inputs) * self.output.bias.sum()
 
-    assert not Folded.can_run(build(*MODELS["cnn"], 4))
+    assert not FoldedModule.can_run(build(*MODELS["cnn"], 4))
     with pytest.raises(ValueError, match="linear layers only"):
-        Folded(build(*MODELS["cnn"], 4))
+        FoldedModule(build(*MODELS["cnn"], 4))
     values = shared(parameters_of(Scaled()), 2)
     with pytest.raises(NotImplementedError, match="stacked parameters cannot go through"):
-        Folded(Scaled())(values, torch.zeros(2, 3, 12))
+        Folded(FoldedModule(Scaled()), values, 0.1).logits(torch.zeros(2, 3, 12))
 
 
 @pytest.mark.parametrize("recipe", ["full", "fedprox"])
