@@ -125,6 +125,29 @@ def test_decomposition_bounds_the_exact_delta_of_two_rounds(direction, noise_mul
     assert exact <= bound(poisson_of_two(noise_multiplier, direction), 2, epsilon, rate) + 1e-11
 
 
+def test_formulas_at_points_computed_by_hand():
+    asked = []
+
+    def poisson(rate, epsilon):
+        asked.append((rate, epsilon))
+        return 0.0
+
+    # Theorem 4.1: cosh(acosh 2) sqrt(2 / 200) = 0.2, so the rate is 1 / (200 * 0.8).
+    truncated = allocation.truncated_poisson(poisson, 200, 0.3, math.acosh(2), 1e-4, math.exp(-1))
+    assert truncated == pytest.approx(200 * 1e-4 + math.exp(-1))
+    # Theorem 4.2 at epsilon' = log 2: eta = 4 / 100 and tau = 1 / (2 * 1).
+    assert allocation.recursive_remove(poisson, 100, 0.3, math.log(2), 0.01) == pytest.approx(0.005)
+    assert allocation.recursive_add(poisson, 100, 0.3, math.log(2), 0.01) == pytest.approx(0.02)
+    # Theorem 4.6 for two rounds at rate 1/2: gamma = 4/3; at epsilon = log 3, 1 + 2 * 3/4 and 1 - 2/3 * 3/4.
+    allocation.decomposition_remove(poisson, 2, math.log(3), 0.5)
+    allocation.decomposition_add(poisson, 2, math.log(3), 0.5)
+    rates, epsilons = zip(*asked, strict=True)
+    assert rates == pytest.approx([1 / 160, 0.04, 0.04, 0.5, 0.5])
+    assert epsilons == pytest.approx([0.3, 0.3, 0.3, math.log(2.5), math.log(2)])
+    assert allocation.decomposition_remove(lambda *_: 0.3, 2, math.log(3), 0.5) == pytest.approx(0.4)
+    assert allocation.decomposition_add(lambda *_: 0.3, 2, math.log(3), 0.5) == pytest.approx(0.6)
+
+
 def test_no_epsilon_is_too_large():
     for bound in (allocation.decomposition_remove, allocation.decomposition_add):
         assert bound(lambda rate, epsilon: 0.0, 10, 1e5) == 0
@@ -206,6 +229,19 @@ def test_direct_remove_matches_the_authors_package():
     ours = allocation.direct_remove_rdp(moments, 50, [2, 7, 20])
     theirs = [direct.allocation_RDP_remove(alpha, 0.8, 50) for alpha in (2, 7, 20)]
     np.testing.assert_allclose(ours, theirs, rtol=1e-8)
+
+
+@pytest.mark.slow  # compiles too
+@pytest.mark.parametrize(("noise_multiplier", "rounds", "delta"), [(1.0, 10, 1e-5), (0.5, 4, 1e-3)])
+def test_sampling_lies_in_the_bracket_of_pld_accounting(noise_multiplier, rounds, delta):
+    peer = pytest.importorskip("PLD_accounting")
+    upper, lower = peer.gaussian_allocation_epsilon_range(delta=delta, sigma=noise_multiplier, num_steps=rounds)
+    generator = np.random.default_rng(6)
+    at = [
+        allocation_sampling.monte_carlo_delta(noise_multiplier, rounds, float(e), 100_000, generator, confidence=0.9999)
+        for e in (lower, upper)
+    ]
+    assert at[0].upper >= delta >= at[1].lower
 
 
 def test_conversion_matches_dp_accounting():
