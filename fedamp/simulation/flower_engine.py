@@ -13,7 +13,7 @@ import sys
 import sysconfig
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from time import monotonic, sleep
 from typing import IO, Any
@@ -48,7 +48,7 @@ def run(
 
     Raises:
         InputError: Ray is not installed, or something other than this machine's CPU is asked for.
-        FederationError: Flower did not start, or the run failed; names the log.
+        FederationError: Flower did not start, or the run failed.
     """
     require_ray("flower")
     if engine.device not in ("auto", "cpu") or engine.address is not None:
@@ -66,9 +66,10 @@ def run(
             try:
                 status, details = _wait(stream, superlink, folder, watch)
             finally:
-                _stop(stream)
+                stream.kill()
+                stream.wait()
     if status != "finished:completed":
-        raise FederationError(f"Flower's simulation ended as {status!r} ({' '.join(details.split())}); see {log}")
+        raise FederationError(f"Flower's simulation ended as {status!r} ({' '.join(details.split())})")
 
 
 def _write_app(app: Path, config: Mapping[str, str | int | float | bool], server_app: str, client_app: str) -> None:
@@ -108,7 +109,7 @@ def _superlink(folder: Path, output: IO[str]) -> Iterator[subprocess.Popen[bytes
     ``flwr run`` would leave one behind, shared with whatever else the person does with Flower.
     """
     port = _free_port()
-    home, empty = folder / "home", folder / "cwd"  # Flower's workers import from here before anything else
+    home, empty = folder / "home", folder / "cwd"  # Flower's workers import from cwd before anything else
     home.mkdir()
     empty.mkdir()
     (home / "config.toml").write_text(
@@ -123,7 +124,7 @@ def _superlink(folder: Path, output: IO[str]) -> Iterator[subprocess.Popen[bytes
         _wait_for_port(port, process)
         yield process
     finally:
-        _stop(process, group=True)
+        _stop(process)
 
 
 def _wait(
@@ -186,14 +187,41 @@ def _wait_for_port(port: int, process: subprocess.Popen[bytes]) -> None:
     )
 
 
-def _stop(process: subprocess.Popen[bytes], group: bool = False) -> None:
-    """End a process, or its whole process group, politely and then firmly."""
-    send = os.killpg if group else os.kill
-    for blow in (signal.SIGTERM, signal.SIGKILL):
-        try:
-            send(process.pid, blow)
-            process.wait(timeout=STOP_DEADLINE)
-        except ProcessLookupError:
-            return
-        except subprocess.TimeoutExpired:
-            continue
+def _stop(leader: subprocess.Popen[bytes]) -> None:
+    """End a process and all that it started: politely, so that each can do the same, and then firmly.
+
+    Flower starts its children in sessions of their own, and does not stop a run with its SuperLink.
+    """
+    family = _descendants(leader.pid)
+    leader.terminate()
+    with suppress(subprocess.TimeoutExpired):
+        leader.wait(timeout=STOP_DEADLINE)
+    leader.kill()
+    leader.wait()
+    for blow, patience in ((signal.SIGTERM, STOP_DEADLINE), (signal.SIGKILL, 0.0)):
+        for pid in family:
+            with suppress(ProcessLookupError):
+                os.kill(pid, blow)
+        deadline = monotonic() + patience
+        while any(_alive(pid) for pid in family) and monotonic() < deadline:
+            sleep(0.05)
+
+
+def _descendants(pid: int) -> list[int]:
+    """Process ids of children, their children, and so on."""
+    with suppress(FileNotFoundError):  # where there is no ps, the leader has to do
+        lines = subprocess.run(["ps", "-e", "-o", "pid=,ppid="], capture_output=True, text=True, check=True).stdout
+        parents = {int(child): int(parent) for child, parent in map(str.split, lines.splitlines())}
+        family = [pid]
+        for member in family:
+            family += [child for child, parent in parents.items() if parent == member]
+        return family[1:]
+    return []
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True

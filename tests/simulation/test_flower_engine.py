@@ -18,6 +18,14 @@ APPS = {"server_app": "tests.simulation.tiny_server:app", "client_app": "tests.s
 
 
 def processes_naming(text: str) -> list[str]:
+    """Processes with a text in their environment, once those that are ending have had 15 seconds."""
+    deadline = time.monotonic() + 15
+    while (found := _processes_naming(text)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return found
+
+
+def _processes_naming(text: str) -> list[str]:
     found = []
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
@@ -32,16 +40,27 @@ def processes_naming(text: str) -> list[str]:
 def test_messages_mean_the_same_to_stock_flower_and_a_failed_run_is_told_apart(tmp_path, capfd, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # and so this test's processes are told from others
     log, out, watched = tmp_path / "log.txt", tmp_path / "result.json", []
-    config = {"out": str(out), "nodes": 2, "fail": True}
-    with pytest.raises(FederationError, match=r"'finished:failed' \(.*the server app gave up\); see .*log\.txt"):
+    config = {"out": str(out), "nodes": 2, "stay": False, "fail": True}
+    with pytest.raises(FederationError, match=r"'finished:failed' \(.*the server app gave up\)"):
         flower_engine.run(config, log, Engine(workers=2), watch=lambda: watched.append(1), **APPS)
     assert json.loads(out.read_text()) == {"total": [6, 8, 10, 12, 14], "replies": 2, "code": 2}
     assert "clients 3 and 4 do not add up" in log.read_text()
     assert capfd.readouterr() == ("", "")
     assert watched
-    deadline = time.monotonic() + 15
-    while processes_naming(str(tmp_path)) and time.monotonic() < deadline:
-        time.sleep(0.1)
+    assert processes_naming(str(tmp_path)) == []
+
+
+@pytest.mark.slow
+def test_nothing_is_left_running_when_interrupted(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    log = tmp_path / "log.txt"
+
+    def interrupt() -> None:
+        if "the nodes are there" in log.read_text():
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        flower_engine.run({"nodes": 2, "stay": True}, log, Engine(workers=2), watch=interrupt, **APPS)
     assert processes_naming(str(tmp_path)) == []
 
 
