@@ -271,7 +271,7 @@ def check_submodels(run: Run, charged: list[ChargedRounds], scheme: str, grid: S
         assert copies[:2] == [1, {"disjoint": 3, "fresh": 4}[scheme]]
         for submodel in range(copies[1]):
             assert within_chance(int((drawn == submodel).sum()), drawn.size, 1 / copies[1])
-        supports = [support_alone(run, grid, run.rounds[0], submodel=j) for j in range(copies[1])]
+        supports = [support_alone(charged, grid, run.rounds[0], submodel=j) for j in range(copies[1])]
         for one, other in itertools.combinations(supports, 2):
             assert not (one & other).any()
         assert all(one.any() for one in supports)
@@ -279,16 +279,19 @@ def check_submodels(run: Run, charged: list[ChargedRounds], scheme: str, grid: S
     assert set(drawn) == {-1}
     if scheme == "none":
         assert copies == [1] * len(copies)
+        support_alone(charged, grid, run.rounds[0])
         return
     keep = {"dropout": 0.4, "light dropout": 0.7}[scheme]
     assert copies[:2] == [1, {"dropout": 2, "light dropout": 1}[scheme]]
     places = [(played, place) for played in run.rounds for place in range(len(played.order["clients"]))][:20]
-    masks = np.stack([support_alone(run, grid, played, place)[-HIDDEN:] for played, place in places])
+    masks = np.stack([support_alone(charged, grid, played, place)[-HIDDEN:] for played, place in places])
     assert within_chance(int(masks.sum()), masks.size, keep)
     assert len({tuple(mask) for mask in masks}) > 10  # each unit its own
 
 
-def support_alone(run: Run, grid: SerialGrid, played: Played, place: int = 0, submodel: int = -1) -> np.ndarray:
+def support_alone(
+    charged: list[ChargedRounds], grid: SerialGrid, played: Played, place: int = 0, submodel: int = -1
+) -> np.ndarray:
     """Which coordinates of the split part a single unit of a round can change; last: its hidden units."""
     order = played.order
     # So far from zero that no hidden unit is silent by itself.
@@ -307,9 +310,10 @@ def support_alone(run: Run, grid: SerialGrid, played: Played, place: int = 0, su
     sums = flower.from_record(reply.content["arrays"])
     for part, names in enumerate(names_of(len(order["clips"]))):
         norm = np.linalg.norm(flat(sums, names))
-        linf = max(run.prepared.task.linf_coordinates, 1)
         assert norm <= order["clips"][part]
-        assert np.abs(flat(sums, names)).max() <= order["clips"][part] / np.sqrt(linf)
+        assert np.abs(flat(sums, names)).max() <= order["clips"][part] / np.sqrt(
+            charged[0].parts[part].linf_coordinates
+        )
     return np.concatenate([flat(sums, SPLIT) != 0, (sums["output.weight"] != 0).any(0)])
 
 
