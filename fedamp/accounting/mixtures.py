@@ -56,16 +56,30 @@ class GaussianMixture(Mechanism):
         return np.concatenate([moments.log_sum(log_weights + shifts * (c[:, None] - shifts / 2)) for c in chunks])
 
     def _nodes(self, low: float, high: float) -> tuple[Array, Array]:
-        step = min(0.25, 0.25 / max(self.shifts[-1], 1e-9))
+        step = min(0.25, 0.5 / max(self.shifts[-1], 1e-9))
         z = np.arange(low, high, step)
         return -z * z / 2 + np.log(step / np.sqrt(2 * np.pi)), self.log_ratio(z)
 
+    def _quadrature_order(self, highest: int) -> int:
+        """Up to which order moments are integrated; those above, useless at such shifts, are bounded by the largest
+        shift.
+        """
+        return min(highest, max(2, int(1000 / max(self.shifts[-1], 1e-9))))
+
     def _central(self, highest: int) -> Array:
-        return moments.from_nodes(*self._nodes(-10.0, highest * self.shifts[-1] + 10.0), highest)
+        order, largest = self._quadrature_order(highest), self.shifts[-1]
+        a = np.arange(highest + 1.0)
+        central = np.logaddexp(0.0, a * (a - 1) * largest**2 / 2)  # |X - 1|^a <= X^a + 1
+        central[: order + 1] = moments.from_nodes(*self._nodes(-10.0, order * largest + 10.0), order)
+        return central
 
     def _negative(self, highest: int) -> Array:
-        log_weights, log_ratios = self._nodes(-highest * self.shifts[-1] - 10.0, 10.0 + self.shifts[-1])
-        return np.array([max(0.0, float(moments.log_sum(log_weights - b * log_ratios))) for b in range(highest)])
+        order, largest = self._quadrature_order(highest), self.shifts[-1]
+        b = np.arange(float(highest))
+        result = b * (b + 1) * largest**2 / 2
+        log_weights, log_ratios = self._nodes(-order * largest - 10.0, 10.0 + largest)
+        result[:order] = [max(0.0, float(moments.log_sum(log_weights - n * log_ratios))) for n in range(order)]
+        return result
 
     def _transform(self, u: Array) -> Transform:
         return transform.from_nodes(*self._nodes(-40.0, 10.0 + 2 * self.shifts[-1]), u)

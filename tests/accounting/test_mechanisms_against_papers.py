@@ -278,7 +278,7 @@ def test_randomised_response_group_counts_as_one_person_at_a_higher_rate():
 
 @pytest.mark.parametrize(("batch", "population"), [(10, 1000), (3, 10), (7, 7)])
 def test_batches_without_replacement_are_charged_as_proposition_e2(batch, population):
-    """Two steps of insertion/removal apart; Wang et al.'s smaller term of order 2 makes it less than Proposition E.2."""
+    """Two steps of insertion/removal apart; Wang et al.'s term of order 2 makes it less than Proposition E.2."""
     fraction, noise = batch / population, 3.0
     printed = substitution_baseline(base.gaussian(noise), fraction, ORDERS, distance=2)
     expected = np.minimum(printed, base.gaussian(noise)(ORDERS, 2))

@@ -44,7 +44,7 @@ def exact_prefix(noise: float, k: int, rounds: int, released: int, nodes: int = 
 
 
 @pytest.mark.parametrize(
-    ("k", "rounds", "released"), [(2, 4, 2), (2, 4, 3), (3, 4, 2), (2, 10, 3), (5, 10, 2), (1, 5, 3)]
+    ("k", "rounds", "released"), [(2, 4, 2), (2, 4, 3), (3, 4, 2), (2, 10, 3), (5, 10, 2), (1, 5, 3), (2, 3, 3)]
 )
 @pytest.mark.parametrize("noise", [0.8, 2.0])
 def test_prefix_bounds_the_exact_law_and_is_close(k, rounds, released, noise):
