@@ -1,6 +1,7 @@
 """Persistent Ray actors, and the life of the Ray session that they need."""
 
 import os
+import socket
 import sys
 import threading
 from collections.abc import Mapping
@@ -19,6 +20,7 @@ from fedamp.simulation.layout import Layout, layout
 from fedamp.simulation.node import Node, available_device
 
 STARTUP_DEADLINE = 180.0  # seconds, until all workers have imported the client app
+ADDRESS_DEADLINE = 5.0  # seconds, until a cluster answers
 
 
 class Worker:
@@ -140,13 +142,18 @@ def _start_ray(engine: scenario.Engine) -> None:
     quiet: Mapping[str, Any] = {"log_to_driver": False, "logging_level": "ERROR", "logging_format": flower.LOG_FORMAT}
     if engine.address is None:
         workers = None if engine.workers == "auto" else engine.workers  # Ray starts a process a core at once
-        ray.init(include_dashboard=False, num_cpus=workers, **quiet)
+        ray.init("local", include_dashboard=False, num_cpus=workers, **quiet)
         return
     try:
-        ray.init(address=engine.address, **quiet)
-    except (ConnectionError, ValueError, RuntimeError) as error:
+        host, colon, port = engine.address.rpartition(":")
+        if colon:  # Ray itself would try for minutes
+            socket.create_connection((host, int(port)), timeout=ADDRESS_DEADLINE).close()
+        ray.init(engine.address, **quiet)
+    except (OSError, ValueError, RuntimeError) as error:
         reason = str(error).splitlines()[0]
-        raise InputError(f"engine.address: no Ray cluster at {engine.address!r} ({reason})") from error
+        raise InputError(
+            f"engine.address: no Ray cluster at {engine.address!r} ({reason}); accepted: auto, or host:port"
+        ) from error
 
 
 def _to_log(data: Any, ignore_prefix: bool) -> None:
