@@ -1,0 +1,184 @@
+"""One unit's records, whatever they are, move the released sum by at most the clipping norm of each part.
+
+Neighbours are add/remove: the same federation with a unit's contribution and without. On both engines, through the real
+client app and the real server, with the noise off.
+"""
+
+import copy
+
+import numpy as np
+import pytest
+from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
+
+from fedamp import flower, scenario
+from fedamp.plan import make_plan
+from fedamp.server.setup import Prepared, prepare
+from fedamp.simulation.engines import open_grid
+from fedamp.strategies import PrivateStrategy
+from tests.federations import small
+
+# What the first units' records hold; the others are ordinary. Files with NaN or infinity are refused when they are
+# read, but numbers near the largest float32 make both inside the network.
+ADVERSARIAL = {0: 3e38, 1: -3e38, 2: 1e20, 3: 1e4, 4: 1e-38, 5: 0.0}
+UNITS, RECORDS, FEATURES, CLASSES = 12, 3, 6, 4
+
+STRATEGIES = {
+    "whole": [],
+    "disjoint": ["submodels={scheme: disjoint, count: 3, shared: [output], shared_clip: 0.2}"],
+    "fresh": ["submodels={scheme: disjoint, count: 2, partition: fresh}"],
+    "dropout": ["submodels={scheme: dropout, keep: 0.5, shared_clip: 0.3}"],
+    "modelmix": ["mixing={width: 0.1, linf_coordinates: 9}"],
+    "modelmix of submodels": ["mixing={width: 0.1, linf_coordinates: 4}", "submodels={scheme: disjoint, count: 3}"],
+    "adaptive": ["privacy.clip={initial: 0.5}"],
+}
+CLIENTS = {
+    "a step": "{steps: 1, learning_rate: 1.0}",
+    "epochs": "{epochs: 3, batch_size: 2, learning_rate: 1.0, proximal: 0.5}",
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Records of all units, as a person would store them."""
+    path = tmp_path_factory.mktemp("adversarial")
+    generator = np.random.default_rng(2)
+    inputs = generator.normal(size=(UNITS * RECORDS, FEATURES)).astype(np.float32)
+    owners = np.repeat(np.arange(UNITS), RECORDS)
+    for unit, value in ADVERSARIAL.items():
+        inputs[owners == unit] = value * np.sign(generator.normal(size=(RECORDS, FEATURES)) + 0.5)
+    labels = generator.integers(0, CLASSES, size=len(inputs))
+    labels[:CLASSES] = np.arange(CLASSES)
+    np.savez(path / "train.npz", x=inputs, y=labels, client=owners)
+    np.savez(path / "test.npz", x=np.zeros((CLASSES, FEATURES), np.float32), y=np.arange(CLASSES))
+    return path
+
+
+@pytest.fixture(scope="module", params=["serial", "ray"])
+def grid(request, tmp_path_factory):
+    if request.param == "ray":
+        pytest.importorskip("ray")
+    engine = scenario.Engine(kind=request.param, workers=1, device="cpu")
+    with open_grid(engine, tmp_path_factory.mktemp("log") / "log.txt") as grid:
+        yield grid
+
+
+def federation(folder, strategy: str, client: str, unit: str = "client") -> Prepared:
+    return prepare(
+        small(
+            f"data={{name: npz, path: {folder}, partition: {{scheme: natural}}}}",
+            "model={name: mlp, hidden: [8]}",
+            "rounds=2",
+            "check_in={scheme: all}",
+            f"client={CLIENTS[client]}",
+            "server={learning_rate: 1.0}",
+            f"privacy={{unit: {unit}, clip: 0.5, noise_multiplier: 1.0}}",
+            *STRATEGIES[strategy],
+        )
+    )
+
+
+def answer(grid, message: Message, without: int | None = None, batch: int = 1) -> Message:
+    """The node's reply to the server's message, or to the same one without a unit, in batches of a fixed size."""
+    asked = dict(message.content["config"])
+    kept = [place for place, unit in enumerate(asked["clients"]) if unit != without]
+    for key in ("clients", "seeds", "submodels"):
+        asked[key] = [asked[key][place] for place in kept]
+    asked["batches"] = [min(batch, len(kept) - start) for start in range(0, len(kept), batch)]
+    content = RecordDict({"arrays": message.content["arrays"], "config": ConfigRecord(asked)})
+    (reply,) = grid.send_and_receive([Message(content, message.metadata.dst_node_id, "train")], timeout=60)
+    assert not reply.has_error(), reply.error
+    return reply
+
+
+def model_after(prepared: Prepared, grid, reply: Message) -> dict:
+    """The released model, noise off."""
+    silent = small(f"privacy={{unit: {prepared.plan.scenario.privacy.unit}, clip: 0.5, noise_multiplier: 0}}")
+    plan = make_plan(prepared.plan.scenario.model_copy(update={"privacy": silent.privacy}), prepared.plan.units)
+    strategy = PrivateStrategy(
+        plan, prepared.task, copy.deepcopy(prepared.state), prepared.largest_batch, prepared.partition
+    )
+    list(strategy.configure_train(1, strategy.arrays(), ConfigRecord(), grid))
+    strategy.aggregate_train(1, [reply])
+    return strategy.state.parameters
+
+
+def norms(prepared: Prepared, one: dict, other: dict, per_unit: bool) -> list[float]:
+    """Norm of the difference of each part; of models in the units of the sum (server.learning_rate is 1)."""
+    partition = prepared.partition
+    squares = [0.0] * len(prepared.plan.parts)
+    for name in one:
+        part = 1 if partition is not None and name not in partition.shared else 0
+        factor = prepared.plan.parts[part].denominator if per_unit else 1.0
+        difference = (one[name].astype(np.float64) - other[name].astype(np.float64)) * factor
+        squares[part] += float((difference**2).sum())
+    return [float(np.sqrt(square)) for square in squares]
+
+
+def first_message(prepared: Prepared, grid) -> tuple[PrivateStrategy, Message]:
+    strategy = prepared.strategy(prepared.state)
+    (message,) = strategy.configure_train(1, strategy.arrays(), ConfigRecord(), grid)
+    return strategy, message
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_client_moves_each_part_by_at_most_its_clip(strategy, client, folder, grid):
+    prepared = federation(folder, strategy, client)
+    _, message = first_message(prepared, grid)
+    clips = message.content["config"]["clips"]
+    whole = answer(grid, message)
+    sums = flower.from_record(whole.content["arrays"])
+    released = model_after(prepared, grid, whole)
+    assert all(np.isfinite(array).all() for array in released.values())
+    for unit in [*ADVERSARIAL, UNITS - 1]:
+        other = answer(grid, message, without=unit)
+        # Each unit trains by itself, and sums are exact: no tolerance.
+        for norm, clip in zip(
+            norms(prepared, sums, flower.from_record(other.content["arrays"]), False), clips, strict=True
+        ):
+            assert norm <= clip
+        # Models are float32 of size 1, in units of 12 contributors: 12 * 2**-24 * sqrt(100 coordinates).
+        moved = norms(prepared, released, model_after(prepared, grid, other), True)
+        assert all(norm <= clip + 1e-5 for norm, clip in zip(moved, clips, strict=True))
+        check_counts(whole, other)
+
+
+def check_counts(whole: Message, other: Message) -> None:
+    """What adaptive clipping releases, the centred count, moves by at most one half."""
+    centred = [reply.content["metrics"] for reply in (whole, other)]
+    assert all(isinstance(metrics, MetricRecord) for metrics in centred)
+    one, two = (metrics["below_clip"] - len(metrics["reported"]) / 2 for metrics in centred)
+    assert abs(one - two) <= 0.5
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_record_moves_each_part_by_at_most_its_clip(strategy, folder, grid):
+    prepared = federation(folder, strategy, "a step", unit="sample")
+    _, message = first_message(prepared, grid)
+    assert len(message.content["config"]["clients"]) == UNITS * RECORDS
+    whole = flower.from_record(answer(grid, message).content["arrays"])
+    for record in range(0, UNITS * RECORDS, 4):
+        other = flower.from_record(answer(grid, message, without=record).content["arrays"])
+        for norm, clip in zip(norms(prepared, whole, other, False), prepared.plan.parts, strict=True):
+            assert norm <= clip.clip
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_stacked_with_others_it_is_the_same_to_rounding(strategy, folder, grid):
+    prepared = federation(folder, strategy, "epochs")
+    _, message = first_message(prepared, grid)
+    whole = flower.from_record(answer(grid, message, batch=5).content["arrays"])
+    for unit in ADVERSARIAL:
+        other = flower.from_record(answer(grid, message, without=unit, batch=5).content["arrays"])
+        for norm, part in zip(norms(prepared, whole, other, False), prepared.plan.parts, strict=True):
+            # Stacked with others, an ordinary unit's float32 gradients are rounded otherwise; a few steps of 2**-24.
+            assert norm <= part.clip * (1 + 1e-4)
+
+
+def test_ordinary_units_do_reach_their_clip(folder, grid):
+    """Else the bound above would hold for reasons that have nothing to do with clipping."""
+    prepared = federation(folder, "disjoint", "epochs")
+    _, message = first_message(prepared, grid)
+    whole = flower.from_record(answer(grid, message).content["arrays"])
+    other = flower.from_record(answer(grid, message, without=3).content["arrays"])
+    assert norms(prepared, whole, other, False) == pytest.approx([0.2, 0.5], rel=1e-5)
