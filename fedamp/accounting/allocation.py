@@ -187,7 +187,7 @@ class AllocationPrefix(Derived):
             # Whole group sizes make this bound fall here and there as rounds are added; later rounds' bounds hold too.
             later = range(self.released, self.rounds if self.rounds <= 16 else self.released + 1)
             bounds += [(AllocationPrefix(self.mechanism, self.k, self.rounds, r)._expansion(), 1.0) for r in later]
-        if self.k > 1 and (self.k > 12 or share < 0.2):
+        if self.k > 1 and (self.k > 12 or self.released <= 2 * self.k):
             bounds.append(self._randomly_released())
         return bounds
 

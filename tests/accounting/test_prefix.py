@@ -138,3 +138,26 @@ def test_single_releases_and_too_many_rounds_are_refused():
         Allocation(Gaussian(1.0), 3, 12).after(1.5)
     with pytest.raises(ValueError, match="Gaussian has no prefix"):
         Gaussian(1.0).after(0)
+
+
+@pytest.mark.parametrize("released", [4, 9, 12])
+def test_simulated_allocation_lies_in_the_bracket(released):
+    """4 of 12 rounds: X = sum_h P(h) e_h(X_1..X_r) / C(r, h), drawn 300,000 times."""
+    rounds, k, noise, draws = 12, 4, 1.2, 300_000
+    rng = np.random.default_rng(11)
+    symmetric = [np.ones(draws)] + [np.zeros(draws) for _ in range(k)]
+    for _ in range(released):
+        x = np.exp(rng.standard_normal(draws) / noise - 0.5 / noise**2)
+        for h in range(k, 0, -1):
+            symmetric[h] += x * symmetric[h - 1]
+    taken = range(max(0, k + released - rounds), min(k, released) + 1)
+    value = sum(hypergeometric(rounds, k, released, h) * symmetric[h] / math.comb(released, h) for h in taken)
+    prefix = Allocation(Gaussian(noise), k, rounds).after(released)
+    for epsilon in (0.0, 0.5):
+        add = np.maximum(1 - math.exp(epsilon) * value, 0)  # bounded, so its mean is normal to good accuracy
+        bounds, error = prefix.delta(epsilon), 4 * add.std() / math.sqrt(draws)
+        assert bounds.upper >= add.mean() - error
+        remove = np.maximum(value - math.exp(epsilon), 0)
+        exact, error = max(add.mean(), remove.mean()), 6 * remove.std() / math.sqrt(draws)
+        assert bounds.lower <= exact + error
+        assert exact - error <= bounds.upper <= 1.8 * exact + error
