@@ -80,14 +80,21 @@ def clip_and_sum(
         )
     steps = [_Step(clip, quantum(clip), linf_coordinates) for clip in clips]
     stacks = {name: _as_in_memory(update) for name, update in updates.items()}
-    blocks = []
+    totals = [
+        torch.zeros(sum(stacks[name].shape[1:].numel() for name in part), dtype=torch.int64, device=_device(stacks))
+        for part in parts
+    ]
+    failed, clipped = [], []
     for units in _blocks(stacks):
         flat = [torch.cat([stacks[name][units].flatten(1) for name in part], 1) for part in parts]
-        blocks.append(_clip_block(flat, steps))
-    failed, clipped, totals = zip(*blocks, strict=True)
+        norms = _norms(flat)
+        failed.append(~torch.isfinite(norms).all(0))
+        clipped.append(~failed[-1] & (norms > torch.tensor(clips, dtype=torch.float64)[:, None]))
+        for total, step, block, norm in zip(totals, steps, flat, norms, strict=True):
+            total += step.sum(block, norm, failed[-1])
     sums: dict[str, Tensor] = {}
-    for part, step, of_part in zip(parts, steps, zip(*totals, strict=True), strict=True):
-        sums |= _unflatten(sum(of_part).double() * step.quantum, part, updates, stacks)
+    for part, step, total in zip(parts, steps, totals, strict=True):
+        sums |= _unflatten(total.double() * step.quantum, part, updates, stacks)
     return ClippedSum({name: sums[name] for name in updates}, torch.cat(failed), torch.cat(clipped, 1))
 
 
@@ -101,6 +108,8 @@ class _Step:
 
     def sum(self, block: Tensor, norms: Tensor, failed: Tensor) -> Tensor:
         """Sum over units, in quanta: int64. Overwrites the block."""
+        if bool(failed.any()):
+            block[failed.to(block.device)] = 0.0
         scales = torch.where(failed, 0.0, (self.clip * (1 - _MARGIN) / norms).clamp(max=1.0) / self.quantum)
         block.mul_(scales.float().to(block.device)[:, None])
         if self.linf_coordinates:
@@ -110,26 +119,20 @@ class _Step:
         return block.to(torch.int32).sum(0)
 
 
-def _clip_block(flat: Sequence[Tensor], steps: Sequence[_Step]) -> tuple[Tensor, Tensor, list[Tensor]]:
-    """Which units failed, which were clipped in which part, and the sum of each part, [units, numbers], in quanta."""
-    # On the host: a handful of numbers a unit.
-    norms = torch.stack([torch.linalg.vector_norm(block.double(), dim=1) for block in flat]).cpu()
-    failed = ~torch.isfinite(norms).all(0)
-    if bool(failed.any()):
-        for block in flat:
-            block[failed.to(block.device)] = 0.0
-    clips = torch.tensor([step.clip for step in steps], dtype=torch.float64)
-    clipped = ~failed & (norms > clips[:, None])
-    sums = [step.sum(block, norm, failed) for step, block, norm in zip(steps, flat, norms, strict=True)]
-    return failed, clipped, sums
+def _norms(flat: Sequence[Tensor]) -> Tensor:
+    """Euclidean norms of units by part: float64 of shape [parts, units], on the host (a handful of numbers a unit)."""
+    return torch.stack([torch.linalg.vector_norm(block.double(), dim=1) for block in flat]).cpu()
+
+
+def _device(stacks: Mapping[str, Tensor]) -> torch.device:
+    return next(iter(stacks.values())).device
 
 
 def _blocks(stacks: Mapping[str, Tensor]) -> Iterator[slice]:
     """Consecutive units, some at a time (one empty block where there are none)."""
-    first = next(iter(stacks.values()))
     numbers = sum(stack.shape[1:].numel() for stack in stacks.values())
-    size = max(1, _BLOCK.get(first.device.type, 1 << 26) // numbers)
-    for start in range(0, max(1, len(first)), size):
+    size = max(1, _BLOCK.get(_device(stacks).type, 1 << 26) // numbers)
+    for start in range(0, max(1, len(next(iter(stacks.values())))), size):
         yield slice(start, start + size)
 
 
