@@ -188,7 +188,11 @@ def _print_json(value: Any) -> None:
 
 def main() -> None:
     """Entry point: one line for every error, and an exit status that tells."""
-    sys.exit(_status())
+    try:
+        status = _status()
+    except KeyboardInterrupt:  # a second Ctrl-C, while the first one was being answered
+        status = Interrupted.exit_code
+    sys.exit(status)
 
 
 def _status() -> int:

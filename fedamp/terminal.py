@@ -49,7 +49,7 @@ class ProgressDisplay:
         self._reported += record.reported
         rate = self._reported / max(monotonic() - self._since, 1e-9)
         facts = [] if record.accuracy is None else [f"loss {record.loss:.3f}", f"accuracy {record.accuracy:.1%}"]
-        self._bar.facts = "   ".join([*facts, self._spent(record.epsilon_upper), f"{rate:,.0f} clients/s"])
+        self._bar.facts = "  ".join([*facts, self._spent(record.epsilon_upper), f"{rate:,.0f} clients/s"])
         self._bar.update(self._task, completed=record.round)
 
     def stopping(self) -> None:

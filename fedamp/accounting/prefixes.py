@@ -165,6 +165,12 @@ def moments_over_rounds(
         groups = {j: group_moments(mechanism, size, rounds, int(at[j]), highest) for j in {*right, *(right - 1)}}
         for direction, total in enumerate(totals):
             before, after = (np.stack([groups[j][direction] for j in index]) for index in (right - 1, right))
-            total += n * np.logaddexp(log_left + before, log_right + after)
+            total += n * np.logaddexp(_weighted(log_left, before), _weighted(log_right, after))
     totals[0][:, 1:] = np.maximum(totals[0][:, 1:], totals[1])
     return totals[0]
+
+
+def _weighted(log_weight: Array, log_moments: Array) -> Array:
+    """Log of weight times moment, where a weight of zero leaves nothing even of an infinite moment."""
+    nothing = np.full(np.broadcast_shapes(log_weight.shape, log_moments.shape), -np.inf)
+    return np.add(log_weight, log_moments, out=nothing, where=log_weight > -np.inf)

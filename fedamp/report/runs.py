@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedamp import scenario_file
-from fedamp.errors import RunFolderError
+from fedamp.errors import RunFolderError, ScenarioError
 from fedamp.plan import Plan, make_plan
 from fedamp.scenario import Scenario
 from fedamp.server.run_folder import RoundRecord, RunFolder, read_summary
@@ -91,12 +91,12 @@ def read_run(folder: Path, name: str | None = None) -> Run:
         raise RunFolderError(f"{folder}: no such run folder")
     files = RunFolder(folder)
     summary = read_summary(folder)
-    if summary.get("rounds_completed") == 0:
-        raise RunFolderError(f"{folder}: no round was released; there is nothing to report")
     missing = [file for file in (files.scenario, files.ledger, files.rounds) if not file.is_file()]
     if missing:
         raise RunFolderError(f"{folder}: not a run folder (no {missing[0].name})")
     try:
+        if summary["rounds_completed"] == 0:
+            raise RunFolderError(f"{folder}: no round was released; there is nothing to report")
         run = Run(
             name=name or folder.resolve().name,
             folder=folder,
@@ -106,6 +106,8 @@ def read_run(folder: Path, name: str | None = None) -> Run:
             rounds=files.read_rounds(),
         )
         _check(run)
+    except ScenarioError as error:
+        raise RunFolderError(f"damaged run folder: {error}") from None
     except (KeyError, TypeError, ValueError, OSError) as error:
         raise RunFolderError(f"{folder}: damaged run folder ({type(error).__name__}: {error})") from None
     return run

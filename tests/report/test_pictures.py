@@ -1,0 +1,100 @@
+"""Pictures: there, whole, labelled, told apart without colour, and large enough for a phone."""
+
+import io
+
+import matplotlib.image
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+from matplotlib.text import Text
+
+from fedamp.report import style
+from fedamp.report.comparison_plots import comparison_pictures
+from fedamp.report.plots import plot_run, run_pictures
+from fedamp.report.runs import read_run, read_runs
+
+pytestmark = pytest.mark.xdist_group("report")
+
+
+def words(figure: Figure) -> str:
+    return " | ".join(text.get_text() for text in figure.findobj(Text) if text.get_visible())
+
+
+def test_a_run_leaves_its_pictures(runs):
+    assert {file.name for file in (runs["hidden"] / "plots").iterdir()} == {"rounds.png", "accuracy-epsilon.png"}
+    assert {file.name for file in (runs["open"] / "plots").iterdir()} == {"rounds.png"}
+    for file in (runs["hidden"] / "plots").iterdir():
+        assert matplotlib.image.imread(file).std() > 0.05  # something is drawn on it
+
+
+def test_before_the_first_round_there_is_nothing_to_draw(tmp_path):
+    assert plot_run(tmp_path) == []
+    assert not (tmp_path / "plots").exists()
+
+
+def test_pictures_say_what_is_protected_charged_and_allowed(runs):
+    run = read_run(runs["hidden"])
+    for picture in run_pictures(run).values():
+        text = words(picture)
+        assert "protected: one client of 60, δ = 1e-5" in text
+        assert f"charged: {style.number(run.epsilon)}" in text
+        assert style.number(run.unamplified_epsilon) in text
+        assert "without" in text
+        assert "budget: 12" in text
+
+
+def test_a_run_that_is_not_amplified_has_one_curve(runs):
+    for picture in run_pictures(read_run(runs["plain"])).values():
+        assert "without" not in words(picture)
+
+
+def test_a_run_without_privacy_says_so(runs):
+    (picture,) = run_pictures(read_run(runs["open"])).values()
+    assert "epsilon is infinite" in words(picture)
+
+
+def test_comparisons_name_every_run_in_every_picture(runs):
+    pictures = comparison_pictures(read_runs(list(runs.values())))
+    assert pictures.keys() == {"rounds", "accuracy-epsilon", "cost"}
+    for picture in pictures.values():
+        assert all(name in words(picture) for name in runs)
+
+
+def test_runs_without_privacy_are_compared_without_epsilon(runs):
+    pictures = comparison_pictures([read_run(runs["open"])])
+    assert pictures.keys() == {"rounds", "cost"}
+
+
+def test_lines_differ_without_colour():
+    looks = [style.look(index) for index in range(6)]
+    assert len({(str(look.dash), look.marker) for look in looks}) == 6
+    many = [style.look(index) for index in range(36)]
+    assert len({(look.color, str(look.dash), look.marker) for look in many}) == 36
+
+
+def test_text_is_large_enough_on_a_phone(runs):
+    phone = 390 / style.WIDTH / 72  # pixels a point, on a screen 390 pixels wide
+    pictures = run_pictures(read_run(runs["hidden"])) | comparison_pictures(read_runs(list(runs.values())))
+    for picture in pictures.values():
+        picture.draw_without_rendering()
+        sizes = [text.get_fontsize() for text in picture.findobj(Text) if text.get_text() and text.get_visible()]
+        assert min(sizes) * phone >= 11
+
+
+def test_nothing_is_cut_off_at_the_edges(runs):
+    pictures = run_pictures(read_run(runs["hidden"])) | comparison_pictures(read_runs(list(runs.values())))
+    for name, picture in pictures.items():
+        stream = io.BytesIO()
+        picture.savefig(stream, dpi=100)
+        stream.seek(0)
+        image = matplotlib.image.imread(stream)[..., :3]
+        edges = np.concatenate([image[0], image[-1], image[:, 0], image[:, -1]])
+        assert edges.min() == 1.0, name
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(None, "infinite"), (0.0, "0.00"), (1e-5, "1e-5"), (7.9995, "8.00"), (21.48, "21.5"), (1234.5, "1,234")],
+)
+def test_numbers_are_short(value, text):
+    assert style.number(value) == text

@@ -1,0 +1,380 @@
+"""The commands as a person and a script meet them: exit status, one line for every error, JSON, run folders."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import yaml
+
+from fedamp.cli import main
+from tests.federations import write_small
+
+pytestmark = pytest.mark.xdist_group("cli")
+
+COMMAND = [sys.executable, "-c", "from fedamp.cli import main; main()"]
+SHORT = ("rounds=2", "check_in.k=1")
+
+
+@dataclass(frozen=True)
+class Answer:
+    status: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def fedamp(monkeypatch, capsys):
+    """Call the entry point in this process."""
+
+    def call(*arguments: object) -> Answer:
+        monkeypatch.setattr(sys, "argv", ["fedamp", *map(str, arguments)])
+        with pytest.raises(SystemExit) as stop:
+            main()
+        captured = capsys.readouterr()
+        return Answer(stop.value.code or 0, captured.out, captured.err)
+
+    return call
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A finished run, made by the command in a process of its own, without a terminal."""
+    folder = tmp_path_factory.mktemp("finished")
+    scenario = write_small(folder, *SHORT)
+    done = subprocess.run(
+        [*COMMAND, "run", scenario, "--out", folder / "run"], capture_output=True, text=True, check=True, timeout=120
+    )
+    return folder / "run", done
+
+
+# --- run --------------------------------------------------------------------------------------------------------------
+
+
+def test_run_leaves_what_the_run_folder_promises(finished):
+    folder, _ = finished
+    present = {file.name for file in folder.iterdir()}
+    assert present >= {
+        "scenario.yaml",
+        "rounds.jsonl",
+        "ledger.json",
+        "summary.json",
+        "model.safetensors",
+        "plots",
+        "log.txt",
+        "checkpoint",
+    }
+    rounds = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+    promised = {"round", "loss", "accuracy", "epsilon_upper", "scheduled", "reported", "seconds"}
+    assert [line["round"] for line in rounds] == [1, 2]
+    assert all(promised <= line.keys() for line in rounds)
+    summary = json.loads((folder / "summary.json").read_text())
+    promised = {"final", "epsilon", "delta", "rounds_completed", "clients_trained", "wall_seconds", "stopped_because"}
+    assert promised <= summary.keys()
+    assert summary["epsilon"].keys() == {"lower", "upper"}
+    assert {file.suffix for file in (folder / "plots").iterdir()} == {".png"}
+
+
+def test_without_a_terminal_there_is_a_table_and_nothing_else(finished):
+    folder, done = finished
+    assert done.stderr == ""
+    assert "\x1b" not in done.stdout
+    assert str(folder) in done.stdout.replace("\n", "")
+    assert "accuracy" in done.stdout
+
+
+def test_run_never_writes_over_a_folder(fedamp, finished, tmp_path):
+    folder, _ = finished
+    before = {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+    answer = fedamp("run", folder / "scenario.yaml", "--out", folder)
+    assert answer.status == 2
+    assert one_line(answer.err).startswith(f"error: {folder}: not an empty folder")
+    assert {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()} == before
+
+
+@pytest.mark.parametrize(
+    "override",
+    ["rounds=none", "nonsense=1", "check_in.k=9", "privacy.clip=-1", "data.clients=99999999", "model.name=mlpp"],
+)
+def test_a_wrong_scenario_leaves_no_run_folder(fedamp, tmp_path, override):
+    scenario = write_small(tmp_path)
+    answer = fedamp("run", scenario, "--set", override, "--out", tmp_path / "run")
+    assert answer.status == 2
+    assert one_line(answer.err).startswith("error: ")
+    assert answer.out == ""
+    assert not (tmp_path / "run").exists()
+
+
+def test_runs_without_out_are_numbered(fedamp, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    scenario = write_small(tmp_path, "rounds=1", "check_in.k=1")
+    assert [fedamp("run", scenario).status, fedamp("run", scenario).status] == [0, 0]
+    assert sorted(file.name for file in (tmp_path / "runs").iterdir()) == ["small", "small-2"]
+
+
+def test_an_unexpected_failure_is_one_line_and_its_traceback_is_in_the_log(fedamp, tmp_path, monkeypatch):
+    def broken(*_: object) -> None:
+        raise RuntimeError("the dog\nate it")
+
+    monkeypatch.setattr("fedamp.launch.play", broken)
+    answer = fedamp("run", write_small(tmp_path), "--out", tmp_path / "run")
+    log = tmp_path / "run" / "log.txt"
+    assert answer.status == 1
+    assert one_line(answer.err) == f"failed: RuntimeError: the dog ate it; traceback in {log}"
+    assert "Traceback" in log.read_text()
+    assert "in broken" in log.read_text()
+
+
+def test_an_unexpected_failure_without_a_run_folder_names_a_log_too(fedamp, monkeypatch):
+    def broken(*_: object) -> None:
+        raise RuntimeError("the dog ate it")
+
+    monkeypatch.setattr("fedamp.report.privacy.privacy_answer", broken)
+    answer = fedamp("privacy", "digits")
+    assert answer.status == 1
+    log = Path(one_line(answer.err).partition("traceback in ")[2])
+    assert "in broken" in log.read_text()
+    log.unlink()
+
+
+# --- Ctrl-C -----------------------------------------------------------------------------------------------------------
+
+LONG = ("rounds=120", "check_in.k=20")
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("undisturbed")
+    scenario = write_small(folder, *LONG)
+    subprocess.run([*COMMAND, "run", scenario, "--out", folder / "run"], capture_output=True, check=True, timeout=120)
+    return folder / "run"
+
+
+def test_ctrl_c_finishes_the_round_and_resuming_gives_the_same_model(fedamp, tmp_path, undisturbed):
+    folder = tmp_path / "a run"
+    process = start("run", write_small(tmp_path, *LONG), "--out", folder)
+    wait_for(lambda: (folder / "rounds.jsonl").exists() and (folder / "rounds.jsonl").stat().st_size, process)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "interrupted" in out
+    first, last = err.splitlines()
+    assert first.startswith("finishing this round")
+    assert last == f"interrupted: go on with: fedamp run '{folder}/scenario.yaml' --resume --out '{folder}'"
+    summary = json.loads((folder / "summary.json").read_text())
+    assert summary["stopped_because"] == "interrupted"
+    assert 1 <= summary["rounds_completed"] < 120
+    assert (folder / "model.safetensors").exists()
+
+    assert fedamp("run", folder / "scenario.yaml", "--resume", "--out", folder).status == 0
+    assert (folder / "model.safetensors").read_bytes() == (undisturbed / "model.safetensors").read_bytes()
+    assert releases(folder) == releases(undisturbed)
+
+
+def test_ctrl_c_twice_stops_within_the_round(tmp_path):
+    folder = tmp_path / "run"
+    endless = ("client.steps=100000000", "rounds=3")
+    process = start("run", write_small(tmp_path, *endless), "--out", folder)
+    wait_for(lambda: (folder / "scenario.yaml").exists(), process)
+    time.sleep(1)  # into the first round; before it, one Ctrl-C is enough
+    process.send_signal(signal.SIGINT)
+    said = process.stderr.readline()
+    if said.startswith("finishing this round"):
+        process.send_signal(signal.SIGINT)
+        said = process.stderr.readline()
+    assert said == f"interrupted: go on with: fedamp run {folder}/scenario.yaml --resume --out {folder}\n"
+    process.communicate(timeout=60)  # the round itself would take days
+    assert process.returncode == 130
+
+
+def start(*arguments: object) -> subprocess.Popen:
+    # Shells start background processes with SIGINT ignored, and Python then keeps it so.
+    return subprocess.Popen(
+        [*COMMAND, *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+
+
+def wait_for(condition, process: subprocess.Popen) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def releases(folder: Path) -> list:
+    return json.loads((folder / "ledger.json").read_text())["releases"]
+
+
+# --- costs ------------------------------------------------------------------------------------------------------------
+
+
+def test_privacy_answers_in_json(fedamp, tmp_path):
+    answer = fedamp("privacy", write_small(tmp_path), "--json")
+    content = json.loads(answer.out)
+    assert answer.status == 0
+    assert content["delta"] == 1e-5
+    assert content["unit"] == "client"
+    assert content["noise_multiplier"] == 1.0
+    assert content["adjacency"].startswith("add/remove")
+    assert 0 < content["epsilon"]["lower"] <= content["epsilon"]["upper"]
+    assert content["epsilon"]["upper"] <= content["unamplified_epsilon"]["upper"]
+    assert [line["round"] for line in content["per_round"]] == list(range(1, 9))
+    assert content["per_round"][-1]["epsilon_upper"] == content["epsilon"]["upper"]
+
+
+def test_privacy_says_the_same_to_a_person(fedamp, tmp_path):
+    scenario = write_small(tmp_path)
+    upper = json.loads(fedamp("privacy", scenario, "--json").out)["epsilon"]["upper"]
+    answer = fedamp("privacy", scenario)
+    assert f"{upper:.4f}" in answer.out
+    assert max(map(len, answer.out.splitlines())) <= 80
+
+
+def test_privacy_needs_neither_torch_nor_flower_nor_ray(tmp_path):
+    write_small(tmp_path)
+    code = (
+        "import sys; sys.argv = ['fedamp', 'privacy', 'small.yaml', '--json']\n"
+        "from fedamp.cli import main\n"
+        "try: main()\n"
+        "except SystemExit as stop: assert not stop.code, stop.code\n"
+        "print(sorted({'torch', 'ray', 'flwr', 'matplotlib', 'sklearn'} & sys.modules.keys()), file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == "[]\n"
+
+
+def test_calibrate_keeps_the_budget(fedamp, tmp_path):
+    scenario = write_small(tmp_path)
+    answer = json.loads(fedamp("calibrate", scenario, "--epsilon", 4, "--delta", 1e-4, "--json").out)
+    assert answer["delta"] == 1e-4
+    assert answer["epsilon"]["lower"] <= answer["epsilon"]["upper"] <= 4
+    noise = f"privacy.noise_multiplier={answer['noise_multiplier']!r}"
+    spent = json.loads(fedamp("privacy", scenario, "--set", noise, "--set", "privacy.delta=1e-4", "--json").out)
+    assert spent["epsilon"] == answer["epsilon"]
+    assert "noise multiplier" in fedamp("calibrate", scenario, "--epsilon", 4).out
+
+
+@pytest.mark.parametrize("arguments", [("--epsilon", 0), ("--epsilon", -1), ("--epsilon", 2, "--delta", 1)])
+def test_calibrate_refuses_impossible_budgets(fedamp, tmp_path, arguments):
+    answer = fedamp("calibrate", write_small(tmp_path), *arguments)
+    assert answer.status == 2
+    assert arguments[-2].lstrip("-") in one_line(answer.err)
+
+
+# --- looking at runs --------------------------------------------------------------------------------------------------
+
+
+def test_compare_prints_a_table_and_json(fedamp, finished, tmp_path):
+    folder, _ = finished
+    table = fedamp("compare", folder, "--out", tmp_path / "plots")
+    assert table.status == 0
+    assert max(map(len, table.out.splitlines())) <= 80
+    answer = json.loads(fedamp("compare", folder, "--out", tmp_path / "plots", "--json").out)
+    assert [run["name"] for run in answer["runs"]] == ["run"]
+    assert all(Path(file).is_file() for file in answer["plots"])
+
+
+def test_report_writes_one_file(fedamp, finished, tmp_path):
+    folder, _ = finished
+    answer = fedamp("report", folder, "--out", tmp_path / "a.html")
+    assert answer.status == 0
+    assert answer.out == f"report: {tmp_path / 'a.html'}\n"
+    assert (tmp_path / "a.html").read_text().startswith("<!doctype html>")
+
+
+@pytest.mark.parametrize("command", ["compare", "report"])
+def test_what_is_not_a_run_folder_is_refused(fedamp, tmp_path, command):
+    answer = fedamp(command, tmp_path / "nothing", "--out", tmp_path / "out")
+    assert answer.status == 2
+    assert one_line(answer.err) == f"error: {tmp_path / 'nothing'}: no such run folder"
+    assert not (tmp_path / "out").exists()
+
+
+# --- scenarios, doctor, version, help ---------------------------------------------------------------------------------
+
+
+def test_scenarios_list_names_the_shipped_ones(fedamp):
+    answer = fedamp("scenarios", "list")
+    assert answer.status == 0
+    assert "digits" in answer.out
+
+
+def test_scenarios_show_prints_a_scenario_and_its_partition(fedamp, tmp_path):
+    answer = fedamp("scenarios", "show", write_small(tmp_path), "--set", "rounds=5")
+    shown, _, table = answer.out.partition("\n1,437 training records")
+    assert answer.status == 0
+    assert yaml.safe_load(shown)["rounds"] == 5
+    assert max(map(len, table.splitlines())) <= 80
+    assert re.search(r"client +0 +1 +2 +3 +4 +5 +6 +7 +8 +9 +records", table)
+    row = next(line for line in table.splitlines() if re.match(r" +0 ", line)).split()
+    assert sum(map(int, row[1:-1])) == int(row[-1])  # the first column is the client's id
+
+
+def test_scenarios_validate(fedamp, tmp_path):
+    scenario = write_small(tmp_path)
+    assert fedamp("scenarios", "validate", scenario).out == f"{scenario}: valid; 60 units, 8 rounds\n"
+    answer = fedamp("scenarios", "validate", scenario, "--set", "model.name=mlpp")
+    assert answer.status == 2
+    assert "mlpp" in one_line(answer.err)
+
+
+def test_scenarios_schema_is_a_json_schema(fedamp):
+    schema = json.loads(fedamp("scenarios", "schema").out)
+    assert schema["$schema"].startswith("https://json-schema.org/")
+    assert "privacy" in schema["properties"]
+
+
+def test_doctor(fedamp):
+    answer = json.loads(fedamp("doctor", "--json").out)
+    assert {"python", "packages", "cores", "free_memory_bytes", "devices"} <= answer.keys()
+    assert "python" in fedamp("doctor").out
+
+
+def test_version_and_help(fedamp):
+    assert re.fullmatch(r"fedamp \d+\.\d+\.\d+\n", fedamp("--version").out)
+    helped = fedamp("--help")
+    assert helped.status == 0
+    assert all(name in helped.out for name in ("run", "privacy", "calibrate", "compare", "report", "scenarios"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("privcy",), "did you mean 'privacy'?"),
+        (("run",), "'scenario'"),
+        (("run", "digits", "--resum"), "--resume"),
+        (("privacy", "digts"), "digits"),
+        (("scenarios", "show", "/nowhere.yaml"), "/nowhere.yaml"),
+    ],
+)
+def test_a_slip_at_the_keyboard_is_one_line_that_helps(fedamp, arguments, words):
+    answer = fedamp(*arguments)
+    assert answer.status == 2
+    assert words in one_line(answer.err).lower()
+    assert answer.out == ""
+
+
+def test_completion_knows_the_shipped_scenarios():
+    asked = {"_FEDAMP_COMPLETE": "complete_bash", "COMP_WORDS": "fedamp run dig", "COMP_CWORD": "2"}
+    code = "import sys; sys.argv[0] = 'fedamp'; from fedamp.cli import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=os.environ | asked, capture_output=True, text=True, timeout=60
+    )
+    assert "digits" in done.stdout.split()
+
+
+def one_line(text: str) -> str:
+    assert len(text.splitlines()) == 1, text
+    return text.strip()

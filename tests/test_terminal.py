@@ -1,0 +1,89 @@
+"""The progress display: what it shows, that it fits, and that it is silent without a terminal."""
+
+import io
+import itertools
+import re
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+from rich.cells import cell_len
+from rich.console import Console
+
+from fedamp.plan import make_plan
+from fedamp.server.run_folder import RoundRecord
+from fedamp.terminal import ProgressDisplay, promise
+from tests.federations import small
+
+RECORD = RoundRecord(
+    round=3, loss=0.4321, accuracy=0.9125, epsilon_upper=1.5, scheduled=20, reported=20, seconds=0.1, unprotected={}
+)
+LARGE = replace(RECORD, round=100_000, loss=12345.678, accuracy=1.0, epsilon_upper=123456.7, reported=2_000_000)
+
+
+MANY_ROUNDS = ("rounds=100000", "check_in={scheme: all}", "privacy.noise_multiplier=0")
+
+
+@pytest.fixture(autouse=True)
+def _a_second_at_every_look(monkeypatch):
+    monkeypatch.setattr("fedamp.terminal.monotonic", map(float, itertools.count()).__next__)
+
+
+def prepared(*overrides: str) -> SimpleNamespace:
+    return SimpleNamespace(plan=make_plan(small(*overrides), 60))
+
+
+def shown(record: RoundRecord, *overrides: str, width: int = 80, terminal: bool = True) -> list[str]:
+    """The lines that a terminal shows after a round, without control sequences."""
+    stream = io.StringIO()
+    console = Console(file=stream, force_terminal=terminal, width=width, height=24)
+    with ProgressDisplay(console).shown() as display:
+        display.started(prepared(*overrides), [])
+        display.round_done(record)
+    # What is redrawn in place stands behind the last movement of the cursor.
+    last = re.split(r"\x1b\[\d*[AK]|\r", stream.getvalue())[-1]
+    lines = [re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", line).rstrip() for line in last.splitlines()]
+    return [line for line in lines if line]
+
+
+def test_a_round_is_shown_with_what_a_person_waits_for():
+    text = " ".join(shown(RECORD, "privacy.epsilon=8"))
+    for fact in ("3/8", "loss 0.432", "accuracy 91.2%", "epsilon 1.50 of 8", "20 clients/s", "left"):
+        assert fact in text
+
+
+def test_rounds_that_are_not_evaluated_and_runs_without_privacy_say_so():
+    assert "accuracy" not in " ".join(shown(replace(RECORD, accuracy=None, loss=None)))
+    assert "no privacy" in " ".join(shown(replace(RECORD, epsilon_upper=None), "privacy.noise_multiplier=0"))
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 200])
+def test_the_display_never_wraps(width):
+    lines = shown(LARGE, *MANY_ROUNDS, width=width)
+    assert "100000/100000" in lines[-2] or width < 50
+    assert lines[-1].startswith("loss 12345.678")
+    assert all(cell_len(line) <= width for line in lines)
+
+
+def test_eighty_columns_hold_every_fact_even_of_a_large_run():
+    line = shown(LARGE, *MANY_ROUNDS, "privacy.epsilon=9999")[-1]
+    assert line.endswith("2,000,000 clients/s")
+
+
+def test_without_a_terminal_nothing_is_shown():
+    assert shown(RECORD, terminal=False) == []
+
+
+def test_the_bar_ends_where_the_budget_does():
+    plan = make_plan(small("privacy.epsilon=3.2"), 60)
+    assert 0 < plan.affordable_rounds < 8
+    assert f"3/{plan.affordable_rounds}" in " ".join(shown(RECORD, "privacy.epsilon=3.2"))
+
+
+def test_the_promise_names_unit_delta_and_assumptions():
+    text = " ".join(promise(prepared()))
+    assert "one client of 60" in text
+    assert "delta = 1e-05" in text
+    assert "docs/threat-model.md" in text
+    assert "any 3 clients together" in " ".join(promise(prepared("privacy.group_size=3")))
+    assert "epsilon is infinite" in " ".join(promise(prepared("privacy.noise_multiplier=0")))
