@@ -16,9 +16,6 @@ from fedamp.simulation.ray_workers import Pool
 
 RESENDS = 2  # how often a message is sent again because its worker died
 
-# Ray carries arguments below 100 kB inside the call, which takes 1 ms; fetching one from shared memory takes 4 ms more.
-INLINE_BYTES = 90_000
-
 
 @dataclass
 class Sent:
@@ -84,11 +81,12 @@ class RayGrid(SimulationGrid):
 
     def _dispatch(self, messages: list[Message]) -> None:
         shared: dict[int, Any] = {}
+        inline = self._pool.inline_bytes / max(1, len(messages))
         for message in messages:
             rest, arrays = flower.message_without_arrays(message)
             for record in arrays.values():
                 if id(record) not in shared:
-                    shared[id(record)] = record if flower.size(record) < INLINE_BYTES else ray.put(record)
+                    shared[id(record)] = record if flower.size(record) < inline else ray.put(record)
             arguments = (rest, list(arrays), *(shared[id(record)] for record in arrays.values()))
             self._sent[message.metadata.message_id] = Sent(message, arguments)
             self._send(self._sent[message.metadata.message_id])
