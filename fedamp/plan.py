@@ -16,16 +16,14 @@ from fedamp import data, rng, scenario
 from fedamp.accounting import (
     Bounds,
     Compose,
-    Gaussian,
-    Group,
-    GroupPoissonGaussian,
     Mechanism,
     NotPrivate,
     Repeat,
     calibrate,
     epsilon_over_rounds,
+    group,
 )
-from fedamp.check_in import Attendance, Cohort, Independent, Schedule, schedule_of
+from fedamp.check_in import Attendance, Cohort, Schedule, schedule_of
 from fedamp.errors import ScenarioError
 from fedamp.release import MixingRounds, Part, cost_of_round, mixing_rounds, parts_of
 from fedamp.scenario import Scenario
@@ -154,7 +152,7 @@ class Plan:
 
     def mechanism_at(self, noise_multiplier: float) -> Mechanism:
         """The accounting expression of the whole run at a noise multiplier, as the scenario asks to charge it."""
-        amplified = self._amplified(noise_multiplier)
+        amplified = group(self._charge(noise_multiplier), self.scenario.privacy.group_size)
         return amplified if self.scenario.privacy.amplification else amplified.unamplified()
 
     @cached_property
@@ -208,22 +206,9 @@ class Plan:
         return Bounds(min(bounds.lower, upper), upper, bounds.method)
 
     def _unamplified_after(self, rounds: int) -> Mechanism:
-        round_mechanism = self._group(self._round_mechanism(self.noise_multiplier).unamplified())
-        return Repeat(round_mechanism, self.schedule.most_check_ins(rounds))
-
-    def _amplified(self, noise_multiplier: float) -> Mechanism:
-        privacy = self.scenario.privacy
-        round_mechanism = self._round_mechanism(noise_multiplier)
-        group = privacy.group_size
-        if group == 1:
-            return self._charge(noise_multiplier)
-        if isinstance(self.schedule, Independent) and isinstance(round_mechanism, Gaussian):
-            return Repeat(GroupPoissonGaussian(noise_multiplier, self.schedule.rate, group), self.schedule.rounds)
-        return self._group(self._charge(noise_multiplier))
-
-    def _group(self, mechanism: Mechanism) -> Mechanism:
-        size = self.scenario.privacy.group_size
-        return mechanism if size == 1 else Group(mechanism, size)
+        round_mechanism = self._round_mechanism(self.noise_multiplier).unamplified()
+        once = Repeat(round_mechanism, self.schedule.most_check_ins(rounds))
+        return group(once, self.scenario.privacy.group_size)
 
     def _charge(self, noise_multiplier: float) -> Mechanism:
         """What all rounds cost a unit; rounds of different widths (ModelMix) in their order."""

@@ -61,24 +61,34 @@ class GroupPoissonGaussian(Derived):
 
 def group(mechanism: Mechanism, size: int) -> Mechanism:
     """The mechanism as a group of ``size`` people sees it, by the tightest known rule: exact for (Poisson sampled)
-    Gaussians.
+    Gaussians and their compositions, else the generic group property of the whole.
 
     Args:
         mechanism: what one person goes through.
         size: >= 1; the people choose and are sampled independently of one another.
     """
     mechanism_of(mechanism)
-    if checks.count("size", size) == 1 or isinstance(mechanism, NotPrivate):
+    if checks.count("size", size) == 1:
+        return mechanism
+    return _exact_group(mechanism, size) or Group(mechanism, size)
+
+
+def _exact_group(mechanism: Mechanism, size: int) -> Mechanism | None:
+    if isinstance(mechanism, NotPrivate):
         return mechanism
     if isinstance(mechanism, Gaussian):
         return Gaussian(mechanism.noise_multiplier / size)
     if isinstance(mechanism, Poisson) and isinstance(mechanism.mechanism, Gaussian):
         return GroupPoissonGaussian(mechanism.mechanism.noise_multiplier, mechanism.rate, size)
     if isinstance(mechanism, Repeat):
-        return Repeat(group(mechanism.mechanism, size), mechanism.times)
+        repeated = _exact_group(mechanism.mechanism, size)
+        return None if repeated is None else Repeat(repeated, mechanism.times)
     if isinstance(mechanism, Compose):
-        return Compose(tuple(group(part, size) for part in mechanism.mechanisms))
-    return Group(mechanism, size)
+        # The generic property of a part, composed, costs more than the generic property of the whole.
+        parts = [_exact_group(part, size) for part in mechanism.mechanisms]
+        known = tuple(part for part in parts if part is not None)
+        return Compose(known) if len(known) == len(parts) else None
+    return None
 
 
 @dataclass(frozen=True)
