@@ -9,16 +9,11 @@ from dataclasses import dataclass
 
 import numpy as np
 from numba import njit
-from scipy.interpolate import PchipInterpolator
-from scipy.special import ndtri
 
 from fedamp.accounting.points import Array, Cells, Placement, Points
 
 RATIO_LIMIT = 600.0
 """Largest |log ratio| that enters a mean: beyond it masses and ratios leave the range of floating point."""
-
-_TAIL = 1e-22
-"""Probability left outside the grid; its contribution stays bracketed, this only decides how widely."""
 
 
 @dataclass(frozen=True)
@@ -102,93 +97,3 @@ def _sum_pairs(  # type: ignore[no-untyped-def]
             sum_out += out_b[j]
         in_cells[cell] += from_out * sum_out + from_in * sum_in
         out_cells[cell] += to_out * sum_out
-
-
-def choose_edges(a: Points, b: Points, pairing: Pairing, points: int) -> Array:
-    """A grid for the pair, from a guess of its law made with coarse versions of both sides.
-
-    The guess decides how wide the bracket becomes, never whether it holds.
-    """
-    if len(a) * len(b) + len(a) + len(b) <= points:
-        return _all_pairs(a, b, pairing)
-    a, b = _coarse(a, pairing), _coarse(b, pairing)
-    location = np.add.outer(pairing.locate(0, a.log_ratio), pairing.locate(1, b.log_ratio)).ravel()
-    c_ab, c_ba, c_pp = pairing.coefficients
-    mass_out = np.multiply.outer(a.mass_out, b.mass_out).ravel()
-    mass_in = (
-        c_ab * np.multiply.outer(a.mass_in, b.mass_out)
-        + c_ba * np.multiply.outer(a.mass_out, b.mass_in)
-        + c_pp * np.multiply.outer(a.mass_in, b.mass_in)
-    ).ravel()
-    order = np.argsort(location)
-    location, mass_in, mass_out = location[order], mass_in[order], mass_out[order]
-    if pairing.mean_weights is None:
-        return adaptive_edges(location, mass_in, mass_out, points, location)
-    first = int(np.searchsorted(location, 0.0, side="right"))
-    location, mass_in, mass_out = location[first:], mass_in[first:], mass_out[first:]
-    log_ratio = np.log(location)
-    # In later sums of a mean the right tail counts by the ratio itself, not its logarithm.
-    return adaptive_edges(log_ratio, mass_in, mass_out, points, np.maximum(log_ratio, location - 1.0))
-
-
-def _all_pairs(a: Points, b: Points, pairing: Pairing) -> Array:
-    """Every log ratio that a pair of points has: the grid of an exact law."""
-    locations = pairing.locate(0, a.log_ratio), pairing.locate(1, b.log_ratio)
-    together = np.add.outer(*locations).ravel()
-    if pairing.mean_weights is not None:
-        together = np.concatenate((together, *locations) if a.zero or b.zero else (together,))
-        together = np.log(together)
-    together.sort()
-    # Points that differ by rounding alone share a cell, which ends a little beyond the last of them.
-    last = np.diff(together, append=np.inf) > 1e-13
-    return together[last] + 1e-15
-
-
-def adaptive_edges(log_ratio: Array, mass_in: Array, mass_out: Array, points: int, distance: Array) -> Array:
-    """``points`` log ratios, spaced for an even *relative* error of epsilon over deltas from 1 to 1e-12.
-
-    In the bulk that takes steps even in the normal quantiles of P and Q; in heavy tails, steps in proportion to the
-    distance from X = 1, which asinh(distance / core) gives.
-
-    Args:
-        log_ratio, mass_in, mass_out: a guess of the law, shape (n,), sorted.
-        distance: shape (n,), increasing, signed distance of each point from X = 1.
-    """
-    quantile_in, quantile_out = _quantile(mass_in), _quantile(mass_out)
-    both = mass_in + mass_out
-    kept = (np.cumsum(both) > _TAIL) & (np.cumsum(both[::-1])[::-1] > _TAIL)
-    if not kept.any():  # all mass at zero and infinity
-        kept[:] = True
-    log_ratio, distance = log_ratio[kept], distance[kept]
-    quantile_in, quantile_out = quantile_in[kept], quantile_out[kept]
-    core = max(float(np.ptp(np.interp([-1.0, 1.0], quantile_out, distance))) / 2, 1e-14)
-    steps = np.diff((quantile_in + quantile_out) / 2 + np.arcsinh(distance / core))
-    far = np.abs(np.where(log_ratio > 0, quantile_in, quantile_out))[1:] > 6.5
-    level = np.r_[0.0, np.cumsum(np.where(far, 0.4, 1.0) * steps)]
-    # The guess is made of points. A smooth map keeps their clusters out of the grid, where they would waste cells.
-    knots = np.linspace(0.0, level[-1], 64)
-    steps = np.convolve(np.pad(np.diff(np.interp(knots, level, log_ratio)), 1, mode="edge"), [0.25, 0.5, 0.25], "valid")
-    steps *= (log_ratio[-1] - log_ratio[0]) / steps.sum()
-    smooth = PchipInterpolator(knots, log_ratio[0] + np.r_[0.0, np.cumsum(steps)])
-    edges = smooth(np.linspace(0.0, level[-1], points))
-    apart = np.diff(edges, prepend=-np.inf) > 4e-16 * (1.0 + np.abs(edges))
-    return edges[apart]
-
-
-def _quantile(mass: Array) -> Array:
-    """Normal quantile of the middle of each point."""
-    below = np.cumsum(mass) - mass / 2
-    above = np.cumsum(mass[::-1])[::-1] - mass / 2
-    distance = -ndtri(np.clip(np.minimum(below, above), _TAIL, 0.5))
-    return np.where(below < above, -distance, distance)
-
-
-def _coarse(law: Points, pairing: Pairing, blocks: int = 80) -> Points:
-    """About ``blocks`` points, each standing for neighbouring ones; a mean also needs the point at X = 0."""
-    starts = np.unique(np.r_[np.arange(0, len(law), max(1, len(law) // blocks)), 1, len(law) - 1])
-    starts = starts[starts < len(law)]  # the outermost points stay alone: the grid has to reach them
-    log_ratio = np.add.reduceat(law.log_ratio, starts) / np.diff(np.append(starts, len(law)))
-    mass_in, mass_out = np.add.reduceat(law.mass_in, starts), np.add.reduceat(law.mass_out, starts)
-    if law.zero > _TAIL and pairing.mean_weights is not None:
-        log_ratio, mass_in, mass_out = np.r_[-np.inf, log_ratio], np.r_[0.0, mass_in], np.r_[law.zero, mass_out]
-    return Points(log_ratio, mass_in, mass_out)

@@ -7,7 +7,7 @@ apart with its mean kept (:func:`spread`) can only raise them, and moving it tog
 Q-mass, which is how it is done here: nothing is ever multiplied by a large ratio.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -114,3 +114,30 @@ def regrid(law: Points, edges: Array, place: Placement) -> Points:
     mass_in = np.bincount(cell, law.mass_in, len(edges) + 1).astype(np.float64)
     mass_out = np.bincount(cell, law.mass_out, len(edges) + 1).astype(np.float64)
     return place(Cells(edges, mass_in, mass_out, law.zero, law.infinite))
+
+
+def thinned(law: Points, rate: float) -> Points:
+    """The law of ``(1 - rate) + rate X``, for a rate in (0, 1)."""
+    mass_in = (1.0 - rate) * law.mass_out + rate * law.mass_in
+    log_ratio = np.log1p(rate * np.expm1(np.minimum(law.log_ratio, 700.0)))
+    log_ratio = np.where(law.log_ratio > 700.0, law.log_ratio + np.log(max(rate, 1e-300)), log_ratio)
+    result = Points(log_ratio, mass_in, law.mass_out, 0.0, rate * law.infinite)
+    if law.zero == 0.0:
+        return result
+    at_zero = Points(np.array([np.log1p(-rate)]), np.array([(1.0 - rate) * law.zero]), np.array([law.zero]))
+    return union([at_zero, result])
+
+
+def scaled(law: Points, weight: float) -> Points:
+    """The law with all masses multiplied."""
+    return Points(law.log_ratio, weight * law.mass_in, weight * law.mass_out, weight * law.zero, weight * law.infinite)
+
+
+def union(laws: Sequence[Points]) -> Points:
+    """All the points of several (scaled) laws."""
+    order = np.argsort(np.concatenate([law.log_ratio for law in laws]), kind="stable")
+    log_ratio, mass_in, mass_out = (
+        np.concatenate([getattr(law, name) for law in laws])[order] for name in ("log_ratio", "mass_in", "mass_out")
+    )
+    zero, infinite = sum(law.zero for law in laws), sum(law.infinite for law in laws)
+    return Points(log_ratio, mass_in, mass_out, zero, infinite)

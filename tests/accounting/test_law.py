@@ -9,6 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binom, norm
 
+from fedamp.accounting.fourier import Placed, convolve_order
+from fedamp.accounting.lattice import choose_lattice
 from fedamp.accounting.law import Law, normal_mass
 
 POINTS = 400
@@ -104,7 +106,7 @@ def test_high_precision_values_far_in_the_tail():
 
 @st.composite
 def finite_laws(draw):
-    """Up to four points, with mass at X = 0 and at X = infinity now and then: (ratios, Q-masses, P-mass at infinity)."""
+    """Up to four points, some at X = 0 or infinity: (ratios, Q-masses, P-mass at infinity)."""
     size = draw(st.integers(1, 4))
     mass_out = np.array(draw(st.lists(st.floats(0.01, 1.0), min_size=size, max_size=size)))
     ratio = np.array(draw(st.lists(st.floats(0.02, 50.0), min_size=size, max_size=size)))
@@ -235,6 +237,23 @@ def test_group_poisson_law_from_a_function():
         assert remove.lower * (1 - 1e-7) <= exact <= remove.upper * (1 + 1e-7)
         exact = density @ np.maximum(1 - np.exp(epsilon) * ratio, 0)
         assert add.lower - 1e-9 <= exact <= add.upper + 1e-9
+
+
+@pytest.mark.parametrize(("rate", "times"), [(1.0, 20), (0.01, 800)])
+def test_transform_error_is_within_its_bound(rate, times):
+    """The convolution against the same one with 80-bit numbers, whose own error is 2000 times smaller."""
+    law = Law.gaussian(4.0, points=POINTS).thin(rate).upper
+    lattice = choose_lattice([(law, times)], POINTS)
+    placed = Placed.of(law, lattice, above=True)
+    for order in lattice.orders:
+        result, error = convolve_order([(placed, times)], order.value, lattice.size)
+        weights = placed.points.mass_out.astype(np.longdouble) * np.exp(order.value * placed.points.log_ratio)
+        masses = np.zeros(lattice.size, np.longdouble)
+        np.add.at(masses, placed.index % lattice.size, weights / weights.sum())
+        exact = np.fft.irfft(np.fft.rfft(masses) ** times, lattice.size)
+        # Rounding of the weights, some 1e-15 each and common to both ends, is counted apart from the transform's.
+        assert np.max(np.abs(result - exact) - times * 2e-15 * exact) <= error
+        assert error < 1e-12
 
 
 def test_normal_mass_keeps_relative_accuracy_in_the_tails():

@@ -181,6 +181,14 @@ def test_more_points_narrow_the_bracket_within_the_coarse_one(name):
         assert narrow.width <= 2e-3 * narrow.upper
 
 
+def test_upper_only_keeps_the_upper_end():
+    base = Law.gaussian(1.0, points=POINTS)
+    both = Law.product([(Law.product([(base.mean(20), 3)]).thin(0.3).mean(2), 7)]).epsilon(1e-5)
+    single = Law.product([(Law.product([(base.upper_only().mean(20), 3)]).thin(0.3).mean(2), 7)]).epsilon(1e-5)
+    assert single.upper == pytest.approx(both.upper, rel=1e-12)  # they may differ in the allowance for rounding
+    assert single.lower == 0.0
+
+
 def test_delta_and_epsilon_are_inverse():
     law = Law.product([(Law.gaussian(1.0, points=POINTS).mean(30), 8)])
     for delta in (0.2, 1e-3, 1e-9):

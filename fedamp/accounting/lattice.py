@@ -1,0 +1,160 @@
+"""The lattice on which a long product is convolved, chosen by the moments of its likelihood ratio."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedamp.accounting.points import Array, Points
+
+LATTICE_LIMIT = 2**19
+"""Most lattice points; fewer where many unlike factors have to be transformed."""
+
+_OUTSIDE = 40.0
+"""Minus the log of the mass that may leave the lattice under any order."""
+
+Factors = Sequence[tuple[Points, int]]
+
+
+@dataclass(frozen=True)
+class Order:
+    """The measure ``X^value dQ``, and the tilts that bound its mass left and right of the lattice (Chernoff)."""
+
+    value: float
+    left_tilt: float
+    right_tilt: float
+
+
+@dataclass(frozen=True)
+class Lattice:
+    """Where a product is convolved.
+
+    Attributes:
+        orders: the orders convolved, increasing, the first below 0 and the last above 1.
+        start: log ratio at which it starts; nearly all mass, under every order, lies between this and its end.
+        step: distance of its points.
+        size: number of its points, a power of two.
+        fine: whether the step is as small as was asked for.
+    """
+
+    orders: tuple[Order, ...]
+    start: float
+    step: float
+    size: int
+    fine: bool
+
+
+def choose_lattice(factors: Factors, points: int) -> Lattice:
+    """Orders, window and step such that the lattice widens the bracket less than a grid of ``points`` does."""
+    moments = Moments.of([(_coarse(law), times) for law, times in factors])
+    deviation = max(float(np.sqrt(moments.variance(0.5))), 1e-9)  # a constant has none
+    right = _tilt_of_tail(moments, 1.0, 1.0 / deviation)
+    left = _tilt_of_tail(moments, 0.0, -1.0 / deviation)
+    together = moments.slope(1.0) - moments.slope(0.0) < 8 * deviation
+    orders, starts, stops = [], [], []
+    for value in (left, *((0.5,) if together else (0.0, 1.0)), 1.0 + right):
+        low, left_tilt = moments.reach(value, -1.0)
+        high, right_tilt = moments.reach(value, 1.0)
+        orders.append(Order(value, left_tilt, right_tilt))
+        starts.append(low)
+        stops.append(high)
+    start, stop = min(starts), max(stops)
+    wanted = 25.0 * deviation / (points * np.sqrt(sum(times for _, times in factors)))
+    wanted_size = 2 ** max(12, int(np.ceil(np.log2((stop - start) / wanted))))
+    size = min(wanted_size, LATTICE_LIMIT >> max(0, len(factors) // 32 - 1).bit_length())
+    step = (stop - start) / size
+    gap = float(np.ptp(factors[0][0].log_ratio))
+    if gap > step:  # both ends of the (first) law on the lattice: often that is where it has atoms
+        step = gap / np.floor(gap / step)
+    return Lattice(tuple(orders), start, step, size, wanted_size <= size)
+
+
+@dataclass(frozen=True, eq=False)
+class Moments:
+    """``log E[X^order; 0 < X < infinity]`` of a product, and what follows from it. Factors share one set of arrays."""
+
+    log_ratio: tuple[Array, ...]
+    log_out: tuple[Array, ...]
+    times: tuple[int, ...]
+
+    @classmethod
+    def of(cls, factors: Factors) -> "Moments":
+        laws = [law for law, _ in factors]
+        return cls(
+            tuple(law.log_ratio for law in laws),
+            tuple(log_weights(law, 0.0) for law in laws),
+            tuple(times for _, times in factors),
+        )
+
+    def log_mean(self, order: float) -> float:
+        """``log E[X^order]``."""
+        return sum(
+            n * _log_sum(w + order * x) for x, w, n in zip(self.log_ratio, self.log_out, self.times, strict=True)
+        )
+
+    def slope(self, order: float) -> float:
+        """Mean of log X under ``X^order dQ``."""
+        return self._central(order)[0]
+
+    def variance(self, order: float) -> float:
+        """Variance of log X under ``X^order dQ``."""
+        return self._central(order)[1]
+
+    def _central(self, order: float) -> tuple[float, float]:
+        mean = variance = 0.0
+        for x, w, n in zip(self.log_ratio, self.log_out, self.times, strict=True):
+            weight = np.exp(w + order * x - _log_sum(w + order * x))
+            centre = float(weight @ x)
+            mean += n * centre
+            variance += n * float(weight @ (x - centre) ** 2)
+        return mean, variance
+
+    def reach(self, order: float, side: float) -> tuple[float, float]:
+        """The log ratio with ``exp(-_OUTSIDE)`` of the mass beyond it (right for side 1, left for -1), and its tilt."""
+        here = self.log_mean(order)
+        tilts = np.geomspace(0.05, 50.0, 40) / max(np.sqrt(self.variance(order)), 1e-12)
+        rooms = [(self.log_mean(order + side * tilt) - here + _OUTSIDE) / tilt for tilt in tilts]
+        best = int(np.argmin(rooms))
+        return side * float(rooms[best]), float(tilts[best])
+
+    def outside(self, order: Order, low: float, high: float) -> tuple[float, float]:
+        """Logs of bounds on the mass of ``X^order dQ``, normalised, left of ``low`` and right of ``high``."""
+        here = self.log_mean(order.value)
+        left = self.log_mean(order.value - order.left_tilt) - here + order.left_tilt * low
+        right = self.log_mean(order.value + order.right_tilt) - here - order.right_tilt * high
+        return min(left, 0.0), min(right, 0.0)
+
+
+def _log_sum(values: Array) -> float:
+    top = float(values.max())
+    return top + float(np.log(np.exp(values - top).sum()))
+
+
+def _tilt_of_tail(moments: Moments, base: float, first: float) -> float:
+    """How far from order ``base``, in the direction of ``first``, an order looks at that one's tail.
+
+    Far enough to centre on what has a mass of about ``exp(-10)`` under ``base``, but in a heavy tail no further than
+    the spread doubles: beyond, rare large factors become the rule, and the lattice would have to hold sums of them.
+    """
+    here, widest, tilt = moments.log_mean(base), 4 * moments.variance(base), 0.02 * first
+    while abs(tilt) < 100 * abs(first):  # a law with an atom at its end may have no such tail
+        decay = tilt * moments.slope(base + tilt) - (moments.log_mean(base + tilt) - here)
+        if decay >= 10.0 or moments.variance(base + 1.3 * tilt) > widest:
+            break
+        tilt *= 1.3
+    return tilt
+
+
+def _coarse(law: Points, blocks: int = 400) -> Points:
+    """About ``blocks`` points, each standing for neighbouring ones: enough to choose a lattice by."""
+    starts = np.arange(0, len(law), max(1, len(law) // blocks))
+    log_ratio = np.add.reduceat(law.log_ratio, starts) / np.diff(np.append(starts, len(law)))
+    return Points(log_ratio, np.add.reduceat(law.mass_in, starts), np.add.reduceat(law.mass_out, starts))
+
+
+def log_weights(law: Points, order: float) -> Array:
+    """log of ``X^order dQ`` at every point."""
+    with np.errstate(divide="ignore"):
+        from_in = np.log(law.mass_in) + (order - 1.0) * law.log_ratio
+        from_out = np.log(law.mass_out) + order * law.log_ratio
+    return np.where(law.log_ratio > 0, from_in, from_out)
