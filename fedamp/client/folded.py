@@ -76,7 +76,7 @@ class Folded:
 
     def descend(self, logits: Tensor, logit_gradients: Tensor, active: Tensor) -> None:
         """One gradient step; clients that are not active have logit gradients of zero."""
-        torch.autograd.grad(logits, self._anchor, logit_gradients)
+        torch.autograd.grad((logits * logit_gradients).sum(), self._anchor)
 
     def updates(self) -> dict[str, Tensor]:
         """Trained minus start, by name. Ends the training: the memory is reused."""

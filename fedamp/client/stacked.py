@@ -46,7 +46,9 @@ class Stacked:
 
     def descend(self, logits: Tensor, logit_gradients: Tensor, active: Tensor) -> None:
         """One gradient step for the clients that are active: bool of shape [clients]."""
-        gradients = torch.autograd.grad(logits, self._leaves, logit_gradients.to(logits.dtype), materialize_grads=True)
+        # Through a scalar: handing torch the logits' gradients makes it import its symbolic algebra, which takes longer
+        # than many rounds.
+        gradients = torch.autograd.grad((logits * logit_gradients).sum(), self._leaves, materialize_grads=True)
         if self._untouched:  # what clients start from is shared, and not ours to overwrite
             # Stacks lie in memory as their gradients do: whatever way round, the steps that follow are fast.
             stacks = [torch.empty_like(gradient) for gradient in gradients]
