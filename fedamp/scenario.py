@@ -61,6 +61,7 @@ class DigitsData(Section):
     name: Literal["digits"]
     clients: Count | None = Field(None, description="number of clients; left out with a natural partition")
     partition: Partition = IidPartition()
+    shape: tuple[Count, ...] | None = Field(None, description="shape of one input, [8, 8] for images; left out: [64]")
     test_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.2
 
 
@@ -320,7 +321,7 @@ class Federation(Section):
 
     round_deadline: Positive = Field(600.0, description="seconds after which missing clients count as zero")
     quorum: Annotated[float, Field(ge=0, le=1)] = Field(
-        0.0, description="share of a round's nodes that must answer; below it the run stops"
+        0.0, description="share of a round's cohort that must report; below it the run stops and can be resumed"
     )
     checkpoint_every: Count = Field(10, description="rounds between checkpoints")
     evaluate_every: Count = Field(1, description="rounds between evaluations on the public test set")

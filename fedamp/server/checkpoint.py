@@ -5,6 +5,7 @@ the round; the ledger is a file of its own that is never behind.
 """
 
 import json
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from safetensors.numpy import save
 
 from fedamp.errors import RunFolderError
 from fedamp.server.files import write_atomically
+from fedamp.server.ledger import digest
 from fedamp.server.run_folder import RoundRecord
 from fedamp.strategies.layout import Arrays
 from fedamp.strategies.private import ServerState
@@ -45,6 +47,7 @@ def write_checkpoint(folder: Path, checkpoint: Checkpoint, fingerprint: str) -> 
         "scenario": fingerprint,
     }
     facts["record"] = asdict(checkpoint.record)
+    facts["arrays_sha256"] = digest(dict(sorted(arrays.items())))
     folder.mkdir(exist_ok=True)
     content = save(arrays, metadata={"fedamp": json.dumps(facts), "order": json.dumps(list(state.parameters))})
     write_atomically(folder / f"round-{state.round:08d}.safetensors", content)
@@ -57,14 +60,33 @@ def checkpoints(folder: Path) -> list[Path]:
     return sorted(folder.glob("round-*.safetensors"))
 
 
-def read_checkpoint(file: Path, fingerprint: str) -> Checkpoint:
+def read_checkpoint(file: Path, fingerprint: str, like: ServerState) -> Checkpoint:
     """Read a checkpoint.
 
+    Args:
+        file: one of :func:`checkpoints`.
+        fingerprint: of the scenario that is run (:func:`fedamp.server.ledger.fingerprint`).
+        like: a state of the same model.
+
     Raises:
-        RunFolderError: if it is damaged or belongs to another scenario, naming the older one to go on from.
+        RunFolderError: if it is damaged or belongs to another scenario, naming the newest older one that is good.
     """
-    older = [other for other in checkpoints(file.parent) if other < file]
-    advice = f"; {older[-1].name} is older: delete {file.name} to resume from it" if older else ""
+    try:
+        return _read(file, fingerprint, like)
+    except _Unusable as problem:
+        for older in [other for other in reversed(checkpoints(file.parent)) if other < file]:
+            with suppress(_Unusable):
+                _read(older, fingerprint, like)
+                advice = f"{older.name} is good: delete {file.name} to go on from it"
+                raise RunFolderError(f"{file}: {problem}; {advice}") from None
+        raise RunFolderError(f"{file}: {problem}; there is no older one that is good") from None
+
+
+class _Unusable(Exception):
+    """Why a checkpoint cannot be gone on from."""
+
+
+def _read(file: Path, fingerprint: str, like: ServerState) -> Checkpoint:
     try:
         with safe_open(file, framework="numpy") as content:
             metadata = content.metadata() or {}
@@ -73,14 +95,22 @@ def read_checkpoint(file: Path, fingerprint: str) -> Checkpoint:
         if facts["format"] != FORMAT:
             raise ValueError(f"format {facts['format']!r}, not {FORMAT!r}")
         checkpoint = Checkpoint(_state(facts, order, arrays), RoundRecord(**facts["record"]))
-    except (SafetensorError, KeyError, ValueError, TypeError, OSError) as error:
+        intact = facts["arrays_sha256"] == digest(dict(sorted(arrays.items())))
+        same = facts["scenario"] == fingerprint
+    except (SafetensorError, LookupError, ValueError, TypeError, ArithmeticError, OSError) as error:
         reason = " ".join(str(error).split())
-        raise RunFolderError(
-            f"{file}: damaged or foreign checkpoint ({type(error).__name__}: {reason}){advice}"
-        ) from None
-    if facts["scenario"] != fingerprint:
-        raise RunFolderError(f"{file}: checkpoint of another scenario{advice}")
+        raise _Unusable(f"damaged or foreign checkpoint ({type(error).__name__}: {reason})") from None
+    if not intact:
+        raise _Unusable("damaged checkpoint: its arrays are not those that were written")
+    if not same:
+        raise _Unusable("checkpoint of another scenario")
+    if _shapes(checkpoint.state) != _shapes(like) or checkpoint.state.round < 1:
+        raise _Unusable("damaged or foreign checkpoint: the model in it is another one")
     return checkpoint
+
+
+def _shapes(state: ServerState) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:
+    return {name: (array.shape, array.dtype) for name, array in state.parameters.items()}
 
 
 def _state(facts: dict[str, Any], order: list[str], arrays: dict[str, np.ndarray]) -> ServerState:

@@ -16,7 +16,7 @@ def write_atomically(file: Path, content: bytes) -> None:
         stream.flush()
         os.fsync(stream.fileno())
     beside.replace(file)
-    flush_folder(file.parent)
+    flush(file.parent)
 
 
 def write_json(file: Path, value: Any) -> None:
@@ -24,9 +24,9 @@ def write_json(file: Path, value: Any) -> None:
     write_atomically(file, (json.dumps(value, indent=1, allow_nan=False) + "\n").encode())
 
 
-def flush_folder(folder: Path) -> None:
-    """Make renames in a folder survive a power cut."""
-    descriptor = os.open(folder, os.O_RDONLY)
+def flush(path: Path) -> None:
+    """Make what was written to a file, or renamed in a folder, survive a power cut."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:

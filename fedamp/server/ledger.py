@@ -70,21 +70,36 @@ class Ledger:
         if not file.exists():
             return cls(file, plan)
         try:
-            content = json.loads(file.read_text())
+            content = json.loads(file.read_text(encoding="utf-8"))
             releases = [
                 Release(int(entry["round"]), str(entry["digest"]), _from_json(entry["epsilon_upper"]))
                 for entry in content["releases"]
             ]
             head = {key: content[key] for key in _head(plan)}
-        except (ValueError, KeyError, TypeError, OSError) as error:
-            raise RunFolderError(f"{file}: damaged ledger ({type(error).__name__}: {error})") from None
+        except (ValueError, LookupError, TypeError, ArithmeticError, RecursionError, OSError) as error:
+            reason = " ".join(str(error).split())
+            raise RunFolderError(f"{file}: damaged ledger ({type(error).__name__}: {reason})") from None
         ledger = cls(file, plan, releases)
         different = [key for key, value in ledger._head.items() if head[key] != value and key != "written_by"]
         if different:
             raise RunFolderError(f"{file}: the ledger of another run; it differs in {', '.join(different)}")
-        if [release.round for release in releases] != list(range(1, len(releases) + 1)):
-            raise RunFolderError(f"{file}: damaged ledger: its rounds are not 1, 2, 3, ... each once")
+        ledger._check_releases()
         return ledger
+
+    def _check_releases(self) -> None:
+        rounds = [release.round for release in self.releases]
+        if rounds != list(range(1, len(rounds) + 1)) or len(rounds) > self.plan.affordable_rounds:
+            raise RunFolderError(
+                f"{self.file}: damaged ledger: its rounds are not 1, 2, 3, ... each once, up to at most "
+                f"{self.plan.affordable_rounds}"
+            )
+        for release, spent in zip(self.releases, self.plan.epsilon_by_round, strict=False):
+            # As exact as the text of a number is, and the same sums on another machine.
+            if not math.isclose(release.epsilon_upper, spent, rel_tol=1e-9):
+                raise RunFolderError(
+                    f"{self.file}: damaged ledger: round {release.round} cannot have left epsilon at "
+                    f"{release.epsilon_upper:g}; the plan spends {spent:g}"
+                )
 
     def enter(self, round_: int, parameters: Arrays) -> Release:
         """Write down a round that is about to be released.

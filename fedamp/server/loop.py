@@ -9,13 +9,13 @@ otherwise), every round is checkpointed, and the ledger refuses to release a rou
 import logging
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from time import perf_counter
 from types import FrameType
 from typing import Protocol
 
-from flwr.app import ConfigRecord
+from flwr.app import ConfigRecord, Message
 from flwr.serverapp import Grid
 
 from fedamp.accounting.bounds import finite
@@ -42,9 +42,7 @@ class Observer(Protocol):
         """After the first Ctrl-C: the round is finished first. Called from a signal handler."""
 
 
-def play(
-    prepared: Prepared, grid: Grid, folder: RunFolder, observer: Observer, startup_seconds: float = 0.0
-) -> Summary:
+def play(prepared: Prepared, grid: Grid, folder: RunFolder, observer: Observer) -> Summary:
     """Run a federation to its end, its budget, or an interrupt (Ctrl-C), from wherever the folder stands.
 
     Args:
@@ -52,7 +50,6 @@ def play(
         grid: where the clients are.
         folder: a new run folder, or one to go on in.
         observer: told of every round.
-        startup_seconds: time the engine took to be ready, for the summary.
 
     Returns:
         The summary, which has been written to the folder together with the model.
@@ -77,10 +74,10 @@ def play(
                     break
         except (FederationError, KeyboardInterrupt) as error:
             # The state may be half a round ahead of what was released, so the model stays as it was.
-            run.conclude("interrupted" if isinstance(error, KeyboardInterrupt) else "failed", startup_seconds)
+            run.conclude("interrupted" if isinstance(error, KeyboardInterrupt) else "failed")
             raise
     run.write_model()
-    return run.conclude(stopped_because, startup_seconds)
+    return run.conclude(stopped_because)
 
 
 class _Run:
@@ -91,36 +88,48 @@ class _Run:
         self.fingerprint = fingerprint(self.plan)
         self.ledger = Ledger.open(folder.ledger, self.plan)
         self.finished: list[RoundRecord] = []
+        self._nodes_asked = 0
         self.state = self._resume() or prepared.state
         self.strategy: PrivateStrategy = prepared.strategy(self.state)
 
     def play_round(self, round_: int, last: Callable[[], bool]) -> RoundRecord:
         """Play one round up to its release. ``last`` says, at the round's end, whether no other will follow."""
         start = perf_counter()
-        federation = self.plan.scenario.federation
-        messages = list(self.strategy.configure_train(round_, self.strategy.arrays(), ConfigRecord(), self.grid))
-        replies = list(self.grid.send_and_receive(messages, timeout=federation.round_deadline))
-        answered = sum(not reply.has_error() for reply in replies)
-        if answered < federation.quorum * len(messages):
-            raise FederationError(
-                f"round {round_}: {answered} of {len(messages)} nodes answered, below federation.quorum "
-                f"{federation.quorum:g}; nothing of it was released"
-            )
-        self.strategy.aggregate_train(round_, replies)
+        certain = self._ask(round_)
         record = self._record(round_, start)
-        due = round_ % federation.checkpoint_every == 0 or not self.plan.rehearsed or round_ == self._last_round
-        if due or last():
+        due = round_ % self.plan.scenario.federation.checkpoint_every == 0 or round_ == self._last_round
+        if due or not certain or last():
+            self.folder.flush_rounds()
             write_checkpoint(self.folder.checkpoints, Checkpoint(self.state, record), self.fingerprint)
         self.ledger.enter(round_, self.state.parameters)
         self.folder.append_round(record)
         self.finished.append(record)
         return record
 
+    def _ask(self, round_: int) -> bool:
+        """Ask the nodes and add up what they answer, in memory only. Returns whether asking again gives the same."""
+        federation, unit = self.plan.scenario.federation, self.plan.scenario.privacy.unit
+        scheduled = len(self.plan.attendance.cohort(round_))
+        messages = list(self.strategy.configure_train(round_, self.strategy.arrays(), ConfigRecord(), self.grid))
+        self._nodes_asked = len(messages)
+        replies = self.grid.send_and_receive(messages, timeout=federation.round_deadline) if messages else []
+        self.strategy.aggregate_train(round_, _answers(messages, replies))
+        collected, roster = self.strategy.collected, self.strategy.roster
+        assert collected is not None
+        if collected.reported < federation.quorum * scheduled:
+            raise FederationError(
+                f"round {round_}: {collected.reported} of {scheduled} {unit}s reported, below "
+                f"federation.quorum {federation.quorum:g}; nothing of it was released"
+            )
+        # What came back follows from the plan alone where every node of a simulation did what it was asked.
+        simulated = self.plan.rehearsed and not roster.host_of
+        return simulated and bool(roster.everywhere) and len(collected.nodes) == len(messages)
+
     def write_model(self) -> None:
         """Write the model of the last released round."""
         self.folder.write_model(self.state.parameters)
 
-    def conclude(self, stopped_because: str, startup_seconds: float) -> Summary:
+    def conclude(self, stopped_because: str) -> Summary:
         """Write the summary of what has been released."""
         plan, done = self.plan, self.finished
         evaluated = next((record for record in reversed(done) if record.accuracy is not None), None)
@@ -138,7 +147,7 @@ class _Run:
             rounds_completed=len(done),
             clients_trained=sum(record.reported for record in done),
             wall_seconds=sum(record.seconds for record in done),
-            startup_seconds=startup_seconds,
+            startup_seconds=getattr(self.grid, "startup_seconds", 0.0),
             stopped_because=stopped_because,
             parameters=sum(array.size for array in self.state.parameters.values()),
             cost=self.prepared.cost(),
@@ -161,6 +170,7 @@ class _Run:
             "clipped": collected.clipped / max(collected.reported, 1),
             "failed": collected.failed,
             "refused_nodes": collected.refused_nodes,
+            "missing_nodes": self._nodes_asked - len(collected.nodes),
         }
         return RoundRecord(
             round=round_,
@@ -179,20 +189,45 @@ class _Run:
         if not files:
             self.finished = self.folder.forget_rounds_after(0)
             return None
-        checkpoint = read_checkpoint(files[-1], self.fingerprint)
+        checkpoint = read_checkpoint(files[-1], self.fingerprint, self.prepared.state)
         state, record = checkpoint.state, checkpoint.record
-        if len(self.ledger.releases) < state.round - 1:
+        if not state.round - 1 <= len(self.ledger.releases):
             raise RunFolderError(
                 f"{self.folder.ledger}: ends at round {len(self.ledger.releases)}, before the checkpoint of round "
                 f"{state.round}; accepted: the ledger of the same run"
             )
         # A crash may have come between the checkpoint and the ledger, or between the ledger and rounds.jsonl.
-        self.ledger.enter(state.round, state.parameters)
+        try:
+            self.ledger.enter(state.round, state.parameters)
+        except FederationError as error:
+            raise RunFolderError(f"{files[-1]}: not of the run whose ledger this is: {error}") from None
         self.finished = self.folder.forget_rounds_after(state.round)
         if not self.finished or self.finished[-1].round < state.round:
             self.folder.append_round(record)
             self.finished.append(record)
+        if [done.round for done in self.finished] != list(range(1, state.round + 1)):
+            raise RunFolderError(
+                f"{self.folder.rounds}: damaged: its rounds are not 1 to {state.round} each once; "
+                "accepted: as the run left it"
+            )
         return state
+
+
+def _answers(messages: list[Message], replies: Iterable[Message]) -> list[Message]:
+    """The replies to the messages of this round. Others, such as late ones of an earlier round, are left out."""
+    asked = {message.metadata.message_id: message.metadata.dst_node_id for message in messages}
+    answers = []
+    for reply in replies:
+        node = asked.get(reply.metadata.reply_to_message_id)
+        if node is None:
+            log.warning("node %s answered a message of another round: left out", reply.metadata.src_node_id)
+        elif reply.has_error():  # Flower answers in its own name for a node that is gone
+            log.warning("node %s failed: error %s: %s", node, reply.error.code, reply.error.reason)
+        elif reply.metadata.src_node_id != node:
+            log.warning("node %s answered for node %s: left out", reply.metadata.src_node_id, node)
+        else:
+            answers.append(reply)
+    return answers
 
 
 @contextmanager

@@ -11,8 +11,8 @@ from safetensors.numpy import save
 from fedamp import scenario_file
 from fedamp.errors import RunFolderError
 from fedamp.scenario import Scenario
+from fedamp.server.files import flush, write_atomically, write_json
 from fedamp.server.files import locked as locked
-from fedamp.server.files import write_atomically, write_json
 from fedamp.strategies.layout import Arrays
 
 RUNS = Path("runs")
@@ -79,6 +79,11 @@ class RunFolder:
         """Add a line to ``rounds.jsonl``."""
         with self.rounds.open("a", encoding="utf-8") as stream:
             stream.write(json.dumps(asdict(record)) + "\n")
+
+    def flush_rounds(self) -> None:
+        """Make the lines of ``rounds.jsonl`` survive a power cut: a checkpoint that follows relies on them."""
+        if self.rounds.exists():
+            flush(self.rounds)
 
     def read_rounds(self) -> list[RoundRecord]:
         """The lines of ``rounds.jsonl``; an unfinished last line (a crash) is left out."""

@@ -1,0 +1,70 @@
+"""Runs in this process, without a terminal, plots or Ray: what the tests of the server have in common."""
+
+import json
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+
+from fedamp.scenario import Scenario
+from fedamp.server.loop import play
+from fedamp.server.run_folder import RunFolder, Summary
+from fedamp.server.setup import prepare
+from fedamp.simulation.engines import CLIENT_APP
+from fedamp.simulation.serial import SerialGrid
+from tests.federations import Silent
+
+
+def play_in(folder: Path, scenario: Scenario, observer=None, grid=None) -> Summary:
+    """Play a scenario in a folder, from wherever it stands."""
+    folder.mkdir(parents=True, exist_ok=True)
+    grid = grid or SerialGrid(CLIENT_APP, "cpu")
+    return play(prepare(scenario), grid, RunFolder(folder), observer or Silent())
+
+
+def ledger_of(folder: Path) -> dict:
+    return json.loads((folder / "ledger.json").read_text())
+
+
+def rounds_of(folder: Path) -> list[dict]:
+    return [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+
+
+def model_of(folder: Path) -> bytes:
+    return (folder / "model.safetensors").read_bytes()
+
+
+class Killed(BaseException):
+    """Ends a run where it stands: nothing in the loop catches it, as nothing catches ``kill -9``."""
+
+
+@contextmanager
+def killed_at(monkeypatch, step: int):
+    """Every step by which the loop changes the disk is numbered; the run ends before the given one, or never.
+
+    A step is a flush, a rename, or a write to ``rounds.jsonl``. Yields the list of steps that were taken.
+    """
+    import os
+
+    taken: list[str] = []
+
+    def counted(name, function):
+        def take(*arguments, **named):
+            if len(taken) == step:
+                raise Killed
+            taken.append(name)
+            return function(*arguments, **named)
+
+        return take
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", counted("flush", os.fsync))
+        patch.setattr(Path, "replace", counted("rename", Path.replace))
+        patch.setattr(Path, "unlink", counted("forget", Path.unlink))
+        patch.setattr(RunFolder, "append_round", counted("line", RunFolder.append_round))
+        yield taken
+
+
+def largest_difference(one: dict, other: dict) -> float:
+    """Between two models."""
+    return max(float(np.abs(one[name] - other[name]).max()) for name in one)

@@ -1,0 +1,222 @@
+"""A run that is stopped anywhere, by anything, goes on to the model that it would have had."""
+
+import json
+import os
+import random
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.federations import small, write_small
+from tests.server.plays import Killed, killed_at, ledger_of, model_of, play_in, rounds_of
+
+STATEFUL = {
+    "momentum": [],
+    "adam": ["server={optimizer: adam, learning_rate: 0.05}"],
+    "mixing": ["server={learning_rate: 0.5}", "mixing={width: 0.01}"],
+    "adaptive": ["privacy.clip={initial: 0.3}"],
+    "disjoint": ["model={name: mlp, hidden: [12]}", "submodels={scheme: disjoint, count: 3, partition: fresh}"],
+}
+
+
+def assert_never_released_more_than_the_ledger_holds(folder: Path, whole: Path) -> int:
+    """Whatever moment the run was killed at. Returns how many rounds are released."""
+    expected = ledger_of(whole)["releases"]
+    released = ledger_of(folder)["releases"] if (folder / "ledger.json").exists() else []
+    assert released == expected[: len(released)]
+    if (folder / "rounds.jsonl").exists():
+        lines = (folder / "rounds.jsonl").read_text().split("\n")[:-1]
+        assert [json.loads(line)["round"] for line in lines] == list(range(1, len(lines) + 1))
+        assert len(lines) <= len(released)
+    checkpoints = sorted((folder / "checkpoint").glob("round-*.safetensors"))
+    if checkpoints:
+        assert int(checkpoints[-1].stem.removeprefix("round-")) <= len(released) + 1
+    return len(released)
+
+
+def assert_same_run(folder: Path, whole: Path) -> None:
+    assert model_of(folder) == model_of(whole)
+    assert ledger_of(folder) == ledger_of(whole)
+    varying = {"seconds"}
+    rounds = [[{k: v for k, v in line.items() if k not in varying} for line in rounds_of(f)] for f in (folder, whole)]
+    assert rounds[0] == rounds[1]
+
+
+@pytest.mark.parametrize("kind", STATEFUL)
+def test_a_run_killed_before_any_step_that_changes_the_disk_goes_on_to_the_same_model(tmp_path, monkeypatch, kind):
+    scenario = small("rounds=4", "check_in.k=2", "federation.checkpoint_every=2", *STATEFUL[kind])
+    with killed_at(monkeypatch, step=-1) as steps:
+        play_in(tmp_path / "whole", scenario)
+    assert {"flush", "rename", "line"} <= set(steps)
+    # All of them for one kind; a sample for the others, whose steps are the same.
+    for step in range(len(steps)) if kind == "momentum" else range(1, len(steps), 5):
+        folder = tmp_path / f"killed-{step}"
+        with killed_at(monkeypatch, step), pytest.raises(Killed):
+            play_in(folder, scenario)
+        released = assert_never_released_more_than_the_ledger_holds(folder, tmp_path / "whole")
+        summary = play_in(folder, scenario)
+        assert summary.rounds_completed == 4 >= released
+        assert_same_run(folder, tmp_path / "whole")
+
+
+def test_a_run_killed_again_and_again_while_it_resumes_gets_to_the_same_end(tmp_path, monkeypatch):
+    scenario = small("rounds=6", "check_in.k=2", "federation.checkpoint_every=2")
+    play_in(tmp_path / "whole", scenario)
+    folder, generator, kills = tmp_path / "killed", random.Random(1), 0
+    while True:
+        try:
+            with killed_at(monkeypatch, generator.randrange(2, 16)):
+                play_in(folder, scenario)
+            break
+        except Killed:
+            kills += 1
+            assert_never_released_more_than_the_ledger_holds(folder, tmp_path / "whole")
+    assert kills > 1
+    assert_same_run(folder, tmp_path / "whole")
+
+
+# Runs the first line that it reads as `fedamp ...` itself, which imports and compiles everything, and then forks a
+# process for every further line.
+FORKS = """
+import os, shlex, sys
+from fedamp import cli
+
+def run(line):
+    sys.argv = ["fedamp", *shlex.split(line)]
+    return cli._status()
+
+def tell(number):
+    os.write(3, f"{number}\\n".encode())
+
+tell(run(sys.stdin.readline()))
+for line in sys.stdin:
+    child = os.fork()
+    if not child:
+        os._exit(run(line))
+    tell(child)
+    tell(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+class Forks:
+    """Real processes that run the command line, started in milliseconds after one whole run."""
+
+    def __init__(self, output: Path, *arguments: str) -> None:
+        reader, writer = os.pipe()
+        self._answers = os.fdopen(reader)
+        program = f"import os; os.dup2({writer}, 3)\n{FORKS}"
+        with output.open("w") as stream:
+            self._parent = subprocess.Popen(
+                [sys.executable, "-c", program],
+                stdin=subprocess.PIPE,
+                stdout=stream,
+                stderr=stream,
+                text=True,
+                pass_fds=[writer],
+                env=os.environ | {"OMP_NUM_THREADS": "1"},  # threads do not survive a fork
+            )
+        os.close(writer)
+        self._ask(arguments)
+
+    def start(self, *arguments: str) -> int:
+        """Start ``fedamp ARGUMENTS``; its process id."""
+        self._ask(arguments)
+        return self.answer()
+
+    def answer(self) -> int:
+        """Exit code of the process that was started last; minus the signal where one ended it."""
+        return int(self._answers.readline())
+
+    def stop(self) -> None:
+        self._parent.communicate(timeout=60)
+        self._answers.close()
+
+    def _ask(self, arguments: tuple[str, ...]) -> None:
+        self._parent.stdin.write(shlex.join(arguments) + "\n")
+        self._parent.stdin.flush()
+
+
+ROUNDS, KILLS = 40, 20
+
+
+@dataclass
+class Arena:
+    """A scenario, its undisturbed run, and processes that run the command line."""
+
+    folder: Path
+    scenario: Path
+    whole: Path
+    forks: Forks
+
+    def start(self, folder: Path) -> int:
+        """Start the run in a folder, or go on in it."""
+        resume = ["--resume"] if (folder / "scenario.yaml").exists() else []
+        return self.forks.start("run", str(self.scenario), "--out", str(folder), *resume)
+
+    def exit_code(self) -> int:
+        code = self.forks.answer()
+        assert code in (0, 130, -signal.SIGKILL), (self.folder / "output.txt").read_text()
+        return code
+
+
+@pytest.fixture(scope="module")
+def arena(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("arena")
+    scenario = write_small(folder, f"rounds={ROUNDS}", "federation={checkpoint_every: 7}")
+    whole = folder / "whole"
+    arena = Arena(folder, scenario, whole, Forks(folder / "output.txt", "run", str(scenario), "--out", str(whole)))
+    assert arena.exit_code() == 0
+    yield arena
+    arena.forks.stop()
+
+
+def test_kill_9_of_the_command_at_random_moments_many_times(arena):
+    generator, kills, runs = random.Random(2), 0, 0
+    while kills < KILLS:
+        folder, released, code = arena.folder / f"killed-{runs}", 0, None
+        runs += 1
+        while code != 0:
+            child = arena.start(folder)
+            goal = released + generator.randrange(12)
+            if goal <= ROUNDS:  # beyond that it may finish
+                _wait_for_round(folder, goal)
+                time.sleep(generator.uniform(0, 0.05))
+                os.kill(child, signal.SIGKILL)
+            code = arena.exit_code()
+            kills += code != 0
+            now = assert_never_released_more_than_the_ledger_holds(folder, arena.whole)
+            assert now >= released
+            released = now
+        assert_same_run(folder, arena.whole)
+
+
+@pytest.mark.parametrize("blow", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_finishes_the_round_and_leaves_a_checkpoint_of_it(arena, blow):
+    folder = arena.folder / blow.name
+    child = arena.start(folder)
+    _wait_for_round(folder, 3)
+    os.kill(child, blow)
+    assert arena.exit_code() == 130
+    released = assert_never_released_more_than_the_ledger_holds(folder, arena.whole)
+    assert released < ROUNDS
+    assert [line["round"] for line in rounds_of(folder)] == list(range(1, released + 1))
+    assert (folder / "checkpoint" / f"round-{released:08d}.safetensors").exists()
+    summary = json.loads((folder / "summary.json").read_text())
+    assert (summary["stopped_because"], summary["rounds_completed"]) == ("interrupted", released)
+    assert "go on with: fedamp run" in (arena.folder / "output.txt").read_text()
+    arena.start(folder)
+    assert arena.exit_code() == 0
+    assert_same_run(folder, arena.whole)
+
+
+def _wait_for_round(folder: Path, round_: int) -> None:
+    deadline, ledger = time.monotonic() + 60, folder / "ledger.json"
+    while (ledger.read_text().count('"round"') if ledger.exists() else 0) < round_:
+        assert time.monotonic() < deadline, f"round {round_} was not released within 60 s"
+        time.sleep(0.001)
