@@ -2,16 +2,18 @@
 
 import logging
 import shlex
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from fedamp.errors import FedampError, FederationError, Interrupted, RunFolderError
+from fedamp.errors import FedampError, FederationError, InputError, Interrupted, RunFolderError
 from fedamp.flower import chatter_to
+from fedamp.plan import make_plan, privacy_units
 from fedamp.scenario import Scenario
 from fedamp.server.loop import Observer, play
-from fedamp.server.run_folder import RunFolder, Summary, existing_folder, locked, new_folder
-from fedamp.server.setup import Prepared, prepare
+from fedamp.server.run_folder import RunFolder, existing_folder, locked, new_folder
+from fedamp.server.setup import prepare
 
 log = logging.getLogger("fedamp.launch")
 
@@ -33,18 +35,19 @@ def launch(scenario: Scenario, observer: Observer, out: Path | None = None, resu
         FederationError: the run could not go on; the message names the log, and the folder can be resumed.
         Interrupted: Ctrl-C twice; the message says how to go on.
     """
-    # Everything that can be wrong is found before a folder is made.
-    prepared = prepare(scenario)
+    # What can be found wrong without torch is found before a folder is made.
+    make_plan(scenario, privacy_units(scenario))
     folder = existing_folder(out, scenario.name) if resume else new_folder(out, scenario.name)
-    with chatter_to(folder.log, "ray", "fedamp"), locked(folder.log) as free, _explained(folder):
+    with (
+        _emptied_if_refused(folder, is_new=not resume),
+        chatter_to(folder.log, "ray", "fedamp"),
+        locked(folder.log) as free,
+        _explained(folder),
+    ):
         if not free:
             raise RunFolderError(f"{folder.path}: another process is running in it")
-        if not resume:
-            folder.write_scenario(scenario)
-        if scenario.engine.kind == "flower":
-            _play_on_flower(prepared, folder, observer)
-        else:
-            _play_here(prepared, folder, observer)
+        play_it = _play_on_flower if scenario.engine.kind == "flower" else _play_here
+        play_it(scenario, folder, observer, is_new=not resume)
         from fedamp.report.plots import plot_run
 
         plot_run(folder.path)
@@ -75,19 +78,36 @@ def _explained(folder: RunFolder) -> Iterator[None]:
         raise FederationError(f"{reason[:300]}; traceback in {folder.log}") from error
 
 
-def _play_here(prepared: Prepared, folder: RunFolder, observer: Observer) -> Summary:
+@contextmanager
+def _emptied_if_refused(folder: RunFolder, is_new: bool) -> Iterator[None]:
+    """Bad input leaves no half a run behind."""
+    try:
+        yield
+    except InputError:
+        if is_new:
+            shutil.rmtree(folder.path)
+        raise
+
+
+def _play_here(scenario: Scenario, folder: RunFolder, observer: Observer, is_new: bool) -> None:
     from fedamp.simulation.engines import open_grid
 
-    with open_grid(prepared.plan.scenario.engine, folder.log) as grid:
-        return play(prepared, grid, folder, observer)
+    # Ray starts in the background while data and model are loaded here.
+    with open_grid(scenario.engine, folder.log) as grid:
+        prepared = prepare(scenario)
+        if is_new:
+            folder.write_scenario(scenario)
+        play(prepared, grid, folder, observer)
 
 
-def _play_on_flower(prepared: Prepared, folder: RunFolder, observer: Observer) -> None:
+def _play_on_flower(scenario: Scenario, folder: RunFolder, observer: Observer, is_new: bool) -> None:
     """The same server app and client app, on Flower's own simulation in processes of its own."""
     from fedamp.simulation import flower_engine
 
     seen = folder.read_rounds()
-    observer.started(prepared, seen)
+    observer.started(prepare(scenario), seen)
+    if is_new:
+        folder.write_scenario(scenario)
 
     def watch() -> None:
         for record in folder.read_rounds()[len(seen) :]:
@@ -102,5 +122,5 @@ def _play_on_flower(prepared: Prepared, folder: RunFolder, observer: Observer) -
         "resume": True,
         "rehearse": True,
     }
-    flower_engine.run(config, folder.log, prepared.plan.scenario.engine, watch=watch)
+    flower_engine.run(config, folder.log, scenario.engine, watch=watch)
     watch()
