@@ -67,7 +67,7 @@ def _aligned(edges: Array, images: Array) -> Array:
     each of twenty doublings would otherwise blur the tail anew.
     """
     spacing = np.diff(edges)
-    thin = 3.0 * float(np.min(spacing, initial=np.inf))
+    thin = 1.5 * float(np.median(spacing)) if len(spacing) else 0.0
     kept = int(np.flatnonzero(spacing <= thin)[-1]) + 2 if len(edges) > 1 else len(edges)
     tail = images[images > edges[kept - 1] + thin]
     if len(tail) < (len(edges) - kept) / 4:  # a law of few points

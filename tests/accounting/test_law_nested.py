@@ -5,6 +5,9 @@ import pytest
 from dp_accounting.pld import privacy_loss_distribution
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.optimize import minimize_scalar
+from scipy.special import logsumexp
+from scipy.stats import norm
 
 from fedamp.accounting.law import Law
 
@@ -100,6 +103,52 @@ def test_poisson_gaussian_agrees_with_dp_accounting(rate, noise_multiplier, time
         assert bounds.lower <= other  # theirs is an upper bound
         assert other <= bounds.upper * 1.002  # theirs is off by about 1e-4 at this step
         assert bounds.width <= 1e-3 * bounds.upper
+
+
+# -- inversion of the moments
+
+
+def poisson_delta(rate, noise_multiplier, times, epsilon):
+    """delta of the remove direction from complex moments, E[X^t] on a line right of 1 (Bromwich integral)."""
+    z = np.linspace(-11.0, 11.0 + 14.0 / noise_multiplier, 3001)
+    log_ratio = np.log1p(rate * np.expm1(z / noise_multiplier - 0.5 / noise_multiplier**2))
+    log_weight = norm.logpdf(z) + np.log(z[1] - z[0])
+
+    def exponent(order):
+        return times * logsumexp(log_weight + order * log_ratio) - (order - 1) * epsilon
+
+    order = minimize_scalar(exponent, bounds=(1.0 + 1e-6, 60.0), method="bounded").x
+    weight = np.exp(log_weight + order * log_ratio - logsumexp(log_weight + order * log_ratio))
+    mean = weight @ log_ratio
+    deviation = np.sqrt(times * (weight @ (log_ratio - mean) ** 2))
+    y = np.linspace(0.0, 12.0 / deviation, 601)
+    moments = (np.exp(1j * np.multiply.outer(y, log_ratio)) @ weight) ** times
+    assert abs(moments[-1]) < 1e-12  # the line is long enough
+    line = order + 1j * y
+    values = (moments * np.exp(-1j * y * epsilon) / (line * (line - 1))).real
+    return np.exp(exponent(order)) * np.trapezoid(values, y) / np.pi
+
+
+@pytest.mark.parametrize(
+    ("rate", "noise_multiplier", "times", "relative_width"),
+    [(0.01, 0.6, 10_000, 1e-4), (0.1, 3.0, 1000, 1e-4), (0.002, 1.0, 200_000, 4e-4)],
+)
+def test_long_runs_with_rare_sampling_far_in_the_tail(rate, noise_multiplier, times, relative_width):
+    """An untilted transform is off at 1e-10: in the first case dp-accounting's upper end has true delta 1.0036e-10."""
+    law = Law.product([(Law.gaussian(noise_multiplier).thin(rate), times)])
+    for delta in (1e-5, 1e-10):
+        bounds = law.epsilon_remove(delta)
+        below = poisson_delta(rate, noise_multiplier, times, bounds.lower)
+        above = poisson_delta(rate, noise_multiplier, times, bounds.upper)
+        assert below * (1 + 1e-6) >= delta >= above * (1 - 1e-6)
+        assert bounds.width <= relative_width * bounds.upper
+
+
+def test_rare_large_losses_keep_the_bracket_narrow():
+    """Sampling so rare that single rounds decide: the lattice must hold a narrow bulk and a far tail at once."""
+    law = Law.product([(Law.gaussian(0.8).thin(1e-3), 100_000)])
+    for delta in (1e-5, 1e-10):
+        assert law.epsilon(delta).width <= 1e-3 * law.epsilon(delta).upper
 
 
 # -- the algebra
