@@ -9,6 +9,7 @@ import argparse
 import json
 import math
 import platform
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -215,6 +216,7 @@ def _ask_everybody(
         if not contender.installed:
             print(f"{contender.name} is not installed and left out")
             continue
+        print(f"Asking {contender.name} ...", file=sys.stderr)
         with Stopwatch(contender, limit) as watch:
             answers[contender.name] = [watch.ask(**question) for question in questions]
     return answers
