@@ -75,6 +75,7 @@ def run(
     with ProgressDisplay(err).shown() as display:
         folder = launch(_load(scenario, overrides, engine), display, out_folder, resume)
     out.print(run_table(folder))
+    _print_path("run folder", folder)
     if read_summary(folder)["stopped_because"] == "interrupted":
         raise Interrupted(how_to_resume(folder))
 
@@ -117,7 +118,12 @@ def compare(
     from fedamp.report.compare import compare_runs, comparison_table
 
     answer = compare_runs(runs, out_folder)
-    _print_json(answer) if as_json else out.print(comparison_table(answer))
+    if as_json:
+        _print_json(answer)
+        return
+    out.print(comparison_table(answer))
+    for file in answer["plots"]:
+        _print_path("picture", file)
 
 
 @app.command()
@@ -128,7 +134,7 @@ def report(
     """One HTML file about a run, or several, that can be sent to a colleague."""
     from fedamp.report.page import write_report
 
-    out.print(f"report: {write_report(runs, out_file)}", highlight=False, soft_wrap=True)
+    _print_path("report", write_report(runs, out_file))
 
 
 @app.command()
@@ -184,6 +190,11 @@ def _load(path: str, overrides: list[str], engine: str | None = None) -> "Scenar
 
 def _print_json(value: Any) -> None:
     print(json.dumps(value, indent=2, allow_nan=False))
+
+
+def _print_path(name: str, path: Path | str) -> None:
+    """Unbroken at any width, so that it can be copied."""
+    out.print(f"{name}: {path}", highlight=False, markup=False, soft_wrap=True)
 
 
 def main() -> None:

@@ -48,7 +48,6 @@ def comparison_table(answer: dict[str, Any]) -> RenderableType:
             amount_of_time(run["seconds_per_check_in"]),
         )
     lines = [Text(f"caution: {caution}") for caution in answer["cautions"]]
-    lines += [Text(f"pictures: {', '.join(answer['plots'])}")] if answer["plots"] else []
     return Group(table, *lines)
 
 

@@ -8,7 +8,7 @@ from fedamp.server.run_folder import read_summary
 
 
 def run_table(folder: Path) -> Table:
-    """What a run came to: quality, cost, work, and where everything is."""
+    """What a run came to: quality, cost, work, and how long it took."""
     summary = read_summary(folder)
     epsilon, plain = summary["epsilon"]["upper"], summary["unamplified_epsilon"]["upper"]
     table = Table(title=f"{summary['name']}: {_ending(summary['stopped_because'])}", show_header=False)
@@ -28,7 +28,6 @@ def run_table(folder: Path) -> Table:
     if share < 1:
         table.add_row("sent to a client", f"{share:.0%} of the model; {summary['cost']['flops_share']:.0%} of the work")
     table.add_row("time", f"{seconds:.1f} s, and {summary['startup_seconds']:.1f} s to start")
-    table.add_row("folder", str(folder))
     return table
 
 
