@@ -85,19 +85,24 @@ class Plan:
             return np.full(len(cohort), -1)
         return rng.stream(self.seed, "submodels", round_).integers(0, submodels.count, size=len(cohort))
 
-    def batches(self, round_: int, largest: int) -> list[Batch]:
-        """The round's cohort in the batches in which it trains, at most ``largest`` units each.
+    def batches(self, round_: int, units_per_batch: int) -> list[Batch]:
+        """The round's cohort in the batches in which it trains, about ``units_per_batch`` each.
 
-        They follow from the plan alone, not from who is free, so that results do not depend on the workers.
+        They follow from the plan alone, not from who is free, so that results do not depend on the workers. Their
+        number follows from the *expected* cohort, and is even, so that two workers get the same work every round.
         """
         cohort = self.attendance.cohort(round_)
         submodels = self.submodels_of(round_, cohort)
-        batches = []
-        for submodel in np.unique(submodels):
-            units = cohort[submodels == submodel]
-            pieces = np.array_split(units, math.ceil(len(units) / largest))
-            batches += [Batch(piece, int(submodel)) for piece in pieces]
-        return batches
+        trained = np.unique(submodels)
+        wanted = self.expected_cohort / units_per_batch
+        pieces = 1 if wanted <= 1 else 2 * math.ceil(wanted / 2)
+        pieces = math.ceil(pieces / max(1, len(trained)))
+        return [
+            Batch(units, int(submodel))
+            for submodel in trained
+            for units in np.array_split(cohort[submodels == submodel], pieces)
+            if len(units)
+        ]
 
     def unit_seeds(self, round_: int, units: Cohort) -> NDArray[np.uint64]:
         """What each unit's own randomness (data order, dropout mask) starts from."""

@@ -1,10 +1,12 @@
 """From a scenario to everything that a run needs: data, model, plan, strategy."""
 
+import math
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import nn
 
@@ -23,9 +25,9 @@ from fedamp.strategies.layout import Arrays
 from fedamp.strategies.private import PrivateStrategy, ServerState
 from fedamp.strategies.submodels import Partition
 
-# More batches a round than most machines have workers, so that the work divides well; fewer would waste stacking.
-BATCHES_A_ROUND = 8
-SMALLEST_BATCH = 16
+# Beyond this many clients in a stack its memory leaves a CPU's caches; below the smallest, calls cost more than
+# arithmetic. In between a round is cut in two, so that two workers share it.
+STACK, SMALLEST_STACK = 50, 16
 
 
 @dataclass(frozen=True)
@@ -36,7 +38,7 @@ class Prepared:
         plan: what will be done, and its cost.
         task: what clients are told.
         state: the state before the first round.
-        largest_batch: how many units train stacked together at most.
+        units_per_batch: how many units train stacked together, about.
         partition: how the model is cut; None where it is whole.
         test: the public test set, inputs and labels.
     """
@@ -44,13 +46,13 @@ class Prepared:
     plan: Plan
     task: ClientTask
     state: ServerState
-    largest_batch: int
+    units_per_batch: int
     partition: Partition | None
     test: tuple[NDArray[np.float32], NDArray[np.int64]]
 
     def strategy(self, state: ServerState) -> PrivateStrategy:
         """The strategy that plays the plan from a state on."""
-        return PrivateStrategy(self.plan, self.task, state, self.largest_batch, self.partition)
+        return PrivateStrategy(self.plan, self.task, state, self.units_per_batch, self.partition)
 
     def evaluate(self, parameters: Arrays) -> tuple[float, float]:
         """Accuracy and mean loss of a model on the public test set."""
@@ -113,17 +115,19 @@ def prepare(scenario_: Scenario, seed: int | None = None) -> Prepared:
     )
     partition = _partition(scenario_, task)
     return Prepared(
-        plan, task, ServerState(parameters), _largest_batch(plan, dataset, parameters), partition, dataset.test()
+        plan, task, ServerState(parameters), _units_per_batch(plan, dataset, parameters), partition, dataset.test()
     )
 
 
-def _largest_batch(plan: Plan, dataset: Dataset, parameters: Arrays) -> int:
+def _units_per_batch(plan: Plan, dataset: Dataset, parameters: Arrays) -> int:
     asked = plan.scenario.engine.clients_per_batch
     if asked != "auto":
         return asked
     units = dataset.by_record() if plan.scenario.privacy.unit == "sample" else dataset
-    fits = clients_per_batch(sum(array.size for array in parameters.values()), units)
-    return max(1, min(fits, max(SMALLEST_BATCH, round(plan.expected_cohort / BATCHES_A_ROUND))))
+    on_gpu = torch.cuda.is_available() and plan.scenario.engine.device != "cpu"
+    fits = clients_per_batch(sum(array.size for array in parameters.values()), units, "cuda" if on_gpu else "cpu")
+    half = max(SMALLEST_STACK, math.ceil(plan.expected_cohort / 2))
+    return max(1, min(fits, half) if on_gpu else min(fits, half, STACK))
 
 
 def _partition(scenario_: Scenario, task: ClientTask) -> Partition | None:

@@ -58,15 +58,15 @@ class PrivateStrategy(Strategy):
         plan: what to do, and what it costs.
         task: what clients are told, constant over the run.
         state: where to start; changed in place.
-        largest_batch: how many units train stacked together at most.
+        units_per_batch: how many units train stacked together, about.
         partition: how the model is cut into a shared and a split part; None where it is whole.
     """
 
     def __init__(
-        self, plan: Plan, task: ClientTask, state: ServerState, largest_batch: int, partition: Partition | None = None
+        self, plan: Plan, task: ClientTask, state: ServerState, units_per_batch: int, partition: Partition | None = None
     ) -> None:
         self.plan, self.task, self.state = plan, task, state
-        self.largest_batch = largest_batch
+        self.units_per_batch = units_per_batch
         self.partition = partition
         self.layout = Layout.of(state.parameters, partition.shared if partition else None)
         self.roster = Roster()
@@ -83,7 +83,7 @@ class PrivateStrategy(Strategy):
         if server_round > self.plan.affordable_rounds:
             raise FederationError(f"round {server_round} would exceed the budget of epsilon")
         self.roster.refresh(grid, self.plan.scenario.federation.round_deadline)
-        assigned = self.roster.assign(self.plan.batches(server_round, self.largest_batch))
+        assigned = self.roster.assign(self.plan.batches(server_round, self.units_per_batch))
         self._requests = {}
         messages = []
         for node, batches in assigned.items():

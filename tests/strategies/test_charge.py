@@ -168,7 +168,7 @@ def play(scenario, silent_scenario, grid: SerialGrid) -> Run:
 
 
 def branch(prepared, plan, state) -> PrivateStrategy:
-    return PrivateStrategy(plan, prepared.task, copy.deepcopy(state), prepared.largest_batch, prepared.partition)
+    return PrivateStrategy(plan, prepared.task, copy.deepcopy(state), prepared.units_per_batch, prepared.partition)
 
 
 @pytest.fixture(scope="module")

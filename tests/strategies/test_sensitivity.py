@@ -95,7 +95,7 @@ def model_after(prepared: Prepared, grid, reply: Message) -> dict:
     silent = small(f"privacy={{unit: {prepared.plan.scenario.privacy.unit}, clip: 0.5, noise_multiplier: 0}}")
     plan = make_plan(prepared.plan.scenario.model_copy(update={"privacy": silent.privacy}), prepared.plan.units)
     strategy = PrivateStrategy(
-        plan, prepared.task, copy.deepcopy(prepared.state), prepared.largest_batch, prepared.partition
+        plan, prepared.task, copy.deepcopy(prepared.state), prepared.units_per_batch, prepared.partition
     )
     list(strategy.configure_train(1, strategy.arrays(), ConfigRecord(), grid))
     strategy.aggregate_train(1, [reply])
