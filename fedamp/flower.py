@@ -92,7 +92,11 @@ def set_message_id(message: Message, message_id: str) -> None:
 
 def copy_message(message: Message) -> Message:
     """A message whose records can be changed without changing the original's; the arrays are the same ones."""
-    content = RecordDict({name: record.copy() for name, record in message.content.items()})
+    return with_content(message, RecordDict({name: record.copy() for name, record in message.content.items()}))
+
+
+def with_content(message: Message, content: RecordDict) -> Message:
+    """The same message with other content."""
     return make_message(metadata=message.metadata, content=content)
 
 
@@ -100,7 +104,7 @@ def message_without_arrays(message: Message) -> tuple[Message, dict[str, ArrayRe
     """The message with everything but its array records, and these by name."""
     arrays = {name: record for name, record in message.content.items() if isinstance(record, ArrayRecord)}
     rest = RecordDict({name: record for name, record in message.content.items() if name not in arrays})
-    return make_message(metadata=message.metadata, content=rest), arrays
+    return with_content(message, rest), arrays
 
 
 def error_reply(message: Message, code: int, reason: str) -> Message:

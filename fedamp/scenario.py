@@ -327,6 +327,31 @@ class Federation(Section):
     evaluate_every: Count = Field(1, description="rounds between evaluations on the public test set")
 
 
+Rate = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+
+
+class Vanishing(Section):
+    """Sites, each with an equal share of the clients, that go away for some rounds."""
+
+    sites: Count = Field(10, description="number of sites; client c lives at site c modulo sites")
+    rate: Probability = Field(description="chance, a site and round, of going away")
+    rounds: Count = Field(1, description="how many rounds it stays away")
+
+
+class Faults(Section):
+    """What goes wrong on purpose in a simulation, at the same places in every run with the same seed.
+
+    Units that fail, are late or are away count as zero and are charged; nobody is rescheduled.
+    """
+
+    seed: Annotated[int, Field(ge=0, strict=True)] = 0
+    failing: Rate = Field(0.0, description="chance, a client and round, of never answering")
+    late: Rate = Field(0.0, description="chance, a client and round, of answering after the deadline")
+    repeating: Rate = Field(0.0, description="chance, a node and round, of answering twice")
+    vanishing: Vanishing | None = None
+    killed_workers: Rate = Field(0.0, description="chance a round that a worker is killed in it (engine.kind: ray)")
+
+
 class Scenario(Section):
     """One federation, from data to privacy budget."""
 
@@ -344,6 +369,7 @@ class Scenario(Section):
     privacy: Privacy
     engine: Engine = Engine()
     federation: Federation = Federation()
+    faults: Faults | None = None
 
     @model_validator(mode="after")
     def _possible_together(self) -> "Scenario":

@@ -24,6 +24,7 @@ from fedamp.server.checkpoint import Checkpoint, checkpoints, read_checkpoint, w
 from fedamp.server.ledger import Ledger, fingerprint
 from fedamp.server.run_folder import RoundRecord, RunFolder, Summary
 from fedamp.server.setup import Prepared
+from fedamp.simulation.faults import FaultyGrid
 from fedamp.strategies.private import PrivateStrategy, ServerState
 
 log = logging.getLogger("fedamp.server")
@@ -84,7 +85,9 @@ class _Run:
     """One run between its start (or resumption) and its end."""
 
     def __init__(self, prepared: Prepared, grid: Grid, folder: RunFolder) -> None:
-        self.prepared, self.plan, self.grid, self.folder = prepared, prepared.plan, grid, folder
+        self.prepared, self.plan, self.folder = prepared, prepared.plan, folder
+        faults = self.plan.scenario.faults
+        self.grid = grid if faults is None else FaultyGrid(grid, faults)
         self.fingerprint = fingerprint(self.plan)
         self.ledger = Ledger.open(folder.ledger, self.plan)
         self.finished: list[RoundRecord] = []

@@ -3,7 +3,7 @@
 import itertools
 import logging
 from abc import abstractmethod
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from time import monotonic
 from typing import Self
 
@@ -44,6 +44,14 @@ class SimulationGrid(Grid):
     @abstractmethod
     def describe(self) -> str:
         """One line for people: engine, workers, device."""
+
+    def killer(self, worker: int) -> Callable[[], None]:
+        """What kills a worker's process as ``kill -9`` does; does nothing where workers are no processes of their own.
+
+        Args:
+            worker: its number, from 0.
+        """
+        return lambda: None
 
     @abstractmethod
     def _dispatch(self, messages: list[Message]) -> None:

@@ -1,6 +1,6 @@
 """The Ray engine: one persistent actor a node, on this machine or on a cluster."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from time import monotonic
 from typing import Any, Self
@@ -69,6 +69,9 @@ class RayGrid(SimulationGrid):
 
     def get_node_ids(self) -> list[int]:
         return [FIRST_NODE + partition for partition in range(self.workers)]
+
+    def killer(self, worker: int) -> Callable[[], None]:
+        return self._pool.killer(worker)
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
         """The replies that are there by now."""

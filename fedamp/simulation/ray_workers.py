@@ -1,11 +1,13 @@
 """Persistent Ray actors, and the life of the Ray session that they need."""
 
 import os
+import signal
 import socket
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
+from contextlib import suppress
 from time import monotonic
 from typing import Any
 
@@ -95,6 +97,14 @@ class Pool:
             ray.kill(actor)
             self.actors[partition] = self._start_actor(partition)
 
+    def killer(self, partition: int) -> Callable[[], None]:
+        """What ends an actor without warning."""
+        actor = self.actors[partition]
+        if self._engine.address is not None:  # its process may be on another machine
+            return lambda: ray.kill(actor)
+        process = ray.get(actor.ready.remote())
+        return lambda: _kill(process)
+
     def _live(self) -> None:
         """Start Ray, wait, stop it; in one thread, because what Ray starts ends with the thread that started it."""
         borrowed = ray.is_initialized()
@@ -161,6 +171,11 @@ def _start_ray(engine: scenario.Engine) -> None:
         raise InputError(
             f"engine.address: no Ray cluster at {engine.address!r} ({reason}); accepted: auto, or host:port"
         ) from error
+
+
+def _kill(process: int) -> None:
+    with suppress(ProcessLookupError):
+        os.kill(process, signal.SIGKILL)
 
 
 def _to_log(data: Any, ignore_prefix: bool) -> None:

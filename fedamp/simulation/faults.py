@@ -1,0 +1,132 @@
+"""Faults on purpose: clients that fail or answer late, sites that vanish, answers that come twice, workers that die."""
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from threading import Timer
+from typing import Any
+
+import numpy as np
+from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.serverapp import Grid
+from flwr.supercore.run import Run
+from numpy.typing import NDArray
+
+from fedamp import flower, rng, scenario
+from fedamp.simulation.grid import SimulationGrid
+
+LONGEST_WAIT = 0.02  # seconds from sending a round's messages to the death of a worker
+
+
+class FaultyGrid(Grid):
+    """A grid between the server and the real one, which spoils what the scenario asks to spoil.
+
+    Every fault is drawn from the address (faults' seed, round, client or site), so that a run with faults is as
+    reproducible, and as resumable, as one without. What a client or a site does depends neither on its data nor on
+    the workers. Deadlines are not waited for: a late client trains, and its answer comes with those of the next round.
+
+    Args:
+        grid: the real one.
+        faults: what to spoil.
+    """
+
+    def __init__(self, grid: Grid, faults: scenario.Faults) -> None:
+        self._grid, self._faults = grid, faults
+        self._late: list[Message] = []
+
+    @property
+    def startup_seconds(self) -> float:
+        """As of the real grid."""
+        return getattr(self._grid, "startup_seconds", 0.0)
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
+        """The replies that come in time, some of them twice, and the late ones of the round before."""
+        asked = list(messages)
+        if not asked or asked[0].metadata.message_type != "train":
+            return list(self._grid.send_and_receive(asked, timeout=timeout))
+        round_ = int(asked[0].content["config"]["round"])  # type: ignore[arg-type]
+        prompt, late = [], []
+        for message in asked:
+            fails, lags = self._fates(round_, _clients(message))
+            prompt.append(_only(message, ~fails & ~lags))
+            if (lags & ~fails).any():
+                late.append(_another(_only(message, lags & ~fails)))
+        with self._a_worker_dying(round_):
+            replies = list(self._grid.send_and_receive([*prompt, *late], timeout=timeout))
+        in_time = {message.metadata.message_id for message in prompt}
+        came = [reply for reply in replies if reply.metadata.reply_to_message_id in in_time]
+        before = self._late
+        self._late = [reply for reply in replies if reply.metadata.reply_to_message_id not in in_time]
+        twice = rng.stream(self._faults.seed, "faults repeating", round_).random(len(came)) < self._faults.repeating
+        return [*before, *came, *(reply for reply, again in zip(came, twice, strict=True) if again)]
+
+    def _fates(self, round_: int, clients: NDArray[np.int64]) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+        """Which of the clients never answer, and which do so too late."""
+        faults = self._faults
+        seeds = rng.client_seeds(faults.seed, "faults", round_, clients)
+        luck = rng.uniforms(seeds, "faults", 2)
+        return (luck[:, 0] < faults.failing) | self._vanished(round_, clients), luck[:, 1] < faults.late
+
+    def _vanished(self, round_: int, clients: NDArray[np.int64]) -> NDArray[np.bool_]:
+        vanishing = self._faults.vanishing
+        if vanishing is None:
+            return np.zeros(len(clients), dtype=bool)
+        away = np.zeros(vanishing.sites, dtype=bool)
+        for left in range(max(1, round_ - vanishing.rounds + 1), round_ + 1):
+            away |= rng.stream(self._faults.seed, "faults vanishing", left).random(vanishing.sites) < vanishing.rate
+        return away[clients % vanishing.sites]
+
+    @contextmanager
+    def _a_worker_dying(self, round_: int) -> Iterator[None]:
+        generator = rng.stream(self._faults.seed, "faults workers", round_)
+        if not isinstance(self._grid, SimulationGrid) or generator.random() >= self._faults.killed_workers:
+            yield
+            return
+        blow = self._grid.killer(int(generator.integers(self._grid.workers)))
+        timer = Timer(generator.random() * LONGEST_WAIT, blow)
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.join()
+
+    # --- passed on as it is -------------------------------------------------------------------------------------------
+
+    def set_run(self, run: Run) -> None:
+        self._grid.set_run(run)
+
+    @property
+    def run(self) -> Run:
+        return self._grid.run
+
+    def create_message(
+        self, content: RecordDict, message_type: str, dst_node_id: int, group_id: str, ttl: float | None = None
+    ) -> Message:
+        return self._grid.create_message(content, message_type, dst_node_id, group_id, ttl)
+
+    def get_node_ids(self) -> Iterable[int]:
+        return self._grid.get_node_ids()
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        return self._grid.push_messages(messages)
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        return self._grid.pull_messages(message_ids)
+
+
+def _clients(message: Message) -> NDArray[np.int64]:
+    return np.array(message.content["config"]["clients"], dtype=np.int64)
+
+
+def _only(message: Message, kept: NDArray[np.bool_]) -> Message:
+    """The same message (it gets the same id), for some of its clients; the others' places in the batches close up."""
+    config: dict[str, Any] = dict(message.content["config"])  # type: ignore[arg-type]
+    for key in ("clients", "seeds", "submodels"):
+        config[key] = [value for value, keep in zip(config[key], kept, strict=True) if keep]
+    ends = np.cumsum(np.array(config["batches"], dtype=np.int64))
+    sizes = [int(piece.sum()) for piece in np.split(kept, ends[:-1])]
+    config["batches"] = [size for size in sizes if size]
+    return flower.with_content(message, RecordDict({**message.content, "config": ConfigRecord(config)}))
+
+
+def _another(message: Message) -> Message:
+    return Message(message.content, message.metadata.dst_node_id, message.metadata.message_type)

@@ -1,0 +1,217 @@
+"""Faults that a scenario injects, and faults that it does not: rounds end, nobody is rescheduled, the charge stays."""
+
+import json
+from time import monotonic
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from fedamp import launch
+from fedamp.errors import FederationError, ScenarioError
+from fedamp.server.run_folder import RunFolder
+from fedamp.server.setup import prepare
+from fedamp.simulation.engines import CLIENT_APP
+from fedamp.simulation.serial import SerialGrid
+from tests.federations import Silent, small
+from tests.server.plays import (
+    Killed,
+    killed_at,
+    ledger_of,
+    model_of,
+    play_in,
+    rounds_of,
+)
+
+CLIENTS, K = 60, 3
+
+
+def charges(folder):
+    return [entry["epsilon_upper"] for entry in ledger_of(folder)["releases"]]
+
+
+def missing(folder) -> list[int]:
+    return [line["scheduled"] - line["reported"] for line in rounds_of(folder)]
+
+
+def test_failing_and_late_clients_count_as_zero_and_the_charge_stays(tmp_path):
+    play_in(tmp_path / "fine", small())
+    play_in(tmp_path / "faulty", small("faults={failing: 0.2, late: 0.1, repeating: 0.5, seed: 4}"))
+    # 180 check-ins, each missing with probability 0.28: 50.4 expected, standard deviation 6; five of them.
+    assert 20 < sum(missing(tmp_path / "faulty")) < 81
+    assert [line["scheduled"] for line in rounds_of(tmp_path / "faulty")] == [
+        line["scheduled"] for line in rounds_of(tmp_path / "fine")
+    ]
+    assert charges(tmp_path / "faulty") == charges(tmp_path / "fine")
+    assert ledger_of(tmp_path / "faulty")["parts"] == ledger_of(tmp_path / "fine")["parts"]
+    assert model_of(tmp_path / "faulty") != model_of(tmp_path / "fine")
+
+
+def test_where_everybody_fails_what_is_released_is_noise_alone(tmp_path):
+    scenario = small("rounds=1", "check_in={scheme: all}", "server={learning_rate: 1.0}", "faults={failing: 1}")
+    summary = play_in(tmp_path / "silent", scenario)
+    assert summary.clients_trained == 0
+    start = prepare(scenario).state.parameters
+    released = load_file(tmp_path / "silent" / "model.safetensors")
+    noise = np.concatenate([(released[name] - start[name]).ravel() for name in start])
+    # clip x noise multiplier / denominator; 650 coordinates: a standard error of 2.8 %; five of them.
+    assert noise.std() == pytest.approx(0.5 * 1.0 / CLIENTS, rel=0.14)
+
+
+def test_answers_that_come_twice_or_late_change_nothing(tmp_path):
+    play_in(tmp_path / "fine", small())
+    play_in(tmp_path / "twice", small("faults={repeating: 1}"))
+    assert model_of(tmp_path / "twice") == model_of(tmp_path / "fine")
+    assert sum(line["unprotected"]["refused_nodes"] for line in rounds_of(tmp_path / "twice")) == 8
+
+
+def test_a_late_client_is_as_one_that_never_answers(tmp_path):
+    play_in(tmp_path / "late", small("faults={late: 1}"))
+    play_in(tmp_path / "never", small("faults={failing: 1}"))
+    assert model_of(tmp_path / "late") == model_of(tmp_path / "never")
+
+
+class Messages(SerialGrid):
+    """Remembers which clients were asked for in which round."""
+
+    def __init__(self) -> None:
+        super().__init__(CLIENT_APP, "cpu")
+        self.asked: dict[int, list[int]] = {}
+
+    def _dispatch(self, messages) -> None:
+        for message in messages:
+            if message.metadata.message_type == "train":
+                config = message.content["config"]
+                self.asked.setdefault(config["round"], []).extend(config["clients"])
+        super()._dispatch(messages)
+
+
+def test_a_client_that_failed_is_not_asked_again_in_a_round_in_which_it_did_not_check_in(tmp_path):
+    grid, scenario = Messages(), small("faults={failing: 0.3, seed: 1}")
+    play_in(tmp_path / "run", scenario, grid=grid)
+    attendance = prepare(scenario).plan.attendance
+    for round_, asked in grid.asked.items():
+        assert set(asked) < set(attendance.cohort(round_).tolist())
+    checked_in = np.bincount(np.concatenate([attendance.cohort(round_) for round_ in range(1, 9)]), minlength=CLIENTS)
+    assert (checked_in == K).all()
+
+
+def test_sites_vanish_with_all_their_clients_and_come_back(tmp_path):
+    grid = Messages()
+    scenario = small("check_in={scheme: all}", "rounds=12", "faults={vanishing: {sites: 6, rate: 0.1, rounds: 2}}")
+    play_in(tmp_path / "run", scenario, grid=grid)
+    away = {
+        (round_, site): all(client not in grid.asked[round_] for client in range(site, CLIENTS, 6))
+        for round_ in range(1, 13)
+        for site in range(6)
+    }
+    present = {
+        (round_, site): all(client in grid.asked[round_] for client in range(site, CLIENTS, 6)) for round_, site in away
+    }
+    assert all(away[key] != present[key] for key in away)  # a site comes and goes as a whole
+    assert any(away.values())
+    for round_, site in away:
+        starts = away[round_, site] and not away.get((round_ - 1, site), False)
+        assert not starts or round_ == 12 or away[round_ + 1, site]  # for two rounds
+    assert any(away[round_, site] and present[round_ + 1, site] for round_ in range(1, 12) for site in range(6))
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_run_with_faults_is_reproducible_and_resumable(tmp_path, monkeypatch, seed):
+    faults = f"{{failing: 0.2, late: 0.1, vanishing: {{sites: 5, rate: 0.1, rounds: 2}}, seed: {seed}}}"
+    scenario = small(f"faults={faults}")
+    play_in(tmp_path / "whole", scenario)
+    for step in (11, 23):
+        with killed_at(monkeypatch, step), pytest.raises(Killed):
+            play_in(tmp_path / f"{step}", scenario)
+        play_in(tmp_path / f"{step}", scenario)
+        assert model_of(tmp_path / f"{step}") == model_of(tmp_path / "whole")
+        assert ledger_of(tmp_path / f"{step}") == ledger_of(tmp_path / "whole")
+
+
+def test_below_the_quorum_the_run_stops_cleanly_and_can_be_resumed(tmp_path):
+    faults = "faults={vanishing: {sites: 2, rate: 0.12}, seed: 3}"
+    scenario = small(faults, "check_in={scheme: all}", "federation={quorum: 0.6, checkpoint_every: 2}", "rounds=20")
+    with pytest.raises(FederationError, match=r"30 of 60 clients reported, below federation\.quorum 0\.6") as caught:
+        play_in(tmp_path / "run", scenario)
+    assert "\n" not in str(caught.value)
+    released = len(ledger_of(tmp_path / "run")["releases"])
+    assert f"round {released + 1}:" in str(caught.value)
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert (summary["stopped_because"], summary["rounds_completed"]) == ("failed", released)
+    assert 0 < released < 19
+    # Without the quorum (which decides no result) it goes on from there to what it would have been.
+    patient = small(faults, "check_in={scheme: all}", "federation={checkpoint_every: 2}", "rounds=20")
+    play_in(tmp_path / "run", patient)
+    play_in(tmp_path / "patient", patient)
+    assert model_of(tmp_path / "run") == model_of(tmp_path / "patient")
+
+
+class Sleepy(SerialGrid):
+    """A grid whose node is too slow for some rounds."""
+
+    def __init__(self, rounds) -> None:
+        super().__init__(CLIENT_APP, "cpu")
+        self.rounds = rounds
+
+    def _collect(self, message_ids, deadline):
+        message = self._waiting[message_ids[0]]
+        late = message.metadata.message_type == "train" and message.content["config"]["round"] in self.rounds
+        if late:
+            assert deadline > monotonic()
+            self._waiting.clear()
+            return []
+        return super()._collect(message_ids, deadline)
+
+
+def test_a_round_in_which_no_node_answers_releases_noise_and_is_charged(tmp_path):
+    scenario = small("federation={checkpoint_every: 100}")
+    summary = play_in(tmp_path / "run", scenario, grid=Sleepy({2, 3}))
+    assert summary.rounds_completed == 8
+    lines = rounds_of(tmp_path / "run")
+    assert [line["reported"] for line in lines[1:3]] == [0, 0]
+    assert [line["unprotected"]["missing_nodes"] for line in lines[:4]] == [0, 1, 1, 0]
+    play_in(tmp_path / "fine", scenario)
+    assert charges(tmp_path / "run") == charges(tmp_path / "fine")
+
+
+def test_a_round_that_would_not_come_out_the_same_again_is_checkpointed_before_its_release(tmp_path):
+    scenario = small("federation={checkpoint_every: 100}")
+
+    class StopsAfter(Silent):
+        def round_done(self, record) -> None:
+            if record.round == 4:
+                raise Killed
+
+    with pytest.raises(Killed):
+        play_in(tmp_path / "run", scenario, StopsAfter(), grid=Sleepy({3}))
+    released = ledger_of(tmp_path / "run")["releases"]
+    # This time nobody is late: round 3 would come out otherwise, but it was kept.
+    play_in(tmp_path / "run", scenario)
+    assert ledger_of(tmp_path / "run")["releases"][:4] == released
+    assert [line["reported"] > 0 for line in rounds_of(tmp_path / "run")] == [round_ != 3 for round_ in range(1, 9)]
+
+
+@pytest.mark.parametrize(
+    ("faults", "said"),
+    [
+        ("{failing: 2}", "faults.failing: got 2; accepted: a number >= 0 and <= 1"),
+        ("{fails: 0.1}", "faults.fails: unknown key; did you mean failing?"),
+        ("{vanishing: {sites: 0, rate: 0.1}}", "faults.vanishing.sites: got 0; accepted: an integer >= 1"),
+        ("{vanishing: {sites: 4}}", "faults.vanishing.rate: missing; accepted: a number > 0 and <= 1"),
+        ("{killed_workers: often}", "faults.killed_workers: got 'often'; accepted: a number >= 0 and <= 1"),
+    ],
+)
+def test_wrong_faults_are_answered(faults, said):
+    with pytest.raises(ScenarioError) as caught:
+        small(f"faults={faults}")
+    assert said in str(caught.value)
+
+
+def test_workers_killed_in_the_middle_of_rounds_change_nothing(tmp_path):
+    pytest.importorskip("ray")
+    overrides = ["rounds=6", "engine={kind: ray, workers: 2}", "check_in={scheme: all}"]
+    play_in(tmp_path / "fine", small("rounds=6", "check_in={scheme: all}"))
+    folder = launch.launch(small(*overrides, "faults={killed_workers: 0.4}"), Silent(), tmp_path / "killed")
+    assert RunFolder(folder).log.read_text().count("its worker died") >= 1
+    assert model_of(folder) == model_of(tmp_path / "fine")
