@@ -5,6 +5,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from fedamp.data.table import checked_shape
 from fedamp.errors import DataError
 
 
@@ -12,8 +13,10 @@ class DigitsTable:
     """Pixels scaled from 0 ... 16 to [0, 1]; scikit-learn is imported when the first record is read."""
 
     source = "digits"
-    input_shape = (64,)
     stored = np.dtype(np.uint8)
+
+    def __init__(self, shape: tuple[int, ...] | None = None) -> None:
+        self.input_shape = checked_shape((64,), shape, self.source)
 
     def __len__(self) -> int:
         return 1797
@@ -25,7 +28,7 @@ class DigitsTable:
         raise DataError(f"digits: no column {name!r}; partition the digits by iid, dirichlet or shards")
 
     def read(self, records: NDArray[np.int64]) -> NDArray[np.float32]:
-        return self._arrays[0][records]
+        return self._arrays[0][records].reshape(len(records), *self.input_shape)
 
     @cached_property
     def _arrays(self) -> tuple[NDArray[np.float32], NDArray[np.int64]]:

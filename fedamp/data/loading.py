@@ -79,7 +79,7 @@ def count_records(config: scenario.Data, folder: Path) -> int:
 
 def _open(config: _TableData, folder: Path) -> Tables:
     if isinstance(config, scenario.DigitsData):
-        return Tables(DigitsTable())
+        return Tables(DigitsTable(config.shape))
     if isinstance(config, scenario.FolderData):
         return open_folder(config, folder)
     return Tables(*open_huggingface(config, folder))

@@ -109,3 +109,13 @@ def test_counting_imports_neither_torch_nor_scikit_learn():
         "heavy = {'torch', 'sklearn', 'pyarrow', 'datasets', 'flwr'} & set(sys.modules); assert not heavy, heavy"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_digits_can_be_images():
+    images = load(digits(clients=479, shape=(8, 8)), 1, HERE)
+    flat = load(digits(clients=479), 1, HERE)
+    assert images.input_shape == (8, 8)
+    some = np.arange(3)
+    assert np.array_equal(images.gather(some).inputs.reshape(3, -1, 64), flat.gather(some).inputs)
+    with pytest.raises(DataError, match="64 numbers"):
+        load(digits(shape=(7, 9)), 1, HERE)

@@ -1,0 +1,65 @@
+"""Every shipped scenario loads, and runs (shortened) where its data are at hand."""
+
+import json
+
+import pytest
+
+from fedamp import launch, scenario, scenario_file
+from fedamp.models.registry import build
+from fedamp.models.splits import split
+from fedamp.plan import make_plan
+from tests.federations import Silent
+
+NAMES = [file.stem for file in scenario_file.shipped_files()]
+OFFLINE = [name for name in NAMES if scenario_file.load(name).data.name in ("digits", "synthetic")]
+TWINS = [name for name in NAMES if name not in OFFLINE]
+SHAPES = {"uoft-cs/cifar10": ((32, 32, 3), 10), "flwrlabs/femnist": ((28, 28), 62), "ylecun/mnist": ((28, 28), 10)}
+
+STORIES = {
+    *("baseline", "disjoint-3", "disjoint-8", "partial-split", "dropout"),
+    *("balanced", "balanced-submodels", "modelmix"),
+}
+
+
+def test_every_story_is_told():
+    assert set(OFFLINE) >= STORIES
+    assert {name.split("-")[0] for name in TWINS} == {"cifar10", "femnist", "mnist"}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_it_loads_says_what_it_is_about_and_survives_writing(name, tmp_path):
+    loaded = scenario_file.load(name)
+    assert loaded.name == name
+    assert len(loaded.description) > 80
+    copy = tmp_path / "copy.yaml"
+    copy.write_text(scenario_file.dump(loaded))
+    assert scenario_file.load(copy) == loaded
+
+
+@pytest.mark.parametrize("name", OFFLINE)
+def test_it_runs_shortened(name, tmp_path):
+    shorter = ["rounds=2", "privacy.noise_multiplier=1", "privacy.epsilon=null", "engine.kind=serial"]
+    if hasattr(scenario_file.load(name).check_in, "k"):
+        shorter.append("check_in.k=1")
+    folder = launch.launch(scenario_file.load(name, shorter), Silent(), tmp_path / "run")
+    summary = json.loads((folder / "summary.json").read_text())
+    assert summary["rounds_completed"] == 2
+    assert summary["clients_trained"] > 0
+    assert 0 < summary["epsilon"]["upper"] <= summary["unamplified_epsilon"]["upper"]
+    if isinstance(scenario_file.load(name).submodels, scenario.DisjointSubmodels):
+        assert summary["cost"]["parameters_share"] < 0.8
+
+
+@pytest.mark.parametrize("name", TWINS)
+def test_a_twin_is_ready_for_its_data(name):
+    """The data are not here; the model is built and cut for their shape, and the cost has an expression."""
+    loaded = scenario_file.load(name)
+    shape, classes = SHAPES[loaded.data.dataset]
+    plan = make_plan(loaded, units=3000)
+    assert plan.mechanism_at(1.0).span == loaded.rounds
+    if loaded.model.name == "resnet101":
+        return  # 44 million parameters; tests/models builds and cuts it
+    build(loaded.model, shape, classes)
+    if isinstance(loaded.submodels, scenario.DisjointSubmodels):
+        cut = split(loaded.model, shape, classes, loaded.submodels.count, loaded.submodels.shared)
+        assert cut.count == loaded.submodels.count
