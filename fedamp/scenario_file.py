@@ -5,6 +5,7 @@ Every error is one line: the file, the path of the key, what was found, and what
 
 import difflib
 import json
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, get_args
@@ -15,7 +16,8 @@ from pydantic import BaseModel, ValidationError
 from fedamp.errors import ScenarioError
 from fedamp.scenario import Scenario
 
-SHIPPED = Path(__file__).resolve().parent.parent / "scenarios"
+_CHECKOUT = Path(__file__).resolve().parent.parent / "scenarios"
+SHIPPED = _CHECKOUT if _CHECKOUT.is_dir() else Path(sys.prefix) / "share" / "fedamp" / "scenarios"
 
 
 def load(path: str | Path, overrides: Sequence[str] = ()) -> Scenario:
