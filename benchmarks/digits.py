@@ -22,6 +22,7 @@ from matplotlib.axes import Axes
 from fedamp.launch import launch
 from fedamp.plan import make_plan, privacy_units
 from fedamp.report import style
+from fedamp.report.numbers import power
 from fedamp.scenario_file import load
 from fedamp.server.loop import Observer
 from fedamp.server.run_folder import read_summary
@@ -105,7 +106,7 @@ def measure(epsilons: Iterable[float], seeds: Iterable[int], overrides: tuple[st
 def table(results: dict[str, Any]) -> str:
     """The results in Markdown: mean and standard deviation of held-out accuracy, noise multiplier in brackets."""
     lines = [
-        f"| ε (δ = {style.number(results['delta'])}) | hidden check-in, amplified | charged without amplification |",
+        f"| ε (δ = {power(results['delta'])}) | hidden check-in, amplified | charged without amplification |",
         "| --- | --- | --- |",
     ]
     for epsilon in sorted({row["epsilon"] for row in results["rows"] if row["epsilon"]}):
@@ -118,7 +119,7 @@ def table(results: dict[str, Any]) -> str:
 
 def draw(results: dict[str, Any], file: Path) -> None:
     """Accuracy against epsilon, with and without amplification."""
-    unit, units, delta = results["unit"], results["units"], style.number(results["delta"])
+    unit, units, delta = results["unit"], results["units"], power(results["delta"])
     subtitle = f"protected: one {unit} of {units}, δ = {delta}"
     canvas, (axes,) = style.figure("what hidden check-in is worth", subtitle)
     _draw_line(axes, results, True, "hidden check-in, amplified")

@@ -8,6 +8,7 @@ from rich.console import Console, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
+from fedamp.report.numbers import at_most
 from fedamp.server.run_folder import RoundRecord
 from fedamp.server.setup import Prepared
 
@@ -66,7 +67,7 @@ class ProgressDisplay:
     def _spent(self, epsilon: float | None) -> str:
         if epsilon is None:
             return "no privacy"
-        return f"epsilon {epsilon:.2f}" + ("" if self._budget is None else f" of {self._budget:g}")
+        return f"epsilon {at_most(epsilon, 2)}" + ("" if self._budget is None else f" of {self._budget:g}")
 
 
 class _BarAndFacts(Progress):
@@ -86,8 +87,8 @@ def promise(prepared: Prepared) -> list[str]:
         return ["[yellow]without privacy[/]: no noise is added, epsilon is infinite"]
     unit = f"one {privacy.unit}" if privacy.group_size == 1 else f"any {privacy.group_size} {privacy.unit}s together"
     return [
-        f"{unit} of {plan.units:,}: epsilon <= {plan.epsilon.upper:.3f} at delta = {privacy.delta:g} "
-        f"(without amplification {plan.unamplified_epsilon.upper:.3f})",
+        f"{unit} of {plan.units:,}: epsilon <= {at_most(plan.epsilon.upper, 3)} at delta = {privacy.delta:g} "
+        f"(without amplification {at_most(plan.unamplified_epsilon.upper, 3)})",
         f"noise multiplier {plan.noise_multiplier:.4g}; {plan.mechanism}",
         f"trusted server, hidden assignments; assumptions: {GUARANTEES}",
     ]

@@ -12,6 +12,7 @@ from rich.text import Text
 from fedamp.errors import RunFolderError
 from fedamp.report import style
 from fedamp.report.comparison_plots import comparison_pictures
+from fedamp.report.numbers import amount_of_bytes, amount_of_time, at_most
 from fedamp.report.runs import Run, read_runs
 
 
@@ -41,8 +42,8 @@ def comparison_table(answer: dict[str, Any]) -> RenderableType:
         table.add_row(
             run["name"],
             "" if run["accuracy"] is None else f"{run['accuracy']:.1%}",
-            style.number(run["epsilon"]["upper"]),
-            style.number(run["unamplified_epsilon_upper"]),
+            at_most(run["epsilon"]["upper"]),
+            at_most(run["unamplified_epsilon_upper"]),
             str(run["rounds_completed"]),
             amount_of_bytes(run["bytes_per_check_in"]),
             amount_of_time(run["seconds_per_check_in"]),
@@ -66,23 +67,6 @@ def cautions(runs: Sequence[Run]) -> list[str]:
     if unfinished:
         found.append(f"not finished: {', '.join(unfinished)}")
     return found
-
-
-def amount_of_bytes(count: float) -> str:
-    """A number of bytes with the unit that suits it."""
-    for unit in ("B", "kB", "MB"):
-        if count < 1000:
-            return f"{count:.3g} {unit}"
-        count /= 1000
-    return f"{count:.3g} GB"
-
-
-def amount_of_time(seconds: float) -> str:
-    """A duration with the unit that suits it."""
-    for factor, unit in ((1, "s"), (1e3, "ms"), (1e6, "µs")):
-        if seconds * factor >= 1:
-            return f"{seconds * factor:,.3g} {unit}"
-    return f"{seconds * 1e6:.2g} µs"
 
 
 def _facts(run: Run) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from fedamp.report import style
+from fedamp.report.numbers import power
 from fedamp.report.runs import Run
 
 LONGEST_NAME = 34  # letters of a run's name in a key
@@ -128,7 +129,7 @@ def _protection(runs: Sequence[Run]) -> str:
     if not private:
         return "no privacy: epsilon is infinite"
     units = " or ".join(sorted({f"one {run.ledger['unit']}" for run in private}))
-    deltas = " or ".join(style.number(delta) for delta in sorted({run.ledger["delta"] for run in private}))
+    deltas = " or ".join(power(delta) for delta in sorted({run.ledger["delta"] for run in private}))
     return f"protected: {units}, δ = {deltas}"
 
 

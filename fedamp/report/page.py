@@ -14,8 +14,9 @@ from matplotlib.figure import Figure
 from fedamp import __version__
 from fedamp.errors import InputError
 from fedamp.report import style
-from fedamp.report.compare import amount_of_bytes, amount_of_time, cautions
+from fedamp.report.compare import cautions
 from fedamp.report.comparison_plots import comparison_pictures
+from fedamp.report.numbers import amount_of_bytes, amount_of_time, at_least, at_most
 from fedamp.report.page_style import CSS
 from fedamp.report.plots import protection, run_pictures
 from fedamp.report.runs import Run, read_runs
@@ -71,8 +72,8 @@ def _comparison(runs: Sequence[Run]) -> str:
         (
             run.name,
             _accuracy(run),
-            style.number(run.epsilon),
-            style.number(run.unamplified_epsilon),
+            at_most(run.epsilon),
+            at_most(run.unamplified_epsilon),
             f"{run.summary['noise_multiplier']:.3g}",
             run.summary["rounds_completed"],
             amount_of_bytes(run.bytes_per_check_in),
@@ -108,8 +109,8 @@ def _verdict(run: Run) -> str:
         return f"<b>{accuracy}</b>, without privacy: no noise was added."
     saved = ""
     if run.is_amplified:
-        saved = f" (without amplification {style.number(run.unamplified_epsilon)})"
-    return f"<b>{accuracy}</b> at a privacy cost of <b>ε ≤ {style.number(run.epsilon)}</b>{saved}."
+        saved = f" (without amplification {at_most(run.unamplified_epsilon)})"
+    return f"<b>{accuracy}</b> at a privacy cost of <b>ε ≤ {at_most(run.epsilon)}</b>{saved}."
 
 
 def _guarantee(run: Run) -> str:
@@ -121,9 +122,9 @@ def _guarantee(run: Run) -> str:
         {
             "what": protection(run),
             "adjacency": ledger["adjacency"],
-            "ε spent": f"{style.number(run.epsilon)} at most, "
-            f"{style.number(run.summary['epsilon']['lower'])} at least; upper end from: {ledger['epsilon_bound']}",
-            "ε without amplification": style.number(run.unamplified_epsilon),
+            "ε spent": f"{at_most(run.epsilon)} at most, "
+            f"{at_least(run.summary['epsilon']['lower'])} at least; upper end from: {ledger['epsilon_bound']}",
+            "ε without amplification": at_most(run.unamplified_epsilon),
             "budget": "none" if ledger["budget_epsilon"] is None else f"ε ≤ {ledger['budget_epsilon']:g}",
             "mechanism": f"{ledger['mechanism_in_words']}; {charge}",
         }
@@ -162,7 +163,7 @@ def _ledger(run: Run) -> str:
     for release in (releases[index - 1] for index in shown):
         record = by_round.get(release["round"])
         accuracy = "" if record is None else f"{record.accuracy:.1%}"
-        rows.append((release["round"], accuracy, style.number(release["epsilon_upper"]), release["digest"][:12]))
+        rows.append((release["round"], accuracy, at_most(release["epsilon_upper"]), release["digest"][:12]))
     whole = hashlib.sha256(RunFolder(run.folder).ledger.read_bytes()).hexdigest()
     table = _table(("round", "accuracy", "ε spent, at most", "SHA-256 of the model"), rows)
     return (

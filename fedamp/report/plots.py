@@ -8,6 +8,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from fedamp.report import style
+from fedamp.report.numbers import at_most, power
 from fedamp.report.runs import Run, read_run
 from fedamp.server.run_folder import RunFolder
 
@@ -39,7 +40,7 @@ def protection(run: Run) -> str:
     if not run.is_private:
         return "no privacy: epsilon is infinite"
     unit = f"one {privacy.unit}" if privacy.group_size == 1 else f"any {privacy.group_size} {privacy.unit}s together"
-    return f"protected: {unit} of {run.ledger['units']:,}, δ = {style.number(run.ledger['delta'])}"
+    return f"protected: {unit} of {run.ledger['units']:,}, δ = {power(run.ledger['delta'])}"
 
 
 def _over_rounds(run: Run) -> Figure:
@@ -63,12 +64,12 @@ def _draw_spending(axes: Axes, run: Run) -> None:
     spent = np.array([record.epsilon_upper for record in run.rounds], dtype=float)
     axes.step(rounds, spent, where="post", color=CHARGED.color)
     end = (rounds[-1], spent[-1])
-    style.label(axes, f"charged: {style.number(spent[-1])}", end, (0, -5), ha="right", va="top", fontweight="bold")
+    style.label(axes, f"charged: {at_most(spent[-1])}", end, (0, -5), ha="right", va="top", fontweight="bold")
     highest = spent[-1]
     if run.is_amplified:
         plain = run.plan.unamplified_epsilon_by_round[rounds - 1]
         axes.step(rounds, plain, where="post", color=PLAIN.color, linestyle=PLAIN.dash)
-        words = f"without amplification: {style.number(plain[-1])}"
+        words = f"without amplification: {at_most(plain[-1])}"
         style.label(axes, words, (rounds[-1], plain[-1]), (0, 5), ha="right", va="bottom")
         highest = plain[-1]
     budget = run.scenario.privacy.epsilon
@@ -115,8 +116,8 @@ def _draw_bill(
     axes.plot(costs, accuracy, color=look.color, linestyle=look.dash)
     face = look.color if filled else "white"
     axes.plot(costs[-1:], accuracy[-1:], look.marker, color=look.color, markerfacecolor=face, markersize=8)
-    shift = {"right": (-2, 8), "center": (0, 8), "left": (-6, 8)}[side]
-    style.label(axes, f"{text}: {style.number(costs[-1])}", (costs[-1], accuracy[-1]), shift, ha=side, color=look.color)
+    shift = {"right": (-2, 8), "center": (0, 8), "left": (-6, 10)}[side]
+    style.label(axes, f"{text}: {at_most(costs[-1])}", (costs[-1], accuracy[-1]), shift, ha=side, color=look.color)
 
 
 def _accuracy(run: Run) -> NDArray[np.float64]:

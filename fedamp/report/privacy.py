@@ -7,6 +7,7 @@ from rich.table import Table
 
 from fedamp.accounting.bounds import finite
 from fedamp.plan import ADJACENCY, make_plan, privacy_units
+from fedamp.report.numbers import at_least, at_most
 from fedamp.scenario import Scenario
 from fedamp.scenario_file import validate
 
@@ -81,7 +82,7 @@ def privacy_table(answer: dict[str, Any]) -> RenderableType:
     rounds = answer["per_round"]
     shown = sorted({max(1, round(share * len(rounds) / 10)) for share in range(1, 11)})
     for row in (rounds[number - 1] for number in shown):
-        curve.add_row(str(row["round"]), _number(row["epsilon_upper"]), _number(row["unamplified_upper"]))
+        curve.add_row(str(row["round"]), at_most(row["epsilon_upper"], 4), at_most(row["unamplified_upper"], 4))
     return Group(facts, curve, "Assumes a trusted server and hidden assignments: docs/threat-model.md")
 
 
@@ -118,8 +119,4 @@ def _budget(answer: dict[str, Any]) -> str:
 
 
 def _bracket(ends: dict[str, float | None]) -> str:
-    return f"{_number(ends['upper'])} (at least {_number(ends['lower'])})"
-
-
-def _number(value: float | None) -> str:
-    return "infinite" if value is None else f"{value:.4f}"
+    return f"{at_most(ends['upper'], 4)} (at least {at_least(ends['lower'], 4)})"

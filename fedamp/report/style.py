@@ -90,12 +90,3 @@ def logarithmic(axes: Axes) -> None:
     axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5), numticks=12))
     axes.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
     axes.xaxis.set_minor_formatter(NullFormatter())
-
-
-def number(value: float | None) -> str:
-    """A cost as a person reads it: three digits are plenty; None is infinite."""
-    if value is None:
-        return "infinite"
-    if 0 < value < 0.01:
-        return f"{value:.3g}".replace("e-0", "e-")
-    return f"{value:.2f}" if value < 10 else f"{value:.1f}" if value < 100 else f"{value:,.0f}"

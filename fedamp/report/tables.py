@@ -4,6 +4,7 @@ from pathlib import Path
 
 from rich.table import Table
 
+from fedamp.report.numbers import at_most
 from fedamp.server.run_folder import read_summary
 
 
@@ -18,8 +19,8 @@ def run_table(folder: Path) -> Table:
     if epsilon is None:
         table.add_row("privacy", "none: no noise was added")
     else:
-        table.add_row("epsilon", f"{epsilon:.3f} at delta = {summary['delta']:g}")
-        table.add_row("without amplification", f"{plain:.3f} for the whole run")
+        table.add_row("epsilon", f"{at_most(epsilon, 3)} at delta = {summary['delta']:g}")
+        table.add_row("without amplification", f"{at_most(plain, 3)} for the whole run")
         table.add_row("noise multiplier", f"{summary['noise_multiplier']:.4g}")
     clients, seconds = summary["clients_trained"], summary["wall_seconds"]
     table.add_row("rounds", str(summary["rounds_completed"]))

@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 
 from fedamp.errors import RunFolderError
-from fedamp.report.compare import amount_of_bytes, amount_of_time, compare_runs, comparison_table
+from fedamp.report.compare import compare_runs, comparison_table
 
 pytestmark = pytest.mark.xdist_group("report")
 
@@ -49,17 +49,3 @@ def test_a_folder_that_cannot_be_written_to_is_refused(runs, tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(RunFolderError, match="cannot be written"):
         compare_runs([runs["hidden"]], tmp_path / "file")
-
-
-@pytest.mark.parametrize(
-    ("count", "words"), [(0, "0 B"), (999, "999 B"), (57_720, "57.7 kB"), (4.5e6, "4.5 MB"), (2.5e12, "2.5e+03 GB")]
-)
-def test_bytes_in_words(count, words):
-    assert amount_of_bytes(count) == words
-
-
-@pytest.mark.parametrize(
-    ("seconds", "words"), [(12.34, "12.3 s"), (1.0, "1 s"), (0.00266, "2.66 ms"), (3e-6, "3 µs"), (2.5e-7, "0.25 µs")]
-)
-def test_seconds_in_words(seconds, words):
-    assert amount_of_time(seconds) == words

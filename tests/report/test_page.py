@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 import re
 import shutil
 from html.parser import HTMLParser
@@ -54,7 +55,7 @@ def test_the_file_needs_no_other(page):
 def test_it_states_the_guarantee_with_its_assumptions(runs, page):
     ledger = json.loads((runs["hidden"] / "ledger.json").read_text())
     summary = json.loads((runs["hidden"] / "summary.json").read_text())
-    assert f"ε ≤ {summary['epsilon']['upper']:.2f}" in page.text
+    assert f"ε ≤ {math.ceil(100 * summary['epsilon']['upper']) / 100:.2f}" in page.text
     for fact in (ledger["adjacency"], ledger["mechanism_in_words"], ledger["noise_seed"], *ledger["assumptions"]):
         assert fact in page.text
 
