@@ -299,6 +299,8 @@ class Privacy(Section):
     def _auto_needs_a_budget(self) -> "Privacy":
         if self.noise_multiplier == "auto" and self.epsilon is None:
             raise ValueError("noise_multiplier: auto needs a budget: give epsilon, or a number for noise_multiplier")
+        if self.noise_multiplier == 0 and self.epsilon is not None:
+            raise ValueError("noise_multiplier: 0 protects nothing, so no budget can be kept: leave out epsilon (null)")
         return self
 
 
@@ -323,6 +325,7 @@ class Federation(Section):
     quorum: Annotated[float, Field(ge=0, le=1)] = Field(
         0.0, description="share of a round's cohort that must report; below it the run stops and can be resumed"
     )
+    nodes: Count = Field(1, description="deployment: how many nodes to wait for before the first round")
     checkpoint_every: Count = Field(10, description="rounds between checkpoints")
     evaluate_every: Count = Field(1, description="rounds between evaluations on the public test set")
 

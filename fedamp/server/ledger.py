@@ -48,6 +48,10 @@ class Release:
         return {"round": self.round, "epsilon_upper": finite(self.epsilon_upper), "digest": self.digest}
 
 
+# What a newer fedamp may say otherwise of the same mechanism: a run that it interrupted must go on.
+_MAY_DIFFER = {"written_by", "whole_run_epsilon", "epsilon_bound", "assumptions"}
+
+
 class Ledger:
     """The ledger file of one run.
 
@@ -80,7 +84,7 @@ class Ledger:
             reason = " ".join(str(error).split())
             raise RunFolderError(f"{file}: damaged ledger ({type(error).__name__}: {reason})") from None
         ledger = cls(file, plan, releases)
-        different = [key for key, value in ledger._head.items() if head[key] != value and key != "written_by"]
+        different = [key for key, value in ledger._head.items() if head[key] != value and key not in _MAY_DIFFER]
         if different:
             raise RunFolderError(f"{file}: the ledger of another run; it differs in {', '.join(different)}")
         ledger._check_releases()
