@@ -160,7 +160,9 @@ def _one_line(error: ValidationError, raw: Any, source: str, overrides: Sequence
     where = f"--set {overridden[-1]}" if overridden else f"{source}: {name}" if name else source
     message = f"{where}: {_explain(first, path, section)}"
     others = len({tuple(_walk(detail["loc"], raw)[0]) for detail in details} - {tuple(path)})
-    return message + (f" (and {others} more)" if others else "")
+    message += f" (and {others} more)" if others else ""
+    # Keys and values are a stranger's text: nothing of it may break the line or hide in it.
+    return "".join(character if character.isprintable() else "?" for character in message)
 
 
 def _explain(detail: Any, path: list[str], section: type[BaseModel] | None) -> str:
