@@ -47,10 +47,12 @@ def query(message: Message, context: Context) -> Message:
     folder = _text(context, "data")
     if hosted is None and folder:
         task = message.content["config"].get("task")  # type: ignore[union-attr]
-        if task is None:
-            raise DeploymentError("node configuration has data but no hosts: say which clients live here")
-        ids = _worker(str(task), folder, _text(context, "device") or "cpu").dataset.hosted
-        hosted = None if ids is None else set(ids.tolist())
+        ids = _worker(str(task), folder, _text(context, "device") or "cpu").dataset.hosted if task else None
+        if ids is None:
+            raise DeploymentError(
+                f"{folder} has no federation.json, and the node configuration no hosts: say which clients live here"
+            )
+        hosted = set(ids.tolist())
     answer = ConfigRecord({"all": hosted is None, "clients": sorted(hosted or ())})
     return Message(RecordDict({"hosts": answer}), reply_to=message)
 

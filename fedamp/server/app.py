@@ -2,16 +2,24 @@
 
 Run configuration: ``scenario`` (path or shipped name), ``out`` (run folder; empty: a new one under ``runs``),
 ``resume`` and ``rehearse`` (draw from the scenario's seed instead of the operating system's).
+
+What it prints goes to whoever may read the run's log in Flower, so it is only what is released. Everything else, such
+as which nodes were asked in which round, goes to the log in the run folder, which is the server's own.
 """
 
 import logging
+import os
 from pathlib import Path
+from time import monotonic, sleep
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from fedamp import rng, scenario_file
-from fedamp.errors import RunFolderError
+from fedamp.errors import DeploymentError, FederationError, RunFolderError
+from fedamp.flower import chatter_to
+from fedamp.scenario import Scenario
+from fedamp.server.files import flush, locked
 from fedamp.server.loop import play
 from fedamp.server.run_folder import RoundRecord, RunFolder, existing_folder, new_folder
 from fedamp.server.setup import Prepared, prepare
@@ -26,39 +34,81 @@ def main(grid: Grid, context: Context) -> None:
     config = context.run_config
     scenario = scenario_file.load(str(config["scenario"]))
     out = Path(str(config["out"])) if config.get("out") else None
-    resume = bool(config.get("resume", False))
-    folder = existing_folder(out, scenario.name) if resume else new_folder(out, scenario.name)
-    seed = None if config.get("rehearse", False) else system_seed(folder, resume)
+    resume, rehearse = bool(config.get("resume", False)), bool(config.get("rehearse", False))
+    if scenario.faults is not None and not rehearse:
+        raise DeploymentError("faults: a deployment has its own; accepted: with the run configuration rehearse=true")
+    folder = existing_folder(out, scenario.name) if resume else None
+    seed = None if rehearse else rng.seed_from_system() if folder is None else read_seed(folder)
     prepared = prepare(scenario, seed)
-    folder.write_scenario(scenario)
-    summary = play(prepared, grid, folder, LoggingObserver())
-    log.info("%s after round %d: %s", summary.stopped_because, summary.rounds_completed, summary.final)
+    if folder is None:
+        folder = new_folder(out, scenario.name)
+        folder.path.chmod(0o700)
+        folder.write_scenario(scenario)
+        if seed is not None:
+            keep_seed(folder, seed)
+    folder.log.touch()
+    with chatter_to(folder.log, "fedamp"), locked(folder.path / ".server") as free:
+        if not free:
+            raise RunFolderError(f"{folder.path}: another process is running in it")
+        wait_for_nodes(grid, scenario)
+        summary = play(prepared, grid, folder, PrintingObserver())
+    print(f"{summary.stopped_because} after round {summary.rounds_completed}: {summary.final}", flush=True)
 
 
-def system_seed(folder: RunFolder, resume: bool) -> int:
-    """A deployment's seed: drawn from the operating system, kept in the run folder for its owner alone to resume."""
-    file = folder.path / "seed.secret"
-    if resume:
-        try:
-            return int(file.read_text())
-        except (OSError, ValueError) as error:
-            raise RunFolderError(f"{file}: the run's secret seed cannot be read ({error})") from None
-    seed = rng.seed_from_system()
-    file.touch(mode=0o600)
-    file.write_text(str(seed))
-    return seed
+def wait_for_nodes(grid: Grid, scenario: Scenario) -> None:
+    """Wait until ``federation.nodes`` nodes are connected, or until the deadline of a round has passed.
+
+    Raises:
+        FederationError: if there is no node at all by then.
+    """
+    federation = scenario.federation
+    deadline = monotonic() + federation.round_deadline
+    while (connected := len(list(grid.get_node_ids()))) < federation.nodes and monotonic() < deadline:
+        sleep(0.5)
+    if connected == 0:
+        raise FederationError(f"no node was connected within federation.round_deadline {federation.round_deadline:g} s")
+    if connected < federation.nodes:
+        log.warning("%d of federation.nodes %d are connected; the others count as zero", connected, federation.nodes)
 
 
-class LoggingObserver:
-    """Writes a line a round to the log."""
+def keep_seed(folder: RunFolder, seed: int) -> None:
+    """Keep a deployment's seed in the run folder, for its owner alone to resume."""
+    descriptor = os.open(_seed_file(folder), os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode=0o600)
+    with open(descriptor, "w") as stream:
+        stream.write(str(seed))
+        stream.flush()
+        os.fsync(descriptor)
+    flush(folder.path)
+
+
+def read_seed(folder: RunFolder) -> int:
+    """The seed of a deployment to go on with.
+
+    Raises:
+        RunFolderError: if it is not there, as in the folder of a rehearsal.
+    """
+    file = _seed_file(folder)
+    try:
+        return int(file.read_text())
+    except OSError as error:
+        raise RunFolderError(f"{file}: the run's secret seed cannot be read ({error.strerror})") from None
+    except ValueError:  # whose message would tell what it found
+        raise RunFolderError(f"{file}: damaged: the run's secret seed is not a number") from None
+
+
+def _seed_file(folder: RunFolder) -> Path:
+    return folder.path / "seed.secret"
+
+
+class PrintingObserver:
+    """Prints a line a round, of what is released."""
 
     def started(self, prepared: Prepared, finished: list[RoundRecord]) -> None:
-        log.info(
-            "%s: %d rounds, %s", prepared.plan.scenario.name, prepared.plan.scenario.rounds, prepared.plan.mechanism
-        )
+        plan = prepared.plan
+        print(f"{plan.scenario.name}: {plan.scenario.rounds} rounds, {len(finished)} of them done", flush=True)
 
     def round_done(self, record: RoundRecord) -> None:
-        log.info("round %d: accuracy %s, epsilon %s", record.round, record.accuracy, record.epsilon_upper)
+        print(f"round {record.round}: accuracy {record.accuracy}, epsilon {record.epsilon_upper}", flush=True)
 
     def stopping(self) -> None:
-        log.warning("stopping after this round")
+        print("stopping after this round", flush=True)

@@ -63,6 +63,8 @@ class Ledger:
         self.file, self.plan = file, plan
         self.releases = releases or []
         self._head = _head(plan)
+        self._head_text = json.dumps(self._head, indent=1, allow_nan=False, ensure_ascii=False)[:-2]
+        self._lines: list[str] = []
 
     @classmethod
     def open(cls, file: Path, plan: Plan) -> "Ledger":
@@ -105,8 +107,13 @@ class Ledger:
                     f"{release.epsilon_upper:g}; the plan spends {spent:g}"
                 )
 
-    def enter(self, round_: int, parameters: Arrays) -> Release:
+    def enter(self, round_: int, parameters: Arrays, durable: bool = True) -> Release:
         """Write down a round that is about to be released.
+
+        Args:
+            round_: its number.
+            parameters: the model.
+            durable: whether the entry must survive a power cut, which takes longer than many a round of a simulation.
 
         Raises:
             FederationError: if the round was released before with another model, or is out of turn.
@@ -122,14 +129,14 @@ class Ledger:
         if round_ != len(self.releases) + 1:
             raise FederationError(f"{self.file}: round {round_} is out of turn after round {len(self.releases)}")
         self.releases.append(release)
-        self._write()
+        self._write(durable)
         return release
 
-    def _write(self) -> None:
-        # One line a round: a person can read it, and rewriting a few thousand lines takes about a millisecond.
-        head = json.dumps(self._head, indent=1, allow_nan=False, ensure_ascii=False)[:-2]
-        lines = ",\n  ".join(json.dumps(release.to_json()) for release in self.releases)
-        write_atomically(self.file, f'{head},\n "releases": [\n  {lines}\n ]\n}}\n'.encode())
+    def _write(self, durable: bool) -> None:
+        # One line a round: a person can read it, and rewriting a few thousand lines takes less than a millisecond.
+        self._lines += [json.dumps(release.to_json()) for release in self.releases[len(self._lines) :]]
+        releases = ",\n  ".join(self._lines)
+        write_atomically(self.file, f'{self._head_text},\n "releases": [\n  {releases}\n ]\n}}\n'.encode(), durable)
 
 
 def digest(parameters: Arrays) -> str:

@@ -101,10 +101,12 @@ class _Run:
         certain = self._ask(round_)
         record = self._record(round_, start)
         due = round_ % self.plan.scenario.federation.checkpoint_every == 0 or round_ == self._last_round
-        if due or not certain or last():
+        kept = due or not certain or last()
+        if kept:
             self.folder.flush_rounds()
             write_checkpoint(self.folder.checkpoints, Checkpoint(self.state, record), self.fingerprint)
-        self.ledger.enter(round_, self.state.parameters)
+        # A power cut may take the rounds since a simulation's last checkpoint: they are computed again, to the bit.
+        self.ledger.enter(round_, self.state.parameters, durable=kept)
         self.folder.append_round(record)
         self.finished.append(record)
         return record

@@ -14,7 +14,7 @@ from fedamp import data, rng, scenario
 from fedamp.client.memory import clients_per_batch
 from fedamp.client.task import ClientTask
 from fedamp.data.dataset import Dataset
-from fedamp.models.cost import cost
+from fedamp.models.cost import cost, kept_per_record
 from fedamp.models.evaluate import evaluate
 from fedamp.models.masks import Masks
 from fedamp.models.registry import build, initial_parameters
@@ -125,7 +125,9 @@ def _units_per_batch(plan: Plan, dataset: Dataset, parameters: Arrays) -> int:
         return asked
     units = dataset.by_record() if plan.scenario.privacy.unit == "sample" else dataset
     on_gpu = torch.cuda.is_available() and plan.scenario.engine.device != "cpu"
-    fits = clients_per_batch(sum(array.size for array in parameters.values()), units, "cuda" if on_gpu else "cpu")
+    module = build(plan.scenario.model, dataset.input_shape, dataset.num_classes)
+    size, kept = sum(array.size for array in parameters.values()), kept_per_record(module, dataset.input_shape)
+    fits = clients_per_batch(size, kept, units, "cuda" if on_gpu else "cpu")
     half = max(SMALLEST_STACK, math.ceil(plan.expected_cohort / 2))
     return max(1, min(fits, half) if on_gpu else min(fits, half, STACK))
 

@@ -82,7 +82,7 @@ class PrivateStrategy(Strategy):
         """The messages of a round: one to every node that hosts a unit of the cohort."""
         if server_round > self.plan.affordable_rounds:
             raise FederationError(f"round {server_round} would exceed the budget of epsilon")
-        self.roster.refresh(grid, self.plan.scenario.federation.round_deadline)
+        self.roster.refresh(grid, self.plan.scenario.federation.round_deadline, self._task_json)
         assigned = self.roster.assign(self.plan.batches(server_round, self.units_per_batch))
         self._requests = {}
         messages = []

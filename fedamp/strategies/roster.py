@@ -27,18 +27,19 @@ class Roster:
     host_of: dict[int, int] = field(default_factory=dict)
     _asked: set[int] = field(default_factory=set)
 
-    def refresh(self, grid: Grid, timeout: float) -> None:
+    def refresh(self, grid: Grid, timeout: float, task: str = "") -> None:
         """Forget the nodes that are gone, and ask those that are new which units they host.
 
         Args:
             timeout: seconds to wait for the answers. A node that does not answer is asked again when it has been away.
+            task: what they will train, as JSON; a node opens its data to say whose they are.
         """
         connected = set(grid.get_node_ids())
         gone, new = self._asked - connected, sorted(connected - self._asked)
         if gone:
             self._forget(gone)
         self._asked = connected
-        messages = [Message(RecordDict({"config": ConfigRecord()}), node, "query") for node in new]
+        messages = [Message(RecordDict({"config": ConfigRecord({"task": task})}), node, "query") for node in new]
         for reply in grid.send_and_receive(messages, timeout=timeout) if messages else ():
             node = reply.metadata.src_node_id
             try:
@@ -68,8 +69,12 @@ class Roster:
     def _pieces(self, batch: Batch) -> list[tuple[int, Batch]]:
         if not self.host_of:
             return [(_ANYWHERE, batch)]
-        hosts = np.array([self.host_of.get(int(unit), _ANYWHERE) for unit in batch.units])
-        return [(int(host), Batch(batch.units[hosts == host], batch.submodel)) for host in np.unique(hosts)]
+        # Flower's node ids fill 64 bits without a sign, so an array of them beside -1 would be one of rounded floats.
+        hosts = [self.host_of.get(int(unit), _ANYWHERE) for unit in batch.units]
+        return [
+            (host, Batch(batch.units[np.array([other == host for other in hosts])], batch.submodel))
+            for host in sorted(set(hosts))
+        ]
 
     def _register(self, node: int, reply: Message) -> None:
         if reply.has_error():

@@ -101,3 +101,8 @@ def test_a_node_that_vanishes_and_returns_under_another_name_is_asked_again(capl
 
 def test_with_no_node_at_all_nobody_is_asked():
     assert asked(roster_of(Nodes({})), batch(0, 1)) == {}
+
+
+def test_node_ids_as_large_as_flower_draws_them_are_kept_to_the_last_digit():
+    one, other = 2**64 - 3, 2**63 + 5
+    assert asked(roster_of(Nodes({one: [0, 2], other: [1]})), batch(0, 1, 2, 3)) == {one: [0, 2], other: [1]}

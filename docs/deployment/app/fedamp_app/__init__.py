@@ -1,0 +1,1 @@
+"""Points at fedamp."""

@@ -1,0 +1,180 @@
+"""The server app where it is no rehearsal: whose randomness it uses, what it tells whom."""
+
+import json
+import re
+import stat
+from pathlib import Path
+
+import pytest
+from flwr.app import Context, RecordDict
+
+from fedamp.errors import DeploymentError, FederationError, InputError, RunFolderError
+from fedamp.server.app import app, wait_for_nodes
+from fedamp.server.setup import prepare
+from fedamp.simulation.engines import CLIENT_APP
+from fedamp.simulation.serial import SerialGrid
+from tests.federations import small, write_small
+from tests.server.plays import ledger_of, model_of, play_in, rounds_of
+
+
+def run_app(scenario: Path, out: Path, **config) -> None:
+    """As Flower does, with this process for a node."""
+    settings = {"scenario": str(scenario), "out": str(out), "resume": False, "rehearse": False} | config
+    app(SerialGrid(CLIENT_APP, "cpu"), Context(1, 1, {}, RecordDict(), settings))
+
+
+@pytest.fixture
+def scenario(tmp_path):
+    return write_small(tmp_path, "rounds=4")
+
+
+def seed_of(run: Path) -> int:
+    return int((run / "seed.secret").read_text())
+
+
+def test_the_seed_comes_from_the_operating_system_and_the_ledger_says_so(tmp_path, scenario):
+    for name in ("one", "other"):
+        run_app(scenario, tmp_path / name)
+    assert seed_of(tmp_path / "one") != seed_of(tmp_path / "other")
+    assert seed_of(tmp_path / "one") > 2**64  # 128 bits; a smaller one has a chance of 2**-64
+    assert model_of(tmp_path / "one") != model_of(tmp_path / "other")
+    assert ledger_of(tmp_path / "one")["noise_seed"] == "from the operating system"
+    assert [line["scheduled"] for line in rounds_of(tmp_path / "one")] != [
+        line["scheduled"] for line in rounds_of(tmp_path / "other")
+    ]
+
+
+def test_a_rehearsal_is_the_simulation_and_the_ledger_says_so(tmp_path, scenario):
+    run_app(scenario, tmp_path / "rehearsed", rehearse=True)
+    play_in(tmp_path / "simulated", small("rounds=4"))
+    assert model_of(tmp_path / "rehearsed") == model_of(tmp_path / "simulated")
+    assert ledger_of(tmp_path / "rehearsed") == ledger_of(tmp_path / "simulated")
+    assert ledger_of(tmp_path / "rehearsed")["noise_seed"].startswith("the scenario's: a rehearsal")
+    assert not (tmp_path / "rehearsed" / "seed.secret").exists()
+
+
+def test_the_seed_stands_in_one_file_that_only_its_owner_reads(tmp_path, scenario, capfd):
+    run_app(scenario, tmp_path / "run")
+    file = tmp_path / "run" / "seed.secret"
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
+    told = "".join(capfd.readouterr())
+    others = [path.read_bytes() for path in file.parent.rglob("*") if path.is_file() and path != file]
+    seed = file.read_text()
+    assert seed not in told
+    assert not any(seed.encode() in content or f"{int(seed):x}".encode() in content for content in others)
+
+
+def test_what_is_printed_is_what_is_released(tmp_path, scenario, capfd):
+    run_app(scenario, tmp_path / "run")
+    lines = capfd.readouterr().out.splitlines()
+    assert lines[0] == "small: 4 rounds, 0 of them done"
+    assert all(re.fullmatch(r"round \d: accuracy 0\.\d+, epsilon \d+\.\d+", line) for line in lines[1:5])
+    assert lines[5].startswith("finished after round 4")
+    assert len(lines) == 6
+
+
+def test_a_deployment_resumes_with_its_own_seed(tmp_path, scenario):
+    run_app(scenario, tmp_path / "run")
+    model, ledger = model_of(tmp_path / "run"), ledger_of(tmp_path / "run")
+    for file in sorted((tmp_path / "run" / "checkpoint").iterdir())[1:]:
+        file.unlink()  # as if it had stopped after round 3
+    run_app(scenario, tmp_path / "run", resume=True)
+    assert model_of(tmp_path / "run") == model
+    assert ledger_of(tmp_path / "run") == ledger
+
+
+def test_every_round_of_a_deployment_is_checkpointed(tmp_path):
+    run_app(write_small(tmp_path, "rounds=3", "federation={checkpoint_every: 1000}"), tmp_path / "run")
+    names = [file.stem for file in sorted((tmp_path / "run" / "checkpoint").iterdir())]
+    assert names == ["round-00000002", "round-00000003"]
+
+
+@pytest.mark.parametrize("content", [None, "", "seven"])
+def test_without_its_seed_a_deployment_is_not_resumed(tmp_path, scenario, content):
+    run_app(scenario, tmp_path / "run")
+    file = tmp_path / "run" / "seed.secret"
+    file.unlink() if content is None else file.write_text(content)
+    with pytest.raises(RunFolderError, match=r"seed\.secret: .*seed") as caught:
+        run_app(scenario, tmp_path / "run", resume=True)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_rehearsal_does_not_go_on_as_the_real_thing_nor_the_other_way_round(tmp_path, scenario):
+    run_app(scenario, tmp_path / "real")
+    with pytest.raises(RunFolderError, match="differs in noise_seed"):
+        run_app(scenario, tmp_path / "real", resume=True, rehearse=True)
+    run_app(scenario, tmp_path / "rehearsed", rehearse=True)
+    with pytest.raises(RunFolderError, match=r"seed\.secret"):
+        run_app(scenario, tmp_path / "rehearsed", resume=True)
+
+
+def test_another_seed_does_not_go_on_with_a_run(tmp_path, scenario):
+    run_app(scenario, tmp_path / "run")
+    (tmp_path / "run" / "seed.secret").write_text("12345")
+    for file in (tmp_path / "run" / "checkpoint").iterdir():
+        file.unlink()
+    with pytest.raises(FederationError, match="round 1 was released before with another model"):
+        run_app(scenario, tmp_path / "run", resume=True)
+
+
+def test_faults_on_purpose_are_for_rehearsals(tmp_path):
+    scenario = write_small(tmp_path, "faults={failing: 0.5}")
+    with pytest.raises(DeploymentError, match="rehearse=true"):
+        run_app(scenario, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    run_app(scenario, tmp_path / "run", rehearse=True)
+
+
+def test_nothing_is_made_where_the_scenario_is_wrong(tmp_path, scenario):
+    scenario.write_text(scenario.read_text().replace("rounds: 4", "rounds: 0"))
+    with pytest.raises(InputError):
+        run_app(scenario, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+class NodesThatCome:
+    def __init__(self, counts) -> None:
+        self.counts = list(counts)
+
+    def get_node_ids(self):
+        return range(self.counts.pop(0) if len(self.counts) > 1 else self.counts[0])
+
+
+def test_the_first_round_waits_for_the_nodes():
+    nodes = NodesThatCome([0, 1, 3])
+    wait_for_nodes(nodes, small("federation={nodes: 3}"))
+    assert nodes.counts == [3]
+    wait_for_nodes(NodesThatCome([2]), small("federation={nodes: 3, round_deadline: 0.1}"))  # goes on without
+    with pytest.raises(FederationError, match=r"no node was connected within federation\.round_deadline 0\.1 s"):
+        wait_for_nodes(NodesThatCome([0]), small("federation={nodes: 3, round_deadline: 0.1}"))
+
+
+class Messages(SerialGrid):
+    """Keeps what is sent to the node."""
+
+    def __init__(self) -> None:
+        super().__init__(CLIENT_APP, "cpu")
+        self.sent = []
+
+    def _dispatch(self, messages) -> None:
+        self.sent += messages
+        super()._dispatch(messages)
+
+
+def test_a_node_learns_only_what_its_clients_must_do_in_this_round(tmp_path):
+    grid, chosen = Messages(), small("rounds=3", "submodels={scheme: disjoint, count: 3}", "model={name: mlp}")
+    play_in(tmp_path / "run", chosen, grid=grid)
+    plan = prepare(chosen).plan
+    train = [message.content for message in grid.sent if message.metadata.message_type == "train"]
+    assert len(train) == 3
+    for round_, content in enumerate(train, start=1):
+        assert set(content) == {"arrays", "config"}
+        config = content["config"]
+        assert set(config) == {"task", "round", "clients", "seeds", "submodels", "batches", "clips", "extracted"}
+        assert sorted(config["clients"]) == plan.attendance.cohort(round_).tolist()
+        told = json.loads(config["task"])
+        # Neither the check-in, nor the noise, nor the run's seed.
+        assert not {"check_in", "schedule", "rounds", "noise_multiplier", "seed", "privacy"} & set(told)
+        assert chosen.seed not in told.values()
+    assert all(seed != chosen.seed for content in train for seed in content["config"]["seeds"])
