@@ -132,7 +132,7 @@ def draw(results: dict[str, Any], file: Path) -> None:
     words = f"no privacy: {bare:.1f} %"
     style.label(axes, words, (epsilons[0], bare), (0, 3), ha="left", va="bottom", color=style.GREY)
     style.logarithmic(axes)
-    axes.set(xlabel="privacy budget ε (less is better)", xticks=epsilons, xlim=(epsilons[0] / 1.2, epsilons[-1] * 1.2))
+    axes.set(xlabel="privacy budget ε (less is better)", xticks=epsilons, xlim=(epsilons[0] / 1.2, epsilons[-1] * 1.35))
     style.percent(axes)
     axes.set_ylabel("held-out accuracy, %")
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -146,9 +146,9 @@ def _draw_line(axes: Axes, results: dict[str, Any], amplified: bool, words: str)
     spread = [100 * row["standard_deviation"] for row in rows]
     drawn = {"color": look.color, "linestyle": look.dash, "marker": look.marker, "capsize": 3, "label": words}
     axes.errorbar(epsilons, means, spread, **drawn)
-    shift, va = ((0, 7), "bottom") if amplified else ((0, -8), "top")
     for epsilon, mean in zip(epsilons, means, strict=True):
-        style.label(axes, f"{mean:.0f}", (epsilon, mean), shift, ha="center", va=va, color=look.color)
+        # Beside the error bars, not on them.
+        style.label(axes, f"{mean:.0f}", (epsilon, mean), (5, -5), ha="left", va="top", color=look.color)
 
 
 def _row(results: dict[str, Any], epsilon: float | None, amplified: bool) -> dict[str, Any]:
