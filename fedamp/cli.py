@@ -17,7 +17,7 @@ import typer
 from rich.console import Console
 
 from fedamp import __version__
-from fedamp.errors import FedampError, InputError, Interrupted
+from fedamp.errors import DeploymentError, FedampError, InputError, Interrupted
 
 if TYPE_CHECKING:
     from fedamp.scenario import Scenario
@@ -65,6 +65,9 @@ def run(
     out_folder: Annotated[Path | None, typer.Option("--out", help="run folder; left out: a new one under runs")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="go on where an interrupted run stopped")] = False,
     engine: Annotated[str | None, typer.Option(help="ray, serial or flower")] = None,
+    secret_seed: Annotated[
+        bool, typer.Option("--secret-seed", help="noise and assignments from the operating system, not from seed")
+    ] = False,
 ) -> None:
     """Run a federation and leave a run folder."""
     from fedamp.launch import how_to_resume, launch
@@ -73,7 +76,7 @@ def run(
     from fedamp.terminal import ProgressDisplay
 
     with ProgressDisplay(err).shown() as display:
-        folder = launch(_load(scenario, overrides, engine), display, out_folder, resume)
+        folder = launch(_load(scenario, overrides, engine), display, out_folder, resume, secret_seed)
     out.print(run_table(folder))
     _print_path("run folder", folder)
     if read_summary(folder)["stopped_because"] == "interrupted":
@@ -138,12 +141,70 @@ def report(
 
 
 @app.command()
-def doctor(as_json: AsJson = False) -> None:
-    """Versions, devices, Ray, and free memory."""
+def merge(
+    models: Annotated[list[str], typer.Argument(help="run folders; RUN@ROUND is a checkpoint of a run")],
+    method: Annotated[str, typer.Option(help="random-selection or linear-combination")],
+    epsilon: Annotated[float, typer.Option(help="budget")],
+    delta: Annotated[float, typer.Option(help="budget")],
+    out_folder: Annotated[Path | None, typer.Option("--out", help="left out: a new folder under runs")] = None,
+    weights: Annotated[str | None, typer.Option(help="one for each model, e.g. 0.3,0.7; left out: chosen")] = None,
+    utility: Annotated[
+        str | None, typer.Option(help="what to choose weights by: least-private, accuracy, or numbers e.g. 0.8,0.9")
+    ] = None,
+    data_independent_gradients: Annotated[
+        bool, typer.Option("--assume-data-independent-gradients", help="linear combination: charge step by step")
+    ] = False,
+    public_accuracies: Annotated[
+        bool, typer.Option("--assume-public-accuracies", help="weights may follow from the models' accuracies")
+    ] = False,
+    seed: Annotated[int | None, typer.Option(help="of the draw, to rehearse it; left out: secret")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Merge trained models for a new budget, with a certificate."""
+    from fedamp.merging import MergeRequest, merge_runs, utility_of, weights_of
+    from fedamp.merging.table import merge_table
+
+    request = MergeRequest(
+        tuple(models),
+        method,
+        epsilon,
+        delta,
+        weights=weights_of(weights),
+        utility=utility_of(utility),
+        data_independent_gradients=data_independent_gradients,
+        public_accuracies=public_accuracies,
+        seed=seed,
+    )
+    answer = merge_runs(request, out_folder)
+    if as_json:
+        _print_json(answer)
+        return
+    out.print(merge_table(answer))
+    _print_path("run folder", answer["folder"])
+
+
+@app.command()
+def doctor(
+    superlink: Annotated[
+        str | None, typer.Option(help="HOST:PORT of a deployment's SuperLink to check as well")
+    ] = None,
+    root_certificates: Annotated[Path | None, typer.Option(help="file of the authority that its nodes trust")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Versions, devices, Ray, and free memory; and whether a deployment can be reached and trusted."""
+    from fedamp.report.deployment import complaint, deployment_json, deployment_table, examine_superlink
     from fedamp.report.doctor import doctor_table, examine
 
+    checks = None if superlink is None else examine_superlink(superlink, root_certificates)
     answer = examine()
-    _print_json(answer) if as_json else out.print(doctor_table(answer))
+    if as_json:
+        _print_json(answer if checks is None else answer | {"deployment": deployment_json(checks)})
+    else:
+        out.print(doctor_table(answer))
+        if checks is not None:
+            out.print(deployment_table(checks))
+    if checks is not None and (wrong := complaint(checks)):
+        raise DeploymentError(wrong)
 
 
 @scenarios.command("list")

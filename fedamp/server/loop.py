@@ -103,7 +103,7 @@ class _Run:
         due = round_ % self.plan.scenario.federation.checkpoint_every == 0 or round_ == self._last_round
         kept = due or not certain or last()
         if kept:
-            self.folder.flush_rounds()
+            self.folder.flush()
             write_checkpoint(self.folder.checkpoints, Checkpoint(self.state, record), self.fingerprint)
         # A power cut may take the rounds since a simulation's last checkpoint: they are computed again, to the bit.
         self.ledger.enter(round_, self.state.parameters, durable=kept)

@@ -80,10 +80,11 @@ class RunFolder:
         with self.rounds.open("a", encoding="utf-8") as stream:
             stream.write(json.dumps(asdict(record)) + "\n")
 
-    def flush_rounds(self) -> None:
-        """Make the lines of ``rounds.jsonl`` survive a power cut: a checkpoint that follows relies on them."""
-        if self.rounds.exists():
-            flush(self.rounds)
+    def flush(self) -> None:
+        """Make the ledger and ``rounds.jsonl`` survive a power cut: a checkpoint that follows relies on them."""
+        for path in (self.rounds, self.ledger, self.path):
+            if path.exists():
+                flush(path)
 
     def read_rounds(self) -> list[RoundRecord]:
         """The lines of ``rounds.jsonl``; an unfinished last line (a crash) is left out."""

@@ -1,0 +1,154 @@
+"""Whether a deployment's server can be reached from this machine, and trusts and is trusted."""
+
+import http.client
+import importlib.metadata
+import socket
+import ssl
+import time
+from dataclasses import asdict, dataclass
+from email.utils import parsedate_to_datetime
+from pathlib import Path
+from typing import Any
+
+from packaging.requirements import Requirement
+from rich.table import Table
+
+from fedamp.errors import DeploymentError
+
+TIMEOUT = 10.0  # seconds, for every connection
+LEAST_DAYS = 14  # of a certificate that needs no attention yet
+LARGEST_SKEW = 5.0  # seconds; Flower refuses messages whose signatures are much older or newer
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing that was looked at.
+
+    Attributes:
+        name: what it is.
+        fine: whether it is as it should be.
+        found: what was found; where it is not fine, also what is accepted.
+    """
+
+    name: str
+    fine: bool
+    found: str
+
+
+def examine_superlink(address: str, root_certificates: Path | None) -> list[Check]:
+    """Check versions, address, certificates and clock, as far as each leads to the next.
+
+    Args:
+        address: ``HOST:PORT`` of the SuperLink, as the nodes are told it.
+        root_certificates: the authority that signed the server's certificate; left out: those of this system.
+
+    Raises:
+        DeploymentError: an address or a file that is none.
+    """
+    host, port = _host_and_port(address)
+    checks = [_versions()]
+    context = _context(root_certificates)
+    if root_certificates is not None:
+        checks.append(_days("authority", [certificate["notAfter"] for certificate in context.get_ca_certs()]))
+    try:
+        with socket.create_connection((host, port), timeout=TIMEOUT):
+            checks.append(Check("address", True, f"{address} answers"))
+    except OSError as error:
+        reason = error.strerror or str(error)
+        return [*checks, Check("address", False, f"{address} does not answer ({reason}); is the SuperLink running?")]
+    return [*checks, *_over_tls(host, port, context)]
+
+
+def deployment_json(checks: list[Check]) -> dict[str, Any]:
+    """What ``fedamp doctor --superlink ... --json`` prints."""
+    return {"fine": all(check.fine for check in checks), "checks": [asdict(check) for check in checks]}
+
+
+def deployment_table(checks: list[Check]) -> Table:
+    """The checks as a person reads them."""
+    table = Table(title="deployment", show_header=False)
+    for check in checks:
+        table.add_row("[green]fine[/]" if check.fine else "[red]wrong[/]", check.name, check.found)
+    return table
+
+
+def complaint(checks: list[Check]) -> str | None:
+    """One line about what is wrong; None where everything is fine."""
+    wrong = [f"{check.name}: {check.found}" for check in checks if not check.fine]
+    return "; ".join(wrong) or None
+
+
+def _over_tls(host: str, port: int, context: ssl.SSLContext) -> list[Check]:
+    connection = http.client.HTTPSConnection(host, port, timeout=TIMEOUT, context=context)
+    try:
+        connection.connect()
+        certificate = connection.sock.getpeercert()  # type: ignore[union-attr]
+        checks = [
+            Check("certificate", True, f"signed by the authority, for {host}"),
+            _days("certificate's validity", [str(certificate["notAfter"])]),
+        ]
+        before = time.time()
+        connection.request("GET", "/health")
+        answer = connection.getresponse()
+        middle = (before + time.time()) / 2
+        fine = answer.status == 200
+        found = "a SuperLink that is ready" if fine else f"something answers /health with {answer.status}, no SuperLink"
+        return [*checks, Check("service", fine, found), _skew(answer.headers.get("date"), middle)]
+    except ssl.SSLCertVerificationError as error:
+        return [Check("certificate", False, f"refused: {error.verify_message}; see docs/deployment.md")]
+    except ssl.SSLError as error:
+        return [Check("certificate", False, f"no TLS on {host}:{port} ({error.reason}); start the SuperLink with it")]
+    except (OSError, http.client.HTTPException) as error:
+        return [Check("service", False, f"{host}:{port} broke off: {' '.join(str(error).split())}")]
+    finally:
+        connection.close()
+
+
+def _versions() -> Check:
+    requirements = [Requirement(text) for text in importlib.metadata.requires("fedamp") or ()]
+    accepted = next(requirement.specifier for requirement in requirements if requirement.name == "flwr")
+    ours, flower = importlib.metadata.version("fedamp"), importlib.metadata.version("flwr")
+    found = f"fedamp {ours}, flwr {flower}"
+    fine = accepted.contains(flower)
+    return Check("versions", fine, f"{found}; the same on every machine" if fine else f"{found}; accepted: {accepted}")
+
+
+def _days(name: str, ends: list[str]) -> Check:
+    """How long certificates still hold, from texts such as ``Nov 20 11:34:00 2027 GMT``."""
+    left = min((ssl.cert_time_to_seconds(end) - time.time()) / 86400 for end in ends)
+    found = f"{left:.0f} days left"
+    return Check(
+        name, left >= LEAST_DAYS, found if left >= LEAST_DAYS else f"{found}; make new ones, see docs/deployment.md"
+    )
+
+
+def _skew(date: str | None, now: float) -> Check:
+    try:
+        server = parsedate_to_datetime(date or "").timestamp() + 0.5  # the header has whole seconds, rounded down
+    except ValueError:
+        return Check("clock", False, "the server does not tell its time")
+    skew = abs(server - now)
+    found = f"{skew:.1f} s from the server's"
+    return Check(
+        "clock", skew <= LARGEST_SKEW, found if skew <= LARGEST_SKEW else f"{found}; accepted: {LARGEST_SKEW:g} s"
+    )
+
+
+def _context(root_certificates: Path | None) -> ssl.SSLContext:
+    if root_certificates is None:
+        return ssl.create_default_context()
+    try:
+        context = ssl.create_default_context(cafile=root_certificates)
+    except (OSError, ssl.SSLError) as error:
+        reason = getattr(error, "strerror", None) or "it holds no certificate"
+        raise DeploymentError(f"--root-certificates {root_certificates}: cannot be read ({reason})") from None
+    if not context.get_ca_certs():
+        raise DeploymentError(f"--root-certificates {root_certificates}: holds no authority's certificate")
+    return context
+
+
+def _host_and_port(address: str) -> tuple[str, int]:
+    host, separator, port = address.rpartition(":")
+    if not separator or not host or not port.isdecimal() or not 0 < int(port) < 65536:
+        raise DeploymentError(f"--superlink {address}: accepted: HOST:PORT, e.g. fl.example.org:8000")
+    return host.strip("[]"), int(port)

@@ -1,0 +1,143 @@
+"""What the doctor says of a deployment, over real TLS to a server of our own."""
+
+import http.server
+import json
+import ssl
+import subprocess
+import sys
+import threading
+import time
+from email.utils import formatdate
+from pathlib import Path
+
+import pytest
+
+from fedamp import cli
+from fedamp.report import deployment
+from tests.deployment.machines import DOCUMENTS, free_port
+
+
+def openssl(*arguments: str, folder: Path) -> None:
+    subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True)
+
+
+@pytest.fixture(scope="module")
+def keys(tmp_path_factory) -> Path:
+    """Keys by the documented command, and others that are wrong."""
+    folder = tmp_path_factory.mktemp("deployment")
+    for name, host in [("keys", "127.0.0.1"), ("foreign", "127.0.0.1"), ("elsewhere", "fl.example.org")]:
+        subprocess.run(["sh", str(DOCUMENTS / "keys.sh"), str(folder / name), host, "site0"], check=True)
+    made = folder / "keys"
+    (made / "ext").write_text("subjectAltName=IP:127.0.0.1\nauthorityKeyIdentifier=keyid\n")
+    openssl("req", "-new", "-key", "server.key", "-subj", "/CN=x", "-out", "csr", folder=made)
+    for name, days in [("soon", "3"), ("expired", "-1")]:
+        authority = ("-CA", "ca.crt", "-CAkey", "ca.key", "-CAcreateserial", "-extfile", "ext")
+        openssl("x509", "-req", "-in", "csr", *authority, "-days", days, "-out", f"{name}.crt", folder=made)
+    # The name of another host, signed by our authority.
+    (made / "other").write_text("subjectAltName=DNS:fl.example.org\nauthorityKeyIdentifier=keyid\n")
+    authority = ("-CA", "ca.crt", "-CAkey", "ca.key", "-CAcreateserial", "-extfile", "other")
+    openssl("x509", "-req", "-in", "csr", *authority, "-days", "365", "-out", "misnamed.crt", folder=made)
+    return made
+
+
+class Health(http.server.BaseHTTPRequestHandler):
+    """Answers as a SuperLink does."""
+
+    skew, status = 0.0, 200
+
+    def do_GET(self) -> None:
+        self.send_response_only(self.status)
+        self.send_header("date", formatdate(time.time() + self.skew, usegmt=True))
+        self.send_header("content-length", "0")
+        self.end_headers()
+
+    def log_message(self, *arguments) -> None:
+        pass
+
+
+@pytest.fixture
+def serve(keys):
+    servers = []
+
+    def start(certificate: str | None = "server.crt", skew: float = 0.0, status: int = 200) -> str:
+        handler = type("Handler", (Health,), {"skew": skew, "status": status})
+        server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+        if certificate:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(keys / certificate, keys / "server.key")
+            server.socket = context.wrap_socket(server.socket, server_side=True)
+        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+        servers.append(server)
+        return f"127.0.0.1:{server.server_port}"
+
+    yield start
+    for server in servers:
+        server.shutdown()
+        server.server_close()
+
+
+def checks(address: str, authority: Path | None) -> dict[str, tuple[bool, str]]:
+    return {check.name: (check.fine, check.found) for check in deployment.examine_superlink(address, authority)}
+
+
+def test_a_sound_deployment_is_fine(serve, keys):
+    found = checks(serve(), keys / "ca.crt")
+    assert all(fine for fine, _ in found.values())
+    expected = ["versions", "authority", "address", "certificate", "certificate's validity", "service", "clock"]
+    assert list(found) == expected
+    assert found["certificate's validity"][1] in ("364 days left", "365 days left")
+
+
+@pytest.mark.parametrize(
+    ("server", "authority", "name", "said"),
+    [
+        ({"certificate": "expired.crt"}, "ca.crt", "certificate", "expired"),
+        ({"certificate": "soon.crt"}, "ca.crt", "certificate's validity", "3 days left; make new ones"),
+        ({"certificate": "misnamed.crt"}, "ca.crt", "certificate", "not valid for '127.0.0.1'"),
+        ({}, "../foreign/ca.crt", "certificate", "refused:"),
+        ({}, None, "certificate", "refused:"),
+        ({"certificate": None}, "ca.crt", "certificate", "no TLS on 127.0.0.1"),
+        ({"skew": 90.0}, "ca.crt", "clock", "s from the server's; accepted: 5 s"),
+        ({"skew": -90.0}, "ca.crt", "clock", "s from the server's; accepted: 5 s"),
+        ({"status": 404}, "ca.crt", "service", "answers /health with 404"),
+    ],
+)
+def test_what_is_wrong_is_named(serve, keys, server, authority, name, said):
+    found = checks(serve(**server), None if authority is None else keys / authority)
+    wrong = {key: text for key, (fine, text) in found.items() if not fine}
+    assert list(wrong) == [name]
+    assert said in wrong[name]
+
+
+def test_a_server_that_is_not_there_is_named(keys):
+    found = checks(f"127.0.0.1:{free_port()}", keys / "ca.crt")
+    assert not found["address"][0]
+    assert "is the SuperLink running?" in found["address"][1]
+
+
+def test_another_version_of_flower_is_named(serve, keys, monkeypatch):
+    real = deployment.importlib.metadata.version
+    monkeypatch.setattr(
+        deployment.importlib.metadata, "version", lambda name: "1.29.0" if name == "flwr" else real(name)
+    )
+    fine, found = checks(serve(), keys / "ca.crt")["versions"]
+    assert not fine
+    assert "flwr 1.29.0; accepted: " in found
+
+
+def run_doctor(monkeypatch, *arguments: str) -> int:
+    monkeypatch.setattr(sys, "argv", ["fedamp", "doctor", *arguments])
+    return cli._status()
+
+
+def test_the_command_prints_a_table_or_json_and_its_exit_status_tells(serve, keys, monkeypatch, capsys):
+    authority = ("--root-certificates", str(keys / "ca.crt"))
+    assert run_doctor(monkeypatch, "--superlink", serve(), *authority) == 0
+    assert "365 days left" in capsys.readouterr().out.replace("364", "365")
+    assert run_doctor(monkeypatch, "--superlink", serve(skew=60), *authority, "--json") == 2
+    printed = capsys.readouterr()
+    answer = json.loads(printed.out)["deployment"]
+    assert answer["fine"] is False
+    assert [check["name"] for check in answer["checks"] if not check["fine"]] == ["clock"]
+    assert printed.err.startswith("error: clock: ")
+    assert printed.err.count("\n") == 1
