@@ -6,6 +6,7 @@
     │   ├── DataError           a data folder or file
     │   ├── ModelError          a model that cannot be trained privately, or split as asked
     │   ├── RunFolderError      a run folder, ledger or checkpoint that is damaged or foreign
+    │   ├── MergeError          models that cannot be merged, or not within the budget
     │   └── DeploymentError     a node, certificate or address
     ├── FederationError         the federation could not go on (quorum, deadline, worker)
     └── Interrupted             a person stopped a run: exit code 130
@@ -40,6 +41,10 @@ class ModelError(InputError):
 
 class RunFolderError(InputError):
     """A run folder, ledger or checkpoint is missing, damaged, or belongs to another scenario."""
+
+
+class MergeError(InputError):
+    """Models cannot be merged, or not within the budget."""
 
 
 class DeploymentError(InputError):

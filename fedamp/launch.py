@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from fedamp import rng
 from fedamp.errors import FedampError, FederationError, InputError, Interrupted, RunFolderError
 from fedamp.flower import chatter_to
 from fedamp.plan import make_plan, privacy_units
@@ -18,7 +19,9 @@ from fedamp.server.setup import prepare
 log = logging.getLogger("fedamp.launch")
 
 
-def launch(scenario: Scenario, observer: Observer, out: Path | None = None, resume: bool = False) -> Path:
+def launch(
+    scenario: Scenario, observer: Observer, out: Path | None = None, resume: bool = False, secret_seed: bool = False
+) -> Path:
     """Run a scenario on the engine that it names, and draw its plots.
 
     Args:
@@ -26,6 +29,8 @@ def launch(scenario: Scenario, observer: Observer, out: Path | None = None, resu
         observer: told of every round.
         out: run folder; left out: a new one under ``runs``, or the newest one to resume.
         resume: go on in a folder in which the same scenario was interrupted.
+        secret_seed: draw noise and assignments from the operating system, as a deployment does; the scenario's seed
+            still deals the data. A run that began so is resumed so.
 
     Returns:
         The run folder.
@@ -47,7 +52,7 @@ def launch(scenario: Scenario, observer: Observer, out: Path | None = None, resu
         if not free:
             raise RunFolderError(f"{folder.path}: another process is running in it")
         play_it = _play_on_flower if scenario.engine.kind == "flower" else _play_here
-        play_it(scenario, folder, observer, is_new=not resume)
+        play_it(scenario, _seed(folder, secret_seed and not resume), folder, observer, is_new=not resume)
         from fedamp.report.plots import plot_run
 
         plot_run(folder.path)
@@ -89,23 +94,32 @@ def _emptied_if_refused(folder: RunFolder, is_new: bool) -> Iterator[None]:
         raise
 
 
-def _play_here(scenario: Scenario, folder: RunFolder, observer: Observer, is_new: bool) -> None:
+def _seed(folder: RunFolder, new: bool) -> int | None:
+    """The secret seed of a run, a new one or the one that it began with; None for a rehearsal."""
+    from fedamp.server.app import keep_seed, read_seed
+
+    if new:
+        keep_seed(folder, rng.seed_from_system())
+    return read_seed(folder) if (folder.path / "seed.secret").exists() else None
+
+
+def _play_here(scenario: Scenario, seed: int | None, folder: RunFolder, observer: Observer, is_new: bool) -> None:
     from fedamp.simulation.engines import open_grid
 
     # Ray starts in the background while data and model are loaded here.
     with open_grid(scenario.engine, folder.log) as grid:
-        prepared = prepare(scenario)
+        prepared = prepare(scenario, seed)
         if is_new:
             folder.write_scenario(scenario)
         play(prepared, grid, folder, observer)
 
 
-def _play_on_flower(scenario: Scenario, folder: RunFolder, observer: Observer, is_new: bool) -> None:
+def _play_on_flower(scenario: Scenario, seed: int | None, folder: RunFolder, observer: Observer, is_new: bool) -> None:
     """The same server app and client app, on Flower's own simulation in processes of its own."""
     from fedamp.simulation import flower_engine
 
     seen = folder.read_rounds()
-    observer.started(prepare(scenario), seen)
+    observer.started(prepare(scenario, seed), seen)
     if is_new:
         folder.write_scenario(scenario)
 
@@ -120,7 +134,7 @@ def _play_on_flower(scenario: Scenario, folder: RunFolder, observer: Observer, i
         "scenario": str(path / folder.scenario.name),
         "out": str(path),
         "resume": True,
-        "rehearse": True,
+        "rehearse": seed is None,
     }
     flower_engine.run(config, folder.log, scenario.engine, watch=watch)
     watch()

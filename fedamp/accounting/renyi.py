@@ -52,18 +52,23 @@ def checked_orders(orders: Sequence[float] | Array | float) -> Array:
     return array
 
 
-def epsilons(orders: Array, divergences: Array, delta: float, conversion: Conversion = "tight") -> Array:
-    """epsilon that each order gives at ``delta``; the shape of ``divergences``.
+def prices(orders: Array, delta: float, conversion: Conversion = "tight") -> Array:
+    """What the conversion to (epsilon, delta) adds to the divergence of each order; the shape of ``orders``.
 
     "tight": Canonne, Kamath and Steinke 2020, Proposition 12 (also Balle et al. 2020, Theorem 21); "loose": Mironov
     2017, Proposition 3, which the tables of Dong, Chen and Özgür 2025 use.
     """
-    slack = -np.log(delta) / (orders - 1)
+    price = -np.log(delta) / (orders - 1)
     if conversion == "tight":
-        slack = slack + np.log1p(-1 / orders) - np.log(orders) / (orders - 1)
+        price = price + np.log1p(-1 / orders) - np.log(orders) / (orders - 1)
     elif conversion != "loose":
         raise ValueError(f'conversion must be "tight" or "loose", got {conversion!r}')
-    return np.maximum(divergences + slack, 0.0)
+    return np.asarray(price)
+
+
+def epsilons(orders: Array, divergences: Array, delta: float, conversion: Conversion = "tight") -> Array:
+    """epsilon that each order gives at ``delta``; the shape of ``divergences``. See ``prices`` for the conversions."""
+    return np.maximum(divergences + prices(orders, delta, conversion), 0.0)
 
 
 def epsilon_from_rdp(
@@ -72,7 +77,7 @@ def epsilon_from_rdp(
     delta: float,
     conversion: Conversion = "tight",
 ) -> float:
-    """epsilon at ``delta`` of Rényi divergences at some orders, both of shape (n,); see ``epsilons`` for the
+    """epsilon at ``delta`` of Rényi divergences at some orders, both of shape (n,); see ``prices`` for the
     conversions.
     """
     return best_epsilon(checked_orders(orders), np.asarray(divergences, dtype=np.float64), delta, conversion).value

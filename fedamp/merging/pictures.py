@@ -1,0 +1,100 @@
+"""Epsilon over the weights: a curve for two models, a heat map for three.
+
+A random selection feels weights as small as delta, so its pictures have logarithmic axes: the most private model has
+what the others leave.
+"""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+from numpy.typing import NDArray
+
+from fedamp.report import style
+from fedamp.report.numbers import power
+
+Array = NDArray[np.float64]
+
+
+def epsilon_over_weights(
+    names: Sequence[str],
+    epsilons: Callable[[Array], Array],
+    budget: tuple[float, float],
+    taken: Sequence[float],
+    logarithmic: bool,
+) -> Figure | None:
+    """The cost of all weights, the budget, and the weights that were taken; None but for two or three models.
+
+    Args:
+        names: of the models.
+        epsilons: what each row of weights costs, at most.
+        budget: epsilon and delta.
+        taken: the weights that were taken.
+        logarithmic: whether weights are shown on logarithmic axes.
+    """
+    if len(names) not in (2, 3):
+        return None
+    epsilon, delta = budget
+    # The most private model first: it has no axis.
+    order = np.argsort(epsilons(np.eye(len(names))), kind="stable")
+    ticks = np.geomspace(delta / 10, 1, 46) if logarithmic else np.linspace(0, 1, 51 if len(names) == 2 else 21)
+    words = f"{_short(names[order[0]])} has the rest; δ = {power(delta)}"
+    canvas, (axes,) = style.figure("What the weights cost", words, (3.4 if len(names) == 2 else 4.0,))
+    axes.set_xlabel(f"weight of {_short(names[order[1]])}")
+    if logarithmic:
+        axes.set_xscale("log")
+    shown = np.maximum(np.asarray(taken)[order], ticks[0])
+    if len(names) == 2:
+        costs = epsilons(_weights(order, ticks))
+        _draw_curve(axes, ticks, costs, epsilon, float(shown[1]))
+    else:
+        axes.set_ylabel(f"weight of {_short(names[order[2]])}")
+        if logarithmic:
+            axes.set_yscale("log")
+        second, third = np.meshgrid(ticks, ticks)
+        inside = second + third <= 1 + 1e-12
+        costs = np.full(second.shape, np.nan)
+        costs[inside] = epsilons(_weights(order, second[inside], third[inside]))
+        _draw_heat(axes, ticks, costs, epsilon, (float(shown[1]), float(shown[2])))
+    return canvas
+
+
+def _weights(order: NDArray[np.int64], *others: Array) -> Array:
+    """Rows of weights in the models' own order."""
+    rows = np.empty((len(others[0]), len(order)))
+    rows[:, order[1:]] = np.stack(others, axis=1)
+    rows[:, order[0]] = np.maximum(1 - np.sum(others, axis=0), 0.0)
+    return rows
+
+
+def _draw_curve(axes: Axes, weights: Array, costs: Array, budget: float, taken: float) -> None:
+    finite = np.where(np.isfinite(costs), costs, np.nan)
+    axes.plot(weights, finite, color=style.LOOKS[0].color)
+    axes.axhline(budget, color=style.GREY, linestyle=":")
+    style.label(axes, f"budget: {budget:g}", (float(weights[-1]), budget), (-2, 3), ha="right", color=style.GREY)
+    axes.axvline(taken, color=style.LOOKS[1].color, linestyle=style.LOOKS[1].dash)
+    style.label(axes, "taken", (taken, 0), (3, 4), color=style.LOOKS[1].color)
+    highest = max([budget, *costs[np.isfinite(costs)]])
+    axes.set(ylabel="ε, at most", ylim=(0, 1.15 * highest))
+
+
+def _draw_heat(axes: Axes, ticks: Array, costs: Array, budget: float, taken: tuple[float, float]) -> None:
+    infinite = np.isposinf(costs)
+    finite = np.where(np.isfinite(costs), costs, np.nan)
+    highest = float(np.nanmax([budget, np.nanmax(finite)]))
+    heat = axes.pcolormesh(ticks, ticks, finite, cmap="cividis", vmin=0, vmax=highest, shading="nearest")
+    axes.figure.colorbar(heat, ax=axes).set_label("ε, at most")
+    axes.contour(ticks, ticks, np.where(infinite, 1e3 * highest, finite), [budget], colors="white", linewidths=2.5)
+    handles = [Patch(facecolor="white", edgecolor=style.GREY, linewidth=2, label=f"line: budget, ε = {budget:g}")]
+    if infinite.any():
+        axes.contourf(ticks, ticks, np.where(np.isnan(costs), np.nan, infinite), [0.5, 1.5], colors=[style.GREY])
+        handles.append(Patch(facecolor=style.GREY, label="no privacy"))
+    axes.plot(*taken, "o", color="white", markeredgecolor="black", markersize=10, clip_on=False, zorder=4)
+    style.label(axes, "taken", taken, (9, 6), zorder=5)
+    axes.figure.legend(handles=handles, loc="outside lower center", ncols=2, frameon=False, fontsize=style.TEXT)
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= 20 else f"…{name[-19:]}"
