@@ -1,10 +1,11 @@
 """A federation of real processes on this machine: SuperLink, SuperNodes and the app, with TLS and known nodes.
 
-The commands are those of docs/deployment.md.
+What is run are the commands of docs/deployment.md, as they stand there.
 """
 
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -20,85 +21,84 @@ import numpy as np
 from fedamp.data import load
 from fedamp.scenario import DigitsData
 
-DOCUMENTS = Path(__file__).parents[2] / "docs" / "deployment"
+ROOT = Path(__file__).parents[2]
+DOCUMENTS = ROOT / "docs" / "deployment"
+PAGE = (ROOT / "docs" / "deployment.md").read_text()
+
+
+def block(title: str) -> str:
+    """The commands that stand under a title such as ``# server: make the keys``."""
+    [commands] = re.findall(rf"```sh\n# {re.escape(title)}\n(.*?)```", PAGE, re.DOTALL)
+    return commands.replace("0.0.0.0", "127.0.0.1")  # a test stays on this machine
 
 
 class Machines:
     """The processes of one deployment, all of them ended by :meth:`stop`.
 
     Args:
-        folder: keys, data, logs and runs.
-        names: of the nodes; a SuperNode is started by :meth:`start_node`.
+        folder: a subfolder for the server, and one for every node.
+        names: of the nodes.
     """
 
     def __init__(self, folder: Path, names: Sequence[str]) -> None:
-        self.folder, self.names, self.keys = folder, list(names), folder / "keys"
+        self.folder, self.names, self.server = folder, list(names), folder / "server"
         self.port = free_port()
         self.processes: dict[str, subprocess.Popen] = {}
-        self.home = folder / "flwr"
-        self.home.mkdir()
-        (folder / "empty").mkdir()
-        (self.home / "config.toml").write_text(
-            f'[superlink]\ndefault = "lan"\n\n[superlink.lan]\naddress = "127.0.0.1:{self.port}"\n'
-            f'root-certificates = "{self.keys / "ca.crt"}"\n'
-        )
-        command = ["sh", str(DOCUMENTS / "keys.sh"), str(self.keys), "127.0.0.1", *self.names]
-        subprocess.run(command, check=True, capture_output=True)
+        for name in ("server", *names):
+            (folder / name).mkdir()
+        shutil.copy(DOCUMENTS / "keys.sh", self.server)
+        shutil.copytree(DOCUMENTS / "app", self.server / "app")
+        self.shell("server: make the keys")
+        for name in names:
+            for file in ("ca.crt", name):
+                shutil.copy(self.server / "keys" / file, folder / name)
 
     def start_superlink(self) -> None:
-        self.start(
-            "superlink",
-            "flower-superlink",
-            *("--host", "127.0.0.1", "--port", str(self.port)),
-            *("--ssl-ca-certfile", str(self.keys / "ca.crt")),
-            *("--ssl-certfile", str(self.keys / "server.crt")),
-            *("--ssl-keyfile", str(self.keys / "server.key")),
-            *("--enable-supernode-auth", "--disable-runtime-dependency-installation"),
-        )
+        self.start("superlink", "server: start the SuperLink", self.server)
         wait(lambda: is_open(self.port), 60, "the SuperLink to listen")
 
-    def register(self, name: str) -> None:
-        self.flwr("supernode", "register", str(self.keys / f"{name}.pub"), "lan", "--name", name)
+    def start_node(self, name: str) -> None:
+        settings = {"NODE": name, "RUNTIME_PORT": str(free_port())}
+        self.start(name, "node: start the SuperNode", self.folder / name, **settings)
 
-    def start_node(self, name: str, key: Path | None = None) -> None:
-        """A SuperNode with its own data; ``key`` is another private key than its own."""
-        self.start(
-            name,
-            "flower-supernode",
-            *("--superlink", f"127.0.0.1:{self.port}", "--root-certificates", str(self.keys / "ca.crt")),
-            *("--auth-supernode-private-key", str(key or self.keys / name)),
-            *("--host", "127.0.0.1", "--port", str(free_port())),
-            *("--node-config", f'data="{self.folder / name}"'),
-        )
-
-    def run(self, **config: str | bool) -> None:
+    def start_run(self, **config: str | bool) -> None:
         """Start a run of the app; :meth:`status` tells how it goes."""
-        settings = " ".join(f"{key}={json.dumps(value)}" for key, value in config.items())
-        shutil.copytree(DOCUMENTS / "app", self.folder / "app", dirs_exist_ok=True)
-        self.flwr("run", str(self.folder / "app"), "lan", "--run-config", settings)
+        commands = block("server: start the run").strip()
+        added = "".join(f" {key}={json.dumps(value)}" for key, value in config.items())
+        self._run(commands.removesuffix('"') + added.replace('"', '\\"') + '"')
 
     def status(self) -> str:
         """Of the newest run."""
-        answer = json.loads(self.flwr("list", "lan", "--format", "json"))
-        return str(answer["runs"][0]["status"]) if answer["runs"] else "none"
+        runs = json.loads(self._run("flwr list lan --format json"))["runs"]
+        return str(runs[0]["status"]) if runs else "none"
 
     def connected(self) -> int:
-        answer = json.loads(self.flwr("supernode", "list", "lan", "--format", "json"))
-        return sum(node["status"] == "online" for node in answer["nodes"])
+        """How many nodes are online."""
+        nodes = json.loads(self._run("flwr supernode list lan --format json"))["nodes"]
+        return sum(node["status"] == "online" for node in nodes)
 
-    def flwr(self, *arguments: str) -> str:
+    def shell(self, title: str, where: str = "server") -> str:
+        """Run commands of the page to their end."""
+        return self._run(block(title), self.folder / where)
+
+    def _run(self, commands: str, folder: Path | None = None) -> str:
         done = subprocess.run(
-            [tool("flwr"), *arguments], env=self.environment(), cwd=self.folder, capture_output=True, text=True
+            ["sh", "-euc", commands],
+            env=self.environment(),
+            cwd=folder or self.server,
+            capture_output=True,
+            text=True,
+            check=False,
         )
-        assert done.returncode == 0, f"flwr {arguments}: {done.stdout}\n{done.stderr}\n{self.log('superlink')[-3000:]}"
+        assert done.returncode == 0, f"{commands}: {done.stdout}\n{done.stderr}"
         return done.stdout
 
-    def start(self, name: str, command: str, *arguments: str) -> None:
+    def start(self, name: str, title: str, folder: Path, **settings: str) -> None:
         with (self.folder / f"{name}.log").open("a") as log:
             self.processes[name] = subprocess.Popen(
-                [tool(command), *arguments],
-                env=self.environment(),
-                cwd=self.folder / "empty",
+                ["sh", "-euc", block(title)],
+                env=self.environment() | settings,
+                cwd=folder,
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
@@ -120,12 +120,14 @@ class Machines:
 
     def environment(self) -> dict[str, str]:
         return os.environ | {
-            "FLWR_HOME": str(self.home),
+            "HOST": "127.0.0.1",
+            "PORT": str(self.port),
+            "FLWR_HOME": str(self.folder / "flwr"),
             "FLWR_TELEMETRY_ENABLED": "0",
             "FLWR_DISABLE_UPDATE_CHECK": "1",
             "OMP_NUM_THREADS": "1",
             "PATH": os.pathsep.join([sysconfig.get_path("scripts"), os.environ["PATH"]]),
-            "PYTHONPATH": str(Path(__file__).parents[2]),
+            "PYTHONPATH": str(ROOT),
         }
 
 
@@ -135,8 +137,8 @@ def deal_digits(folder: Path, names: Sequence[str], clients: int) -> None:
     inputs, labels = everything.test()
     ids = np.arange(clients)
     for name, hosted in [("all", ids), ("server", ids[:0]), *zip(names, np.array_split(ids, len(names)), strict=True)]:
-        path = folder / name
-        path.mkdir()
+        path = folder / name / "data"
+        path.mkdir(parents=True)
         cohort = everything.gather(hosted)
         real = np.arange(cohort.inputs.shape[1]) < cohort.sizes[:, None]
         owners = np.repeat(hosted, cohort.sizes)
@@ -147,10 +149,6 @@ def deal_digits(folder: Path, names: Sequence[str], clients: int) -> None:
         if name != "all":
             told = {"clients": clients, "hosted": hosted.tolist(), "classes": 10}
             (path / "federation.json").write_text(json.dumps(told))
-
-
-def tool(name: str) -> str:
-    return str(Path(sysconfig.get_path("scripts")) / name)
 
 
 def free_port() -> int:

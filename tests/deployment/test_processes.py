@@ -1,6 +1,10 @@
 """Server and nodes as separate processes that know each other by certificate and key."""
 
+import re
+import subprocess
+import sysconfig
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,22 +16,10 @@ from fedamp.scenario import Faults
 from fedamp.simulation.engines import CLIENT_APP
 from fedamp.simulation.faults import FaultyGrid
 from fedamp.simulation.serial import SerialGrid
-from tests.deployment.machines import Machines, deal_digits, wait
+from tests.deployment.machines import DOCUMENTS, PAGE, Machines, deal_digits, wait
 from tests.server.plays import largest_difference, ledger_of, play_in, rounds_of
 
-NODES, CLIENTS = ["site0", "site1", "site2"], 60
-SCENARIO = {
-    "name": "lan",
-    "seed": 424242424242,
-    "data": {"name": "npz", "path": "server", "partition": {"scheme": "natural"}},
-    "model": {"name": "mlp", "hidden": [12]},
-    "check_in": {"scheme": "poisson", "rate": 0.5},
-    "submodels": {"scheme": "disjoint", "count": 3},
-    "client": {"steps": 2, "learning_rate": 0.5},
-    "server": {"learning_rate": 0.5, "momentum": 0.5},
-    "privacy": {"clip": 0.5, "noise_multiplier": 1.0},
-    "engine": {"kind": "serial"},
-}
+NODES, CLIENTS, SEED = ["site0", "site1", "site2"], 60, 424242424242
 # Clients train in other batches than in the simulation, so float32 sums of 64 products differ in their last bits
 # (2**-24 each, some hundred operations a step); updates are at most 0.5 long, divided by 10 and added over the rounds.
 TOLERANCE = 1e-5
@@ -40,32 +32,30 @@ def machines(tmp_path):
     machines.stop()
 
 
-def write_scenario(machines: Machines, rounds: int, **federation) -> dict:
+def write_scenario(machines: Machines, **changes) -> dict:
+    """The page's scenario, and data for it."""
     deal_digits(machines.folder, NODES, CLIENTS)
-    raw = SCENARIO | {"rounds": rounds, "federation": {"nodes": 3, **federation}}
-    (machines.folder / "lan.yaml").write_text(yaml.safe_dump(raw))
+    [text] = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
+    raw = yaml.safe_load(text) | {"seed": SEED} | changes
+    (machines.server / "hospitals.yaml").write_text(yaml.safe_dump(raw))
     return raw
 
 
 def start_nodes(machines: Machines) -> None:
+    machines.shell("server: register the nodes")
     for name in NODES:
-        machines.register(name)
         machines.start_node(name)
     wait(lambda: machines.connected() == 3, 90, "three nodes", every=1)
 
 
-def start_run(machines: Machines) -> None:
-    folder = machines.folder
-    machines.run(scenario=str(folder / "lan.yaml"), out=str(folder / "deployed"), rehearse=True)
-
-
 def wait_for_end(machines: Machines, seconds: float) -> None:
-    wait(lambda: machines.status().startswith("finished"), seconds, "the end of the run", every=2)
+    wait((machines.server / "run" / "summary.json").exists, seconds, "the end of the run")
+    wait(lambda: machines.status().startswith("finished"), 60, "Flower to see it", every=1)
     assert machines.status() == "finished:completed", machines.log("superlink")
 
 
 def wait_for_round(machines: Machines, round_: int, seconds: float) -> None:
-    file = machines.folder / "deployed" / "rounds.jsonl"
+    file = machines.server / "run" / "rounds.jsonl"
     wait(lambda: file.exists() and len(file.read_text().splitlines()) >= round_, seconds, f"round {round_}")
 
 
@@ -82,9 +72,9 @@ class Away(FaultyGrid):
 
 def assert_equals_simulation(machines: Machines, raw: dict, away: set[int]) -> None:
     """The scenario as it is, with all data in one folder."""
-    raw = raw | {"data": raw["data"] | {"path": str(machines.folder / "all")}}
-    simulated, deployed = machines.folder / "simulated", machines.folder / "deployed"
-    play_in(simulated, scenario_file.validate(raw, "lan"), grid=Away(away))
+    raw = raw | {"data": raw["data"] | {"path": str(machines.folder / "all" / "data")}}
+    simulated, deployed = machines.folder / "simulated", machines.server / "run"
+    play_in(simulated, scenario_file.validate(raw, "hospitals"), grid=Away(away))
     assert [line["scheduled"] for line in rounds_of(deployed)] == [line["scheduled"] for line in rounds_of(simulated)]
     assert [line["reported"] for line in rounds_of(deployed)] == [line["reported"] for line in rounds_of(simulated)]
     spent = [[entry["epsilon_upper"] for entry in ledger_of(run)["releases"]] for run in (deployed, simulated)]
@@ -94,29 +84,32 @@ def assert_equals_simulation(machines: Machines, raw: dict, away: set[int]) -> N
 
 
 def test_the_scenario_of_the_simulation_runs_on_three_machines(machines):
-    raw = write_scenario(machines, rounds=2)
+    raw = write_scenario(machines)
     machines.start_superlink()
-    machines.start_node("stranger", key=machines.keys / "site0")  # known to nobody yet
-    wait(lambda: machines.processes["stranger"].poll() is not None, 60, "the stranger to be turned away")
-    assert machines.connected() == 0
+    machines.start_node("site0")  # whose key nobody has registered yet
+    stranger = machines.processes["site0"]
+    wait(lambda: stranger.poll() is not None, 60, "the stranger to be turned away")
+    assert stranger.returncode != 0
+    machines.kill("site0")
+    machines.shell("node: check the way to the server", where="site1")
     start_nodes(machines)
-    start_run(machines)
+    machines.start_run(rehearse=True)
     wait_for_end(machines, 200)
     assert_equals_simulation(machines, raw, away=set())
-    assert ledger_of(machines.folder / "deployed")["noise_seed"].startswith("the scenario's: a rehearsal")
+    assert ledger_of(machines.server / "run")["noise_seed"].startswith("the scenario's: a rehearsal")
     # Nobody's log tells the seed, nor who was asked in which round.
     told = "".join(machines.log(name) for name in ("superlink", *NODES))
-    assert str(SCENARIO["seed"]) not in told
+    assert str(SEED) not in told
     assert "clients" not in told
 
 
 @pytest.mark.slow
 def test_a_node_that_is_killed_and_restarted_counts_as_zero_until_it_is_back(machines):
-    rounds = 9
-    raw = write_scenario(machines, rounds=rounds, round_deadline=30)
+    rounds, federation = 9, {"nodes": 3, "round_deadline": 30}
+    raw = write_scenario(machines, rounds=rounds, federation=federation)
     machines.start_superlink()
     start_nodes(machines)
-    start_run(machines)
+    machines.start_run(rehearse=True)
     wait_for_round(machines, 1, 120)
     machines.kill("site2")
     wait_for_round(machines, 2, 60)
@@ -128,10 +121,27 @@ def test_a_node_that_is_killed_and_restarted_counts_as_zero_until_it_is_back(mac
         if machines.processes["site2"].poll() is None:
             break
     wait_for_end(machines, 300)
-    lines = rounds_of(machines.folder / "deployed")
+    lines = rounds_of(machines.server / "run")
     assert len(lines) == rounds
     away = {line["round"] for line in lines if line["reported"] < line["scheduled"]}
     assert away
     assert 1 not in away
     assert rounds not in away
     assert_equals_simulation(machines, raw, away)
+
+
+def test_the_compose_file_gives_flower_options_that_it_knows():
+    services = yaml.safe_load((DOCUMENTS / "compose.yaml").read_text())["services"]
+    assert set(services) == {"superlink", *NODES}
+    programs: dict[str, set[str]] = {}
+    for service in services.values():
+        words = " ".join(service["command"]).split()
+        program = next(word for word in words if word.startswith("flower-"))
+        options = {word.partition("=")[0] for word in words if word.startswith("--")}
+        programs.setdefault(program, set()).update(options)
+    assert set(programs) == {"flower-superlink", "flower-supernode"}
+    for program, options in programs.items():
+        command = [Path(sysconfig.get_path("scripts")) / program, "--help"]
+        known = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        assert options <= set(re.findall(r"--[a-z-]+", known))
+        assert "--insecure" not in options
