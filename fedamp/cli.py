@@ -87,12 +87,15 @@ def run(
 def privacy(
     scenario: ScenarioArgument,
     overrides: Overrides = [],  # noqa: B006
+    groups: Annotated[
+        bool, typer.Option("--groups", help="what groups of units cost, even where it takes long")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """What a scenario will cost, without running it; with and without amplification."""
     from fedamp.report.privacy import privacy_answer, privacy_table
 
-    answer = privacy_answer(_load(scenario, overrides))
+    answer = privacy_answer(_load(scenario, overrides), groups)
     _print_json(answer) if as_json else out.print(privacy_table(answer))
 
 
@@ -181,6 +184,25 @@ def merge(
         return
     out.print(merge_table(answer))
     _print_path("run folder", answer["folder"])
+
+
+@app.command()
+def audit(
+    scenario: ScenarioArgument,
+    overrides: Overrides = [],  # noqa: B006
+    repetitions: Annotated[int, typer.Option(help="how often it is played, with and without the canary each")] = 500,
+    rounds: Annotated[int, typer.Option(help="longer scenarios are shortened to so many rounds")] = 8,
+    confidence: Annotated[float, typer.Option(help="that no lower bound is too high")] = 0.99,
+    as_json: AsJson = False,
+) -> None:
+    """A lower bound on epsilon from attacking the real code, beside the accountant's upper bound."""
+    from fedamp.audit import audit, audit_table, progress_bar
+
+    with progress_bar(err) as progress:
+        found = audit(_load(scenario, overrides), repetitions, rounds, confidence, progress)
+    _print_json(found.to_json()) if as_json else out.print(audit_table(found))
+    if found.refuted:
+        raise FedampError(found.reproach())
 
 
 @app.command()

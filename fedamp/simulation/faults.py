@@ -47,9 +47,9 @@ class FaultyGrid(Grid):
         prompt, late = [], []
         for message in asked:
             fails, lags = self._fates(round_, _clients(message))
-            prompt.append(_only(message, ~fails & ~lags))
+            prompt.append(only(message, ~fails & ~lags))
             if (lags & ~fails).any():
-                late.append(_another(_only(message, lags & ~fails)))
+                late.append(_another(only(message, lags & ~fails)))
         with self._a_worker_dying(round_):
             replies = list(self._grid.send_and_receive([*prompt, *late], timeout=timeout))
         in_time = {message.metadata.message_id for message in prompt}
@@ -117,7 +117,7 @@ def _clients(message: Message) -> NDArray[np.int64]:
     return np.array(message.content["config"]["clients"], dtype=np.int64)
 
 
-def _only(message: Message, kept: NDArray[np.bool_]) -> Message:
+def only(message: Message, kept: NDArray[np.bool_]) -> Message:
     """The same message (it gets the same id), for some of its clients; the others' places in the batches close up."""
     config: dict[str, Any] = dict(message.content["config"])  # type: ignore[arg-type]
     for key in ("clients", "seeds", "submodels"):

@@ -1,0 +1,110 @@
+"""The same federation many times, each with randomness of its own, and what an adversary reads from its models."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+from flwr.app import ConfigRecord
+from flwr.serverapp import Grid
+from numpy.typing import NDArray
+
+from fedamp import rng
+from fedamp.audit.canary import Canary, CanaryGrid, Updates, Vector, flat
+from fedamp.audit.subject import Subject
+from fedamp.plan import Plan
+from fedamp.server.setup import Prepared, prepare
+from fedamp.simulation.faults import FaultyGrid
+from fedamp.strategies.private import PrivateStrategy, ServerState
+
+Progress = Callable[[int], None]
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What the adversary read in both worlds.
+
+    Attributes:
+        present, absent: [repetitions, rounds, choices], log-likelihood ratios of what a round released: the canary took
+            part in it with this hidden choice (submodel, mask), against it did not.
+    """
+
+    present: NDArray[np.float64]
+    absent: NDArray[np.float64]
+
+
+class Federation:
+    """The federation that is audited, ready to be played again and again.
+
+    Args:
+        subject: what is played.
+    """
+
+    def __init__(self, subject: Subject) -> None:
+        self.subject = subject
+        prepared = prepare(subject.played)
+        self._prepared = self._of(prepared, subject.played.seed)
+        self._canary = Canary(self._prepared)
+        self._grid = CanaryGrid(self._canary.client, subject.canaries)
+        self._updates: dict[int, Updates] = {}
+
+    def evidence(self, repetitions: int, seed: int, progress: Progress = lambda done: None) -> Evidence:
+        """Play both worlds, ``repetitions`` times each.
+
+        Args:
+            seed: decides the seeds of all repetitions.
+            progress: called with the number of finished repetitions.
+        """
+        worlds: list[NDArray[np.float64]] = []
+        for present in (True, False):
+            self._grid.present = present
+            seeds = rng.client_seeds(seed, "audit", int(present), np.arange(repetitions))
+            world = []
+            for number, own in enumerate(seeds):
+                world.append(self._play(int(own)))
+                progress(len(worlds) * repetitions + number + 1)
+            worlds.append(np.array(world))
+        return Evidence(*worlds)
+
+    @property
+    def strength(self) -> float:
+        """Length of the canary's update over the clipping norm; 1 where it is as loud as a unit can be."""
+        return self._updates_at(1).strength
+
+    def _play(self, seed: int) -> NDArray[np.float64]:
+        """One repetition: log-likelihood ratios of shape [rounds, choices]."""
+        prepared = self._of(self._prepared, seed)
+        state = ServerState(dict(self._prepared.state.parameters))
+        strategy = prepared.strategy(state)
+        faults = self.subject.played.faults
+        grid = self._grid if faults is None else FaultyGrid(self._grid, faults)
+        return np.stack([self._round(strategy, grid, round_) for round_ in range(1, self.subject.played.rounds + 1)])
+
+    def _round(self, strategy: PrivateStrategy, grid: Grid, round_: int) -> Vector:
+        """Play one round as the server does, without its files, and read what it released."""
+        state, mixes = strategy.state, self.subject.played.mixing is not None
+        before, scale = flat(state.parameters), state.clip_scale
+        centre = (before + flat(state.previous)) / 2 if mixes and state.previous is not None else before
+        messages = list(strategy.configure_train(round_, strategy.arrays(), ConfigRecord(), grid))
+        deadline = self.subject.played.federation.round_deadline
+        strategy.aggregate_train(round_, grid.send_and_receive(messages, timeout=deadline) if messages else [])
+        with np.errstate(all="ignore"):  # what a defect makes infinite is evidence too
+            noisy_sum = (flat(state.parameters) - centre) * self._denominators / scale
+            return np.nan_to_num(self._updates_at(round_).log_ratios(noisy_sum), nan=np.inf)
+
+    def _updates_at(self, round_: int) -> Updates:
+        played = self.subject.played
+        fresh = getattr(played.submodels, "partition", "fixed") == "fresh" or played.mixing is not None
+        index = round_ if fresh else 1
+        if index not in self._updates:
+            self._updates[index] = self._canary.updates(index)
+        return self._updates[index]
+
+    @cached_property
+    def _denominators(self) -> Vector:
+        """What turns a step of the model into the noisy sum, by coordinate."""
+        rate = self.subject.played.server.learning_rate
+        return self._canary.by_coordinate([part.denominator / rate for part in self._prepared.plan.parts])
+
+    def _of(self, prepared: Prepared, seed: int) -> Prepared:
+        return replace(prepared, plan=Plan(self.subject.played, self.subject.units, seed))
