@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
 from torch.nn.functional import cross_entropy
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -29,3 +30,19 @@ def cost(module: nn.Module, input_shape: tuple[int, ...]) -> Cost:
         loss = cross_entropy(module(torch.zeros(1, *input_shape)), torch.zeros(1, dtype=torch.int64))
         torch.autograd.grad(loss, parameters, allow_unused=True)
     return Cost(sum(parameter.numel() for parameter in parameters), counter.get_total_flops())
+
+
+def kept_per_record(module: nn.Module, input_shape: tuple[int, ...]) -> int:
+    """How many numbers the forward pass of one record keeps for the backward pass, besides the parameters."""
+    known = {parameter.untyped_storage().data_ptr() for parameter in module.parameters()}
+    kept: dict[int, Tensor] = {}  # by place in memory: two operations may keep the same numbers
+
+    def keep(tensor: Tensor) -> Tensor:
+        place = tensor.untyped_storage().data_ptr()
+        if place not in known:
+            kept[place] = tensor
+        return tensor
+
+    with saved_tensors_hooks(keep, lambda tensor: tensor):
+        module(torch.zeros(1, *input_shape))
+    return sum(tensor.numel() for tensor in kept.values())

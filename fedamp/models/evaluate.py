@@ -1,6 +1,7 @@
 """Accuracy and loss of a model on a public test set."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 import numpy as np
 import torch
@@ -8,6 +9,9 @@ from numpy.typing import NDArray
 from torch import nn
 from torch.func import functional_call
 from torch.nn.functional import cross_entropy
+
+# Multiplications below which one thread is faster: others have to be woken, and wait for work on cores that train.
+_ONE_THREAD = 100_000_000
 
 
 def evaluate(
@@ -35,7 +39,7 @@ def evaluate(
     training = module.training
     module.eval()
     right, loss = 0, 0.0
-    with torch.no_grad():
+    with torch.no_grad(), _as_many_threads_as_pay(sum(value.size for value in parameters.values()) * len(labels)):
         for start in range(0, len(labels), batch):
             targets = torch.as_tensor(labels[start : start + batch], device=device)
             logits = functional_call(module, tensors, (torch.as_tensor(inputs[start : start + batch], device=device),))
@@ -43,3 +47,13 @@ def evaluate(
             loss += float(cross_entropy(logits.double(), targets, reduction="sum"))
     module.train(training)
     return right / len(labels), loss / len(labels)
+
+
+@contextmanager
+def _as_many_threads_as_pay(multiplications: int) -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(threads if multiplications > _ONE_THREAD else 1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)

@@ -69,8 +69,9 @@ def play(prepared: Prepared, grid: Grid, folder: RunFolder, observer: Observer) 
                     stopped_because = "budget"
                     log.info("stopped before round %d, which would exceed the budget", round_)
                     break
-                observer.round_done(run.play_round(round_, last=interrupted))
+                observer.round_done(run.play_round(round_))
                 if interrupted():
+                    run.keep()
                     stopped_because = "interrupted"
                     break
         except (FederationError, KeyboardInterrupt) as error:
@@ -95,21 +96,28 @@ class _Run:
         self.state = self._resume() or prepared.state
         self.strategy: PrivateStrategy = prepared.strategy(self.state)
 
-    def play_round(self, round_: int, last: Callable[[], bool]) -> RoundRecord:
-        """Play one round up to its release. ``last`` says, at the round's end, whether no other will follow."""
+    def play_round(self, round_: int) -> RoundRecord:
+        """Play one round up to its release."""
         start = perf_counter()
         certain = self._ask(round_)
         record = self._record(round_, start)
         due = round_ % self.plan.scenario.federation.checkpoint_every == 0 or round_ == self._last_round
-        kept = due or not certain or last()
+        kept = due or not certain
         if kept:
-            self.folder.flush()
-            write_checkpoint(self.folder.checkpoints, Checkpoint(self.state, record), self.fingerprint)
+            self._write_checkpoint(record)
         # A power cut may take the rounds since a simulation's last checkpoint: they are computed again, to the bit.
         self.ledger.enter(round_, self.state.parameters, durable=kept)
         self.folder.append_round(record)
         self.finished.append(record)
         return record
+
+    def keep(self) -> None:
+        """Make the last round, which was released, one from which a run can go on."""
+        self._write_checkpoint(self.finished[-1])
+
+    def _write_checkpoint(self, record: RoundRecord) -> None:
+        self.folder.flush()
+        write_checkpoint(self.folder.checkpoints, Checkpoint(self.state, record), self.fingerprint)
 
     def _ask(self, round_: int) -> bool:
         """Ask the nodes and add up what they answer, in memory only. Returns whether asking again gives the same."""

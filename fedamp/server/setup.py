@@ -57,7 +57,7 @@ class Prepared:
     def evaluate(self, parameters: Arrays) -> tuple[float, float]:
         """Accuracy and mean loss of a model on the public test set."""
         inputs, labels = self.test
-        return evaluate(self.module, parameters, inputs, labels)
+        return evaluate(self.module, parameters, inputs, labels, "cuda" if _on_gpu(self.plan) else "cpu")
 
     @cached_property
     def module(self) -> nn.Module:
@@ -66,7 +66,7 @@ class Prepared:
 
     def cost(self) -> dict[str, float]:
         """What a unit receives and computes in a round, on average over the submodels, and as shares of the whole."""
-        whole = cost(self.module, self.task.input_shape)
+        whole = cost(self.module.cpu(), self.task.input_shape)
         parts = [whole]
         if isinstance(self.plan.scenario.submodels, scenario.DisjointSubmodels):
             cut = self.partition.at(1) if self.partition else None
@@ -124,12 +124,16 @@ def _units_per_batch(plan: Plan, dataset: Dataset, parameters: Arrays) -> int:
     if asked != "auto":
         return asked
     units = dataset.by_record() if plan.scenario.privacy.unit == "sample" else dataset
-    on_gpu = torch.cuda.is_available() and plan.scenario.engine.device != "cpu"
+    on_gpu = _on_gpu(plan)
     module = build(plan.scenario.model, dataset.input_shape, dataset.num_classes)
     size, kept = sum(array.size for array in parameters.values()), kept_per_record(module, dataset.input_shape)
     fits = clients_per_batch(size, kept, units, "cuda" if on_gpu else "cpu")
     half = max(SMALLEST_STACK, math.ceil(plan.expected_cohort / 2))
     return max(1, min(fits, half) if on_gpu else min(fits, half, STACK))
+
+
+def _on_gpu(plan: Plan) -> bool:
+    return torch.cuda.is_available() and plan.scenario.engine.device != "cpu"
 
 
 def _partition(scenario_: Scenario, task: ClientTask) -> Partition | None:

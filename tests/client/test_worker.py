@@ -211,10 +211,11 @@ def test_refusals() -> None:
 
 
 def test_batches_follow_from_model_and_data() -> None:
-    assert clients_per_batch(10**9, records()) == 1
-    sizes = [clients_per_batch(parameters, records()) for parameters in (10**3, 10**4, 10**5)]
+    assert clients_per_batch(10**9, 10, records()) == 1
+    assert clients_per_batch(10, 10**9, records()) == 1
+    sizes = [clients_per_batch(parameters, 10, records()) for parameters in (10**3, 10**4, 10**5)]
     assert sizes == sorted(sizes, reverse=True)
-    assert clients_per_batch(10**5, records(), "cuda:1") > sizes[-1]
+    assert clients_per_batch(10**5, 10, records(), "cuda:1") > sizes[-1]
 
 
 def test_torch_generator_is_left_alone() -> None:

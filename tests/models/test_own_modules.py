@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from fedamp.errors import ModelError
-from fedamp.models.cost import Cost, cost
+from fedamp.models.cost import Cost, cost, kept_per_record
 from fedamp.models.masks import Masks, prove_silence
 from fedamp.models.registry import build, initial_parameters
 from fedamp.models.rules import check
@@ -301,3 +301,8 @@ def test_values_of_an_own_module_follow_the_seed(documented):
     again, other = initial_parameters(documented, (5,), 3, seed=1), initial_parameters(documented, (5,), 3, seed=2)
     np.testing.assert_array_equal(first["encode.weight"], again["encode.weight"])
     assert (first["encode.weight"] != other["encode.weight"]).any()
+
+
+def test_what_is_kept_for_the_backward_pass_is_counted_once_and_without_parameters():
+    module = torch.nn.Sequential(torch.nn.Linear(5, 7), torch.nn.ReLU(), torch.nn.Linear(7, 3))
+    assert kept_per_record(module, (5,)) == 5 + 7
