@@ -157,7 +157,10 @@ class Plan:
 
     def mechanism_at(self, noise_multiplier: float) -> Mechanism:
         """The accounting expression of the whole run at a noise multiplier, as the scenario asks to charge it."""
-        amplified = group(self._charge(noise_multiplier), self.scenario.privacy.group_size)
+        return self._mechanism_at(noise_multiplier, self.scenario.privacy.group_size)
+
+    def _mechanism_at(self, noise_multiplier: float, group_size: int) -> Mechanism:
+        amplified = group(self._charge(noise_multiplier), group_size)
         return amplified if self.scenario.privacy.amplification else amplified.unamplified()
 
     @cached_property
@@ -169,6 +172,12 @@ class Plan:
     def epsilon(self) -> Bounds:
         """What the whole run costs."""
         return self.mechanism.epsilon(self.scenario.privacy.delta)
+
+    def mechanism_of_group(self, size: int) -> Mechanism:
+        """What the whole run costs ``size`` units together, whatever group size the scenario protects."""
+        if not self.is_private:
+            return NotPrivate()
+        return self._mechanism_at(self.noise_multiplier, size)
 
     @cached_property
     def unamplified_epsilon(self) -> Bounds:

@@ -9,7 +9,7 @@ from fedamp.accounting import checks
 from fedamp.accounting.basic import Gaussian, NotPrivate
 from fedamp.accounting.bounds import Bounds
 from fedamp.accounting.composition import Compose, Repeat, mechanism_of
-from fedamp.accounting.mechanism import Mechanism
+from fedamp.accounting.mechanism import Mechanism, raw
 from fedamp.accounting.mixtures import GaussianMixture
 from fedamp.accounting.moments import Array
 from fedamp.accounting.sampling import Derived, Poisson
@@ -99,6 +99,10 @@ class Group(Mechanism):
     person; and the Rényi divergence of order a is at most 3^c times that of order 2^c a, where 2^c >= K (Mironov
     2017, Proposition 2).
 
+    Both grow fast with K. Where it is smaller, the cost with all hidden choices given away is taken: the release is a
+    mixture, over choices that do not depend on the data, of releases that cost the group no more than that (joint
+    convexity); and what is then left, compositions of Gaussians, is exact for groups.
+
     Args:
         mechanism: what one person goes through.
         size: K >= 1.
@@ -132,9 +136,28 @@ class Group(Mechanism):
         result[:2] = 0.0
         divergences = self.mechanism.rdp(orders[known] * 2**halvings) if known.any() else np.zeros(0)
         result[2:][known] = (orders[known] - 1) * 3**halvings * divergences
-        return result
+        open_ = self._given_away
+        return result if open_ is None else np.minimum(result, raw(open_, highest))
+
+    @property
+    def _given_away(self) -> Mechanism | None:
+        """The group's cost with all hidden choices given away, where it is exact and the same in both directions."""
+        open_ = _exact_group(self.mechanism.unamplified(), self.size)
+        return open_ if open_ is not None and open_._is_symmetric else None
 
     def _law_delta(self, epsilon: float, points: int | None) -> Bounds:
+        generic, open_ = self._generic_delta(epsilon, points), self._given_away
+        if open_ is not None and (cost := open_.delta(epsilon, points=points)).upper < generic.upper:
+            return Bounds(0.0, cost.upper, f"{cost.method}, hidden choices given away")
+        return generic
+
+    def _law_epsilon(self, delta: float, points: int | None) -> Bounds:
+        generic, open_ = self._generic_epsilon(delta, points), self._given_away
+        if open_ is not None and (cost := open_.epsilon(delta, points=points)).upper < generic.upper:
+            return Bounds(0.0, cost.upper, f"{cost.method}, hidden choices given away")
+        return generic
+
+    def _generic_delta(self, epsilon: float, points: int | None) -> Bounds:
         if epsilon == 0:
             return Bounds(0.0, min(1.0, self.size * self.mechanism.delta(0.0, points=points).upper), "group property")
         part = self.mechanism.delta(epsilon / self.size, points=points)
@@ -143,16 +166,16 @@ class Group(Mechanism):
         upper = min(1.0, part.upper * math.exp(min(float(log_factor), 700.0)))
         return Bounds(0.0, upper, f"group property of {part.method}")
 
-    def _law_epsilon(self, delta: float, points: int | None) -> Bounds:
+    def _generic_epsilon(self, delta: float, points: int | None) -> Bounds:
         low, high = 0.0, 1.0
-        while self._law_delta(high, points).upper > delta:
+        while self._generic_delta(high, points).upper > delta:
             low, high = high, 2 * high
             if high > 1e4:
                 return Bounds(0.0, math.inf, "group property")
         while high - low > 1e-4 * high:
             middle = (low + high) / 2
-            low, high = (low, middle) if self._law_delta(middle, points).upper <= delta else (middle, high)
-        return Bounds(0.0, high, self._law_delta(high, points).method)
+            low, high = (low, middle) if self._generic_delta(middle, points).upper <= delta else (middle, high)
+        return Bounds(0.0, high, self._generic_delta(high, points).method)
 
     def _attack(self) -> Mechanism | None:
         return self.mechanism._attack()

@@ -1,6 +1,7 @@
 """One merger: finished runs and a budget in, a folder with the merged model and its certificate out."""
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,17 +32,16 @@ FORMAT = "fedamp merge certificate 1"
 
 @dataclass(frozen=True)
 class Draw:
-    """Which model was drawn, and from what.
+    """Which model was drawn, from which seed, and whether a person gave the seed."""
 
-    Attributes:
-        model: its index.
-        seed: of the draw.
-        given: whether a person gave the seed.
-    """
-
-    model: int
+    model: Candidate
     seed: int
     given: bool
+
+    def to_json(self) -> dict[str, str]:
+        """As in the certificate; that the draw is known costs nothing more."""
+        source = "given: a rehearsal, it can be chosen for its draw" if self.given else "from the operating system"
+        return {"model": self.model.label, "seed": str(self.seed), "seed_source": source}
 
 
 def merge_runs(request: MergeRequest, out: Path | None = None) -> dict[str, Any]:
@@ -65,9 +65,12 @@ def merge_runs(request: MergeRequest, out: Path | None = None) -> dict[str, Any]
     candidates = read_candidates(request.models)
     decision = decide(request, candidates)
     folder = new_folder(out, "merged")
-    draw = _draw(request, decision) if request.method == RANDOM_SELECTION else None
-    parameters = candidates.models[draw.model].parameters if draw else candidates.combined(decision.weights)
-    certificate = _certificate(request, candidates, decision, draw, parameters, _salt(folder))
+    drawn = None
+    if request.method == RANDOM_SELECTION:
+        seed = rng.seed_from_system() if request.seed is None else request.seed
+        drawn = Draw(candidates.models[draw(decision.weights, seed)], seed, request.seed is not None)
+    parameters = drawn.model.parameters if drawn else candidates.combined(decision.weights)
+    certificate = _certificate(request, candidates, decision, drawn, parameters, _salt(folder))
     # As with a ledger, what is released is written down first.
     write_json(folder.path / "certificate.json", certificate)
     folder.write_model(parameters)
@@ -80,11 +83,9 @@ def merge_runs(request: MergeRequest, out: Path | None = None) -> dict[str, Any]
     }
 
 
-def _draw(request: MergeRequest, decision: Decision) -> Draw:
-    seed = rng.seed_from_system() if request.seed is None else request.seed
-    position = rng.stream(seed, "merge").random()
-    model = int(np.searchsorted(np.cumsum(decision.weights[:-1]), position, side="right"))
-    return Draw(model, seed, request.seed is not None)
+def draw(weights: Sequence[float], seed: int) -> int:
+    """Which model a random selection releases: an index, drawn with the given weights."""
+    return int(np.searchsorted(np.cumsum(weights[:-1]), rng.stream(seed, "merge").random(), side="right"))
 
 
 def _salt(folder: RunFolder) -> bytes:
@@ -104,7 +105,7 @@ def _certificate(
     request: MergeRequest,
     candidates: Candidates,
     decision: Decision,
-    draw: Draw | None,
+    drawn: Draw | None,
     parameters: Arrays,
     salt: bytes,
 ) -> dict[str, Any]:
@@ -128,8 +129,8 @@ def _certificate(
         "weights_chosen_by": decision.chosen_by,
         "best_weights_by_accounting": {name: list(weights) for name, weights in decision.feasible.items()},
         "inputs": [_input(model, request.delta, salt) for model in candidates.models],
-        "draw": None if draw is None else _draw_in_words(draw, candidates),
-        "rehearsal": any(model.is_rehearsal for model in candidates.models) or bool(draw and draw.given),
+        "draw": drawn.to_json() if drawn else None,
+        "rehearsal": any(model.is_rehearsal for model in candidates.models) or bool(drawn and drawn.given),
         "model_sha256": digest(parameters),
         "assumptions": [
             ONLY_RELEASE,
@@ -155,11 +156,6 @@ def _input(model: Candidate, delta: float, salt: bytes) -> dict[str, Any]:
         "epsilon_upper": finite(model.mechanism.epsilon(delta).upper),
         "noise_seed": ledger["noise_seed"],
     }
-
-
-def _draw_in_words(draw: Draw, candidates: Candidates) -> dict[str, Any]:
-    source = "given: a rehearsal, it can be chosen for its draw" if draw.given else "from the operating system"
-    return {"model": candidates.models[draw.model].label, "seed": str(draw.seed), "seed_source": source}
 
 
 def _summarise(

@@ -5,15 +5,23 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.table import Table
 
+from fedamp.accounting import Group as UnitGroup
 from fedamp.accounting.bounds import finite
-from fedamp.plan import ADJACENCY, make_plan, privacy_units
+from fedamp.plan import ADJACENCY, Plan, make_plan, privacy_units
 from fedamp.report.numbers import at_least, at_most
 from fedamp.scenario import Scenario
 from fedamp.scenario_file import validate
 
+GROUP_SIZES = (1, 2, 3, 5, 10)
 
-def privacy_answer(scenario: Scenario) -> dict[str, Any]:
-    """What ``fedamp privacy --json`` prints: the cost of the whole run and of its prefixes."""
+
+def privacy_answer(scenario: Scenario, groups: bool = False) -> dict[str, Any]:
+    """What ``fedamp privacy --json`` prints: the cost of the whole run, of its prefixes, and of groups of units.
+
+    Args:
+        scenario: what would run.
+        groups: compute groups even where it takes seconds; ``groups`` is null where it would and is not asked for.
+    """
     plan = make_plan(scenario, privacy_units(scenario))
     return {
         "scenario": scenario.name,
@@ -37,7 +45,20 @@ def privacy_answer(scenario: Scenario) -> dict[str, Any]:
                 zip(plan.epsilon_by_round, plan.unamplified_epsilon_by_round, strict=True)
             )
         ],
+        "groups": _groups(plan, groups),
     }
+
+
+def _groups(plan: Plan, wanted: bool) -> list[dict[str, Any]] | None:
+    """What groups of units cost together; only groups with an exact law are cheap."""
+    mechanisms = {size: plan.mechanism_of_group(size) for size in GROUP_SIZES}
+    if not wanted and any(isinstance(mechanism, UnitGroup) for mechanism in mechanisms.values()):
+        return None
+    delta = plan.scenario.privacy.delta
+    return [
+        {"size": size, "epsilon_upper": finite(mechanism.epsilon(delta).upper)}
+        for size, mechanism in mechanisms.items()
+    ]
 
 
 def calibration_answer(scenario: Scenario, epsilon: float, delta: float | None) -> dict[str, Any]:
@@ -83,7 +104,18 @@ def privacy_table(answer: dict[str, Any]) -> RenderableType:
     shown = sorted({max(1, round(share * len(rounds) / 10)) for share in range(1, 11)})
     for row in (rounds[number - 1] for number in shown):
         curve.add_row(str(row["round"]), at_most(row["epsilon_upper"], 4), at_most(row["unamplified_upper"], 4))
-    return Group(facts, curve, "Assumes a trusted server and hidden assignments: docs/threat-model.md")
+    return Group(
+        facts, curve, _groups_table(answer), "Assumes a trusted server and hidden assignments: docs/threat-model.md"
+    )
+
+
+def _groups_table(answer: dict[str, Any]) -> RenderableType:
+    if answer["groups"] is None:
+        return "What groups protected together would cost: add --groups (takes seconds)"
+    table = Table(f"{answer['unit']}s together", "epsilon", title="what groups cost, at most")
+    for row in answer["groups"]:
+        table.add_row(str(row["size"]), at_most(row["epsilon_upper"], 4))
+    return table
 
 
 def calibration_table(answer: dict[str, Any]) -> RenderableType:
