@@ -1,0 +1,19 @@
+"""The example of docs/strategies.md is run as it stands there."""
+
+import re
+from pathlib import Path
+
+PAGE = Path(__file__).parents[2] / "docs" / "strategies.md"
+
+
+def test_the_strategy_runs_in_an_app_of_ones_own(capsys):
+    (code,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL)
+    names: dict = {}
+    exec(code, names)
+    assert sorted(names["result"].train_metrics_clientapp) == [1, 2, 3]
+    trained = sum(metrics["reported"] for metrics in names["result"].train_metrics_clientapp.values())
+    assert trained == 2000  # everybody once
+    accuracy, epsilon = map(float, capsys.readouterr().out.split())
+    assert 0 <= accuracy <= 1
+    assert 0 < epsilon <= 2
+    assert names["result"].arrays == names["strategy"].arrays()
