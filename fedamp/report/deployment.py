@@ -139,9 +139,9 @@ def _context(root_certificates: Path | None) -> ssl.SSLContext:
         return ssl.create_default_context()
     try:
         context = ssl.create_default_context(cafile=root_certificates)
-    except (OSError, ssl.SSLError) as error:
-        reason = getattr(error, "strerror", None) or "it holds no certificate"
-        raise DeploymentError(f"--root-certificates {root_certificates}: cannot be read ({reason})") from None
+    except OSError as error:  # of which an SSLError is one
+        reason = "it holds no certificate" if isinstance(error, ssl.SSLError) else error.strerror
+        raise DeploymentError(f"--root-certificates {root_certificates}: cannot be used ({reason})") from None
     if not context.get_ca_certs():
         raise DeploymentError(f"--root-certificates {root_certificates}: holds no authority's certificate")
     return context

@@ -209,20 +209,21 @@ class _Run:
                 f"{self.folder.ledger}: ends at round {len(self.ledger.releases)}, before the checkpoint of round "
                 f"{state.round}; accepted: the ledger of the same run"
             )
+        kept = [done.round for done in self.folder.read_rounds() if done.round <= state.round]
+        if kept not in (list(range(1, state.round)), list(range(1, state.round + 1))):
+            raise RunFolderError(
+                f"{self.folder.rounds}: damaged: its rounds are not 1 to {state.round} each once; "
+                "accepted: as the run left it"
+            )
         # A crash may have come between the checkpoint and the ledger, or between the ledger and rounds.jsonl.
         try:
             self.ledger.enter(state.round, state.parameters)
         except FederationError as error:
             raise RunFolderError(f"{files[-1]}: not of the run whose ledger this is: {error}") from None
         self.finished = self.folder.forget_rounds_after(state.round)
-        if not self.finished or self.finished[-1].round < state.round:
+        if len(kept) < state.round:
             self.folder.append_round(record)
             self.finished.append(record)
-        if [done.round for done in self.finished] != list(range(1, state.round + 1)):
-            raise RunFolderError(
-                f"{self.folder.rounds}: damaged: its rounds are not 1 to {state.round} each once; "
-                "accepted: as the run left it"
-            )
         return state
 
 

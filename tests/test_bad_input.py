@@ -1,0 +1,402 @@
+"""Bad input in bulk, through the command line: one line that says what is wrong, exit code 2, nothing changed."""
+
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import yaml
+from safetensors import safe_open
+from safetensors.numpy import save_file
+
+from fedamp import cli, scenario_file
+from tests.federations import small
+from tests.server.plays import play_in
+
+# What is run, resumed, or asked about where a case does not say otherwise.
+ROUNDS = "rounds=6"
+
+
+def answer(monkeypatch, capfd, *arguments: str) -> str:
+    """The one line that a wrong command line gets."""
+    monkeypatch.setattr(sys, "argv", ["fedamp", *arguments])
+    status = cli._status()
+    printed = capfd.readouterr()
+    assert status == 2, printed
+    assert printed.out == ""
+    assert printed.err.count("\n") == 1, printed.err
+    assert printed.err.startswith("error: ")
+    assert "Traceback" not in printed.err
+    return printed.err
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+# --- command lines ----------------------------------------------------------------------------------------------------
+
+COMMANDS = {
+    "nonsense": "No such command 'nonsense'",
+    "rnu digits": "run",
+    "run": "Missing argument 'SCENARIO'",
+    "run digits --sett rounds=1": "--set",
+    "run digits --set": "--set",
+    "run digits --set rounds": "--set rounds: accepted: key.path=value",
+    "run digits --set rounds=-3": "--set rounds=-3",
+    "run digits --set rounds.x=3": "rounds is not a section",
+    "run digits --engine gpu": "ray, serial, flower",
+    "run nothing.yaml": "no such file",
+    "run .": "a folder",
+    "run digits --resume --out {empty}": "not a run folder",
+    "run digits --resume --out {empty}/nowhere": "not a run folder",
+    "run digits --out {full}": "not an empty folder",
+    "run digits --out {file}": "not an empty folder",
+    "run digits --out {file}/below": "cannot be made",
+    "run digits extra": "unexpected extra argument",
+    "run digits --set engine.device=cuda:99 --engine serial": "engine.device",
+    "run digits --set privacy.noise_multiplier=1 --set model.name=nowhere:Nothing": "nowhere",
+    "run digits --set privacy.noise_multiplier=1 --set model.name=lenet": "lenet",
+    "run digits --set privacy.noise_multiplier=1 --set model.initial={file}": "model.initial",
+    "run digits --set data={{name: npz, path: /nowhere, clients: 3}}": "not a folder",
+    "run digits --set data.clients=100000": "100000",
+    "run digits --set check_in={{scheme: poisson, rate: 0.0001}}": "expected cohort",
+    "privacy": "Missing argument 'SCENARIO'",
+    "privacy digits --set privacy.delta=1": "privacy.delta",
+    "calibrate digits": "Missing option '--epsilon'",
+    "calibrate digits --epsilon": "--epsilon",
+    "calibrate digits --epsilon none": "not a valid float",
+    "calibrate digits --epsilon 0": "epsilon",
+    "calibrate digits --epsilon -1": "epsilon",
+    "calibrate digits --epsilon nan": "epsilon",
+    "calibrate digits --epsilon inf": "epsilon",
+    "calibrate digits --epsilon 1 --delta 0": "delta",
+    "calibrate digits --epsilon 1 --delta 2": "delta",
+    "calibrate digits --epsilon 1 --delta nan": "delta",
+    "compare": "Missing argument",
+    "compare {empty}": "no summary.json",
+    "compare {empty}/nowhere": "nowhere",
+    "compare {full}": "summary.json",
+    "report {full} --out {empty}/page.html": "summary.json",
+    "scenarios show nothing": "no such file",
+    "scenarios validate nothing": "no such file",
+    "scenarios nonsense": "No such command 'nonsense'",
+    "doctor --superlink nowhere": "accepted: HOST:PORT",
+    "doctor --superlink nowhere:99999": "accepted: HOST:PORT",
+    "doctor --superlink 127.0.0.1:1 --root-certificates {empty}/ca.crt": "No such file",
+    "doctor --superlink 127.0.0.1:1 --root-certificates {file}": "holds no certificate",
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_wrong_command_line_is_answered(command, tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "summary.json").write_text("{")
+    (tmp_path / "file").write_text("text")
+    before = contents(tmp_path)
+    names = {name: str(tmp_path / name) for name in ("empty", "full", "file")}
+    # Blanks inside braces belong to a value.
+    words = command.replace(": ", ":\0").replace(", ", ",\0").split(" ")
+    said = answer(monkeypatch, capfd, *(word.replace("\0", " ").format(**names) for word in words))
+    assert COMMANDS[command] in said
+    assert contents(tmp_path) == before
+
+
+# --- data folders -----------------------------------------------------------------------------------------------------
+
+X, Y, OWNERS = np.ones((8, 4), np.float32), np.array([0, 1] * 4), np.repeat(np.arange(4), 2)
+
+
+def npz(**arrays):
+    def write(folder: Path) -> None:
+        np.savez(folder / "train.npz", **({"x": X, "y": Y, "client": OWNERS} | arrays))
+
+    return write
+
+
+def without(name):
+    def write(folder: Path) -> None:
+        arrays = {"x": X, "y": Y, "client": OWNERS}
+        del arrays[name]
+        np.savez(folder / "train.npz", **arrays)
+
+    return write
+
+
+def files(**contents: bytes | str):
+    def write(folder: Path) -> None:
+        npz()(folder)
+        for name, content in contents.items():
+            path = folder / name.replace("__", ".")
+            path.write_bytes(content if isinstance(content, bytes) else content.encode())
+
+    return write
+
+
+def tested(**arrays):
+    def write(folder: Path) -> None:
+        npz()(folder)
+        np.savez(folder / "test.npz", **({"x": X, "y": Y} | arrays))
+
+    return write
+
+
+def member(text: str):
+    return files(federation__json=text)
+
+
+def parquet(**columns):
+    def write(folder: Path) -> None:
+        table = {"x": list(range(8)), "y": [0, 1] * 4, "client": OWNERS} | columns
+        present = {name: column for name, column in table.items() if column is not None}
+        pq.write_table(pa.table(present), folder / "train.parquet")
+
+    return write
+
+
+FOLDERS = {
+    "nothing": (lambda folder: None, "no train.npz; the folder holds nothing"),
+    "something else": (lambda folder: (folder / "notes.txt").write_text("x"), "the folder holds notes.txt"),
+    "no zip": (files(train__npz=b"no zip"), "train.npz"),
+    "empty file": (files(train__npz=b""), "train.npz"),
+    "half a zip": (files(train__npz=b"PK\x03\x04half"), "train.npz"),
+    "pickles": (npz(x=np.array([{}] * 8, dtype=object)), "train.npz"),
+    "no inputs": (without("x"), "x"),
+    "no labels": (without("y"), "y"),
+    "no owners": (without("client"), "client"),
+    "fewer labels": (npz(y=Y[:5]), "5"),
+    "fewer owners": (npz(client=OWNERS[:5]), "5"),
+    "no records": (npz(x=X[:0], y=Y[:0], client=OWNERS[:0]), "no records"),
+    "labels as text": (npz(y=np.array(["a", "b"] * 4)), "label"),
+    "labels with fractions": (npz(y=Y + 0.5), "label"),
+    "negative labels": (npz(y=Y - 1), "label"),
+    "labels from one": (npz(y=Y + 1), "labels must count from 0"),
+    "labels as a table": (npz(y=np.zeros((8, 2), int)), "label"),
+    "inputs as text": (npz(x=np.full((8, 4), "a")), "x"),
+    "complex inputs": (npz(x=X * 1j), "x"),
+    "NaN": (npz(x=np.full((8, 4), np.nan)), "finite"),
+    "infinity": (npz(x=np.full((8, 4), np.inf)), "finite"),
+    "one number": (npz(x=np.float32(1)), "x"),
+    "owners as a table": (npz(client=np.zeros((8, 2), int)), "client"),
+    "test set is no zip": (files(test__npz=b"no zip"), "test.npz"),
+    "test set of another shape": (tested(x=X[:, :2]), "they must agree"),
+    "test set without labels": (tested(y=Y[:0]), "test.npz"),
+    "federation is no JSON": (member("{"), "federation.json"),
+    "federation is a list": (member("[]"), "federation.json"),
+    "federation lacks keys": (member('{"clients": 4}'), "federation.json"),
+    "federation of nobody": (member('{"clients": 0, "hosted": [], "classes": 2}'), "federation.json: clients"),
+    "hosted beyond": (member('{"clients": 4, "hosted": [4], "classes": 2}'), "from 0 to 3"),
+    "hosted twice": (member('{"clients": 4, "hosted": [1, 1], "classes": 2}'), "from 0 to 3"),
+    "hosted as text": (member('{"clients": 4, "hosted": "all", "classes": 2}'), "federation.json: hosted"),
+    "records of others": (member('{"clients": 4, "hosted": [0, 1], "classes": 2}'), "client 2 is not among the hosted"),
+    "one class": (member('{"clients": 4, "hosted": [0, 1, 2, 3], "classes": 1}'), "federation.json: classes"),
+    "more labels than classes": (
+        lambda folder: (member('{"clients": 4, "hosted": [0, 1, 2, 3], "classes": 2}')(folder), npz(y=Y + 1)(folder)),
+        "2 classes",
+    ),
+}
+TABLES = {
+    "no parquet": (lambda folder: (folder / "train.parquet").write_bytes(b"no parquet"), "train.parquet"),
+    "no input column": (parquet(x=None), "x"),
+    "no label column": (parquet(y=None), "y"),
+    "no owner column": (parquet(client=None), "client"),
+    "missing values": (parquet(x=[1.0, None] * 4), "x"),
+    "text": (parquet(x=["a"] * 8), "x"),
+    "lists of different lengths": (parquet(x=[[1.0], [1.0, 2.0]] * 4), "x"),
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"), [*(("npz", name) for name in FOLDERS), *(("parquet", name) for name in TABLES)]
+)
+def test_a_wrong_data_folder_is_answered(kind, name, tmp_path, monkeypatch, capfd):
+    write, expected = (FOLDERS if kind == "npz" else TABLES)[name]
+    folder = tmp_path / "records"
+    folder.mkdir()
+    write(folder)
+    before = contents(tmp_path)
+    data = f"data={{name: {kind}, path: {folder}, partition: {{scheme: natural}}}}"
+    overrides = [
+        data,
+        "model={name: logistic}",
+        "submodels={scheme: none}",
+        "engine.kind=serial",
+        "check_in={scheme: all}",
+    ]
+    arguments = [word for override in overrides for word in ("--set", override)]
+    said = answer(monkeypatch, capfd, "run", "digits", *arguments, "--out", str(tmp_path / "run"))
+    assert expected in said
+    assert contents(tmp_path) == before
+
+
+# --- run folders ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory) -> Path:
+    """A run of six rounds with checkpoints of rounds 3 and 6."""
+    folder = tmp_path_factory.mktemp("finished") / "run"
+    play_in(folder, small(ROUNDS))
+    (folder / "scenario.yaml").write_text(scenario_file.dump(small(ROUNDS)))
+    return folder
+
+
+def newest(folder: Path) -> Path:
+    return sorted((folder / "checkpoint").iterdir())[-1]
+
+
+def checkpoint(change):
+    """A checkpoint that is written anew with other facts or arrays."""
+
+    def write(folder: Path) -> None:
+        file = newest(folder)
+        with safe_open(file, framework="numpy") as content:
+            metadata, arrays = content.metadata(), {key: content.get_tensor(key) for key in content.keys()}  # noqa: SIM118
+        facts = json.loads(metadata["fedamp"])
+        change(facts, arrays)
+        save_file(arrays, file, metadata | {"fedamp": json.dumps(facts)})
+
+    return write
+
+
+def flipped(folder: Path) -> None:
+    """One bit of the last tensor."""
+    file = newest(folder)
+    content = bytearray(file.read_bytes())
+    content[-7] ^= 16
+    file.write_bytes(bytes(content))
+
+
+def replaced(name: str, content: bytes | str):
+    def write(folder: Path) -> None:
+        file = newest(folder) if name == "checkpoint" else folder / name
+        file.write_bytes(content if isinstance(content, bytes) else content.encode())
+
+    return write
+
+
+def ledger(change):
+    def write(folder: Path) -> None:
+        file = folder / "ledger.json"
+        content = json.loads(file.read_text())
+        change(content)
+        file.write_text(json.dumps(content))
+
+    return write
+
+
+def become_a_folder(name: str):
+    def write(folder: Path) -> None:
+        file = newest(folder) if name == "checkpoint" else folder / name
+        file.unlink()
+        file.mkdir()
+
+    return write
+
+
+def line(change):
+    def write(folder: Path) -> None:
+        file = folder / "rounds.jsonl"
+        lines = file.read_text().splitlines()
+        change(lines)
+        file.write_text("\n".join(lines) + "\n")
+
+    return write
+
+
+def of(*overrides: str):
+    """The folder's scenario is another one."""
+    return lambda folder: (folder / "scenario.yaml").write_text(scenario_file.dump(small(ROUNDS, *overrides)))
+
+
+GOOD = "round-00000003.safetensors is good: delete round-00000006.safetensors"
+DAMAGED = {
+    "checkpoint is empty": (replaced("checkpoint", b""), GOOD),
+    "checkpoint is text": (replaced("checkpoint", "hello"), GOOD),
+    "checkpoint is zeros": (replaced("checkpoint", bytes(5000)), GOOD),
+    "checkpoint is a folder": (become_a_folder("checkpoint"), GOOD),
+    "checkpoint has a flipped bit": (flipped, GOOD),
+    "checkpoint of another version": (checkpoint(lambda facts, arrays: facts.update(format="2")), GOOD),
+    "checkpoint of another scenario": (checkpoint(lambda facts, arrays: facts.update(scenario="0" * 64)), GOOD),
+    "checkpoint without a record": (checkpoint(lambda facts, arrays: facts.pop("record")), GOOD),
+    "checkpoint with an odd record": (checkpoint(lambda facts, arrays: facts.update(record={"x": 1})), GOOD),
+    "checkpoint with an odd round": (checkpoint(lambda facts, arrays: facts.update(round="six")), GOOD),
+    "checkpoint with an odd scale": (checkpoint(lambda facts, arrays: facts.update(clip_scale="wide")), GOOD),
+    "checkpoint without an array": (checkpoint(lambda facts, arrays: arrays.popitem()), GOOD),
+    "checkpoint with another array": (
+        checkpoint(lambda facts, arrays: arrays.update({name: array * 2 for name, array in arrays.items()})),
+        GOOD,
+    ),
+    "all checkpoints are damaged": (
+        lambda folder: [file.write_bytes(b"x") for file in (folder / "checkpoint").iterdir()],
+        "there is no older one that is good",
+    ),
+    "ledger is empty": (replaced("ledger.json", b""), "damaged ledger"),
+    "ledger is binary": (replaced("ledger.json", b"\xff\x00"), "damaged ledger"),
+    "ledger is a list": (replaced("ledger.json", "[]"), "damaged ledger"),
+    "ledger is deep": (replaced("ledger.json", "[" * 100_000), "damaged ledger"),
+    "ledger is a folder": (become_a_folder("ledger.json"), "damaged ledger"),
+    "ledger without releases": (ledger(lambda content: content.pop("releases")), "damaged ledger"),
+    "ledger without its mechanism": (ledger(lambda content: content.pop("mechanism")), "damaged ledger"),
+    "ledger whose releases are text": (ledger(lambda content: content.update(releases="all")), "damaged ledger"),
+    "ledger with an odd release": (ledger(lambda content: content["releases"].append(7)), "damaged ledger"),
+    "ledger with a round twice": (
+        ledger(lambda content: content["releases"].insert(2, content["releases"][2])),
+        "each once",
+    ),
+    "ledger that lacks a round": (ledger(lambda content: content["releases"].pop(2)), "each once"),
+    "ledger out of order": (ledger(lambda content: content["releases"].reverse()), "each once"),
+    "ledger with a round too many": (
+        ledger(lambda content: content["releases"].append(content["releases"][-1] | {"round": 7})),
+        "at most 6",
+    ),
+    "ledger that is behind": (
+        ledger(lambda content: content.update(releases=content["releases"][:2])),
+        "before the checkpoint of round 6",
+    ),
+    "ledger with a cheaper round": (
+        ledger(lambda content: content["releases"][3].update(epsilon_upper=0.001)),
+        "round 4 cannot have left epsilon at 0.001",
+    ),
+    "ledger with an infinite round": (
+        ledger(lambda content: content["releases"][3].update(epsilon_upper=None)),
+        "round 4 cannot have left epsilon at inf",
+    ),
+    "ledger with another budget": (ledger(lambda content: content.update(budget_epsilon=1)), "budget_epsilon"),
+    "ledger with another delta": (ledger(lambda content: content.update(delta=0.5)), "delta"),
+    "ledger with other units": (ledger(lambda content: content.update(units=10**6)), "units"),
+    "ledger with less noise": (ledger(lambda content: content["parts"][0].update(noise_multiplier=0)), "parts"),
+    "ledger of another model": (ledger(lambda content: content["releases"][-1].update(digest="0" * 64)), "ledger"),
+    "scenario with less noise": (of("privacy.noise_multiplier=0.5"), "differs in scenario_sha256"),
+    "scenario with another seed": (of("seed=4"), "differs in scenario_sha256"),
+    "scenario is gone": (lambda folder: (folder / "scenario.yaml").unlink(), "no such file"),
+    "scenario is damaged": (replaced("scenario.yaml", "name: ["), "not valid YAML"),
+    "rounds lack one": (line(lambda lines: lines.pop(2)), "rounds.jsonl: damaged"),
+    "rounds are damaged": (line(lambda lines: lines.insert(2, "{")), "rounds.jsonl: damaged"),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGED)
+def test_a_damaged_run_folder_is_answered_and_left_as_it_is(name, finished, tmp_path, monkeypatch, capfd):
+    damage, expected = DAMAGED[name]
+    folder = tmp_path / "run"
+    shutil.copytree(finished, folder)
+    damage(folder)
+    before = contents(folder)
+    said = answer(monkeypatch, capfd, "run", str(folder / "scenario.yaml"), "--resume", "--out", str(folder))
+    assert expected in said
+    after = contents(folder)
+    after.pop("log.txt", None)
+    before.pop("log.txt", None)
+    assert after == before
+
+
+def test_there_are_enough_of_them():
+    assert len(COMMANDS) + len(FOLDERS) + len(TABLES) + len(DAMAGED) >= 60
+    assert yaml.safe_load(scenario_file.dump(small(ROUNDS)))["rounds"] == 6
