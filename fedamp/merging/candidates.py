@@ -151,7 +151,10 @@ def _check_ledger(run: Run) -> None:
         planned = run.ledger["rounds_planned"]
     except (KeyError, ValueError) as error:
         raise RunFolderError(f"{run.folder / 'ledger.json'}: damaged ledger ({error})") from None
-    if charged != run.plan.mechanism or planned != run.scenario.rounds or present[0] != run.scenario.privacy.unit:
+    noise = run.scenario.privacy.noise_multiplier
+    same_noise = noise in ("auto", run.summary["noise_multiplier"])
+    same_unit = present[0] == run.scenario.privacy.unit and planned == run.scenario.rounds
+    if not (same_noise and same_unit and charged == run.plan.mechanism):
         raise RunFolderError(f"{run.folder / 'ledger.json'}: not the ledger of the scenario.yaml beside it")
 
 

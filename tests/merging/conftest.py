@@ -1,0 +1,66 @@
+"""Small finished runs to merge, and the command as a script meets it."""
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from fedamp.cli import main
+from fedamp.launch import launch
+from tests.federations import Silent, small
+
+PLAIN = ("rounds=3", "check_in={scheme: all}", "privacy.noise_multiplier=3", "server.momentum=0.0")
+RUNS: dict[str, tuple[bool, tuple[str, ...]]] = {
+    # name: noise from the operating system or not, and what differs from the small federation
+    "much": (False, ("privacy.noise_multiplier=2",)),
+    "little": (False, ("privacy.noise_multiplier=1",)),
+    "none": (False, ("privacy.noise_multiplier=0",)),
+    "budget": (False, ("privacy.noise_multiplier=2", "privacy.epsilon=2")),
+    "uncharged": (False, ("privacy.noise_multiplier=2", "privacy.amplification=false", "rounds=4")),
+    "one": (True, PLAIN),
+    "two": (True, (*PLAIN, "privacy.noise_multiplier=6")),
+    "slow": (True, (*PLAIN, "server.learning_rate=0.25")),
+    "rolling": (True, (*PLAIN, "server.momentum=0.5")),
+    "sampled": (True, ("rounds=3", "check_in={scheme: poisson, rate: 0.5}", "server.momentum=0.0")),
+    "other-data": (False, ("rounds=1", "check_in.k=1", "data.clients=50")),
+    "other-seed": (False, ("rounds=1", "check_in.k=1", "seed=4")),
+    "other-unit": (False, ("rounds=1", "check_in.k=1", "privacy.unit=sample", "client.steps=1")),
+    "other-group": (False, ("rounds=1", "check_in.k=1", "privacy.group_size=2")),
+    "other-model": (False, ("rounds=1", "check_in.k=1", "model={name: mlp, hidden: [8]}")),
+}
+
+
+@pytest.fixture(scope="session")
+def runs(tmp_path_factory):
+    """Run folders by name, each made when it is first asked for; nobody writes into them."""
+    folder = tmp_path_factory.mktemp("runs")
+
+    class Runs(dict[str, Path]):
+        def __missing__(self, name: str) -> Path:
+            secret, changes = RUNS[name]
+            self[name] = launch(small(*changes), Silent(), folder / name, secret_seed=secret)
+            return self[name]
+
+    return Runs()
+
+
+@dataclass(frozen=True)
+class Answer:
+    status: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def fedamp(monkeypatch, capsys):
+    """Call the entry point in this process."""
+
+    def call(*arguments: object) -> Answer:
+        monkeypatch.setattr(sys, "argv", ["fedamp", *map(str, arguments)])
+        with pytest.raises(SystemExit) as stop:
+            main()
+        captured = capsys.readouterr()
+        return Answer(stop.value.code or 0, captured.out, captured.err)
+
+    return call

@@ -1,0 +1,33 @@
+"""docs/merging.md: its commands run, one after the other, and do what the page says."""
+
+import json
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.xdist_group("merging")
+
+PAGE = (Path(__file__).parents[2] / "docs" / "merging.md").read_text()
+COMMANDS = [line for block in re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL) for line in block.splitlines()]
+
+
+def test_the_pages_commands_run(fedamp, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for command in COMMANDS:
+        program, *arguments = shlex.split(command)
+        assert program == "fedamp"
+        answer = fedamp(*arguments)
+        assert answer.status == 0, f"{command}\n{answer.err}"
+    certificates = {
+        name: json.loads((tmp_path / "runs" / name / "certificate.json").read_text())
+        for name in ("selected", "given", "earlier", "combined")
+    }
+    for certificate in certificates.values():
+        assert certificate["epsilon"]["upper"] <= certificate["budget_epsilon"]
+    assert [model["round"] for model in certificates["earlier"]["inputs"]] == [3, 6]
+    assert not certificates["combined"]["rehearsal"]
+    keys = set(re.findall(r"`(\w+)`", PAGE.partition("| key of `certificate.json` |")[2].partition("\n\n")[0]))
+    documented = keys - {"certificate", "json", "ledger_sha256_with_salt", "from_json"}
+    assert documented <= certificates["selected"].keys()
