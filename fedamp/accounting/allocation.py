@@ -11,6 +11,8 @@ from fedamp.accounting.bounds import Bounds
 from fedamp.accounting.composition import NOTHING, Compose, RandomSelection, Repeat, mechanism_of
 from fedamp.accounting.mechanism import Mechanism, log_moments, negative, raw
 from fedamp.accounting.moments import Array
+from fedamp.accounting.overlaps import Shift, chosen_rounds, shift_of
+from fedamp.accounting.points import DEFAULT_POINTS
 from fedamp.accounting.prefixes import (
     best_coin_groups,
     group_moments,
@@ -27,7 +29,8 @@ class Allocation(Derived):
 
     A random partition of the rounds into k groups, as even as integers allow, with one round drawn from each, is a
     random choice of k rounds; joint convexity removes the partition, and X is a product of k means (Feldman and
-    Shenfeld 2025, Theorem 3.1 and Lemmas 3.2 and F.1).
+    Shenfeld 2025, Theorem 3.1 and Lemmas 3.2 and F.1). Rényi bounds are, order by order, the smaller of that split's
+    and of those from the overlaps of two hidden choices, where noise is Gaussian.
 
     Args:
         mechanism: one round; it may itself be amplified (``Submodels``) or composed.
@@ -68,6 +71,19 @@ class Allocation(Derived):
     def _expansion(self) -> Mechanism:
         groups = (Repeat(Submodels(self.mechanism, size), n) for size, n in group_sizes(self.k, self.rounds))
         return Compose(tuple(groups) or (NOTHING,))
+
+    def _raw(self, highest: int) -> Array:
+        split, shift = super()._raw(highest), self._shift(highest)
+        return split if shift is None else np.minimum(split, shift.remove())
+
+    def _negative(self, highest: int) -> Array:
+        split, shift = super()._negative(highest), self._shift(highest)
+        return split if shift is None else np.minimum(split, shift.add())
+
+    def _shift(self, highest: int) -> Shift | None:
+        """Several hidden rounds as one hidden shift, where the split is not exact."""
+        one = shift_of(self.mechanism, highest) if self.k > 1 else None
+        return None if one is None else chosen_rounds(one, self.k, self.rounds)
 
     def _attack(self) -> Mechanism | None:
         """For k > 1 the split is not attained; the sum of all rounds' releases, or one of them, is an attack."""
@@ -191,11 +207,17 @@ class AllocationPrefix(Derived):
             bounds.append(self._randomly_released())
         return bounds
 
+    def _points(self, points: int | None) -> int | None:
+        """For k > 1 the bounds are not exact, and no finer grid than the default is worth its time."""
+        return DEFAULT_POINTS if points is None and self.k > 1 else points
+
     def _law_epsilon(self, delta: float, points: int | None) -> Bounds:
+        points = self._points(points)
         answers = [part._law_epsilon(delta * chance, points) for part, chance in self._law_bounds()]
         return min(answers, key=lambda answer: answer.upper)
 
     def _law_delta(self, epsilon: float, points: int | None) -> Bounds:
+        points = self._points(points)
         answers = [
             Bounds(0.0, min(answer.upper / chance, 1.0), answer.method) if chance < 1 else answer
             for part, chance in self._law_bounds()

@@ -32,9 +32,12 @@ class Gaussian(Mechanism):
         return f"Gaussian noise of multiplier {self.noise_multiplier:g}"
 
     def _central(self, highest: int) -> Array:
-        s = self.noise_multiplier
-        z = np.arange(-10.0, highest / s + 10.0, 0.25)  # E[X^a] is largest around z = a / s
-        return moments.from_nodes(-z * z / 2 + np.log(0.25 / np.sqrt(2 * np.pi)), z / s - 0.5 / s**2, highest)
+        s, result = self.noise_multiplier, np.logaddexp(0.0, self._raw(highest))  # |X - 1|^a <= X^a + 1
+        order = min(highest, max(2, int(4000 * s)))  # above, at such noise, that is as good as the integral
+        z = np.arange(-10.0, order / s + 10.0, 0.25)  # E[X^a] is largest around z = a / s
+        log_weights = -z * z / 2 + np.log(0.25 / np.sqrt(2 * np.pi))
+        result[: order + 1] = moments.from_nodes(log_weights, z / s - 0.5 / s**2, order)
+        return result
 
     def _raw(self, highest: int) -> Array:
         a = np.arange(highest + 1.0)
@@ -85,7 +88,7 @@ class Laplace(Mechanism):
         return log_weights, gain * np.concatenate([[-1.0], 2 * y - 1, [1.0]])
 
     def _central(self, highest: int) -> Array:
-        return moments.from_nodes(*self._nodes(1 + int(highest / self.scale / 8)), highest)
+        return moments.from_nodes(*self._nodes(1 + int(highest / self.scale / 32)), highest)
 
     def _transform(self, u: Array) -> Transform:
         return transform.from_nodes(*self._nodes(4 + int(4 / self.scale)), u)

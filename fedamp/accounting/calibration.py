@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 from fedamp.accounting import checks
 from fedamp.accounting.mechanism import Mechanism
+from fedamp.accounting.points import DEFAULT_POINTS
 
 
 def calibrate(build: Callable[[float], Mechanism], epsilon: float, delta: float, *, tolerance: float = 1e-4) -> float:
@@ -26,7 +27,11 @@ def calibrate(build: Callable[[float], Mechanism], epsilon: float, delta: float,
     checks.delta(delta)
     checks.positive("tolerance", tolerance)
     coarse = _search(lambda noise: build(noise).epsilon(delta, points=200).upper, epsilon, 1.0, 0.01, first_step=0.7)
-    return _search(lambda noise: build(noise).epsilon(delta).upper, epsilon, coarse, tolerance, first_step=0.01)
+
+    def cost(noise: float) -> float:  # what more points would gain is less than the tolerance allows
+        return build(noise).epsilon(delta, points=DEFAULT_POINTS).upper
+
+    return _search(cost, epsilon, coarse, tolerance, first_step=0.01)
 
 
 def _search(
@@ -86,7 +91,7 @@ def calibrate_count(
     checks.count("largest", largest, checks.count("smallest", smallest, 0))
 
     def fits(number: int) -> bool:
-        return build(number).epsilon(delta).upper <= epsilon
+        return build(number).epsilon(delta, points=DEFAULT_POINTS).upper <= epsilon
 
     good, bad = (smallest, largest) if fits(smallest) else (largest, smallest)
     if good == largest and not fits(largest):

@@ -1,5 +1,6 @@
 """Releases after one another, and a release drawn at random from several."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -8,6 +9,7 @@ import numpy as np
 
 from fedamp.accounting import checks, moments, transform
 from fedamp.accounting.basic import Gaussian, NotPrivate
+from fedamp.accounting.bounds import Bounds
 from fedamp.accounting.mechanism import Mechanism, central, log_moments, negative, numerical_law, raw
 from fedamp.accounting.moments import Array
 from fedamp.accounting.renyi import HIGHEST_ORDER
@@ -204,8 +206,8 @@ class Repeat(Mechanism):
 class RandomSelection(Mechanism):
     """One of several mechanisms, drawn with the given weights; only its release is seen, and even the draw may be.
 
-    X follows the mixture of the laws, not the mean of the variables (merging by random selection: Theorems 5.1 and
-    5.2 of the merging paper).
+    X follows the mixture of the laws, not the mean of the variables (Yin, Zaheer, Li 2026, Theorems 5.1 and 5.2). A
+    mechanism without privacy costs its whole weight in delta, at every epsilon, and no Rényi divergence is finite.
 
     Args:
         mechanisms: one or more.
@@ -223,13 +225,45 @@ class RandomSelection(Mechanism):
         pairs = zip(self.weights, self.mechanisms, strict=True)
         return "one of (" + ", ".join(f"{weight:g}: {part}" for weight, part in pairs) + ")"
 
+    def epsilon(self, delta: float, *, points: int | None = None) -> Bounds:
+        open_weight, private = self._without_open()
+        if not open_weight or private is None:
+            return super().epsilon(delta, points=points)
+        if open_weight >= checks.delta(delta):
+            return Bounds(math.inf if self._is_bare else 0.0, math.inf, "a part without noise")
+        cost = private.epsilon((delta - open_weight) / (1 - open_weight), points=points)
+        return cost if self._is_bare else Bounds(0.0, cost.upper, cost.method)
+
+    def delta(self, epsilon: float, *, points: int | None = None) -> Bounds:
+        open_weight, private = self._without_open()
+        if not open_weight or private is None:
+            return super().delta(epsilon, points=points)
+        cost = private.delta(epsilon, points=points)
+        lower, upper = (open_weight + (1 - open_weight) * end for end in (cost.lower, cost.upper))
+        return Bounds(lower if self._is_bare else 0.0, min(upper, 1.0), cost.method)
+
     @property
     def is_private(self) -> bool:
-        return all(part.is_private for part, weight in zip(self.mechanisms, self.weights, strict=True) if weight > 0)
+        return not self._without_open()[0]
 
     @property
     def releases_nothing(self) -> bool:
         return all(part.releases_nothing for part in self._used()[0])
+
+    @property
+    def _is_bare(self) -> bool:
+        """Whether what has no privacy hides nothing at all."""
+        return not any(part.parts for part in self._used()[0] if not part.is_private)
+
+    def _without_open(self) -> tuple[float, Mechanism | None]:
+        """The weight of what has no privacy, and the selection among the rest; None if nothing is left."""
+        used, weights = self._used()
+        open_weight = math.fsum(weight for part, weight in zip(used, weights, strict=True) if not part.is_private)
+        kept = [(part, weight) for part, weight in zip(used, weights, strict=True) if part.is_private]
+        total = math.fsum(weight for _, weight in kept)
+        if not kept:
+            return open_weight, None
+        return open_weight, RandomSelection([part for part, _ in kept], [weight / total for _, weight in kept])
 
     def unamplified(self) -> Mechanism:
         return RandomSelection(tuple(part.unamplified() for part in self.mechanisms), self.weights)

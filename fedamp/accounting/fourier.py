@@ -8,6 +8,7 @@ best. What error is left is added to every mass for an upper bound and subtracte
 (less) mass at each ratio has larger (smaller) divergences.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -16,7 +17,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from fedamp.accounting.lattice import Factors, Lattice, Moments, log_weights
-from fedamp.accounting.points import Array, Points, regrid, spread
+from fedamp.accounting.points import Array, NotEvaluable, Points, regrid, spread
 
 _UNIT = 2.0**-53
 
@@ -49,11 +50,16 @@ def convolve(factors: Factors, lattice: Lattice, above: bool) -> tuple[Points, f
             outside_in += float(np.exp(min(beyond + to_out[end] + log_ratio[end], 0.0)))
     log_mass = np.minimum(log_mass, 600.0 - np.maximum(log_ratio, 0.0))  # far more than 1 where nothing is known
     mass_in, mass_out = np.exp(log_mass + log_ratio), np.exp(log_mass)
-    zero = -np.expm1(sum(times * np.log1p(-law.points.zero) for law, times in placed))
-    infinite = -np.expm1(sum(times * np.log1p(-law.points.infinite) for law, times in placed))
+    zero = _at_least_once([(law.points.zero, times) for law, times in placed])
+    infinite = _at_least_once([(law.points.infinite, times) for law, times in placed])
     if above:
         zero, infinite = zero + outside_out, infinite + outside_in
-    return Points(log_ratio, mass_in, mass_out, float(zero), float(infinite)), rounding
+    return Points(log_ratio, mass_in, mass_out, zero, infinite), rounding
+
+
+def _at_least_once(chances: Sequence[tuple[float, int]]) -> float:
+    """Of independent events with these chances, each tried so many times."""
+    return -math.expm1(sum(times * math.log1p(-chance) for chance, times in chances)) if max(chances)[0] < 1 else 1.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,15 +74,21 @@ class Placed:
     def of(cls, law: Points, lattice: Lattice, above: bool) -> "Placed":
         step = lattice.step
         # The window holds the mean of every order, so a factor this far from its own mean takes the product out of it.
+        # What is left out counts as the worst (X = 0 and infinity), or not at all.
         centre = float(law.mass_out @ law.log_ratio / law.mass_out.sum())
         inside = np.abs(law.log_ratio - centre) <= 2 * lattice.size * step
         log_ratio, mass_in, mass_out = law.log_ratio[inside], law.mass_in[inside], law.mass_out[inside]
+        if not len(log_ratio):
+            raise NotEvaluable("a likelihood ratio is too far out for a lattice; use a Rényi bound")
+        zero = law.zero + float(law.mass_out[~inside].sum())
+        infinite = law.infinite + float(law.mass_in[~inside].sum())
         anchor = float(log_ratio[np.argmax(mass_in + mass_out)])
         lowest, highest = np.floor((log_ratio[[0, -1]] - anchor) / step).astype(int)
         index = np.arange(lowest - 1, highest + 3)
         edges = anchor + step * index
         if above:
-            return cls(regrid(law, edges, spread), index, anchor)
+            kept = Points(log_ratio, mass_in, mass_out, zero, infinite)
+            return cls(regrid(kept, edges, spread), index, anchor)
         mass_in, mass_out = lattice_below(log_ratio, mass_in, mass_out, anchor, step, index[0], len(index))
         return cls(Points(edges, mass_in, mass_out, law.zero, law.infinite), index, anchor)
 

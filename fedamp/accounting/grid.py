@@ -3,9 +3,10 @@
 A grid decides how wide a bracket becomes, never whether it holds.
 """
 
+import math
+from functools import lru_cache
+
 import numpy as np
-from scipy.interpolate import PchipInterpolator
-from scipy.special import ndtri
 
 from fedamp.accounting.pairing import RATIO_LIMIT, Pairing
 from fedamp.accounting.points import Array, Placement, Points, regrid, spread
@@ -112,9 +113,9 @@ def adaptive_edges(log_ratio: Array, mass_in: Array, mass_out: Array, points: in
     # The guess is made of points. A smooth map keeps their clusters out of the grid, where they would waste cells.
     knots = np.linspace(0.0, level[-1], 64)
     steps = np.convolve(np.pad(np.diff(np.interp(knots, level, log_ratio)), 1, mode="edge"), [0.25, 0.5, 0.25], "valid")
-    steps *= (log_ratio[-1] - log_ratio[0]) / steps.sum()
-    smooth = PchipInterpolator(knots, log_ratio[0] + np.r_[0.0, np.cumsum(steps)])
-    edges = smooth(np.linspace(0.0, level[-1], points))
+    steps = np.interp(np.linspace(0.0, level[-1], points), (knots[1:] + knots[:-1]) / 2, steps)
+    risen = np.r_[0.0, np.cumsum(steps[1:] + steps[:-1])]
+    edges = log_ratio[0] + (log_ratio[-1] - log_ratio[0]) * risen / max(risen[-1], 1e-300)
     apart = np.diff(edges, prepend=-np.inf) > 4e-16 * (1.0 + np.abs(edges))
     return edges[apart]
 
@@ -123,8 +124,15 @@ def _quantile(mass: Array) -> Array:
     """Normal quantile of the middle of each point."""
     below = np.cumsum(mass) - mass / 2
     above = np.cumsum(mass[::-1])[::-1] - mass / 2
-    distance = -ndtri(np.clip(np.minimum(below, above), _TAIL, 0.5))
+    distance = np.interp(-np.log(np.clip(np.minimum(below, above), _TAIL, 0.5)), *_normal_tail())
     return np.where(below < above, -distance, distance)
+
+
+@lru_cache(maxsize=1)
+def _normal_tail() -> tuple[Array, Array]:
+    """Minus the log of the mass beyond z, and z, both increasing."""
+    z = np.linspace(0.0, 10.0, 1001)
+    return -np.log([math.erfc(value / math.sqrt(2)) / 2 for value in z]), z
 
 
 def _coarse(law: Points, pairing: Pairing, blocks: int = 80) -> Points:

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedamp.accounting.points import Array, Points
+from fedamp.accounting.moments import log_sum
+from fedamp.accounting.points import Array, NotEvaluable, Points
 
 LATTICE_LIMIT = 2**19
 """Most lattice points; fewer where many unlike factors have to be transformed."""
@@ -47,10 +48,10 @@ class Lattice:
 def choose_lattice(factors: Factors, points: int) -> Lattice:
     """Orders, window and step such that the lattice widens the bracket less than a grid of ``points`` does."""
     moments = Moments.of([(_coarse(law), times) for law, times in factors])
-    deviation = max(float(np.sqrt(moments.variance(0.5))), 1e-9)  # a constant has none
+    deviation = max(float(np.sqrt(moments.centre(0.5)[1])), 1e-9)  # a constant has none
     right = _tilt_of_tail(moments, 1.0, 1.0 / deviation)
     left = _tilt_of_tail(moments, 0.0, -1.0 / deviation)
-    together = moments.slope(1.0) - moments.slope(0.0) < 8 * deviation
+    together = moments.centre(1.0)[0] - moments.centre(0.0)[0] < 8 * deviation
     orders, starts, stops = [], [], []
     for value in (left, *((0.5,) if together else (0.0, 1.0)), 1.0 + right):
         low, left_tilt = moments.reach(value, -1.0)
@@ -59,6 +60,8 @@ def choose_lattice(factors: Factors, points: int) -> Lattice:
         starts.append(low)
         stops.append(high)
     start, stop = min(starts), max(stops)
+    if not 0 < stop - start < 1e9:
+        raise NotEvaluable("the privacy loss leaves the range of floating point; use a Rényi bound")
     wanted = 25.0 * deviation / (points * np.sqrt(sum(times for _, times in factors)))
     wanted_size = 2 ** max(12, int(np.ceil(np.log2((stop - start) / wanted))))
     size = min(wanted_size, LATTICE_LIMIT >> max(0, len(factors) // 32 - 1).bit_length())
@@ -71,49 +74,49 @@ def choose_lattice(factors: Factors, points: int) -> Lattice:
 
 @dataclass(frozen=True, eq=False)
 class Moments:
-    """``log E[X^order; 0 < X < infinity]`` of a product, and what follows from it. Factors share one set of arrays."""
+    """``log E[X^order; 0 < X < infinity]`` of a product, and what follows from it.
 
-    log_ratio: tuple[Array, ...]
-    log_out: tuple[Array, ...]
-    times: tuple[int, ...]
+    Attributes:
+        log_ratio, log_out: shape (factors, n), padded with points of no mass.
+        times: shape (factors,).
+    """
+
+    log_ratio: Array
+    log_out: Array
+    times: Array
 
     @classmethod
     def of(cls, factors: Factors) -> "Moments":
-        laws = [law for law, _ in factors]
-        return cls(
-            tuple(law.log_ratio for law in laws),
-            tuple(log_weights(law, 0.0) for law in laws),
-            tuple(times for _, times in factors),
-        )
+        shape = len(factors), max(len(law) for law, _ in factors)
+        log_ratio, log_out = np.zeros(shape), np.full(shape, -np.inf)
+        for i, (law, _) in enumerate(factors):
+            log_ratio[i, : len(law)], log_out[i, : len(law)] = law.log_ratio, log_weights(law, 0.0)
+        return cls(log_ratio, log_out, np.array([times for _, times in factors], float))
 
     def log_mean(self, order: float) -> float:
         """``log E[X^order]``."""
-        return sum(
-            n * _log_sum(w + order * x) for x, w, n in zip(self.log_ratio, self.log_out, self.times, strict=True)
+        return float(self.log_means(np.array([order]))[0])
+
+    def log_means(self, orders: Array) -> Array:
+        """``log E[X^order]`` for each order, shape (n,)."""
+        chunks = np.array_split(orders, max(1, len(orders) * self.log_ratio.size // 1_000_000))
+        return np.concatenate(
+            [log_sum(self.log_out + chunk[:, None, None] * self.log_ratio) @ self.times for chunk in chunks]
         )
 
-    def slope(self, order: float) -> float:
-        """Mean of log X under ``X^order dQ``."""
-        return self._central(order)[0]
-
-    def variance(self, order: float) -> float:
-        """Variance of log X under ``X^order dQ``."""
-        return self._central(order)[1]
-
-    def _central(self, order: float) -> tuple[float, float]:
-        mean = variance = 0.0
-        for x, w, n in zip(self.log_ratio, self.log_out, self.times, strict=True):
-            weight = np.exp(w + order * x - _log_sum(w + order * x))
-            centre = float(weight @ x)
-            mean += n * centre
-            variance += n * float(weight @ (x - centre) ** 2)
-        return mean, variance
+    def centre(self, order: float) -> tuple[float, float]:
+        """Mean and variance of log X under ``X^order dQ``."""
+        values = self.log_out + order * self.log_ratio
+        weight = np.exp(values - log_sum(values)[:, None])
+        centres = (weight * self.log_ratio).sum(axis=1)
+        variances = (weight * (self.log_ratio - centres[:, None]) ** 2).sum(axis=1)
+        return float(self.times @ centres), float(self.times @ variances)
 
     def reach(self, order: float, side: float) -> tuple[float, float]:
         """The log ratio with ``exp(-_OUTSIDE)`` of the mass beyond it (right for side 1, left for -1), and its tilt."""
         here = self.log_mean(order)
-        tilts = np.geomspace(0.05, 50.0, 40) / max(np.sqrt(self.variance(order)), 1e-12)
-        rooms = [(self.log_mean(order + side * tilt) - here + _OUTSIDE) / tilt for tilt in tilts]
+        tilts = np.geomspace(0.05, 50.0, 40) / max(np.sqrt(self.centre(order)[1]), 1e-12)
+        rooms = (self.log_means(order + side * tilts) - here + _OUTSIDE) / tilts
         best = int(np.argmin(rooms))
         return side * float(rooms[best]), float(tilts[best])
 
@@ -125,29 +128,27 @@ class Moments:
         return min(left, 0.0), min(right, 0.0)
 
 
-def _log_sum(values: Array) -> float:
-    top = float(values.max())
-    return top + float(np.log(np.exp(values - top).sum()))
-
-
 def _tilt_of_tail(moments: Moments, base: float, first: float) -> float:
     """How far from order ``base``, in the direction of ``first``, an order looks at that one's tail.
 
     Far enough to centre on what has a mass of about ``exp(-10)`` under ``base``, but in a heavy tail no further than
     the spread doubles: beyond, rare large factors become the rule, and the lattice would have to hold sums of them.
     """
-    here, widest, tilt = moments.log_mean(base), 4 * moments.variance(base), 0.02 * first
+    here, widest, tilt = moments.log_mean(base), 4 * moments.centre(base)[1], 0.02 * first
+    slope = moments.centre(base + tilt)[0]
     while abs(tilt) < 100 * abs(first):  # a law with an atom at its end may have no such tail
-        decay = tilt * moments.slope(base + tilt) - (moments.log_mean(base + tilt) - here)
-        if decay >= 10.0 or moments.variance(base + 1.3 * tilt) > widest:
+        decay = tilt * slope - (moments.log_mean(base + tilt) - here)
+        slope, variance = moments.centre(base + 1.3 * tilt)
+        if decay >= 10.0 or variance > widest:
             break
         tilt *= 1.3
     return tilt
 
 
-def _coarse(law: Points, blocks: int = 400) -> Points:
+def _coarse(law: Points, blocks: int = 150) -> Points:
     """About ``blocks`` points, each standing for neighbouring ones: enough to choose a lattice by."""
-    starts = np.arange(0, len(law), max(1, len(law) // blocks))
+    starts = np.unique(np.r_[np.arange(0, len(law), max(1, len(law) // blocks)), 1, len(law) - 1])
+    starts = starts[starts < len(law)]  # the outermost points stay alone
     log_ratio = np.add.reduceat(law.log_ratio, starts) / np.diff(np.append(starts, len(law)))
     return Points(log_ratio, np.add.reduceat(law.mass_in, starts), np.add.reduceat(law.mass_out, starts))
 

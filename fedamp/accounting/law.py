@@ -7,33 +7,37 @@ so every answer is a bracket.
 """
 
 import functools
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.special import ndtr
 
 from fedamp.accounting.bounds import Bounds
 from fedamp.accounting.fourier import convolve
 from fedamp.accounting.grid import choose_edges, reduced
 from fedamp.accounting.lattice import choose_lattice
 from fedamp.accounting.pairing import Pairing, pair
-from fedamp.accounting.points import Array, Cells, Points, contract, scaled, spread, thinned, union
+from fedamp.accounting.points import (
+    DEFAULT_POINTS,
+    Array,
+    Cells,
+    NotEvaluable,
+    Points,
+    contract,
+    scaled,
+    spread,
+    thinned,
+    union,
+)
 from fedamp.accounting.profile import Profile
-
-DEFAULT_POINTS = 1200
-"""Points a law is kept at; the width of a bracket falls with the square of it, the time rises with the square."""
 
 _FEW = 4
 """Products of fewer factors are paired; from here on they are convolved on a lattice."""
 
 _UNIT = 2.0**-53
-
-
-class NotEvaluable(ValueError):
-    """The numerical law cannot be built within its limits; a Rényi bound may still exist."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -283,7 +287,14 @@ def normal_mass(low: ArrayLike, high: ArrayLike) -> Array:
     with np.errstate(invalid="ignore"):
         middle, half = (low + high) / 2, (high - low) / 2
         density = np.exp(-((middle[..., None] + half[..., None] * nodes) ** 2) / 2) / np.sqrt(2 * np.pi)
-        return np.where(half < 0.1, half * (density @ weights), ndtr(high) - ndtr(low))
+        mass = np.asarray(half * (density @ weights))
+    wide = ~(half < 0.1)
+    mass[wide] = [_normal_cdf(b) - _normal_cdf(a) for a, b in zip(low[wide], high[wide], strict=True)]
+    return mass
+
+
+def _normal_cdf(z: float) -> float:
+    return math.erfc(-z / math.sqrt(2)) / 2
 
 
 def _combine(a: Law, b: Law, pairing: Pairing) -> Law:

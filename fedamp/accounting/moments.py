@@ -25,6 +25,18 @@ def log_factorials(largest: int) -> Array:
     return np.concatenate([[0.0], np.cumsum(np.log(np.arange(1, largest + 1)))])
 
 
+def log_factorial(n: Array) -> Array:
+    """log n! at each whole n >= 0 (Stirling's series, beyond 16 to within rounding)."""
+    x = np.maximum(n, 16.0) + 1
+    series = (x - 0.5) * np.log(x) - x + 0.5 * np.log(2 * np.pi) + 1 / (12 * x) - 1 / (360 * x**3) + 1 / (1260 * x**5)
+    return np.where(n < 16, log_factorials(16)[np.minimum(n, 16).astype(int)], series)
+
+
+def log_choose(n: int, j: Array) -> Array:
+    """log C(n, j) at each whole j from 0 to n."""
+    return log_factorial(np.full_like(j, n)) - log_factorial(j) - log_factorial(n - j)
+
+
 @lru_cache(maxsize=8)
 def log_binomials(largest: int) -> Array:
     """log C(a, j) at [a, j], -inf where j > a; shape (largest + 1, largest + 1)."""

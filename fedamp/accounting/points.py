@@ -15,6 +15,14 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 
+DEFAULT_POINTS = 1200
+"""Points a law is kept at; the width of a bracket falls with the square of it, the time rises with the square."""
+
+
+class NotEvaluable(ValueError):
+    """The numerical law cannot be built within its limits; a Rényi bound may still exist."""
+
+
 _TINY = 1e-290
 """Below this a mass has lost digits to underflow, and a ratio formed with it means nothing."""
 

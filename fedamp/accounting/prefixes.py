@@ -32,8 +32,6 @@ def _coins(k: int, rounds: int, released: int) -> Array:
     if k + released > rounds:
         hidden = 1 - _coins(k, rounds, rounds - released) if k <= released else 1 - _coins(rounds - k, rounds, released)
         return np.concatenate([np.ones(min(k, released) - len(hidden)), hidden])
-    from scipy.linalg import eigvalsh_tridiagonal
-
     n, alpha, beta = min(k, released), abs(released - k), rounds - k - released
     if n == 0:
         return np.zeros(0)
@@ -42,8 +40,16 @@ def _coins(k: int, rounds: int, released: int) -> Array:
     diagonal = np.concatenate([[first], (beta - alpha) * total / ((2 * i + total) * (2 * i + total + 2))])
     numerator = 4 * i * (i + alpha) * (i + beta) * (i + total)
     beside = np.sqrt(numerator / ((2 * i + total) ** 2 * (2 * i + total + 1) * (2 * i + total - 1)))
-    roots = (1 - eigvalsh_tridiagonal(diagonal, beside)) / 2
-    return np.clip(roots, 0.0, 1.0)
+    return np.clip((1 - _eigenvalues(diagonal, beside)) / 2, 0.0, 1.0)
+
+
+def _eigenvalues(diagonal: Array, beside: Array) -> Array:
+    """Eigenvalues of a symmetric tridiagonal matrix, increasing. Small ones do without an import that takes longer."""
+    if len(diagonal) <= 32:
+        return np.linalg.eigvalsh(np.diag(diagonal) + np.diag(beside, -1))
+    from scipy.linalg import eigvalsh_tridiagonal
+
+    return np.asarray(eigvalsh_tridiagonal(diagonal, beside))
 
 
 def coin_groups(k: int, rounds: int, released: int, most: int = 12) -> list[tuple[float, int, int]]:
@@ -57,10 +63,11 @@ def coin_groups(k: int, rounds: int, released: int, most: int = 12) -> list[tupl
     if not len(coins):
         return []
     low, high = 0.0, released / coins[-1] * 2
-    for _ in range(60):
-        middle = (low + high) / 2
-        fits = np.maximum(1, np.floor(middle * coins)).sum() <= released
-        low, high = (middle, high) if fits else (low, middle)
+    for _ in range(4):  # the largest multiple of the coins that fits, to one part in 20,000
+        tried = np.linspace(low, high, 13)
+        fits = np.maximum(1, np.floor(tried[:, None] * coins)).sum(axis=1) <= released
+        last = int(np.flatnonzero(fits)[-1])
+        low, high = tried[last], tried[min(last + 1, 12)]
     sizes = np.maximum(1, np.floor(low * coins)).astype(int)
     sizes[np.argsort(sizes - low * coins, kind="stable")[: released - sizes.sum()]] += 1
     chunks = np.array_split(np.arange(len(coins)), min(most, len(coins)))
@@ -82,10 +89,13 @@ def most_likely_share(rounds: int, released: int) -> tuple[float, float]:
     """A probability at which ``released`` or more of ``rounds`` rounds are out with a chance near 1/2, and that
     chance.
     """
-    from scipy.special import bdtrc
-
     rate = released / rounds
-    return rate, float(bdtrc(released - 1, rounds, rate)) * (1 - 1e-9) if released else 1.0
+    if rate in (0.0, 1.0):
+        return rate, 1.0
+    out = np.arange(rounds + 1.0)
+    logs = moments.log_choose(rounds, out) + out * np.log(rate) + (rounds - out) * np.log1p(-rate)
+    chance = np.exp(moments.log_sum(logs[released:]) - moments.log_sum(logs))
+    return rate, float(chance) * (1 - 1e-7)  # down: the exponents are rounded, for a million rounds by some 1e-8
 
 
 @lru_cache(maxsize=4096)
@@ -106,12 +116,7 @@ def _share_law(size: int, rounds: int, released: int, most: int = 48) -> list[tu
     """
     numbers = np.arange(max(0.0, size + released - rounds), min(size, released) + 1)
 
-    def log_choose(n: int, j: Array) -> Array:
-        from scipy.special import gammaln
-
-        return gammaln(n + 1) - gammaln(j + 1) - gammaln(n - j + 1)
-
-    logs = log_choose(size, numbers) + log_choose(rounds - size, released - numbers)
+    logs = moments.log_choose(size, numbers) + moments.log_choose(rounds - size, released - numbers)
     logs -= moments.log_sum(logs)
     likely = np.flatnonzero(logs > -800)
     chunks = np.array_split(likely, min(most, len(likely)))

@@ -10,10 +10,11 @@ from fedamp.accounting.mechanism import Mechanism
 from fedamp.accounting.moments import Array
 from fedamp.accounting.renyi import HIGHEST_ORDER
 
+CHECKPOINTS = 16
+"""At how many rounds the numerical law is asked: at all of a short run."""
 
-def epsilon_over_rounds(
-    mechanism: Mechanism, delta: float, rounds: Sequence[int] | None = None, *, checkpoints: int = 6
-) -> Array:
+
+def epsilon_over_rounds(mechanism: Mechanism, delta: float, rounds: Sequence[int] | None = None) -> Array:
     """Upper ends of epsilon after each round: what has been spent when that many rounds are out.
 
     Rényi bounds for every round, the numerical law at some; then what is spent at a round is at most what is spent at
@@ -23,7 +24,6 @@ def epsilon_over_rounds(
         mechanism: the whole run.
         delta: in (0, 1).
         rounds: which rounds, ascending, each from 0 to ``mechanism.span``; all from 1 on if left out.
-        checkpoints: at how many rounds before the last the numerical law is asked.
 
     Returns:
         shape (len(rounds),).
@@ -43,6 +43,22 @@ def epsilon_over_rounds(
             log_moments = mechanism._log_moments_over_rounds([asked[i] for i in chunk], HIGHEST_ORDER)
             spent[chunk] = renyi.epsilons(orders, renyi.at_orders(log_moments, orders), delta).min(axis=-1)
     spent = np.append(spent, mechanism.epsilon(delta).upper)
-    for i in np.unique(np.linspace(0, len(asked) - 1, checkpoints + 1).round().astype(int)) if asked else ():
-        spent[i] = min(spent[i], mechanism.after(asked[i]).epsilon(delta, points=500).upper)
+    for i in _checkpoints(len(asked)):
+        spent[i] = min(spent[i], _by_law(mechanism.after(asked[i]), delta))
     return np.minimum.accumulate(spent[::-1])[::-1][:-1]
+
+
+def _checkpoints(count: int) -> list[int]:
+    """At most ``CHECKPOINTS`` of the numbers 0..count-1, denser at first, where the curve is steep."""
+    steps = (np.arange(CHECKPOINTS + 1) / CHECKPOINTS) ** 1.5
+    return np.unique((steps[:-1] * count).astype(int)).tolist() if count > CHECKPOINTS else list(range(count))
+
+
+def _by_law(mechanism: Mechanism, delta: float) -> float:
+    """Upper end of the numerical law, at few points; infinite where there is none."""
+    from fedamp.accounting.law import NotEvaluable
+
+    try:
+        return mechanism._law_epsilon(delta, 300).upper
+    except NotEvaluable:
+        return math.inf

@@ -164,7 +164,7 @@ class Submodels(Mechanism):
 
 
 @dataclass(frozen=True)
-class Derived(Mechanism):
+class Derived(Mechanism, is_kind=False):
     """A mechanism that is accounted for as another expression."""
 
     def _expansion(self) -> Mechanism:

@@ -24,6 +24,10 @@ Array = NDArray[np.float64]
 GRID = np.exp(np.arange(-16.0, 64.0, 0.02))  # u; enough for every order that is worth using
 
 
+_LEAST_NOISE = 0.04
+"""Below this noise multiplier (epsilon above 300) exp(-uX) <= 1 is bound enough: X leaves the floating-point range."""
+
+
 class Transform(NamedTuple):
     """Upper bounds at an array of u > 0: of ``log E exp(-u X)``, and of the same plus u (accurate where it is tiny)."""
 
@@ -71,12 +75,14 @@ def from_nodes(log_weights: Array, log_ratios: Array, u: Array) -> Transform:
     """Of a law given by quadrature nodes: ``log_weights`` and ``log_ratios`` of shape (n,), ``u`` of shape (m,)."""
     log = np.empty_like(u)
     excess = np.empty_like(u)
-    ratios, weights = np.exp(log_ratios), np.exp(log_weights)
+    ratios, weights = np.exp(np.minimum(log_ratios, 600.0)), np.exp(log_weights)
     for chunk in np.array_split(np.arange(len(u)), max(1, len(u) * len(ratios) // 2_000_000)):
         product = u[chunk, None] * ratios
         log[chunk] = log_sum(log_weights - product)
         gap = exponential_remainder(product) @ weights
         excess[chunk] = log_remainder(gap - u[chunk]) + gap
+    if np.max(log_ratios) > 600:  # the mean of X is not held by the nodes; exp(-uX) is at most 1
+        excess = u
     small = u < 0.5
     return Transform(np.where(small, excess - u, log), np.where(small, excess, log + u))
 
@@ -98,6 +104,8 @@ def log_remainder(x: Array) -> Array:
 def gaussian(noise_multiplier: float, u: Array) -> Transform:
     """Of X = exp(z/s - 1/(2 s^2)), z standard normal: trapezoid sums centred where the integrand is largest."""
     s = noise_multiplier
+    if s < _LEAST_NOISE:
+        return Transform.from_log(u, np.zeros_like(u))
     small = u < 0.5
     excess = np.zeros_like(u)
     if small.any():
@@ -138,6 +146,8 @@ def times_gaussian(noise_multiplier: float, inner: Function, u: Array) -> Transf
     transform of Y at u X.
     """
     s = noise_multiplier
+    if s < _LEAST_NOISE:
+        return Transform.from_log(u, np.zeros_like(u))
     table = inner(GRID)
     log = np.empty_like(GRID)
     small = GRID < 0.5
@@ -207,15 +217,14 @@ def negative_moments(function: Function, count: int) -> Array:
     """log E[X^-b] for b = 0..count-1, +inf where the grid does not hold the integral.
 
     Computed as 1 + integral of u^(b-1) (E[exp(-uX)] - exp(-u)) / Gamma(b), so that costs near 0 keep their relative
-    accuracy; trapezoid sums over log u converge exponentially, and the integrand is log-concave there, which bounds
-    the tail.
+    accuracy, by a trapezoid sum over log u. The integrand is log-concave there, which bounds the tail.
     """
     values = function(GRID)
-    v, step = np.log(GRID), 0.02
+    v, step = np.log(GRID[::2]), 0.04
     with np.errstate(divide="ignore"):
-        gap = values.log + np.log(-np.expm1(-np.maximum(values.excess, 0.0)))
+        gap = (values.log + np.log(-np.expm1(-np.maximum(values.excess, 0.0))))[::2]
     integrand = _powers(count)[:, None] * v + gap
-    total = log_sum(integrand) + np.log(step)
+    total = log_sum(integrand) + np.log(step) + _trapezoid_error(_powers(count), step)
     with np.errstate(invalid="ignore"):
         last, slope = integrand[:, -1], (integrand[:, -2] - integrand[:, -1]) / step
     with np.errstate(divide="ignore"):
@@ -229,6 +238,15 @@ def negative_moments(function: Function, count: int) -> Array:
     with np.errstate(invalid="ignore"):
         between = np.interp(np.arange(count), known, np.concatenate([[0.0], result]))
     return np.where(np.isnan(between), np.inf, between)
+
+
+def _trapezoid_error(powers: NDArray[np.int64], step: float) -> Array:
+    """What to add to the log of a trapezoid sum over log u of u^b exp(-u x), at every x: it errs by a share of
+    2 |Gamma(b + iw) / Gamma(b)|, w = 2 pi / step, bounded by Euler's product and the integral below its logarithm.
+    """
+    b, w = powers.astype(np.float64), 2 * np.pi / step
+    share = 2 * np.exp(-(np.pi * w - b * np.log1p((w / b) ** 2) - 2 * w * np.arctan(b / w)) / 2)
+    return -np.log1p(-(1 + (w / b) ** 2) * share)  # the bracket: what it does to differences between values of x
 
 
 @lru_cache(maxsize=8)

@@ -119,6 +119,29 @@ def test_group_takes_the_tightest_rule_and_the_generic_one_is_above():
         Poisson(Group(Laplace(1.0), 2), 0.5).rdp([2])
 
 
+def test_a_part_without_privacy_costs_its_weight_in_delta_at_every_epsilon():
+    def exact(epsilon):
+        """3e-6 of the draws show everything; else a Gaussian (Balle and Wang 2018, Theorem 8)."""
+        gaussian = norm.cdf(0.5 - epsilon) - math.exp(epsilon) * norm.cdf(-0.5 - epsilon)
+        return 3e-6 + (1 - 3e-6) * gaussian
+
+    selected = RandomSelection([Gaussian(1.0), NotPrivate()], [1 - 3e-6, 3e-6])
+    for epsilon in (0.0, 1.0, 4.0):
+        bracket = selected.delta(epsilon)
+        assert bracket.lower <= exact(epsilon) * (1 + 1e-12)
+        assert exact(epsilon) <= bracket.upper * (1 + 1e-12)
+        assert bracket.width <= 1e-4 * exact(epsilon)
+    cost = selected.epsilon(DELTA)
+    assert exact(cost.upper) <= DELTA <= exact(cost.lower)
+    assert cost.width < 1e-3
+    assert selected.epsilon(2e-6).lower == math.inf
+    assert np.all(np.isinf(selected.rdp([2, 8])))
+    hidden = RandomSelection([Gaussian(1.0), Poisson(NotPrivate(), 0.5)], [1 - 3e-6, 3e-6])
+    assert hidden.epsilon(DELTA).lower == 0
+    assert hidden.epsilon(DELTA).upper == cost.upper
+    assert RandomSelection([NotPrivate(), NotPrivate()], [0.5, 0.5]).epsilon(DELTA).upper == math.inf
+
+
 def test_merging_by_random_selection_and_by_linear_combination():
     runs = [Repeat(Poisson(Gaussian(s), 0.05), 30) for s in (1.0, 2.0)]
     joint = LinearCombination(runs, [0.3, 0.7])
