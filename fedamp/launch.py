@@ -52,7 +52,11 @@ def launch(
         if not free:
             raise RunFolderError(f"{folder.path}: another process is running in it")
         play_it = _play_on_flower if scenario.engine.kind == "flower" else _play_here
-        play_it(scenario, _seed(folder, secret_seed and not resume), folder, observer, is_new=not resume)
+        # The seed first: a run without its seed would resume as a rehearsal. Then the scenario, so that it can resume.
+        seed = _seed(folder, secret_seed and not resume)
+        if not resume:
+            folder.write_scenario(scenario)
+        play_it(scenario, seed, folder, observer)
         from fedamp.report.plots import plot_run
 
         plot_run(folder.path)
@@ -103,25 +107,20 @@ def _seed(folder: RunFolder, new: bool) -> int | None:
     return read_seed(folder) if (folder.path / "seed.secret").exists() else None
 
 
-def _play_here(scenario: Scenario, seed: int | None, folder: RunFolder, observer: Observer, is_new: bool) -> None:
+def _play_here(scenario: Scenario, seed: int | None, folder: RunFolder, observer: Observer) -> None:
     from fedamp.simulation.engines import open_grid
 
     # Ray starts in the background while data and model are loaded here.
     with open_grid(scenario.engine, folder.log) as grid:
-        prepared = prepare(scenario, seed)
-        if is_new:
-            folder.write_scenario(scenario)
-        play(prepared, grid, folder, observer)
+        play(prepare(scenario, seed), grid, folder, observer)
 
 
-def _play_on_flower(scenario: Scenario, seed: int | None, folder: RunFolder, observer: Observer, is_new: bool) -> None:
+def _play_on_flower(scenario: Scenario, seed: int | None, folder: RunFolder, observer: Observer) -> None:
     """The same server app and client app, on Flower's own simulation in processes of its own."""
     from fedamp.simulation import flower_engine
 
     seen = folder.read_rounds()
     observer.started(prepare(scenario, seed), seen)
-    if is_new:
-        folder.write_scenario(scenario)
 
     def watch() -> None:
         for record in folder.read_rounds()[len(seen) :]:

@@ -49,7 +49,7 @@ def examine_superlink(address: str, root_certificates: Path | None) -> list[Chec
     checks = [_versions()]
     context = _context(root_certificates)
     if root_certificates is not None:
-        checks.append(_days("authority", [certificate["notAfter"] for certificate in context.get_ca_certs()]))
+        checks.append(_days("authority", [str(certificate["notAfter"]) for certificate in context.get_ca_certs()]))
     try:
         with socket.create_connection((host, port), timeout=TIMEOUT):
             checks.append(Check("address", True, f"{address} answers"))
@@ -82,7 +82,7 @@ def _over_tls(host: str, port: int, context: ssl.SSLContext) -> list[Check]:
     connection = http.client.HTTPSConnection(host, port, timeout=TIMEOUT, context=context)
     try:
         connection.connect()
-        certificate = connection.sock.getpeercert()  # type: ignore[union-attr]
+        certificate: Any = connection.sock.getpeercert()  # type: ignore[union-attr]
         checks = [
             Check("certificate", True, f"signed by the authority, for {host}"),
             _days("certificate's validity", [str(certificate["notAfter"])]),

@@ -43,9 +43,9 @@ def main(grid: Grid, context: Context) -> None:
     if folder is None:
         folder = new_folder(out, scenario.name)
         folder.path.chmod(0o700)
-        folder.write_scenario(scenario)
         if seed is not None:
             keep_seed(folder, seed)
+        folder.write_scenario(scenario)
     folder.log.touch()
     with chatter_to(folder.log, "fedamp"), locked(folder.path / ".server") as free:
         if not free:
@@ -72,7 +72,7 @@ def wait_for_nodes(grid: Grid, scenario: Scenario) -> None:
 
 
 def keep_seed(folder: RunFolder, seed: int) -> None:
-    """Keep a deployment's seed in the run folder, for its owner alone to resume."""
+    """Keep the secret seed of a new run in its folder, for its owner alone to resume."""
     descriptor = os.open(_seed_file(folder), os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode=0o600)
     with open(descriptor, "w") as stream:
         stream.write(str(seed))

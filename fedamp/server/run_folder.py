@@ -127,15 +127,21 @@ def new_folder(out: Path | None, name: str) -> RunFolder:
     if out is None:
         taken = [RUNS / name, *(RUNS / f"{name}-{number}" for number in range(2, 100_000))]
         out = next(path for path in taken if not path.exists())
-    elif out.exists() and (not out.is_dir() or any(out.iterdir())):
+    elif out.exists() and not (out.is_dir() and _holds_no_run(out)):
         raise RunFolderError(f"{out}: not an empty folder; accepted: a new one with --out, or --resume to go on in it")
     try:
         out.mkdir(parents=True, exist_ok=True)
+        (out / "seed.secret").unlink(missing_ok=True)
     except OSError as error:
         raise RunFolderError(f"{out}: cannot be made ({error.strerror})") from None
     if not os.access(out, os.W_OK):
         raise RunFolderError(f"{out}: cannot be written to")
     return RunFolder(out)
+
+
+def _holds_no_run(folder: Path) -> bool:
+    """Whether a folder is empty, but for what a run leaves that was killed before it had written its scenario."""
+    return all(path.name in ("log.txt", "seed.secret") or path.suffix == ".writing" for path in folder.iterdir())
 
 
 def existing_folder(out: Path | None, name: str) -> RunFolder:

@@ -215,6 +215,16 @@ def test_ctrl_c_finishes_the_round_and_leaves_a_checkpoint_of_it(arena, blow):
     assert_same_run(folder, arena.whole)
 
 
+def test_a_run_killed_before_it_wrote_its_scenario_can_be_started_again(arena):
+    folder = arena.folder / "stillborn"
+    folder.mkdir()
+    for name in ("log.txt", ".scenario.yaml.writing"):
+        (folder / name).write_text("half")
+    arena.start(folder)
+    assert arena.exit_code() == 0
+    assert_same_run(folder, arena.whole)
+
+
 def _wait_for_round(folder: Path, round_: int) -> None:
     deadline, ledger = time.monotonic() + 60, folder / "ledger.json"
     while (ledger.read_text().count('"round"') if ledger.exists() else 0) < round_:
