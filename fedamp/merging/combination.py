@@ -19,6 +19,7 @@ from fedamp.errors import MergeError
 from fedamp.merging.candidates import Candidate
 
 _MOST_CONSIDERED = 8  # 255 sets of models
+_POINTS = 300  # of the laws that are only compared with the budget; fewer points cost a little more
 _GRID = {2: 50, 3: 20, 4: 9, 5: 6, 6: 5}  # steps of each weight, so that a grid has about 230 points at most
 
 
@@ -61,7 +62,8 @@ def affordable(mechanisms: Sequence[Mechanism], epsilon: float, delta: float) ->
         # Releasing more costs no less, so what is above the budget, or inside a set that is not, need not be computed.
         if any(set(chosen) < set(larger) for larger in cost if cost[larger] <= epsilon):
             continue
-        cost[chosen] = together(mechanisms, chosen).epsilon(delta).upper
+        points = None if len(chosen) == 1 else _POINTS
+        cost[chosen] = together(mechanisms, chosen).epsilon(delta, points=points).upper
     return max((chosen for chosen in cost if cost[chosen] <= epsilon), key=lambda chosen: cost[chosen])
 
 

@@ -58,6 +58,7 @@ def epsilon_over_weights(
         costs = np.full(second.shape, np.nan)
         costs[inside] = epsilons(_weights(order, second[inside], third[inside]))
         _draw_heat(axes, ticks, costs, epsilon, (float(shown[1]), float(shown[2])))
+    axes.minorticks_off()
     return canvas
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedamp.accounting import Bounds, Mechanism, NotPrivate, RandomSelection, renyi
+from fedamp.accounting import Bounds, Mechanism, RandomSelection, renyi
 
 Array = NDArray[np.float64]
 Rank = Callable[[tuple[float, ...]], Any]
@@ -73,15 +73,16 @@ def selection_epsilon(mechanisms: Sequence[Mechanism], weights: Sequence[float],
     used = [(part, weight) for part, weight in zip(mechanisms, weights, strict=True) if weight > 0]
     if len(used) == 1:
         return used[0][0].epsilon(delta)
-    open_weight = sum(weight for part, weight in used if not part.is_private)
-    if open_weight >= delta:
-        return Bounds(math.inf, math.inf, "a model without privacy is selected too often")
+    mixture = RandomSelection(mechanisms, weights).epsilon(delta)
+    if mixture.upper == math.inf:  # a model without privacy is drawn too often, or no cost is known
+        return mixture
     parts, shares = zip(*used, strict=True)
     by_loss = _smallest_epsilon(parts, shares, delta)
     orders = renyi.search_orders(renyi.HIGHEST_ORDER)
     by_renyi = renyi.best_epsilon(orders, _selection_rdp(parts, shares, orders), delta)
     upper, method = min((by_loss, BY_PRIVACY_LOSS), (by_renyi.value, f"{BY_RENYI}, order {by_renyi.order:g}"))
-    return Bounds(min(_attack(used, open_weight, delta), upper), upper, f"random selection by {method}")
+    # The models may be told apart, so that the mixture's lower end holds; its upper end is rounded once more.
+    return Bounds(min(mixture.lower, upper), upper, f"random selection by {method}")
 
 
 def selection_epsilons(mechanisms: Sequence[Mechanism], grid: Array, delta: float) -> Array:
@@ -158,14 +159,3 @@ def _smallest_epsilon(parts: Sequence[Mechanism], shares: Sequence[float], delta
 def _selection_rdp(parts: Sequence[Mechanism], shares: Sequence[float], orders: Array) -> Array:
     log_moments = (orders - 1) * np.stack([part.rdp(orders) for part in parts])
     return np.asarray(np.logaddexp.reduce(log_moments + np.log(shares)[:, None], axis=0) / (orders - 1))
-
-
-def _attack(used: Sequence[tuple[Mechanism, float]], open_weight: float, delta: float) -> float:
-    """Lower end: the models may be told apart, and then the law is the mixture."""
-    private = [(part, weight / (1 - open_weight)) for part, weight in used if not isinstance(part, NotPrivate)]
-    left = (delta - open_weight) / (1 - open_weight)
-    if len(private) == 1:
-        return private[0][0].epsilon(left).lower
-    parts, shares = zip(*private, strict=True)
-    # Shares sum to one only up to rounding.
-    return RandomSelection(parts, (*shares[:-1], max(0.0, 1 - math.fsum(shares[:-1])))).epsilon(left).lower
