@@ -125,6 +125,8 @@ class Canary:
         sent = np.stack([self._update(round_, seed, submodel) for seed, submodel in self._choices()])
         part_of = self.by_coordinate([float(index) for index in range(len(parts))])
         lengths = [np.linalg.norm(sent[:, part_of == index], axis=1) / part.clip for index, part in enumerate(parts)]
+        for index, length in enumerate(lengths):  # the adversary takes it that they are clipped as they should be
+            sent[:, part_of == index] /= np.maximum(length, 1.0)[:, None]
         whitened = sent / self.by_coordinate([self._variance(part, round_) for part in parts])
         energies = (whitened * sent).sum(1) / 2
         return Updates(whitened, energies, float(min(np.mean(length) for length in lengths)))
