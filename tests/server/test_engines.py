@@ -1,0 +1,43 @@
+"""The promise of reproducibility: where clients train, and on how many workers, does not change one bit of the model."""
+
+import pytest
+
+from fedamp.launch import launch
+from fedamp.server.run_folder import RunFolder
+from tests.federations import Silent, small
+
+ray = pytest.importorskip("ray")
+
+SCHEMES = {
+    "whole": (),
+    "disjoint": ("submodels={scheme: disjoint, count: 3}",),
+    "dropout": ("submodels={scheme: dropout, keep: 0.5}",),
+    "records": ("privacy.unit=sample", "client.steps=1", "check_in={scheme: poisson, rate: 0.05}"),
+}
+# Several batches a round, so that the workers really share the work, and unlike numbers of records.
+COMMON = (
+    "rounds=4",
+    "model={name: mlp, hidden: [12]}",
+    "engine.clients_per_batch=7",
+    "data.partition={scheme: dirichlet, alpha: 1}",
+)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def session():
+    """One Ray session for all runs of this file: they use it and leave it running."""
+    ray.init(num_cpus=3, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    yield
+    ray.shutdown()
+
+
+@pytest.mark.parametrize(("scheme", "numbers"), [(scheme, [2]) for scheme in SCHEMES] + [("disjoint", [1, 3])])
+def test_serial_and_ray_give_the_same_bytes_for_any_number_of_workers(tmp_path, scheme, numbers):
+    models, ledgers = {}, {}
+    for engine, workers in [("serial", 1), *(("ray", number) for number in numbers)]:
+        scenario = small(*COMMON, *SCHEMES[scheme], f"engine.kind={engine}", f"engine.workers={workers}")
+        folder = RunFolder(launch(scenario, Silent(), tmp_path / f"{engine}-{workers}"))
+        models[engine, workers] = folder.model.read_bytes()
+        ledgers[engine, workers] = folder.ledger.read_bytes()
+    assert len(set(models.values())) == 1
+    assert len(set(ledgers.values())) == 1
