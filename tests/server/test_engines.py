@@ -1,4 +1,4 @@
-"""The promise of reproducibility: where clients train, and on how many workers, does not change one bit of the model."""
+"""Where clients train, and on how many workers, does not change one bit of the model."""
 
 import pytest
 
