@@ -91,7 +91,7 @@ class Laplace(Mechanism):
         return moments.from_nodes(*self._nodes(1 + int(highest / self.scale / 32)), highest)
 
     def _transform(self, u: Array) -> Transform:
-        return transform.from_nodes(*self._nodes(4 + int(4 / self.scale)), u)
+        return transform.from_nodes(*self._nodes(4 + int(1 / self.scale)), u)
 
     def _law(self, points: int) -> "Law":
         from fedamp.accounting.law import Law

@@ -46,7 +46,7 @@ class Pair:
     def renyi(self, order):
         inside, outside = np.log([[float(p), float(q)] for p, q in self.outputs]).T
         both = (order * inside + (1 - order) * outside, order * outside + (1 - order) * inside)
-        return max(math.log(np.exp(logs).sum()) for logs in both) / (order - 1)
+        return max(logs.max() + math.log(np.exp(logs - logs.max()).sum()) for logs in both) / (order - 1)
 
 
 def rounds(pair, count, choices):
