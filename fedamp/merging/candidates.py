@@ -22,6 +22,8 @@ from fedamp.server.run_folder import RunFolder
 from fedamp.server.setup import Prepared, prepare
 from fedamp.strategies.layout import Arrays
 
+CERTIFICATE = "certificate.json"
+
 
 @dataclass(frozen=True)
 class Candidate:
@@ -116,6 +118,9 @@ def read_candidates(specifications: Sequence[str]) -> Candidates:
     if not 2 <= len(specifications) <= 12:
         raise MergeError(f"{len(specifications)} models to merge; accepted: 2 to 12, each RUN or RUN@ROUND")
     named = [_parse(text) for text in specifications]
+    for folder, _ in named:
+        if (folder / CERTIFICATE).is_file():
+            raise MergeError(f"{folder}: a merged model; accepted: trained ones, such as those that it was merged from")
     runs = {folder: read_run(folder) for folder, _ in named}
     listed = list(runs.values())
     for run in listed:

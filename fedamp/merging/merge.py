@@ -10,7 +10,7 @@ import numpy as np
 
 from fedamp import __version__, rng
 from fedamp.accounting.bounds import finite
-from fedamp.merging.candidates import Candidate, Candidates, read_candidates
+from fedamp.merging.candidates import CERTIFICATE, Candidate, Candidates, read_candidates
 from fedamp.merging.decision import (
     FIXED_INPUTS,
     ONLY_RELEASE,
@@ -72,7 +72,7 @@ def merge_runs(request: MergeRequest, out: Path | None = None) -> dict[str, Any]
     parameters = drawn.model.parameters if drawn else candidates.combined(decision.weights)
     certificate = _certificate(request, candidates, decision, drawn, parameters, _salt(folder))
     # As with a ledger, what is released is written down first.
-    write_json(folder.path / "certificate.json", certificate)
+    write_json(folder.path / CERTIFICATE, certificate)
     folder.write_model(parameters)
     final = _summarise(folder, certificate, candidates, parameters)
     _picture(folder, request, candidates, decision)

@@ -119,6 +119,9 @@ def test_a_seed_repeats_the_draw_and_given_weights_are_kept(fedamp, runs, tmp_pa
         assert certificate["weights"] == [0.5, 0.5]
         assert any("without looking" in assumption for assumption in certificate["assumptions"])
     assert draws[0] == draws[1]
+    again = fedamp("merge", tmp_path / "first", runs["much"], *SELECTION, "--epsilon", 6.5)
+    assert again.status == 2
+    assert "a merged model" in again.err
     too_much = fedamp(*models, *SELECTION, "--epsilon", 3, "--weights", "0.5,0.5", "--out", tmp_path / "third")
     assert too_much.status == 2
     assert "more than the budget of 3" in too_much.err
