@@ -16,6 +16,8 @@ from fedamp.strategies.layout import Layout, Sums
 
 log = logging.getLogger("fedamp.server")
 
+_BLOCK = 1 << 16  # numbers handled at a time: they stay in the cache from one operation to the next
+
 
 @dataclass(frozen=True)
 class Request:
@@ -113,12 +115,12 @@ def _add_sums(totals: Sums, answer: "_Answer", extracted: int, limits: Limits) -
     split = limits.split if extracted >= 0 else None
     expected = split.extract(limits.layout.zeros(), extracted) if split else totals
     _check_form(answer.sums, {name: array.shape for name, array in expected.items()})
-    sums = _limited(answer.sums, limits, len(answer.reported))
-    if split:
-        split.embed_add(totals, sums, extracted)
-    else:
-        for name, total in totals.items():
-            total += sums[name]
+    if split is None:
+        _add_limited(totals, answer.sums, limits, len(answer.reported))
+        return
+    part = {name: np.zeros(array.shape) for name, array in expected.items()}
+    _add_limited(part, answer.sums, limits, len(answer.reported))
+    split.embed_add(totals, part, extracted)
 
 
 @dataclass(frozen=True)
@@ -160,23 +162,30 @@ def _check_form(sums: Mapping[str, NDArray[np.float64]], shapes: Mapping[str, tu
     for name, array in sums.items():
         if array.dtype != np.float64 or array.shape != tuple(shapes[name]):
             raise ValueError(f"array {name} is {array.dtype} {array.shape}, not float64 {tuple(shapes[name])}")
-        if not np.isfinite(array).all():
+        with np.errstate(over="ignore", invalid="ignore"):
+            square = np.vdot(array, array)  # one pass tells, for all arrays but huge ones
+        if not np.isfinite(square) and not np.isfinite(array).all():
             raise ValueError(f"array {name} holds NaN or infinity")
 
 
-def _limited(sums: Sums, limits: Limits, units: int) -> Sums:
-    """Every part clipped to (clip x units), in whole quanta."""
-    limited = {}
+def _add_limited(totals: Sums, sums: Sums, limits: Limits, units: int) -> None:
+    """Add every part, clipped to (clip x units), in whole quanta."""
     norms = limits.layout.norms(sums)
-    for name, array in sums.items():
+    for name, total in totals.items():
         part = limits.layout.part_of[name]
         clip, norm = limits.clips[part], norms[part]
         grid = quantum(clip)
         # Honest sums are within the limit and on the grid already, so this changes nothing for them.
         scale = 1.0 if norm <= clip * units else clip * units / norm * (1 - 1e-9)
-        quanta = np.trunc(array * (scale / grid))
-        if limits.linf_coordinates:
-            most = np.floor(clip / grid / math.sqrt(limits.linf_coordinates)) * units
-            quanta = np.clip(quanta, -most, most)
-        limited[name] = quanta * grid
-    return limited
+        p = limits.linf_coordinates
+        most = np.floor(clip / grid / math.sqrt(p)) * units if p else np.inf
+        into, array = total.view(), sums[name].reshape(-1)
+        into.shape = (-1,)  # totals that are not contiguous would be an error, not a copy that gets the sum instead
+        for start in range(0, into.size, _BLOCK):
+            block = slice(start, start + _BLOCK)
+            quanta = array[block] * (scale / grid)
+            np.trunc(quanta, out=quanta)
+            if p:
+                np.clip(quanta, -most, most, out=quanta)
+            quanta *= grid
+            into[block] += quanta

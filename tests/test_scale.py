@@ -1,0 +1,115 @@
+"""What may not grow: memory with clients and with rounds; and what is done in pieces is the same as done whole."""
+
+import tracemalloc
+
+import numpy as np
+import pytest
+
+from fedamp import rng
+from fedamp.check_in import Balanced, Stratified
+from fedamp.server.loop import play
+from fedamp.server.run_folder import new_folder
+from fedamp.server.setup import prepare
+from fedamp.simulation.engines import open_grid
+from fedamp.strategies.noise import add_noise
+from tests.federations import Silent, small
+
+PIECE = 1 << 20  # of noise: numbers of one stream
+
+
+def peak_of(action) -> int:
+    """Bytes of Python's and NumPy's memory at the highest, on top of what was there."""
+    tracemalloc.start()
+    try:
+        action()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("schedule", [Balanced(rounds=30, k=3), Stratified(rounds=30, k=3)])
+def test_a_schedule_holds_a_few_bytes_a_client_however_many_rounds(schedule):
+    clients = 200_000
+
+    def walk():
+        for _ in schedule.cohorts(clients, seed=1):
+            pass
+
+    # What is still owed and a round's draws are 4 bytes a client each, the comparison 1, the cohort 8 for a tenth.
+    assert peak_of(walk) < 16 * clients
+
+
+class Memory(Silent):
+    """Bytes of Python's and NumPy's memory at the end of each round, and at the highest since the round before."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now, self.highest = [], []
+
+    def round_done(self, record) -> None:
+        now, highest = tracemalloc.get_traced_memory()
+        self.now.append(now)
+        self.highest.append(highest)
+        tracemalloc.reset_peak()
+
+    def on_top(self, round_: int) -> int:
+        """Bytes that a round needs at its highest, on top of what was there."""
+        return self.highest[round_ - 1] - self.now[round_ - 2]
+
+
+def memory_of(tmp_path, clients: int, rounds: int) -> Memory:
+    scenario = small(
+        "data={name: synthetic, features: 16, records_per_client: 4}",
+        f"data.clients={clients}",
+        f"rounds={rounds}",
+        f"check_in={{scheme: poisson, rate: {100 / clients!r}}}",
+    )
+    observer = Memory()
+    folder = new_folder(tmp_path / str(clients), "run")
+    tracemalloc.start()
+    try:
+        with open_grid(scenario.engine, folder.log) as grid:
+            play(prepare(scenario), grid, folder, observer)
+    finally:
+        tracemalloc.stop()
+    return observer
+
+
+def test_memory_follows_the_cohort_not_the_clients_or_the_rounds(tmp_path):
+    few, many = memory_of(tmp_path, 1000, 26), memory_of(tmp_path, 300_000, 6)
+    # A round leaves its record and a line of the ledger, a few kilobytes. Ten are allowed.
+    assert few.now[25] - few.now[5] < 20 * 10_000
+    # Poisson sampling draws 8 bytes a client and compares them, 1 byte; 1 more where it finds who was drawn.
+    assert many.on_top(4) - few.on_top(4) < 12 * 300_000
+
+
+def test_noise_in_pieces_is_a_stream_a_piece_whatever_the_threads():
+    sums = {"large": np.zeros((3, PIECE // 2)), "small": np.ones(5)}
+    add_noise(sums, {"large": 2.0, "small": 0.5}, seed=4, round_=9)
+    large = [rng.stream(4, "noise", 9, 0).standard_normal(PIECE)]
+    large.append(rng.stream(4, "noise", 9, 0, 1).standard_normal(PIECE // 2))
+    np.testing.assert_array_equal(sums["large"].ravel(), 2.0 * np.concatenate(large))
+    np.testing.assert_array_equal(sums["small"], 1 + 0.5 * rng.stream(4, "noise", 9, 1).standard_normal(5))
+
+
+def test_pieces_of_noise_are_independent():
+    sums = {"a": np.zeros(2 * PIECE), "b": np.zeros(2 * PIECE)}
+    add_noise(sums, {"a": 1.0, "b": 1.0}, seed=1, round_=1)
+    pieces = np.concatenate([sums["a"], sums["b"]]).reshape(4, PIECE)
+    # A correlation of independent pieces has standard deviation 1 / sqrt(PIECE), 0.001; six pairs.
+    assert np.abs(np.corrcoef(pieces) - np.eye(4)).max() < 5 / np.sqrt(PIECE)
+    assert np.abs(pieces.std(axis=1) - 1).max() < 5 / np.sqrt(2 * PIECE)
+
+
+def test_noise_refuses_what_it_could_only_copy():
+    with pytest.raises(AttributeError):
+        add_noise({"a": np.zeros((3, 4)).T}, {"a": 1.0}, seed=1, round_=1)
+
+
+@pytest.mark.slow
+def test_a_million_clients_and_a_thousand_rounds():
+    cohorts = Balanced(rounds=1000, k=10).cohorts(1_000_000, seed=1)
+    sizes = [len(cohort) for cohort in cohorts]
+    assert sum(sizes) == 10_000_000
+    # Sizes are nearly binomial with standard deviation 99.5; a thousand of them.
+    assert max(abs(size - 10_000) for size in sizes) < 6 * 99.5
