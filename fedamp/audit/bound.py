@@ -16,7 +16,8 @@ from fedamp.audit.attacks import Attacks
 
 Array = NDArray[np.float64]
 
-_THRESHOLDS = 60
+# Thresholds of each statistic that are tried, and probabilities among which the worst is looked for.
+_THRESHOLDS, _POINTS = 60, 120
 
 
 @dataclass(frozen=True)
@@ -151,8 +152,8 @@ def p_value(likely: int, unlikely: int, repetitions: int, claim: Claim, reserve:
     least_q = max(least_q, (least_p - claim.delta) / factor)  # no smaller one leaves the claim and p in peace
     if least_q > most_q:
         return reserve
-    # Even in the root, which makes the standard error of a count the same everywhere: a tenth of it, or less.
-    q = np.linspace(math.sqrt(least_q), math.sqrt(most_q), 100 + 8 * math.isqrt(repetitions)) ** 2
+    # Even in the root, in which the standard error is the same everywhere. The interval is some ten of them long.
+    q = np.linspace(math.sqrt(least_q), math.sqrt(most_q), _POINTS) ** 2
     p = np.minimum(factor * q + claim.delta, most_p)
     # Counts within seven of the largest standard errors; Hoeffding (1963) bounds the chance of others by 5e-11.
     width = 10 + 4 * math.isqrt(repetitions)

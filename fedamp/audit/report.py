@@ -110,7 +110,7 @@ def audit_table(audit: Audit) -> RenderableType:
 @contextmanager
 def progress_bar(console: Console) -> Iterator[Callable[[int, int], None]]:
     """A bar that goes away at the end, and what moves it: finished repetitions, and how many there are."""
-    with Progress(console=console, transient=True) as bar:
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("repetitions", total=None)
         yield lambda done, of: bar.update(task, completed=done, total=of)
 
