@@ -216,6 +216,9 @@ class AllocationPrefix(Derived):
         answers = [part._law_epsilon(delta * chance, points) for part, chance in self._law_bounds()]
         return min(answers, key=lambda answer: answer.upper)
 
+    def _law_upper(self, delta: float, points: int) -> float:
+        return min(part._law_upper(delta * chance, points) for part, chance in self._law_bounds())
+
     def _law_delta(self, epsilon: float, points: int | None) -> Bounds:
         points = self._points(points)
         answers = [

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedamp.accounting import checks, moments, transform
-from fedamp.accounting.mechanism import Mechanism
+from fedamp.accounting.mechanism import Detail, Mechanism
 from fedamp.accounting.moments import Array
 from fedamp.accounting.transform import Transform
 
@@ -50,10 +50,10 @@ class Gaussian(Mechanism):
     def _transform(self, u: Array) -> Transform:
         return transform.gaussian(self.noise_multiplier, u)
 
-    def _law(self, points: int) -> "Law":
+    def _law(self, detail: Detail) -> "Law":
         from fedamp.accounting.law import Law
 
-        return Law.gaussian(self.noise_multiplier, points=points)
+        return Law.gaussian(self.noise_multiplier, points=detail.points)
 
     @property
     def _is_symmetric(self) -> bool:
@@ -93,10 +93,10 @@ class Laplace(Mechanism):
     def _transform(self, u: Array) -> Transform:
         return transform.from_nodes(*self._nodes(4 + int(1 / self.scale)), u)
 
-    def _law(self, points: int) -> "Law":
+    def _law(self, detail: Detail) -> "Law":
         from fedamp.accounting.law import Law
 
-        return Law.laplace(self.scale, points=points)
+        return Law.laplace(self.scale, points=detail.points)
 
     @property
     def _is_symmetric(self) -> bool:
@@ -131,11 +131,11 @@ class RandomisedResponse(Mechanism):
     def _transform(self, u: Array) -> Transform:
         return transform.from_nodes(*self._nodes(), u)
 
-    def _law(self, points: int) -> "Law":
+    def _law(self, detail: Detail) -> "Law":
         from fedamp.accounting.law import Law
 
         log_weights, log_ratios = self._nodes()
-        return Law.from_points(np.exp(log_ratios), np.exp(log_weights), points=points)
+        return Law.from_points(np.exp(log_ratios), np.exp(log_weights), points=detail.points)
 
     @property
     def _is_symmetric(self) -> bool:

@@ -4,8 +4,7 @@ import math
 from collections.abc import Callable
 
 from fedamp.accounting import checks
-from fedamp.accounting.mechanism import Mechanism
-from fedamp.accounting.points import DEFAULT_POINTS
+from fedamp.accounting.mechanism import Mechanism, upper_epsilon
 
 
 def calibrate(build: Callable[[float], Mechanism], epsilon: float, delta: float, *, tolerance: float = 1e-4) -> float:
@@ -26,12 +25,8 @@ def calibrate(build: Callable[[float], Mechanism], epsilon: float, delta: float,
     checks.positive("epsilon", epsilon)
     checks.delta(delta)
     checks.positive("tolerance", tolerance)
-    coarse = _search(lambda noise: build(noise).epsilon(delta, points=200).upper, epsilon, 1.0, 0.01, first_step=0.7)
-
-    def cost(noise: float) -> float:  # what more points would gain is less than the tolerance allows
-        return build(noise).epsilon(delta, points=DEFAULT_POINTS).upper
-
-    return _search(cost, epsilon, coarse, tolerance, first_step=0.01)
+    coarse = _search(lambda noise: upper_epsilon(build(noise), delta, 200), epsilon, 1.0, 0.01, first_step=0.7)
+    return _search(lambda noise: upper_epsilon(build(noise), delta), epsilon, coarse, tolerance, first_step=0.01)
 
 
 def _search(
@@ -88,16 +83,17 @@ def calibrate_count(
         ValueError: no number in the range keeps the budget.
     """
     checks.positive("epsilon", epsilon)
+    checks.delta(delta)
     checks.count("largest", largest, checks.count("smallest", smallest, 0))
 
     def fits(number: int) -> bool:
-        return build(number).epsilon(delta, points=DEFAULT_POINTS).upper <= epsilon
+        return upper_epsilon(build(number), delta) <= epsilon
 
     good, bad = (smallest, largest) if fits(smallest) else (largest, smallest)
     if good == largest and not fits(largest):
         raise ValueError(f"epsilon = {epsilon:g} is not kept by any number from {smallest} to {largest}")
     if good == smallest and fits(largest):
-        rises = build(smallest).epsilon(delta).upper <= build(largest).epsilon(delta).upper
+        rises = upper_epsilon(build(smallest), delta) <= upper_epsilon(build(largest), delta)
         return largest if rises else smallest
     while abs(good - bad) > 1:
         middle = (good + bad) // 2

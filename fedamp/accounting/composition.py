@@ -10,7 +10,7 @@ import numpy as np
 from fedamp.accounting import checks, moments, transform
 from fedamp.accounting.basic import Gaussian, NotPrivate
 from fedamp.accounting.bounds import Bounds
-from fedamp.accounting.mechanism import Mechanism, central, log_moments, negative, numerical_law, raw
+from fedamp.accounting.mechanism import Detail, Mechanism, central, log_moments, negative, numerical_law, raw
 from fedamp.accounting.moments import Array
 from fedamp.accounting.renyi import HIGHEST_ORDER
 from fedamp.accounting.transform import Transform
@@ -85,8 +85,8 @@ class Compose(Mechanism):
     def _transform(self, u: Array) -> Transform:
         return _product_transform(self, u)
 
-    def _law(self, points: int) -> "Law":
-        return _product_law(self, points)
+    def _law(self, detail: Detail) -> "Law":
+        return _product_law(self, detail)
 
     def _attack(self) -> Mechanism | None:
         attacks = [part._attack() for part in self.mechanisms]
@@ -172,8 +172,8 @@ class Repeat(Mechanism):
     def _transform(self, u: Array) -> Transform:
         return _product_transform(self, u)
 
-    def _law(self, points: int) -> "Law":
-        return _product_law(self, points)
+    def _law(self, detail: Detail) -> "Law":
+        return _product_law(self, detail)
 
     def _attack(self) -> Mechanism | None:
         attack = self.mechanism._attack()
@@ -288,11 +288,11 @@ class RandomSelection(Mechanism):
         used, weights = self._used()
         return transform.mixture([part._transform(u) for part in used], weights)
 
-    def _law(self, points: int) -> "Law":
+    def _law(self, detail: Detail) -> "Law":
         from fedamp.accounting.law import Law
 
         used, weights = self._used()
-        return Law.mixture([numerical_law(part, points) for part in used], list(weights))
+        return Law.mixture([numerical_law(part, detail) for part in used], list(weights))
 
     def _attack(self) -> Mechanism | None:
         attacks = [part._attack() for part in self.mechanisms]
@@ -337,10 +337,10 @@ def _product_transform(mechanism: Mechanism, u: Array) -> Transform:
     return transform.from_moments(raw(mechanism, HIGHEST_ORDER), negative(mechanism, HIGHEST_ORDER), u)
 
 
-def _product_law(mechanism: Mechanism, points: int) -> "Law":
+def _product_law(mechanism: Mechanism, detail: Detail) -> "Law":
     from fedamp.accounting.law import Law
 
     precision, others = _factors(mechanism)
-    gaussian = [(Law.gaussian(precision**-0.5, points=points), 1)] if precision else []
-    rest = [(numerical_law(other, points), times) for other, times in others.items() if not other.releases_nothing]
+    gaussian = [(numerical_law(Gaussian(precision**-0.5), detail), 1)] if precision else []
+    rest = [(numerical_law(other, detail), times) for other, times in others.items() if not other.releases_nothing]
     return Law.product(gaussian + rest)

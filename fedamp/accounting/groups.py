@@ -12,6 +12,7 @@ from fedamp.accounting.composition import Compose, Repeat, mechanism_of
 from fedamp.accounting.mechanism import Mechanism, raw
 from fedamp.accounting.mixtures import GaussianMixture
 from fedamp.accounting.moments import Array
+from fedamp.accounting.points import DEFAULT_POINTS
 from fedamp.accounting.sampling import Derived, Poisson
 from fedamp.accounting.transform import Transform
 
@@ -157,6 +158,9 @@ class Group(Mechanism):
             return Bounds(0.0, cost.upper, f"{cost.method}, hidden choices given away")
         return generic
 
+    def _law_upper(self, delta: float, points: int) -> float:
+        return self._law_epsilon(delta, points).upper
+
     def _generic_delta(self, epsilon: float, points: int | None) -> Bounds:
         if epsilon == 0:
             return Bounds(0.0, min(1.0, self.size * self.mechanism.delta(0.0, points=points).upper), "group property")
@@ -167,6 +171,7 @@ class Group(Mechanism):
         return Bounds(0.0, upper, f"group property of {part.method}")
 
     def _generic_epsilon(self, delta: float, points: int | None) -> Bounds:
+        points = DEFAULT_POINTS if points is None else points  # a bound that no finer grid makes much tighter
         low, high = 0.0, 1.0
         while self._generic_delta(high, points).upper > delta:
             low, high = high, 2 * high

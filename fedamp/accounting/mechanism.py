@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -24,6 +24,13 @@ from fedamp.accounting.transform import Transform
 
 if TYPE_CHECKING:
     from fedamp.accounting.law import Law
+
+
+class Detail(NamedTuple):
+    """How finely a numerical law is computed, and whether its lower end is."""
+
+    points: int
+    with_lower: bool = True
 
 
 @dataclass(frozen=True)
@@ -92,7 +99,7 @@ class Mechanism(ABC):
             return np.full(array.shape, math.inf)
         highest = max(HIGHEST_ORDER, 2 ** math.ceil(math.log2(np.max(array))))
         if highest > 4096:
-            raise ValueError(f"orders must be <= 4096, got {np.max(array)!r}")
+            raise ValueError(f"orders must be <= 4096, got {float(np.max(array))!r}")
         return renyi.at_orders(log_moments(self, highest), array)
 
     def after(self, rounds: int) -> "Mechanism":
@@ -156,7 +163,7 @@ class Mechanism(ABC):
             return raw(self, highest)[1:]
         return transform.negative_moments(self._transform, highest)
 
-    def _law(self, points: int) -> "Law":
+    def _law(self, detail: Detail) -> "Law":
         """The certified numerical law of X, or NotEvaluable."""
         from fedamp.accounting.law import NotEvaluable
 
@@ -164,11 +171,15 @@ class Mechanism(ABC):
 
     def _law_epsilon(self, delta: float, points: int | None) -> Bounds:
         """epsilon by the numerical law."""
-        return _refined(lambda number: numerical_law(self, number).epsilon(delta), points, 0.01, 20.0)
+        return _refined(lambda number: numerical_law(self, Detail(number)).epsilon(delta), points, 0.01, 20.0)
+
+    def _law_upper(self, delta: float, points: int) -> float:
+        """Upper end of epsilon by the numerical law, in half the time of both ends."""
+        return numerical_law(self, Detail(points, with_lower=False)).epsilon(delta).upper
 
     def _law_delta(self, epsilon: float, points: int | None) -> Bounds:
         """delta by the numerical law."""
-        return _refined(lambda number: numerical_law(self, number).delta(epsilon), points, 1e-10, 1.0)
+        return _refined(lambda number: numerical_law(self, Detail(number)).delta(epsilon), points, 1e-10, 1.0)
 
     def _attack(self) -> "Mechanism | None":
         """A mechanism whose pair some worst case of this one attains, for lower ends; None if none is known."""
@@ -222,19 +233,37 @@ def log_moments(mechanism: Mechanism, highest: int = HIGHEST_ORDER) -> Array:
 
 
 @lru_cache(maxsize=64)
-def numerical_law(mechanism: Mechanism, points: int | None = None) -> "Law":
+def numerical_law(mechanism: Mechanism, detail: Detail) -> "Law":
     from fedamp.accounting.law import Law
 
     if mechanism.releases_nothing:
         return Law.product([])
-    return mechanism._law(DEFAULT_POINTS if points is None else checks.count("points", points, 50, 20_000))
+    law = mechanism._law(detail)
+    return law if detail.with_lower else law.upper_only()
 
 
-def _refined(answer: Callable[[int | None], Bounds], points: int | None, low: float, high: float) -> Bounds:
+def upper_epsilon(mechanism: Mechanism, delta: float, points: int = DEFAULT_POINTS) -> float:
+    """For searches: at least ``mechanism.epsilon(delta).upper``, and hardly more, in half the time where a law is all
+    that is needed.
+    """
+    from fedamp.accounting.law import NotEvaluable
+
+    has_one_law = type(mechanism)._law_epsilon is Mechanism._law_epsilon and not mechanism._has_loose_law
+    if has_one_law and mechanism.is_private:
+        try:
+            upper = mechanism._law_upper(delta, points)
+        except NotEvaluable:
+            upper = math.inf
+        if upper < math.inf:
+            return upper
+    return mechanism.epsilon(delta, points=points).upper
+
+
+def _refined(answer: Callable[[int], Bounds], points: int | None, low: float, high: float) -> Bounds:
     """The answer at so many points. Where no number is given, more are taken while that helps and the answer, between
     ``low`` and ``high``, is known to no better than one part in 1000.
     """
-    best = answer(points)
+    best = answer(DEFAULT_POINTS if points is None else checks.count("points", points, 50, 20_000))
     for more in (2400, 4800) if points is None else ():
         if not low <= best.upper <= high or best.width <= 1e-3 * best.upper:
             break
@@ -259,7 +288,7 @@ def _bracket(
         answer, reason = Bounds(0.0, math.inf), f" ({error})"
     upper, method = answer.upper, answer.method
     if mechanism._has_loose_law:
-        method += ", without mixing"
+        method = method.removesuffix(", without mixing") + ", without mixing"
     if mechanism._has_loose_law or not answer.lower >= 0.99 * upper:  # else no bound on the pair can be much smaller
         best = by_renyi(renyi.search_orders(HIGHEST_ORDER))
         if best.value < upper:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedamp.accounting import checks, moments, transform
-from fedamp.accounting.mechanism import Mechanism
+from fedamp.accounting.mechanism import Detail, Mechanism
 from fedamp.accounting.moments import Array
 from fedamp.accounting.transform import Transform
 
@@ -84,14 +84,14 @@ class GaussianMixture(Mechanism):
     def _transform(self, u: Array) -> Transform:
         return transform.from_nodes(*self._nodes(-40.0, 10.0 + 2 * self.shifts[-1]), u)
 
-    def _law(self, points: int) -> "Law":
+    def _law(self, detail: Detail) -> "Law":
         from fedamp.accounting.law import Law, normal_mass
 
         def mass_in(low: Array, high: Array) -> Array:
             parts = zip(self.shifts, self.weights, strict=True)
             return np.sum([weight * normal_mass(low - shift, high - shift) for shift, weight in parts], axis=0)
 
-        return Law.from_function(self.log_ratio, mass_in, self.shifts[-1], points=points)
+        return Law.from_function(self.log_ratio, mass_in, self.shifts[-1], points=detail.points)
 
 
 def subsets(shifts: Sequence[float], rates: Sequence[float]) -> tuple[tuple[float, ...], tuple[float, ...]]:

@@ -12,7 +12,7 @@ import numpy as np
 from fedamp.accounting import checks, moments, transform
 from fedamp.accounting.basic import Gaussian
 from fedamp.accounting.composition import Repeat
-from fedamp.accounting.mechanism import Mechanism, central, negative, numerical_law, raw
+from fedamp.accounting.mechanism import Detail, Mechanism, central, negative, numerical_law, raw
 from fedamp.accounting.moments import Array
 from fedamp.accounting.renyi import HIGHEST_ORDER
 from fedamp.accounting.transform import Transform
@@ -73,12 +73,12 @@ class MixedCoordinate(Mechanism):
             transform.gaussian(self.noise_multiplier / self.shift, u),
         )
 
-    def _law(self, points: int) -> "Law":
+    def _law(self, detail: Detail) -> "Law":
         from fedamp.accounting.law import Law
         from fedamp.accounting.points import Cells
 
         reach = self.width / 2 + 9.5 * self.noise_multiplier
-        edges = np.linspace(-reach, reach + self.shift, points)
+        edges = np.linspace(-reach, reach + self.shift, detail.points)
         x, w = np.polynomial.legendre.leggauss(8)
         half = np.diff(edges)[:, None] / 2
         inside = (edges[:-1, None] + half * (1 + x)).ravel()
@@ -94,7 +94,7 @@ class MixedCoordinate(Mechanism):
         kept = np.flatnonzero(np.diff(log_ratio, prepend=-np.inf) > 1e-12)
         starts = np.concatenate([[0], kept + 1])
         mass_in, mass_out = (np.add.reduceat(masses(shift), starts) for shift in (self.shift, 0.0))
-        return Law.from_cells(Cells(log_ratio[kept], mass_in, mass_out), points=points)
+        return Law.from_cells(Cells(log_ratio[kept], mass_in, mass_out), points=detail.points)
 
     @property
     def _is_symmetric(self) -> bool:
@@ -170,8 +170,8 @@ class ModelMix(Mechanism):
             transform.gaussian(self.noise_multiplier, u),
         )
 
-    def _law(self, points: int) -> "Law":
-        return numerical_law(Gaussian(self.noise_multiplier), points)
+    def _law(self, detail: Detail) -> "Law":
+        return numerical_law(Gaussian(self.noise_multiplier), detail)
 
     @property
     def _has_loose_law(self) -> bool:

@@ -47,7 +47,7 @@ def at_orders(log_moments: Array, orders: Array) -> Array:
 def checked_orders(orders: Sequence[float] | Array | float) -> Array:
     """Orders as an array of shape (n,), each > 1 and finite, or ValueError."""
     array = np.atleast_1d(np.asarray(orders, dtype=np.float64))
-    if not np.all((array > 1) & (array < np.inf)):
+    if array.ndim != 1 or not array.size or not np.all((array > 1) & (array < np.inf)):
         raise ValueError(f"orders must be > 1 and finite, got {orders!r}")
     return array
 
@@ -80,7 +80,10 @@ def epsilon_from_rdp(
     """epsilon at ``delta`` of Rényi divergences at some orders, both of shape (n,); see ``prices`` for the
     conversions.
     """
-    return best_epsilon(checked_orders(orders), np.asarray(divergences, dtype=np.float64), delta, conversion).value
+    checked, values = checked_orders(orders), np.asarray(divergences, dtype=np.float64)
+    if values.shape != checked.shape or not np.all(values >= 0):
+        raise ValueError(f"divergences must be >= 0 and one for each order, got {divergences!r}")
+    return best_epsilon(checked, values, delta, conversion).value
 
 
 def best_epsilon(orders: Array, divergences: Array, delta: float, conversion: Conversion = "tight") -> Best:

@@ -72,6 +72,9 @@ class WithoutReplacement(Mechanism):
         upper = math.log1p(share * math.expm1(answer.upper)) if answer.upper < 700 else answer.upper
         return Bounds(0.0, upper, answer.method)
 
+    def _law_upper(self, delta: float, points: int) -> float:
+        return self._law_epsilon(delta, points).upper
+
     def _attack(self) -> Mechanism | None:
         """Somebody who knows the rest of the batch."""
         attack = self.mechanism._attack()

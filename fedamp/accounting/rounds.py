@@ -59,6 +59,6 @@ def _by_law(mechanism: Mechanism, delta: float) -> float:
     from fedamp.accounting.law import NotEvaluable
 
     try:
-        return mechanism._law_epsilon(delta, 300).upper
+        return mechanism._law_upper(delta, 300)
     except NotEvaluable:
         return math.inf

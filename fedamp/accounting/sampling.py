@@ -12,7 +12,7 @@ import numpy as np
 
 from fedamp.accounting import checks, moments, transform
 from fedamp.accounting.composition import mechanism_of
-from fedamp.accounting.mechanism import Mechanism, central, negative, numerical_law, raw
+from fedamp.accounting.mechanism import Detail, Mechanism, central, negative, numerical_law, raw
 from fedamp.accounting.moments import Array
 from fedamp.accounting.transform import Transform
 
@@ -76,8 +76,8 @@ class Poisson(Mechanism):
     def _transform(self, u: Array) -> Transform:
         return transform.thin(self.mechanism._transform, self.rate, u)
 
-    def _law(self, points: int) -> "Law":
-        return numerical_law(self.mechanism, points).thin(self.rate)
+    def _law(self, detail: Detail) -> "Law":
+        return numerical_law(self.mechanism, detail).thin(self.rate)
 
     def _attack(self) -> Mechanism | None:
         attack = self.mechanism._attack()
@@ -143,8 +143,8 @@ class Submodels(Mechanism):
     def _transform(self, u: Array) -> Transform:
         return transform.mean(self.mechanism._transform, self.count, self.count, u)
 
-    def _law(self, points: int) -> "Law":
-        return numerical_law(self.mechanism, points).mean(self.count)
+    def _law(self, detail: Detail) -> "Law":
+        return numerical_law(self.mechanism, detail).mean(self.count)
 
     def _attack(self) -> Mechanism | None:
         attack = self.mechanism._attack()
@@ -182,8 +182,8 @@ class Derived(Mechanism, is_kind=False):
     def _transform(self, u: Array) -> Transform:
         return self._expansion()._transform(u)
 
-    def _law(self, points: int) -> "Law":
-        return numerical_law(self._expansion(), points)
+    def _law(self, detail: Detail) -> "Law":
+        return numerical_law(self._expansion(), detail)
 
     @property
     def _is_symmetric(self) -> bool:
