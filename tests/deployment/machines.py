@@ -10,6 +10,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import sysconfig
 import time
 from collections.abc import Sequence
@@ -26,10 +27,64 @@ DOCUMENTS = ROOT / "docs" / "deployment"
 PAGE = (ROOT / "docs" / "deployment.md").read_text()
 
 
-def block(title: str) -> str:
+def block(title: str, networked: bool = False) -> str:
     """The commands that stand under a title such as ``# server: make the keys``."""
     [commands] = re.findall(rf"```sh\n# {re.escape(title)}\n(.*?)```", PAGE, re.DOTALL)
-    return commands.replace("0.0.0.0", "127.0.0.1")  # a test stays on this machine
+    return commands if networked else commands.replace("0.0.0.0", "127.0.0.1")  # a test stays on this machine
+
+
+class Network:
+    """Linux network namespaces, one a machine, on a bridge that leads nowhere else. As a context manager.
+
+    Args:
+        machines: their names.
+        tag: tells its namespaces from those of others; at most four letters.
+    """
+
+    def __init__(self, machines: Sequence[str], tag: str) -> None:
+        self.machines, self.tag = list(machines), tag
+
+    def __enter__(self) -> "Network":
+        hub = f"{self.tag}hub"
+        self._ip("netns", "add", hub)
+        self._ip("-n", hub, "link", "add", "bridge", "type", "bridge")
+        self._ip("-n", hub, "link", "set", "bridge", "up")
+        for number, machine in enumerate(self.machines):
+            name = self.tag + machine
+            self._ip("netns", "add", name)
+            peer = ("peer", "name", f"port{number}", "netns", hub)
+            self._ip("-n", name, "link", "add", "eth0", "type", "veth", *peer)
+            self._ip("-n", hub, "link", "set", f"port{number}", "master", "bridge", "up")
+            self._ip("-n", name, "address", "add", f"{self.address(machine)}/24", "dev", "eth0")
+            for device in ("lo", "eth0"):
+                self._ip("-n", name, "link", "set", device, "up")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for name in ("hub", *self.machines):
+            self._ip("netns", "delete", self.tag + name)
+
+    def address(self, machine: str) -> str:
+        return f"10.77.0.{self.machines.index(machine) + 1}"
+
+    def inside(self, machine: str) -> list[str]:
+        """What goes before a command to run it on a machine."""
+        return ["ip", "netns", "exec", self.tag + machine]
+
+    @staticmethod
+    def allowed() -> bool:
+        """Whether this system lets us make namespaces, with links between them."""
+        if shutil.which("ip") is None or os.geteuid() != 0:
+            return False
+        try:
+            with Network(["probe"], tag="fdap"):
+                return True
+        except subprocess.CalledProcessError:
+            return False
+
+    @staticmethod
+    def _ip(*arguments: str) -> None:
+        subprocess.run(["ip", *arguments], check=True, capture_output=True)
 
 
 class Machines:
@@ -38,10 +93,11 @@ class Machines:
     Args:
         folder: a subfolder for the server, and one for every node.
         names: of the nodes.
+        network: where each machine has an address of its own; left out: all share the loopback one.
     """
 
-    def __init__(self, folder: Path, names: Sequence[str]) -> None:
-        self.folder, self.names, self.server = folder, list(names), folder / "server"
+    def __init__(self, folder: Path, names: Sequence[str], network: "Network | None" = None) -> None:
+        self.folder, self.names, self.server, self.network = folder, list(names), folder / "server", network
         self.port = free_port()
         self.processes: dict[str, subprocess.Popen] = {}
         for name in ("server", *names):
@@ -55,7 +111,9 @@ class Machines:
 
     def start_superlink(self) -> None:
         self.start("superlink", "server: start the SuperLink", self.server)
-        wait(lambda: is_open(self.port), 60, "the SuperLink to listen")
+        probe = f"import socket; socket.create_connection(('127.0.0.1', {self.port}))"
+        command = [*self._inside("server"), sys.executable, "-c", probe]
+        wait(lambda: subprocess.run(command, capture_output=True).returncode == 0, 60, "the SuperLink to listen")
 
     def start_node(self, name: str) -> None:
         settings = {"NODE": name, "RUNTIME_PORT": str(free_port())}
@@ -83,7 +141,7 @@ class Machines:
 
     def _run(self, commands: str, folder: Path | None = None) -> str:
         done = subprocess.run(
-            ["sh", "-euc", commands],
+            [*self._inside("server" if folder is None else folder.name), "sh", "-euc", commands],
             env=self.environment(),
             cwd=folder or self.server,
             capture_output=True,
@@ -96,13 +154,16 @@ class Machines:
     def start(self, name: str, title: str, folder: Path, **settings: str) -> None:
         with (self.folder / f"{name}.log").open("a") as log:
             self.processes[name] = subprocess.Popen(
-                ["sh", "-euc", block(title)],
+                [*self._inside(folder.name), "sh", "-euc", block(title, self.network is not None)],
                 env=self.environment() | settings,
                 cwd=folder,
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
             )
+
+    def _inside(self, machine: str) -> list[str]:
+        return [] if self.network is None else self.network.inside(machine)
 
     def kill(self, name: str) -> None:
         """``kill -9`` of a process with all its children, as a power cut does."""
@@ -120,7 +181,7 @@ class Machines:
 
     def environment(self) -> dict[str, str]:
         return os.environ | {
-            "HOST": "127.0.0.1",
+            "HOST": "127.0.0.1" if self.network is None else self.network.address("server"),
             "PORT": str(self.port),
             "FLWR_HOME": str(self.folder / "flwr"),
             "FLWR_TELEMETRY_ENABLED": "0",
@@ -155,11 +216,6 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
-
-
-def is_open(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 def wait(condition, seconds: float, what: str, every: float = 0.2) -> None:

@@ -16,7 +16,7 @@ from fedamp.scenario import Faults
 from fedamp.simulation.engines import CLIENT_APP
 from fedamp.simulation.faults import FaultyGrid
 from fedamp.simulation.serial import SerialGrid
-from tests.deployment.machines import DOCUMENTS, PAGE, Machines, deal_digits, wait
+from tests.deployment.machines import DOCUMENTS, PAGE, Machines, Network, deal_digits, wait
 from tests.server.plays import largest_difference, ledger_of, play_in, rounds_of
 
 NODES, CLIENTS, SEED = ["site0", "site1", "site2"], 60, 424242424242
@@ -128,6 +128,24 @@ def test_a_node_that_is_killed_and_restarted_counts_as_zero_until_it_is_back(mac
     assert 1 not in away
     assert rounds not in away
     assert_equals_simulation(machines, raw, away)
+
+
+@pytest.mark.slow
+def test_machines_with_addresses_of_their_own(tmp_path):
+    if not Network.allowed():
+        pytest.skip("this system makes no network namespaces")
+    with Network(["server", *NODES], tag="fda") as network:
+        machines = Machines(tmp_path, NODES, network)
+        try:
+            raw = write_scenario(machines)
+            machines.start_superlink()
+            machines.shell("node: check the way to the server", where="site1")
+            start_nodes(machines)
+            machines.start_run(rehearse=True)
+            wait_for_end(machines, 200)
+            assert_equals_simulation(machines, raw, away=set())
+        finally:
+            machines.stop()
 
 
 def test_the_compose_file_gives_flower_options_that_it_knows():
