@@ -25,6 +25,7 @@ from fedamp.server.ledger import Ledger, fingerprint
 from fedamp.server.run_folder import RoundRecord, RunFolder, Summary
 from fedamp.server.setup import Prepared
 from fedamp.simulation.faults import FaultyGrid
+from fedamp.simulation.grid import SimulationGrid
 from fedamp.strategies.private import PrivateStrategy, ServerState
 
 log = logging.getLogger("fedamp.server")
@@ -89,6 +90,7 @@ class _Run:
         self.prepared, self.plan, self.folder = prepared, prepared.plan, folder
         faults = self.plan.scenario.faults
         self.grid = grid if faults is None else FaultyGrid(grid, faults)
+        self._simulated = isinstance(grid, SimulationGrid)
         self.fingerprint = fingerprint(self.plan)
         self.ledger = Ledger.open(folder.ledger, self.plan)
         self.finished: list[RoundRecord] = []
@@ -134,9 +136,9 @@ class _Run:
                 f"round {round_}: {collected.reported} of {scheduled} {unit}s reported, below "
                 f"federation.quorum {federation.quorum:g}; nothing of it was released"
             )
-        # What came back follows from the plan alone where every node of a simulation did what it was asked.
-        simulated = self.plan.rehearsed and not roster.host_of
-        return simulated and bool(roster.everywhere) and len(collected.nodes) == len(messages)
+        # What came back follows from the plan alone where every worker of a simulation did what it was asked.
+        reproducible = (self._simulated or self.plan.rehearsed) and bool(roster.everywhere) and not roster.host_of
+        return reproducible and len(collected.nodes) == len(messages)
 
     def write_model(self) -> None:
         """Write the model of the last released round."""

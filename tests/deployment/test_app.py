@@ -9,9 +9,11 @@ import pytest
 from flwr.app import Context, RecordDict
 
 from fedamp.errors import DeploymentError, FederationError, InputError, RunFolderError
+from fedamp.scenario import Faults
 from fedamp.server.app import app, wait_for_nodes
 from fedamp.server.setup import prepare
 from fedamp.simulation.engines import CLIENT_APP
+from fedamp.simulation.faults import FaultyGrid
 from fedamp.simulation.serial import SerialGrid
 from tests.federations import small, write_small
 from tests.server.plays import ledger_of, model_of, play_in, rounds_of
@@ -20,7 +22,8 @@ from tests.server.plays import ledger_of, model_of, play_in, rounds_of
 def run_app(scenario: Path, out: Path, **config) -> None:
     """As Flower does, with this process for a node."""
     settings = {"scenario": str(scenario), "out": str(out), "resume": False, "rehearse": False} | config
-    app(SerialGrid(CLIENT_APP, "cpu"), Context(1, 1, {}, RecordDict(), settings))
+    grid = FaultyGrid(SerialGrid(CLIENT_APP, "cpu"), Faults())  # spoils nothing, and is no simulation to the server
+    app(grid, Context(1, 1, {}, RecordDict(), settings))
 
 
 @pytest.fixture
