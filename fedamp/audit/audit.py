@@ -17,7 +17,7 @@ FEWEST = 20
 LONGEST = 8
 
 # Share of the repetitions on which the attack is chosen; the others are counted.
-_CHOOSING = 1 / 3
+_CHOOSING = 1 / 4
 
 _PROFILE_POINTS = 24
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from fedamp import data, flower, rng, scenario
 from fedamp.client.worker import WHOLE, Order, Worker
-from fedamp.errors import DataError
+from fedamp.errors import DataError, FederationError
 from fedamp.release import Part
 from fedamp.server.setup import Prepared
 from fedamp.simulation.engines import CLIENT_APP
@@ -31,7 +31,7 @@ class CanaryGrid(SerialGrid):
     """The serial engine, on which all units but the canaries answer with an update of zero.
 
     All canaries hold the same records, those of one client of the data set: people who are protected together may be
-    alike. An absent canary never answers.
+    alike. An absent canary never answers; a present one that fails to is an error.
 
     Args:
         client: the client of the data set whose records every canary holds.
@@ -59,8 +59,9 @@ class CanaryGrid(SerialGrid):
                 reported.append(units[trains | (units >= self._canaries)].tolist())
         replies = super().send_and_receive(trained, timeout=timeout)
         for reply, units_ in zip(replies, reported, strict=True):
-            if not reply.has_error():
-                reply.content["metrics"]["reported"] = units_
+            if reply.has_error():  # it would count as zero, and the audit would praise what it never tried
+                raise FederationError(f"audit: the canary could not be trained: {reply.error.reason}")
+            reply.content["metrics"]["reported"] = units_
         return replies
 
     def _as_canaries(self, message: Message) -> Message:

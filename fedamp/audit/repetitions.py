@@ -1,15 +1,17 @@
 """The same federation many times, each with randomness of its own, and what an adversary reads from its models."""
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 
 import numpy as np
 from flwr.app import ConfigRecord
 from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
-from fedamp import rng
+from fedamp import flower, rng
 from fedamp.audit.canary import Canary, CanaryGrid, Updates, Vector, flat
 from fedamp.audit.subject import Subject
 from fedamp.plan import Plan
@@ -54,16 +56,20 @@ class Federation:
         Args:
             seed: decides the seeds of all repetitions.
             progress: called with the number of finished repetitions.
+
+        Raises:
+            FederationError: the client app failed.
         """
         worlds: list[NDArray[np.float64]] = []
-        for present in (True, False):
-            self._grid.present = present
-            seeds = rng.client_seeds(seed, "audit", int(present), np.arange(repetitions))
-            world = []
-            for number, own in enumerate(seeds):
-                world.append(self._play(int(own)))
-                progress(len(worlds) * repetitions + number + 1)
-            worlds.append(np.array(world))
+        with flower.chatter_to(Path(os.devnull), "fedamp"):  # thousands of rounds have nothing to say
+            for present in (True, False):
+                self._grid.present = present
+                seeds = rng.client_seeds(seed, "audit", int(present), np.arange(repetitions))
+                world = []
+                for number, own in enumerate(seeds):
+                    world.append(self._play(int(own)))
+                    progress(len(worlds) * repetitions + number + 1)
+                worlds.append(np.array(world))
         return Evidence(*worlds)
 
     @property

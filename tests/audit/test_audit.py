@@ -10,7 +10,7 @@ from scipy.stats import kstest
 from fedamp.audit import audit
 from fedamp.audit.repetitions import Federation
 from fedamp.audit.subject import subject_of
-from fedamp.errors import InputError
+from fedamp.errors import FederationError, InputError
 from fedamp.plan import Plan
 from tests.federations import small
 
@@ -91,6 +91,25 @@ def test_what_cannot_be_audited_is_refused_in_one_line(overrides, arguments, wor
     with pytest.raises(InputError, match=words) as caught:
         audit(small(*overrides), **arguments)
     assert "\n" not in str(caught.value)
+
+
+def test_a_canary_that_cannot_be_trained_is_no_good_news(monkeypatch):
+    federation = Federation(subject_of(small(*SCENARIOS["all"]), 2))
+
+    def broken(*_: object) -> None:
+        raise RuntimeError("no gradient today")
+
+    monkeypatch.setattr("fedamp.client.worker.clip_and_sum", broken)
+    with pytest.raises(FederationError, match="could not be trained: RuntimeError: no gradient today"):
+        federation.evidence(1, 0)
+    with pytest.raises(FederationError):
+        audit(small(*SCENARIOS["all"]))
+
+
+def test_faults_happen_as_in_a_run_and_hide_nothing(capfd):
+    scenario = small("check_in={scheme: all}", "rounds=3", "faults={repeating: 1.0, late: 0.5, seed: 1}")
+    assert not audit(scenario, repetitions=20).refuted
+    assert capfd.readouterr().err == ""
 
 
 def test_the_seed_decides_the_repetitions():
