@@ -1,0 +1,159 @@
+"""What grows with size, and what must not: start, clients a round, clients in all, parameters."""
+
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, replace
+from multiprocessing import get_context
+from pathlib import Path
+from time import monotonic, perf_counter, sleep
+from typing import Any
+
+import numpy as np
+from flwr.app import Message, MetricRecord, RecordDict
+
+from benchmarks import simulators
+from benchmarks.workloads import Workload
+from fedamp import flower, scenario, scenario_file
+from fedamp.check_in import Balanced
+from fedamp.plan import make_plan
+from fedamp.strategies.collect import Limits, Request, collect
+from fedamp.strategies.layout import Layout
+from fedamp.strategies.noise import add_noise
+from fedamp.strategies.optimizers import step
+
+SMALL = Workload(
+    "MLP 64-128-10",
+    {"name": "mlp", "hidden": [128]},
+    {"name": "synthetic", "features": 64, "records_per_client": 10},
+    5,
+    100,
+    10,
+)
+
+
+def first_round() -> dict[str, Any]:
+    """Seconds from the command to the end of the first round."""
+    return {kind: statistics.median(_first_round(kind) for _ in range(3)) for kind in ("serial", "ray")}
+
+
+def _first_round(kind: str) -> float:
+    work = replace(SMALL, data={"name": "digits"})
+    with tempfile.TemporaryDirectory() as folder:
+        file, out = Path(folder) / "scenario.yaml", Path(folder) / "run"
+        file.write_text(scenario_file.dump(work.scenario(kind, 2, rounds=3)))
+        command = ["-c", "from fedamp.cli import main; main()", "run", str(file), "--out", str(out)]
+        start = monotonic()
+        run = subprocess.Popen([sys.executable, *command], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        rounds, seconds = out / "rounds.jsonl", None
+        while run.poll() is None and seconds is None:
+            seconds = monotonic() - start if rounds.exists() and rounds.stat().st_size else None
+            sleep(0.005)
+        run.wait()
+        if seconds is None:
+            raise RuntimeError(f"fedamp run ended with {run.returncode} before its first round")
+        return seconds
+
+
+def accounting() -> dict[str, Any]:
+    """Accounting in the loop: the curve over all rounds once, then a look at it a round."""
+    made = Workload.scenario(SMALL, "serial", 1, 1000, check_in={"scheme": "balanced", "k": 100})
+    plan = make_plan(made, made.data.clients or 0)
+    start = perf_counter()
+    curve = plan.epsilon_by_round
+    once = perf_counter() - start
+    start = perf_counter()
+    for round_ in range(len(curve)):
+        float(plan.epsilon_by_round[round_])
+    return {"rounds": len(curve), "curve_seconds": once, "seconds_a_round": (perf_counter() - start) / len(curve)}
+
+
+def clients_a_round() -> dict[str, Any]:
+    """Milliseconds a client, with more and more clients a round (one worker)."""
+    found = {}
+    for clients, rounds in ((100, 20), (1000, 5), (10_000, 2)):
+        measured = _apart("fedamp", replace(SMALL, clients=clients, rounds=rounds), kind="serial", workers=1)
+        found[str(clients)] = 1e3 * statistics.median(measured["seconds"]) / clients
+    return found
+
+
+def submodels() -> dict[str, Any]:
+    """Milliseconds a client with the full model, and with four disjoint submodels (MLP 64-1024-10, one worker)."""
+    work = replace(SMALL, model={"name": "mlp", "hidden": [1024]})
+    found = {}
+    for name, sections in (("full", {}), ("four", {"submodels": {"scheme": "disjoint", "count": 4}})):
+        measured = _apart("fedamp", work, kind="serial", workers=1, **sections)
+        found[name] = 1e3 * statistics.median(measured["seconds"]) / work.clients
+    return {**found, "times_faster": found["full"] / found["four"]}
+
+
+def a_million_clients() -> dict[str, Any]:
+    """10,000 clients a round of 20,000 and of a million: seconds a round, and megabytes at the peak."""
+    found = {}
+    for clients in (20_000, 1_000_000):
+        work = replace(SMALL, clients=clients, rounds=3)
+        sections = {"check_in": {"scheme": "poisson", "rate": 10_000 / clients}}
+        measured = _apart("fedamp", work, kind="serial", workers=1, **sections)
+        found[str(clients)] = {
+            "seconds_a_round": statistics.median(measured["seconds"]),
+            "peak_megabytes": measured["peak_bytes"] / 1e6,
+        }
+    return found
+
+
+def check_in_schedule() -> dict[str, Any]:
+    """10 hidden rounds of a thousand, for a million clients: seconds, and megabytes on top."""
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    start = perf_counter()
+    total = sum(len(cohort) for cohort in Balanced(rounds=1000, k=10).cohorts(1_000_000, seed=1))
+    seconds = perf_counter() - start
+    assert total == 10_000_000
+    return {"seconds": seconds, "megabytes": (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1e3}
+
+
+def server() -> dict[str, Any]:
+    """Seconds for what the server does in a round with 44 million parameters."""
+    shapes = [(2048, 1024)] * 20 + [(1024, 1024)] * 2
+    generator = np.random.default_rng(1)
+    model = {f"layer{i}": generator.random(shape, dtype=np.float32) for i, shape in enumerate(shapes)}
+    layout = Layout.of(model)
+    flower.identify()
+    asked = Message(RecordDict(), 2, "train")
+    flower.set_message_id(asked, "1")
+    # On the grid of clipped sums, and within the clip.
+    sums = {name: np.trunc(array * 2.0**10).astype(np.float64) * 2.0**-30 for name, array in model.items()}
+    facts = {"reported": [1], "failed": 0, "clipped": 0, "below_clip": 1, "loss_sum": 1.0, "records": 1}
+    reply = Message(RecordDict({"arrays": flower.to_record(sums), "metrics": MetricRecord(facts)}), reply_to=asked)
+    limits = Limits({reply.metadata.src_node_id: Request(frozenset({1}))}, layout, [1.0])
+    found = {"parameters": sum(array.size for array in model.values())}
+    collected = None
+    moments: dict[str, Any] = {}
+    config = scenario.Server(momentum=0.9)
+    deviations = dict.fromkeys(model, 1.0)
+
+    def timed(name: str, action: Callable[[], Any]) -> Any:
+        start = perf_counter()
+        result = action()
+        found[name] = min(found.get(name, np.inf), perf_counter() - start)
+        return result
+
+    for round_ in (1, 2, 3):
+        collected = timed("collect_a_reply", lambda: collect([reply], limits))
+        assert collected.reported == 1
+        update = collected.sums
+        timed("noise", lambda update=update, round_=round_: add_noise(update, deviations, 1, round_))
+        timed("optimizer", lambda update=update, round_=round_: step(config, model, update, moments, round_))
+    return found
+
+
+SECTIONS = (first_round, accounting, clients_a_round, submodels, a_million_clients, check_in_schedule, server)
+
+
+def _apart(simulator: str, work: Workload, **question: Any) -> dict[str, Any]:
+    """In a process of its own."""
+    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+        return pool.submit(simulators.answer, simulator, workload=asdict(work), **question).result()

@@ -1,0 +1,192 @@
+"""Speed of simulation beside its peers, in one run on one machine.
+
+``python -m benchmarks.simulation [--quick] [--gpu] [--pfl FOLDER] [--out FILE]``
+
+Stock Flower's simulation, pfl, a plain torch loop over clients and a bare ``torch.func.vmap`` loop run the same models
+on the same data as fedamp, which runs whole: accounting, ledger, checkpoints, evaluation. Figures are medians over the
+rounds of a steady state; passes take turns, so that a machine that is busy for a while is unfair to nobody for long.
+
+pfl pins an older dp-accounting than fedamp's extra, so it lives in a folder of its own:
+``pip install --no-deps --target FOLDER pfl prv-accountant``. What is not installed is left out, with a note.
+"""
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import sys
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks import simulators
+from benchmarks.limited import Contender, Stopwatch
+from benchmarks.scale import SECTIONS
+from benchmarks.workloads import Workload
+
+RESULTS = Path(__file__).parent / "results"
+MLP = Workload("MLP 64-128-10", {"name": "mlp", "hidden": [128]}, {"name": "digits"}, 5, 100, 20)
+IMAGES = {"name": "synthetic", "test_records": 200}
+CNN = Workload("CNN 28x28", {"name": "cnn"}, {**IMAGES, "shape": [1, 28, 28], "records_per_client": 10}, 2, 100, 3)
+RESNET = Workload(
+    "ResNet-20 32x32", {"name": "resnet20"}, {**IMAGES, "shape": [3, 32, 32], "records_per_client": 5}, 1, 100, 2
+)
+SMALL = ((MLP, 2), (replace(MLP, clients=1000, rounds=3), 2))
+IMAGE_MODELS = ((CNN, 1), (RESNET, 1), (replace(CNN, clients=1000, rounds=1), 1))
+LARGEST = ((replace(RESNET, clients=1000, rounds=1), 1),)
+QUICK = ((replace(MLP, rounds=5), 1), (replace(CNN, clients=20, rounds=1), 1))
+LIMIT = 600.0  # seconds a simulator may take for its rounds
+FEW = {"stock Flower": 3}  # rounds of simulators that are far slower; one pass
+# What the stacks of the bare loop hold: it is fastest so on a CPU.
+TOGETHER = {"mlp": 1000, "cnn": 10, "resnet20": 4}
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure, print, and write the figures as JSON."""
+    parser = argparse.ArgumentParser(description="Speed of simulation beside its peers.")
+    parser.add_argument("--quick", action="store_true", help="the small model, few rounds, in about a minute")
+    parser.add_argument("--gpu", action="store_true", help="on one CUDA device, against the plain and the vmap loop")
+    parser.add_argument("--pfl", default="", help="folder that pfl is installed in, if not in this environment")
+    parser.add_argument("--out", type=Path, help="where the figures go (JSON)")
+    options = parser.parse_args(arguments)
+    if options.gpu and not torch.cuda.is_available():
+        print("no CUDA device here: the benchmark on a GPU is left out")
+        return
+    name = "simulation_gpu" if options.gpu else "simulation_quick" if options.quick else "simulation"
+    out = options.out or RESULTS / f"{name}.json"
+    figures: dict[str, Any] = {"machine": machine(), "workloads": []}
+    workloads = QUICK if options.quick else (*SMALL, *IMAGE_MODELS, *LARGEST)
+    for workload, passes in workloads[:2]:
+        figures["workloads"].append(compare(workload, passes, options.pfl, options.gpu))
+        write(out, figures)
+    for section in () if options.gpu else SECTIONS[:2] if options.quick else SECTIONS:
+        print(f"\n{section.__doc__}", flush=True)
+        figures[section.__name__] = section()
+        print(json.dumps(figures[section.__name__], indent=1), flush=True)
+        write(out, figures)
+    for workload, passes in workloads[2:]:
+        figures["workloads"].append(compare(workload, passes, options.pfl, options.gpu))
+        write(out, figures)
+    figures["load_at_end"] = os.getloadavg()
+    write(out, figures)
+    print(f"\nFigures: {out}")
+
+
+def write(out: Path, figures: dict[str, Any]) -> None:
+    """The figures so far: a run that is stopped leaves those."""
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(json.dumps(figures, indent=1) + "\n")
+
+
+def machine() -> dict[str, Any]:
+    """What the figures depend on. Load above zero is other people's, and makes all figures worse."""
+    found: dict[str, Any] = {
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "processor": platform.machine(),
+        "cores": os.cpu_count(),
+        "load_at_start": os.getloadavg(),
+    }
+    if torch.cuda.is_available():
+        found["gpu"] = torch.cuda.get_device_name()
+    return found
+
+
+def questions(workload: Workload, pfl: str, gpu: bool) -> dict[str, dict[str, Any]]:
+    """Who is asked what, by the name in the tables."""
+    together = TOGETHER[workload.model["name"]]
+    if gpu:
+        return {
+            "plain torch loop": {"simulator": "plain_loop", "device": "cuda"},
+            "bare vmap": {"simulator": "bare_vmap", "together": 100, "device": "cuda"},
+            "fedamp, serial": {"simulator": "fedamp", "kind": "serial", "workers": 1, "device": "auto"},
+            "fedamp, Ray": {"simulator": "fedamp", "kind": "ray", "workers": 2, "device": "auto"},
+        }
+    return {
+        "stock Flower": {"simulator": "stock_flower"},
+        "pfl": {"simulator": "pfl", "folder": pfl},
+        "plain torch loop": {"simulator": "plain_loop"},
+        "bare vmap": {"simulator": "bare_vmap", "together": together},
+        "fedamp, 1 worker": {"simulator": "fedamp", "kind": "serial", "workers": 1},
+        "fedamp, 2 workers": {"simulator": "fedamp", "kind": "ray", "workers": 2},
+    }
+
+
+def compare(workload: Workload, passes: int, pfl: str, gpu: bool) -> dict[str, Any]:
+    """Everybody on one workload."""
+    asked = questions(workload, pfl, gpu)
+    answers: dict[str, dict[str, Any]] = {name: {"seconds": [], "warm_up": [], "peak_bytes": 0} for name in asked}
+    load = os.getloadavg()[0]
+    with ExitStack() as stack:
+        for pass_ in range(passes):
+            for name, question in asked.items():
+                if pass_ and name in FEW:
+                    continue
+                rounds = min(workload.rounds, FEW.get(name, workload.rounds))
+                # A process of its own each time: memory that others used before does not count.
+                watch = stack.enter_context(Stopwatch(Contender(name, "torch", simulators.answer, _NOTHING), LIMIT))
+                print(f"{workload.name}, {workload.clients} clients: {name} ...", file=sys.stderr, flush=True)
+                timed = watch.ask(workload=asdict(replace(workload, rounds=rounds)), **question)
+                watch._stop()
+                collect(answers[name], timed.answer, timed.problem)
+    rows = {name: figures_of(answer, workload.clients) for name, answer in answers.items()}
+    show(workload, rows)
+    return {**asdict(workload), "passes": passes, "load_before": load, "simulators": rows}
+
+
+def collect(answer: dict[str, Any], measured: dict[str, Any] | None, problem: str) -> None:
+    """Add what one pass gave."""
+    if measured is None:
+        answer["problem"] = problem
+        return
+    answer["seconds"] += measured["seconds"]
+    answer["warm_up"].append(measured["warm_up"])
+    answer["peak_bytes"] = max(answer["peak_bytes"], measured["peak_bytes"])
+
+
+def figures_of(answer: dict[str, Any], clients: int) -> dict[str, Any]:
+    """Medians."""
+    if not answer["seconds"]:
+        return {"problem": answer.get("problem", "no round")}
+    seconds = statistics.median(answer["seconds"])
+    return {
+        "clients_per_second": clients / seconds,
+        "rounds_per_second": 1 / seconds,
+        "fastest_round_seconds": min(answer["seconds"]),
+        "rounds": len(answer["seconds"]),
+        "warm_up_seconds": statistics.median(answer["warm_up"]),
+        "peak_megabytes": answer["peak_bytes"] / 1e6,
+    }
+
+
+def show(workload: Workload, rows: dict[str, dict[str, Any]]) -> None:
+    """A table: speed, memory, and how many times as fast as each the two fedamps are."""
+    ours = [row.get("clients_per_second") for name, row in rows.items() if name.startswith("fedamp")]
+    names = [name.removeprefix("fedamp, ") for name in rows if name.startswith("fedamp")]
+    table = Table(box=box.SIMPLE, title=f"{workload.name}, {workload.clients} clients a round, {workload.steps} steps")
+    times = [f"{name} fedamp: times" for name in names]
+    for column in ("who", "clients/s", "rounds/s", "warm-up, s", "peak MB", *times):
+        table.add_column(column, justify="left" if column == "who" else "right")
+    for name, row in rows.items():
+        if "problem" in row:
+            table.add_row(name, row["problem"][:60])
+            continue
+        speed = row["clients_per_second"]
+        ratios = [f"{our / speed:.2f}" if our else "" for our in ours]
+        rounds, warm_up, memory = row["rounds_per_second"], row["warm_up_seconds"], row["peak_megabytes"]
+        table.add_row(name, f"{speed:.4g}", f"{rounds:.3g}", f"{warm_up:.1f}", f"{memory:.0f}", *ratios)
+    Console(width=140).print(table)
+
+
+_NOTHING: dict[str, Any] = {"simulator": "nothing"}
+
+if __name__ == "__main__":
+    main()
