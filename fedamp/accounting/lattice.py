@@ -6,10 +6,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedamp.accounting.moments import log_sum
-from fedamp.accounting.points import Array, NotEvaluable, Points
+from fedamp.accounting.points import DEFAULT_POINTS, Array, NotEvaluable, Points
 
 LATTICE_LIMIT = 2**19
-"""Most lattice points; fewer where many unlike factors have to be transformed."""
+"""Most lattice points at the default number of points (in proportion, up to 8 times, where more are asked for);
+fewer where many unlike factors have to be transformed.
+"""
 
 _OUTSIDE = 40.0
 """Minus the log of the mass that may leave the lattice under any order."""
@@ -64,7 +66,8 @@ def choose_lattice(factors: Factors, points: int) -> Lattice:
         raise NotEvaluable("the privacy loss leaves the range of floating point; use a Rényi bound")
     wanted = 25.0 * deviation / (points * np.sqrt(sum(times for _, times in factors)))
     wanted_size = 2 ** max(12, int(np.ceil(np.log2((stop - start) / wanted))))
-    size = min(wanted_size, LATTICE_LIMIT >> max(0, len(factors) // 32 - 1).bit_length())
+    finer = min(max(points // DEFAULT_POINTS, 1), 8).bit_length() - 1
+    size = min(wanted_size, (LATTICE_LIMIT << finer) >> max(0, len(factors) // 32 - 1).bit_length())
     step = (stop - start) / size
     gap = float(np.ptp(factors[0][0].log_ratio))
     if gap > step:  # both ends of the (first) law on the lattice: often that is where it has atoms
