@@ -114,19 +114,21 @@ def prepare(scenario_: Scenario, seed: int | None = None) -> Prepared:
         precision=scenario_.engine.precision,
     )
     partition = _partition(scenario_, task)
+    cut = partition.at(1) if partition else None
+    trained = cut.module(0) if cut else build(scenario_.model, dataset.input_shape, dataset.num_classes)
     return Prepared(
-        plan, task, ServerState(parameters), _units_per_batch(plan, dataset, parameters), partition, dataset.test()
+        plan, task, ServerState(parameters), _units_per_batch(plan, dataset, trained), partition, dataset.test()
     )
 
 
-def _units_per_batch(plan: Plan, dataset: Dataset, parameters: Arrays) -> int:
+def _units_per_batch(plan: Plan, dataset: Dataset, trained: nn.Module) -> int:
     asked = plan.scenario.engine.clients_per_batch
     if asked != "auto":
         return asked
     units = dataset.by_record() if plan.scenario.privacy.unit == "sample" else dataset
     on_gpu = _on_gpu(plan)
-    module = build(plan.scenario.model, dataset.input_shape, dataset.num_classes)
-    size, kept = sum(array.size for array in parameters.values()), kept_per_record(module, dataset.input_shape)
+    size = sum(parameter.numel() for parameter in trained.parameters())
+    kept = kept_per_record(trained, dataset.input_shape)
     fits = clients_per_batch(size, kept, units, "cuda" if on_gpu else "cpu")
     half = max(SMALLEST_STACK, math.ceil(plan.expected_cohort / 2))
     return max(1, min(fits, half) if on_gpu else min(fits, half, STACK))
