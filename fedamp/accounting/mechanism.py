@@ -33,6 +33,9 @@ class Detail(NamedTuple):
     with_lower: bool = True
 
 
+DEFAULT_DETAIL = Detail(DEFAULT_POINTS)
+
+
 @dataclass(frozen=True)
 class Mechanism(ABC):
     """Base of all mechanisms. Not for direct use."""
@@ -233,7 +236,7 @@ def log_moments(mechanism: Mechanism, highest: int = HIGHEST_ORDER) -> Array:
 
 
 @lru_cache(maxsize=64)
-def numerical_law(mechanism: Mechanism, detail: Detail) -> "Law":
+def numerical_law(mechanism: Mechanism, detail: Detail = DEFAULT_DETAIL) -> "Law":
     from fedamp.accounting.law import Law
 
     if mechanism.releases_nothing:

@@ -32,6 +32,7 @@ from fedamp.accounting import (
     WithoutReplacement,
     from_json,
 )
+from fedamp.accounting.mechanism import upper_epsilon
 
 DELTA = 1e-5
 ORDERS = [1.5, 2, 3, 8, 31.5, 100]
@@ -262,3 +263,34 @@ def test_the_accountant_stands_alone():
     )
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
     assert answer.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "delta"),
+    [
+        (Submodels(Gaussian(0.5), 10**6), 1e-5),
+        (Submodels(Gaussian(0.5), 10**5), 1e-7),
+        (Repeat(Poisson(Gaussian(0.5), 1e-4), 10**5), 1e-10),
+    ],
+    ids=str,
+)
+def test_default_accuracy_where_the_default_grid_is_too_coarse(mechanism, delta):
+    coarse, fine = mechanism.epsilon(delta, points=1200), mechanism.epsilon(delta)
+    assert fine.width <= 1e-3 * fine.upper < coarse.width * fine.upper / coarse.upper
+    assert coarse.lower <= fine.lower
+    assert fine.upper <= coarse.upper
+
+
+@pytest.mark.parametrize(
+    "mechanism",
+    [
+        Allocation(Compose([Gaussian(2.0), Submodels(Gaussian(1.0), 3)]), 2, 11),
+        Repeat(Poisson(Gaussian(1.0), 0.1), 100),
+        RandomSelection([Gaussian(1.0), Laplace(0.5)], [0.3, 0.7]),
+        Repeat(ModelMix(1.0, 2.0), 4),
+        RandomSelection([Gaussian(1.0), NotPrivate()], [1 - 1e-6, 1e-6]),
+    ],
+    ids=str,
+)
+def test_upper_ends_alone_are_those_of_both(mechanism):
+    assert upper_epsilon(mechanism, DELTA) == pytest.approx(mechanism.epsilon(DELTA, points=1200).upper, rel=1e-12)

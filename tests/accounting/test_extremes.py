@@ -1,0 +1,65 @@
+"""Settings beyond reason get an answer, in bounded time and without warnings from the arithmetic."""
+
+import math
+import warnings
+
+import numpy as np
+import pytest
+
+from fedamp.accounting import (
+    Allocation,
+    Compose,
+    Gaussian,
+    GroupPoissonGaussian,
+    Laplace,
+    ModelMix,
+    Poisson,
+    RandomisedResponse,
+    RandomSelection,
+    Repeat,
+    Submodels,
+    WithoutReplacement,
+    epsilon_over_rounds,
+    group,
+)
+
+EXTREMES = [
+    Repeat(Poisson(Gaussian(0.3), 0.9), 10**6),
+    Repeat(Poisson(Gaussian(0.05), 0.9), 10**6),
+    Repeat(Gaussian(1e4), 3),
+    Allocation(Gaussian(0.05), 7, 20),
+    Allocation(Gaussian(0.05), 7, 20).after(5),
+    Allocation(Gaussian(100.0), 300, 1000).after(500),
+    Allocation(ModelMix(0.2, 2.0), 10**4, 10**6),
+    Allocation(Allocation(Gaussian(0.3), 1, 4), 2, 5),
+    Submodels(Gaussian(0.02), 10**6),
+    Submodels(Laplace(0.05), 10**4),
+    Poisson(GroupPoissonGaussian(0.05, 0.1, 3), 1e-6),
+    Repeat(Poisson(Compose([Gaussian(0.2), Submodels(Gaussian(0.2), 2)]), 0.1), 50),
+    Repeat(RandomSelection([Gaussian(30.0), RandomisedResponse(1 - 1e-15)], [1 - 1e-4, 1e-4]), 8),
+    Repeat(RandomisedResponse(0.500001), 10**5),
+    group(WithoutReplacement(Gaussian(0.05), 10, 1000), 3),
+]
+
+
+@pytest.mark.parametrize("mechanism", EXTREMES, ids=str)
+def test_answers_are_sound_numbers_without_warnings(mechanism):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        spent, lost = mechanism.epsilon(1e-5), mechanism.delta(1.0)
+        divergences = mechanism.rdp([1.5, 2, 64])
+        curve = epsilon_over_rounds(mechanism, 1e-5, [1, 2]) if mechanism.span > 1 else np.zeros(1)
+    assert 0 <= spent.lower <= spent.upper
+    assert not math.isnan(spent.upper)
+    assert 0 <= lost.lower <= lost.upper <= 1
+    assert np.all(divergences >= 0)
+    assert np.all(curve <= spent.upper)
+    assert np.all(curve >= 0)
+
+
+def test_a_rare_release_of_everything_is_not_lost_on_a_lattice():
+    """An atom far from the rest of the law: 8 draws, each telling all with probability 1e-4."""
+    rare = Repeat(RandomSelection([Gaussian(30.0), RandomisedResponse(1 - 1e-15)], [1 - 1e-4, 1e-4]), 8)
+    lost, exact = rare.delta(5.0), -math.expm1(8 * math.log1p(-1e-4))
+    assert lost.lower <= exact * (1 + 1e-9)
+    assert exact * (1 - 1e-9) <= lost.upper <= exact * (1 + 1e-6)
