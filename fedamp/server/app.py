@@ -9,6 +9,8 @@ as which nodes were asked in which round, goes to the log in the run folder, whi
 
 import logging
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from time import monotonic, sleep
 
@@ -51,8 +53,21 @@ def main(grid: Grid, context: Context) -> None:
         if not free:
             raise RunFolderError(f"{folder.path}: another process is running in it")
         wait_for_nodes(grid, scenario)
-        summary = play(prepared, grid, folder, PrintingObserver())
+        with _kept_to_ourselves(folder, rehearse):
+            summary = play(prepared, grid, folder, PrintingObserver())
     print(f"{summary.stopped_because} after round {summary.rounds_completed}: {summary.final}", flush=True)
+
+
+@contextmanager
+def _kept_to_ourselves(folder: RunFolder, rehearse: bool) -> Iterator[None]:
+    """Why a run failed may tell who was asked; Flower shows the text of an exception to whoever reads its log."""
+    try:
+        yield
+    except Exception:
+        if rehearse:
+            raise
+        log.exception("the run could not go on")
+        raise FederationError(f"the run could not go on; why is in {folder.log}") from None
 
 
 def wait_for_nodes(grid: Grid, scenario: Scenario) -> None:

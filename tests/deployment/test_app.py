@@ -117,8 +117,22 @@ def test_another_seed_does_not_go_on_with_a_run(tmp_path, scenario):
     (tmp_path / "run" / "seed.secret").write_text("12345")
     for file in (tmp_path / "run" / "checkpoint").iterdir():
         file.unlink()
-    with pytest.raises(FederationError, match="round 1 was released before with another model"):
+    with pytest.raises(FederationError, match=r"could not go on; why is in .*log\.txt"):
         run_app(scenario, tmp_path / "run", resume=True)
+    assert "round 1 was released before with another model" in (tmp_path / "run" / "log.txt").read_text()
+
+
+def test_why_a_run_stopped_is_told_in_the_run_folder_alone(tmp_path, capfd):
+    scenario = write_small(tmp_path, "federation={quorum: 1}")
+    run = tmp_path / "run"
+    with pytest.raises(FederationError) as caught:
+        app(
+            FaultyGrid(SerialGrid(CLIENT_APP, "cpu"), Faults(failing=0.5)),
+            Context(1, 1, {}, RecordDict(), {"scenario": str(scenario), "out": str(run)}),
+        )
+    assert "reported" not in str(caught.value) + "".join(capfd.readouterr())
+    assert "clients reported, below federation.quorum" in (run / "log.txt").read_text()
+    assert caught.value.__suppress_context__
 
 
 def test_faults_on_purpose_are_for_rehearsals(tmp_path):

@@ -1,0 +1,106 @@
+"""What a node says of the clients that live on it, from a folder of its own."""
+
+import json
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from flwr.app import ConfigRecord, Context, Message, RecordDict
+
+from fedamp import flower, scenario_file
+from fedamp.client.app import app
+from fedamp.errors import DataError, DeploymentError
+from fedamp.server.setup import prepare
+from fedamp.strategies.roster import Roster
+from tests.federations import SMALL
+
+CLASSES, HOSTED = 3, {"one": [0, 3], "other": [1, 4]}
+
+
+def write(folder, name, kind, hosted):
+    """Twelve records, and who they are of."""
+    folder = folder / name
+    folder.mkdir()
+    if hosted:
+        x, y = np.eye(12, 4, dtype=np.float32), np.arange(12) % CLASSES
+        owners = np.repeat(hosted, 12 // len(hosted))
+        if kind == "npz":
+            np.savez(folder / "train.npz", x=x, y=y, client=owners)
+        else:
+            pq.write_table(pa.table({"x": x.tolist(), "y": y, "client": owners}), folder / "train.parquet")
+    else:
+        x, y = np.eye(6, 4, dtype=np.float32), np.arange(6) % CLASSES
+        if kind == "npz":
+            np.savez(folder / "test.npz", x=x, y=y)
+        else:
+            pq.write_table(pa.table({"x": x.tolist(), "y": y}), folder / "test.parquet")
+    (folder / "federation.json").write_text(json.dumps({"clients": 5, "hosted": hosted, "classes": CLASSES}))
+    return folder
+
+
+class Nodes:
+    """A grid of nodes of which each has its own configuration."""
+
+    def __init__(self, configurations: dict[int, dict]) -> None:
+        flower.identify()
+        self.configurations = configurations
+
+    def get_node_ids(self):
+        return list(self.configurations)
+
+    def send_and_receive(self, messages, *, timeout=None):
+        return [self.ask(message) for message in messages]
+
+    def ask(self, message: Message) -> Message:
+        node = message.metadata.dst_node_id
+        context = Context(1, node, self.configurations[node], RecordDict(), {})
+        flower.set_message_id(message, "1")
+        return app(message, context)
+
+
+@pytest.fixture(params=["npz", "parquet"])
+def nodes(request, tmp_path):
+    """Two nodes with two clients each; client 2 lives nowhere."""
+    folders = {name: write(tmp_path, name, request.param, hosted) for name, hosted in HOSTED.items()}
+    server = write(tmp_path, "server", request.param, [])
+    raw = scenario_file.yaml.safe_load(SMALL) | {
+        "data": {"name": request.param, "path": str(server), "partition": {"scheme": "natural"}},
+        "check_in": {"scheme": "all"},
+    }
+    prepared = prepare(scenario_file.validate(raw, "small"))
+    grid = Nodes({2**63 + 1: {"data": str(folders["one"])}, 2**63 + 7: {"data": str(folders["other"])}})
+    return grid, prepared, folders
+
+
+def test_nodes_say_whose_records_they_hold_and_are_asked_for_those(nodes):
+    grid, prepared, _ = nodes
+    roster = Roster()
+    roster.refresh(grid, 1, prepared.task.to_json())
+    assert roster.host_of == {0: 2**63 + 1, 3: 2**63 + 1, 1: 2**63 + 7, 4: 2**63 + 7}
+    assert roster.everywhere == []
+    strategy = prepared.strategy(prepared.state)
+    messages = list(strategy.configure_train(1, strategy.arrays(), ConfigRecord(), grid))
+    asked = {message.metadata.dst_node_id: message.content["config"]["clients"] for message in messages}
+    assert asked == {2**63 + 1: [0, 3], 2**63 + 7: [1, 4]}
+    strategy.aggregate_train(1, grid.send_and_receive(messages))
+    assert (strategy.collected.reported, strategy.collected.refused_nodes) == (4, 0)
+
+
+def test_a_node_trains_nobody_elses_clients(nodes):
+    grid, prepared, _ = nodes
+    strategy = prepared.strategy(prepared.state)
+    [message, _] = strategy.configure_train(1, strategy.arrays(), ConfigRecord(), grid)
+    message.content["config"]["clients"] = [0, 1]
+    reply = grid.ask(message)
+    assert reply.content["metrics"]["reported"] == [0]
+    assert reply.content["metrics"]["failed"] == 1
+
+
+def test_a_folder_that_does_not_say_whose_it_is_is_no_nodes(nodes):
+    grid, prepared, folders = nodes
+    (folders["one"] / "federation.json").unlink()
+    message = Message(RecordDict({"config": ConfigRecord({"task": prepared.task.to_json()})}), 2**63 + 1, "query")
+    with pytest.raises((DeploymentError, DataError)) as caught:
+        grid.ask(message)
+    assert str(folders["one"]) in str(caught.value)
