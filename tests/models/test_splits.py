@@ -32,6 +32,8 @@ CLASSES = 4
 
 
 def name_of(value):
+    if isinstance(value, set):  # in an order that does not differ between test processes
+        return ",".join(sorted(value))
     return value.name if isinstance(value, Model) else str(value)
 
 
