@@ -14,10 +14,14 @@ from numpy.typing import NDArray
 from fedamp import flower, rng
 from fedamp.audit.canary import Canary, CanaryGrid, Updates, Vector, flat
 from fedamp.audit.subject import Subject
+from fedamp.errors import DataError
 from fedamp.plan import Plan
 from fedamp.server.setup import Prepared, prepare
 from fedamp.simulation.faults import FaultyGrid
 from fedamp.strategies.private import PrivateStrategy, ServerState
+
+# Shortest update of a canary, over the clipping norm, with which an audit is worth its time.
+WEAKEST = 0.5
 
 Progress = Callable[[int], None]
 
@@ -40,6 +44,9 @@ class Federation:
 
     Args:
         subject: what is played.
+
+    Raises:
+        DataError: the canary's update is far from the clipping norm, so that an audit would see little of a leak.
     """
 
     def __init__(self, subject: Subject) -> None:
@@ -49,6 +56,11 @@ class Federation:
         self._canary = Canary(self._prepared)
         self._grid = CanaryGrid(self._canary.client, subject.canaries)
         self._updates: dict[int, Updates] = {}
+        if self.strength < WEAKEST:
+            raise DataError(
+                f"data: the update of client {self._canary.client}, the canary, is {self.strength:.2g} of the clipping "
+                f"norm in some part of the model; accepted: at least {WEAKEST:g} (records and a model with a gradient)"
+            )
 
     def evidence(self, repetitions: int, seed: int, progress: Progress = lambda done: None) -> Evidence:
         """Play both worlds, ``repetitions`` times each.

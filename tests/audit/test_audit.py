@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from scipy.stats import kstest
 
-from fedamp.audit import audit
+from fedamp.audit import audit, subject
 from fedamp.audit.repetitions import Federation
 from fedamp.audit.subject import subject_of
-from fedamp.errors import FederationError, InputError
+from fedamp.errors import DataError, FederationError, InputError
 from fedamp.plan import Plan
 from tests.federations import small
 
@@ -32,13 +32,13 @@ SCENARIOS = {
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_what_is_played_costs_what_is_claimed(name):
     scenario = small(*SCENARIOS[name])
-    subject = subject_of(scenario, 5)
-    played = Plan(subject.played, subject.units, 0)
+    audited = subject_of(scenario, 5)
+    played = Plan(audited.played, audited.units, 0)
     # The width of mixing is carried over by two multiplications and a division.
-    assert played.epsilon.upper == pytest.approx(subject.claim.epsilon.upper, rel=1e-9)
+    assert played.epsilon.upper == pytest.approx(audited.claim.epsilon.upper, rel=1e-9)
     if scenario.rounds <= 5:
-        whole = Plan(scenario, subject.claim.units, scenario.seed)
-        assert subject.claim.mechanism == whole.mechanism
+        whole = Plan(scenario, audited.claim.units, scenario.seed)
+        assert audited.claim.mechanism == whole.mechanism
 
 
 def test_a_long_scenario_is_shortened_with_the_noise_of_the_whole():
@@ -102,7 +102,11 @@ def test_a_canary_that_cannot_be_trained_is_no_good_news(monkeypatch):
     monkeypatch.setattr("fedamp.client.worker.clip_and_sum", broken)
     with pytest.raises(FederationError, match="could not be trained: RuntimeError: no gradient today"):
         federation.evidence(1, 0)
-    with pytest.raises(FederationError):
+
+
+def test_a_canary_that_hardly_moves_the_model_is_refused(monkeypatch):
+    monkeypatch.setattr(subject, "_STRETCH", 1e-3)
+    with pytest.raises(DataError, match=r"the canary, is .* of the clipping norm"):
         audit(small(*SCENARIOS["all"]))
 
 
