@@ -277,6 +277,8 @@ def _words(option: dict[str, Any]) -> str:
         return " ".join([{"number": "a number", "integer": "an integer"}[kind], " and ".join(limits)]).strip()
     if kind == "string":
         return f"text matching {option['pattern']}" if "pattern" in option else "text"
+    if kind == "array" and "prefixItems" in option:
+        return f"[{', '.join(_words(item) for item in option['prefixItems'])}]"
     if kind == "array":
         return f"a list of {_words(option.get('items', {})) or 'values'}"
     return {"boolean": "true or false", "null": ""}.get(str(kind), "")
