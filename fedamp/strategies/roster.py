@@ -31,17 +31,19 @@ class Roster:
         """Forget the nodes that are gone, and ask those that are new which units they host.
 
         Args:
-            timeout: seconds to wait for the answers. A node that does not answer is asked again when it has been away.
+            timeout: seconds to wait for the answers. A node that is late is asked again before the next round; one that
+                cannot say, when it has been away.
             task: what they will train, as JSON; a node opens its data to say whose they are.
         """
         connected = set(grid.get_node_ids())
         gone, new = self._asked - connected, sorted(connected - self._asked)
         if gone:
             self._forget(gone)
-        self._asked = connected
+        self._asked = connected - set(new)
         messages = [Message(RecordDict({"config": ConfigRecord({"task": task})}), node, "query") for node in new]
         for reply in grid.send_and_receive(messages, timeout=timeout) if messages else ():
             node = reply.metadata.src_node_id
+            self._asked |= {node} & connected  # Flower answers in its own name for a node that it lost
             try:
                 self._register(node, reply)
             except Exception as error:  # whatever a faulty node answers, the others can train

@@ -80,10 +80,20 @@ def test_nodes_that_answer_nonsense_are_named_and_the_others_train(caplog):
 
 
 def test_each_node_is_asked_once_for_as_long_as_it_stays():
-    grid = Nodes({2: [0], 3: "silent"})
+    grid = Nodes({2: [0], 3: "broken"})
     roster = roster_of(grid)
     roster.refresh(grid, timeout=1)
     assert grid.asked == [2, 3]
+
+
+def test_a_node_that_was_too_late_to_say_whom_it_hosts_is_asked_again():
+    grid = Nodes({2: [0], 3: "silent"})
+    roster = roster_of(grid)
+    assert asked(roster, batch(0, 1)) == {2: [0]}
+    grid.hosts[3] = [1]
+    roster.refresh(grid, timeout=1)
+    assert asked(roster, batch(0, 1)) == {2: [0], 3: [1]}
+    assert grid.asked == [2, 3, 3]
 
 
 def test_a_node_that_vanishes_and_returns_under_another_name_is_asked_again(caplog):
