@@ -1,6 +1,7 @@
 """Privacy of a group of people (or of one person's many records) together."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,7 +10,7 @@ from fedamp.accounting import checks
 from fedamp.accounting.basic import Gaussian, NotPrivate
 from fedamp.accounting.bounds import Bounds
 from fedamp.accounting.composition import Compose, Repeat, mechanism_of
-from fedamp.accounting.mechanism import Mechanism, raw
+from fedamp.accounting.mechanism import Mechanism, log_moments, raw
 from fedamp.accounting.mixtures import GaussianMixture
 from fedamp.accounting.moments import Array
 from fedamp.accounting.points import DEFAULT_POINTS
@@ -130,15 +131,30 @@ class Group(Mechanism):
         return Group(self.mechanism.after(rounds), self.size)
 
     def _raw(self, highest: int) -> Array:
+        return self._of_group(log_moments(self.mechanism, self._highest(highest))[None], [self], highest)[0]
+
+    def _log_moments_over_rounds(self, rounds: Sequence[int], highest: int) -> Array:
+        of_one = self.mechanism._log_moments_over_rounds(rounds, self._highest(highest))
+        return self._of_group(of_one, [Group(self.mechanism.after(r), self.size) for r in rounds], highest)
+
+    def _highest(self, highest: int) -> int:
+        """The highest order asked of one person."""
+        return max(highest, min(1024, highest * 2 ** math.ceil(math.log2(self.size))))
+
+    def _of_group(self, of_one: Array, groups: "Sequence[Group]", highest: int) -> Array:
+        """Log moments from those of one person and from the open release, both of shape (groups, orders)."""
         halvings = math.ceil(math.log2(self.size))
         orders = np.arange(2, highest + 1)
-        known = orders * 2**halvings <= max(highest, 1024)
-        result = np.full(highest + 1, np.inf)
-        result[:2] = 0.0
-        divergences = self.mechanism.rdp(orders[known] * 2**halvings) if known.any() else np.zeros(0)
-        result[2:][known] = (orders[known] - 1) * 3**halvings * divergences
-        open_ = self._given_away
-        return result if open_ is None else np.minimum(result, raw(open_, highest))
+        asked = orders * 2**halvings
+        known = asked < of_one.shape[1]
+        result = np.full((len(groups), highest + 1), np.inf)
+        result[:, :2] = 0.0
+        share = (orders[known] - 1) * 3**halvings / (asked[known] - 1)
+        result[:, 2 : 2 + len(share)] = share * of_one[:, asked[known]]
+        for row, group_ in zip(result, groups, strict=True):
+            if (open_ := group_._given_away) is not None:
+                np.minimum(row, raw(open_, highest), out=row)
+        return result
 
     @property
     def _given_away(self) -> Mechanism | None:

@@ -59,7 +59,7 @@ def coin_groups(k: int, rounds: int, released: int, most: int = 12) -> list[tupl
     Sizes are in proportion to the probabilities, which is best at order 2. Where there are more coins, neighbours
     share the largest probability and the smallest size among them, which costs more.
     """
-    coins = np.minimum(np.sort(_coins(k, rounds, released)) * (1 + 1e-12) + 1e-15, 1.0)  # up: a larger rate costs more
+    coins = np.minimum(np.sort(_coins(k, rounds, released)) * (1 + 1e-12) + 4e-15, 1.0)  # up: a larger rate costs more
     if not len(coins):
         return []
     low, high = 0.0, released / coins[-1] * 2
