@@ -11,6 +11,7 @@ pfl pins an older dp-accounting than fedamp's extra, so it lives in a folder of 
 """
 
 import argparse
+import copy
 import json
 import os
 import platform
@@ -123,7 +124,8 @@ def questions(workload: Workload, pfl: str, gpu: bool) -> dict[str, dict[str, An
 def compare(workload: Workload, passes: int, pfl: str, gpu: bool) -> dict[str, Any]:
     """Everybody on one workload."""
     asked = questions(workload, pfl, gpu)
-    answers: dict[str, dict[str, Any]] = {name: {"seconds": [], "warm_up": [], "peak_bytes": 0} for name in asked}
+    nothing_yet = {"seconds": [], "warm_up": [], "peak_bytes": 0, "processor_seconds": 0.0}
+    answers: dict[str, dict[str, Any]] = {name: copy.deepcopy(nothing_yet) for name in asked}
     load = os.getloadavg()[0]
     with ExitStack() as stack:
         for pass_ in range(passes):
@@ -149,6 +151,7 @@ def collect(answer: dict[str, Any], measured: dict[str, Any] | None, problem: st
         return
     answer["seconds"] += measured["seconds"]
     answer["warm_up"].append(measured["warm_up"])
+    answer["processor_seconds"] += measured["processor_seconds"]
     answer["peak_bytes"] = max(answer["peak_bytes"], measured["peak_bytes"])
 
 
@@ -160,6 +163,7 @@ def figures_of(answer: dict[str, Any], clients: int) -> dict[str, Any]:
     return {
         "clients_per_second": clients / seconds,
         "rounds_per_second": 1 / seconds,
+        "processor_milliseconds_a_client": 1e3 * answer["processor_seconds"] / clients / len(answer["seconds"]),
         "fastest_round_seconds": min(answer["seconds"]),
         "rounds": len(answer["seconds"]),
         "warm_up_seconds": statistics.median(answer["warm_up"]),
@@ -173,7 +177,7 @@ def show(workload: Workload, rows: dict[str, dict[str, Any]]) -> None:
     names = [name.removeprefix("fedamp, ") for name in rows if name.startswith("fedamp")]
     table = Table(box=box.SIMPLE, title=f"{workload.name}, {workload.clients} clients a round, {workload.steps} steps")
     times = [f"{name} fedamp: times" for name in names]
-    for column in ("who", "clients/s", "rounds/s", "warm-up, s", "peak MB", *times):
+    for column in ("who", "clients/s", "rounds/s", "processor ms a client", "warm-up, s", "peak MB", *times):
         table.add_column(column, justify="left" if column == "who" else "right")
     for name, row in rows.items():
         if "problem" in row:
@@ -182,7 +186,8 @@ def show(workload: Workload, rows: dict[str, dict[str, Any]]) -> None:
         speed = row["clients_per_second"]
         ratios = [f"{our / speed:.2f}" if our else "" for our in ours]
         rounds, warm_up, memory = row["rounds_per_second"], row["warm_up_seconds"], row["peak_megabytes"]
-        table.add_row(name, f"{speed:.4g}", f"{rounds:.3g}", f"{warm_up:.1f}", f"{memory:.0f}", *ratios)
+        work = f"{row['processor_milliseconds_a_client']:.3g}"
+        table.add_row(name, f"{speed:.4g}", f"{rounds:.3g}", work, f"{warm_up:.1f}", f"{memory:.0f}", *ratios)
     Console(width=140).print(table)
 
 

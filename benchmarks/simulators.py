@@ -29,11 +29,13 @@ class Measured:
     Attributes:
         seconds: of each counted round.
         warm_up: seconds from the start of the simulator to the end of its first round.
+        processor_seconds: of all its processes over the counted rounds; less moved than the others by a busy machine.
         peak_bytes: resident memory of its processes at their highest, added up.
     """
 
     seconds: list[float] = field(default_factory=list)
     warm_up: float = 0.0
+    processor_seconds: float = 0.0
     peak_bytes: int = 0
 
 
@@ -43,7 +45,7 @@ class Clock:
     def __init__(self) -> None:
         self.measured = Measured()
         self._start = self._last = perf_counter()
-        self._rounds = 0
+        self._rounds, self._processor_seconds = 0, 0.0
 
     def round_done(self) -> None:
         """A round has ended; nothing that happens in here is counted."""
@@ -53,7 +55,10 @@ class Clock:
             self.measured.warm_up = now - self._start
         if self._rounds > WARM_UP:
             self.measured.seconds.append(now - self._last)
-            self.measured.peak_bytes = peak_bytes()
+            self.measured.peak_bytes = sum(_status(process, "VmHWM") for process in family()) * 1024
+            self.measured.processor_seconds = processor_seconds() - self._processor_seconds
+        elif self._rounds == WARM_UP:
+            self._processor_seconds = processor_seconds()
         self._last = perf_counter()
 
 
@@ -231,14 +236,26 @@ def nothing(**_: Any) -> dict[str, Any]:
     return {}
 
 
-def peak_bytes() -> int:
-    """Highest resident memory of this process and of all that it started, added up."""
+def family() -> list[str]:
+    """Ids of this process and of all that it started."""
     parents = {int(entry): _status(entry, "PPid") for entry in os.listdir("/proc") if entry.isdigit()}
-    family, found = {os.getpid()}, True
+    members, found = {os.getpid()}, True
     while found:
-        found = {process for process, parent in parents.items() if parent in family} - family
-        family |= found
-    return sum(_status(str(process), "VmHWM") for process in family) * 1024
+        found = {process for process, parent in parents.items() if parent in members} - members
+        members |= found
+    return [str(member) for member in members]
+
+
+def processor_seconds() -> float:
+    """Processor time of the family so far."""
+    total = 0
+    for process in family():
+        try:
+            fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        total += int(fields[11]) + int(fields[12])
+    return total / os.sysconf("SC_CLK_TCK")
 
 
 def _status(process: str, key: str) -> int:
