@@ -8,7 +8,7 @@ os.environ.setdefault("FLWR_DISABLE_UPDATE_CHECK", "1")
 os.environ.setdefault("FLWR_LOG_LEVEL", "ERROR")
 os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
 
-from hypothesis import settings  # noqa: E402
+from hypothesis import settings
 
 # How long an example takes says how busy the machine is. A clean checkout (CI) must not fail by luck: there the
 # examples are the same every time; elsewhere new ones are tried.
