@@ -28,7 +28,10 @@ def pld_accounting_allocation(noise_multiplier: float, rounds: int, chosen: int,
 
 
 def random_allocation_allocation(noise_multiplier: float, rounds: int, chosen: int, delta: float) -> Bracket:
-    """The minimum of all its methods; its lower bound exists for a single allocation only, otherwise 0."""
+    """The minimum of all its methods; its lower bound exists for a single allocation only, otherwise 0.
+
+    Its search stops within 1e-3 of epsilon, so that either end may be off by that.
+    """
     from random_allocation.comparisons.definitions import PrivacyParams, SchemeConfig
     from random_allocation.random_allocation_scheme.combined import allocation_epsilon_combined
     from random_allocation.random_allocation_scheme.lower_bound import allocation_epsilon_lower_bound
