@@ -6,8 +6,8 @@ import numpy as np
 
 from fedamp.data import Dataset
 
-# Stacked float32 numbers a batch aims at: on a CPU it should stay near the caches; a GPU is slow on small batches.
-_CPU_NUMBERS = 1 << 21
+# Stacked float32 numbers a batch aims at: on a CPU a few clients at least, near the caches; a GPU is slow on small batches.
+_CPU_NUMBERS = 1 << 23
 _GPU_NUMBERS = 1 << 29
 
 _CLIENTS_LOOKED_AT = 1000
