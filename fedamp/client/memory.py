@@ -6,7 +6,8 @@ import numpy as np
 
 from fedamp.data import Dataset
 
-# Stacked float32 numbers a batch aims at: on a CPU a few clients at least, near the caches; a GPU is slow on small batches.
+# Stacked float32 numbers a batch aims at: on a CPU a few clients even of a convolutional model, but not far beyond the
+# caches; a GPU is slow on small batches.
 _CPU_NUMBERS = 1 << 23
 _GPU_NUMBERS = 1 << 29
 
