@@ -10,15 +10,16 @@ from fedamp.accounting.mechanism import Mechanism
 from fedamp.accounting.moments import Array
 from fedamp.accounting.renyi import HIGHEST_ORDER
 
-CHECKPOINTS = 16
+CHECKPOINTS = 12
 """At how many rounds the numerical law is asked: at all of a short run."""
 
 
 def epsilon_over_rounds(mechanism: Mechanism, delta: float, rounds: Sequence[int] | None = None) -> Array:
     """Upper ends of epsilon after each round: what has been spent when that many rounds are out.
 
-    Rényi bounds for every round, the numerical law at some; then what is spent at a round is at most what is spent at
-    any later one, so the curve never falls, never exceeds the whole, and ends at ``mechanism.epsilon(delta).upper``.
+    The numerical law at some rounds, and Rényi bounds for every round where the law is not much tighter; then what is
+    spent at a round is at most what is spent at any later one, so the curve never falls, never exceeds the whole, and
+    ends at ``mechanism.epsilon(delta).upper``.
 
     Args:
         mechanism: the whole run.
@@ -36,16 +37,24 @@ def epsilon_over_rounds(mechanism: Mechanism, delta: float, rounds: Sequence[int
         raise ValueError("rounds must be ascending")
     if not mechanism.is_private:
         return np.array([mechanism.after(number).epsilon(delta).upper for number in asked])
-    orders = renyi.search_orders(HIGHEST_ORDER)
-    spent = np.empty(len(asked))
-    for chunk in np.array_split(np.arange(len(asked)), max(1, math.ceil(len(asked) / 1000))):
-        if len(chunk):
-            log_moments = mechanism._log_moments_over_rounds([asked[i] for i in chunk], HIGHEST_ORDER)
-            spent[chunk] = renyi.epsilons(orders, renyi.at_orders(log_moments, orders), delta).min(axis=-1)
-    spent = np.append(spent, mechanism.epsilon(delta).upper)
+    whole = mechanism.epsilon(delta).upper
+    spent = np.full(len(asked) + 1, np.inf)
+    spent[-1] = whole
     for i in _checkpoints(len(asked)):
-        spent[i] = min(spent[i], _by_law(mechanism.after(asked[i]), delta))
+        spent[i] = _by_law(mechanism.after(asked[i]), delta)
+    if not np.isfinite(spent[_checkpoints(len(asked))]).all() or _by_law(mechanism, delta) > 1.01 * whole:
+        spent[:-1] = np.minimum(spent[:-1], _by_moments(mechanism, delta, asked))
     return np.minimum.accumulate(spent[::-1])[::-1][:-1]
+
+
+def _by_moments(mechanism: Mechanism, delta: float, rounds: list[int]) -> Array:
+    orders = renyi.search_orders(HIGHEST_ORDER)
+    spent = np.empty(len(rounds))
+    for chunk in np.array_split(np.arange(len(rounds)), max(1, math.ceil(len(rounds) / 1000))):
+        if len(chunk):
+            log_moments = mechanism._log_moments_over_rounds([rounds[i] for i in chunk], HIGHEST_ORDER)
+            spent[chunk] = renyi.epsilons(orders, renyi.at_orders(log_moments, orders), delta).min(axis=-1)
+    return spent
 
 
 def _checkpoints(count: int) -> list[int]:
