@@ -8,40 +8,17 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 import yaml
 
-from fedamp.cli import main
 from tests.federations import write_small
 
 pytestmark = pytest.mark.xdist_group("cli")
 
 COMMAND = [sys.executable, "-c", "from fedamp.cli import main; main()"]
 SHORT = ("rounds=2", "check_in.k=1")
-
-
-@dataclass(frozen=True)
-class Answer:
-    status: int
-    out: str
-    err: str
-
-
-@pytest.fixture
-def fedamp(monkeypatch, capsys):
-    """Call the entry point in this process."""
-
-    def call(*arguments: object) -> Answer:
-        monkeypatch.setattr(sys, "argv", ["fedamp", *map(str, arguments)])
-        with pytest.raises(SystemExit) as stop:
-            main()
-        captured = capsys.readouterr()
-        return Answer(stop.value.code or 0, captured.out, captured.err)
-
-    return call
 
 
 @pytest.fixture(scope="module")

@@ -1,12 +1,9 @@
 """Small finished runs to merge, and the command as a script meets it."""
 
-import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from fedamp.cli import main
 from fedamp.launch import launch
 from tests.federations import Silent, small
 
@@ -43,24 +40,3 @@ def runs(tmp_path_factory):
             return self[name]
 
     return Runs()
-
-
-@dataclass(frozen=True)
-class Answer:
-    status: int
-    out: str
-    err: str
-
-
-@pytest.fixture
-def fedamp(monkeypatch, capsys):
-    """Call the entry point in this process."""
-
-    def call(*arguments: object) -> Answer:
-        monkeypatch.setattr(sys, "argv", ["fedamp", *map(str, arguments)])
-        with pytest.raises(SystemExit) as stop:
-            main()
-        captured = capsys.readouterr()
-        return Answer(stop.value.code or 0, captured.out, captured.err)
-
-    return call
