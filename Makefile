@@ -4,7 +4,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v p
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-slow lint install clean
+.PHONY: demo test test-slow papers lint install clean
 
 demo: install            ## run the default scenario and draw its pictures
 	$(BIN)/fedamp run scenarios/digits.yaml
@@ -15,6 +15,9 @@ test: lint               ## lint, type-check, and run the suite
 
 test-slow: install       ## the tests that take minutes
 	$(BIN)/python -m pytest -m slow --timeout 3600
+
+papers: install          ## the papers' figures and tables again; PAPER=modelmix for one of them
+	$(BIN)/python -m benchmarks.papers $(PAPER)
 
 lint: install
 	$(BIN)/ruff check .
