@@ -31,6 +31,15 @@ RECURSIVE: Style = {
     "marker": "^",
     "label": "allocation, recursive",
 }
+COMBINED: Style = DIRECT | {"label": "allocation, the paper's best bound"}
+SAMPLED: Style = {"color": "0.45", "linestyle": "none", "marker": "s", "label": "Monte Carlo, mean", "zorder": 6}
+SAMPLED_LIMIT: Style = {
+    "color": "0.55",
+    "linestyle": (0, (8, 3)),
+    "marker": "D",
+    "label": "Monte Carlo, limit of 99 % confidence",
+}
+LOWER: Style = {"color": "0.6", "linestyle": (0, (1, 1.5)), "marker": "^", "label": "lower bound of Chua et al."}
 LOOSE: Style = {"color": "0.6", "linestyle": (0, (8, 3)), "marker": "D", "label": "Dong et al., Eq. (3)"}
 EXACT: Style = {"color": "0.25", "linestyle": "-.", "marker": "o", "label": "Dong et al., Eq. (2)"}
 LOCAL: Style = {"color": "0.7", "linestyle": "-", "marker": "*", "label": "no amplification"}

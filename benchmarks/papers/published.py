@@ -1,17 +1,20 @@
 """The published bounds as functions that the plots evaluate; epsilon of the larger direction unless one is named."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 
 from fedamp.accounting import Allocation, Gaussian, Mechanism, Poisson, Repeat
 from fedamp.accounting.law import Law
-from fedamp.accounting.mechanism import numerical_law
-from fedamp.accounting.papers import allocation, partitioning
+from fedamp.accounting.mechanism import Detail, numerical_law
+from fedamp.accounting.papers import allocation, balls_and_bins, partitioning
+from fedamp.accounting.points import DEFAULT_POINTS
 
 ORDERS = np.arange(2, 61)
 """The orders of Feldman and Shenfeld's own experiments."""
+
+UPPER_ONLY = Detail(DEFAULT_POINTS, with_lower=False)
 
 
 def repeated(mechanism: Mechanism, times: int) -> Mechanism:
@@ -72,20 +75,65 @@ def recursive_epsilon(noise_multiplier: float, rounds: int, delta: float) -> flo
 
     The best epsilon' of a grid from 1 / 100 on that keeps the Poisson rate below 2 %; larger rates are of no use here.
     """
-    remove, add = _poisson_profiles(noise_multiplier, rounds)
-    best = math.inf
-    for larger in np.geomspace(0.01, math.log(0.02 * rounds) / 2, 14):
-        known = min(
-            allocation.direct_add(noise_multiplier, rounds, larger), allocation.decomposition_add(add, rounds, larger)
-        )
+    remove, _ = _poisson_profiles(noise_multiplier, rounds)
 
-        def bound(epsilon: float, at: float = larger, delta_add: float = known) -> float:
-            return allocation.recursive_remove(remove, rounds, epsilon, at, delta_add)
-
+    def epsilon_by(larger: float, known: float) -> float:
         # What the recursion adds must leave something of delta.
-        if allocation.recursive_remove(lambda *_: 0.0, rounds, 1.0, larger, known) < delta:
-            best = min(best, _smallest_epsilon(bound, delta))
-    return best
+        if allocation.recursive_remove(lambda *_: 0.0, rounds, 1.0, larger, known) >= delta:
+            return math.inf
+        return _smallest_epsilon(lambda e: allocation.recursive_remove(remove, rounds, e, larger, known), delta)
+
+    return _lowest(epsilon_by(*pair) for pair in _larger_epsilons(noise_multiplier, rounds))
+
+
+def combined_epsilon(noise_multiplier: float, rounds: int, delta: float) -> float:
+    """The best of Feldman and Shenfeld's bounds. Theorem 4.1 is left out: at these settings its rate is 1."""
+    return min(
+        local_epsilon(noise_multiplier, delta),
+        direct_epsilon(noise_multiplier, rounds, delta),
+        decomposition_epsilon(noise_multiplier, rounds, delta),
+        recursive_epsilon(noise_multiplier, rounds, delta),
+    )
+
+
+def combined_delta(noise_multiplier: float, rounds: int, epsilon: float) -> float:
+    """Like :func:`combined_epsilon`: delta at ``epsilon``."""
+    remove, _ = _poisson_profiles(noise_multiplier, rounds)
+    rdp = partitioning.forward_rdp(noise_multiplier, rounds, ORDERS)
+    recursive = (
+        allocation.recursive_remove(remove, rounds, epsilon, larger, known)
+        for larger, known in _larger_epsilons(noise_multiplier, rounds)
+    )
+    return min(
+        float(allocation.gaussian_delta(noise_multiplier, epsilon)),
+        max(allocation.delta_from_rdp(rdp, ORDERS, epsilon), allocation.direct_add(noise_multiplier, rounds, epsilon)),
+        allocation.decomposition_remove(remove, rounds, epsilon),
+        _lowest(recursive),
+    )
+
+
+def lower_epsilon(noise_multiplier: float, rounds: int, delta: float) -> float:
+    """Chua et al. 2024: below this epsilon an attack on the largest round succeeds."""
+    return _smallest_epsilon(lambda e: balls_and_bins.delta_from_below(noise_multiplier, rounds, e), delta)
+
+
+def _larger_epsilons(noise_multiplier: float, rounds: int) -> list[tuple[float, float]]:
+    """Values of epsilon' for Theorem 4.2, each with a bound of the add direction's delta there."""
+    _, add = _poisson_profiles(noise_multiplier, rounds)
+    return [
+        (larger, min(allocation.direct_add(noise_multiplier, rounds, larger), decomposed))
+        for larger in np.geomspace(0.01, math.log(0.02 * rounds) / 2, 14).tolist()
+        for decomposed in [allocation.decomposition_add(add, rounds, larger)]
+    ]
+
+
+def smallest_noise(epsilon_of: Callable[[float], float], epsilon: float) -> float:
+    """The noise multiplier at which a published bound falls to ``epsilon``, to one part in 10^4, on the safe side."""
+    low, high = 0.2, 20.0
+    while high > low * 1.0001:
+        middle = math.sqrt(low * high)
+        low, high = (middle, high) if epsilon_of(middle) > epsilon else (low, middle)
+    return high
 
 
 def _poisson_profiles(
@@ -94,12 +142,22 @@ def _poisson_profiles(
     """Delta of Poisson sampling as a function of rate and epsilon: the remove and the add direction."""
 
     def law(rate: float) -> Law:
-        return numerical_law(poisson(noise_multiplier, rounds, rate))
+        return numerical_law(poisson(noise_multiplier, rounds, rate), UPPER_ONLY)
 
     return (
         lambda rate, epsilon: law(rate).delta_remove(epsilon).upper,
         lambda rate, epsilon: law(rate).delta_add(epsilon).upper,
     )
+
+
+def _lowest(values: Iterable[float]) -> float:
+    """The bottom of ``values`` that fall and then rise: a larger epsilon' costs rate and saves delta."""
+    lowest = math.inf
+    for value in values:
+        if value > lowest:
+            break
+        lowest = value
+    return lowest
 
 
 def _smallest_epsilon(delta_at: Callable[[float], float], delta: float) -> float:

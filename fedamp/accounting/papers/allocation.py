@@ -27,6 +27,7 @@ __all__ = [
     "allocation_sizes",
     "decomposition_add",
     "decomposition_remove",
+    "delta_from_rdp",
     "direct_add",
     "direct_add_as_printed",
     "direct_remove_rdp",
@@ -182,6 +183,15 @@ def epsilon_from_rdp(rdp: ArrayLike, orders: ArrayLike, delta: float) -> float:
     order = check_orders(orders)
     conversion = (-math.log(delta) - np.log(order - 1) + order * np.log1p(-1 / order)) / (order - 1)
     return max(0.0, float(np.min(np.asarray(rdp) + conversion)))
+
+
+def delta_from_rdp(rdp: ArrayLike, orders: ArrayLike, epsilon: float) -> float:
+    """Lemma 2.4 the other way round: the smallest delta of all ``orders`` at ``epsilon >= 0``, at most 1."""
+    if not 0 <= epsilon < math.inf:
+        raise ValueError(f"epsilon must be >= 0 and finite, got {epsilon}")
+    order = check_orders(orders)
+    log_delta = (order - 1) * (np.asarray(rdp) - epsilon) + order * np.log1p(-1 / order) - np.log(order - 1)
+    return float(np.exp(min(0.0, float(np.min(log_delta)))))
 
 
 def _recursion(rounds: int, epsilon: float, larger_epsilon: float, larger_delta: float) -> tuple[float, float]:

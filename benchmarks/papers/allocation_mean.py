@@ -1,0 +1,155 @@
+"""Feldman, Shenfeld 2025, section 5.1 and Figure 3: the mean of private bits by Poisson sampling and by allocation.
+
+Everybody holds a vector of d bits, each 1 with probability 0.9. Every round releases the noisy sum over those who check
+in, and the sum of all releases over n estimates the mean. Coordinates are alike, so one is simulated, with the noise
+that d of them need (a vector's norm is up to sqrt(d)); errors are a coordinate's.
+
+Check-ins are fedamp's own schedules, its accounting sets the noise. People check in independently of each other, so a
+large population is many small samples.
+"""
+
+import math
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.papers.drawing import OURS, POISSON, make_readable
+from benchmarks.papers.record import Comparison
+from fedamp import rng
+from fedamp.accounting import Gaussian, calibrate
+from fedamp.check_in import Balanced, Independent, Schedule
+
+MEAN, ROUNDS, DELTA, SEED = 0.9, 1000, 1e-10, 5
+SIZES = tuple(np.logspace(2, 5, 7, dtype=int).tolist())
+POPULATIONS, PEOPLE, REPETITIONS = 50, SIZES[-1], 10_000
+ALLOCATION, SAMPLING = Balanced(ROUNDS, 1), Independent(ROUNDS, 1 / ROUNDS)
+
+
+@dataclass(frozen=True)
+class Errors:
+    """Mean square errors over the sample sizes.
+
+    Attributes:
+        noise: multiplier, in clipping norms.
+        simulated: shape (sizes,).
+        spread: three standard deviations of ``simulated``.
+        predicted: by formula, at ``SIZES``.
+    """
+
+    noise: float
+    simulated: NDArray[np.float64]
+    spread: NDArray[np.float64]
+    predicted: NDArray[np.float64]
+
+
+def figure_3(path: Path) -> Sequence[Comparison]:
+    """Square error of a private mean over the sample size: one of 1000 rounds against Poisson at rate 1/1000."""
+    allocated, sampled = (check_ins(schedule, PEOPLE, POPULATIONS) for schedule in SCHEMES)
+    panels = [(1.0, 1), (0.1, 1), (0.1, 1000)]
+    figure, all_axes = plt.subplots(1, 3, figsize=(12, 4.6), layout="constrained")
+    numbers = [never_asked(sampled)]
+    for axes, (epsilon, dimension) in zip(all_axes, panels, strict=True):
+        ours = errors(ALLOCATION, allocated, epsilon, dimension)
+        poisson = errors(SAMPLING, sampled, epsilon, dimension)
+        for result, style in ((poisson, POISSON), (ours, OURS)):
+            line = {"color": style["color"], "linestyle": style.get("linestyle", "-")}
+            axes.plot(SIZES, result.predicted, **line, linewidth=1.4)
+            axes.errorbar(SIZES, result.simulated, result.spread, fmt=style.get("marker", "o"), color=style["color"])
+        axes.set(title=f"epsilon {epsilon:g}, dimension {dimension}", xlabel="people n", xscale="log", yscale="log")
+        make_readable(axes)
+        numbers += compare(epsilon, dimension, ours, poisson)
+    all_axes[0].set_ylabel("mean square error of a coordinate")
+    figure.savefig(path, dpi=120)
+    plt.close(figure)
+    return numbers
+
+
+SCHEMES: tuple[Schedule, Schedule] = (ALLOCATION, SAMPLING)
+
+
+def check_ins(schedule: Schedule, people: int, populations: int) -> NDArray[np.int16]:
+    """How often everybody takes part in a run, shape (populations, people)."""
+    times = np.zeros((populations, people), dtype=np.int16)
+
+    def run(population: int) -> None:
+        for cohort in schedule.cohorts(people, seed=SEED + population):
+            times[population, cohort] += 1
+
+    with ThreadPoolExecutor(2) as threads:
+        list(threads.map(run, range(populations)))
+    return times
+
+
+def noise_multiplier(schedule: Schedule, epsilon: float) -> float:
+    """The least that keeps the budget, by fedamp's accounting."""
+    return calibrate(lambda multiplier: schedule.charge(Gaussian(multiplier)), epsilon, DELTA)
+
+
+def errors(schedule: Schedule, times: NDArray[np.int16], epsilon: float, dimension: int) -> Errors:
+    """Simulated and predicted errors of one scheme at one budget."""
+    noise = noise_multiplier(schedule, epsilon)
+    # The rounds' noises are independent, and only their sum is used.
+    deviation = noise * math.sqrt(dimension * ROUNDS)
+    label = f"mean estimation {type(schedule).__name__}"
+    square = [
+        square_errors(times, size, deviation, rng.stream(SEED, label, size, dimension, int(10 * epsilon)))
+        for size in SIZES
+    ]
+    return Errors(
+        noise,
+        np.array([each.mean() for each in square]),
+        np.array([3 * each.std() / math.sqrt(len(each)) for each in square]),
+        np.array([predicted_error(schedule, size, deviation) for size in SIZES]),
+    )
+
+
+def square_errors(
+    times: NDArray[np.int16], size: int, deviation: float, generator: np.random.Generator
+) -> NDArray[np.float64]:
+    """The square errors of repetitions with ``size`` people each, at most ``REPETITIONS`` of them."""
+    groups = times.shape[1] // size
+    samples = times[:, : groups * size].reshape(-1, size)[:REPETITIONS]
+    bits = generator.random(samples.shape, dtype=np.float32) < MEAN
+    releases = (samples * bits).sum(axis=1) + deviation * generator.standard_normal(len(samples))
+    return np.asarray((releases / size - MEAN) ** 2)
+
+
+def predicted_error(schedule: Schedule, size: int, deviation: float) -> float:
+    """Section 5.1: the sample's own variance, Poisson's part where a person's number of check-ins varies, the noise's.
+
+    The paper rounds 1 - 1 / t of Poisson's part up to 1.
+    """
+    chance = 0.0 if schedule is ALLOCATION else 1 - 1 / ROUNDS
+    return MEAN * (1 - MEAN) / size + MEAN * chance / size + (deviation / size) ** 2
+
+
+def never_asked(times: NDArray[np.int16]) -> Comparison:
+    """Who never takes part under Poisson sampling (section 1)."""
+    share = 100 * float(np.mean(times == 0))
+    return Comparison("people whom Poisson sampling never asks, per cent", 37.0, share, "the paper: 1 / e")
+
+
+def compare(epsilon: float, dimension: int, ours: Errors, poisson: Errors) -> list[Comparison]:
+    """The two prices of one panel: noise, and Poisson's varying number of check-ins."""
+    at = f"epsilon {epsilon:g}, dimension {dimension}"
+    largest = SIZES[-1]
+    measured, predicted = poisson.simulated / ours.simulated, poisson.predicted / ours.predicted
+    return [
+        Comparison(
+            f"{at}: noise multiplier, allocation / Poisson",
+            None,
+            ours.noise / poisson.noise,
+            f"{ours.noise:.4g} and {poisson.noise:.4g}",
+        ),
+        Comparison(
+            f"{at}: square error, Poisson / allocation, {largest} people",
+            None,
+            measured[-1],
+            f"the formulas: {predicted[-1]:.4g}",
+        ),
+    ]
