@@ -64,8 +64,10 @@ class Clock:
 
 def fedamp(workload: dict[str, Any], kind: str, workers: int, device: str = "cpu", **sections: Any) -> dict[str, Any]:
     """The whole of ``fedamp run``: accounting, ledger, checkpoints, evaluation."""
-    from fedamp.launch import launch
-    from fedamp.server.loop import Observer
+    from fedamp.server.loop import Observer, play
+    from fedamp.server.run_folder import new_folder
+    from fedamp.server.setup import prepare
+    from fedamp.simulation.engines import open_grid
 
     work, clock = Workload(**workload), Clock()
 
@@ -75,8 +77,13 @@ def fedamp(workload: dict[str, Any], kind: str, workers: int, device: str = "cpu
         def round_done(self, *_: object) -> None:
             clock.round_done()
 
-    with tempfile.TemporaryDirectory() as folder:
-        launch(work.scenario(kind, workers, work.rounds + WARM_UP, device, **sections), Watch(), Path(folder) / "run")
+    with tempfile.TemporaryDirectory() as name:
+        scenario = work.scenario(kind, workers, work.rounds + WARM_UP, device, **sections)
+        folder = new_folder(Path(name) / "run", scenario.name)
+        folder.write_scenario(scenario)
+        with open_grid(scenario.engine, folder.log) as grid:
+            grid.wait()  # it is the steady state that is compared; the first rounds are measured apart
+            play(prepare(scenario), grid, folder, Watch())
     return asdict(clock.measured)
 
 

@@ -28,7 +28,8 @@ def run_table(folder: Path) -> Table:
     share = summary["cost"]["parameters_share"]
     if share < 1:
         table.add_row("sent to a client", f"{share:.0%} of the model; {summary['cost']['flops_share']:.0%} of the work")
-    table.add_row("time", f"{seconds:.1f} s, and {summary['startup_seconds']:.1f} s to start")
+    start = summary["startup_seconds"]
+    table.add_row("time", f"{seconds:.1f} s" + (f", and {start:.1f} s to start" if start >= 0.1 else ""))
     return table
 
 

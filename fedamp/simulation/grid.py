@@ -45,6 +45,10 @@ class SimulationGrid(Grid):
     def describe(self) -> str:
         """One line for people: engine, workers, device."""
 
+    def wait(self) -> None:
+        """Return when all nodes are ready; there is no need to, but to see how fast they are."""
+        return
+
     def killer(self, worker: int) -> Callable[[], None]:
         """What kills a worker's process as ``kill -9`` does; does nothing where workers are no processes of their own.
 

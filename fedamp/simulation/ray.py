@@ -1,7 +1,9 @@
 """The Ray engine: one persistent actor a node, on this machine or on a cluster."""
 
+import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from time import monotonic
 from typing import Any, Self
 
@@ -11,18 +13,19 @@ from ray.exceptions import RayActorError, RayError
 
 from fedamp import flower, scenario
 from fedamp.simulation.grid import SimulationGrid, log
-from fedamp.simulation.node import FIRST_NODE
+from fedamp.simulation.node import FIRST_NODE, Node
 from fedamp.simulation.ray_workers import Pool
 
+PATIENCE = 2.0  # seconds of training after which Ray is started: runs that are over before do better without
 RESENDS = 2  # how often a message is sent again because its worker died
 
 
 @dataclass
 class Sent:
-    """A message under way: to which actor, with what, the future answer, and how often it was sent."""
+    """A message under way: with what, to which actor, the future answer, and how often it was sent."""
 
     message: Message
-    arguments: tuple[Any, ...]
+    arguments: tuple[Any, ...] = ()
     actor: Any = None
     answer: Any = None
     times: int = 0
@@ -31,9 +34,13 @@ class Sent:
 class RayGrid(SimulationGrid):
     """A Flower grid over Ray actors, to be used as a context manager.
 
-    Ray starts in the background; the first use of the nodes waits for it. The arrays of a round are put once into
-    shared memory (messages of a round hold the same record), and everything else is small. A worker that dies is
-    replaced and its message sent again; one that misses a deadline is replaced, so as not to delay the next round.
+    Ray takes seconds to start. On the cores of this machine it is started in the background once a run has taken a
+    while, and until the workers are there this process does their work: results depend on what is in a message, not on
+    who trains it. Elsewhere it starts at once, and the first use of the nodes waits for it.
+
+    The arrays of a round are put once into shared memory (messages of a round hold the same record), and everything
+    else is small. A worker that dies is replaced and its message sent again; one that misses a deadline is replaced,
+    so as not to delay the next round.
 
     Args:
         client_app: import path of the Flower client app, ``package.module:name``.
@@ -43,10 +50,15 @@ class RayGrid(SimulationGrid):
     def __init__(self, client_app: str, engine: scenario.Engine) -> None:
         super().__init__()
         self._pool = Pool(client_app, engine)
+        self._client_app = client_app
         self._sent: dict[str, Sent] = {}
+        self._unsent: list[str] = []
+        self._lock = threading.Lock()  # workers may become ready, in a thread of theirs, while a round goes on here
 
     def __enter__(self) -> Self:
-        self._pool.start()
+        self._pool.when_ready(self._hand_over)
+        if not self._pool.is_ours:
+            self._pool.start()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -54,7 +66,7 @@ class RayGrid(SimulationGrid):
 
     @property
     def workers(self) -> int:  # type: ignore[override]
-        return len(self._pool.actors)
+        return self._pool.layout.workers
 
     @property
     def devices(self) -> list[str]:  # type: ignore[override]
@@ -62,10 +74,24 @@ class RayGrid(SimulationGrid):
 
     @property
     def startup_seconds(self) -> float:  # type: ignore[override]
-        return self._pool.startup_seconds
+        return 0.0 if self._pool.is_ours else self._pool.startup_seconds
+
+    @cached_property
+    def _stand_in(self) -> Node | None:
+        """What answers in this process as long as there are no workers; None where it could not do their work."""
+        if not self._pool.is_ours:
+            return None
+        try:
+            return Node(self._client_app, partition=0, partitions=self.workers, device="cpu")
+        except Exception:  # the workers say better what is wrong with the app
+            return None
 
     def describe(self) -> str:
-        return f"ray engine, {self.workers} worker(s) on {self.devices[0]}, ready after {self.startup_seconds:.1f} s"
+        ready = f"ready after {self._pool.startup_seconds:.1f} s" if self._pool.is_ready else "which are starting"
+        return f"ray engine, {self.workers} worker(s) on {self.devices[0]}, {ready}"
+
+    def wait(self) -> None:
+        self._pool.wait()
 
     def get_node_ids(self) -> list[int]:
         return [FIRST_NODE + partition for partition in range(self.workers)]
@@ -74,7 +100,8 @@ class RayGrid(SimulationGrid):
         return self._pool.killer(worker)
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
-        """The replies that are there by now."""
+        """The replies that are there by now; waits for the workers to be ready."""
+        self._pool.wait()
         answers = {id_: self._sent[id_].answer for id_ in message_ids if id_ in self._sent}
         if not answers:
             return []
@@ -83,16 +110,54 @@ class RayGrid(SimulationGrid):
         return [reply for reply in replies if reply is not None]
 
     def _dispatch(self, messages: list[Message]) -> None:
-        shared: dict[int, Any] = {}
-        inline = self._pool.inline_bytes / max(1, len(messages))
-        for message in messages:
-            rest, arrays = flower.message_without_arrays(message)
-            for record in arrays.values():
-                if id(record) not in shared:
-                    shared[id(record)] = record if flower.size(record) < inline else ray.put(record)
-            arguments = (rest, list(arrays), *(shared[id(record)] for record in arrays.values()))
-            self._sent[message.metadata.message_id] = Sent(message, arguments)
-            self._send(self._sent[message.metadata.message_id])
+        with self._lock:
+            for message in messages:
+                self._sent[message.metadata.message_id] = Sent(message)
+                self._unsent.append(message.metadata.message_id)
+        if self._stand_in is None or self._pool.is_ready:
+            self._pool.wait()
+            self._send_unsent()
+        else:
+            self._pool.start(PATIENCE)
+
+    def _hand_over(self) -> None:
+        log.info("%s", self.describe())
+        self._send_unsent()
+
+    def _send_unsent(self) -> None:
+        """Send what was waiting for the workers."""
+        with self._lock:
+            shared: dict[int, Any] = {}
+            inline = self._pool.inline_bytes / max(1, len(self._unsent))
+            for id_ in self._unsent:
+                rest, arrays = flower.message_without_arrays(self._sent[id_].message)
+                for record in arrays.values():
+                    if id(record) not in shared:
+                        shared[id(record)] = record if flower.size(record) < inline else ray.put(record)
+                self._sent[id_].arguments = (rest, list(arrays), *(shared[id(record)] for record in arrays.values()))
+                self._send(self._sent[id_])
+            self._unsent.clear()
+
+    def _answer_here(self, message_ids: list[str], deadline: float | None) -> dict[str, Message]:
+        """Replies to the messages that no worker has yet, one after the other, for as long as that is so."""
+        replies: dict[str, Message] = {}
+        while message := self._take_unsent(message_ids):
+            if self._stand_in is None or (deadline is not None and monotonic() >= deadline):
+                continue
+            reply, trouble = self._stand_in.handle(flower.copy_message(message))
+            if trouble:
+                log.warning("node %d: the client app failed\n%s", message.metadata.dst_node_id, trouble)
+            if deadline is None or monotonic() < deadline:
+                replies[message.metadata.message_id] = reply
+        return replies
+
+    def _take_unsent(self, message_ids: list[str]) -> Message | None:
+        with self._lock:
+            id_ = next((id_ for id_ in reversed(self._unsent) if id_ in message_ids), None)
+            if id_ is None:
+                return None
+            self._unsent.remove(id_)
+            return self._sent.pop(id_).message
 
     def _send(self, sent: Sent) -> None:
         sent.actor = self._pool.actors[_partition(sent.message)]
@@ -100,8 +165,8 @@ class RayGrid(SimulationGrid):
         sent.times += 1
 
     def _collect(self, message_ids: list[str], deadline: float | None) -> list[Message]:
+        replies = self._answer_here(message_ids, deadline)
         waiting = {self._sent[id_].answer: id_ for id_ in message_ids if id_ in self._sent}
-        replies: dict[str, Message] = {}
         while waiting:
             left = None if deadline is None else max(0.0, deadline - monotonic())
             ready, _ = ray.wait(list(waiting), num_returns=1, timeout=left)

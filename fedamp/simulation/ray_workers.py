@@ -8,12 +8,13 @@ import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
+from functools import cached_property
 from time import monotonic
 from typing import Any
 
 import ray
 from flwr.app import ArrayRecord, Message
-from ray.exceptions import GetTimeoutError, RayError
+from ray.exceptions import RayError
 
 from fedamp import flower, scenario
 from fedamp.errors import FedampError, FederationError, InputError
@@ -61,25 +62,62 @@ class Pool:
         engine: workers, device and address. A Ray session that this process has already is used and left running.
     """
 
-    layout: Layout
+    _layout: Layout
     startup_seconds: float = 0.0
+    _patience: float = 0.0
     inline_bytes: int = 90_000  # what a round may carry inside its calls
 
     def __init__(self, client_app: str, engine: scenario.Engine) -> None:
         self._client_app = client_app
         self._engine = engine
         self._started: Future[list[Any]] = Future()
-        self._stop = threading.Event()
+        self._stop, self._hurry = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._live, name="ray", daemon=True)
+        self._borrowed = ray.is_initialized()
 
-    def start(self) -> None:
-        """Begin to start Ray and the actors; returns at once."""
-        self._thread.start()
+    def start(self, patience: float = 0.0) -> None:
+        """Begin to start Ray and the actors in so many seconds, or when somebody waits for them; returns at once."""
+        if self._thread.ident is None:
+            self._patience = patience
+            self._thread.start()
 
     def stop(self) -> None:
         """End the actors, and Ray if it was started here."""
         self._stop.set()
-        self._thread.join()
+        self._hurry.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    @cached_property
+    def layout(self) -> Layout:
+        """How many workers, on what; waits for Ray where nobody else knows."""
+        if self.is_ours:
+            return layout(self._engine, ray._private.utils.get_num_cpus(), 0)
+        self.wait()
+        return self._layout
+
+    @cached_property
+    def is_ours(self) -> bool:
+        """Whether the workers are on the cores of this machine, in a Ray session of their own."""
+        engine = self._engine
+        if self._borrowed or engine.address is not None:
+            return False
+        return engine.device == "cpu" or (engine.device == "auto" and available_device("auto") == "cpu")
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether there is nothing to wait for: the actors are ready, or will never be."""
+        return self._started.done()
+
+    def when_ready(self, action: Callable[[], None]) -> None:
+        """Do something in the pool's thread when the actors are ready (now, if they are)."""
+        self._started.add_done_callback(lambda started: None if started.exception() else action())
+
+    def wait(self) -> None:
+        """Return when the actors are ready; raises as ``actors`` does."""
+        self._hurry.set()
+        self.start()
+        self._started.result()
 
     @property
     def actors(self) -> list[Any]:
@@ -89,6 +127,7 @@ class Pool:
             InputError: the device or the cluster is not there.
             FederationError: workers did not start, or could not import the client app.
         """
+        self.wait()
         return self._started.result()
 
     def replace(self, partition: int, actor: Any) -> None:
@@ -107,38 +146,48 @@ class Pool:
 
     def _live(self) -> None:
         """Start Ray, wait, stop it; in one thread, because what Ray starts ends with the thread that started it."""
-        borrowed = ray.is_initialized()
+        self._hurry.wait(self._patience)
+        if self._stop.is_set():
+            return
         printer = ray._private.worker.print_to_stdstream
         ray._private.worker.print_to_stdstream = _to_log
         try:
             start = monotonic()
-            if not borrowed:
+            if not self._borrowed:
                 _start_ray(self._engine)
                 if self._engine.address is None:
                     self.inline_bytes = INLINE_LIMIT - 100_000
             actors = self._start_actors()
             self.startup_seconds = monotonic() - start
-            self._started.set_result(actors)
+            if actors:
+                self._started.set_result(actors)
             self._stop.wait()
             for actor in actors:
                 ray.kill(actor)
         except BaseException as error:
             self._started.set_exception(error)
         finally:
-            if not borrowed:
+            if not self._borrowed:
                 ray.shutdown()
             ray._private.worker.print_to_stdstream = printer
 
     def _start_actors(self) -> list[Any]:
+        """Actors that are ready; none where they are no longer wanted before they are."""
         resources = ray.cluster_resources()
-        self.layout = layout(self._engine, resources.get("CPU", 1), resources.get("GPU", 0))
-        actors = [self._start_actor(partition) for partition in range(self.layout.workers)]
+        self._layout = layout(self._engine, resources.get("CPU", 1), resources.get("GPU", 0))
+        actors = [self._start_actor(partition) for partition in range(self._layout.workers)]
+        answers = [actor.ready.remote() for actor in actors]
+        deadline = monotonic() + STARTUP_DEADLINE
+        while len(ray.wait(answers, num_returns=len(answers), timeout=0.1)[0]) < len(answers):
+            if self._stop.is_set():
+                return []
+            if monotonic() > deadline:
+                raise FederationError(
+                    f"{len(actors)} Ray workers were not ready within {STARTUP_DEADLINE:.0f} s; "
+                    f"Ray has {dict(resources)}"
+                )
         try:
-            ray.get([actor.ready.remote() for actor in actors], timeout=STARTUP_DEADLINE)
-        except GetTimeoutError as error:
-            raise FederationError(
-                f"{len(actors)} Ray workers were not ready within {STARTUP_DEADLINE:.0f} s; Ray has {dict(resources)}"
-            ) from error
+            ray.get(answers)
         except RayError as error:
             cause = getattr(error, "cause", error)
             if isinstance(cause, FedampError):
@@ -147,7 +196,7 @@ class Pool:
         return actors
 
     def _start_actor(self, partition: int) -> Any:
-        part = self.layout
+        part = self._layout
         actor = ray.remote(Worker).options(  # type: ignore[attr-defined]
             num_cpus=part.cpus, num_gpus=part.gpus, scheduling_strategy="SPREAD"
         )

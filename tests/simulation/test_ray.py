@@ -192,11 +192,57 @@ from fedamp.simulation.engines import open_grid
 from flwr.app import ConfigRecord, Message, RecordDict
 engine = scenario.Engine(kind="ray", workers=1)
 with open_grid(engine, pathlib.Path(sys.argv[2]), "tests.simulation.tiny_app:app") as grid:
+    grid.wait()
     [node] = grid.get_node_ids()
     [reply] = grid.send_and_receive([Message(RecordDict(), node, "query")])
     print(reply.content["node"]["pid"], flush=True)
     grid.send_and_receive([Message(RecordDict({"config": ConfigRecord({"seconds": 500})}), node, "train.sleep")])
 """
+
+
+EARLY = """
+import os, pathlib, sys, time
+sys.path.insert(0, sys.argv[1])
+from fedamp import flower, scenario
+from fedamp.simulation.engines import open_grid
+from flwr.app import ConfigRecord, Message, RecordDict
+import numpy as np
+
+def ask(grid, kind="query", **config):
+    arrays = flower.to_record({"w": np.arange(5, dtype=np.float32)})
+    content = {"arrays": arrays, "config": ConfigRecord({"seeds": [1, 2], **config})}
+    return grid.send_and_receive([Message(RecordDict(content), node, kind) for node in grid.get_node_ids()])
+
+def who(replies):
+    return [reply.content["node"]["pid"] for reply in replies]
+
+engine = scenario.Engine(kind="ray", workers=2)
+with open_grid(engine, pathlib.Path(sys.argv[2]), "tests.simulation.tiny_app:app") as grid:
+    assert who(ask(grid)) == [os.getpid(), os.getpid()]
+    first = ask(grid, "train")
+    assert [reply.error.code for reply in ask(grid, "train.fail")] == [2, 2]
+    while "ready after" not in grid.describe():  # somewhere in one of these rounds the workers take over
+        assert len(ask(grid, "train.sleep", seconds=0.2)) == 2
+    later = ask(grid, "train")
+    assert len({*who(ask(grid)), os.getpid()}) == 3
+    for one, other in zip(first, later, strict=True):
+        assert one.metadata.src_node_id == other.metadata.src_node_id
+        assert one.content["arrays"]["w"].numpy().tobytes() == other.content["arrays"]["w"].numpy().tobytes()
+start = time.monotonic()
+with open_grid(engine, pathlib.Path(sys.argv[2]), "tests.simulation.tiny_app:app") as grid:
+    ask(grid, "train")
+    import ray
+    assert not ray.is_initialized()
+print("over", ray.is_initialized())
+"""
+
+
+def test_this_process_does_the_workers_work_until_they_are_ready(tmp_path):
+    log = tmp_path / "log.txt"
+    command = [sys.executable, "-c", EARLY, str(Path(__file__).parents[2]), str(log)]
+    program = subprocess.run(command, capture_output=True, text=True, timeout=200)
+    assert (program.returncode, program.stdout) == (0, "over False\n"), program.stderr
+    assert "clients 3 and 4 do not add up" in log.read_text()
 
 
 @pytest.mark.parametrize("blow", [signal.SIGINT, signal.SIGKILL])

@@ -1,0 +1,95 @@
+"""docs/flower-app: the app runs as its page says, on Flower's local simulation and deployed."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sysconfig
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+
+import pytest
+from safetensors.numpy import load_file
+
+from fedamp import scenario_file
+from fedamp.report.verify import verify_ledger
+from fedamp.server.setup import prepare
+from fedamp.simulation.flower_engine import _superlink
+from tests.deployment.machines import free_port
+from tests.documentation import ROOT, shell
+
+pytest.importorskip("ray")
+
+PAGE = "docs/flower-app/README.md"
+APP = Path("docs") / "flower-app"
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """A folder with the app where the page says, and a Flower home of its own."""
+    shutil.copytree(ROOT / APP, tmp_path / APP, ignore=shutil.ignore_patterns("__pycache__"))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FLWR_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("PATH", os.pathsep.join([sysconfig.get_path("scripts"), os.environ["PATH"]]))
+    return tmp_path
+
+
+def run(commands: str) -> str:
+    done = subprocess.run(["sh", "-euc", commands], capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+@contextmanager
+def running(commands: str, log: Path):
+    """Commands that stay in a shell of their own, with all that they start."""
+    with log.open("a") as output:
+        process = subprocess.Popen(["sh", "-euc", commands], stdout=output, stderr=output, start_new_session=True)
+    try:
+        yield
+    finally:
+        for blow in (signal.SIGTERM, signal.SIGKILL):
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, blow)
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(timeout=10)
+
+
+def assert_trained_and_charged(out: Path, told: str) -> None:
+    """The model is the one of the last release, is good, and cost what the budget allows."""
+    scenario = scenario_file.load(ROOT / APP / "private_app" / "federation.yaml")
+    ledger = json.loads((out / "ledger.json").read_text())
+    assert len(ledger["releases"]) == scenario.rounds
+    assert ledger["releases"][-1]["epsilon_upper"] <= ledger["budget_epsilon"] == 8
+    assert ledger["noise_seed"] == "from the operating system"
+    shutil.copy(ROOT / APP / "private_app" / "federation.yaml", out / "scenario.yaml")
+    assert all(check.fine for check in verify_ledger(out))
+    model = load_file(out / "model.safetensors")
+    prepared = prepare(scenario)
+    accuracy, _ = prepared.evaluate({name: model[name] for name in prepared.state.parameters})
+    assert accuracy > 0.5  # ten digits; the noise is another each time
+    assert f"round {scenario.rounds}: accuracy {accuracy:.3f}, epsilon " in told
+
+
+def test_it_runs_in_flowers_local_simulation(here):
+    with (here / "superlink.log").open("a") as log, _superlink(here, log):  # else Flower would leave one behind
+        told = run(shell(PAGE, "simulation"))
+    assert_trained_and_charged(here / "simulated", told)
+
+
+@pytest.mark.slow
+def test_it_runs_deployed(here):
+    ports = {"8000": str(free_port()), "9101": str(free_port()), "9102": str(free_port())}
+
+    def block(title: str) -> str:
+        commands = shell(PAGE, title)
+        for documented, free in ports.items():
+            commands = commands.replace(documented, free)
+        return commands
+
+    with ExitStack() as stack:
+        for title in ("superlink", "first node", "second node"):
+            stack.enter_context(running(block(title), here / f"{title}.log"))
+        told = run(block("deployment"))
+    assert_trained_and_charged(here / "deployed", told)
