@@ -17,7 +17,7 @@ import typer
 from rich.console import Console
 
 from fedamp import __version__
-from fedamp.errors import DeploymentError, FedampError, InputError, Interrupted
+from fedamp.errors import DeploymentError, FedampError, InputError, Interrupted, RunFolderError
 
 if TYPE_CHECKING:
     from fedamp.scenario import Scenario
@@ -206,6 +206,21 @@ def audit(
 
 
 @app.command()
+def verify(
+    run_: Annotated[Path, typer.Argument(metavar="RUN", help="a run folder, or a ledger.json")],
+    as_json: AsJson = False,
+) -> None:
+    """Compute every number of a ledger again: does each release cost what the ledger says?"""
+    from fedamp.report.checks import checks_json, checks_table, complaint
+    from fedamp.report.verify import verify_ledger
+
+    checks = verify_ledger(run_)
+    _print_json(checks_json(checks)) if as_json else out.print(checks_table("ledger", checks))
+    if wrong := complaint(checks):
+        raise RunFolderError(f"{run_}: {wrong}")
+
+
+@app.command()
 def doctor(
     superlink: Annotated[
         str | None, typer.Option(help="HOST:PORT of a deployment's SuperLink to check as well")
@@ -214,17 +229,18 @@ def doctor(
     as_json: AsJson = False,
 ) -> None:
     """Versions, devices, Ray, and free memory; and whether a deployment can be reached and trusted."""
-    from fedamp.report.deployment import complaint, deployment_json, deployment_table, examine_superlink
+    from fedamp.report.checks import checks_json, checks_table, complaint
+    from fedamp.report.deployment import examine_superlink
     from fedamp.report.doctor import doctor_table, examine
 
     checks = None if superlink is None else examine_superlink(superlink, root_certificates)
     answer = examine()
     if as_json:
-        _print_json(answer if checks is None else answer | {"deployment": deployment_json(checks)})
+        _print_json(answer if checks is None else answer | {"deployment": checks_json(checks)})
     else:
         out.print(doctor_table(answer))
         if checks is not None:
-            out.print(deployment_table(checks))
+            out.print(checks_table("deployment", checks))
     if checks is not None and (wrong := complaint(checks)):
         raise DeploymentError(wrong)
 

@@ -5,34 +5,18 @@ import importlib.metadata
 import socket
 import ssl
 import time
-from dataclasses import asdict, dataclass
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any
 
 from packaging.requirements import Requirement
-from rich.table import Table
 
 from fedamp.errors import DeploymentError
+from fedamp.report.checks import Check
 
 TIMEOUT = 10.0  # seconds, for every connection
 LEAST_DAYS = 14  # of a certificate that needs no attention yet
 LARGEST_SKEW = 5.0  # seconds; Flower refuses messages whose signatures are much older or newer
-
-
-@dataclass(frozen=True)
-class Check:
-    """One thing that was looked at.
-
-    Attributes:
-        name: what it is.
-        fine: whether it is as it should be.
-        found: what was found; where it is not fine, also what is accepted.
-    """
-
-    name: str
-    fine: bool
-    found: str
 
 
 def examine_superlink(address: str, root_certificates: Path | None) -> list[Check]:
@@ -57,25 +41,6 @@ def examine_superlink(address: str, root_certificates: Path | None) -> list[Chec
         reason = error.strerror or str(error)
         return [*checks, Check("address", False, f"{address} does not answer ({reason}); is the SuperLink running?")]
     return [*checks, *_over_tls(host, port, context)]
-
-
-def deployment_json(checks: list[Check]) -> dict[str, Any]:
-    """What ``fedamp doctor --superlink ... --json`` prints."""
-    return {"fine": all(check.fine for check in checks), "checks": [asdict(check) for check in checks]}
-
-
-def deployment_table(checks: list[Check]) -> Table:
-    """The checks as a person reads them."""
-    table = Table(title="deployment", show_header=False)
-    for check in checks:
-        table.add_row("[green]fine[/]" if check.fine else "[red]wrong[/]", check.name, check.found)
-    return table
-
-
-def complaint(checks: list[Check]) -> str | None:
-    """One line about what is wrong; None where everything is fine."""
-    wrong = [f"{check.name}: {check.found}" for check in checks if not check.fine]
-    return "; ".join(wrong) or None
 
 
 def _over_tls(host: str, port: int, context: ssl.SSLContext) -> list[Check]:

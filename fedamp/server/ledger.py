@@ -14,10 +14,11 @@ from fedamp import __version__
 from fedamp.accounting.bounds import finite
 from fedamp.errors import FederationError, RunFolderError
 from fedamp.plan import ADJACENCY, Plan
+from fedamp.scenario import Scenario
 from fedamp.server.files import write_atomically
 from fedamp.strategies.layout import Arrays
 
-FORMAT = "fedamp ledger 1"
+FORMAT = "fedamp ledger 2"
 
 ASSUMPTIONS = (
     "The server is trusted: it sees each node's sum before noise, and keeps it to itself.",
@@ -62,7 +63,7 @@ class Ledger:
     def __init__(self, file: Path, plan: Plan, releases: list[Release] | None = None) -> None:
         self.file, self.plan = file, plan
         self.releases = releases or []
-        self._head = _head(plan)
+        self._head = head(plan)
         self._head_text = json.dumps(self._head, indent=1, allow_nan=False, ensure_ascii=False)[:-2]
         self._lines: list[str] = []
 
@@ -78,15 +79,15 @@ class Ledger:
         try:
             content = json.loads(file.read_text(encoding="utf-8"))
             releases = [
-                Release(int(entry["round"]), str(entry["digest"]), _from_json(entry["epsilon_upper"]))
+                Release(int(entry["round"]), str(entry["digest"]), epsilon_from_json(entry["epsilon_upper"]))
                 for entry in content["releases"]
             ]
-            head = {key: content[key] for key in _head(plan)}
+            ledger = cls(file, plan, releases)
+            found = {key: content[key] for key in ledger._head}
         except (ValueError, LookupError, TypeError, ArithmeticError, RecursionError, OSError) as error:
             reason = " ".join(str(error).split())
             raise RunFolderError(f"{file}: damaged ledger ({type(error).__name__}: {reason})") from None
-        ledger = cls(file, plan, releases)
-        different = [key for key, value in ledger._head.items() if head[key] != value and key not in _MAY_DIFFER]
+        different = [key for key, value in ledger._head.items() if found[key] != value and key not in _MAY_DIFFER]
         if different:
             raise RunFolderError(f"{file}: the ledger of another run; it differs in {', '.join(different)}")
         ledger._check_releases()
@@ -140,21 +141,25 @@ class Ledger:
 
 
 def digest(parameters: Arrays) -> str:
-    """SHA-256 of a model: names and little-endian float32 values in the model's order."""
+    """SHA-256 of a model: each name, a zero byte and the little-endian float32 values, in the order of the names.
+
+    So whoever holds ``model.safetensors`` can compute it, without knowing how the model is built.
+    """
     state = hashlib.sha256()
-    for name, array in parameters.items():
+    for name in sorted(parameters):
         state.update(name.encode() + b"\0")
-        state.update(np.ascontiguousarray(array, dtype="<f4").data)
+        state.update(np.ascontiguousarray(parameters[name], dtype="<f4").data)
     return state.hexdigest()
 
 
-def _head(plan: Plan) -> dict[str, Any]:
+def head(plan: Plan) -> dict[str, Any]:
+    """All of a ledger but its releases: what was planned, and what that costs."""
     privacy = plan.scenario.privacy
     return {
         "format": FORMAT,
         "written_by": f"fedamp {__version__}",
         "scenario": plan.scenario.name,
-        "scenario_sha256": fingerprint(plan),
+        "scenario_sha256": fingerprint(plan.scenario),
         "unit": privacy.unit,
         "units": plan.units,
         "group_size": privacy.group_size,
@@ -184,18 +189,19 @@ def _head(plan: Plan) -> dict[str, Any]:
     }
 
 
-def fingerprint(plan: Plan) -> str:
+def fingerprint(scenario: Scenario) -> str:
     """SHA-256 of the scenario without what cannot change its results: its words, and where it runs."""
     where = {"kind", "workers", "device", "address"}
-    scenario = plan.scenario.model_dump_json(exclude={"description": True, "engine": where, "federation": True})
-    return hashlib.sha256(scenario.encode()).hexdigest()
+    text = scenario.model_dump_json(exclude={"description": True, "engine": where, "federation": True})
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _from_json(value: float | None) -> float:
+def epsilon_from_json(value: float | None) -> float:
+    """An epsilon of a ledger; null is infinite."""
     return math.inf if value is None else float(value)
 
 
 def epsilon_of(content: Mapping[str, Any]) -> float:
     """Epsilon spent after the last release of a ledger's JSON; 0 where nothing was released."""
     releases = content["releases"]
-    return _from_json(releases[-1]["epsilon_upper"]) if releases else 0.0
+    return epsilon_from_json(releases[-1]["epsilon_upper"]) if releases else 0.0

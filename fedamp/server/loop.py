@@ -91,7 +91,7 @@ class _Run:
         faults = self.plan.scenario.faults
         self.grid = grid if faults is None else FaultyGrid(grid, faults)
         self._simulated = isinstance(grid, SimulationGrid)
-        self.fingerprint = fingerprint(self.plan)
+        self.fingerprint = fingerprint(self.plan.scenario)
         self.ledger = Ledger.open(folder.ledger, self.plan)
         self.finished: list[RoundRecord] = []
         self._nodes_asked = 0
@@ -127,7 +127,7 @@ class _Run:
         scheduled = len(self.plan.attendance.cohort(round_))
         messages = list(self.strategy.configure_train(round_, self.strategy.arrays(), ConfigRecord(), self.grid))
         self._nodes_asked = len(messages)
-        replies = self.grid.send_and_receive(messages, timeout=federation.round_deadline) if messages else []
+        replies = self._exchange(messages, round_) if messages else []
         self.strategy.aggregate_train(round_, _answers(messages, replies))
         collected, roster = self.strategy.collected, self.strategy.roster
         assert collected is not None
@@ -139,6 +139,15 @@ class _Run:
         # What came back follows from the plan alone where every worker of a simulation did what it was asked.
         reproducible = (self._simulated or self.plan.rehearsed) and bool(roster.everywhere) and not roster.host_of
         return reproducible and len(collected.nodes) == len(messages)
+
+    def _exchange(self, messages: list[Message], round_: int) -> Iterable[Message]:
+        """The replies to a round's messages. While nodes of a simulation train, the next round is prepared."""
+        deadline = self.plan.scenario.federation.round_deadline
+        if not isinstance(self.grid, SimulationGrid) or round_ == self._last_round:
+            return self.grid.send_and_receive(messages, timeout=deadline)
+        return self.grid.send_and_receive(
+            messages, timeout=deadline, meanwhile=lambda: self.strategy.prepare(round_ + 1)
+        )
 
     def write_model(self) -> None:
         """Write the model of the last released round."""

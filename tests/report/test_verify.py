@@ -1,0 +1,160 @@
+"""``fedamp verify``: a ledger that says less than its releases cost, or not what lies beside it, is found out."""
+
+import json
+import math
+import shutil
+
+import pytest
+
+from fedamp.report.verify import verify_ledger
+from fedamp.server.run_folder import RunFolder
+from tests.federations import small
+from tests.server.plays import play_in
+
+KINDS = {
+    "balanced": (),
+    "budget": ("privacy={clip: 0.5, epsilon: 2, noise_multiplier: auto}",),
+    "budget stops it": ("privacy={clip: 0.5, epsilon: 4, noise_multiplier: 1.0}",),
+    "poisson groups": ("check_in={scheme: poisson, rate: 0.2}", "privacy.group_size=2"),
+    "submodels": ("model={name: mlp, hidden: [8]}", "submodels={scheme: disjoint, count: 2}"),
+    "mixing": ("mixing={width: [[1, 0.4], [3, 0.2]]}", "server={learning_rate: 0.5}"),
+    "stratified, not amplified": ("check_in={scheme: stratified, k: 2}", "privacy.amplification=false"),
+    "adaptive": ("privacy.clip={initial: 0.1}",),
+    "no privacy": ("privacy={clip: 0.5, noise_multiplier: 0}",),
+}
+
+
+def play(folder, *overrides):
+    scenario = small("rounds=5", "check_in.k=2", *overrides)
+    play_in(folder, scenario)
+    RunFolder(folder).write_scenario(scenario)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def played(tmp_path_factory):
+    return play(tmp_path_factory.mktemp("verify") / "run")
+
+
+@pytest.fixture
+def run(played, tmp_path):
+    return shutil.copytree(played, tmp_path / "run")
+
+
+def wrong(path) -> dict[str, str]:
+    return {check.name: check.found for check in verify_ledger(path) if not check.fine}
+
+
+@pytest.mark.parametrize("overrides", KINDS.values(), ids=KINDS)
+def test_what_fedamp_wrote_is_fine(tmp_path, overrides):
+    run = play(tmp_path / "run", *overrides)
+    checks = verify_ledger(run)
+    assert [check for check in checks if not check.fine] == []
+    assert [check.name for check in checks][-2:] == ["scenario", "model"]
+    (run / "model.safetensors").unlink()
+    if "privacy.amplification=false" in overrides:
+        (run / "scenario.yaml").rename(tmp_path / "kept.yaml")
+        assert list(wrong(run)) == ["releases"]  # what it cannot know, it does not confirm
+    else:
+        (run / "scenario.yaml").unlink()
+        assert wrong(run / "ledger.json") == {}
+
+
+def tamper(run, change) -> None:
+    file = run / "ledger.json"
+    ledger = json.loads(file.read_text())
+    change(ledger)
+    file.write_text(json.dumps(ledger))
+
+
+def of(*keys, to):
+    """A change of one value, by a function of the old one."""
+
+    def change(ledger):
+        *path, last = keys
+        section = ledger
+        for key in path:
+            section = section[key]
+        section[last] = to(section[last])
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "found"),
+    [
+        (of("releases", 2, "epsilon_upper", to=lambda e: e * 0.999), {"releases": "round 3: epsilon_upper is"}),
+        (of("releases", 2, "epsilon_upper", to=lambda e: math.nan), {"releases": "round 3: epsilon_upper is nan"}),
+        (of("releases", to=lambda all_: all_[1:]), {"rounds": "not 1, 2, 3"}),
+        (of("releases", to=lambda all_: all_[:-1]), {"model": "not the one that the last release names"}),
+        (of("releases", to=lambda all_: [*all_, all_[-1] | {"round": 6}]), {"rounds": "6 released of 5 planned"}),
+        (of("releases", 4, "digest", to=lambda d: "0" * 64), {"model": "not the one that the last release names"}),
+        (of("whole_run_epsilon", "upper", to=lambda e: e / 2), {"whole run": "computed again it is"}),
+        (of("delta", to=lambda d: d / 100), {"whole run": None, "releases": None, "scenario": "another delta"}),
+        (of("mechanism_in_words", to=lambda w: w + "!"), {"mechanism": "says another one than"}),
+        (of("parts", 0, "noise_multiplier", to=lambda s: 2 * s), {"mechanism": "is not in it", "scenario": "parts"}),
+        (of("budget_epsilon", to=lambda e: 0.5), {"budget": "exceeds 0.5", "scenario": "budget_epsilon"}),
+        (of("group_size", to=lambda k: 7), {"scenario": "another group_size"}),
+        (of("scenario_sha256", to=lambda h: "0" * 64), {"scenario": "another scenario_sha256"}),
+    ],
+)
+def test_what_was_tampered_with_is_named(run, change, found):
+    tamper(run, change)
+    complaints = wrong(run)
+    expected = {name for name, text in found.items() if text is not None}
+    assert expected <= complaints.keys() <= found.keys()
+    for name in expected:
+        assert found[name] in complaints[name]
+
+
+def test_less_noise_than_the_ledger_says_is_found_by_the_scenario(run):
+    """Every number of the ledger goes together, but for another noise than the scenario's."""
+    other = play(run.parent / "other", "privacy.noise_multiplier=3")
+    shutil.copy(other / "ledger.json", run / "ledger.json")
+    (run / "model.safetensors").unlink()
+    assert "another scenario_sha256, parts, mechanism" in wrong(run)["scenario"]
+
+
+def test_a_number_that_is_too_large_is_said_and_harmless(run):
+    tamper(run, of("whole_run_epsilon", "upper", to=lambda e: e * 2))
+    [check] = [check for check in verify_ledger(run) if check.name == "whole run"]
+    assert check.fine
+    assert "computed again it is less" in check.found
+
+
+def test_the_command_says_in_one_line_what_differs(fedamp, run):
+    answer = fedamp("verify", run)
+    assert (answer.status, answer.err) == (0, "")
+    assert "is the one of round 5" in answer.out
+    tamper(run, of("releases", 2, "epsilon_upper", to=lambda e: e / 2))
+    answer = fedamp("verify", run, "--json")
+    assert answer.status == 2
+    assert answer.err.count("\n") == 1
+    assert answer.err.startswith(f"error: {run}: releases: round 3: epsilon_upper is ")
+    assert json.loads(answer.out)["fine"] is False
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("", "damaged ledger (JSONDecodeError"),
+        ("[]", "damaged ledger (TypeError"),
+        ('{"format": "fedamp ledger 9"}', "format 'fedamp ledger 9', not"),
+        (None, "no such ledger; accepted: a run folder, or a ledger.json"),
+    ],
+)
+def test_what_is_no_ledger_is_one_line(fedamp, run, content, said):
+    file = run / "ledger.json"
+    file.unlink() if content is None else file.write_text(content)
+    answer = fedamp("verify", run)
+    assert (answer.status, answer.out) == (2, "")
+    assert said in answer.err
+    assert answer.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("key", ["mechanism", "parts", "releases", "delta", "whole_run_epsilon", "units"])
+def test_a_ledger_with_a_part_missing_is_damaged(fedamp, run, key):
+    tamper(run, lambda ledger: ledger.pop(key))
+    answer = fedamp("verify", run)
+    assert answer.status == 2
+    assert f"damaged ledger (KeyError: '{key}')" in answer.err
