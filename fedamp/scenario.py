@@ -126,6 +126,9 @@ class Model(Section):
     groups: Count = Field(4, description="cnn, resnets: groups of each GroupNorm")
     initial: str | None = Field(None, description="safetensors file to start from; left out: random from the seed")
     options: dict[str, Any] = Field(default_factory=dict, description="arguments of a model of your own")
+    folder: str | None = Field(
+        None, description="where a model of your own is looked for beside what is installed; left out: the scenario's"
+    )
 
 
 # --- who takes part, with what ---------------------------------------------------------------------------------------

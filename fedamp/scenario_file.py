@@ -134,6 +134,7 @@ def _apply(raw: Any, override: str) -> None:
 
 def _resolve_paths(scenario: Scenario, folder: Path) -> Scenario:
     changes: dict[str, Any] = {}
+    model: dict[str, str] = {}
     path = getattr(scenario.data, "path", None)
     if path is not None:
         changes["data"] = scenario.data.model_copy(update={"path": str((folder / path).resolve())})
@@ -141,8 +142,11 @@ def _resolve_paths(scenario: Scenario, folder: Path) -> Scenario:
     if dataset is not None and (folder / dataset).is_dir():
         changes["data"] = scenario.data.model_copy(update={"dataset": str((folder / dataset).resolve())})
     if scenario.model.initial is not None:
-        initial = str((folder / scenario.model.initial).resolve())
-        changes["model"] = scenario.model.model_copy(update={"initial": initial})
+        model["initial"] = str((folder / scenario.model.initial).resolve())
+    if ":" in scenario.model.name:  # one's own: a run folder's scenario must find it where the first one did
+        model["folder"] = str((folder / (scenario.model.folder or "")).resolve())
+    if model:
+        changes["model"] = scenario.model.model_copy(update=model)
     return scenario.model_copy(update=changes) if changes else scenario
 
 

@@ -211,7 +211,7 @@ def _dealt_by_seed(scenario_: Scenario) -> bool:
 
 
 def _shape_of_model(scenario_: Scenario) -> dict[str, Any]:
-    return scenario_.model.model_dump(exclude={"initial"})
+    return scenario_.model.model_dump(exclude={"initial", "folder"})
 
 
 def _short(value: Any, other: Any) -> str:

@@ -1,6 +1,7 @@
 """Models by name: the registered ones, and a person's own by import path."""
 
 import importlib
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -110,6 +111,8 @@ def own_generator(torch_seed: int) -> Iterator[None]:
 
 def _import(config: Model, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
     path, _, attribute = config.name.partition(":")
+    if config.folder is not None and config.folder not in sys.path:
+        sys.path.append(config.folder)  # behind what is installed, which it must not hide
     try:
         factory = getattr(importlib.import_module(path), attribute)
     except Exception as error:  # whatever a foreign module raises while it is imported

@@ -1,0 +1,107 @@
+"""What the README and the pages under docs/ show, for the tests that run it.
+
+A block that begins with a comment such as ``# mine.yaml`` or ``# my_model.py: what it is`` is a file of that name.
+"""
+
+import doctest
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+import typer
+
+from fedamp import cli
+
+ROOT = Path(__file__).parents[1]
+SHELL = ("sh", "bash")
+PAGES = sorted(str(page.relative_to(ROOT)) for page in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block of a page.
+
+    Attributes:
+        language: as the fence says, for example ``sh``.
+        text: without the fences.
+        title: the comment in its first line, if that is one.
+    """
+
+    language: str
+    text: str
+
+    @property
+    def title(self) -> str:
+        first = self.text.partition("\n")[0]
+        return first.removeprefix("# ") if first.startswith("# ") else ""
+
+    @property
+    def file(self) -> str | None:
+        """The name of the file that it is."""
+        name = re.match(r"[\w./-]+\.(?:yaml|py)(?=$|:)", self.title)
+        return name[0] if name else None
+
+
+def text(page: str) -> str:
+    """A page, by its path in the repository."""
+    return (ROOT / page).read_text(encoding="utf-8")
+
+
+def blocks(page: str, *languages: str) -> list[Block]:
+    """The fenced blocks of a page in some languages, in their order."""
+    found = [Block(*parts) for parts in re.findall(r"^```(\w+)\n(.*?)^```", text(page), re.DOTALL | re.MULTILINE)]
+    return [block for block in found if block.language in languages]
+
+
+def shell(page: str, title: str) -> str:
+    """The commands under a title such as ``# node: start the SuperNode``."""
+    [block] = [block for block in blocks(page, *SHELL) if block.title == title]
+    return block.text
+
+
+def commands(page: str) -> list[str]:
+    """The shell commands of a page, each in one line, without comments."""
+    joined = "\n".join(block.text for block in blocks(page, *SHELL)).replace("\\\n", " ")
+    without_documents = re.sub(r"(<<(\w+)).*?^\2$", "", joined, flags=re.DOTALL | re.MULTILINE)
+    lines = (re.sub(r"(^|\s)#\s.*", "", line).strip() for line in without_documents.splitlines())
+    return [line for line in lines if line]
+
+
+def write_files(page: str, folder: Path) -> list[str]:
+    """Write the files that a page shows; returns their names."""
+    files = [block for block in blocks(page, "yaml", "python") if block.file]
+    for block in files:
+        assert block.file is not None
+        (folder / block.file).write_text(block.text, encoding="utf-8")
+    return [block.file for block in files if block.file]
+
+
+def python(page: str) -> str:
+    """The Python of a page, one block after the other; sessions with prompts are for :func:`session`."""
+    parts = [block.text for block in blocks(page, "python") if not block.file and not block.text.startswith(">>>")]
+    return "\n".join(parts)
+
+
+def session(page: str) -> doctest.DocTest:
+    """The interactive sessions of a page, as one."""
+    parts = [block.text for block in blocks(page, "python") if block.text.startswith(">>>")]
+    return doctest.DocTestParser().get_doctest("\n".join(parts), {}, page, page, 0)
+
+
+def run_session(page: str) -> int:
+    """Run a page's sessions; returns how many examples printed what the page says."""
+    report: list[str] = []
+    examples = session(page)
+    results = doctest.DocTestRunner().run(examples, out=report.append)
+    assert results.failed == 0, "".join(report)
+    return results.attempted
+
+
+def command_of(words: list[str]) -> tuple[click.Command, list[str]]:
+    """The fedamp command that some words call, and the words after its name."""
+    command: click.Command = typer.main.get_command(cli.app)
+    while isinstance(command, click.Group) and words and not words[0].startswith("-"):
+        assert words[0] in command.commands, f"fedamp has no command {words[0]!r}"
+        command, words = command.commands[words[0]], words[1:]
+    return command, words

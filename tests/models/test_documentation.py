@@ -1,0 +1,31 @@
+"""docs/models.md: a model of one's own, beside its scenario, from the command line on."""
+
+import json
+import os
+import subprocess
+import sysconfig
+
+from tests.documentation import commands, write_files
+
+
+def test_a_model_beside_its_scenario_is_found_wherever_the_command_is_typed(tmp_path):
+    """In processes of their own, as a person would: what the tests can import must not help."""
+    beside = tmp_path / "beside"
+    beside.mkdir()
+    assert write_files("docs/models.md", beside) == ["own.yaml", "my_model.py"]
+    path = os.pathsep.join([sysconfig.get_path("scripts"), os.environ["PATH"]])
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"} | {"PATH": path}
+
+    def shell(command, where):
+        done = subprocess.run(["sh", "-c", command], cwd=where, env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    validate, run = commands("docs/models.md")
+    assert "valid; 200 units" in shell(validate, beside)
+    shell(run, beside)  # over Ray's workers
+    summary = json.loads((beside / "runs" / "own" / "summary.json").read_text())
+    assert summary["rounds_completed"] == 10
+    assert summary["cost"]["parameters_share"] < 0.4  # it was really split in four
+    resumed = "beside/runs/own/scenario.yaml --engine serial --resume --out beside/runs/own"
+    assert "finished" in shell(f"fedamp run {resumed}", tmp_path)
