@@ -1,23 +1,36 @@
-"""docs/threat-model.md explains every line of a ledger, and every epsilon that is printed leads there."""
+"""Every key of what a run leaves is explained in docs/ledger.md, and every printed epsilon leads to its assumptions."""
 
 import json
 import re
-from pathlib import Path
 
 from fedamp.server.setup import prepare
 from fedamp.terminal import GUARANTEES, promise
-from tests.federations import small
+from tests.documentation import ROOT, text
+from tests.federations import small, write_small
 from tests.server.plays import play_in
 
-ROOT = Path(__file__).parents[1]
+
+def explained(title: str) -> set[str]:
+    """The keys in the first column of the table, or tables, of a section of docs/ledger.md."""
+    section = text("docs/ledger.md").partition(f"## {title}\n")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| (`.*?) \|", section, re.MULTILINE)
+    return set(re.findall(r"`([\w./]+)`", " ".join(rows)))
 
 
 def test_every_key_of_the_ledger_is_explained(tmp_path):
     play_in(tmp_path / "run", small("rounds=3"))
     ledger = json.loads((tmp_path / "run" / "ledger.json").read_text())
-    page = (ROOT / ledger["guarantees_explained_in"]).read_text()
-    rows = re.findall(r"^\| (`.*?) \|", page.partition("What each line")[2], re.MULTILINE)
-    assert set(re.findall(r"`(\w+)`", " ".join(rows))) == set(ledger)
+    assert explained("What each line of `ledger.json` means") == set(ledger) | set(ledger["releases"][0])
+    assert (ROOT / ledger["guarantees_explained_in"]).is_file()
+    line = json.loads((tmp_path / "run" / "rounds.jsonl").read_text().splitlines()[0])
+    assert explained("What each line of `rounds.jsonl` means") == set(line)
+
+
+def test_every_file_of_a_run_folder_is_explained(fedamp, tmp_path):
+    run = tmp_path / "run"
+    assert fedamp("run", write_small(tmp_path, "rounds=3"), "--out", run, "--secret-seed").status == 0
+    files = {path.name + "/" * path.is_dir() for path in run.iterdir() if not path.name.startswith(".")}
+    assert explained("What lies in a run folder") == files
 
 
 def test_a_printed_epsilon_leads_to_its_assumptions():

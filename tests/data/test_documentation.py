@@ -1,9 +1,10 @@
-"""docs/data.md: its snippets run, and its scenarios load what the snippets wrote."""
+"""docs/data.md: its snippets run, its scenarios load what the snippets wrote, and one of them trains."""
 
+import json
 import re
+import shlex
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import yaml
@@ -11,10 +12,10 @@ from pydantic import TypeAdapter
 
 from fedamp import scenario
 from fedamp.data import count_clients, load
+from tests.documentation import blocks, commands, python, write_files
 
-PAGE = (Path(__file__).parents[2] / "docs" / "data.md").read_text()
-PYTHON = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
-YAML = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
+PAGE = "docs/data.md"
+SECTIONS = [block.text for block in blocks(PAGE, "yaml") if not block.file]
 
 
 @pytest.fixture(scope="module")
@@ -22,7 +23,7 @@ def written(tmp_path_factory):
     """A folder in which the page's snippets ran, one after the other, and what they printed."""
     folder = tmp_path_factory.mktemp("documentation")
     result = subprocess.run(
-        [sys.executable, "-c", "\n".join(PYTHON)], cwd=folder, capture_output=True, text=True, timeout=120
+        [sys.executable, "-c", python(PAGE)], cwd=folder, capture_output=True, text=True, timeout=120
     )
     assert result.returncode == 0, result.stderr
     return folder, result.stdout
@@ -32,14 +33,24 @@ def written(tmp_path_factory):
     ("number", "clients", "input_shape", "classes"),
     [(0, 50, (20,), 2), (1, 8, (2,), 2), (2, 12, (1, 8, 8), 3), (3, 12, (4,), 2)],
 )
-def test_every_scenario_loads_what_the_snippet_before_it_wrote(written, number, clients, input_shape, classes):
-    config = TypeAdapter(scenario.Data).validate_python(yaml.safe_load(YAML[number])["data"])
+def test_every_section_loads_what_the_snippet_before_it_wrote(written, number, clients, input_shape, classes):
+    config = TypeAdapter(scenario.Data).validate_python(yaml.safe_load(SECTIONS[number])["data"])
     dataset = load(config, 7, written[0])
     assert (dataset.num_clients, dataset.input_shape, dataset.num_classes) == (clients, input_shape, classes)
     assert count_clients(config, written[0]) == clients
-    assert len(YAML) == 4
+    assert len(SECTIONS) == 4
 
 
 def test_the_last_snippet_prints_the_natural_partition(written):
     # 12 records a client, of which the test set takes about a fifth.
     assert re.match(r"50 \(2, (9|10|11|12), 20\) \[\[", written[1])
+
+
+def test_from_the_file_to_a_private_model(written, fedamp, monkeypatch):
+    folder, _ = written
+    monkeypatch.chdir(folder)
+    assert write_files(PAGE, folder) == ["sensors.yaml"]
+    show, run = commands(PAGE)
+    assert "50 clients" in " ".join(fedamp(*shlex.split(show)[1:]).out.split())
+    assert fedamp(*shlex.split(run)[1:], "--engine", "serial").status == 0
+    assert json.loads((folder / "runs" / "sensors" / "summary.json").read_text())["epsilon"]["upper"] <= 8

@@ -5,7 +5,6 @@ What is run are the commands of docs/deployment.md, as they stand there.
 
 import json
 import os
-import re
 import shutil
 import signal
 import socket
@@ -21,15 +20,16 @@ import numpy as np
 
 from fedamp.data import load
 from fedamp.scenario import DigitsData
+from tests.documentation import shell
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = ROOT / "docs" / "deployment"
-PAGE = (ROOT / "docs" / "deployment.md").read_text()
+PAGE = "docs/deployment.md"
 
 
 def block(title: str, networked: bool = False) -> str:
     """The commands that stand under a title such as ``# server: make the keys``."""
-    [commands] = re.findall(rf"```sh\n# {re.escape(title)}\n(.*?)```", PAGE, re.DOTALL)
+    commands = shell(PAGE, title)
     return commands if networked else commands.replace("0.0.0.0", "127.0.0.1")  # a test stays on this machine
 
 

@@ -16,6 +16,7 @@ from fedamp.simulation.engines import CLIENT_APP
 from fedamp.simulation.faults import FaultyGrid
 from fedamp.simulation.serial import SerialGrid
 from tests.deployment.machines import DOCUMENTS, PAGE, Machines, Network, deal_digits, wait
+from tests.documentation import blocks
 from tests.server.plays import largest_difference, ledger_of, play_in, rounds_of
 
 NODES, CLIENTS, SEED = ["site0", "site1", "site2"], 60, 424242424242
@@ -34,8 +35,8 @@ def machines(tmp_path):
 def write_scenario(machines: Machines, **changes) -> dict:
     """The page's scenario, and data for it."""
     deal_digits(machines.folder, NODES, CLIENTS)
-    [text] = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
-    raw = yaml.safe_load(text) | {"seed": SEED} | changes
+    [block] = blocks(PAGE, "yaml")
+    raw = yaml.safe_load(block.text) | {"seed": SEED} | changes
     (machines.server / "hospitals.yaml").write_text(yaml.safe_dump(raw))
     return raw
 

@@ -3,19 +3,19 @@
 import json
 import re
 import shlex
-from pathlib import Path
 
 import pytest
 
+from tests.documentation import commands, text
+
 pytestmark = pytest.mark.xdist_group("merging")
 
-PAGE = (Path(__file__).parents[2] / "docs" / "merging.md").read_text()
-COMMANDS = [line for block in re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL) for line in block.splitlines()]
+PAGE = "docs/merging.md"
 
 
 def test_the_pages_commands_run(fedamp, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    for command in COMMANDS:
+    for command in commands(PAGE):
         program, *arguments = shlex.split(command)
         assert program == "fedamp"
         answer = fedamp(*arguments)
@@ -28,6 +28,6 @@ def test_the_pages_commands_run(fedamp, tmp_path, monkeypatch):
         assert certificate["epsilon"]["upper"] <= certificate["budget_epsilon"]
     assert [model["round"] for model in certificates["earlier"]["inputs"]] == [3, 6]
     assert not certificates["combined"]["rehearsal"]
-    keys = set(re.findall(r"`(\w+)`", PAGE.partition("| key of `certificate.json` |")[2].partition("\n\n")[0]))
+    keys = set(re.findall(r"`(\w+)`", text(PAGE).partition("| key of `certificate.json` |")[2].partition("\n\n")[0]))
     documented = keys - {"certificate", "json", "ledger_sha256_with_salt", "from_json"}
     assert documented <= certificates["selected"].keys()

@@ -1,15 +1,11 @@
 """The example of docs/strategies.md is run as it stands there."""
 
-import re
-from pathlib import Path
-
-PAGE = Path(__file__).parents[2] / "docs" / "strategies.md"
+from tests.documentation import python
 
 
 def test_the_strategy_runs_in_an_app_of_ones_own(capsys):
-    (code,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL)
     names: dict = {}
-    exec(code, names)
+    exec(python("docs/strategies.md"), names)
     assert sorted(names["result"].train_metrics_clientapp) == [1, 2, 3]
     trained = sum(metrics["reported"] for metrics in names["result"].train_metrics_clientapp.values())
     assert trained == 2000  # everybody once

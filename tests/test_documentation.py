@@ -1,0 +1,149 @@
+"""What holds for every page: commands that exist, scenarios that are valid, links that lead somewhere.
+
+That the commands do what a page says is tested where their code is tested (tests/*/test_documentation.py,
+tests/deployment, tests/simulation), and below for the README and the pages about everyday work.
+"""
+
+import ast
+import importlib.util
+import json
+import re
+import shlex
+
+import pytest
+import yaml
+
+from fedamp import scenario_file
+from tests.documentation import PAGES, ROOT, blocks, command_of, commands, python, text, write_files
+
+pytestmark = pytest.mark.xdist_group("documentation")
+
+# Programs of others, which the tests of their pages start.
+FOREIGN = {
+    "cat",
+    "cmp",
+    "cp",
+    "docker",
+    "export",
+    "flower-superlink",
+    "flower-supernode",
+    "flwr",
+    "for",
+    "done",
+    "mkdir",
+}
+FOREIGN |= {"openssl", "pip", "ray", "sh"}
+
+BASE = {
+    "name": "base",
+    "data": {"name": "digits", "clients": 60},
+    "model": {"name": "mlp"},
+    "rounds": 60,
+    "privacy": {"clip": 0.5, "noise_multiplier": 1.0},
+}
+
+
+def test_there_are_pages():
+    assert "README.md" in PAGES
+    assert len(PAGES) > 12
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_command_is_one(page):
+    for line in commands(page):
+        program, *words = shlex.split(line)
+        match program.rpartition("/")[2], words:
+            case "fedamp", _:
+                command, rest = command_of(words)
+                command.make_context("fedamp", rest)  # parses, and runs nothing
+            case "make", [target, *_]:
+                assert re.search(rf"^{target}:", text("Makefile"), re.MULTILINE), line
+            case "python", ["-m", module, *_]:
+                assert importlib.util.find_spec(module) is not None, line
+            case name, _:
+                assert name in FOREIGN, line
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_command_in_the_text_is_one(page):
+    """Commands between backticks may leave out arguments, but what they name exists."""
+    prose = re.sub(r"^```.*?^```", "", text(page), flags=re.DOTALL | re.MULTILINE)
+    for inline in re.findall(r"`fedamp ([^`]+)`", prose):
+        command, rest = command_of(" ".join(inline.split()).split())
+        known = {option for parameter in command.params for option in parameter.opts} | {"--help"}
+        assert {word for word in rest if word.startswith("--")} <= known, inline
+    for target in re.findall(r"`make (\w+)", prose):
+        assert re.search(rf"^{target}:", text("Makefile"), re.MULTILINE)
+    for module in re.findall(r"`python -m ([\w.]+)", prose):
+        assert importlib.util.find_spec(module) is not None
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_scenario_is_valid(page):
+    """A whole one, or sections that can stand in one."""
+    for block in blocks(page, "yaml"):
+        raw = yaml.safe_load(block.text)
+        if isinstance(raw.get("model"), dict) and ":" in raw["model"]["name"]:
+            raw["model"].pop("options", None)
+        scenario_file.validate(raw if "name" in raw else BASE | raw, page)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_python_can_be_read(page):
+    for block in blocks(page, "python"):
+        if not block.text.startswith(">>>"):
+            ast.parse(block.text)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_lead_somewhere(page):
+    for target in re.findall(r"\]\((?!https?://)([^)#]+)[^)]*\)", text(page)):
+        assert ((ROOT / page).parent / target).exists(), target
+
+
+def test_the_readme_leads_to_every_page():
+    linked = set(re.findall(r"\((docs/[\w./-]+\.md)\)", text("README.md")))
+    assert {page for page in PAGES if page.count("/") == 1} <= linked
+
+
+# --- the pages about everyday work -----------------------------------------------------------------------------------
+
+
+def run_commands(fedamp, lines) -> None:
+    for line in lines:
+        program, *words = shlex.split(line)
+        assert program.rpartition("/")[2] == "fedamp"
+        answer = fedamp(*words)
+        assert (answer.status, answer.err) == (0, ""), line
+
+
+def test_the_readme(fedamp, monkeypatch, tmp_path, capsys):
+    monkeypatch.chdir(ROOT)
+    run_commands(fedamp, [line for line in commands("README.md") if not line.startswith("make ")])
+    exec(python("README.md"), {})
+    assert capsys.readouterr().out.startswith("Bounds(lower=")
+    monkeypatch.chdir(tmp_path)
+    assert write_files("README.md", tmp_path) == ["mine.yaml"]
+    run_commands(fedamp, ["fedamp run mine.yaml --engine serial"])
+    assert json.loads((tmp_path / "runs" / "mine" / "summary.json").read_text())["epsilon"]["upper"] <= 6
+
+
+def test_write_a_scenario(fedamp, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    assert write_files("docs/scenarios.md", tmp_path) == ["mine.yaml"]
+    run_commands(fedamp, commands("docs/scenarios.md"))
+    models = [(tmp_path / "runs" / name / "model.safetensors").read_bytes() for name in ("mine", "serial", "mine-2")]
+    assert models[0] == models[1]
+    assert models[0] != models[2]
+
+
+def test_read_a_ledger(fedamp, monkeypatch, tmp_path, capsys):
+    monkeypatch.chdir(tmp_path)
+    run_commands(fedamp, commands("docs/ledger.md"))
+    exec(python("docs/ledger.md"), {})
+    expression, comparison = capsys.readouterr().out.splitlines()
+    assert expression.startswith("12 times (Poisson sampling at rate 0.1 of (Gaussian noise of multiplier ")
+    lower, _, theirs, _, upper = comparison.split()
+    # Theirs rounds losses up to a grid of 1e-4, twelve times.
+    assert float(lower) <= float(theirs)
+    assert float(upper) == pytest.approx(float(theirs), rel=2e-3)
