@@ -160,21 +160,24 @@ def schedule_of(check_in: scenario.CheckIn, rounds: int) -> Schedule:
 
 
 class Attendance:
-    """The cohorts of one run, by round; asking for rounds in order costs nothing extra."""
+    """The cohorts of one run, by round; asking for rounds in order, or for the one before, costs nothing extra."""
 
     def __init__(self, schedule: Schedule, units: int, seed: int) -> None:
         self._schedule, self._units, self._seed = schedule, units, seed
-        self._round, self._current = 0, np.empty(0, dtype=np.int64)
+        self._round = 0
+        self._previous = self._current = np.empty(0, dtype=np.int64)
         self._cohorts = schedule.cohorts(units, seed)
 
     def cohort(self, round_: int) -> Cohort:
         """Sorted ids of the units that check in to ``round_`` (from 1)."""
         if not 1 <= round_ <= self._schedule.rounds:
             raise ValueError(f"round must be in 1..{self._schedule.rounds}, got {round_}")
+        if 1 <= round_ == self._round - 1:
+            return self._previous
         if round_ < self._round:
             self._round, self._cohorts = 0, self._schedule.cohorts(self._units, self._seed)
         while self._round < round_:
-            self._current = next(self._cohorts)
+            self._previous, self._current = self._current, next(self._cohorts)
             self._round += 1
         return self._current
 

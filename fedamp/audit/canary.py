@@ -46,10 +46,16 @@ class CanaryGrid(SerialGrid):
         self.present = True
         self._client, self._canaries = client, canaries
 
-    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
+    def send_and_receive(
+        self,
+        messages: Iterable[Message],
+        *,
+        timeout: float | None = None,
+        meanwhile: Callable[[], None] = lambda: None,
+    ) -> list[Message]:
         asked = list(messages)
         if not asked or asked[0].metadata.message_type != "train":
-            return super().send_and_receive(asked, timeout=timeout)
+            return super().send_and_receive(asked, timeout=timeout, meanwhile=meanwhile)
         trained, reported = [], []
         for message in asked:
             units = np.array(message.content["config"]["clients"], dtype=np.int64)
@@ -57,7 +63,7 @@ class CanaryGrid(SerialGrid):
             if trains.any():
                 trained.append(self._as_canaries(only(message, trains)))
                 reported.append(units[trains | (units >= self._canaries)].tolist())
-        replies = super().send_and_receive(trained, timeout=timeout)
+        replies = super().send_and_receive(trained, timeout=timeout, meanwhile=meanwhile)
         for reply, units_ in zip(replies, reported, strict=True):
             if reply.has_error():  # it would count as zero, and the audit would praise what it never tried
                 raise FederationError(f"audit: the canary could not be trained: {reply.error.reason}")

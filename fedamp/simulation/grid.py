@@ -91,11 +91,25 @@ class SimulationGrid(Grid):
         self._dispatch(sent)
         return [message.metadata.message_id for message in sent]
 
-    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
-        """Send messages and wait for the replies. Nodes that are late are absent, and named in the log."""
+    def send_and_receive(
+        self,
+        messages: Iterable[Message],
+        *,
+        timeout: float | None = None,
+        meanwhile: Callable[[], None] = lambda: None,
+    ) -> list[Message]:
+        """Send messages and wait for the replies. Nodes that are late are absent, and named in the log.
+
+        Args:
+            messages: one or several for every node.
+            timeout: seconds until a node is late.
+            meanwhile: what to do here while nodes work.
+        """
         deadline = None if timeout is None else monotonic() + timeout
         sent = list(messages)
-        replies = self._collect(list(self.push_messages(sent)), deadline)
+        message_ids = list(self.push_messages(sent))
+        meanwhile()
+        replies = self._collect(message_ids, deadline)
         answered = {reply.metadata.reply_to_message_id for reply in replies}
         for message in sent:
             if message.metadata.message_id not in answered:

@@ -47,6 +47,15 @@ class ServerState:
     clip_scale: float = 1.0
 
 
+@dataclass(frozen=True)
+class _Upcoming:
+    """A round's batches, and the seed of every unit in them."""
+
+    round: int
+    batches: list[Batch]
+    seed_of: dict[int, int]
+
+
 class PrivateStrategy(Strategy):
     """Plays a plan over a Flower ``Grid``.
 
@@ -73,8 +82,17 @@ class PrivateStrategy(Strategy):
         self.collected: Collected | None = None
         self._requests: dict[int, Request] = {}
         self._task_json = task.to_json()
+        self._upcoming = _Upcoming(0, [], {})
 
     # --- one round ----------------------------------------------------------------------------------------------------
+
+    def prepare(self, server_round: int) -> None:
+        """Work out who trains what in a round, ahead of it if there is time: it follows from the plan alone."""
+        if self._upcoming.round != server_round:
+            batches = self.plan.batches(server_round, self.units_per_batch)
+            units = self.plan.attendance.cohort(server_round)
+            seeds = self.plan.unit_seeds(server_round, units)
+            self._upcoming = _Upcoming(server_round, batches, dict(zip(units.tolist(), seeds.tolist(), strict=True)))
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -83,13 +101,14 @@ class PrivateStrategy(Strategy):
         if server_round > self.plan.affordable_rounds:
             raise FederationError(f"round {server_round} would exceed the budget of epsilon")
         self.roster.refresh(grid, self.plan.scenario.federation.round_deadline, self._task_json)
-        assigned = self.roster.assign(self.plan.batches(server_round, self.units_per_batch))
+        self.prepare(server_round)
+        assigned = self.roster.assign(self._upcoming.batches)
         self._requests = {}
         messages = []
         for node, batches in assigned.items():
             alone = node not in self.roster.everywhere
             messages.append(Message(self._content(server_round, arrays, batches, alone), node, "train"))
-            units = frozenset(int(unit) for batch in batches for unit in batch.units)
+            units = frozenset(unit for batch in batches for unit in batch.units.tolist())
             self._requests[node] = Request(units, self._extracted(batches, alone))
         return messages
 
@@ -139,12 +158,13 @@ class PrivateStrategy(Strategy):
             assert split is not None, "only a disjoint submodel is extracted"
             small = split.extract(self.state.parameters, extracted)
             arrays = flower.to_record(small)
+        units = [unit for batch in batches for unit in batch.units.tolist()]
         config = ConfigRecord(
             {
                 "task": self._task_json,
                 "round": round_,
-                "clients": [int(unit) for batch in batches for unit in batch.units],
-                "seeds": [int(seed) for batch in batches for seed in self.plan.unit_seeds(round_, batch.units)],
+                "clients": units,
+                "seeds": [self._upcoming.seed_of[unit] for unit in units],
                 "submodels": [batch.submodel for batch in batches for _ in batch.units],
                 "batches": [len(batch.units) for batch in batches],
                 "clips": self.clips,
