@@ -1,6 +1,6 @@
 """Canaries: a client's real records and real training, present or absent, among units that send nothing."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
