@@ -1,0 +1,119 @@
+"""Models to merge, trained by real runs of ``scenarios/merging.yaml`` or, where MNIST is at hand, of its twin."""
+
+import multiprocessing
+import os
+import socket
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from benchmarks.papers.merging_portfolio import Array
+from fedamp import data, rng, scenario_file
+from fedamp.errors import DataError
+from fedamp.launch import launch
+from fedamp.merging.candidates import Candidates
+from fedamp.scenario import DigitsData
+from fedamp.server.app import keep_seed
+from fedamp.server.loop import Observer
+from fedamp.server.run_folder import new_folder
+
+SEED = 42  # the paper's
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run.
+
+    Attributes:
+        folder: where it leaves its model and ledger.
+        scenario: the name of a shipped one.
+        overrides: what differs from the scenario.
+        noise_seed: stands for the operating system's, so that runs of one scenario have noise of their own and still
+            come out the same again; None: the scenario's.
+    """
+
+    folder: Path
+    scenario: str
+    overrides: tuple[str, ...]
+    noise_seed: int | None = None
+
+
+class _Nobody(Observer):
+    """Watches in silence."""
+
+    def started(self, *_: object) -> None: ...
+    def round_done(self, *_: object) -> None: ...
+    def stopping(self) -> None: ...
+
+
+def train(job: Job) -> Path:
+    """Train one model, in this process and on one thread."""
+    torch.set_num_threads(1)
+    scenario = scenario_file.load(job.scenario, (*job.overrides, f"seed={SEED}", "engine.kind=serial"))
+    if job.noise_seed is None:
+        return launch(scenario, _Nobody(), job.folder)
+    folder = new_folder(job.folder, scenario.name)
+    keep_seed(folder, job.noise_seed)
+    folder.write_scenario(scenario)
+    return launch(scenario, _Nobody(), job.folder, resume=True)
+
+
+def train_all(jobs: Sequence[Job]) -> list[Path]:
+    """Train several models, two at a time."""
+    with ProcessPoolExecutor(2, multiprocessing.get_context("spawn")) as pool:
+        return list(pool.map(train, jobs))
+
+
+@cache
+def mnist_or_digits() -> str:
+    """``mnist-merging`` where MNIST can be loaded, else ``merging``, and prints why."""
+    if not _hub_is_near():
+        os.environ.setdefault("HF_HUB_OFFLINE", "1")  # what was loaded before is found; nothing is waited for
+    try:
+        data.load(scenario_file.load("mnist-merging").data, SEED, Path())
+    except DataError as error:
+        print(f"scikit-learn's digits in place of MNIST: {error}", flush=True)
+        return "merging"
+    return "mnist-merging"
+
+
+def _hub_is_near() -> bool:
+    try:
+        socket.getaddrinfo("huggingface.co", 443)
+    except OSError:
+        return False
+    return True
+
+
+def write_halves(folder: Path) -> tuple[Path, Path]:
+    """The training digits cut at random into two halves, to train on first without and then with privacy.
+
+    Both come with the public test set that all the figures use.
+    """
+    digits = data.load(DigitsData(name="digits"), rng.public_seed(SEED, "data"), Path())
+    records = digits.by_record().gather(np.arange(digits.num_clients))
+    inputs, labels = digits.test()
+    order = rng.stream(SEED, "halves").permutation(digits.num_clients)
+    halves = []
+    for name, numbers in zip(("first", "second"), np.array_split(order, 2), strict=True):
+        half = folder / name
+        half.mkdir()
+        np.savez(half / "train.npz", x=records.inputs[numbers, 0], y=records.labels[numbers, 0])
+        np.savez(half / "test.npz", x=inputs, y=labels)
+        halves.append(half)
+    return halves[0], halves[1]
+
+
+def alone(groups: Sequence[Candidates]) -> Array:
+    """Accuracy of every model on the public test set, the mean over groups of the same models; shape (models,)."""
+    return np.mean([group.accuracies for group in groups], axis=0)
+
+
+def combined(groups: Sequence[Candidates], weights: Array) -> Array:
+    """Accuracy of their weighted sums, the mean over groups; shape (rows,)."""
+    return np.mean([[group.prepared.evaluate(group.combined(row))[0] for row in weights] for group in groups], axis=0)

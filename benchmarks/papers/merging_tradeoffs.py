@@ -1,0 +1,252 @@
+"""Accuracy against epsilon of merged models: Figures 3, 5 and 6 of Yin, Zaheer, Li 2026.
+
+The paper's sampling rates, steps and noises, so that models cost what the paper's do, on data and models that train in
+seconds.
+"""
+
+import math
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.axes import Axes
+
+from benchmarks.papers import merging_models as models
+from benchmarks.papers.drawing import Style, make_readable
+from benchmarks.papers.merging_curves import (
+    INPUTS,
+    JOINT,
+    PAPER,
+    SELECTION,
+    SELECTION_RDP,
+    STEPS,
+    STEPS_RDP,
+    frontier,
+    save,
+)
+from benchmarks.papers.merging_models import Job
+from benchmarks.papers.merging_portfolio import DELTA, MNIST, Array, Portfolio, simplex
+from benchmarks.papers.record import Comparison
+from fedamp.merging.candidates import Candidates, read_candidates
+from fedamp.merging.selection import BY_PRIVACY_LOSS, best_weights
+from fedamp.report.runs import read_run
+from fedamp.server.run_folder import read_summary
+
+GROUPS = 3  # of models, each with noise of its own; accuracies are means over the groups
+DATA = {"merging": "digits", "mnist-merging": "MNIST"}
+NETWORK = "model={name: mlp, hidden: [32]}"
+
+# Appendix H.2: half of 50,000 records, batches of 256, 3 epochs, two learning rates at each of two noises. The learning
+# rates are ten times those of the paper: its network is thousands of times as large.
+TUNED = Portfolio(
+    noises=(0.4, 0.4, 0.5, 0.5),
+    steps=(3 * math.ceil(25_000 / 256),) * 4,
+    rate=256 / 25_000,
+    scales=(0.05, 0.1, 0.05, 0.1),
+)
+BEFORE = (
+    NETWORK,
+    "privacy.noise_multiplier=0",
+    "privacy.clip=1000",
+    "check_in.rate=0.1",
+    "rounds=60",
+    "server.learning_rate=0.2",
+)
+# Appendix H.3: one run, after so many epochs each.
+EPOCH, LONG_EPOCH = math.ceil(60_000 / 256), math.ceil(50_000 / 256)
+MNIST_CHECKPOINTS = Portfolio((0.5,) * 3, (EPOCH, 2 * EPOCH, 3 * EPOCH), 256 / 60_000, (0.1,) * 3)
+LONG_CHECKPOINTS = Portfolio((0.6,) * 3, (12 * LONG_EPOCH, 16 * LONG_EPOCH, 20 * LONG_EPOCH), 256 / 50_000, (0.1,) * 3)
+
+STYLES: dict[str, Style] = {
+    "selection, Rényi": SELECTION_RDP,
+    "selection, fedamp": SELECTION,
+    "combination by steps, Rényi": STEPS_RDP,
+    "combination by steps, privacy loss": STEPS,
+    "combination, fedamp": JOINT,
+}
+Curves = dict[str, tuple[Array, Array]]
+"""By name: epsilons, growing, and the best accuracy within each."""
+
+
+def figure_3(path: Path) -> Sequence[Comparison]:
+    """Accuracy against epsilon: three models with the paper's privacy, logistic regression on digits."""
+    changes = [
+        (f"privacy.clip={clip}", f"privacy.noise_multiplier={noise}")
+        for clip, noise in zip((1.0, 2.0, 1.0), MNIST.noises, strict=True)
+    ]
+    scenario = models.mnist_or_digits()
+    with tempfile.TemporaryDirectory() as folder:
+        groups = _train_groups(Path(folder), scenario, changes, MNIST)
+        accuracies = models.alone(groups)
+        curves = selection_curves(MNIST, accuracies) | combination_curves(MNIST, groups, 12)
+    title = f"{PAPER}, Figure 3: logistic regression on {DATA[scenario]}, δ = 1e-5"
+    _draw(path, title, MNIST, accuracies, curves)
+    names = ("C = 1, σ = 0.5", "C = 2, σ = 0.5", "C = 1, σ = 2")
+    return [*_alone(names, MNIST, accuracies), *_within(curves, (2.0, 7.0))]
+
+
+def figure_5(path: Path) -> Sequence[Comparison]:
+    """Accuracy against epsilon: a small network on digits, first trained on other digits without privacy."""
+    changes = [
+        (f"server.learning_rate={rate}", f"privacy.noise_multiplier={noise}", f"rounds={TUNED.steps[0]}")
+        for rate, noise in zip(TUNED.scales, TUNED.noises, strict=True)
+    ]
+    with tempfile.TemporaryDirectory() as folder:
+        first, second = models.write_halves(Path(folder))
+        start = models.train(Job(Path(folder) / "start", "merging", (*BEFORE, f"data={{name: npz, path: {first}}}")))
+        before = float(read_summary(start)["final"]["accuracy"])
+        common = (
+            f"data={{name: npz, path: {second}}}",
+            f"model={{name: mlp, hidden: [32], initial: {start / 'model.safetensors'}}}",
+            f"check_in.rate={TUNED.rate!r}",
+        )
+        groups = _train_groups(Path(folder), "merging", [(*change, *common) for change in changes], TUNED)
+        accuracies = models.alone(groups)
+        curves = selection_curves(TUNED, accuracies) | combination_curves(TUNED, groups, 6)
+    _draw(path, f"{PAPER}, Figure 5: trained before; digits for CIFAR-10, δ = 1e-5", TUNED, accuracies, curves)
+    names = [f"learning rate {rate:g}, σ = {noise:g}" for rate, noise in zip(TUNED.scales, TUNED.noises, strict=True)]
+    numbers = [Comparison("accuracy before training with privacy", None, before)]
+    return [*numbers, *_alone(names, TUNED, accuracies), *_within(curves, (9.0, 12.0, 18.0))]
+
+
+def figure_6(path: Path) -> Sequence[Comparison]:
+    """Accuracy against epsilon: random selection among checkpoints of one run."""
+    scenario = models.mnist_or_digits()
+    network = (NETWORK, "privacy.noise_multiplier=0.6", f"check_in.rate={LONG_CHECKPOINTS.rate!r}")
+    panels: list[tuple[str, str, Portfolio, tuple[str, ...], tuple[int, ...]]] = [
+        (f"logistic regression on {DATA[scenario]}", scenario, MNIST_CHECKPOINTS, (), (1, 2, 3)),
+        ("small network; digits for CIFAR-10", "merging", LONG_CHECKPOINTS, network, (12, 16, 20)),
+    ]
+    figure, all_axes = plt.subplots(1, 2, figsize=(12, 4.6), layout="constrained")
+    figure.suptitle(f"{PAPER}, Figure 6: random selection among checkpoints of one run, δ = 1e-5", fontsize=11)
+    numbers = []
+    for axes, (words, name, portfolio, overrides, epochs) in zip(all_axes, panels, strict=True):
+        with tempfile.TemporaryDirectory() as folder:
+            accuracies = models.alone([_train_checkpoints(Path(folder), name, portfolio, overrides)])
+        curves = selection_curves(portfolio, accuracies)
+        _draw_curves(axes, words, portfolio, accuracies, curves)
+        axes.legend(fontsize=9)
+        numbers += _alone([f"{words}, {epoch} epochs" for epoch in epochs], portfolio, accuracies)
+        middle = round(portfolio.mechanisms[1].epsilon(DELTA).upper, 1)
+        numbers += _within({f"{words}, {key}": curve for key, curve in curves.items()}, (middle,))
+    save(figure, path)
+    return numbers
+
+
+# --- the models -------------------------------------------------------------------------------------------------------
+
+
+def _train_groups(
+    folder: Path, scenario: str, changes: Sequence[tuple[str, ...]], portfolio: Portfolio
+) -> list[Candidates]:
+    """The same models several times, each with noise of its own."""
+    jobs = [
+        Job(folder / f"{group}-{model}", scenario, change, noise_seed=100 * group + model)
+        for group in range(GROUPS)
+        for model, change in enumerate(changes)
+    ]
+    runs, size = models.train_all(jobs), len(changes)
+    return [_read(runs[size * group : size * (group + 1)], portfolio) for group in range(GROUPS)]
+
+
+def _train_checkpoints(folder: Path, scenario: str, portfolio: Portfolio, overrides: tuple[str, ...]) -> Candidates:
+    """Models of one run after the rounds of a portfolio.
+
+    A run keeps its last two checkpoints; an earlier one is the last model of a run that stops there, to the last bit.
+    """
+    first, middle, last = portfolio.steps
+    every = f"federation.checkpoint_every={last - middle}"
+    long = Job(folder / "long", scenario, (*overrides, every, f"rounds={last}"))
+    short = Job(folder / "short", scenario, (*overrides, every, f"rounds={first}"))
+    models.train_all([long, short])
+    releases = [read_run(job.folder).ledger["releases"][first - 1]["digest"] for job in (long, short)]
+    assert releases[0] == releases[1]
+    return _read([short.folder, f"{long.folder}@{middle}", long.folder], portfolio)
+
+
+def _read(runs: Sequence[Path | str], portfolio: Portfolio) -> Candidates:
+    """As ``fedamp merge`` reads them; what their ledgers say is what the curves charge for."""
+    candidates = read_candidates([str(run) for run in runs])
+    assert candidates.mechanisms == portfolio.mechanisms
+    return candidates
+
+
+# --- the curves -------------------------------------------------------------------------------------------------------
+
+
+def selection_curves(portfolio: Portfolio, accuracies: Array) -> Curves:
+    """Best expected accuracy of random selection within each epsilon: by Rényi as the paper has it, and by fedamp."""
+    weights = np.concatenate([simplex(len(accuracies), 12), _rare(len(accuracies))])
+    costs = [mechanism.epsilon(DELTA).upper for mechanism in portfolio.mechanisms]
+    low, high = min(costs), max(costs)
+    budgets = np.unique(np.clip(np.concatenate([np.geomspace(low, high, 20), np.linspace(low, high, 30)]), low, high))
+    best = [
+        best_weights(portfolio.mechanisms, lambda row: float(np.dot(row, accuracies)), float(budget), DELTA)
+        for budget in budgets
+    ]
+    ours = np.array([np.dot(found[BY_PRIVACY_LOSS].weights, accuracies) for found in best])
+    return {
+        "selection, Rényi": frontier(portfolio.selection_by_rdp(weights), weights @ accuracies),
+        "selection, fedamp": (budgets, ours),
+    }
+
+
+def _rare(count: int) -> Array:
+    """Weights of two models each, one of them rare; shape (rows, count)."""
+    share = np.geomspace(1e-9, 1, 60)[:-1, None]
+    corners = np.eye(count)
+    pairs = [(one, other) for one in range(count) for other in range(count) if one != other]
+    return np.concatenate([(1 - share) * corners[one] + share * corners[other] for one, other in pairs])
+
+
+def combination_curves(portfolio: Portfolio, groups: Sequence[Candidates], steps: int) -> Curves:
+    """Best accuracy of linear combination within each epsilon: by the paper's steps, and as fedamp charges it."""
+    weights = simplex(len(portfolio.noises), steps)
+    accuracies = models.combined(groups, weights)
+    return {
+        "combination by steps, Rényi": frontier(portfolio.steps_by_rdp(weights), accuracies),
+        "combination by steps, privacy loss": frontier(portfolio.steps_by_loss(weights), accuracies),
+        "combination, fedamp": frontier(portfolio.joint(weights), accuracies),
+    }
+
+
+# --- pictures and numbers ---------------------------------------------------------------------------------------------
+
+
+def _draw(path: Path, title: str, portfolio: Portfolio, accuracies: Array, curves: Curves) -> None:
+    figure, axes = plt.subplots(figsize=(7, 5.2), layout="constrained")
+    _draw_curves(axes, title, portfolio, accuracies, curves)
+    figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=2, fontsize=9)
+    save(figure, path)
+
+
+def _draw_curves(axes: Axes, title: str, portfolio: Portfolio, accuracies: Array, curves: Curves) -> None:
+    for name, (epsilons, best) in curves.items():
+        axes.plot(epsilons, 100 * best, **STYLES[name] | {"markevery": max(1, len(best) // 8)})
+    alone = [mechanism.epsilon(DELTA).upper for mechanism in portfolio.mechanisms]
+    axes.plot(alone, 100 * accuracies, **INPUTS)
+    axes.set_title(title, fontsize=11)
+    axes.set(xlabel="epsilon, at most", ylabel="accuracy on the test set, %", xscale="log")
+    make_readable(axes)
+
+
+def _alone(names: Sequence[str], portfolio: Portfolio, accuracies: Array) -> list[Comparison]:
+    costs = [mechanism.epsilon(DELTA).upper for mechanism in portfolio.mechanisms]
+    return [
+        Comparison(f"{name}, epsilon {cost:.3g}: accuracy", None, float(accuracy))
+        for name, cost, accuracy in zip(names, costs, accuracies, strict=True)
+    ]
+
+
+def _within(curves: Curves, budgets: Sequence[float]) -> list[Comparison]:
+    """The best accuracy of every curve within some budgets."""
+    numbers = []
+    for budget in budgets:
+        for name, (epsilons, best) in curves.items():
+            if (epsilons <= budget).any():
+                remark = "not a privacy bound" if "by steps" in name else ""
+                accuracy = float(best[epsilons <= budget].max())
+                numbers.append(Comparison(f"within epsilon {budget:g}: {name}", None, accuracy, remark))
+    return numbers

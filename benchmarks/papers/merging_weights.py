@@ -1,0 +1,107 @@
+"""Epsilon over the weights of three models trained with the paper's settings for MNIST (Appendix H.1, Figure 2).
+
+Epsilon depends on the settings alone, so that this figure is the paper's own, whatever data there are.
+"""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.axes import Axes
+
+from benchmarks.papers.drawing import make_readable
+from benchmarks.papers.merging_curves import PAPER, SELECTION, SELECTION_RDP, save
+from benchmarks.papers.merging_portfolio import DELTA, MNIST, Array, simplex
+from benchmarks.papers.record import Comparison
+from fedamp.accounting import Compose, Gaussian, LinearCombination, Repeat
+from fedamp.accounting.merging import FIXED_GRADIENTS
+
+NAMES = ("C = 1, σ = 0.5", "C = 2, σ = 0.5", "C = 1, σ = 2")
+
+
+def figure_2(path: Path) -> Sequence[Comparison]:
+    """Epsilon over the weights of three models, by each accounting: the paper's own settings for MNIST."""
+    weights = simplex(3, 12)
+    panels = {
+        "selection, Rényi": MNIST.selection_by_rdp(weights),
+        "selection, privacy loss: fedamp": MNIST.selection_by_loss(weights),
+        "combination by steps, Rényi: no bound": MNIST.steps_by_rdp(weights),
+        "combination by steps, privacy loss: no bound": MNIST.steps_by_loss(weights),
+        "combination, joint release: fedamp": MNIST.joint(weights),
+    }
+    figure, all_axes = plt.subplots(2, 3, figsize=(12, 7.4), layout="constrained")
+    figure.suptitle(f"{PAPER}, Figure 2: epsilon over the weights of three models, δ = 1e-5", fontsize=11)
+    places = (all_axes[0, 0], all_axes[0, 1], all_axes[1, 0], all_axes[1, 1], all_axes[1, 2])
+    for axes, (title, epsilons) in zip(places, panels.items(), strict=True):
+        _draw_map(axes, weights, epsilons, title)
+    _draw_small_weights(all_axes[0, 2])
+    save(figure, path)
+    return _numbers(weights, panels)
+
+
+def _draw_map(axes: Axes, weights: Array, epsilons: Array, title: str) -> None:
+    """Shades and lines of equal epsilon; the second model has what the other two leave."""
+    across, up = weights[:, 0], weights[:, 2]
+    axes.scatter(across, up, c=epsilons, cmap="Greys", vmin=0, vmax=14, s=350, marker="s", linewidths=0)
+    if len(np.unique(epsilons)) > 10:
+        levels = np.unique(np.quantile(epsilons, [0.1, 0.3, 0.5, 0.7, 0.9]).round(2))
+        lines = axes.tricontour(across, up, epsilons, levels=levels, colors="black", linewidths=0.9)
+        axes.clabel(lines, fmt="%g", fontsize=9)
+    axes.set_title(title, fontsize=10)
+    axes.set(xlabel=f"weight of {NAMES[0]}", ylabel=f"weight of {NAMES[2]}", xlim=(-0.06, 1.06), ylim=(-0.06, 1.06))
+    middle = epsilons[_nearest_to_even(weights)]
+    words = [f"{name}: {epsilons[np.argmax(weights[:, index])]:.2f}" for index, name in enumerate(NAMES)]
+    lines_of_words = "\n".join(["epsilon alone", *words, f"about even: {middle:.2f}"])
+    axes.text(1, 0.98, lines_of_words, ha="right", va="top", fontsize=9, transform=axes.transAxes)
+
+
+def _draw_small_weights(axes: Axes) -> None:
+    """Where random selection becomes cheap: weights of the models with little noise around delta."""
+    small = np.geomspace(1e-8, 1, 33)
+    weights = np.column_stack([small / 2, small / 2, 1 - small])
+    axes.plot(small, MNIST.selection_by_rdp(weights), **SELECTION_RDP | {"markevery": 4})
+    axes.plot(small, MNIST.selection_by_loss(weights), **SELECTION)
+    axes.axvline(DELTA, color="0.5", linestyle=":", label="δ")
+    axes.set_title("selection, small weights", fontsize=10)
+    words = f"weight of the two models with σ = {MNIST.noises[0]:g} together"
+    axes.set(xlabel=words, ylabel="epsilon, at most", xscale="log")
+    axes.set_ylim(top=14)
+    make_readable(axes)
+    axes.legend(fontsize=9, loc="upper left")
+
+
+def _numbers(weights: Array, panels: dict[str, Array]) -> list[Comparison]:
+    numbers = []
+    for index in (0, 2):  # the clipping norm of the second one does not change what it costs
+        alone = float(MNIST.selection_by_rdp(np.eye(3)[[index]])[0])
+        numbers.append(Comparison(f"{NAMES[index]} alone, Rényi", None, alone))
+        by_loss = MNIST.mechanisms[index].epsilon(DELTA).upper
+        numbers.append(Comparison(f"{NAMES[index]} alone, privacy loss", None, by_loss, "paper: less than by Rényi"))
+    middle = _nearest_to_even(weights)
+    for title, epsilons in panels.items():
+        remark = "paper: less than by Rényi" if "privacy loss" in title else ""
+        numbers.append(Comparison(f"equal weights: {title}", None, float(epsilons[middle]), remark))
+    claimed, revealed = what_two_steps_reveal()
+    numbers.append(Comparison("two steps with everybody, two models, weights 1/2: by steps", None, claimed))
+    numbers.append(Comparison("the same: what the merged model can reveal", None, revealed, "so that is no bound"))
+    return numbers
+
+
+def _nearest_to_even(weights: Array) -> int:
+    return int(np.argmin(np.abs(weights - 1 / 3).sum(axis=1)))
+
+
+def what_two_steps_reveal() -> tuple[float, float]:
+    """Epsilon by steps (Algorithm 4), and beside it what one merged model can really reveal.
+
+    Two models with the noises of the first and the third, everybody in both steps, weights 1/2. In the second step the
+    gradients of others write each model's first step into coordinates of its own, where it can be read from the merged
+    model: the first step is then released by both models, and only the second step is merged.
+    """
+    noises = (MNIST.noises[0], MNIST.noises[2])
+    runs = tuple(Repeat(Gaussian(noise), 2) for noise in noises)
+    claimed = LinearCombination(runs, (0.5, 0.5), FIXED_GRADIENTS, (1.0, 1.0)).epsilon(DELTA).upper
+    merged = Gaussian(math.hypot(*noises) / 2)  # halves of two steps of norm 1 make a step of norm 1
+    return claimed, Compose((*map(Gaussian, noises), merged)).epsilon(DELTA).lower
