@@ -105,7 +105,10 @@ class Laplace(Mechanism):
 
 @dataclass(frozen=True)
 class RandomisedResponse(Mechanism):
-    """A bit, told truthfully with the given probability and flipped otherwise.
+    """A bit about everybody's data, told truthfully with the given probability and flipped otherwise.
+
+    It is one bit however many people's data change. (Where everybody tells a bit of their own, a group of K people goes
+    through K of these: ``Repeat``.)
 
     Args:
         probability: of the true answer, in [1/2, 1).

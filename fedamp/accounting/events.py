@@ -30,7 +30,7 @@ def to_dp_event(mechanism: Mechanism) -> Any:
             return dp.NonPrivateDpEvent()
         case Poisson(inner, rate):
             return dp.PoissonSampledDpEvent(rate, to_dp_event(inner))
-        case WithoutReplacement(inner, batch, population):
+        case WithoutReplacement(inner, batch, population, 1):
             return dp.SampledWithoutReplacementDpEvent(population, batch, to_dp_event(inner))
         case Repeat(_, 0):
             return dp.NoOpDpEvent()

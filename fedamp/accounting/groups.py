@@ -1,16 +1,16 @@
 """Privacy of a group of people (or of one person's many records) together."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from fedamp.accounting import checks
-from fedamp.accounting.basic import Gaussian, NotPrivate
+from fedamp.accounting.basic import Gaussian, Laplace, NotPrivate, RandomisedResponse
 from fedamp.accounting.bounds import Bounds
 from fedamp.accounting.composition import Compose, Repeat, mechanism_of
-from fedamp.accounting.mechanism import Mechanism, log_moments, raw
+from fedamp.accounting.mechanism import Mechanism, log_moments
 from fedamp.accounting.mixtures import GaussianMixture
 from fedamp.accounting.moments import Array
 from fedamp.accounting.points import DEFAULT_POINTS
@@ -63,7 +63,7 @@ class GroupPoissonGaussian(Derived):
 
 def group(mechanism: Mechanism, size: int) -> Mechanism:
     """The mechanism as a group of ``size`` people sees it, by the tightest known rule: exact for (Poisson sampled)
-    Gaussians and their compositions, else the generic group property of the whole.
+    Gaussians and their compositions, else the smallest of several bounds of the whole (``Group``).
 
     Args:
         mechanism: what one person goes through.
@@ -76,34 +76,72 @@ def group(mechanism: Mechanism, size: int) -> Mechanism:
 
 
 def _exact_group(mechanism: Mechanism, size: int) -> Mechanism | None:
-    if isinstance(mechanism, NotPrivate):
+    if isinstance(mechanism, (NotPrivate, RandomisedResponse)):
         return mechanism
     if isinstance(mechanism, Gaussian):
         return Gaussian(mechanism.noise_multiplier / size)
-    if isinstance(mechanism, Poisson) and isinstance(mechanism.mechanism, Gaussian):
-        return GroupPoissonGaussian(mechanism.mechanism.noise_multiplier, mechanism.rate, size)
+    if isinstance(mechanism, Laplace):
+        return Laplace(mechanism.scale / size)
+    if isinstance(mechanism, Poisson) and (round_ := _as_gaussian(mechanism.mechanism)) is not None:
+        return GroupPoissonGaussian(round_.noise_multiplier, mechanism.rate, size)
+    if isinstance(mechanism, Poisson) and isinstance(mechanism.mechanism, RandomisedResponse):
+        # Schuchardt et al. 2024, Theorem G.1: the worst is a bit that anybody of the group turns.
+        return Poisson(mechanism.mechanism, 1 - (1 - mechanism.rate) ** size)
+    return _composed(mechanism, size, _exact_group)
+
+
+def _group_by_rounds(mechanism: Mechanism, size: int) -> Mechanism | None:
+    """Who takes part stays hidden; what is hidden inside a round (submodels, masks) is given away."""
+    from fedamp.accounting.replacement import WithoutReplacement  # which charges groups itself
+
+    if isinstance(mechanism, Poisson):
+        return _exact_group(Poisson(mechanism.mechanism.unamplified(), mechanism.rate), size)
+    if isinstance(mechanism, WithoutReplacement):
+        people = min(mechanism.size * size, mechanism.population)
+        opened = mechanism.mechanism.unamplified()
+        if _exact_group(opened, 2) is None:
+            return None
+        return WithoutReplacement(opened, mechanism.batch, mechanism.population, people)
+    if isinstance(mechanism, (Repeat, Compose)):
+        return _composed(mechanism, size, _group_by_rounds)
+    return _exact_group(mechanism.unamplified(), size)
+
+
+def _composed(mechanism: Mechanism, size: int, rule: Callable[[Mechanism, int], Mechanism | None]) -> Mechanism | None:
+    """A composition by a rule for its parts. (Composed, the generic property of parts costs more than of the whole.)"""
     if isinstance(mechanism, Repeat):
-        repeated = _exact_group(mechanism.mechanism, size)
+        repeated = rule(mechanism.mechanism, size)
         return None if repeated is None else Repeat(repeated, mechanism.times)
     if isinstance(mechanism, Compose):
-        # The generic property of a part, composed, costs more than the generic property of the whole.
-        parts = [_exact_group(part, size) for part in mechanism.mechanisms]
+        parts = [rule(part, size) for part in mechanism.mechanisms]
         known = tuple(part for part in parts if part is not None)
         return Compose(known) if len(known) == len(parts) else None
     return None
 
 
+def _as_gaussian(mechanism: Mechanism) -> Gaussian | None:
+    """Releases with Gaussian noise that one coin decides together are one, of all their signal."""
+    if isinstance(mechanism, Gaussian):
+        return mechanism
+    if isinstance(mechanism, Compose):
+        parts = [_as_gaussian(part) for part in mechanism.mechanisms]
+        noises = [part.noise_multiplier for part in parts if part is not None]
+        return Gaussian(sum(noise**-2 for noise in noises) ** -0.5) if len(noises) == len(parts) else None
+    return None
+
+
 @dataclass(frozen=True)
 class Group(Mechanism):
-    """The generic group property of any mechanism; ``group`` uses it where it knows nothing better.
+    """Any mechanism by the generic group property; ``group`` uses it where it knows nothing exact.
 
     delta_K(epsilon) <= delta(epsilon / K) (e^epsilon - 1) / (e^(epsilon / K) - 1), K people being K changes of one
-    person; and the Rényi divergence of order a is at most 3^c times that of order 2^c a, where 2^c >= K (Mironov
-    2017, Proposition 2).
+    person. Rényi: the log moment of order a of i + j people is at most half the sum of that of order 2 a of i people
+    and of that of order 2 a - 1 of j (Mironov 2017, Corollary 4; Schuchardt et al. 2024, Appendix B.1, corrected).
 
-    Both grow fast with K. Where it is smaller, the cost with all hidden choices given away is taken: the release is a
-    mixture, over choices that do not depend on the data, of releases that cost the group no more than that (joint
-    convexity); and what is then left, compositions of Gaussians, is exact for groups.
+    Both grow fast with K. Where it is smaller, the cost with hidden choices given away is taken, all of them or those
+    inside a round: the release is a mixture, over choices that do not depend on the data, of releases that cost the
+    group no more than that (joint convexity); and what is then left, compositions of (sampled) Gaussians, is exact for
+    groups.
 
     Args:
         mechanism: what one person goes through.
@@ -142,37 +180,31 @@ class Group(Mechanism):
         return max(highest, min(1024, highest * 2 ** math.ceil(math.log2(self.size))))
 
     def _of_group(self, of_one: Array, groups: "Sequence[Group]", highest: int) -> Array:
-        """Log moments from those of one person and from the open release, both of shape (groups, orders)."""
-        halvings = math.ceil(math.log2(self.size))
-        orders = np.arange(2, highest + 1)
-        asked = orders * 2**halvings
-        known = asked < of_one.shape[1]
+        """Log moments from those of one person, shape (groups, orders), and from the other bounds."""
+        generic = _moments_of_group(of_one, self.size)
+        known = min(highest + 1, generic.shape[1])
         result = np.full((len(groups), highest + 1), np.inf)
-        result[:, :2] = 0.0
-        share = (orders[known] - 1) * 3**halvings / (asked[known] - 1)
-        result[:, 2 : 2 + len(share)] = share * of_one[:, asked[known]]
+        result[:, :known] = generic[:, :known]
         for row, group_ in zip(result, groups, strict=True):
-            if (open_ := group_._given_away) is not None:
-                np.minimum(row, raw(open_, highest), out=row)
+            for other in group_._others:
+                np.minimum(row, log_moments(other, highest), out=row)
         return result
 
     @property
-    def _given_away(self) -> Mechanism | None:
-        """The group's cost with all hidden choices given away, where it is exact and the same in both directions."""
-        open_ = _exact_group(self.mechanism.unamplified(), self.size)
-        return open_ if open_ is not None and open_._is_symmetric else None
+    def _others(self) -> list[Mechanism]:
+        """Other bounds, with hidden choices given away: all of them, or those inside rounds."""
+        bounds = [_exact_group(self.mechanism.unamplified(), self.size)]
+        if _exact_group(self.mechanism, self.size) is None:
+            bounds.append(_group_by_rounds(self.mechanism, self.size))
+        return [bound for bound in dict.fromkeys(bounds) if bound is not None]
 
     def _law_delta(self, epsilon: float, points: int | None) -> Bounds:
-        generic, open_ = self._generic_delta(epsilon, points), self._given_away
-        if open_ is not None and (cost := open_.delta(epsilon, points=points)).upper < generic.upper:
-            return Bounds(0.0, cost.upper, f"{cost.method}, hidden choices given away")
-        return generic
+        others = [part.delta(epsilon, points=points) for part in self._others]
+        return min(self._generic_delta(epsilon, points), *others, key=lambda cost: cost.upper)
 
     def _law_epsilon(self, delta: float, points: int | None) -> Bounds:
-        generic, open_ = self._generic_epsilon(delta, points), self._given_away
-        if open_ is not None and (cost := open_.epsilon(delta, points=points)).upper < generic.upper:
-            return Bounds(0.0, cost.upper, f"{cost.method}, hidden choices given away")
-        return generic
+        others = [part.epsilon(delta, points=points) for part in self._others]
+        return min(self._generic_epsilon(delta, points), *others, key=lambda cost: cost.upper)
 
     def _law_upper(self, delta: float, points: int) -> float:
         return self._law_epsilon(delta, points).upper
@@ -210,3 +242,14 @@ class Group(Mechanism):
 
     def _transform(self, u: Array) -> Transform:
         raise ValueError("Group of a mechanism cannot be sampled or allocated; apply it to the whole run")
+
+
+def _moments_of_group(of_one: Array, size: int) -> Array:
+    """The log moments of a group at the orders that those of one person, shape (..., orders), suffice for."""
+    if size == 1:
+        return of_one
+    larger, smaller = (_moments_of_group(of_one, half) for half in (size - size // 2, size // 2))
+    a = np.arange(1, (larger.shape[-1] - 1) // 2 + 1)
+    result = np.zeros((*of_one.shape[:-1], len(a) + 1))
+    result[..., 2:] = ((larger[..., 2 * a] + smaller[..., 2 * a - 1]) / 2)[..., 1:]
+    return result

@@ -31,7 +31,7 @@ from fedamp.accounting.papers.allocation_sampling import monte_carlo_delta
 from fedamp.accounting.papers.groups import (
     group_poisson_gaussian,
     group_poisson_randomized_response,
-    group_property_simple,
+    group_property,
     group_weights,
 )
 from fedamp.accounting.papers.mixtures import delta_of_mixture
@@ -261,12 +261,12 @@ def test_groups_have_the_tight_divergence_and_its_delta(noise, rate, size):
 
 
 def test_the_tight_group_is_below_the_generic_one():
-    """Section 6, and the accountant's generic rule against Proposition 2.10, or the group without sampling."""
+    """Section 6, and the accountant's generic rule against Appendix B.1, or the group without sampling."""
     person = Poisson(Gaussian(1.0), 0.2)
     generic = Group(person, 4).rdp(ORDERS[:3])
     assert np.all(GroupPoissonGaussian(1.0, 0.2, 4).rdp(ORDERS[:3]) < generic)
-    simple, unsampled = group_property_simple(person.rdp, 4, ORDERS[:3]), np.array(ORDERS[:3]) * 4**2 / 2
-    assert_allclose(generic, np.minimum(simple, unsampled), rtol=1e-8)
+    halved, unsampled = group_property(person.rdp, 4, ORDERS[:3]), np.array(ORDERS[:3]) * 4**2 / 2
+    assert_allclose(generic, np.minimum(halved, unsampled), rtol=1e-8)
 
 
 def test_randomised_response_group_counts_as_one_person_at_a_higher_rate():
