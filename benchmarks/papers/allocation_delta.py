@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.papers import published
-from benchmarks.papers.drawing import COMBINED, OURS, POISSON, SAMPLED, SAMPLED_LIMIT, make_readable
+from benchmarks.papers.drawing import COMBINED, OURS, POISSON, SAMPLED, SAMPLED_LIMIT, make_readable, save
 from benchmarks.papers.record import Comparison
 from fedamp import rng
 from fedamp.accounting import Allocation, Gaussian
@@ -16,13 +16,15 @@ from fedamp.accounting.papers import balls_and_bins
 
 SAMPLES, CONFIDENCE = 500_000, 0.99
 PANELS = ((100, 0.75), (100, 0.5), (10_000, 0.75), (10_000, 0.5))
+Curve = NDArray[np.float64]
 EPSILONS = np.linspace(0.5, 4.0, 10).tolist()
 
 
 def figure_8(path: Path) -> Sequence[Comparison]:
     """Delta over epsilon, 1 of t rounds: bounds, Poisson sampling, and Monte Carlo of half a million samples."""
-    figure, all_axes = plt.subplots(2, 2, figsize=(12, 8), layout="constrained", sharex=True)
-    numbers = [floor()]
+    figure, all_axes = plt.subplots(2, 2, figsize=(12, 7.4), layout="constrained", sharex=True)
+    numbers: list[Comparison] = []
+    unreliable = 0.0
     for panel, (axes, (rounds, noise)) in enumerate(zip(all_axes.flat, PANELS, strict=True)):
         generator = rng.stream(8, "balls and bins", panel)
         means, limits = balls_and_bins.sampled_deltas(noise, rounds, EPSILONS, SAMPLES, generator, CONFIDENCE)
@@ -36,44 +38,46 @@ def figure_8(path: Path) -> Sequence[Comparison]:
         axes.plot(EPSILONS, ours, **OURS)
         axes.set(title=f"1 of {rounds} rounds, noise multiplier {noise:g}", ylabel="delta", yscale="log")
         make_readable(axes)
-        numbers += compare(rounds, noise, np.array(ours), np.array(combined), np.array(limits), means)
+        numbers += compare(rounds, noise, np.array(ours), np.array(combined), np.array(poisson), means)
+        unreliable = max(unreliable, float(np.max(np.array(ours)[limits > 2 * np.array(ours)], initial=0.0)))
     for axes in all_axes[-1]:
         axes.set_xlabel("epsilon")
     figure.legend(*all_axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=9)
-    figure.savefig(path, dpi=110)
-    plt.close(figure)
-    return numbers
+    figure.suptitle("Feldman, Shenfeld 2025, Figure 8", fontsize=11)
+    save(figure, path)
+    return [*numbers, *reach(unreliable)]
 
 
-def floor() -> Comparison:
-    """Chernoff's limit when no sample exceeds epsilon at all."""
+def reach(unreliable: float) -> list[Comparison]:
+    """How small a delta the Monte Carlo limit can show."""
     smallest = 1 - (1 - CONFIDENCE) ** (1 / SAMPLES)
-    return Comparison("smallest delta that the Monte Carlo limit can show", None, smallest, f"{SAMPLES} samples")
-
-
-def compare(
-    rounds: int,
-    noise: float,
-    ours: NDArray[np.float64],
-    combined: NDArray[np.float64],
-    limits: NDArray[np.float64],
-    means: NDArray[np.float64],
-) -> list[Comparison]:
-    """Everything as multiples of the true delta, which our bracket holds to a part in a thousand."""
-    at = f"1 of {rounds}, noise {noise:g}"
-    seen = ours > 1000 / SAMPLES
     return [
-        Comparison(f"{at}: delta at epsilon {EPSILONS[-1]:g}", None, ours[-1]),
+        Comparison(
+            "delta from which down the Monte Carlo limit is more than twice ours",
+            1e-4,
+            unreliable,
+            "of the points drawn, the largest; the paper: loose below 1e-4",
+        ),
+        Comparison(
+            "smallest Monte Carlo limit that there can be", None, smallest, f"{SAMPLES} samples, none of them bad"
+        ),
+    ]
+
+
+def compare(rounds: int, noise: float, ours: Curve, combined: Curve, poisson: Curve, means: Curve) -> list[Comparison]:
+    """Everything as multiples of our delta, which its own lower end holds to a part in a hundred or less."""
+    at = f"1 of {rounds}, noise {noise:g}"
+    best = combined / ours
+    numbers = [
+        Comparison(f"{at}: delta at epsilon 4", None, float(ours[-1]), f"Poisson / ours: {poisson[-1] / ours[-1]:.3g}"),
         Comparison(
             f"{at}: the paper's best bound of delta / ours",
             None,
-            float(np.max(combined / ours)),
-            f"the largest over epsilon; the smallest is {np.min(combined / ours):.3g}",
-        ),
-        Comparison(
-            f"{at}: Monte Carlo mean / ours",
-            None,
-            float(np.mean(means[seen] / ours[seen])),
-            f"where a thousand samples or more count; the limit / ours at epsilon 4: {limits[-1] / ours[-1]:.3g}",
+            float(np.median(best)),
+            f"median of the curve; {np.min(best):.3g} to {np.max(best):.3g}",
         ),
     ]
+    if ours[0] * SAMPLES < 50:  # no sample, or too few, of a loss so large
+        return numbers
+    mean = Comparison(f"{at}: Monte Carlo mean / ours, epsilon 0.5", None, float(means[0] / ours[0]))
+    return [*numbers, mean]
