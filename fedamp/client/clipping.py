@@ -116,7 +116,9 @@ class _Step:
             limit = _as_float32(math.floor(self.clip / self.quantum / math.sqrt(self.linf_coordinates)))
             block.clamp_(-limit, limit)
         # Below 2**31, as the scaled norm is; conversion to integers truncates towards zero.
-        return block.to(torch.int32).sum(0)
+        quanta = block.to(torch.int32)
+        # Torch's sum over an axis of length one takes as long as all the rest of this.
+        return quanta[0].long() if len(quanta) == 1 else quanta.sum(0)
 
 
 def _norms(flat: Sequence[Tensor]) -> Tensor:

@@ -8,6 +8,7 @@ stored. Half the memory traffic, twice the speed.
 
 import copy
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -50,6 +51,9 @@ class FoldedModule:
 class Folded:
     """The clients' parameters during local training, as :class:`fedamp.client.stacked.Stacked` but without FedProx.
 
+    As long as all clients hold the same parameters there is one copy of them: one product for the records of all
+    clients, not one a client; the first step writes the stacks.
+
     Args:
         folded: the network.
         start: parameters by name, of shape [clients, *shape]; never written to.
@@ -58,19 +62,15 @@ class Folded:
 
     def __init__(self, folded: FoldedModule, start: dict[str, Tensor], rate: float) -> None:
         self._folded, self._start = folded, start
-        # Weights transposed, as [clients, in, out]: both products are fastest that way.
-        self._values = {
-            name: (value.mT if value.dim() == 3 else value.unsqueeze(1)).clone(memory_format=torch.contiguous_format)
-            for name, value in start.items()
-        }
-        self._rate = rate
         # A backward pass needs something that asks for a gradient; the parameters do not.
-        self._anchor = torch.zeros((), device=next(iter(start.values())).device, requires_grad=True)
+        anchor = torch.zeros((), device=next(iter(start.values())).device, requires_grad=True)
+        self._values = {name: _Values.of(value, rate, anchor) for name, value in start.items()}
+        self._anchor = anchor
 
     def logits(self, inputs: Tensor) -> Tensor:
         """Logits [clients, records, classes] for inputs [clients, records, ...]."""
         for name, stack in self._folded.stacks.items():
-            stack.clients, stack.anchor, stack.rate = self._values[name], self._anchor, self._rate
+            stack.values = self._values[name]
         logits: Tensor = self._folded.module(inputs.flatten(0, 1))
         return logits.unflatten(0, inputs.shape[:2])
 
@@ -82,17 +82,63 @@ class Folded:
         """Trained minus start, by name. Ends the training: the memory is reused."""
         changes = {}
         for name, first in self._start.items():
-            value = self._values[name]
-            changes[name] = (value.mT if first.dim() == 3 else value.squeeze(1)).sub_(first)
+            values = self._values[name]
+            if values.shared:  # no step was taken
+                changes[name] = torch.zeros_like(first, memory_format=torch.contiguous_format)
+            else:
+                change = values.tensor
+                changes[name] = (change.mT if first.dim() == 3 else change.squeeze(1)).sub_(first)
         return changes
 
 
-class _Stack(Tensor):
-    """Stands in a module for the parameters of all clients; any use of it but ``linear`` is an error."""
+@dataclass
+class _Values:
+    """One parameter of all clients.
 
-    clients: Tensor  # type: ignore[assignment]
-    anchor: Tensor
+    Weights are transposed, [clients, in, out], and biases [clients, 1, out]: both products are fastest that way.
+
+    Attributes:
+        tensor: the values; without the axis of clients while they are ``shared``.
+        shared: whether all clients still have the same.
+        clients: how many there are.
+        rate: learning rate.
+        anchor: what asks for a gradient.
+    """
+
+    tensor: Tensor
+    shared: bool
+    clients: int
     rate: float
+    anchor: Tensor
+
+    @classmethod
+    def of(cls, start: Tensor, rate: float, anchor: Tensor) -> "_Values":
+        """From values of shape [clients, *shape], which are not written to."""
+        turned = start.mT if start.dim() == 3 else start.unsqueeze(1)
+        shared = len(start) > 0 and start.stride(0) == 0
+        values = turned[0] if shared else turned
+        return cls(values.clone(memory_format=torch.contiguous_format), shared, len(start), rate, anchor)
+
+    def descend(self, gradients: Tensor) -> None:
+        """One step, from gradients of shape [clients, ...]."""
+        if self.shared:
+            self.tensor, self.shared = torch.sub(self.tensor, gradients, alpha=self.rate), False
+        else:
+            self.tensor.sub_(gradients, alpha=self.rate)
+
+    def descend_products(self, left: Tensor, right: Tensor) -> None:
+        """One step, from gradients that are products of [clients, in, records] and [clients, records, out]."""
+        if self.shared:
+            every = self.tensor.expand(self.clients, *self.tensor.shape)
+            self.tensor, self.shared = torch.baddbmm(every, left, right, alpha=-self.rate), False
+        else:
+            self.tensor.baddbmm_(left, right, alpha=-self.rate)
+
+
+class _Stack(Tensor):
+    """Stands in a module for a parameter of all clients; any use of it but ``linear`` is an error."""
+
+    values: _Values  # type: ignore[assignment]
 
     @classmethod
     def __torch_function__(
@@ -101,26 +147,35 @@ class _Stack(Tensor):
         if func is not F.linear:
             raise NotImplementedError(f"stacked parameters cannot go through {func}")
         inputs, weight, bias = args
-        each = inputs.view(len(weight.clients), -1, inputs.shape[-1])
-        output: Tensor = _LinearStep.apply(each, weight.clients, bias.clients, weight.anchor, weight.rate)
-        return output.flatten(0, 1)
+        output: Tensor = _LinearStep.apply(inputs, weight.values.anchor, weight.values, bias.values)
+        return output
 
 
 class _LinearStep(torch.autograd.Function):
     """A linear layer of every client; its backward pass takes the gradient step."""
 
     @staticmethod
-    def forward(  # type: ignore[override]
-        ctx: Any, inputs: Tensor, weight: Tensor, bias: Tensor, anchor: Tensor, rate: float
-    ) -> Tensor:
+    def forward(ctx: Any, inputs: Tensor, anchor: Tensor, weight: _Values, bias: _Values) -> Tensor:  # type: ignore[override]
         ctx.save_for_backward(inputs)
-        ctx.weight, ctx.bias, ctx.rate = weight, bias, rate
-        return torch.baddbmm(bias, inputs, weight)
+        ctx.weight, ctx.bias = weight, bias
+        if weight.shared:
+            return torch.addmm(bias.tensor, inputs, weight.tensor)
+        return torch.baddbmm(bias.tensor, _by_client(inputs, weight), weight.tensor).flatten(0, 1)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, None, None, Tensor, None]:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor, None, None]:  # type: ignore[override]
         (inputs,) = ctx.saved_tensors
-        downwards = torch.bmm(gradient, ctx.weight.mT) if ctx.needs_input_grad[0] else None
-        ctx.weight.baddbmm_(inputs.mT, gradient, alpha=-ctx.rate)
-        ctx.bias.sub_(gradient.sum(1, keepdim=True), alpha=ctx.rate)
-        return downwards, None, None, gradient.new_zeros(()), None
+        weight, bias = ctx.weight, ctx.bias
+        each = _by_client(gradient, weight)
+        downwards = None
+        if ctx.needs_input_grad[0]:
+            to_inputs = weight.tensor.mT
+            downwards = gradient @ to_inputs if weight.shared else torch.bmm(each, to_inputs).flatten(0, 1)
+        weight.descend_products(_by_client(inputs, weight).mT, each)
+        bias.descend(each.sum(1, keepdim=True))
+        return downwards, gradient.new_zeros(()), None, None
+
+
+def _by_client(records: Tensor, values: _Values) -> Tensor:
+    """[clients, records, features] from the records of all clients in one batch."""
+    return records.view(values.clients, -1, records.shape[-1])
