@@ -18,33 +18,38 @@ class Outcome:
 
     Attributes:
         accuracy: of the last model on the test set.
+        accuracies: the same after every so many rounds, where that was asked for.
         clipped: share of the last round's updates that were clipped.
         parameters_share, flops_share: of the whole model, what a unit receives and computes.
         seconds: of training.
     """
 
     accuracy: float
+    accuracies: tuple[float, ...]
     clipped: float
     parameters_share: float
     flops_share: float
     seconds: float
 
 
-def train(scenario: Scenario) -> Outcome:
-    """All rounds in this process, on one thread."""
+def train(scenario: Scenario, evaluate_every: int | None = None) -> Outcome:
+    """All rounds in this process, on one thread; tested on the way every so many rounds, or not at all."""
     torch.set_num_threads(1)
     prepared = prepare(scenario)
     strategy = prepared.strategy(prepared.state)
-    start = time.perf_counter()
+    start, accuracies = time.perf_counter(), []
     with SerialGrid(CLIENT_APP, "cpu") as grid:
         for round_ in range(1, scenario.rounds + 1):
             messages = strategy.configure_train(round_, strategy.arrays(), ConfigRecord(), grid)
             strategy.aggregate_train(round_, grid.send_and_receive(messages))
+            if evaluate_every and round_ % evaluate_every == 0:
+                accuracies.append(prepared.evaluate(strategy.state.parameters)[0])
     seconds = time.perf_counter() - start
     collected, cost = strategy.collected, prepared.cost()
     assert collected is not None
     return Outcome(
         accuracy=prepared.evaluate(strategy.state.parameters)[0],
+        accuracies=tuple(accuracies),
         clipped=collected.clipped / max(collected.reported, 1),
         parameters_share=cost["parameters_share"],
         flops_share=cost["flops_share"],
