@@ -57,7 +57,7 @@ class RayGrid(SimulationGrid):
 
     def __enter__(self) -> Self:
         self._pool.when_ready(self._hand_over)
-        if not self._pool.is_ours:
+        if not self._pool.can_stand_in:
             self._pool.start()
         return self
 
@@ -74,12 +74,12 @@ class RayGrid(SimulationGrid):
 
     @property
     def startup_seconds(self) -> float:  # type: ignore[override]
-        return 0.0 if self._pool.is_ours else self._pool.startup_seconds
+        return 0.0 if self._pool.can_stand_in else self._pool.startup_seconds
 
     @cached_property
     def _stand_in(self) -> Node | None:
         """What answers in this process as long as there are no workers; None where it could not do their work."""
-        if not self._pool.is_ours:
+        if not self._pool.can_stand_in:
             return None
         try:
             return Node(self._client_app, partition=0, partitions=self.workers, device="cpu")

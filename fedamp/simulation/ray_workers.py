@@ -26,6 +26,7 @@ STARTUP_DEADLINE = 180.0  # seconds, until all workers have imported the client 
 # Ray carries small arguments and results inside the call, which takes 2 ms a round; shared memory takes 4 to 8 ms more.
 # Its own limit is 100 kB; where the session is ours we raise it, to 100,000 parameters for two workers.
 INLINE_LIMIT = 1_000_000
+SPARE_GPU = 0.05  # share of every GPU that is not reserved at first: room for workers whose machine was lost
 ADDRESS_DEADLINE = 5.0  # seconds, until a cluster answers
 
 
@@ -91,14 +92,14 @@ class Pool:
     @cached_property
     def layout(self) -> Layout:
         """How many workers, on what; waits for Ray where nobody else knows."""
-        if self.is_ours:
+        if self.can_stand_in:
             return layout(self._engine, ray._private.utils.get_num_cpus(), 0)
         self.wait()
         return self._layout
 
     @cached_property
-    def is_ours(self) -> bool:
-        """Whether the workers are on the cores of this machine, in a Ray session of their own."""
+    def can_stand_in(self) -> bool:
+        """Whether this process could do the workers' work: they get cores of this machine, in a Ray session of ours."""
         engine = self._engine
         if self._borrowed or engine.address is not None:
             return False
@@ -131,10 +132,13 @@ class Pool:
         return self._started.result()
 
     def replace(self, partition: int, actor: Any) -> None:
-        """Put a new actor in the place of one that died or is stuck, unless that has happened already."""
+        """Put a new actor in the place of one that died or is stuck, unless that has happened already.
+
+        It reserves nothing to speak of: where a machine was lost, all that is left may be reserved.
+        """
         if self.actors[partition] is actor:
             ray.kill(actor)
-            self.actors[partition] = self._start_actor(partition)
+            self.actors[partition] = self._start_actor(partition, cpus=0, gpus=min(self._layout.gpus, SPARE_GPU / 10))
 
     def killer(self, partition: int) -> Callable[[], None]:
         """What ends an actor without warning."""
@@ -175,7 +179,9 @@ class Pool:
         """Actors that are ready; none where they are no longer wanted before they are."""
         resources = ray.cluster_resources()
         self._layout = layout(self._engine, resources.get("CPU", 1), resources.get("GPU", 0))
-        actors = [self._start_actor(partition) for partition in range(self._layout.workers)]
+        part = self._layout
+        gpus = part.gpus * (1 - SPARE_GPU)
+        actors = [self._start_actor(partition, part.cpus, gpus) for partition in range(part.workers)]
         answers = [actor.ready.remote() for actor in actors]
         deadline = monotonic() + STARTUP_DEADLINE
         while len(ray.wait(answers, num_returns=len(answers), timeout=0.1)[0]) < len(answers):
@@ -195,10 +201,10 @@ class Pool:
             raise FederationError(f"a Ray worker could not load {self._client_app}: {cause}") from error
         return actors
 
-    def _start_actor(self, partition: int) -> Any:
+    def _start_actor(self, partition: int, cpus: float, gpus: float) -> Any:
         part = self._layout
         actor = ray.remote(Worker).options(  # type: ignore[attr-defined]
-            num_cpus=part.cpus, num_gpus=part.gpus, scheduling_strategy="SPREAD"
+            num_cpus=cpus, num_gpus=gpus, scheduling_strategy="SPREAD"
         )
         return actor.remote(sys.path, self._client_app, partition, part.workers, part.device)
 
