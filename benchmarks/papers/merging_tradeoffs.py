@@ -108,29 +108,34 @@ def figure_5(path: Path) -> Sequence[Comparison]:
     _draw(path, f"{PAPER}, Figure 5: trained before; digits for CIFAR-10, δ = 1e-5", TUNED, accuracies, curves)
     names = [f"learning rate {rate:g}, σ = {noise:g}" for rate, noise in zip(TUNED.scales, TUNED.noises, strict=True)]
     numbers = [Comparison("accuracy before training with privacy", None, before)]
-    return [*numbers, *_alone(names, TUNED, accuracies), *_within(curves, (9.0, 12.0, 18.0))]
+    return [*numbers, *_alone(names, TUNED, accuracies), *_within(curves, (9.0, 18.5))]
 
 
 def figure_6(path: Path) -> Sequence[Comparison]:
     """Accuracy against epsilon: random selection among checkpoints of one run."""
     scenario = models.mnist_or_digits()
-    network = (NETWORK, "privacy.noise_multiplier=0.6", f"check_in.rate={LONG_CHECKPOINTS.rate!r}")
-    panels: list[tuple[str, str, Portfolio, tuple[str, ...], tuple[int, ...]]] = [
-        (f"logistic regression on {DATA[scenario]}", scenario, MNIST_CHECKPOINTS, (), (1, 2, 3)),
-        ("small network; digits for CIFAR-10", "merging", LONG_CHECKPOINTS, network, (12, 16, 20)),
+    network = (
+        NETWORK,
+        "privacy.noise_multiplier=0.6",
+        f"check_in.rate={LONG_CHECKPOINTS.rate!r}",
+        "server.learning_rate=0.01",
+    )
+    panels: list[tuple[str, str, Portfolio, tuple[str, ...], tuple[int, ...], tuple[float, ...]]] = [
+        (f"logistic regression on {DATA[scenario]}", scenario, MNIST_CHECKPOINTS, (), (1, 2, 3), (6.2, 8.6)),
+        ("small network; digits for CIFAR-10", "merging", LONG_CHECKPOINTS, network, (12, 16, 20), (6.8, 8.8)),
     ]
     figure, all_axes = plt.subplots(1, 2, figsize=(12, 4.6), layout="constrained")
     figure.suptitle(f"{PAPER}, Figure 6: random selection among checkpoints of one run, δ = 1e-5", fontsize=11)
     numbers = []
-    for axes, (words, name, portfolio, overrides, epochs) in zip(all_axes, panels, strict=True):
+    for axes, (words, name, portfolio, overrides, epochs, budgets) in zip(all_axes, panels, strict=True):
         with tempfile.TemporaryDirectory() as folder:
             accuracies = models.alone([_train_checkpoints(Path(folder), name, portfolio, overrides)])
         curves = selection_curves(portfolio, accuracies)
         _draw_curves(axes, words, portfolio, accuracies, curves)
-        axes.legend(fontsize=9)
-        numbers += _alone([f"{words}, {epoch} epochs" for epoch in epochs], portfolio, accuracies)
-        middle = round(portfolio.mechanisms[1].epsilon(DELTA).upper, 1)
-        numbers += _within({f"{words}, {key}": curve for key, curve in curves.items()}, (middle,))
+        axes.set_xscale("linear")
+        numbers += _alone([f"{words}, after epoch {epoch}" for epoch in epochs], portfolio, accuracies)
+        numbers += _within({f"{words}, {key}": curve for key, curve in curves.items()}, budgets)
+    figure.legend(*all_axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=9)
     save(figure, path)
     return numbers
 

@@ -14,6 +14,7 @@ from safetensors.numpy import load_file
 from fedamp import scenario
 from fedamp.accounting import Mechanism, NotPrivate, from_json
 from fedamp.errors import MergeError, RunFolderError
+from fedamp.report.merged import CERTIFICATE
 from fedamp.report.runs import Run, read_run
 from fedamp.scenario import Scenario
 from fedamp.server.checkpoint import KEPT, checkpoints, read_checkpoint
@@ -21,8 +22,6 @@ from fedamp.server.ledger import digest
 from fedamp.server.run_folder import RunFolder
 from fedamp.server.setup import Prepared, prepare
 from fedamp.strategies.layout import Arrays
-
-CERTIFICATE = "certificate.json"
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import numpy as np
 
 from fedamp import __version__, rng
 from fedamp.accounting.bounds import finite
-from fedamp.merging.candidates import CERTIFICATE, Candidate, Candidates, read_candidates
+from fedamp.merging.candidates import Candidate, Candidates, read_candidates
 from fedamp.merging.decision import (
     FIXED_INPUTS,
     ONLY_RELEASE,
@@ -22,12 +22,11 @@ from fedamp.merging.decision import (
 )
 from fedamp.merging.pictures import epsilon_over_weights
 from fedamp.report import style
+from fedamp.report.merged import CERTIFICATE, FORMAT
 from fedamp.server.files import write_json
 from fedamp.server.ledger import digest
 from fedamp.server.run_folder import RunFolder, new_folder
 from fedamp.strategies.layout import Arrays
-
-FORMAT = "fedamp merge certificate 1"
 
 
 @dataclass(frozen=True)

@@ -90,8 +90,10 @@ def _draw_heat(axes: Axes, ticks: Array, costs: Array, budget: float, taken: tup
     axes.contour(ticks, ticks, np.where(infinite, 1e3 * highest, finite), [budget], colors="white", linewidths=2.5)
     handles = [Patch(facecolor="white", edgecolor=style.GREY, linewidth=2, label=f"line: budget, ε = {budget:g}")]
     if infinite.any():
-        axes.contourf(ticks, ticks, np.where(np.isnan(costs), np.nan, infinite), [0.5, 1.5], colors=[style.GREY])
-        handles.append(Patch(facecolor=style.GREY, label="no privacy"))
+        # Hatched: a plain grey would look like a cost.
+        where = np.where(np.isnan(costs), np.nan, infinite)
+        axes.contourf(ticks, ticks, where, [0.5, 1.5], colors=["white"], hatches=["////"])
+        handles.append(Patch(facecolor="white", edgecolor="black", hatch="////", label="no privacy"))
     axes.plot(*taken, "o", color="white", markeredgecolor="black", markersize=10, clip_on=False, zorder=4)
     style.label(axes, "taken", taken, (9, 6), zorder=5)
     axes.figure.legend(handles=handles, loc="outside lower center", ncols=2, frameon=False, fontsize=style.TEXT)

@@ -1,10 +1,11 @@
-"""A report of a run or a comparison that a person can send to a colleague: one HTML file that needs nothing else.
+"""A report of a run, a merged model or a comparison that a person can send to a colleague, in one HTML file.
 
-It holds what was released and what is public, and no number computed from private data without noise.
+It needs nothing else. It holds what was released and what is public, and no number computed from private data without
+noise.
 """
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -13,13 +14,15 @@ from matplotlib.figure import Figure
 
 from fedamp import __version__
 from fedamp.errors import InputError
-from fedamp.report import style
+from fedamp.report import html, style
 from fedamp.report.compare import cautions
 from fedamp.report.comparison_plots import comparison_pictures
+from fedamp.report.merged import Model, read_models
+from fedamp.report.merged_page import merged_section
 from fedamp.report.numbers import amount_of_bytes, amount_of_time, at_least, at_most
 from fedamp.report.page_style import CSS
 from fedamp.report.plots import protection, run_pictures
-from fedamp.report.runs import Run, read_runs
+from fedamp.report.runs import Run
 from fedamp.server.run_folder import RunFolder
 
 ROUNDS_SHOWN = 10
@@ -38,20 +41,21 @@ ENDINGS = {
 
 
 def write_report(folders: Sequence[Path], out: Path) -> Path:
-    """Write the report of one run, or the comparison of several.
+    """Write the report of one run or merged model, or the comparison of several.
 
     Args:
-        folders: run folders.
+        folders: of runs, and of what ``fedamp merge`` left.
         out: the HTML file; one that is there is replaced.
 
     Raises:
-        RunFolderError: a run folder is missing, damaged or given twice.
+        RunFolderError: a folder is missing, damaged or given twice.
         InputError: ``out`` cannot be written.
     """
-    runs = read_runs(folders)
-    title = runs[0].scenario.name if len(runs) == 1 else f"{len(runs)} runs compared"
-    sections = [_comparison(runs)] if len(runs) > 1 else []
-    sections += [_run(run, alone=len(runs) == 1) for run in runs]
+    models = read_models(folders)
+    alone = len(models) == 1
+    sections = [] if alone else [_comparison(models)]
+    sections += [_run(model, alone) if isinstance(model, Run) else merged_section(model, alone) for model in models]
+    title = _title(models[0]) if alone else _how_many(models)
     page = (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
@@ -67,25 +71,34 @@ def write_report(folders: Sequence[Path], out: Path) -> Path:
     return out
 
 
-def _comparison(runs: Sequence[Run]) -> str:
-    rows = [
-        (
-            run.name,
-            _accuracy(run),
-            at_most(run.epsilon),
-            at_most(run.unamplified_epsilon),
-            f"{run.summary['noise_multiplier']:.3g}",
-            run.summary["rounds_completed"],
-            amount_of_bytes(run.bytes_per_check_in),
-            amount_of_time(run.seconds_per_check_in),
-        )
-        for run in runs
-    ]
+def _comparison(models: Sequence[Model]) -> str:
     head = ("run", "accuracy", "ε", "ε without amplification", "noise multiplier", "rounds", "bytes", "time")
-    parts = [f"<h1>{len(runs)} runs compared</h1>"]
-    parts += [f'<p class="caution">Caution: {escape(caution)}.</p>' for caution in cautions(runs)]
-    parts += [_table(head, rows), "<p>Bytes and time are per check-in of a client.</p>"]
-    return "\n".join([*parts, _figures(comparison_pictures(runs))])
+    parts = [f"<h1>{_how_many(models)}</h1>"]
+    parts += [f'<p class="caution">Caution: {escape(caution)}.</p>' for caution in cautions(models)]
+    parts += [html.table(head, map(_row, models)), "<p>Bytes and time are per check-in of a client.</p>"]
+    return "\n".join([*parts, _figures(comparison_pictures(models))])
+
+
+def _row(model: Model) -> tuple[Any, ...]:
+    known = (model.name, _accuracy(model), at_most(model.epsilon))
+    if not isinstance(model, Run):
+        return (*known, "", "", "merged", "", "")
+    return (
+        *known,
+        at_most(model.unamplified_epsilon),
+        f"{model.summary['noise_multiplier']:.3g}",
+        model.summary["rounds_completed"],
+        amount_of_bytes(model.bytes_per_check_in),
+        amount_of_time(model.seconds_per_check_in),
+    )
+
+
+def _title(model: Model) -> str:
+    return model.scenario.name if isinstance(model, Run) else model.name
+
+
+def _how_many(models: Sequence[Model]) -> str:
+    return f"{len(models)} {'runs' if all(isinstance(model, Run) for model in models) else 'models'} compared"
 
 
 def _run(run: Run, alone: bool) -> str:
@@ -95,9 +108,9 @@ def _run(run: Run, alone: bool) -> str:
     parts.append(f'<p class="verdict">{_verdict(run)}</p>')
     if alone:
         parts.append(_figures(run_pictures(run)))
-    parts += [_section("Guarantee", alone), _guarantee(run)]
-    parts += [_section("What was done", alone), _work(run)]
-    parts += [_section("Ledger", alone), _ledger(run)]
+    parts += [html.heading("Guarantee", alone), _guarantee(run)]
+    parts += [html.heading("What was done", alone), _work(run)]
+    parts += [html.heading("Ledger", alone), _ledger(run)]
     scenario = escape(RunFolder(run.folder).scenario.read_text(encoding="utf-8"))
     parts.append(f"<details><summary>The scenario, every default written out</summary><pre>{scenario}</pre></details>")
     return "<section>\n" + "\n".join(part for part in parts if part) + "\n</section>"
@@ -118,7 +131,7 @@ def _guarantee(run: Run) -> str:
     if run.epsilon is None:
         return "<p>None. Whoever sees the model may learn anything about anybody's data.</p>"
     charge = "hidden randomness is charged for" if ledger["amplification_charged"] else "as if nothing were hidden"
-    facts = _facts(
+    facts = html.facts(
         {
             "what": protection(run),
             "adjacency": ledger["adjacency"],
@@ -129,9 +142,8 @@ def _guarantee(run: Run) -> str:
             "mechanism": f"{ledger['mechanism_in_words']}; {charge}",
         }
     )
-    assumptions = "\n".join(f"<li>{escape(assumption)}</li>" for assumption in ledger["assumptions"])
     caution = f'<p class="caution">Noise seed: {escape(ledger["noise_seed"])}.</p>'
-    return f"{facts}\n{caution}\n<p>The guarantee assumes:</p>\n<ul>\n{assumptions}\n</ul>"
+    return f"{facts}\n{caution}\n<p>The guarantee assumes:</p>\n{html.bullets(ledger['assumptions'])}"
 
 
 def _work(run: Run) -> str:
@@ -141,7 +153,7 @@ def _work(run: Run) -> str:
         for part in run.ledger["parts"]
     )
     rounds = f"{len(run.rounds)} of {run.scenario.rounds}"
-    return _facts(
+    return html.facts(
         {
             "rounds": f"{rounds} ({ENDINGS[run.summary['stopped_because']]})",
             "cohort": f"{plan.expected_cohort:,.4g} of {plan.units:,} expected a round",
@@ -165,36 +177,16 @@ def _ledger(run: Run) -> str:
         accuracy = "" if record is None else f"{record.accuracy:.1%}"
         rows.append((release["round"], accuracy, at_most(release["epsilon_upper"]), release["digest"][:12]))
     whole = hashlib.sha256(RunFolder(run.folder).ledger.read_bytes()).hexdigest()
-    table = _table(("round", "accuracy", "ε spent, at most", "SHA-256 of the model"), rows)
+    table = html.table(("round", "accuracy", "ε spent, at most", "SHA-256 of the model"), rows)
     return (
         f"{table}\n<p>{len(releases)} rounds were released, each written down first. "
         f"SHA-256 of ledger.json: <code>{whole}</code></p>"
     )
 
 
-def _accuracy(run: Run) -> str:
-    return f"{run.evaluated[-1].accuracy:.1%}" if run.evaluated else ""
-
-
-def _section(title: str, alone: bool) -> str:
-    return f"<h2>{title}</h2>" if alone else f"<h3>{title}</h3>"
+def _accuracy(model: Model) -> str:
+    return "" if model.accuracy is None else f"{model.accuracy:.1%}"
 
 
 def _figures(pictures: dict[str, Figure]) -> str:
-    drawn = [
-        f'<figure><img src="{style.inline(picture)}" alt="{escape(CAPTIONS[name])}">'
-        f"<figcaption>{escape(CAPTIONS[name])}</figcaption></figure>"
-        for name, picture in pictures.items()
-    ]
-    return '<div class="figures">\n' + "\n".join(drawn) + "\n</div>"
-
-
-def _facts(facts: dict[str, str]) -> str:
-    rows = "\n".join(f"<dt>{escape(name)}</dt><dd>{escape(str(value))}</dd>" for name, value in facts.items())
-    return f"<dl>\n{rows}\n</dl>"
-
-
-def _table(head: Iterable[str], rows: Iterable[Iterable[Any]]) -> str:
-    header = "".join(f"<th>{escape(name)}</th>" for name in head)
-    body = "\n".join("<tr>" + "".join(f"<td>{escape(str(cell))}</td>" for cell in row) + "</tr>" for row in rows)
-    return f'<div class="wide"><table>\n<tr>{header}</tr>\n{body}\n</table></div>'
+    return html.figures((style.inline(picture), CAPTIONS[name]) for name, picture in pictures.items())

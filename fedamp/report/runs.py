@@ -49,6 +49,16 @@ class Run:
         return [record for record in self.rounds if record.accuracy is not None]
 
     @property
+    def accuracy(self) -> float | None:
+        """Accuracy of the last evaluated model on the public test set; None where none was."""
+        return self.evaluated[-1].accuracy if self.evaluated else None
+
+    @property
+    def promise(self) -> dict[str, Any]:
+        """What is protected, in which sense: delta, unit, adjacency, group size."""
+        return {key: self.ledger[key] for key in ("delta", "unit", "adjacency", "group_size")}
+
+    @property
     def is_private(self) -> bool:
         """Whether noise was added at all."""
         return self.epsilon is not None
@@ -119,6 +129,15 @@ def read_runs(folders: Sequence[Path]) -> list[Run]:
     Raises:
         RunFolderError: one of them is missing, damaged, or given twice.
     """
+    return [read_run(folder, name) for folder, name in zip(folders, names_of(folders), strict=True)]
+
+
+def names_of(folders: Sequence[Path]) -> list[str]:
+    """As much of each folder's path as tells it from the others.
+
+    Raises:
+        RunFolderError: a folder is given twice.
+    """
     paths = [folder.resolve() for folder in folders]
     for index, path in enumerate(paths):
         if path in paths[:index]:
@@ -126,9 +145,7 @@ def read_runs(folders: Sequence[Path]) -> list[Run]:
     depth = 1
     while len({path.parts[-depth:] for path in paths}) < len(paths):
         depth += 1
-    return [
-        read_run(folder, "/".join(path.parts[-depth:]).lstrip("/")) for folder, path in zip(folders, paths, strict=True)
-    ]
+    return ["/".join(path.parts[-depth:]).lstrip("/") for path in paths]
 
 
 def _check(run: Run) -> None:
