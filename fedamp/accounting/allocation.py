@@ -48,7 +48,8 @@ class Allocation(Derived):
         object.__setattr__(self, "k", checks.count("k", self.k, 0, self.rounds, "rounds"))
 
     def __str__(self) -> str:
-        return f"{self.k} hidden rounds of {self.rounds} ({self.mechanism})"
+        chosen = "one hidden round" if self.k == 1 else f"{self.k} hidden rounds"
+        return f"{chosen} of {self.rounds} ({self.mechanism})"
 
     @property
     def is_private(self) -> bool:

@@ -9,7 +9,7 @@ from fedamp.accounting import Group as UnitGroup
 from fedamp.accounting.bounds import finite
 from fedamp.plan import ADJACENCY, Plan, make_plan, privacy_units
 from fedamp.report.numbers import at_least, at_most
-from fedamp.scenario import Scenario
+from fedamp.scenario import BalancedCheckIn, PoissonCheckIn, Scenario, StratifiedCheckIn
 from fedamp.scenario_file import validate
 
 GROUP_SIZES = (1, 2, 3, 5, 10)
@@ -35,6 +35,7 @@ def privacy_answer(scenario: Scenario, groups: bool = False) -> dict[str, Any]:
         "epsilon": plan.epsilon.to_json(),
         "epsilon_bound": plan.epsilon.method,
         "unamplified_epsilon": plan.unamplified_epsilon.to_json(),
+        "poisson_epsilon": _by_poisson(plan),
         "budget": scenario.privacy.epsilon,
         "rounds": scenario.rounds,
         "affordable_rounds": plan.affordable_rounds,
@@ -47,6 +48,17 @@ def privacy_answer(scenario: Scenario, groups: bool = False) -> dict[str, Any]:
         ],
         "groups": _groups(plan, groups),
     }
+
+
+def _by_poisson(plan: Plan) -> dict[str, float | None] | None:
+    """What Poisson sampling with as large an expected cohort would cost; None where check-ins are not k of T."""
+    asked = plan.scenario
+    if not isinstance(asked.check_in, BalancedCheckIn | StratifiedCheckIn):
+        return None
+    rate = plan.expected_cohort / plan.units
+    privacy = asked.privacy.model_copy(update={"noise_multiplier": plan.noise_multiplier})
+    sampled = asked.model_copy(update={"check_in": PoissonCheckIn(scheme="poisson", rate=rate), "privacy": privacy})
+    return make_plan(sampled, plan.units).epsilon.to_json()
 
 
 def _groups(plan: Plan, wanted: bool) -> list[dict[str, Any]] | None:
@@ -94,6 +106,7 @@ def privacy_table(answer: dict[str, Any]) -> RenderableType:
             "expected cohort": f"{answer['expected_cohort']:,.4g} of {answer['units']:,} {answer['unit']}s a round",
             "mechanism": answer["mechanism"],
             "epsilon": _bracket(answer["epsilon"]),
+            **_poisson_row(answer["poisson_epsilon"]),
             "without amplification": _bracket(answer["unamplified_epsilon"]),
             "upper end from": answer["epsilon_bound"],
             "budget": _budget(answer),
@@ -107,6 +120,10 @@ def privacy_table(answer: dict[str, Any]) -> RenderableType:
     return Group(
         facts, curve, _groups_table(answer), "Assumes a trusted server and hidden assignments: docs/threat-model.md"
     )
+
+
+def _poisson_row(ends: dict[str, float | None] | None) -> dict[str, str]:
+    return {} if ends is None else {"by Poisson sampling": _bracket(ends)}
 
 
 def _groups_table(answer: dict[str, Any]) -> RenderableType:

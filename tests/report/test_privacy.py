@@ -1,0 +1,28 @@
+"""``fedamp privacy``: what Poisson sampling would cost, beside check-in to k of T rounds."""
+
+import json
+
+import pytest
+
+NOISE = ("--set", "privacy.noise_multiplier=3", "--set", "privacy.epsilon=null", "--json")
+
+
+@pytest.mark.parametrize("check_in", ["{scheme: balanced, k: 6}", "{scheme: stratified, k: 6}"])
+def test_poisson_sampling_of_the_same_cohort_costs_more(fedamp, check_in):
+    ours = json.loads(fedamp("privacy", "balanced", "--set", f"check_in={check_in}", *NOISE).out)
+    poisson = json.loads(fedamp("privacy", "balanced", "--set", "check_in={scheme: poisson, rate: 0.1}", *NOISE).out)
+    assert ours["poisson_epsilon"] == poisson["epsilon"]
+    assert ours["expected_cohort"] == poisson["expected_cohort"]
+    assert ours["epsilon"]["upper"] < poisson["epsilon"]["lower"]
+    assert poisson["poisson_epsilon"] is None
+
+
+def test_it_is_shown_where_there_is_a_choice(fedamp):
+    assert "by Poisson sampling" in fedamp("privacy", "balanced").out
+    assert "by Poisson sampling" not in fedamp("privacy", "baseline").out
+
+
+def test_without_noise_neither_is_private(fedamp):
+    bare = ("--set", "privacy.noise_multiplier=0", "--set", "privacy.epsilon=null", "--json")
+    answer = json.loads(fedamp("privacy", "balanced", *bare).out)
+    assert answer["epsilon"]["upper"] is answer["poisson_epsilon"]["upper"] is None
