@@ -1,7 +1,151 @@
 """Schuchardt, Stoian, Kosmala, Günnemann 2024: Group Privacy Amplification and Unified Amplification by Subsampling."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
-from benchmarks.papers.record import Figure
+import numpy as np
 
-FIGURES: Sequence[Figure] = ()
+from benchmarks.papers import groups_curves as curves
+from benchmarks.papers.groups_drawing import ByLaw, OfRounds, draw_converted, draw_orders, panels
+from benchmarks.papers.groups_replacement import figure_3, figure_6, figure_7
+from benchmarks.papers.record import Comparison, Figure
+from fedamp.accounting import Group, Mechanism, Repeat
+
+PAPER = "Schuchardt et al. 2024"
+DELTA = 1e-5
+
+
+def figure_4(path: Path) -> Sequence[Comparison]:
+    """Rényi divergence over its order: groups under Poisson sampling, randomised response (0.75)."""
+    orders, numbers = curves.whole_orders(), []
+    with panels(path, f"{PAPER}, Figure 4: randomised response 0.75, groups of 2, 4, 8") as all_axes:
+        for axes, rate in zip(all_axes.flat, curves.RATES, strict=True):
+            axes.set(title=f"Poisson, rate {rate:g}", xlabel="order", ylabel="Rényi divergence (nats)")
+            for size in curves.SIZES:
+                tight, generic = curves.tight_response(0.75, rate, size), _response_baseline(0.75, rate, size)
+                draw_orders(axes, orders, tight, generic, curves.sampled_response(0.75, rate, size), size)
+                ratio = float(generic(np.array([8.0]))[0] / tight(np.array([8.0]))[0])
+                numbers.append(Comparison(f"rate {rate:g}, group of {size}: baseline over tight, order 8", None, ratio))
+    return numbers
+
+
+def figure_5(path: Path) -> Sequence[Comparison]:
+    """Rényi divergence over its order: groups under Poisson sampling, Gaussian noise multiplier 1."""
+    orders, numbers = curves.all_orders(41), []
+    with panels(path, f"{PAPER}, Figure 5: Gaussian noise 1, groups of 2, 4, 8") as all_axes:
+        for axes, rate in zip(all_axes.flat, curves.RATES, strict=True):
+            axes.set(title=f"Poisson, rate {rate:g}", xlabel="order", ylabel="Rényi divergence (nats)")
+            for size in curves.SIZES:
+                tight, generic = _gaussian(1.0, rate, size)
+                draw_orders(axes, orders, tight, generic, curves.sampled_gaussian(1.0, rate, size), size)
+        for size in curves.SIZES:
+            numbers += _transitions(1.0, 0.001, size, np.geomspace(1.05, 40, 60))
+    return numbers
+
+
+def figure_9(path: Path) -> Sequence[Comparison]:
+    """Rényi divergence over all orders: Gaussian noise, five noise multipliers and three rates."""
+    return _grid(path, "Figure 9: all orders", curves.all_orders(17))
+
+
+def figure_10(path: Path) -> Sequence[Comparison]:
+    """Rényi divergence over small orders: Gaussian noise, five noise multipliers and three rates."""
+    _grid(path, "Figure 10: small orders", np.geomspace(1.1, 300, 30))
+    cases = [(0.5, 2), (1.0, 2), (2.0, 2), (5.0, 2), (5.0, 8)]
+    return [line for noise, size in cases for line in _transitions(noise, 0.001, size, np.geomspace(1.05, 400, 90))]
+
+
+def figure_11(path: Path) -> Sequence[Comparison]:
+    """Epsilon over the number of rounds: Gaussian noise under Poisson sampling, rate 0.001, delta 1e-5."""
+    rounds, numbers = [int(10**power) for power in (0, 1, 2, 3, 4, 5)], []
+    with panels(path, f"{PAPER}, Figure 11: rate 0.001, delta 1e-5, groups of 2, 4, 8") as all_axes:
+        for axes, noise in zip(all_axes.flat, (1.0, 2.0, 5.0), strict=True):
+            axes.set(title=f"noise multiplier {noise:g}", xlabel="rounds", ylabel="epsilon")
+            for size in curves.SIZES:
+                pair = _gaussian(noise, 0.001, size)  # every jump is below order 300
+                by_tight, by_generic = (curves.converted(curve, DELTA, 1000) for curve in pair)
+                sampled = curves.sampled_gaussian(noise, 0.001, size)
+                one = curves.sampled_gaussian(noise, 0.001, 1)
+                by_law = _by_law(sampled, one, size, rounds)
+                draw_converted(axes, rounds, by_tight, by_generic, by_law, size)
+                numbers += _savings(f"noise {noise:g}, group of {size}", by_tight, by_generic, by_law)
+    return numbers
+
+
+def figure_12(path: Path) -> Sequence[Comparison]:
+    """Epsilon over the number of rounds: randomised response (0.6) under Poisson sampling, delta 1e-5."""
+    rounds, numbers = [int(10**power) for power in (0, 1, 2, 3, 4, 5)], []
+    with panels(path, f"{PAPER}, Figure 12: randomised response 0.6, delta 1e-5, groups of 2, 4, 8") as all_axes:
+        for axes, rate in zip(all_axes.flat, (0.1, 0.01, 0.001), strict=True):
+            axes.set(title=f"Poisson, rate {rate:g}", xlabel="rounds", ylabel="epsilon")
+            for size in curves.SIZES:
+                by_tight = curves.converted(curves.tight_response(0.6, rate, size), DELTA)
+                by_generic = curves.converted(_response_baseline(0.6, rate, size), DELTA)
+                sampled = curves.sampled_response(0.6, rate, size)
+                by_law = _by_law(sampled, curves.sampled_response(0.6, rate, 1), size, rounds)
+                draw_converted(axes, rounds, by_tight, by_generic, by_law, size)
+                numbers += _savings(f"rate {rate:g}, group of {size}", by_tight, by_generic, by_law)
+    return numbers
+
+
+def _grid(path: Path, title: str, orders: curves.Floats) -> Sequence[Comparison]:
+    """A panel for every rate (rows) and noise multiplier (columns)."""
+    noises = (0.2, 0.5, 1.0, 2.0, 5.0)
+    with panels(path, f"{PAPER}, {title}, groups of 2, 4, 8", rows=3, columns=5) as all_axes:
+        for row, rate in zip(all_axes, curves.RATES, strict=True):
+            row[0].set_ylabel(f"rate {rate:g}\nRényi divergence")
+            for axes, noise in zip(row, noises, strict=True):
+                for size in curves.SIZES:
+                    tight, generic = _gaussian(noise, rate, size)
+                    draw_orders(axes, orders, tight, generic, curves.sampled_gaussian(noise, rate, size), size)
+        for axes, noise in zip(all_axes[0], noises, strict=True):
+            axes.set_title(f"noise {noise:g}")
+        for axes in all_axes[-1]:
+            axes.set_xlabel("order")
+    return []
+
+
+def _gaussian(noise: float, rate: float, size: int) -> tuple[curves.Curve, curves.Curve]:
+    """Theorem 4.2, and the group property of its case of one person."""
+    return curves.tight_gaussian(noise, rate, size), curves.baseline(curves.gaussian_individual(noise, rate), size)
+
+
+def _response_baseline(true_response: float, rate: float, size: int) -> curves.Curve:
+    return curves.baseline(curves.tight_response(true_response, rate, 1), size)
+
+
+def _transitions(noise: float, rate: float, size: int, orders: curves.Floats) -> list[Comparison]:
+    """Where the phase transition is: the order at which the divergence passes a hundredth of the unsampled one's."""
+
+    def relative(curve: curves.Curve) -> curves.Curve:
+        return lambda a: curve(a) / (a * size**2 / (2 * noise**2))
+
+    tight, generic = (curves.first_order_above(relative(curve), 0.01, orders) for curve in _gaussian(noise, rate, size))
+    what = f"noise {noise:g}, rate {rate:g}, group of {size}: order of the transition"
+    return [Comparison(f"{what}, tight", None, tight), Comparison(f"{what}, baseline", None, generic)]
+
+
+def _by_law(sampled: Mechanism, one: Mechanism, size: int, rounds: Sequence[int]) -> ByLaw:
+    """fedamp's epsilon over rounds, and what the group property of the whole run of one person would give."""
+    tight = [Repeat(sampled, t).epsilon(DELTA).upper for t in rounds]
+    return ByLaw(rounds, tight, [Group(Repeat(one, t), size).epsilon(DELTA).upper for t in rounds])
+
+
+def _savings(what: str, by_tight: OfRounds, by_generic: OfRounds, by_law: ByLaw) -> list[Comparison]:
+    """After 10,000 rounds."""
+    tight, generic, last = by_tight(10_000), by_generic(10_000), by_law.rounds.index(10_000)
+    remark = f"tight by Rényi {tight:.3g}, baseline {generic:.3g}; group property of the law {by_law.generic[last]:.3g}"
+    return [Comparison(f"{what}: epsilon after 10,000 rounds", None, by_law.tight[last], remark)]
+
+
+FIGURES: Sequence[Figure] = (
+    figure_3,
+    figure_4,
+    figure_5,
+    figure_6,
+    figure_7,
+    figure_9,
+    figure_10,
+    figure_11,
+    figure_12,
+)
