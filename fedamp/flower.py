@@ -118,12 +118,15 @@ def chatter_to(log: Path, *loggers: str) -> Iterator[None]:
     handler = logging.FileHandler(log, delay=True)
     handler.setFormatter(logging.Formatter(LOG_FORMAT))
     quiet = [FLOWER_LOGGER, *(logging.getLogger(name) for name in loggers)]
-    before = [(logger.handlers[:], logger.propagate) for logger in quiet]
+    before = [(logger.handlers[:], logger.propagate, logger.level) for logger in quiet]
     for logger in quiet:
         logger.handlers, logger.propagate = [handler], False
+        if logger.name.startswith("fedamp"):
+            logger.setLevel(logging.INFO)  # of ours a person wants to know more than what went wrong
     try:
         yield
     finally:
-        for logger, (handlers, propagate) in zip(quiet, before, strict=True):
+        for logger, (handlers, propagate, level) in zip(quiet, before, strict=True):
             logger.handlers, logger.propagate = handlers, propagate
+            logger.setLevel(level)
         handler.close()

@@ -156,6 +156,7 @@ def _environment(folder: Path) -> dict[str, str]:
     return os.environ | {
         "FLWR_HOME": str(folder / "home"),
         "FLWR_LOG_LEVEL": "INFO",
+        "RAY_ADDRESS": "local",  # else Flower's Ray joins whatever cluster was last started on this machine
         "PATH": os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", os.defpath)]),
         "PYTHONPATH": os.pathsep.join(str(Path(entry).absolute()) for entry in sys.path),
     }

@@ -26,7 +26,7 @@ COMMON = (
 @pytest.fixture(scope="module", autouse=True)
 def session():
     """One Ray session for all runs of this file: they use it and leave it running."""
-    ray.init(num_cpus=3, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    ray.init("local", num_cpus=3, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
     yield
     ray.shutdown()
 

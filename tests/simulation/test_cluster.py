@@ -1,4 +1,13 @@
-"""Ray clusters by address."""
+"""Ray clusters by address, and docs/cluster.md."""
+
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sysconfig
+import tempfile
+from contextlib import contextmanager, suppress
 
 import numpy as np
 import pytest
@@ -8,10 +17,15 @@ from fedamp import flower
 from fedamp.errors import InputError
 from fedamp.scenario import Engine
 from fedamp.simulation.engines import open_grid
+from tests.deployment.machines import free_port, wait
+from tests.documentation import commands, shell
 
 pytest.importorskip("ray")
 
 APP = "tests.simulation.tiny_app:app"
+PAGE = "docs/cluster.md"
+SCRIPTS = sysconfig.get_path("scripts")
+ENVIRONMENT = os.environ | {"PATH": os.pathsep.join([SCRIPTS, os.environ["PATH"]])}
 
 
 @pytest.mark.parametrize("address", ["nonsense", "127.0.0.1:9", "ray://127.0.0.1:9", "127.0.0.1:port"])
@@ -21,6 +35,15 @@ def test_address_without_a_cluster_is_refused_in_one_line(tmp_path, address):
         open_grid(Engine(address=address), tmp_path / "log.txt", APP) as grid,
     ):
         grid.get_node_ids()
+
+
+def test_the_page_gives_ray_options_that_it_knows():
+    from ray.scripts.scripts import cli
+
+    lines = [shlex.split(line)[1:] for line in commands(PAGE) if line.startswith("ray ")]
+    assert {name for name, *_ in lines} == {"start", "status"}
+    for name, *words in lines:
+        cli.commands[name].make_context(name, words)
 
 
 @pytest.mark.slow
@@ -41,3 +64,68 @@ def test_two_machines_give_the_same_replies(tmp_path):
             np.testing.assert_array_equal(reply.content["arrays"]["w"].numpy(), np.arange(50_000) + 3.0)
     finally:
         cluster.shutdown()
+
+
+# --- the page, as it stands there, with ports that are free -----------------------------------------------------------
+
+
+@contextmanager
+def in_a_shell_of_its_own(commands_: str, log):
+    """Yields what kills it with all that it started, as a power cut does."""
+    with log.open("w") as output:
+        process = subprocess.Popen(
+            ["sh", "-euc", commands_], stdout=output, stderr=output, env=ENVIRONMENT, start_new_session=True
+        )
+
+    def kill(blow: int = signal.SIGKILL) -> None:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, blow)
+
+    try:
+        wait(lambda: "Ray runtime started" in log.read_text(), 90, "a Ray node")
+        yield kill
+    finally:
+        kill(signal.SIGTERM)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=20)
+        kill()
+        process.wait()
+
+
+@pytest.mark.slow
+def test_the_page_and_a_machine_that_is_lost(tmp_path):
+    port = str(free_port())
+
+    ray_folder = tempfile.mkdtemp(prefix="fedamp-")  # pytest's own are too deep for Ray's sockets
+
+    def block(title: str) -> str:
+        return shell(PAGE, title).replace("6379", port).replace("/tmp/ray-try", ray_folder)
+
+    def run(command: str) -> None:
+        done = subprocess.run(
+            ["sh", "-euc", command], cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, timeout=300
+        )
+        assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+
+    longer = "fedamp run digits --set rounds=300 --set check_in.k=30 --set privacy.epsilon=null"
+    longer += " --set privacy.noise_multiplier=1"
+    with (
+        in_a_shell_of_its_own(block("the head"), tmp_path / "head.log") as cut_the_head,
+        in_a_shell_of_its_own(block("a second node"), tmp_path / "second.log") as cut_the_second,
+    ):
+        run(block("the run"))  # which compares the models
+        assert "2 worker(s) on cpu" in (tmp_path / "runs/cluster/log.txt").read_text()
+        lost = shlex.split(f"{longer} --set engine.address=127.0.0.1:{port} --out lost")
+        with subprocess.Popen(lost, cwd=tmp_path, env=ENVIRONMENT, stdout=subprocess.DEVNULL) as process:
+            rounds = tmp_path / "lost" / "rounds.jsonl"
+            wait(lambda: rounds.exists() and rounds.read_text().count("\n") > 20, 120, "some rounds")
+            cut_the_second()
+            before = rounds.read_text().count("\n")
+            wait(lambda: rounds.read_text().count("\n") > before + 20, 120, "the rounds after the loss")
+            cut_the_head()
+            assert process.wait(timeout=200) != 0
+    shutil.rmtree(ray_folder)
+    assert "its worker died" in (tmp_path / "lost" / "log.txt").read_text()
+    run("fedamp run lost/scenario.yaml --resume --out lost --engine serial")
+    run(f"{longer} --engine serial --out undisturbed")
+    run("cmp lost/model.safetensors undisturbed/model.safetensors")

@@ -25,7 +25,7 @@ APP = "tests.simulation.tiny_app:app"
 @pytest.fixture(scope="module")
 def session():
     """One Ray for all grids of this module: it takes seconds to start."""
-    ray.init(include_dashboard=False, num_cpus=8, log_to_driver=False, logging_level="ERROR")
+    ray.init("local", include_dashboard=False, num_cpus=8, log_to_driver=False, logging_level="ERROR")
     yield
     ray.shutdown()
 
