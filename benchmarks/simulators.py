@@ -63,22 +63,24 @@ class Clock:
 
 
 def fedamp(workload: dict[str, Any], kind: str, workers: int, device: str = "cpu", **sections: Any) -> dict[str, Any]:
-    """The whole of ``fedamp run``: accounting, ledger, checkpoints, evaluation."""
+    """The whole of ``fedamp run``, with accounting, ledger, checkpoints; nobody evaluates in the rounds that count."""
     from fedamp.server.loop import Observer, play
-    from fedamp.server.run_folder import new_folder
+    from fedamp.server.run_folder import RoundRecord, new_folder
     from fedamp.server.setup import prepare
     from fedamp.simulation.engines import open_grid
 
     work, clock = Workload(**workload), Clock()
+    rounds = work.rounds + WARM_UP + 1  # the last one is always evaluated
 
     class Watch(Observer):
         def started(self, *_: object) -> None: ...
         def stopping(self) -> None: ...
-        def round_done(self, *_: object) -> None:
-            clock.round_done()
+        def round_done(self, record: RoundRecord) -> None:
+            if record.round < rounds:
+                clock.round_done()
 
     with tempfile.TemporaryDirectory() as name:
-        scenario = work.scenario(kind, workers, work.rounds + WARM_UP, device, **sections)
+        scenario = work.scenario(kind, workers, rounds, device, federation={"evaluate_every": rounds}, **sections)
         folder = new_folder(Path(name) / "run", scenario.name)
         folder.write_scenario(scenario)
         with open_grid(scenario.engine, folder.log) as grid:

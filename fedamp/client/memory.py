@@ -6,9 +6,9 @@ import numpy as np
 
 from fedamp.data import Dataset
 
-# Stacked float32 numbers a batch aims at: on a CPU a few clients even of a convolutional model, but not far beyond the
-# caches; a GPU is slow on small batches.
-_CPU_NUMBERS = 1 << 23
+# Stacked float32 numbers a batch aims at: on a CPU a dozen clients even of a residual network (128 MB a worker); a GPU is
+# slow on small batches.
+_CPU_NUMBERS = 1 << 25
 _GPU_NUMBERS = 1 << 29
 
 _CLIENTS_LOOKED_AT = 1000
