@@ -3,8 +3,9 @@
 ``python -m benchmarks.simulation [--quick] [--gpu] [--pfl FOLDER] [--out FILE]``
 
 Stock Flower's simulation, pfl, a plain torch loop over clients and a bare ``torch.func.vmap`` loop run the same models
-on the same data as fedamp, which runs whole: accounting, ledger, checkpoints. Nobody evaluates in the rounds that count.
-Figures are medians over the rounds of a steady state; passes take turns, so that a machine that is busy for a while is unfair to nobody for long.
+on the same data as fedamp, which runs whole: accounting, ledger, checkpoints. Nobody evaluates in the rounds that
+count. Figures are medians over the rounds of a steady state; passes take turns, so that a machine that is busy for a
+while is unfair to nobody for long.
 
 pfl pins an older dp-accounting than fedamp's extra, so it lives in a folder of its own:
 ``pip install --no-deps --target FOLDER pfl prv-accountant``. What is not installed is left out, with a note.
