@@ -2,7 +2,7 @@
 
 Everybody holds a vector of d bits, each 1 with probability 0.9. Every round releases the noisy sum over those who check
 in, and the sum of all releases over n estimates the mean. Coordinates are alike, so one is simulated, with the noise
-that d of them need (a vector's norm is up to sqrt(d)); errors are a coordinate's.
+that d of them need (a vector's norm is up to sqrt(d)), or some, where repetitions are few; errors are a coordinate's.
 
 Check-ins are fedamp's own schedules, its accounting sets the noise. People check in independently of each other, so a
 large population is many small samples.
@@ -106,7 +106,7 @@ def errors(schedule: Schedule, times: NDArray[np.int16], epsilon: float, dimensi
     deviation = noise * math.sqrt(dimension * ROUNDS)
     label = f"mean estimation {type(schedule).__name__}"
     square = [
-        square_errors(times, size, deviation, rng.stream(SEED, label, size, dimension, int(10 * epsilon)))
+        square_errors(times, size, deviation, dimension, rng.stream(SEED, label, size, dimension, int(10 * epsilon)))
         for size in SIZES
     ]
     return Errors(
@@ -118,14 +118,18 @@ def errors(schedule: Schedule, times: NDArray[np.int16], epsilon: float, dimensi
 
 
 def square_errors(
-    times: NDArray[np.int16], size: int, deviation: float, generator: np.random.Generator
+    times: NDArray[np.int16], size: int, deviation: float, dimension: int, generator: np.random.Generator
 ) -> NDArray[np.float64]:
     """The square errors of repetitions with ``size`` people each, at most ``REPETITIONS`` of them."""
     groups = times.shape[1] // size
     samples = times[:, : groups * size].reshape(-1, size)[:REPETITIONS]
-    bits = generator.random(samples.shape, dtype=np.float32) < MEAN
-    releases = (samples * bits).sum(axis=1) + deviation * generator.standard_normal(len(samples))
-    return np.asarray((releases / size - MEAN) ** 2)
+    coordinates = min(dimension, max(1, 1000 // len(samples)))
+    total = np.zeros(len(samples))
+    for _ in range(coordinates):
+        bits = generator.random(samples.shape, dtype=np.float32) < MEAN
+        releases = (samples * bits).sum(axis=1) + deviation * generator.standard_normal(len(samples))
+        total += (releases / size - MEAN) ** 2
+    return total / coordinates
 
 
 def predicted_error(schedule: Schedule, size: int, deviation: float) -> float:
