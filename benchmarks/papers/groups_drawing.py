@@ -76,8 +76,12 @@ def panels(path: Path, title: str, rows: int = 1, columns: int = 3) -> Iterator[
         picture.convert("L").quantize(16).save(path, optimize=True)
 
 
-def draw_orders(axes: Axes, orders: Floats, tight: Curve, generic: Curve, mechanism: Mechanism, size: int) -> None:
-    """Divergences over orders: the paper's two curves, and fedamp's beneath the marks of the tight one."""
+def draw_orders(axes: Axes, orders: Floats, tight: Curve, generic: Curve, mechanism: Mechanism, size: int) -> Floats:
+    """Divergences over orders: the paper's two curves, and fedamp's beneath the marks of the tight one.
+
+    Returns:
+        the baseline over the tight bound, at ``orders``.
+    """
     values, above = tight(orders), generic(orders)
     few = orders[(orders >= 2) & (orders <= MOST_ORDERS)]
     axes.plot(orders, above, **BASELINE)
@@ -86,6 +90,7 @@ def draw_orders(axes: Axes, orders: Floats, tight: Curve, generic: Curve, mechan
     name_curve(axes, orders[-1], values[-1], str(size))
     if above[-1] > 1.15 * values[-1]:
         name_curve(axes, orders[-1], above[-1], f"({size})")
+    return np.asarray(above / values)
 
 
 def draw_converted(
