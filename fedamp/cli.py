@@ -152,7 +152,8 @@ def merge(
     out_folder: Annotated[Path | None, typer.Option("--out", help="left out: a new folder under runs")] = None,
     weights: Annotated[str | None, typer.Option(help="one for each model, e.g. 0.3,0.7; left out: chosen")] = None,
     utility: Annotated[
-        str | None, typer.Option(help="what to choose weights by: least-private, accuracy, or numbers e.g. 0.8,0.9")
+        str | None,
+        typer.Option(help="choose weights by: least-private, accuracy, most-accurate-first, or numbers e.g. 0.8,0.9"),
     ] = None,
     data_independent_gradients: Annotated[
         bool, typer.Option("--assume-data-independent-gradients", help="linear combination: charge step by step")

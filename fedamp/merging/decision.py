@@ -15,7 +15,7 @@ from fedamp.merging.selection import Rank
 
 RANDOM_SELECTION, LINEAR_COMBINATION = "random-selection", "linear-combination"
 METHODS = (RANDOM_SELECTION, LINEAR_COMBINATION)
-LEAST_PRIVATE, ACCURACY = "least-private", "accuracy"
+LEAST_PRIVATE, ACCURACY, MOST_ACCURATE = "least-private", "accuracy", "most-accurate-first"
 
 ONLY_RELEASE = (
     "Only the merged model is released. Nothing else of its inputs was or will be, and no second merger of them; if it "
@@ -47,8 +47,8 @@ class MergeRequest:
         method: ``random-selection`` or ``linear-combination``.
         epsilon, delta: the budget.
         weights: given weights; None: chosen by the utility.
-        utility: ``least-private``, ``accuracy``, or a number for each model; None: least-private for random
-            selection, accuracy for linear combination.
+        utility: ``least-private``, ``accuracy``, ``most-accurate-first``, or a number for each model; None:
+            least-private for random selection, accuracy for linear combination.
         data_independent_gradients, public_accuracies: assumptions that a person vouches for.
         seed: of the draw; None: from the operating system.
     """
@@ -103,12 +103,12 @@ def utility_of(text: str | None) -> str | tuple[float, ...] | None:
     Raises:
         MergeError: naming what is accepted.
     """
-    if text in (None, LEAST_PRIVATE, ACCURACY):
+    if text in (None, LEAST_PRIVATE, ACCURACY, MOST_ACCURATE):
         return text
     try:
         return tuple(float(number) for number in text.split(","))
     except ValueError:
-        accepted = f"{LEAST_PRIVATE}, {ACCURACY}, or a number for each model such as 0.8,0.9"
+        accepted = f"{LEAST_PRIVATE}, {ACCURACY}, {MOST_ACCURATE}, or a number for each model such as 0.8,0.9"
         raise MergeError(f"--utility {text}: accepted: {accepted}") from None
 
 
@@ -189,6 +189,9 @@ def _rank(request: MergeRequest, candidates: Candidates) -> tuple[Rank, str, tup
     if isinstance(request.utility, tuple):
         return _expected(request.utility), f"largest expected utility of {list(request.utility)}", (FIXED_WEIGHTS,)
     _check_public(request)
+    if request.utility == MOST_ACCURATE:
+        rank = selection.most_accurate_first(candidates.accuracies)
+        return rank, "most accurate model on the public test set first", (PUBLIC_ACCURACIES,)
     return _expected(candidates.accuracies), "largest expected accuracy on the public test set", (PUBLIC_ACCURACIES,)
 
 
@@ -199,9 +202,9 @@ def _expected(utility: Sequence[float]) -> Rank:
 def _check_public(request: MergeRequest) -> None:
     if not request.public_accuracies:
         raise MergeError(
-            "--utility accuracy: weights that follow from the models' accuracies depend on the data, which the cost of "
-            f"the merger does not cover; accepted: --utility {LEAST_PRIVATE}, numbers known beforehand, or "
-            "--assume-public-accuracies"
+            f"--utility {request.utility or ACCURACY}: weights that follow from the models' accuracies depend on the "
+            f"data, which the cost of the merger does not cover; accepted: --utility {LEAST_PRIVATE}, numbers known "
+            "beforehand, or --assume-public-accuracies"
         )
 
 

@@ -84,18 +84,24 @@ def _draw_curve(axes: Axes, weights: Array, costs: Array, budget: float, taken: 
 def _draw_heat(axes: Axes, ticks: Array, costs: Array, budget: float, taken: tuple[float, float]) -> None:
     infinite = np.isposinf(costs)
     finite = np.where(np.isfinite(costs), costs, np.nan)
-    highest = float(np.nanmax([budget, np.nanmax(finite)]))
+    highest = float(np.nanmax(finite))
     heat = axes.pcolormesh(ticks, ticks, finite, cmap="cividis", vmin=0, vmax=highest, shading="nearest")
     axes.figure.colorbar(heat, ax=axes).set_label("ε, at most")
-    axes.contour(ticks, ticks, np.where(infinite, 1e3 * highest, finite), [budget], colors="white", linewidths=2.5)
-    handles = [Patch(facecolor="white", edgecolor=style.GREY, linewidth=2, label=f"line: budget, ε = {budget:g}")]
+    words = f"budget, ε = {budget:g}"
+    if budget < highest or infinite.any():
+        levels = np.where(infinite, 1e3 * max(highest, budget), finite)
+        axes.contour(ticks, ticks, levels, [budget], colors="white", linewidths=2.5)
+        handles = [Patch(facecolor="white", edgecolor=style.GREY, linewidth=2, label=f"line: {words}")]
+    else:
+        handles = [Patch(facecolor="none", edgecolor="none", label=f"{words}: all weights keep it")]
     if infinite.any():
         # Hatched: a plain grey would look like a cost.
         where = np.where(np.isnan(costs), np.nan, infinite)
         axes.contourf(ticks, ticks, where, [0.5, 1.5], colors=["white"], hatches=["////"])
         handles.append(Patch(facecolor="white", edgecolor="black", hatch="////", label="no privacy"))
     axes.plot(*taken, "o", color="white", markeredgecolor="black", markersize=10, clip_on=False, zorder=4)
-    style.label(axes, "taken", taken, (9, 6), zorder=5)
+    at_the_top = taken[1] > ticks[len(ticks) // 2]
+    style.label(axes, "taken", taken, (9, -16 if at_the_top else 6), zorder=5)
     axes.figure.legend(handles=handles, loc="outside lower center", ncols=2, frameon=False, fontsize=style.TEXT)
 
 

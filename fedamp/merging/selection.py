@@ -65,6 +65,12 @@ def least_private_first(mechanisms: Sequence[Mechanism], delta: float) -> Rank:
     return lambda weights: tuple(-round(weights[index], 12) for index in order)
 
 
+def most_accurate_first(accuracies: Sequence[float]) -> Rank:
+    """The rank that gives probability to the most accurate model first, then to the next one, and so on."""
+    order = np.argsort(-np.asarray(accuracies), kind="stable")
+    return lambda weights: tuple(round(weights[index], 12) for index in order)
+
+
 def selection_epsilon(mechanisms: Sequence[Mechanism], weights: Sequence[float], delta: float) -> Bounds:
     """What random selection costs: the smaller of the bounds by privacy loss and by Rényi divergences.
 
@@ -86,12 +92,19 @@ def selection_epsilon(mechanisms: Sequence[Mechanism], weights: Sequence[float],
 
 
 def selection_epsilons(mechanisms: Sequence[Mechanism], grid: Array, delta: float) -> Array:
-    """What each row of a grid of weights costs by privacy loss, at most; for pictures, to 1 per cent; shape (rows,)."""
+    """What each row of a grid of weights costs by privacy loss, at most; shape (rows,).
+
+    For pictures: to 1 per cent of the dearest private model, and infinite where it is more than four times that, as
+    it can be where a model without privacy is drawn with a probability near delta.
+    """
     alone = [part.epsilon(delta).upper for part in mechanisms]
     finite = [epsilon for epsilon in alone if math.isfinite(epsilon)]
-    epsilons = np.linspace(0.0, max(finite, default=1.0), 101)
+    highest = max(finite, default=1.0) * (1 if len(finite) == len(alone) else 4)
+    epsilons = np.linspace(0.0, highest, 101 if len(finite) == len(alone) else 401)
     deltas = np.array([[part.delta(float(epsilon)).upper for part in mechanisms] for epsilon in epsilons])
     enough = grid @ deltas.T <= delta
+    # Said before rounding can hide it: what a model without privacy takes of delta, epsilon cannot buy back.
+    enough &= (grid @ np.isinf(alone) < delta)[:, None]
     smallest = np.where(enough.any(axis=1), epsilons[enough.argmax(axis=1)], math.inf)
     pure = grid.max(axis=1) == 1
     return np.where(pure, np.array(alone)[grid.argmax(axis=1)], smallest)

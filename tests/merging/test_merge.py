@@ -136,6 +136,13 @@ def test_accuracies_choose_weights_only_where_they_are_said_to_be_public(fedamp,
     answer = fedamp(*command, "--out", tmp_path / "merged", "--assume-public-accuracies", "--json")
     content = json.loads(answer.out)
     assert any("--assume-public-accuracies" in assumption for assumption in content["assumptions"])
+    first = fedamp(*command[:-1], "most-accurate-first", "--out", tmp_path / "first")
+    assert first.status == 2
+    assert "--utility most-accurate-first" in first.err
+    first = fedamp(
+        *command[:-1], "most-accurate-first", "--assume-public-accuracies", "--out", tmp_path / "first", "--json"
+    )
+    assert json.loads(first.out)["weights"] == content["weights"]  # two models: the same weights are best
     stated = fedamp(
         "merge", runs["much"], runs["little"], *SELECTION, "--epsilon", 3, "--utility", "0.9,0.1", "--json",
         "--out", tmp_path / "stated",

@@ -17,6 +17,7 @@ from fedamp.merging.selection import (
     BY_RENYI,
     best_weights,
     least_private_first,
+    most_accurate_first,
     selection_epsilon,
     selection_epsilons,
 )
@@ -112,6 +113,17 @@ def test_least_private_first_keeps_away_from_the_most_private_model():
     assert best_weights(mechanisms, rank, 1.0, DELTA) == {}
 
 
+def test_most_accurate_first_draws_the_best_as_often_as_can_be():
+    mechanisms = [Gaussian(2.5), Gaussian(1.2), Gaussian(0.6)]
+    rank = most_accurate_first((0.6, 0.8, 0.7))  # the dearest is not the best
+    ours = best_weights(mechanisms, rank, 3.0, DELTA)[BY_PRIVACY_LOSS].weights
+    deltas = [gaussian_delta(noise, 3.0) for noise in (2.5, 1.2, 0.6)]
+    most = (DELTA - deltas[0]) / (deltas[1] - deltas[0])
+    assert most * 0.99 < ours[1] <= most  # never beyond the budget; 1 % for the law and the margin
+    assert ours[2] == 0
+    assert best_weights(mechanisms, rank, 5.0, DELTA)[BY_PRIVACY_LOSS].weights == (0.0, 1.0, 0.0)
+
+
 noise = st.floats(0.4, 5.0)
 
 
@@ -152,6 +164,16 @@ def test_the_picture_shows_the_cost_to_one_per_cent_of_the_dearest():
     shown = selection_epsilons(mechanisms, grid, DELTA)
     assert np.all(shown >= np.array(exact) - 1e-12)
     assert np.all(shown <= np.array(exact) + 0.011 * max(exact))
+
+
+def test_the_picture_shows_what_a_model_without_privacy_costs_while_it_is_rare():
+    mechanisms = [Gaussian(2.0), NotPrivate()]
+    shares = np.array([DELTA / 10, DELTA / 2, DELTA * 0.9, DELTA])
+    shown = selection_epsilons(mechanisms, np.column_stack([1 - shares, shares]), DELTA)
+    exact = [gaussian_mixture_epsilon((2.0,), (1 - share,), open_weight=share) for share in shares[:3]]
+    assert np.all(shown[:3] >= exact)
+    assert np.all(shown[:3] <= np.array(exact) + 0.011 * Gaussian(2.0).epsilon(DELTA).upper)
+    assert shown[3] == math.inf
 
 
 def test_models_are_drawn_with_their_weights():
