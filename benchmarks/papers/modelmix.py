@@ -12,7 +12,7 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from benchmarks.papers import published
-from benchmarks.papers.drawing import OURS, make_readable
+from benchmarks.papers.drawing import OURS, make_readable, save
 from benchmarks.papers.modelmix_training import figure_2, table_2
 from benchmarks.papers.record import Comparison, Figure
 from fedamp.accounting import Bounds, Gaussian, Mechanism, ModelMix, Poisson, Repeat
@@ -44,8 +44,7 @@ def figure_3(path: Path) -> Sequence[Comparison]:
         axes.set_xlabel("rounds")
     figure.suptitle(f"{PAPER}, Figure 3: delta 1e-5, distance tau of the mixed models in learning rates eta")
     figure.legend(*panels[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize=9)
-    figure.savefig(path, dpi=110)
-    plt.close(figure)
+    save(figure, path)
     return _numbers()
 
 

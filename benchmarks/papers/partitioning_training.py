@@ -32,7 +32,7 @@ from safetensors.numpy import save_file
 from torch import nn
 
 from benchmarks.accounting import TABLE_1, table_1_noise
-from benchmarks.papers.drawing import make_readable
+from benchmarks.papers.drawing import make_readable, save
 from benchmarks.papers.record import Comparison
 from benchmarks.training import train
 from fedamp import scenario_file
@@ -295,5 +295,4 @@ def _draw(accuracies: dict[Method, NDArray[np.float64]], public: float, path: Pa
     handles = [*axes.lines[:3], axes.lines[-1]]
     labels = ["fedamp, each seed", "fedamp, mean", "paper", "public model, before"]
     plt.gcf().legend(handles, labels, loc="outside lower center", ncols=4, fontsize=9)
-    plt.savefig(path, dpi=120)
-    plt.close()
+    save(plt.gcf(), path)

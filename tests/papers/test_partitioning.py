@@ -2,7 +2,6 @@
 
 import json
 import math
-import re
 import shlex
 
 import numpy as np
@@ -10,8 +9,9 @@ import pytest
 
 from benchmarks.papers import __main__, partitioning, partitioning_training, published, record
 from fedamp.accounting import Allocation, Gaussian, Repeat
+from fedamp.accounting.papers.partitioning import forward_rdp
+from tests.documentation import commands
 
-PAGE = (record.PAGES / "partitioning.md").read_text()
 NUMBERS = json.loads((record.RESULTS / "partitioning.json").read_text())
 
 
@@ -68,21 +68,26 @@ def test_figure_1_law_by_simulation():
 @pytest.mark.parametrize("order", [2, 3, 4])
 def test_figure_2_by_simulation(order):
     generator = np.random.default_rng(2)
-    noise = 2.0
-    divergence = float(Allocation(Gaussian(noise), 4, 10).rdp([order])[0])
+    exact = float(forward_rdp(partitioning.NOISE, 10, order, 4)[0])
     # Under the person's own law the moment is one power lower, and its tail lighter.
-    x = np.exp(log_ratio(with_person(generator, 200_000, 10, 4, noise), noise, 4) * (order - 1))
-    agree(x, math.exp((order - 1) * divergence))
+    seen = with_person(generator, 100_000, 10, 4, partitioning.NOISE)
+    agree(np.exp(log_ratio(seen, partitioning.NOISE, 4) * (order - 1)), math.exp((order - 1) * exact))
+    # fedamp's is a bound of the larger direction; as the page says, not the tightest.
+    ours = float(Allocation(Gaussian(partitioning.NOISE), 4, 10).rdp([order])[0])
+    assert exact <= ours <= 1.1 * exact
 
 
-@pytest.mark.parametrize(("rounds", "epochs"), [(100, 1), (10, 10)])
+@pytest.mark.parametrize(("rounds", "epochs"), [(50, 1), (10, 5)])
 def test_figure_3_by_simulation(rounds, epochs):
     generator = np.random.default_rng(3)
-    noise, chosen, samples = 2.0, 2 * rounds // 5, 30_000
-    losses = [log_ratio(with_person(generator, samples, rounds, chosen, noise), noise, chosen) for _ in range(epochs)]
+    noise, chosen, samples, epsilon = partitioning.NOISE, 2 * rounds // 5, 20_000, 4.0
+    loss = sum(log_ratio(with_person(generator, samples, rounds, chosen, noise), noise, chosen) for _ in range(epochs))
+    gained = np.maximum(-np.expm1(epsilon - loss), 0)
+    error = 5 * gained.std() / math.sqrt(samples)
     once = Allocation(Gaussian(noise), chosen, rounds)
-    mechanism = Repeat(once, epochs) if epochs > 1 else once
-    agree(np.maximum(-np.expm1(5.0 - sum(losses)), 0), mechanism.delta(5.0).upper)
+    bounds = (Repeat(once, epochs) if epochs > 1 else once).delta(epsilon)
+    assert bounds.lower - error <= gained.mean() <= bounds.upper + error
+    assert gained.mean() > bounds.upper / 3  # k of t is charged as k groups, which is not exact
 
 
 def test_smallest_noise_is_on_the_safe_side():
@@ -90,6 +95,7 @@ def test_smallest_noise_is_on_the_safe_side():
     assert 1.5 <= noise <= 1.5 * 1.0002
 
 
+@pytest.mark.slow
 def test_protocol_of_table_1(tmp_path):
     accuracy = partitioning_training.make_folder(tmp_path, seed=0)
     assert 0.7 <= accuracy <= 0.8 + 0.02  # it never saw a fifth of the classes; they are a fifth of the tests, about
@@ -129,13 +135,17 @@ def test_the_pages_commands_run(fedamp, tmp_path, monkeypatch):
 
     monkeypatch.setattr(record, "make", quickly)
     monkeypatch.setattr(record, "write_tables", lambda *_: None)
-    for line in (line for block in re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL) for line in block.splitlines()):
-        words = shlex.split(line, comments=True)
-        if words[0] == "fedamp":
-            assert fedamp(*words[1:]).status == 0
-        else:
-            assert words[:3] == ["python", "-m", "benchmarks.papers"]
-            __main__.main(words[3:])
+    for line in commands("docs/papers/partitioning.md"):
+        words = shlex.split(line)
+        match words:
+            case ["fedamp", *arguments]:
+                assert fedamp(*arguments).status == 0
+            case ["make", "papers", argument]:  # the Makefile hands the paper on
+                __main__.main([argument.removeprefix("PAPER=")])
+            case ["python", "-m", "benchmarks.papers", *arguments]:
+                __main__.main(arguments)
+            case _:
+                pytest.fail(line)
     assert made == [("partitioning", 4), ("partitioning", 1)]
     remade = json.loads((tmp_path / "partitioning.json").read_text())["figure_2"]["numbers"]
     for new, kept in zip(remade, NUMBERS["figure_2"]["numbers"], strict=True):
