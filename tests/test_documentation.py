@@ -132,7 +132,7 @@ def test_write_a_scenario(fedamp, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     assert write_files("docs/scenarios.md", tmp_path) == ["mine.yaml"]
     run_commands(fedamp, commands("docs/scenarios.md"))
-    models = [(tmp_path / "runs" / name / "model.safetensors").read_bytes() for name in ("mine", "serial", "mine-2")]
+    models = [(tmp_path / "runs" / name / "model.safetensors").read_bytes() for name in ("mine", "mine-2", "three")]
     assert models[0] == models[1]
     assert models[0] != models[2]
 

@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sysconfig
 from contextlib import ExitStack, contextmanager, suppress
@@ -16,7 +17,7 @@ from fedamp import scenario_file
 from fedamp.report.verify import verify_ledger
 from fedamp.server.setup import prepare
 from fedamp.simulation.flower_engine import _superlink
-from tests.deployment.machines import free_port
+from tests.deployment.machines import free_port, wait
 from tests.documentation import ROOT, shell
 
 pytest.importorskip("ray")
@@ -56,6 +57,11 @@ def running(commands: str, log: Path):
                 process.wait(timeout=10)
 
 
+def listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
 def assert_trained_and_charged(out: Path, told: str) -> None:
     """The model is the one of the last release, is good, and cost what the budget allows."""
     scenario = scenario_file.load(ROOT / APP / "private_app" / "federation.yaml")
@@ -68,7 +74,7 @@ def assert_trained_and_charged(out: Path, told: str) -> None:
     model = load_file(out / "model.safetensors")
     prepared = prepare(scenario)
     accuracy, _ = prepared.evaluate({name: model[name] for name in prepared.state.parameters})
-    assert accuracy > 0.5  # ten digits; the noise is another each time
+    assert accuracy > 0.5  # of ten digits; 0.76 to 0.81 in five trials, the noise is another each time
     assert f"round {scenario.rounds}: accuracy {accuracy:.3f}, epsilon " in told
 
 
@@ -91,5 +97,6 @@ def test_it_runs_deployed(here):
     with ExitStack() as stack:
         for title in ("superlink", "first node", "second node"):
             stack.enter_context(running(block(title), here / f"{title}.log"))
+            wait(lambda: listens(int(ports["8000"])), 60, "the SuperLink to listen")
         told = run(block("deployment"))
     assert_trained_and_charged(here / "deployed", told)
