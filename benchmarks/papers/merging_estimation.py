@@ -160,18 +160,17 @@ def _numbers_1() -> list[Comparison]:
         numbers.append(
             Comparison(f"error at epsilon 2: {words}", None, float(mean_squared_error(variance(share))), remark)
         )
+    remark = "exact; Lemma 4.1: above 1, for small sensitivity"
     for order in (2, 20):
         ratio = hidden_rdp(order, 0.5) * 2 * float(selected_variance(0.5)) / order
-        remark = "Lemma 4.1: above 1, for small sensitivity"
-        numbers.append(
-            Comparison(f"Rényi divergence of order {order}, selection over combination", None, ratio, remark)
-        )
+        words = f"equal error: Rényi divergence of order {order}, selection over combination"
+        numbers.append(Comparison(words, None, ratio, remark))
     for factor in (1, 10, 100):
         noises = (NOISES[0] * factor, NOISES[1] * factor)
         combined = Gaussian(math.sqrt(float(selected_variance(0.5))) * factor).epsilon(DELTA).upper
-        words = f"epsilon at equal error, selection over combination, which costs {combined:.2g}"
+        words = f"equal error, combination at epsilon {combined:.2g}: selection over combination"
         ratio = selection_hidden(0.5, noises) / combined
-        numbers.append(Comparison(words, None, ratio, "Theorem 4.2: above 1, for small sensitivity"))
+        numbers.append(Comparison(words, None, ratio, remark.replace("Lemma 4.1", "Theorem 4.2")))
     return numbers
 
 

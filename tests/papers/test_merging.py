@@ -1,8 +1,8 @@
 """The figures of Yin, Zaheer, Li 2026: their curves against quadrature, Monte Carlo and other people's accountants."""
 
 import math
+import re
 import shlex
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -144,7 +144,7 @@ def test_selection_by_renyi_is_algorithm_1():
 def test_combination_by_steps_is_algorithm_4():
     weights = np.array([[0.25, 0.25, 0.5]])
     epsilon = MNIST.steps_by_loss(weights)[0]
-    delta = not_a_bound_algorithm_4([MNIST.step(weights[0])] * MNIST.steps[0], epsilon)
+    delta = not_a_bound_algorithm_4([MNIST.step(weights[0].tolist())] * MNIST.steps[0], epsilon)
     # Two grids, both rounded upwards; a tenth of delta is one per cent of epsilon.
     assert delta == pytest.approx(DELTA, rel=0.1)
     assert MNIST.steps_by_rdp(weights)[0] > epsilon
@@ -256,8 +256,8 @@ def test_mnist_is_taken_where_it_can_be_loaded_and_missed_aloud_elsewhere(monkey
 
 
 def commands(kind: str) -> list[list[str]]:
-    lines = PAGE.read_text().splitlines()
-    return [shlex.split(line) for line in lines if line.startswith(kind)]
+    blocks = re.findall(r"```sh\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    return [shlex.split(line) for block in blocks for line in block.splitlines() if line.startswith(kind)]
 
 
 def test_the_pages_fedamp_commands_run(fedamp, tmp_path, monkeypatch):
@@ -276,4 +276,3 @@ def test_the_pages_figure_command_runs(tmp_path, monkeypatch):
     assert whole[3:] == ["merging"]
     command.main(one[3:])
     assert {file.name for file in (tmp_path / "again").iterdir()} == {"merging.json", "merging-figure-8.png"}
-    shutil.rmtree(tmp_path / "again")
