@@ -28,7 +28,6 @@ from benchmarks.papers.merging_portfolio import DELTA, ORDERS, Array
 from benchmarks.papers.record import Comparison
 from fedamp.accounting import Gaussian, LinearCombination
 from fedamp.accounting.merging import FIXED_GRADIENTS
-from fedamp.accounting.papers.merging import Step, step_rdp
 from fedamp.accounting.papers.selection import random_selection_epsilon
 from fedamp.merging.selection import selection_epsilon
 
@@ -107,7 +106,7 @@ def combined_variance(share: float | Array) -> Array:
 
 def combination_by_rdp(share: float) -> float:
     """Lemma 4.1, which is Theorem 6.2 for one step in which everybody takes part."""
-    rdp = step_rdp(Step((1 - share, share), NOISES, (1.0, 1.0)), ORDERS)
+    rdp = ORDERS / (2 * float(combined_variance(share)))
     return float(np.min(rdp + math.log(1 / DELTA) / (ORDERS - 1)))
 
 

@@ -271,6 +271,7 @@ def test_models_that_share_their_noise_are_not_combined(fedamp, runs, tmp_path):
     ("other", "reason"),
     [
         ("other-data", "another number of units"),
+        ("other-partition", "another data"),
         ("other-seed", "dealt from seed 4, not 3"),
         ("other-unit", "another unit"),
         ("other-group", "another group_size"),
@@ -283,6 +284,29 @@ def test_runs_that_do_not_go_together_are_refused_in_one_line(fedamp, runs, othe
     assert reason in answer.err
     assert str(runs[other]) in answer.err
     assert answer.err.count("\n") == 1
+
+
+def test_another_adjacency_is_refused(fedamp, runs, tmp_path):
+    folder = shutil.copytree(runs["little"], tmp_path / "run")
+    ledger = json.loads((folder / "ledger.json").read_text())
+    (folder / "ledger.json").write_text(json.dumps(ledger | {"adjacency": "one unit's data replaced by another's"}))
+    answer = fedamp("merge", runs["much"], folder, *SELECTION, "--epsilon", 3, "--out", tmp_path / "merged")
+    assert answer.status == 2
+    assert "another adjacency" in answer.err
+    assert not (tmp_path / "merged").exists()
+
+
+def test_a_model_without_privacy_has_no_part_in_a_combination(fedamp, runs, tmp_path):
+    out = ("--out", tmp_path / "merged")
+    command = ("merge", runs["one"], runs["open"], *COMBINATION, "--epsilon", 9)
+    given = fedamp(*command, "--weights", "0.5,0.5", *out)
+    assert given.status == 2
+    assert "epsilon = inf" in given.err
+    answer = fedamp(*command, *out, "--json")
+    content = json.loads(answer.out)
+    assert content["weights"] == [1.0, 0.0]
+    assert content["inputs"][1]["epsilon_upper"] is None
+    assert answer.err == ""
 
 
 @pytest.mark.parametrize(

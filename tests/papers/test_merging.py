@@ -20,7 +20,7 @@ from benchmarks.papers.merging_curves import frontier
 from benchmarks.papers.merging_portfolio import DELTA, MNIST, ORDERS, Portfolio, simplex
 from benchmarks.papers.merging_tradeoffs import combination_curves, selection_curves
 from benchmarks.papers.merging_weights import what_two_steps_reveal
-from fedamp.accounting.papers.merging import not_a_bound_algorithm_4
+from fedamp.accounting.papers.merging import Step, not_a_bound_algorithm_4, step_rdp
 from fedamp.errors import DataError
 from fedamp.merging import MergeRequest, merge_runs
 from fedamp.merging.candidates import read_candidates
@@ -103,7 +103,9 @@ def test_combinations_of_means_are_gaussians():
     assert estimation.combined_variance(share) == pytest.approx(spread**2)
     exact = gaussian_epsilon(1 / spread)
     assert exact <= estimation.combination_by_loss(share) <= exact * 1.0005  # a law of 1,200 points has four digits
-    by_rdp = min(order / (2 * spread**2) + math.log(1 / DELTA) / (order - 1) for order in ORDERS)
+    # Theorem 6.2, for one step in which everybody takes part.
+    rdp = step_rdp(Step((1 - share, share), estimation.NOISES, (1.0, 1.0)), ORDERS)
+    by_rdp = np.min(rdp + math.log(1 / DELTA) / (ORDERS - 1))
     assert estimation.combination_by_rdp(share) == pytest.approx(by_rdp, rel=1e-9)
 
 
