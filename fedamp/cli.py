@@ -116,7 +116,7 @@ def calibrate(
 
 @app.command()
 def compare(
-    runs: Annotated[list[Path], typer.Argument(help="run folders")],
+    runs: Annotated[list[Path], typer.Argument(help="folders of runs, and of merged models")],
     out_folder: Annotated[Path, typer.Option("--out", help="folder for the plots")] = Path("comparison"),
     as_json: AsJson = False,
 ) -> None:
@@ -134,7 +134,7 @@ def compare(
 
 @app.command()
 def report(
-    runs: Annotated[list[Path], typer.Argument(help="run folders; several are compared")],
+    runs: Annotated[list[Path], typer.Argument(help="folders of runs, and of merged models; several are compared")],
     out_file: Annotated[Path, typer.Option("--out", help="the HTML file")] = Path("report.html"),
 ) -> None:
     """One HTML file about a run, or several, that can be sent to a colleague."""
