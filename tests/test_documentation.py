@@ -124,7 +124,7 @@ def test_the_readme(fedamp, monkeypatch, tmp_path, capsys):
     assert capsys.readouterr().out.startswith("Bounds(lower=")
     monkeypatch.chdir(tmp_path)
     assert write_files("README.md", tmp_path) == ["mine.yaml"]
-    run_commands(fedamp, ["fedamp run mine.yaml --engine serial"])
+    run_commands(fedamp, ["fedamp run mine.yaml --engine serial --set rounds=10"])
     assert json.loads((tmp_path / "runs" / "mine" / "summary.json").read_text())["epsilon"]["upper"] <= 6
 
 
