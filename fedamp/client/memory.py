@@ -6,8 +6,8 @@ import numpy as np
 
 from fedamp.data import Dataset
 
-# Stacked float32 numbers a batch aims at: on a CPU a dozen clients even of a residual network (128 MB a worker); a GPU is
-# slow on small batches.
+# Stacked float32 numbers a batch aims at: on a CPU a dozen clients even of a residual network (128 MB a worker); a GPU
+# is slow on small batches.
 _CPU_NUMBERS = 1 << 25
 _GPU_NUMBERS = 1 << 29
 
