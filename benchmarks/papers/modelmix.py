@@ -65,7 +65,12 @@ def _numbers() -> list[Comparison]:
     rate = RATES[0]
     bounds = _by_fedamp(rate, GAPS[0], 0, LONGEST)
     numbers = [
-        Comparison("noise multiplier that costs plain DP-SGD 200 (not printed)", None, _noise(rate), "orders 1.25, 1.5, 1.75, 2, 3, ..."),
+        Comparison(
+            "noise multiplier that costs plain DP-SGD 200 (not printed)",
+            None,
+            _noise(rate),
+            "orders 1.25, 1.5, 1.75, 2, 3, ...",
+        ),
         Comparison("plain DP-SGD", BUDGET, _by_formula(rate, 0.0, 0, LONGEST), f"numerical law: {bounds.upper:.1f}"),
     ]
     for gap in GAPS:
