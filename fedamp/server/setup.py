@@ -26,8 +26,9 @@ from fedamp.strategies.private import PrivateStrategy, ServerState
 from fedamp.strategies.submodels import Partition
 
 # Beyond this many clients in a stack its memory leaves a CPU's caches; below the smallest, calls cost more than
-# arithmetic. In between a round is cut in two, so that two workers share it.
-STACK, SMALLEST_STACK = 50, 16
+# arithmetic. In between a round is cut in two, so that two workers share it. Torch's convolutions of more clients than
+# a few are slower again.
+STACK, CONVOLUTIONS, SMALLEST_STACK = 50, 20, 16
 
 
 @dataclass(frozen=True)
@@ -131,7 +132,10 @@ def _units_per_batch(plan: Plan, dataset: Dataset, trained: nn.Module) -> int:
     kept = kept_per_record(trained, dataset.input_shape)
     fits = clients_per_batch(size, kept, units, "cuda" if on_gpu else "cpu")
     half = max(SMALLEST_STACK, math.ceil(plan.expected_cohort / 2))
-    return max(1, min(fits, half) if on_gpu else min(fits, half, STACK))
+    if on_gpu:
+        return max(1, min(fits, half))
+    convolves = any(isinstance(layer, nn.Conv1d | nn.Conv2d | nn.Conv3d) for layer in trained.modules())
+    return max(1, min(fits, half, CONVOLUTIONS if convolves else STACK))
 
 
 def _on_gpu(plan: Plan) -> bool:
