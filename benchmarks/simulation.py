@@ -41,7 +41,7 @@ CNN = Workload("CNN 28x28", {"name": "cnn"}, {**IMAGES, "shape": [1, 28, 28], "r
 RESNET = Workload(
     "ResNet-20 32x32", {"name": "resnet20"}, {**IMAGES, "shape": [3, 32, 32], "records_per_client": 5}, 1, 100, 2
 )
-SMALL = ((MLP, 5), (replace(MLP, clients=1000, rounds=3), 3))
+SMALL = ((MLP, 4), (replace(MLP, clients=1000, rounds=3), 2))
 IMAGE_MODELS = ((CNN, 2), (RESNET, 2), (replace(CNN, clients=1000, rounds=1), 1))
 LARGEST = ((replace(RESNET, clients=1000, rounds=1), 1),)
 QUICK = ((replace(MLP, rounds=5), 1), (replace(CNN, clients=20, rounds=1), 1))

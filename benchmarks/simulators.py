@@ -40,10 +40,11 @@ class Measured:
 
 
 class Clock:
-    """Notes the ends of rounds."""
+    """Notes the ends of rounds; ``rounds`` of them count."""
 
-    def __init__(self) -> None:
+    def __init__(self, rounds: int) -> None:
         self.measured = Measured()
+        self._counted = rounds
         self._start = self._last = perf_counter()
         self._rounds, self._processor_seconds = 0, 0.0
 
@@ -55,8 +56,9 @@ class Clock:
             self.measured.warm_up = now - self._start
         if self._rounds > WARM_UP:
             self.measured.seconds.append(now - self._last)
-            self.measured.peak_bytes = sum(_status(process, "VmHWM") for process in family()) * 1024
-            self.measured.processor_seconds = processor_seconds() - self._processor_seconds
+            if self._rounds == WARM_UP + self._counted:
+                self.measured.processor_seconds = processor_seconds() - self._processor_seconds
+                self.measured.peak_bytes = sum(_status(process, "VmHWM") for process in family()) * 1024
         elif self._rounds == WARM_UP:
             self._processor_seconds = processor_seconds()
         self._last = perf_counter()
@@ -69,7 +71,8 @@ def fedamp(workload: dict[str, Any], kind: str, workers: int, device: str = "cpu
     from fedamp.server.setup import prepare
     from fedamp.simulation.engines import open_grid
 
-    work, clock = Workload(**workload), Clock()
+    work = Workload(**workload)
+    clock = Clock(work.rounds)
     rounds = work.rounds + WARM_UP + 1  # the last one is always evaluated
 
     class Watch(Observer):
@@ -92,7 +95,8 @@ def fedamp(workload: dict[str, Any], kind: str, workers: int, device: str = "cpu
 def plain_loop(workload: dict[str, Any], device: str = "cpu") -> dict[str, Any]:
     """A loop over clients in torch, with clipping and noise."""
     torch.set_num_threads(1)
-    work, clock = Workload(**workload), Clock()
+    work = Workload(**workload)
+    clock = Clock(work.rounds)
     dataset = work.dataset()
     module = work.module(dataset).to(device)
     model = {name: value.detach().clone() for name, value in module.named_parameters()}
@@ -112,7 +116,8 @@ def plain_loop(workload: dict[str, Any], device: str = "cpu") -> dict[str, Any]:
 def bare_vmap(workload: dict[str, Any], together: int, device: str = "cpu") -> dict[str, Any]:
     """Nothing but ``torch.func.vmap`` over stacked clients, with clipping and noise; all data lie ready in memory."""
     torch.set_num_threads(1)
-    work, clock = Workload(**workload), Clock()
+    work = Workload(**workload)
+    clock = Clock(work.rounds)
     dataset = work.dataset()
     module = work.module(dataset).to(device)
     model = {name: value.detach().clone() for name, value in module.named_parameters()}
@@ -156,7 +161,8 @@ def stock_flower(workload: dict[str, Any]) -> dict[str, Any]:
 
     from benchmarks.stock_flower_app import app
 
-    work, clock = Workload(**workload), Clock()
+    work = Workload(**workload)
+    clock = Clock(work.rounds)
     server = ServerApp()
 
     @server.main()
@@ -195,7 +201,8 @@ def pfl(workload: dict[str, Any], folder: str) -> dict[str, Any]:
     from pfl.privacy.gaussian_mechanism import GaussianMechanism
     from pfl.privacy.privacy_mechanism import CentrallyAppliedPrivacyMechanism
 
-    work, clock = Workload(**workload), Clock()
+    work = Workload(**workload)
+    clock = Clock(work.rounds)
     dataset = work.dataset()
     module = work.module(dataset)
     module.loss = lambda inputs, labels, eval=False: torch.nn.functional.cross_entropy(module(inputs), labels)
