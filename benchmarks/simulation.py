@@ -54,7 +54,7 @@ TOGETHER = {"mlp": 1000, "cnn": 10, "resnet20": 4}
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure, print, and write the figures as JSON."""
     parser = argparse.ArgumentParser(description="Speed of simulation beside its peers.")
-    parser.add_argument("--quick", action="store_true", help="the small model, few rounds, in about a minute")
+    parser.add_argument("--quick", action="store_true", help="two models, few rounds, in two minutes")
     parser.add_argument("--gpu", action="store_true", help="on one CUDA device, against the plain and the vmap loop")
     parser.add_argument("--pfl", default="", help="folder that pfl is installed in, if not in this environment")
     parser.add_argument("--only", default="", help="workloads with this word in their name; the others' figures stay")
