@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.func import functional_call, grad, vmap
 
 from benchmarks.workloads import CLIP, NOISE_MULTIPLIER, RATE, Workload, records_of, train_one
+from fedamp.data import Dataset
 
 WARM_UP = 2  # rounds that are run and not counted
 
@@ -94,12 +95,7 @@ def fedamp(workload: dict[str, Any], kind: str, workers: int, device: str = "cpu
 
 def plain_loop(workload: dict[str, Any], device: str = "cpu") -> dict[str, Any]:
     """A loop over clients in torch, with clipping and noise."""
-    torch.set_num_threads(1)
-    work = Workload(**workload)
-    clock = Clock(work.rounds)
-    dataset = work.dataset()
-    module = work.module(dataset).to(device)
-    model = {name: value.detach().clone() for name, value in module.named_parameters()}
+    work, clock, dataset, module, model = _in_torch(workload, device)
     for _ in range(work.rounds + WARM_UP):
         total = {name: torch.zeros_like(value) for name, value in model.items()}
         for client in range(work.clients):
@@ -115,12 +111,7 @@ def plain_loop(workload: dict[str, Any], device: str = "cpu") -> dict[str, Any]:
 
 def bare_vmap(workload: dict[str, Any], together: int, device: str = "cpu") -> dict[str, Any]:
     """Nothing but ``torch.func.vmap`` over stacked clients, with clipping and noise; all data lie ready in memory."""
-    torch.set_num_threads(1)
-    work = Workload(**workload)
-    clock = Clock(work.rounds)
-    dataset = work.dataset()
-    module = work.module(dataset).to(device)
-    model = {name: value.detach().clone() for name, value in module.named_parameters()}
+    work, clock, dataset, module, model = _in_torch(workload, device)
     pieces = np.array_split(np.arange(work.clients), -(-work.clients // together))
     stacks = [tuple(part.to(device) for part in _stack(dataset, clients)) for clients in pieces]
 
@@ -280,6 +271,18 @@ def _status(process: str, key: str) -> int:
     except OSError:
         return 0
     return next((int(line.split()[1]) for line in lines if line.startswith(f"{key}:")), 0)
+
+
+def _in_torch(
+    workload: dict[str, Any], device: str
+) -> tuple[Workload, Clock, Dataset, torch.nn.Module, dict[str, Tensor]]:
+    """What a loop in torch begins with: workload, clock, data, module and its parameters; on one thread."""
+    torch.set_num_threads(1)
+    work = Workload(**workload)
+    clock = Clock(work.rounds)
+    dataset = work.dataset()
+    module = work.module(dataset).to(device)
+    return work, clock, dataset, module, {name: value.detach().clone() for name, value in module.named_parameters()}
 
 
 def _stack(dataset: Any, clients: np.ndarray) -> tuple[Tensor, Tensor, Tensor]:

@@ -123,15 +123,6 @@ def read_run(folder: Path, name: str | None = None) -> Run:
     return run
 
 
-def read_runs(folders: Sequence[Path]) -> list[Run]:
-    """Read several run folders; each run is named by as much of its path as tells it from the others.
-
-    Raises:
-        RunFolderError: one of them is missing, damaged, or given twice.
-    """
-    return [read_run(folder, name) for folder, name in zip(folders, names_of(folders), strict=True)]
-
-
 def names_of(folders: Sequence[Path]) -> list[str]:
     """As much of each folder's path as tells it from the others.
 

@@ -15,6 +15,7 @@ from fedamp import flower, scenario
 from fedamp.simulation.grid import SimulationGrid, log
 from fedamp.simulation.node import FIRST_NODE, Node
 from fedamp.simulation.ray_workers import Pool
+from fedamp.simulation.serial import answer_here
 
 PATIENCE = 2.0  # seconds of training after which Ray is started: runs that are over before do better without
 RESENDS = 2  # how often a message is sent again because its worker died
@@ -144,10 +145,8 @@ class RayGrid(SimulationGrid):
         while message := self._take_unsent(message_ids):
             if self._stand_in is None or (deadline is not None and monotonic() >= deadline):
                 continue
-            reply, trouble = self._stand_in.handle(flower.copy_message(message))
-            if trouble:
-                log.warning("node %d: the client app failed\n%s", message.metadata.dst_node_id, trouble)
-            if deadline is None or monotonic() < deadline:
+            reply = answer_here(self._stand_in, message, deadline)
+            if reply is not None:
                 replies[message.metadata.message_id] = reply
         return replies
 

@@ -51,9 +51,15 @@ class SerialGrid(SimulationGrid):
         for message in messages:
             if deadline is not None and monotonic() >= deadline:
                 break
-            reply, trouble = self._node.handle(flower.copy_message(message))
-            if trouble:
-                log.warning("node %d: the client app failed\n%s", message.metadata.dst_node_id, trouble)
-            if deadline is None or monotonic() < deadline:
+            reply = answer_here(self._node, message, deadline)
+            if reply is not None:
                 replies.append(reply)
         return replies
+
+
+def answer_here(node: Node, message: Message, deadline: float | None) -> Message | None:
+    """The reply of a node in this process; None where it came after the deadline."""
+    reply, trouble = node.handle(flower.copy_message(message))
+    if trouble:
+        log.warning("node %d: the client app failed\n%s", message.metadata.dst_node_id, trouble)
+    return reply if deadline is None or monotonic() < deadline else None

@@ -2,18 +2,17 @@
 
 import json
 import math
-import shlex
 
 import numpy as np
 import pytest
 from scipy.integrate import quad
 from scipy.stats import norm
 
-from benchmarks.papers import __main__, modelmix_training, record
+from benchmarks.papers import modelmix_training, record
 from fedamp.accounting import ModelMix as Mechanism
 from fedamp.accounting import Poisson, Repeat
 from fedamp.accounting.papers.modelmix import mixed_epsilon, mixed_rdp, one_coordinate_rdp
-from tests.documentation import commands
+from tests.papers.commands import run_commands
 
 NUMBERS = json.loads((record.RESULTS / "modelmix.json").read_text())
 
@@ -118,15 +117,5 @@ def test_the_pages_commands_are_accepted(fedamp, monkeypatch):
     made = []
     monkeypatch.setattr(record, "make", lambda paper, figures, *_: made.append((paper, len(figures))))
     monkeypatch.setattr(record, "write_tables", lambda *_: None)
-    for line in commands("docs/papers/modelmix.md"):
-        words = shlex.split(line)
-        match words:
-            case ["fedamp", *arguments]:
-                assert fedamp(*arguments).status == 0
-            case ["make", "papers", argument]:  # the Makefile hands the paper on
-                __main__.main([argument.removeprefix("PAPER=")])
-            case ["python", "-m", "benchmarks.papers", *arguments]:
-                __main__.main(arguments)
-            case _:
-                pytest.fail(line)
+    run_commands("docs/papers/modelmix.md", fedamp)
     assert made == [("modelmix", 3), ("modelmix", 1)]

@@ -2,15 +2,14 @@
 
 import json
 import math
-import shlex
 
 import numpy as np
 import pytest
 
-from benchmarks.papers import __main__, partitioning, partitioning_training, published, record
+from benchmarks.papers import partitioning, partitioning_training, published, record
 from fedamp.accounting import Allocation, Gaussian, Repeat
 from fedamp.accounting.papers.partitioning import forward_rdp
-from tests.documentation import commands
+from tests.papers.commands import run_commands
 
 NUMBERS = json.loads((record.RESULTS / "partitioning.json").read_text())
 
@@ -135,17 +134,7 @@ def test_the_pages_commands_run(fedamp, tmp_path, monkeypatch):
 
     monkeypatch.setattr(record, "make", quickly)
     monkeypatch.setattr(record, "write_tables", lambda *_: None)
-    for line in commands("docs/papers/partitioning.md"):
-        words = shlex.split(line)
-        match words:
-            case ["fedamp", *arguments]:
-                assert fedamp(*arguments).status == 0
-            case ["make", "papers", argument]:  # the Makefile hands the paper on
-                __main__.main([argument.removeprefix("PAPER=")])
-            case ["python", "-m", "benchmarks.papers", *arguments]:
-                __main__.main(arguments)
-            case _:
-                pytest.fail(line)
+    run_commands("docs/papers/partitioning.md", fedamp)
     assert made == [("partitioning", 4), ("partitioning", 1)]
     remade = json.loads((tmp_path / "partitioning.json").read_text())["figure_2"]["numbers"]
     for new, kept in zip(remade, NUMBERS["figure_2"]["numbers"], strict=True):

@@ -10,9 +10,10 @@ from matplotlib.text import Text
 
 from fedamp.report import style
 from fedamp.report.comparison_plots import comparison_pictures
+from fedamp.report.merged import read_models
 from fedamp.report.numbers import at_most
 from fedamp.report.plots import plot_run, run_pictures
-from fedamp.report.runs import read_run, read_runs
+from fedamp.report.runs import read_run
 
 pytestmark = pytest.mark.xdist_group("report")
 
@@ -55,7 +56,7 @@ def test_a_run_without_privacy_says_so(runs):
 
 
 def test_comparisons_name_every_run_in_every_picture(runs):
-    pictures = comparison_pictures(read_runs(list(runs.values())))
+    pictures = comparison_pictures(read_models(list(runs.values())))
     assert pictures.keys() == {"rounds", "accuracy-epsilon", "cost"}
     for picture in pictures.values():
         assert all(name in words(picture) for name in runs)
@@ -75,7 +76,7 @@ def test_lines_differ_without_colour():
 
 def test_text_is_large_enough_on_a_phone(runs):
     phone = 390 / style.WIDTH / 72  # pixels a point, on a screen 390 pixels wide
-    pictures = run_pictures(read_run(runs["hidden"])) | comparison_pictures(read_runs(list(runs.values())))
+    pictures = run_pictures(read_run(runs["hidden"])) | comparison_pictures(read_models(list(runs.values())))
     for picture in pictures.values():
         picture.draw_without_rendering()
         sizes = [text.get_fontsize() for text in picture.findobj(Text) if text.get_text() and text.get_visible()]
@@ -83,7 +84,7 @@ def test_text_is_large_enough_on_a_phone(runs):
 
 
 def test_nothing_is_cut_off_at_the_edges(runs):
-    pictures = run_pictures(read_run(runs["hidden"])) | comparison_pictures(read_runs(list(runs.values())))
+    pictures = run_pictures(read_run(runs["hidden"])) | comparison_pictures(read_models(list(runs.values())))
     for name, picture in pictures.items():
         stream = io.BytesIO()
         picture.savefig(stream, dpi=100)

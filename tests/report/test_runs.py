@@ -6,7 +6,8 @@ import shutil
 import pytest
 
 from fedamp.errors import RunFolderError
-from fedamp.report.runs import read_run, read_runs
+from fedamp.report.merged import read_models
+from fedamp.report.runs import read_run
 
 pytestmark = pytest.mark.xdist_group("report")
 
@@ -58,11 +59,11 @@ def test_a_check_in_counts_parameters_down_and_up_and_public_seconds(runs):
 def test_names_tell_runs_apart(runs, tmp_path):
     other = tmp_path / "other" / "hidden"
     shutil.copytree(runs["hidden"], other)
-    assert [run.name for run in read_runs([runs["hidden"], runs["open"]])] == ["hidden", "open"]
+    assert [run.name for run in read_models([runs["hidden"], runs["open"]])] == ["hidden", "open"]
     here = runs["hidden"].parent.name
-    assert [run.name for run in read_runs([runs["hidden"], other])] == [f"{here}/hidden", "other/hidden"]
+    assert [run.name for run in read_models([runs["hidden"], other])] == [f"{here}/hidden", "other/hidden"]
     with pytest.raises(RunFolderError, match="given twice"):
-        read_runs([runs["hidden"], runs["hidden"] / ".." / "hidden"])
+        read_models([runs["hidden"], runs["hidden"] / ".." / "hidden"])
 
 
 def drop_a_release(text: str) -> str:
