@@ -20,12 +20,12 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from fedamp.launch import launch
+from fedamp.numbers import power
 from fedamp.plan import make_plan, privacy_units
 from fedamp.report import style
-from fedamp.report.numbers import power
-from fedamp.scenario_file import load
+from fedamp.runs.folder import read_summary
+from fedamp.scenario.scenario_file import load
 from fedamp.server.loop import Observer
-from fedamp.server.run_folder import read_summary
 
 SCENARIO = "digits"
 EPSILONS, SEEDS = (1.0, 2.0, 4.0, 8.0), (1, 2, 3)

@@ -18,9 +18,10 @@ from flwr.app import Message, MetricRecord, RecordDict
 
 from benchmarks import simulators
 from benchmarks.workloads import Workload
-from fedamp import flower, scenario, scenario_file
+from fedamp import flower, scenario
 from fedamp.check_in import Balanced
 from fedamp.plan import make_plan
+from fedamp.scenario import scenario_file
 from fedamp.strategies.collect import Limits, Request, collect
 from fedamp.strategies.layout import Layout
 from fedamp.strategies.noise import add_noise

@@ -8,10 +8,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedamp import data, scenario_file
+from fedamp import data
 from fedamp.data import Dataset
 from fedamp.models.registry import build, initial_parameters
-from fedamp.scenario import Model, Scenario
+from fedamp.scenario import Model, Scenario, scenario_file
 
 CLIP, NOISE_MULTIPLIER, RATE = 0.5, 1.0, 0.1
 

@@ -38,7 +38,7 @@ out, err = Console(), Console(stderr=True)
 
 
 def _shipped(incomplete: str) -> list[str]:
-    from fedamp.scenario_file import shipped_files
+    from fedamp.scenario.scenario_file import shipped_files
 
     return [file.stem for file in shipped_files() if file.stem.startswith(incomplete)]
 
@@ -72,7 +72,7 @@ def run(
     """Run a federation and leave a run folder."""
     from fedamp.launch import how_to_resume, launch
     from fedamp.report.tables import run_table
-    from fedamp.server.run_folder import read_summary
+    from fedamp.runs.folder import read_summary
     from fedamp.terminal import ProgressDisplay
 
     with ProgressDisplay(err).shown() as display:
@@ -212,8 +212,8 @@ def verify(
     as_json: AsJson = False,
 ) -> None:
     """Compute every number of a ledger again: does each release cost what the ledger says?"""
-    from fedamp.report.checks import checks_json, checks_table, complaint
-    from fedamp.report.verify import verify_ledger
+    from fedamp.runs.checks import checks_json, checks_table, complaint
+    from fedamp.runs.verify import verify_ledger
 
     checks = verify_ledger(run_)
     _print_json(checks_json(checks)) if as_json else out.print(checks_table("ledger", checks))
@@ -230,9 +230,9 @@ def doctor(
     as_json: AsJson = False,
 ) -> None:
     """Versions, devices, Ray, and free memory; and whether a deployment can be reached and trusted."""
-    from fedamp.report.checks import checks_json, checks_table, complaint
     from fedamp.report.deployment import examine_superlink
     from fedamp.report.doctor import doctor_table, examine
+    from fedamp.runs.checks import checks_json, checks_table, complaint
 
     checks = None if superlink is None else examine_superlink(superlink, root_certificates)
     answer = examine()
@@ -258,7 +258,7 @@ def list_scenarios() -> None:
 def show(scenario: ScenarioArgument, overrides: Overrides = []) -> None:  # noqa: B006
     """A scenario with every default written out, and how its data are partitioned."""
     from fedamp.report.scenarios import partition_table
-    from fedamp.scenario_file import dump
+    from fedamp.scenario.scenario_file import dump
 
     loaded = _load(scenario, overrides)
     print(dump(loaded))
@@ -277,13 +277,13 @@ def validate(scenario: ScenarioArgument, overrides: Overrides = []) -> None:  # 
 @scenarios.command()
 def schema() -> None:
     """The JSON schema of a scenario."""
-    from fedamp.scenario_file import json_schema
+    from fedamp.scenario.scenario_file import json_schema
 
     _print_json(json_schema())
 
 
 def _load(path: str, overrides: list[str], engine: str | None = None) -> "Scenario":
-    from fedamp.scenario_file import load
+    from fedamp.scenario.scenario_file import load
 
     return load(path, overrides if engine is None else [*overrides, f"engine.kind={engine}"])
 

@@ -11,9 +11,9 @@ from fedamp import rng
 from fedamp.errors import FedampError, FederationError, InputError, Interrupted, RunFolderError
 from fedamp.flower import chatter_to
 from fedamp.plan import make_plan, privacy_units
+from fedamp.runs.folder import RunFolder, existing_folder, locked, new_folder
 from fedamp.scenario import Scenario
 from fedamp.server.loop import Observer, play
-from fedamp.server.run_folder import RunFolder, existing_folder, locked, new_folder
 from fedamp.server.setup import prepare
 
 log = logging.getLogger("fedamp.launch")

@@ -8,8 +8,8 @@ from rich.console import Console, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from fedamp.report.numbers import at_most
-from fedamp.server.run_folder import RoundRecord
+from fedamp.numbers import at_most
+from fedamp.runs.folder import RoundRecord
 from fedamp.server.setup import Prepared
 
 GUARANTEES = "docs/threat-model.md"

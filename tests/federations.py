@@ -4,8 +4,7 @@ from pathlib import Path
 
 import yaml
 
-from fedamp import scenario_file
-from fedamp.scenario import Scenario
+from fedamp.scenario import Scenario, scenario_file
 
 SMALL = """
 name: small

@@ -13,7 +13,8 @@ import yaml
 from safetensors import safe_open
 from safetensors.numpy import save_file
 
-from fedamp import cli, scenario_file
+from fedamp import cli
+from fedamp.scenario import scenario_file
 from tests.federations import small
 from tests.server.plays import play_in
 

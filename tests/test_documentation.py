@@ -13,7 +13,7 @@ import shlex
 import pytest
 import yaml
 
-from fedamp import scenario_file
+from fedamp.scenario import scenario_file
 from tests.documentation import PAGES, ROOT, blocks, command_of, commands, python, text, write_files
 
 pytestmark = pytest.mark.xdist_group("documentation")

@@ -7,8 +7,8 @@ import pytest
 
 from fedamp import rng
 from fedamp.check_in import Balanced, Stratified
+from fedamp.runs.folder import new_folder
 from fedamp.server.loop import play
-from fedamp.server.run_folder import new_folder
 from fedamp.server.setup import prepare
 from fedamp.simulation.engines import open_grid
 from fedamp.strategies.noise import add_noise

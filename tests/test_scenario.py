@@ -9,9 +9,8 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fedamp import scenario_file
 from fedamp.errors import ScenarioError
-from fedamp.scenario import Scenario
+from fedamp.scenario import Scenario, scenario_file
 
 DIGITS = scenario_file.SHIPPED / "digits.yaml"
 CONTRACT = """

@@ -4,10 +4,11 @@ import json
 
 import pytest
 
-from fedamp import launch, scenario, scenario_file
+from fedamp import launch, scenario
 from fedamp.models.registry import build
 from fedamp.models.splits import split
 from fedamp.plan import make_plan
+from fedamp.scenario import scenario_file
 from tests.federations import Silent
 
 NAMES = [file.stem for file in scenario_file.shipped_files()]

@@ -11,7 +11,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from fedamp.plan import make_plan
-from fedamp.server.run_folder import RoundRecord
+from fedamp.runs.folder import RoundRecord
 from fedamp.terminal import ProgressDisplay, promise
 from tests.federations import small
 

@@ -13,14 +13,14 @@ import numpy as np
 import torch
 
 from benchmarks.papers.merging_portfolio import Array
-from fedamp import data, rng, scenario_file
+from fedamp import data, rng
 from fedamp.errors import DataError
 from fedamp.launch import launch
 from fedamp.merging.candidates import Candidates
-from fedamp.scenario import DigitsData
+from fedamp.runs.folder import new_folder
+from fedamp.scenario import DigitsData, scenario_file
 from fedamp.server.app import keep_seed
 from fedamp.server.loop import Observer
-from fedamp.server.run_folder import new_folder
 
 SEED = 42  # the paper's
 

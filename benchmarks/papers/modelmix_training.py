@@ -21,10 +21,9 @@ import numpy as np
 from benchmarks.papers.drawing import OURS, finish, make_readable, save, start
 from benchmarks.papers.record import Comparison
 from benchmarks.training import train
-from fedamp import scenario_file
 from fedamp.accounting import Gaussian, Mechanism, ModelMix, Poisson, Repeat, calibrate
 from fedamp.plan import make_plan
-from fedamp.scenario import Scenario
+from fedamp.scenario import Scenario, scenario_file
 
 PAPER = "Xiao, Wan, Devadas 2022"
 RECORDS, CLIP, DELTA, SEEDS = 1437, 1.0, 1e-5, 3

@@ -35,13 +35,12 @@ from benchmarks.accounting import TABLE_1, table_1_noise
 from benchmarks.papers.drawing import make_readable, save
 from benchmarks.papers.record import Comparison
 from benchmarks.training import train
-from fedamp import scenario_file
 from fedamp.accounting import Compose, Gaussian, Poisson, Repeat, calibrate
 from fedamp.data.digits import DigitsTable
 from fedamp.models.masks import Masks
 from fedamp.models.units import Blocks
 from fedamp.plan import make_plan
-from fedamp.scenario import Scenario
+from fedamp.scenario import Scenario, scenario_file
 
 EPSILON, DELTA, RATE, ROUNDS, SEEDS = 8.0, 1e-5, 0.1, 100, 3
 CLASSES, PUBLIC_CLASSES, PIXELS, TESTS = 10, 8, 64, 359

@@ -12,8 +12,8 @@ from rich.table import Table
 from fedamp.accounting.bounds import finite
 from fedamp.audit.bound import Finding
 from fedamp.audit.subject import Subject
+from fedamp.numbers import at_least, at_most, power
 from fedamp.plan import ADJACENCY
-from fedamp.report.numbers import at_least, at_most, power
 
 
 @dataclass(frozen=True)

@@ -16,10 +16,10 @@ from fedamp.accounting import Mechanism, NotPrivate, from_json
 from fedamp.errors import MergeError, RunFolderError
 from fedamp.report.merged import CERTIFICATE
 from fedamp.report.runs import Run, read_run
+from fedamp.runs.checkpoint import KEPT, checkpoints, read_checkpoint
+from fedamp.runs.folder import RunFolder
+from fedamp.runs.ledger import digest
 from fedamp.scenario import Scenario
-from fedamp.server.checkpoint import KEPT, checkpoints, read_checkpoint
-from fedamp.server.ledger import digest
-from fedamp.server.run_folder import RunFolder
 from fedamp.server.setup import Prepared, prepare
 from fedamp.strategies.layout import Arrays
 

@@ -23,9 +23,9 @@ from fedamp.merging.decision import (
 from fedamp.merging.pictures import epsilon_over_weights
 from fedamp.report import style
 from fedamp.report.merged import CERTIFICATE, FORMAT
-from fedamp.server.files import write_json
-from fedamp.server.ledger import digest
-from fedamp.server.run_folder import RunFolder, new_folder
+from fedamp.runs.files import write_json
+from fedamp.runs.folder import RunFolder, new_folder
+from fedamp.runs.ledger import digest
 from fedamp.strategies.layout import Arrays
 
 

@@ -12,8 +12,8 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from numpy.typing import NDArray
 
+from fedamp.numbers import power
 from fedamp.report import style
-from fedamp.report.numbers import power
 
 Array = NDArray[np.float64]
 

@@ -5,7 +5,7 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.table import Table
 
-from fedamp.report.numbers import at_least, at_most
+from fedamp.numbers import at_least, at_most
 
 
 def merge_table(answer: dict[str, Any]) -> RenderableType:

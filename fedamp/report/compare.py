@@ -10,10 +10,10 @@ from rich.table import Table
 from rich.text import Text
 
 from fedamp.errors import RunFolderError
+from fedamp.numbers import amount_of_bytes, amount_of_time, at_most
 from fedamp.report import style
 from fedamp.report.comparison_plots import comparison_pictures
 from fedamp.report.merged import Merged, Model, read_models
-from fedamp.report.numbers import amount_of_bytes, amount_of_time, at_most
 from fedamp.report.runs import Run
 
 

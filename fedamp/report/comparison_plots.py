@@ -8,9 +8,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from fedamp.numbers import power
 from fedamp.report import style
 from fedamp.report.merged import Merged, Model
-from fedamp.report.numbers import power
 from fedamp.report.runs import Run
 
 LONGEST_NAME = 34  # letters of a run's name in a key

@@ -12,7 +12,7 @@ from typing import Any
 from packaging.requirements import Requirement
 
 from fedamp.errors import DeploymentError
-from fedamp.report.checks import Check
+from fedamp.runs.checks import Check
 
 TIMEOUT = 10.0  # seconds, for every connection
 LEAST_DAYS = 14  # of a certificate that needs no attention yet

@@ -10,7 +10,7 @@ from typing import Any
 
 from fedamp.errors import RunFolderError
 from fedamp.report.runs import Run, names_of, read_run
-from fedamp.server.run_folder import RunFolder, read_summary
+from fedamp.runs.folder import RunFolder, read_summary
 
 CERTIFICATE, FORMAT = "certificate.json", "fedamp merge certificate 1"
 

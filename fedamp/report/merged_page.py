@@ -3,10 +3,10 @@
 import base64
 from html import escape
 
+from fedamp.numbers import at_least, at_most, power
 from fedamp.report import html
 from fedamp.report.merged import Merged
-from fedamp.report.numbers import at_least, at_most, power
-from fedamp.server.run_folder import RunFolder
+from fedamp.runs.folder import RunFolder
 
 PICTURE = "What the weights cost: epsilon over the weights of the models, and the weights that were taken."
 

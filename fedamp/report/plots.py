@@ -7,10 +7,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
+from fedamp.numbers import at_most, power
 from fedamp.report import style
-from fedamp.report.numbers import at_most, power
 from fedamp.report.runs import Run, read_run
-from fedamp.server.run_folder import RunFolder
+from fedamp.runs.folder import RunFolder
 
 CHARGED, PLAIN = style.LOOKS[0], style.LOOKS[1]
 

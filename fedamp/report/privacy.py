@@ -7,10 +7,10 @@ from rich.table import Table
 
 from fedamp.accounting import Group as UnitGroup
 from fedamp.accounting.bounds import finite
+from fedamp.numbers import at_least, at_most
 from fedamp.plan import ADJACENCY, Plan, make_plan, privacy_units
-from fedamp.report.numbers import at_least, at_most
 from fedamp.scenario import BalancedCheckIn, PoissonCheckIn, Scenario, StratifiedCheckIn
-from fedamp.scenario_file import validate
+from fedamp.scenario.scenario_file import validate
 
 GROUP_SIZES = (1, 2, 3, 5, 10)
 

@@ -7,11 +7,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from fedamp import scenario_file
 from fedamp.errors import RunFolderError, ScenarioError
 from fedamp.plan import Plan, make_plan
-from fedamp.scenario import Scenario
-from fedamp.server.run_folder import RoundRecord, RunFolder, read_summary
+from fedamp.runs.folder import RoundRecord, RunFolder, read_summary
+from fedamp.scenario import Scenario, scenario_file
 
 BYTES_DOWN, BYTES_UP = 4, 8  # a parameter travels as float32 to a client, its update as float64 back
 

@@ -7,8 +7,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from fedamp import data, rng, scenario_file
-from fedamp.scenario import Scenario
+from fedamp import data, rng
+from fedamp.scenario import Scenario, scenario_file
 
 CLIENTS_SHOWN = 10
 LABELS_SHOWN = 10  # as many as fit 80 columns

@@ -4,8 +4,8 @@ from pathlib import Path
 
 from rich.table import Table
 
-from fedamp.report.numbers import at_most
-from fedamp.server.run_folder import read_summary
+from fedamp.numbers import at_most
+from fedamp.runs.folder import read_summary
 
 
 def run_table(folder: Path) -> Table:

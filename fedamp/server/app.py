@@ -17,13 +17,13 @@ from time import monotonic, sleep
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from fedamp import rng, scenario_file
+from fedamp import rng
 from fedamp.errors import DeploymentError, FederationError, RunFolderError
 from fedamp.flower import chatter_to
-from fedamp.scenario import Scenario
-from fedamp.server.files import flush, locked
+from fedamp.runs.files import flush, locked
+from fedamp.runs.folder import RoundRecord, RunFolder, existing_folder, new_folder
+from fedamp.scenario import Scenario, scenario_file
 from fedamp.server.loop import play
-from fedamp.server.run_folder import RoundRecord, RunFolder, existing_folder, new_folder
 from fedamp.server.setup import Prepared, prepare
 
 app = ServerApp()

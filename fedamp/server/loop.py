@@ -20,9 +20,9 @@ from flwr.serverapp import Grid
 
 from fedamp.accounting.bounds import finite
 from fedamp.errors import FederationError, RunFolderError
-from fedamp.server.checkpoint import Checkpoint, checkpoints, read_checkpoint, write_checkpoint
-from fedamp.server.ledger import Ledger, fingerprint
-from fedamp.server.run_folder import RoundRecord, RunFolder, Summary
+from fedamp.runs.checkpoint import Checkpoint, checkpoints, read_checkpoint, write_checkpoint
+from fedamp.runs.folder import RoundRecord, RunFolder, Summary
+from fedamp.runs.ledger import Ledger, fingerprint
 from fedamp.server.setup import Prepared
 from fedamp.simulation.faults import FaultyGrid
 from fedamp.simulation.grid import SimulationGrid

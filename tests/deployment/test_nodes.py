@@ -8,9 +8,10 @@ import pyarrow.parquet as pq
 import pytest
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 
-from fedamp import flower, scenario_file
+from fedamp import flower
 from fedamp.client.app import app
 from fedamp.errors import DataError, DeploymentError
+from fedamp.scenario import scenario_file
 from fedamp.server.setup import prepare
 from fedamp.strategies.roster import Roster
 from tests.federations import SMALL

@@ -10,8 +10,7 @@ import pytest
 import yaml
 from safetensors.numpy import load_file
 
-from fedamp import scenario_file
-from fedamp.scenario import Faults
+from fedamp.scenario import Faults, scenario_file
 from fedamp.simulation.engines import CLIENT_APP
 from fedamp.simulation.faults import FaultyGrid
 from fedamp.simulation.serial import SerialGrid

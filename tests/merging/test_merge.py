@@ -15,7 +15,7 @@ from scipy.stats import norm
 from fedamp.accounting import from_json
 from fedamp.launch import launch
 from fedamp.report.privacy import privacy_answer
-from fedamp.server.checkpoint import checkpoints
+from fedamp.runs.checkpoint import checkpoints
 from tests.federations import Silent, small
 
 pytestmark = pytest.mark.xdist_group("merging")

@@ -5,7 +5,7 @@ import os
 import subprocess
 import sysconfig
 
-from fedamp import scenario_file
+from fedamp.scenario import scenario_file
 from tests.documentation import commands, write_files
 
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from fedamp.report.numbers import amount_of_bytes, amount_of_time, at_least, at_most, power
+from fedamp.numbers import amount_of_bytes, amount_of_time, at_least, at_most, power
 
 
 @given(some.floats(0, 1e6), some.sampled_from([None, 0, 1, 2, 3, 4]))

@@ -8,10 +8,10 @@ import pytest
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
+from fedamp.numbers import at_most
 from fedamp.report import style
 from fedamp.report.comparison_plots import comparison_pictures
 from fedamp.report.merged import read_models
-from fedamp.report.numbers import at_most
 from fedamp.report.plots import plot_run, run_pictures
 from fedamp.report.runs import read_run
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 
+from fedamp.runs.folder import RunFolder, Summary
 from fedamp.scenario import Scenario
 from fedamp.server.loop import play
-from fedamp.server.run_folder import RunFolder, Summary
 from fedamp.server.setup import prepare
 from fedamp.simulation.engines import CLIENT_APP
 from fedamp.simulation.serial import SerialGrid

@@ -3,7 +3,7 @@
 import pytest
 
 from fedamp.launch import launch
-from fedamp.server.run_folder import RunFolder
+from fedamp.runs.folder import RunFolder
 from tests.federations import Silent, small
 
 ray = pytest.importorskip("ray")

@@ -9,7 +9,7 @@ from safetensors.numpy import load_file
 
 from fedamp import launch
 from fedamp.errors import FederationError, ScenarioError
-from fedamp.server.run_folder import RunFolder
+from fedamp.runs.folder import RunFolder
 from fedamp.server.setup import prepare
 from fedamp.simulation.engines import CLIENT_APP
 from fedamp.simulation.serial import SerialGrid

@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from fedamp import launch, scenario_file
+from fedamp import launch
 from fedamp.accounting import from_json
 from fedamp.errors import FederationError, RunFolderError, ScenarioError
-from fedamp.server.run_folder import RunFolder
+from fedamp.runs.folder import RunFolder
+from fedamp.scenario import scenario_file
 from fedamp.server.setup import prepare
 from tests.federations import Silent, small
 from tests.server.plays import Killed
@@ -211,7 +212,7 @@ def test_a_damaged_checkpoint_or_ledger_is_refused_with_the_reason(tmp_path, wha
 
 
 def test_two_processes_cannot_run_in_one_folder(tmp_path):
-    from fedamp.server.files import locked
+    from fedamp.runs.files import locked
 
     folder, _ = run(tmp_path)
     with locked(folder.log) as free:

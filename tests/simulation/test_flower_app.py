@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from safetensors.numpy import load_file
 
-from fedamp import scenario_file
-from fedamp.report.verify import verify_ledger
+from fedamp.runs.verify import verify_ledger
+from fedamp.scenario import scenario_file
 from fedamp.server.setup import prepare
 from fedamp.simulation.flower_engine import _superlink
 from tests.deployment.machines import free_port, wait

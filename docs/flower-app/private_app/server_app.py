@@ -6,9 +6,10 @@ from flwr.app import ArrayRecord, Context, MetricRecord
 from flwr.serverapp import Grid, ServerApp
 from safetensors.numpy import save_file
 
-from fedamp import rng, scenario_file
+from fedamp import rng
+from fedamp.runs.ledger import Ledger
+from fedamp.scenario import scenario_file
 from fedamp.server.app import wait_for_nodes
-from fedamp.server.ledger import Ledger
 from fedamp.server.setup import prepare
 
 app = ServerApp()

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ValidationError
 from fedamp.errors import ScenarioError
 from fedamp.scenario import Scenario
 
-_CHECKOUT = Path(__file__).resolve().parent.parent / "scenarios"
+_CHECKOUT = Path(__file__).resolve().parents[2] / "scenarios"
 SHIPPED = _CHECKOUT if _CHECKOUT.is_dir() else Path(sys.prefix) / "share" / "fedamp" / "scenarios"
 
 

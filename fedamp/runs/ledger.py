@@ -15,7 +15,7 @@ from fedamp.accounting.bounds import finite
 from fedamp.errors import FederationError, RunFolderError
 from fedamp.plan import ADJACENCY, Plan
 from fedamp.scenario import Scenario
-from fedamp.server.files import write_atomically
+from fedamp.runs.files import write_atomically
 from fedamp.strategies.layout import Arrays
 
 FORMAT = "fedamp ledger 2"

@@ -15,14 +15,14 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
-from fedamp import scenario_file
+from fedamp.scenario import scenario_file
 from fedamp.accounting import Mechanism, epsilon_over_rounds, from_json
 from fedamp.errors import RunFolderError, ScenarioError
 from fedamp.plan import Plan, make_plan
-from fedamp.report.checks import Check
-from fedamp.report.numbers import at_most, power
-from fedamp.server.ledger import FORMAT, digest, epsilon_from_json, fingerprint, head
-from fedamp.server.run_folder import RunFolder
+from fedamp.runs.checks import Check
+from fedamp.numbers import at_most, power
+from fedamp.runs.ledger import FORMAT, digest, epsilon_from_json, fingerprint, head
+from fedamp.runs.folder import RunFolder
 
 TOLERANCE = 1e-6  # relative: sums come out in another order on another machine, and a text has so many digits
 

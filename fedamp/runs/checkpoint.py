@@ -15,9 +15,9 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from fedamp.errors import RunFolderError
-from fedamp.server.files import write_atomically
-from fedamp.server.ledger import digest
-from fedamp.server.run_folder import RoundRecord
+from fedamp.runs.files import write_atomically
+from fedamp.runs.ledger import digest
+from fedamp.runs.folder import RoundRecord
 from fedamp.strategies.layout import Arrays
 from fedamp.strategies.private import ServerState
 
@@ -65,7 +65,7 @@ def read_checkpoint(file: Path, fingerprint: str, like: ServerState) -> Checkpoi
 
     Args:
         file: one of :func:`checkpoints`.
-        fingerprint: of the scenario that is run (:func:`fedamp.server.ledger.fingerprint`).
+        fingerprint: of the scenario that is run (:func:`fedamp.runs.ledger.fingerprint`).
         like: a state of the same model.
 
     Raises:

@@ -6,8 +6,8 @@ import shutil
 
 import pytest
 
-from fedamp.report.verify import verify_ledger
-from fedamp.server.run_folder import RunFolder
+from fedamp.runs.folder import RunFolder
+from fedamp.runs.verify import verify_ledger
 from tests.federations import small
 from tests.server.plays import play_in
 

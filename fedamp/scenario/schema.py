@@ -1,6 +1,6 @@
 """The scenario: what a person writes in YAML, validated. Unknown keys are refused.
 
-Reading and error messages are in :mod:`fedamp.scenario_file`; what follows from a scenario is computed in
+Reading and error messages are in :mod:`fedamp.scenario.scenario_file`; what follows from a scenario is computed in
 :mod:`fedamp.plan` and nowhere else.
 """
 

@@ -8,11 +8,11 @@ from typing import Any
 
 from safetensors.numpy import save
 
-from fedamp import scenario_file
+from fedamp.scenario import scenario_file
 from fedamp.errors import RunFolderError
 from fedamp.scenario import Scenario
-from fedamp.server.files import flush, write_atomically, write_json
-from fedamp.server.files import locked as locked
+from fedamp.runs.files import flush, write_atomically, write_json
+from fedamp.runs.files import locked as locked
 from fedamp.strategies.layout import Arrays
 
 RUNS = Path("runs")
