@@ -38,6 +38,11 @@ class FaultyGrid(Grid):
         """As of the real grid."""
         return getattr(self._grid, "startup_seconds", 0.0)
 
+    @property
+    def reproducible(self) -> bool:
+        """As the real grid is: faults come again with the seed."""
+        return getattr(self._grid, "reproducible", False)
+
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
         """The replies that come in time, some of them twice, and the late ones of the round before."""
         asked = list(messages)
@@ -111,6 +116,11 @@ class FaultyGrid(Grid):
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
         return self._grid.pull_messages(message_ids)
+
+
+def with_faults(grid: Grid, faults: scenario.Faults | None) -> Grid:
+    """The grid, with what the scenario asks to go wrong; None: nothing."""
+    return grid if faults is None else FaultyGrid(grid, faults)
 
 
 def _clients(message: Message) -> NDArray[np.int64]:
