@@ -406,7 +406,7 @@ class Scenario(Section):
 
     @model_validator(mode="after")
     def _the_model_can_be_split_so(self) -> "Scenario":
-        from fedamp.models.catalogue import check_submodels  # it reads Model, so it cannot be imported above
+        from fedamp.models.architectures import check_submodels  # it reads Model, so it cannot be imported above
 
         check_submodels(self.model, self.submodels)
         return self
