@@ -63,7 +63,7 @@ def _node(task_json: str, folder: str, device: str) -> TrainingNode:
     task = ClientTask.from_json(task_json)
     config = dict(task.data)
     if folder:
-        key = {"npz": "path", "parquet": "path", "huggingface": "dataset"}.get(config["name"])
+        key = next((key for key in ("path", "dataset") if key in config), None)
         if key is None:
             raise DeploymentError(
                 f"node configuration has a data folder, but the scenario's data are {config['name']}; "

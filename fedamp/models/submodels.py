@@ -160,9 +160,7 @@ class DisjointNodes(WholeModel):
         return self._pieces[submodel]
 
 
-def cut_of(
-    submodels: Submodels, model: Model, input_shape: tuple[int, ...], num_classes: int, seed: int
-) -> WholeModel:
+def cut_of(submodels: Submodels, model: Model, input_shape: tuple[int, ...], num_classes: int, seed: int) -> WholeModel:
     """How a scenario's model is cut: the one place that asks which scheme of submodels it has.
 
     Args:

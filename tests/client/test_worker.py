@@ -76,7 +76,9 @@ def task_of(scheme: str = "none", **changes: object) -> ClientTask:
     return replace(task, **changes)
 
 
-def order_of(clients: list[int], scheme: str = "none", batches: list[int] | None = None, **changes: object) -> TrainInstruction:
+def order_of(
+    clients: list[int], scheme: str = "none", batches: list[int] | None = None, **changes: object
+) -> TrainInstruction:
     submodels = [client % 2 if scheme == "disjoint" else -1 for client in clients]
     seeds = [1000 + client for client in clients]
     clips = [0.2] if scheme == "none" else [0.1, 0.2]

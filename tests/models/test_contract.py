@@ -22,7 +22,11 @@ SHAPES = [(8, 8), (3, 16, 16), (28, 28, 1)]
 CLASSES = 4
 SLOW = {"resnet18", "resnet101"}  # 11 and 45 million parameters, of the same code as resnet20
 NAMES = [pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name for name in sorted(architectures.all())]
-SPLIT = [name for name in sorted(architectures.all()) if name not in SLOW and most_submodels(architecture_of(Model(name=name)))]
+SPLIT = [
+    name
+    for name in sorted(architectures.all())
+    if name not in SLOW and most_submodels(architecture_of(Model(name=name)))
+]
 
 every_model = pytest.mark.parametrize("name", NAMES)
 every_splittable_model = pytest.mark.parametrize("name", SPLIT)

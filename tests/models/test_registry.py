@@ -10,6 +10,7 @@ from fedamp.models.architectures import architecture_of
 from fedamp.models.registry import Network, build, initial_parameters
 from fedamp.scenario import Model
 
+
 @pytest.mark.parametrize(
     ("name", "published"),
     [

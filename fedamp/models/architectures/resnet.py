@@ -127,9 +127,7 @@ class ResNet(Architecture):
         if stride == 1 and into == out:
             return Residual(branch)
         convolution = nn.Conv2d(into, out, 1, stride, bias=False)
-        return Residual(
-            branch, nn.Sequential(OrderedDict(conv=convolution, norm=nn.GroupNorm(self.groups, out)))
-        )
+        return Residual(branch, nn.Sequential(OrderedDict(conv=convolution, norm=nn.GroupNorm(self.groups, out))))
 
 
 @architectures.register("resnet20")
