@@ -19,7 +19,7 @@ from fedamp.client.task import ClientTask
 from fedamp.client.training import Trained, Trainer, arithmetic
 from fedamp.data import Cohort, Dataset
 from fedamp.errors import DataError
-from fedamp.models.submodels import WHOLE, Piece, cut_of
+from fedamp.models.pieces import WHOLE, Piece, pieces_of
 
 log = logging.getLogger("fedamp.client")
 
@@ -128,7 +128,7 @@ class TrainingNode:
         self._client = scenario.Client.model_validate(task.client)
         model: scenario.Model = scenario.Model.model_validate(task.model)
         submodels: scenario.Submodels = _submodels.validate_python(task.submodels)
-        self._cut = cut_of(submodels, model, task.input_shape, task.num_classes, task.split_seed)
+        self._piece = pieces_of(submodels, model, task.input_shape, task.num_classes, task.split_seed)
         self._trainers: dict[int, tuple[Piece, Trainer]] = {}
 
     def train(
@@ -180,7 +180,7 @@ class TrainingNode:
         return {name: total.cpu().numpy() for name, total in clipped.sums.items()}
 
     def _trainer(self, submodel: int, round_: int) -> tuple[Piece, Trainer]:
-        piece = self._cut.piece(submodel, round_)
+        piece = self._piece(submodel, round_)
         kept = self._trainers.get(submodel)
         if kept is None or kept[0] is not piece:
             module = piece.module.to(self.device)

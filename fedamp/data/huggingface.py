@@ -112,7 +112,7 @@ def huggingface(config: scenario.HuggingFaceData, folder: Path) -> Source:
                 "(data.test_split: null keeps a part of the training split out)"
             )
     tables = [HuggingFaceTable(splits[name], config, f"{config.dataset} ({name})") for name in names]
-    return StoredSource(config, *tables)
+    return StoredSource(config, tables[0], tables[1] if config.test_split else None)
 
 
 def _from_folder(folder: Path) -> dict[str, Any]:

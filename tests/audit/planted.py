@@ -6,7 +6,7 @@ import numpy as np
 
 from fedamp import check_in, scenario
 from fedamp.client import worker
-from fedamp.models import submodels
+from fedamp.models import pieces
 from fedamp.plan import Plan
 from fedamp.server import setup
 from fedamp.simulation.faults import FaultyGrid
@@ -59,9 +59,9 @@ def one_submodel_a_person(monkeypatch):
 
 def no_dropout(monkeypatch):
     """Every client trains the whole model, whatever its mask."""
-    right = submodels.MaskedPiece.arguments
+    right = pieces.MaskedPiece.arguments
     monkeypatch.setattr(
-        submodels.MaskedPiece, "arguments", lambda self, *them: [mask * 0 + 1 for mask in right(self, *them)]
+        pieces.MaskedPiece, "arguments", lambda self, *them: [mask * 0 + 1 for mask in right(self, *them)]
     )
 
 

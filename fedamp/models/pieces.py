@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import cached_property
+from collections.abc import Callable, Mapping
+from functools import cache, lru_cache
 from typing import Any
 
 import numpy as np
@@ -38,9 +38,8 @@ class Piece:
     def parts(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Names of the parameters in the shared and in the split part, in the order of the module."""
         names = [name for name, _ in self.module.named_parameters()]
-        return tuple(name for name in names if name in self.shared), tuple(
-            name for name in names if name not in self.shared
-        )
+        shared = tuple(name for name in names if name in self.shared)
+        return shared, tuple(name for name in names if name not in self.shared)
 
     def forward(self, parameters: dict[str, Tensor], inputs: Tensor, *arguments: Tensor) -> Tensor:
         """Logits [records, classes] of one client."""
@@ -90,78 +89,10 @@ class MaskedPiece(Piece):
         return [torch.from_numpy(kept.astype(np.float32))]
 
 
-class WholeModel:
-    """Everybody trains the whole model.
-
-    Attributes:
-        shared: names of the parameters that every submodel touches.
-    """
-
-    shared: frozenset[str] = frozenset()
-
-    def __init__(self, model: Model, input_shape: tuple[int, ...], num_classes: int) -> None:
-        self._model = model
-        self._shape = tuple(input_shape), num_classes
-        self._known = not is_import_path(model.name)
-
-    def at(self, round_: int) -> Split | None:
-        """The cut into disjoint submodels of a round; None where there is none."""
-        return None
-
-    def piece(self, submodel: int, round_: int) -> Piece:
-        """What the clients of a submodel train in a round; the same object as long as it is the same."""
-        return self._whole
-
-    @cached_property
-    def _whole(self) -> Piece:
-        return Piece(build(self._model, *self._shape), frozenset(), self._known)
-
-
-class DroppedNodes(WholeModel):
-    """Everybody trains the model under a mask of their own."""
-
-    def __init__(
-        self, model: Model, input_shape: tuple[int, ...], num_classes: int, submodels: DropoutSubmodels
-    ) -> None:
-        super().__init__(model, input_shape, num_classes)
-        masks = Masks(build(model, *self._shape), submodels.layers)
-        self.shared = masks.shared
-        self._masked = MaskedPiece(masks, submodels.keep)
-
-    def piece(self, submodel: int, round_: int) -> Piece:
-        return self._masked
-
-
-class DisjointNodes(WholeModel):
-    """Everybody trains one of several submodels that have no node in common."""
-
-    def __init__(
-        self, model: Model, input_shape: tuple[int, ...], num_classes: int, submodels: DisjointSubmodels, seed: int
-    ) -> None:
-        super().__init__(model, input_shape, num_classes)
-        self._submodels, self._seed = submodels, seed
-        self._index = -1
-        self.shared = self.at(1).shared
-
-    def at(self, round_: int) -> Split:
-        index = round_ if self._submodels.partition == "fresh" else 0
-        if index != self._index:
-            count, shared = self._submodels.count, self._submodels.shared
-            self._cut = split(self._model, *self._shape, count, shared, self._seed, index)
-            self._index, self._pieces = index, dict[int, Piece]()
-        return self._cut
-
-    def piece(self, submodel: int, round_: int) -> Piece:
-        if submodel == WHOLE:
-            return self._whole
-        cut = self.at(round_)
-        if submodel not in self._pieces:
-            self._pieces[submodel] = DisjointPiece(cut, submodel, self._known)
-        return self._pieces[submodel]
-
-
-def cut_of(submodels: Submodels, model: Model, input_shape: tuple[int, ...], num_classes: int, seed: int) -> WholeModel:
-    """How a scenario's model is cut: the one place that asks which scheme of submodels it has.
+def pieces_of(
+    submodels: Submodels, model: Model, input_shape: tuple[int, ...], num_classes: int, seed: int
+) -> Callable[[int, int], Piece]:
+    """What clients train: (submodel, round) -> piece, the same object as long as it is the same piece.
 
     Args:
         submodels, model: sections of the scenario.
@@ -172,10 +103,16 @@ def cut_of(submodels: Submodels, model: Model, input_shape: tuple[int, ...], num
     Raises:
         ModelError: a model that cannot be built, or not be cut so.
     """
+    known, where = not is_import_path(model.name), (tuple(input_shape), num_classes)
+    whole = cache(lambda: Piece(build(model, *where), frozenset(), known))
     match submodels:
-        case DropoutSubmodels():
-            return DroppedNodes(model, input_shape, num_classes, submodels)
-        case DisjointSubmodels():
-            return DisjointNodes(model, input_shape, num_classes, submodels, seed)
-        case _:
-            return WholeModel(model, input_shape, num_classes)
+        case DropoutSubmodels(layers=layers, keep=keep):
+            masked = MaskedPiece(Masks(build(model, *where), layers), keep)
+            return lambda submodel, round_: masked
+        case DisjointSubmodels(count=count, shared=shared, partition=partition):
+            cut = lru_cache(1)(lambda index: split(model, *where, count, shared, seed, index))
+            part = lru_cache(count)(lambda submodel, index: DisjointPiece(cut(index), submodel, known))
+            cut(0)  # a model that cannot be cut is refused now
+            fresh = partition == "fresh"
+            return lambda submodel, round_: whole() if submodel == WHOLE else part(submodel, round_ if fresh else 0)
+    return lambda submodel, round_: whole()
