@@ -19,7 +19,7 @@ from pydantic import TypeAdapter
 
 from fedamp import data, flower, scenario
 from fedamp.client.task import ClientTask
-from fedamp.client.worker import TrainInstruction, TrainingNode
+from fedamp.client.worker import TrainingNode, TrainInstruction
 from fedamp.errors import DeploymentError
 
 app = ClientApp()

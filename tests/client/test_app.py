@@ -11,7 +11,7 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 from fedamp import data, flower, scenario
 from fedamp.client.app import app
 from fedamp.client.task import ClientTask
-from fedamp.client.worker import TrainInstruction, TrainingNode
+from fedamp.client.worker import TrainingNode, TrainInstruction
 from fedamp.errors import DeploymentError
 from fedamp.models.registry import initial_parameters
 

@@ -10,8 +10,8 @@ from torch.func import functional_call
 from torch.nn import functional as F
 
 from fedamp import rng, scenario
-from fedamp.client.folded import Folded, FoldedModule
 from fedamp.client.batch_order import batch_order
+from fedamp.client.folded import Folded, FoldedModule
 from fedamp.client.training import Trainer
 from fedamp.data import Cohort
 from fedamp.models.masks import Masks

@@ -10,7 +10,7 @@ from fedamp import scenario
 from fedamp.client.clipping import quantum
 from fedamp.client.memory import clients_per_batch
 from fedamp.client.task import ClientTask
-from fedamp.client.worker import TrainInstruction, TrainingNode
+from fedamp.client.worker import TrainingNode, TrainInstruction
 from fedamp.data import Cohort
 from fedamp.errors import DataError
 from fedamp.models.masks import Masks

@@ -123,9 +123,7 @@ def test_npy_files_that_are_something_else_or_cut_short(tmp_path):
     path = tmp_path / "train_x.npy"
     for content in (b"", b"x,y\n1,0\n", path.read_bytes()[:-40]):
         path.write_bytes(content)
-        assert "train_x.npy: not a readable npy file" in refused(
-            FolderData(name="npz", path=str(tmp_path), clients=2)
-        )
+        assert "train_x.npy: not a readable npy file" in refused(FolderData(name="npz", path=str(tmp_path), clients=2))
 
 
 def test_folders(tmp_path):
