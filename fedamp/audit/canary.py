@@ -10,7 +10,7 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from numpy.typing import NDArray
 
 from fedamp import data, flower
-from fedamp.client.worker import Order, Worker
+from fedamp.client.worker import TrainingNode, TrainInstruction
 from fedamp.errors import DataError, FederationError
 from fedamp.server.setup import Prepared
 from fedamp.simulation.engines import CLIENT_APP
@@ -123,7 +123,7 @@ class Canary:
             raise DataError(f"data: none of the first {_TRIED} clients has records, so none can be a canary")
         self.client = int(filled[0])
         self._prepared = prepared
-        self._worker = Worker(task, units)
+        self._node = TrainingNode(task, units)
 
     def updates(self, round_: int) -> Updates:
         """What the canary may send in a round, computed by the client's own code."""
@@ -152,8 +152,8 @@ class Canary:
 
     def _update(self, round_: int, seed: int, submodel: int) -> Vector:
         clips = [part.clip for part in self._prepared.plan.parts]
-        order = Order(round_, [self.client], [seed], [submodel], [1], clips)
-        sums, _ = self._worker.train(self._prepared.state.parameters, order)
+        instruction = TrainInstruction(round_, [self.client], [seed], [submodel], [1], clips)
+        sums, _ = self._node.train(self._prepared.state.parameters, instruction)
         return flat(sums)
 
 

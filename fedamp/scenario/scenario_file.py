@@ -14,7 +14,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from fedamp.errors import ScenarioError
-from fedamp.models.catalogue import check_submodels
+from fedamp.models.architectures import check_submodels
 from fedamp.scenario import Scenario
 
 _CHECKOUT = Path(__file__).resolve().parents[2] / "scenarios"

@@ -51,8 +51,8 @@ class SimulationGrid(Grid):
         """Return when all nodes are ready; there is no need to, but to see how fast they are."""
         return
 
-    def killer(self, worker: int) -> Callable[[], None]:
-        """What kills a worker's process as ``kill -9`` does; does nothing where workers are no processes of their own.
+    def prepare_kill(self, worker: int) -> Callable[[], None]:
+        """What kills a worker's process as ``kill -9`` does; nothing where workers are no processes of their own.
 
         Args:
             worker: its number, from 0.

@@ -6,6 +6,7 @@ import numpy as np
 
 from fedamp import check_in, scenario
 from fedamp.client import worker
+from fedamp.models import pieces
 from fedamp.server import setup
 from fedamp.simulation.faults import FaultyGrid
 from fedamp.strategies import noise, private
@@ -58,8 +59,10 @@ def one_submodel_a_person(monkeypatch):
 
 def no_dropout(monkeypatch):
     """Every client trains the whole model, whatever its mask."""
-    right = worker._Stage.arguments
-    monkeypatch.setattr(worker._Stage, "arguments", lambda self, *them: [mask * 0 + 1 for mask in right(self, *them)])
+    right = pieces.MaskedPiece.arguments
+    monkeypatch.setattr(
+        pieces.MaskedPiece, "arguments", lambda self, *them: [mask * 0 + 1 for mask in right(self, *them)]
+    )
 
 
 def one_check_in_too_many(monkeypatch):
