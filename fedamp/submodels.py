@@ -6,9 +6,8 @@ A round releases the noisy mean of every part of the model: of ``all`` of it, or
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
@@ -19,7 +18,7 @@ from fedamp.accounting import Dropout, Mechanism, Submodels
 from fedamp.check_in import UnitIds
 
 if TYPE_CHECKING:  # it needs torch, and plans are made without
-    from fedamp.models.splits import Split
+    from fedamp.models.pieces import Pieces
 
 WHOLE = -1  # in the place of a submodel's number: the whole model
 
@@ -44,19 +43,6 @@ class Part:
     def noise_deviation(self) -> float:
         """Standard deviation of the noise on every coordinate of the sum."""
         return self.clip * self.noise_multiplier
-
-
-@dataclass(frozen=True)
-class Cut:
-    """How a model is cut. It may be public; who trains which submodel is hidden.
-
-    Attributes:
-        shared: names of the arrays that every submodel touches.
-        at: the disjoint submodels of a round; None where submodels are masks on the whole model.
-    """
-
-    shared: frozenset[str]
-    at: Callable[[int], "Split | None"]
 
 
 class SubmodelScheme(ABC):
@@ -110,14 +96,14 @@ class SubmodelScheme(ABC):
         """Number of the partition in use in a round; 0 where it is always the same."""
 
     @abstractmethod
-    def cut(self, model: scenario.Model, input_shape: tuple[int, ...], num_classes: int, seed: int) -> Cut | None:
-        """How the scenario's model is cut; None where it is whole.
+    def pieces(self, model: scenario.Model, input_shape: tuple[int, ...], num_classes: int, seed: int) -> "Pieces":
+        """What units train of the scenario's model. The cut may be public; who trains which submodel is hidden.
 
         Args:
             seed: public seed of the partitions.
 
         Raises:
-            ModelError: the model cannot be cut so.
+            ModelError: the model cannot be built, or not be cut so.
         """
 
 
@@ -145,8 +131,11 @@ class WholeModel(SubmodelScheme):
     def cut_index(self, round_: int) -> int:
         return 0
 
-    def cut(self, model: scenario.Model, input_shape: tuple[int, ...], num_classes: int, seed: int) -> None:
-        return None
+    def pieces(self, model: scenario.Model, input_shape: tuple[int, ...], num_classes: int, seed: int) -> "Pieces":
+        from fedamp.models.pieces import Piece
+
+        whole = Piece.whole(model, input_shape, num_classes)
+        return lambda submodel, round_: whole
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -227,14 +216,17 @@ class DisjointSubmodels(_SplitModel):
     def cut_index(self, round_: int) -> int:
         return round_ if self.partition == "fresh" else 0
 
-    def cut(self, model: scenario.Model, input_shape: tuple[int, ...], num_classes: int, seed: int) -> Cut:
+    def pieces(self, model: scenario.Model, input_shape: tuple[int, ...], num_classes: int, seed: int) -> "Pieces":
+        from fedamp.models.architectures import is_import_path
+        from fedamp.models.pieces import DisjointPiece, Piece
         from fedamp.models.splits import split
 
-        @lru_cache(maxsize=1)
-        def cut(index: int) -> "Split":
-            return split(model, input_shape, num_classes, self.count, self.shared, seed, index)
-
-        return Cut(cut(0).shared, lambda round_: cut(self.cut_index(round_)))
+        known = not is_import_path(model.name)
+        whole = cache(lambda: Piece.whole(model, input_shape, num_classes))
+        cut = lru_cache(1)(lambda index: split(model, input_shape, num_classes, self.count, self.shared, seed, index))
+        part = lru_cache(self.count)(lambda submodel, index: DisjointPiece(cut(index), submodel, known))
+        cut(0)  # a model that cannot be cut is refused now
+        return lambda submodel, round_: whole() if submodel == WHOLE else part(submodel, self.cut_index(round_))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -272,11 +264,13 @@ class DropoutMasks(_SplitModel):
     def cut_index(self, round_: int) -> int:
         return 0
 
-    def cut(self, model: scenario.Model, input_shape: tuple[int, ...], num_classes: int, seed: int) -> Cut:
+    def pieces(self, model: scenario.Model, input_shape: tuple[int, ...], num_classes: int, seed: int) -> "Pieces":
         from fedamp.models.masks import Masks
+        from fedamp.models.pieces import MaskedPiece
         from fedamp.models.registry import build
 
-        return Cut(Masks(build(model, input_shape, num_classes), self.layers).shared, lambda round_: None)
+        masked = MaskedPiece(Masks(build(model, input_shape, num_classes), self.layers), self.keep)
+        return lambda submodel, round_: masked
 
 
 SUBMODELS: dict[str, type[SubmodelScheme]] = {

@@ -19,7 +19,8 @@ from fedamp.client.task import ClientTask
 from fedamp.client.training import Trained, Trainer, arithmetic
 from fedamp.data import Cohort, Dataset
 from fedamp.errors import DataError
-from fedamp.models.pieces import WHOLE, Piece, pieces_of
+from fedamp.models.pieces import WHOLE, Piece
+from fedamp.submodels import submodels_of
 
 log = logging.getLogger("fedamp.client")
 
@@ -127,8 +128,8 @@ class TrainingNode:
         self.task, self.dataset, self.device = task, dataset, device
         self._client = scenario.Client.model_validate(task.client)
         model: scenario.Model = scenario.Model.model_validate(task.model)
-        submodels: scenario.Submodels = _submodels.validate_python(task.submodels)
-        self._piece = pieces_of(submodels, model, task.input_shape, task.num_classes, task.split_seed)
+        submodels = submodels_of(_submodels.validate_python(task.submodels))
+        self._piece = submodels.pieces(model, tuple(task.input_shape), task.num_classes, task.split_seed)
         self._trainers: dict[int, tuple[Piece, Trainer]] = {}
 
     def train(

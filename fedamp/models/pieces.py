@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import cache, lru_cache
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -16,10 +16,13 @@ from fedamp import rng
 from fedamp.models.architectures import is_import_path
 from fedamp.models.masks import Masks
 from fedamp.models.registry import build
-from fedamp.models.splits import Split, split
-from fedamp.scenario import DisjointSubmodels, DropoutSubmodels, Model, Submodels
+from fedamp.models.splits import Split
+from fedamp.scenario import Model
 
 WHOLE = -1  # the number of the whole model among the submodels
+
+# (submodel, round) -> what clients train; the same object as long as it is the same piece.
+Pieces = Callable[[int, int], "Piece"]
 
 
 class Piece:
@@ -32,7 +35,16 @@ class Piece:
     """
 
     def __init__(self, module: nn.Module, shared: frozenset[str], known: bool) -> None:
-        self.module, self.shared, self.known = module, shared, known
+        self._module, self.shared, self.known = module, shared, known
+
+    @classmethod
+    def whole(cls, model: Model, input_shape: tuple[int, ...], num_classes: int) -> Piece:
+        """All of a scenario's model."""
+        return cls(build(model, input_shape, num_classes), frozenset(), not is_import_path(model.name))
+
+    @property
+    def module(self) -> nn.Module:
+        return self._module
 
     @property
     def parts(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -64,8 +76,12 @@ class DisjointPiece(Piece):
     """A disjoint submodel, as a network of its own."""
 
     def __init__(self, cut: Split, number: int, known: bool) -> None:
-        super().__init__(cut.module(number), cut.shared, known)
         self._cut, self._number = cut, number
+        self.shared, self.known = cut.shared, known
+
+    @cached_property
+    def module(self) -> nn.Module:  # made when it is trained: a server only cuts arrays
+        return self._cut.module(self._number)
 
     def extract(self, arrays: Mapping[str, Any]) -> dict[str, Any]:
         return self._cut.extract(arrays, self._number)
@@ -87,32 +103,3 @@ class MaskedPiece(Piece):
     def arguments(self, seeds: NDArray[np.uint64]) -> list[Tensor]:
         kept = rng.uniforms(seeds, "dropout mask", self._masks.nodes) < self._keep
         return [torch.from_numpy(kept.astype(np.float32))]
-
-
-def pieces_of(
-    submodels: Submodels, model: Model, input_shape: tuple[int, ...], num_classes: int, seed: int
-) -> Callable[[int, int], Piece]:
-    """What clients train: (submodel, round) -> piece, the same object as long as it is the same piece.
-
-    Args:
-        submodels, model: sections of the scenario.
-        input_shape: shape of one record.
-        num_classes: number of labels.
-        seed: public seed of the partitions into disjoint submodels.
-
-    Raises:
-        ModelError: a model that cannot be built, or not be cut so.
-    """
-    known, where = not is_import_path(model.name), (tuple(input_shape), num_classes)
-    whole = cache(lambda: Piece(build(model, *where), frozenset(), known))
-    match submodels:
-        case DropoutSubmodels(layers=layers, keep=keep):
-            masked = MaskedPiece(Masks(build(model, *where), layers), keep)
-            return lambda submodel, round_: masked
-        case DisjointSubmodels(count=count, shared=shared, partition=partition):
-            cut = lru_cache(1)(lambda index: split(model, *where, count, shared, seed, index))
-            part = lru_cache(count)(lambda submodel, index: DisjointPiece(cut(index), submodel, known))
-            cut(0)  # a model that cannot be cut is refused now
-            fresh = partition == "fresh"
-            return lambda submodel, round_: whole() if submodel == WHOLE else part(submodel, round_ if fresh else 0)
-    return lambda submodel, round_: whole()

@@ -17,13 +17,13 @@ from fedamp.client.task import ClientTask
 from fedamp.data.dataset import Dataset
 from fedamp.models.cost import cost, kept_per_record
 from fedamp.models.evaluate import evaluate
+from fedamp.models.pieces import Piece, Pieces
 from fedamp.models.registry import build, initial_parameters
 from fedamp.plan import Plan, make_plan, privacy_units
 from fedamp.scenario import Scenario
 from fedamp.strategies.model_parts import ModelParts
 from fedamp.strategies.pipeline import ReleasePipeline, ServerState
 from fedamp.strategies.private import PrivateStrategy
-from fedamp.submodels import Cut
 
 # Beyond this many clients in a stack its memory leaves a CPU's caches; below the smallest, calls cost more than
 # arithmetic. In between a round is cut in two, so that two workers share it. Torch's convolutions of more clients than
@@ -40,7 +40,7 @@ class Prepared:
         task: what clients are told.
         state: the state before the first round.
         units_per_batch: how many units train stacked together, about.
-        cut: how the model is cut; None where it is whole.
+        pieces: what units train: (submodel, round) -> piece of the model.
         test: the public test set, inputs and labels.
     """
 
@@ -48,7 +48,7 @@ class Prepared:
     task: ClientTask
     state: ServerState
     units_per_batch: int
-    cut: Cut | None
+    pieces: Pieces
     test: tuple[NDArray[np.float32], NDArray[np.int64]]
 
     def strategy(self, state: ServerState) -> PrivateStrategy:
@@ -58,7 +58,7 @@ class Prepared:
     @cached_property
     def pipeline(self) -> ReleasePipeline:
         """The steps of the plan's releases."""
-        return _pipeline(self.plan, self.state.parameters, self.cut)
+        return _pipeline(self.plan, self.state.parameters, self.pieces)
 
     def evaluate(self, parameters: Arrays) -> tuple[float, float]:
         """Accuracy and mean loss of a model on the public test set."""
@@ -73,8 +73,8 @@ class Prepared:
     def cost(self) -> dict[str, float]:
         """What a unit receives and computes in a round, on average over the submodels, and as shares of the whole."""
         whole = cost(self.module.cpu(), self.task.input_shape)
-        split = self.cut.at(1) if self.cut else None
-        parts = [cost(split.module(j), self.task.input_shape) for j in range(split.count)] if split else [whole]
+        choices = self.plan.submodels.choices(masks=1)
+        parts = [cost(self.pieces(submodel, 1).module.cpu(), self.task.input_shape) for _, submodel in choices]
         parameters = float(np.mean([part.parameters for part in parts]))
         flops = float(np.mean([part.flops_per_record for part in parts]))
         return {
@@ -116,15 +116,21 @@ def prepare(scenario: Scenario, seed: int | None = None) -> Prepared:
         folder="",
         precision=scenario.engine.precision,
     )
-    cut = plan.submodels.cut(scenario.model, task.input_shape, task.num_classes, task.split_seed)
-    split = cut.at(1) if cut else None
-    trained = split.module(0) if split else build(scenario.model, dataset.input_shape, dataset.num_classes)
-    state = _pipeline(plan, parameters, cut).start(parameters)
-    return Prepared(plan, task, state, _units_per_batch(plan, dataset, trained), cut, dataset.test())
+    pieces = plan.submodels.pieces(scenario.model, dataset.input_shape, dataset.num_classes, task.split_seed)
+    state = _pipeline(plan, parameters, pieces).start(parameters)
+    units_per_batch = _units_per_batch(plan, dataset, _a_piece(plan, pieces).module)
+    return Prepared(plan, task, state, units_per_batch, pieces, dataset.test())
 
 
-def _pipeline(plan: Plan, parameters: Arrays, cut: Cut | None) -> ReleasePipeline:
-    return ReleasePipeline(plan, ModelParts.of(parameters, cut.shared if cut else None), cut)
+def _pipeline(plan: Plan, parameters: Arrays, pieces: Pieces) -> ReleasePipeline:
+    shared = _a_piece(plan, pieces).shared if plan.submodels.share < 1 else None
+    return ReleasePipeline(plan, ModelParts.of(parameters, shared), pieces)
+
+
+def _a_piece(plan: Plan, pieces: Pieces) -> Piece:
+    """What a unit trains in the first round."""
+    ((_, submodel), *_others) = plan.submodels.choices(masks=1)
+    return pieces(submodel, 1)
 
 
 def _units_per_batch(plan: Plan, dataset: Dataset, trained: nn.Module) -> int:

@@ -3,7 +3,7 @@
 import logging
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, FiniteFloat, NonNegativeInt, Validat
 from fedamp import flower
 from fedamp.arrays import Sums
 from fedamp.client.clipping import quantum
-from fedamp.models.splits import Split
+from fedamp.models.pieces import Piece
 from fedamp.strategies.model_parts import ModelParts
 
 log = logging.getLogger("fedamp.server")
@@ -42,14 +42,14 @@ class Asked:
         requests: what was asked, by node.
         model: arrays and parts of the model.
         clips: clipping norm of each part.
-        split: how the model is cut; None where no submodel is extracted.
+        piece: a submodel, by its number; None where none is extracted.
         linf_coordinates: p, where a unit's coordinates are truncated at clip / sqrt(p) (ModelMix); 0: they are not.
     """
 
     requests: Mapping[int, Request]
     model: ModelParts
     clips: list[float]
-    split: Split | None = None
+    piece: Callable[[int], Piece] | None = None
     linf_coordinates: int = 0
 
 
@@ -184,14 +184,15 @@ def _add(total: Aggregate, node: int, reply: Message, asked: Asked) -> None:
 
 
 def _add_sums(totals: Sums, sums: Sums, units: int, extracted: int, asked: Asked) -> None:
-    split = asked.split if extracted >= 0 else None
-    part = split.extract(asked.model.zeros(), extracted) if split else totals
+    piece = asked.piece(extracted) if asked.piece and extracted >= 0 else None
+    part = piece.extract(asked.model.zeros()) if piece else totals
     _check_form(sums, {name: array.shape for name, array in part.items()})
-    if split is not None:
-        part = {name: np.zeros(array.shape) for name, array in part.items()}
+    if piece is None:
+        _add_limited(totals, sums, asked, units)
+        return
+    part = {name: np.zeros(array.shape) for name, array in part.items()}
     _add_limited(part, sums, asked, units)
-    if split is not None:
-        split.embed_add(totals, part, extracted)
+    piece.embed_add(totals, part)
 
 
 def _reason(error: Exception) -> str:

@@ -14,11 +14,11 @@ from flwr.app import Message
 from fedamp.arrays import Arrays, State, Sums
 from fedamp.clipping import NormCounts
 from fedamp.errors import FederationError
+from fedamp.models.pieces import Pieces
 from fedamp.plan import Plan
 from fedamp.strategies.aggregation import Aggregate, Aggregator, Asked, ClippedSums, Request
 from fedamp.strategies.model_parts import ModelParts
 from fedamp.strategies.noise import IndependentGaussian, Noise
-from fedamp.submodels import Cut
 
 
 @dataclass(frozen=True)
@@ -73,14 +73,14 @@ class ReleasePipeline:
     Attributes:
         plan: what to do, and what it costs; mixing, clipping rule and server optimiser are the plan's.
         model: arrays and parts of the model.
-        cut: how the model is cut into a shared and a split part; None where it is whole.
+        pieces: what units train: (submodel, round) -> piece of the model.
         aggregator: how replies become a sum.
         noise: what is added to the sum.
     """
 
     plan: Plan
     model: ModelParts
-    cut: Cut | None = None
+    pieces: Pieces
     aggregator: Aggregator = field(default_factory=ClippedSums)
     noise: Noise = field(default_factory=IndependentGaussian)
 
@@ -96,8 +96,8 @@ class ReleasePipeline:
         self, state: ServerState, round_: int, replies: Iterable[Message], requests: Mapping[int, Request]
     ) -> Aggregate:
         """The sum of a round's clipped updates. Nothing of it is released."""
-        split = self.cut.at(round_) if self.cut else None
-        asked = Asked(requests, self.model, self.clips(state), split, self.plan.mixing.linf_coordinates)
+        clips, linf_coordinates = self.clips(state), self.plan.mixing.linf_coordinates
+        asked = Asked(requests, self.model, clips, lambda submodel: self.pieces(submodel, round_), linf_coordinates)
         return self.aggregator.aggregate(replies, asked)
 
     def release(self, state: ServerState, round_: int, aggregate: Aggregate) -> tuple[ServerState, Release]:

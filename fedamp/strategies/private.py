@@ -109,9 +109,7 @@ class PrivateStrategy(Strategy):
 
     def _content(self, round_: int, arrays: ArrayRecord, batches: list[Batch], extracted: int) -> RecordDict:
         if extracted != WHOLE:
-            split = self.pipeline.cut.at(round_) if self.pipeline.cut else None
-            assert split is not None, "only a disjoint submodel is extracted"
-            arrays = flower.to_record(split.extract(self.state.parameters, extracted))
+            arrays = flower.to_record(self.pipeline.pieces(extracted, round_).extract(self.state.parameters))
         units = [unit for batch in batches for unit in batch.units.tolist()]
         config = ConfigRecord(
             {

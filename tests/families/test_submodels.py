@@ -72,13 +72,15 @@ def test_submodels_are_uniform_independent_and_drawn_afresh(scheme):
 
 def test_a_model_of_two_parts_is_cut_in_two_and_the_cut_is_the_one_of_its_number(scheme):
     model = scenario.Model(name="mlp", hidden=(12,))
-    cut = scheme.cut(model, (4,), 3, seed=5)
-    assert (cut is None) == (len(scheme.parts(0.5, 1.0, 30.0)) == 1)
-    if cut is None:
-        return
-    assert cut.shared == {"output.bias"}
-    assert cut.at(1) is cut.at(1)
-    assert (cut.at(1) is cut.at(2)) == (scheme.cut_index(1) == scheme.cut_index(2))
+    pieces = scheme.pieces(model, (4,), 3, seed=5)
+    for _, submodel in scheme.choices(2):
+        piece = pieces(submodel, 1)
+        if scheme.share < 1:
+            assert piece.shared == {"output.bias"}
+        assert piece is pieces(submodel, 1)
+        assert (piece is pieces(submodel, 2)) == (scheme.cut_index(1) == scheme.cut_index(2))
+            name for names in piece.parts for name in names
+        }
 
 
 # --- noise of the parts, and what is refused --------------------------------------------------------------------------

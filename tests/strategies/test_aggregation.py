@@ -8,6 +8,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRec
 
 from fedamp import flower, scenario
 from fedamp.client.clipping import quantum
+from fedamp.models.pieces import DisjointPiece
 from fedamp.models.registry import initial_parameters
 from fedamp.models.splits import split
 from fedamp.strategies.aggregation import Asked, ClippedSums, Request
@@ -178,14 +179,18 @@ def test_a_submodel_lands_in_its_own_place_and_nowhere_else():
     whole = initial_parameters(config, (4,), 3, seed=1)
     cut = split(config, (4,), 3, count=3)
     both = ModelParts.of(whole, cut.shared)
+
+    def piece(submodel: int) -> DisjointPiece:
+        return DisjointPiece(cut, submodel, known=True)
+
     small = {name: np.full(array.shape, 2.0**-12) for name, array in cut.extract(both.zeros(), 1).items()}
     asked = {2: Request(frozenset({1, 2}), extracted=1)}
-    collected = collect([reply(small)], Asked(asked, both, [CLIP, CLIP], cut))
+    collected = collect([reply(small)], Asked(asked, both, [CLIP, CLIP], piece))
     own = {name: np.zeros(array.shape) for name, array in whole.items()}
     cut.embed_add(own, small, 1)
     assert all(np.array_equal(collected.sums[name], own[name]) for name in whole)
     full = collect(
-        [reply({name: np.zeros(array.shape) for name, array in whole.items()})], Asked(asked, both, [1, 1], cut)
+        [reply({name: np.zeros(array.shape) for name, array in whole.items()})], Asked(asked, both, [1, 1], piece)
     )
     assert full.refused_nodes == 1  # the whole model, where a submodel was asked for
 

@@ -110,10 +110,10 @@ def model_after(prepared: Prepared, grid, reply: Message) -> dict:
 
 def norms(prepared: Prepared, one: dict, other: dict, per_unit: bool) -> list[float]:
     """Norm of the difference of each part; of models in the units of the sum (server.learning_rate is 1)."""
-    cut = prepared.cut
+    part_of = prepared.pipeline.model.part_of
     squares = [0.0] * len(prepared.plan.parts)
     for name in one:
-        part = 1 if cut is not None and name not in cut.shared else 0
+        part = part_of[name]
         factor = prepared.plan.parts[part].denominator if per_unit else 1.0
         difference = (one[name].astype(np.float64) - other[name].astype(np.float64)) * factor
         squares[part] += float((difference**2).sum())
