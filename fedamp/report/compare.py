@@ -13,8 +13,8 @@ from fedamp.errors import RunFolderError
 from fedamp.numbers import amount_of_bytes, amount_of_time, at_most
 from fedamp.report import style
 from fedamp.report.comparison_plots import comparison_pictures
-from fedamp.report.merged import Merged, Model, read_models
-from fedamp.report.runs import Run
+from fedamp.runs.merged import Merged, Model, read_models
+from fedamp.runs.run import Run
 
 
 def compare_runs(folders: Sequence[Path], out: Path) -> dict[str, Any]:

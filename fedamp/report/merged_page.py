@@ -5,8 +5,8 @@ from html import escape
 
 from fedamp.numbers import at_least, at_most, power
 from fedamp.report import html
-from fedamp.report.merged import Merged
 from fedamp.runs.folder import RunFolder
+from fedamp.runs.merged import Merged
 
 PICTURE = "What the weights cost: epsilon over the weights of the models, and the weights that were taken."
 

@@ -18,12 +18,12 @@ from fedamp.numbers import amount_of_bytes, amount_of_time, at_least, at_most
 from fedamp.report import html, style
 from fedamp.report.compare import cautions
 from fedamp.report.comparison_plots import comparison_pictures
-from fedamp.report.merged import Model, read_models
 from fedamp.report.merged_page import merged_section
 from fedamp.report.page_style import CSS
 from fedamp.report.plots import protection, run_pictures
-from fedamp.report.runs import Run
 from fedamp.runs.folder import RunFolder
+from fedamp.runs.merged import Model, read_models
+from fedamp.runs.run import Run
 
 ROUNDS_SHOWN = 10
 CAPTIONS = {

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from fedamp.numbers import at_most, power
 from fedamp.report import style
-from fedamp.report.runs import Run, read_run
 from fedamp.runs.folder import RunFolder
+from fedamp.runs.run import Run, read_run
 
 CHARGED, PLAIN = style.LOOKS[0], style.LOOKS[1]
 
