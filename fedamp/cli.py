@@ -81,7 +81,7 @@ def run(
     plot_run(folder)
     out.print(run_table(folder))
     _print_path("run folder", folder)
-    if read_summary(folder)["stopped_because"] == "interrupted":
+    if read_summary(folder).stopped_because == "interrupted":
         raise Interrupted(how_to_resume(folder))
 
 
@@ -163,7 +163,7 @@ def merge(
     public_accuracies: Annotated[
         bool, typer.Option("--assume-public-accuracies", help="weights may follow from the models' accuracies")
     ] = False,
-    seed: Annotated[int | None, typer.Option(help="of the draw, to rehearse it; left out: secret")] = None,
+    seed: Annotated[int | None, typer.Option(help="of the draw, which is then known; left out: secret")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Merge trained models for a new budget, with a certificate."""

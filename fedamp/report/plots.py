@@ -40,7 +40,7 @@ def protection(run: Run) -> str:
     if not run.is_private:
         return "no privacy: epsilon is infinite"
     unit = f"one {privacy.unit}" if privacy.group_size == 1 else f"any {privacy.group_size} {privacy.unit}s together"
-    return f"protected: {unit} of {run.ledger['units']:,}, δ = {power(run.ledger['delta'])}"
+    return f"protected: {unit} of {run.ledger.units:,}, δ = {power(run.ledger.delta)}"
 
 
 def _over_rounds(run: Run) -> Figure:

@@ -98,7 +98,7 @@ def test_its_report_states_its_certificate(merged, tmp_path):
     assert "merged from 2 models by random selection" in page.text
     for fact in (certificate["mechanism_in_words"], certificate["model_sha256"], *certificate["assumptions"]):
         assert fact in page.text
-    assert "a rehearsal" in page.text
+    assert "A seed is known" in page.text
     assert [part["name"] in page.text for part in certificate["inputs"]] == [True, True]
     assert f"{certificate['draw']['model']} (drawn)" in page.text
     assert len(page.addresses) == 1
