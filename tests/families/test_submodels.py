@@ -79,8 +79,6 @@ def test_a_model_of_two_parts_is_cut_in_two_and_the_cut_is_the_one_of_its_number
             assert piece.shared == {"output.bias"}
         assert piece is pieces(submodel, 1)
         assert (piece is pieces(submodel, 2)) == (scheme.cut_index(1) == scheme.cut_index(2))
-            name for names in piece.parts for name in names
-        }
 
 
 # --- noise of the parts, and what is refused --------------------------------------------------------------------------
