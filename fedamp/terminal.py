@@ -1,5 +1,6 @@
 """What a person sees at the terminal while a federation runs."""
 
+import math
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from time import monotonic
@@ -9,7 +10,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.text import Text
 
 from fedamp.numbers import at_most
-from fedamp.runs.folder import RoundRecord
+from fedamp.runs.records import RoundRecord
 from fedamp.server.setup import Prepared
 
 GUARANTEES = "docs/threat-model.md"
@@ -64,8 +65,8 @@ class ProgressDisplay:
         finally:
             self._bar.stop()
 
-    def _spent(self, epsilon: float | None) -> str:
-        if epsilon is None:
+    def _spent(self, epsilon: float) -> str:
+        if math.isinf(epsilon):
             return "no privacy"
         return f"epsilon {at_most(epsilon, 2)}" + ("" if self._budget is None else f" of {self._budget:g}")
 

@@ -31,8 +31,8 @@ from benchmarks.papers.merging_portfolio import DELTA, MNIST, Array, Portfolio, 
 from benchmarks.papers.record import Comparison
 from fedamp.merging.candidates import Candidates, read_candidates
 from fedamp.merging.selection import BY_PRIVACY_LOSS, best_weights
-from fedamp.report.runs import read_run
 from fedamp.runs.folder import read_summary
+from fedamp.runs.run import read_run
 
 GROUPS = 3  # of models, each with noise of its own; accuracies are means over the groups
 DATA = {"merging": "digits", "mnist-merging": "MNIST"}
@@ -166,7 +166,7 @@ def _train_checkpoints(folder: Path, scenario: str, portfolio: Portfolio, overri
     long = Job(folder / "long", scenario, (*overrides, every, f"rounds={last}"))
     short = Job(folder / "short", scenario, (*overrides, every, f"rounds={first}"))
     models.train_all([long, short])
-    releases = [read_run(job.folder).ledger["releases"][first - 1]["digest"] for job in (long, short)]
+    releases = [read_run(job.folder).ledger.releases[first - 1].digest for job in (long, short)]
     assert releases[0] == releases[1]
     return _read([short.folder, f"{long.folder}@{middle}", long.folder], portfolio)
 
@@ -191,7 +191,7 @@ def selection_curves(portfolio: Portfolio, accuracies: Array) -> Curves:
         best_weights(portfolio.mechanisms, lambda row: float(np.dot(row, accuracies)), float(budget), DELTA)
         for budget in budgets
     ]
-    ours = np.array([np.dot(found[BY_PRIVACY_LOSS].weights, accuracies) for found in best])
+    ours = np.array([np.dot(found[BY_PRIVACY_LOSS], accuracies) for found in best])
     return {
         "selection, Rényi": frontier(portfolio.selection_by_rdp(weights), weights @ accuracies),
         "selection, fedamp": (budgets, ours),

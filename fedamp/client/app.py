@@ -61,7 +61,7 @@ def query(message: Message, context: Context) -> Message:
 def _node(task_json: str, folder: str, device: str) -> TrainingNode:
     """What trains a task; kept, because data and model are the same in every round."""
     task = ClientTask.from_json(task_json)
-    config = dict(task.data)
+    config = task.data.model_dump()
     if folder:
         key = next((key for key in ("path", "dataset") if key in config), None)
         if key is None:

@@ -9,10 +9,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import TypeAdapter
 from torch import Tensor
 
-from fedamp import scenario
 from fedamp.client.clipping import ClippedSum, clip_and_sum
 from fedamp.client.folded import FoldedModule
 from fedamp.client.task import ClientTask
@@ -126,10 +124,9 @@ class TrainingNode:
                 f"inputs of the data have shape {list(dataset.input_shape)}, the model takes {list(task.input_shape)}"
             )
         self.task, self.dataset, self.device = task, dataset, device
-        self._client = scenario.Client.model_validate(task.client)
-        model: scenario.Model = scenario.Model.model_validate(task.model)
-        submodels = submodels_of(_submodels.validate_python(task.submodels))
-        self._piece = submodels.pieces(model, tuple(task.input_shape), task.num_classes, task.split_seed)
+        submodels = submodels_of(task.submodels)
+        self._client = task.client
+        self._piece = submodels.pieces(task.model, tuple(task.input_shape), task.num_classes, task.split_seed)
         self._trainers: dict[int, tuple[Piece, Trainer]] = {}
 
     def train(
@@ -216,9 +213,6 @@ class TrainingNode:
         if cohort.labels.size and not 0 <= cohort.labels.min() <= cohort.labels.max() < self.task.num_classes:
             raise DataError(f"labels must be from 0 to {self.task.num_classes - 1}, got others")
         return cohort
-
-
-_submodels: TypeAdapter[scenario.Submodels] = TypeAdapter(scenario.Submodels)
 
 
 def _tensors(arrays: Arrays, device: str) -> dict[str, Tensor]:

@@ -13,8 +13,8 @@ from fedamp.errors import RunFolderError
 from fedamp.numbers import amount_of_bytes, amount_of_time, at_most
 from fedamp.report import style
 from fedamp.report.comparison_plots import comparison_pictures
-from fedamp.report.merged import Merged, Model, read_models
-from fedamp.report.runs import Run
+from fedamp.runs.merged import Merged, Model, read_models
+from fedamp.runs.run import Run
 
 
 def compare_runs(folders: Sequence[Path], out: Path) -> dict[str, Any]:
@@ -64,7 +64,7 @@ def cautions(models: Sequence[Model]) -> list[str]:
     found = [f"the runs have different {what} ({', '.join(sorted(v))})" for what, v in promises.items() if len(v) > 1]
     if len({run.scenario.data.model_dump_json() for run in runs}) > 1:
         found.append("the runs were made on different data")
-    unfinished = [run.name for run in runs if run.summary["stopped_because"] in ("interrupted", "failed")]
+    unfinished = [run.name for run in runs if run.summary.stopped_because in ("interrupted", "failed")]
     if unfinished:
         found.append(f"not finished: {', '.join(unfinished)}")
     for merged in (model for model in models if isinstance(model, Merged)):
@@ -83,18 +83,18 @@ def _facts(run: Run) -> dict[str, Any]:
         "folder": str(run.folder),
         "scenario": run.scenario.name,
         "merged_by": None,
-        "accuracy": run.summary["final"]["accuracy"],
-        "loss": run.summary["final"]["loss"],
-        "epsilon": run.summary["epsilon"],
+        "accuracy": run.summary.final.accuracy,
+        "loss": run.summary.final.loss,
+        "epsilon": run.summary.epsilon.content(),
         "unamplified_epsilon_upper": run.unamplified_epsilon,
-        "delta": run.ledger["delta"],
-        "unit": run.ledger["unit"],
-        "adjacency": run.ledger["adjacency"],
-        "amplification_charged": run.ledger["amplification_charged"],
-        "noise_multiplier": run.summary["noise_multiplier"],
-        "mechanism": run.ledger["mechanism_in_words"],
-        "rounds_completed": run.summary["rounds_completed"],
-        "stopped_because": run.summary["stopped_because"],
+        "delta": run.ledger.delta,
+        "unit": run.ledger.unit,
+        "adjacency": run.ledger.adjacency,
+        "amplification_charged": run.ledger.amplification_charged,
+        "noise_multiplier": run.summary.noise_multiplier,
+        "mechanism": run.ledger.mechanism_in_words,
+        "rounds_completed": run.summary.rounds_completed,
+        "stopped_because": run.summary.stopped_because,
         "bytes_per_check_in": run.bytes_per_check_in,
         "seconds_per_check_in": run.seconds_per_check_in,
     }
@@ -106,18 +106,18 @@ def _facts_of_merged(model: Merged) -> dict[str, Any]:
     return {
         "name": model.name,
         "folder": str(model.folder),
-        "scenario": ", ".join(dict.fromkeys(part["scenario"] for part in certificate["inputs"])),
-        "merged_by": certificate["method"],
+        "scenario": ", ".join(dict.fromkeys(part.scenario for part in certificate.inputs)),
+        "merged_by": certificate.method,
         "accuracy": model.accuracy,
-        "loss": model.summary["final"]["loss"],
-        "epsilon": certificate["epsilon"],
+        "loss": model.summary.final.loss,
+        "epsilon": certificate.epsilon.content(),
         "unamplified_epsilon_upper": None,
-        "delta": certificate["delta"],
-        "unit": certificate["unit"],
-        "adjacency": certificate["adjacency"],
+        "delta": certificate.delta,
+        "unit": certificate.unit,
+        "adjacency": certificate.adjacency,
         "amplification_charged": None,
         "noise_multiplier": None,
-        "mechanism": certificate["mechanism_in_words"],
+        "mechanism": certificate.mechanism_in_words,
         "rounds_completed": None,
         "stopped_because": "merged",
         "bytes_per_check_in": None,

@@ -10,8 +10,8 @@ from matplotlib.lines import Line2D
 
 from fedamp.numbers import power
 from fedamp.report import style
-from fedamp.report.merged import Merged, Model
-from fedamp.report.runs import Run
+from fedamp.runs.merged import Merged, Model
+from fedamp.runs.run import Run
 
 LONGEST_NAME = 34  # letters of a run's name in a key
 

@@ -18,12 +18,12 @@ from fedamp.numbers import amount_of_bytes, amount_of_time, at_least, at_most
 from fedamp.report import html, style
 from fedamp.report.compare import cautions
 from fedamp.report.comparison_plots import comparison_pictures
-from fedamp.report.merged import Model, read_models
 from fedamp.report.merged_page import merged_section
 from fedamp.report.page_style import CSS
 from fedamp.report.plots import protection, run_pictures
-from fedamp.report.runs import Run
 from fedamp.runs.folder import RunFolder
+from fedamp.runs.merged import Model, read_models
+from fedamp.runs.run import Run
 
 ROUNDS_SHOWN = 10
 CAPTIONS = {
@@ -86,8 +86,8 @@ def _row(model: Model) -> tuple[Any, ...]:
     return (
         *known,
         at_most(model.unamplified_epsilon),
-        f"{model.summary['noise_multiplier']:.3g}",
-        model.summary["rounds_completed"],
+        f"{model.summary.noise_multiplier:.3g}",
+        model.summary.rounds_completed,
         amount_of_bytes(model.bytes_per_check_in),
         amount_of_time(model.seconds_per_check_in),
     )
@@ -130,52 +130,52 @@ def _guarantee(run: Run) -> str:
     ledger = run.ledger
     if run.epsilon is None:
         return "<p>None. Whoever sees the model may learn anything about anybody's data.</p>"
-    charge = "hidden randomness is charged for" if ledger["amplification_charged"] else "as if nothing were hidden"
+    charge = "hidden randomness is charged for" if ledger.amplification_charged else "as if nothing were hidden"
     facts = html.facts(
         {
             "what": protection(run),
-            "adjacency": ledger["adjacency"],
+            "adjacency": ledger.adjacency,
             "ε spent": f"{at_most(run.epsilon)} at most, "
-            f"{at_least(run.summary['epsilon']['lower'])} at least; upper end from: {ledger['epsilon_bound']}",
+            f"{at_least(run.summary.epsilon.lower)} at least; upper end from: {ledger.epsilon_bound}",
             "ε without amplification": at_most(run.unamplified_epsilon),
-            "budget": "none" if ledger["budget_epsilon"] is None else f"ε ≤ {ledger['budget_epsilon']:g}",
-            "mechanism": f"{ledger['mechanism_in_words']}; {charge}",
+            "budget": "none" if ledger.budget_epsilon is None else f"ε ≤ {ledger.budget_epsilon:g}",
+            "mechanism": f"{ledger.mechanism_in_words}; {charge}",
         }
     )
-    caution = f'<p class="caution">Noise seed: {escape(ledger["noise_seed"])}.</p>'
-    return f"{facts}\n{caution}\n<p>The guarantee assumes:</p>\n{html.bullets(ledger['assumptions'])}"
+    caution = f'<p class="caution">Noise seed: {escape(ledger.noise_seed)}.</p>'
+    return f"{facts}\n{caution}\n<p>The guarantee assumes:</p>\n{html.bullets(ledger.assumptions)}"
 
 
 def _work(run: Run) -> str:
-    plan, cost = run.plan, run.summary["cost"]
+    plan, cost = run.plan, run.summary.cost
     parts = "; ".join(
-        f"{part['name']}: clipping norm {part['clip']:g}, noise multiplier {part['noise_multiplier']:.5g}"
-        for part in run.ledger["parts"]
+        f"{part.name}: clipping norm {part.clip:g}, noise multiplier {part.noise_multiplier:.5g}"
+        for part in run.ledger.parts
     )
     rounds = f"{len(run.rounds)} of {run.scenario.rounds}"
     return html.facts(
         {
-            "rounds": f"{rounds} ({ENDINGS[run.summary['stopped_because']]})",
+            "rounds": f"{rounds} ({ENDINGS[run.summary.stopped_because]})",
             "cohort": f"{plan.expected_cohort:,.4g} of {plan.units:,} expected a round",
             "protected by": parts,
-            "model": f"{run.scenario.model.name}, {run.summary['parameters']:,} parameters; a client trains "
-            f"{cost['parameters_share']:.0%} of them",
+            "model": f"{run.scenario.model.name}, {run.summary.parameters:,} parameters; a client trains "
+            f"{cost.parameters_share:.0%} of them",
             "a check-in": f"{amount_of_bytes(run.bytes_per_check_in)} received and sent; "
             f"{amount_of_time(run.seconds_per_check_in)} of the run's time",
-            "time": f"{run.summary['wall_seconds']:,.1f} s",
+            "time": f"{run.summary.wall_seconds:,.1f} s",
         }
     )
 
 
 def _ledger(run: Run) -> str:
-    releases = run.ledger["releases"]
+    releases = run.ledger.releases
     shown = sorted({max(1, round(share * len(releases) / ROUNDS_SHOWN)) for share in range(1, ROUNDS_SHOWN + 1)})
     by_round = {record.round: record for record in run.evaluated}
     rows = []
     for release in (releases[index - 1] for index in shown):
-        record = by_round.get(release["round"])
+        record = by_round.get(release.round)
         accuracy = "" if record is None else f"{record.accuracy:.1%}"
-        rows.append((release["round"], accuracy, at_most(release["epsilon_upper"]), release["digest"][:12]))
+        rows.append((release.round, accuracy, at_most(release.epsilon_upper), release.digest[:12]))
     whole = hashlib.sha256(RunFolder(run.folder).ledger.read_bytes()).hexdigest()
     table = html.table(("round", "accuracy", "ε spent, at most", "SHA-256 of the model"), rows)
     return (

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from fedamp.numbers import at_most, power
 from fedamp.report import style
-from fedamp.report.runs import Run, read_run
 from fedamp.runs.folder import RunFolder
+from fedamp.runs.run import Run, read_run
 
 CHARGED, PLAIN = style.LOOKS[0], style.LOOKS[1]
 
@@ -40,7 +40,7 @@ def protection(run: Run) -> str:
     if not run.is_private:
         return "no privacy: epsilon is infinite"
     unit = f"one {privacy.unit}" if privacy.group_size == 1 else f"any {privacy.group_size} {privacy.unit}s together"
-    return f"protected: {unit} of {run.ledger['units']:,}, δ = {power(run.ledger['delta'])}"
+    return f"protected: {unit} of {run.ledger.units:,}, δ = {power(run.ledger.delta)}"
 
 
 def _over_rounds(run: Run) -> Figure:

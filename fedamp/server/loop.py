@@ -8,7 +8,6 @@ a round twice.
 """
 
 import logging
-import math
 import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -23,8 +22,9 @@ from flwr.serverapp import Grid
 
 from fedamp.errors import FederationError, RunFolderError
 from fedamp.runs.checkpoint import Checkpoint, checkpoints, read_checkpoint, write_checkpoint
-from fedamp.runs.folder import RoundRecord, RunFolder, Summary
+from fedamp.runs.folder import RunFolder
 from fedamp.runs.ledger import Ledger, fingerprint
+from fedamp.runs.records import Bracket, Cost, Quality, RoundRecord, Summary
 from fedamp.server.setup import Prepared
 from fedamp.strategies.aggregation import Aggregate
 from fedamp.strategies.pipeline import Release, ServerState
@@ -143,12 +143,11 @@ class _Run:
         spent = plan.spent(done[-1].round if done else 0)
         summary = Summary(
             name=plan.scenario.name,
-            final={
-                "accuracy": evaluated.accuracy if evaluated else None,
-                "loss": evaluated.loss if evaluated else None,
-            },
-            epsilon=spent.to_json(),
-            unamplified_epsilon=plan.unamplified_epsilon.to_json(),
+            final=Quality(
+                accuracy=evaluated.accuracy if evaluated else None, loss=evaluated.loss if evaluated else None
+            ),
+            epsilon=Bracket.of(spent),
+            unamplified_epsilon=Bracket.of(plan.unamplified_epsilon),
             delta=plan.scenario.privacy.delta,
             noise_multiplier=plan.noise_multiplier,
             rounds_completed=len(done),
@@ -157,7 +156,7 @@ class _Run:
             startup_seconds=getattr(self.grid, "startup_seconds", 0.0),
             stopped_because=stopped_because,
             parameters=sum(array.size for array in self.state.parameters.values()),
-            cost=self.prepared.cost(),
+            cost=Cost(**self.prepared.cost()),
         )
         self.folder.write_summary(summary)
         return summary
@@ -177,12 +176,11 @@ class _Run:
             "refused_nodes": collected.refused_nodes,
             "missing_nodes": collected.missing_nodes,
         }
-        spent = float(self.plan.epsilon_by_round[round_ - 1])
         return RoundRecord(
             round=round_,
             loss=loss,
             accuracy=accuracy,
-            epsilon_upper=spent if math.isfinite(spent) else None,
+            epsilon_upper=float(self.plan.epsilon_by_round[round_ - 1]),
             scheduled=len(self.plan.attendance.cohort(round_)),
             reported=collected.reported,
             seconds=perf_counter() - start,

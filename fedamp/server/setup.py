@@ -103,15 +103,15 @@ def prepare(scenario: Scenario, seed: int | None = None) -> Prepared:
         scenario.model, dataset.input_shape, dataset.num_classes, rng.public_seed(scenario.seed, "model")
     )
     task = ClientTask(
-        model=scenario.model.model_dump(mode="json"),
+        model=scenario.model,
         input_shape=dataset.input_shape,
         num_classes=dataset.num_classes,
-        client=scenario.client.model_dump(mode="json"),
+        client=scenario.client,
         unit=scenario.privacy.unit,
-        submodels=scenario.submodels.model_dump(mode="json"),
+        submodels=scenario.submodels,
         split_seed=rng.public_seed(scenario.seed, "split"),
         linf_coordinates=plan.mixing.linf_coordinates,
-        data=scenario.data.model_dump(mode="json"),
+        data=scenario.data,
         data_seed=data_seed,
         folder="",
         precision=scenario.engine.precision,

@@ -24,6 +24,6 @@ def merge_table(answer: dict[str, Any]) -> RenderableType:
     facts.add_row("weights", answer["weights_chosen_by"])
     facts.add_row("accuracy", f"{answer['final']['accuracy']:.2%} on the public test set")
     if answer["rehearsal"]:
-        facts.add_row("rehearsal", "a seed is known, so the noise or the draw is: for research, not for release")
+        facts.add_row("known seed", "a seed is known, so the noise or the draw is: for research, not for release")
     note = "Assumes that nothing else of the inputs is released: certificate.json, docs/merging.md"
     return Group(inputs, facts, note)
