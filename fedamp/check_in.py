@@ -38,14 +38,11 @@ class Schedule(ABC):
 
     rounds: int
     scheme: ClassVar[str]
+    is_hidden: ClassVar[bool]
 
     @property
     @abstractmethod
     def drawn_together(self) -> bool: ...
-
-    @property
-    @abstractmethod
-    def is_hidden(self) -> bool: ...
 
     @abstractmethod
     def cohorts(self, units: int, seed: int) -> Iterator[UnitIds]:

@@ -56,10 +56,7 @@ class SubmodelScheme(ABC):
     """
 
     scheme: ClassVar[str]
-
-    @property
-    @abstractmethod
-    def choices_are_all(self) -> bool: ...
+    choices_are_all: ClassVar[bool]
 
     @property
     @abstractmethod

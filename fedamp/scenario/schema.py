@@ -8,6 +8,16 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+# fmt: off
+__all__ = [
+    "AdaptiveClip", "AllCheckIn", "BalancedCheckIn", "CheckIn", "Client", "Count", "Data", "DigitsData",
+    "DirichletPartition", "DisjointSubmodels", "DropoutSubmodels", "Engine", "Faults", "Federation", "FolderData",
+    "HuggingFaceData", "IidPartition", "Mixing", "Model", "NaturalPartition", "NoSubmodels", "Partition",
+    "PoissonCheckIn", "Positive", "Privacy", "Probability", "Rate", "Scenario", "Section", "Server",
+    "ShardsPartition", "StratifiedCheckIn", "Submodels", "SyntheticData", "Vanishing",
+]
+# fmt: on
+
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1, strict=True)]
 Probability = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
