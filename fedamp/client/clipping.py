@@ -67,8 +67,8 @@ def clip_and_sum(
         updates: float32 of shape [units, *shape] by parameter name.
         parts: the parameter names of each part; together all names, none twice.
         clips: the clipping norm of each part.
-        linf_coordinates: p >= 1 truncates coordinates at clip / sqrt(p) after clipping (Xiao et al. 2023, Algorithm 1);
-            0 does not.
+        linf_coordinates: p >= 1 truncates coordinates at clip / sqrt(p) after clipping (Xiao, Wan, Devadas 2022,
+            Algorithm 1); 0 does not.
 
     Raises:
         ValueError: parts that do not match the names or the clips, or a clip that is not accepted.
