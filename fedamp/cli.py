@@ -71,12 +71,14 @@ def run(
 ) -> None:
     """Run a federation and leave a run folder."""
     from fedamp.launch import how_to_resume, launch
+    from fedamp.report.plots import plot_run
     from fedamp.report.tables import run_table
     from fedamp.runs.folder import read_summary
     from fedamp.terminal import ProgressDisplay
 
     with ProgressDisplay(err).shown() as display:
         folder = launch(_load(scenario, overrides, engine), display, out_folder, resume, secret_seed)
+    plot_run(folder)
     out.print(run_table(folder))
     _print_path("run folder", folder)
     if read_summary(folder)["stopped_because"] == "interrupted":
@@ -166,7 +168,8 @@ def merge(
 ) -> None:
     """Merge trained models for a new budget, with a certificate."""
     from fedamp.merging import MergeRequest, merge_runs, utility_of, weights_of
-    from fedamp.merging.table import merge_table
+    from fedamp.report.merging_plots import plot_merger
+    from fedamp.report.merging_table import merge_table
 
     request = MergeRequest(
         tuple(models),
@@ -179,12 +182,14 @@ def merge(
         public_accuracies=public_accuracies,
         seed=seed,
     )
-    answer = merge_runs(request, out_folder)
+    merger = merge_runs(request, out_folder)
+    plot_merger(merger)
+    answer = merger.to_json()
     if as_json:
         _print_json(answer)
         return
     out.print(merge_table(answer))
-    _print_path("run folder", answer["folder"])
+    _print_path("run folder", merger.folder.path)
 
 
 @app.command()
@@ -212,7 +217,8 @@ def verify(
     as_json: AsJson = False,
 ) -> None:
     """Compute every number of a ledger again: does each release cost what the ledger says?"""
-    from fedamp.runs.checks import checks_json, checks_table, complaint
+    from fedamp.report.checks import checks_table
+    from fedamp.runs.checks import checks_json, complaint
     from fedamp.runs.verify import verify_ledger
 
     checks = verify_ledger(run_)
@@ -230,9 +236,10 @@ def doctor(
     as_json: AsJson = False,
 ) -> None:
     """Versions, devices, Ray, and free memory; and whether a deployment can be reached and trusted."""
+    from fedamp.report.checks import checks_table
     from fedamp.report.deployment import examine_superlink
     from fedamp.report.doctor import doctor_table, examine
-    from fedamp.runs.checks import checks_json, checks_table, complaint
+    from fedamp.runs.checks import checks_json, complaint
 
     checks = None if superlink is None else examine_superlink(superlink, root_certificates)
     answer = examine()

@@ -22,7 +22,7 @@ log = logging.getLogger("fedamp.launch")
 def launch(
     scenario: Scenario, observer: Observer, out: Path | None = None, resume: bool = False, secret_seed: bool = False
 ) -> Path:
-    """Run a scenario on the engine that it names, and draw its plots.
+    """Run a scenario on the engine that it names.
 
     Args:
         scenario: validated, its paths absolute.
@@ -57,9 +57,6 @@ def launch(
         if not resume:
             folder.write_scenario(scenario)
         play_it(scenario, seed, folder, observer)
-        from fedamp.report.plots import plot_run
-
-        plot_run(folder.path)
     return folder.path
 
 

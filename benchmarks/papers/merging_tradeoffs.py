@@ -31,8 +31,8 @@ from benchmarks.papers.merging_portfolio import DELTA, MNIST, Array, Portfolio, 
 from benchmarks.papers.record import Comparison
 from fedamp.merging.candidates import Candidates, read_candidates
 from fedamp.merging.selection import BY_PRIVACY_LOSS, best_weights
-from fedamp.report.runs import read_run
 from fedamp.runs.folder import read_summary
+from fedamp.runs.run import read_run
 
 GROUPS = 3  # of models, each with noise of its own; accuracies are means over the groups
 DATA = {"merging": "digits", "mnist-merging": "MNIST"}

@@ -14,11 +14,11 @@ from safetensors.numpy import load_file
 from fedamp import scenario
 from fedamp.accounting import Mechanism, NotPrivate, from_json
 from fedamp.errors import MergeError, RunFolderError
-from fedamp.report.merged import CERTIFICATE
-from fedamp.report.runs import Run, read_run
 from fedamp.runs.checkpoint import KEPT, checkpoints, read_checkpoint
 from fedamp.runs.folder import RunFolder
 from fedamp.runs.ledger import digest
+from fedamp.runs.merged import CERTIFICATE
+from fedamp.runs.run import Run, read_run
 from fedamp.scenario import Scenario
 from fedamp.server.setup import Prepared, prepare
 from fedamp.strategies.layout import Arrays

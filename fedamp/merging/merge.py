@@ -20,12 +20,10 @@ from fedamp.merging.decision import (
     MergeRequest,
     decide,
 )
-from fedamp.merging.pictures import epsilon_over_weights
-from fedamp.report import style
-from fedamp.report.merged import CERTIFICATE, FORMAT
 from fedamp.runs.files import write_json
 from fedamp.runs.folder import RunFolder, new_folder
 from fedamp.runs.ledger import digest
+from fedamp.runs.merged import CERTIFICATE, FORMAT
 from fedamp.strategies.layout import Arrays
 
 
@@ -43,19 +41,42 @@ class Draw:
         return {"model": self.model.label, "seed": str(self.seed), "seed_source": source}
 
 
-def merge_runs(request: MergeRequest, out: Path | None = None) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Merger:
+    """What was merged, why so, and what came out.
+
+    Attributes:
+        request, candidates, decision: what was asked for, among which models, and what was decided.
+        folder: holds the merged model.
+        certificate: as in the folder.
+        final: accuracy and loss of the merged model on the public test set.
+    """
+
+    request: MergeRequest
+    candidates: Candidates
+    decision: Decision
+    folder: RunFolder
+    certificate: dict[str, Any]
+    final: dict[str, float | None]
+
+    def to_json(self) -> dict[str, Any]:
+        """The certificate with ``folder`` and ``final``; ``unprotected`` is for the owner alone."""
+        return self.certificate | {
+            "folder": str(self.folder.path),
+            "final": self.final,
+            "unprotected": {"accuracies": list(self.candidates.accuracies)},
+        }
+
+
+def merge_runs(request: MergeRequest, out: Path | None = None) -> Merger:
     """Merge trained models for a new budget.
 
-    The folder holds ``model.safetensors``, ``certificate.json`` (to hand out with the model), ``summary.json``,
-    ``plots`` and ``salt.secret`` (to show an auditor which ledgers the certificate is about).
+    The folder holds ``model.safetensors``, ``certificate.json`` (to hand out with the model), ``summary.json`` and
+    ``salt.secret`` (to show an auditor which ledgers the certificate is about).
 
     Args:
         request: which models, how, and the budget.
         out: the new folder; left out: a new one under ``runs``.
-
-    Returns:
-        The certificate, with ``folder``, the merged model's ``final`` accuracy and loss, and, under ``unprotected``,
-        the inputs' accuracies, which are for the owner alone.
 
     Raises:
         MergeError: the models cannot be merged, or not within the budget.
@@ -74,12 +95,7 @@ def merge_runs(request: MergeRequest, out: Path | None = None) -> dict[str, Any]
     write_json(folder.path / CERTIFICATE, certificate)
     folder.write_model(parameters)
     final = _summarise(folder, certificate, candidates, parameters)
-    _picture(folder, request, candidates, decision)
-    return certificate | {
-        "folder": str(folder.path),
-        "final": final,
-        "unprotected": {"accuracies": list(candidates.accuracies)},
-    }
+    return Merger(request, candidates, decision, folder, certificate, final)
 
 
 def draw(weights: Sequence[float], seed: int) -> int:
@@ -175,16 +191,3 @@ def _summarise(
         },
     )
     return final
-
-
-def _picture(folder: RunFolder, request: MergeRequest, candidates: Candidates, decision: Decision) -> None:
-    picture = epsilon_over_weights(
-        [model.name for model in candidates.models],
-        decision.epsilons,
-        (request.epsilon, request.delta),
-        decision.weights,
-        logarithmic=request.method == RANDOM_SELECTION,
-    )
-    if picture is not None:
-        folder.plots.mkdir()
-        style.save(picture, folder.plots / "epsilon-over-weights.png")

@@ -1,10 +1,8 @@
-"""Things that were looked at one by one, each fine or wrong: as a table, as JSON, and as one line."""
+"""Things that were looked at one by one, each fine or wrong: as JSON, and as one line."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
-
-from rich.table import Table
 
 
 @dataclass(frozen=True)
@@ -25,14 +23,6 @@ class Check:
 def checks_json(checks: Sequence[Check]) -> dict[str, Any]:
     """For scripts."""
     return {"fine": all(check.fine for check in checks), "checks": [asdict(check) for check in checks]}
-
-
-def checks_table(title: str, checks: Sequence[Check]) -> Table:
-    """For a person."""
-    table = Table(title=title, show_header=False)
-    for check in checks:
-        table.add_row("[green]fine[/]" if check.fine else "[red]wrong[/]", check.name, check.found)
-    return table
 
 
 def complaint(checks: Sequence[Check]) -> str | None:

@@ -25,7 +25,7 @@ from fedamp.errors import DataError
 from fedamp.merging import MergeRequest, merge_runs
 from fedamp.merging.candidates import read_candidates
 from fedamp.merging.combination import check_independent
-from fedamp.report.runs import read_run
+from fedamp.runs.run import read_run
 
 pytestmark = pytest.mark.xdist_group("paper-merging")
 

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from fedamp.launch import launch
+from fedamp.report.plots import plot_run
 from tests.federations import Silent, small
 
 
@@ -18,4 +19,7 @@ def runs(tmp_path_factory) -> dict[str, Path]:
         "open": ("privacy.noise_multiplier=0",),
         "budget": ("privacy.epsilon=3.2",),
     }
-    return {name: launch(small(*changes), Silent(), folder / name) for name, changes in overrides.items()}
+    runs = {name: launch(small(*changes), Silent(), folder / name) for name, changes in overrides.items()}
+    for run in runs.values():
+        plot_run(run)
+    return runs

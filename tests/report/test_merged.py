@@ -14,8 +14,9 @@ from fedamp.errors import RunFolderError
 from fedamp.merging import MergeRequest, merge_runs
 from fedamp.report.compare import compare_runs, comparison_table
 from fedamp.report.comparison_plots import comparison_pictures
-from fedamp.report.merged import read_merged, read_models
+from fedamp.report.merging_plots import plot_merger
 from fedamp.report.page import write_report
+from fedamp.runs.merged import read_merged, read_models
 from tests.report.test_page import Page
 from tests.report.test_pictures import words
 
@@ -30,7 +31,7 @@ def merged(runs, tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("merged") / "selected"
     models = (str(runs["hidden"]), str(runs["open"]))
     weights = (1 - DELTA / 2, DELTA / 2)
-    merge_runs(MergeRequest(models, "random-selection", 20.0, DELTA, weights=weights, seed=1), folder)
+    plot_merger(merge_runs(MergeRequest(models, "random-selection", 20.0, DELTA, weights=weights, seed=1), folder))
     return folder
 
 

@@ -11,9 +11,9 @@ from matplotlib.text import Text
 from fedamp.numbers import at_most
 from fedamp.report import style
 from fedamp.report.comparison_plots import comparison_pictures
-from fedamp.report.merged import read_models
 from fedamp.report.plots import plot_run, run_pictures
-from fedamp.report.runs import read_run
+from fedamp.runs.merged import read_models
+from fedamp.runs.run import read_run
 
 pytestmark = pytest.mark.xdist_group("report")
 

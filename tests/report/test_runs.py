@@ -6,8 +6,8 @@ import shutil
 import pytest
 
 from fedamp.errors import RunFolderError
-from fedamp.report.merged import read_models
-from fedamp.report.runs import read_run
+from fedamp.runs.merged import read_models
+from fedamp.runs.run import read_run
 
 pytestmark = pytest.mark.xdist_group("report")
 

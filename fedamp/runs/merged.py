@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fedamp.errors import RunFolderError
-from fedamp.report.runs import Run, names_of, read_run
+from fedamp.runs.run import Run, names_of, read_run
 from fedamp.runs.folder import RunFolder, read_summary
 
 CERTIFICATE, FORMAT = "certificate.json", "fedamp merge certificate 1"

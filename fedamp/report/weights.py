@@ -12,10 +12,26 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from numpy.typing import NDArray
 
+from fedamp.merging.merge import Merger
 from fedamp.numbers import power
 from fedamp.report import style
 
 Array = NDArray[np.float64]
+
+
+def plot_merger(merger: Merger) -> None:
+    """Draw what the weights of a merger cost into its ``plots`` folder; for two and three models."""
+    request, decision = merger.request, merger.decision
+    picture = epsilon_over_weights(
+        [model.name for model in merger.candidates.models],
+        decision.epsilons,
+        (request.epsilon, request.delta),
+        decision.weights,
+        logarithmic=request.method == "random-selection",
+    )
+    if picture is not None:
+        merger.folder.plots.mkdir()
+        style.save(picture, merger.folder.plots / "epsilon-over-weights.png")
 
 
 def epsilon_over_weights(
