@@ -79,7 +79,7 @@ def _over_tls(host: str, port: int, context: ssl.SSLContext) -> list[Check]:
     connection = http.client.HTTPSConnection(host, port, timeout=TIMEOUT, context=context)
     try:
         connection.connect()
-        certificate: Any = connection.sock.getpeercert()  # type: ignore[union-attr]
+        certificate: Any = connection.sock.getpeercert()
         checks = [
             Check("certificate", True, f"signed by the authority, for {host}"),
             _days("certificate's validity", [str(certificate["notAfter"])]),
@@ -105,8 +105,9 @@ def _versions() -> Check:
     requirements = [Requirement(text) for text in importlib.metadata.requires("fedamp") or ()]
     accepted = next(requirement.specifier for requirement in requirements if requirement.name == "flwr")
     ours, flower = importlib.metadata.version("fedamp"), importlib.metadata.version("flwr")
-    found = f"fedamp {ours}, flwr {flower}, as every machine must have"
-    return _check("versions", accepted.contains(flower), found, f"accepted: {accepted}")
+    fine = accepted.contains(flower)
+    words = "every machine needs the same" if fine else f"accepted: {accepted}"
+    return Check("versions", fine, f"fedamp {ours}, flwr {flower}; {words}")
 
 
 def _days(name: str, ends: list[str]) -> Check:

@@ -4,10 +4,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fedamp.errors import RunFolderError
 from fedamp.report import style
-from fedamp.runs.merged import Merged, Model, read_models
 from fedamp.report.pictures import comparison_pictures
+from fedamp.runs.merged import Merged, Model, read_models
 from fedamp.runs.run import Run
 
 

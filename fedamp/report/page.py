@@ -17,12 +17,12 @@ from fedamp.errors import InputError
 from fedamp.numbers import amount_of_bytes, amount_of_time, at_least, at_most, power
 from fedamp.report import style
 from fedamp.report.comparison import cautions, facts
-from fedamp.runs.merged import Merged, read_models
 from fedamp.report.pictures import comparison_pictures, run_pictures
-from fedamp.runs.run import Run
 from fedamp.report.tables import spread
 from fedamp.report.words import ENDINGS, protected
 from fedamp.runs.folder import RunFolder
+from fedamp.runs.merged import Merged, read_models
+from fedamp.runs.run import Run
 
 ROUNDS_SHOWN = 10
 CAPTIONS = {

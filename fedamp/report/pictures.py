@@ -21,7 +21,7 @@ CHARGED, UNAMPLIFIED = style.LOOKS[0], style.LOOKS[1]
 LONGEST_NAME = 34  # letters of a run's name in a key
 
 
-def draw_run(folder: Path) -> list[Path]:
+def plot_run(folder: Path) -> list[Path]:
     """Draw a run's pictures into its ``plots`` folder; returns their files (none before the first evaluated round)."""
     files = RunFolder(folder)
     pictures = run_pictures(read_run(folder)) if files.read_rounds() else {}
@@ -181,7 +181,7 @@ def _models_by_cost(models: Sequence[Model]) -> Figure:
     axes.set_xlim(min(costs) / 1.5, max(costs) * 1.5)
     lowest = 10 * np.floor(min(map(_final_accuracy, models)) / 10) - 10
     axes.set(ylabel="accuracy, %", ylim=(max(0, lowest), 103))
-    circle = {"color": style.GREY, "marker": "o", "linestyle": ""}
+    circle: dict[str, Any] = {"color": style.GREY, "marker": "o", "linestyle": ""}
     shown = [Line2D([], [], label="charged", **circle)]
     if any(isinstance(model, Run) and model.is_amplified for model in models):
         shown.append(Line2D([], [], label="unamplified", mfc="white", **circle))
