@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import click
-import typer
 from rich.console import Console, RenderableType
+from typer import Argument, Exit, Option, Typer
 
 from fedamp import __version__
 from fedamp.errors import DeploymentError, FedampError, Interrupted, RunFolderError
@@ -24,16 +24,14 @@ from fedamp.report import tables
 if TYPE_CHECKING:
     from fedamp.scenario import Scenario
 
-app = typer.Typer(
+app = Typer(
     help="Federated learning with differential privacy, amplified by the randomness that training has anyway.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     suggest_commands=False,  # click does
     rich_markup_mode="rich",
 )
-scenarios = typer.Typer(
-    help="The shipped scenarios, validation, and the JSON schema for editors.", no_args_is_help=True
-)
+scenarios = Typer(help="The shipped scenarios, validation, and the JSON schema for editors.", no_args_is_help=True)
 app.add_typer(scenarios, name="scenarios")
 
 out, err = Console(), Console(stderr=True)
@@ -48,29 +46,31 @@ def _shipped(incomplete: str) -> list[str]:
 
 
 ScenarioArgument = Annotated[
-    str, typer.Argument(help="a YAML file, or the name of a shipped scenario", autocompletion=_shipped)
+    str, Argument(help="a YAML file, or the name of a shipped scenario", autocompletion=_shipped)
 ]
-Overrides = Annotated[list[str], typer.Option("--set", help="key.path=value, as often as needed", default_factory=list)]
-AsJson = Annotated[bool, typer.Option("--json", help="one JSON object on standard output")]
+Overrides = Annotated[
+    list[str], Option("--set", help="key.path=value, as often as needed", default_factory=list, show_default=False)
+]
+AsJson = Annotated[bool, Option("--json", help="one JSON object on standard output")]
 
 
 @app.callback(invoke_without_command=True)
-def root(version: Annotated[bool, typer.Option("--version", help="print the version")] = False) -> None:
+def root(version: Annotated[bool, Option("--version", help="print the version")] = False) -> None:
     """See ``fedamp COMMAND --help``."""
     if version:
         print(f"fedamp {__version__}")
-        raise typer.Exit
+        raise Exit
 
 
 @app.command()
 def run(
     scenario: ScenarioArgument,
     overrides: Overrides,
-    out_folder: Annotated[Path | None, typer.Option("--out", help="run folder; left out: a new one under runs")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="go on where an interrupted run stopped")] = False,
-    engine: Annotated[str | None, typer.Option(help="ray, serial or flower")] = None,
+    out_folder: Annotated[Path | None, Option("--out", help="run folder; left out: a new one under runs")] = None,
+    resume: Annotated[bool, Option("--resume", help="go on where an interrupted run stopped")] = False,
+    engine: Annotated[str | None, Option(help="ray, serial or flower")] = None,
     secret_seed: Annotated[
-        bool, typer.Option("--secret-seed", help="noise and assignments from the operating system, not from seed")
+        bool, Option("--secret-seed", help="noise and assignments from the system, not from seed")
     ] = False,
 ) -> None:
     """Run a federation and leave a run folder."""
@@ -95,9 +95,7 @@ def run(
 def privacy(
     scenario: ScenarioArgument,
     overrides: Overrides,
-    groups: Annotated[
-        bool, typer.Option("--groups", help="what groups of units cost, even where it takes long")
-    ] = False,
+    groups: Annotated[bool, Option("--groups", help="what groups of units cost, even where it takes long")] = False,
     as_json: AsJson = False,
 ) -> None:
     """What a scenario will cost, without running it; amplified and unamplified."""
@@ -110,8 +108,8 @@ def privacy(
 def calibrate(
     scenario: ScenarioArgument,
     overrides: Overrides,
-    epsilon: Annotated[float, typer.Option(help="budget")],
-    delta: Annotated[float | None, typer.Option(help="left out: the scenario's")] = None,
+    epsilon: Annotated[float, Option(help="budget")],
+    delta: Annotated[float | None, Option(help="left out: the scenario's")] = None,
     as_json: AsJson = False,
 ) -> None:
     """The smallest noise multiplier that keeps a budget, landing on the safe side."""
@@ -122,8 +120,8 @@ def calibrate(
 
 @app.command()
 def compare(
-    runs: Annotated[list[Path], typer.Argument(help="folders of runs, and of merged models")],
-    out_folder: Annotated[Path, typer.Option("--out", help="folder for the plots")] = Path("comparison"),
+    runs: Annotated[list[Path], Argument(help="folders of runs, and of merged models")],
+    out_folder: Annotated[Path, Option("--out", help="folder for the plots")] = Path("comparison"),
     as_json: AsJson = False,
 ) -> None:
     """A table and plots of several runs."""
@@ -137,8 +135,8 @@ def compare(
 
 @app.command()
 def report(
-    runs: Annotated[list[Path], typer.Argument(help="folders of runs, and of merged models; several are compared")],
-    out_file: Annotated[Path, typer.Option("--out", help="the HTML file")] = Path("report.html"),
+    runs: Annotated[list[Path], Argument(help="folders of runs, and of merged models; several are compared")],
+    out_file: Annotated[Path, Option("--out", help="the HTML file")] = Path("report.html"),
 ) -> None:
     """One HTML file about a run, or several, that can be sent to a colleague."""
     from fedamp.report.page import write_report
@@ -148,23 +146,21 @@ def report(
 
 @app.command()
 def merge(
-    models: Annotated[list[str], typer.Argument(help="run folders; RUN@ROUND is a checkpoint of a run")],
-    method: Annotated[str, typer.Option(help="random-selection or linear-combination")],
-    epsilon: Annotated[float, typer.Option(help="budget")],
-    delta: Annotated[float, typer.Option(help="budget")],
-    out_folder: Annotated[Path | None, typer.Option("--out", help="left out: a new folder under runs")] = None,
-    weights: Annotated[str | None, typer.Option(help="one for each model, e.g. 0.3,0.7; left out: chosen")] = None,
+    models: Annotated[list[str], Argument(help="run folders; RUN@ROUND is a checkpoint of a run")],
+    method: Annotated[str, Option(help="random-selection or linear-combination")],
+    epsilon: Annotated[float, Option(help="budget")],
+    delta: Annotated[float, Option(help="budget")],
+    out_folder: Annotated[Path | None, Option("--out", help="left out: a new folder under runs")] = None,
+    weights: Annotated[str | None, Option(help="one for each model, e.g. 0.3,0.7; left out: chosen")] = None,
     utility: Annotated[
         str | None,
-        typer.Option(help="choose weights by: least-private, accuracy, most-accurate-first, or numbers e.g. 0.8,0.9"),
+        Option(help="choose weights by: least-private, accuracy, most-accurate-first, or numbers e.g. 0.8,0.9"),
     ] = None,
-    data_independent_gradients: Annotated[
-        bool, typer.Option("--assume-data-independent-gradients", help="linear combination: charge step by step")
+    data_independent: Annotated[
+        bool, Option("--assume-data-independent-gradients", help="linear combination: charge step by step")
     ] = False,
-    public_accuracies: Annotated[
-        bool, typer.Option("--assume-public-accuracies", help="weights may follow from the models' accuracies")
-    ] = False,
-    seed: Annotated[int | None, typer.Option(help="of the draw, a known seed; left out: secret")] = None,
+    public: Annotated[bool, Option("--assume-public-accuracies", help="choose weights by the accuracies")] = False,
+    seed: Annotated[int | None, Option(help="of the draw, a known seed; left out: secret")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Merge trained models for a new budget, with a certificate."""
@@ -178,8 +174,8 @@ def merge(
         delta,
         weights=weights_of(weights),
         utility=utility_of(utility),
-        data_independent_gradients=data_independent_gradients,
-        public_accuracies=public_accuracies,
+        data_independent_gradients=data_independent,
+        public_accuracies=public,
         seed=seed,
     )
     merger = merge_runs(request, out_folder)
@@ -193,9 +189,9 @@ def merge(
 def audit(
     scenario: ScenarioArgument,
     overrides: Overrides,
-    repetitions: Annotated[int, typer.Option(help="how often it is played, with and without the canary each")] = 500,
-    rounds: Annotated[int, typer.Option(help="longer scenarios are shortened to so many rounds")] = 8,
-    confidence: Annotated[float, typer.Option(help="that no lower bound is too high")] = 0.99,
+    repetitions: Annotated[int, Option(help="how often it is played, with and without the canary each")] = 500,
+    rounds: Annotated[int, Option(help="longer scenarios are shortened to so many rounds")] = 8,
+    confidence: Annotated[float, Option(help="that no lower bound is too high")] = 0.99,
     as_json: AsJson = False,
 ) -> None:
     """A lower bound on epsilon from attacking the real code, beside the accountant's upper bound."""
@@ -211,7 +207,7 @@ def audit(
 
 @app.command()
 def verify(
-    run_: Annotated[Path, typer.Argument(metavar="RUN", help="a run folder, or a ledger.json")],
+    run_: Annotated[Path, Argument(metavar="RUN", help="a run folder, or a ledger.json")],
     as_json: AsJson = False,
 ) -> None:
     """Compute every number of a ledger again: does each release cost what the ledger says?"""
@@ -226,10 +222,8 @@ def verify(
 
 @app.command()
 def doctor(
-    superlink: Annotated[
-        str | None, typer.Option(help="HOST:PORT of a deployment's SuperLink to check as well")
-    ] = None,
-    root_certificates: Annotated[Path | None, typer.Option(help="file of the authority that its nodes trust")] = None,
+    superlink: Annotated[str | None, Option(help="HOST:PORT of a deployment's SuperLink to check as well")] = None,
+    root_certificates: Annotated[Path | None, Option(help="file of the authority that its nodes trust")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Versions, devices, Ray, and free memory; and whether a deployment can be reached and trusted."""

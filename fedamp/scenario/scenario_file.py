@@ -132,19 +132,18 @@ def _read(file: Path) -> Any:
 
 
 def _with_absolute_paths(scenario: Scenario, folder: Path) -> Scenario:
-    data: dict[str, str] = {}
-    model: dict[str, str] = {}
-    path, dataset = getattr(scenario.data, "path", None), getattr(scenario.data, "dataset", None)
-    if path is not None:
-        data["path"] = path
-    if dataset is not None and (folder / dataset).is_dir():
-        data["dataset"] = dataset
-    if scenario.model.initial is not None:
-        model["initial"] = scenario.model.initial
-    if ":" in scenario.model.name:  # one's own: a run folder's scenario must find it where the first one did
-        model["folder"] = scenario.model.folder or ""
-
-    def absolute(section: Any, paths: dict[str, str]) -> Any:
-        return section.model_copy(update={key: str((folder / path).resolve()) for key, path in paths.items()})
-
-    return scenario.model_copy(update={"data": absolute(scenario.data, data), "model": absolute(scenario.model, model)})
+    data, model = scenario.data, scenario.model
+    dataset = getattr(data, "dataset", None)
+    paths = {
+        "data": {
+            "path": getattr(data, "path", None),
+            "dataset": dataset if dataset and (folder / dataset).is_dir() else None,
+        },
+        # A model of one's own: a run folder's scenario must find it where the first one did.
+        "model": {"initial": model.initial, "folder": (model.folder or "") if ":" in model.name else None},
+    }
+    changes = {}
+    for section, found in paths.items():
+        absolute = {key: str((folder / path).resolve()) for key, path in found.items() if path is not None}
+        changes[section] = getattr(scenario, section).model_copy(update=absolute)
+    return scenario.model_copy(update=changes)
