@@ -174,8 +174,8 @@ def doctor_table(answer: Answer) -> RenderableType:
 
 
 def scenarios_table(scenarios: "Iterable[Scenario]") -> Table:
-    """Scenarios with their stories."""
-    table = Table("scenario", "story")
+    """Scenarios with their descriptions."""
+    table = Table("scenario", "description")
     for scenario in scenarios:
         table.add_row(scenario.name, scenario.description)
     return table
