@@ -85,7 +85,7 @@ def _accuracy(overrides: list[str]) -> float:
     scenario = load(SCENARIO, [*overrides, "engine.kind=serial", "federation.evaluate_every=1000000"])
     with tempfile.TemporaryDirectory() as folder:
         summary = read_summary(launch(scenario, _Nobody(), Path(folder) / "run"))
-    return float(summary["final"]["accuracy"])
+    return float(summary.final.accuracy)
 
 
 def measure(epsilons: Iterable[float], seeds: Iterable[int], overrides: tuple[str, ...] = ()) -> dict[str, Any]:

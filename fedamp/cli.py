@@ -87,7 +87,7 @@ def run(
     summary = read_summary(folder)
     out.print(tables.run_table(summary))
     _print_path("run folder", folder)
-    if summary["stopped_because"] == "interrupted":
+    if summary.stopped_because == "interrupted":
         raise Interrupted(how_to_resume(folder))
 
 

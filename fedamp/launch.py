@@ -2,16 +2,13 @@
 
 import logging
 import shlex
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from fedamp import rng
-from fedamp.errors import FedampError, FederationError, InputError, Interrupted, RunFolderError
-from fedamp.flower import chatter_to
+from fedamp.errors import FedampError, FederationError, Interrupted
 from fedamp.plan import make_plan, privacy_units
-from fedamp.runs.folder import RunFolder, existing_folder, locked, new_folder
+from fedamp.runs.folder import RunFolder, opened
 from fedamp.scenario import Scenario
 from fedamp.server.loop import Observer, play
 from fedamp.server.setup import prepare
@@ -42,20 +39,10 @@ def launch(
     """
     # What can be found wrong without torch is found before a folder is made.
     make_plan(scenario, privacy_units(scenario))
-    folder = existing_folder(out, scenario.name) if resume else new_folder(out, scenario.name)
-    with (
-        _emptied_if_refused(folder, is_new=not resume),
-        chatter_to(folder.log, "ray", "fedamp"),
-        locked(folder.log) as free,
-        _explained(folder),
-    ):
-        if not free:
-            raise RunFolderError(f"{folder.path}: another process is running in it")
-        play_it = _play_on_flower if scenario.engine.kind == "flower" else _play_here
-        # The seed first: a run without its seed would resume as a rehearsal. Then the scenario, so that it can resume.
-        seed = _seed(folder, secret_seed and not resume)
-        if not resume:
-            folder.write_scenario(scenario)
+    on_flower = scenario.engine.kind == "flower"
+    secret = True if secret_seed else None if resume else False
+    with opened(scenario, out, resume, secret, lock=not on_flower) as (folder, seed), _explained(folder):
+        play_it = _play_on_flower if on_flower else _play_here
         play_it(scenario, seed, folder, observer)
     return folder.path
 
@@ -84,26 +71,6 @@ def _explained(folder: RunFolder) -> Iterator[None]:
         raise FederationError(f"{reason[:300]}; traceback in {folder.log}") from error
 
 
-@contextmanager
-def _emptied_if_refused(folder: RunFolder, is_new: bool) -> Iterator[None]:
-    """Bad input leaves no half a run behind."""
-    try:
-        yield
-    except InputError:
-        if is_new:
-            shutil.rmtree(folder.path)
-        raise
-
-
-def _seed(folder: RunFolder, new: bool) -> int | None:
-    """The secret seed of a run, a new one or the one that it began with; None for a rehearsal."""
-    from fedamp.server.app import keep_seed, read_seed
-
-    if new:
-        keep_seed(folder, rng.seed_from_system())
-    return read_seed(folder) if (folder.path / "seed.secret").exists() else None
-
-
 def _play_here(scenario: Scenario, seed: int | None, folder: RunFolder, observer: Observer) -> None:
     from fedamp.simulation.engines import open_grid
 
@@ -130,7 +97,7 @@ def _play_on_flower(scenario: Scenario, seed: int | None, folder: RunFolder, obs
         "scenario": str(path / folder.scenario.name),
         "out": str(path),
         "resume": True,
-        "rehearse": seed is None,
+        "known-seed": seed is None,
     }
     flower_engine.run(config, folder.log, scenario.engine, watch=watch)
     watch()

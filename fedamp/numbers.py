@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 def at_most(value: float | None, digits: int | None = None) -> str:
     """An upper bound, rounded up; ``digits`` behind the point, as many as are plenty if left out; None is infinite."""
-    return "infinite" if value is None else _rounded(value, digits, math.ceil)
+    return "infinite" if value in (None, math.inf) else _rounded(value, digits, math.ceil)
 
 
 def at_least(value: float | None, digits: int | None = None) -> str:
     """A lower bound, rounded down; as :func:`at_most`."""
-    return "infinite" if value is None else _rounded(value, digits, math.floor)
+    return "infinite" if value in (None, math.inf) else _rounded(value, digits, math.floor)
 
 
 def power(value: float) -> str:

@@ -166,7 +166,7 @@ def _train_checkpoints(folder: Path, scenario: str, portfolio: Portfolio, overri
     long = Job(folder / "long", scenario, (*overrides, every, f"rounds={last}"))
     short = Job(folder / "short", scenario, (*overrides, every, f"rounds={first}"))
     models.train_all([long, short])
-    releases = [read_run(job.folder).ledger["releases"][first - 1]["digest"] for job in (long, short)]
+    releases = [read_run(job.folder).ledger.releases[first - 1].digest for job in (long, short)]
     assert releases[0] == releases[1]
     return _read([short.folder, f"{long.folder}@{middle}", long.folder], portfolio)
 

@@ -61,7 +61,7 @@ def query(message: Message, context: Context) -> Message:
 def _worker(task_json: str, folder: str, device: str) -> Worker:
     """The worker of a task; kept, because data and model are the same in every round."""
     task = ClientTask.from_json(task_json)
-    config = dict(task.data)
+    config = task.data.model_dump()
     if folder:
         key = {"npz": "path", "parquet": "path", "huggingface": "dataset"}.get(config["name"])
         if key is None:

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import TypeAdapter
 from torch import Tensor, nn
 from torch.func import functional_call
 
@@ -111,9 +110,7 @@ class Worker:
                 f"inputs of the data have shape {list(dataset.input_shape)}, the model takes {list(task.input_shape)}"
             )
         self.task, self.dataset, self.device = task, dataset, device
-        self._model = scenario.Model.model_validate(task.model)
-        self._client = scenario.Client.model_validate(task.client)
-        self._submodels: scenario.Submodels = _submodels.validate_python(task.submodels)
+        self._model, self._client, self._submodels = task.model, task.client, task.submodels
         self._stages: dict[int, _Stage] = {}
         self._split: tuple[int, Split] | None = None
 
@@ -249,9 +246,6 @@ class _Stage:
             return []
         kept = rng.uniforms(seeds, "dropout mask", self.masks.nodes) < self.keep
         return [torch.from_numpy(kept.astype(np.float32)).to(device)]
-
-
-_submodels: TypeAdapter[scenario.Submodels] = TypeAdapter(scenario.Submodels)
 
 
 def _pieces(order: Order) -> Iterator[tuple[int, NDArray[np.int64], NDArray[np.uint64]]]:

@@ -1,7 +1,7 @@
 """The models that can be merged: final models and checkpoints of finished runs, each with what its release costs."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -11,15 +11,13 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
-from fedamp import scenario
-from fedamp.accounting import Mechanism, NotPrivate, from_json
+from fedamp.accounting import Mechanism, NotPrivate
 from fedamp.errors import MergeError, RunFolderError
 from fedamp.runs.checkpoint import KEPT, checkpoints, read_checkpoint
 from fedamp.runs.folder import RunFolder
 from fedamp.runs.ledger import digest
-from fedamp.runs.merged import CERTIFICATE
 from fedamp.runs.run import Run, read_run
-from fedamp.scenario import Scenario
+from fedamp.scenario import Scenario, Section
 from fedamp.server.setup import Prepared, prepare
 from fedamp.strategies.layout import Arrays
 
@@ -47,22 +45,18 @@ class Candidate:
         """The run's own name and the round, without where on this machine it is."""
         return f"{self.run.folder.resolve().name}@{self.round}"
 
-    @cached_property
-    def is_rehearsal(self) -> bool:
-        """Whether its noise follows from the scenario's seed."""
-        return bool(self.run.ledger["noise_seed"] != "from the operating system")
-
     def shares_noise_with(self, other: "Candidate") -> bool:
         """Whether the two models' noise is, or may be, drawn from the same seed."""
-        if self.run.folder.resolve() == other.run.folder.resolve():
+        ours, theirs = self.run, other.run
+        if ours.folder.resolve() == theirs.folder.resolve():
             return True
-        if self.is_rehearsal != other.is_rehearsal:
+        if ours.ledger.has_known_seed != theirs.ledger.has_known_seed:
             return False
-        if self.is_rehearsal:
-            return self.run.scenario.seed == other.run.scenario.seed
-        first, second = _secret(self.run), _secret(other.run)
-        same_release = self.run.ledger["releases"][0]["digest"] == other.run.ledger["releases"][0]["digest"]
-        return same_release or (first is not None and first == second)
+        if ours.ledger.has_known_seed:
+            return ours.scenario.seed == theirs.scenario.seed
+        same_release = ours.ledger.releases[0].digest == theirs.ledger.releases[0].digest
+        seeds = [run.files.seed for run in (ours, theirs)]
+        return same_release or (all(file.is_file() for file in seeds) and seeds[0].read_text() == seeds[1].read_text())
 
 
 @dataclass(frozen=True)
@@ -78,11 +72,6 @@ class Candidates:
     prepared: Prepared
 
     @property
-    def ledger(self) -> dict[str, Any]:
-        """The first one's ledger; adjacency, unit, their number and the group size are the others' too."""
-        return self.models[0].run.ledger
-
-    @property
     def mechanisms(self) -> tuple[Mechanism, ...]:
         """What each model's release costs."""
         return tuple(model.mechanism for model in self.models)
@@ -94,15 +83,11 @@ class Candidates:
 
     def combined(self, weights: Sequence[float]) -> Arrays:
         """The weighted sum of the models."""
+        used = [(weight, model) for weight, model in zip(weights, self.models, strict=True) if weight > 0]
         return {
-            name: np.sum(
-                [
-                    weight * model.parameters[name].astype(np.float64)
-                    for weight, model in zip(weights, self.models, strict=True)
-                    if weight > 0
-                ],
-                axis=0,
-            ).astype(np.float32)
+            name: np.sum([weight * model.parameters[name].astype(np.float64) for weight, model in used], axis=0).astype(
+                np.float32
+            )
             for name in self.models[0].parameters
         }
 
@@ -118,23 +103,22 @@ def read_candidates(specifications: Sequence[str]) -> Candidates:
         raise MergeError(f"{len(specifications)} models to merge; accepted: 2 to 12, each RUN or RUN@ROUND")
     named = [_parse(text) for text in specifications]
     for folder, _ in named:
-        if (folder / CERTIFICATE).is_file():
+        if RunFolder(folder).certificate.is_file():
             raise MergeError(f"{folder}: a merged model; accepted: trained ones, such as those that it was merged from")
     runs = {folder: read_run(folder) for folder, _ in named}
-    listed = list(runs.values())
-    for run in listed:
+    first = runs[named[0][0]]
+    for run in runs.values():
         _check_ledger(run)
-        _check_same(listed[0], run)
-    prepared = prepare(listed[0].scenario)
-    models = tuple(
-        _read_model(text, runs[folder], round_, prepared)
-        for text, (folder, round_) in zip(specifications, named, strict=True)
-    )
-    places = [(model.run.folder.resolve(), model.round) for model in models]
-    for index, model in enumerate(models):
-        if places[index] in places[:index]:
-            raise MergeError(f"{model.name}: given twice")
-    return Candidates(models, prepared)
+        _check_same(first, run)
+    prepared = prepare(first.scenario)
+    models: list[Candidate] = []
+    for text, (folder, round_) in zip(specifications, named, strict=True):
+        model = _read_model(text, runs[folder], round_, prepared)
+        place = model.run.folder.resolve(), model.round
+        if place in [(other.run.folder.resolve(), other.round) for other in models]:
+            raise MergeError(f"{text}: given twice")
+        models.append(model)
+    return Candidates(tuple(models), prepared)
 
 
 def _parse(text: str) -> tuple[Path, int | None]:
@@ -144,53 +128,34 @@ def _parse(text: str) -> tuple[Path, int | None]:
     return Path(text), None
 
 
-# --- the ledger -------------------------------------------------------------------------------------------------------
-
-
 def _check_ledger(run: Run) -> None:
     """The ledger's expression is what the scenario costs, so that the cost below is that of this very run."""
-    try:
-        charged = from_json(run.ledger["mechanism"])
-        present = [run.ledger[key] for key in ("unit", "units", "group_size", "adjacency", "noise_seed")]
-        planned = run.ledger["rounds_planned"]
-    except (KeyError, ValueError) as error:
-        raise RunFolderError(f"{run.folder / 'ledger.json'}: damaged ledger ({error})") from None
-    noise = run.scenario.privacy.noise_multiplier
-    same_noise = noise in ("auto", run.summary["noise_multiplier"])
-    same_unit = present[0] == run.scenario.privacy.unit and planned == run.scenario.rounds
-    if not (same_noise and same_unit and charged == run.plan.mechanism):
-        raise RunFolderError(f"{run.folder / 'ledger.json'}: not the ledger of the scenario.yaml beside it")
+    asked, ledger = run.scenario, run.ledger
+    same_noise = asked.privacy.noise_multiplier in ("auto", run.summary.noise_multiplier)
+    same_rounds = (ledger.unit, ledger.rounds_planned) == (asked.privacy.unit, asked.rounds)
+    if not (same_noise and same_rounds and ledger.mechanism == run.plan.mechanism):
+        raise RunFolderError(f"{run.files.ledger}: not the ledger of the scenario.yaml beside it")
 
 
 def cost_of_model(run: Run, round_: int) -> Mechanism:
     """What releasing the model after a round costs, if nothing else of the run is released: its first rounds."""
-    mechanism = from_json(run.ledger["mechanism"])
-    if not mechanism.is_private:
-        return NotPrivate()
-    if mechanism.span == run.ledger["rounds_planned"]:
-        return mechanism.after(round_)
+    mechanism = run.ledger.mechanism
     # Charged without amplification, a run spans the rounds in which one unit can have taken part.
-    return mechanism.after(min(round_, mechanism.span))
-
-
-# --- what must agree --------------------------------------------------------------------------------------------------
+    return mechanism.after(min(round_, mechanism.span)) if mechanism.is_private else NotPrivate()
 
 
 def _check_same(first: Run, other: Run) -> None:
     """Refuse runs that do not protect the same units in the same sense, or train another model."""
-    same_people: list[tuple[str, Callable[[Run], Any]]] = [
-        ("unit", lambda run: run.ledger["unit"]),
-        ("adjacency", lambda run: run.ledger["adjacency"]),
-        ("group_size", lambda run: run.ledger["group_size"]),
-        ("number of units", lambda run: run.ledger["units"]),
-        ("data", lambda run: run.scenario.data),
-    ]
-    for key, value in same_people:
-        if value(first) != value(other):
-            values = f"{_short(value(other), value(first))}, not {_short(value(first), value(other))}"
+    for key, ours, theirs in (
+        *((key, getattr(first.ledger, key), getattr(other.ledger, key)) for key in ("unit", "adjacency", "group_size")),
+        ("number of units", first.ledger.units, other.ledger.units),
+        ("data", first.scenario.data, other.scenario.data),
+    ):
+        if ours != theirs:
             raise MergeError(
-                f"{other.folder}: another {key} than {first.folder}'s: {values}; "
-                "only models trained on the same units, protected in the same sense, can be merged"
+                f"{other.folder}: another {key} than {first.folder}'s: {_unlike(theirs, ours)}, not "
+                f"{_unlike(ours, theirs)}; only models trained on the same units, protected in the same sense, can be "
+                "merged"
             )
     if first.scenario.seed != other.scenario.seed and _dealt_by_seed(first.scenario):
         raise MergeError(
@@ -198,68 +163,51 @@ def _check_same(first: Run, other: Run) -> None:
             f"{other.scenario.seed}, not {first.scenario.seed}; accepted: the same seed (with fedamp run --secret-seed "
             "where the noise must be independent), or a natural partition"
         )
-    if _shape_of_model(first.scenario) != _shape_of_model(other.scenario):
+    where = {"initial", "folder"}
+    if first.scenario.model.model_dump(exclude=where) != other.scenario.model.model_dump(exclude=where):
         raise MergeError(f"{other.folder}: another model than {first.folder}'s; only models of one shape can be merged")
 
 
-def _dealt_by_seed(scenario_: Scenario) -> bool:
+def _dealt_by_seed(asked: Scenario) -> bool:
     """Whether the seed decides which records a unit has."""
-    if isinstance(scenario_.data, scenario.SyntheticData) or scenario_.privacy.unit == "sample":
-        return True
-    return not isinstance(scenario_.data.partition, scenario.NaturalPartition)
+    partition = getattr(asked.data, "partition", None)  # synthetic records have none: they are drawn
+    return asked.privacy.unit == "sample" or partition is None or partition.scheme != "natural"
 
 
-def _shape_of_model(scenario_: Scenario) -> dict[str, Any]:
-    return scenario_.model.model_dump(exclude={"initial", "folder"})
-
-
-def _short(value: Any, other: Any) -> str:
-    """A value in few words; of a section, only what differs from another one."""
-    if not isinstance(value, scenario.Section) or type(value) is not type(other):
+def _unlike(value: Any, other: Any) -> str:
+    """A value; of a section of a scenario, only what differs from another one."""
+    if not isinstance(value, Section) or type(value) is not type(other):
         return str(getattr(value, "name", value))
     mine, theirs = value.model_dump(mode="json"), other.model_dump(mode="json")
     return ", ".join(f"{key} {json.dumps(mine[key])}" for key in mine if mine[key] != theirs[key])
 
 
-def _secret(run: Run) -> str | None:
-    file = run.folder / "seed.secret"
-    return file.read_text().strip() if file.is_file() else None
-
-
-# --- the model --------------------------------------------------------------------------------------------------------
-
-
 def _read_model(text: str, run: Run, round_: int | None, prepared: Prepared) -> Candidate:
-    last = int(run.summary["rounds_completed"])
-    if round_ is None or round_ == last:
-        parameters, source = _final(run, prepared), RunFolder(run.folder).model
-        round_ = last
-    else:
-        parameters, source = _checkpoint(run, round_, prepared)
-    shapes = {name: array.shape for name, array in parameters.items()}
-    if shapes != {name: array.shape for name, array in prepared.state.parameters.items()}:
+    last = run.summary.rounds_completed
+    round_ = last if round_ is None else round_
+    parameters, source = _final(run, prepared) if round_ == last else _checkpoint(run, round_, prepared)
+    shapes = [{name: array.shape for name, array in model.items()} for model in (parameters, prepared.state.parameters)]
+    if shapes[0] != shapes[1]:
         raise MergeError(f"{source}: another shape than the other models'; only models of one shape can be merged")
-    released = {entry["round"]: entry["digest"] for entry in run.ledger["releases"]}
+    released = {entry.round: entry.digest for entry in run.ledger.releases}
     if released.get(round_) != digest(parameters):
         raise RunFolderError(f"{source}: not the model that ledger.json names for round {round_}")
     return Candidate(text, run, round_, cost_of_model(run, round_), parameters)
 
 
-def _final(run: Run, prepared: Prepared) -> Arrays:
-    file = RunFolder(run.folder).model
+def _final(run: Run, prepared: Prepared) -> tuple[Arrays, Path]:
+    file = run.files.model
     try:
         stored = load_file(file)
-        # The model's own order: the ledger's digest is of the arrays in it.
-        return {name: stored[name] for name in prepared.state.parameters if name in stored}
     except (OSError, SafetensorError) as error:
         raise RunFolderError(f"{file}: cannot be read ({' '.join(str(error).split())})") from None
+    return {name: stored[name] for name in prepared.state.parameters if name in stored}, file
 
 
 def _checkpoint(run: Run, round_: int, prepared: Prepared) -> tuple[Arrays, Path]:
-    folder = RunFolder(run.folder).checkpoints
-    files = {int(file.stem.removeprefix("round-")): file for file in checkpoints(folder)}
+    files = {int(file.stem.removeprefix("round-")): file for file in checkpoints(run.files.checkpoints)}
     if round_ not in files:
-        kept = ", ".join(f"{run.folder}@{number}" for number in sorted({*files, run.summary["rounds_completed"]}))
+        kept = ", ".join(f"{run.folder}@{number}" for number in sorted({*files, run.summary.rounds_completed}))
         raise MergeError(f"{run.folder}@{round_}: no such checkpoint; accepted: {kept} (a run keeps its last {KEPT})")
-    checkpoint = read_checkpoint(files[round_], run.ledger["scenario_sha256"], prepared.state)
+    checkpoint = read_checkpoint(files[round_], run.ledger.scenario_sha256, prepared.state)
     return checkpoint.state.parameters, files[round_]

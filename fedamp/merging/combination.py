@@ -7,40 +7,74 @@ models, and must be asked for by that assumption.
 """
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
-from fedamp import scenario
 from fedamp.accounting import Bounds, Compose, LinearCombination, Mechanism
-from fedamp.accounting.merging import FIXED_GRADIENTS
 from fedamp.errors import MergeError
-from fedamp.merging.candidates import Candidate
+from fedamp.merging import decision
+from fedamp.merging.candidates import Candidate, Candidates
+from fedamp.merging.decision import Array, Decision, MergeRequest, Weights
+
+INDEPENDENT_NOISE = "The inputs' noise and hidden assignments are independent of one another."
+DATA_INDEPENDENT_GRADIENTS = (
+    "No update depends on the model that it starts from (--assume-data-independent-gradients), as with one step or "
+    "mean estimation; where that is wrong, so is epsilon."
+)
+FIXED_GRADIENTS = "gradients do not depend on the models"  # as the accountant calls it
 
 _MOST_CONSIDERED = 8  # 255 sets of models
-_POINTS = 300  # of the laws that are only compared with the budget; fewer points cost a little more
-_GRID = {2: 50, 3: 20, 4: 9, 5: 6, 6: 5}  # steps of each weight, so that a grid has about 230 points at most
+_COMPARED, _DRAWN = 300, 200  # points of laws that are compared with a budget, or drawn; fewer cost a bit more
+_STEPS = {2: 50, 3: 20, 4: 9, 5: 6, 6: 5}  # of each weight, so that a grid has about 230 points at most
 
 
-def check_independent(models: Sequence[Candidate]) -> None:
-    """Refuse models whose noise is not independent: then neither charge holds.
+def combine(request: MergeRequest, candidates: Candidates) -> Decision:
+    """The weights of a linear combination.
 
     Raises:
-        MergeError: naming two models whose noise is drawn from one seed.
+        MergeError: models share their noise; nothing is within the budget; or an assumption was not made.
     """
-    for first, second in itertools.combinations(models, 2):
+    for first, second in itertools.combinations(candidates.models, 2):
         if first.shares_noise_with(second):
             raise MergeError(
                 f"{first.name} and {second.name} draw their noise from the same seed, so that a combination can cancel "
                 "it; accepted: runs with noise of their own (fedamp run --secret-seed), or --method random-selection"
             )
+    if request.utility not in (None, decision.ACCURACY):
+        raise MergeError("--utility: accepted with --method linear-combination: accuracy, or --weights instead")
+    return _per_step(request, candidates) if request.data_independent_gradients else _jointly(request, candidates)
+
+
+def _jointly(request: MergeRequest, candidates: Candidates) -> Decision:
+    """Charged as the release of all the models that were considered."""
+    mechanisms = candidates.mechanisms
+    fixed: tuple[str, ...] = ()
+    if request.weights is None:
+        # Whatever is computed from the release of all the models considered is free, the choice of weights too.
+        considered = affordable(mechanisms, request.epsilon, request.delta)
+        weights = _most_accurate(candidates, considered)[0]
+        names = ", ".join(candidates.models[index].name for index in considered)
+        chosen_by = f"best accuracy of {names}, which are charged as released together"
+    else:
+        weights, chosen_by, fixed = request.weights, "given", (decision.FIXED_WEIGHTS,)
+        considered = tuple(np.flatnonzero(weights).tolist())
+    mechanism = _together(mechanisms, considered)
+    cost = mechanism.epsilon(request.delta)
+    if len(considered) > 1:  # a sum may hide its parts, so that no lower end is known
+        cost = Bounds(0.0, cost.upper, f"joint release, {cost.method}")
+
+    def epsilons(grid: Array) -> Array:
+        used = [tuple(np.flatnonzero(row).tolist()) for row in grid]
+        costs = {some: _together(mechanisms, some).epsilon(request.delta, points=_DRAWN).upper for some in set(used)}
+        return np.array([costs[some] for some in used])
+
+    return Decision(weights, mechanism, cost, chosen_by, (INDEPENDENT_NOISE, *fixed), epsilons, {})
 
 
 def affordable(mechanisms: Sequence[Mechanism], epsilon: float, delta: float) -> tuple[int, ...]:
-    """The models that are considered: the dearest set that can be released together within the budget.
-
-    It depends on the mechanisms alone, not on the data.
+    """The models that are considered: of the sets that can be released together within the budget, the one that costs
+    most. It depends on the mechanisms alone, not on the data.
 
     Raises:
         MergeError: if not even one model is within the budget, or there are too many.
@@ -49,114 +83,96 @@ def affordable(mechanisms: Sequence[Mechanism], epsilon: float, delta: float) ->
         raise MergeError(
             f"{len(mechanisms)} models to choose from; accepted: at most {_MOST_CONSIDERED}, or --weights for all"
         )
-    alone = {index: part.epsilon(delta).upper for index, part in enumerate(mechanisms)}
-    within = [index for index in alone if alone[index] <= epsilon]
+    alone = [part.epsilon(delta).upper for part in mechanisms]
+    within = [index for index, cost in enumerate(alone) if cost <= epsilon]
     if not within:
-        cheapest = min(alone.values())
         raise MergeError(
-            f"no model alone keeps epsilon <= {epsilon:g} at delta = {delta:g}; the best costs {cheapest:.4g}"
+            f"no model alone keeps epsilon <= {epsilon:g} at delta = {delta:g}; the best costs {min(alone):.4g}"
         )
-    sets = [chosen for size in range(len(within), 0, -1) for chosen in itertools.combinations(within, size)]
-    cost: dict[tuple[int, ...], float] = {}
-    for chosen in sets:
-        # Releasing more costs no less, so what is above the budget, or inside a set that is not, need not be computed.
-        if any(set(chosen) < set(larger) for larger in cost if cost[larger] <= epsilon):
-            continue
-        points = None if len(chosen) == 1 else _POINTS
-        cost[chosen] = together(mechanisms, chosen).epsilon(delta, points=points).upper
-    return max((chosen for chosen in cost if cost[chosen] <= epsilon), key=lambda chosen: cost[chosen])
+    costs: dict[tuple[int, ...], float] = {}
+    for size in range(len(within), 0, -1):
+        for chosen in itertools.combinations(within, size):
+            # Releasing more costs no less, so what is inside a set that is within the budget need not be computed.
+            if not any(set(chosen) < set(larger) for larger in costs):
+                points = None if size == 1 else _COMPARED
+                cost = _together(mechanisms, chosen).epsilon(delta, points=points).upper
+                if cost <= epsilon:
+                    costs[chosen] = cost
+    return max(costs, key=lambda chosen: costs[chosen])
 
 
-def together(mechanisms: Sequence[Mechanism], chosen: Sequence[int]) -> Mechanism:
+def _together(mechanisms: Sequence[Mechanism], chosen: Sequence[int]) -> Mechanism:
     """The release of several of the models."""
     return mechanisms[chosen[0]] if len(chosen) == 1 else Compose(tuple(mechanisms[index] for index in chosen))
 
 
-def joint_epsilon(mechanism: Mechanism, models: int, delta: float) -> Bounds:
-    """What a combination of so many models costs; it may hide its parts, so that no lower end is known."""
-    cost = mechanism.epsilon(delta)
-    return cost if models == 1 else Bounds(0.0, cost.upper, f"joint release, {cost.method}")
+def _per_step(request: MergeRequest, candidates: Candidates) -> Decision:
+    """The paper's charge per step, under the assumption that gradients do not depend on the models."""
+    models, rows = candidates.models, [request.weights] if request.weights else []
+    chosen_by, fixed = "given", decision.FIXED_WEIGHTS
+    _step_by_step(models, [1 / len(models)] * len(models))  # refused before anything long is done
+    if not rows:
+        request.check_public_accuracies()
+        rows = _most_accurate(candidates, range(len(models)))
+        chosen_by, fixed = "best accuracy within the budget", decision.PUBLIC_ACCURACIES
+    for weights in rows:
+        mechanism = _step_by_step(models, weights)
+        cost = mechanism.epsilon(request.delta)
+        if cost.upper <= request.epsilon:
+            break
+
+    def epsilons(grid: Array) -> Array:
+        return np.array([_step_by_step(models, row).epsilon(request.delta, points=_DRAWN).upper for row in grid])
+
+    assumptions = (INDEPENDENT_NOISE, DATA_INDEPENDENT_GRADIENTS, fixed)
+    return Decision(weights, mechanism, cost, chosen_by, assumptions, epsilons, {})
 
 
-def per_step(models: Sequence[Candidate], weights: Sequence[float]) -> Mechanism:
-    """The paper's charge per step, under the assumption that gradients do not depend on the models.
+def _step_by_step(models: Sequence[Candidate], weights: Sequence[float]) -> LinearCombination:
+    """The charge per step of one combination.
 
     Raises:
         MergeError: for models to which it does not apply; only plain private averaging has such steps.
     """
+    option, momentum = "--assume-data-independent-gradients", models[0].run.scenario.server.momentum
+    scales = []
     for model in models:
-        _check_steps(model, models[0])
+        asked, part = model.run.scenario, model.run.plan.parts[0]
+        # A step enters the merged model with the learning rate times a factor that momentum gives it, which must be the
+        # models' in common; Adam's steps are no sums of updates, and mixed models none of fixed ones.
+        plain = asked.server.optimizer == "sgd" and asked.mixing is None and isinstance(asked.privacy.clip, float)
+        if not plain or not model.mechanism.is_private:
+            raise MergeError(
+                f"{model.name}: {option} needs noise, server.optimizer sgd, a fixed clipping norm and no mixing"
+            )
+        if asked.server.momentum != momentum:
+            raise MergeError(
+                f"{model.name}: {option} needs one server.momentum for all models, got {asked.server.momentum:g} "
+                f"and {momentum:g}"
+            )
+        scales.append(asked.server.learning_rate * part.clip / part.denominator)  # how far a unit moves it in a step
     try:
-        return LinearCombination(
-            tuple(model.mechanism for model in models), tuple(weights), FIXED_GRADIENTS, [_scale(m) for m in models]
-        )
+        return LinearCombination([model.mechanism for model in models], list(weights), FIXED_GRADIENTS, scales)
     except ValueError as error:
-        raise MergeError(f"--assume-data-independent-gradients: {error}") from None
+        raise MergeError(f"{option}: {error}") from None
 
 
-def _check_steps(model: Candidate, first: Candidate) -> None:
-    server, mixing = model.run.scenario.server, model.run.scenario.mixing
-    adaptive = isinstance(model.run.scenario.privacy.clip, scenario.AdaptiveClip)
-    # A step enters the merged model with the learning rate times a factor that momentum gives it, which must be the
-    # models' in common; Adam's steps are no sums of updates, and mixed models none of fixed ones.
-    if server.optimizer != "sgd" or mixing is not None or adaptive or not model.mechanism.is_private:
-        raise MergeError(
-            f"{model.name}: --assume-data-independent-gradients needs noise, server.optimizer sgd, a fixed clipping "
-            "norm and no mixing"
-        )
-    if server.momentum != first.run.scenario.server.momentum:
-        raise MergeError(
-            f"{model.name}: --assume-data-independent-gradients needs one server.momentum for all models, got "
-            f"{server.momentum:g} and {first.run.scenario.server.momentum:g}"
-        )
-
-
-def _scale(model: Candidate) -> float:
-    """How far one unit can move the model in a step."""
-    part = model.run.plan.parts[0]
-    return model.run.scenario.server.learning_rate * part.clip / part.denominator
-
-
-def simplex(models: int) -> NDArray[np.float64]:
-    """Weights on an even grid, corners included; shape (points, models)."""
-    steps = _GRID.get(models, 4)
-    corners = itertools.combinations(range(steps + models - 1), models - 1)
-    bars = np.array([(-1, *corner, steps + models - 1) for corner in corners])
-    return (np.diff(bars, axis=1) - 1) / steps
-
-
-def most_accurate(
-    chosen: Sequence[int], models: int, quality: Callable[[tuple[float, ...]], tuple[float, float]]
-) -> list[tuple[float, ...]]:
-    """Weights over the chosen models on a grid, best first.
-
-    Args:
-        chosen: which models may get weight.
-        models: how many there are.
-        quality: (accuracy, loss) of the merged model on the public test set.
-    """
+def _most_accurate(candidates: Candidates, chosen: Sequence[int]) -> list[Weights]:
+    """Weights over the chosen models on a grid: those of the most accurate combination on the public test set first."""
     grid = simplex(len(chosen))
-    spread = np.zeros((len(grid), models))
-    spread[:, list(chosen)] = grid
-    rows = [tuple(row) for row in spread.tolist()]
+    rows = np.zeros((len(grid), len(candidates.models)))
+    rows[:, list(chosen)] = grid
 
-    def rank(row: tuple[float, ...]) -> tuple[float, float]:
-        accuracy, loss = quality(row)
+    def rank(row: Weights) -> tuple[float, float]:
+        accuracy, loss = candidates.prepared.evaluate(candidates.combined(row))
         return -accuracy, loss
 
-    return sorted(rows, key=rank)
+    return sorted((tuple(row) for row in rows.tolist()), key=rank)
 
 
-def first_affordable(
-    rows: Sequence[tuple[float, ...]], models: Sequence[Candidate], epsilon: float, delta: float
-) -> tuple[tuple[float, ...], Bounds]:
-    """The first weights whose charge per step is within the budget.
-
-    Raises:
-        MergeError: if none is.
-    """
-    for row in rows:
-        cost = per_step(models, row).epsilon(delta)
-        if cost.upper <= epsilon:
-            return row, cost
-    raise MergeError(f"no weights on a grid keep epsilon <= {epsilon:g} at delta = {delta:g}")
+def simplex(models: int) -> Array:
+    """Weights on an even grid, corners included; shape (points, models)."""
+    steps = _STEPS.get(models, 4)
+    corners = itertools.combinations(range(steps + models - 1), models - 1)
+    bars = np.array([(-1, *corner, steps + models - 1) for corner in corners])
+    return np.asarray((np.diff(bars, axis=1) - 1) / steps)

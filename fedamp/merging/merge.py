@@ -1,6 +1,5 @@
 """One merger: finished runs and a budget in, a folder with the merged model and its certificate out."""
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,36 +8,24 @@ from typing import Any
 import numpy as np
 
 from fedamp import __version__, rng
-from fedamp.accounting.bounds import finite
+from fedamp.errors import MergeError
 from fedamp.merging.candidates import Candidate, Candidates, read_candidates
-from fedamp.merging.decision import (
-    FIXED_INPUTS,
-    ONLY_RELEASE,
-    RANDOM_SELECTION,
-    SAME_DATA,
-    Decision,
-    MergeRequest,
-    decide,
-)
-from fedamp.runs.files import write_json
-from fedamp.runs.folder import RunFolder, new_folder
+from fedamp.merging.combination import combine
+from fedamp.merging.decision import RANDOM_SELECTION, Decision, MergeRequest
+from fedamp.merging.selection import select
+from fedamp.runs.folder import RunFolder, new_folder, write_secret
 from fedamp.runs.ledger import digest
-from fedamp.runs.merged import CERTIFICATE, FORMAT
+from fedamp.runs.merged import salted_digest
+from fedamp.runs.records import FROM_SYSTEM, Bracket, Certificate, Draw, MergedInput, MergedSummary, Quality
 from fedamp.strategies.layout import Arrays
 
-
-@dataclass(frozen=True)
-class Draw:
-    """Which model was drawn, from which seed, and whether a person gave the seed."""
-
-    model: Candidate
-    seed: int
-    given: bool
-
-    def to_json(self) -> dict[str, str]:
-        """As in the certificate; that the draw is known costs nothing more."""
-        source = "given: a rehearsal, it can be chosen for its draw" if self.given else "from the operating system"
-        return {"model": self.model.label, "seed": str(self.seed), "seed_source": source}
+GIVEN_SEED = "given, so known: it can be chosen for its draw"
+ASSUMPTIONS = (
+    "Only the merged model is released. Nothing else of its inputs was or will be, and no second merger of them; if it "
+    "is, the costs add up.",
+    "The inputs were trained on the same units' data, which did not change between the runs.",
+    "Which runs are merged, and at which rounds they were taken or stopped, was not decided by looking at them.",
+)
 
 
 @dataclass(frozen=True)
@@ -56,14 +43,14 @@ class Merger:
     candidates: Candidates
     decision: Decision
     folder: RunFolder
-    certificate: dict[str, Any]
-    final: dict[str, float | None]
+    certificate: Certificate
+    final: Quality
 
     def to_json(self) -> dict[str, Any]:
         """The certificate with ``folder`` and ``final``; ``unprotected`` is for the owner alone."""
-        return self.certificate | {
+        return self.certificate.content() | {
             "folder": str(self.folder.path),
-            "final": self.final,
+            "final": self.final.content(),
             "unprotected": {"accuracies": list(self.candidates.accuracies)},
         }
 
@@ -83,18 +70,33 @@ def merge_runs(request: MergeRequest, out: Path | None = None) -> Merger:
         RunFolderError: an input is missing or damaged, or ``out`` holds something already.
     """
     candidates = read_candidates(request.models)
-    decision = decide(request, candidates)
+    selects = request.method == RANDOM_SELECTION
+    decision = (select if selects else combine)(request, candidates)
+    if decision.epsilon.upper > request.epsilon:
+        raise MergeError(
+            f"weights {', '.join(f'{weight:.6g}' for weight in decision.weights)} cost epsilon = "
+            f"{decision.epsilon.upper:.6g} at delta = {request.delta:g}, more than the budget of {request.epsilon:g}"
+        )
     folder = new_folder(out, "merged")
-    drawn = None
-    if request.method == RANDOM_SELECTION:
-        seed = rng.seed_from_system() if request.seed is None else request.seed
-        drawn = Draw(candidates.models[draw(decision.weights, seed)], seed, request.seed is not None)
-    parameters = drawn.model.parameters if drawn else candidates.combined(decision.weights)
-    certificate = _certificate(request, candidates, decision, drawn, parameters, _salt(folder))
-    # As with a ledger, what is released is written down first.
-    write_json(folder.path / CERTIFICATE, certificate)
+    # It makes the digests of the inputs' ledgers say nothing to who does not have it: a ledger names its models'
+    # digests, so a plain digest of it would let anybody who guesses a model without noise check the guess.
+    salt = f"{rng.seed_from_system():032x}"
+    write_secret(folder.salt, salt)
+    drawn = _draw(request, candidates, decision) if selects else None
+    parameters = drawn[0].parameters if drawn else candidates.combined(decision.weights)
+    certificate = _certificate(request, candidates, decision, drawn, parameters, salt.encode())
+    certificate.write(folder.certificate)  # as with a ledger, what is released is written down first
     folder.write_model(parameters)
-    final = _summarise(folder, certificate, candidates, parameters)
+    accuracy, loss = candidates.prepared.evaluate(parameters)
+    final = Quality(accuracy=accuracy, loss=loss)
+    MergedSummary(
+        name=folder.path.name,
+        final=final,
+        epsilon=certificate.epsilon,
+        delta=request.delta,
+        method=request.method,
+        parameters=sum(array.size for array in parameters.values()),
+    ).write(folder.summary)
     return Merger(request, candidates, decision, folder, certificate, final)
 
 
@@ -103,91 +105,58 @@ def draw(weights: Sequence[float], seed: int) -> int:
     return int(np.searchsorted(np.cumsum(weights[:-1]), rng.stream(seed, "merge").random(), side="right"))
 
 
-def _salt(folder: RunFolder) -> bytes:
-    """A secret that makes the digests of the inputs' ledgers say nothing to who does not have it.
-
-    A ledger names the digests of the input models. A plain digest of it would let anybody who guesses an input without
-    noise check the guess.
-    """
-    salt = f"{rng.seed_from_system():032x}"
-    file = folder.path / "salt.secret"
-    file.touch(mode=0o600)
-    file.write_text(salt)
-    return salt.encode()
+def _draw(request: MergeRequest, candidates: Candidates, decision: Decision) -> tuple[Candidate, Draw]:
+    seed = rng.seed_from_system() if request.seed is None else request.seed
+    source = FROM_SYSTEM if request.seed is None else GIVEN_SEED
+    model = candidates.models[draw(decision.weights, seed)]
+    return model, Draw(model=model.label, seed=str(seed), seed_source=source)
 
 
 def _certificate(
     request: MergeRequest,
     candidates: Candidates,
     decision: Decision,
-    drawn: Draw | None,
+    drawn: tuple[Candidate, Draw] | None,
     parameters: Arrays,
     salt: bytes,
-) -> dict[str, Any]:
+) -> Certificate:
     """What can be handed out with the model; nothing in it depends on models that are not released."""
-    ledger = candidates.ledger
-    return {
-        "format": FORMAT,
-        "written_by": f"fedamp {__version__}",
-        "method": request.method,
-        "unit": ledger["unit"],
-        "units": ledger["units"],
-        "group_size": ledger["group_size"],
-        "adjacency": ledger["adjacency"],
-        "delta": request.delta,
-        "budget_epsilon": request.epsilon,
-        "epsilon": decision.epsilon.to_json(),
-        "epsilon_bound": decision.epsilon.method,
-        "mechanism": decision.mechanism.to_json(),
-        "mechanism_in_words": str(decision.mechanism),
-        "weights": list(decision.weights),
-        "weights_chosen_by": decision.chosen_by,
-        "best_weights_by_accounting": {name: list(weights) for name, weights in decision.feasible.items()},
-        "inputs": [_input(model, request.delta, salt) for model in candidates.models],
-        "draw": drawn.to_json() if drawn else None,
-        "rehearsal": any(model.is_rehearsal for model in candidates.models) or bool(drawn and drawn.given),
-        "model_sha256": digest(parameters),
-        "assumptions": [
-            ONLY_RELEASE,
-            SAME_DATA,
-            FIXED_INPUTS,
-            *decision.assumptions,
-            *ledger["assumptions"],
-        ],
-        "guarantees_explained_in": "docs/merging.md",
-    }
-
-
-def _input(model: Candidate, delta: float, salt: bytes) -> dict[str, Any]:
-    ledger = model.run.ledger
-    return {
-        "name": model.label,
-        "scenario": ledger["scenario"],
-        "scenario_sha256": ledger["scenario_sha256"],
-        "ledger_sha256_with_salt": hashlib.sha256(salt + RunFolder(model.run.folder).ledger.read_bytes()).hexdigest(),
-        "round": model.round,
-        "rounds_planned": ledger["rounds_planned"],
-        "mechanism_in_words": str(model.mechanism),
-        "epsilon_upper": finite(model.mechanism.epsilon(delta).upper),
-        "noise_seed": ledger["noise_seed"],
-    }
-
-
-def _summarise(
-    folder: RunFolder, certificate: dict[str, Any], candidates: Candidates, parameters: Arrays
-) -> dict[str, float | None]:
-    accuracy, loss = candidates.prepared.evaluate(parameters)
-    final = {"accuracy": accuracy, "loss": finite(loss)}
-    write_json(
-        folder.summary,
-        {
-            "name": folder.path.name,
-            "final": final,
-            "epsilon": certificate["epsilon"],
-            "delta": certificate["delta"],
-            "method": certificate["method"],
-            "parameters": sum(array.size for array in parameters.values()),
-            "stopped_because": "merged",
-        },
+    ledgers = [model.run.ledger for model in candidates.models]
+    return Certificate(
+        format="fedamp merge certificate 1",
+        written_by=f"fedamp {__version__}",
+        method=request.method,
+        unit=ledgers[0].unit,
+        units=ledgers[0].units,
+        group_size=ledgers[0].group_size,
+        adjacency=ledgers[0].adjacency,
+        delta=request.delta,
+        budget_epsilon=request.epsilon,
+        epsilon=Bracket.of(decision.epsilon),
+        epsilon_bound=decision.epsilon.method,
+        mechanism=decision.mechanism,
+        mechanism_in_words=str(decision.mechanism),
+        weights=decision.weights,
+        weights_chosen_by=decision.chosen_by,
+        best_weights_by_accounting=decision.best,
+        inputs=tuple(_input(model, request.delta, salt) for model in candidates.models),
+        draw=drawn[1] if drawn else None,
+        has_known_seed=request.seed is not None or any(ledger.has_known_seed for ledger in ledgers),
+        model_sha256=digest(parameters),
+        assumptions=(*ASSUMPTIONS, *decision.assumptions, *ledgers[0].assumptions),
     )
-    return final
+
+
+def _input(model: Candidate, delta: float, salt: bytes) -> MergedInput:
+    ledger = model.run.ledger
+    return MergedInput(
+        name=model.label,
+        scenario=ledger.scenario,
+        scenario_sha256=ledger.scenario_sha256,
+        ledger_sha256_with_salt=salted_digest(salt, model.run),
+        round=model.round,
+        rounds_planned=ledger.rounds_planned,
+        mechanism_in_words=str(model.mechanism),
+        epsilon_upper=model.mechanism.epsilon(delta).upper,
+        noise_seed=ledger.noise_seed,
+    )

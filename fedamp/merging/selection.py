@@ -3,57 +3,80 @@
 Yin, Zaheer, Li 2026: a model's own cost is all that is needed, and the models may be correlated, because only one of
 them is ever released (Theorems 5.1 and 5.2). The weights that keep a budget are a union of half-spaces: one by privacy
 loss, ``sum of w_i delta_i(epsilon) <= delta``, and one for every Rényi order a,
-``sum of w_i E[X_i^a] <= exp((a - 1) epsilon')``. Both are cut to ``costs @ w <= 1`` below.
+``sum of w_i E[X_i^a] <= exp((a - 1) epsilon')``. Both are written as ``costs @ w <= 1`` below.
 """
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from fedamp.accounting import Bounds, Mechanism, RandomSelection, renyi
+from fedamp.accounting import Bounds, Mechanism, RandomSelection
+from fedamp.errors import MergeError
+from fedamp.merging import decision
+from fedamp.merging.candidates import Candidates
+from fedamp.merging.decision import Array, Decision, MergeRequest, Weights
 
-Array = NDArray[np.float64]
-Rank = Callable[[tuple[float, ...]], Any]
+Rank = Callable[[Weights], Any]
 """What to maximise over weights; linear or lexicographic in them, so that a vertex attains the maximum."""
 
-MARGIN = 1e-6  # by which mixed weights stay inside the budget, so that rounding cannot put them outside
 BY_PRIVACY_LOSS, BY_RENYI = "privacy loss", "Rényi divergences"
+ONE_DRAW = "The model was drawn once, and no draw was discarded."
+
+# By how much less than a half-space allows the second model is drawn, because of rounding: the first with which
+# the cost is within the budget.
+_MARGINS = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 0.1, 0.5, 1.0)
+_ORDERS = np.concatenate([1 + np.geomspace(0.01, 1, 20)[:-1], np.linspace(2, 10, 81), np.arange(11.0, 257.0)])
 
 
-@dataclass(frozen=True)
-class Feasible:
-    """Weights within a budget.
+def select(request: MergeRequest, candidates: Candidates) -> Decision:
+    """The weights of a random selection.
 
-    Attributes:
-        weights: shape (models,), >= 0, sum 1.
-        accounting: which accounting shows that they are within it.
+    Raises:
+        MergeError: no weights are within the budget, or the utility rests on an assumption that was not made.
     """
+    mechanisms, best = candidates.mechanisms, dict[str, Weights]()
+    assumptions: tuple[str, ...]
+    if request.weights is not None:
+        weights, chosen_by, assumptions = request.weights, "given", (decision.FIXED_WEIGHTS,)
+    else:
+        rank, chosen_by, assumptions = _rank(request, candidates)
+        best = best_weights(mechanisms, rank, request.epsilon, request.delta)
+        if not best:
+            cheapest = min(part.epsilon(request.delta).upper for part in mechanisms)
+            raise MergeError(
+                f"no weights keep epsilon <= {request.epsilon:g} at delta = {request.delta:g}; "
+                f"the most private model alone costs {cheapest:.4g}"
+            )
+        weights = max(best.values(), key=rank)
+    return Decision(
+        weights,
+        RandomSelection(mechanisms, weights),
+        selection_epsilon(mechanisms, weights, request.delta),
+        chosen_by,
+        (ONE_DRAW, *assumptions),
+        lambda grid: selection_epsilons(mechanisms, grid, request.delta),
+        best,
+    )
 
-    weights: tuple[float, ...]
-    accounting: str
+
+def _rank(request: MergeRequest, candidates: Candidates) -> tuple[Rank, str, tuple[str, ...]]:
+    """What to maximise, that in words, and the assumptions that it takes."""
+    if request.utility in (None, decision.LEAST_PRIVATE):
+        return least_private_first(candidates.mechanisms, request.delta), "least private model first", ()
+    if isinstance(request.utility, tuple):
+        words = f"largest expected utility of {list(request.utility)}"
+        return _expected(request.utility), words, (decision.FIXED_WEIGHTS,)
+    request.check_public_accuracies()
+    public = (decision.PUBLIC_ACCURACIES,)
+    if request.utility == decision.MOST_ACCURATE:
+        return most_accurate_first(candidates.accuracies), "most accurate model on the public test set first", public
+    return _expected(candidates.accuracies), "largest expected accuracy on the public test set", public
 
 
-def best_weights(mechanisms: Sequence[Mechanism], rank: Rank, epsilon: float, delta: float) -> dict[str, Feasible]:
-    """The best feasible weights by each accounting; an accounting by which no weights are feasible is left out.
-
-    Args:
-        mechanisms: what each model's release costs; ``NotPrivate`` for a model without privacy.
-        rank: what to maximise.
-        epsilon, delta: the budget.
-    """
-    best = {}
-    for accounting, rows in (
-        (BY_PRIVACY_LOSS, _costs_by_privacy_loss(mechanisms, epsilon, delta)),
-        (BY_RENYI, _costs_by_renyi(mechanisms, epsilon, delta)),
-    ):
-        feasible = [weights for costs in rows for weights in _vertices(costs)]
-        if feasible:
-            best[accounting] = Feasible(max(feasible, key=rank), accounting)
-    return best
+def _expected(utility: Sequence[float]) -> Rank:
+    return lambda weights: float(np.dot(weights, utility))
 
 
 def least_private_first(mechanisms: Sequence[Mechanism], delta: float) -> Rank:
@@ -72,23 +95,79 @@ def most_accurate_first(accuracies: Sequence[float]) -> Rank:
 
 
 def selection_epsilon(mechanisms: Sequence[Mechanism], weights: Sequence[float], delta: float) -> Bounds:
-    """What random selection costs: the smaller of the bounds by privacy loss and by Rényi divergences.
+    """What random selection costs: the accountant's bracket, with the upper end of Theorem 5.2 where that is less.
 
-    A model without privacy costs all of its weight in delta, whatever epsilon is.
+    Theorem 5.2 takes what is known best of each model: an exact law of one, Rényi divergences of another. A model
+    without privacy costs all of its weight in delta, whatever epsilon is.
     """
     used = [(part, weight) for part, weight in zip(mechanisms, weights, strict=True) if weight > 0]
     if len(used) == 1:
         return used[0][0].epsilon(delta)
-    mixture = RandomSelection(mechanisms, weights).epsilon(delta)
-    if mixture.upper == math.inf:  # a model without privacy is drawn too often, or no cost is known
-        return mixture
-    parts, shares = zip(*used, strict=True)
-    by_loss = _smallest_epsilon(parts, shares, delta)
-    orders = renyi.search_orders(renyi.HIGHEST_ORDER)
-    by_renyi = renyi.best_epsilon(orders, _selection_rdp(parts, shares, orders), delta)
-    upper, method = min((by_loss, BY_PRIVACY_LOSS), (by_renyi.value, f"{BY_RENYI}, order {by_renyi.order:g}"))
-    # The models may be told apart, so that the mixture's lower end holds; its upper end is rounded once more.
-    return Bounds(min(mixture.lower, upper), upper, f"random selection by {method}")
+    cost = RandomSelection(mechanisms, weights).epsilon(delta)
+
+    def fits(epsilon: float) -> bool:
+        return sum(weight * part.delta(epsilon).upper for part, weight in used) <= delta
+
+    if math.isinf(cost.upper) or not fits(cost.upper):
+        return cost
+    low, high = cost.lower, cost.upper
+    while high - low > 1e-10 * max(1.0, high):
+        middle = (low + high) / 2
+        low, high = (low, middle) if fits(middle) else (middle, high)
+    return Bounds(min(cost.lower, high), high, f"random selection by {BY_PRIVACY_LOSS}")
+
+
+def best_weights(mechanisms: Sequence[Mechanism], rank: Rank, epsilon: float, delta: float) -> dict[str, Weights]:
+    """The best weights by each accounting; an accounting by which no weights keep the budget is left out.
+
+    Args:
+        mechanisms: what each model's release costs; ``NotPrivate`` for a model without privacy.
+        rank: what to maximise.
+        epsilon, delta: the budget.
+    """
+    accountings = {
+        BY_PRIVACY_LOSS: _costs_by_privacy_loss(mechanisms, epsilon, delta),
+        BY_RENYI: _costs_by_renyi(mechanisms, epsilon, delta),
+    }
+    best = {}
+    for name, half_spaces in accountings.items():
+        edges = [edge for costs in half_spaces for edge in _edges(costs)]
+        if edges:
+            first, second, share = max(edges, key=lambda edge: rank(_weights(len(mechanisms), *edge)))
+            tried = (_weights(len(mechanisms), first, second, share * (1 - margin)) for margin in _MARGINS)
+            best[name] = next(row for row in tried if selection_epsilon(mechanisms, row, delta).upper <= epsilon)
+    return best
+
+
+def _costs_by_privacy_loss(mechanisms: Sequence[Mechanism], epsilon: float, delta: float) -> Array:
+    """Theorem 5.2, shape (1, models)."""
+    costs = np.array([part.delta(epsilon).upper / delta for part in mechanisms])
+    # Epsilon and delta are inverse up to rounding only; a model that just keeps the budget must not fall out of it.
+    alone = np.array([part.epsilon(delta).upper <= epsilon for part in mechanisms])
+    return np.where(alone, np.minimum(costs, 1.0), np.maximum(costs, np.nextafter(1.0, 2.0)))[None]
+
+
+def _costs_by_renyi(mechanisms: Sequence[Mechanism], epsilon: float, delta: float) -> Array:
+    """Theorem 5.1, converted as by Canonne, Kamath, Steinke 2020, Proposition 12; shape (orders, models)."""
+    prices = np.log1p(-1 / _ORDERS) - np.log(delta * _ORDERS) / (_ORDERS - 1)
+    divergences = np.stack([part.rdp(_ORDERS) for part in mechanisms], axis=1)
+    with np.errstate(over="ignore"):
+        return np.asarray(np.exp((_ORDERS - 1)[:, None] * (divergences + (prices - epsilon)[:, None])))
+
+
+def _edges(costs: Array) -> Iterator[tuple[int, int, float]]:
+    """The corners of {w on the simplex: costs @ w <= 1}: two models, and the weight of the second."""
+    for first in np.flatnonzero(costs <= 1):
+        yield int(first), int(first), 1.0
+        for second in np.flatnonzero(costs > 1):
+            yield int(first), int(second), float((1 - costs[first]) / (costs[second] - costs[first]))
+
+
+def _weights(models: int, first: int, second: int, share: float) -> Weights:
+    weights = np.zeros(models)
+    weights[first] = 1 - share
+    weights[second] = 1.0 if first == second else share
+    return tuple(weights.tolist())
 
 
 def selection_epsilons(mechanisms: Sequence[Mechanism], grid: Array, delta: float) -> Array:
@@ -97,78 +176,14 @@ def selection_epsilons(mechanisms: Sequence[Mechanism], grid: Array, delta: floa
     For pictures: to 1 per cent of the dearest private model, and infinite where it is more than four times that, as
     it can be where a model without privacy is drawn with a probability near delta.
     """
-    alone = [part.epsilon(delta).upper for part in mechanisms]
-    finite = [epsilon for epsilon in alone if math.isfinite(epsilon)]
-    highest = max(finite, default=1.0) * (1 if len(finite) == len(alone) else 4)
-    epsilons = np.linspace(0.0, highest, 101 if len(finite) == len(alone) else 401)
+    alone = np.array([part.epsilon(delta).upper for part in mechanisms])
+    highest, steps = max(alone, default=1.0), 101
+    if np.isinf(alone).any():
+        highest, steps = 4 * max(alone[np.isfinite(alone)], default=1.0), 401
+    epsilons = np.linspace(0.0, highest, steps)
     deltas = np.array([[part.delta(float(epsilon)).upper for part in mechanisms] for epsilon in epsilons])
     enough = grid @ deltas.T <= delta
     # Said before rounding can hide it: what a model without privacy takes of delta, epsilon cannot buy back.
     enough &= (grid @ np.isinf(alone) < delta)[:, None]
     smallest = np.where(enough.any(axis=1), epsilons[enough.argmax(axis=1)], math.inf)
-    pure = grid.max(axis=1) == 1
-    return np.where(pure, np.array(alone)[grid.argmax(axis=1)], smallest)
-
-
-# --- the half-spaces --------------------------------------------------------------------------------------------------
-
-
-def _costs_by_privacy_loss(mechanisms: Sequence[Mechanism], epsilon: float, delta: float) -> Array:
-    """Theorem 5.2, shape (1, models)."""
-    costs = [part.delta(epsilon).upper / delta for part in mechanisms]
-    # Epsilon and delta are inverse up to rounding only; a model that just keeps the budget must not fall out of it.
-    alone = [part.epsilon(delta).upper <= epsilon for part in mechanisms]
-    return np.array([[min(cost, 1.0) if fits else cost for cost, fits in zip(costs, alone, strict=True)]])
-
-
-def _costs_by_renyi(mechanisms: Sequence[Mechanism], epsilon: float, delta: float) -> Array:
-    """Theorem 5.1 with the tight conversion to epsilon, shape (orders, models)."""
-    orders = renyi.search_orders(renyi.HIGHEST_ORDER)
-    limits = (orders - 1) * (epsilon - renyi.prices(orders, delta))
-    log_moments = (orders - 1) * np.stack([part.rdp(orders) for part in mechanisms])
-    with np.errstate(over="ignore"):
-        return np.asarray(np.exp(log_moments - limits).T)
-
-
-def _vertices(costs: Array) -> Iterator[tuple[float, ...]]:
-    """The corners of {w on the simplex: costs @ w <= 1}; on its cut edges a little inside."""
-    for first, cost in enumerate(costs):
-        if cost <= 1:
-            yield _weights(len(costs), first, first, 0.0)
-            for second in np.flatnonzero(costs > 1):
-                with np.errstate(invalid="ignore"):
-                    share = (1 - cost) / (costs[second] - cost) * (1 - MARGIN)
-                yield _weights(len(costs), first, int(second), float(share))
-
-
-def _weights(models: int, first: int, second: int, share: float) -> tuple[float, ...]:
-    weights = np.zeros(models)
-    weights[first], weights[second] = 1 - share, share
-    if first == second:
-        weights[first] = 1.0
-    return tuple(weights.tolist())
-
-
-# --- the cost of given weights ----------------------------------------------------------------------------------------
-
-
-def _smallest_epsilon(parts: Sequence[Mechanism], shares: Sequence[float], delta: float) -> float:
-    """Smallest epsilon with ``sum of w_i delta_i(epsilon) <= delta``, from above to 1e-10; infinite above 1e4."""
-
-    def fits(epsilon: float) -> bool:
-        return sum(w * part.delta(epsilon).upper for part, w in zip(parts, shares, strict=True)) <= delta
-
-    low, high = 0.0, 1.0
-    while not fits(high):
-        low, high = high, 2 * high
-        if high > 1e4:
-            return math.inf
-    while high - low > 1e-10 * max(1.0, high):
-        middle = (low + high) / 2
-        low, high = (low, middle) if fits(middle) else (middle, high)
-    return high
-
-
-def _selection_rdp(parts: Sequence[Mechanism], shares: Sequence[float], orders: Array) -> Array:
-    log_moments = (orders - 1) * np.stack([part.rdp(orders) for part in parts])
-    return np.asarray(np.logaddexp.reduce(log_moments + np.log(shares)[:, None], axis=0) / (orders - 1))
+    return np.where(grid.max(axis=1) == 1, alone[grid.argmax(axis=1)], smallest)

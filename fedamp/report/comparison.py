@@ -25,23 +25,25 @@ def facts(model: Model) -> dict[str, Any]:
     """A row of the comparison; what only a run has is None for a merged model."""
     run = model if isinstance(model, Run) else None
     stated = model.ledger if isinstance(model, Run) else model.certificate
-    scenarios = [run.scenario.name] if run else [part["scenario"] for part in stated["inputs"]]
+    scenarios = (
+        [model.scenario.name] if isinstance(model, Run) else [part.scenario for part in model.certificate.inputs]
+    )
     return {
         "name": model.name,
         "folder": str(model.folder),
         "scenario": ", ".join(dict.fromkeys(scenarios)),
-        "merged_by": None if run else stated["method"],
-        **model.summary["final"],
-        "epsilon": model.summary["epsilon"],
+        "merged_by": None if isinstance(model, Run) else model.certificate.method,
+        **model.summary.final.content(),
+        "epsilon": model.summary.epsilon.content(),
         "unamplified_epsilon_upper": run and run.unamplified_epsilon,
-        "delta": stated["delta"],
-        "unit": stated["unit"],
-        "adjacency": stated["adjacency"],
-        "amplification_charged": run and run.ledger["amplification_charged"],
-        "noise_multiplier": run and run.summary["noise_multiplier"],
-        "mechanism": stated["mechanism_in_words"],
-        "rounds_completed": run and run.summary["rounds_completed"],
-        "stopped_because": model.summary["stopped_because"],
+        "delta": stated.delta,
+        "unit": stated.unit,
+        "adjacency": stated.adjacency,
+        "amplification_charged": run and run.ledger.amplification_charged,
+        "noise_multiplier": run and run.summary.noise_multiplier,
+        "mechanism": stated.mechanism_in_words,
+        "rounds_completed": run and run.summary.rounds_completed,
+        "stopped_because": model.summary.stopped_because,
         "bytes_per_check_in": run and run.bytes_per_check_in,
         "seconds_per_check_in": run and run.seconds_per_check_in,
     }
@@ -60,7 +62,7 @@ def cautions(models: Sequence[Model]) -> list[str]:
     found = [f"the runs have different {what} ({', '.join(sorted(v))})" for what, v in promises.items() if len(v) > 1]
     if len({run.scenario.data.model_dump_json() for run in runs}) > 1:
         found.append("the runs were made on different data")
-    unfinished = [run.name for run in runs if run.summary["stopped_because"] in ("interrupted", "failed")]
+    unfinished = [run.name for run in runs if run.summary.stopped_because in ("interrupted", "failed")]
     if unfinished:
         found.append(f"not finished: {', '.join(unfinished)}")
     for merged in (model for model in models if isinstance(model, Merged)):

@@ -21,7 +21,7 @@ from fedamp.report.pictures import comparison_pictures, run_pictures
 from fedamp.report.tables import spread
 from fedamp.report.words import ENDINGS, protected
 from fedamp.runs.folder import RunFolder
-from fedamp.runs.merged import Merged, read_models
+from fedamp.runs.merged import Model, read_models
 from fedamp.runs.run import Run
 
 ROUNDS_SHOWN = 10
@@ -80,6 +80,7 @@ def _environment() -> Environment:
         "thousands": "{:,}".format,
         "bytes": amount_of_bytes,
         "seconds": amount_of_time,
+        "sha256": lambda content: hashlib.sha256(content).hexdigest(),
         "percent": lambda share: "" if share is None else f"{share:.1%}",
     }
     environment.tests["run"] = lambda model: isinstance(model, Run)
@@ -87,11 +88,8 @@ def _environment() -> Environment:
         "version": __version__,
         "endings": ENDINGS,
         "protected": protected,
+        "figures_of": _figures,
         "released_rounds": _released_rounds,
-        "run_figures": lambda run: _inline(run_pictures(run)),
-        "merged_figures": _merged_figures,
-        "ledger_digest": lambda run: hashlib.sha256(RunFolder(run.folder).ledger.read_bytes()).hexdigest(),
-        "scenario_text": lambda run: RunFolder(run.folder).scenario.read_text(encoding="utf-8"),
     }
     return environment
 
@@ -100,7 +98,9 @@ def _inline(pictures: Mapping[str, Figure]) -> Figures:
     return [(style.inline(picture), CAPTIONS[name]) for name, picture in pictures.items()]
 
 
-def _merged_figures(model: Merged) -> Figures:
+def _figures(model: Model) -> Figures:
+    if isinstance(model, Run):
+        return _inline(run_pictures(model))
     name = "epsilon-over-weights"
     file = RunFolder(model.folder).plots / f"{name}.png"
     if not file.is_file():  # it is drawn for two and three models
@@ -108,10 +108,10 @@ def _merged_figures(model: Merged) -> Figures:
     return [("data:image/png;base64," + base64.b64encode(file.read_bytes()).decode(), CAPTIONS[name])]
 
 
-def _released_rounds(run: Run) -> list[tuple[int, float | None, float | None, str]]:
+def _released_rounds(run: Run) -> list[tuple[int, float | None, float, str]]:
     """Some of the ledger's releases: round, accuracy, epsilon spent, digest."""
     accuracy = {record.round: record.accuracy for record in run.evaluated}
     return [
-        (release["round"], accuracy.get(release["round"]), release["epsilon_upper"], release["digest"])
-        for release in spread(run.ledger["releases"], ROUNDS_SHOWN)
+        (release.round, accuracy.get(release.round), release.epsilon_upper, release.digest)
+        for release in spread(run.ledger.releases, ROUNDS_SHOWN)
     ]

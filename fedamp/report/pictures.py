@@ -250,5 +250,5 @@ def _protection(models: Sequence[Model]) -> str:
         return "no privacy: epsilon is infinite"
     units = " or ".join(sorted({protected(promise["unit"], promise["group_size"]) for promise in private}))
     deltas = " or ".join(power(delta) for delta in sorted({promise["delta"] for promise in private}))
-    of = f" of {models[0].ledger['units']:,}" if len(models) == 1 and isinstance(models[0], Run) else ""
+    of = f" of {models[0].ledger.units:,}" if len(models) == 1 and isinstance(models[0], Run) else ""
     return f"protected: {units}{of}, δ = {deltas}"

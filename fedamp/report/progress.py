@@ -1,5 +1,6 @@
 """What a person sees at the terminal while a federation runs, or an audit."""
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from time import monotonic
@@ -14,7 +15,7 @@ from fedamp.report.words import GUARANTEES, protected
 
 if TYPE_CHECKING:
     from fedamp.plan import Plan
-    from fedamp.runs.folder import RoundRecord
+    from fedamp.runs.records import RoundRecord
     from fedamp.server.setup import Prepared
 
 
@@ -65,8 +66,8 @@ class RunProgress:
         finally:
             self._bar.stop()
 
-    def _spent(self, epsilon: float | None) -> str:
-        if epsilon is None:
+    def _spent(self, epsilon: float) -> str:
+        if math.isinf(epsilon):
             return "no privacy"
         return f"epsilon {at_most(epsilon, 2)}" + ("" if self._budget is None else f" of {self._budget:g}")
 

@@ -1,5 +1,6 @@
 """What the commands print for a person: a table for each object that ``--json`` prints, at most 80 columns wide."""
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ from fedamp.report.words import ENDINGS, GUARANTEES, protected
 
 if TYPE_CHECKING:
     from fedamp.data import LabelCounts
+    from fedamp.runs.records import Summary
     from fedamp.scenario import Scenario
 
 Answer = Mapping[str, Any]
@@ -21,26 +23,26 @@ ROUNDS_SHOWN = 10
 LABELS_SHOWN = 10  # as many as fit 80 columns
 
 
-def run_table(summary: Answer) -> Table:
+def run_table(summary: "Summary") -> Table:
     """What a run came to: quality, cost, work, and how long it took."""
     rows = {}
-    accuracy, loss = summary["final"]["accuracy"], summary["final"]["loss"]
+    accuracy, loss = summary.final.accuracy, summary.final.loss
     if accuracy is not None:
         rows["accuracy"] = f"{accuracy:.2%} on the public test set (loss {loss:.3f})"
-    if summary["epsilon"]["upper"] is None:
+    if math.isinf(summary.epsilon.upper):
         rows["privacy"] = "none: no noise was added"
     else:
-        rows["epsilon"] = f"{at_most(summary['epsilon']['upper'], 3)} at delta = {summary['delta']:g}"
-        rows["unamplified"] = f"{at_most(summary['unamplified_epsilon']['upper'], 3)} for the whole run"
-        rows["noise multiplier"] = f"{summary['noise_multiplier']:.4g}"
-    clients, seconds, start = summary["clients_trained"], summary["wall_seconds"], summary["startup_seconds"]
-    rows["rounds"] = str(summary["rounds_completed"])
+        rows["epsilon"] = f"{at_most(summary.epsilon.upper, 3)} at delta = {summary.delta:g}"
+        rows["unamplified"] = f"{at_most(summary.unamplified_epsilon.upper, 3)} for the whole run"
+        rows["noise multiplier"] = f"{summary.noise_multiplier:.4g}"
+    clients, seconds, start = summary.clients_trained, summary.wall_seconds, summary.startup_seconds
+    rows["rounds"] = str(summary.rounds_completed)
     rows["clients trained"] = f"{clients:,} ({clients / max(seconds, 1e-9):,.0f} a second)"
-    share, work = summary["cost"]["parameters_share"], summary["cost"]["flops_share"]
+    share, work = summary.cost.parameters_share, summary.cost.flops_share
     if share < 1:
         rows["sent to a client"] = f"{share:.0%} of the model; {work:.0%} of the work"
     rows["time"] = f"{seconds:.1f} s" + (f", and {start:.1f} s to start" if start >= 0.1 else "")
-    return _facts(f"{summary['name']}: {ENDINGS[summary['stopped_because']]}", rows)
+    return _facts(f"{summary.name}: {ENDINGS[summary.stopped_because]}", rows)
 
 
 def privacy_table(answer: Answer) -> RenderableType:

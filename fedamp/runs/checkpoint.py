@@ -6,9 +6,8 @@ the round; the ledger is a file of its own that is never behind.
 
 import json
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
@@ -17,11 +16,10 @@ from safetensors.numpy import save
 from fedamp.errors import RunFolderError
 from fedamp.runs.files import write_atomically
 from fedamp.runs.ledger import digest
-from fedamp.runs.folder import RoundRecord
+from fedamp.runs.records import CheckpointHeader, RoundRecord
 from fedamp.strategies.layout import Arrays
 from fedamp.strategies.private import ServerState
 
-FORMAT = "fedamp checkpoint 1"
 KEPT = 2
 
 
@@ -40,16 +38,16 @@ def write_checkpoint(folder: Path, checkpoint: Checkpoint, fingerprint: str) -> 
     if state.previous is not None:
         groups["previous"] = state.previous
     arrays = {f"{group}/{name}": array for group, members in groups.items() for name, array in members.items()}
-    facts: dict[str, Any] = {
-        "format": FORMAT,
-        "round": state.round,
-        "clip_scale": state.clip_scale.hex(),
-        "scenario": fingerprint,
-    }
-    facts["record"] = asdict(checkpoint.record)
-    facts["arrays_sha256"] = digest(dict(sorted(arrays.items())))
+    header = CheckpointHeader(
+        format="fedamp checkpoint 1",
+        round=state.round,
+        clip_scale=state.clip_scale,
+        scenario=fingerprint,
+        record=checkpoint.record,
+        arrays_sha256=digest(arrays),
+    )
     folder.mkdir(exist_ok=True)
-    content = save(arrays, metadata={"fedamp": json.dumps(facts), "order": json.dumps(list(state.parameters))})
+    content = save(arrays, metadata={"fedamp": header.to_json(), "order": json.dumps(list(state.parameters))})
     write_atomically(folder / f"round-{state.round:08d}.safetensors", content)
     for old in checkpoints(folder)[:-KEPT]:
         old.unlink()
@@ -73,55 +71,48 @@ def read_checkpoint(file: Path, fingerprint: str, like: ServerState) -> Checkpoi
     """
     try:
         return _read(file, fingerprint, like)
-    except _Unusable as problem:
+    except ValueError as problem:
         for older in [other for other in reversed(checkpoints(file.parent)) if other < file]:
-            with suppress(_Unusable):
+            with suppress(ValueError):
                 _read(older, fingerprint, like)
                 advice = f"{older.name} is good: delete {file.name} to go on from it"
                 raise RunFolderError(f"{file}: {problem}; {advice}") from None
         raise RunFolderError(f"{file}: {problem}; there is no older one that is good") from None
 
 
-class _Unusable(Exception):
-    """Why a checkpoint cannot be gone on from."""
-
-
 def _read(file: Path, fingerprint: str, like: ServerState) -> Checkpoint:
+    """A checkpoint, or ValueError: why it cannot be gone on from."""
     try:
         with safe_open(file, framework="numpy") as content:
             metadata = content.metadata() or {}
-            facts, order = json.loads(metadata["fedamp"]), json.loads(metadata["order"])
             arrays = {key: content.get_tensor(key) for key in content.keys()}  # noqa: SIM118 (not a mapping)
-        if facts["format"] != FORMAT:
-            raise ValueError(f"format {facts['format']!r}, not {FORMAT!r}")
-        checkpoint = Checkpoint(_state(facts, order, arrays), RoundRecord(**facts["record"]))
-        intact = facts["arrays_sha256"] == digest(dict(sorted(arrays.items())))
-        same = facts["scenario"] == fingerprint
-    except (SafetensorError, LookupError, ValueError, TypeError, ArithmeticError, OSError) as error:
+        header = CheckpointHeader.from_json(metadata["fedamp"])
+        state = _state(header, json.loads(metadata["order"]), arrays)
+    except (SafetensorError, LookupError, ValueError, TypeError, OSError) as error:
         reason = " ".join(str(error).split())
-        raise _Unusable(f"damaged or foreign checkpoint ({type(error).__name__}: {reason})") from None
-    if not intact:
-        raise _Unusable("damaged checkpoint: its arrays are not those that were written")
-    if not same:
-        raise _Unusable("checkpoint of another scenario")
-    if _shapes(checkpoint.state) != _shapes(like) or checkpoint.state.round < 1:
-        raise _Unusable("damaged or foreign checkpoint: the model in it is another one")
-    return checkpoint
+        raise ValueError(f"damaged or foreign checkpoint ({type(error).__name__}: {reason})") from None
+    if header.arrays_sha256 != digest(arrays):
+        raise ValueError("damaged checkpoint: its arrays are not those that were written")
+    if header.scenario != fingerprint:
+        raise ValueError("checkpoint of another scenario")
+    if _shapes(state.parameters) != _shapes(like.parameters):
+        raise ValueError("damaged or foreign checkpoint: the model in it is another one")
+    return Checkpoint(state, header.record)
 
 
-def _shapes(state: ServerState) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:
-    return {name: (array.shape, array.dtype) for name, array in state.parameters.items()}
+def _shapes(parameters: Arrays) -> dict[str, tuple[tuple[int, ...], str]]:
+    return {name: (array.shape, array.dtype.str) for name, array in parameters.items()}
 
 
-def _state(facts: dict[str, Any], order: list[str], arrays: dict[str, np.ndarray]) -> ServerState:
+def _state(header: CheckpointHeader, order: list[str], arrays: Arrays) -> ServerState:
     def group(prefix: str) -> Arrays:
         return {name: np.array(arrays[f"{prefix}/{name}"]) for name in order}
 
-    moments = sorted({key.split("/")[0] for key in arrays if key.startswith("moment.")})
+    prefixes = {key.split("/")[0] for key in arrays}
     return ServerState(
         parameters=group("parameters"),
-        round=int(facts["round"]),
-        moments={name.removeprefix("moment."): group(name) for name in moments},
-        previous=group("previous") if any(key.startswith("previous/") for key in arrays) else None,
-        clip_scale=float.fromhex(facts["clip_scale"]),
+        round=header.round,
+        moments={name.removeprefix("moment."): group(name) for name in sorted(prefixes) if name.startswith("moment.")},
+        previous=group("previous") if "previous" in prefixes else None,
+        clip_scale=header.clip_scale,
     )

@@ -1,11 +1,15 @@
-"""Writing files so that a crash leaves the old one or the new one, never half of either."""
+"""Writing files so that a crash leaves the old one or the new one, never half of either; and one writer at a time."""
 
-import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+
+from filelock import FileLock, Timeout
+
+from fedamp.errors import RunFolderError
+
+LOCK = ".lock"
 
 
 def write_atomically(file: Path, content: bytes, durable: bool = True) -> None:
@@ -27,11 +31,6 @@ def write_atomically(file: Path, content: bytes, durable: bool = True) -> None:
         flush(file.parent)
 
 
-def write_json(file: Path, value: Any) -> None:
-    """Replace a file by JSON (sorted as given, indented, ending in a new line)."""
-    write_atomically(file, (json.dumps(value, indent=1, allow_nan=False) + "\n").encode())
-
-
 def flush(path: Path) -> None:
     """Make what was written to a file, or renamed in a folder, survive a power cut."""
     descriptor = os.open(path, os.O_RDONLY)
@@ -42,14 +41,18 @@ def flush(path: Path) -> None:
 
 
 @contextmanager
-def locked(file: Path) -> Iterator[bool]:
-    """Hold a lock on a file for as long as the block runs, or yield False where another process holds it."""
-    import fcntl
+def locked(folder: Path) -> Iterator[None]:
+    """Hold a folder for as long as the block runs. The operating system lets go of it when this process ends.
 
-    with file.open("a") as stream:
-        try:
-            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            yield False
-            return
-        yield True
+    Raises:
+        RunFolderError: another process holds it.
+    """
+    lock = FileLock(folder / LOCK, blocking=False)
+    try:
+        lock.acquire()
+    except Timeout:
+        raise RunFolderError(f"{folder}: another process is running in it") from None
+    try:
+        yield
+    finally:
+        lock.release()

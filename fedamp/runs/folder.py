@@ -1,64 +1,22 @@
-"""The run folder: where everything that a run leaves is, and in which order it is written."""
+"""The run folder: where everything that a run leaves is, who may write into it, and the seed that it keeps."""
 
-import json
 import os
-from dataclasses import asdict, dataclass
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any
 
 from safetensors.numpy import save
 
-from fedamp.scenario import scenario_file
-from fedamp.errors import RunFolderError
-from fedamp.scenario import Scenario
-from fedamp.runs.files import flush, write_atomically, write_json
-from fedamp.runs.files import locked as locked
+from fedamp import rng
+from fedamp.errors import InputError, RunFolderError
+from fedamp.flower import chatter_to
+from fedamp.runs.files import LOCK, flush, locked, write_atomically
+from fedamp.runs.records import RoundRecord, Summary
+from fedamp.scenario import Scenario, scenario_file
 from fedamp.strategies.layout import Arrays
 
 RUNS = Path("runs")
-
-
-@dataclass(frozen=True)
-class RoundRecord:
-    """A line of ``rounds.jsonl``.
-
-    Attributes:
-        round: number, from 1.
-        loss, accuracy: of the new global model on the public test set; None in rounds that are not evaluated.
-        epsilon_upper: upper end of what is spent so far; None (infinite) without noise.
-        scheduled: size of the round's cohort.
-        reported: units that answered.
-        seconds: wall time of the round.
-        unprotected: numbers computed from private data without noise. For the server's owner only.
-    """
-
-    round: int
-    loss: float | None
-    accuracy: float | None
-    epsilon_upper: float | None
-    scheduled: int
-    reported: int
-    seconds: float
-    unprotected: dict[str, float]
-
-
-@dataclass(frozen=True)
-class Summary:
-    """What ``summary.json`` holds; ``stopped_because`` is ``finished``, ``budget``, ``interrupted`` or ``failed``."""
-
-    name: str
-    final: dict[str, float | None]
-    epsilon: dict[str, float | None]
-    unamplified_epsilon: dict[str, float | None]
-    delta: float
-    noise_multiplier: float
-    rounds_completed: int
-    clients_trained: int
-    wall_seconds: float
-    startup_seconds: float
-    stopped_because: str
-    parameters: int
-    cost: dict[str, float]
 
 
 class RunFolder:
@@ -74,11 +32,13 @@ class RunFolder:
         self.scenario, self.summary = path / "scenario.yaml", path / "summary.json"
         self.model, self.plots = path / "model.safetensors", path / "plots"
         self.log, self.checkpoints = path / "log.txt", path / "checkpoint"
+        self.seed, self.certificate = path / "seed.secret", path / "certificate.json"
+        self.salt = path / "salt.secret"
 
     def append_round(self, record: RoundRecord) -> None:
         """Add a line to ``rounds.jsonl``."""
         with self.rounds.open("a", encoding="utf-8") as stream:
-            stream.write(json.dumps(asdict(record)) + "\n")
+            stream.write(record.to_json() + "\n")
 
     def flush(self) -> None:
         """Make the ledger and ``rounds.jsonl`` survive a power cut: a checkpoint that follows relies on them."""
@@ -87,22 +47,25 @@ class RunFolder:
                 flush(path)
 
     def read_rounds(self) -> list[RoundRecord]:
-        """The lines of ``rounds.jsonl``; an unfinished last line (a crash) is left out."""
-        if not self.rounds.exists():
-            return []
-        records = []
-        for line in self.rounds.read_text(encoding="utf-8").splitlines():
+        """The lines of ``rounds.jsonl``; an unfinished last line (a crash) is left out.
+
+        Raises:
+            RunFolderError: another line is damaged.
+        """
+        lines = self.rounds.read_bytes().splitlines() if self.rounds.exists() else []
+        records: list[RoundRecord] = []
+        for number, line in enumerate(lines, start=1):
             try:
-                records.append(RoundRecord(**json.loads(line)))
-            except (ValueError, TypeError):
-                break
+                records.append(RoundRecord.from_json(line))
+            except ValueError as error:
+                if number < len(lines):
+                    raise RunFolderError(f"{self.rounds}: damaged rounds: line {number}: {error}") from None
         return records
 
     def forget_rounds_after(self, round_: int) -> list[RoundRecord]:
         """Keep the rounds up to a checkpoint; the later ones are computed again. Returns what is kept."""
         kept = [record for record in self.read_rounds() if record.round <= round_]
-        lines = "".join(json.dumps(asdict(record)) + "\n" for record in kept)
-        write_atomically(self.rounds, lines.encode())
+        write_atomically(self.rounds, "".join(f"{record.to_json()}\n" for record in kept).encode())
         return kept
 
     def write_scenario(self, scenario: Scenario) -> None:
@@ -115,14 +78,42 @@ class RunFolder:
 
     def write_summary(self, summary: Summary) -> None:
         """Write the summary; its presence says that the run ended by itself or was told to."""
-        write_json(self.summary, asdict(summary))
+        summary.write(self.summary)
+
+    def write_seed(self, seed: int) -> None:
+        """Keep a run's secret seed for its owner alone, who needs it to resume."""
+        write_secret(self.seed, str(seed))
+
+    def read_seed(self) -> int:
+        """The secret seed of a run to go on with.
+
+        Raises:
+            RunFolderError: it is damaged, or not there, as in the folder of a run with a known seed.
+        """
+        try:
+            return int(self.seed.read_text())
+        except OSError as error:
+            raise RunFolderError(f"{self.seed}: the run's secret seed cannot be read ({error.strerror})") from None
+        except ValueError:  # whose message would tell what it found
+            raise RunFolderError(f"{self.seed}: damaged: the run's secret seed is not a number") from None
+
+
+def write_secret(file: Path, text: str) -> None:
+    """Write a file that its owner alone can read, and that survives a power cut; one that is there is replaced."""
+    file.unlink(missing_ok=True)
+    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode=0o600)
+    with open(descriptor, "w") as stream:
+        stream.write(text)
+        stream.flush()
+        os.fsync(descriptor)
+    flush(file.parent)
 
 
 def new_folder(out: Path | None, name: str) -> RunFolder:
     """Make the folder of a new run: ``out``, or ``runs/NAME`` with a number behind it where that is taken.
 
     Raises:
-        RunFolderError: if ``out`` holds something already.
+        RunFolderError: if ``out`` holds something already, or cannot be written to.
     """
     if out is None:
         taken = [RUNS / name, *(RUNS / f"{name}-{number}" for number in range(2, 100_000))]
@@ -131,7 +122,6 @@ def new_folder(out: Path | None, name: str) -> RunFolder:
         raise RunFolderError(f"{out}: not an empty folder; accepted: a new one with --out, or --resume to go on in it")
     try:
         out.mkdir(parents=True, exist_ok=True)
-        (out / "seed.secret").unlink(missing_ok=True)
     except OSError as error:
         raise RunFolderError(f"{out}: cannot be made ({error.strerror})") from None
     if not os.access(out, os.W_OK):
@@ -141,7 +131,8 @@ def new_folder(out: Path | None, name: str) -> RunFolder:
 
 def _holds_no_run(folder: Path) -> bool:
     """Whether a folder is empty, but for what a run leaves that was killed before it had written its scenario."""
-    return all(path.name in ("log.txt", "seed.secret") or path.suffix == ".writing" for path in folder.iterdir())
+    left = ("log.txt", "seed.secret", LOCK)
+    return all(path.name in left or path.suffix == ".writing" for path in folder.iterdir())
 
 
 def existing_folder(out: Path | None, name: str) -> RunFolder:
@@ -160,16 +151,61 @@ def existing_folder(out: Path | None, name: str) -> RunFolder:
     return RunFolder(out)
 
 
-def read_summary(folder: Path) -> dict[str, Any]:
+@contextmanager
+def opened(
+    scenario: Scenario, out: Path | None, resume: bool, secret_seed: bool | None, lock: bool = True
+) -> Iterator[tuple[RunFolder, int | None]]:
+    """A run folder while a run is played in it: locked, with scenario and seed in it, and all chatter in its log.
+
+    Args:
+        scenario: validated, its paths absolute.
+        out: the folder; left out: a new one under ``runs``, or the newest one to resume.
+        resume: go on in a folder.
+        secret_seed: whether the seed comes from the operating system; None, to resume: as the run began.
+        lock: False where another process plays, and locks.
+
+    Yields:
+        The folder, and the secret seed (None: the scenario's seed is used, which is known).
+
+    Raises:
+        RunFolderError: the folder, or its seed, is not there; or another process is running in it.
+    """
+    folder = existing_folder(out, scenario.name) if resume else new_folder(out, scenario.name)
+    with locked(folder.path) if lock else nullcontext():
+        if not resume and folder.scenario.exists():  # since it was found empty
+            raise RunFolderError(f"{folder.path}: another process began a run in it")
+        try:
+            seed = _seed(folder, resume, secret_seed)
+            if not resume:
+                folder.write_scenario(scenario)
+            folder.log.touch()
+            with chatter_to(folder.log, "ray", "fedamp"):
+                yield folder, seed
+        except InputError:
+            if not resume and not folder.ledger.exists():  # bad input leaves no half a run behind
+                shutil.rmtree(folder.path)
+            raise
+
+
+def _seed(folder: RunFolder, resume: bool, secret: bool | None) -> int | None:
+    """Written before the scenario: a run that is resumed without its seed would go on with a known one."""
+    if resume:
+        return folder.read_seed() if secret or (secret is None and folder.seed.exists()) else None
+    folder.seed.unlink(missing_ok=True)
+    if not secret:
+        return None
+    folder.path.chmod(0o700)
+    folder.write_seed(rng.seed_from_system())
+    return folder.read_seed()
+
+
+def read_summary(folder: Path) -> Summary:
     """The summary of a finished run.
 
     Raises:
-        RunFolderError: if it is missing or damaged.
+        RunFolderError: it is missing or damaged.
     """
-    try:
-        content: dict[str, Any] = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
-        return content
-    except FileNotFoundError:
-        raise RunFolderError(f"{folder}: not a finished run (no summary.json)") from None
-    except (OSError, ValueError) as error:
-        raise RunFolderError(f"{folder / 'summary.json'}: damaged ({error})") from None
+    file = RunFolder(folder).summary
+    if not file.exists():
+        raise RunFolderError(f"{folder}: not a finished run (no {file.name})")
+    return Summary.read(file)

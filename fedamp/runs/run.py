@@ -1,6 +1,6 @@
 """Reading run folders: what a run asked for, what it released, and what that cost."""
 
-import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -9,7 +9,8 @@ from typing import Any
 
 from fedamp.errors import RunFolderError, ScenarioError
 from fedamp.plan import Plan, make_plan
-from fedamp.runs.folder import RoundRecord, RunFolder, read_summary
+from fedamp.runs.folder import RunFolder, read_summary
+from fedamp.runs.records import LedgerRecord, RoundRecord, Summary
 from fedamp.scenario import Scenario, scenario_file
 
 BYTES_DOWN, BYTES_UP = 4, 8  # a parameter travels as float32 to a client, its update as float64 back
@@ -31,16 +32,21 @@ class Run:
     name: str
     folder: Path
     scenario: Scenario
-    summary: dict[str, Any]
-    ledger: dict[str, Any]
+    summary: Summary
+    ledger: LedgerRecord
     rounds: list[RoundRecord]
+
+    @property
+    def files(self) -> RunFolder:
+        """The files in the folder."""
+        return RunFolder(self.folder)
 
     @cached_property
     def plan(self) -> Plan:
         """The plan as it was played: with the noise of the ledger, so that nothing is calibrated again."""
-        noise = {"noise_multiplier": self.summary["noise_multiplier"]}
+        noise = {"noise_multiplier": self.summary.noise_multiplier}
         privacy = self.scenario.privacy.model_copy(update=noise)
-        return make_plan(self.scenario.model_copy(update={"privacy": privacy}), self.ledger["units"])
+        return make_plan(self.scenario.model_copy(update={"privacy": privacy}), self.ledger.units)
 
     @property
     def evaluated(self) -> list[RoundRecord]:
@@ -55,7 +61,7 @@ class Run:
     @property
     def promise(self) -> dict[str, Any]:
         """What is protected, in which sense: delta, unit, adjacency, group size."""
-        return {key: self.ledger[key] for key in ("delta", "unit", "adjacency", "group_size")}
+        return {key: getattr(self.ledger, key) for key in ("delta", "unit", "adjacency", "group_size")}
 
     @property
     def is_private(self) -> bool:
@@ -65,7 +71,8 @@ class Run:
     @property
     def epsilon(self) -> float | None:
         """Upper end of what was spent; None (infinite) without noise."""
-        return self.summary["epsilon"]["upper"]  # type: ignore[no-any-return]
+        upper = self.summary.epsilon.upper
+        return upper if math.isfinite(upper) else None
 
     @cached_property
     def unamplified_epsilon(self) -> float | None:
@@ -82,12 +89,12 @@ class Run:
     @property
     def bytes_per_check_in(self) -> int:
         """What a client receives and sends when it checks in, without the envelope."""
-        return round(self.summary["cost"]["parameters_per_client"] * (BYTES_DOWN + BYTES_UP))
+        return round(self.summary.cost.parameters_per_client * (BYTES_DOWN + BYTES_UP))
 
     @property
     def seconds_per_check_in(self) -> float:
         """Wall time of the run over the expected number of check-ins, which is public."""
-        return float(self.summary["wall_seconds"]) / (self.plan.expected_cohort * len(self.rounds))
+        return self.summary.wall_seconds / (self.plan.expected_cohort * len(self.rounds))
 
 
 def read_run(folder: Path, name: str | None = None) -> Run:
@@ -98,28 +105,23 @@ def read_run(folder: Path, name: str | None = None) -> Run:
     """
     if not folder.is_dir():
         raise RunFolderError(f"{folder}: no such run folder")
-    files = RunFolder(folder)
-    summary = read_summary(folder)
+    files, summary = RunFolder(folder), read_summary(folder)
     missing = [file for file in (files.scenario, files.ledger, files.rounds) if not file.is_file()]
     if missing:
         raise RunFolderError(f"{folder}: not a run folder (no {missing[0].name})")
-    try:
-        if summary["rounds_completed"] == 0:
-            raise RunFolderError(f"{folder}: no round was released; there is nothing to report")
-        run = Run(
-            name=name or folder.resolve().name,
-            folder=folder,
-            scenario=scenario_file.load(files.scenario),
-            summary=summary,
-            ledger=json.loads(files.ledger.read_text(encoding="utf-8")),
-            rounds=files.read_rounds(),
+    ledger, rounds = LedgerRecord.read(files.ledger), files.read_rounds()
+    if summary.rounds_completed == 0:
+        raise RunFolderError(f"{folder}: no round was released; there is nothing to report")
+    if summary.rounds_completed != len(rounds) or len(ledger.releases) < len(rounds):
+        raise RunFolderError(
+            f"{folder}: damaged run folder: summary.json says {summary.rounds_completed} rounds, rounds.jsonl holds "
+            f"{len(rounds)} and ledger.json {len(ledger.releases)}"
         )
-        _check(run)
+    try:
+        asked = scenario_file.load(files.scenario)
     except ScenarioError as error:
         raise RunFolderError(f"damaged run folder: {error}") from None
-    except (KeyError, TypeError, ValueError, OSError) as error:
-        raise RunFolderError(f"{folder}: damaged run folder ({type(error).__name__}: {error})") from None
-    return run
+    return Run(name or folder.resolve().name, folder, asked, summary, ledger, rounds)
 
 
 def names_of(folders: Sequence[Path]) -> list[str]:
@@ -136,15 +138,3 @@ def names_of(folders: Sequence[Path]) -> list[str]:
     while len({path.parts[-depth:] for path in paths}) < len(paths):
         depth += 1
     return ["/".join(path.parts[-depth:]).lstrip("/") for path in paths]
-
-
-def _check(run: Run) -> None:
-    """Touch what reports use, so that a damaged folder is refused here rather than half-way through a report."""
-    for key in ("final", "epsilon", "delta", "noise_multiplier", "wall_seconds", "stopped_because", "cost"):
-        run.summary[key]
-    releases = run.ledger["releases"]
-    if len(releases) < len(run.rounds):
-        raise ValueError(f"ledger.json holds {len(releases)} rounds, rounds.jsonl {len(run.rounds)}")
-    if run.summary["rounds_completed"] != len(run.rounds):
-        raise ValueError(f"summary.json says {run.summary['rounds_completed']} rounds, rounds.jsonl {len(run.rounds)}")
-    int(run.ledger["units"])

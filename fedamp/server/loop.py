@@ -18,11 +18,11 @@ from typing import Protocol
 from flwr.app import ConfigRecord, Message
 from flwr.serverapp import Grid
 
-from fedamp.accounting.bounds import finite
 from fedamp.errors import FederationError, RunFolderError
 from fedamp.runs.checkpoint import Checkpoint, checkpoints, read_checkpoint, write_checkpoint
-from fedamp.runs.folder import RoundRecord, RunFolder, Summary
+from fedamp.runs.folder import RunFolder
 from fedamp.runs.ledger import Ledger, fingerprint
+from fedamp.runs.records import Bracket, Cost, Quality, RoundRecord, Summary
 from fedamp.server.setup import Prepared
 from fedamp.simulation.faults import FaultyGrid
 from fedamp.simulation.grid import SimulationGrid
@@ -160,12 +160,11 @@ class _Run:
         spent = plan.spent(done[-1].round if done else 0)
         summary = Summary(
             name=plan.scenario.name,
-            final={
-                "accuracy": evaluated.accuracy if evaluated else None,
-                "loss": evaluated.loss if evaluated else None,
-            },
-            epsilon=spent.to_json(),
-            unamplified_epsilon=plan.unamplified_epsilon.to_json(),
+            final=Quality(
+                accuracy=evaluated.accuracy if evaluated else None, loss=evaluated.loss if evaluated else None
+            ),
+            epsilon=Bracket.of(spent),
+            unamplified_epsilon=Bracket.of(plan.unamplified_epsilon),
             delta=plan.scenario.privacy.delta,
             noise_multiplier=plan.noise_multiplier,
             rounds_completed=len(done),
@@ -174,7 +173,7 @@ class _Run:
             startup_seconds=getattr(self.grid, "startup_seconds", 0.0),
             stopped_because=stopped_because,
             parameters=sum(array.size for array in self.state.parameters.values()),
-            cost=self.prepared.cost(),
+            cost=Cost(**self.prepared.cost()),
         )
         self.folder.write_summary(summary)
         return summary
@@ -200,7 +199,7 @@ class _Run:
             round=round_,
             loss=loss,
             accuracy=accuracy,
-            epsilon_upper=finite(float(self.plan.epsilon_by_round[round_ - 1])),
+            epsilon_upper=float(self.plan.epsilon_by_round[round_ - 1]),
             scheduled=len(self.plan.attendance.cohort(round_)),
             reported=collected.reported,
             seconds=perf_counter() - start,

@@ -101,15 +101,15 @@ def prepare(scenario_: Scenario, seed: int | None = None) -> Prepared:
         scenario_.model, dataset.input_shape, dataset.num_classes, rng.public_seed(scenario_.seed, "model")
     )
     task = ClientTask(
-        model=scenario_.model.model_dump(mode="json"),
+        model=scenario_.model,
         input_shape=dataset.input_shape,
         num_classes=dataset.num_classes,
-        client=scenario_.client.model_dump(mode="json"),
+        client=scenario_.client,
         unit=scenario_.privacy.unit,
-        submodels=scenario_.submodels.model_dump(mode="json"),
+        submodels=scenario_.submodels,
         split_seed=rng.public_seed(scenario_.seed, "split"),
         linf_coordinates=scenario_.mixing.linf_coordinates if scenario_.mixing else 0,
-        data=scenario_.data.model_dump(mode="json"),
+        data=scenario_.data,
         data_seed=data_seed,
         folder="",
         precision=scenario_.engine.precision,

@@ -23,15 +23,15 @@ ARRAYS = initial_parameters(MODEL, DATASET.input_shape, 10, seed=1)
 
 def task_of(unit: str = "client", section: scenario.Data = DATA) -> ClientTask:
     return ClientTask(
-        model=MODEL.model_dump(mode="json"),
+        model=MODEL,
         input_shape=DATASET.input_shape,
         num_classes=10,
-        client=scenario.Client(steps=1).model_dump(mode="json"),
+        client=scenario.Client(steps=1),
         unit=unit,  # type: ignore[arg-type]
-        submodels={"scheme": "none"},
+        submodels=scenario.NoSubmodels(),
         split_seed=0,
         linf_coordinates=0,
-        data=section.model_dump(mode="json"),
+        data=section,
         data_seed=0,
         folder="",
     )

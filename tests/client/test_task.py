@@ -1,7 +1,6 @@
 """The task survives its journey, and nothing else passes for one."""
 
 import json
-from dataclasses import replace
 
 import pytest
 
@@ -9,15 +8,15 @@ from fedamp import scenario
 from fedamp.client.task import ClientTask
 
 TASK = ClientTask(
-    model=scenario.Model(name="mlp", hidden=(8,)).model_dump(mode="json"),
+    model=scenario.Model(name="mlp", hidden=(8,)),
     input_shape=(8, 8),
     num_classes=10,
-    client=scenario.Client(steps=5).model_dump(mode="json"),
+    client=scenario.Client(steps=5),
     unit="client",
-    submodels={"scheme": "none"},
+    submodels=scenario.NoSubmodels(),
     split_seed=2**63 - 1,
     linf_coordinates=0,
-    data={"name": "digits", "clients": 10},
+    data=scenario.DigitsData(name="digits", clients=10),
     data_seed=3,
     folder="",
 )
@@ -25,16 +24,17 @@ TASK = ClientTask(
 
 def test_round_trip() -> None:
     assert ClientTask.from_json(TASK.to_json()) == TASK
-    assert replace(TASK, unit="sample").to_json() != TASK.to_json()
+    assert TASK.model_copy(update={"unit": "sample"}).to_json() != TASK.to_json()
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"unit": "household"}, "task: unit: .*'household'"),
-        ({"num_classes": "10"}, "task: num_classes: "),
-        ({"input_shape": [8, 8.5]}, "task: input_shape.1: "),
-        ({"extra": 1}, r"unknown keys \['extra'\]"),
+        ({"unit": "household"}, "unit: .*'household'"),
+        ({"num_classes": "10"}, "num_classes: .*valid integer"),
+        ({"input_shape": [8, 8.5]}, "input_shape.1: "),
+        ({"extra": 1}, "extra: no such key"),
+        ({"version": 2}, "version: .* 1, got 2"),
     ],
 )
 def test_other_values_are_refused(change: dict[str, object], message: str) -> None:
@@ -44,5 +44,5 @@ def test_other_values_are_refused(change: dict[str, object], message: str) -> No
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"model": {}}'])
 def test_other_texts_are_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="task"):
+    with pytest.raises(ValueError, match=r"missing|Invalid JSON|Input should be an object"):
         ClientTask.from_json(text)

@@ -61,19 +61,19 @@ def records(clients: int = 9) -> Records:
 
 def task_of(scheme: str = "none", **changes: object) -> ClientTask:
     task = ClientTask(
-        model=MODEL.model_dump(mode="json"),
+        model=MODEL,
         input_shape=(5,),
         num_classes=3,
-        client=scenario.Client(steps=2, batch_size=3, learning_rate=0.5).model_dump(mode="json"),
+        client=scenario.Client(steps=2, batch_size=3, learning_rate=0.5),
         unit="client",
-        submodels=SCHEMES[scheme].model_dump(mode="json"),
+        submodels=SCHEMES[scheme],
         split_seed=4,
         linf_coordinates=0,
-        data={},
+        data=scenario.DigitsData(name="digits", clients=10),
         data_seed=0,
         folder="",
     )
-    return replace(task, **changes)
+    return task.model_copy(update=changes)
 
 
 def order_of(clients: list[int], scheme: str = "none", batches: list[int] | None = None, **changes: object) -> Order:
@@ -165,7 +165,7 @@ def test_an_extracted_submodel_gives_the_same_sum_in_its_own_shape() -> None:
 
 
 def test_a_fresh_partition_follows_the_round() -> None:
-    fresh = DISJOINT.model_copy(update={"partition": "fresh"}).model_dump(mode="json")
+    fresh = DISJOINT.model_copy(update={"partition": "fresh"})
     worker = Worker(task_of("disjoint", submodels=fresh), records())
     touched = [worker.train(ARRAYS, order_of([1], "disjoint", round=r))[0]["hidden.0.bias"] != 0 for r in (1, 2, 1)]
     assert (touched[0] != touched[1]).any()

@@ -122,7 +122,7 @@ class Machines:
     def start_run(self, **config: str | bool) -> None:
         """Start a run of the app; :meth:`status` tells how it goes."""
         commands = block("server: start the run").strip()
-        added = "".join(f" {key}={json.dumps(value)}" for key, value in config.items())
+        added = "".join(f" {key.replace('_', '-')}={json.dumps(value)}" for key, value in config.items())
         self._run(commands.removesuffix('"') + added.replace('"', '\\"') + '"')
 
     def status(self) -> str:

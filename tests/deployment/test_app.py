@@ -1,4 +1,4 @@
-"""The server app where it is no rehearsal: whose randomness it uses, what it tells whom."""
+"""The server app with a secret seed: whose randomness it uses, what it tells whom."""
 
 import json
 import re
@@ -18,10 +18,12 @@ from fedamp.simulation.serial import SerialGrid
 from tests.federations import small, write_small
 from tests.server.plays import ledger_of, model_of, play_in, rounds_of
 
+KNOWN = {"known-seed": True}
+
 
 def run_app(scenario: Path, out: Path, **config) -> None:
     """As Flower does, with this process for a node."""
-    settings = {"scenario": str(scenario), "out": str(out), "resume": False, "rehearse": False} | config
+    settings = {"scenario": str(scenario), "out": str(out), "resume": False, "known-seed": False} | config
     grid = FaultyGrid(SerialGrid(CLIENT_APP, "cpu"), Faults())  # spoils nothing, and is no simulation to the server
     app(grid, Context(1, 1, {}, RecordDict(), settings))
 
@@ -47,13 +49,13 @@ def test_the_seed_comes_from_the_operating_system_and_the_ledger_says_so(tmp_pat
     ]
 
 
-def test_a_rehearsal_is_the_simulation_and_the_ledger_says_so(tmp_path, scenario):
-    run_app(scenario, tmp_path / "rehearsed", rehearse=True)
+def test_a_known_seed_gives_the_simulation_and_the_ledger_says_so(tmp_path, scenario):
+    run_app(scenario, tmp_path / "known", **KNOWN)
     play_in(tmp_path / "simulated", small("rounds=4"))
-    assert model_of(tmp_path / "rehearsed") == model_of(tmp_path / "simulated")
-    assert ledger_of(tmp_path / "rehearsed") == ledger_of(tmp_path / "simulated")
-    assert ledger_of(tmp_path / "rehearsed")["noise_seed"].startswith("the scenario's: a rehearsal")
-    assert not (tmp_path / "rehearsed" / "seed.secret").exists()
+    assert model_of(tmp_path / "known") == model_of(tmp_path / "simulated")
+    assert ledger_of(tmp_path / "known") == ledger_of(tmp_path / "simulated")
+    assert ledger_of(tmp_path / "known")["noise_seed"].startswith("known: ")
+    assert not (tmp_path / "known" / "seed.secret").exists()
 
 
 def test_the_seed_stands_in_one_file_that_only_its_owner_reads(tmp_path, scenario, capfd):
@@ -103,13 +105,13 @@ def test_without_its_seed_a_deployment_is_not_resumed(tmp_path, scenario, conten
     assert "\n" not in str(caught.value)
 
 
-def test_a_rehearsal_does_not_go_on_as_the_real_thing_nor_the_other_way_round(tmp_path, scenario):
+def test_a_run_with_a_known_seed_does_not_go_on_with_a_secret_one_nor_the_other_way_round(tmp_path, scenario):
     run_app(scenario, tmp_path / "real")
     with pytest.raises(RunFolderError, match="differs in noise_seed"):
-        run_app(scenario, tmp_path / "real", resume=True, rehearse=True)
-    run_app(scenario, tmp_path / "rehearsed", rehearse=True)
+        run_app(scenario, tmp_path / "real", resume=True, **KNOWN)
+    run_app(scenario, tmp_path / "known", **KNOWN)
     with pytest.raises(RunFolderError, match=r"seed\.secret"):
-        run_app(scenario, tmp_path / "rehearsed", resume=True)
+        run_app(scenario, tmp_path / "known", resume=True)
 
 
 def test_another_seed_does_not_go_on_with_a_run(tmp_path, scenario):
@@ -135,12 +137,12 @@ def test_why_a_run_stopped_is_told_in_the_run_folder_alone(tmp_path, capfd):
     assert caught.value.__suppress_context__
 
 
-def test_faults_on_purpose_are_for_rehearsals(tmp_path):
+def test_faults_on_purpose_need_a_known_seed(tmp_path):
     scenario = write_small(tmp_path, "faults={failing: 0.5}")
-    with pytest.raises(DeploymentError, match="rehearse=true"):
+    with pytest.raises(DeploymentError, match="known-seed=true"):
         run_app(scenario, tmp_path / "run")
     assert not (tmp_path / "run").exists()
-    run_app(scenario, tmp_path / "run", rehearse=True)
+    run_app(scenario, tmp_path / "run", **KNOWN)
 
 
 def test_nothing_is_made_where_the_scenario_is_wrong(tmp_path, scenario):

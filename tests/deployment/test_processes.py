@@ -92,10 +92,10 @@ def test_the_scenario_of_the_simulation_runs_on_three_machines(machines):
     machines.kill("site0")
     machines.shell("node: check the way to the server", where="site1")
     start_nodes(machines)
-    machines.start_run(rehearse=True)
+    machines.start_run(known_seed=True)
     wait_for_end(machines, 200)
     assert_equals_simulation(machines, raw, away=set())
-    assert ledger_of(machines.server / "run")["noise_seed"].startswith("the scenario's: a rehearsal")
+    assert ledger_of(machines.server / "run")["noise_seed"].startswith("known: ")
     # Nobody's log tells the seed, nor who was asked in which round.
     told = "".join(machines.log(name) for name in ("superlink", *NODES))
     assert str(SEED) not in told
@@ -108,7 +108,7 @@ def test_a_node_that_is_killed_and_restarted_counts_as_zero_until_it_is_back(mac
     raw = write_scenario(machines, rounds=rounds, federation=federation)
     machines.start_superlink()
     start_nodes(machines)
-    machines.start_run(rehearse=True)
+    machines.start_run(known_seed=True)
     wait_for_round(machines, 1, 120)
     machines.kill("site2")
     wait_for_round(machines, 2, 60)
@@ -137,7 +137,7 @@ def test_machines_with_addresses_of_their_own(tmp_path):
             machines.start_superlink()
             machines.shell("node: check the way to the server", where="site1")
             start_nodes(machines)
-            machines.start_run(rehearse=True)
+            machines.start_run(known_seed=True)
             wait_for_end(machines, 200)
             assert_equals_simulation(machines, raw, away=set())
         finally:

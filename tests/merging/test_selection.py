@@ -40,10 +40,14 @@ def gaussian_mixture_epsilon(noises, weights, open_weight: float = 0.0) -> float
     return brentq(excess, 0, 100, xtol=1e-12)
 
 
+def cost_of(mechanisms, weights) -> Bounds:
+    return selection_epsilon(mechanisms, weights, DELTA)
+
+
 @pytest.mark.parametrize("weights", [(0.5, 0.5), (0.999, 0.001), (0.9999, 0.0001)])
 def test_cost_of_two_gaussians_is_the_root_of_their_mixed_deltas(weights):
     exact = gaussian_mixture_epsilon((2.0, 0.7), weights)
-    cost = selection_epsilon([Gaussian(2.0), Gaussian(0.7)], weights, DELTA)
+    cost = cost_of([Gaussian(2.0), Gaussian(0.7)], weights)
     assert cost.lower <= exact <= cost.upper
     assert cost.upper <= exact * 1.0005  # a law of 1,200 points has about four digits
     assert cost.lower >= exact * 0.9995
@@ -52,11 +56,11 @@ def test_cost_of_two_gaussians_is_the_root_of_their_mixed_deltas(weights):
 def test_a_model_without_privacy_costs_its_weight_in_delta():
     half = DELTA / 2
     exact = gaussian_mixture_epsilon((2.0,), (1 - half,), open_weight=half)
-    cost = selection_epsilon([Gaussian(2.0), NotPrivate()], (1 - half, half), DELTA)
+    cost = cost_of([Gaussian(2.0), NotPrivate()], (1 - half, half))
     assert cost.lower <= exact <= cost.upper <= exact * 1.0005
-    assert selection_epsilon([Gaussian(2.0), NotPrivate()], (1 - DELTA, DELTA), DELTA).upper == math.inf
-    assert selection_epsilon([Gaussian(2.0), NotPrivate()], (1.0, 0.0), DELTA) == Gaussian(2.0).epsilon(DELTA)
-    three = selection_epsilon([Gaussian(2.0), Gaussian(3.0), NotPrivate()], (0.5, 0.5 - half, half), DELTA)
+    assert cost_of([Gaussian(2.0), NotPrivate()], (1 - DELTA, DELTA)).upper == math.inf
+    assert cost_of([Gaussian(2.0), NotPrivate()], (1.0, 0.0)) == Gaussian(2.0).epsilon(DELTA)
+    three = cost_of([Gaussian(2.0), Gaussian(3.0), NotPrivate()], (0.5, 0.5 - half, half))
     exact = gaussian_mixture_epsilon((2.0, 3.0), (0.5, 0.5 - half), open_weight=half)
     assert three.lower <= exact <= three.upper <= exact * 1.0005
 
@@ -66,7 +70,7 @@ def test_the_boundary_by_privacy_loss_is_the_papers():
     deltas = [gaussian_delta(2.0, 3.0), gaussian_delta(0.7, 3.0)]
     boundary = paper.largest_weight_by_delta(deltas, deltas, DELTA)
     ours = best_weights([Gaussian(2.0), Gaussian(0.7)], lambda weights: weights[1], 3.0, DELTA)[BY_PRIVACY_LOSS]
-    assert boundary * 0.999 < ours.weights[1] <= boundary  # never beyond it; 0.1 % for the law and the margin
+    assert boundary * 0.999 < ours[1] <= boundary  # never beyond it; 0.1 % for the law and the margin
 
 
 def test_the_boundary_by_renyi_is_the_papers_at_the_budget_that_the_tight_conversion_leaves():
@@ -77,7 +81,7 @@ def test_the_boundary_by_renyi_is_the_papers_at_the_budget_that_the_tight_conver
         saved = -math.log1p(-1 / order) + math.log(order) / (order - 1)
         share = paper.largest_weight_by_rdp(curves[0][[index]], curves[1][[index]], [float(order)], 3.0 + saved, DELTA)
         best = max(best, share or 0.0)
-    ours = best_weights([Gaussian(2.0), Gaussian(0.7)], lambda weights: weights[1], 3.0, DELTA)[BY_RENYI].weights[1]
+    ours = best_weights([Gaussian(2.0), Gaussian(0.7)], lambda weights: weights[1], 3.0, DELTA)[BY_RENYI][1]
     # Ours searches orders between the whole ones too; the margin takes a millionth.
     assert best * (1 - 2e-6) <= ours <= best * 1.05
     assert paper.random_selection_epsilon(curves, (1 - best, best), ORDERS, DELTA) > 3.0  # the loose conversion's view
@@ -87,7 +91,7 @@ def test_no_point_of_a_grid_has_more_utility_within_the_budget():
     noises, utility, budget = (2.5, 1.2, 0.6), (0.7, 0.85, 0.95), 4.0
     mechanisms = [Gaussian(noise) for noise in noises]
     best = best_weights(mechanisms, lambda weights: float(np.dot(weights, utility)), budget, DELTA)
-    ours = best[BY_PRIVACY_LOSS].weights
+    ours = best[BY_PRIVACY_LOSS]
     deltas = np.array([gaussian_delta(noise, budget) for noise in noises])
     assert ours @ deltas <= DELTA
     shares = np.concatenate([[0.0], np.geomspace(1e-9, 1, 400)])
@@ -96,32 +100,32 @@ def test_no_point_of_a_grid_has_more_utility_within_the_budget():
     grid = np.stack([1 - second - third, second, third], axis=1)[inside]
     feasible = grid[grid @ deltas <= DELTA]
     assert float(np.dot(ours, utility)) >= (feasible @ utility).max() - 1e-6
-    by_renyi = best[BY_RENYI].weights
+    by_renyi = best[BY_RENYI]
     assert float(np.dot(by_renyi, utility)) <= float(np.dot(ours, utility))
 
 
 def test_least_private_first_keeps_away_from_the_most_private_model():
     mechanisms = [Gaussian(0.6), Gaussian(2.5), Gaussian(1.2)]  # epsilon about 9, 1.7 and 3.9
     rank = least_private_first(mechanisms, DELTA)
-    tight = best_weights(mechanisms, rank, 3.0, DELTA)[BY_PRIVACY_LOSS].weights
+    tight = best_weights(mechanisms, rank, 3.0, DELTA)[BY_PRIVACY_LOSS]
     assert tight[0] == 0
     assert 0 < tight[2] < 0.1
-    wide = best_weights(mechanisms, rank, 5.0, DELTA)[BY_PRIVACY_LOSS].weights
+    wide = best_weights(mechanisms, rank, 5.0, DELTA)[BY_PRIVACY_LOSS]
     assert wide[1] == 0
     assert 0 < wide[0] < 0.1
-    assert best_weights(mechanisms, rank, 20.0, DELTA)[BY_PRIVACY_LOSS].weights == (1.0, 0.0, 0.0)
+    assert best_weights(mechanisms, rank, 20.0, DELTA)[BY_PRIVACY_LOSS] == (1.0, 0.0, 0.0)
     assert best_weights(mechanisms, rank, 1.0, DELTA) == {}
 
 
 def test_most_accurate_first_draws_the_best_as_often_as_can_be():
     mechanisms = [Gaussian(2.5), Gaussian(1.2), Gaussian(0.6)]
     rank = most_accurate_first((0.6, 0.8, 0.7))  # the dearest is not the best
-    ours = best_weights(mechanisms, rank, 3.0, DELTA)[BY_PRIVACY_LOSS].weights
+    ours = best_weights(mechanisms, rank, 3.0, DELTA)[BY_PRIVACY_LOSS]
     deltas = [gaussian_delta(noise, 3.0) for noise in (2.5, 1.2, 0.6)]
     most = (DELTA - deltas[0]) / (deltas[1] - deltas[0])
     assert most * 0.99 < ours[1] <= most  # never beyond the budget; 1 % for the law and the margin
     assert ours[2] == 0
-    assert best_weights(mechanisms, rank, 5.0, DELTA)[BY_PRIVACY_LOSS].weights == (0.0, 1.0, 0.0)
+    assert best_weights(mechanisms, rank, 5.0, DELTA)[BY_PRIVACY_LOSS] == (0.0, 1.0, 0.0)
 
 
 noise = st.floats(0.4, 5.0)
@@ -134,10 +138,10 @@ def test_what_is_called_feasible_keeps_the_budget(noises, epsilon, delta, with_o
     best = best_weights(mechanisms, least_private_first(mechanisms, delta), epsilon, delta)
     fits = any(part.epsilon(delta).upper <= epsilon for part in mechanisms)
     assert (BY_PRIVACY_LOSS in best) == fits
-    for found in best.values():
-        assert math.isclose(sum(found.weights), 1, abs_tol=1e-12)
-        assert min(found.weights) >= 0
-        assert selection_epsilon(mechanisms, found.weights, delta).upper <= epsilon
+    for weights in best.values():
+        assert math.isclose(sum(weights), 1, abs_tol=1e-12)
+        assert min(weights) >= 0
+        assert selection_epsilon(mechanisms, weights, delta).upper <= epsilon
 
 
 def test_mechanisms_without_a_law_are_selected_from_by_renyi():
@@ -145,22 +149,22 @@ def test_mechanisms_without_a_law_are_selected_from_by_renyi():
     alone = [part.epsilon(DELTA).upper for part in mechanisms]
     budget = sum(alone) / 2
     best = best_weights(mechanisms, least_private_first(mechanisms, DELTA), budget, DELTA)
-    weights = max((found.weights for found in best.values()), key=lambda found: found[1])
+    weights = max(best.values(), key=lambda found: found[1])
     assert 0 < weights[1] < 1
-    assert selection_epsilon(mechanisms, weights, DELTA).upper <= budget
+    assert cost_of(mechanisms, weights).upper <= budget
 
 
 def test_a_selection_costs_between_its_models():
     mechanisms = [Allocation(Gaussian(2.0), 2, 8), Allocation(Gaussian(0.8), 2, 8)]
     low, high = (part.epsilon(DELTA).upper for part in mechanisms)
-    cost: Bounds = selection_epsilon(mechanisms, (0.9, 0.1), DELTA)
+    cost = cost_of(mechanisms, (0.9, 0.1))
     assert low < cost.upper < high
 
 
 def test_the_picture_shows_the_cost_to_one_per_cent_of_the_dearest():
     mechanisms = [Gaussian(2.0), Gaussian(0.7)]
     grid = np.array([[1.0, 0.0], [0.999, 0.001], [0.3, 0.7], [0.0, 1.0]])
-    exact = [selection_epsilon(mechanisms, row, DELTA).upper for row in grid]
+    exact = [cost_of(mechanisms, row).upper for row in grid]
     shown = selection_epsilons(mechanisms, grid, DELTA)
     assert np.all(shown >= np.array(exact) - 1e-12)
     assert np.all(shown <= np.array(exact) + 0.011 * max(exact))

@@ -204,7 +204,7 @@ def test_curves_are_of_trained_models_at_their_ledgers_cost(short_runs, tmp_path
     check_independent(candidates.models)
     assert candidates.mechanisms == SHORT.mechanisms
     accuracies = models.alone([candidates])
-    assert [read_run(run).summary["final"]["accuracy"] for run in short_runs] == pytest.approx(accuracies)
+    assert [read_run(run).summary.final.accuracy for run in short_runs] == pytest.approx(accuracies)
     weights = simplex(2, 2)
     np.testing.assert_allclose(models.combined([candidates], weights)[[0, 2]], accuracies[::-1])
     curves = selection_curves(SHORT, accuracies) | combination_curves(SHORT, [candidates], 2)
@@ -222,11 +222,11 @@ def test_curves_are_of_trained_models_at_their_ledgers_cost(short_runs, tmp_path
 def test_noise_is_the_jobs_own_and_comes_again(short_runs, tmp_path):
     overrides = ("rounds=3", "check_in.rate=0.05", "server.learning_rate=1.0")
     jobs = [models.Job(tmp_path / str(place), "merging", overrides, seed) for place, seed in enumerate((0, 0, 1, None))]
-    digests = [read_run(models.train(job)).ledger["releases"][2]["digest"] for job in jobs]
+    digests = [read_run(models.train(job)).ledger.releases[2].digest for job in jobs]
     assert digests[0] == digests[1]
     assert len(set(digests)) == 3
     # A checkpoint of a run is the last model of a run that stops there.
-    assert read_run(short_runs[0]).ledger["releases"][2]["digest"] == digests[0]
+    assert read_run(short_runs[0]).ledger.releases[2].digest == digests[0]
 
 
 def test_halves_share_nothing_but_the_test_set(tmp_path):

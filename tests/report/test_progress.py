@@ -3,22 +3,25 @@
 import io
 import itertools
 import re
-from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+from fedamp.runs.records import RoundRecord
 from rich.cells import cell_len
 from rich.console import Console
 
 from fedamp.plan import make_plan
 from fedamp.report.progress import RunProgress, guarantee
-from fedamp.runs.folder import RoundRecord
 from tests.federations import small
 
-RECORD = RoundRecord(
-    round=3, loss=0.4321, accuracy=0.9125, epsilon_upper=1.5, scheduled=20, reported=20, seconds=0.1, unprotected={}
-)
-LARGE = replace(RECORD, round=100_000, loss=12345.678, accuracy=1.0, epsilon_upper=123456.7, reported=2_000_000)
+
+def record(**changes) -> RoundRecord:
+    facts = {"round": 3, "loss": 0.4321, "accuracy": 0.9125, "epsilon_upper": 1.5, "scheduled": 20, "reported": 20}
+    return RoundRecord(**{**facts, "seconds": 0.1, "unprotected": {}, **changes})
+
+
+RECORD = record()
+LARGE = record(round=100_000, loss=12345.678, accuracy=1.0, epsilon_upper=123456.7, reported=2_000_000)
 
 
 MANY_ROUNDS = ("rounds=100000", "check_in={scheme: all}", "privacy.noise_multiplier=0")
@@ -49,8 +52,8 @@ def test_a_round_is_shown_with_what_a_person_waits_for():
 
 
 def test_rounds_that_are_not_evaluated_and_runs_without_privacy_say_so():
-    assert "accuracy" not in " ".join(shown(replace(RECORD, accuracy=None, loss=None)))
-    assert "no privacy" in " ".join(shown(replace(RECORD, epsilon_upper=None), "privacy.noise_multiplier=0"))
+    assert "accuracy" not in " ".join(shown(record(accuracy=None, loss=None)))
+    assert "no privacy" in " ".join(shown(record(epsilon_upper=None), "privacy.noise_multiplier=0"))
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 200])

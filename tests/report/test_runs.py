@@ -15,10 +15,10 @@ pytestmark = pytest.mark.xdist_group("report")
 def test_a_run_is_read_as_it_was_played(runs):
     run = read_run(runs["hidden"])
     assert [record.round for record in run.rounds] == list(range(1, 9))
-    assert run.plan.noise_multiplier == run.ledger["parts"][0]["noise_multiplier"]
-    assert list(run.plan.epsilon_by_round) == [release["epsilon_upper"] for release in run.ledger["releases"]]
+    assert run.plan.noise_multiplier == run.ledger.parts[0].noise_multiplier
+    assert list(run.plan.epsilon_by_round) == [release.epsilon_upper for release in run.ledger.releases]
     assert run.is_amplified
-    assert run.unamplified_epsilon == run.summary["unamplified_epsilon"]["upper"]
+    assert run.unamplified_epsilon == run.summary.unamplified_epsilon.upper
 
 
 def test_a_calibrated_run_is_not_calibrated_again(runs, tmp_path, monkeypatch):
@@ -53,7 +53,7 @@ def test_a_check_in_counts_parameters_down_and_up_and_public_seconds(runs):
     run = read_run(runs["hidden"])
     parameters = 64 * 10 + 10  # logistic regression on 64 pixels and 10 digits
     assert run.bytes_per_check_in == 12 * parameters
-    assert run.seconds_per_check_in == pytest.approx(run.summary["wall_seconds"] / (60 * 3))
+    assert run.seconds_per_check_in == pytest.approx(run.summary.wall_seconds / (60 * 3))
 
 
 def test_names_tell_runs_apart(runs, tmp_path):

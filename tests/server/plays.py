@@ -6,7 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from fedamp.runs.folder import RunFolder, Summary
+from fedamp.runs.folder import RunFolder
+from fedamp.runs.records import Summary
 from fedamp.scenario import Scenario
 from fedamp.server.loop import play
 from fedamp.server.setup import prepare

@@ -29,7 +29,7 @@ def model(folder: RunFolder):
 def test_a_run_leaves_everything_that_the_contract_names(tmp_path):
     folder, summary = run(tmp_path)
     names = {path.name for path in folder.path.iterdir()}
-    assert {"scenario.yaml", "rounds.jsonl", "ledger.json", "summary.json", "model.safetensors", "plots"} <= names
+    assert {"scenario.yaml", "rounds.jsonl", "ledger.json", "summary.json", "model.safetensors"} <= names
     assert {"log.txt", "checkpoint"} <= names
     assert scenario_file.load(folder.scenario) == small()
     lines = [json.loads(line) for line in folder.rounds.read_text().splitlines()]
@@ -215,10 +215,8 @@ def test_two_processes_cannot_run_in_one_folder(tmp_path):
     from fedamp.runs.files import locked
 
     folder, _ = run(tmp_path)
-    with locked(folder.log) as free:
-        assert free
-        with pytest.raises(RunFolderError, match="another process"):
-            launch.launch(small(), Silent(), folder.path, resume=True)
+    with locked(folder.path), pytest.raises(RunFolderError, match="another process"):
+        launch.launch(small(), Silent(), folder.path, resume=True)
 
 
 def test_noise_of_the_stated_size_is_on_every_coordinate(tmp_path):
