@@ -1,0 +1,321 @@
+"""What a run leaves, typed: the keys of every file, and the one place where they are read and written.
+
+An infinite epsilon is ``math.inf`` here and null in a file, because JSON has no infinity.
+"""
+
+import math
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal, Self
+
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    NonNegativeInt,
+    PlainSerializer,
+    PlainValidator,
+    PositiveInt,
+    model_validator,
+)
+
+from fedamp.accounting import Bounds, Mechanism, from_json
+from fedamp.errors import RunFolderError
+from fedamp.record import Record
+from fedamp.runs.files import write_atomically
+
+FROM_SYSTEM = "from the operating system"
+KNOWN_SEED = "known: the scenario's, so that whoever knows it can subtract the noise"
+# Words of older files that mean the same.
+_SAME_WORDS = {"the scenario's: a rehearsal, whoever knows it can subtract the noise": KNOWN_SEED}
+
+
+def _mechanism(value: Any) -> Mechanism:
+    return value if isinstance(value, Mechanism) else from_json(value)
+
+
+Words = Annotated[str, AfterValidator(lambda words: _SAME_WORDS.get(words, words))]
+Epsilon = Annotated[
+    float,
+    Field(ge=0, allow_inf_nan=True),
+    BeforeValidator(lambda value: math.inf if value is None else value),
+    PlainSerializer(lambda value: value if math.isfinite(value) else None),
+]
+Loss = Annotated[float | None, AfterValidator(lambda value: value if value is None or math.isfinite(value) else None)]
+Expression = Annotated[Mechanism, PlainValidator(_mechanism), PlainSerializer(lambda mechanism: mechanism.to_json())]
+"""An accounting expression; in a file it is what ``fedamp.accounting.from_json`` reads."""
+
+
+class FileRecord(Record):
+    """A record that is a file of its own."""
+
+    kind: ClassVar[str]  # what it is called in errors
+
+    @classmethod
+    def read(cls, file: Path) -> Self:
+        """Read the file.
+
+        Raises:
+            RunFolderError: it is missing or damaged; one line that names the file, the key, and what is accepted.
+        """
+        try:
+            return cls.from_json(file.read_bytes())
+        except (OSError, ValueError) as error:
+            reason = error.strerror if isinstance(error, OSError) else error
+            raise RunFolderError(f"{file}: damaged {cls.kind}: {reason}") from None
+
+    def write(self, file: Path) -> None:
+        """Replace the file by this record."""
+        write_atomically(file, self.to_text().encode())
+
+
+class Bracket(Record):
+    """Both ends of an epsilon."""
+
+    lower: Epsilon
+    upper: Epsilon
+
+    @classmethod
+    def of(cls, bounds: Bounds) -> "Bracket":
+        """The bracket without its method."""
+        return cls(lower=bounds.lower, upper=bounds.upper)
+
+
+# --- rounds.jsonl and summary.json ------------------------------------------------------------------------------------
+
+
+class RoundRecord(Record):
+    """A line of ``rounds.jsonl``.
+
+    Attributes:
+        round: number, from 1.
+        loss, accuracy: of the new global model on the public test set; None in rounds that are not evaluated.
+        epsilon_upper: upper end of what is spent so far; infinite without noise.
+        scheduled: size of the round's cohort.
+        reported: units that answered.
+        seconds: wall time of the round.
+        unprotected: numbers computed from private data without noise. For the server's owner only.
+    """
+
+    version: Literal[1] = 1
+    round: PositiveInt
+    loss: Loss
+    accuracy: float | None
+    epsilon_upper: Epsilon
+    scheduled: NonNegativeInt
+    reported: NonNegativeInt
+    seconds: float
+    unprotected: dict[str, int | float]
+
+
+class Quality(Record):
+    """Of the last evaluated model on the public test set; None where none was."""
+
+    accuracy: float | None
+    loss: Loss
+
+
+class Cost(Record):
+    """What a unit receives and computes in a round, on average over the submodels, and as shares of the whole."""
+
+    parameters_per_client: float
+    parameters_share: float
+    flops_per_record: float
+    flops_share: float
+
+
+class Summary(FileRecord):
+    """``summary.json`` of a run; its presence says that the run ended by itself or was told to."""
+
+    kind: ClassVar[str] = "summary"
+
+    format: Literal["fedamp summary 1"] = "fedamp summary 1"
+    name: str
+    final: Quality
+    epsilon: Bracket
+    unamplified_epsilon: Bracket
+    delta: float
+    noise_multiplier: float
+    rounds_completed: NonNegativeInt
+    clients_trained: NonNegativeInt
+    wall_seconds: float
+    startup_seconds: float
+    stopped_because: Literal["finished", "budget", "interrupted", "failed"]
+    parameters: NonNegativeInt
+    cost: Cost
+
+
+# --- ledger.json ------------------------------------------------------------------------------------------------------
+
+
+class LedgerEntry(Record):
+    """One released round: its number, what is spent after it (infinite without noise), SHA-256 of its model."""
+
+    round: PositiveInt
+    epsilon_upper: Epsilon
+    digest: str
+
+
+class PartRecord(Record):
+    """A part of the model with its clipping norm, noise and public denominator."""
+
+    name: str
+    clip: float
+    noise_multiplier: float
+    denominator: float
+
+
+class LedgerRecord(FileRecord):
+    """``ledger.json``: what was planned, what that costs, and what was released; docs/ledger.md explains the keys."""
+
+    kind: ClassVar[str] = "ledger"
+
+    format: Literal["fedamp ledger 2"]
+    written_by: str
+    scenario: str
+    scenario_sha256: str
+    unit: str
+    units: PositiveInt
+    group_size: PositiveInt
+    adjacency: Words
+    delta: float
+    budget_epsilon: float | None
+    amplification_charged: bool
+    parts: tuple[PartRecord, ...] = Field(min_length=1)
+    rounds_planned: PositiveInt
+    mechanism: Expression
+    mechanism_in_words: str
+    whole_run_epsilon: Bracket
+    epsilon_bound: str
+    noise_seed: Words
+    assumptions: tuple[str, ...]
+    guarantees_explained_in: str = "docs/threat-model.md"
+    releases: tuple[LedgerEntry, ...]
+
+    @property
+    def has_known_seed(self) -> bool:
+        """Whether the noise follows from the scenario's seed."""
+        return self.noise_seed != FROM_SYSTEM
+
+    @property
+    def epsilon_follows(self) -> bool:
+        """Whether what is spent after each round follows from the mechanism alone.
+
+        Charged without amplification, it may span only the rounds in which one unit can have taken part; which these
+        are is in the scenario.
+        """
+        return not self.mechanism.is_private or self.mechanism.span == self.rounds_planned
+
+    def check_rounds(self, most: int) -> None:
+        """Check that rounds 1, 2, 3, ... are each released once.
+
+        Raises:
+            ValueError: they are not, or there are more than ``most``.
+        """
+        rounds = [entry.round for entry in self.releases]
+        if rounds != list(range(1, len(rounds) + 1)) or len(rounds) > most:
+            raise ValueError(f"its rounds are not 1, 2, 3, ... each once, up to at most {most}")
+
+
+# --- what a checkpoint says of itself ---------------------------------------------------------------------------------
+
+
+class CheckpointHeader(Record):
+    """What stands in a checkpoint beside its arrays.
+
+    Attributes:
+        round: after which it was written.
+        clip_scale: adaptive clipping norm over the plan's, exactly; as a hexadecimal text in the file.
+        scenario: fingerprint of what is run.
+        record: the round's line of ``rounds.jsonl``.
+        arrays_sha256: digest of the arrays.
+    """
+
+    format: Literal["fedamp checkpoint 1"]
+    round: PositiveInt
+    clip_scale: Annotated[
+        float,
+        Field(gt=0, allow_inf_nan=False),
+        BeforeValidator(lambda value: float.fromhex(value) if isinstance(value, str) else value),
+        PlainSerializer(lambda value: value.hex()),
+    ]
+    scenario: str
+    record: RoundRecord
+    arrays_sha256: str
+
+
+# --- what a merger leaves ---------------------------------------------------------------------------------------------
+
+
+class MergedSummary(FileRecord):
+    """``summary.json`` of a merged model."""
+
+    kind: ClassVar[str] = "summary"
+
+    format: Literal["fedamp merge summary 1"] = "fedamp merge summary 1"
+    name: str
+    final: Quality
+    epsilon: Bracket
+    delta: float
+    method: str
+    parameters: NonNegativeInt
+    stopped_because: Literal["merged"] = "merged"
+
+
+class MergedInput(Record):
+    """One of the models that went into a merger, or could have: where it is from, and what it would cost alone."""
+
+    name: str
+    scenario: str
+    scenario_sha256: str
+    ledger_sha256_with_salt: str
+    round: PositiveInt
+    rounds_planned: PositiveInt
+    mechanism_in_words: str
+    epsilon_upper: Epsilon
+    noise_seed: Words
+
+
+class Draw(Record):
+    """Which model a random selection released, and the seed of the draw; that it is known costs nothing more."""
+
+    model: str
+    seed: str
+    seed_source: str
+
+
+class Certificate(FileRecord):
+    """``certificate.json`` of a merged model; docs/merging.md explains the keys.
+
+    Nothing in it depends on a model that is not released, so it can be handed out.
+    """
+
+    kind: ClassVar[str] = "certificate"
+
+    format: Literal["fedamp merge certificate 1"]
+    written_by: str
+    method: Literal["random-selection", "linear-combination"]
+    unit: str
+    units: PositiveInt
+    group_size: PositiveInt
+    adjacency: Words
+    delta: float
+    budget_epsilon: float
+    epsilon: Bracket
+    epsilon_bound: str
+    mechanism: Expression
+    mechanism_in_words: str
+    weights: tuple[float, ...] = Field(min_length=2)
+    weights_chosen_by: str
+    best_weights_by_accounting: dict[str, tuple[float, ...]]
+    inputs: tuple[MergedInput, ...]
+    draw: Draw | None
+    has_known_seed: bool = Field(alias="rehearsal")
+    model_sha256: str
+    assumptions: tuple[str, ...]
+    guarantees_explained_in: str = "docs/merging.md"
+
+    @model_validator(mode="after")
+    def _one_weight_each(self) -> Self:
+        if len(self.inputs) != len(self.weights):
+            raise ValueError(f"inputs: {len(self.inputs)} for {len(self.weights)} weights; accepted: one each")
+        return self
