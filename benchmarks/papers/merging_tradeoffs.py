@@ -191,7 +191,7 @@ def selection_curves(portfolio: Portfolio, accuracies: Array) -> Curves:
         best_weights(portfolio.mechanisms, lambda row: float(np.dot(row, accuracies)), float(budget), DELTA)
         for budget in budgets
     ]
-    ours = np.array([np.dot(found[BY_PRIVACY_LOSS].weights, accuracies) for found in best])
+    ours = np.array([np.dot(found[BY_PRIVACY_LOSS], accuracies) for found in best])
     return {
         "selection, Rényi": frontier(portfolio.selection_by_rdp(weights), weights @ accuracies),
         "selection, fedamp": (budgets, ours),
