@@ -152,7 +152,7 @@ class StoredSource:
         records = self.count_records()
         if self._config.clients is None:
             return records
-        partition.check(self._config.partition, records, self._config.clients)
+        partition.dealer_of(self._config.partition).check(records, self._config.clients)
         return self._config.clients
 
     def count_records(self) -> int:
@@ -210,7 +210,7 @@ class StoredSource:
         if clients is None:
             return np.arange(len(training.labels)), len(training.labels)
         generator = rng.stream(seed, "partition")
-        return partition.owners(self._config.partition, generator, training.labels, clients), clients
+        return partition.dealer_of(self._config.partition).deal(generator, training.labels, clients), clients
 
     def _num_classes(self, labels: NDArray[np.int64]) -> int:
         if self._federation is not None:
