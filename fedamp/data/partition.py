@@ -34,7 +34,7 @@ def dealer_of(scheme: scenario.Partition) -> Dealer:
     """The scheme of a scenario: the one place that asks which it is."""
     match scheme:
         case scenario.IidPartition():
-            return Dealer(lambda generator, labels, clients: iid(generator, len(labels), clients), check_enough_records)
+            return Dealer(lambda generator, labels, clients: iid(generator, len(labels), clients), _check_enough_records)
         case scenario.DirichletPartition(alpha=alpha):
             return Dealer(
                 lambda generator, labels, clients: dirichlet(generator, labels, clients, alpha),
@@ -43,7 +43,7 @@ def dealer_of(scheme: scenario.Partition) -> Dealer:
         case scenario.ShardsPartition(shards_per_client=each):
             return Dealer(
                 lambda generator, labels, clients: shards(generator, labels, clients, each),
-                lambda records, clients: check_enough_shards(records, clients, each),
+                lambda records, clients: _check_enough_shards(records, clients, each),
             )
     raise ValueError(f"scheme {scheme.scheme}: its column says whose each record is")
 
@@ -59,7 +59,7 @@ def iid(generator: np.random.Generator, records: int, clients: int) -> Indices:
     Raises:
         DataError: more clients than records.
     """
-    check_enough_records(records, clients)
+    _check_enough_records(records, clients)
     return generator.permutation(np.arange(records, dtype=np.int64) % clients)
 
 
@@ -85,7 +85,7 @@ def shards(generator: np.random.Generator, labels: Indices, clients: int, shards
     Raises:
         DataError: more shards than records.
     """
-    check_enough_shards(len(labels), clients, shards_per_client)
+    _check_enough_shards(len(labels), clients, shards_per_client)
     count = clients * shards_per_client
     order, _ = _shuffled_by_label(generator, labels)
     shard_owners = generator.permutation(np.repeat(np.arange(clients, dtype=np.int64), shards_per_client))
@@ -130,13 +130,13 @@ def hold_out_size(records: int, fraction: float) -> int:
     return min(math.ceil(records * fraction), records - 1)
 
 
-def check_enough_records(records: int, clients: int) -> None:
+def _check_enough_records(records: int, clients: int) -> None:
     """Raises DataError if there are fewer records than clients to deal one to each."""
     if clients > records:
         raise DataError(f"data.clients: {clients} clients for {records} training records; give at most {records}")
 
 
-def check_enough_shards(records: int, clients: int, shards_per_client: int) -> None:
+def _check_enough_shards(records: int, clients: int, shards_per_client: int) -> None:
     """Raises DataError if there are fewer records than shards."""
     if clients * shards_per_client > records:
         raise DataError(

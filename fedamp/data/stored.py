@@ -1,7 +1,7 @@
 """Stored records: read from tables, split into training and test, and dealt to clients."""
 
 from dataclasses import dataclass, replace
-from typing import Annotated
+from typing import Annotated, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -121,6 +121,19 @@ class StoredDataset(Dataset):
         return replace(self, training=self.training.take(stored_order), offsets=one_each)
 
 
+class StoredSection(Protocol):
+    """The keys that data sections of stored records have in common."""
+
+    @property
+    def clients(self) -> int | None: ...
+
+    @property
+    def partition(self) -> scenario.Partition: ...
+
+    @property
+    def test_fraction(self) -> float: ...
+
+
 class StoredSource:
     """Tables of records, as a source of data.
 
@@ -133,7 +146,7 @@ class StoredSource:
 
     def __init__(
         self,
-        config: scenario.DigitsData | scenario.FolderData | scenario.HuggingFaceData,
+        config: StoredSection,
         train: Table | None,
         test: Table | None = None,
         federation: FederationFile | None = None,
