@@ -85,8 +85,8 @@ def imported(folder: Path) -> set[str]:
 
 
 def test_what_is_imported_is_declared_and_nothing_else():
-    optional = [FULL["optional-dependencies"][extra] for extra in ("ray", "huggingface", "interop")]
-    extras = names(sum(optional, [])) | {"datasets"}  # which flwr-datasets brings
+    optional = FULL["optional-dependencies"]
+    extras = names(optional["ray"] + optional["huggingface"] + optional["interop"]) | {"datasets"}  # of flwr-datasets
     only_read = {"scikit-learn"}  # for the digits that it ships
     assert imported(ROOT / "fedamp") - extras == names(FULL["dependencies"]) - only_read
 
@@ -100,7 +100,7 @@ def test_the_accountant_alone_declares_what_it_imports():
 
 def test_the_accountant_imports_nothing_of_what_trains():
     program = (
-        "import sys; from fedamp.accounting import Allocation, Gaussian; Allocation(Gaussian(1.0), 2, 10).epsilon(1e-5);"
+        "import sys; from fedamp.accounting import Allocation, Gaussian; Allocation(Gaussian(1.0), 2, 10).epsilon(0.01);"
         "print({'torch', 'flwr', 'ray', 'matplotlib', 'pydantic'} & set(sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, check=True)
@@ -116,9 +116,9 @@ def packages_with_names() -> list[str]:
 
 
 @pytest.mark.parametrize("package", packages_with_names())
-def test_public_names_are_there_in_order_and_not_private(package):
+def test_public_names_are_there_once_and_not_private(package):
     module = importlib.import_module(package)
-    assert list(module.__all__) == sorted(set(module.__all__))
+    assert len(module.__all__) == len(set(module.__all__))  # ruff (RUF022) keeps them in order
     assert not [name for name in module.__all__ if name.startswith("_") or not hasattr(module, name)]
 
 
