@@ -72,7 +72,7 @@ def commands(page: str) -> list[str]:
 
 
 def write_files(page: str, folder: Path) -> list[str]:
-    """Write the files that a page shows, and make the changes that its diffs show; returns the names of the new ones."""
+    """Write the files that a page shows and make the changes of its diffs; returns the names of the new files."""
     for block in blocks(page, "yaml", "python", "diff"):
         if block.file and block.language == "diff":
             apply(block, folder)
