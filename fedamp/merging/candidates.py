@@ -13,6 +13,7 @@ from safetensors.numpy import load_file
 
 from fedamp import scenario
 from fedamp.accounting import Mechanism, NotPrivate, from_json
+from fedamp.arrays import Arrays
 from fedamp.errors import MergeError, RunFolderError
 from fedamp.report.merged import CERTIFICATE
 from fedamp.report.runs import Run, read_run
@@ -21,7 +22,6 @@ from fedamp.runs.folder import RunFolder
 from fedamp.runs.ledger import digest
 from fedamp.scenario import Scenario
 from fedamp.server.setup import Prepared, prepare
-from fedamp.strategies.layout import Arrays
 
 
 @dataclass(frozen=True)

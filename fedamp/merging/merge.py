@@ -10,6 +10,7 @@ import numpy as np
 
 from fedamp import __version__, rng
 from fedamp.accounting.bounds import finite
+from fedamp.arrays import Arrays
 from fedamp.merging.candidates import Candidate, Candidates, read_candidates
 from fedamp.merging.decision import (
     FIXED_INPUTS,
@@ -26,7 +27,6 @@ from fedamp.report.merged import CERTIFICATE, FORMAT
 from fedamp.runs.files import write_json
 from fedamp.runs.folder import RunFolder, new_folder
 from fedamp.runs.ledger import digest
-from fedamp.strategies.layout import Arrays
 
 
 @dataclass(frozen=True)

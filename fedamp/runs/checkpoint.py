@@ -18,8 +18,8 @@ from fedamp.errors import RunFolderError
 from fedamp.runs.files import write_atomically
 from fedamp.runs.ledger import digest
 from fedamp.runs.folder import RoundRecord
-from fedamp.strategies.layout import Arrays
-from fedamp.strategies.private import ServerState
+from fedamp.arrays import Arrays
+from fedamp.strategies.pipeline import ServerState
 
 FORMAT = "fedamp checkpoint 1"
 KEPT = 2
@@ -37,6 +37,7 @@ def write_checkpoint(folder: Path, checkpoint: Checkpoint, fingerprint: str) -> 
     """Write a checkpoint, then forget all but the last two."""
     state = checkpoint.state
     groups = {"parameters": state.parameters, **{f"moment.{name}": moment for name, moment in state.moments.items()}}
+    groups |= {f"noise.{name}": remembered for name, remembered in state.noise.items()}
     if state.previous is not None:
         groups["previous"] = state.previous
     arrays = {f"{group}/{name}": array for group, members in groups.items() for name, array in members.items()}
@@ -117,11 +118,15 @@ def _state(facts: dict[str, Any], order: list[str], arrays: dict[str, np.ndarray
     def group(prefix: str) -> Arrays:
         return {name: np.array(arrays[f"{prefix}/{name}"]) for name in order}
 
-    moments = sorted({key.split("/")[0] for key in arrays if key.startswith("moment.")})
+    def groups(kind: str) -> dict[str, Arrays]:
+        names = sorted({key.split("/")[0] for key in arrays if key.startswith(kind)})
+        return {name.removeprefix(kind): group(name) for name in names}
+
     return ServerState(
         parameters=group("parameters"),
         round=int(facts["round"]),
-        moments={name.removeprefix("moment."): group(name) for name in moments},
+        moments=groups("moment."),
         previous=group("previous") if any(key.startswith("previous/") for key in arrays) else None,
         clip_scale=float.fromhex(facts["clip_scale"]),
+        noise=groups("noise."),
     )

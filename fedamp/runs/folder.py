@@ -13,7 +13,7 @@ from fedamp.errors import RunFolderError
 from fedamp.scenario import Scenario
 from fedamp.runs.files import flush, write_atomically, write_json
 from fedamp.runs.files import locked as locked
-from fedamp.strategies.layout import Arrays
+from fedamp.arrays import Arrays
 
 RUNS = Path("runs")
 

@@ -16,7 +16,7 @@ from fedamp.errors import FederationError, RunFolderError
 from fedamp.plan import ADJACENCY, Plan
 from fedamp.scenario import Scenario
 from fedamp.runs.files import write_atomically
-from fedamp.strategies.layout import Arrays
+from fedamp.arrays import Arrays
 
 FORMAT = "fedamp ledger 2"
 
@@ -182,7 +182,7 @@ def head(plan: Plan) -> dict[str, Any]:
         "whole_run_epsilon": plan.epsilon.to_json(),
         "epsilon_bound": plan.epsilon.method,
         "noise_seed": "the scenario's: a rehearsal, whoever knows it can subtract the noise"
-        if plan.rehearsed
+        if plan.known_seed
         else "from the operating system",
         "assumptions": list(ASSUMPTIONS),
         "guarantees_explained_in": "docs/threat-model.md",

@@ -25,6 +25,7 @@ from fedamp.runs.folder import RoundRecord, RunFolder, existing_folder, new_fold
 from fedamp.scenario import Scenario, scenario_file
 from fedamp.server.loop import play
 from fedamp.server.setup import Prepared, prepare
+from fedamp.simulation.faults import with_faults
 
 app = ServerApp()
 log = logging.getLogger("fedamp.server")
@@ -54,7 +55,7 @@ def main(grid: Grid, context: Context) -> None:
             raise RunFolderError(f"{folder.path}: another process is running in it")
         wait_for_nodes(grid, scenario)
         with _kept_to_ourselves(folder, rehearse):
-            summary = play(prepared, grid, folder, PrintingObserver())
+            summary = play(prepared, with_faults(grid, scenario.faults), folder, PrintingObserver())
     print(f"{summary.stopped_because} after round {summary.rounds_completed}: {summary.final}", flush=True)
 
 
