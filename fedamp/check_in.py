@@ -93,15 +93,26 @@ class Schedule(ABC):
         return {key: value for key, value in asdict(self).items() if key != "rounds"}
 
 
+class _RoundByRound(Schedule):
+    """A unit's rounds are drawn independently of each other."""
+
+    drawn_together = False
+
+    def most_check_ins(self, rounds: int) -> int:
+        return rounds
+
+    def shortened(self, rounds: int) -> Self:
+        return replace(self, rounds=rounds)
+
+
 @dataclass(frozen=True)
-class Everybody(Schedule):
+class Everybody(_RoundByRound):
     """Everybody takes part in every round.
 
     Formal guarantees: every cohort is all units. No amplification is charged.
     """
 
     scheme = "all"
-    drawn_together = False
     is_hidden = False
 
     def cohorts(self, units: int, seed: int) -> Iterator[UnitIds]:
@@ -111,21 +122,15 @@ class Everybody(Schedule):
     def charge(self, round_mechanism: Mechanism) -> Mechanism:
         return Repeat(round_mechanism, self.rounds)
 
-    def most_check_ins(self, rounds: int) -> int:
-        return rounds
-
     def expected_cohort(self, units: int) -> float:
         return float(units)
 
     def log_likelihood_ratio(self, ratios: Floats) -> Floats:
         return np.asarray(ratios.sum(1))
 
-    def shortened(self, rounds: int) -> Self:
-        return replace(self, rounds=rounds)
-
 
 @dataclass(frozen=True)
-class Independent(Schedule):
+class Independent(_RoundByRound):
     """Poisson sampling: in every round every unit takes part with probability ``rate``, independently.
 
     Formal guarantees: memberships are independent over units and over rounds, each of probability ``rate``;
@@ -134,7 +139,6 @@ class Independent(Schedule):
 
     rate: float
     scheme = "poisson"
-    drawn_together = False
     is_hidden = True
 
     def cohorts(self, units: int, seed: int) -> Iterator[UnitIds]:
@@ -144,9 +148,6 @@ class Independent(Schedule):
     def charge(self, round_mechanism: Mechanism) -> Mechanism:
         return Repeat(Poisson(round_mechanism, self.rate), self.rounds)
 
-    def most_check_ins(self, rounds: int) -> int:
-        return rounds
-
     def expected_cohort(self, units: int) -> float:
         return self.rate * units
 
@@ -154,12 +155,24 @@ class Independent(Schedule):
         stays_out = math.log1p(-self.rate) if self.rate < 1 else -math.inf
         return np.asarray(np.logaddexp(stays_out, math.log(self.rate) + ratios).sum(1))
 
+
+@dataclass(frozen=True)
+class _KOfRounds(Schedule):
+    """Every unit takes part in exactly ``k`` hidden rounds."""
+
+    k: int
+    drawn_together = True
+    is_hidden = True
+
+    def expected_cohort(self, units: int) -> float:
+        return units * self.k / self.rounds
+
     def shortened(self, rounds: int) -> Self:
-        return replace(self, rounds=rounds)
+        return replace(self, rounds=rounds, k=max(1, round(self.k * rounds / self.rounds)))
 
 
 @dataclass(frozen=True)
-class Balanced(Schedule):
+class Balanced(_KOfRounds):
     """Balanced iteration subsampling: every unit takes part in exactly ``k`` hidden rounds.
 
     Formal guarantees: the set of rounds of every unit is uniform among all sets of ``k`` out of ``rounds``, and
@@ -169,10 +182,7 @@ class Balanced(Schedule):
     law, needs one small integer a unit, and never looks ahead.
     """
 
-    k: int
     scheme = "balanced"
-    drawn_together = True
-    is_hidden = True
 
     def cohorts(self, units: int, seed: int) -> Iterator[UnitIds]:
         return _owed_check_ins(units, seed, first_round=1, rounds=self.rounds, k=self.k)
@@ -183,9 +193,6 @@ class Balanced(Schedule):
     def most_check_ins(self, rounds: int) -> int:
         return min(rounds, self.k)
 
-    def expected_cohort(self, units: int) -> float:
-        return units * self.k / self.rounds
-
     def log_likelihood_ratio(self, ratios: Floats) -> Floats:
         # Log of the elementary symmetric polynomials of the rounds so far; the mean is over all sets of k rounds.
         sums = np.full((self.k + 1, len(ratios)), -np.inf)
@@ -194,22 +201,16 @@ class Balanced(Schedule):
             sums[1:] = np.logaddexp(sums[1:], sums[:-1] + ratios[:, round_])
         return np.asarray(sums[self.k] - math.log(math.comb(self.rounds, self.k)))
 
-    def shortened(self, rounds: int) -> Self:
-        return replace(self, rounds=rounds, k=_scaled(self.k, rounds / self.rounds))
-
 
 @dataclass(frozen=True)
-class Stratified(Schedule):
+class Stratified(_KOfRounds):
     """One hidden round in each of ``k`` consecutive blocks, their lengths as equal as integers allow.
 
     Formal guarantees: in every block every unit takes part exactly once, in a uniformly random round, independently
     over blocks and units.
     """
 
-    k: int
     scheme = "stratified"
-    drawn_together = True
-    is_hidden = True
 
     def cohorts(self, units: int, seed: int) -> Iterator[UnitIds]:
         first_round = 1
@@ -230,15 +231,9 @@ class Stratified(Schedule):
         starts = np.cumsum([0, *self.block_lengths()[:-1]])
         return int(np.searchsorted(starts, rounds, side="left"))
 
-    def expected_cohort(self, units: int) -> float:
-        return units * self.k / self.rounds
-
     def log_likelihood_ratio(self, ratios: Floats) -> Floats:
         blocks = np.split(ratios, np.cumsum(self.block_lengths())[:-1], axis=1)
         return np.asarray(np.sum([log_mean(block, axis=1) for block in blocks], axis=0))
-
-    def shortened(self, rounds: int) -> Self:
-        return replace(self, rounds=rounds, k=_scaled(self.k, rounds / self.rounds))
 
 
 SCHEDULES: dict[str, type[Schedule]] = {each.scheme: each for each in (Everybody, Independent, Balanced, Stratified)}
@@ -275,10 +270,6 @@ class Attendance:
 def log_mean(logs: Floats, axis: int) -> Floats:
     """Log of the mean of exponentials."""
     return np.asarray(np.logaddexp.reduce(logs, axis=axis) - math.log(logs.shape[axis]))
-
-
-def _scaled(k: int, share: float) -> int:
-    return max(1, round(k * share))
 
 
 def _owed_check_ins(units: int, seed: int, first_round: int, rounds: int, k: int) -> Iterator[UnitIds]:

@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,13 +46,6 @@ class Part:
         return self.clip * self.noise_multiplier
 
 
-class Choice(NamedTuple):
-    """Something that is drawn for a unit in a round, and hidden: its seed (of a mask) and its submodel."""
-
-    seed: int
-    submodel: int
-
-
 @dataclass(frozen=True)
 class Cut:
     """How a model is cut. It may be public; who trains which submodel is hidden.
@@ -73,9 +66,14 @@ class SubmodelScheme(ABC):
         scheme: its name in a scenario's ``submodels`` section, whose other keys are its fields.
         share: chance that a unit trains a given parameter of the split part; 1 where nothing is split.
         copies: disjoint submodels among which a unit's one is hidden.
+        choices_are_all: whether :meth:`choices` are all there are.
     """
 
     scheme: ClassVar[str]
+
+    @property
+    @abstractmethod
+    def choices_are_all(self) -> bool: ...
 
     @property
     @abstractmethod
@@ -104,13 +102,8 @@ class SubmodelScheme(ABC):
         """The hidden, independent, uniform submodel of every unit of a cohort."""
 
     @abstractmethod
-    def choices(self, masks: int) -> list[Choice]:
-        """What can be drawn for a unit: all of it, or so many random masks. An audit averages over these."""
-
-    @property
-    @abstractmethod
-    def choices_are_all(self) -> bool:
-        """Whether :meth:`choices` are all there are."""
+    def choices(self, masks: int) -> list[tuple[int, int]]:
+        """(seed, submodel) of what can be drawn for a unit: all of it, or so many random masks; for an audit."""
 
     @abstractmethod
     def cut_index(self, round_: int) -> int:
@@ -146,8 +139,8 @@ class WholeModel(SubmodelScheme):
     def draw(self, cohort: UnitIds, seed: int, round_: int) -> NDArray[np.int64]:
         return np.full(len(cohort), WHOLE)
 
-    def choices(self, masks: int) -> list[Choice]:
-        return [Choice(0, WHOLE)]
+    def choices(self, masks: int) -> list[tuple[int, int]]:
+        return [(0, WHOLE)]
 
     def cut_index(self, round_: int) -> int:
         return 0
@@ -228,8 +221,8 @@ class DisjointSubmodels(_SplitModel):
     def draw(self, cohort: UnitIds, seed: int, round_: int) -> NDArray[np.int64]:
         return rng.stream(seed, "submodels", round_).integers(0, self.count, size=len(cohort))
 
-    def choices(self, masks: int) -> list[Choice]:
-        return [Choice(0, submodel) for submodel in range(self.count)]
+    def choices(self, masks: int) -> list[tuple[int, int]]:
+        return [(0, submodel) for submodel in range(self.count)]
 
     def cut_index(self, round_: int) -> int:
         return round_ if self.partition == "fresh" else 0
@@ -273,8 +266,8 @@ class DropoutMasks(_SplitModel):
     def draw(self, cohort: UnitIds, seed: int, round_: int) -> NDArray[np.int64]:
         return np.full(len(cohort), WHOLE)  # each client draws its mask from its own seed
 
-    def choices(self, masks: int) -> list[Choice]:
-        return [Choice(rng.public_seed(number, "audited mask"), WHOLE) for number in range(masks)]
+    def choices(self, masks: int) -> list[tuple[int, int]]:
+        return [(rng.public_seed(number, "audited mask"), WHOLE) for number in range(masks)]
 
     def cut_index(self, round_: int) -> int:
         return 0

@@ -128,7 +128,7 @@ class Canary:
     def updates(self, round_: int) -> Updates:
         """What the canary may send in a round, computed by the client's own code."""
         parts, choices = self._prepared.plan.parts, self._prepared.plan.submodels.choices(_MASKS)
-        sent = np.stack([self._update(round_, choice.seed, choice.submodel) for choice in choices])
+        sent = np.stack([self._update(round_, seed, submodel) for seed, submodel in choices])
         part_of = self.by_coordinate([float(index) for index in range(len(parts))])
         lengths = [np.linalg.norm(sent[:, part_of == index], axis=1) / part.clip for index, part in enumerate(parts)]
         for index, length in enumerate(lengths):  # the adversary takes it that they are clipped as they should be

@@ -157,4 +157,5 @@ def _dirichlet_shares(generator: np.random.Generator, count: int, alpha: float) 
     # Gamma(alpha) = Gamma(alpha + 1) * U ** (1 / alpha), in logarithms: a small alpha would underflow to 0 / 0.
     logs = np.log(generator.standard_gamma(alpha + 1, count)) + np.log1p(-generator.random(count)) / alpha
     weights = np.exp(logs - logs.max())
-    return weights / weights.sum()
+    shares: NDArray[np.float64] = weights / weights.sum()
+    return shares

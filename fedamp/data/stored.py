@@ -93,7 +93,8 @@ class StoredDataset(Dataset):
         if self.hosted is not None and not np.isin(clients, self.hosted).all():
             missing = clients[~np.isin(clients, self.hosted)][0]
             raise DataError(f"{self.training.table.source}: client {missing} is not hosted here")
-        return self.offsets[clients + 1] - self.offsets[clients]
+        sizes: NDArray[np.int64] = self.offsets[clients + 1] - self.offsets[clients]
+        return sizes
 
     def labels_of(self, client: int) -> NDArray[np.int64]:
         return self.training.labels[self.offsets[client] : self.offsets[client + 1]]

@@ -77,7 +77,8 @@ class FaultyGrid(Grid):
         away = np.zeros(vanishing.sites, dtype=bool)
         for left in range(max(1, round_ - vanishing.rounds + 1), round_ + 1):
             away |= rng.stream(self._faults.seed, "faults vanishing", left).random(vanishing.sites) < vanishing.rate
-        return away[clients % vanishing.sites]
+        vanished: NDArray[np.bool_] = away[clients % vanishing.sites]
+        return vanished
 
     @contextmanager
     def _worker_killed(self, round_: int) -> Iterator[None]:
@@ -129,7 +130,7 @@ def _clients(message: Message) -> NDArray[np.int64]:
 
 def only(message: Message, kept: NDArray[np.bool_]) -> Message:
     """The same message (it gets the same id), for some of its clients; the others' places in the batches close up."""
-    config: dict[str, Any] = dict(message.content["config"])  # type: ignore[arg-type]
+    config: dict[str, Any] = dict(message.content["config"])
     for key in ("clients", "seeds", "submodels"):
         config[key] = [value for value, keep in zip(config[key], kept, strict=True) if keep]
     ends = np.cumsum(np.array(config["batches"], dtype=np.int64))

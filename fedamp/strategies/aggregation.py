@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from flwr.app import ArrayRecord, Message, MetricRecord
-from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, FiniteFloat, NonNegativeInt, ValidationError
 
 from fedamp import flower
 from fedamp.arrays import Sums
@@ -141,8 +141,21 @@ class ClippedSums(Aggregator):
                 _add(total, node, reply, asked)
             except Exception as error:  # whatever a faulty or hostile node sends, it must not stop the round
                 total.refused_nodes += 1
-                log.warning("reply of node %s left out: %s", node, " ".join(str(error).split()) or type(error).__name__)
+                log.warning("reply of node %s left out: %s", node, _reason(error))
         return total
+
+
+class _Answer(BaseModel):
+    """What a node says beside its sums; nothing of it is believed yet."""
+
+    model_config = ConfigDict(strict=True)
+
+    reported: list[NonNegativeInt]
+    failed: NonNegativeInt
+    clipped: NonNegativeInt
+    below_clip: NonNegativeInt
+    records: NonNegativeInt
+    loss_sum: FiniteFloat
 
 
 def _add(total: Aggregate, node: int, reply: Message, asked: Asked) -> None:
@@ -153,11 +166,14 @@ def _add(total: Aggregate, node: int, reply: Message, asked: Asked) -> None:
         raise ValueError("nothing was asked of it")
     if node in total.nodes:
         raise ValueError("it has answered already")
-    request, answer = asked.requests[node], _Answer.of(reply)
+    arrays, metrics = reply.content["arrays"], reply.content["metrics"]
+    if not isinstance(arrays, ArrayRecord) or not isinstance(metrics, MetricRecord):
+        raise TypeError("arrays and metrics are records of another kind")
+    request, answer = asked.requests[node], _Answer.model_validate(dict(metrics))
     units = len(answer.reported)
     if len(set(answer.reported)) != units or not request.units.issuperset(answer.reported):
         raise ValueError("it claims units that it was not asked for")
-    _add_sums(total.sums, answer, request.extracted, asked)
+    _add_sums(total.sums, flower.from_record(arrays), units, request.extracted, asked)
     total.nodes.add(node)
     total.reported += units
     total.failed += min(answer.failed, len(request.units))
@@ -167,52 +183,25 @@ def _add(total: Aggregate, node: int, reply: Message, asked: Asked) -> None:
     total.loss_sum += answer.loss_sum
 
 
-def _add_sums(totals: Sums, answer: "_Answer", extracted: int, asked: Asked) -> None:
+def _add_sums(totals: Sums, sums: Sums, units: int, extracted: int, asked: Asked) -> None:
     split = asked.split if extracted >= 0 else None
-    expected = split.extract(asked.model.zeros(), extracted) if split else totals
-    _check_form(answer.sums, {name: array.shape for name, array in expected.items()})
-    if split is None:
-        _add_limited(totals, answer.sums, asked, len(answer.reported))
-        return
-    part = {name: np.zeros(array.shape) for name, array in expected.items()}
-    _add_limited(part, answer.sums, asked, len(answer.reported))
-    split.embed_add(totals, part, extracted)
+    part = split.extract(asked.model.zeros(), extracted) if split else totals
+    _check_form(sums, {name: array.shape for name, array in part.items()})
+    if split is not None:
+        part = {name: np.zeros(array.shape) for name, array in part.items()}
+    _add_limited(part, sums, asked, units)
+    if split is not None:
+        split.embed_add(totals, part, extracted)
 
 
-@dataclass(frozen=True)
-class _Answer:
-    """What a node says, taken apart; nothing of it is believed yet."""
-
-    sums: dict[str, NDArray[np.float64]]
-    reported: list[int]
-    failed: int
-    clipped: int
-    below_clip: int
-    records: int
-    loss_sum: float
-
-    @classmethod
-    def of(cls, reply: Message) -> "_Answer":
-        metrics, arrays = reply.content["metrics"], reply.content["arrays"]
-        if not isinstance(arrays, ArrayRecord) or not isinstance(metrics, MetricRecord):
-            raise TypeError("arrays and metrics are records of another kind")
-        reported, loss_sum = metrics["reported"], metrics["loss_sum"]
-        if not isinstance(reported, list):
-            raise TypeError(f"reported must be a list of ids, got {reported!r}")
-        if not isinstance(loss_sum, float) or not math.isfinite(loss_sum):
-            raise ValueError(f"loss_sum must be a finite number, got {loss_sum!r}")
-        counts = {key: _count(key, metrics[key]) for key in ("failed", "clipped", "below_clip", "records")}
-        units = [_count("reported", unit) for unit in reported]
-        return cls(flower.from_record(arrays), units, loss_sum=loss_sum, **counts)
+def _reason(error: Exception) -> str:
+    if isinstance(error, ValidationError):
+        first = error.errors()[0]
+        return f"{first['loc'][0]}: {first['msg']}, got {first['input']!r:.80}"
+    return " ".join(str(error).split()) or type(error).__name__
 
 
-def _count(name: str, value: object) -> int:
-    if not isinstance(value, int) or value < 0:
-        raise ValueError(f"{name} must be whole numbers >= 0, got {value!r}")
-    return value
-
-
-def _check_form(sums: Mapping[str, NDArray[np.float64]], shapes: Mapping[str, tuple[int, ...]]) -> None:
+def _check_form(sums: Sums, shapes: Mapping[str, tuple[int, ...]]) -> None:
     if set(sums) != set(shapes):
         raise ValueError(f"arrays {sorted(set(sums) ^ set(shapes))} are missing or unknown")
     for name, array in sums.items():

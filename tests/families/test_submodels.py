@@ -61,7 +61,7 @@ def test_submodels_are_uniform_independent_and_drawn_afresh(scheme):
     assert all(array.shape == cohort.shape for array in drawn)
     if not scheme.choices_are_all:  # masks are the clients' own, from seeds
         return
-    possible = sorted(choice.submodel for choice in scheme.choices(1))
+    possible = sorted(submodel for _, submodel in scheme.choices(1))
     counts = np.array([[((drawn[0] == one) & (drawn[1] == two)).sum() for two in possible] for one in possible])
     assert counts.sum() == len(cohort)
     # Both rounds together, and one unit after the next: a right scheme fails with a chance of 1e-4; the seed is fixed.

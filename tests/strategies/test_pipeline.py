@@ -1,0 +1,127 @@
+"""The release pipeline from outside: what changes when, and that its two open seams take a class of somebody else's."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from flwr.app import Message
+
+from fedamp import flower
+from fedamp.client.clipping import quantum
+from fedamp.errors import FederationError
+from fedamp.runs.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
+from fedamp.runs.folder import RoundRecord
+from fedamp.server.loop import ask
+from fedamp.server.setup import Prepared, prepare
+from fedamp.simulation.engines import CLIENT_APP
+from fedamp.simulation.serial import SerialGrid
+from fedamp.strategies import PrivateStrategy
+from fedamp.strategies.aggregation import Aggregate, Aggregator, Asked, ClippedSums
+from fedamp.strategies.noise import IndependentGaussian, Noise
+from tests.federations import small
+
+
+@pytest.fixture(scope="module")
+def grid():
+    with SerialGrid(CLIENT_APP, "cpu") as grid:
+        yield grid
+
+
+def play(strategy: PrivateStrategy, grid: SerialGrid, rounds: range) -> None:
+    for round_ in rounds:
+        strategy.state, _ = strategy.release(round_, ask(strategy, grid, round_))
+
+
+def with_steps(prepared: Prepared, **steps) -> PrivateStrategy:
+    pipeline = replace(prepared.pipeline, **steps)
+    state = pipeline.start(prepared.state.parameters)
+    return PrivateStrategy(pipeline, prepared.task, state, prepared.units_per_batch)
+
+
+def test_a_release_is_the_step_of_the_model(grid):
+    prepared = prepare(small("server={learning_rate: 0.5}"))
+    strategy = prepared.strategy(prepared.state)
+    state, release = strategy.release(1, ask(strategy, grid, 1))
+    assert strategy.state is prepared.state
+    assert (release.round, state.round, release.parameters) == (1, 1, state.parameters)
+    for name, before in prepared.state.parameters.items():
+        mean = release.noisy_sums[name] / release.denominators[name]
+        assert np.array_equal(release.parameters[name], before + (0.5 * mean).astype(np.float32))
+
+
+@pytest.mark.parametrize(
+    ("override", "round_", "words"),
+    [
+        ("federation={quorum: 1.0}", 1, "below federation.quorum 1"),
+        ("privacy.epsilon=0.01", 1, "would exceed the budget"),
+        ("seed=3", 2, "round 2 is out of turn after round 0"),
+    ],
+)
+def test_nothing_changes_below_quorum_beyond_the_budget_or_out_of_turn(override, round_, words, grid):
+    prepared = prepare(small(override))
+    strategy = prepared.strategy(prepared.state)
+    nobody = strategy.aggregate(round_, [])
+    sums = {name: array.copy() for name, array in nobody.sums.items()}
+    with pytest.raises(FederationError, match=words):
+        strategy.release(round_, nobody)
+    with pytest.raises(FederationError, match=words):
+        strategy.aggregate_train(round_, [])
+    assert strategy.state is prepared.state
+    assert all(np.array_equal(nobody.sums[name], array) for name, array in sums.items())
+
+
+class MaskedSums(Aggregator):
+    """Integers modulo 2**64, hidden by masks that cancel: the least that a secure aggregation does to the sums."""
+
+    def aggregate(self, replies: list[Message], asked: Asked) -> Aggregate:
+        generator, unit = np.random.default_rng(1), quantum(*asked.clips)
+        total = ClippedSums().aggregate(replies, asked)  # for the counts
+        for name, shape in asked.model.shapes.items():
+            masked, masks = (np.zeros(shape, np.uint64) for _ in range(2))
+            for reply in replies:
+                own = flower.from_record(reply.content["arrays"])[name]
+                mask = generator.integers(0, 2**64, size=shape, dtype=np.uint64)
+                masks += mask
+                masked += (own / unit).astype(np.int64).view(np.uint64) + mask
+            total.sums[name] = (masked - masks).view(np.int64) * unit
+        return total
+
+
+def test_another_aggregator_is_a_class(grid):
+    prepared = prepare(small("engine.clients_per_batch=4"))
+    plain, masked = prepared.strategy(prepared.state), with_steps(prepared, aggregator=MaskedSums())
+    for strategy in (plain, masked):
+        play(strategy, grid, range(1, 4))
+    for name, array in plain.state.parameters.items():
+        assert np.array_equal(array, masked.state.parameters[name])  # sums of integers are exact
+
+
+class Telescoping(Noise):
+    """Each round takes off the noise of the one before: correlated, so it must remember."""
+
+    def init(self, parameters):
+        return {"last": {name: np.zeros_like(array) for name, array in parameters.items()}}
+
+    def update(self, sums, deviation_of, state, seed, round_):
+        fresh = {name: np.zeros_like(array) for name, array in sums.items()}
+        IndependentGaussian().update(fresh, deviation_of, {}, seed, round_)
+        for name, total in sums.items():
+            total += fresh[name].astype(np.float32) - state["last"][name]
+        return {"last": {name: noise.astype(np.float32) for name, noise in fresh.items()}}
+
+
+def test_noise_that_remembers_is_a_class_and_what_it_remembers_is_in_the_checkpoint(grid, tmp_path):
+    prepared = prepare(small("server={learning_rate: 1.0}", "check_in={scheme: all}"))
+    strategy = with_steps(prepared, noise=Telescoping())
+    play(strategy, grid, range(1, 4))
+    record = RoundRecord(
+        round=3, loss=None, accuracy=None, epsilon_upper=None, scheduled=60, reported=60, seconds=0.0, unprotected={}
+    )
+    write_checkpoint(tmp_path, Checkpoint(strategy.state, record), "scenario")
+    (file,) = tmp_path.iterdir()
+    again = with_steps(prepared, noise=Telescoping())
+    again.state = read_checkpoint(file, "scenario", prepared.state).state
+    for each in (strategy, again):
+        play(each, grid, range(4, 7))
+    for name, array in strategy.state.parameters.items():
+        assert np.array_equal(array, again.state.parameters[name])
