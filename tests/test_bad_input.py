@@ -140,7 +140,7 @@ def files(**contents: bytes | str):
     return write
 
 
-def with_test(**arrays):
+def tested(**arrays):
     def write(folder: Path) -> None:
         npz()(folder)
         np.savez(folder / "test.npz", **({"x": X, "y": Y} | arrays))
@@ -186,8 +186,8 @@ FOLDERS = {
     "one number": (npz(x=np.float32(1)), "x"),
     "owners as a table": (npz(client=np.zeros((8, 2), int)), "client"),
     "test set is no zip": (files(test__npz=b"no zip"), "test.npz"),
-    "test set of another shape": (with_test(x=X[:, :2]), "they must agree"),
-    "test set without labels": (with_test(y=Y[:0]), "test.npz"),
+    "test set of another shape": (tested(x=X[:, :2]), "they must agree"),
+    "test set without labels": (tested(y=Y[:0]), "test.npz"),
     "federation is no JSON": (member("{"), "federation.json"),
     "federation is a list": (member("[]"), "federation.json"),
     "federation lacks keys": (member('{"clients": 4}'), "federation.json"),
