@@ -34,7 +34,9 @@ def dealer_of(scheme: scenario.Partition) -> Dealer:
     """The scheme of a scenario: the one place that asks which it is."""
     match scheme:
         case scenario.IidPartition():
-            return Dealer(lambda generator, labels, clients: iid(generator, len(labels), clients), _check_enough_records)
+            return Dealer(
+                lambda generator, labels, clients: iid(generator, len(labels), clients), _check_enough_records
+            )
         case scenario.DirichletPartition(alpha=alpha):
             return Dealer(
                 lambda generator, labels, clients: dirichlet(generator, labels, clients, alpha),
