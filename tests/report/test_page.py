@@ -87,7 +87,7 @@ def test_the_page_of_a_run(runs, tmp_path):
     assert page.facts["model"] == "logistic, 650 parameters; a client trains 100% of them"
     assert page.facts["a check-in"].startswith("7.8 kB received and sent; ")
     assert page.texts("li") == ledger["assumptions"]
-    assert page.texts("p", "caution") == [f"Noise seed: {ledger['noise_seed']}."]
+    assert page.texts("p", "caution") == [f"Noise seed {ledger['noise_seed']}."]
     rounds = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
     assert page.rows[1:] == [
         [
