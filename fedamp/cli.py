@@ -9,32 +9,34 @@ import os
 import sys
 import tempfile
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import click
-import typer
-from rich.console import Console
+from rich.console import Console, RenderableType
+from typer import Argument, Exit, Option, Typer
 
 from fedamp import __version__
-from fedamp.errors import DeploymentError, FedampError, InputError, Interrupted, RunFolderError
+from fedamp.errors import DeploymentError, FedampError, Interrupted, RunFolderError
+from fedamp.report import tables
 
 if TYPE_CHECKING:
     from fedamp.scenario import Scenario
 
-app = typer.Typer(
+app = Typer(
     help="Federated learning with differential privacy, amplified by the randomness that training has anyway.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     suggest_commands=False,  # click does
     rich_markup_mode="rich",
 )
-scenarios = typer.Typer(
-    help="The shipped scenarios, validation, and the JSON schema for editors.", no_args_is_help=True
-)
+scenarios = Typer(help="The shipped scenarios, validation, and the JSON schema for editors.", no_args_is_help=True)
 app.add_typer(scenarios, name="scenarios")
 
 out, err = Console(), Console(stderr=True)
+
+CLIENTS_SHOWN = 10
 
 
 def _shipped(incomplete: str) -> list[str]:
@@ -44,100 +46,97 @@ def _shipped(incomplete: str) -> list[str]:
 
 
 ScenarioArgument = Annotated[
-    str, typer.Argument(help="a YAML file, or the name of a shipped scenario", autocompletion=_shipped)
+    str, Argument(help="a YAML file, or the name of a shipped scenario", autocompletion=_shipped)
 ]
-Overrides = Annotated[list[str], typer.Option("--set", help="key.path=value, as often as needed")]
-AsJson = Annotated[bool, typer.Option("--json", help="one JSON object on standard output")]
+Overrides = Annotated[
+    list[str], Option("--set", help="key.path=value, as often as needed", default_factory=list, show_default=False)
+]
+AsJson = Annotated[bool, Option("--json", help="one JSON object on standard output")]
 
 
 @app.callback(invoke_without_command=True)
-def root(version: Annotated[bool, typer.Option("--version", help="print the version")] = False) -> None:
+def root(version: Annotated[bool, Option("--version", help="print the version")] = False) -> None:
     """See ``fedamp COMMAND --help``."""
     if version:
         print(f"fedamp {__version__}")
-        raise typer.Exit
+        raise Exit
 
 
 @app.command()
 def run(
     scenario: ScenarioArgument,
-    overrides: Overrides = [],  # noqa: B006 (typer reads the default once)
-    out_folder: Annotated[Path | None, typer.Option("--out", help="run folder; left out: a new one under runs")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="go on where an interrupted run stopped")] = False,
-    engine: Annotated[str | None, typer.Option(help="ray, serial or flower")] = None,
+    overrides: Overrides,
+    out_folder: Annotated[Path | None, Option("--out", help="run folder; left out: a new one under runs")] = None,
+    resume: Annotated[bool, Option("--resume", help="go on where an interrupted run stopped")] = False,
+    engine: Annotated[str | None, Option(help="ray, serial or flower")] = None,
     secret_seed: Annotated[
-        bool, typer.Option("--secret-seed", help="noise and assignments from the operating system, not from seed")
+        bool, Option("--secret-seed", help="noise and assignments from the system, not from seed")
     ] = False,
 ) -> None:
     """Run a federation and leave a run folder."""
     from fedamp.launch import how_to_resume, launch
-    from fedamp.report.plots import plot_run
-    from fedamp.report.tables import run_table
+    from fedamp.report.pictures import plot_run
+    from fedamp.report.progress import RunProgress
     from fedamp.runs.folder import read_summary
-    from fedamp.terminal import ProgressDisplay
 
-    with ProgressDisplay(err).shown() as display:
-        folder = launch(_load(scenario, overrides, engine), display, out_folder, resume, secret_seed)
+    if engine is not None:
+        overrides = [*overrides, f"engine.kind={engine}"]
+    with RunProgress(err).shown() as progress:
+        folder = launch(_load(scenario, overrides), progress, out_folder, resume, secret_seed)
     plot_run(folder)
-    out.print(run_table(folder))
+    summary = read_summary(folder)
+    out.print(tables.run_table(summary))
     _print_path("run folder", folder)
-    if read_summary(folder).stopped_because == "interrupted":
+    if summary.stopped_because == "interrupted":
         raise Interrupted(how_to_resume(folder))
 
 
 @app.command()
 def privacy(
     scenario: ScenarioArgument,
-    overrides: Overrides = [],  # noqa: B006
-    groups: Annotated[
-        bool, typer.Option("--groups", help="what groups of units cost, even where it takes long")
-    ] = False,
+    overrides: Overrides,
+    groups: Annotated[bool, Option("--groups", help="what groups of units cost, even where it takes long")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """What a scenario will cost, without running it; with and without amplification."""
-    from fedamp.report.privacy import privacy_answer, privacy_table
+    """What a scenario will cost, without running it; amplified and unamplified."""
+    from fedamp.cost import privacy_cost
 
-    answer = privacy_answer(_load(scenario, overrides), groups)
-    _print_json(answer) if as_json else out.print(privacy_table(answer))
+    _print(privacy_cost(_load(scenario, overrides), groups), as_json, tables.privacy_table)
 
 
 @app.command()
 def calibrate(
     scenario: ScenarioArgument,
-    epsilon: Annotated[float, typer.Option(help="budget")],
-    delta: Annotated[float | None, typer.Option(help="left out: the scenario's")] = None,
-    overrides: Overrides = [],  # noqa: B006
+    overrides: Overrides,
+    epsilon: Annotated[float, Option(help="budget")],
+    delta: Annotated[float | None, Option(help="left out: the scenario's")] = None,
     as_json: AsJson = False,
 ) -> None:
     """The smallest noise multiplier that keeps a budget, landing on the safe side."""
-    from fedamp.report.privacy import calibration_answer, calibration_table
+    from fedamp.cost import calibration
 
-    answer = calibration_answer(_load(scenario, overrides), epsilon, delta)
-    _print_json(answer) if as_json else out.print(calibration_table(answer))
+    _print(calibration(_load(scenario, overrides), epsilon, delta), as_json, tables.calibration_table)
 
 
 @app.command()
 def compare(
-    runs: Annotated[list[Path], typer.Argument(help="folders of runs, and of merged models")],
-    out_folder: Annotated[Path, typer.Option("--out", help="folder for the plots")] = Path("comparison"),
+    runs: Annotated[list[Path], Argument(help="folders of runs, and of merged models")],
+    out_folder: Annotated[Path, Option("--out", help="folder for the plots")] = Path("comparison"),
     as_json: AsJson = False,
 ) -> None:
     """A table and plots of several runs."""
-    from fedamp.report.compare import compare_runs, comparison_table
+    from fedamp.report.comparison import compare
 
-    answer = compare_runs(runs, out_folder)
-    if as_json:
-        _print_json(answer)
-        return
-    out.print(comparison_table(answer))
-    for file in answer["plots"]:
+    answer = compare(runs, out_folder)
+    _print(answer, as_json, tables.comparison_table)
+    for file in () if as_json else answer["plots"]:
         _print_path("picture", file)
 
 
 @app.command()
 def report(
-    runs: Annotated[list[Path], typer.Argument(help="folders of runs, and of merged models; several are compared")],
-    out_file: Annotated[Path, typer.Option("--out", help="the HTML file")] = Path("report.html"),
+    runs: Annotated[list[Path], Argument(help="folders of runs, and of merged models; several are compared")],
+    out_file: Annotated[Path, Option("--out", help="the HTML file")] = Path("report.html"),
 ) -> None:
     """One HTML file about a run, or several, that can be sent to a colleague."""
     from fedamp.report.page import write_report
@@ -147,29 +146,26 @@ def report(
 
 @app.command()
 def merge(
-    models: Annotated[list[str], typer.Argument(help="run folders; RUN@ROUND is a checkpoint of a run")],
-    method: Annotated[str, typer.Option(help="random-selection or linear-combination")],
-    epsilon: Annotated[float, typer.Option(help="budget")],
-    delta: Annotated[float, typer.Option(help="budget")],
-    out_folder: Annotated[Path | None, typer.Option("--out", help="left out: a new folder under runs")] = None,
-    weights: Annotated[str | None, typer.Option(help="one for each model, e.g. 0.3,0.7; left out: chosen")] = None,
+    models: Annotated[list[str], Argument(help="run folders; RUN@ROUND is a checkpoint of a run")],
+    method: Annotated[str, Option(help="random-selection or linear-combination")],
+    epsilon: Annotated[float, Option(help="budget")],
+    delta: Annotated[float, Option(help="budget")],
+    out_folder: Annotated[Path | None, Option("--out", help="left out: a new folder under runs")] = None,
+    weights: Annotated[str | None, Option(help="one for each model, e.g. 0.3,0.7; left out: chosen")] = None,
     utility: Annotated[
         str | None,
-        typer.Option(help="choose weights by: least-private, accuracy, most-accurate-first, or numbers e.g. 0.8,0.9"),
+        Option(help="choose weights by: least-private, accuracy, most-accurate-first, or numbers e.g. 0.8,0.9"),
     ] = None,
-    data_independent_gradients: Annotated[
-        bool, typer.Option("--assume-data-independent-gradients", help="linear combination: charge step by step")
+    data_independent: Annotated[
+        bool, Option("--assume-data-independent-gradients", help="linear combination: charge step by step")
     ] = False,
-    public_accuracies: Annotated[
-        bool, typer.Option("--assume-public-accuracies", help="weights may follow from the models' accuracies")
-    ] = False,
-    seed: Annotated[int | None, typer.Option(help="of the draw, which is then known; left out: secret")] = None,
+    public: Annotated[bool, Option("--assume-public-accuracies", help="choose weights by the accuracies")] = False,
+    seed: Annotated[int | None, Option(help="of the draw, a known seed; left out: secret")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Merge trained models for a new budget, with a certificate."""
     from fedamp.merging import MergeRequest, merge_runs, utility_of, weights_of
-    from fedamp.report.merging_plots import plot_merger
-    from fedamp.report.merging_table import merge_table
+    from fedamp.report.weights import plot_merger
 
     request = MergeRequest(
         tuple(models),
@@ -178,107 +174,96 @@ def merge(
         delta,
         weights=weights_of(weights),
         utility=utility_of(utility),
-        data_independent_gradients=data_independent_gradients,
-        public_accuracies=public_accuracies,
+        data_independent_gradients=data_independent,
+        public_accuracies=public,
         seed=seed,
     )
     merger = merge_runs(request, out_folder)
     plot_merger(merger)
-    answer = merger.to_json()
-    if as_json:
-        _print_json(answer)
-        return
-    out.print(merge_table(answer))
-    _print_path("run folder", merger.folder.path)
+    _print(merger.to_json(), as_json, tables.merge_table)
+    if not as_json:
+        _print_path("run folder", merger.folder.path)
 
 
 @app.command()
 def audit(
     scenario: ScenarioArgument,
-    overrides: Overrides = [],  # noqa: B006
-    repetitions: Annotated[int, typer.Option(help="how often it is played, with and without the canary each")] = 500,
-    rounds: Annotated[int, typer.Option(help="longer scenarios are shortened to so many rounds")] = 8,
-    confidence: Annotated[float, typer.Option(help="that no lower bound is too high")] = 0.99,
+    overrides: Overrides,
+    repetitions: Annotated[int, Option(help="how often it is played, with and without the canary each")] = 500,
+    rounds: Annotated[int, Option(help="longer scenarios are shortened to so many rounds")] = 8,
+    confidence: Annotated[float, Option(help="that no lower bound is too high")] = 0.99,
     as_json: AsJson = False,
 ) -> None:
     """A lower bound on epsilon from attacking the real code, beside the accountant's upper bound."""
-    from fedamp.audit import audit, audit_table, progress_bar
+    from fedamp.audit import audit
+    from fedamp.report.progress import audit_progress
 
-    with progress_bar(err) as progress:
+    with audit_progress(err) as progress:
         found = audit(_load(scenario, overrides), repetitions, rounds, confidence, progress)
-    _print_json(found.to_json()) if as_json else out.print(audit_table(found))
+    _print(found.to_json(), as_json, tables.audit_table)
     if found.refuted:
-        raise FedampError(found.reproach())
+        raise FedampError(found.refutation())
 
 
 @app.command()
 def verify(
-    run_: Annotated[Path, typer.Argument(metavar="RUN", help="a run folder, or a ledger.json")],
+    run_: Annotated[Path, Argument(metavar="RUN", help="a run folder, or a ledger.json")],
     as_json: AsJson = False,
 ) -> None:
     """Compute every number of a ledger again: does each release cost what the ledger says?"""
-    from fedamp.report.checks import checks_table
     from fedamp.runs.checks import checks_json, complaint
     from fedamp.runs.verify import verify_ledger
 
     checks = verify_ledger(run_)
-    _print_json(checks_json(checks)) if as_json else out.print(checks_table("ledger", checks))
+    _print(checks_json(checks), as_json, lambda answer: tables.checks_table("ledger", answer))
     if wrong := complaint(checks):
         raise RunFolderError(f"{run_}: {wrong}")
 
 
 @app.command()
 def doctor(
-    superlink: Annotated[
-        str | None, typer.Option(help="HOST:PORT of a deployment's SuperLink to check as well")
-    ] = None,
-    root_certificates: Annotated[Path | None, typer.Option(help="file of the authority that its nodes trust")] = None,
+    superlink: Annotated[str | None, Option(help="HOST:PORT of a deployment's SuperLink to check as well")] = None,
+    root_certificates: Annotated[Path | None, Option(help="file of the authority that its nodes trust")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Versions, devices, Ray, and free memory; and whether a deployment can be reached and trusted."""
-    from fedamp.report.checks import checks_table
-    from fedamp.report.deployment import examine_superlink
-    from fedamp.report.doctor import doctor_table, examine
+    from fedamp.doctor import examine_machine, examine_superlink
     from fedamp.runs.checks import checks_json, complaint
 
-    checks = None if superlink is None else examine_superlink(superlink, root_certificates)
-    answer = examine()
-    if as_json:
-        _print_json(answer if checks is None else answer | {"deployment": checks_json(checks)})
-    else:
-        out.print(doctor_table(answer))
-        if checks is not None:
-            out.print(checks_table("deployment", checks))
-    if checks is not None and (wrong := complaint(checks)):
+    checks = examine_superlink(superlink, root_certificates) if superlink else []
+    answer = examine_machine() | ({"deployment": checks_json(checks)} if checks else {})
+    _print(answer, as_json, tables.doctor_table)
+    if wrong := complaint(checks):
         raise DeploymentError(wrong)
 
 
 @scenarios.command("list")
 def list_scenarios() -> None:
     """The shipped scenarios."""
-    from fedamp.report.scenarios import scenarios_table
+    from fedamp.scenario.scenario_file import load, shipped_files
 
-    out.print(scenarios_table())
+    out.print(tables.scenarios_table(map(load, shipped_files())))
 
 
 @scenarios.command()
-def show(scenario: ScenarioArgument, overrides: Overrides = []) -> None:  # noqa: B006
+def show(scenario: ScenarioArgument, overrides: Overrides) -> None:
     """A scenario with every default written out, and how its data are partitioned."""
-    from fedamp.report.scenarios import partition_table
+    from fedamp import data, rng
     from fedamp.scenario.scenario_file import dump
 
     loaded = _load(scenario, overrides)
     print(dump(loaded))
-    out.print(partition_table(loaded))
+    dataset = data.load(loaded.data, rng.public_seed(loaded.seed, "data"), Path())
+    out.print(tables.partition_table(dataset.label_counts(CLIENTS_SHOWN)))
 
 
 @scenarios.command()
-def validate(scenario: ScenarioArgument, overrides: Overrides = []) -> None:  # noqa: B006
+def validate(scenario: ScenarioArgument, overrides: Overrides) -> None:
     """Check a scenario together with its data and model, without running it."""
     from fedamp.server.setup import prepare
 
-    prepared = prepare(_load(scenario, overrides))
-    print(f"{scenario}: valid; {prepared.plan.units} units, {prepared.plan.scenario.rounds} rounds")
+    plan = prepare(_load(scenario, overrides)).plan
+    print(f"{scenario}: valid; {plan.units} units, {plan.scenario.rounds} rounds")
 
 
 @scenarios.command()
@@ -289,10 +274,14 @@ def schema() -> None:
     _print_json(json_schema())
 
 
-def _load(path: str, overrides: list[str], engine: str | None = None) -> "Scenario":
+def _load(path: str, overrides: list[str]) -> "Scenario":
     from fedamp.scenario.scenario_file import load
 
-    return load(path, overrides if engine is None else [*overrides, f"engine.kind={engine}"])
+    return load(path, overrides)
+
+
+def _print(answer: dict[str, Any], as_json: bool, table: Callable[[dict[str, Any]], RenderableType]) -> None:
+    _print_json(answer) if as_json else out.print(table(answer))
 
 
 def _print_json(value: Any) -> None:
@@ -308,7 +297,7 @@ def main() -> None:
     """Entry point: one line for every error, and an exit status that tells."""
     try:
         status = _status()
-    except KeyboardInterrupt:  # a second Ctrl-C, while the first one was being answered
+    except KeyboardInterrupt:  # a second Ctrl-C, while the first one was being handled
         status = Interrupted.exit_code
     sys.exit(status)
 
@@ -321,30 +310,24 @@ def _status() -> int:
         return error.exit_code
     except click.UsageError as error:
         command = error.ctx.command_path if error.ctx else "fedamp"
-        return _say(f"error: {error.format_message().rstrip('.')}; see {command} --help", error.exit_code)
+        return _fail(f"error: {error.format_message().rstrip('.')}; see {command} --help", error.exit_code)
     except FedampError as error:
-        kind = (
-            "interrupted" if isinstance(error, Interrupted) else "error" if isinstance(error, InputError) else "failed"
-        )
-        return _say(f"{kind}: {error}", error.exit_code)
+        return _fail(f"{error.kind}: {error}", error.exit_code)
     except BrokenPipeError:
         # The reader of a pipe has seen enough; Python would complain once more when it closes standard output.
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115
         return 1
     except Exception as error:
-        return _say(f"failed: {type(error).__name__}: {_first_line(error)}; traceback in {_keep_traceback()}", 1)
+        reason = next(iter(str(error).splitlines()), "")
+        return _fail(f"failed: {type(error).__name__}: {reason}; traceback in {_keep_traceback()}", 1)
     if result == Interrupted.exit_code:  # how typer says that Ctrl-C came where no run had begun
-        return _say("interrupted", result)
+        return _fail("interrupted", result)
     return result if isinstance(result, int) else 0
 
 
-def _say(message: str, exit_code: int) -> int:
+def _fail(message: str, exit_code: int) -> int:
     print(message, file=sys.stderr)
     return exit_code
-
-
-def _first_line(error: Exception) -> str:
-    return next(iter(str(error).splitlines()), "")
 
 
 def _keep_traceback() -> str:

@@ -16,15 +16,15 @@ Every message is one line: what was wrong, where, and what is accepted.
 
 
 class FedampError(Exception):
-    """Base of all errors raised on purpose by fedamp."""
+    """Base of all errors raised on purpose by fedamp; the command line prints ``kind: message``."""
 
-    exit_code = 1
+    exit_code, kind = 1, "failed"
 
 
 class InputError(FedampError):
     """Something that a person gave is wrong; the message says what, where and what is accepted."""
 
-    exit_code = 2
+    exit_code, kind = 2, "error"
 
 
 class ScenarioError(InputError):
@@ -58,4 +58,4 @@ class FederationError(FedampError):
 class Interrupted(FedampError):
     """A person stopped a run with Ctrl-C; the message says how to go on."""
 
-    exit_code = 130
+    exit_code, kind = 130, "interrupted"

@@ -3,9 +3,12 @@
 One torch thread: the models are tiny, and test processes share the cores.
 """
 
+import io
 import os
 import sys
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
+from unittest.mock import patch
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
@@ -29,16 +32,19 @@ class Answer:
     err: str
 
 
-@pytest.fixture
-def fedamp(monkeypatch, capsys):
-    """Call the entry point in this process."""
+@pytest.fixture(scope="session")
+def fedamp():
+    """Call the entry point in this process, without a terminal."""
     from fedamp.cli import main
 
     def call(*arguments: object) -> Answer:
-        monkeypatch.setattr(sys, "argv", ["fedamp", *map(str, arguments)])
-        with pytest.raises(SystemExit) as stop:
+        with (
+            patch.object(sys, "argv", ["fedamp", *map(str, arguments)]),
+            redirect_stdout(io.StringIO()) as out,
+            redirect_stderr(io.StringIO()) as err,
+            pytest.raises(SystemExit) as stop,
+        ):
             main()
-        captured = capsys.readouterr()
-        return Answer(stop.value.code or 0, captured.out, captured.err)
+        return Answer(stop.value.code or 0, out.getvalue(), err.getvalue())
 
     return call

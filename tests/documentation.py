@@ -1,9 +1,11 @@
-"""What the README and the pages under docs/ show, for the tests that run it.
+"""What the README and the other pages show, for the tests that run it.
 
-A block that begins with a comment such as ``# mine.yaml`` or ``# my_model.py: what it is`` is a file of that name.
+A block that begins with a comment such as ``# mine.yaml`` or ``# my_model.py: what it is`` is a file of that name. A
+``diff`` block that begins with one is a change of the file of that name.
 """
 
 import doctest
+import importlib
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +17,8 @@ from fedamp import cli
 
 ROOT = Path(__file__).parents[1]
 SHELL = ("sh", "bash")
-PAGES = sorted(str(page.relative_to(ROOT)) for page in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
+_FIRST = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "packaging/accounting/README.md")
+PAGES = sorted([*_FIRST, *(str(page.relative_to(ROOT)) for page in (ROOT / "docs").rglob("*.md"))])
 
 
 @dataclass(frozen=True)
@@ -69,12 +72,40 @@ def commands(page: str) -> list[str]:
 
 
 def write_files(page: str, folder: Path) -> list[str]:
-    """Write the files that a page shows; returns their names."""
-    files = [block for block in blocks(page, "yaml", "python") if block.file]
-    for block in files:
-        assert block.file is not None
-        (folder / block.file).write_text(block.text, encoding="utf-8")
-    return [block.file for block in files if block.file]
+    """Write the files that a page shows and make the changes of its diffs; returns the names of the new files."""
+    for block in blocks(page, "yaml", "python", "diff"):
+        if block.file and block.language == "diff":
+            apply(block, folder)
+        elif block.file:
+            (folder / block.file).write_text(block.text, encoding="utf-8")
+    return [block.file for block in blocks(page, "yaml", "python") if block.file]
+
+
+def apply(block: Block, folder: Path) -> None:
+    """Make the change that a diff shows; its lines without ``+`` stand in the file, together and once."""
+    assert block.file is not None
+    lines = block.text.splitlines(keepends=True)[1:]
+    old = "".join(line[1:] or "\n" for line in lines if not line.startswith("+"))
+    new = "".join(line[1:] or "\n" for line in lines if not line.startswith("-"))
+    file = folder / block.file
+    before = file.read_text(encoding="utf-8")
+    assert before.count(old) == 1, f"{block.file} does not hold, once:\n{old}"
+    file.write_text(before.replace(old, new), encoding="utf-8")
+
+
+def find(name: str) -> object:
+    """What a dotted name such as ``fedamp.accounting.Gaussian`` stands for.
+
+    Raises:
+        ImportError, AttributeError: if there is nothing of that name.
+    """
+    first, *rest = name.split(".")
+    found: object = importlib.import_module(first)
+    for depth, part in enumerate(rest, start=1):
+        if not hasattr(found, part):
+            importlib.import_module(".".join([first, *rest[:depth]]))
+        found = getattr(found, part)
+    return found
 
 
 def python(page: str) -> str:

@@ -25,7 +25,7 @@ def small(*overrides: str) -> Scenario:
     """The small federation with ``key.path=value`` overrides."""
     raw = yaml.safe_load(SMALL)
     for override in overrides:
-        scenario_file._apply(raw, override)
+        scenario_file.override(raw, override)
     return scenario_file.validate(raw, "small")
 
 

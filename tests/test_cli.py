@@ -22,14 +22,10 @@ SHORT = ("rounds=2", "check_in.k=1")
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory):
-    """A finished run, made by the command in a process of its own, without a terminal."""
+def finished(fedamp, tmp_path_factory):
+    """A finished run, and what the command printed."""
     folder = tmp_path_factory.mktemp("finished")
-    scenario = write_small(folder, *SHORT)
-    done = subprocess.run(
-        [*COMMAND, "run", scenario, "--out", folder / "run"], capture_output=True, text=True, check=True, timeout=120
-    )
-    return folder / "run", done
+    return folder / "run", fedamp("run", write_small(folder, *SHORT), "--out", folder / "run")
 
 
 # --- run --------------------------------------------------------------------------------------------------------------
@@ -60,11 +56,11 @@ def test_run_leaves_what_the_run_folder_promises(finished):
 
 
 def test_without_a_terminal_there_is_a_table_and_nothing_else(finished):
-    folder, done = finished
-    assert done.stderr == ""
-    assert "\x1b" not in done.stdout
-    assert "accuracy" in done.stdout
-    assert done.stdout.splitlines()[-1] == f"run folder: {folder}"
+    folder, printed = finished
+    assert (printed.status, printed.err) == (0, "")
+    assert "\x1b" not in printed.out
+    assert "accuracy" in printed.out
+    assert printed.out.splitlines()[-1] == f"run folder: {folder}"
 
 
 def test_run_never_writes_over_a_folder(fedamp, finished, tmp_path):
@@ -76,24 +72,11 @@ def test_run_never_writes_over_a_folder(fedamp, finished, tmp_path):
     assert {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()} == before
 
 
-@pytest.mark.parametrize(
-    "override",
-    ["rounds=none", "nonsense=1", "check_in.k=9", "privacy.clip=-1", "data.clients=99999999", "model.name=mlpp"],
-)
-def test_a_wrong_scenario_leaves_no_run_folder(fedamp, tmp_path, override):
-    scenario = write_small(tmp_path)
-    answer = fedamp("run", scenario, "--set", override, "--out", tmp_path / "run")
-    assert answer.status == 2
-    assert one_line(answer.err).startswith("error: ")
-    assert answer.out == ""
-    assert not (tmp_path / "run").exists()
-
-
 def test_runs_without_out_are_numbered(fedamp, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    scenario = write_small(tmp_path, "rounds=1", "check_in.k=1")
-    assert [fedamp("run", scenario).status, fedamp("run", scenario).status] == [0, 0]
-    assert sorted(file.name for file in (tmp_path / "runs").iterdir()) == ["small", "small-2"]
+    (tmp_path / "runs" / "small").mkdir(parents=True)
+    answer = fedamp("run", write_small(tmp_path, "rounds=1", "check_in.k=1"))
+    assert answer.out.splitlines()[-1] == "run folder: runs/small-2"
 
 
 def test_an_unexpected_failure_is_one_line_and_its_traceback_is_in_the_log(fedamp, tmp_path, monkeypatch):
@@ -113,7 +96,7 @@ def test_an_unexpected_failure_without_a_run_folder_names_a_log_too(fedamp, monk
     def broken(*_: object) -> None:
         raise RuntimeError("the dog ate it")
 
-    monkeypatch.setattr("fedamp.report.privacy.privacy_answer", broken)
+    monkeypatch.setattr("fedamp.cost.privacy_cost", broken)
     answer = fedamp("privacy", "digits")
     assert answer.status == 1
     log = Path(one_line(answer.err).partition("traceback in ")[2])
@@ -127,10 +110,9 @@ LONG = ("rounds=60", "check_in.k=10")
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory):
+def undisturbed(fedamp, tmp_path_factory):
     folder = tmp_path_factory.mktemp("undisturbed")
-    scenario = write_small(folder, *LONG)
-    subprocess.run([*COMMAND, "run", scenario, "--out", folder / "run"], capture_output=True, check=True, timeout=120)
+    assert fedamp("run", write_small(folder, *LONG), "--out", folder / "run").status == 0
     return folder / "run"
 
 
@@ -244,13 +226,6 @@ def test_calibrate_keeps_the_budget(fedamp, tmp_path):
     assert "noise multiplier" in fedamp("calibrate", scenario, "--epsilon", 4).out
 
 
-@pytest.mark.parametrize("arguments", [("--epsilon", 0), ("--epsilon", -1), ("--epsilon", 2, "--delta", 1)])
-def test_calibrate_refuses_impossible_budgets(fedamp, tmp_path, arguments):
-    answer = fedamp("calibrate", write_small(tmp_path), *arguments)
-    assert answer.status == 2
-    assert arguments[-2].lstrip("-") in one_line(answer.err)
-
-
 # --- looking at runs --------------------------------------------------------------------------------------------------
 
 
@@ -272,14 +247,6 @@ def test_report_writes_one_file(fedamp, finished, tmp_path):
     assert answer.status == 0
     assert answer.out == f"report: {tmp_path / 'a.html'}\n"
     assert (tmp_path / "a.html").read_text().startswith("<!doctype html>")
-
-
-@pytest.mark.parametrize("command", ["compare", "report"])
-def test_what_is_not_a_run_folder_is_refused(fedamp, tmp_path, command):
-    answer = fedamp(command, tmp_path / "nothing", "--out", tmp_path / "out")
-    assert answer.status == 2
-    assert one_line(answer.err) == f"error: {tmp_path / 'nothing'}: no such run folder"
-    assert not (tmp_path / "out").exists()
 
 
 # --- scenarios, doctor, version, help ---------------------------------------------------------------------------------
@@ -327,23 +294,6 @@ def test_version_and_help(fedamp):
     helped = fedamp("--help")
     assert helped.status == 0
     assert all(name in helped.out for name in ("run", "privacy", "calibrate", "compare", "report", "scenarios"))
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (("privcy",), "did you mean 'privacy'?"),
-        (("run",), "'scenario'"),
-        (("run", "digits", "--resum"), "--resume"),
-        (("privacy", "digts"), "digits"),
-        (("scenarios", "show", "/nowhere.yaml"), "/nowhere.yaml"),
-    ],
-)
-def test_a_slip_at_the_keyboard_is_one_line_that_helps(fedamp, arguments, words):
-    answer = fedamp(*arguments)
-    assert answer.status == 2
-    assert words in one_line(answer.err).lower()
-    assert answer.out == ""
 
 
 def test_completion_knows_the_shipped_scenarios():

@@ -28,7 +28,7 @@ app = ClientApp()
 @app.train()
 def train(message: Message, context: Context) -> Message:
     """One round of the clients that the message names: the sum of their clipped updates."""
-    config = dict(message.content["config"])  # type: ignore[arg-type]
+    config = dict(message.content["config"])
     node = _node(str(config.pop("task")), _text(context, "data"), _text(context, "device") or "cpu")
     instruction = TrainInstruction(**config)  # type: ignore[arg-type]
     hosted = _hosts(_text(context, "hosts"))
@@ -46,7 +46,7 @@ def query(message: Message, context: Context) -> Message:
     hosted = _hosts(_text(context, "hosts"))
     folder = _text(context, "data")
     if hosted is None and folder:
-        task = message.content["config"].get("task")  # type: ignore[union-attr]
+        task = message.content["config"].get("task")
         ids = _node(str(task), folder, _text(context, "device") or "cpu").dataset.hosted if task else None
         if ids is None:
             raise DeploymentError(

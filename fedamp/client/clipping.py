@@ -142,7 +142,7 @@ def _unflatten(
     total: Tensor, part: Sequence[str], updates: Mapping[str, Tensor], stacks: Mapping[str, Tensor]
 ) -> dict[str, Tensor]:
     shapes = [stacks[name].shape[1:] for name in part]
-    pieces = total.split([shape.numel() for shape in shapes])
+    pieces = torch.split(total, [shape.numel() for shape in shapes])
     return {
         name: piece.view(shape) if stacks[name] is updates[name] else piece.view(shape).mT
         for name, shape, piece in zip(part, shapes, pieces, strict=True)

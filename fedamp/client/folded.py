@@ -38,7 +38,7 @@ class FoldedModule:
             for name in list(submodule._parameters):
                 stack = torch.empty(0).as_subclass(_Stack)
                 self.stacks[f"{prefix}.{name}" if prefix else name] = stack
-                submodule._parameters[name] = stack  # type: ignore[assignment]
+                submodule._parameters[name] = stack
 
     @staticmethod
     def can_run(module: nn.Module) -> bool:
@@ -72,7 +72,7 @@ class Folded:
         for name, stack in self._folded.stacks.items():
             stack.values = self._values[name]
         logits: Tensor = self._folded.module(inputs.flatten(0, 1))
-        return logits.unflatten(0, inputs.shape[:2])
+        return logits.reshape(*inputs.shape[:2], *logits.shape[1:])
 
     def descend(self, logits: Tensor, logit_gradients: Tensor, active: Tensor) -> None:
         """One gradient step; clients that are not active have logit gradients of zero."""
@@ -147,7 +147,9 @@ class _Stack(Tensor):
         if func is not F.linear:
             raise NotImplementedError(f"stacked parameters cannot go through {func}")
         inputs, weight, bias = args
-        output: Tensor = _LinearStep.apply(inputs, weight.values.anchor, weight.values, bias.values)
+        output: Tensor = _LinearStep.apply(  # type: ignore[no-untyped-call]
+            inputs, weight.values.anchor, weight.values, bias.values
+        )
         return output
 
 
@@ -155,7 +157,7 @@ class _LinearStep(torch.autograd.Function):
     """A linear layer of every client; its backward pass takes the gradient step."""
 
     @staticmethod
-    def forward(ctx: Any, inputs: Tensor, anchor: Tensor, weight: _Values, bias: _Values) -> Tensor:  # type: ignore[override]
+    def forward(ctx: Any, inputs: Tensor, anchor: Tensor, weight: _Values, bias: _Values) -> Tensor:
         ctx.save_for_backward(inputs)
         ctx.weight, ctx.bias = weight, bias
         if weight.shared:
@@ -163,7 +165,7 @@ class _LinearStep(torch.autograd.Function):
         return torch.baddbmm(bias.tensor, _by_client(inputs, weight), weight.tensor).flatten(0, 1)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor, None, None]:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor, None, None]:
         (inputs,) = ctx.saved_tensors
         weight, bias = ctx.weight, ctx.bias
         each = _by_client(gradient, weight)

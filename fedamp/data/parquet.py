@@ -28,29 +28,29 @@ def _open_split(config: scenario.FolderData, folder: Path, split: str) -> "Parqu
 
 
 class ParquetTable:
-    """One or several parquet files with the same columns: inputs, label, and whose each record is."""
+    """One or several parquet files with the same columns: inputs, label, and whose each record is.
+
+    Args:
+        paths: the files, in the order of their records. Their metadata and one record are read at once.
+        config: names one column of numbers or (nested) lists of numbers, or several columns of numbers.
+
+    Raises:
+        DataError: not a parquet file, a column missing or not of numbers, or no records.
+    """
 
     def __init__(self, paths: Sequence[Path], config: scenario.FolderData) -> None:
-        """Reads the files' metadata, and one record.
-
-        Args:
-            paths: the files, in the order of their records.
-            config: names one column of numbers or (nested) lists of numbers, or several columns of numbers.
-
-        Raises:
-            DataError: not a parquet file, a column missing or not of numbers, or no records.
-        """
         self.source = str(paths[0]) if len(paths) == 1 else f"{paths[0]} ... {paths[-1].name}"
         self._paths, self._label, self._scale = paths, config.label, config.scale
         self._inputs = [config.features] if isinstance(config.features, str) else config.features
         self._groups: list[tuple[Path, int]] = []  # file, and number of the row group in it
         sizes: list[int] = []
         for path in paths:
-            self._require(path, self._inputs, "data.features")
-            self._require(path, [self._label], "data.label")
-            rows = _group_sizes(path)
-            sizes += rows
-            self._groups += [(path, group) for group in range(len(rows))]
+            with _opened(path) as file:
+                _require(path, file, self._inputs, "data.features")
+                _require(path, file, [self._label], "data.label")
+                for group in range(file.metadata.num_row_groups):
+                    self._groups.append((path, group))
+                    sizes.append(file.metadata.row_group(group).num_rows)
         self._starts = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
         example = self._dense(*self._first_record())
         self._stored_shape, self.stored = example.shape[1:], example.dtype
@@ -66,8 +66,8 @@ class ParquetTable:
     def column(self, name: str) -> NDArray[Any]:
         parts = []
         for path in self._paths:
-            self._require(path, [name], "data.partition.column")
             with _opened(path) as file:
+                _require(path, file, [name], "data.partition.column")
                 parts.append(_flat(file.read(columns=[name]).column(name), f"{path}: column {name!r}"))
         return np.concatenate(parts)
 
@@ -110,13 +110,6 @@ class ParquetTable:
             raise DataError(f"{path}: data.features names several columns, so each must hold one number a record")
         return np.stack(columns, axis=1)
 
-    def _require(self, path: Path, names: Sequence[str], key: str) -> None:
-        with _opened(path) as file:
-            present = file.schema_arrow.names
-        for name in names:
-            if name not in present:
-                raise DataError(f"{path}: no column {name!r}; {key} must be one of {', '.join(present)}")
-
 
 @contextmanager
 def _opened(path: Path) -> Iterator[Any]:
@@ -130,9 +123,11 @@ def _opened(path: Path) -> Iterator[Any]:
         raise DataError(f"{path}: cannot be read as parquet ({first_line(error)})") from None
 
 
-def _group_sizes(path: Path) -> list[int]:
-    with _opened(path) as file:
-        return [file.metadata.row_group(group).num_rows for group in range(file.metadata.num_row_groups)]
+def _require(path: Path, file: Any, names: Sequence[str], key: str) -> None:
+    present = file.schema_arrow.names
+    for name in names:
+        if name not in present:
+            raise DataError(f"{path}: no column {name!r}; {key} must be one of {', '.join(present)}")
 
 
 def _flat(column: Any, where: str) -> NDArray[Any]:

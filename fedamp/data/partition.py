@@ -6,8 +6,8 @@ record is dealt exactly once by construction. Each comes from the data seed and 
 
 import itertools
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,39 +18,41 @@ from fedamp.errors import DataError
 Indices = NDArray[np.int64]
 
 
-def owners(scheme: scenario.Partition, generator: np.random.Generator, labels: Indices, clients: int) -> Indices:
-    """The client of every record; the one place that asks which scheme a scenario has.
+class Dealer(NamedTuple):
+    """A scheme that deals records to clients.
 
-    Raises:
-        DataError: too few records.
+    Attributes:
+        deal: (generator, labels, clients) -> the client of every record.
+        check: (records, clients) -> None; raises DataError, before anything is read, where there are too few records.
     """
+
+    deal: Callable[[np.random.Generator, Indices, int], Indices]
+    check: Callable[[int, int], None]
+
+
+def dealer_of(scheme: scenario.Partition) -> Dealer:
+    """The scheme of a scenario: the one place that asks which it is."""
     match scheme:
         case scenario.IidPartition():
-            return iid(generator, len(labels), clients)
+            return Dealer(
+                lambda generator, labels, clients: iid(generator, len(labels), clients), _check_enough_records
+            )
         case scenario.DirichletPartition(alpha=alpha):
-            return dirichlet(generator, labels, clients, alpha)
-        case scenario.ShardsPartition(shards_per_client=shards_per_client):
-            return shards(generator, labels, clients, shards_per_client)
-        case scenario.NaturalPartition():
-            raise ValueError("scheme natural: its column says whose each record is")
+            return Dealer(
+                lambda generator, labels, clients: dirichlet(generator, labels, clients, alpha),
+                lambda records, clients: None,
+            )
+        case scenario.ShardsPartition(shards_per_client=each):
+            return Dealer(
+                lambda generator, labels, clients: shards(generator, labels, clients, each),
+                lambda records, clients: _check_enough_shards(records, clients, each),
+            )
+    raise ValueError(f"scheme {scheme.scheme}: its column says whose each record is")
 
 
 def natural_column(scheme: scenario.Partition) -> str | None:
     """The column that says whose each record is; None where the scheme deals them."""
     return getattr(scheme, "column", None)
-
-
-def check(scheme: scenario.Partition, records: int, clients: int) -> None:
-    """Refuse, before anything is read, a scheme for which there are too few records.
-
-    Raises:
-        DataError: fewer records than the scheme deals out.
-    """
-    pieces = getattr(scheme, "shards_per_client", None)
-    if pieces is not None:
-        check_enough_shards(records, clients, pieces)
-    elif scheme.scheme == "iid":
-        check_enough_records(records, clients)
 
 
 def iid(generator: np.random.Generator, records: int, clients: int) -> Indices:
@@ -59,7 +61,7 @@ def iid(generator: np.random.Generator, records: int, clients: int) -> Indices:
     Raises:
         DataError: more clients than records.
     """
-    check_enough_records(records, clients)
+    _check_enough_records(records, clients)
     return generator.permutation(np.arange(records, dtype=np.int64) % clients)
 
 
@@ -85,7 +87,7 @@ def shards(generator: np.random.Generator, labels: Indices, clients: int, shards
     Raises:
         DataError: more shards than records.
     """
-    check_enough_shards(len(labels), clients, shards_per_client)
+    _check_enough_shards(len(labels), clients, shards_per_client)
     count = clients * shards_per_client
     order, _ = _shuffled_by_label(generator, labels)
     shard_owners = generator.permutation(np.repeat(np.arange(clients, dtype=np.int64), shards_per_client))
@@ -130,13 +132,13 @@ def hold_out_size(records: int, fraction: float) -> int:
     return min(math.ceil(records * fraction), records - 1)
 
 
-def check_enough_records(records: int, clients: int) -> None:
+def _check_enough_records(records: int, clients: int) -> None:
     """Raises DataError if there are fewer records than clients to deal one to each."""
     if clients > records:
         raise DataError(f"data.clients: {clients} clients for {records} training records; give at most {records}")
 
 
-def check_enough_shards(records: int, clients: int, shards_per_client: int) -> None:
+def _check_enough_shards(records: int, clients: int, shards_per_client: int) -> None:
     """Raises DataError if there are fewer records than shards."""
     if clients * shards_per_client > records:
         raise DataError(
@@ -157,4 +159,5 @@ def _dirichlet_shares(generator: np.random.Generator, count: int, alpha: float) 
     # Gamma(alpha) = Gamma(alpha + 1) * U ** (1 / alpha), in logarithms: a small alpha would underflow to 0 / 0.
     logs = np.log(generator.standard_gamma(alpha + 1, count)) + np.log1p(-generator.random(count)) / alpha
     weights = np.exp(logs - logs.max())
-    return weights / weights.sum()
+    shares: NDArray[np.float64] = weights / weights.sum()
+    return shares

@@ -19,10 +19,7 @@ class Source(Protocol):
     """Data that were opened, and of which as little as possible was read."""
 
     def load(self, seed: int) -> Dataset:
-        """The data set; the seed decides test set and partition (and the records themselves where they are synthetic).
-
-        Where neither ``clients`` nor a natural partition says how to deal the records, every record is a client.
-        """
+        """The data set; every record is a client where neither ``clients`` nor a natural partition deals them."""
 
     def count_clients(self) -> int:
         """Number of clients of :meth:`load`."""
@@ -46,26 +43,19 @@ def load(config: scenario.Data, seed: int, folder: Path) -> Dataset:
     Raises:
         DataError: what is wrong, where, and what is accepted, in one line.
     """
-    return _open(config, folder).load(seed)
+    return open_source(config, folder).load(seed)
 
 
 def count_clients(config: scenario.Data, folder: Path) -> int:
-    """The number of clients that :func:`load` would give, without reading more than a natural partition needs.
-
-    Raises:
-        DataError: as :func:`load`, as far as it can be seen without reading the records.
-    """
-    return _open(config, folder).count_clients()
+    """The number of clients that :func:`load` would give, without reading more than a natural partition needs."""
+    return open_source(config, folder).count_clients()
 
 
 def count_records(config: scenario.Data, folder: Path) -> int:
-    """The number of training records that :func:`load` would give, from file headers.
-
-    Raises:
-        DataError: as :func:`load`, as far as it can be seen without reading the records.
-    """
-    return _open(config, folder).count_records()
+    """The number of training records that :func:`load` would give, without reading their inputs where that can be."""
+    return open_source(config, folder).count_records()
 
 
-def _open(config: scenario.Data, folder: Path) -> Source:
+def open_source(config: scenario.Data, folder: Path) -> Source:
+    """What a data section names, opened."""
     return sources.all()[config.name](config, folder)

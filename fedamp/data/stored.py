@@ -1,7 +1,7 @@
 """Stored records: read from tables, split into training and test, and dealt to clients."""
 
 from dataclasses import dataclass, replace
-from typing import Annotated
+from typing import Annotated, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -93,7 +93,8 @@ class StoredDataset(Dataset):
         if self.hosted is not None and not np.isin(clients, self.hosted).all():
             missing = clients[~np.isin(clients, self.hosted)][0]
             raise DataError(f"{self.training.table.source}: client {missing} is not hosted here")
-        return self.offsets[clients + 1] - self.offsets[clients]
+        sizes: NDArray[np.int64] = self.offsets[clients + 1] - self.offsets[clients]
+        return sizes
 
     def labels_of(self, client: int) -> NDArray[np.int64]:
         return self.training.labels[self.offsets[client] : self.offsets[client + 1]]
@@ -120,6 +121,19 @@ class StoredDataset(Dataset):
         return replace(self, training=self.training.take(stored_order), offsets=one_each)
 
 
+class StoredSection(Protocol):
+    """The keys that data sections of stored records have in common."""
+
+    @property
+    def clients(self) -> int | None: ...
+
+    @property
+    def partition(self) -> scenario.Partition: ...
+
+    @property
+    def test_fraction(self) -> float: ...
+
+
 class StoredSource:
     """Tables of records, as a source of data.
 
@@ -132,7 +146,7 @@ class StoredSource:
 
     def __init__(
         self,
-        config: scenario.DigitsData | scenario.FolderData | scenario.HuggingFaceData,
+        config: StoredSection,
         train: Table | None,
         test: Table | None = None,
         federation: FederationFile | None = None,
@@ -151,7 +165,7 @@ class StoredSource:
         records = self.count_records()
         if self._config.clients is None:
             return records
-        partition.check(self._config.partition, records, self._config.clients)
+        partition.dealer_of(self._config.partition).check(records, self._config.clients)
         return self._config.clients
 
     def count_records(self) -> int:
@@ -209,7 +223,7 @@ class StoredSource:
         if clients is None:
             return np.arange(len(training.labels)), len(training.labels)
         generator = rng.stream(seed, "partition")
-        return partition.owners(self._config.partition, generator, training.labels, clients), clients
+        return partition.dealer_of(self._config.partition).deal(generator, training.labels, clients), clients
 
     def _num_classes(self, labels: NDArray[np.int64]) -> int:
         if self._federation is not None:

@@ -29,7 +29,7 @@ class Cost:
 def cost(module: nn.Module, input_shape: tuple[int, ...]) -> Cost:
     """Count one pass of a single record of zeros; the module is left as it was."""
     parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
-    with _Counter() as counter:
+    with _Counter() as counter:  # type: ignore[no-untyped-call]
         loss = cross_entropy(module(torch.zeros(1, *input_shape)), torch.zeros(1, dtype=torch.int64))
         torch.autograd.grad(loss, parameters, allow_unused=True)
     return Cost(sum(parameter.numel() for parameter in parameters), counter.flops)
@@ -51,7 +51,7 @@ def kept_per_record(module: nn.Module, input_shape: tuple[int, ...]) -> int:
     return sum(tensor.numel() for tensor in kept.values())
 
 
-class _Counter(TorchDispatchMode):
+class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Adds up torch's own counts of what runs within. Torch's counter does too, but loads its compiler for it."""
 
     flops = 0

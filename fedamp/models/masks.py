@@ -50,7 +50,8 @@ class Masks:
         """Logits [batch, classes] of the module with these parameter values, under a mask of shape [nodes]."""
         handles = self._attach(self.module, mask)
         try:
-            return functional_call(self.module, dict(parameters), (inputs,))
+            logits: Tensor = functional_call(self.module, dict(parameters), (inputs,))
+            return logits
         finally:
             for handle in handles:
                 handle.remove()
@@ -58,7 +59,7 @@ class Masks:
     def of(self, kept: Mapping[str, Sequence[int]]) -> Tensor:
         """The mask that keeps these nodes of every masked layer."""
         mask = torch.zeros(self.nodes)
-        for layer, part in zip(self.layers, mask.split(list(self.layers.values())), strict=True):
+        for layer, part in zip(self.layers, torch.split(mask, list(self.layers.values())), strict=True):
             part[list(kept[layer])] = 1
         return mask
 
@@ -75,11 +76,11 @@ class Masks:
         loss = (logits * torch.randn_like(logits)).sum()
         gradients = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True)
         found = {name: value for name, value in zip(parameters, gradients, strict=True) if value is not None}
-        for declaration, part in zip(self._declarations, mask.split(list(self.layers.values())), strict=True):
+        for declaration, part in zip(self._declarations, torch.split(mask, list(self.layers.values())), strict=True):
             _check_silence(self.module, declaration, part, found)
 
     def _attach(self, module: nn.Module, mask: Tensor) -> list[RemovableHandle]:
-        parts = mask.split(list(self.layers.values()))
+        parts = torch.split(mask, list(self.layers.values()))
         return [
             module.get_submodule(submodule).register_forward_hook(hook)
             for declaration, part in zip(self._declarations, parts, strict=True)

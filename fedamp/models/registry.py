@@ -114,7 +114,7 @@ def _network(config: Model, input_shape: tuple[int, ...], num_classes: int) -> N
 def own_generator(torch_seed: int) -> Iterator[None]:
     """Inside, torch's default generator starts from a seed; outside, nothing is noticed."""
     with torch.random.fork_rng(devices=[]):
-        torch.random.default_generator.manual_seed(torch_seed)
+        torch.default_generator.manual_seed(torch_seed)
         yield
 
 

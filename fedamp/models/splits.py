@@ -94,7 +94,7 @@ class Split:
             return masks.fixed(masks.of(self.kept[j]))
         try:
             with own_generator(0):
-                module = self._full.smaller(self.kept[j])  # type: ignore[operator]
+                module: nn.Module = self._full.smaller(self.kept[j])  # type: ignore[operator]
         except Exception as error:  # whatever a person's own method raises
             raise ModelError(f"{type(self._full).__name__}.smaller() failed ({one_line(error)})") from error
         expected = {name: _extracted_shape(self._shapes[name], index) for name, index in self._own[j].items()}

@@ -2,6 +2,7 @@
 
 import base64
 import io
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,8 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
+
+from fedamp.errors import RunFolderError
 
 WIDTH = 4.8  # inches; 11 points of text at this width are 12 pixels on a phone that is 390 pixels wide
 TEXT = 11  # points
@@ -65,6 +68,19 @@ def save(canvas: Figure, file: Path) -> Path:
     return file
 
 
+def save_all(pictures: Mapping[str, Figure], folder: Path) -> list[Path]:
+    """Write figures as ``NAME.png`` into a folder, which is made where it is missing; returns the files.
+
+    Raises:
+        RunFolderError: it cannot be written to.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        return [save(picture, folder / f"{name}.png") for name, picture in pictures.items()]
+    except OSError as error:
+        raise RunFolderError(f"{folder}: pictures cannot be written there ({error.strerror})") from None
+
+
 def inline(canvas: Figure) -> str:
     """A figure as a ``data:`` address that stands in an HTML page: SVG, sharp at any size."""
     stream = io.BytesIO()
@@ -77,6 +93,11 @@ def label(axes: Axes, text: str, at: tuple[float, float], shift: tuple[float, fl
     """Words beside a line, ``shift`` points away from a point of the data, on a ground that hides the grid."""
     ground = {"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1}
     axes.annotate(text, at, xytext=shift, textcoords="offset points", fontsize=TEXT, bbox=ground, **options)
+
+
+def shortened(name: str, longest: int) -> str:
+    """The end of a name, which tells more than its beginning."""
+    return name if len(name) <= longest else "…" + name[1 - longest :]
 
 
 def percent(axes: Axes) -> None:

@@ -1,21 +1,23 @@
-"""Scenario files: reading, ``--set`` overrides, writing, and errors that a person can act on.
+"""Scenario files: reading, ``--set`` overrides, and writing.
 
-Every error is one line: the file, the path of the key, what was found, and what is accepted.
+Every error is one line: the file, the path of the key, what was found, and what is accepted
+(:mod:`fedamp.scenario.explanation`).
 """
 
 import difflib
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import yaml
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from fedamp.errors import ScenarioError
 from fedamp.models.architectures import check_submodels
-from fedamp.scenario import Scenario
+from fedamp.scenario.explanation import explanation, printable
+from fedamp.scenario.schema import Scenario
 
 _CHECKOUT = Path(__file__).resolve().parents[2] / "scenarios"
 SHIPPED = _CHECKOUT if _CHECKOUT.is_dir() else Path(sys.prefix) / "share" / "fedamp" / "scenarios"
@@ -36,23 +38,44 @@ def load(path: str | Path, overrides: Sequence[str] = ()) -> Scenario:
     """
     file = find(path)
     raw = _read(file)
-    for override in overrides:
-        _apply(raw, override)
-    return _resolve_paths(validate(raw, str(file), overrides), file.parent)
+    for text in overrides:
+        override(raw, text)
+    return _with_absolute_paths(validate(raw, str(file), overrides), file.parent)
+
+
+def override(raw: Any, text: str) -> None:
+    """Change parsed YAML in place by a text of the form ``key.path=value``."""
+    path, separator, value = text.partition("=")
+    *sections, last = path.strip().split(".")
+    if not separator or not all([*sections, last]):
+        raise ScenarioError(f"--set {text}: accepted: key.path=value, e.g. privacy.epsilon=2")
+    for key in sections:
+        raw = raw.setdefault(key, {}) if isinstance(raw, dict) else None
+    if not isinstance(raw, dict):
+        raise ScenarioError(f"--set {text}: {'.'.join(sections)} is not a section of the scenario")
+    try:
+        raw[last] = yaml.load(value, Loader=_Loader)
+    except yaml.YAMLError:
+        raise ScenarioError(f"--set {text}: the value is not valid YAML") from None
 
 
 def validate(raw: Any, source: str, overrides: Sequence[str] = ()) -> Scenario:
-    """Validate parsed YAML; ``source`` names it in errors."""
+    """Validate parsed YAML; errors name ``source``, or the override that brought the wrong value."""
     if not isinstance(raw, dict):
-        raise ScenarioError(f"{source}: a scenario is a mapping of keys to values, got {_kind(raw)}")
+        kind = {type(None): "an empty file", list: "a list", str: "text"}.get(type(raw), type(raw).__name__)
+        raise ScenarioError(f"{source}: a scenario is a mapping of keys to values, got {kind}")
     try:
         scenario = Scenario.model_validate(raw)
         check_submodels(scenario.model, scenario.submodels)
     except ValidationError as error:
-        raise ScenarioError(_one_line(error, raw, source, overrides)) from None
+        key, words = explanation(error)
     except ValueError as error:
-        raise ScenarioError(_printable(f"{source}: {error}")) from None
-    return scenario
+        key, words = "", str(error)
+    else:
+        return scenario
+    changed = [text for text in overrides if text.partition("=")[0].strip() == key]
+    where = f"--set {changed[-1]}" if changed else f"{source}: {key}" if key else source
+    raise ScenarioError(printable(f"{where}: {words}"))
 
 
 def find(path: str | Path) -> Path:
@@ -64,7 +87,7 @@ def find(path: str | Path) -> Path:
     if shipped.is_file():
         return shipped
     names = [found.stem for found in shipped_files()]
-    close = difflib.get_close_matches(Path(path).stem, names, n=1)
+    close = difflib.get_close_matches(file.stem, names, n=1)
     hint = f"; did you mean {close[0]}?" if close else ""
     kind = "a folder" if file.is_dir() else "no such file"
     raise ScenarioError(f"{path}: {kind}; accepted: a YAML file or a shipped scenario ({', '.join(names)}){hint}")
@@ -82,18 +105,14 @@ def dump(scenario: Scenario) -> str:
 
 def json_schema() -> dict[str, Any]:
     """The JSON schema of a scenario, for editors."""
-    schema = Scenario.model_json_schema()
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
-
-
-# --- reading ----------------------------------------------------------------------------------------------------------
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **Scenario.model_json_schema()}
 
 
 class _Loader(yaml.SafeLoader):
     """SafeLoader that refuses a key written twice instead of silently keeping the last."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: set[Any] = set()
+        seen: set[str] = set()
         for key_node, _ in node.value:
             key = self.construct_object(key_node, deep=True)
             if not isinstance(key, str):
@@ -118,189 +137,19 @@ def _read(file: Path) -> Any:
         raise ScenarioError(f"{file}{where}: not valid YAML: {problem}") from None
 
 
-def _apply(raw: Any, override: str) -> None:
-    path, separator, text = override.partition("=")
-    keys = path.strip().split(".")
-    if not separator or not all(keys):
-        raise ScenarioError(f"--set {override}: accepted: key.path=value, e.g. privacy.epsilon=2")
-    try:
-        value = yaml.load(text, Loader=_Loader)
-    except yaml.YAMLError:
-        raise ScenarioError(f"--set {override}: the value is not valid YAML") from None
-    section = raw
-    for key in keys[:-1]:
-        if not isinstance(section, dict):
-            break
-        section = section.setdefault(key, {})
-    if not isinstance(section, dict):
-        raise ScenarioError(f"--set {override}: {'.'.join(keys[:-1])} is not a section of the scenario")
-    section[keys[-1]] = value
-
-
-def _resolve_paths(scenario: Scenario, folder: Path) -> Scenario:
-    changes: dict[str, Any] = {}
-    model: dict[str, str] = {}
-    path = getattr(scenario.data, "path", None)
-    if path is not None:
-        changes["data"] = scenario.data.model_copy(update={"path": str((folder / path).resolve())})
-    dataset = getattr(scenario.data, "dataset", None)
-    if dataset is not None and (folder / dataset).is_dir():
-        changes["data"] = scenario.data.model_copy(update={"dataset": str((folder / dataset).resolve())})
-    if scenario.model.initial is not None:
-        model["initial"] = str((folder / scenario.model.initial).resolve())
-    if ":" in scenario.model.name:  # one's own: a run folder's scenario must find it where the first one did
-        model["folder"] = str((folder / (scenario.model.folder or "")).resolve())
-    if model:
-        changes["model"] = scenario.model.model_copy(update=model)
-    return scenario.model_copy(update=changes) if changes else scenario
-
-
-# --- errors -----------------------------------------------------------------------------------------------------------
-
-
-def _one_line(error: ValidationError, raw: Any, source: str, overrides: Sequence[str]) -> str:
-    details = error.errors(include_url=False)
-    # An unknown key is usually the cause of what else is wrong (a misspelt key is also a missing one).
-    details.sort(key=lambda detail: detail["type"] != "extra_forbidden")
-    first = details[0]
-    path, section = _walk(first["loc"], raw)
-    name = ".".join(path)
-    overridden = [text for text in overrides if text.partition("=")[0].strip() == name]
-    where = f"--set {overridden[-1]}" if overridden else f"{source}: {name}" if name else source
-    message = f"{where}: {_explain(first, path, section)}"
-    others = len({tuple(_walk(detail["loc"], raw)[0]) for detail in details} - {tuple(path)})
-    message += f" (and {others} more)" if others else ""
-    return _printable(message)
-
-
-def _printable(message: str) -> str:
-    """Keys and values are a stranger's text: nothing of it may break the line or hide in it."""
-    return "".join(character if character.isprintable() else "?" for character in message)
-
-
-def _explain(detail: Any, path: list[str], section: type[BaseModel] | None) -> str:
-    kind, found = detail["type"], detail["input"]
-    if kind == "extra_forbidden":
-        known = list(section.model_fields) if section else []
-        close = difflib.get_close_matches(path[-1], known, n=1, cutoff=0.5)
-        hint = f"did you mean {close[0]}? " if close else ""
-        return f"unknown key; {hint}accepted keys: {', '.join(known)}"
-    if kind == "value_error":
-        return str(detail["ctx"]["error"])
-    accepted = _accepted(path)
-    if kind == "missing":
-        return f"missing; accepted: {accepted}"
-    if kind == "union_tag_not_found":
-        return f"missing key {detail['ctx']['discriminator']}; accepted: {accepted}"
-    if kind == "union_tag_invalid":
-        tag, expected = str(detail["ctx"]["tag"]), detail["ctx"]["expected_tags"].replace("'", "")
-        close = difflib.get_close_matches(tag, expected.split(", "), n=1)
-        hint = f"; did you mean {close[0]}?" if close else ""
-        return f"{detail['ctx']['discriminator'].strip(chr(39))} is {_show(tag)}; accepted: {expected}{hint}"
-    return f"got {_show(found)}; accepted: {accepted}"
-
-
-def _walk(location: tuple[int | str, ...], raw: Any) -> tuple[list[str], type[BaseModel] | None]:
-    """The key path that a person wrote, and the section in which its last key stands.
-
-    pydantic's locations also name the branches of unions (``data.digits.clients``, ``privacy.clip.float``).
-    """
-    path: list[str] = []
-    section: type[BaseModel] | None = Scenario
-    choices: list[type[BaseModel]] = []
-    for step in location:
-        if choices:
-            tagged = [choice for choice in choices if step in _tags(choice) or step == choice.__name__]
-            section = tagged[0] if tagged else choices[0] if len(choices) == 1 else None
-            single, choices = len(choices) == 1 and not tagged, []
-            if not single:
-                continue
-        if section is None or (isinstance(step, str) and step not in section.model_fields and _is_branch(step, raw)):
-            continue
-        path.append(str(step))
-        raw = raw.get(step) if isinstance(raw, dict) else None
-        field = section.model_fields.get(str(step))
-        if field is not None:
-            choices = list(_sections(field.annotation))
-            if not choices and step != location[-1]:
-                section = None
-    return path, section
-
-
-def _is_branch(step: str, raw: Any) -> bool:
-    return not (isinstance(raw, dict) and step in raw)
-
-
-def _sections(annotation: Any) -> Iterator[type[BaseModel]]:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        yield annotation
-    for argument in get_args(annotation):
-        yield from _sections(argument)
-
-
-def _tags(section: type[BaseModel]) -> tuple[str, ...]:
-    for name in ("scheme", "name"):
-        if name in section.model_fields:
-            return tuple(str(tag) for tag in get_args(section.model_fields[name].annotation))
-    return ()
-
-
-def _accepted(path: list[str]) -> str:
-    """What the schema accepts at a key path, in words."""
-    schema = Scenario.model_json_schema()
-    definitions = schema["$defs"]
-    nodes = [schema]
-    for key in path:
-        options = [option for node in nodes for option in _options(node, definitions)]
-        nodes = [option["properties"][key] for option in options if key in option.get("properties", {})]
-    words = [word for node in nodes for option in _options(node, definitions) for word in [_words(option)] if word]
-    return " or ".join(dict.fromkeys(words)) or "see fedamp scenarios schema"
-
-
-def _options(node: dict[str, Any], definitions: dict[str, Any]) -> list[dict[str, Any]]:
-    if "$ref" in node:
-        return _options(definitions[node["$ref"].rsplit("/", 1)[1]], definitions)
-    branches = node.get("anyOf") or node.get("oneOf")
-    if branches:
-        return [option for branch in branches for option in _options(branch, definitions)]
-    return [node]
-
-
-def _words(option: dict[str, Any]) -> str:
-    if "const" in option:
-        return str(option["const"])
-    if "enum" in option:
-        return ", ".join(map(str, option["enum"]))
-    kind = option.get("type")
-    if kind == "object":
-        tag = next((p["const"] for p in option.get("properties", {}).values() if "const" in p), None)
-        keys = ", ".join(option.get("properties", {}))
-        return f"a section with {'scheme or name ' + tag if tag else 'keys ' + keys}"
-    if kind in ("number", "integer"):
-        limits = [
-            f"{sign} {option[key]:g}"
-            for key, sign in (
-                ("exclusiveMinimum", ">"),
-                ("minimum", ">="),
-                ("exclusiveMaximum", "<"),
-                ("maximum", "<="),
-            )
-            if key in option
-        ]
-        return " ".join([{"number": "a number", "integer": "an integer"}[kind], " and ".join(limits)]).strip()
-    if kind == "string":
-        return f"text matching {option['pattern']}" if "pattern" in option else "text"
-    if kind == "array" and "prefixItems" in option:
-        return f"[{', '.join(_words(item) for item in option['prefixItems'])}]"
-    if kind == "array":
-        return f"a list of {_words(option.get('items', {})) or 'values'}"
-    return {"boolean": "true or false", "null": ""}.get(str(kind), "")
-
-
-def _show(value: Any) -> str:
-    text = " ".join(repr(value).split())
-    return text if len(text) <= 60 else text[:57] + "..."
-
-
-def _kind(value: Any) -> str:
-    return {type(None): "an empty file", list: "a list", str: "text"}.get(type(value), type(value).__name__)
+def _with_absolute_paths(scenario: Scenario, folder: Path) -> Scenario:
+    data, model = scenario.data, scenario.model
+    dataset = getattr(data, "dataset", None)
+    paths = {
+        "data": {
+            "path": getattr(data, "path", None),
+            "dataset": dataset if dataset and (folder / dataset).is_dir() else None,
+        },
+        # A model of one's own: a run folder's scenario must find it where the first one did.
+        "model": {"initial": model.initial, "folder": (model.folder or "") if ":" in model.name else None},
+    }
+    changes = {}
+    for section, found in paths.items():
+        absolute = {key: str((folder / path).resolve()) for key, path in found.items() if path is not None}
+        changes[section] = getattr(scenario, section).model_copy(update=absolute)
+    return scenario.model_copy(update=changes)

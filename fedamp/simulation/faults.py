@@ -50,7 +50,7 @@ class FaultyGrid(Grid):
         round_ = int(asked[0].content["config"]["round"])  # type: ignore[arg-type]
         prompt, late = [], []
         for message in asked:
-            fails, lags = self._fates(round_, _clients(message))
+            fails, lags = self._failing_and_late(round_, _clients(message))
             prompt.append(only(message, ~fails & ~lags))
             if (lags & ~fails).any():
                 late.append(_another(only(message, lags & ~fails)))
@@ -63,12 +63,12 @@ class FaultyGrid(Grid):
         twice = rng.stream(self._faults.seed, "faults repeating", round_).random(len(came)) < self._faults.repeating
         return [*before, *came, *(reply for reply, again in zip(came, twice, strict=True) if again)]
 
-    def _fates(self, round_: int, clients: NDArray[np.int64]) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    def _failing_and_late(self, round_: int, clients: NDArray[np.int64]) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
         """Which of the clients never answer, and which do so too late."""
         faults = self._faults
         seeds = rng.client_seeds(faults.seed, "faults", round_, clients)
-        luck = rng.uniforms(seeds, "faults", 2)
-        return (luck[:, 0] < faults.failing) | self._vanished(round_, clients), luck[:, 1] < faults.late
+        draws = rng.uniforms(seeds, "faults", 2)
+        return (draws[:, 0] < faults.failing) | self._vanished(round_, clients), draws[:, 1] < faults.late
 
     def _vanished(self, round_: int, clients: NDArray[np.int64]) -> NDArray[np.bool_]:
         vanishing = self._faults.vanishing
@@ -77,7 +77,8 @@ class FaultyGrid(Grid):
         away = np.zeros(vanishing.sites, dtype=bool)
         for left in range(max(1, round_ - vanishing.rounds + 1), round_ + 1):
             away |= rng.stream(self._faults.seed, "faults vanishing", left).random(vanishing.sites) < vanishing.rate
-        return away[clients % vanishing.sites]
+        vanished: NDArray[np.bool_] = away[clients % vanishing.sites]
+        return vanished
 
     @contextmanager
     def _worker_killed(self, round_: int) -> Iterator[None]:
@@ -129,7 +130,7 @@ def _clients(message: Message) -> NDArray[np.int64]:
 
 def only(message: Message, kept: NDArray[np.bool_]) -> Message:
     """The same message (it gets the same id), for some of its clients; the others' places in the batches close up."""
-    config: dict[str, Any] = dict(message.content["config"])  # type: ignore[arg-type]
+    config: dict[str, Any] = dict(message.content["config"])
     for key in ("clients", "seeds", "submodels"):
         config[key] = [value for value, keep in zip(config[key], kept, strict=True) if keep]
     ends = np.cumsum(np.array(config["batches"], dtype=np.int64))

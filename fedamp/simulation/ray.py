@@ -184,6 +184,7 @@ class RayGrid(SimulationGrid):
 
     def _reply(self, id_: str) -> Message | None:
         """The reply to a message whose answer is there; None if the message had to be sent again."""
+        reply: Message
         sent = self._sent[id_]
         node = sent.message.metadata.dst_node_id
         try:

@@ -184,7 +184,7 @@ class Pool:
 
     def _start_actors(self) -> list[Any]:
         """Actors that are ready; none where they are no longer wanted before they are."""
-        found = ray.cluster_resources()
+        found = ray.cluster_resources()  # type: ignore[no-untyped-call]
         self._resources = worker_resources(self._engine, found.get("CPU", 1), found.get("GPU", 0))
         part = self._resources
         gpus = part.gpus * (1 - SPARE_GPU)
@@ -209,9 +209,7 @@ class Pool:
 
     def _start_actor(self, partition: int, cpus: float, gpus: float) -> Any:
         part = self._resources
-        actor = ray.remote(RayWorker).options(  # type: ignore[attr-defined]
-            num_cpus=cpus, num_gpus=gpus, scheduling_strategy="SPREAD"
-        )
+        actor = ray.remote(RayWorker).options(num_cpus=cpus, num_gpus=gpus, scheduling_strategy="SPREAD")
         return actor.remote(sys.path, self._client_app, partition, part.workers, part.device)
 
 

@@ -216,7 +216,7 @@ class Branching(nn.Module):
         self.output = nn.Linear(12, 4)
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        if float(self.output.bias.sum()) > 1e9:
+        if float(self.output.bias.detach().sum()) > 1e9:
             return self.output(-inputs)
         return self.output(inputs)
 

@@ -4,7 +4,6 @@ import http.server
 import json
 import ssl
 import subprocess
-import sys
 import threading
 import time
 from email.utils import formatdate
@@ -12,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from fedamp import cli
-from fedamp.report import deployment
+from fedamp import doctor
 from tests.deployment.machines import DOCUMENTS, free_port
 
 
@@ -77,7 +75,7 @@ def serve(keys):
 
 
 def checks(address: str, authority: Path | None) -> dict[str, tuple[bool, str]]:
-    return {check.name: (check.fine, check.found) for check in deployment.examine_superlink(address, authority)}
+    return {check.name: (check.fine, check.found) for check in doctor.examine_superlink(address, authority)}
 
 
 def test_a_sound_deployment_is_fine(serve, keys):
@@ -116,28 +114,22 @@ def test_a_server_that_is_not_there_is_named(keys):
 
 
 def test_another_version_of_flower_is_named(serve, keys, monkeypatch):
-    real = deployment.importlib.metadata.version
-    monkeypatch.setattr(
-        deployment.importlib.metadata, "version", lambda name: "1.29.0" if name == "flwr" else real(name)
-    )
+    real = doctor.importlib.metadata.version
+    monkeypatch.setattr(doctor.importlib.metadata, "version", lambda name: "1.29.0" if name == "flwr" else real(name))
     fine, found = checks(serve(), keys / "ca.crt")["versions"]
     assert not fine
     assert "flwr 1.29.0; accepted: " in found
 
 
-def run_doctor(monkeypatch, *arguments: str) -> int:
-    monkeypatch.setattr(sys, "argv", ["fedamp", "doctor", *arguments])
-    return cli._status()
-
-
-def test_the_command_prints_a_table_or_json_and_its_exit_status_tells(serve, keys, monkeypatch, capsys):
-    authority = ("--root-certificates", str(keys / "ca.crt"))
-    assert run_doctor(monkeypatch, "--superlink", serve(), *authority) == 0
-    assert "365 days left" in capsys.readouterr().out.replace("364", "365")
-    assert run_doctor(monkeypatch, "--superlink", serve(skew=60), *authority, "--json") == 2
-    printed = capsys.readouterr()
-    answer = json.loads(printed.out)["deployment"]
-    assert answer["fine"] is False
-    assert [check["name"] for check in answer["checks"] if not check["fine"]] == ["clock"]
-    assert printed.err.startswith("error: clock: ")
-    assert printed.err.count("\n") == 1
+def test_the_command_prints_a_table_or_json_and_its_exit_status_tells(serve, keys, fedamp):
+    authority = ("--root-certificates", keys / "ca.crt")
+    answer = fedamp("doctor", "--superlink", serve(), *authority)
+    assert answer.status == 0
+    assert "365 days left" in answer.out.replace("364", "365")
+    answer = fedamp("doctor", "--superlink", serve(skew=60), *authority, "--json")
+    assert answer.status == 2
+    found = json.loads(answer.out)["deployment"]
+    assert found["fine"] is False
+    assert [check["name"] for check in found["checks"] if not check["fine"]] == ["clock"]
+    assert answer.err.startswith("error: clock: ")
+    assert answer.err.count("\n") == 1

@@ -13,8 +13,8 @@ from scipy.optimize import brentq
 from scipy.stats import norm
 
 from fedamp.accounting import from_json
+from fedamp.cost import privacy_cost
 from fedamp.launch import launch
-from fedamp.report.privacy import privacy_answer
 from fedamp.runs.checkpoint import checkpoints
 from tests.federations import Silent, small
 
@@ -416,16 +416,16 @@ def test_a_secret_seed_is_kept_for_the_owner_alone_and_resumed_from(fedamp, runs
 
 def test_privacy_tells_what_groups_cost_where_it_is_cheap_or_asked_for():
     sampled = small("check_in={scheme: poisson, rate: 0.05}")
-    answer = privacy_answer(sampled)
+    answer = privacy_cost(sampled)
     assert [row["size"] for row in answer["groups"]] == [1, 2, 3, 5, 10]
     costs = [row["epsilon_upper"] for row in answer["groups"]]
     assert costs == sorted(costs)
     assert costs[0] == answer["epsilon"]["upper"]
-    of_three = privacy_answer(small("check_in={scheme: poisson, rate: 0.05}", "privacy.group_size=3"))
+    of_three = privacy_cost(small("check_in={scheme: poisson, rate: 0.05}", "privacy.group_size=3"))
     assert of_three["groups"] == answer["groups"]
     assert of_three["epsilon"]["upper"] == costs[2]
-    assert privacy_answer(small())["groups"] is None
-    hidden = privacy_answer(small(), groups=True)["groups"]
+    assert privacy_cost(small())["groups"] is None
+    hidden = privacy_cost(small(), groups=True)["groups"]
     # With all choices given away: three check-ins of five units together at noise multiplier 1.
     assert hidden[3]["epsilon_upper"] <= gaussian_epsilon(math.sqrt(3) * 5) * 1.0005
-    assert [row["epsilon_upper"] for row in privacy_answer(small("privacy.noise_multiplier=0"))["groups"]] == [None] * 5
+    assert [row["epsilon_upper"] for row in privacy_cost(small("privacy.noise_multiplier=0"))["groups"]] == [None] * 5

@@ -1,12 +1,17 @@
-"""Small finished runs to report about."""
+"""Small finished runs to report about, and a model merged from two of them."""
 
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from fedamp.launch import launch
-from fedamp.report.plots import plot_run
+from fedamp.merging import MergeRequest, merge_runs
+from fedamp.report.pictures import plot_run
+from fedamp.report.weights import plot_merger
 from tests.federations import Silent, small
+
+DELTA = 1e-5
 
 
 @pytest.fixture(scope="session")
@@ -19,7 +24,33 @@ def runs(tmp_path_factory) -> dict[str, Path]:
         "open": ("privacy.noise_multiplier=0",),
         "budget": ("privacy.epsilon=3.2",),
     }
-    runs = {name: launch(small(*changes), Silent(), folder / name) for name, changes in overrides.items()}
-    for run in runs.values():
+    folders = {name: launch(small(*changes), Silent(), folder / name) for name, changes in overrides.items()}
+    for run in folders.values():
         plot_run(run)
-    return runs
+    return folders
+
+
+@pytest.fixture(scope="session")
+def merged(runs, tmp_path_factory) -> Path:
+    """One of two runs, drawn: one with privacy, and one without that may come out with half of delta."""
+    folder = tmp_path_factory.mktemp("merged") / "selected"
+    models = (str(runs["hidden"]), str(runs["open"]))
+    request = MergeRequest(models, "random-selection", 20.0, DELTA, weights=(1 - DELTA / 2, DELTA / 2), seed=1)
+    plot_merger(merge_runs(request, folder))
+    return folder
+
+
+@pytest.fixture
+def printed():
+    """What a table looks like on a terminal of 80 columns, which it must fit."""
+
+    def lines(table) -> list[str]:
+        console = Console(width=80, force_terminal=False)
+        with console.capture() as captured:
+            console.print(table)
+        text = captured.get()
+        assert "…" not in text
+        assert all(len(line) <= 80 for line in text.splitlines())
+        return text.splitlines()
+
+    return lines

@@ -6,6 +6,8 @@ import math
 import re
 import shutil
 from html.parser import HTMLParser
+from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
@@ -14,56 +16,149 @@ from fedamp.report.page import write_report
 
 pytestmark = pytest.mark.xdist_group("report")
 
-VOID = {"meta", "img", "br"}
-
 
 class Page(HTMLParser):
-    """Checks that tags are balanced, and keeps text and addresses."""
+    """A page taken apart: facts by name, rows of tables, and the texts of every kind of element."""
 
     def __init__(self, content: str) -> None:
         super().__init__()
-        self.open: list[str] = []
-        self.text, self.addresses = "", []
+        self._builder, self._open = ElementTree.TreeBuilder(), []
         self.feed(content)
-        assert self.open == []
+        assert self._open == []
+        root = self._builder.close()
+        self.elements = {tag: list(root.iter(tag)) for tag in {element.tag for element in root.iter()}}
+        self.facts = dict(zip(self.texts("dt"), self.texts("dd"), strict=True))
+        self.rows = [[text(cell) for cell in row] for row in self.elements["tr"]]
+        self.text = text(root)
+
+    def texts(self, tag: str, kind: str | None = None) -> list[str]:
+        return [text(element) for element in self.elements.get(tag, []) if kind in (None, element.get("class"))]
 
     def handle_starttag(self, tag, attributes):
-        self.addresses += [value for name, value in attributes if name in ("src", "href")]
-        if tag not in VOID:
-            self.open.append(tag)
+        self._builder.start(tag, dict(attributes))
+        self._open.append(tag)
+        if tag in ("meta", "img"):
+            self.handle_endtag(tag)
 
     def handle_endtag(self, tag):
-        assert self.open.pop() == tag
+        assert self._open.pop() == tag
+        self._builder.end(tag)
 
     def handle_data(self, data):
-        self.text += data
+        self._builder.data(data)
 
 
-@pytest.fixture(scope="module")
-def page(runs, tmp_path_factory):
-    file = write_report([runs["hidden"]], tmp_path_factory.mktemp("page") / "run.html")
-    return Page(file.read_text())
+def text(element: ElementTree.Element) -> str:
+    return " ".join("".join(element.itertext()).split())
 
 
-def test_the_file_needs_no_other(page):
-    assert len(page.addresses) == 2
-    assert all(address.startswith("data:image/svg+xml;base64,") for address in page.addresses)
-    assert "@import" not in page.text
-    assert "url(" not in page.text
+def rounded_up(value: float) -> str:
+    return f"{math.ceil(100 * value) / 100:.2f}"
 
 
-def test_it_states_the_guarantee_with_its_assumptions(runs, page):
-    ledger = json.loads((runs["hidden"] / "ledger.json").read_text())
-    summary = json.loads((runs["hidden"] / "summary.json").read_text())
-    assert f"ε ≤ {math.ceil(100 * summary['epsilon']['upper']) / 100:.2f}" in page.text
-    for fact in (ledger["adjacency"], ledger["mechanism_in_words"], ledger["noise_seed"], *ledger["assumptions"]):
-        assert fact in page.text
+def content_of(folder: Path, name: str) -> dict:
+    return json.loads((folder / name).read_text())
 
 
-def test_it_names_ledger_and_models_by_their_digests(runs, page):
-    content = (runs["hidden"] / "ledger.json").read_bytes()
-    assert hashlib.sha256(content).hexdigest() in page.text
-    assert json.loads(content)["releases"][-1]["digest"][:12] in page.text
+def page_of(*folders: Path, out: Path) -> Page:
+    return Page(write_report(folders, out / "page.html").read_text())
+
+
+def test_the_page_of_a_run(runs, tmp_path):
+    folder = runs["hidden"]
+    page = page_of(folder, out=tmp_path)
+    ledger, summary = content_of(folder, "ledger.json"), content_of(folder, "summary.json")
+    epsilon = rounded_up(summary["epsilon"]["upper"])
+    unamplified = rounded_up(summary["unamplified_epsilon"]["upper"])
+    assert page.texts("title") == page.texts("h1") == ["small"]
+    assert page.texts("h2") == ["Guarantee", "What was done", "Ledger"]
+    assert page.texts("p", "verdict") == [
+        f"{summary['final']['accuracy']:.1%} accuracy at a privacy cost of ε ≤ {epsilon} (unamplified {unamplified})."
+    ]
+    assert page.facts["protected"] == "one client of 60, δ = 1e-5"
+    assert page.facts["adjacency"] == ledger["adjacency"]
+    assert page.facts["ε spent"].startswith(f"{epsilon} at most, ")
+    assert page.facts["ε unamplified"] == unamplified
+    assert page.facts["budget"] == "ε ≤ 12"
+    assert page.facts["mechanism"] == f"{ledger['mechanism_in_words']}; hidden randomness is charged for"
+    assert page.facts["rounds"] == "8 of 8 (finished)"
+    assert page.facts["cohort"] == "22.5 of 60 expected a round"
+    assert page.facts["protected by"] == "all: clipping norm 0.5, noise multiplier 1"
+    assert page.facts["model"] == "logistic, 650 parameters; a client trains 100% of them"
+    assert page.facts["a check-in"].startswith("7.8 kB received and sent; ")
+    assert page.texts("li") == ledger["assumptions"]
+    assert page.texts("p", "caution") == [f"Noise seed {ledger['noise_seed']}."]
+    rounds = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+    assert page.rows[1:] == [
+        [
+            str(release["round"]),
+            f"{line['accuracy']:.1%}",
+            rounded_up(release["epsilon_upper"]),
+            release["digest"][:12],
+        ]
+        for release, line in zip(ledger["releases"], rounds, strict=True)
+    ]
+    assert page.texts("code") == [hashlib.sha256((folder / "ledger.json").read_bytes()).hexdigest()]
+    assert page.texts("pre") == [" ".join((folder / "scenario.yaml").read_text().split())]
+
+
+def test_the_page_of_a_run_without_privacy_promises_nothing(runs, tmp_path):
+    page = page_of(runs["open"], out=tmp_path)
+    (verdict,) = page.texts("p", "verdict")
+    assert verdict.endswith(" accuracy, without privacy: no noise was added.")
+    assert "ε ≤" not in page.text
+    assert "protected" not in page.facts
+
+
+def test_the_page_of_a_merged_model_states_its_certificate(merged, tmp_path):
+    page = page_of(merged, out=tmp_path)
+    certificate, summary = content_of(merged, "certificate.json"), content_of(merged, "summary.json")
+    epsilon, accuracy = rounded_up(certificate["epsilon"]["upper"]), f"{summary['final']['accuracy']:.1%}"
+    assert page.texts("h1") == ["selected"]
+    assert page.texts("p", "verdict") == [
+        f"{accuracy} accuracy at a privacy cost of ε ≤ {epsilon}, merged from 2 models by random selection."
+    ]
+    assert page.facts["mechanism"] == certificate["mechanism_in_words"]
+    assert page.facts["SHA-256 of the model"] == certificate["model_sha256"]
+    assert page.facts["budget"] == "ε ≤ 20"
+    assert page.texts("li") == certificate["assumptions"]
+    assert page.texts("p", "caution")[0].startswith("A known seed: ")
+    assert [row[0].removesuffix(" (drawn)") for row in page.rows[1:]] == [m["name"] for m in certificate["inputs"]]
+    assert f"{certificate['draw']['model']} (drawn)" in [row[0] for row in page.rows]
+    (image,) = page.elements["img"]
+    assert image.get("src").startswith("data:image/png;base64,")
+    # Accuracies of the inputs come from models that are not released.
+    assert set(re.findall(r"\d+\.\d%", page.text)) == {accuracy}
+    assert (merged / "salt.secret").read_text() not in page.text
+
+
+def test_the_page_of_a_comparison_holds_every_model(runs, merged, tmp_path):
+    folders = [*runs.values(), merged]
+    page = page_of(*folders, out=tmp_path)
+    names = [folder.name for folder in folders]
+    assert page.texts("title") == page.texts("h1") == ["5 models compared"]
+    assert page.texts("h2") == names
+    assert [row[0] for row in page.rows[1:6]] == names
+    for folder, row in zip(folders, page.rows[1:6], strict=True):
+        summary = content_of(folder, "summary.json")
+        upper = summary["epsilon"]["upper"]
+        assert row[1] == f"{summary['final']['accuracy']:.1%}"
+        assert row[2] == ("infinite" if upper is None else rounded_up(upper))
+    assert page.rows[5][3:] == ["", "", "merged", "", ""]
+    cautions = page.texts("p", "caution")
+    assert any(caution.startswith("Caution: the runs have different deltas") for caution in cautions)
+    assert any("selected holds only while nothing else of hidden" in caution for caution in cautions)
+    assert len(page.elements["img"]) == 3
+
+
+def test_the_file_needs_no_other_and_is_always_the_same(runs, tmp_path):
+    contents = [write_report([runs["hidden"]], tmp_path / name).read_text() for name in ("a.html", "b.html")]
+    assert contents[0] == contents[1]
+    assert contents[0].startswith("<!doctype html>")
+    images = Page(contents[0]).elements["img"]
+    assert len(images) == 2
+    assert all(image.get("src").startswith("data:image/svg+xml;base64,") for image in images)
+    assert not re.search(r"@import|url\(|<link|<script| href=", contents[0])
 
 
 def test_what_must_stay_on_the_server_does(runs, tmp_path):
@@ -71,13 +166,11 @@ def test_what_must_stay_on_the_server_does(runs, tmp_path):
     shutil.copytree(runs["hidden"], folder)
     lines = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
     for line in lines:
-        line["reported"] = 77_777
-        line["unprotected"] = dict.fromkeys(line["unprotected"], 88888)
+        line |= {"reported": 77_777, "unprotected": dict.fromkeys(line["unprotected"], 88888)}
     (folder / "rounds.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    summary = json.loads((folder / "summary.json").read_text()) | {"clients_trained": 99_999}
+    summary = content_of(folder, "summary.json") | {"clients_trained": 99_999}
     (folder / "summary.json").write_text(json.dumps(summary))
-    text = Page(write_report([folder], tmp_path / "run.html").read_text()).text
-    assert not re.search(r"77,?777|88,?888|99,?999", text)
+    assert not re.search(r"77,?777|88,?888|99,?999", page_of(folder, out=tmp_path).text)
 
 
 def test_text_of_others_is_not_markup(runs, tmp_path):
@@ -85,27 +178,10 @@ def test_text_of_others_is_not_markup(runs, tmp_path):
     shutil.copytree(runs["hidden"], folder)
     scenario = folder / "scenario.yaml"
     scenario.write_text(scenario.read_text().replace("description: ''", "description: <script>alert(1)</script>"))
-    content = write_report([folder, runs["open"]], tmp_path / "page.html").read_text()
-    assert "<script>" not in content
-    assert "run <b>&" in Page(content).text
-
-
-def test_a_comparison_holds_every_run(runs, tmp_path):
-    page = Page(write_report(list(runs.values()), tmp_path / "page.html").read_text())
-    assert all(name in page.text for name in runs)
-    assert "Caution: the runs have different deltas" in page.text
-    assert "without privacy" in page.text
-
-
-def test_a_run_without_privacy_promises_nothing(runs, tmp_path):
-    text = Page(write_report([runs["open"]], tmp_path / "page.html").read_text()).text
-    assert "without privacy: no noise was added" in text
-    assert "ε ≤" not in text
-
-
-def test_the_same_runs_give_the_same_file(runs, tmp_path):
-    files = [write_report([runs["hidden"]], tmp_path / name).read_bytes() for name in ("a.html", "b.html")]
-    assert files[0] == files[1]
+    page = page_of(folder, runs["open"], out=tmp_path)
+    assert "script" not in page.elements
+    assert page.texts("h2")[0] == "run <b>&"
+    assert "<script>alert(1)</script>" in page.texts("p")
 
 
 def test_a_place_that_cannot_be_written_is_refused(runs, tmp_path):

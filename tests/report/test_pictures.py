@@ -10,8 +10,7 @@ from matplotlib.text import Text
 
 from fedamp.numbers import at_most
 from fedamp.report import style
-from fedamp.report.comparison_plots import comparison_pictures
-from fedamp.report.plots import plot_run, run_pictures
+from fedamp.report.pictures import comparison_pictures, plot_run, run_pictures
 from fedamp.runs.merged import read_models
 from fedamp.runs.run import read_run
 
@@ -41,13 +40,13 @@ def test_pictures_say_what_is_protected_charged_and_allowed(runs):
         assert "protected: one client of 60, δ = 1e-5" in text
         assert f"charged: {at_most(run.epsilon)}" in text
         assert at_most(run.unamplified_epsilon) in text
-        assert "without" in text
+        assert "unamplified" in text
         assert "budget: 12" in text
 
 
 def test_a_run_that_is_not_amplified_has_one_curve(runs):
     for picture in run_pictures(read_run(runs["plain"])).values():
-        assert "without" not in words(picture)
+        assert "unamplified" not in words(picture)
 
 
 def test_a_run_without_privacy_says_so(runs):
@@ -62,6 +61,21 @@ def test_comparisons_name_every_run_in_every_picture(runs):
         assert all(name in words(picture) for name in runs)
 
 
+def test_a_merged_model_is_one_more_point(runs, merged):
+    models = read_models([runs["hidden"], merged])
+    pictures = comparison_pictures(models)
+    assert "selected, merged" in words(pictures["accuracy-epsilon"])
+    assert all("selected" not in words(pictures[name]) for name in ("rounds", "cost"))  # it has neither
+    points = [
+        line.get_xydata()[0].tolist()
+        for line in pictures["accuracy-epsilon"].axes[0].lines
+        if len(line.get_xdata()) == 1 and line.get_markerfacecolor() != "white"
+    ]
+    expected = [[model.epsilon, 100 * model.accuracy] for model in models]
+    np.testing.assert_allclose(sorted(points), sorted(expected))
+    assert comparison_pictures([models[1], models[1]]).keys() == {"accuracy-epsilon"}
+
+
 def test_runs_without_privacy_are_compared_without_epsilon(runs):
     pictures = comparison_pictures([read_run(runs["open"])])
     assert pictures.keys() == {"rounds", "cost"}
@@ -74,21 +88,26 @@ def test_lines_differ_without_colour():
     assert len({(look.color, str(look.dash), look.marker) for look in many}) == 36
 
 
-def test_text_is_large_enough_on_a_phone(runs):
+@pytest.fixture(scope="module")
+def drawn(runs, merged):
+    """Every picture of a run, and of all models together."""
+    models = read_models([*runs.values(), merged])
+    return [*run_pictures(models[0]).values(), *comparison_pictures(models).values()]
+
+
+def test_text_is_large_enough_on_a_phone(drawn):
     phone = 390 / style.WIDTH / 72  # pixels a point, on a screen 390 pixels wide
-    pictures = run_pictures(read_run(runs["hidden"])) | comparison_pictures(read_models(list(runs.values())))
-    for picture in pictures.values():
+    for picture in drawn:
         picture.draw_without_rendering()
         sizes = [text.get_fontsize() for text in picture.findobj(Text) if text.get_text() and text.get_visible()]
         assert min(sizes) * phone >= 11
 
 
-def test_nothing_is_cut_off_at_the_edges(runs):
-    pictures = run_pictures(read_run(runs["hidden"])) | comparison_pictures(read_models(list(runs.values())))
-    for name, picture in pictures.items():
+def test_nothing_is_cut_off_at_the_edges(drawn):
+    for picture in drawn:
         stream = io.BytesIO()
         picture.savefig(stream, dpi=100)
         stream.seek(0)
         image = matplotlib.image.imread(stream)[..., :3]
         edges = np.concatenate([image[0], image[-1], image[:, 0], image[:, -1]])
-        assert edges.min() == 1.0, name
+        assert edges.min() == 1.0, words(picture)

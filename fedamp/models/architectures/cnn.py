@@ -82,7 +82,8 @@ class CNN(Architecture):
             network.convolutions, network.norms, network.activations, network.pools, strict=True
         ):
             values = pool(activation(norm(convolution(values))))
-        return network.output(values.flatten(1))
+        logits: Tensor = network.output(values.flatten(1))
+        return logits
 
 
 @architectures.register("cnn")

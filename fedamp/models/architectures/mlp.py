@@ -60,7 +60,8 @@ class MLP(Architecture):
         values = inputs.flatten(1)
         for layer, activation in zip(network.hidden, network.activations, strict=True):
             values = activation(layer(values))
-        return network.output(values)
+        logits: Tensor = network.output(values)
+        return logits
 
 
 @architectures.register("mlp")

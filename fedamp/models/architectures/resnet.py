@@ -85,7 +85,8 @@ class ResNet(Architecture):
         values = network.stem(network.image(inputs))
         for number in range(1, len(self.depths) + 1):
             values = getattr(network, f"layer{number}")(values)
-        return network.output(values.mean((2, 3)))
+        logits: Tensor = network.output(values.mean((2, 3)))
+        return logits
 
     def _blocks(self) -> list[list[str]]:
         """Names of the blocks of every stage."""

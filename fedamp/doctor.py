@@ -1,7 +1,10 @@
-"""Whether a deployment's server can be reached from this machine, and trusts and is trusted."""
+"""What this machine has, and whether a deployment's server can be reached from it, and trusts and is trusted."""
 
 import http.client
 import importlib.metadata
+import os
+import platform
+import shutil
 import socket
 import ssl
 import time
@@ -9,14 +12,43 @@ from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any
 
+import psutil
 from packaging.requirements import Requirement
 
 from fedamp.errors import DeploymentError
 from fedamp.runs.checks import Check
 
+PACKAGES = (
+    *("fedamp", "flwr", "torch", "ray", "numpy", "scipy", "numba"),
+    *("scikit-learn", "flwr-datasets", "dp-accounting"),
+)
 TIMEOUT = 10.0  # seconds, for every connection
 LEAST_DAYS = 14  # of a certificate that needs no attention yet
 LARGEST_SKEW = 5.0  # seconds; Flower refuses messages whose signatures are much older or newer
+
+
+def examine_machine() -> dict[str, Any]:
+    """Versions, devices and memory, as ``fedamp doctor --json`` prints them."""
+    import torch
+
+    memory = psutil.virtual_memory()
+    return {
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "packages": {name: _version(name) for name in PACKAGES},
+        "cores": os.cpu_count(),
+        "memory_bytes": memory.total,
+        "free_memory_bytes": memory.available,
+        "free_disk_bytes": shutil.disk_usage(Path()).free,
+        "devices": [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())] or ["cpu"],
+    }
+
+
+def _version(name: str) -> str | None:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
 
 
 def examine_superlink(address: str, root_certificates: Path | None) -> list[Check]:
@@ -47,7 +79,7 @@ def _over_tls(host: str, port: int, context: ssl.SSLContext) -> list[Check]:
     connection = http.client.HTTPSConnection(host, port, timeout=TIMEOUT, context=context)
     try:
         connection.connect()
-        certificate: Any = connection.sock.getpeercert()  # type: ignore[union-attr]
+        certificate: Any = connection.sock.getpeercert()
         checks = [
             Check("certificate", True, f"signed by the authority, for {host}"),
             _days("certificate's validity", [str(certificate["notAfter"])]),
@@ -73,18 +105,15 @@ def _versions() -> Check:
     requirements = [Requirement(text) for text in importlib.metadata.requires("fedamp") or ()]
     accepted = next(requirement.specifier for requirement in requirements if requirement.name == "flwr")
     ours, flower = importlib.metadata.version("fedamp"), importlib.metadata.version("flwr")
-    found = f"fedamp {ours}, flwr {flower}"
     fine = accepted.contains(flower)
-    return Check("versions", fine, f"{found}; the same on every machine" if fine else f"{found}; accepted: {accepted}")
+    words = "every machine needs the same" if fine else f"accepted: {accepted}"
+    return Check("versions", fine, f"fedamp {ours}, flwr {flower}; {words}")
 
 
 def _days(name: str, ends: list[str]) -> Check:
     """How long certificates still hold, from texts such as ``Nov 20 11:34:00 2027 GMT``."""
     left = min((ssl.cert_time_to_seconds(end) - time.time()) / 86400 for end in ends)
-    found = f"{left:.0f} days left"
-    return Check(
-        name, left >= LEAST_DAYS, found if left >= LEAST_DAYS else f"{found}; make new ones, see docs/deployment.md"
-    )
+    return _check(name, left >= LEAST_DAYS, f"{left:.0f} days left", "make new ones, see docs/deployment.md")
 
 
 def _skew(date: str | None, now: float) -> Check:
@@ -93,10 +122,11 @@ def _skew(date: str | None, now: float) -> Check:
     except ValueError:
         return Check("clock", False, "the server does not tell its time")
     skew = abs(server - now)
-    found = f"{skew:.1f} s from the server's"
-    return Check(
-        "clock", skew <= LARGEST_SKEW, found if skew <= LARGEST_SKEW else f"{found}; accepted: {LARGEST_SKEW:g} s"
-    )
+    return _check("clock", skew <= LARGEST_SKEW, f"{skew:.1f} s from the server's", f"accepted: {LARGEST_SKEW:g} s")
+
+
+def _check(name: str, fine: bool, found: str, otherwise: str) -> Check:
+    return Check(name, fine, found if fine else f"{found}; {otherwise}")
 
 
 def _context(root_certificates: Path | None) -> ssl.SSLContext:

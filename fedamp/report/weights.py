@@ -1,10 +1,11 @@
-"""Epsilon over the weights: a curve for two models, a heat map for three.
+"""Epsilon over the weights of a merged model: a curve for two models, a heat map for three.
 
 A random selection feels weights as small as delta, so its pictures have logarithmic axes: the most private model has
 what the others leave.
 """
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -18,8 +19,10 @@ from fedamp.report import style
 
 Array = NDArray[np.float64]
 
+CHARGED, TAKEN = style.LOOKS[0], style.LOOKS[1]
 
-def plot_merger(merger: Merger) -> None:
+
+def plot_merger(merger: Merger) -> list[Path]:
     """Draw what the weights of a merger cost into its ``plots`` folder; for two and three models."""
     request, decision = merger.request, merger.decision
     picture = epsilon_over_weights(
@@ -29,9 +32,7 @@ def plot_merger(merger: Merger) -> None:
         decision.weights,
         logarithmic=request.method == "random-selection",
     )
-    if picture is not None:
-        merger.folder.plots.mkdir()
-        style.save(picture, merger.folder.plots / "epsilon-over-weights.png")
+    return [] if picture is None else style.save_all({"epsilon-over-weights": picture}, merger.folder.plots)
 
 
 def epsilon_over_weights(
@@ -55,20 +56,17 @@ def epsilon_over_weights(
     epsilon, delta = budget
     # The most private model first: it has no axis.
     order = np.argsort(epsilons(np.eye(len(names))), kind="stable")
+    short = [style.shortened(names[index], 20) for index in order]
     ticks = np.geomspace(delta / 10, 1, 46) if logarithmic else np.linspace(0, 1, 51 if len(names) == 2 else 21)
-    words = f"{_short(names[order[0]])} has the rest; δ = {power(delta)}"
-    canvas, (axes,) = style.figure("What the weights cost", words, (3.4 if len(names) == 2 else 4.0,))
-    axes.set_xlabel(f"weight of {_short(names[order[1]])}")
-    if logarithmic:
-        axes.set_xscale("log")
+    subtitle = f"{short[0]} has the rest; δ = {power(delta)}"
+    canvas, (axes,) = style.figure("What the weights cost", subtitle, (3.4 if len(names) == 2 else 4.0,))
+    scale = "log" if logarithmic else "linear"
+    axes.set(xlabel=f"weight of {short[1]}", xscale=scale)
     shown = np.maximum(np.asarray(taken)[order], ticks[0])
     if len(names) == 2:
-        costs = epsilons(_weights(order, ticks))
-        _draw_curve(axes, ticks, costs, epsilon, float(shown[1]))
+        _draw_curve(axes, ticks, epsilons(_weights(order, ticks)), epsilon, float(shown[1]))
     else:
-        axes.set_ylabel(f"weight of {_short(names[order[2]])}")
-        if logarithmic:
-            axes.set_yscale("log")
+        axes.set(ylabel=f"weight of {short[2]}", yscale=scale)
         second, third = np.meshgrid(ticks, ticks)
         inside = second + third <= 1 + 1e-12
         costs = np.full(second.shape, np.nan)
@@ -87,14 +85,13 @@ def _weights(order: NDArray[np.int64], *others: Array) -> Array:
 
 
 def _draw_curve(axes: Axes, weights: Array, costs: Array, budget: float, taken: float) -> None:
-    finite = np.where(np.isfinite(costs), costs, np.nan)
-    axes.plot(weights, finite, color=style.LOOKS[0].color)
+    finite = np.isfinite(costs)
+    axes.plot(weights, np.where(finite, costs, np.nan), color=CHARGED.color)
     axes.axhline(budget, color=style.GREY, linestyle=":")
     style.label(axes, f"budget: {budget:g}", (float(weights[-1]), budget), (-2, 3), ha="right", color=style.GREY)
-    axes.axvline(taken, color=style.LOOKS[1].color, linestyle=style.LOOKS[1].dash)
-    style.label(axes, "taken", (taken, 0), (3, 4), color=style.LOOKS[1].color)
-    highest = max([budget, *costs[np.isfinite(costs)]])
-    axes.set(ylabel="ε, at most", ylim=(0, 1.15 * highest))
+    axes.axvline(taken, color=TAKEN.color, linestyle=TAKEN.dash)
+    style.label(axes, "taken", (taken, 0), (3, 4), color=TAKEN.color)
+    axes.set(ylabel="ε, at most", ylim=(0, 1.15 * max([budget, *costs[finite]])))
 
 
 def _draw_heat(axes: Axes, ticks: Array, costs: Array, budget: float, taken: tuple[float, float]) -> None:
@@ -119,7 +116,3 @@ def _draw_heat(axes: Axes, ticks: Array, costs: Array, budget: float, taken: tup
     at_the_top = taken[1] > ticks[len(ticks) // 2]
     style.label(axes, "taken", taken, (9, -16 if at_the_top else 6), zorder=5)
     axes.figure.legend(handles=handles, loc="outside lower center", ncols=2, frameon=False, fontsize=style.TEXT)
-
-
-def _short(name: str) -> str:
-    return name if len(name) <= 20 else f"…{name[-19:]}"

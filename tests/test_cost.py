@@ -1,4 +1,4 @@
-"""``fedamp privacy``: what Poisson sampling would cost, beside check-in to k of T rounds."""
+"""What a scenario costs before it runs; what Poisson sampling would cost, beside check-in to k of T rounds."""
 
 import json
 

@@ -1,22 +1,25 @@
-"""What a person sees at the terminal while a federation runs."""
+"""What a person sees at the terminal while a federation runs, or an audit."""
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from time import monotonic
+from typing import TYPE_CHECKING
 
 from rich.console import Console, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
 from fedamp.numbers import at_most
-from fedamp.runs.records import RoundRecord
-from fedamp.server.setup import Prepared
+from fedamp.report.words import GUARANTEES, protected
 
-GUARANTEES = "docs/threat-model.md"
+if TYPE_CHECKING:
+    from fedamp.plan import Plan
+    from fedamp.runs.records import RoundRecord
+    from fedamp.server.setup import Prepared
 
 
-class ProgressDisplay:
+class RunProgress:
     """A bar with round, loss, accuracy, epsilon so far, clients per second and time left; silent without a terminal."""
 
     def __init__(self, console: Console) -> None:
@@ -31,15 +34,13 @@ class ProgressDisplay:
             disable=not console.is_terminal,
             expand=True,
         )
-        self._budget: float | None = None
         self._reported = 0
-        self._since = monotonic()
 
-    def started(self, prepared: Prepared, finished: list[RoundRecord]) -> None:
+    def started(self, prepared: "Prepared", finished: "Sequence[RoundRecord]") -> None:
         plan = prepared.plan
         if self._console.is_terminal:
             self._console.print(f"[bold]{plan.scenario.name}[/] {plan.scenario.description}", highlight=False)
-            for line in promise(prepared):
+            for line in guarantee(plan):
                 self._console.print(line, highlight=False)
         self._budget = plan.scenario.privacy.epsilon
         rounds = min(plan.scenario.rounds, plan.affordable_rounds)
@@ -47,7 +48,7 @@ class ProgressDisplay:
         self._bar.start()
         self._since = monotonic()
 
-    def round_done(self, record: RoundRecord) -> None:
+    def round_done(self, record: "RoundRecord") -> None:
         self._reported += record.reported
         rate = self._reported / max(monotonic() - self._since, 1e-9)
         facts = [] if record.accuracy is None else [f"loss {record.loss:.3f}", f"accuracy {record.accuracy:.1%}"]
@@ -58,7 +59,7 @@ class ProgressDisplay:
         self._console.print("finishing this round, then stopping; Ctrl-C again to stop at once", highlight=False)
 
     @contextmanager
-    def shown(self) -> Iterator["ProgressDisplay"]:
+    def shown(self) -> "Iterator[RunProgress]":
         """The display for as long as the block runs."""
         try:
             yield self
@@ -81,15 +82,23 @@ class _BarAndFacts(Progress):
         yield Text(self.facts, no_wrap=True, overflow="ellipsis")
 
 
-def promise(prepared: Prepared) -> list[str]:
+@contextmanager
+def audit_progress(console: Console) -> Iterator[Callable[[int, int], None]]:
+    """A bar that goes away at the end, and what moves it: finished repetitions, and how many there are."""
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task("repetitions", total=None)
+        yield lambda done, of: bar.update(task, completed=done, total=of)
+
+
+def guarantee(plan: "Plan") -> list[str]:
     """The guarantee in words, with what it assumes."""
-    plan, privacy = prepared.plan, prepared.plan.scenario.privacy
+    privacy = plan.scenario.privacy
     if not plan.is_private:
         return ["[yellow]without privacy[/]: no noise is added, epsilon is infinite"]
-    unit = f"one {privacy.unit}" if privacy.group_size == 1 else f"any {privacy.group_size} {privacy.unit}s together"
     return [
-        f"{unit} of {plan.units:,}: epsilon <= {at_most(plan.epsilon.upper, 3)} at delta = {privacy.delta:g} "
-        f"(without amplification {at_most(plan.unamplified_epsilon.upper, 3)})",
+        f"{protected(privacy.unit, privacy.group_size)} of {plan.units:,}: epsilon <= "
+        f"{at_most(plan.epsilon.upper, 3)} at delta = {privacy.delta:g} "
+        f"(unamplified {at_most(plan.unamplified_epsilon.upper, 3)})",
         f"noise multiplier {plan.noise_multiplier:.4g}; {plan.mechanism}",
         f"trusted server, hidden assignments; assumptions: {GUARANTEES}",
     ]

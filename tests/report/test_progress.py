@@ -10,8 +10,8 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from fedamp.plan import make_plan
+from fedamp.report.progress import RunProgress, guarantee
 from fedamp.runs.records import RoundRecord
-from fedamp.terminal import ProgressDisplay, promise
 from tests.federations import small
 
 
@@ -29,19 +29,15 @@ MANY_ROUNDS = ("rounds=100000", "check_in={scheme: all}", "privacy.noise_multipl
 
 @pytest.fixture(autouse=True)
 def _a_second_at_every_look(monkeypatch):
-    monkeypatch.setattr("fedamp.terminal.monotonic", map(float, itertools.count()).__next__)
-
-
-def prepared(*overrides: str) -> SimpleNamespace:
-    return SimpleNamespace(plan=make_plan(small(*overrides), 60))
+    monkeypatch.setattr("fedamp.report.progress.monotonic", map(float, itertools.count()).__next__)
 
 
 def shown(record: RoundRecord, *overrides: str, width: int = 80, terminal: bool = True) -> list[str]:
     """The lines that a terminal shows after a round, without control sequences."""
     stream = io.StringIO()
     console = Console(file=stream, force_terminal=terminal, width=width, height=24)
-    with ProgressDisplay(console).shown() as display:
-        display.started(prepared(*overrides), [])
+    with RunProgress(console).shown() as display:
+        display.started(SimpleNamespace(plan=make_plan(small(*overrides), 60)), [])
         display.round_done(record)
     # What is redrawn in place stands behind the last movement of the cursor.
     last = re.split(r"\x1b\[\d*[AK]|\r", stream.getvalue())[-1]
@@ -83,10 +79,10 @@ def test_the_bar_ends_where_the_budget_does():
     assert f"3/{plan.affordable_rounds}" in " ".join(shown(RECORD, "privacy.epsilon=3.2"))
 
 
-def test_the_promise_names_unit_delta_and_assumptions():
-    text = " ".join(promise(prepared()))
+def test_the_guarantee_names_unit_delta_and_assumptions():
+    text = " ".join(guarantee(make_plan(small(), 60)))
     assert "one client of 60" in text
     assert "delta = 1e-05" in text
     assert "docs/threat-model.md" in text
-    assert "any 3 clients together" in " ".join(promise(prepared("privacy.group_size=3")))
-    assert "epsilon is infinite" in " ".join(promise(prepared("privacy.noise_multiplier=0")))
+    assert "any 3 clients together" in " ".join(guarantee(make_plan(small("privacy.group_size=3"), 60)))
+    assert "epsilon is infinite" in " ".join(guarantee(make_plan(small("privacy.noise_multiplier=0"), 60)))

@@ -1,0 +1,75 @@
+"""Several runs, and models merged from runs, side by side."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from fedamp.report import style
+from fedamp.report.pictures import comparison_pictures
+from fedamp.runs.merged import Merged, Model, read_models
+from fedamp.runs.run import Run
+
+
+def compare(folders: Sequence[Path], out: Path) -> dict[str, Any]:
+    """What ``fedamp compare --json`` prints; the pictures are drawn into ``out``.
+
+    Raises:
+        RunFolderError: a folder is missing, damaged or given twice, or ``out`` cannot be written to.
+    """
+    models = read_models(folders)
+    plots = style.save_all(comparison_pictures(models), out)
+    return {"runs": list(map(facts, models)), "cautions": cautions(models), "plots": [str(file) for file in plots]}
+
+
+def facts(model: Model) -> dict[str, Any]:
+    """A row of the comparison; what only a run has is None for a merged model."""
+    run = model if isinstance(model, Run) else None
+    stated = model.ledger if isinstance(model, Run) else model.certificate
+    scenarios = (
+        [model.scenario.name] if isinstance(model, Run) else [part.scenario for part in model.certificate.inputs]
+    )
+    return {
+        "name": model.name,
+        "folder": str(model.folder),
+        "scenario": ", ".join(dict.fromkeys(scenarios)),
+        "merged_by": None if isinstance(model, Run) else model.certificate.method,
+        **model.summary.final.content(),
+        "epsilon": model.summary.epsilon.content(),
+        "unamplified_epsilon_upper": run and run.unamplified_epsilon,
+        "delta": stated.delta,
+        "unit": stated.unit,
+        "adjacency": stated.adjacency,
+        "amplification_charged": run and run.ledger.amplification_charged,
+        "noise_multiplier": run and run.summary.noise_multiplier,
+        "mechanism": stated.mechanism_in_words,
+        "rounds_completed": run and run.summary.rounds_completed,
+        "stopped_because": model.summary.stopped_because,
+        "bytes_per_check_in": run and run.bytes_per_check_in,
+        "seconds_per_check_in": run and run.seconds_per_check_in,
+    }
+
+
+def cautions(models: Sequence[Model]) -> list[str]:
+    """Why the numbers of these models may not be held against each other, or hold together; empty where they may."""
+    runs = [model for model in models if isinstance(model, Run)]
+    private = [model.promise for model in models if model.is_private]
+    promises = {
+        "deltas": {f"{promise['delta']:g}" for promise in private},
+        "units of privacy": {str(promise["unit"]) for promise in private},
+        "group sizes": {str(promise["group_size"]) for promise in private},
+        "adjacencies": {str(promise["adjacency"]) for promise in private},
+    }
+    found = [f"the runs have different {what} ({', '.join(sorted(v))})" for what, v in promises.items() if len(v) > 1]
+    if len({run.scenario.data.model_dump_json() for run in runs}) > 1:
+        found.append("the runs were made on different data")
+    unfinished = [run.name for run in runs if run.summary.stopped_because in ("interrupted", "failed")]
+    if unfinished:
+        found.append(f"not finished: {', '.join(unfinished)}")
+    for merged in (model for model in models if isinstance(model, Merged)):
+        inputs = [run.name for run in runs if merged.is_made_of(run)]
+        if inputs:
+            found.append(
+                f"the epsilon of {merged.name} holds only while nothing else of {', '.join(inputs)} is released, "
+                "such as accuracies in a report"
+            )
+    return found

@@ -1,0 +1,254 @@
+"""Pictures of one run, and of several models side by side."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from numpy.typing import NDArray
+
+from fedamp.numbers import at_most, power
+from fedamp.report import style
+from fedamp.report.words import protected
+from fedamp.runs.folder import RunFolder
+from fedamp.runs.merged import Merged, Model
+from fedamp.runs.run import Run, read_run
+
+CHARGED, UNAMPLIFIED = style.LOOKS[0], style.LOOKS[1]
+LONGEST_NAME = 34  # letters of a run's name in a key
+
+
+def plot_run(folder: Path) -> list[Path]:
+    """Draw a run's pictures into its ``plots`` folder; returns their files (none before the first evaluated round)."""
+    files = RunFolder(folder)
+    pictures = run_pictures(read_run(folder)) if files.read_rounds() else {}
+    return style.save_all(pictures, files.plots) if pictures else []
+
+
+def run_pictures(run: Run) -> dict[str, Figure]:
+    """A run's pictures by name: accuracy and epsilon over rounds, and against each other.
+
+    None before the first evaluated round.
+    """
+    if not run.evaluated:
+        return {}
+    pictures = {"rounds": _run_by_round(run)}
+    if run.is_private:
+        pictures["accuracy-epsilon"] = _run_by_cost(run)
+    return pictures
+
+
+def comparison_pictures(models: Sequence[Model]) -> dict[str, Figure]:
+    """Pictures of several models by name: of the runs by round and by client, of all by accuracy and epsilon."""
+    evaluated = [model for model in models if model.accuracy is not None]
+    runs = [model for model in models if isinstance(model, Run)]
+    pictures = {}
+    if any(run.evaluated for run in runs):
+        pictures["rounds"] = _models_by_round(evaluated)
+    if any(model.is_private for model in evaluated):
+        pictures["accuracy-epsilon"] = _models_by_cost(evaluated)
+    if runs:
+        pictures["cost"] = _work_of_a_check_in(runs)
+    return pictures
+
+
+# --- one run ----------------------------------------------------------------------------------------------------------
+
+
+def _run_by_round(run: Run) -> Figure:
+    heights = (2.3, 2.3) if run.is_private else (2.8,)
+    canvas, axes = style.figure(run.scenario.name, _protection([run]), heights)
+    rounds, accuracy = _accuracy_by_round(run)
+    axes[0].plot(rounds, accuracy, color=CHARGED.color, marker=CHARGED.marker if len(rounds) < 20 else None)
+    style.label(axes[0], f"{accuracy[-1]:.1f} %", (rounds[-1], accuracy[-1]), (0, 6), ha="right", fontweight="bold")
+    style.percent(axes[0])
+    axes[-1].set_xlabel("round")
+    if run.is_private:
+        axes[0].tick_params(labelbottom=False)
+        axes[1].sharex(axes[0])
+        _draw_spending(axes[1], run)
+    return canvas
+
+
+def _draw_spending(axes: Axes, run: Run) -> None:
+    rounds = np.array([record.round for record in run.rounds])
+    spent = np.array([record.epsilon_upper for record in run.rounds], dtype=float)
+    axes.step(rounds, spent, where="post", color=CHARGED.color)
+    end = (rounds[-1], spent[-1])
+    style.label(axes, f"charged: {at_most(spent[-1])}", end, (0, -5), ha="right", va="top", fontweight="bold")
+    highest = spent[-1]
+    if run.is_amplified:
+        plain = run.plan.unamplified_epsilon_by_round[rounds - 1]
+        axes.step(rounds, plain, where="post", color=UNAMPLIFIED.color, linestyle=UNAMPLIFIED.dash)
+        words = f"unamplified: {at_most(plain[-1])}"
+        style.label(axes, words, (rounds[-1], plain[-1]), (0, 5), ha="right", va="bottom")
+        highest = plain[-1]
+    budget = run.scenario.privacy.epsilon
+    if budget is not None and budget < 3 * highest:
+        axes.axhline(budget, color=style.GREY, linestyle=":")
+        middle = rounds[0] + 0.3 * (rounds[-1] - rounds[0])
+        style.label(axes, f"budget: {budget:g}", (middle, budget), (0, 3), ha="center", va="bottom", color=style.GREY)
+        highest = max(highest, budget)
+    axes.set(ylabel="ε spent, at most", ylim=(0, 1.25 * highest))
+
+
+def _run_by_cost(run: Run) -> Figure:
+    canvas, (axes,) = style.figure(f"{run.scenario.name}: what accuracy costs", _protection([run]))
+    rounds, accuracy = _accuracy_by_round(run)
+    costs = np.array([record.epsilon_upper for record in run.evaluated], dtype=float)
+    if not run.is_amplified:
+        _draw_costs(axes, costs, accuracy, CHARGED, "charged", ha="center", shift=(0, 8))
+    else:
+        _draw_costs(axes, costs, accuracy, CHARGED, "charged", ha="right", shift=(-2, 8))
+        plain = run.plan.unamplified_epsilon_by_round[rounds - 1]
+        _draw_costs(axes, plain, accuracy, UNAMPLIFIED, "unamplified", ha="left", shift=(-6, 10))
+        costs = np.concatenate([costs, plain])
+    budget = run.scenario.privacy.epsilon
+    if budget is not None and budget < 3 * costs.max():
+        axes.axvline(budget, color=style.GREY, linestyle=":", zorder=0)
+        style.label(axes, f"budget: {budget:g}", (budget, 3), (-3, 0), ha="right", color=style.GREY)
+        costs = np.append(costs, budget)
+    axes.set(xlabel="privacy cost ε, at most (less is better)")
+    axes.set_xlim(max(costs.min() / 1.3, costs.max() / 300), costs.max() * (4 if run.is_amplified else 1.6))
+    style.logarithmic(axes)
+    style.percent(axes)
+    return canvas
+
+
+def _draw_costs(
+    axes: Axes,
+    costs: NDArray[np.float64],
+    accuracy: NDArray[np.float64],
+    look: style.Look,
+    words: str,
+    ha: str,
+    shift: tuple[float, float],
+) -> None:
+    axes.plot(costs, accuracy, color=look.color, linestyle=look.dash)
+    face = look.color if look is CHARGED else "white"
+    axes.plot(costs[-1:], accuracy[-1:], look.marker, color=look.color, markerfacecolor=face, markersize=8)
+    style.label(axes, f"{words}: {at_most(costs[-1])}", (costs[-1], accuracy[-1]), shift, ha=ha, color=look.color)
+
+
+# --- several models ---------------------------------------------------------------------------------------------------
+
+
+def _models_by_round(models: Sequence[Model]) -> Figure:
+    """A merged model has no rounds of its own; its place among the looks stays free."""
+    runs = {index: model for index, model in enumerate(models) if isinstance(model, Run)}
+    private = any(run.is_private for run in runs.values())
+    subtitle = _protection(list(runs.values()))
+    canvas, axes = style.figure("accuracy and privacy cost by round", subtitle, (2.4,) * (1 + private))
+    for index, run in runs.items():
+        rounds, accuracy = _accuracy_by_round(run)
+        axes[0].plot(rounds, accuracy, **_line(index, len(rounds)))
+        if run.is_private:
+            spent = [record.epsilon_upper or 0.0 for record in run.rounds]
+            line = _line(index, len(spent))
+            axes[1].plot([record.round for record in run.rounds], spent, drawstyle="steps-post", **line)
+    style.percent(axes[0])
+    axes[-1].set_xlabel("round")
+    if private:
+        axes[1].sharex(axes[0])
+        axes[0].tick_params(labelbottom=False)
+        axes[1].set(ylabel="ε spent, at most")
+        axes[1].set_ylim(bottom=0)
+    _add_key(canvas, runs)
+    return canvas
+
+
+def _models_by_cost(models: Sequence[Model]) -> Figure:
+    """Every final model at what it was charged (filled), a run's also at what it would cost unamplified (hollow)."""
+    canvas, (axes,) = style.figure("what accuracy costs", _protection(models), (3.2,))
+    costs: list[float] = []
+    for index, model in enumerate(models):
+        look, accuracy = style.look(index), _final_accuracy(model)
+        if model.epsilon is None:
+            axes.axhline(accuracy, color=look.color, linestyle=look.dash, linewidth=1.2)
+            continue
+        if isinstance(model, Run) and model.unamplified_epsilon is not None:
+            ends = [model.epsilon, model.unamplified_epsilon]
+            axes.plot(ends, [accuracy, accuracy], color=style.GREY, linestyle=":", linewidth=1.2)
+            axes.plot(ends[1], accuracy, look.marker, color=look.color, mfc="white", markersize=9)
+            costs += ends[1:]
+        axes.plot(model.epsilon, accuracy, look.marker, color=look.color, markersize=9)
+        costs.append(model.epsilon)
+    axes.set(xlabel="privacy cost ε, at most (less is better)")
+    style.logarithmic(axes)
+    axes.set_xlim(min(costs) / 1.5, max(costs) * 1.5)
+    lowest = 10 * np.floor(min(map(_final_accuracy, models)) / 10) - 10
+    axes.set(ylabel="accuracy, %", ylim=(max(0, lowest), 103))
+    circle: dict[str, Any] = {"color": style.GREY, "marker": "o", "linestyle": ""}
+    shown = [Line2D([], [], label="charged", **circle)]
+    if any(isinstance(model, Run) and model.is_amplified for model in models):
+        shown.append(Line2D([], [], label="unamplified", mfc="white", **circle))
+    axes.legend(handles=shown, loc="lower right", fontsize=10)
+    _add_key(canvas, dict(enumerate(models)))
+    return canvas
+
+
+def _work_of_a_check_in(runs: Sequence[Run]) -> Figure:
+    """Bars: what a client receives and sends when it checks in, and the wall time of a check-in."""
+    height = 0.9 + 0.42 * len(runs)
+    canvas, panels = style.figure("what a client's check-in costs", "received and sent; wall time", (height, height))
+    bars = {
+        "kB a check-in": [run.bytes_per_check_in / 1000 for run in runs],
+        "ms a check-in, on the machine of the run": [1000 * run.seconds_per_check_in for run in runs],
+    }
+    places = np.arange(len(runs))
+    for axes, (words, values) in zip(panels, bars.items(), strict=True):
+        axes.barh(places, values, color=[style.look(place).color for place in places], height=0.62)
+        for place, value in zip(places, values, strict=True):
+            style.label(axes, f"{value:,.3g}", (value, place), (4, 0), va="center")
+        axes.set(yticks=places, yticklabels=[style.shortened(run.name, 18) for run in runs], xlabel=words)
+        axes.set_xlim(0, 1.2 * max(values))
+        axes.invert_yaxis()
+        axes.set_axisbelow(True)
+        axes.grid(False, axis="y")
+    return canvas
+
+
+def _add_key(canvas: Figure, models: Mapping[int, Model]) -> None:
+    """What each look stands for, the most accurate model first, below the picture."""
+    handles = []
+    for index, model in sorted(models.items(), key=lambda item: -_final_accuracy(item[1])):
+        merged = ", merged" if isinstance(model, Merged) else ""
+        name = style.shortened(model.name, LONGEST_NAME - len(merged))
+        label = f"{name}{merged}: {_final_accuracy(model):.1f} %"
+        handles.append(Line2D([], [], label=label, **_line(index, 0)))
+    canvas.set_figheight(canvas.get_figheight() + 0.24 * len(handles) + 0.1)
+    canvas.legend(handles=handles, loc="outside lower left", handlelength=4, frameon=False, fontsize=style.TEXT)
+
+
+def _line(index: int, points: int) -> dict[str, Any]:
+    """The look of a line with about eight markers, beside those of the other lines."""
+    look, every = style.look(index), max(1, points // 8)
+    looks = {"color": look.color, "linestyle": look.dash, "marker": look.marker}
+    return looks | {"markersize": 5, "markevery": (3 * index % every, every)}
+
+
+# --- facts ------------------------------------------------------------------------------------------------------------
+
+
+def _accuracy_by_round(run: Run) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """The evaluated rounds, and their accuracies in percent."""
+    accuracy = [100 * (record.accuracy or 0.0) for record in run.evaluated]
+    return np.array([record.round for record in run.evaluated]), np.array(accuracy)
+
+
+def _final_accuracy(model: Model) -> float:
+    return 100 * (model.accuracy or 0.0)
+
+
+def _protection(models: Sequence[Model]) -> str:
+    """Whom the guarantees are about, and at which delta."""
+    private = [model.promise for model in models if model.is_private]
+    if not private:
+        return "no privacy: epsilon is infinite"
+    units = " or ".join(sorted({protected(promise["unit"], promise["group_size"]) for promise in private}))
+    deltas = " or ".join(power(delta) for delta in sorted({promise["delta"] for promise in private}))
+    of = f" of {models[0].ledger.units:,}" if len(models) == 1 and isinstance(models[0], Run) else ""
+    return f"protected: {units}{of}, δ = {deltas}"

@@ -1,0 +1,192 @@
+"""What an installation holds: its version, its dependencies, its public names, and the accountant alone."""
+
+import ast
+import importlib
+import pkgutil
+import re
+import subprocess
+import sys
+import tomllib
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+import fedamp
+from tests.documentation import ROOT
+
+FULL = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+ALONE = tomllib.loads((ROOT / "packaging" / "accounting" / "pyproject.toml").read_text())["project"]
+
+# Taking a name away, or giving it another meaning, breaks the programs of others: a new version, and a line in
+# CHANGELOG.md. These two packages are used without the rest.
+PROMISED = {
+    "fedamp.accounting": [
+        "FIXED_GRADIENTS",
+        "JOINT_RELEASE",
+        "Allocation",
+        "AllocationPrefix",
+        "Bounds",
+        "Compose",
+        "Dropout",
+        "Gaussian",
+        "GaussianMixture",
+        "Group",
+        "GroupPoissonGaussian",
+        "Laplace",
+        "LinearCombination",
+        "Mechanism",
+        "MixedCoordinate",
+        "ModelMix",
+        "NotPrivate",
+        "Poisson",
+        "RandomSelection",
+        "RandomisedResponse",
+        "Relation",
+        "Repeat",
+        "Submodels",
+        "TradeOff",
+        "WithoutReplacement",
+        "calibrate",
+        "calibrate_count",
+        "calibrate_risk",
+        "epsilon_from_rdp",
+        "epsilon_over_rounds",
+        "from_json",
+        "group",
+        "in_words",
+        "privacy_profile",
+        "trade_off",
+    ],
+    "fedamp.strategies": ["PrivateStrategy"],
+}
+
+
+# --- version and dependencies ----------------------------------------------------------------------------------------
+
+
+def test_the_version_is_the_same_everywhere():
+    assert yaml.safe_load((ROOT / "CITATION.cff").read_text())["version"] == FULL["version"]
+    released = re.findall(r"^## \[(\d[^\]]*)\]", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert released[0] == FULL["version"]
+
+
+def names(requirements: list[str]) -> set[str]:
+    return {canonicalize_name(Requirement(requirement).name) for requirement in requirements}
+
+
+def imported(folder: Path) -> set[str]:
+    """Distributions of others that the modules below a folder import."""
+    modules = set()
+    for file in folder.rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.Import):
+                modules |= {alias.name.partition(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                modules.add((node.module or "").partition(".")[0])
+    owners = metadata.packages_distributions()
+    foreign = modules - sys.stdlib_module_names - {"fedamp"}
+    return {canonicalize_name(owner) for module in foreign for owner in owners.get(module, [module])}
+
+
+def test_what_is_imported_is_declared_and_nothing_else():
+    optional = FULL["optional-dependencies"]
+    extras = names(optional["ray"] + optional["huggingface"] + optional["interop"]) | {"datasets"}  # of flwr-datasets
+    only_read = {"scikit-learn"}  # for the digits that it ships
+    assert imported(ROOT / "fedamp") - extras == names(FULL["dependencies"]) - only_read
+
+
+def test_the_accountant_alone_declares_what_it_imports():
+    optional = names(ALONE["optional-dependencies"]["interop"])
+    assert imported(ROOT / "fedamp" / "accounting") - optional == names(ALONE["dependencies"])
+    assert set(ALONE["dependencies"]) <= set(FULL["dependencies"])
+    assert ALONE["optional-dependencies"]["interop"] == FULL["optional-dependencies"]["interop"]
+
+
+def test_the_accountant_imports_nothing_of_what_trains():
+    program = (
+        "import sys; from fedamp.accounting import Allocation, Gaussian; Allocation(Gaussian(1), 2, 9).epsilon(0.01);"
+        "print({'torch', 'flwr', 'ray', 'matplotlib', 'pydantic'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, check=True)
+    assert done.stdout == "set()\n"
+
+
+# --- public names ----------------------------------------------------------------------------------------------------
+
+
+def packages_with_names() -> list[str]:
+    found = [module.name for module in pkgutil.walk_packages(fedamp.__path__, "fedamp.") if module.ispkg]
+    return [name for name in found if hasattr(importlib.import_module(name), "__all__")]
+
+
+@pytest.mark.parametrize("package", packages_with_names())
+def test_public_names_are_there_once_and_not_private(package):
+    module = importlib.import_module(package)
+    assert len(module.__all__) == len(set(module.__all__))  # ruff (RUF022) keeps them in order
+    assert not [name for name in module.__all__ if name.startswith("_") or not hasattr(module, name)]
+
+
+@pytest.mark.parametrize("package", PROMISED)
+def test_what_is_promised_to_others_stays(package):
+    assert list(importlib.import_module(package).__all__) == PROMISED[package]
+
+
+# --- in a fresh environment ------------------------------------------------------------------------------------------
+
+
+class Environment:
+    """A new virtual environment, and the commands in it. They run in a folder of their own, far from the source."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.folder.mkdir()
+        subprocess.run([sys.executable, "-m", "venv", folder / "venv"], check=True)
+
+    def __call__(self, program: str, *arguments: object) -> str:
+        command = [self.folder / "venv" / "bin" / program, *map(str, arguments)]
+        done = subprocess.run(command, capture_output=True, text=True, cwd=self.folder, check=False)
+        assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+        return done.stdout
+
+    def python(self, program: str) -> str:
+        return self("python", "-I", "-c", program).strip()
+
+    def install(self, project: Path, *options: str) -> None:
+        """Build the wheel, and install it."""
+        self("pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", "wheels", project)
+        [wheel] = (self.folder / "wheels").iterdir()
+        self("pip", "install", "--quiet", *options, wheel)
+
+
+@pytest.mark.slow
+def test_the_accountant_installs_alone(tmp_path):
+    environment = Environment(tmp_path / "alone")
+    environment.install(ROOT / "packaging" / "accounting", "--constraint", str(ROOT / "constraints.txt"))
+    environment("pip", "check")
+    installed = {line.partition("==")[0].lower() for line in environment("pip", "freeze").split()}
+    assert not {"torch", "flwr", "ray", "matplotlib", "pydantic", "fedamp"} & installed
+    assert environment.python("import fedamp; print(fedamp.__version__)") == FULL["version"]
+    shown = environment.python("from fedamp.accounting import *; print(Repeat(Gaussian(4.0), 4).epsilon(1e-5))")
+    # Four rounds of multiplier 4 are one of multiplier 2: epsilon 1.99 at delta 1e-5 (Balle, Wang 2018, Theorem 8).
+    assert re.search(r"upper=1\.99", shown), shown
+    environment.python("import importlib.resources as r; assert (r.files('fedamp') / 'py.typed').is_file()")
+
+
+@pytest.mark.slow
+def test_the_whole_tool_installs_and_runs_elsewhere(tmp_path):
+    """What it depends on is borrowed from this environment (torch alone is gigabytes); the wheel is the real one."""
+    environment = Environment(tmp_path / "full")
+    environment.install(ROOT, "--no-deps")
+    [libraries] = (tmp_path / "full" / "venv" / "lib").glob("python3*/site-packages")
+    borrowed = Path(metadata.distribution("numpy").locate_file(""))
+    (libraries / "borrowed.pth").write_text(f"{borrowed}\n")  # comes after what is installed here
+    where = environment.python("import fedamp; print(fedamp.__file__)")
+    assert Path(where).is_relative_to(libraries)
+    assert environment("fedamp", "--version").split() == ["fedamp", FULL["version"]]
+    assert "epsilon" in environment("fedamp", "privacy", "digits")
+    environment("fedamp", "run", "digits", "--set", "rounds=2", "--set", "engine.kind=serial", "--set", "check_in.k=1")
+    assert (tmp_path / "full" / "runs" / "digits" / "model.safetensors").is_file()
