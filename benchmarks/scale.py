@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, replace
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from time import monotonic, perf_counter, sleep
@@ -20,12 +21,12 @@ from benchmarks import simulators
 from benchmarks.workloads import Workload
 from fedamp import flower, scenario
 from fedamp.check_in import Balanced
+from fedamp.optimizers import optimizer_of
 from fedamp.plan import make_plan
 from fedamp.scenario import scenario_file
-from fedamp.strategies.collect import Limits, Request, collect
-from fedamp.strategies.layout import Layout
+from fedamp.strategies.aggregation import Asked, ClippedSums, Request
+from fedamp.strategies.model_parts import ModelParts
 from fedamp.strategies.noise import add_noise
-from fedamp.strategies.optimizers import step
 
 SMALL = Workload(
     "MLP 64-128-10",
@@ -121,7 +122,6 @@ def server() -> dict[str, Any]:
     shapes = [(2048, 1024)] * 20 + [(1024, 1024)] * 2
     generator = np.random.default_rng(1)
     model = {f"layer{i}": generator.random(shape, dtype=np.float32) for i, shape in enumerate(shapes)}
-    layout = Layout.of(model)
     flower.identify()
     asked = Message(RecordDict(), 2, "train")
     flower.set_message_id(asked, "1")
@@ -129,11 +129,10 @@ def server() -> dict[str, Any]:
     sums = {name: np.trunc(array * 2.0**10).astype(np.float64) * 2.0**-30 for name, array in model.items()}
     facts = {"reported": [1], "failed": 0, "clipped": 0, "below_clip": 1, "loss_sum": 1.0, "records": 1}
     reply = Message(RecordDict({"arrays": flower.to_record(sums), "metrics": MetricRecord(facts)}), reply_to=asked)
-    limits = Limits({reply.metadata.src_node_id: Request(frozenset({1}))}, layout, [1.0])
+    expected = Asked({reply.metadata.src_node_id: Request(frozenset({1}))}, ModelParts.of(model), [1.0])
     found = {"parameters": sum(array.size for array in model.values())}
-    collected = None
-    moments: dict[str, Any] = {}
-    config = scenario.Server(momentum=0.9)
+    optimizer = optimizer_of(scenario.Server(momentum=0.9))
+    state = optimizer.init(model)
     deviations = dict.fromkeys(model, 1.0)
 
     def timed(name: str, action: Callable[[], Any]) -> Any:
@@ -143,11 +142,12 @@ def server() -> dict[str, Any]:
         return result
 
     for round_ in (1, 2, 3):
-        collected = timed("collect_a_reply", lambda: collect([reply], limits))
+        collected = timed("collect_a_reply", lambda: ClippedSums().aggregate([reply], expected))
         assert collected.reported == 1
         update = collected.sums
         timed("noise", lambda update=update, round_=round_: add_noise(update, deviations, 1, round_))
-        timed("optimizer", lambda update=update, round_=round_: step(config, model, update, moments, round_))
+        step = partial(optimizer.apply, model, update, state, round_)
+        model, state = timed("optimizer", step)
     return found
 
 

@@ -1,12 +1,18 @@
 """Check-in schedules: who takes part in which round, and what that does to privacy.
 
-One frozen object gives both the cohorts that the server asks and the expression that the accountant charges, so the
-two cannot disagree. Its fields are public facts; the number of units and the seed, which may be secret, are arguments.
+One frozen object draws the cohorts that the server asks, gives the expression that the accountant charges and the
+likelihood ratio that an audit attacks with, so the three cannot disagree. Its fields are public facts; the number of
+units and the seed, which may be secret, are arguments.
+
+A further schedule is a section in :mod:`fedamp.scenario.schema` and a class here, in ``SCHEDULES``;
+``tests/families/test_check_in.py`` then holds it to its charge.
 """
 
+import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import asdict, dataclass, replace
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,39 +20,91 @@ from numpy.typing import NDArray
 from fedamp import rng, scenario
 from fedamp.accounting import Allocation, Compose, Mechanism, Poisson, Repeat
 
-Cohort = NDArray[np.int64]
-
-
-class Schedule(Protocol):
-    """Who checks in when."""
-
-    @property
-    def rounds(self) -> int:
-        """Number of rounds."""
-
-    def cohorts(self, units: int, seed: int) -> Iterator[Cohort]:
-        """The cohort of every round in turn: sorted ids of the units that check in."""
-
-    def charge(self, round_mechanism: Mechanism) -> Mechanism:
-        """What all rounds cost a unit, if taking part in one costs ``round_mechanism``."""
-
-    def most_check_ins(self, rounds: int) -> int:
-        """How many of the first ``rounds`` rounds a unit can have taken part in: what it pays without amplification."""
-
-    def expected_cohort(self, units: int) -> float:
-        """Expected cohort size of a round, a public number: the denominator of the mean update."""
+UnitIds = NDArray[np.int64]
+Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Everybody:
+class Schedule(ABC):
+    """Who checks in when.
+
+    Attributes:
+        rounds: number of rounds.
+        scheme: its name in a scenario's ``check_in`` section. All other fields are the section's keys.
+        drawn_together: whether a unit's rounds depend on each other. If so, rounds that cost unlike amounts cannot be
+            charged one after the other.
+        is_hidden: whether anything about who takes part when is drawn at random.
+    """
+
+    rounds: int
+    scheme: ClassVar[str]
+
+    @property
+    @abstractmethod
+    def drawn_together(self) -> bool: ...
+
+    @property
+    @abstractmethod
+    def is_hidden(self) -> bool: ...
+
+    @abstractmethod
+    def cohorts(self, units: int, seed: int) -> Iterator[UnitIds]:
+        """The cohort of every round in turn: sorted ids of the units that check in."""
+
+    @abstractmethod
+    def charge(self, round_mechanism: Mechanism) -> Mechanism:
+        """What all rounds cost a unit, if taking part in one costs ``round_mechanism``."""
+
+    @abstractmethod
+    def most_check_ins(self, rounds: int) -> int:
+        """How many of the first ``rounds`` rounds a unit can have taken part in: what it pays without amplification."""
+
+    @abstractmethod
+    def expected_cohort(self, units: int) -> float:
+        """Expected cohort size of a round, a public number: the denominator of the mean update."""
+
+    @abstractmethod
+    def log_likelihood_ratio(self, ratios: Floats) -> Floats:
+        """Log-likelihood ratio of a whole run, a unit in it against not.
+
+        Args:
+            ratios: [repetitions, rounds], log-likelihood ratios of each round, the unit taking part against not.
+
+        Returns:
+            Array of shape [repetitions].
+        """
+
+    @abstractmethod
+    def shortened(self, rounds: int) -> Self:
+        """A schedule of fewer rounds with about the same rate of check-ins."""
+
+    def stretch(self, rounds: int) -> Self:
+        """What this schedule does in some consecutive rounds.
+
+        Raises:
+            ValueError: a unit's rounds are drawn together, so that a part of them is no schedule.
+        """
+        if self.drawn_together:
+            raise ValueError(f"rounds of check_in.scheme {self.scheme} are drawn together: no stretch stands by itself")
+        return replace(self, rounds=rounds)
+
+    def keys(self) -> dict[str, Any]:
+        """The keys of the scenario's section that gives this schedule."""
+        return {key: value for key, value in asdict(self).items() if key != "rounds"}
+
+
+@dataclass(frozen=True)
+class Everybody(Schedule):
     """Everybody takes part in every round.
 
     Formal guarantees: every cohort is all units. No amplification is charged.
     """
 
-    rounds: int
+    scheme = "all"
+    drawn_together = False
+    is_hidden = False
 
-    def cohorts(self, units: int, seed: int) -> Iterator[Cohort]:
+    def cohorts(self, units: int, seed: int) -> Iterator[UnitIds]:
         for _ in range(self.rounds):
             yield np.arange(units)
 
@@ -59,19 +117,27 @@ class Everybody:
     def expected_cohort(self, units: int) -> float:
         return float(units)
 
+    def log_likelihood_ratio(self, ratios: Floats) -> Floats:
+        return np.asarray(ratios.sum(1))
+
+    def shortened(self, rounds: int) -> Self:
+        return replace(self, rounds=rounds)
+
 
 @dataclass(frozen=True)
-class Independent:
+class Independent(Schedule):
     """Poisson sampling: in every round every unit takes part with probability ``rate``, independently.
 
     Formal guarantees: memberships are independent over units and over rounds, each of probability ``rate``;
     cohorts may be empty, and an empty round is released like any other.
     """
 
-    rounds: int
     rate: float
+    scheme = "poisson"
+    drawn_together = False
+    is_hidden = True
 
-    def cohorts(self, units: int, seed: int) -> Iterator[Cohort]:
+    def cohorts(self, units: int, seed: int) -> Iterator[UnitIds]:
         for round_ in range(1, self.rounds + 1):
             yield np.flatnonzero(rng.stream(seed, "check-in", round_).random(units) < self.rate)
 
@@ -84,9 +150,16 @@ class Independent:
     def expected_cohort(self, units: int) -> float:
         return self.rate * units
 
+    def log_likelihood_ratio(self, ratios: Floats) -> Floats:
+        stays_out = math.log1p(-self.rate) if self.rate < 1 else -math.inf
+        return np.asarray(np.logaddexp(stays_out, math.log(self.rate) + ratios).sum(1))
+
+    def shortened(self, rounds: int) -> Self:
+        return replace(self, rounds=rounds)
+
 
 @dataclass(frozen=True)
-class Balanced:
+class Balanced(Schedule):
     """Balanced iteration subsampling: every unit takes part in exactly ``k`` hidden rounds.
 
     Formal guarantees: the set of rounds of every unit is uniform among all sets of ``k`` out of ``rounds``, and
@@ -96,10 +169,12 @@ class Balanced:
     law, needs one small integer a unit, and never looks ahead.
     """
 
-    rounds: int
     k: int
+    scheme = "balanced"
+    drawn_together = True
+    is_hidden = True
 
-    def cohorts(self, units: int, seed: int) -> Iterator[Cohort]:
+    def cohorts(self, units: int, seed: int) -> Iterator[UnitIds]:
         return _owed_check_ins(units, seed, first_round=1, rounds=self.rounds, k=self.k)
 
     def charge(self, round_mechanism: Mechanism) -> Mechanism:
@@ -111,19 +186,32 @@ class Balanced:
     def expected_cohort(self, units: int) -> float:
         return units * self.k / self.rounds
 
+    def log_likelihood_ratio(self, ratios: Floats) -> Floats:
+        # Log of the elementary symmetric polynomials of the rounds so far; the mean is over all sets of k rounds.
+        sums = np.full((self.k + 1, len(ratios)), -np.inf)
+        sums[0] = 0
+        for round_ in range(self.rounds):
+            sums[1:] = np.logaddexp(sums[1:], sums[:-1] + ratios[:, round_])
+        return np.asarray(sums[self.k] - math.log(math.comb(self.rounds, self.k)))
+
+    def shortened(self, rounds: int) -> Self:
+        return replace(self, rounds=rounds, k=_scaled(self.k, rounds / self.rounds))
+
 
 @dataclass(frozen=True)
-class Stratified:
+class Stratified(Schedule):
     """One hidden round in each of ``k`` consecutive blocks, their lengths as equal as integers allow.
 
     Formal guarantees: in every block every unit takes part exactly once, in a uniformly random round, independently
     over blocks and units.
     """
 
-    rounds: int
     k: int
+    scheme = "stratified"
+    drawn_together = True
+    is_hidden = True
 
-    def cohorts(self, units: int, seed: int) -> Iterator[Cohort]:
+    def cohorts(self, units: int, seed: int) -> Iterator[UnitIds]:
         first_round = 1
         for length in self.block_lengths():
             yield from _owed_check_ins(units, seed, first_round, length, k=1)
@@ -145,18 +233,20 @@ class Stratified:
     def expected_cohort(self, units: int) -> float:
         return units * self.k / self.rounds
 
+    def log_likelihood_ratio(self, ratios: Floats) -> Floats:
+        blocks = np.split(ratios, np.cumsum(self.block_lengths())[:-1], axis=1)
+        return np.asarray(np.sum([log_mean(block, axis=1) for block in blocks], axis=0))
 
-def schedule_of(check_in: scenario.CheckIn, rounds: int) -> Schedule:
+    def shortened(self, rounds: int) -> Self:
+        return replace(self, rounds=rounds, k=_scaled(self.k, rounds / self.rounds))
+
+
+SCHEDULES: dict[str, type[Schedule]] = {each.scheme: each for each in (Everybody, Independent, Balanced, Stratified)}
+
+
+def schedule_of(section: scenario.CheckIn, rounds: int) -> Schedule:
     """The schedule that a scenario's ``check_in`` section names."""
-    match check_in:
-        case scenario.AllCheckIn():
-            return Everybody(rounds)
-        case scenario.PoissonCheckIn(rate=rate):
-            return Independent(rounds, rate)
-        case scenario.BalancedCheckIn(k=k):
-            return Balanced(rounds, k)
-        case scenario.StratifiedCheckIn(k=k):
-            return Stratified(rounds, k)
+    return SCHEDULES[section.scheme](rounds, **section.model_dump(exclude={"scheme"}))
 
 
 class Attendance:
@@ -168,7 +258,7 @@ class Attendance:
         self._previous = self._current = np.empty(0, dtype=np.int64)
         self._cohorts = schedule.cohorts(units, seed)
 
-    def cohort(self, round_: int) -> Cohort:
+    def cohort(self, round_: int) -> UnitIds:
         """Sorted ids of the units that check in to ``round_`` (from 1)."""
         if not 1 <= round_ <= self._schedule.rounds:
             raise ValueError(f"round must be in 1..{self._schedule.rounds}, got {round_}")
@@ -182,7 +272,16 @@ class Attendance:
         return self._current
 
 
-def _owed_check_ins(units: int, seed: int, first_round: int, rounds: int, k: int) -> Iterator[Cohort]:
+def log_mean(logs: Floats, axis: int) -> Floats:
+    """Log of the mean of exponentials."""
+    return np.asarray(np.logaddexp.reduce(logs, axis=axis) - math.log(logs.shape[axis]))
+
+
+def _scaled(k: int, share: float) -> int:
+    return max(1, round(k * share))
+
+
+def _owed_check_ins(units: int, seed: int, first_round: int, rounds: int, k: int) -> Iterator[UnitIds]:
     owed = np.full(units, k, dtype=np.int32)
     for index in range(rounds):
         # Integer draws make the probability owed / left exact, not exact up to a rounding of the quotient.

@@ -37,7 +37,7 @@ class NumpyArray(Array):
 
     @property
     def data(self) -> bytes:  # type: ignore[override]
-        return Array(self._array).data  # type: ignore[attr-defined,no-any-return]
+        return Array(self._array).data  # type: ignore[attr-defined]
 
     def numpy(self) -> NDArray[Any]:
         """The array, read-only."""

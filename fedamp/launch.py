@@ -73,10 +73,11 @@ def _explained(folder: RunFolder) -> Iterator[None]:
 
 def _play_here(scenario: Scenario, seed: int | None, folder: RunFolder, observer: Observer) -> None:
     from fedamp.simulation.engines import open_grid
+    from fedamp.simulation.faults import with_faults
 
     # Ray starts in the background while data and model are loaded here.
     with open_grid(scenario.engine, folder.log) as grid:
-        play(prepare(scenario, seed), grid, folder, observer)
+        play(prepare(scenario, seed), with_faults(grid, scenario.faults), folder, observer)
 
 
 def _play_on_flower(scenario: Scenario, seed: int | None, folder: RunFolder, observer: Observer) -> None:

@@ -1,10 +1,9 @@
 """From a scenario to a frozen plan: the only place where a number is derived from two others.
 
-The plan says who checks in when, which part of the model each one trains, how updates are clipped and how much noise
-is added, and, from the same facts, the accounting expression of exactly that.
+A :class:`Plan` holds the facts of a run: who checks in when, which part of the model each one trains, how updates are
+clipped and how much noise is added. Its :class:`Cost` is the accounting expression of exactly that.
 """
 
-import math
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -12,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fedamp import data, rng, scenario
+from fedamp import data
 from fedamp.accounting import (
     Bounds,
     Compose,
@@ -23,45 +22,33 @@ from fedamp.accounting import (
     epsilon_over_rounds,
     group,
 )
-from fedamp.check_in import Attendance, Cohort, Schedule, schedule_of
+from fedamp.check_in import Attendance, Schedule, schedule_of
+from fedamp.clipping import ClippingRule, clipping_of
 from fedamp.errors import ScenarioError
-from fedamp.release import MixingRounds, Part, cost_of_round, mixing_rounds, parts_of
+from fedamp.mixing import MixingRule, mixing_of
+from fedamp.optimizers import ServerOptimizer, optimizer_of
 from fedamp.scenario import Scenario
+from fedamp.submodels import Part, SubmodelScheme, submodels_of
 
 ADJACENCY = "add/remove: one unit's contribution is present or replaced by zero"
 
 
 @dataclass(frozen=True)
-class Batch:
-    """Units that train stacked together.
-
-    Attributes:
-        units: their ids, sorted.
-        submodel: which submodel they train; -1 for the whole model.
-    """
-
-    units: Cohort
-    submodel: int
-
-
-@dataclass(frozen=True)
 class Plan:
-    """What a run will do, and what that costs.
+    """What a run will do.
 
     Attributes:
         scenario: what the person asked for.
         units: number of privacy units (clients, or records).
         seed: of everything that the server draws. The scenario's in a simulation, the operating system's in a
             deployment.
-        rehearsed: whether ``seed`` is the scenario's, so that anybody who knows it can subtract the noise.
+        known_seed: whether ``seed`` is the scenario's, so that anybody who knows it can subtract the noise.
     """
 
     scenario: Scenario
     units: int
     seed: int
-    rehearsed: bool = True
-
-    # --- who, and with what -------------------------------------------------------------------------------------------
+    known_seed: bool = True
 
     @cached_property
     def schedule(self) -> Schedule:
@@ -78,37 +65,25 @@ class Plan:
         """Expected number of units a round; public."""
         return self.schedule.expected_cohort(self.units)
 
-    def submodels_of(self, round_: int, cohort: Cohort) -> NDArray[np.int64]:
-        """The hidden, independent, uniform submodel of every unit of the cohort; -1 for the whole model."""
-        submodels = self.scenario.submodels
-        if not isinstance(submodels, scenario.DisjointSubmodels):
-            return np.full(len(cohort), -1)
-        return rng.stream(self.seed, "submodels", round_).integers(0, submodels.count, size=len(cohort))
+    @cached_property
+    def submodels(self) -> SubmodelScheme:
+        """Which part of the model a unit trains."""
+        return submodels_of(self.scenario.submodels)
 
-    def batches(self, round_: int, units_per_batch: int) -> list[Batch]:
-        """The round's cohort in the batches in which it trains, about ``units_per_batch`` each.
+    @cached_property
+    def clipping(self) -> ClippingRule:
+        """How updates are clipped."""
+        return clipping_of(self.scenario.privacy.clip)
 
-        They follow from the plan alone, not from who is free, so that results do not depend on the workers. Their
-        number follows from the *expected* cohort, and is even, so that two workers get the same work every round.
-        """
-        cohort = self.attendance.cohort(round_)
-        submodels = self.submodels_of(round_, cohort)
-        trained = np.unique(submodels)
-        wanted = self.expected_cohort / units_per_batch
-        pieces = 1 if wanted <= 1 else 2 * math.ceil(wanted / 2)
-        pieces = math.ceil(pieces / max(1, len(trained)))
-        return [
-            Batch(units, int(submodel))
-            for submodel in trained
-            for units in np.array_split(cohort[submodels == submodel], pieces)
-            if len(units)
-        ]
+    @cached_property
+    def mixing(self) -> MixingRule:
+        """Where a round starts from."""
+        return mixing_of(self.scenario.mixing, self.schedule)
 
-    def unit_seeds(self, round_: int, units: Cohort) -> NDArray[np.uint64]:
-        """What each unit's own randomness (data order, dropout mask) starts from."""
-        return rng.client_seeds(self.seed, "units", round_, units)
-
-    # --- how it is protected ------------------------------------------------------------------------------------------
+    @cached_property
+    def optimizer(self) -> ServerOptimizer:
+        """What the server does with the noisy mean update."""
+        return optimizer_of(self.scenario.server)
 
     @property
     def is_private(self) -> bool:
@@ -119,153 +94,190 @@ class Plan:
     def noise_multiplier(self) -> float:
         """The scenario's noise multiplier, calibrated to the budget if it says ``auto``."""
         privacy = self.scenario.privacy
-        if privacy.noise_multiplier != "auto":
-            return float(privacy.noise_multiplier)
-        assert privacy.epsilon is not None, "validated with the scenario"
-        return self.calibrated(privacy.epsilon, privacy.delta)
-
-    def calibrated(self, epsilon: float, delta: float) -> float:
-        """The smallest noise multiplier that keeps the whole run within (epsilon, delta), from the safe side."""
-        try:
-            return calibrate(self.mechanism_at, epsilon, delta)
-        except ValueError as error:
-            raise ScenarioError(f"privacy.noise_multiplier: auto finds none: {error}") from None
-
-    @cached_property
-    def clip(self) -> float:
-        """Clipping norm of a unit's update (of its split part, where the model is split)."""
-        clip = self.scenario.privacy.clip
-        return clip.initial if isinstance(clip, scenario.AdaptiveClip) else clip
+        return self.cost.calibrated() if privacy.noise_multiplier == "auto" else float(privacy.noise_multiplier)
 
     @cached_property
     def parts(self) -> tuple[Part, ...]:
         """The parts of the model with their clipping, noise and denominators."""
-        return self._parts(self.noise_multiplier)
+        return self.parts_at(self.noise_multiplier)
 
-    def _parts(self, noise_multiplier: float) -> tuple[Part, ...]:
-        return parts_of(self.scenario, self.clip, noise_multiplier, self.expected_cohort)
-
-    def mixing_at(self, round_: int) -> MixingRounds:
-        """How a round of ModelMix mixes."""
-        return next(rounds for rounds in reversed(self._mixing) if rounds.first <= round_)
+    def parts_at(self, noise_multiplier: float) -> tuple[Part, ...]:
+        """The parts, had the whole update (or its split part) this noise multiplier."""
+        return self.submodels.parts(self.clipping.norm, noise_multiplier, self.expected_cohort)
 
     @cached_property
-    def _mixing(self) -> list[MixingRounds]:
-        return mixing_rounds(self.scenario)
+    def cost(self) -> "Cost":
+        """What it costs."""
+        return Cost(self)
 
-    # --- what it costs ------------------------------------------------------------------------------------------------
+    # --- what is asked for most often ---------------------------------------------------------------------------------
 
-    def mechanism_at(self, noise_multiplier: float) -> Mechanism:
-        """The accounting expression of the whole run at a noise multiplier, as the scenario asks to charge it."""
-        return self._mechanism_at(noise_multiplier, self.scenario.privacy.group_size)
-
-    def _mechanism_at(self, noise_multiplier: float, group_size: int) -> Mechanism:
-        amplified = group(self._charge(noise_multiplier), group_size)
-        return amplified if self.scenario.privacy.amplification else amplified.unamplified()
-
-    @cached_property
+    @property
     def mechanism(self) -> Mechanism:
         """The accounting expression that the ledger charges."""
-        return self.mechanism_at(self.noise_multiplier) if self.is_private else NotPrivate()
+        return self.cost.mechanism
 
-    @cached_property
+    @property
     def epsilon(self) -> Bounds:
         """What the whole run costs."""
-        return self.mechanism.epsilon(self.scenario.privacy.delta)
+        return self.cost.epsilon
+
+    @property
+    def unamplified_epsilon(self) -> Bounds:
+        """What the whole run would cost if none of its randomness were hidden."""
+        return self.cost.unamplified_epsilon
+
+    @property
+    def epsilon_by_round(self) -> NDArray[np.float64]:
+        """Upper end of what is spent after each round; entry r - 1 is after round r."""
+        return self.cost.epsilon_by_round
+
+    @property
+    def unamplified_epsilon_by_round(self) -> NDArray[np.float64]:
+        """As ``epsilon_by_round``, had nothing been hidden."""
+        return self.cost.unamplified_epsilon_by_round
+
+    @property
+    def affordable_rounds(self) -> int:
+        """How many rounds the budget pays for; all of them where there is no budget."""
+        return self.cost.affordable_rounds
+
+    def spent(self, rounds: int) -> Bounds:
+        """What is spent after a number of released rounds."""
+        return self.cost.spent(rounds)
 
     def mechanism_of_group(self, size: int) -> Mechanism:
         """What the whole run costs ``size`` units together, whatever group size the scenario protects."""
-        if not self.is_private:
-            return NotPrivate()
-        return self._mechanism_at(self.noise_multiplier, size)
+        return self.cost.of_group(size)
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a plan costs a unit (or a group of them), at the scenario's delta and as the scenario asks to charge it."""
+
+    plan: Plan
+
+    # --- the expression -----------------------------------------------------------------------------------------------
+
+    @cached_property
+    def mechanism(self) -> Mechanism:
+        """The accounting expression of the whole run."""
+        return self.of_group(self.plan.scenario.privacy.group_size)
+
+    def of_group(self, size: int) -> Mechanism:
+        """The same for ``size`` units together."""
+        return self.mechanism_at(self.plan.noise_multiplier, size) if self.plan.is_private else NotPrivate()
+
+    def calibrated(self) -> float:
+        """The smallest noise multiplier with which the run keeps the scenario's budget, from the safe side.
+
+        Raises:
+            ScenarioError: there is none.
+        """
+        privacy = self.plan.scenario.privacy
+        assert privacy.epsilon is not None, "validated with the scenario"
+        try:
+            return calibrate(lambda noise: self.mechanism_at(noise, privacy.group_size), privacy.epsilon, privacy.delta)
+        except ValueError as error:
+            raise ScenarioError(f"privacy.noise_multiplier: auto finds none: {error}") from None
+
+    def mechanism_at(self, noise_multiplier: float, group_size: int) -> Mechanism:
+        """What a noise multiplier would make it."""
+        plan = self.plan
+        charged = plan.mixing.charge(plan.schedule, lambda width: self._round(noise_multiplier, width))
+        amplified = group(charged, group_size)
+        return amplified if plan.scenario.privacy.amplification else amplified.unamplified()
+
+    def _round(self, noise_multiplier: float, width: float | None) -> Mechanism:
+        """What taking part in a round costs; ``width`` as in :class:`fedamp.mixing.MixingRule`."""
+        plan, released = self.plan, []
+        for part in plan.parts_at(noise_multiplier):
+            step = plan.optimizer.learning_rate * part.clip / part.denominator  # one unit moves the model by no more
+            released.append(plan.submodels.charge(part, plan.mixing.hide(part.noise_multiplier, step, width)))
+        released += plan.clipping.charges()
+        return released[0] if len(released) == 1 else Compose(tuple(released))
+
+    def _unamplified(self, rounds: int) -> Mechanism:
+        """The first rounds, had nothing been hidden: a unit pays for every round it can have taken part in."""
+        plan = self.plan
+        once = self._round(plan.noise_multiplier, plan.mixing.smallest_width).unamplified()
+        return group(Repeat(once, plan.schedule.most_check_ins(rounds)), plan.scenario.privacy.group_size)
+
+    # --- in numbers ---------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def epsilon(self) -> Bounds:
+        """Of the whole run."""
+        return self.mechanism.epsilon(self._delta)
 
     @cached_property
     def unamplified_epsilon(self) -> Bounds:
-        """What the whole run would cost if none of its randomness were hidden."""
-        return self.mechanism.unamplified().epsilon(self.scenario.privacy.delta)
+        """Of the whole run, if none of its randomness were hidden."""
+        return self.mechanism.unamplified().epsilon(self._delta)
 
     @cached_property
     def epsilon_by_round(self) -> NDArray[np.float64]:
         """Upper end of what is spent after each round; entry r - 1 is after round r."""
-        if not self.is_private:
-            return np.full(self.scenario.rounds, np.inf)
-        if not self.scenario.privacy.amplification:
+        if not self.plan.is_private or not self.plan.scenario.privacy.amplification:
             return self.unamplified_epsilon_by_round
-        return epsilon_over_rounds(self.mechanism, self.scenario.privacy.delta)
+        return epsilon_over_rounds(self.mechanism, self._delta)
 
     @cached_property
     def unamplified_epsilon_by_round(self) -> NDArray[np.float64]:
-        """As ``epsilon_by_round``, had nothing been hidden: a unit pays for every round it can have taken part in."""
-        if not self.is_private:
-            return np.full(self.scenario.rounds, np.inf)
-        spent = epsilon_over_rounds(self._unamplified_after(self.scenario.rounds), self.scenario.privacy.delta)
-        check_ins = [self.schedule.most_check_ins(round_) for round_ in range(1, self.scenario.rounds + 1)]
-        return spent[np.array(check_ins) - 1]
+        """As ``epsilon_by_round``, had nothing been hidden."""
+        rounds = self.plan.scenario.rounds
+        if not self.plan.is_private:
+            return np.full(rounds, np.inf)
+        spent = epsilon_over_rounds(self._unamplified(rounds), self._delta)
+        check_ins = [self.plan.schedule.most_check_ins(round_) for round_ in range(1, rounds + 1)]
+        return np.asarray(spent[np.array(check_ins) - 1])
 
     @cached_property
     def affordable_rounds(self) -> int:
         """How many rounds the budget pays for; all of them where there is no budget."""
-        budget = self.scenario.privacy.epsilon
+        budget = self.plan.scenario.privacy.epsilon
         if budget is None:
-            return self.scenario.rounds
+            return self.plan.scenario.rounds
         return int(np.searchsorted(self.epsilon_by_round, budget, side="right"))
 
     def spent(self, rounds: int) -> Bounds:
         """What is spent after a number of released rounds."""
-        if rounds == 0 or not self.is_private:
-            return Bounds(0.0, 0.0, "nothing released") if rounds == 0 else self.epsilon
-        amplified = self.scenario.privacy.amplification
-        released = self.mechanism.after(rounds) if amplified else self._unamplified_after(rounds)
-        bounds, upper = released.epsilon(self.scenario.privacy.delta), float(self.epsilon_by_round[rounds - 1])
+        if rounds == 0:
+            return Bounds(0.0, 0.0, "nothing released")
+        if not self.plan.is_private:
+            return self.epsilon
+        amplified = self.plan.scenario.privacy.amplification
+        released = self.mechanism.after(rounds) if amplified else self._unamplified(rounds)
+        bounds, upper = released.epsilon(self._delta), float(self.epsilon_by_round[rounds - 1])
         return Bounds(min(bounds.lower, upper), upper, bounds.method)
 
-    def _unamplified_after(self, rounds: int) -> Mechanism:
-        round_mechanism = self._round_mechanism(self.noise_multiplier).unamplified()
-        once = Repeat(round_mechanism, self.schedule.most_check_ins(rounds))
-        return group(once, self.scenario.privacy.group_size)
-
-    def _charge(self, noise_multiplier: float) -> Mechanism:
-        """What all rounds cost a unit; rounds of different widths (ModelMix) in their order."""
-        widths = list(dict.fromkeys(rounds.charged for rounds in self._mixing))
-        if len(widths) < 2:
-            return self.schedule.charge(self._round_mechanism(noise_multiplier))
-        return Compose(
-            tuple(
-                schedule_of(self.scenario.check_in, rounds.rounds).charge(
-                    self._round_mechanism(noise_multiplier, rounds.charged)
-                )
-                for rounds in self._mixing
-            )
-        )
-
-    def _round_mechanism(self, noise_multiplier: float, width: float | None = None) -> Mechanism:
-        if width is None and self._mixing:
-            width = min(rounds.charged for rounds in self._mixing)
-        return cost_of_round(self.scenario, self._parts(noise_multiplier), width)
+    @property
+    def _delta(self) -> float:
+        return self.plan.scenario.privacy.delta
 
 
-def privacy_units(scenario_: Scenario) -> int:
+def privacy_units(scenario: Scenario) -> int:
     """How many units the scenario's data holds, without loading more than it takes to count them."""
-    if scenario_.privacy.unit == "sample":
-        return data.count_records(scenario_.data, Path())
-    return data.count_clients(scenario_.data, Path())
+    if scenario.privacy.unit == "sample":
+        return data.count_records(scenario.data, Path())
+    return data.count_clients(scenario.data, Path())
 
 
-def make_plan(scenario_: Scenario, units: int, seed: int | None = None) -> Plan:
+def make_plan(scenario: Scenario, units: int, seed: int | None = None) -> Plan:
     """The plan of a scenario for a known number of privacy units.
 
     Args:
-        scenario_: the validated scenario.
+        scenario: the validated scenario.
         units: number of clients (or of training records, where the unit is a sample).
         seed: of everything that the server draws; left out: the scenario's.
 
     Raises:
         ScenarioError: where no cohort can be expected to hold a unit, or parts cannot go together.
     """
-    plan = Plan(scenario_, units, scenario_.seed if seed is None else seed, rehearsed=seed is None)
+    plan = Plan(scenario, units, scenario.seed if seed is None else seed, known_seed=seed is None)
     if plan.expected_cohort < 1:
         raise ScenarioError(
-            f"check_in: the expected cohort is {plan.expected_cohort:.3g} of {units} {scenario_.privacy.unit}s, "
+            f"check_in: the expected cohort is {plan.expected_cohort:.3g} of {units} {scenario.privacy.unit}s, "
             "so rounds would be empty; accepted: at least 1 (raise the rate or k, or use fewer rounds)"
         )
     return plan

@@ -179,7 +179,7 @@ def _promise(likely: Array, unlikely: Array, delta: float, repetitions: int, err
     least = beta.ppf(error / 2, likely * repetitions, (1 - likely) * repetitions + 1)
     most = beta.isf(error / 2, unlikely * repetitions + 1, (1 - unlikely) * repetitions)
     least, most = np.where(likely == 0, 0.0, least), np.where(unlikely == 1, 1.0, most)
-    return np.log(np.maximum((least - delta) / most, 1.0))
+    return np.asarray(np.log(np.maximum((least - delta) / most, 1.0)))
 
 
 def _events(worlds: Worlds) -> list[Event]:
@@ -204,7 +204,7 @@ def _doubt(likely: Array, unlikely: Array, claim: Claim, repetitions: int) -> Ar
     p, q = ((rate * repetitions + _DRAWN) / (repetitions + 2 * _DRAWN) for rate in (likely, unlikely))
     factor = math.exp(claim.epsilon)
     errors = np.sqrt(p * (1 - p) + factor**2 * q * (1 - q))
-    return (p - factor * q - claim.delta) / errors
+    return np.asarray((p - factor * q - claim.delta) / errors)
 
 
 def _count(claim: Claim, event: Event, worlds: Worlds, error: float) -> Finding:

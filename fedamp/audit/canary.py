@@ -1,6 +1,6 @@
 """Canaries: a client's real records and real training, present or absent, among units that send nothing."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,14 +9,14 @@ import numpy as np
 from flwr.app import ConfigRecord, Message, RecordDict
 from numpy.typing import NDArray
 
-from fedamp import data, flower, rng, scenario
-from fedamp.client.worker import WHOLE, Order, Worker
+from fedamp import data, flower
+from fedamp.client.worker import TrainingNode, TrainInstruction
 from fedamp.errors import DataError, FederationError
-from fedamp.release import Part
 from fedamp.server.setup import Prepared
 from fedamp.simulation.engines import CLIENT_APP
 from fedamp.simulation.faults import only
 from fedamp.simulation.serial import SerialGrid
+from fedamp.submodels import Part
 
 Vector = NDArray[np.float64]
 
@@ -51,11 +51,10 @@ class CanaryGrid(SerialGrid):
         messages: Iterable[Message],
         *,
         timeout: float | None = None,
-        meanwhile: Callable[[], None] = lambda: None,
     ) -> list[Message]:
         asked = list(messages)
         if not asked or asked[0].metadata.message_type != "train":
-            return super().send_and_receive(asked, timeout=timeout, meanwhile=meanwhile)
+            return super().send_and_receive(asked, timeout=timeout)
         trained, reported = [], []
         for message in asked:
             units = np.array(message.content["config"]["clients"], dtype=np.int64)
@@ -63,7 +62,7 @@ class CanaryGrid(SerialGrid):
             if trains.any():
                 trained.append(self._as_canaries(only(message, trains)))
                 reported.append(units[trains | (units >= self._canaries)].tolist())
-        replies = super().send_and_receive(trained, timeout=timeout, meanwhile=meanwhile)
+        replies = super().send_and_receive(trained, timeout=timeout)
         for reply, units_ in zip(replies, reported, strict=True):
             if reply.has_error():  # it would count as zero, and the audit would praise what it never tried
                 raise FederationError(f"audit: the canary could not be trained: {reply.error.reason}")
@@ -72,7 +71,7 @@ class CanaryGrid(SerialGrid):
 
     def _as_canaries(self, message: Message) -> Message:
         """The message, for units that all have the canary's records."""
-        config = dict(message.content["config"])  # type: ignore[arg-type]
+        config = dict(message.content["config"])
         config["clients"] = [self._client] * len(config["clients"])  # type: ignore[arg-type]
         content = RecordDict({**message.content, "config": ConfigRecord(config)})  # type: ignore[arg-type]
         return flower.with_content(message, content)
@@ -124,12 +123,12 @@ class Canary:
             raise DataError(f"data: none of the first {_TRIED} clients has records, so none can be a canary")
         self.client = int(filled[0])
         self._prepared = prepared
-        self._worker = Worker(task, units)
+        self._node = TrainingNode(task, units)
 
     def updates(self, round_: int) -> Updates:
         """What the canary may send in a round, computed by the client's own code."""
-        parts = self._prepared.plan.parts
-        sent = np.stack([self._update(round_, seed, submodel) for seed, submodel in self._choices()])
+        parts, choices = self._prepared.plan.parts, self._prepared.plan.submodels.choices(_MASKS)
+        sent = np.stack([self._update(round_, choice.seed, choice.submodel) for choice in choices])
         part_of = self.by_coordinate([float(index) for index in range(len(parts))])
         lengths = [np.linalg.norm(sent[:, part_of == index], axis=1) / part.clip for index, part in enumerate(parts)]
         for index, length in enumerate(lengths):  # the adversary takes it that they are clipped as they should be
@@ -140,36 +139,24 @@ class Canary:
 
     def by_coordinate(self, by_part: list[float]) -> Vector:
         """A number for every part of the model, as one for every coordinate."""
-        state = self._prepared.state
-        part_of = self._prepared.strategy(state).layout.part_of
-        return np.concatenate([np.full(array.size, by_part[part_of[name]]) for name, array in state.parameters.items()])
+        model = self._prepared.pipeline.model
+        return np.concatenate(
+            [np.full(int(np.prod(shape)), by_part[model.part_of[name]]) for name, shape in model.shapes.items()]
+        )
 
     def _variance(self, part: Part, round_: int) -> float:
         """Of what hides the canary, on every coordinate of the sum: noise, and the least that mixing adds to it."""
         plan = self._prepared.plan
-        if plan.scenario.mixing is None:
-            return part.noise_deviation**2
-        step = plan.scenario.server.learning_rate / part.denominator
-        return part.noise_deviation**2 + (plan.mixing_at(round_).least / step) ** 2 / 12
-
-    def _choices(self) -> list[tuple[int, int]]:
-        """Seed and submodel of every choice that is hidden."""
-        match self._prepared.plan.scenario.submodels:
-            case scenario.NoSubmodels():
-                return [(0, WHOLE)]
-            case scenario.DisjointSubmodels(count=count):
-                return [(0, submodel) for submodel in range(count)]
-            case scenario.DropoutSubmodels():
-                return [(rng.public_seed(number, "audited mask"), WHOLE) for number in range(_MASKS)]
-        raise AssertionError("all kinds of submodels are named above")
+        step = plan.optimizer.learning_rate / part.denominator
+        return part.noise_deviation**2 + plan.mixing.variance(round_) / step**2
 
     def _update(self, round_: int, seed: int, submodel: int) -> Vector:
         clips = [part.clip for part in self._prepared.plan.parts]
-        order = Order(round_, [self.client], [seed], [submodel], [1], clips)
-        sums, _ = self._worker.train(self._prepared.state.parameters, order)
+        instruction = TrainInstruction(round_, [self.client], [seed], [submodel], [1], clips)
+        sums, _ = self._node.train(self._prepared.state.parameters, instruction)
         return flat(sums)
 
 
 def flat(arrays: Mapping[str, NDArray[Any]]) -> Vector:
     """A model's arrays as one vector."""
-    return np.concatenate([array.ravel() for array in arrays.values()]).astype(np.float64)
+    return np.concatenate([array.ravel() for array in arrays.values()], dtype=np.float64)

@@ -3,11 +3,9 @@
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
 
 import numpy as np
-from flwr.app import ConfigRecord
 from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
@@ -16,9 +14,11 @@ from fedamp.audit.canary import Canary, CanaryGrid, Updates, Vector, flat
 from fedamp.audit.subject import Subject
 from fedamp.errors import DataError
 from fedamp.plan import Plan
+from fedamp.server.loop import ask
 from fedamp.server.setup import Prepared, prepare
-from fedamp.simulation.faults import FaultyGrid
-from fedamp.strategies.private import PrivateStrategy, ServerState
+from fedamp.simulation.faults import with_faults
+from fedamp.strategies.pipeline import Release
+from fedamp.strategies.private import PrivateStrategy
 
 # Shortest update of a canary, over the clipping norm, with which an audit is worth its time.
 WEAKEST = 0.5
@@ -55,7 +55,7 @@ class Federation:
         self._prepared = self._of(prepared, subject.played.seed)
         self._canary = Canary(self._prepared)
         self._grid = CanaryGrid(self._canary.client, subject.canaries)
-        self._updates: dict[int, Updates] = {}
+        self._updates: dict[tuple[int, float], Updates] = {}
         if self.strength < WEAKEST:
             raise DataError(
                 f"data: the update of client {self._canary.client}, the canary, is {self.strength:.2g} of the clipping "
@@ -91,38 +91,37 @@ class Federation:
 
     def _play(self, seed: int) -> NDArray[np.float64]:
         """One repetition: log-likelihood ratios of shape [rounds, choices]."""
-        prepared = self._of(self._prepared, seed)
-        state = ServerState(dict(self._prepared.state.parameters))
-        strategy = prepared.strategy(state)
-        faults = self.subject.played.faults
-        grid = self._grid if faults is None else FaultyGrid(self._grid, faults)
-        return np.stack([self._round(strategy, grid, round_) for round_ in range(1, self.subject.played.rounds + 1)])
+        played = self.subject.played
+        strategy = self._of(self._prepared, seed).strategy(self._prepared.state)
+        grid = with_faults(self._grid, played.faults)
+        return np.stack([self._round(strategy, grid, round_) for round_ in range(1, played.rounds + 1)])
 
     def _round(self, strategy: PrivateStrategy, grid: Grid, round_: int) -> Vector:
         """Play one round as the server does, without its files, and read what it released."""
-        state, mixes = strategy.state, self.subject.played.mixing is not None
-        before, scale = flat(state.parameters), state.clip_scale
-        centre = (before + flat(state.previous)) / 2 if mixes and state.previous is not None else before
-        messages = list(strategy.configure_train(round_, strategy.arrays(), ConfigRecord(), grid))
-        deadline = self.subject.played.federation.round_deadline
-        strategy.aggregate_train(round_, grid.send_and_receive(messages, timeout=deadline) if messages else [])
+        strategy.state, release = strategy.release(round_, ask(strategy, grid, round_))
         with np.errstate(all="ignore"):  # what a defect makes infinite is evidence too
-            noisy_sum = (flat(state.parameters) - centre) * self._denominators / scale
+            noisy_sum = self._seen(release) / release.clip_scale
             return np.nan_to_num(self._updates_at(round_).log_ratios(noisy_sum), nan=np.inf)
 
-    def _updates_at(self, round_: int) -> Updates:
-        played = self.subject.played
-        fresh = getattr(played.submodels, "partition", "fixed") == "fresh" or played.mixing is not None
-        index = round_ if fresh else 1
-        if index not in self._updates:
-            self._updates[index] = self._canary.updates(index)
-        return self._updates[index]
+    def _seen(self, release: Release) -> Vector:
+        """The sum of a round's updates, by coordinate, as it is hidden: by its noise, and by the mixing of models."""
+        if not release.offset:
+            return flat(release.noisy_sums)
+        rate = self._prepared.plan.optimizer.learning_rate
+        return flat(
+            {
+                name: noisy + release.offset[name] * (release.denominators[name] / rate)
+                for name, noisy in release.noisy_sums.items()
+            }
+        )
 
-    @cached_property
-    def _denominators(self) -> Vector:
-        """What turns a step of the model into the noisy sum, by coordinate."""
-        rate = self.subject.played.server.learning_rate
-        return self._canary.by_coordinate([part.denominator / rate for part in self._prepared.plan.parts])
+    def _updates_at(self, round_: int) -> Updates:
+        """The canary's updates, which are the same wherever model, cut and mixing are."""
+        plan = self._prepared.plan
+        key = plan.submodels.cut_index(round_), plan.mixing.variance(round_)
+        if key not in self._updates:
+            self._updates[key] = self._canary.updates(round_)
+        return self._updates[key]
 
     def _of(self, prepared: Prepared, seed: int) -> Prepared:
         return replace(prepared, plan=Plan(self.subject.played, self.subject.units, seed))

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from fedamp import scenario
 from fedamp.errors import ScenarioError
+from fedamp.mixing import widths_of
 from fedamp.plan import Plan, make_plan, privacy_units
 from fedamp.scenario import Scenario
 
@@ -40,23 +41,23 @@ class Subject:
     units: int
 
 
-def subject_of(scenario_: Scenario, rounds: int) -> Subject:
+def subject_of(asked: Scenario, rounds: int) -> Subject:
     """What an audit of the scenario plays.
 
     Args:
-        scenario_: as a run would take it.
+        asked: the scenario as a run would take it.
         rounds: at most so many are played; a scenario with more is shortened, at the same rate of check-ins.
 
     Raises:
         ScenarioError: a scenario without noise, which has no claim to test.
     """
-    full = make_plan(scenario_, privacy_units(scenario_))
+    full = make_plan(asked, privacy_units(asked))
     if not full.is_private:
         raise ScenarioError(
             "privacy.noise_multiplier is 0: nothing is claimed, so nothing can be audited; accepted: > 0"
         )
-    claim = Plan(_shortened(full, min(rounds, scenario_.rounds)), full.units, full.seed)
-    canaries = scenario_.privacy.group_size
+    claim = Plan(_shortened(full, min(rounds, asked.rounds)), full.units, full.seed)
+    canaries = asked.privacy.group_size
     units = canaries + BYSTANDERS
     return Subject(claim, _worst_case(claim, Plan(claim.scenario, units, full.seed)), canaries, units)
 
@@ -64,17 +65,14 @@ def subject_of(scenario_: Scenario, rounds: int) -> Subject:
 def _shortened(full: Plan, rounds: int) -> Scenario:
     """The first rounds of a plan as a scenario of their own, with the noise of the whole, and without a budget."""
     whole = full.scenario
-    check_in, mixing = whole.check_in, whole.mixing
-    if isinstance(check_in, scenario.BalancedCheckIn | scenario.StratifiedCheckIn):
-        k = max(1, round(check_in.k * rounds / whole.rounds))
-        check_in = check_in.model_copy(update={"k": k})
+    mixing = whole.mixing
     if mixing is not None:
-        mixing = mixing.model_copy(update={"width": tuple(step for step in mixing.steps if step[0] <= rounds)})
+        mixing = mixing.model_copy(update={"width": tuple(step for step in widths_of(mixing) if step[0] <= rounds)})
     noise = {"noise_multiplier": full.noise_multiplier, "epsilon": None}
     return whole.model_copy(
         update={
             "rounds": rounds,
-            "check_in": check_in,
+            "check_in": whole.check_in.model_copy(update=full.schedule.shortened(rounds).keys()),
             "mixing": mixing,
             "privacy": whole.privacy.model_copy(update=noise),
         }
@@ -90,7 +88,7 @@ def _worst_case(claim: Plan, played: Plan) -> Scenario:
     if mixing is not None:
         # What mixing hides depends on the width over the largest step of one unit, and on nothing else.
         steps = before.server.learning_rate / claim.expected_cohort, rate / played.expected_cohort
-        widths = tuple((first, width * steps[1] / steps[0]) for first, width in mixing.steps)
+        widths = tuple((first, width * steps[1] / steps[0]) for first, width in widths_of(mixing))
         mixing = mixing.model_copy(update={"width": widths})
     return before.model_copy(
         update={
@@ -98,5 +96,7 @@ def _worst_case(claim: Plan, played: Plan) -> Scenario:
             "server": scenario.Server(learning_rate=rate),
             "mixing": mixing,
             "engine": scenario.Engine(kind="serial", device="cpu"),
+            # A round below quorum would only be played again.
+            "federation": before.federation.model_copy(update={"quorum": 0.0}),
         }
     )

@@ -1,4 +1,4 @@
-"""The Flower client app: decodes messages for :class:`fedamp.client.worker.Worker`.
+"""The Flower client app: decodes messages for :class:`fedamp.client.worker.TrainingNode`.
 
 The same app serves in simulation, where a node trains whatever clients it is asked to, and in a deployment, where a
 node's configuration says what is here:
@@ -19,7 +19,7 @@ from pydantic import TypeAdapter
 
 from fedamp import data, flower, scenario
 from fedamp.client.task import ClientTask
-from fedamp.client.worker import Order, Worker
+from fedamp.client.worker import TrainingNode, TrainInstruction
 from fedamp.errors import DeploymentError
 
 app = ClientApp()
@@ -29,13 +29,13 @@ app = ClientApp()
 def train(message: Message, context: Context) -> Message:
     """One round of the clients that the message names: the sum of their clipped updates."""
     config = dict(message.content["config"])  # type: ignore[arg-type]
-    worker = _worker(str(config.pop("task")), _text(context, "data"), _text(context, "device") or "cpu")
-    order = Order(**config)  # type: ignore[arg-type]
+    node = _node(str(config.pop("task")), _text(context, "data"), _text(context, "device") or "cpu")
+    instruction = TrainInstruction(**config)  # type: ignore[arg-type]
     hosted = _hosts(_text(context, "hosts"))
-    if hosted is not None and not hosted.issuperset(order.clients):
-        raise DeploymentError(f"clients {sorted(set(order.clients) - hosted)} are not among this node's hosts")
+    if hosted is not None and not hosted.issuperset(instruction.clients):
+        raise DeploymentError(f"clients {sorted(set(instruction.clients) - hosted)} are not among this node's hosts")
     arrays = flower.from_record(message.content["arrays"])  # type: ignore[arg-type]
-    sums, report = worker.train(arrays, order)
+    sums, report = node.train(arrays, instruction)
     content = RecordDict({"arrays": flower.to_record(sums), "metrics": MetricRecord(asdict(report))})
     return Message(content, reply_to=message)
 
@@ -47,7 +47,7 @@ def query(message: Message, context: Context) -> Message:
     folder = _text(context, "data")
     if hosted is None and folder:
         task = message.content["config"].get("task")  # type: ignore[union-attr]
-        ids = _worker(str(task), folder, _text(context, "device") or "cpu").dataset.hosted if task else None
+        ids = _node(str(task), folder, _text(context, "device") or "cpu").dataset.hosted if task else None
         if ids is None:
             raise DeploymentError(
                 f"{folder} has no federation.json, and the node configuration no hosts: say which clients live here"
@@ -58,12 +58,12 @@ def query(message: Message, context: Context) -> Message:
 
 
 @lru_cache(maxsize=2)
-def _worker(task_json: str, folder: str, device: str) -> Worker:
-    """The worker of a task; kept, because data and model are the same in every round."""
+def _node(task_json: str, folder: str, device: str) -> TrainingNode:
+    """What trains a task; kept, because data and model are the same in every round."""
     task = ClientTask.from_json(task_json)
     config = task.data.model_dump()
     if folder:
-        key = {"npz": "path", "parquet": "path", "huggingface": "dataset"}.get(config["name"])
+        key = next((key for key in ("path", "dataset") if key in config), None)
         if key is None:
             raise DeploymentError(
                 f"node configuration has a data folder, but the scenario's data are {config['name']}; "
@@ -72,7 +72,7 @@ def _worker(task_json: str, folder: str, device: str) -> Worker:
         config[key] = str(Path(folder).absolute())
     section: scenario.Data = _data.validate_python(config)
     dataset = data.load(section, task.data_seed, Path(task.folder))
-    return Worker(task, dataset.by_record() if task.unit == "sample" else dataset, device)
+    return TrainingNode(task, dataset.by_record() if task.unit == "sample" else dataset, device)
 
 
 _data: TypeAdapter[scenario.Data] = TypeAdapter(scenario.Data)

@@ -49,7 +49,7 @@ class FoldedModule:
 
 
 class Folded:
-    """The clients' parameters during local training, as :class:`fedamp.client.stacked.Stacked` but without FedProx.
+    """The clients' parameters during local training, as :class:`fedamp.client.training.Stacked` but without FedProx.
 
     As long as all clients hold the same parameters there is one copy of them: one product for the records of all
     clients, not one a client; the first step writes the stacks.

@@ -1,7 +1,8 @@
 """Local training of many clients at once: stacked parameters, padded records, one program for all."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,12 +11,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedamp import scenario
+from fedamp.client.batch_order import BatchOrder, batch_order
 from fedamp.client.folded import Folded, FoldedModule
-from fedamp.client.order import Schedule, schedule
-from fedamp.client.stacked import Forward, Stacked
 from fedamp.data import Cohort
 
 log = logging.getLogger("fedamp.client")
+
+# Logits [records, classes] of one client: forward(parameters, inputs [records, ...], *arguments of the client).
+Forward = Callable[..., Tensor]
 
 
 @dataclass(frozen=True)
@@ -32,6 +35,68 @@ class Trained:
     updates: dict[str, Tensor]
     losses: NDArray[np.float64]
     records: NDArray[np.int64]
+
+
+class Stacked:
+    """The clients' parameters during local training.
+
+    Args:
+        together: logits [clients, records, classes] for parameters, inputs and arguments with an axis of clients.
+        start: parameters by name, of shape [clients, *shape]; never written to.
+        arguments: further arguments of ``together``.
+        rate: learning rate.
+        proximal: weight of the FedProx term (Li et al. 2020).
+        bfloat16: whether matrix products may use bfloat16.
+    """
+
+    def __init__(
+        self,
+        together: Forward,
+        start: dict[str, Tensor],
+        arguments: Sequence[Tensor],
+        rate: float,
+        proximal: float,
+        bfloat16: bool,
+    ) -> None:
+        self._together, self._start, self._arguments = together, start, arguments
+        self._rate, self._proximal, self._bfloat16 = rate, proximal, bfloat16
+        self._values = list(start.values())
+        self._leaves: list[Tensor] = []
+        self._untouched = True
+
+    def logits(self, inputs: Tensor) -> Tensor:
+        """Logits [clients, records, classes] for inputs [clients, records, ...]."""
+        self._leaves = [value.detach().requires_grad_() for value in self._values]
+        low = torch.autocast(inputs.device.type, dtype=torch.bfloat16) if self._bfloat16 else nullcontext()
+        with low:
+            return self._together(dict(zip(self._start, self._leaves, strict=True)), inputs, *self._arguments)
+
+    def descend(self, logits: Tensor, logit_gradients: Tensor, active: Tensor) -> None:
+        """One gradient step for the clients that are active: bool of shape [clients]."""
+        # Through a scalar: handing torch the logits' gradients makes it import its symbolic algebra, which takes longer
+        # than many rounds.
+        gradients = torch.autograd.grad((logits * logit_gradients).sum(), self._leaves, materialize_grads=True)
+        if self._untouched:  # what clients start from is shared, and not ours to overwrite
+            # Stacks lie in memory as their gradients do: whatever way round, the steps that follow are fast.
+            stacks = [torch.empty_like(gradient) for gradient in gradients]
+            for value, gradient, stack in zip(self._values, gradients, stacks, strict=True):
+                torch.add(value, gradient, alpha=-self._rate, out=stack)
+            self._values, self._untouched = stacks, False
+            return
+        if self._proximal:
+            pull = active * (self._rate * self._proximal)
+            for value, first in zip(self._values, self._start.values(), strict=True):
+                value.lerp_(first, pull.view(-1, *[1] * (value.dim() - 1)).to(value.dtype))
+        torch._foreach_add_(self._values, list(gradients), alpha=-self._rate)
+
+    def updates(self) -> dict[str, Tensor]:
+        """Trained minus start, by name. Ends the training: the memory is reused."""
+        start = self._start.values()
+        if self._untouched:
+            changes = [torch.zeros_like(first, memory_format=torch.contiguous_format) for first in start]
+        else:
+            changes = [value.sub_(first) for value, first in zip(self._values, start, strict=True)]
+        return dict(zip(self._start, changes, strict=True))
 
 
 class Trainer:
@@ -71,6 +136,7 @@ class Trainer:
             seeds: a seed for each client, from which its order of records follows.
             arguments: further arguments of ``forward``, of shape [clients, ...].
         """
+        arguments = [argument.to(self.device) for argument in arguments]
         if self.folded is not None:
             return self._train(Folded(self.folded, start, self.config.learning_rate), cohort, seeds)
         if self.stacks:
@@ -108,27 +174,27 @@ class Trainer:
 
     def _train(self, clients: Stacked | Folded, cohort: Cohort, seeds: NDArray[np.uint64]) -> Trained:
         """Gradient descent on the mean cross-entropy of each batch."""
-        plan = schedule(self.config, cohort.sizes, seeds)
-        batches = _Batches(cohort, plan, self.device)
+        order = batch_order(self.config, cohort.sizes, seeds)
+        batches = _Batches(cohort, order, self.device)
         losses = torch.zeros(len(cohort.sizes), dtype=torch.float64)
-        for step in range(plan.steps):
+        for step in range(order.steps):
             inputs, labels, weights = batches[step]
             logits = clients.logits(inputs)
             values = logits.detach().float()
             if step == 0:
                 losses = _losses(values, labels, weights).cpu()
             clients.descend(logits, _logit_gradients(values, labels, weights), (weights > 0).any(1))
-        return Trained(clients.updates(), losses.numpy(), (plan.weights[0] > 0).sum(1))
+        return Trained(clients.updates(), losses.numpy(), (order.weights[0] > 0).sum(1))
 
 
 class _Batches:
     """The records of every step, on the device."""
 
-    def __init__(self, cohort: Cohort, plan: Schedule, device: str) -> None:
+    def __init__(self, cohort: Cohort, order: BatchOrder, device: str) -> None:
         self.inputs = torch.from_numpy(cohort.inputs).to(device)
         self.labels = torch.from_numpy(cohort.labels).to(device)
-        self.weights = torch.from_numpy(plan.weights).to(device)
-        self.records = None if plan.records is None else torch.from_numpy(plan.records).to(device)
+        self.weights = torch.from_numpy(order.weights).to(device)
+        self.records = None if order.records is None else torch.from_numpy(order.records).to(device)
         self.clients = torch.arange(len(cohort.sizes), device=device)[:, None]
 
     def __getitem__(self, step: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -153,3 +219,18 @@ def _losses(logits: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
     log_probabilities = torch.log_softmax(logits.flatten(0, 1).t().contiguous(), 0)
     picked = log_probabilities.gather(0, labels.view(1, -1)).view(labels.shape)
     return -torch.where(weights > 0, picked, 0.0).double().sum(1)
+
+
+@contextmanager
+def arithmetic(precision: str, device: str) -> Iterator[None]:
+    """Inside, a GPU rounds to tf32 only where the scenario asks for it (torch by default lets convolutions do so)."""
+    if not device.startswith("cuda"):
+        yield
+        return
+    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    before = matmul.allow_tf32, cudnn.allow_tf32
+    matmul.allow_tf32 = cudnn.allow_tf32 = precision == "tf32"
+    try:
+        yield
+    finally:
+        matmul.allow_tf32, cudnn.allow_tf32 = before

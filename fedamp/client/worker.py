@@ -9,30 +9,23 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
-from torch.func import functional_call
+from torch import Tensor
 
-from fedamp import rng, scenario
-from fedamp.client.clipping import clip_and_sum
+from fedamp.client.clipping import ClippedSum, clip_and_sum
 from fedamp.client.folded import FoldedModule
-from fedamp.client.precision import arithmetic
 from fedamp.client.task import ClientTask
-from fedamp.client.training import Trainer
+from fedamp.client.training import Trained, Trainer, arithmetic
 from fedamp.data import Cohort, Dataset
 from fedamp.errors import DataError
-from fedamp.models import catalogue
-from fedamp.models.masks import Masks
-from fedamp.models.registry import build
-from fedamp.models.splits import Split, split
+from fedamp.models.pieces import WHOLE, Piece, pieces_of
 
 log = logging.getLogger("fedamp.client")
 
 Arrays = Mapping[str, NDArray[np.float32]]
-WHOLE = -1
 
 
 @dataclass(frozen=True)
-class Order:
+class TrainInstruction:
     """What a node is asked to do in a round.
 
     Attributes:
@@ -67,9 +60,19 @@ class Order:
         if self.extracted != WHOLE and set(self.submodels) - {self.extracted}:
             raise ValueError(f"submodels must all be {self.extracted}, the one that was sent, got {self.submodels}")
 
+    def stacks(self) -> Iterator[tuple[int, NDArray[np.int64], NDArray[np.uint64]]]:
+        """Who trains stacked together: the clients of a batch that have the same submodel, and their seeds."""
+        clients, submodels = np.array(self.clients, dtype=np.int64), np.array(self.submodels, dtype=np.int64)
+        seeds, ends = np.array(self.seeds, dtype=np.uint64), np.cumsum(self.batches)
+        for first, last in zip(ends - self.batches, ends, strict=True):
+            batch = np.arange(first, last)
+            for submodel in np.unique(submodels[batch]):
+                stack = batch[submodels[batch] == submodel]
+                yield int(submodel), clients[stack], seeds[stack]
+
 
 @dataclass
-class Report:
+class TrainReport:
     """What a node answers besides the sum. Computed from private data without noise: it must stay on the server.
 
     Attributes:
@@ -90,8 +93,18 @@ class Report:
     records: int = 0
     seconds: float = 0.0
 
+    def add(self, clients: NDArray[np.int64], trained: Trained, clipped: ClippedSum) -> None:
+        """Count clients that trained together."""
+        fine = ~clipped.failed.cpu().numpy()
+        self.reported += clients.tolist()
+        self.failed += int((~fine).sum())
+        self.clipped += int(clipped.clipped.any(0).sum())
+        self.below_clip += int(clipped.below_clip.sum())
+        self.loss_sum += float(np.where(np.isfinite(trained.losses) & fine, trained.losses, 0.0).sum())
+        self.records += int(trained.records[fine].sum())
 
-class Worker:
+
+class TrainingNode:
     """Trains the clients of a data set for a task, on one device.
 
     Args:
@@ -110,154 +123,94 @@ class Worker:
                 f"inputs of the data have shape {list(dataset.input_shape)}, the model takes {list(task.input_shape)}"
             )
         self.task, self.dataset, self.device = task, dataset, device
-        self._model, self._client, self._submodels = task.model, task.client, task.submodels
-        self._stages: dict[int, _Stage] = {}
-        self._split: tuple[int, Split] | None = None
+        self._client = task.client
+        self._piece = pieces_of(task.submodels, task.model, task.input_shape, task.num_classes, task.split_seed)
+        self._trainers: dict[int, tuple[Piece, Trainer]] = {}
 
-    def train(self, arrays: Arrays, order: Order) -> tuple[dict[str, NDArray[np.float64]], Report]:
+    def train(
+        self, arrays: Arrays, instruction: TrainInstruction
+    ) -> tuple[dict[str, NDArray[np.float64]], TrainReport]:
         """One round.
 
         Args:
-            arrays: the global model (or the submodel ``order.extracted`` of it).
-            order: who trains, and how the updates are clipped.
+            arrays: the global model (or the submodel ``instruction.extracted`` of it).
+            instruction: who trains, and how the updates are clipped.
 
         Returns:
             The sum of the clipped, quantised updates (trained minus received) in the shape of ``arrays``, and a report.
         """
         begin = time.monotonic()
-        report = Report()
+        report = TrainReport()
         sums = {name: np.zeros(array.shape) for name, array in arrays.items()}
         with arithmetic(self.task.precision, self.device):
             received = _tensors(arrays, self.device)
-            starts: dict[int, dict[str, Tensor]] = {}
-            for submodel, clients, seeds in _pieces(order):
-                stage = self._stage(submodel, order.round)
-                if submodel not in starts:
-                    cut = stage.split is not None and order.extracted == WHOLE
-                    starts[submodel] = stage.split.extract(received, submodel) if cut else received  # type: ignore[union-attr]
-                part = self._train_batch(stage, starts[submodel], clients, seeds, order, report)
-                if stage.split is not None and order.extracted == WHOLE:
-                    stage.split.embed_add(sums, part, submodel)
+            for submodel, clients, seeds in instruction.stacks():
+                piece, trainer = self._trainer(submodel, instruction.round)
+                part = self._train_stack(piece, trainer, received, clients, seeds, instruction, report)
+                if instruction.extracted == WHOLE:
+                    piece.embed_add(sums, part)
                 else:
                     for name, total in sums.items():
                         total += part[name]
         report.seconds = time.monotonic() - begin
         return sums, report
 
-    def _train_batch(
+    def _train_stack(
         self,
-        stage: "_Stage",
-        start: dict[str, Tensor],
+        piece: Piece,
+        trainer: Trainer,
+        received: dict[str, Tensor],
         clients: NDArray[np.int64],
         seeds: NDArray[np.uint64],
-        order: Order,
-        report: Report,
+        instruction: TrainInstruction,
+        report: TrainReport,
     ) -> dict[str, NDArray[np.float64]]:
+        """The sum of the clipped updates of some clients that train the same piece, in its shape."""
+        start = piece.extract(received) if instruction.extracted == WHOLE else received
         clients, seeds, cohort = self._gather(clients, seeds, report)
         stacked = {name: value.expand(len(clients), *value.shape) for name, value in start.items()}
-        trained = stage.trainer.train(stacked, cohort, seeds, stage.arguments(seeds, self.device))
-        parts = stage.parts if len(order.clips) == 2 else (tuple(start),)
-        result = clip_and_sum(trained.updates, parts, order.clips, self.task.linf_coordinates)
-        fine = ~result.failed.cpu().numpy()
-        report.reported += clients.tolist()
-        report.failed += int((~fine).sum())
-        report.clipped += int(result.clipped.any(0).sum())
-        report.below_clip += int(result.below_clip.sum())
-        report.loss_sum += float(np.where(np.isfinite(trained.losses) & fine, trained.losses, 0.0).sum())
-        report.records += int(trained.records[fine].sum())
-        return {name: total.cpu().numpy() for name, total in result.sums.items()}
+        trained = trainer.train(stacked, cohort, seeds, piece.arguments(seeds))
+        parts = piece.parts if len(instruction.clips) == 2 else (tuple(start),)
+        clipped = clip_and_sum(trained.updates, parts, instruction.clips, self.task.linf_coordinates)
+        report.add(clients, trained, clipped)
+        return {name: total.cpu().numpy() for name, total in clipped.sums.items()}
+
+    def _trainer(self, submodel: int, round_: int) -> tuple[Piece, Trainer]:
+        piece = self._piece(submodel, round_)
+        kept = self._trainers.get(submodel)
+        if kept is None or kept[0] is not piece:
+            module = piece.module.to(self.device)
+            folded = FoldedModule(module) if piece.known and FoldedModule.can_run(module) else None
+            kept = piece, Trainer(piece.forward, self._client, self.device, self.task.precision, folded)
+            self._trainers[submodel] = kept
+        return kept
 
     def _gather(
-        self, clients: NDArray[np.int64], seeds: NDArray[np.uint64], report: Report
+        self, clients: NDArray[np.int64], seeds: NDArray[np.uint64], report: TrainReport
     ) -> tuple[NDArray[np.int64], NDArray[np.uint64], Cohort]:
         """The records of those clients whose records can be read; the others fail."""
         try:
-            cohort = self.dataset.gather(clients)
-            self._check_labels(cohort)
+            return clients, seeds, self._records(clients)
         except DataError as error:
             readable = np.array([self._is_readable(client) for client in clients], dtype=bool)
             if readable.all():
                 raise
             log.warning("%d of %d clients failed: %s", (~readable).sum(), len(clients), error)
             report.failed += int((~readable).sum())
-            clients, seeds = clients[readable], seeds[readable]
-            cohort = self.dataset.gather(clients)
-        return clients, seeds, cohort
+            return clients[readable], seeds[readable], self._records(clients[readable])
 
     def _is_readable(self, client: np.int64) -> bool:
         try:
-            self._check_labels(self.dataset.gather(np.array([client])))
+            self._records(np.array([client]))
         except DataError:
             return False
         return True
 
-    def _check_labels(self, cohort: Cohort) -> None:
+    def _records(self, clients: NDArray[np.int64]) -> Cohort:
+        cohort = self.dataset.gather(clients)
         if cohort.labels.size and not 0 <= cohort.labels.min() <= cohort.labels.max() < self.task.num_classes:
             raise DataError(f"labels must be from 0 to {self.task.num_classes - 1}, got others")
-
-    def _stage(self, submodel: int, round_: int) -> "_Stage":
-        submodels = self._submodels
-        if not isinstance(submodels, scenario.DisjointSubmodels) or submodel == WHOLE:
-            if WHOLE not in self._stages:
-                module = build(self._model, self.task.input_shape, self.task.num_classes)
-                masked = isinstance(submodels, scenario.DropoutSubmodels)
-                masks = Masks(module, submodels.layers) if masked else None  # type: ignore[union-attr]
-                self._stages[WHOLE] = self._make_stage(module, masks=masks)
-            return self._stages[WHOLE]
-        index = round_ if submodels.partition == "fresh" else 0
-        if self._split is None or self._split[0] != index:
-            where = (self.task.input_shape, self.task.num_classes, submodels.count, submodels.shared)
-            self._split = index, split(self._model, *where, self.task.split_seed, index)
-            self._stages = {}
-        if submodel not in self._stages:
-            cut = self._split[1]
-            self._stages[submodel] = self._make_stage(cut.module(submodel), cut=cut)
-        return self._stages[submodel]
-
-    def _make_stage(self, module: nn.Module, masks: Masks | None = None, cut: Split | None = None) -> "_Stage":
-        module.to(self.device)
-
-        def forward(parameters: dict[str, Tensor], inputs: Tensor) -> Tensor:
-            return functional_call(module, parameters, (inputs,))
-
-        # Nothing in a model of ours looks across records; a person's own may.
-        own = catalogue.is_import_path(self._model.name)
-        folded = FoldedModule(module) if masks is None and not own and FoldedModule.can_run(module) else None
-        trainer = Trainer(masks.call if masks else forward, self._client, self.device, self.task.precision, folded)
-        shared = masks.shared if masks else cut.shared if cut else frozenset()
-        names = [name for name, _ in module.named_parameters()]
-        parts = tuple(name for name in names if name in shared), tuple(name for name in names if name not in shared)
-        return _Stage(trainer, parts, cut, masks, getattr(self._submodels, "keep", 1.0))
-
-
-@dataclass(frozen=True)
-class _Stage:
-    """A model that some clients train together: the whole one, or a submodel."""
-
-    trainer: Trainer
-    parts: tuple[tuple[str, ...], tuple[str, ...]]
-    split: Split | None
-    masks: Masks | None
-    keep: float
-
-    def arguments(self, seeds: NDArray[np.uint64], device: str) -> list[Tensor]:
-        """A dropout mask for each client, from its own seed."""
-        if self.masks is None:
-            return []
-        kept = rng.uniforms(seeds, "dropout mask", self.masks.nodes) < self.keep
-        return [torch.from_numpy(kept.astype(np.float32)).to(device)]
-
-
-def _pieces(order: Order) -> Iterator[tuple[int, NDArray[np.int64], NDArray[np.uint64]]]:
-    """The units of stacking: the clients of a batch that train the same submodel."""
-    clients, submodels = np.array(order.clients, dtype=np.int64), np.array(order.submodels, dtype=np.int64)
-    seeds = np.array(order.seeds, dtype=np.uint64)
-    ends = np.cumsum(order.batches)
-    for first, last in zip(ends - order.batches, ends, strict=True):
-        batch = np.arange(first, last)
-        for submodel in np.unique(submodels[batch]):
-            piece = batch[submodels[batch] == submodel]
-            yield int(submodel), clients[piece], seeds[piece]
+        return cohort
 
 
 def _tensors(arrays: Arrays, device: str) -> dict[str, Tensor]:

@@ -7,6 +7,6 @@ Nothing here imports torch; scikit-learn, pyarrow and ``datasets`` are imported 
 """
 
 from fedamp.data.dataset import Cohort, Dataset, LabelCounts
-from fedamp.data.loading import count_clients, count_records, load
+from fedamp.data.source import count_clients, count_records, load
 
 __all__ = ["Cohort", "Dataset", "LabelCounts", "count_clients", "count_records", "load"]

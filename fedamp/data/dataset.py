@@ -1,7 +1,8 @@
 """What every data set offers, whatever it is made of."""
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,7 +33,6 @@ class LabelCounts:
         num_clients: clients whose records are here (all of them, unless ``Dataset.hosted`` says otherwise).
         num_records: training records of all of them.
         smallest, median, largest: records of a client, over all of them.
-        empty: clients without a record.
         test_records: records kept out of training.
     """
 
@@ -43,32 +43,41 @@ class LabelCounts:
     smallest: int
     median: float
     largest: int
-    empty: int
     test_records: int
 
 
-class Dataset(Protocol):
+class Dataset(ABC):
     """Training records dealt to clients, and a public test set that no client has."""
 
     @property
+    @abstractmethod
     def num_clients(self) -> int:
         """Number of clients; their ids are 0, 1, ..., num_clients - 1."""
 
     @property
+    @abstractmethod
     def input_shape(self) -> tuple[int, ...]:
         """Shape of one input."""
 
     @property
+    @abstractmethod
     def num_classes(self) -> int:
         """Labels are 0, 1, ..., num_classes - 1."""
 
     @property
     def hosted(self) -> NDArray[np.int64] | None:
         """Ids of the clients whose records are here, ascending; None: all of them."""
+        return None
 
+    @abstractmethod
     def sizes(self, clients: NDArray[np.int64]) -> NDArray[np.int64]:
         """Records of each of the clients, shape [clients]."""
 
+    @abstractmethod
+    def labels_of(self, client: int) -> NDArray[np.int64]:
+        """The labels of one client's records."""
+
+    @abstractmethod
     def gather(self, clients: NDArray[np.int64]) -> Cohort:
         """The records of the clients, in the order asked. What a client gets does not depend on the others.
 
@@ -77,14 +86,29 @@ class Dataset(Protocol):
             DataError: a client that is not hosted here, or inputs that are not finite.
         """
 
+    @abstractmethod
     def test(self) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
         """The public test set, inputs [records, *input_shape] and labels [records]; made afresh by every call."""
 
+    @abstractmethod
+    def by_record(self) -> Self:
+        """The same training records, every one a client of its own, in an order that no partition changes."""
+
     def label_counts(self, limit: int) -> LabelCounts:
         """Label counts of the first ``limit`` clients (that are here) and a summary of all."""
-
-    def by_record(self) -> "Dataset":
-        """The same training records, every one a client of its own, in an order that no partition changes."""
+        here = np.arange(self.num_clients) if self.hosted is None else self.hosted
+        sizes = self.sizes(here)
+        counts = [np.bincount(self.labels_of(client), minlength=self.num_classes) for client in here[:limit].tolist()]
+        return LabelCounts(
+            clients=here[:limit],
+            counts=np.array(counts, dtype=np.int64).reshape(-1, self.num_classes),
+            num_clients=len(here),
+            num_records=int(sizes.sum()),
+            smallest=int(sizes.min()) if sizes.size else 0,
+            median=float(np.median(sizes)) if sizes.size else 0.0,
+            largest=int(sizes.max(initial=0)),
+            test_records=len(self.test()[1]),
+        )
 
 
 def check_clients(clients: NDArray[np.int64], num_clients: int) -> None:

@@ -10,6 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedamp import scenario
+from fedamp.data.source import Source, sources
+from fedamp.data.stored import StoredSource
 from fedamp.data.table import as_inputs, checked_shape, first_line
 from fedamp.errors import DataError
 
@@ -80,7 +82,8 @@ class HuggingFaceTable:
             raise DataError(f"{self.source}: no column {name!r}; {key} must be one of {present}")
 
 
-def open_huggingface(config: scenario.HuggingFaceData, base: Path) -> tuple[HuggingFaceTable, HuggingFaceTable | None]:
+@sources.register("huggingface")
+def huggingface(config: scenario.HuggingFaceData, folder: Path) -> Source:
     """The training table, and the test table if ``data.test_split`` names one.
 
     Raises:
@@ -95,9 +98,9 @@ def open_huggingface(config: scenario.HuggingFaceData, base: Path) -> tuple[Hugg
     if not sys.stderr.isatty():
         datasets.disable_progress_bars()
     names = [config.train_split, *([config.test_split] if config.test_split else [])]
-    folder = base / Path(config.dataset).expanduser()
+    local = folder / Path(config.dataset).expanduser()
     try:
-        splits = _from_folder(folder) if folder.is_dir() else _from_hub(config.dataset, names)
+        splits = _from_folder(local) if local.is_dir() else _from_hub(config.dataset, names)
     except Exception as error:  # what the library raises depends on the hub, the network and the format
         raise DataError(
             f"data.dataset {config.dataset!r}: not a folder, and not a hub data set that loads ({first_line(error)})"
@@ -109,7 +112,7 @@ def open_huggingface(config: scenario.HuggingFaceData, base: Path) -> tuple[Hugg
                 "(data.test_split: null keeps a part of the training split out)"
             )
     tables = [HuggingFaceTable(splits[name], config, f"{config.dataset} ({name})") for name in names]
-    return tables[0], tables[1] if config.test_split else None
+    return StoredSource(config, tables[0], tables[1] if config.test_split else None)
 
 
 def _from_folder(folder: Path) -> dict[str, Any]:

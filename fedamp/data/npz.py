@@ -1,113 +1,109 @@
-"""npz archives: arrays stored without compression are mapped into memory, and only what is asked for is read."""
+"""Arrays on disk: an npz archive, whose arrays are read whole, or npy files, which are mapped into memory.
 
+train.npz                                    with arrays x, y and perhaps client
+train_x.npy  train_y.npy  train_client.npy   the same; may be larger than the memory, and workers share it
+"""
+
+import pickle
 import zipfile
 import zlib
-from dataclasses import dataclass
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.lib import format as npy
 from numpy.typing import NDArray
 
+from fedamp import scenario
+from fedamp.data.folder import open_folder
+from fedamp.data.source import Source, sources
 from fedamp.data.table import as_inputs, checked_shape, first_line
 from fedamp.errors import DataError
 
-# What zipfile, zlib and numpy raise on files that are damaged, encrypted or of another kind.
-_UNREADABLE = (OSError, ValueError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error)
+# What numpy, zipfile and zlib raise on files that are damaged, encrypted or of another kind.
+_UNREADABLE = (OSError, ValueError, EOFError, RuntimeError, pickle.UnpicklingError, zipfile.BadZipFile, zlib.error)
 
 
-@dataclass(frozen=True)
-class _Header:
-    """What the archive says about one array; ``offset`` is where its numbers start, or None if compressed."""
-
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any]
-    column_major: bool
-    offset: int | None
+@sources.register("npz")
+def npz(config: scenario.FolderData, folder: Path) -> Source:
+    return open_folder(config, folder, _open_split)
 
 
-class NpzTable:
-    """Arrays of one npz file: inputs [records, ...], labels [records], and columns [records]."""
-
-    def __init__(self, path: Path, inputs: str, label: str, shape: tuple[int, ...] | None, scale: float) -> None:
-        """Reads the headers.
-
-        Raises:
-            DataError: not an npz archive, or an array missing, or of the wrong type or shape.
-        """
-        self.source = str(path)
-        self._headers = _headers(path)
-        self._inputs, self._label, self._scale = inputs, label, scale
-        header = self._header(inputs, "data.features")
-        self._header(label, "data.label")
-        if header.dtype.kind not in "fiub" or not header.shape:
-            raise DataError(
-                f"{self.source}: array {inputs!r} is of type {header.dtype} and shape {list(header.shape)}; "
-                "inputs must be numbers of shape [records, ...]"
-            )
-        if header.shape[0] == 0:
-            raise DataError(f"{self.source}: no records; at least one is needed")
-        self._records = header.shape[0]
-        self.input_shape = checked_shape(header.shape[1:], shape, self.source)
-        self.stored = header.dtype
-
-    def __len__(self) -> int:
-        return self._records
-
-    def labels(self) -> NDArray[Any]:
-        return self._array(self._label)
-
-    def column(self, name: str) -> NDArray[Any]:
-        self._header(name, "data.partition.column")
-        return self._array(name)
-
-    def read(self, records: NDArray[np.int64]) -> NDArray[np.float32]:
-        return as_inputs(self._stored_inputs[records], records, self.input_shape, self._scale, self.source)
-
-    @cached_property
-    def _stored_inputs(self) -> NDArray[Any]:
-        return self._array(self._inputs)
-
-    def _header(self, name: str, key: str) -> _Header:
-        if name not in self._headers:
-            raise DataError(f"{self.source}: no array {name!r}; {key} must be one of {', '.join(self._headers)}")
-        return self._headers[name]
-
-    def _array(self, name: str) -> NDArray[Any]:
-        header = self._headers[name]
-        order: Any = "F" if header.column_major else "C"
-        try:
-            if header.offset is not None and 0 not in header.shape and not header.dtype.hasobject:
-                return np.asarray(np.memmap(self.source, header.dtype, "r", header.offset, header.shape, order))
-            with np.load(self.source) as archive:
-                return np.asarray(archive[name])
-        except _UNREADABLE as error:
-            raise DataError(f"{self.source}: array {name!r} cannot be read: {first_line(error)}") from None
+def _open_split(config: scenario.FolderData, folder: Path, split: str) -> "ArrayTable | None":
+    if not isinstance(config.features, str) and len(config.features) != 1:
+        raise DataError(f"data.features: npz takes the name of one array, got {len(config.features)}")
+    archive, files = folder / f"{split}.npz", sorted(folder.glob(f"{split}_*.npy"))
+    if archive.exists():
+        return ArrayTable(str(archive), _open_archive(archive), config)
+    mapped = {file.stem.removeprefix(f"{split}_"): _open_mapped(file) for file in files}
+    return ArrayTable(str(folder / f"{split}_*.npy"), mapped, config) if mapped else None
 
 
-def _headers(path: Path) -> dict[str, _Header]:
+def _open_archive(path: Path) -> Mapping[str, NDArray[Any]]:
+    """The arrays of an archive, each read when it is asked for."""
     try:
-        with zipfile.ZipFile(path) as archive:
-            members = [member for member in archive.infolist() if member.filename.endswith(".npy")]
-            return {member.filename[: -len(".npy")]: _member_header(path, archive, member) for member in members}
+        with zipfile.ZipFile(path):  # numpy takes more kinds of files for an archive than it can read
+            return np.load(path)  # type: ignore[no-any-return]
     except _UNREADABLE as error:
         raise DataError(
             f"{path}: not a readable npz archive ({first_line(error)}); write it with numpy.savez"
         ) from None
 
 
-def _member_header(path: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> _Header:
-    with archive.open(member) as file:
-        version = npy.read_magic(file)
-        read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
-        shape, column_major, dtype = read(file)
-        header_size = file.tell()
-    if member.compress_type != zipfile.ZIP_STORED:
-        return _Header(shape, dtype, column_major, None)
-    with path.open("rb") as raw:
-        raw.seek(member.header_offset)
-        local = raw.read(30)  # the local header repeats the name and has an extra field of its own length
-    names = int.from_bytes(local[26:28], "little") + int.from_bytes(local[28:30], "little")
-    return _Header(shape, dtype, column_major, member.header_offset + 30 + names + header_size)
+def _open_mapped(path: Path) -> NDArray[Any]:
+    try:
+        return np.asarray(np.load(path, mmap_mode="r"))
+    except _UNREADABLE as error:
+        raise DataError(f"{path}: not a readable npy file ({first_line(error)}); write it with numpy.save") from None
+
+
+class ArrayTable:
+    """Inputs [records, ...], labels [records], and columns [records] from named arrays.
+
+    Raises:
+        DataError: an array missing, damaged, or of the wrong type or shape.
+    """
+
+    def __init__(self, source: str, arrays: Mapping[str, NDArray[Any]], config: scenario.FolderData) -> None:
+        self.source, self._arrays = source, arrays
+        self._name = config.features if isinstance(config.features, str) else config.features[0]
+        self._label, self._scale = config.label, config.scale
+        self._require(self._name, "data.features")
+        self._require(self._label, "data.label")
+        self.stored = self._inputs.dtype
+        if self.stored.kind not in "fiub" or not self._inputs.shape:
+            raise DataError(
+                f"{source}: array {self._name!r} is of type {self.stored} and shape {list(self._inputs.shape)}; "
+                "inputs must be numbers of shape [records, ...]"
+            )
+        if len(self) == 0:
+            raise DataError(f"{source}: no records; at least one is needed")
+        self.input_shape = checked_shape(self._inputs.shape[1:], config.shape, source)
+
+    def __len__(self) -> int:
+        return len(self._inputs)
+
+    def labels(self) -> NDArray[Any]:
+        return self._read(self._label)
+
+    def column(self, name: str) -> NDArray[Any]:
+        self._require(name, "data.partition.column")
+        return self._read(name)
+
+    def read(self, records: NDArray[np.int64]) -> NDArray[np.float32]:
+        return as_inputs(self._inputs[records], records, self.input_shape, self._scale, self.source)
+
+    @cached_property
+    def _inputs(self) -> NDArray[Any]:
+        return self._read(self._name)
+
+    def _read(self, name: str) -> NDArray[Any]:
+        try:
+            return self._arrays[name]
+        except _UNREADABLE as error:
+            raise DataError(f"{self.source}: array {name!r} cannot be read: {first_line(error)}") from None
+
+    def _require(self, name: str, key: str) -> None:
+        if name not in self._arrays:
+            raise DataError(f"{self.source}: no array {name!r}; {key} must be one of {', '.join(self._arrays)}")

@@ -8,41 +8,53 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedamp import scenario
+from fedamp.data.folder import open_folder
+from fedamp.data.source import Source, sources
 from fedamp.data.table import as_inputs, checked_shape, first_line
 from fedamp.errors import DataError
 
 KEPT = 256 * 2**20  # bytes of decoded row groups that a table keeps, beyond the one just read
 
 
+@sources.register("parquet")
+def parquet(config: scenario.FolderData, folder: Path) -> Source:
+    return open_folder(config, folder, _open_split)
+
+
+def _open_split(config: scenario.FolderData, folder: Path, split: str) -> "ParquetTable | None":
+    paths = sorted(folder.glob(f"{split}*.parquet"))
+    return ParquetTable(paths, config) if paths else None
+
+
 class ParquetTable:
     """One or several parquet files with the same columns: inputs, label, and whose each record is."""
 
-    def __init__(
-        self, paths: Sequence[Path], inputs: Sequence[str], label: str, shape: tuple[int, ...] | None, scale: float
-    ) -> None:
+    def __init__(self, paths: Sequence[Path], config: scenario.FolderData) -> None:
         """Reads the files' metadata, and one record.
 
         Args:
             paths: the files, in the order of their records.
-            inputs: one column of numbers or (nested) lists of numbers, or several columns of numbers.
+            config: names one column of numbers or (nested) lists of numbers, or several columns of numbers.
 
         Raises:
             DataError: not a parquet file, a column missing or not of numbers, or no records.
         """
         self.source = str(paths[0]) if len(paths) == 1 else f"{paths[0]} ... {paths[-1].name}"
-        self._paths, self._inputs, self._label, self._scale = paths, list(inputs), label, scale
+        self._paths, self._label, self._scale = paths, config.label, config.scale
+        self._inputs = [config.features] if isinstance(config.features, str) else config.features
         self._groups: list[tuple[Path, int]] = []  # file, and number of the row group in it
         sizes: list[int] = []
         for path in paths:
             self._require(path, self._inputs, "data.features")
-            self._require(path, [label], "data.label")
+            self._require(path, [self._label], "data.label")
             rows = _group_sizes(path)
             sizes += rows
             self._groups += [(path, group) for group in range(len(rows))]
         self._starts = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
         example = self._dense(*self._first_record())
         self._stored_shape, self.stored = example.shape[1:], example.dtype
-        self.input_shape = checked_shape(self._stored_shape, shape, self.source)
+        self.input_shape = checked_shape(self._stored_shape, config.shape, self.source)
         self._kept: dict[int, NDArray[Any]] = {}
 
     def __len__(self) -> int:

@@ -12,9 +12,45 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedamp import scenario
 from fedamp.errors import DataError
 
 Indices = NDArray[np.int64]
+
+
+def owners(scheme: scenario.Partition, generator: np.random.Generator, labels: Indices, clients: int) -> Indices:
+    """The client of every record; the one place that asks which scheme a scenario has.
+
+    Raises:
+        DataError: too few records.
+    """
+    match scheme:
+        case scenario.IidPartition():
+            return iid(generator, len(labels), clients)
+        case scenario.DirichletPartition(alpha=alpha):
+            return dirichlet(generator, labels, clients, alpha)
+        case scenario.ShardsPartition(shards_per_client=shards_per_client):
+            return shards(generator, labels, clients, shards_per_client)
+        case scenario.NaturalPartition():
+            raise ValueError("scheme natural: its column says whose each record is")
+
+
+def natural_column(scheme: scenario.Partition) -> str | None:
+    """The column that says whose each record is; None where the scheme deals them."""
+    return getattr(scheme, "column", None)
+
+
+def check(scheme: scenario.Partition, records: int, clients: int) -> None:
+    """Refuse, before anything is read, a scheme for which there are too few records.
+
+    Raises:
+        DataError: fewer records than the scheme deals out.
+    """
+    pieces = getattr(scheme, "shards_per_client", None)
+    if pieces is not None:
+        check_enough_shards(records, clients, pieces)
+    elif scheme.scheme == "iid":
+        check_enough_records(records, clients)
 
 
 def iid(generator: np.random.Generator, records: int, clients: int) -> Indices:

@@ -2,18 +2,46 @@
 
 import math
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedamp import rng, scenario
-from fedamp.data.dataset import Cohort, LabelCounts, check_clients
+from fedamp.data.dataset import Cohort, Dataset, check_clients
+from fedamp.data.source import sources
 
 _NUMBERS_AT_ONCE = 1 << 16  # normals made in one go: their temporaries stay in the processor's cache
 
 
+@sources.register("synthetic")
 @dataclass(frozen=True)
-class SyntheticDataset:
+class SyntheticSource:
+    """Class centres are ``separation`` apart: exactly where there are as many features as classes, else on average."""
+
+    config: scenario.SyntheticData
+    folder: Path
+
+    def count_clients(self) -> int:
+        return self.config.clients
+
+    def count_records(self) -> int:
+        return self.config.clients * self.config.records_per_client
+
+    def load(self, seed: int) -> "SyntheticDataset":
+        config = self.config
+        features = math.prod(config.shape) if config.shape else config.features
+        directions = rng.stream(seed, "synthetic-centres").standard_normal((features, config.classes))
+        if config.classes <= features:
+            directions = np.linalg.qr(directions)[0]
+        else:
+            directions /= math.sqrt(features)
+        centres = (directions.T * (config.separation / math.sqrt(2))).astype(np.float32)
+        return SyntheticDataset(config, seed, centres, config.records_per_client)
+
+
+@dataclass(frozen=True)
+class SyntheticDataset(Dataset):
     """Record r belongs to client r // records_per_client; its label, noise and shift are functions of (seed, r).
 
     input = centre of its label + standard normal noise + heterogeneity * the client's own standard normal shift.
@@ -23,7 +51,6 @@ class SyntheticDataset:
     seed: int
     centres: NDArray[np.float32]  # [classes, features]
     records_per_unit: int  # records_per_client, or 1 when seen by record
-    hosted: None = None
 
     @property
     def num_clients(self) -> int:
@@ -55,14 +82,8 @@ class SyntheticDataset:
         inputs = self._inputs("test", records, labels, records_per_client=1)
         return inputs.reshape(-1, *self.input_shape), labels
 
-    def label_counts(self, limit: int) -> LabelCounts:
-        clients = np.arange(min(limit, self.num_clients))
-        labels = self._labels("training", clients[:, None] * self.records_per_unit + np.arange(self.records_per_unit))
-        counts = (labels[:, :, None] == np.arange(self.num_classes)).sum(axis=1)
-        size = self.records_per_unit
-        return LabelCounts(
-            clients, counts, self.num_clients, self.num_clients * size, size, size, size, 0, self.config.test_records
-        )
+    def labels_of(self, client: int) -> NDArray[np.int64]:
+        return self._labels("training", client * self.records_per_unit + np.arange(self.records_per_unit))
 
     def by_record(self) -> "SyntheticDataset":
         return replace(self, records_per_unit=1)
@@ -86,18 +107,6 @@ class SyntheticDataset:
     def _seeds(self, part: str, numbers: NDArray[np.int64]) -> NDArray[np.uint64]:
         base = rng.stream(self.seed, f"synthetic-{part}").integers(2**63, dtype=np.uint64)
         return base + numbers.astype(np.uint64)
-
-
-def synthetic(config: scenario.SyntheticData, seed: int) -> SyntheticDataset:
-    """Class centres are ``separation`` apart: exactly where there are as many features as classes, else on average."""
-    features = math.prod(config.shape) if config.shape else config.features
-    directions = rng.stream(seed, "synthetic-centres").standard_normal((features, config.classes))
-    if config.classes <= features:
-        directions = np.linalg.qr(directions)[0]
-    else:
-        directions /= math.sqrt(features)
-    centres = (directions.T * (config.separation / math.sqrt(2))).astype(np.float32)
-    return SyntheticDataset(config, seed, centres, config.records_per_client)
 
 
 def _normals(seeds: NDArray[np.uint64], purpose: str, count: int) -> NDArray[np.float32]:

@@ -12,6 +12,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 from fedamp.accounting import Mechanism, NotPrivate
+from fedamp.arrays import Arrays
 from fedamp.errors import MergeError, RunFolderError
 from fedamp.runs.checkpoint import KEPT, checkpoints, read_checkpoint
 from fedamp.runs.folder import RunFolder
@@ -19,7 +20,6 @@ from fedamp.runs.ledger import digest
 from fedamp.runs.run import Run, read_run
 from fedamp.scenario import Scenario, Section
 from fedamp.server.setup import Prepared, prepare
-from fedamp.strategies.layout import Arrays
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from fedamp import __version__, rng
+from fedamp.arrays import Arrays
 from fedamp.errors import MergeError
 from fedamp.merging.candidates import Candidate, Candidates, read_candidates
 from fedamp.merging.combination import combine
@@ -17,7 +18,6 @@ from fedamp.runs.folder import RunFolder, new_folder, write_secret
 from fedamp.runs.ledger import digest
 from fedamp.runs.merged import salted_digest
 from fedamp.runs.records import FROM_SYSTEM, Bracket, Certificate, Draw, MergedInput, MergedSummary, Quality
-from fedamp.strategies.layout import Arrays
 
 GIVEN_SEED = "given, so known: it can be chosen for its draw"
 ASSUMPTIONS = (

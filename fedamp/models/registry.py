@@ -2,7 +2,7 @@
 
 import importlib
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -11,33 +11,36 @@ import torch
 from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
-from torch import nn
+from torch import Tensor, nn
 
 from fedamp import rng
 from fedamp.errors import ModelError
-from fedamp.models import catalogue
-from fedamp.models.cnn import CNN
+from fedamp.models.architectures import Architecture, architecture_of, is_import_path
 from fedamp.models.masks import prove_silence
-from fedamp.models.mlp import MLP
-from fedamp.models.names import unknown
-from fedamp.models.resnet import ResNet
 from fedamp.models.rules import check
+from fedamp.models.units import Blocks, Units
 from fedamp.scenario import Model
 
-Factory = Callable[[Model, tuple[int, ...], int], nn.Module]
 Arrays = dict[str, NDArray[np.float32]]
 
-_factories: dict[str, Factory] = {}
 
+class Network(nn.Module):
+    """A built-in model: the modules of an architecture."""
 
-def register(name: str) -> Callable[[Factory], Factory]:
-    """Decorator that makes a factory (config, input_shape, num_classes) -> module available under a name."""
+    def __init__(self, architecture: Architecture, input_shape: tuple[int, ...], num_classes: int) -> None:
+        super().__init__()
+        self.architecture, self.input_shape, self.num_classes = architecture, input_shape, num_classes
+        for name, module in architecture.modules(input_shape, num_classes).items():
+            self.add_module(name, module)
 
-    def keep(factory: Factory) -> Factory:
-        _factories[name] = factory
-        return factory
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.architecture.forward(self, inputs)
 
-    return keep
+    def units_to_split(self) -> Sequence[Units | Blocks]:
+        return self.architecture.units()
+
+    def smaller(self, kept: Mapping[str, tuple[int, ...]]) -> "Network":
+        return Network(self.architecture.smaller(kept), self.input_shape, self.num_classes)
 
 
 def build(config: Model, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
@@ -74,7 +77,7 @@ def initial_parameters(
     values = _values(_build(config, tuple(input_shape), num_classes, torch_seed))
     if config.initial is not None:
         return _read(folder / config.initial, values)
-    if catalogue.is_import_path(config.name):
+    if is_import_path(config.name):
         again = _values(_build(config, tuple(input_shape), num_classes, torch_seed))
         for name, value in values.items():
             if not np.array_equal(value, again[name], equal_nan=True):
@@ -87,18 +90,24 @@ def initial_parameters(
 
 def _build(config: Model, input_shape: tuple[int, ...], num_classes: int, torch_seed: int) -> nn.Module:
     with own_generator(torch_seed):
-        if catalogue.is_import_path(config.name):
+        if is_import_path(config.name):
             module = _import(config, input_shape, num_classes)
-        elif config.name in _factories:
-            if config.options:
-                raise ModelError(f"model.options are for a model of your own; {config.name} takes none")
-            module = _factories[config.name](config, input_shape, num_classes)
         else:
-            raise ModelError(f"model.name {unknown(config.name, [*_factories, 'package.module:name'])}")
+            module = _network(config, input_shape, num_classes)
         check(module)
-        if catalogue.is_import_path(config.name):
+        if is_import_path(config.name):
             _try(module, config.name, input_shape, num_classes)
     return module
+
+
+def _network(config: Model, input_shape: tuple[int, ...], num_classes: int) -> Network:
+    try:
+        architecture = architecture_of(config)
+    except ValueError as error:
+        raise ModelError(str(error)) from None
+    if config.options:
+        raise ModelError(f"model.options are for a model of your own; {config.name} takes none")
+    return Network(architecture, input_shape, num_classes)
 
 
 @contextmanager
@@ -173,27 +182,3 @@ def _read(path: Path, expected: Mapping[str, NDArray[np.float32]]) -> Arrays:
 def one_line(error: Exception) -> str:
     """An exception in the parentheses of an error line."""
     return " ".join(f"{type(error).__name__}: {error}".split())
-
-
-@register("logistic")
-def _logistic(config: Model, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
-    return MLP(input_shape, num_classes)
-
-
-@register("mlp")
-def _mlp(config: Model, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
-    return MLP(input_shape, num_classes, config.hidden)
-
-
-@register("cnn")
-def _cnn(config: Model, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
-    return CNN(input_shape, num_classes, config.channels, [config.groups] * len(config.channels))
-
-
-@register("resnet20")
-@register("resnet18")
-@register("resnet101")
-def _resnet(config: Model, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
-    name = config.name
-    depths, widths = catalogue.RESNET_DEPTHS[name], catalogue.RESNET_WIDTHS[name]
-    return ResNet(input_shape, num_classes, depths, widths, name in catalogue.BOTTLENECK, config.groups)

@@ -26,9 +26,8 @@ from torch import nn
 from fedamp import rng
 from fedamp.errors import ModelError
 from fedamp.models.masks import Masks
-from fedamp.models.names import under, unknown
 from fedamp.models.registry import build, one_line, own_generator
-from fedamp.models.units import Blocks, Units, named_layers
+from fedamp.models.units import Blocks, Units, named_layers, nodes_to_deal, under, unknown
 from fedamp.scenario import Model
 
 Index = tuple[Any, ...]
@@ -78,7 +77,7 @@ class Split:
         self._shapes = {name: tuple(value.shape) for name, value in module.named_parameters()}
         self._extractable = callable(getattr(module, "smaller", None))
         _check_names(module, shared, self._shapes)
-        self._dealt = {each.layer: _to_deal(each, shared) for each in self._declarations}
+        self._dealt = {each.layer: nodes_to_deal(each, shared) for each in self._declarations}
         _check_count(self._declarations, self._dealt, count)
         self.kept = self._deal(rng.stream(seed, "submodel-partition", partition_index))
         self.shared = frozenset(name for name in self._shapes if under(name, shared) or not self._owners(name))
@@ -129,11 +128,11 @@ class Split:
         dealt_before = 0
         for each in self._declarations:
             nodes = self._dealt[each.layer]
-            everybodys = set(range(each.count)) - set(nodes)
+            kept_by_all = set(range(each.count)) - set(nodes)
             order = generator.permutation(nodes)
             for j, kept in enumerate(groups):
                 own = order[(j - dealt_before) % self.count :: self.count]
-                kept[each.layer] = tuple(sorted(everybodys.union(map(int, own))))
+                kept[each.layer] = tuple(sorted(kept_by_all.union(map(int, own))))
             dealt_before += len(nodes)
         return tuple(groups)
 
@@ -175,16 +174,6 @@ def _check_names(module: nn.Module, shared: Sequence[str], parameters: Mapping[s
         if name not in layers and name not in parameters:
             top = {name for name in layers if name.count(".") <= 1}
             raise ModelError(f"submodels.shared: {unknown(name, sorted(top))}")
-
-
-def _to_deal(declaration: Units | Blocks, shared: Sequence[str]) -> list[int]:
-    """The nodes of a layer that are not held by everybody."""
-    if under(declaration.layer, shared):
-        return []
-    if isinstance(declaration, Units):
-        return list(range(declaration.count))
-    # "layer1.2" shares the block whose branch is "layer1.2.branch"
-    return [index for index, branch in enumerate(declaration.branches) if not under(branch, shared)]
 
 
 def _check_count(declarations: Sequence[Units | Blocks], dealt: Mapping[str, list[int]], count: int) -> None:

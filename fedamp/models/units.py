@@ -10,15 +10,32 @@ GroupNorm group, a residual block. A module declares its nodes with two methods,
 under the same parameter names. Without it the full network is trained under a mask: right, but no cheaper.
 """
 
+from __future__ import annotations
+
+import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import nn
 
 from fedamp.errors import ModelError
-from fedamp.models.names import under, unknown
+
+if TYPE_CHECKING:  # what can be split is known before torch is imported
+    from torch import nn
+
+
+def under(name: str, prefixes: Sequence[str]) -> bool:
+    """Whether a dotted name is one of the prefixes or lies below one (``layer1.0`` below ``layer1``)."""
+    return any(name == prefix or name.startswith(prefix + ".") for prefix in prefixes)
+
+
+def unknown(name: str, accepted: Sequence[str]) -> str:
+    """The end of an error line about a name that does not exist."""
+    near = difflib.get_close_matches(name, accepted, n=1)
+    hint = f" (did you mean {near[0]!r}?)" if near else ""
+    return f"{name!r} is unknown{hint}; accepted: {', '.join(accepted)}"
 
 
 @dataclass(frozen=True)
@@ -76,6 +93,16 @@ class Blocks:
     def branch_of(self, name: str) -> int:
         """Number of the branch that a parameter lies in."""
         return next(index for index, branch in enumerate(self.branches) if under(name, [branch]))
+
+
+def nodes_to_deal(declaration: Units | Blocks, shared: Sequence[str]) -> list[int]:
+    """The nodes of a layer that are not held by every submodel: none of a shared layer, no shared block."""
+    if under(declaration.layer, shared):
+        return []
+    if isinstance(declaration, Units):
+        return list(range(declaration.count))
+    # "layer1.2" shares the block whose branch is "layer1.2.branch"
+    return [index for index, branch in enumerate(declaration.branches) if not under(branch, shared)]
 
 
 def declared(module: nn.Module) -> tuple[Units | Blocks, ...]:

@@ -13,12 +13,12 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
+from fedamp.arrays import Arrays
 from fedamp.errors import RunFolderError
 from fedamp.runs.files import write_atomically
 from fedamp.runs.ledger import digest
 from fedamp.runs.records import CheckpointHeader, RoundRecord
-from fedamp.strategies.layout import Arrays
-from fedamp.strategies.private import ServerState
+from fedamp.strategies.pipeline import ServerState
 
 KEPT = 2
 
@@ -35,6 +35,7 @@ def write_checkpoint(folder: Path, checkpoint: Checkpoint, fingerprint: str) -> 
     """Write a checkpoint, then forget all but the last two."""
     state = checkpoint.state
     groups = {"parameters": state.parameters, **{f"moment.{name}": moment for name, moment in state.moments.items()}}
+    groups |= {f"noise.{name}": remembered for name, remembered in state.noise.items()}
     if state.previous is not None:
         groups["previous"] = state.previous
     arrays = {f"{group}/{name}": array for group, members in groups.items() for name, array in members.items()}
@@ -108,11 +109,15 @@ def _state(header: CheckpointHeader, order: list[str], arrays: Arrays) -> Server
     def group(prefix: str) -> Arrays:
         return {name: np.array(arrays[f"{prefix}/{name}"]) for name in order}
 
-    prefixes = {key.split("/")[0] for key in arrays}
+    def groups(kind: str) -> dict[str, Arrays]:
+        names = sorted({key.split("/")[0] for key in arrays if key.startswith(kind)})
+        return {name.removeprefix(kind): group(name) for name in names}
+
     return ServerState(
         parameters=group("parameters"),
         round=header.round,
-        moments={name.removeprefix("moment."): group(name) for name in sorted(prefixes) if name.startswith("moment.")},
-        previous=group("previous") if "previous" in prefixes else None,
+        moments=groups("moment."),
+        previous=group("previous") if any(key.startswith("previous/") for key in arrays) else None,
         clip_scale=header.clip_scale,
+        noise=groups("noise."),
     )

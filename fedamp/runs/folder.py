@@ -9,12 +9,12 @@ from pathlib import Path
 from safetensors.numpy import save
 
 from fedamp import rng
+from fedamp.arrays import Arrays
 from fedamp.errors import InputError, RunFolderError
 from fedamp.flower import chatter_to
 from fedamp.runs.files import LOCK, flush, locked, write_atomically
 from fedamp.runs.records import RoundRecord, Summary
 from fedamp.scenario import Scenario, scenario_file
-from fedamp.strategies.layout import Arrays
 
 RUNS = Path("runs")
 

@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 
 from fedamp import __version__
+from fedamp.arrays import Arrays
 from fedamp.errors import FederationError, RunFolderError
 from fedamp.plan import ADJACENCY, Plan
 from fedamp.runs.files import write_atomically
 from fedamp.runs.records import FROM_SYSTEM, KNOWN_SEED, Bracket, LedgerEntry, LedgerRecord, PartRecord
 from fedamp.scenario import Scenario
-from fedamp.strategies.layout import Arrays
 
 ASSUMPTIONS = (
     "The server is trusted: it sees each node's sum before noise, and keeps it to itself.",
@@ -137,7 +137,7 @@ def planned(plan: Plan, asked: Scenario | None = None) -> LedgerRecord:
         mechanism_in_words=str(plan.mechanism),
         whole_run_epsilon=Bracket.of(plan.epsilon),
         epsilon_bound=plan.epsilon.method,
-        noise_seed=KNOWN_SEED if plan.rehearsed else FROM_SYSTEM,
+        noise_seed=KNOWN_SEED if plan.known_seed else FROM_SYSTEM,
         assumptions=ASSUMPTIONS,
         releases=(),
     )

@@ -14,6 +14,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from fedamp.errors import ScenarioError
+from fedamp.models.architectures import check_submodels
 from fedamp.scenario import Scenario
 
 _CHECKOUT = Path(__file__).resolve().parents[2] / "scenarios"
@@ -45,9 +46,13 @@ def validate(raw: Any, source: str, overrides: Sequence[str] = ()) -> Scenario:
     if not isinstance(raw, dict):
         raise ScenarioError(f"{source}: a scenario is a mapping of keys to values, got {_kind(raw)}")
     try:
-        return Scenario.model_validate(raw)
+        scenario = Scenario.model_validate(raw)
+        check_submodels(scenario.model, scenario.submodels)
     except ValidationError as error:
         raise ScenarioError(_one_line(error, raw, source, overrides)) from None
+    except ValueError as error:
+        raise ScenarioError(_printable(f"{source}: {error}")) from None
+    return scenario
 
 
 def find(path: str | Path) -> Path:
@@ -165,7 +170,11 @@ def _one_line(error: ValidationError, raw: Any, source: str, overrides: Sequence
     message = f"{where}: {_explain(first, path, section)}"
     others = len({tuple(_walk(detail["loc"], raw)[0]) for detail in details} - {tuple(path)})
     message += f" (and {others} more)" if others else ""
-    # Keys and values are a stranger's text: nothing of it may break the line or hide in it.
+    return _printable(message)
+
+
+def _printable(message: str) -> str:
+    """Keys and values are a stranger's text: nothing of it may break the line or hide in it."""
     return "".join(character if character.isprintable() else "?" for character in message)
 
 

@@ -1,11 +1,10 @@
 """The scenario: what a person writes in YAML, validated. Unknown keys are refused.
 
-Reading and error messages are in :mod:`fedamp.scenario.scenario_file`; what follows from a scenario is computed in
-:mod:`fedamp.plan` and nowhere else.
+Data and nothing else: how a section behaves is said by its family (:mod:`fedamp.check_in`, :mod:`fedamp.submodels`,
+...). Reading and error messages are in :mod:`fedamp.scenario.scenario_file`.
 """
 
-import math
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -19,6 +18,9 @@ class Section(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
+    def check(self, scenario: "Scenario") -> None:
+        """Refuse (ValueError, one line) what cannot go with the rest of the scenario. By default everything can."""
+
 
 # --- data -----------------------------------------------------------------------------------------------------------
 
@@ -26,11 +28,15 @@ class Section(BaseModel):
 class IidPartition(Section):
     """Records are dealt out at random, as evenly as integers allow."""
 
+    counts_clients: ClassVar[bool] = False
+
     scheme: Literal["iid"] = "iid"
 
 
 class DirichletPartition(Section):
     """Label proportions of every client drawn from a Dirichlet law; small alpha, very different clients."""
+
+    counts_clients: ClassVar[bool] = False
 
     scheme: Literal["dirichlet"]
     alpha: Positive = 0.5
@@ -39,12 +45,16 @@ class DirichletPartition(Section):
 class ShardsPartition(Section):
     """Records sorted by label, cut into equal shards, and a number of shards dealt to every client."""
 
+    counts_clients: ClassVar[bool] = False
+
     scheme: Literal["shards"]
     shards_per_client: Count = 2
 
 
 class NaturalPartition(Section):
     """A column of the data says whose each record is."""
+
+    counts_clients: ClassVar[bool] = True
 
     scheme: Literal["natural"]
     column: str = "client"
@@ -153,12 +163,23 @@ class BalancedCheckIn(Section):
     scheme: Literal["balanced"]
     k: Count
 
+    def check(self, scenario: "Scenario") -> None:
+        _check_k(self.k, scenario)
+
 
 class StratifiedCheckIn(Section):
     """Rounds are cut into k blocks as equal as integers allow; everybody takes part in one hidden round of each."""
 
     scheme: Literal["stratified"]
     k: Count
+
+    def check(self, scenario: "Scenario") -> None:
+        _check_k(self.k, scenario)
+
+
+def _check_k(k: int, scenario: "Scenario") -> None:
+    if k > scenario.rounds:
+        raise ValueError(f"check_in.k must be at most rounds ({scenario.rounds}), got {k}")
 
 
 CheckIn = Annotated[AllCheckIn | PoissonCheckIn | BalancedCheckIn | StratifiedCheckIn, Field(discriminator="scheme")]
@@ -184,16 +205,6 @@ class DisjointSubmodels(Section):
     )
     partition: Literal["fixed", "fresh"] = Field("fixed", description="one partition for the run, or a new one a round")
 
-    @property
-    def share(self) -> float:
-        """Chance that a unit trains a given parameter of the split part."""
-        return 1 / self.count
-
-    @property
-    def copies(self) -> int:
-        """Submodels among which a unit's one is hidden."""
-        return self.count
-
 
 class DropoutSubmodels(Section):
     """Every node of the named layers is kept with probability ``keep``, in one mask a unit and round."""
@@ -205,16 +216,6 @@ class DropoutSubmodels(Section):
     shared_noise_multiplier: Literal["same", "balanced"] | Positive = Field(
         "same", description="as for disjoint submodels"
     )
-
-    @property
-    def share(self) -> float:
-        """Chance that a unit trains a given node."""
-        return self.keep
-
-    @property
-    def copies(self) -> int:
-        """Disjoint masks among which a unit's one is hidden (Dong, Chen, Özgür 2025, Corollary 3.7, extended)."""
-        return max(1, math.floor(1 / self.keep))
 
 
 Submodels = Annotated[NoSubmodels | DisjointSubmodels | DropoutSubmodels, Field(discriminator="scheme")]
@@ -258,17 +259,31 @@ class Mixing(Section):
     )
     linf_coordinates: Count = Field(1, description="p: every coordinate of an update is truncated at clip / sqrt(p)")
 
-    @property
-    def steps(self) -> tuple[tuple[int, float], ...]:
-        """The first round and the distance of every step of the schedule."""
-        return self.width if isinstance(self.width, tuple) else ((1, self.width),)
-
     @model_validator(mode="after")
     def _from_round_one_on(self) -> "Mixing":
-        firsts = [first for first, _ in self.steps]
+        firsts = self._first_rounds()
         if firsts[0] != 1 or firsts != sorted(set(firsts)):
             raise ValueError(f"width must start at round 1 and name later rounds in order, got rounds {firsts}")
         return self
+
+    def _first_rounds(self) -> list[int]:
+        return [first for first, _ in self.width] if isinstance(self.width, tuple) else [1]
+
+    def check(self, scenario: "Scenario") -> None:
+        server, last = scenario.server, self._first_rounds()[-1]
+        if server.optimizer != "sgd" or server.momentum > 0:
+            used = f"momentum {server.momentum:g}" if server.optimizer == "sgd" else server.optimizer
+            raise ValueError(
+                f"mixing needs server.optimizer sgd without momentum, got {used}: each round's noise would show again "
+                "in the next model, and the mixing hides it only once"
+            )
+        if not isinstance(scenario.privacy.clip, float):
+            raise ValueError(
+                "mixing needs a number for privacy.clip: what the width hides is relative to the clipping norm, which "
+                "an adaptive norm would change after it was charged"
+            )
+        if last > scenario.rounds:
+            raise ValueError(f"mixing.width names round {last}, but rounds is {scenario.rounds}")
 
 
 # --- privacy ----------------------------------------------------------------------------------------------------------
@@ -305,6 +320,11 @@ class Privacy(Section):
         if self.noise_multiplier == 0 and self.epsilon is not None:
             raise ValueError("noise_multiplier: 0 protects nothing, so no budget can be kept: leave out epsilon (null)")
         return self
+
+    def check(self, scenario: "Scenario") -> None:
+        client = scenario.client
+        if self.unit == "sample" and (client.steps not in (None, 1) or client.epochs is not None):
+            raise ValueError("client.steps must be 1 (or left out) when privacy.unit is sample: one gradient a record")
 
 
 # --- how it runs -----------------------------------------------------------------------------------------------------
@@ -379,45 +399,16 @@ class Scenario(Section):
 
     @model_validator(mode="after")
     def _possible_together(self) -> "Scenario":
-        if isinstance(self.check_in, BalancedCheckIn | StratifiedCheckIn) and self.check_in.k > self.rounds:
-            raise ValueError(f"check_in.k must be at most rounds ({self.rounds}), got {self.check_in.k}")
-        if self.privacy.unit == "sample" and (self.client.steps not in (None, 1) or self.client.epochs is not None):
-            raise ValueError("client.steps must be 1 (or left out) when privacy.unit is sample: one gradient a record")
+        for section in (self.check_in, self.privacy, self.mixing):
+            if section is not None:
+                section.check(self)
+        partition = getattr(self.data, "partition", None)  # synthetic data are made for so many clients
+        if partition is not None:
+            self._check_number_of_clients(partition.counts_clients)
         return self
 
-    @model_validator(mode="after")
-    def _mixing_hides_what_it_is_charged_for(self) -> "Scenario":
-        if self.mixing is None:
-            return self
-        if self.server.optimizer != "sgd" or self.server.momentum > 0:
-            used = f"momentum {self.server.momentum:g}" if self.server.optimizer == "sgd" else self.server.optimizer
-            raise ValueError(
-                f"mixing needs server.optimizer sgd without momentum, got {used}: each round's noise would show again "
-                "in the next model, and the mixing hides it only once"
-            )
-        if isinstance(self.privacy.clip, AdaptiveClip):
-            raise ValueError(
-                "mixing needs a number for privacy.clip: what the width hides is relative to the clipping norm, which "
-                "an adaptive norm would change after it was charged"
-            )
-        if self.mixing.steps[-1][0] > self.rounds:
-            raise ValueError(f"mixing.width names round {self.mixing.steps[-1][0]}, but rounds is {self.rounds}")
-        return self
-
-    @model_validator(mode="after")
-    def _the_model_can_be_split_so(self) -> "Scenario":
-        from fedamp.models.catalogue import check_submodels  # it reads Model, so it cannot be imported above
-
-        check_submodels(self.model, self.submodels)
-        return self
-
-    @model_validator(mode="after")
-    def _clients_are_counted_once(self) -> "Scenario":
-        if isinstance(self.data, SyntheticData):
-            return self
-        natural = isinstance(self.data.partition, NaturalPartition)
-        if natural and self.data.clients is not None:
+    def _check_number_of_clients(self, counted: bool) -> None:
+        if counted and self.data.clients is not None:
             raise ValueError("data.clients must be left out with a natural partition: the column says whose each is")
-        if not natural and self.data.clients is None and self.privacy.unit == "client":
+        if not counted and self.data.clients is None and self.privacy.unit == "client":
             raise ValueError("data.clients is required: the number of clients to deal the records to")
-        return self

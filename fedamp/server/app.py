@@ -22,6 +22,7 @@ from fedamp.runs.records import RoundRecord
 from fedamp.scenario import Scenario, scenario_file
 from fedamp.server.loop import play
 from fedamp.server.setup import Prepared, prepare
+from fedamp.simulation.faults import with_faults
 
 app = ServerApp()
 log = logging.getLogger("fedamp.server")
@@ -40,7 +41,7 @@ def main(grid: Grid, context: Context) -> None:
         prepared = prepare(scenario, seed)
         wait_for_nodes(grid, scenario)
         with _reasons_kept_in(folder.log, secret=not known_seed):
-            summary = play(prepared, grid, folder, PrintingObserver())
+            summary = play(prepared, with_faults(grid, scenario.faults), folder, PrintingObserver())
     accuracy = summary.final.accuracy
     print(f"{summary.stopped_because} after round {summary.rounds_completed}: accuracy {accuracy}", flush=True)
 

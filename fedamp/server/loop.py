@@ -1,15 +1,17 @@
-"""The round loop: ask, add up, write down, release; stop before the budget is exceeded.
+"""The round loop: ask, add up, check, release, write down; stop before the budget is exceeded.
 
-A round's order is what makes a crash harmless. The state after it is checkpointed (which shows nobody anything), then
-it is entered in the ledger, and only then is anything of it let out. A round that is computed again after a crash
-gives the same model, because all randomness is addressed; where it cannot (a deployment's clients may answer
-otherwise), every round is checkpointed, and the ledger refuses to release a round twice.
+A round's order is what makes a crash harmless. Nothing is released below quorum or beyond the budget. The state after a
+round is checkpointed (which shows nobody anything), then it is entered in the ledger, and only then is anything of it
+let out. A round that is computed again after a crash gives the same model, because all randomness is addressed; where
+it cannot (a deployment's clients may answer otherwise), every round is checkpointed, and the ledger refuses to release
+a round twice.
 """
 
 import logging
 import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from time import perf_counter
 from types import FrameType
@@ -24,9 +26,9 @@ from fedamp.runs.folder import RunFolder
 from fedamp.runs.ledger import Ledger, fingerprint
 from fedamp.runs.records import Bracket, Cost, Quality, RoundRecord, Summary
 from fedamp.server.setup import Prepared
-from fedamp.simulation.faults import FaultyGrid
-from fedamp.simulation.grid import SimulationGrid
-from fedamp.strategies.private import PrivateStrategy, ServerState
+from fedamp.strategies.aggregation import Aggregate
+from fedamp.strategies.pipeline import Release, ServerState
+from fedamp.strategies.private import PrivateStrategy
 
 log = logging.getLogger("fedamp.server")
 
@@ -76,7 +78,7 @@ def play(prepared: Prepared, grid: Grid, folder: RunFolder, observer: Observer) 
                     stopped_because = "interrupted"
                     break
         except (FederationError, KeyboardInterrupt) as error:
-            # The state may be half a round ahead of what was released, so the model stays as it was.
+            # The ledger may be a round ahead of the state, so the file of the model stays as it was.
             run.conclude("interrupted" if isinstance(error, KeyboardInterrupt) else "failed")
             raise
     run.write_model()
@@ -87,67 +89,48 @@ class _Run:
     """One run between its start (or resumption) and its end."""
 
     def __init__(self, prepared: Prepared, grid: Grid, folder: RunFolder) -> None:
-        self.prepared, self.plan, self.folder = prepared, prepared.plan, folder
-        faults = self.plan.scenario.faults
-        self.grid = grid if faults is None else FaultyGrid(grid, faults)
-        self._simulated = isinstance(grid, SimulationGrid)
+        self.prepared, self.plan, self.grid, self.folder = prepared, prepared.plan, grid, folder
         self.fingerprint = fingerprint(self.plan.scenario)
         self.ledger = Ledger.open(folder.ledger, self.plan)
         self.finished: list[RoundRecord] = []
-        self._nodes_asked = 0
-        self.state = self._resume() or prepared.state
-        self.strategy: PrivateStrategy = prepared.strategy(self.state)
+        self.strategy = prepared.strategy(self._resume() or prepared.state)
+
+    @property
+    def state(self) -> ServerState:
+        """After the last round that was released."""
+        return self.strategy.state
 
     def play_round(self, round_: int) -> RoundRecord:
         """Play one round up to its release."""
         start = perf_counter()
-        certain = self._ask(round_)
-        record = self._record(round_, start)
+        aggregate = ask(self.strategy, self.grid, round_, prepare_next=round_ < self._last_round)
+        state, release = self.strategy.release(round_, aggregate)
+        record = self._record(release, aggregate, start)
         due = round_ % self.plan.scenario.federation.checkpoint_every == 0 or round_ == self._last_round
-        kept = due or not certain
+        kept = due or not self._would_come_out_again(aggregate)
         if kept:
-            self._write_checkpoint(record)
+            self._write_checkpoint(state, record)
         # A power cut may take the rounds since a simulation's last checkpoint: they are computed again, to the bit.
-        self.ledger.enter(round_, self.state.parameters, durable=kept)
+        self.ledger.enter(round_, release.parameters, durable=kept)
+        self.strategy.state = state
         self.folder.append_round(record)
         self.finished.append(record)
         return record
 
     def keep(self) -> None:
         """Make the last round, which was released, one from which a run can go on."""
-        self._write_checkpoint(self.finished[-1])
+        self._write_checkpoint(self.state, self.finished[-1])
 
-    def _write_checkpoint(self, record: RoundRecord) -> None:
+    def _write_checkpoint(self, state: ServerState, record: RoundRecord) -> None:
         self.folder.flush()
-        write_checkpoint(self.folder.checkpoints, Checkpoint(self.state, record), self.fingerprint)
+        write_checkpoint(self.folder.checkpoints, Checkpoint(state, record), self.fingerprint)
 
-    def _ask(self, round_: int) -> bool:
-        """Ask the nodes and add up what they answer, in memory only. Returns whether asking again gives the same."""
-        federation, unit = self.plan.scenario.federation, self.plan.scenario.privacy.unit
-        scheduled = len(self.plan.attendance.cohort(round_))
-        messages = list(self.strategy.configure_train(round_, self.strategy.arrays(), ConfigRecord(), self.grid))
-        self._nodes_asked = len(messages)
-        replies = self._exchange(messages, round_) if messages else []
-        self.strategy.aggregate_train(round_, _answers(messages, replies))
-        collected, roster = self.strategy.collected, self.strategy.roster
-        assert collected is not None
-        if collected.reported < federation.quorum * scheduled:
-            raise FederationError(
-                f"round {round_}: {collected.reported} of {scheduled} {unit}s reported, below "
-                f"federation.quorum {federation.quorum:g}; nothing of it was released"
-            )
-        # What came back follows from the plan alone where every worker of a simulation did what it was asked.
-        reproducible = (self._simulated or self.plan.rehearsed) and bool(roster.everywhere) and not roster.host_of
-        return reproducible and len(collected.nodes) == len(messages)
-
-    def _exchange(self, messages: list[Message], round_: int) -> Iterable[Message]:
-        """The replies to a round's messages. While nodes of a simulation train, the next round is prepared."""
-        deadline = self.plan.scenario.federation.round_deadline
-        if not isinstance(self.grid, SimulationGrid) or round_ == self._last_round:
-            return self.grid.send_and_receive(messages, timeout=deadline)
-        return self.grid.send_and_receive(
-            messages, timeout=deadline, meanwhile=lambda: self.strategy.prepare(round_ + 1)
-        )
+    def _would_come_out_again(self, aggregate: Aggregate) -> bool:
+        """Whether asking again gives the same: so it is where every worker of a simulation did what it was asked."""
+        roster, reproducible = self.strategy.roster, getattr(self.grid, "reproducible", False)
+        if not (reproducible or self.plan.known_seed):
+            return False
+        return bool(roster.everywhere) and not roster.host_of and not aggregate.missing_nodes
 
     def write_model(self) -> None:
         """Write the model of the last released round."""
@@ -182,18 +165,16 @@ class _Run:
     def _last_round(self) -> int:
         return min(self.plan.scenario.rounds, self.plan.affordable_rounds)
 
-    def _record(self, round_: int, start: float) -> RoundRecord:
-        accuracy = loss = None
+    def _record(self, release: Release, collected: Aggregate, start: float) -> RoundRecord:
+        round_, accuracy, loss = release.round, None, None
         if round_ % self.plan.scenario.federation.evaluate_every == 0 or round_ == self._last_round:
-            accuracy, loss = self.prepared.evaluate(self.state.parameters)
-        collected = self.strategy.collected
-        assert collected is not None
+            accuracy, loss = self.prepared.evaluate(release.parameters)
         unprotected = {
             "training_loss": collected.loss_sum / max(collected.records, 1),
             "clipped": collected.clipped / max(collected.reported, 1),
             "failed": collected.failed,
             "refused_nodes": collected.refused_nodes,
-            "missing_nodes": self._nodes_asked - len(collected.nodes),
+            "missing_nodes": collected.missing_nodes,
         }
         return RoundRecord(
             round=round_,
@@ -235,6 +216,18 @@ class _Run:
             self.folder.append_round(record)
             self.finished.append(record)
         return state
+
+
+def ask(strategy: PrivateStrategy, grid: Grid, round_: int, prepare_next: bool = False) -> Aggregate:
+    """Ask the nodes and add up what they answer; while they train, the next round is prepared here."""
+    messages = list(strategy.configure_train(round_, strategy.arrays(), ConfigRecord(), grid))
+    deadline = strategy.plan.scenario.federation.round_deadline
+    with ThreadPoolExecutor(1) as meanwhile:
+        prepared = meanwhile.submit(strategy.prepare, round_ + 1) if prepare_next else None
+        replies = grid.send_and_receive(messages, timeout=deadline) if messages else []
+    if prepared is not None:
+        prepared.result()
+    return strategy.aggregate(round_, _answers(messages, replies))
 
 
 def _answers(messages: list[Message], replies: Iterable[Message]) -> list[Message]:

@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -10,20 +10,20 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from fedamp import data, rng, scenario
+from fedamp import data, rng
+from fedamp.arrays import Arrays
 from fedamp.client.memory import clients_per_batch
 from fedamp.client.task import ClientTask
 from fedamp.data.dataset import Dataset
 from fedamp.models.cost import cost, kept_per_record
 from fedamp.models.evaluate import evaluate
-from fedamp.models.masks import Masks
 from fedamp.models.registry import build, initial_parameters
-from fedamp.models.splits import Split, split
 from fedamp.plan import Plan, make_plan, privacy_units
 from fedamp.scenario import Scenario
-from fedamp.strategies.layout import Arrays
-from fedamp.strategies.private import PrivateStrategy, ServerState
-from fedamp.strategies.submodels import Partition
+from fedamp.strategies.model_parts import ModelParts
+from fedamp.strategies.pipeline import ReleasePipeline, ServerState
+from fedamp.strategies.private import PrivateStrategy
+from fedamp.submodels import Cut
 
 # Beyond this many clients in a stack its memory leaves a CPU's caches; below the smallest, calls cost more than
 # arithmetic. In between a round is cut in two, so that two workers share it. Torch's convolutions of more clients than
@@ -40,7 +40,7 @@ class Prepared:
         task: what clients are told.
         state: the state before the first round.
         units_per_batch: how many units train stacked together, about.
-        partition: how the model is cut; None where it is whole.
+        cut: how the model is cut; None where it is whole.
         test: the public test set, inputs and labels.
     """
 
@@ -48,12 +48,17 @@ class Prepared:
     task: ClientTask
     state: ServerState
     units_per_batch: int
-    partition: Partition | None
+    cut: Cut | None
     test: tuple[NDArray[np.float32], NDArray[np.int64]]
 
     def strategy(self, state: ServerState) -> PrivateStrategy:
         """The strategy that plays the plan from a state on."""
-        return PrivateStrategy(self.plan, self.task, state, self.units_per_batch, self.partition)
+        return PrivateStrategy(self.pipeline, self.task, state, self.units_per_batch)
+
+    @cached_property
+    def pipeline(self) -> ReleasePipeline:
+        """The steps of the plan's releases."""
+        return _pipeline(self.plan, self.state.parameters, self.cut)
 
     def evaluate(self, parameters: Arrays) -> tuple[float, float]:
         """Accuracy and mean loss of a model on the public test set."""
@@ -68,11 +73,8 @@ class Prepared:
     def cost(self) -> dict[str, float]:
         """What a unit receives and computes in a round, on average over the submodels, and as shares of the whole."""
         whole = cost(self.module.cpu(), self.task.input_shape)
-        parts = [whole]
-        if isinstance(self.plan.scenario.submodels, scenario.DisjointSubmodels):
-            cut = self.partition.at(1) if self.partition else None
-            assert cut is not None
-            parts = [cost(cut.module(j), self.task.input_shape) for j in range(cut.count)]
+        split = self.cut.at(1) if self.cut else None
+        parts = [cost(split.module(j), self.task.input_shape) for j in range(split.count)] if split else [whole]
         parameters = float(np.mean([part.parameters for part in parts]))
         flops = float(np.mean([part.flops_per_record for part in parts]))
         return {
@@ -83,43 +85,46 @@ class Prepared:
         }
 
 
-def prepare(scenario_: Scenario, seed: int | None = None) -> Prepared:
+def prepare(scenario: Scenario, seed: int | None = None) -> Prepared:
     """Load data and model of a scenario, check that they go together, and plan the run.
 
     Args:
-        scenario_: the validated scenario, its paths absolute.
-        seed: of everything the server draws; left out: the scenario's (a rehearsal).
+        scenario: the validated scenario, its paths absolute.
+        seed: of everything the server draws; left out: the scenario's, which is a known seed.
 
     Raises:
         InputError: one line that names what does not fit.
     """
-    plan = make_plan(scenario_, privacy_units(scenario_), seed)
+    plan = make_plan(scenario, privacy_units(scenario), seed)
     # Partition, initial model and cut are public, so a deployment's nodes may derive them from the scenario too.
-    data_seed = rng.public_seed(scenario_.seed, "data")
-    dataset = data.load(scenario_.data, data_seed, Path())
+    data_seed = rng.public_seed(scenario.seed, "data")
+    dataset = data.load(scenario.data, data_seed, Path())
     parameters = initial_parameters(
-        scenario_.model, dataset.input_shape, dataset.num_classes, rng.public_seed(scenario_.seed, "model")
+        scenario.model, dataset.input_shape, dataset.num_classes, rng.public_seed(scenario.seed, "model")
     )
     task = ClientTask(
-        model=scenario_.model,
+        model=scenario.model,
         input_shape=dataset.input_shape,
         num_classes=dataset.num_classes,
-        client=scenario_.client,
-        unit=scenario_.privacy.unit,
-        submodels=scenario_.submodels,
-        split_seed=rng.public_seed(scenario_.seed, "split"),
-        linf_coordinates=scenario_.mixing.linf_coordinates if scenario_.mixing else 0,
-        data=scenario_.data,
+        client=scenario.client,
+        unit=scenario.privacy.unit,
+        submodels=scenario.submodels,
+        split_seed=rng.public_seed(scenario.seed, "split"),
+        linf_coordinates=plan.mixing.linf_coordinates,
+        data=scenario.data,
         data_seed=data_seed,
         folder="",
-        precision=scenario_.engine.precision,
+        precision=scenario.engine.precision,
     )
-    partition = _partition(scenario_, task)
-    cut = partition.at(1) if partition else None
-    trained = cut.module(0) if cut else build(scenario_.model, dataset.input_shape, dataset.num_classes)
-    return Prepared(
-        plan, task, ServerState(parameters), _units_per_batch(plan, dataset, trained), partition, dataset.test()
-    )
+    cut = plan.submodels.cut(scenario.model, task.input_shape, task.num_classes, task.split_seed)
+    split = cut.at(1) if cut else None
+    trained = split.module(0) if split else build(scenario.model, dataset.input_shape, dataset.num_classes)
+    state = _pipeline(plan, parameters, cut).start(parameters)
+    return Prepared(plan, task, state, _units_per_batch(plan, dataset, trained), cut, dataset.test())
+
+
+def _pipeline(plan: Plan, parameters: Arrays, cut: Cut | None) -> ReleasePipeline:
+    return ReleasePipeline(plan, ModelParts.of(parameters, cut.shared if cut else None), cut)
 
 
 def _units_per_batch(plan: Plan, dataset: Dataset, trained: nn.Module) -> int:
@@ -140,19 +145,3 @@ def _units_per_batch(plan: Plan, dataset: Dataset, trained: nn.Module) -> int:
 
 def _on_gpu(plan: Plan) -> bool:
     return torch.cuda.is_available() and plan.scenario.engine.device != "cpu"
-
-
-def _partition(scenario_: Scenario, task: ClientTask) -> Partition | None:
-    submodels, where = scenario_.submodels, (task.input_shape, task.num_classes)
-    match submodels:
-        case scenario.NoSubmodels():
-            return None
-        case scenario.DropoutSubmodels(layers=layers):
-            return Partition(Masks(build(scenario_.model, *where), layers).shared)
-        case scenario.DisjointSubmodels(count=count, shared=shared, partition=partition):
-
-            @lru_cache(maxsize=1)
-            def cut(index: int) -> Split:
-                return split(scenario_.model, *where, count, shared, task.split_seed, index)
-
-            return Partition(cut(0).shared, lambda round_: cut(round_ if partition == "fresh" else 0))

@@ -1,7 +1,7 @@
 """The one place that turns the scenario's ``engine`` section into a Flower grid."""
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
 from fedamp import flower, scenario
@@ -24,24 +24,21 @@ def open_grid(engine: scenario.Engine, log: Path, client_app: str = CLIENT_APP) 
     Raises:
         InputError: Ray is not installed, or the device or the cluster is not there.
     """
-    if engine.kind == "flower":
-        raise ValueError("engine.kind must be ray or serial here, got flower")
-    make = _ray_grid if engine.kind == "ray" else _serial_grid
-    with ExitStack() as stack:
-        grid = make(engine, client_app)
-        stack.enter_context(flower.chatter_to(log, "ray", LOGGER))
-        yield stack.enter_context(grid)
+    grid = _grid(engine, client_app)
+    with flower.chatter_to(log, "ray", LOGGER), grid:
+        yield grid
 
 
-def _serial_grid(engine: scenario.Engine, client_app: str) -> SimulationGrid:
-    return SerialGrid(client_app, engine.device)
+def _grid(engine: scenario.Engine, client_app: str) -> SimulationGrid:
+    match engine.kind:
+        case "serial":
+            return SerialGrid(client_app, engine.device)
+        case "ray":
+            require_ray(engine.kind)
+            from fedamp.simulation.ray import RayGrid
 
-
-def _ray_grid(engine: scenario.Engine, client_app: str) -> SimulationGrid:
-    require_ray(engine.kind)
-    from fedamp.simulation.ray import RayGrid
-
-    return RayGrid(client_app, engine)
+            return RayGrid(client_app, engine)
+    raise ValueError(f"engine.kind must be ray or serial here, got {engine.kind}")
 
 
 def require_ray(kind: str) -> None:

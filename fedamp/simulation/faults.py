@@ -12,7 +12,6 @@ from flwr.supercore.run import Run
 from numpy.typing import NDArray
 
 from fedamp import flower, rng, scenario
-from fedamp.simulation.grid import SimulationGrid
 
 LONGEST_WAIT = 0.02  # seconds from sending a round's messages to the death of a worker
 
@@ -38,6 +37,11 @@ class FaultyGrid(Grid):
         """As of the real grid."""
         return getattr(self._grid, "startup_seconds", 0.0)
 
+    @property
+    def reproducible(self) -> bool:
+        """As the real grid is: faults come again with the seed."""
+        return getattr(self._grid, "reproducible", False)
+
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
         """The replies that come in time, some of them twice, and the late ones of the round before."""
         asked = list(messages)
@@ -50,7 +54,7 @@ class FaultyGrid(Grid):
             prompt.append(only(message, ~fails & ~lags))
             if (lags & ~fails).any():
                 late.append(_another(only(message, lags & ~fails)))
-        with self._a_worker_dying(round_):
+        with self._worker_killed(round_):
             replies = list(self._grid.send_and_receive([*prompt, *late], timeout=timeout))
         in_time = {message.metadata.message_id for message in prompt}
         came = [reply for reply in replies if reply.metadata.reply_to_message_id in in_time]
@@ -76,13 +80,14 @@ class FaultyGrid(Grid):
         return away[clients % vanishing.sites]
 
     @contextmanager
-    def _a_worker_dying(self, round_: int) -> Iterator[None]:
+    def _worker_killed(self, round_: int) -> Iterator[None]:
         generator = rng.stream(self._faults.seed, "faults workers", round_)
-        if not isinstance(self._grid, SimulationGrid) or generator.random() >= self._faults.killed_workers:
+        prepare_kill = getattr(self._grid, "prepare_kill", None)
+        if prepare_kill is None or generator.random() >= self._faults.killed_workers:
             yield
             return
-        blow = self._grid.killer(int(generator.integers(self._grid.workers)))
-        timer = Timer(generator.random() * LONGEST_WAIT, blow)
+        kill = prepare_kill(int(generator.integers(self._grid.workers)))  # type: ignore[attr-defined]
+        timer = Timer(generator.random() * LONGEST_WAIT, kill)
         timer.start()
         try:
             yield
@@ -111,6 +116,11 @@ class FaultyGrid(Grid):
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
         return self._grid.pull_messages(message_ids)
+
+
+def with_faults(grid: Grid, faults: scenario.Faults | None) -> Grid:
+    """The grid, with what the scenario asks to go wrong; None: nothing."""
+    return grid if faults is None else FaultyGrid(grid, faults)
 
 
 def _clients(message: Message) -> NDArray[np.int64]:

@@ -6,7 +6,6 @@ It is slow to start and slow a message; it is here to show that nothing in the a
 import json
 import os
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -18,10 +17,12 @@ from pathlib import Path
 from time import monotonic, sleep
 from typing import IO, Any
 
+import psutil
+
 from fedamp import scenario
 from fedamp.errors import FederationError, InputError
 from fedamp.simulation.engines import CLIENT_APP, require_ray
-from fedamp.simulation.layout import layout
+from fedamp.simulation.resources import worker_resources
 
 SERVER_APP = "fedamp.server.app:app"
 STARTUP_DEADLINE = 60.0  # seconds, until the SuperLink listens
@@ -53,7 +54,7 @@ def run(
     require_ray("flower")
     if engine.device not in ("auto", "cpu") or engine.address is not None:
         raise InputError("engine.kind: flower trains on this machine's cpu; use ray for another device or address")
-    workers = layout(engine.model_copy(update={"device": "cpu"}), os.cpu_count() or 1, 0).workers
+    workers = worker_resources(engine.model_copy(update={"device": "cpu"}), os.cpu_count() or 1, 0).workers
     with tempfile.TemporaryDirectory(prefix="fedamp-flower-") as name, open(log, "a") as output:
         folder = Path(name)
         _write_app(folder / "app", config, server_app, client_app)
@@ -193,36 +194,18 @@ def _stop(leader: subprocess.Popen[bytes]) -> None:
 
     Flower starts its children in sessions of their own, and does not stop a run with its SuperLink.
     """
-    family = _descendants(leader.pid)
+    try:
+        children = psutil.Process(leader.pid).children(recursive=True)
+    except psutil.NoSuchProcess:
+        children = []
     leader.terminate()
     with suppress(subprocess.TimeoutExpired):
         leader.wait(timeout=STOP_DEADLINE)
     leader.kill()
     leader.wait()
-    for blow, patience in ((signal.SIGTERM, STOP_DEADLINE), (signal.SIGKILL, 0.0)):
-        for pid in family:
-            with suppress(ProcessLookupError):
-                os.kill(pid, blow)
-        deadline = monotonic() + patience
-        while any(_alive(pid) for pid in family) and monotonic() < deadline:
-            sleep(0.05)
-
-
-def _descendants(pid: int) -> list[int]:
-    """Process ids of children, their children, and so on."""
-    with suppress(FileNotFoundError):  # where there is no ps, the leader has to do
-        lines = subprocess.run(["ps", "-e", "-o", "pid=,ppid="], capture_output=True, text=True, check=True).stdout
-        parents = {int(child): int(parent) for child, parent in map(str.split, lines.splitlines())}
-        family = [pid]
-        for member in family:
-            family += [child for child, parent in parents.items() if parent == member]
-        return family[1:]
-    return []
-
-
-def _alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
+    for child in children:
+        with suppress(psutil.NoSuchProcess):
+            child.terminate()
+    for child in psutil.wait_procs(children, timeout=STOP_DEADLINE)[1]:
+        with suppress(psutil.NoSuchProcess):
+            child.kill()

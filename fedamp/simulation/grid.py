@@ -24,8 +24,10 @@ class SimulationGrid(Grid):
         workers: number of nodes; each hosts all clients that it is asked to train.
         devices: torch's name of each node's device.
         startup_seconds: time until the nodes were ready; 0 before that.
+        reproducible: whether nodes that are asked the same again answer the same, to the bit.
     """
 
+    reproducible = True
     workers: int
     devices: list[str]
     startup_seconds: float
@@ -49,8 +51,8 @@ class SimulationGrid(Grid):
         """Return when all nodes are ready; there is no need to, but to see how fast they are."""
         return
 
-    def killer(self, worker: int) -> Callable[[], None]:
-        """What kills a worker's process as ``kill -9`` does; does nothing where workers are no processes of their own.
+    def prepare_kill(self, worker: int) -> Callable[[], None]:
+        """What kills a worker's process as ``kill -9`` does; nothing where workers are no processes of their own.
 
         Args:
             worker: its number, from 0.
@@ -96,19 +98,16 @@ class SimulationGrid(Grid):
         messages: Iterable[Message],
         *,
         timeout: float | None = None,
-        meanwhile: Callable[[], None] = lambda: None,
     ) -> list[Message]:
         """Send messages and wait for the replies. Nodes that are late are absent, and named in the log.
 
         Args:
             messages: one or several for every node.
             timeout: seconds until a node is late.
-            meanwhile: what to do here while nodes work.
         """
         deadline = None if timeout is None else monotonic() + timeout
         sent = list(messages)
         message_ids = list(self.push_messages(sent))
-        meanwhile()
         replies = self._collect(message_ids, deadline)
         answered = {reply.metadata.reply_to_message_id for reply in replies}
         for message in sent:

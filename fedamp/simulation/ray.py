@@ -67,11 +67,11 @@ class RayGrid(SimulationGrid):
 
     @property
     def workers(self) -> int:  # type: ignore[override]
-        return self._pool.layout.workers
+        return self._pool.resources.workers
 
     @property
     def devices(self) -> list[str]:  # type: ignore[override]
-        return self.workers * [self._pool.layout.device]
+        return self.workers * [self._pool.resources.device]
 
     @property
     def startup_seconds(self) -> float:  # type: ignore[override]
@@ -97,8 +97,8 @@ class RayGrid(SimulationGrid):
     def get_node_ids(self) -> list[int]:
         return [FIRST_NODE + partition for partition in range(self.workers)]
 
-    def killer(self, worker: int) -> Callable[[], None]:
-        return self._pool.killer(worker)
+    def prepare_kill(self, worker: int) -> Callable[[], None]:
+        return self._pool.prepare_kill(worker)
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
         """The replies that are there by now; waits for the workers to be ready."""

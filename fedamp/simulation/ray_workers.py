@@ -1,7 +1,6 @@
 """Persistent Ray actors, and the life of the Ray session that they need."""
 
 import os
-import signal
 import socket
 import sys
 import threading
@@ -12,6 +11,7 @@ from functools import cached_property
 from time import monotonic
 from typing import Any
 
+import psutil
 import ray
 from flwr.app import ArrayRecord, Message
 from ray.exceptions import RayError
@@ -19,8 +19,8 @@ from ray.exceptions import RayError
 from fedamp import flower, scenario
 from fedamp.errors import FedampError, FederationError, InputError
 from fedamp.simulation.grid import log
-from fedamp.simulation.layout import Layout, layout
 from fedamp.simulation.node import Node, available_device
+from fedamp.simulation.resources import WorkerResources, worker_resources
 
 STARTUP_DEADLINE = 180.0  # seconds, until all workers have imported the client app
 # Ray carries small arguments and results inside the call, which takes 2 ms a round; shared memory takes 4 to 8 ms more.
@@ -30,7 +30,7 @@ SPARE_GPU = 0.05  # share of every GPU that is not reserved at first: room for w
 ADDRESS_DEADLINE = 5.0  # seconds, until a cluster answers
 
 
-class Worker:
+class RayWorker:
     """What lives in a Ray actor. The node is made on first use: what goes wrong then is an answer, not a death."""
 
     def __init__(self, path: list[str], client_app: str, partition: int, partitions: int, device: str) -> None:
@@ -63,7 +63,7 @@ class Pool:
         engine: workers, device and address. A Ray session that this process has already is used and left running.
     """
 
-    _layout: Layout
+    _resources: WorkerResources
     startup_seconds: float = 0.0
     _patience: float = 0.0
     inline_bytes: int = 90_000  # what a round may carry inside its calls
@@ -90,12 +90,12 @@ class Pool:
             self._thread.join()
 
     @cached_property
-    def layout(self) -> Layout:
+    def resources(self) -> WorkerResources:
         """How many workers, on what; waits for Ray where nobody else knows."""
         if self.can_stand_in:
-            return layout(self._engine, ray._private.utils.get_num_cpus(), 0)
+            return worker_resources(self._engine, ray._private.utils.get_num_cpus(), 0)
         self.wait()
-        return self._layout
+        return self._resources
 
     @cached_property
     def can_stand_in(self) -> bool:
@@ -138,15 +138,22 @@ class Pool:
         """
         if self.actors[partition] is actor:
             ray.kill(actor)
-            self.actors[partition] = self._start_actor(partition, cpus=0, gpus=min(self._layout.gpus, SPARE_GPU / 10))
+            self.actors[partition] = self._start_actor(
+                partition, cpus=0, gpus=min(self._resources.gpus, SPARE_GPU / 10)
+            )
 
-    def killer(self, partition: int) -> Callable[[], None]:
+    def prepare_kill(self, partition: int) -> Callable[[], None]:
         """What ends an actor without warning."""
         actor = self.actors[partition]
         if self._engine.address is not None:  # its process may be on another machine
             return lambda: ray.kill(actor)
-        process = ray.get(actor.ready.remote())
-        return lambda: _kill(process)
+        process = psutil.Process(ray.get(actor.ready.remote()))
+
+        def kill() -> None:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+
+        return kill
 
     def _live(self) -> None:
         """Start Ray, wait, stop it; in one thread, because what Ray starts ends with the thread that started it."""
@@ -177,9 +184,9 @@ class Pool:
 
     def _start_actors(self) -> list[Any]:
         """Actors that are ready; none where they are no longer wanted before they are."""
-        resources = ray.cluster_resources()
-        self._layout = layout(self._engine, resources.get("CPU", 1), resources.get("GPU", 0))
-        part = self._layout
+        found = ray.cluster_resources()
+        self._resources = worker_resources(self._engine, found.get("CPU", 1), found.get("GPU", 0))
+        part = self._resources
         gpus = part.gpus * (1 - SPARE_GPU)
         actors = [self._start_actor(partition, part.cpus, gpus) for partition in range(part.workers)]
         answers = [actor.ready.remote() for actor in actors]
@@ -189,8 +196,7 @@ class Pool:
                 return []
             if monotonic() > deadline:
                 raise FederationError(
-                    f"{len(actors)} Ray workers were not ready within {STARTUP_DEADLINE:.0f} s; "
-                    f"Ray has {dict(resources)}"
+                    f"{len(actors)} Ray workers were not ready within {STARTUP_DEADLINE:.0f} s; Ray has {dict(found)}"
                 )
         try:
             ray.get(answers)
@@ -202,8 +208,8 @@ class Pool:
         return actors
 
     def _start_actor(self, partition: int, cpus: float, gpus: float) -> Any:
-        part = self._layout
-        actor = ray.remote(Worker).options(  # type: ignore[attr-defined]
+        part = self._resources
+        actor = ray.remote(RayWorker).options(  # type: ignore[attr-defined]
             num_cpus=cpus, num_gpus=gpus, scheduling_strategy="SPREAD"
         )
         return actor.remote(sys.path, self._client_app, partition, part.workers, part.device)
@@ -226,11 +232,6 @@ def _start_ray(engine: scenario.Engine) -> None:
         raise InputError(
             f"engine.address: no Ray cluster at {engine.address!r} ({reason}); accepted: auto, or host:port"
         ) from error
-
-
-def _kill(process: int) -> None:
-    with suppress(ProcessLookupError):
-        os.kill(process, signal.SIGKILL)
 
 
 def _to_log(data: Any, ignore_prefix: bool) -> None:

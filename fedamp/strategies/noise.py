@@ -1,6 +1,7 @@
-"""Gaussian noise on a sum."""
+"""Noise mechanisms: what is added to the sum of a round."""
 
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
@@ -8,20 +9,53 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedamp import rng
-from fedamp.strategies.layout import Sums
+from fedamp.arrays import Arrays, State, Sums
 
 # Numbers that are drawn from one stream: enough to keep a thread busy, few enough to stay in a cache.
 _PIECE = 1 << 20
 
 
+class Noise(ABC):
+    """Adds noise to the sums of the rounds, one after the other.
+
+    A mechanism that remembers (correlated noise: DP-FTRL, matrix mechanisms) keeps what it remembers in its state,
+    which goes to the checkpoint; what can be drawn again from an address of :mod:`fedamp.rng` need not be kept. Its
+    charge belongs to the plan: :class:`fedamp.plan.Cost` takes it that rounds have independent Gaussian noise.
+    """
+
+    @abstractmethod
+    def init(self, parameters: Arrays) -> State:
+        """What is remembered before the first round: some sets of arrays in the model's shapes, by name."""
+
+    @abstractmethod
+    def update(self, sums: Sums, deviation_of: Mapping[str, float], state: State, seed: int, round_: int) -> State:
+        """Add a round's noise in place, and return what is remembered then, in new arrays.
+
+        Args:
+            sums: arrays by name, contiguous.
+            deviation_of: standard deviation for each array, in the units of the sum; 0 adds nothing.
+            state: as :meth:`init` or the round before left it.
+            seed: the run's seed.
+            round_: number of this round.
+        """
+
+
+class IndependentGaussian(Noise):
+    """N(0, deviation^2) on every coordinate, independent over coordinates and rounds."""
+
+    def init(self, parameters: Arrays) -> State:
+        return {}
+
+    def update(self, sums: Sums, deviation_of: Mapping[str, float], state: State, seed: int, round_: int) -> State:
+        add_noise(sums, deviation_of, seed, round_)
+        return state
+
+
 def add_noise(sums: Sums, deviation_of: Mapping[str, float], seed: int, round_: int) -> None:
     """Add independent N(0, deviation^2) to every coordinate, in place, on all cores where that pays.
 
-    Args:
-        sums: arrays by name, contiguous.
-        deviation_of: standard deviation for each array, in the units of the sum; 0 adds nothing.
-        seed: the run's seed; the noise is a function of it, the round, the array's place and the place in it alone.
-        round_: number of this round.
+    The noise is a function of the seed, the round, the array's place and the place in it alone. Arguments are those of
+    :meth:`Noise.update`.
     """
 
     def add(piece: tuple[tuple[int, ...], NDArray[np.float64], float]) -> None:

@@ -9,7 +9,7 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
 from fedamp.errors import FederationError
-from fedamp.plan import Batch
+from fedamp.strategies.assignment import Batch
 
 log = logging.getLogger("fedamp.server")
 

@@ -6,19 +6,20 @@ import numpy as np
 
 from fedamp import check_in, scenario
 from fedamp.client import worker
-from fedamp.plan import Plan
+from fedamp.models import pieces
 from fedamp.server import setup
 from fedamp.simulation.faults import FaultyGrid
-from fedamp.strategies import private
+from fedamp.strategies import noise, private
+from fedamp.submodels import DisjointSubmodels
 
 
 def noise_too_small_by_a_third(monkeypatch):
-    right = private.add_noise
+    right = noise.add_noise
 
     def wrong(sums, deviation_of, seed, round_):
         right(sums, {name: deviation * 2 / 3 for name, deviation in deviation_of.items()}, seed, round_)
 
-    monkeypatch.setattr(private, "add_noise", wrong)
+    monkeypatch.setattr(noise, "add_noise", wrong)
 
 
 def no_clipping_on_the_client(monkeypatch):
@@ -43,23 +44,25 @@ def every_array_clipped_by_itself(monkeypatch):
 
 
 def one_submodel_for_all(monkeypatch):
-    monkeypatch.setattr(Plan, "submodels_of", lambda self, round_, cohort: np.zeros(len(cohort), dtype=np.int64))
+    monkeypatch.setattr(DisjointSubmodels, "draw", lambda self, cohort, seed, round_: 0 * cohort)
 
 
 def one_submodel_a_person(monkeypatch):
     """Drawn at the first round, and kept for the whole run."""
-    right = Plan.submodels_of
+    right = DisjointSubmodels.draw
 
-    def wrong(self, round_, cohort):
-        return right(self, 1, np.arange(self.units))[cohort]
+    def wrong(self, cohort, seed, round_):
+        return right(self, np.arange(cohort.max(initial=0) + 1), seed, 1)[cohort]
 
-    monkeypatch.setattr(Plan, "submodels_of", wrong)
+    monkeypatch.setattr(DisjointSubmodels, "draw", wrong)
 
 
 def no_dropout(monkeypatch):
     """Every client trains the whole model, whatever its mask."""
-    right = worker._Stage.arguments
-    monkeypatch.setattr(worker._Stage, "arguments", lambda self, *them: [mask * 0 + 1 for mask in right(self, *them)])
+    right = pieces.MaskedPiece.arguments
+    monkeypatch.setattr(
+        pieces.MaskedPiece, "arguments", lambda self, *them: [mask * 0 + 1 for mask in right(self, *them)]
+    )
 
 
 def one_check_in_too_many(monkeypatch):
@@ -96,13 +99,12 @@ class _Rescheduling(private.PrivateStrategy):
         super().__init__(*arguments)
         self.plan.__dict__["attendance"] = _WithThoseOwed(self.plan.attendance)
 
-    def aggregate_train(self, server_round, replies):
+    def aggregate(self, server_round, replies):
         replies = list(replies)
         reported = [unit for reply in replies for unit in reply.content["metrics"]["reported"]]
-        answer = super().aggregate_train(server_round, replies)
         asked = self.plan.attendance.cohort(server_round)
         self.plan.attendance.owed = np.setdiff1d(asked, np.array(reported, dtype=np.int64))
-        return answer
+        return super().aggregate(server_round, replies)
 
 
 def failures_rescheduled(monkeypatch):

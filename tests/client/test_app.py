@@ -11,7 +11,7 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 from fedamp import data, flower, scenario
 from fedamp.client.app import app
 from fedamp.client.task import ClientTask
-from fedamp.client.worker import Order, Worker
+from fedamp.client.worker import TrainingNode, TrainInstruction
 from fedamp.errors import DeploymentError
 from fedamp.models.registry import initial_parameters
 
@@ -65,8 +65,8 @@ def test_a_message_is_answered_with_what_the_worker_gives(unit: str) -> None:
     task, clients = task_of(unit), [3, 7, 11]
     reply = send("train", train_config(task, clients))
     dataset = DATASET.by_record() if unit == "sample" else DATASET
-    order = Order(1, clients, [2**62 + client for client in clients], [-1] * 3, [3], [0.3])
-    sums, report = Worker(task, dataset).train(ARRAYS, order)
+    order = TrainInstruction(1, clients, [2**62 + client for client in clients], [-1] * 3, [3], [0.3])
+    sums, report = TrainingNode(task, dataset).train(ARRAYS, order)
     for name, array in flower.from_record(reply["arrays"]).items():  # type: ignore[arg-type]
         assert array.dtype == np.float64
         np.testing.assert_array_equal(array, sums[name])

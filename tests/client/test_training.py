@@ -10,8 +10,8 @@ from torch.func import functional_call
 from torch.nn import functional as F
 
 from fedamp import rng, scenario
+from fedamp.client.batch_order import batch_order
 from fedamp.client.folded import Folded, FoldedModule
-from fedamp.client.order import schedule
 from fedamp.client.training import Trainer
 from fedamp.data import Cohort
 from fedamp.models.masks import Masks
@@ -250,7 +250,7 @@ def test_a_client_that_diverges_keeps_it_to_itself() -> None:
 
 
 def test_an_epoch_uses_every_record_once() -> None:
-    plan = schedule(scenario.Client(epochs=2, batch_size=3), SIZES, SEEDS)
+    plan = batch_order(scenario.Client(epochs=2, batch_size=3), SIZES, SEEDS)
     assert plan.steps == 6
     assert plan.records is not None
     for client, size in enumerate(SIZES):

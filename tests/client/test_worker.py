@@ -10,7 +10,7 @@ from fedamp import scenario
 from fedamp.client.clipping import quantum
 from fedamp.client.memory import clients_per_batch
 from fedamp.client.task import ClientTask
-from fedamp.client.worker import Order, Worker
+from fedamp.client.worker import TrainingNode, TrainInstruction
 from fedamp.data import Cohort
 from fedamp.errors import DataError
 from fedamp.models.masks import Masks
@@ -76,11 +76,13 @@ def task_of(scheme: str = "none", **changes: object) -> ClientTask:
     return task.model_copy(update=changes)
 
 
-def order_of(clients: list[int], scheme: str = "none", batches: list[int] | None = None, **changes: object) -> Order:
+def order_of(
+    clients: list[int], scheme: str = "none", batches: list[int] | None = None, **changes: object
+) -> TrainInstruction:
     submodels = [client % 2 if scheme == "disjoint" else -1 for client in clients]
     seeds = [1000 + client for client in clients]
     clips = [0.2] if scheme == "none" else [0.1, 0.2]
-    return replace(Order(1, clients, seeds, submodels, batches or [len(clients)], clips), **changes)
+    return replace(TrainInstruction(1, clients, seeds, submodels, batches or [len(clients)], clips), **changes)
 
 
 def parts_of(scheme: str) -> list[list[str]]:
@@ -96,7 +98,7 @@ def norms(sums: dict[str, np.ndarray], scheme: str) -> list[float]:
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_a_round_is_the_sum_of_its_clients(scheme: str) -> None:
-    worker = Worker(task_of(scheme), records())
+    worker = TrainingNode(task_of(scheme), records())
     clients = list(range(9))
     sums, report = worker.train(ARRAYS, order_of(clients, scheme, [4, 5]))
     assert report.reported == sorted(report.reported) or scheme == "disjoint"
@@ -126,7 +128,7 @@ def test_one_client_changes_the_sum_by_at_most_the_clip(scheme: str, poison: str
             dataset.labels[4, 0] = 3
         case "unreadable":
             dataset.unreadable = frozenset([4])
-    worker = Worker(task_of(scheme), dataset)
+    worker = TrainingNode(task_of(scheme), dataset)
     with_it, report = worker.train(ARRAYS, order_of(list(range(9)), scheme))
     without, _ = worker.train(ARRAYS, order_of([0, 1, 2, 3, 5, 6, 7, 8], scheme))
     difference = {name: with_it[name] - without[name] for name in with_it}
@@ -142,7 +144,7 @@ def test_one_client_changes_the_sum_by_at_most_the_clip(scheme: str, poison: str
 
 
 def test_submodels_train_their_own_coordinates_only() -> None:
-    worker = Worker(task_of("disjoint"), records())
+    worker = TrainingNode(task_of("disjoint"), records())
     cut = split(MODEL, (5,), 3, 2, ("output",), 4)
     sums, _ = worker.train(ARRAYS, order_of([1, 3, 5], "disjoint"))
     inside = {name: np.zeros(array.shape) for name, array in ARRAYS.items()}
@@ -155,7 +157,7 @@ def test_submodels_train_their_own_coordinates_only() -> None:
 
 
 def test_an_extracted_submodel_gives_the_same_sum_in_its_own_shape() -> None:
-    worker = Worker(task_of("disjoint"), records())
+    worker = TrainingNode(task_of("disjoint"), records())
     cut = split(MODEL, (5,), 3, 2, ("output",), 4)
     order = order_of([1, 3, 5], "disjoint")
     whole, _ = worker.train(ARRAYS, order)
@@ -166,14 +168,14 @@ def test_an_extracted_submodel_gives_the_same_sum_in_its_own_shape() -> None:
 
 def test_a_fresh_partition_follows_the_round() -> None:
     fresh = DISJOINT.model_copy(update={"partition": "fresh"})
-    worker = Worker(task_of("disjoint", submodels=fresh), records())
+    worker = TrainingNode(task_of("disjoint", submodels=fresh), records())
     touched = [worker.train(ARRAYS, order_of([1], "disjoint", round=r))[0]["hidden.0.bias"] != 0 for r in (1, 2, 1)]
     assert (touched[0] != touched[1]).any()
     assert (touched[0] == touched[2]).all()
 
 
 def test_dropout_masks_follow_the_seed() -> None:
-    worker = Worker(task_of("dropout"), records())
+    worker = TrainingNode(task_of("dropout"), records())
     one, _ = worker.train(ARRAYS, order_of([2], "dropout"))
     again, _ = worker.train(ARRAYS, order_of([2], "dropout"))
     other, _ = worker.train(ARRAYS, order_of([2], "dropout", seeds=[5]))
@@ -183,31 +185,31 @@ def test_dropout_masks_follow_the_seed() -> None:
 
 
 def test_linf_truncation() -> None:
-    sums, _ = Worker(task_of(linf_coordinates=16), records()).train(ARRAYS, order_of([0]))
+    sums, _ = TrainingNode(task_of(linf_coordinates=16), records()).train(ARRAYS, order_of([0]))
     largest = max(float(np.abs(total).max()) for total in sums.values())
     assert 0.9 * 0.05 < largest <= 0.05
 
 
 def test_the_received_arrays_are_not_changed() -> None:
     before = {name: array.copy() for name, array in ARRAYS.items()}
-    Worker(task_of(), records()).train(ARRAYS, order_of([0, 1]))
+    TrainingNode(task_of(), records()).train(ARRAYS, order_of([0, 1]))
     for name, array in before.items():
         np.testing.assert_array_equal(ARRAYS[name], array)
 
 
 def test_nobody() -> None:
-    sums, report = Worker(task_of(), records()).train(ARRAYS, Order(1, [], [], [], [], [0.2]))
+    sums, report = TrainingNode(task_of(), records()).train(ARRAYS, TrainInstruction(1, [], [], [], [], [0.2]))
     assert report.reported == []
     assert not any(total.any() for total in sums.values())
 
 
 def test_refusals() -> None:
     with pytest.raises(DataError, match=r"shape \[5\], the model takes \[6\]"):
-        Worker(task_of(input_shape=(6,)), records())
+        TrainingNode(task_of(input_shape=(6,)), records())
     with pytest.raises(ValueError, match="must agree"):
-        Order(1, [1, 2], [1], [-1, -1], [2], [0.2])
+        TrainInstruction(1, [1, 2], [1], [-1, -1], [2], [0.2])
     with pytest.raises(ValueError, match="one that was sent"):
-        Order(1, [1], [1], [0], [1], [0.2], extracted=1)
+        TrainInstruction(1, [1], [1], [0], [1], [0.2], extracted=1)
 
 
 def test_batches_follow_from_model_and_data() -> None:
@@ -221,5 +223,5 @@ def test_batches_follow_from_model_and_data() -> None:
 def test_torch_generator_is_left_alone() -> None:
     torch.manual_seed(5)
     before = torch.get_rng_state()
-    Worker(task_of("dropout"), records()).train(ARRAYS, order_of([0, 1], "dropout"))
+    TrainingNode(task_of("dropout"), records()).train(ARRAYS, order_of([0, 1], "dropout"))
     assert torch.equal(torch.get_rng_state(), before)

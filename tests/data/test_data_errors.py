@@ -33,7 +33,7 @@ CASES = {
     "nan": ({"x": with_nan(4)}, {}, "the inputs of record 4 hold NaN or infinity; all must be finite"),
     "infinity": ({"x": np.eye(6) * 1e300}, {}, "the inputs of record 0 hold NaN or infinity"),
     "text inputs": ({"x": np.array(["a"] * 6)}, {}, "inputs must be numbers of shape [records, ...]"),
-    "objects": ({"x": np.array([{}] * 6)}, {}, "inputs must be numbers of shape [records, ...]"),
+    "objects": ({"x": np.array([{}] * 6)}, {}, "array 'x' cannot be read"),
     "object labels": ({"y": np.array([{}] * 6)}, {}, "array 'y' cannot be read"),
     "empty inputs": ({"x": np.zeros((6, 0))}, {}, "one input has shape [0]; it must hold at least one number"),
     "no records": ({"x": np.zeros((0, 3)), "y": np.zeros(0, int)}, {}, "no records; at least one is needed"),
@@ -115,6 +115,15 @@ def test_files_that_are_something_else_or_cut_short(tmp_path, name, expected):
         pq.write_table(pa.table({"x": [1.0, 2.0], "y": [0, 1]}), path)
     path.write_bytes(path.read_bytes()[:-40])
     assert expected in refused(config)
+
+
+def test_npy_files_that_are_something_else_or_cut_short(tmp_path):
+    for name, array in GOOD.items():
+        np.save(tmp_path / f"train_{name}.npy", array)
+    path = tmp_path / "train_x.npy"
+    for content in (b"", b"x,y\n1,0\n", path.read_bytes()[:-40]):
+        path.write_bytes(content)
+        assert "train_x.npy: not a readable npy file" in refused(FolderData(name="npz", path=str(tmp_path), clients=2))
 
 
 def test_folders(tmp_path):

@@ -5,8 +5,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from fedamp.data import count_clients, count_records, load
 from fedamp.scenario import SyntheticData
@@ -16,33 +14,6 @@ HERE = Path(".")
 
 def synthetic(seed=3, **keys):
     return load(SyntheticData(name="synthetic", **{"clients": 1000, **keys}), seed, HERE)
-
-
-@settings(max_examples=30, deadline=None)
-@given(
-    st.integers(0, 2**64),
-    st.lists(st.integers(0, 999), min_size=1, max_size=30),
-    st.integers(1, 7),
-    st.sampled_from([0.0, 1.5]),
-)
-def test_gathering_together_is_reading_one_by_one(seed, clients, records, heterogeneity):
-    dataset = synthetic(seed, records_per_client=records, heterogeneity=heterogeneity, features=5)
-    together = dataset.gather(np.array(clients))
-    for position, client in enumerate(clients):
-        alone = dataset.gather(np.array([client]))
-        assert np.array_equal(together.inputs[position], alone.inputs[0])
-        assert np.array_equal(together.labels[position], alone.labels[0])
-
-
-def test_by_record_the_records_are_the_same():
-    dataset = synthetic(records_per_client=4, heterogeneity=1.0)
-    cohort = dataset.gather(np.arange(1000))
-    by_record = dataset.by_record()
-    assert by_record.num_clients == 4000
-    records = by_record.gather(np.arange(4000))
-    assert records.inputs.shape == (4000, 1, 20)
-    assert np.array_equal(records.inputs.reshape(cohort.inputs.shape), cohort.inputs)
-    assert np.array_equal(records.labels.reshape(cohort.labels.shape), cohort.labels)
 
 
 @pytest.mark.parametrize(("classes", "features"), [(4, 9), (6, 6), (3, 40)])
@@ -86,28 +57,12 @@ def test_the_test_set_comes_from_the_same_classes_and_is_not_training_data():
     assert not (inputs[:, None] == flat[None]).all(axis=-1).any()
 
 
-def test_image_shapes_are_followed():
-    dataset = synthetic(shape=(3, 4, 5))
-    assert dataset.input_shape == (3, 4, 5)
-    assert dataset.gather(np.array([1, 2])).inputs.shape == (2, 10, 3, 4, 5)
-    assert dataset.test()[0].shape == (2000, 3, 4, 5)
-
-
-def test_label_counts_agree_with_the_records():
-    dataset = synthetic(records_per_client=6)
-    table = dataset.label_counts(4)
-    labels = dataset.gather(table.clients).labels
-    assert np.array_equal(table.counts, [np.bincount(row, minlength=10) for row in labels])
-    assert (table.num_clients, table.num_records, table.smallest, table.largest) == (1000, 6000, 6, 6)
-
-
 def test_a_million_clients_need_no_more_memory_than_those_asked_for():
     config = SyntheticData(name="synthetic", clients=1_000_000)
     clients = np.arange(0, 1_000_000, 1000)
     load(config, 3, HERE).gather(clients[:1])
     tracemalloc.start()
     dataset = load(config, 3, HERE)
-    dataset.label_counts(10)
     gathered = dataset.gather(clients)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
@@ -118,10 +73,3 @@ def test_a_million_clients_need_no_more_memory_than_those_asked_for():
     assert count_clients(config, HERE) == 1_000_000
     assert count_records(config, HERE) == 10_000_000
     assert np.isfinite(dataset.gather(np.array([999_999])).inputs).all()
-
-
-def test_ids_outside_the_federation_are_refused():
-    dataset = synthetic()
-    for wrong in (-1, 1000):
-        with pytest.raises(IndexError, match="clients must be ids from 0 to 999"):
-            dataset.gather(np.array([0, wrong]))

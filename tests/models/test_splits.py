@@ -9,7 +9,7 @@ from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
 from fedamp.errors import ModelError
-from fedamp.models import catalogue
+from fedamp.models.architectures import architecture_of, most_submodels
 from fedamp.models.masks import Masks
 from fedamp.models.registry import build, initial_parameters
 from fedamp.models.splits import split
@@ -92,24 +92,6 @@ def test_no_split_coordinate_belongs_to_two_submodels(config, shape, count, shar
     assert min(touched) > 0  # every submodel owns something
 
 
-@pytest.mark.parametrize(("config", "shape", "count", "shared"), CASES, ids=name_of)
-@pytest.mark.parametrize("library", ["numpy", "torch"])
-def test_extracting_what_was_embedded_gives_it_back(config, shape, count, shared, library):
-    convert = np.asarray if library == "numpy" else torch.from_numpy
-    parameters = {name: convert(value) for name, value in initial_parameters(config, shape, CLASSES, seed=3).items()}
-    cut = split(config, shape, CLASSES, count, shared, seed=1)
-    for j in range(count):
-        part = cut.extract(parameters, j)
-        assert {name: tuple(value.shape) for name, value in part.items()} == {
-            name: tuple(value.shape) for name, value in cut.module(j).named_parameters()
-        }
-        total = {name: value * 0 for name, value in parameters.items()}
-        cut.embed_add(total, part, j)
-        again = cut.extract(total, j)
-        for name, value in part.items():
-            np.testing.assert_array_equal(again[name], value)
-
-
 @pytest.mark.parametrize(
     ("config", "shared", "expected"),
     [
@@ -144,8 +126,8 @@ def test_residual_networks_share_the_stem_the_blocks_that_change_shape_and_the_o
 def test_the_middle_blocks_of_the_paper():
     # Dong, Chen, Özgür 2025, section 4: the first 5 and the last 2 blocks of ResNet-101 are shared, the middle 22 split
     shared = ("layer1", "layer2", "layer4")
-    assert catalogue.splittable_units(Model(name="resnet101")) == 5 + 22 + 2
-    assert catalogue.splittable_units(Model(name="resnet101"), shared) == 22
+    assert most_submodels(architecture_of(Model(name="resnet101"))) == 5 + 22 + 2
+    assert most_submodels(architecture_of(Model(name="resnet101")), shared) == 22
     for count in (3, 8):
         sizes = [len(kept["layer3"]) for kept in split(Model(name="resnet101"), (3, 8, 8), 10, count, shared).kept]
         assert sum(sizes) == 22
@@ -161,7 +143,7 @@ def test_the_middle_blocks_of_the_paper():
 )
 def test_nodes_are_dealt_out_evenly_and_completely(hidden, count, seed, partition):
     config = Model(name="mlp", hidden=tuple(hidden))
-    limit = catalogue.splittable_units(config)
+    limit = most_submodels(architecture_of(config))
     if count > limit:
         with pytest.raises(ModelError, match=f"{count} submodels, but layer"):
             split(config, (2,), 2, count, (), seed, partition)
@@ -236,34 +218,6 @@ def test_what_cannot_be_split_is_refused_in_one_line(config, count, shared, mess
     with pytest.raises(ModelError, match=message) as refused:
         split(config, (8, 8), CLASSES, count, shared)
     assert "\n" not in str(refused.value)
-
-
-@pytest.mark.parametrize(
-    ("config", "shared"),
-    [
-        (Model(name="logistic"), ()),
-        (MLP, ()),
-        (MLP, ("hidden.1",)),
-        (CNN, ()),
-        (RESNET, ()),
-        (RESNET, ("layer2", "layer3.2")),
-        (Model(name="resnet18"), ("layer4",)),
-    ],
-    ids=name_of,
-)
-def test_the_catalogue_knows_how_far_a_model_can_be_split(config, shared):
-    most = catalogue.splittable_units(config, shared)
-    for count in (most, most + 1):
-        if count < 2 or count > most:
-            with pytest.raises(ModelError):
-                split(config, (8, 8), CLASSES, count, shared)
-        else:
-            assert split(config, (8, 8), CLASSES, count, shared).count == count
-    module = build(config, (8, 8), CLASSES)
-    present = {name for name, _ in module.named_modules()}
-    assert set(catalogue.layer_names(config)) <= present
-    if most:
-        assert tuple(Masks(module).layers) == catalogue.maskable_layers(config)
 
 
 @pytest.mark.slow

@@ -12,6 +12,7 @@ from fedamp.scenario import Scenario
 from fedamp.server.loop import play
 from fedamp.server.setup import prepare
 from fedamp.simulation.engines import CLIENT_APP
+from fedamp.simulation.faults import with_faults
 from fedamp.simulation.serial import SerialGrid
 from tests.federations import Silent
 
@@ -20,7 +21,7 @@ def play_in(folder: Path, scenario: Scenario, observer=None, grid=None) -> Summa
     """Play a scenario in a folder, from wherever it stands."""
     folder.mkdir(parents=True, exist_ok=True)
     grid = grid or SerialGrid(CLIENT_APP, "cpu")
-    return play(prepare(scenario), grid, RunFolder(folder), observer or Silent())
+    return play(prepare(scenario), with_faults(grid, scenario.faults), RunFolder(folder), observer or Silent())
 
 
 def ledger_of(folder: Path) -> dict:

@@ -77,9 +77,9 @@ def in_a_shell_of_its_own(commands_: str, log):
             ["sh", "-euc", commands_], stdout=output, stderr=output, env=ENVIRONMENT, start_new_session=True
         )
 
-    def kill(blow: int = signal.SIGKILL) -> None:
+    def kill(number: int = signal.SIGKILL) -> None:
         with suppress(ProcessLookupError):
-            os.killpg(process.pid, blow)
+            os.killpg(process.pid, number)
 
     try:
         wait(lambda: "Ray runtime started" in log.read_text(), 90, "a Ray node")

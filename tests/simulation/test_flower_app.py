@@ -50,9 +50,9 @@ def running(commands: str, log: Path):
     try:
         yield
     finally:
-        for blow in (signal.SIGTERM, signal.SIGKILL):
+        for number in (signal.SIGTERM, signal.SIGKILL):
             with suppress(ProcessLookupError):
-                os.killpg(process.pid, blow)
+                os.killpg(process.pid, number)
             with suppress(subprocess.TimeoutExpired):
                 process.wait(timeout=10)
 

@@ -245,18 +245,18 @@ def test_this_process_does_the_workers_work_until_they_are_ready(tmp_path):
     assert "clients 3 and 4 do not add up" in log.read_text()
 
 
-@pytest.mark.parametrize("blow", [signal.SIGINT, signal.SIGKILL])
-def test_nothing_is_left_running(tmp_path, blow):
+@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGKILL])
+def test_nothing_is_left_running(tmp_path, end):
     command = [sys.executable, "-c", PROGRAM, str(Path(__file__).parents[2]), str(tmp_path / "log.txt")]
     program = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     )
     worker = int(program.stdout.readline())
     time.sleep(0.5)
-    os.killpg(program.pid, blow) if blow == signal.SIGINT else program.kill()
+    os.killpg(program.pid, end) if end == signal.SIGINT else program.kill()
     _, errors = program.communicate(timeout=60)
     assert [line for line in errors.splitlines() if not line.startswith((" ", "Traceback", "KeyboardInterrupt"))] == []
-    assert program.returncode == -blow
+    assert program.returncode == -end
     deadline = time.monotonic() + 30
     while _alive(worker) and time.monotonic() < deadline:
         time.sleep(0.1)

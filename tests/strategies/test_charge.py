@@ -5,9 +5,8 @@ model with noise, without noise, and without answers. The expression is read fro
 the ledger. Neither the plan nor the accounting is asked what it meant.
 """
 
-import copy
 import itertools
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pytest
@@ -141,9 +140,10 @@ def play(scenario, silent_scenario, grid: SerialGrid) -> Run:
     prepared = prepare(scenario)
     silent = make_plan(silent_scenario, prepared.plan.units)
     run = Run(prepared, prepared.plan.mechanism.to_json())
-    strategy, state = prepared.strategy(prepared.state), prepared.state
+    strategy = prepared.strategy(prepared.state)
     for round_ in range(1, ROUNDS + 1):
-        before, earlier = state.parameters.copy(), (state.previous or state.parameters).copy()
+        state = strategy.state
+        before, earlier = state.parameters, state.previous or state.parameters
         branches = [branch(prepared, silent, state) for _ in range(2)]
         (message,) = strategy.configure_train(round_, strategy.arrays(), ConfigRecord(), grid)
         (reply,) = grid.send_and_receive([message])
@@ -158,17 +158,17 @@ def play(scenario, silent_scenario, grid: SerialGrid) -> Run:
                 sums=flower.from_record(reply.content["arrays"]),
                 before=before,
                 earlier=earlier,
-                noisy=state.parameters.copy(),
+                noisy=strategy.state.parameters,
                 plain=plain.parameters,
                 still=still.parameters,
-                scale=(state.clip_scale, plain.clip_scale),
+                scale=(strategy.state.clip_scale, plain.clip_scale),
             )
         )
     return run
 
 
 def branch(prepared, plan, state) -> PrivateStrategy:
-    return PrivateStrategy(plan, prepared.task, copy.deepcopy(state), prepared.units_per_batch, prepared.partition)
+    return replace(prepared, plan=plan).strategy(state)
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,7 @@ import numpy as np
 from flwr.app import ConfigRecord, Message, RecordDict
 
 from fedamp import flower
-from fedamp.plan import Batch
+from fedamp.strategies.assignment import Batch
 from fedamp.strategies.roster import Roster
 
 

@@ -4,7 +4,7 @@ Neighbours are add/remove: the same federation with a unit's contribution and wi
 client app and the real server, with the noise off.
 """
 
-import copy
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -94,9 +94,7 @@ def model_after(prepared: Prepared, grid, reply: Message) -> dict:
     """The released model, noise off."""
     silent = small(f"privacy={{unit: {prepared.plan.scenario.privacy.unit}, clip: 0.5, noise_multiplier: 0}}")
     plan = make_plan(prepared.plan.scenario.model_copy(update={"privacy": silent.privacy}), prepared.plan.units)
-    strategy = PrivateStrategy(
-        plan, prepared.task, copy.deepcopy(prepared.state), prepared.units_per_batch, prepared.partition
-    )
+    strategy = replace(prepared, plan=plan).strategy(prepared.state)
     list(strategy.configure_train(1, strategy.arrays(), ConfigRecord(), grid))
     strategy.aggregate_train(1, [reply])
     return strategy.state.parameters
@@ -104,10 +102,10 @@ def model_after(prepared: Prepared, grid, reply: Message) -> dict:
 
 def norms(prepared: Prepared, one: dict, other: dict, per_unit: bool) -> list[float]:
     """Norm of the difference of each part; of models in the units of the sum (server.learning_rate is 1)."""
-    partition = prepared.partition
+    cut = prepared.cut
     squares = [0.0] * len(prepared.plan.parts)
     for name in one:
-        part = 1 if partition is not None and name not in partition.shared else 0
+        part = 1 if cut is not None and name not in cut.shared else 0
         factor = prepared.plan.parts[part].denominator if per_unit else 1.0
         difference = (one[name].astype(np.float64) - other[name].astype(np.float64)) * factor
         squares[part] += float((difference**2).sum())

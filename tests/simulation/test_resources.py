@@ -4,7 +4,7 @@ import pytest
 
 from fedamp.errors import InputError
 from fedamp.scenario import Engine
-from fedamp.simulation.layout import Layout, layout
+from fedamp.simulation.resources import WorkerResources, worker_resources
 
 
 @pytest.mark.parametrize(
@@ -20,9 +20,9 @@ from fedamp.simulation.layout import Layout, layout
     ],
 )
 def test_workers_share_cores_and_gpus(asked, cores, gpus, expected):
-    assert layout(Engine(**asked), cores, gpus) == Layout(*expected)
+    assert worker_resources(Engine(**asked), cores, gpus) == WorkerResources(*expected)
 
 
 def test_cuda_without_a_gpu_is_refused():
     with pytest.raises(InputError, match=r"engine\.device: cuda needs a GPU"):
-        layout(Engine(device="cuda"), 2, 0)
+        worker_resources(Engine(device="cuda"), 2, 0)

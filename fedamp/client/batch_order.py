@@ -9,7 +9,7 @@ from fedamp import rng, scenario
 
 
 @dataclass(frozen=True)
-class Schedule:
+class BatchOrder:
     """The gradient steps of some clients, side by side.
 
     Attributes:
@@ -25,24 +25,24 @@ class Schedule:
     steps: int
 
 
-def schedule(config: scenario.Client, sizes: NDArray[np.int64], seeds: NDArray[np.uint64]) -> Schedule:
+def batch_order(config: scenario.Client, sizes: NDArray[np.int64], seeds: NDArray[np.uint64]) -> BatchOrder:
     """The steps of clients with these numbers of records.
 
     An epoch is a random order of the client's records, cut into batches, of which the last may be smaller; ``steps``
     counts batches over as many epochs as it takes. Where the scenario gives neither steps nor epochs, it is one epoch.
-    A client's schedule depends on its own size and seed only. A client without records has no steps.
+    A client's order depends on its own size and seed only. A client without records has no steps.
     """
     longest = int(sizes.max(initial=0))
     batch = longest if config.batch_size == "full" else min(config.batch_size, longest)
     if batch == 0:
-        return Schedule(None, np.zeros((1, len(sizes), 0), dtype=np.float32), 0)
+        return BatchOrder(None, np.zeros((1, len(sizes), 0), dtype=np.float32), 0)
     per_epoch = -(-sizes // batch)
     steps = np.where(sizes > 0, config.steps, 0) if config.steps else per_epoch * (config.epochs or 1)
     count = int(steps.max())
     if batch == longest:
         real = np.arange(batch) < sizes[:, None]
         weights = (real / np.maximum(sizes, 1)[:, None]).astype(np.float32)
-        return Schedule(None, weights[None], count)
+        return BatchOrder(None, weights[None], count)
     step = np.arange(count)[:, None]
     epoch, place = np.divmod(step, np.maximum(per_epoch, 1))
     places = place[:, :, None] * batch + np.arange(batch)
@@ -51,7 +51,7 @@ def schedule(config: scenario.Client, sizes: NDArray[np.int64], seeds: NDArray[n
     orders = _orders(sizes, seeds, int(epoch.max()) + 1, longest)
     clients = np.arange(len(sizes))[:, None]
     records = orders[epoch[:, :, None], clients, np.minimum(places, longest - 1)]
-    return Schedule(records, (real / in_batch).astype(np.float32), count)
+    return BatchOrder(records, (real / in_batch).astype(np.float32), count)
 
 
 def _orders(sizes: NDArray[np.int64], seeds: NDArray[np.uint64], epochs: int, longest: int) -> NDArray[np.int64]:

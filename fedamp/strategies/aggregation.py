@@ -1,7 +1,8 @@
-"""What nodes answered, after everything that cannot be trusted in it was refused or clipped."""
+"""From the replies of a round to the sum of its clipped updates, and what is known about it in private."""
 
 import logging
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -10,9 +11,10 @@ from flwr.app import ArrayRecord, Message, MetricRecord
 from numpy.typing import NDArray
 
 from fedamp import flower
+from fedamp.arrays import Sums
 from fedamp.client.clipping import quantum
 from fedamp.models.splits import Split
-from fedamp.strategies.layout import Layout, Sums
+from fedamp.strategies.model_parts import ModelParts
 
 log = logging.getLogger("fedamp.server")
 
@@ -33,32 +35,43 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Limits:
+class Asked:
     """What the replies of a round are held against.
 
     Attributes:
         requests: what was asked, by node.
-        layout: arrays and parts of the model.
+        model: arrays and parts of the model.
         clips: clipping norm of each part.
         split: how the model is cut; None where no submodel is extracted.
         linf_coordinates: p, where a unit's coordinates are truncated at clip / sqrt(p) (ModelMix); 0: they are not.
     """
 
     requests: Mapping[int, Request]
-    layout: Layout
+    model: ModelParts
     clips: list[float]
     split: Split | None = None
     linf_coordinates: int = 0
 
 
 @dataclass
-class Collected:
+class Aggregate:
     """The sum of a round's updates, and what is known about it.
 
-    All but ``sums`` are computed from private data without noise: they stay on the server.
+    All of it is computed from private data without noise: it stays on the server.
+
+    Attributes:
+        sums: float64 by name, new arrays: the release adds its noise to them.
+        reported: units whose update is in the sums.
+        failed: of those, units whose update was not finite and counts as zero.
+        refused_nodes: replies that were left out.
+        clipped, below_clip: units whose update was longer than the norm in some part, or within it in every part.
+        loss_sum, records: of the received model, on the units' records.
+        nodes: those whose reply is in the sums.
+        asked_nodes: how many were asked.
     """
 
     sums: Sums
+    asked_nodes: int
     reported: int = 0
     failed: int = 0
     refused_nodes: int = 0
@@ -68,9 +81,50 @@ class Collected:
     records: int = 0
     nodes: set[int] = field(default_factory=set)
 
+    @property
+    def missing_nodes(self) -> int:
+        """Nodes that were asked and whose reply is not in the sums."""
+        return self.asked_nodes - len(self.nodes)
 
-def collect(replies: Iterable[Message], limits: Limits) -> Collected:
-    """Add up the replies of a round.
+
+class Aggregator(ABC):
+    """The protocol by which nodes' replies become one sum.
+
+    For whoever adds secure aggregation, where the server is to see the sum and nothing else:
+
+    *What may be assumed.* Each node sends one reply a round: the sum over its units of clipped updates. Every
+    coordinate of a part with clipping norm c is a whole multiple of ``quantum(c)``, a power of two of at most
+    c / 2**30, and at most c times the node's units in size; so ``sum / quantum`` is an integer, a masked sum is one
+    modulo 2**b, and b = 32 + log2(units of the round) bits cannot overflow. Sums in another order are equal to the bit.
+    Clipping norms are the same for all nodes of a round, and are in every message.
+
+    *What the server may see.* The sum over the nodes that are in it, which nodes these are, and in sum the counts of
+    :class:`Aggregate`. Not the reply of one node: what :class:`ClippedSums` checks of it (form, finite numbers, its
+    share of the norm) is then for the nodes to prove, or it is trusted to them. ``extracted`` submodels tell which one
+    a node trained: ask for whole models instead.
+
+    *Where dropouts go.* A node that is not in the sum counts as zero: denominators are public and fixed, and nobody is
+    asked again. What its masks need to be taken off must come from the other nodes within the round's deadline; if it
+    cannot be had, raise :class:`fedamp.errors.FederationError`: nothing has been released, and the round can be
+    played again. Never return a sum that still holds a mask.
+
+    *Where it plugs in.* :meth:`prepare` adds public keys or shares to the messages of a round before they are sent,
+    :meth:`aggregate` takes the replies apart. A protocol of more than one exchange a round keeps the grid that it is
+    made with, and talks to the nodes again within :meth:`aggregate`. The class is given to
+    :class:`fedamp.strategies.pipeline.ReleasePipeline`; the round loop does not change.
+    """
+
+    def prepare(self, messages: list[Message]) -> list[Message]:
+        """The messages of a round, with what the protocol adds to them."""
+        return messages
+
+    @abstractmethod
+    def aggregate(self, replies: Iterable[Message], asked: Asked) -> Aggregate:
+        """Add up the replies of a round. Must not raise for anything that a single node sends."""
+
+
+class ClippedSums(Aggregator):
+    """The server sees every node's sum, refuses what cannot be right and clips the rest.
 
     A reply is refused, whole, if it is an error, comes from a node that was not asked or has answered already, has
     arrays of another name, shape or type, holds a number that is not finite, or claims units that the node was not
@@ -78,48 +132,50 @@ def collect(replies: Iterable[Message], limits: Limits) -> Collected:
     norm is clipped, so that a faulty node cannot exceed its share. Coordinates are whole multiples of the quantum, so
     the order of replies does not matter, to the bit.
     """
-    collected = Collected(limits.layout.zeros())
-    for reply in replies:
-        node = reply.metadata.src_node_id
-        try:
-            _add(collected, node, reply, limits)
-        except Exception as error:  # whatever a faulty or hostile node sends, it must not stop the round
-            collected.refused_nodes += 1
-            log.warning("reply of node %s left out: %s", node, " ".join(str(error).split()) or type(error).__name__)
-    return collected
+
+    def aggregate(self, replies: Iterable[Message], asked: Asked) -> Aggregate:
+        total = Aggregate(asked.model.zeros(), len(asked.requests))
+        for reply in replies:
+            node = reply.metadata.src_node_id
+            try:
+                _add(total, node, reply, asked)
+            except Exception as error:  # whatever a faulty or hostile node sends, it must not stop the round
+                total.refused_nodes += 1
+                log.warning("reply of node %s left out: %s", node, " ".join(str(error).split()) or type(error).__name__)
+        return total
 
 
-def _add(collected: Collected, node: int, reply: Message, limits: Limits) -> None:
-    """Add one reply, or raise and leave ``collected`` as it was."""
+def _add(total: Aggregate, node: int, reply: Message, asked: Asked) -> None:
+    """Add one reply, or raise and leave ``total`` as it was."""
     if reply.has_error():
         raise ValueError(f"error {reply.error.code}: {reply.error.reason}")
-    if node not in limits.requests:
+    if node not in asked.requests:
         raise ValueError("nothing was asked of it")
-    if node in collected.nodes:
+    if node in total.nodes:
         raise ValueError("it has answered already")
-    request, answer = limits.requests[node], _Answer.of(reply)
+    request, answer = asked.requests[node], _Answer.of(reply)
     units = len(answer.reported)
     if len(set(answer.reported)) != units or not request.units.issuperset(answer.reported):
         raise ValueError("it claims units that it was not asked for")
-    _add_sums(collected.sums, answer, request.extracted, limits)
-    collected.nodes.add(node)
-    collected.reported += units
-    collected.failed += min(answer.failed, len(request.units))
-    collected.clipped += min(answer.clipped, units)
-    collected.below_clip += min(answer.below_clip, units)
-    collected.records += answer.records
-    collected.loss_sum += answer.loss_sum
+    _add_sums(total.sums, answer, request.extracted, asked)
+    total.nodes.add(node)
+    total.reported += units
+    total.failed += min(answer.failed, len(request.units))
+    total.clipped += min(answer.clipped, units)
+    total.below_clip += min(answer.below_clip, units)
+    total.records += answer.records
+    total.loss_sum += answer.loss_sum
 
 
-def _add_sums(totals: Sums, answer: "_Answer", extracted: int, limits: Limits) -> None:
-    split = limits.split if extracted >= 0 else None
-    expected = split.extract(limits.layout.zeros(), extracted) if split else totals
+def _add_sums(totals: Sums, answer: "_Answer", extracted: int, asked: Asked) -> None:
+    split = asked.split if extracted >= 0 else None
+    expected = split.extract(asked.model.zeros(), extracted) if split else totals
     _check_form(answer.sums, {name: array.shape for name, array in expected.items()})
     if split is None:
-        _add_limited(totals, answer.sums, limits, len(answer.reported))
+        _add_limited(totals, answer.sums, asked, len(answer.reported))
         return
     part = {name: np.zeros(array.shape) for name, array in expected.items()}
-    _add_limited(part, answer.sums, limits, len(answer.reported))
+    _add_limited(part, answer.sums, asked, len(answer.reported))
     split.embed_add(totals, part, extracted)
 
 
@@ -168,16 +224,16 @@ def _check_form(sums: Mapping[str, NDArray[np.float64]], shapes: Mapping[str, tu
             raise ValueError(f"array {name} holds NaN or infinity")
 
 
-def _add_limited(totals: Sums, sums: Sums, limits: Limits, units: int) -> None:
+def _add_limited(totals: Sums, sums: Sums, asked: Asked, units: int) -> None:
     """Add every part, clipped to (clip x units), in whole quanta."""
-    norms = limits.layout.norms(sums)
+    norms = asked.model.norms(sums)
     for name, total in totals.items():
-        part = limits.layout.part_of[name]
-        clip, norm = limits.clips[part], norms[part]
+        part = asked.model.part_of[name]
+        clip, norm = asked.clips[part], norms[part]
         grid = quantum(clip)
         # Honest sums are within the limit and on the grid already, so this changes nothing for them.
         scale = 1.0 if norm <= clip * units else clip * units / norm * (1 - 1e-9)
-        p = limits.linf_coordinates
+        p = asked.linf_coordinates
         most = np.floor(clip / grid / math.sqrt(p)) * units if p else np.inf
         into, array = total.view(), sums[name].reshape(-1)
         into.shape = (-1,)  # totals that are not contiguous would be an error, not a copy that gets the sum instead

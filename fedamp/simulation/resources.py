@@ -11,7 +11,7 @@ WORKERS_PER_GPU = 2  # one prepares and launches while the other computes
 
 
 @dataclass(frozen=True)
-class Layout:
+class WorkerResources:
     """Workers, torch's name of their device, and the part of a core and of a GPU that each reserves."""
 
     workers: int
@@ -20,7 +20,7 @@ class Layout:
     gpus: float
 
 
-def layout(engine: scenario.Engine, cores: float, gpus: float) -> Layout:
+def worker_resources(engine: scenario.Engine, cores: float, gpus: float) -> WorkerResources:
     """Workers for the cores and GPUs that there are; more workers than cores (or GPUs) share them evenly.
 
     Raises:
@@ -31,14 +31,16 @@ def layout(engine: scenario.Engine, cores: float, gpus: float) -> Layout:
         device = "cuda" if gpus and (engine.address is not None or available_device("auto") == "cuda") else "cpu"
     if device == "cpu":
         workers = max(1, int(cores)) if engine.workers == "auto" else engine.workers
-        return Layout(workers, device, cpus=_share(workers, cores), gpus=0)
+        return WorkerResources(workers, device, cpus=_share(workers, cores), gpus=0)
     if not gpus:
         raise InputError(f"engine.device: {device} needs a GPU and Ray sees none; accepted here: auto, cpu")
     if device == "cuda":
         workers = int(gpus) * WORKERS_PER_GPU if engine.workers == "auto" else engine.workers
-        return Layout(workers, device, cpus=_share(workers, cores), gpus=_share(workers, gpus))
+        return WorkerResources(workers, device, cpus=_share(workers, cores), gpus=_share(workers, gpus))
     workers = WORKERS_PER_GPU if engine.workers == "auto" else engine.workers
-    return Layout(workers, device, cpus=_share(workers, cores), gpus=0)  # one named GPU, which Ray does not hide
+    return WorkerResources(
+        workers, device, cpus=_share(workers, cores), gpus=0
+    )  # one named GPU, which Ray does not hide
 
 
 def _share(workers: int, units: float) -> float:

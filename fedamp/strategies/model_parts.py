@@ -4,14 +4,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-Arrays = dict[str, NDArray[np.float32]]
-Sums = dict[str, NDArray[np.float64]]
+from fedamp.arrays import Arrays, Sums
 
 
 @dataclass(frozen=True)
-class Layout:
+class ModelParts:
     """Shapes and parts of a model's arrays.
 
     Attributes:
@@ -23,8 +21,8 @@ class Layout:
     part_of: Mapping[str, int]
 
     @classmethod
-    def of(cls, arrays: Arrays, shared: frozenset[str] | None = None) -> "Layout":
-        """The layout of a model; ``shared`` names the arrays of the shared part, None where the model is not split."""
+    def of(cls, arrays: Arrays, shared: frozenset[str] | None = None) -> "ModelParts":
+        """The parts of a model; ``shared`` names the arrays of the shared part, None where the model is not split."""
         part_of = {name: 0 if shared is None or name in shared else 1 for name in arrays}
         return cls({name: array.shape for name, array in arrays.items()}, part_of)
 
@@ -32,7 +30,7 @@ class Layout:
         """A sum of no updates."""
         return {name: np.zeros(shape) for name, shape in self.shapes.items()}
 
-    def norms(self, sums: Mapping[str, NDArray[np.float64]]) -> list[float]:
+    def norms(self, sums: Sums) -> list[float]:
         """Euclidean norm of every part."""
         squares = [0.0] * (max(self.part_of.values()) + 1)
         for name, array in sums.items():

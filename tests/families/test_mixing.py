@@ -6,15 +6,69 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
+from fedamp import scenario
+from fedamp.accounting import Gaussian
+from fedamp.check_in import Balanced, Everybody
+from fedamp.errors import ScenarioError
+from fedamp.mixing import MixedModels, MixedRounds, MixingRule, mixing_of
 from fedamp.plan import make_plan
-from fedamp.release import MixingRounds
-from fedamp.strategies.mixing import mix
 from tests.federations import small
 
-CONSTANT = MixingRounds(first=1, rounds=10, least=0.1, charged=0.1)
+CONSTANT = MixedRounds(first=1, rounds=10, least=0.1, charged=0.1)
+
+RULES = {"none": None, "constant": scenario.Mixing(width=0.2), "steps": scenario.Mixing(width=((1, 0.2), (3, 0.1)))}
 
 
-def mixtures(now: float, before: float, rounds: MixingRounds, size: int = 20_000, seed: int = 1) -> np.ndarray:
+@pytest.fixture(params=RULES)
+def rule(request) -> MixingRule:
+    return mixing_of(RULES[request.param], Balanced(5, 2))
+
+
+# --- the contract -----------------------------------------------------------------------------------------------------
+
+
+def test_a_start_is_hidden_by_its_offset_at_least_as_much_as_is_said(rule):
+    size = 20_000
+    now, before = np.full(size, 0.07, np.float32), np.zeros(size, np.float32)
+    for round_ in (1, 2, 3, 5):
+        start = rule.start({"w": now}, {"w": before}, seed=1, round_=round_)
+        if rule.variance(round_) == 0:
+            assert start.parameters["w"] is now
+            assert start.offset == {}
+            continue
+        # Standard error of the variance of 20,000 uniforms: 0.6 %; five of them. Models are float32 of size 0.1.
+        assert start.offset["w"].var() >= rule.variance(round_) * 0.97
+        np.testing.assert_allclose(start.parameters["w"] - start.offset["w"], 0.035, atol=1e-8)
+        assert start.remembered["w"] is now
+
+
+def test_the_first_round_starts_about_the_first_model(rule):
+    first = {"w": np.ones(2000, np.float32)}
+    start = rule.start(first, None, seed=1, round_=1)
+    # 2,000 uniforms of width 0.2: standard error 0.0013; five of them.
+    assert start.parameters["w"].mean() == pytest.approx(1, abs=0.0065)
+
+
+def test_all_rounds_are_charged_once_and_hiding_costs_no_more(rule):
+    def of_round(width):
+        return rule.hide(1.0, 0.05, width)
+
+    for schedule in (Balanced(5, 2), Everybody(5)):
+        other = mixing_of(None, schedule).charge(schedule, lambda width: Gaussian(1.0))
+        charged = rule.charge(schedule, of_round)
+        assert charged.span == 5
+        # Rényi orders from 2 up, where one coordinate is the worst case.
+        assert (charged.rdp([2, 4, 8]) <= other.rdp([2, 4, 8]) * (1 + 1e-9)).all()
+
+
+# --- ModelMix ---------------------------------------------------------------------------------------------------------
+
+
+def mix(current, previous, rounds, seed, round_):
+    return MixedModels(1, (rounds,)).start(current, previous, seed, round_).parameters
+
+
+def mixtures(now: float, before: float, rounds: MixedRounds, size: int = 20_000, seed: int = 1) -> np.ndarray:
     current, previous = {"w": np.full(size, now, np.float32)}, {"w": np.full(size, before, np.float32)}
     return mix(current, previous, rounds, seed, round_=3)["w"].astype(np.float64)
 
@@ -56,7 +110,7 @@ def test_neither_model_is_changed():
     factor=st.floats(1, 5),
 )
 def test_the_width_is_at_least_what_is_enforced_and_a_whole_multiple_of_what_is_charged(distance, charged, factor):
-    rounds = MixingRounds(1, 1, least=charged * factor, charged=charged)
+    rounds = MixedRounds(1, 1, least=charged * factor, charged=charged)
     values = mixtures(distance, 0.0, rounds, size=4000)
     # The range of 4,000 uniforms falls short of the width by 0.05 % on average; 2 % and the rounding of float32.
     width = max(np.ceil(factor * (1 - 1e-9)), np.floor(abs(np.float32(distance)) / charged)) * charged
@@ -67,10 +121,13 @@ def plan(*overrides):
     return make_plan(small("server.momentum=0", "rounds=8", *overrides), 60)
 
 
+def enforced_and_charged(plans) -> list[tuple[int, float, float]]:
+    return [(rounds.first, rounds.least, rounds.charged) for rounds in plans.mixing.stretches]
+
+
 def test_a_schedule_is_charged_round_by_round_where_rounds_are_drawn_apart():
     plans = plan("mixing.width=[[1, 0.2], [4, 0.05]]", "check_in={scheme: poisson, rate: 0.5}")
-    assert [plans.mixing_at(round_).least for round_ in range(1, 9)] == [0.2] * 3 + [0.05] * 5
-    assert all(plans.mixing_at(round_).charged == plans.mixing_at(round_).least for round_ in range(1, 9))
+    assert enforced_and_charged(plans) == [(1, 0.2, 0.2), (4, 0.05, 0.05)]
     tree = plans.mechanism.to_json()
     assert [part["times"] for part in tree["mechanisms"]] == [3, 5]
     widths = [part["mechanism"]["mechanism"]["width"] for part in tree["mechanisms"]]
@@ -83,11 +140,25 @@ def test_a_schedule_is_charged_at_its_smallest_width_where_rounds_are_drawn_toge
     plans = plan("mixing.width=[[1, 0.2], [4, 0.05]]", f"check_in={{scheme: {scheme}, k: 2}}")
     constant = plan("mixing.width=0.05", f"check_in={{scheme: {scheme}, k: 2}}")
     assert plans.mechanism == constant.mechanism
-    assert [plans.mixing_at(round_).least for round_ in (3, 4)] == [0.2, 0.05]
-    assert [plans.mixing_at(round_).charged for round_ in (3, 4)] == [0.05, 0.05]
+    assert enforced_and_charged(plans) == [(1, 0.2, 0.05), (4, 0.05, 0.05)]
 
 
 def test_a_width_for_each_round_is_charged_over_all_rounds():
     plans = plan("rounds=2", "mixing.width=[[1, 0.2], [2, 0.05]]", "check_in={scheme: all}")
     assert plans.mechanism.span == 2
-    assert plans.mixing_at(1).charged == plans.mixing_at(2).charged == 0.05
+    assert enforced_and_charged(plans) == [(1, 0.2, 0.05), (2, 0.05, 0.05)]
+
+
+@pytest.mark.parametrize(
+    ("mixing", "message"),
+    [
+        ("{width: [[2, 0.1]]}", "width must start at round 1"),
+        ("{width: [[1, 0.1], [5, 0.2], [5, 0.1]]}", "later rounds in order"),
+        ("{width: [[1, 0.1], [99, 0.2]]}", "mixing.width names round 99, but rounds is 8"),
+        ("{width: []}", "mixing.width"),
+    ],
+)
+def test_a_schedule_of_widths_that_makes_no_sense_is_refused(mixing, message):
+    with pytest.raises(ScenarioError) as caught:
+        small("server.momentum=0", f"mixing={mixing}")
+    assert message in str(caught.value)

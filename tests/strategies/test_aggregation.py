@@ -10,21 +10,24 @@ from fedamp import flower, scenario
 from fedamp.client.clipping import quantum
 from fedamp.models.registry import initial_parameters
 from fedamp.models.splits import split
-from fedamp.strategies.collect import Limits, Request, collect
-from fedamp.strategies.layout import Layout
+from fedamp.strategies.aggregation import Asked, ClippedSums, Request
+from fedamp.strategies.model_parts import ModelParts
 
 SHAPES = {"w": (3, 2), "b": (2,)}
 CLIP = 0.7
 METRICS = {"reported": [1, 2], "failed": 0, "clipped": 0, "below_clip": 2, "loss_sum": 1.5, "records": 4}
 
 
-def layout() -> Layout:
-    return Layout.of({name: np.zeros(shape, np.float32) for name, shape in SHAPES.items()})
+collect = ClippedSums().aggregate
 
 
-def limits(**changes) -> Limits:
+def parts() -> ModelParts:
+    return ModelParts.of({name: np.zeros(shape, np.float32) for name, shape in SHAPES.items()})
+
+
+def asked_for(**changes) -> Asked:
     asked = {2: Request(frozenset({1, 2})), 3: Request(frozenset({3}))}
-    return Limits(**{"requests": asked, "layout": layout(), "clips": [CLIP]} | changes)
+    return Asked(**{"requests": asked, "model": parts(), "clips": [CLIP]} | changes)
 
 
 def honest(size: float = 0.1) -> dict[str, np.ndarray]:
@@ -42,8 +45,8 @@ def reply(arrays=None, node: int = 2, **metrics) -> Message:
 
 def refused(bad: Message, caplog) -> str:
     """The bad reply changes nothing, an honest one beside it is still added; the reason in the log."""
-    both = collect([bad, reply(node=3, reported=[3], below_clip=1)], limits())
-    alone = collect([reply(node=3, reported=[3], below_clip=1)], limits())
+    both = collect([bad, reply(node=3, reported=[3], below_clip=1)], asked_for())
+    alone = collect([reply(node=3, reported=[3], below_clip=1)], asked_for())
     assert both.refused_nodes == 1
     assert all(np.array_equal(both.sums[name], alone.sums[name]) for name in SHAPES)
     assert (both.reported, both.loss_sum, both.records, both.below_clip) == (1, 1.5, 4, 1)
@@ -54,7 +57,7 @@ def refused(bad: Message, caplog) -> str:
 
 
 def test_an_honest_reply_is_added_as_it_is():
-    collected = collect([reply(), reply(node=3, reported=[3], below_clip=0, clipped=1)], limits())
+    collected = collect([reply(), reply(node=3, reported=[3], below_clip=0, clipped=1)], asked_for())
     assert all(np.array_equal(collected.sums[name], 2 * honest()[name]) for name in SHAPES)
     assert (collected.reported, collected.clipped, collected.below_clip, collected.records) == (3, 1, 2, 8)
     assert collected.refused_nodes == 0
@@ -130,7 +133,7 @@ def test_an_error_reply_is_counted(caplog):
 
 
 def test_a_node_that_was_not_asked_or_answers_twice_is_refused():
-    collected = collect([reply(node=9, reported=[]), reply(), reply()], limits())
+    collected = collect([reply(node=9, reported=[]), reply(), reply()], asked_for())
     assert collected.refused_nodes == 2
     assert np.array_equal(collected.sums["w"], honest()["w"])
 
@@ -139,7 +142,7 @@ def test_a_node_that_was_not_asked_or_answers_twice_is_refused():
 @pytest.mark.parametrize("reported", [[], [1], [1, 2]])
 def test_an_enormous_sum_is_clipped_to_the_share_of_those_that_reported(size, reported):
     collected = collect(
-        [reply({name: np.full(shape, size) for name, shape in SHAPES.items()}, reported=reported)], limits()
+        [reply({name: np.full(shape, size) for name, shape in SHAPES.items()}, reported=reported)], asked_for()
     )
     norm = math.sqrt(sum(float((array**2).sum()) for array in collected.sums.values()))
     assert norm <= CLIP * len(reported)
@@ -150,20 +153,20 @@ def test_an_enormous_sum_is_clipped_to_the_share_of_those_that_reported(size, re
 
 
 def test_counts_that_lie_are_limited_to_what_was_asked():
-    collected = collect([reply(failed=10**9, clipped=10**9, below_clip=10**9)], limits())
+    collected = collect([reply(failed=10**9, clipped=10**9, below_clip=10**9)], asked_for())
     assert (collected.failed, collected.clipped, collected.below_clip, collected.reported) == (2, 2, 2, 2)
 
 
 def test_coordinates_are_limited_where_the_l_infinity_norm_is():
     arrays = {"w": np.zeros((3, 2)), "b": np.array([1.9 * CLIP, 0.0])}
-    collected = collect([reply(arrays)], limits(linf_coordinates=4))
+    collected = collect([reply(arrays)], asked_for(linf_coordinates=4))
     assert 2 * CLIP / 2 * (1 - 1e-6) <= collected.sums["b"][0] <= 2 * CLIP / 2
 
 
 def test_each_part_has_its_own_limit():
-    two = Layout.of({name: np.zeros(shape, np.float32) for name, shape in SHAPES.items()}, frozenset({"b"}))
+    two = ModelParts.of({name: np.zeros(shape, np.float32) for name, shape in SHAPES.items()}, frozenset({"b"}))
     arrays = {"w": np.full((3, 2), 100.0), "b": np.full(2, 100.0)}
-    collected = collect([reply(arrays)], limits(layout=two, clips=[0.1, 0.5]))
+    collected = collect([reply(arrays)], asked_for(model=two, clips=[0.1, 0.5]))
     norms = two.norms(collected.sums)
     assert norms == pytest.approx([0.2, 1.0], rel=1e-6)
     assert norms[0] <= 0.2
@@ -174,15 +177,15 @@ def test_a_submodel_lands_in_its_own_place_and_nowhere_else():
     config = scenario.Model(name="mlp", hidden=(6,))
     whole = initial_parameters(config, (4,), 3, seed=1)
     cut = split(config, (4,), 3, count=3)
-    both = Layout.of(whole, cut.shared)
+    both = ModelParts.of(whole, cut.shared)
     small = {name: np.full(array.shape, 2.0**-12) for name, array in cut.extract(both.zeros(), 1).items()}
     asked = {2: Request(frozenset({1, 2}), extracted=1)}
-    collected = collect([reply(small)], Limits(asked, both, [CLIP, CLIP], cut))
+    collected = collect([reply(small)], Asked(asked, both, [CLIP, CLIP], cut))
     own = {name: np.zeros(array.shape) for name, array in whole.items()}
     cut.embed_add(own, small, 1)
     assert all(np.array_equal(collected.sums[name], own[name]) for name in whole)
     full = collect(
-        [reply({name: np.zeros(array.shape) for name, array in whole.items()})], Limits(asked, both, [1, 1], cut)
+        [reply({name: np.zeros(array.shape) for name, array in whole.items()})], Asked(asked, both, [1, 1], cut)
     )
     assert full.refused_nodes == 1  # the whole model, where a submodel was asked for
 
@@ -194,5 +197,5 @@ def test_the_order_of_replies_does_not_matter_to_the_bit():
     for node in asked:
         update = {name: generator.normal(size=shape) * 10 ** generator.uniform(-6, 0) for name, shape in SHAPES.items()}
         replies.append(reply(update, node, reported=[node], below_clip=0))
-    forth, back = (collect(order, limits(requests=asked)).sums for order in (replies, replies[::-1]))
+    forth, back = (collect(order, asked_for(requests=asked)).sums for order in (replies, replies[::-1]))
     assert all(np.array_equal(forth[name], back[name]) for name in SHAPES)

@@ -1,0 +1,71 @@
+"""From the data section of a scenario to a data set, or just to the number of clients or records in it.
+
+A module of this package adds a kind of data by registering what opens it, under the section's ``name``:
+
+    @sources.register("digits")
+    def digits(config: scenario.DigitsData, folder: Path) -> Source: ...
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol
+
+from fedamp import scenario
+from fedamp.data.dataset import Dataset
+from fedamp.registry import Registry
+
+
+class Source(Protocol):
+    """Data that were opened, and of which as little as possible was read."""
+
+    def load(self, seed: int) -> Dataset:
+        """The data set; the seed decides test set and partition (and the records themselves where they are synthetic).
+
+        Where neither ``clients`` nor a natural partition says how to deal the records, every record is a client.
+        """
+
+    def count_clients(self) -> int:
+        """Number of clients of :meth:`load`."""
+
+    def count_records(self) -> int:
+        """Number of training records of :meth:`load`."""
+
+
+# The first argument is the section of the name, which differs from one to the other.
+sources: Registry[Callable[[Any, Path], Source]] = Registry("fedamp.data")
+
+
+def load(config: scenario.Data, seed: int, folder: Path) -> Dataset:
+    """The data set that a scenario describes.
+
+    Args:
+        config: the ``data`` section.
+        seed: decides the test set and the partition (and the records themselves where they are synthetic).
+        folder: where relative paths start.
+
+    Raises:
+        DataError: what is wrong, where, and what is accepted, in one line.
+    """
+    return _open(config, folder).load(seed)
+
+
+def count_clients(config: scenario.Data, folder: Path) -> int:
+    """The number of clients that :func:`load` would give, without reading more than a natural partition needs.
+
+    Raises:
+        DataError: as :func:`load`, as far as it can be seen without reading the records.
+    """
+    return _open(config, folder).count_clients()
+
+
+def count_records(config: scenario.Data, folder: Path) -> int:
+    """The number of training records that :func:`load` would give, from file headers.
+
+    Raises:
+        DataError: as :func:`load`, as far as it can be seen without reading the records.
+    """
+    return _open(config, folder).count_records()
+
+
+def _open(config: scenario.Data, folder: Path) -> Source:
+    return sources.all()[config.name](config, folder)

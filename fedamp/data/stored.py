@@ -1,0 +1,229 @@
+"""Stored records: read from tables, split into training and test, and dealt to clients."""
+
+from dataclasses import dataclass, replace
+from typing import Annotated
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, model_validator
+
+from fedamp import rng, scenario
+from fedamp.data import partition
+from fedamp.data.dataset import Cohort, Dataset, check_clients
+from fedamp.data.table import Table, check_inputs, checked_column, checked_labels
+from fedamp.errors import DataError
+
+
+class FederationFile(scenario.Section):
+    """``federation.json``: what a folder that holds a part of the federation says about the whole."""
+
+    clients: scenario.Count  # of the whole federation
+    hosted: tuple[Annotated[int, Field(ge=0, strict=True)], ...]  # ids of those whose records are here
+    classes: Annotated[int, Field(ge=2, strict=True)]  # number of labels in the whole federation
+
+    @model_validator(mode="after")
+    def _hosted_are_clients(self) -> "FederationFile":
+        if len(set(self.hosted)) != len(self.hosted) or max(self.hosted, default=0) >= self.clients:
+            raise ValueError(f"hosted must be different ids from 0 to {self.clients - 1}")
+        return self
+
+
+@dataclass(frozen=True)
+class Records:
+    """Some records of a table.
+
+    Attributes:
+        table: where the inputs are read from.
+        numbers: int64 [records], which records of the table.
+        labels: int64 [records], of these.
+    """
+
+    table: Table
+    numbers: NDArray[np.int64]
+    labels: NDArray[np.int64]
+
+    @classmethod
+    def all_of(cls, table: Table) -> "Records":
+        """All records of a table.
+
+        Raises:
+            DataError: labels that are not class numbers, or inputs that are not finite.
+        """
+        labels = checked_labels(table)
+        check_inputs(table)
+        return cls(table, np.arange(len(labels)), labels)
+
+    def take(self, positions: NDArray[np.int64] | NDArray[np.bool_]) -> "Records":
+        """Some of these records."""
+        return Records(self.table, self.numbers[positions], self.labels[positions])
+
+    def none(self) -> "Records":
+        """None of them, from the same table."""
+        return self.take(np.zeros(0, dtype=np.int64))
+
+
+@dataclass(frozen=True)
+class StoredDataset(Dataset):
+    """Client c has the training records offsets[c] ... offsets[c + 1] - 1."""
+
+    training: Records  # sorted by client
+    offsets: NDArray[np.int64]  # [num_clients + 1]
+    testing: Records
+    classes: int
+    hosts: NDArray[np.int64] | None = None
+
+    @property
+    def num_classes(self) -> int:
+        return self.classes
+
+    @property
+    def hosted(self) -> NDArray[np.int64] | None:
+        return self.hosts
+
+    @property
+    def num_clients(self) -> int:
+        return len(self.offsets) - 1
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        return self.training.table.input_shape
+
+    def sizes(self, clients: NDArray[np.int64]) -> NDArray[np.int64]:
+        check_clients(clients, self.num_clients)
+        if self.hosted is not None and not np.isin(clients, self.hosted).all():
+            missing = clients[~np.isin(clients, self.hosted)][0]
+            raise DataError(f"{self.training.table.source}: client {missing} is not hosted here")
+        return self.offsets[clients + 1] - self.offsets[clients]
+
+    def labels_of(self, client: int) -> NDArray[np.int64]:
+        return self.training.labels[self.offsets[client] : self.offsets[client + 1]]
+
+    def gather(self, clients: NDArray[np.int64]) -> Cohort:
+        sizes = self.sizes(clients)
+        longest = int(sizes.max(initial=0))
+        real = np.arange(longest) < sizes[:, None]
+        positions = (self.offsets[clients][:, None] + np.arange(longest))[real]
+        inputs = np.zeros((*real.shape, *self.input_shape), dtype=np.float32)
+        labels = np.zeros(real.shape, dtype=np.int64)
+        inputs[real] = self.training.table.read(self.training.numbers[positions])
+        labels[real] = self.training.labels[positions]
+        return Cohort(inputs, labels, sizes)
+
+    def test(self) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+        return self.testing.table.read(self.testing.numbers), self.testing.labels.copy()
+
+    def by_record(self) -> "StoredDataset":
+        if self.hosted is not None:
+            raise DataError(f"{self.training.table.source}: {_NOT_ALL_RECORDS}")
+        stored_order = np.argsort(self.training.numbers)
+        one_each = np.arange(len(stored_order) + 1, dtype=np.int64)
+        return replace(self, training=self.training.take(stored_order), offsets=one_each)
+
+
+class StoredSource:
+    """Tables of records, as a source of data.
+
+    Args:
+        config: the data section.
+        train: training table; None on a machine that hosts no client, for example the server's.
+        test: test table; None: a part of the training table is to be kept out.
+        federation: which part of a federation this is; None: all of it.
+    """
+
+    def __init__(
+        self,
+        config: scenario.DigitsData | scenario.FolderData | scenario.HuggingFaceData,
+        train: Table | None,
+        test: Table | None = None,
+        federation: FederationFile | None = None,
+    ) -> None:
+        opened = train or test
+        assert opened is not None, "one of them is there"
+        self._config, self._train, self._test, self._federation = config, train, test, federation
+        self._source = opened.source
+        self._column = partition.natural_column(config.partition)
+
+    def count_clients(self) -> int:
+        if self._federation is not None:
+            return self._federation.clients
+        if self._column is not None and self._train is not None:
+            return len(np.unique(checked_column(self._train, self._column)))
+        records = self.count_records()
+        if self._config.clients is None:
+            return records
+        partition.check(self._config.partition, records, self._config.clients)
+        return self._config.clients
+
+    def count_records(self) -> int:
+        if self._federation is not None or self._train is None:
+            raise DataError(f"{self._source}: {_NOT_ALL_RECORDS}")
+        return len(self._train) - (self._hold_out_size() if self._test is None else 0)
+
+    def load(self, seed: int) -> StoredDataset:
+        training, testing = self._split(seed)
+        owners, num_clients = self._owners(seed, training)
+        by_client = np.argsort(owners, kind="stable")
+        offsets = np.concatenate([[0], np.cumsum(np.bincount(owners, minlength=num_clients))]).astype(np.int64)
+        hosted = None if self._federation is None else np.array(sorted(self._federation.hosted), dtype=np.int64)
+        classes = self._num_classes(np.concatenate([training.labels, testing.labels]))
+        return StoredDataset(training.take(by_client), offsets, testing, classes, hosted)
+
+    def _split(self, seed: int) -> tuple[Records, Records]:
+        """Training and test records: from two tables, or from one of which a part is kept out."""
+        training = None if self._train is None else Records.all_of(self._train)
+        testing = None if self._test is None else Records.all_of(self._test)
+        if training is None:
+            assert testing is not None
+            return testing.none(), testing
+        if testing is not None:
+            if testing.table.input_shape != training.table.input_shape:
+                raise DataError(
+                    f"{testing.table.source}: inputs have shape {list(testing.table.input_shape)}, "
+                    f"those of {self._source} {list(training.table.input_shape)}; they must agree"
+                )
+            return training, testing
+        if self._federation is not None:
+            return training, training.none()
+        self._hold_out_size()
+        kept_out = partition.hold_out(rng.stream(seed, "test-set"), training.labels, self._config.test_fraction)
+        return training.take(~kept_out), training.take(kept_out)
+
+    def _hold_out_size(self) -> int:
+        assert self._train is not None
+        if len(self._train) < 2:
+            raise DataError(f"{self._source}: {len(self._train)} records; at least 2 are needed to keep a test set out")
+        return partition.hold_out_size(len(self._train), self._config.test_fraction)
+
+    def _owners(self, seed: int, training: Records) -> tuple[NDArray[np.int64], int]:
+        """The client of every training record, and the number of clients."""
+        if self._train is None:
+            assert self._federation is not None
+            return training.numbers, self._federation.clients
+        if self._column is not None:
+            column = checked_column(self._train, self._column)
+            if self._federation is not None:
+                return partition.hosted(column, self._federation.hosted, self._source), self._federation.clients
+            names, owners = np.unique(column, return_inverse=True)
+            return owners[training.numbers], len(names)
+        clients = self._config.clients
+        if clients is None:
+            return np.arange(len(training.labels)), len(training.labels)
+        generator = rng.stream(seed, "partition")
+        return partition.owners(self._config.partition, generator, training.labels, clients), clients
+
+    def _num_classes(self, labels: NDArray[np.int64]) -> int:
+        if self._federation is not None:
+            classes = self._federation.classes
+            if labels.size and labels.max() >= classes:
+                raise DataError(
+                    f"{self._source}: label {labels.max()}; federation.json says there are {classes} classes"
+                )
+            return classes
+        if labels.min() > 0:
+            raise DataError(f"{self._source}: the smallest label is {labels.min()}; labels must count from 0")
+        return int(labels.max()) + 1
+
+
+_NOT_ALL_RECORDS = (
+    "the folder holds a part of the federation, and privacy.unit sample needs all records in one place; use client"
+)

@@ -1,0 +1,190 @@
+"""Mixing rules: where a round starts from: the last model, or (ModelMix) a random mixture of the last two."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedamp import rng, scenario
+from fedamp.accounting import Compose, Gaussian, Mechanism, ModelMix
+from fedamp.arrays import Arrays, Sums
+from fedamp.check_in import Schedule
+
+
+@dataclass(frozen=True)
+class Start:
+    """What a round starts from.
+
+    Attributes:
+        parameters: the model to which the round's step is added.
+        offset: what hides the round beside its noise, in units of the model: zero in expectation, and bounded by half
+            the distance of the mixed models. Empty where nothing is mixed. Secret.
+        remembered: the model that the next round is to be given as ``previous``; None: it needs none.
+    """
+
+    parameters: Arrays
+    offset: Sums = field(default_factory=dict)
+    remembered: Arrays | None = None
+
+
+class MixingRule(ABC):
+    """Where rounds start from, and what that hides.
+
+    Attributes:
+        linf_coordinates: p, where a unit's coordinates are truncated at clip / sqrt(p); 0: they are not.
+        smallest_width: what the rounds are charged at where all cost the same; None without mixing.
+    """
+
+    linf_coordinates: int
+
+    @property
+    @abstractmethod
+    def smallest_width(self) -> float | None: ...
+
+    @abstractmethod
+    def hide(self, noise_multiplier: float, step: float, width: float | None) -> Mechanism:
+        """What a round's release of a part costs a unit.
+
+        Args:
+            noise_multiplier: of the part.
+            step: the most by which one unit moves the model.
+            width: as in :attr:`smallest_width`, of these rounds.
+        """
+
+    @abstractmethod
+    def charge(self, schedule: Schedule, round_mechanism: Callable[[float | None], Mechanism]) -> Mechanism:
+        """What all rounds cost a unit, if taking part in one of a width costs ``round_mechanism(width)``."""
+
+    @abstractmethod
+    def start(self, current: Arrays, previous: Arrays | None, seed: int, round_: int) -> Start:
+        """What a round starts from.
+
+        Args:
+            current: the last global model, by name.
+            previous: the one before; None before the first round.
+            seed: the run's seed.
+            round_: number of the round.
+        """
+
+    @abstractmethod
+    def variance(self, round_: int) -> float:
+        """The least variance of a round's offset in any coordinate, in units of the model, squared."""
+
+
+@dataclass(frozen=True)
+class NoMixing(MixingRule):
+    """A round starts from the last model."""
+
+    linf_coordinates = 0
+    smallest_width = None
+
+    def hide(self, noise_multiplier: float, step: float, width: float | None) -> Mechanism:
+        return Gaussian(noise_multiplier)
+
+    def charge(self, schedule: Schedule, round_mechanism: Callable[[float | None], Mechanism]) -> Mechanism:
+        return schedule.charge(round_mechanism(None))
+
+    def start(self, current: Arrays, previous: Arrays | None, seed: int, round_: int) -> Start:
+        return Start(current)
+
+    def variance(self, round_: int) -> float:
+        return 0.0
+
+
+@dataclass(frozen=True)
+class MixedRounds:
+    """Consecutive rounds with the same mixing.
+
+    Attributes:
+        first: number of the first of them.
+        rounds: how many they are.
+        least: enforced distance of the two mixed models, in every coordinate.
+        charged: the width that is paid for; the distances are whole multiples of it.
+    """
+
+    first: int
+    rounds: int
+    least: float
+    charged: float
+
+
+@dataclass(frozen=True)
+class MixedModels(MixingRule):
+    """ModelMix: a uniform point between the last two models, coordinate by coordinate (Xiao, Wan, Devadas 2022).
+
+    The models are first moved about their midpoint, apart or together, to a distance that is a whole multiple of the
+    charged width: the largest that they have, and at least the enforced one. The paper's Algorithm 1 only moves them
+    apart where they are too close, and takes it that a wider uniform law hides a step at least as well. That is not
+    proved there for any real width, but it is plain for whole multiples: the wider law is a mixture of shifted copies
+    of the charged one. The weights are hidden: they never leave the server.
+
+    Attributes:
+        stretches: the rounds, by what is enforced and charged in them.
+    """
+
+    linf_coordinates: int
+    stretches: tuple[MixedRounds, ...]
+
+    @property
+    def smallest_width(self) -> float:
+        return min(rounds.charged for rounds in self.stretches)
+
+    def hide(self, noise_multiplier: float, step: float, width: float | None) -> Mechanism:
+        assert width is not None, "every stretch of rounds has one"
+        # Only the ratio to a unit's largest step matters (Xiao, Wan, Devadas 2022, Corollary 4.1).
+        return ModelMix(noise_multiplier, width / step, self.linf_coordinates)
+
+    def charge(self, schedule: Schedule, round_mechanism: Callable[[float | None], Mechanism]) -> Mechanism:
+        if len({rounds.charged for rounds in self.stretches}) == 1:
+            return schedule.charge(round_mechanism(self.smallest_width))
+        return Compose(
+            tuple(schedule.stretch(rounds.rounds).charge(round_mechanism(rounds.charged)) for rounds in self.stretches)
+        )
+
+    def start(self, current: Arrays, previous: Arrays | None, seed: int, round_: int) -> Start:
+        rounds, before = self._at(round_), previous or current
+        mixed, offsets = {}, {}
+        for index, (name, now) in enumerate(current.items()):
+            weight = np.asarray(rng.stream(seed, "mixing", round_, index).random(now.shape))
+            one, other = now.astype(np.float64), before[name].astype(np.float64)
+            offsets[name] = (weight - 0.5) * _distance(one, other, rounds)
+            mixed[name] = ((one + other) / 2 + offsets[name]).astype(np.float32)
+        return Start(mixed, offsets, remembered=current)
+
+    def variance(self, round_: int) -> float:
+        return self._at(round_).least ** 2 / 12
+
+    def _at(self, round_: int) -> MixedRounds:
+        return next(rounds for rounds in reversed(self.stretches) if rounds.first <= round_)
+
+
+def _distance(now: NDArray[np.float64], before: NDArray[np.float64], rounds: MixedRounds) -> NDArray[np.float64]:
+    widths = np.floor(np.abs(now - before) / rounds.charged)
+    return np.asarray(rounds.charged * np.maximum(widths, np.ceil(rounds.least / rounds.charged)))
+
+
+def mixing_of(section: scenario.Mixing | None, schedule: Schedule) -> MixingRule:
+    """The rule that a scenario's ``mixing`` section describes; None: no mixing.
+
+    Where a unit's rounds are drawn together all rounds must cost the same, so all are charged at the smallest width;
+    so are two rounds or more that have a width each.
+    """
+    if section is None:
+        return NoMixing()
+    steps = widths_of(section)
+    ends = [first for first, _ in steps[1:]] + [schedule.rounds + 1]
+    lengths = [end - first for (first, _), end in zip(steps, ends, strict=True)]
+    same = schedule.drawn_together or max(lengths) == 1
+    smallest = min(width for _, width in steps)
+    stretches = tuple(
+        MixedRounds(first, rounds, width, smallest if same else width)
+        for (first, width), rounds in zip(steps, lengths, strict=True)
+    )
+    return MixedModels(section.linf_coordinates, stretches)
+
+
+def widths_of(section: scenario.Mixing) -> tuple[tuple[int, float], ...]:
+    """The first round and the enforced distance of every step of the scenario's schedule."""
+    return section.width if isinstance(section.width, tuple) else ((1, section.width),)

@@ -1,0 +1,52 @@
+"""Building blocks of image models."""
+
+from torch import Tensor, nn
+
+from fedamp.errors import ModelError
+
+_MOST_CHANNELS = 4  # a last dimension up to this, under a larger first one, is read as channels
+
+
+class ToImage(nn.Module):
+    """Inputs as images [batch, channels, height, width].
+
+    Accepts records of shape [height, width], [channels, height, width], or [height, width, channels] (read so where the
+    last dimension is at most 4 and the first is larger).
+
+    Raises:
+        ModelError: records of another shape.
+    """
+
+    def __init__(self, input_shape: tuple[int, ...], model: str) -> None:
+        super().__init__()
+        if len(input_shape) not in (2, 3):
+            raise ModelError(
+                f"model {model} needs images: [height, width], [channels, height, width] or [height, width, channels], "
+                f"got input shape {list(input_shape)} (data.shape can give one)"
+            )
+        self.flat = len(input_shape) == 2
+        self.channels_last = not self.flat and input_shape[2] <= _MOST_CHANNELS < input_shape[0]
+        size = (1, *input_shape) if self.flat else input_shape
+        self.channels, self.height, self.width = (size[2], size[0], size[1]) if self.channels_last else size
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        if self.flat:
+            return inputs.unsqueeze(1)
+        return inputs.permute(0, 3, 1, 2) if self.channels_last else inputs
+
+
+class Residual(nn.Module):
+    """``relu(x + branch(x))``, or ``relu(shortcut(x) + branch(x))`` where the shape changes.
+
+    What comes in must not be negative (it left a ReLU): then a block without its branch is exactly the identity.
+    """
+
+    def __init__(self, branch: nn.Sequential, shortcut: nn.Sequential | None = None) -> None:
+        super().__init__()
+        self.branch = branch
+        self.shortcut = shortcut if shortcut is not None else nn.Identity()
+        self.activation = nn.ReLU()
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        values: Tensor = self.activation(self.shortcut(inputs) + self.branch(inputs))
+        return values

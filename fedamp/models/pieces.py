@@ -1,0 +1,118 @@
+"""What clients train: the whole model, a disjoint submodel of it, or all of it under a dropout mask."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cache, lru_cache
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from fedamp import rng
+from fedamp.models.architectures import is_import_path
+from fedamp.models.masks import Masks
+from fedamp.models.registry import build
+from fedamp.models.splits import Split, split
+from fedamp.scenario import DisjointSubmodels, DropoutSubmodels, Model, Submodels
+
+WHOLE = -1  # the number of the whole model among the submodels
+
+
+class Piece:
+    """A network that some clients train together: the whole model.
+
+    Attributes:
+        module: the network; its parameter values are arbitrary.
+        shared: names of the parameters in the shared part; all others are in the split part.
+        known: whether it is built in, so that it treats every record by itself and uses each layer once.
+    """
+
+    def __init__(self, module: nn.Module, shared: frozenset[str], known: bool) -> None:
+        self.module, self.shared, self.known = module, shared, known
+
+    @property
+    def parts(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Names of the parameters in the shared and in the split part, in the order of the module."""
+        names = [name for name, _ in self.module.named_parameters()]
+        shared = tuple(name for name in names if name in self.shared)
+        return shared, tuple(name for name in names if name not in self.shared)
+
+    def forward(self, parameters: dict[str, Tensor], inputs: Tensor, *arguments: Tensor) -> Tensor:
+        """Logits [records, classes] of one client."""
+        logits: Tensor = functional_call(self.module, parameters, (inputs,))
+        return logits
+
+    def arguments(self, seeds: NDArray[np.uint64]) -> list[Tensor]:
+        """Further arguments of :meth:`forward`, of shape [clients, ...], drawn from each client's own seed."""
+        return []
+
+    def extract(self, arrays: Mapping[str, Any]) -> dict[str, Any]:
+        """This piece's part of the whole model's arrays."""
+        return dict(arrays)
+
+    def embed_add(self, total: Mapping[str, Any], part: Mapping[str, Any]) -> None:
+        """Add this piece's arrays to the whole model's, in place."""
+        for name, array in part.items():
+            total[name][...] += array
+
+
+class DisjointPiece(Piece):
+    """A disjoint submodel, as a network of its own."""
+
+    def __init__(self, cut: Split, number: int, known: bool) -> None:
+        super().__init__(cut.module(number), cut.shared, known)
+        self._cut, self._number = cut, number
+
+    def extract(self, arrays: Mapping[str, Any]) -> dict[str, Any]:
+        return self._cut.extract(arrays, self._number)
+
+    def embed_add(self, total: Mapping[str, Any], part: Mapping[str, Any]) -> None:
+        self._cut.embed_add(total, part, self._number)
+
+
+class MaskedPiece(Piece):
+    """The whole model, under a mask for each client that keeps every node with probability ``keep``."""
+
+    def __init__(self, masks: Masks, keep: float) -> None:
+        super().__init__(masks.module, masks.shared, known=False)
+        self._masks, self._keep = masks, keep
+
+    def forward(self, parameters: dict[str, Tensor], inputs: Tensor, *arguments: Tensor) -> Tensor:
+        return self._masks.call(parameters, inputs, *arguments)
+
+    def arguments(self, seeds: NDArray[np.uint64]) -> list[Tensor]:
+        kept = rng.uniforms(seeds, "dropout mask", self._masks.nodes) < self._keep
+        return [torch.from_numpy(kept.astype(np.float32))]
+
+
+def pieces_of(
+    submodels: Submodels, model: Model, input_shape: tuple[int, ...], num_classes: int, seed: int
+) -> Callable[[int, int], Piece]:
+    """What clients train: (submodel, round) -> piece, the same object as long as it is the same piece.
+
+    Args:
+        submodels, model: sections of the scenario.
+        input_shape: shape of one record.
+        num_classes: number of labels.
+        seed: public seed of the partitions into disjoint submodels.
+
+    Raises:
+        ModelError: a model that cannot be built, or not be cut so.
+    """
+    known, where = not is_import_path(model.name), (tuple(input_shape), num_classes)
+    whole = cache(lambda: Piece(build(model, *where), frozenset(), known))
+    match submodels:
+        case DropoutSubmodels(layers=layers, keep=keep):
+            masked = MaskedPiece(Masks(build(model, *where), layers), keep)
+            return lambda submodel, round_: masked
+        case DisjointSubmodels(count=count, shared=shared, partition=partition):
+            cut = lru_cache(1)(lambda index: split(model, *where, count, shared, seed, index))
+            part = lru_cache(count)(lambda submodel, index: DisjointPiece(cut(index), submodel, known))
+            cut(0)  # a model that cannot be cut is refused now
+            fresh = partition == "fresh"
+            return lambda submodel, round_: whole() if submodel == WHOLE else part(submodel, round_ if fresh else 0)
+    return lambda submodel, round_: whole()

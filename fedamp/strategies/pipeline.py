@@ -1,0 +1,148 @@
+"""What happens to the replies of a round between "received" and "released", in one place.
+
+    replies -> Aggregator -> quorum and budget -> Noise -> (mixing) -> ServerOptimizer -> Release
+
+A step never changes the state that it is given: :meth:`ReleasePipeline.release` returns the next one, and whoever plays
+the rounds goes over to it when the release has been written down.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from flwr.app import Message
+
+from fedamp.arrays import Arrays, State, Sums
+from fedamp.clipping import NormCounts
+from fedamp.errors import FederationError
+from fedamp.plan import Plan
+from fedamp.strategies.aggregation import Aggregate, Aggregator, Asked, ClippedSums, Request
+from fedamp.strategies.model_parts import ModelParts
+from fedamp.strategies.noise import IndependentGaussian, Noise
+from fedamp.submodels import Cut
+
+
+@dataclass(frozen=True)
+class ServerState:
+    """Everything that a round leaves for the next one.
+
+    Attributes:
+        parameters: the global model.
+        round: number of the last released round; 0 before the first.
+        moments: what the server optimiser remembers.
+        previous: the global model before ``parameters`` (ModelMix); None elsewhere.
+        clip_scale: clipping norms over the plan's; 1 where they are fixed.
+        noise: what the noise mechanism remembers.
+    """
+
+    parameters: Arrays
+    round: int = 0
+    moments: State = field(default_factory=dict)
+    previous: Arrays | None = None
+    clip_scale: float = 1.0
+    noise: State = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Release:
+    """What a round lets out. The charge covers all of it that is public.
+
+    Attributes:
+        round: its number, from 1.
+        parameters: the new global model. Public.
+        noisy_sums: the sum of the clipped updates with its noise, float64 by name. Public, but where models are mixed:
+            there it is hidden by ``offset`` besides, and only ``parameters`` are.
+        denominators: public expected number of contributors, by name: by what the sum is divided.
+        clips: clipping norm of each part in this round. Public.
+        clip_scale: the same over the plan's.
+        offset: of the mixture that the round starts from, in units of the model; empty without mixing. Secret.
+    """
+
+    round: int
+    parameters: Arrays
+    noisy_sums: Sums
+    denominators: Mapping[str, float]
+    clips: tuple[float, ...]
+    clip_scale: float
+    offset: Sums
+
+
+@dataclass(frozen=True)
+class ReleasePipeline:
+    """The steps of a plan's releases.
+
+    Attributes:
+        plan: what to do, and what it costs; mixing, clipping rule and server optimiser are the plan's.
+        model: arrays and parts of the model.
+        cut: how the model is cut into a shared and a split part; None where it is whole.
+        aggregator: how replies become a sum.
+        noise: what is added to the sum.
+    """
+
+    plan: Plan
+    model: ModelParts
+    cut: Cut | None = None
+    aggregator: Aggregator = field(default_factory=ClippedSums)
+    noise: Noise = field(default_factory=IndependentGaussian)
+
+    def start(self, parameters: Arrays) -> ServerState:
+        """The state before the first round."""
+        return ServerState(parameters, moments=self.plan.optimizer.init(parameters), noise=self.noise.init(parameters))
+
+    def clips(self, state: ServerState) -> list[float]:
+        """Clipping norm of every part in the coming round."""
+        return [part.clip * state.clip_scale for part in self.plan.parts]
+
+    def aggregate(
+        self, state: ServerState, round_: int, replies: Iterable[Message], requests: Mapping[int, Request]
+    ) -> Aggregate:
+        """The sum of a round's clipped updates. Nothing of it is released."""
+        split = self.cut.at(round_) if self.cut else None
+        asked = Asked(requests, self.model, self.clips(state), split, self.plan.mixing.linf_coordinates)
+        return self.aggregator.aggregate(replies, asked)
+
+    def release(self, state: ServerState, round_: int, aggregate: Aggregate) -> tuple[ServerState, Release]:
+        """The next state and what is released, if quorum and budget allow it.
+
+        Args:
+            state: after the round before; not changed.
+            round_: number of the round.
+            aggregate: of this round; its sums become those of the release.
+
+        Raises:
+            FederationError: out of turn, beyond the budget, or below quorum; nothing was released.
+        """
+        self._check(state, round_, aggregate)
+        plan, sums = self.plan, aggregate.sums
+        noise = state.noise
+        if plan.is_private:
+            noise = self.noise.update(sums, self._deviations(state), noise, plan.seed, round_)
+        denominators = {name: plan.parts[part].denominator for name, part in self.model.part_of.items()}
+        mean = {name: array / denominators[name] for name, array in sums.items()}
+        start = plan.mixing.start(state.parameters, state.previous, plan.seed, round_)
+        parameters, moments = plan.optimizer.apply(start.parameters, mean, state.moments, round_)
+        counts = NormCounts(aggregate.below_clip, aggregate.reported, plan.expected_cohort)
+        scale = plan.clipping.next_scale(state.clip_scale, counts, plan.seed, round_, plan.is_private)
+        following = ServerState(parameters, round_, moments, start.remembered, scale, noise)
+        clips = tuple(self.clips(state))
+        return following, Release(round_, parameters, sums, denominators, clips, state.clip_scale, start.offset)
+
+    def _check(self, state: ServerState, round_: int, aggregate: Aggregate) -> None:
+        if round_ != state.round + 1:
+            raise FederationError(f"round {round_} is out of turn after round {state.round}")
+        self.check_budget(round_)
+        scheduled, quorum = len(self.plan.attendance.cohort(round_)), self.plan.scenario.federation.quorum
+        if aggregate.reported < quorum * scheduled:
+            raise FederationError(
+                f"round {round_}: {aggregate.reported} of {scheduled} {self.plan.scenario.privacy.unit}s reported, "
+                f"below federation.quorum {quorum:g}; nothing of it was released"
+            )
+
+    def check_budget(self, round_: int) -> None:
+        """Raise FederationError where a round would cost more than the budget."""
+        if round_ > self.plan.affordable_rounds:
+            raise FederationError(f"round {round_} would exceed the budget of epsilon")
+
+    def _deviations(self, state: ServerState) -> dict[str, float]:
+        """Standard deviation of the noise on every array."""
+        parts = self.plan.parts
+        return {name: parts[part].noise_deviation * state.clip_scale for name, part in self.model.part_of.items()}

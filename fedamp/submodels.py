@@ -1,0 +1,296 @@
+"""Submodel schemes: which part of the model a unit trains, how that is noised, and what hiding it saves.
+
+A round releases the noisy mean of every part of the model: of ``all`` of it, or of a ``shared`` and a ``split`` part
+(Dong, Chen, Özgür 2025, section 3.2.2). docs/strategies.md says why the parts compose as they do here.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedamp import rng, scenario
+from fedamp.accounting import Dropout, Mechanism, Submodels
+from fedamp.check_in import UnitIds
+
+if TYPE_CHECKING:  # it needs torch, and plans are made without
+    from fedamp.models.splits import Split
+
+WHOLE = -1  # in the place of a submodel's number: the whole model
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of the model that is clipped, noised and averaged by itself.
+
+    Attributes:
+        name: ``all``, or ``shared`` and ``split``.
+        clip: clipping norm of a unit's update of this part.
+        noise_multiplier: standard deviation of the noise over ``clip``.
+        denominator: public expected number of contributors a round; what the noisy sum is divided by.
+    """
+
+    name: str
+    clip: float
+    noise_multiplier: float
+    denominator: float
+
+    @property
+    def noise_deviation(self) -> float:
+        """Standard deviation of the noise on every coordinate of the sum."""
+        return self.clip * self.noise_multiplier
+
+
+class Choice(NamedTuple):
+    """Something that is drawn for a unit in a round, and hidden: its seed (of a mask) and its submodel."""
+
+    seed: int
+    submodel: int
+
+
+@dataclass(frozen=True)
+class Cut:
+    """How a model is cut. It may be public; who trains which submodel is hidden.
+
+    Attributes:
+        shared: names of the arrays that every submodel touches.
+        at: the disjoint submodels of a round; None where submodels are masks on the whole model.
+    """
+
+    shared: frozenset[str]
+    at: Callable[[int], "Split | None"]
+
+
+class SubmodelScheme(ABC):
+    """Which part of the model a unit trains.
+
+    Attributes:
+        scheme: its name in a scenario's ``submodels`` section, whose other keys are its fields.
+        share: chance that a unit trains a given parameter of the split part; 1 where nothing is split.
+        copies: disjoint submodels among which a unit's one is hidden.
+    """
+
+    scheme: ClassVar[str]
+
+    @property
+    @abstractmethod
+    def share(self) -> float: ...
+
+    @property
+    @abstractmethod
+    def copies(self) -> int: ...
+
+    @abstractmethod
+    def parts(self, clip: float, noise_multiplier: float, expected_cohort: float) -> tuple[Part, ...]:
+        """The parts of the model with their clipping, noise and denominators.
+
+        Args:
+            clip: norm of the whole update, or of its split part.
+            noise_multiplier: of the whole update, or of its split part; 0 leaves all parts without noise.
+            expected_cohort: expected number of units a round.
+        """
+
+    @abstractmethod
+    def charge(self, part: Part, release: Mechanism) -> Mechanism:
+        """What a part's release costs a unit of a round, if it costs ``release`` where nothing is hidden."""
+
+    @abstractmethod
+    def draw(self, cohort: UnitIds, seed: int, round_: int) -> NDArray[np.int64]:
+        """The hidden, independent, uniform submodel of every unit of a cohort."""
+
+    @abstractmethod
+    def choices(self, masks: int) -> list[Choice]:
+        """What can be drawn for a unit: all of it, or so many random masks. An audit averages over these."""
+
+    @property
+    @abstractmethod
+    def choices_are_all(self) -> bool:
+        """Whether :meth:`choices` are all there are."""
+
+    @abstractmethod
+    def cut_index(self, round_: int) -> int:
+        """Number of the partition in use in a round; 0 where it is always the same."""
+
+    @abstractmethod
+    def cut(self, model: scenario.Model, input_shape: tuple[int, ...], num_classes: int, seed: int) -> Cut | None:
+        """How the scenario's model is cut; None where it is whole.
+
+        Args:
+            seed: public seed of the partitions.
+
+        Raises:
+            ModelError: the model cannot be cut so.
+        """
+
+
+@dataclass(frozen=True)
+class WholeModel(SubmodelScheme):
+    """Everybody trains the whole model."""
+
+    scheme = "none"
+    share = 1.0
+    copies = 1
+    choices_are_all = True
+
+    def parts(self, clip: float, noise_multiplier: float, expected_cohort: float) -> tuple[Part, ...]:
+        return (Part("all", clip, noise_multiplier, expected_cohort),)
+
+    def charge(self, part: Part, release: Mechanism) -> Mechanism:
+        return release
+
+    def draw(self, cohort: UnitIds, seed: int, round_: int) -> NDArray[np.int64]:
+        return np.full(len(cohort), WHOLE)
+
+    def choices(self, masks: int) -> list[Choice]:
+        return [Choice(0, WHOLE)]
+
+    def cut_index(self, round_: int) -> int:
+        return 0
+
+    def cut(self, model: scenario.Model, input_shape: tuple[int, ...], num_classes: int, seed: int) -> None:
+        return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class _SplitModel(SubmodelScheme):
+    """A shared part, whose release hides nothing, and a split part.
+
+    Attributes:
+        shared_clip: clipping norm of the shared part; None: as the split part's.
+        shared_noise_multiplier: of the shared part: ``same``, ``balanced`` or a number.
+    """
+
+    shared_clip: float | None = None
+    shared_noise_multiplier: str | float = "same"
+
+    def parts(self, clip: float, noise_multiplier: float, expected_cohort: float) -> tuple[Part, ...]:
+        shared_clip = clip if self.shared_clip is None else self.shared_clip
+        return (
+            Part("shared", shared_clip, self._shared_noise(noise_multiplier), expected_cohort),
+            Part("split", clip, noise_multiplier, expected_cohort * self.share),
+        )
+
+    def _shared_noise(self, noise_multiplier: float) -> float:
+        """Noise multiplier of the shared part, given the split part's.
+
+        ``balanced`` minimises (s_shared / n_shared)^2 + (s_split / n_split)^2, where n are the denominators: the noise
+        variance of one coordinate of each part's mean update, in units of that part's clipping norm. The budget that
+        both share is 1 / s_shared^2 + 1 / (copies s_split^2), which is what a round costs where a round costs little
+        (the mean of d copies of X has a d-th of the variance of X). With n_split = share * n_shared the best ratio of
+        the two is (copies / share^2)^(1/4): d^(3/4) for d disjoint submodels. What is charged is exact for any ratio.
+        """
+        if noise_multiplier == 0 or self.shared_noise_multiplier == "same":
+            return noise_multiplier
+        if self.shared_noise_multiplier == "balanced":
+            return noise_multiplier * float((self.copies / self.share**2) ** 0.25)
+        return float(self.shared_noise_multiplier)
+
+    def charge(self, part: Part, release: Mechanism) -> Mechanism:
+        return self._hide(release) if part.name == "split" else release
+
+    @abstractmethod
+    def _hide(self, release: Mechanism) -> Mechanism:
+        """What the split part's release costs a unit."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DisjointSubmodels(_SplitModel):
+    """The split part is cut into disjoint submodels; everybody trains a random one a round (ibid., Theorem 3.4).
+
+    Attributes:
+        count: number of submodels.
+        shared: layers that every submodel holds, by name or prefix.
+        partition: ``fixed``, or ``fresh`` every round.
+    """
+
+    count: int
+    shared: tuple[str, ...] = ()
+    partition: str = "fixed"
+    scheme = "disjoint"
+    choices_are_all = True
+
+    @property
+    def share(self) -> float:
+        return 1 / self.count
+
+    @property
+    def copies(self) -> int:
+        return self.count
+
+    def _hide(self, release: Mechanism) -> Mechanism:
+        return Submodels(release, self.count)
+
+    def draw(self, cohort: UnitIds, seed: int, round_: int) -> NDArray[np.int64]:
+        return rng.stream(seed, "submodels", round_).integers(0, self.count, size=len(cohort))
+
+    def choices(self, masks: int) -> list[Choice]:
+        return [Choice(0, submodel) for submodel in range(self.count)]
+
+    def cut_index(self, round_: int) -> int:
+        return round_ if self.partition == "fresh" else 0
+
+    def cut(self, model: scenario.Model, input_shape: tuple[int, ...], num_classes: int, seed: int) -> Cut:
+        from fedamp.models.splits import split
+
+        @lru_cache(maxsize=1)
+        def cut(index: int) -> "Split":
+            return split(model, input_shape, num_classes, self.count, self.shared, seed, index)
+
+        return Cut(cut(0).shared, lambda round_: cut(self.cut_index(round_)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class DropoutMasks(_SplitModel):
+    """Every node of the named layers is kept with a probability, in one random mask a unit and round.
+
+    Attributes:
+        keep: the probability.
+        layers: hidden layers to mask; empty: all.
+    """
+
+    keep: float
+    layers: tuple[str, ...] = ()
+    scheme = "dropout"
+    choices_are_all = False
+
+    @property
+    def share(self) -> float:
+        return self.keep
+
+    @property
+    def copies(self) -> int:
+        """Disjoint masks among which a unit's one is hidden (ibid., Corollary 3.7, extended)."""
+        return max(1, math.floor(1 / self.keep))
+
+    def _hide(self, release: Mechanism) -> Mechanism:
+        return Dropout(release, self.keep)
+
+    def draw(self, cohort: UnitIds, seed: int, round_: int) -> NDArray[np.int64]:
+        return np.full(len(cohort), WHOLE)  # each client draws its mask from its own seed
+
+    def choices(self, masks: int) -> list[Choice]:
+        return [Choice(rng.public_seed(number, "audited mask"), WHOLE) for number in range(masks)]
+
+    def cut_index(self, round_: int) -> int:
+        return 0
+
+    def cut(self, model: scenario.Model, input_shape: tuple[int, ...], num_classes: int, seed: int) -> Cut:
+        from fedamp.models.masks import Masks
+        from fedamp.models.registry import build
+
+        return Cut(Masks(build(model, input_shape, num_classes), self.layers).shared, lambda round_: None)
+
+
+SUBMODELS: dict[str, type[SubmodelScheme]] = {
+    each.scheme: each for each in (WholeModel, DisjointSubmodels, DropoutMasks)
+}
+
+
+def submodels_of(section: scenario.Submodels) -> SubmodelScheme:
+    """The scheme that a scenario's ``submodels`` section names."""
+    return SUBMODELS[section.scheme](**section.model_dump(exclude={"scheme"}))

@@ -1,0 +1,218 @@
+"""Every registered schedule draws what it charges for, and attacks by what it draws.
+
+A new schedule meets these tests by being registered; ``EXAMPLES`` needs a value for each new key of a section. The
+oracle is the charged expression, read from its JSON, beside the cohorts that are drawn.
+"""
+
+import itertools
+import math
+from collections import Counter
+from dataclasses import replace
+from typing import get_args
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import TypeAdapter
+from scipy import stats
+
+from fedamp import scenario
+from fedamp.accounting import Allocation, Gaussian, Poisson, Repeat, epsilon_over_rounds, from_json
+from fedamp.check_in import SCHEDULES, Attendance, Balanced, Everybody, Independent, Schedule, Stratified, schedule_of
+
+# A right schedule fails a check with this chance; seeds are fixed.
+UNLIKELY = 1e-4
+
+ROUNDS = 9
+EXAMPLES = {"rate": 0.4, "k": 4}
+SECTIONS = {each.model_fields["scheme"].annotation: each for each in get_args(get_args(scenario.CheckIn)[0])}
+BY_SCHEME = {get_args(literal)[0]: section for literal, section in SECTIONS.items()}
+
+
+def section_of(scheme: str) -> scenario.Section:
+    keys = {key: EXAMPLES[key] for key in BY_SCHEME[scheme].model_fields if key != "scheme"}
+    return TypeAdapter(scenario.CheckIn).validate_python({"scheme": scheme, **keys})
+
+
+@pytest.fixture(params=sorted(SCHEDULES))
+def schedule(request) -> Schedule:
+    return schedule_of(section_of(request.param), ROUNDS)
+
+
+def attendance_matrix(schedule: Schedule, units: int, seed: int) -> np.ndarray:
+    """Boolean array [units, rounds]: who takes part when."""
+    matrix = np.zeros((units, schedule.rounds), dtype=bool)
+    for index, cohort in enumerate(schedule.cohorts(units, seed)):
+        assert (np.diff(cohort) > 0).all()
+        matrix[cohort, index] = True
+    return matrix
+
+
+# --- the contract -----------------------------------------------------------------------------------------------------
+
+
+def test_every_scheme_of_a_scenario_has_a_schedule_and_keys_go_back_and_forth():
+    assert set(SCHEDULES) == set(BY_SCHEME)
+    for scheme in SCHEDULES:
+        section = section_of(scheme)
+        assert {"scheme": scheme, **schedule_of(section, ROUNDS).keys()} == section.model_dump()
+
+
+def test_what_is_drawn_is_what_is_charged(schedule):
+    units = 4000
+    matrix, first = attendance_matrix(schedule, units, seed=5), 0
+    for kind, rounds, share in charged_blocks(schedule.charge(Gaussian(1.0)).to_json()):
+        block = matrix[:, first : first + rounds]
+        first += rounds
+        if kind == "Allocation":  # each unit exactly k times, its sets of rounds uniform
+            k = share
+            assert (block.sum(1) == k).all()
+            drawn = Counter(tuple(np.flatnonzero(row)) for row in block)
+            sets = list(itertools.combinations(range(rounds), k))
+            assert len(sets) == 1 or stats.chisquare([drawn[each] for each in sets]).pvalue > UNLIKELY
+        elif share == 1:
+            assert block.all()
+        else:  # independent over units and rounds, each with the rate
+            assert stats.binomtest(int(block.sum()), block.size, share).pvalue > UNLIKELY
+            counts = np.bincount(block.sum(1), minlength=rounds + 1)
+            expected = stats.binom(rounds, share).pmf(np.arange(rounds + 1)) * units
+            usual = expected > 5
+            statistic = ((counts - expected)[usual] ** 2 / expected[usual]).sum()
+            assert stats.chi2(usual.sum() - 1).sf(statistic) > UNLIKELY
+    assert first == ROUNDS
+
+
+def charged_blocks(tree: dict) -> list[tuple[str, int, float]]:
+    """Consecutive rounds of a charged expression: how a unit's are drawn in them, how many, rate or k."""
+    if tree["kind"] == "Compose":
+        return [block for part in tree["mechanisms"] for block in charged_blocks(part)]
+    if tree["kind"] == "Allocation":
+        return [("Allocation", tree["rounds"], tree["k"])]
+    assert tree["kind"] == "Repeat", tree
+    inner = tree["mechanism"]
+    if inner["kind"] == "Allocation":
+        return charged_blocks(inner) * tree["times"]
+    return [("Poisson", tree["times"], inner["rate"] if inner["kind"] == "Poisson" else 1)]
+
+
+def test_units_are_independent_of_each_other(schedule):
+    # Cohort sizes of independent units are Binomial(units, share); dependence would change their spread.
+    sizes = np.array([len(next(schedule.cohorts(200, seed))) for seed in range(400)])
+    expected = stats.binom(200, attendance_matrix(schedule, 20_000, seed=1)[:, 0].mean())
+    assert abs(sizes.mean() - expected.mean()) <= 4.5 * expected.std() / np.sqrt(400)
+    low, high = stats.chi2(399).ppf([UNLIKELY / 2, 1 - UNLIKELY / 2]) / 399
+    assert expected.std() == 0 or low < sizes.var(ddof=1) / expected.var() < high
+
+
+def test_the_expected_cohort_is_what_the_average_cohort_comes_to(schedule):
+    matrix = attendance_matrix(schedule, 5000, seed=8)
+    assert matrix.sum() / ROUNDS == pytest.approx(schedule.expected_cohort(5000), rel=0.03)  # 4 standard errors
+
+
+def test_nobody_takes_part_more_often_than_is_charged_without_amplification(schedule):
+    taken = attendance_matrix(schedule, 20_000, seed=2).cumsum(axis=1).max(axis=0)
+    most = [schedule.most_check_ins(rounds) for rounds in range(1, ROUNDS + 1)]
+    assert (taken <= most).all()
+    assert taken[-1] == most[-1]  # with so many units somebody does
+
+
+def test_the_charge_spans_all_rounds_grows_with_them_and_survives_json(schedule):
+    charged = schedule.charge(Gaussian(1.5))
+    assert charged.span == ROUNDS
+    spent = epsilon_over_rounds(charged, 1e-5)
+    assert len(spent) == ROUNDS
+    assert (np.diff(spent) >= 0).all()
+    assert spent[-1] <= charged.epsilon(1e-5).upper * (1 + 1e-9)  # relative: sums come out in another order
+    assert from_json(charged.to_json()) == charged
+    plain = Repeat(Gaussian(1.5), schedule.most_check_ins(ROUNDS))
+    assert charged.unamplified().epsilon(1e-5).upper == pytest.approx(plain.epsilon(1e-5).upper, rel=1e-6)
+
+
+def test_cohorts_depend_on_the_seed_and_on_nothing_else(schedule):
+    one, same, other = (attendance_matrix(schedule, 100, seed) for seed in (1, 1, 2))
+    assert (one == same).all()
+    assert (one != other).any() == schedule.is_hidden
+
+
+def test_the_likelihood_ratio_is_the_mean_over_what_can_be_drawn(schedule):
+    """Of one repetition after the other: the mean of exp(sum of the rounds taken part in), by drawing 40,000 units."""
+    ratios = np.random.default_rng(1).normal(scale=0.4, size=(6, ROUNDS))
+    took_part = attendance_matrix(schedule, 40_000, seed=3)
+    drawn = np.exp(took_part @ ratios.T)
+    deviation = drawn.std(axis=0) / np.sqrt(len(drawn)) + 1e-12
+    assert (np.abs(drawn.mean(axis=0) - np.exp(schedule.log_likelihood_ratio(ratios))) < 5 * deviation).all()
+
+
+def test_a_shortened_schedule_keeps_the_rate(schedule):
+    short = schedule.shortened(5)
+    assert (type(short), short.rounds) == (type(schedule), 5)
+    # k is a whole number: half a check-in in five rounds.
+    assert short.expected_cohort(100) == pytest.approx(schedule.expected_cohort(100), abs=100 * 0.5 / 5)
+    assert schedule.shortened(ROUNDS) == schedule
+
+
+def test_a_stretch_stands_by_itself_only_where_rounds_are_drawn_apart(schedule):
+    if schedule.drawn_together:
+        with pytest.raises(ValueError, match="drawn together"):
+            schedule.stretch(4)
+        return
+    # What a unit did in the rounds before says nothing about the next: correlations of 20,000 pairs, five deviations.
+    assert schedule.stretch(4) == replace(schedule, rounds=4)
+    matrix = attendance_matrix(schedule, 20_000, seed=6).astype(float)
+    for one, other in itertools.combinations(range(4), 2):
+        assert abs(np.cov(matrix[:, one], matrix[:, other])[0, 1]) < 5 * 0.25 / np.sqrt(20_000)
+
+
+def test_attendance_answers_in_any_order(schedule):
+    attendance = Attendance(schedule, 50, seed=4)
+    in_order = [attendance.cohort(round_) for round_ in range(1, ROUNDS + 1)]
+    for round_ in (ROUNDS, 3, 3, 7, 1):
+        assert np.array_equal(attendance.cohort(round_), in_order[round_ - 1])
+    with pytest.raises(ValueError, match=rf"round must be in 1\.\.{ROUNDS}, got {ROUNDS + 1}"):
+        attendance.cohort(ROUNDS + 1)
+
+
+# --- what the contract cannot know ------------------------------------------------------------------------------------
+
+
+def test_what_each_scheme_is_charged():
+    gaussian = Gaussian(1.5)
+    assert Balanced(100, 10).charge(gaussian) == Allocation(gaussian, 10, 100)
+    assert Independent(100, 0.1).charge(gaussian) == Repeat(Poisson(gaussian, 0.1), 100)
+    assert Everybody(100).charge(gaussian) == Repeat(gaussian, 100)
+    assert Stratified(100, 10).charge(gaussian) == Repeat(Allocation(gaussian, 1, 10), 10)
+    assert {block.rounds for block in Stratified(7, 2).charge(gaussian).mechanisms} == {3, 4}
+
+
+@given(
+    st.integers(1, 30).flatmap(lambda rounds: st.tuples(st.just(rounds), st.integers(1, rounds))), st.integers(0, 40)
+)
+@settings(max_examples=60)
+def test_k_of_any_number_of_rounds(rounds_k, units):
+    rounds, k = rounds_k
+    assert (attendance_matrix(Balanced(rounds, k), units, seed=rounds).sum(axis=1) == k).all()
+    stratified = Stratified(rounds, k)
+    lengths = stratified.block_lengths()
+    assert (sum(lengths), max(lengths) - min(lengths) <= 1) == (rounds, True)
+    for block in np.split(attendance_matrix(stratified, units, seed=k), np.cumsum(lengths)[:-1], axis=1):
+        assert (block.sum(axis=1) == 1).all()
+
+
+SETS = {
+    Balanced(5, 2): list(itertools.combinations(range(5), 2)),
+    Stratified(5, 2): [(i, j) for i in range(3) for j in range(3, 5)],
+    Everybody(5): [tuple(range(5))],
+    Independent(5, 0.3): [s for size in range(6) for s in itertools.combinations(range(5), size)],
+}
+
+
+@pytest.mark.parametrize("schedule", SETS, ids=str)
+def test_the_likelihood_ratio_by_going_through_all_sets(schedule):
+    ratios = np.random.default_rng(1).normal(size=(7, 5))
+    rate = schedule.expected_cohort(1)
+    sets = SETS[schedule]
+    weights = [rate ** len(each) * (1 - rate) ** (5 - len(each)) for each in sets] if rate == 0.3 else [1] * len(sets)
+    logs = [math.log(weight) + ratios[:, list(each)].sum(1) for weight, each in zip(weights, sets, strict=True)]
+    expected = np.logaddexp.reduce(logs, axis=0) - math.log(sum(weights))
+    assert schedule.log_likelihood_ratio(ratios) == pytest.approx(expected, rel=1e-12)
