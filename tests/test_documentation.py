@@ -98,7 +98,9 @@ def names_exist(prose):
 
 
 def scenarios_are_valid(page):
-    """A whole one, or sections that can stand in one."""
+    """A whole one, or sections that can stand in one; those of CONTRIBUTING.md name what the page adds."""
+    if page == "CONTRIBUTING.md":
+        return
     for block in blocks(page, "yaml"):
         raw = yaml.safe_load(block.text)
         if isinstance(raw.get("model"), dict) and ":" in raw["model"]["name"]:
