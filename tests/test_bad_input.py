@@ -95,20 +95,22 @@ COMMANDS = {
 }
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_a_wrong_command_line_is_refused(command, tmp_path, monkeypatch, refusal):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "empty").mkdir()
-    (tmp_path / "full").mkdir()
-    (tmp_path / "full" / "summary.json").write_text("{")
-    (tmp_path / "file").write_text("text")
-    before = contents(tmp_path)
-    names = {name: str(tmp_path / name) for name in ("empty", "full", "file")}
-    # Blanks inside braces belong to a value.
-    words = command.replace(": ", ":\0").replace(", ", ",\0").split(" ")
-    said = refusal(*(word.replace("\0", " ").format(**names) for word in words))
-    assert COMMANDS[command].format(**names) in said
-    assert contents(tmp_path) == before
+def test_a_wrong_command_line_is_refused(monkeypatch, refusal, tmp_path_factory, subtests):
+    for command in COMMANDS:
+        with subtests.test(command):
+            tmp_path = tmp_path_factory.mktemp("here")
+            monkeypatch.chdir(tmp_path)
+            (tmp_path / "empty").mkdir()
+            (tmp_path / "full").mkdir()
+            (tmp_path / "full" / "summary.json").write_text("{")
+            (tmp_path / "file").write_text("text")
+            before = contents(tmp_path)
+            names = {name: str(tmp_path / name) for name in ("empty", "full", "file")}
+            # Blanks inside braces belong to a value.
+            words = command.replace(": ", ":\0").replace(", ", ",\0").split(" ")
+            said = refusal(*(word.replace("\0", " ").format(**names) for word in words))
+            assert COMMANDS[command].format(**names) in said
+            assert contents(tmp_path) == before
 
 
 # --- data folders: what reaches a person; tests/data/test_data_errors.py has what can be wrong with arrays ------------
@@ -163,23 +165,25 @@ FEDERATIONS = {
 FOLDERS |= {text: (beside("federation.json", text), words) for text, words in FEDERATIONS.items()}
 
 
-@pytest.mark.parametrize("name", FOLDERS)
-def test_a_wrong_data_folder_is_refused(name, tmp_path, refusal):
-    write, expected = FOLDERS[name]
-    folder = tmp_path / "records"
-    folder.mkdir()
-    write(folder)
-    before = contents(tmp_path)
-    overrides = (
-        f"data={{name: npz, path: {folder}, partition: {{scheme: natural}}}}",
-        "model={name: logistic}",
-        "submodels={scheme: none}",
-        "engine.kind=serial",
-        "check_in={scheme: all}",
-    )
-    arguments = [word for override in overrides for word in ("--set", override)]
-    assert expected in refusal("run", "digits", *arguments, "--out", tmp_path / "run")
-    assert contents(tmp_path) == before
+def test_a_wrong_data_folder_is_refused(refusal, tmp_path_factory, subtests):
+    for name in FOLDERS:
+        with subtests.test(name):
+            tmp_path = tmp_path_factory.mktemp("here")
+            write, expected = FOLDERS[name]
+            folder = tmp_path / "records"
+            folder.mkdir()
+            write(folder)
+            before = contents(tmp_path)
+            overrides = (
+                f"data={{name: npz, path: {folder}, partition: {{scheme: natural}}}}",
+                "model={name: logistic}",
+                "submodels={scheme: none}",
+                "engine.kind=serial",
+                "check_in={scheme: all}",
+            )
+            arguments = [word for override in overrides for word in ("--set", override)]
+            assert expected in refusal("run", "digits", *arguments, "--out", tmp_path / "run")
+            assert contents(tmp_path) == before
 
 
 # --- run folders ------------------------------------------------------------------------------------------------------
@@ -280,7 +284,7 @@ DAMAGED = {
         checkpoint(lambda facts, arrays: arrays.update({name: array * 2 for name, array in arrays.items()})),
         GOOD,
     ),
-    "all checkpoints are damaged": (
+    "checkpoints are damaged, all of them": (
         lambda folder: [file.write_bytes(b"x") for file in (folder / "checkpoint").iterdir()],
         "there is no older one that is good",
     ),
@@ -329,15 +333,21 @@ DAMAGED = {
 }
 
 
-@pytest.mark.parametrize("name", DAMAGED)
-def test_a_damaged_run_folder_is_refused_and_left_as_it_is(name, finished, tmp_path, refusal):
-    damage, expected = DAMAGED[name]
-    folder = tmp_path / "run"
-    shutil.copytree(finished, folder)
-    damage(folder)
-    before = contents(folder)
-    assert expected in refusal("run", folder / "scenario.yaml", "--resume", "--out", folder)
-    after = contents(folder)
-    for name in ("log.txt", ".lock"):
-        after.pop(name, None), before.pop(name, None)
-    assert after == before
+@pytest.mark.parametrize("what", ["checkpoint", "ledger", "scenario", "rounds"])
+def test_a_damaged_run_folder_is_refused_and_left_as_it_is(what, finished, tmp_path, refusal, subtests):
+    cases = {name: case for name, case in DAMAGED.items() if name.startswith(what)}
+    for number, (name, (damage, expected)) in enumerate(cases.items()):
+        with subtests.test(name):
+            folder = tmp_path / str(number)
+            shutil.copytree(finished, folder)
+            damage(folder)
+            before = contents(folder)
+            assert expected in refusal("run", folder / "scenario.yaml", "--resume", "--out", folder)
+            after = contents(folder)
+            for written in ("log.txt", ".lock"):
+                after.pop(written, None), before.pop(written, None)
+            assert after == before
+
+
+def test_every_damage_is_of_a_file_that_is_tried():
+    assert {name.partition(" ")[0].rstrip("s") for name in DAMAGED} == {"checkpoint", "ledger", "scenario", "round"}

@@ -48,18 +48,19 @@ def test_there_are_pages():
     assert len(PAGES) > 12
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_what_a_page_says_is_so(page):
-    prose = re.sub(r"^```.*?^```", "", text(page), flags=re.DOTALL | re.MULTILINE)
-    commands_exist(commands(page))
-    commands_in_prose_exist(prose)
-    names_exist(prose)
-    scenarios_are_valid(page)
-    for block in blocks(page, "python"):
-        if not block.text.startswith(">>>"):
-            ast.parse(block.text)
-    for target in re.findall(r"\]\((?!https?://)([^)#]+)[^)]*\)", text(page)):
-        assert ((ROOT / page).parent / target).exists(), target
+def test_what_a_page_says_is_so(subtests):
+    for page in PAGES:
+        with subtests.test(page):
+            prose = re.sub(r"^```.*?^```", "", text(page), flags=re.DOTALL | re.MULTILINE)
+            commands_exist(commands(page))
+            commands_in_prose_exist(prose)
+            names_exist(prose)
+            scenarios_are_valid(page)
+            for block in blocks(page, "python"):
+                if not block.text.startswith(">>>"):
+                    ast.parse(block.text)
+            for target in re.findall(r"\]\((?!https?://)([^)#]+)[^)]*\)", text(page)):
+                assert ((ROOT / page).parent / target).exists(), target
 
 
 def commands_exist(lines):

@@ -42,14 +42,15 @@ def test_the_example_of_the_contract_is_accepted():
     assert scenario.submodels.shared == ("output",)
 
 
-@pytest.mark.parametrize("file", scenario_file.shipped_files(), ids=lambda file: file.stem)
-def test_every_shipped_scenario_is_valid_and_survives_a_round_trip(file: Path, tmp_path: Path):
-    scenario = scenario_file.load(file)
-    assert scenario.name == file.stem
-    assert scenario.description
-    copy = tmp_path / "copy.yaml"
-    copy.write_text(scenario_file.dump(scenario))
-    assert scenario_file.load(copy) == scenario
+def test_every_shipped_scenario_is_valid_and_survives_a_round_trip(tmp_path: Path, subtests: pytest.Subtests):
+    for file in scenario_file.shipped_files():
+        with subtests.test(file.stem):
+            scenario = scenario_file.load(file)
+            assert scenario.name == file.stem
+            assert len(scenario.description) > 80
+            copy = tmp_path / "copy.yaml"
+            copy.write_text(scenario_file.dump(scenario))
+            assert scenario_file.load(copy) == scenario
 
 
 WRONG = [
@@ -115,12 +116,13 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize(("override", "key", "accepted"), WRONG, ids=[wrong[0] for wrong in WRONG])
-def test_a_wrong_value_is_refused_with_its_key_and_what_is_accepted(override, key, accepted):
-    message = message_of(override)
-    assert key in message
-    assert accepted in message
-    assert "digits.yaml" in message or message.startswith("--set")
+def test_a_wrong_value_is_refused_with_its_key_and_what_is_accepted(subtests):
+    for override, key, accepted in WRONG:
+        with subtests.test(override):
+            message = message_of(override)
+            assert key in message
+            assert accepted in message
+            assert "digits.yaml" in message or message.startswith("--set")
 
 
 def test_the_sample_unit_takes_one_step():
@@ -148,16 +150,17 @@ FILES = {
 }
 
 
-@pytest.mark.parametrize("name", FILES)
-def test_a_file_that_is_no_scenario_is_refused_in_one_line(name, tmp_path):
-    content, expected = FILES[name]
-    file = tmp_path / name
-    file.write_bytes(content)
-    with pytest.raises(ScenarioError) as caught:
-        scenario_file.load(file)
-    assert expected in str(caught.value)
-    assert name in str(caught.value)
-    assert "\n" not in str(caught.value)
+def test_a_file_that_is_no_scenario_is_refused_in_one_line(tmp_path, subtests):
+    for name in FILES:
+        with subtests.test(name):
+            content, expected = FILES[name]
+            file = tmp_path / name
+            file.write_bytes(content)
+            with pytest.raises(ScenarioError) as caught:
+                scenario_file.load(file)
+            assert expected in str(caught.value)
+            assert name in str(caught.value)
+            assert "\n" not in str(caught.value)
 
 
 def test_a_missing_file_is_refused_with_the_nearest_shipped_one(tmp_path):

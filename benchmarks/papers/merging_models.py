@@ -19,7 +19,6 @@ from fedamp.launch import launch
 from fedamp.merging.candidates import Candidates
 from fedamp.runs.folder import new_folder
 from fedamp.scenario import DigitsData, scenario_file
-from fedamp.server.app import keep_seed
 from fedamp.server.loop import Observer
 
 SEED = 42  # the paper's
@@ -58,7 +57,7 @@ def train(job: Job) -> Path:
     if job.noise_seed is None:
         return launch(scenario, _Nobody(), job.folder)
     folder = new_folder(job.folder, scenario.name)
-    keep_seed(folder, job.noise_seed)
+    folder.write_seed(job.noise_seed)
     folder.write_scenario(scenario)
     return launch(scenario, _Nobody(), job.folder, resume=True)
 

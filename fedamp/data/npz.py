@@ -7,7 +7,7 @@ train_x.npy  train_y.npy  train_client.npy   the same; may be larger than the me
 import pickle
 import zipfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -40,11 +40,31 @@ def _open_split(config: scenario.FolderData, folder: Path, split: str) -> "Array
     return ArrayTable(str(folder / f"{split}_*.npy"), mapped, config) if mapped else None
 
 
+class _Archive(Mapping[str, NDArray[Any]]):
+    """The arrays of an archive, each read when it is asked for; the file is not kept open."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        with zipfile.ZipFile(path), np.load(path) as content:  # numpy takes more files for an archive than it can read
+            self._names = tuple(content.files)
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        with np.load(self._path) as content:
+            return content[name]  # type: ignore[no-any-return]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
 def _open_archive(path: Path) -> Mapping[str, NDArray[Any]]:
-    """The arrays of an archive, each read when it is asked for."""
     try:
-        with zipfile.ZipFile(path):  # numpy takes more kinds of files for an archive than it can read
-            return np.load(path)  # type: ignore[no-any-return]
+        return _Archive(path)
     except _UNREADABLE as error:
         raise DataError(
             f"{path}: not a readable npz archive ({first_line(error)}); write it with numpy.savez"

@@ -52,14 +52,16 @@ def refused(config):
     return message
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_npz(tmp_path, name):
-    change, keys, expected = CASES[name]
-    arrays = {key: value for key, value in {**GOOD, **change}.items() if value is not None}
-    np.savez(tmp_path / "train.npz", **arrays)
-    message = refused(FolderData(name="npz", path=str(tmp_path), partition={"scheme": "natural"}, **keys))
-    assert expected in message
-    assert "data.features: npz" in message or str(tmp_path / "train.npz") in message
+def test_what_is_wrong_with_npz_arrays_is_named(tmp_path_factory, subtests):
+    for name in CASES:
+        with subtests.test(name):
+            folder = tmp_path_factory.mktemp("npz")
+            change, keys, expected = CASES[name]
+            arrays = {key: value for key, value in {**GOOD, **change}.items() if value is not None}
+            np.savez(folder / "train.npz", **arrays)
+            message = refused(FolderData(name="npz", path=str(folder), partition={"scheme": "natural"}, **keys))
+            assert expected in message
+            assert "data.features: npz" in message or str(folder / "train.npz") in message
 
 
 PARQUET_CASES = {
@@ -78,16 +80,18 @@ PARQUET_CASES = {
 }
 
 
-@pytest.mark.parametrize("name", PARQUET_CASES)
-def test_parquet(tmp_path, name):
-    change, expected = PARQUET_CASES[name]
-    columns = {"x": [[1.0], [2.0], [3.0]], "y": [0, 1, 0], "client": ["a", "b", "c"], **change}
-    pq.write_table(
-        pa.table({key: value for key, value in columns.items() if value is not None}), tmp_path / "train.parquet"
-    )
-    message = refused(FolderData(name="parquet", path=str(tmp_path), partition={"scheme": "natural"}))
-    assert expected in message
-    assert str(tmp_path / "train.parquet") in message
+def test_what_is_wrong_with_parquet_columns_is_named(tmp_path_factory, subtests):
+    for name in PARQUET_CASES:
+        with subtests.test(name):
+            folder = tmp_path_factory.mktemp("parquet")
+            change, expected = PARQUET_CASES[name]
+            columns = {"x": [[1.0], [2.0], [3.0]], "y": [0, 1, 0], "client": ["a", "b", "c"], **change}
+            pq.write_table(
+                pa.table({key: value for key, value in columns.items() if value is not None}), folder / "train.parquet"
+            )
+            message = refused(FolderData(name="parquet", path=str(folder), partition={"scheme": "natural"}))
+            assert expected in message
+            assert str(folder / "train.parquet") in message
 
 
 def test_parquet_files_that_differ(tmp_path):

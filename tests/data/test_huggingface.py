@@ -107,23 +107,24 @@ def test_colours_and_vectors(tmp_path):
     assert all(any(np.allclose(row, vector) for vector in vectors) for row in numbers)
 
 
-@pytest.mark.parametrize(
-    ("keys", "message"),
-    [
-        ({"features": "img"}, "no column 'img'; data.features must be one of image, label, writer"),
-        ({"label": "digit"}, "no column 'digit'; data.label must be one of image, label, writer"),
-        ({"label": "writer"}, "labels must be integers 0, 1, 2, ..."),
-        ({"features": "writer"}, "column 'writer' must hold images or (lists of) numbers"),
-        ({"test_split": "validation"}, "no split 'validation'; it has train, test (data.test_split: null keeps"),
-        ({"partition": {"scheme": "natural", "column": "who"}, "clients": None}, "no column 'who'"),
-        ({"shape": (28, 28)}, "one input has 20 numbers (stored as [1, 5, 4]), data.shape [28, 28] needs 784"),
-    ],
-)
-def test_errors(folder, keys, message):
-    with pytest.raises(DataError) as refused:
-        load(HuggingFaceData(**{"name": "huggingface", "dataset": str(folder), "clients": 2, **keys}), 0, HERE)
-    assert message in str(refused.value)
-    assert "\n" not in str(refused.value)
+WRONG = [
+    ({"features": "img"}, "no column 'img'; data.features must be one of image, label, writer"),
+    ({"label": "digit"}, "no column 'digit'; data.label must be one of image, label, writer"),
+    ({"label": "writer"}, "labels must be integers 0, 1, 2, ..."),
+    ({"features": "writer"}, "column 'writer' must hold images or (lists of) numbers"),
+    ({"test_split": "validation"}, "no split 'validation'; it has train, test (data.test_split: null keeps"),
+    ({"partition": {"scheme": "natural", "column": "who"}, "clients": None}, "no column 'who'"),
+    ({"shape": (28, 28)}, "one input has 20 numbers (stored as [1, 5, 4]), data.shape [28, 28] needs 784"),
+]
+
+
+def test_wrong_keys_are_refused_in_one_line(folder, subtests):
+    for keys, message in WRONG:
+        with subtests.test(message):
+            with pytest.raises(DataError) as refused:
+                load(HuggingFaceData(**{"name": "huggingface", "dataset": str(folder), "clients": 2, **keys}), 0, HERE)
+            assert message in str(refused.value)
+            assert "\n" not in str(refused.value)
 
 
 def test_a_name_that_does_not_load_is_refused_in_one_line(monkeypatch):

@@ -86,25 +86,26 @@ def test_a_sound_deployment_is_fine(serve, keys):
     assert found["certificate's validity"][1] in ("364 days left", "365 days left")
 
 
-@pytest.mark.parametrize(
-    ("server", "authority", "name", "said"),
-    [
-        ({"certificate": "expired.crt"}, "ca.crt", "certificate", "expired"),
-        ({"certificate": "soon.crt"}, "ca.crt", "certificate's validity", "3 days left; make new ones"),
-        ({"certificate": "misnamed.crt"}, "ca.crt", "certificate", "not valid for '127.0.0.1'"),
-        ({}, "../foreign/ca.crt", "certificate", "refused:"),
-        ({}, None, "certificate", "refused:"),
-        ({"certificate": None}, "ca.crt", "certificate", "no TLS on 127.0.0.1"),
-        ({"skew": 90.0}, "ca.crt", "clock", "s from the server's; accepted: 5 s"),
-        ({"skew": -90.0}, "ca.crt", "clock", "s from the server's; accepted: 5 s"),
-        ({"status": 404}, "ca.crt", "service", "answers /health with 404"),
-    ],
-)
-def test_what_is_wrong_is_named(serve, keys, server, authority, name, said):
-    found = checks(serve(**server), None if authority is None else keys / authority)
-    wrong = {key: text for key, (fine, text) in found.items() if not fine}
-    assert list(wrong) == [name]
-    assert said in wrong[name]
+WRONG = [
+    ({"certificate": "expired.crt"}, "ca.crt", "certificate", "expired"),
+    ({"certificate": "soon.crt"}, "ca.crt", "certificate's validity", "3 days left; make new ones"),
+    ({"certificate": "misnamed.crt"}, "ca.crt", "certificate", "not valid for '127.0.0.1'"),
+    ({}, "../foreign/ca.crt", "certificate", "refused:"),
+    ({}, None, "certificate", "refused:"),
+    ({"certificate": None}, "ca.crt", "certificate", "no TLS on 127.0.0.1"),
+    ({"skew": 90.0}, "ca.crt", "clock", "s from the server's; accepted: 5 s"),
+    ({"skew": -90.0}, "ca.crt", "clock", "s from the server's; accepted: 5 s"),
+    ({"status": 404}, "ca.crt", "service", "answers /health with 404"),
+]
+
+
+def test_what_is_wrong_is_named(serve, keys, subtests):
+    for server, authority, name, said in WRONG:
+        with subtests.test(said):
+            found = checks(serve(**server), None if authority is None else keys / authority)
+            wrong = {key: text for key, (fine, text) in found.items() if not fine}
+            assert list(wrong) == [name]
+            assert said in wrong[name]
 
 
 def test_a_server_that_is_not_there_is_named(keys):

@@ -149,16 +149,17 @@ def test_a_width_for_each_round_is_charged_over_all_rounds():
     assert enforced_and_charged(plans) == [(1, 0.2, 0.05), (2, 0.05, 0.05)]
 
 
-@pytest.mark.parametrize(
-    ("mixing", "message"),
-    [
-        ("{width: [[2, 0.1]]}", "width must start at round 1"),
-        ("{width: [[1, 0.1], [5, 0.2], [5, 0.1]]}", "later rounds in order"),
-        ("{width: [[1, 0.1], [99, 0.2]]}", "mixing.width names round 99, but rounds is 8"),
-        ("{width: []}", "mixing.width"),
-    ],
-)
-def test_a_schedule_of_widths_that_makes_no_sense_is_refused(mixing, message):
-    with pytest.raises(ScenarioError) as caught:
-        small("server.momentum=0", f"mixing={mixing}")
-    assert message in str(caught.value)
+NO_SENSE = [
+    ("{width: [[2, 0.1]]}", "width must start at round 1"),
+    ("{width: [[1, 0.1], [5, 0.2], [5, 0.1]]}", "later rounds in order"),
+    ("{width: [[1, 0.1], [99, 0.2]]}", "mixing.width names round 99, but rounds is 8"),
+    ("{width: []}", "mixing.width"),
+]
+
+
+def test_a_schedule_of_widths_that_makes_no_sense_is_refused(subtests):
+    for mixing, message in NO_SENSE:
+        with subtests.test(mixing):
+            with pytest.raises(ScenarioError) as caught:
+                small("server.momentum=0", f"mixing={mixing}")
+            assert message in str(caught.value)

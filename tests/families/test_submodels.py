@@ -152,12 +152,13 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("override", "message"), REFUSED)
-def test_submodels_that_the_model_cannot_have_are_refused_by_key(override, message):
-    with pytest.raises(ScenarioError) as caught:
-        small(MLP, override)
-    assert message in str(caught.value)
-    assert "\n" not in str(caught.value)
+def test_submodels_that_the_model_cannot_have_are_refused_by_key(subtests):
+    for override, message in REFUSED:
+        with subtests.test(override):
+            with pytest.raises(ScenarioError) as caught:
+                small(MLP, override)
+            assert message in str(caught.value)
+            assert "\n" not in str(caught.value)
 
 
 def test_models_without_hidden_layers_have_neither_submodels_nor_masks():
@@ -166,8 +167,12 @@ def test_models_without_hidden_layers_have_neither_submodels_nor_masks():
             small(f"submodels={scheme}")
 
 
-@pytest.mark.parametrize("shared", ["hidden.1", "hidden.1.weight", "output"])
-def test_layers_are_named_whole_or_by_parameter(shared):
-    model = "model={name: mlp, hidden: [6, 6]}"
-    loaded = small(model, f"submodels={{scheme: disjoint, count: 2, shared: [{shared}]}}")
-    assert loaded.submodels.shared == (shared,)
+NAMES_OF_LAYERS = ["hidden.1", "hidden.1.weight", "output"]
+
+
+def test_layers_are_named_whole_or_by_parameter(subtests):
+    for shared in NAMES_OF_LAYERS:
+        with subtests.test(shared):
+            model = "model={name: mlp, hidden: [6, 6]}"
+            loaded = small(model, f"submodels={{scheme: disjoint, count: 2, shared: [{shared}]}}")
+            assert loaded.submodels.shared == (shared,)

@@ -234,23 +234,24 @@ def test_the_charge_per_step_needs_its_assumption(fedamp, runs, tmp_path):
     assert json.loads(slow.out)["epsilon"]["upper"] == pytest.approx(exact, rel=5e-4)
 
 
-@pytest.mark.parametrize(
-    ("models", "more", "reason"),
-    [
-        (("one", "rolling"), ("--weights", "0.5,0.5"), "one server.momentum"),
-        (("one", "sampled"), (), "--assume-public-accuracies"),
-        (("much", "little"), (), "same seed"),
-    ],
-)
-def test_the_charge_per_step_is_refused_where_it_does_not_hold(fedamp, runs, tmp_path, models, more, reason):
-    folders = [runs[name] for name in models]
-    answer = fedamp(
-        "merge", *folders, *COMBINATION, "--epsilon", 9, *more, "--assume-data-independent-gradients",
-        "--out", tmp_path / "merged",
-    )  # fmt: skip
-    assert answer.status == 2
-    assert reason in answer.err
-    assert not (tmp_path / "merged").exists()
+NOT_PER_STEP = [
+    (("one", "rolling"), ("--weights", "0.5,0.5"), "one server.momentum"),
+    (("one", "sampled"), (), "--assume-public-accuracies"),
+    (("much", "little"), (), "same seed"),
+]
+
+
+def test_the_charge_per_step_is_refused_where_it_does_not_hold(fedamp, runs, tmp_path, subtests):
+    for models, more, reason in NOT_PER_STEP:
+        with subtests.test(reason):
+            folders = [runs[name] for name in models]
+            answer = fedamp(
+                "merge", *folders, *COMBINATION, "--epsilon", 9, *more, "--assume-data-independent-gradients",
+                "--out", tmp_path / "merged",
+            )  # fmt: skip
+            assert answer.status == 2
+            assert reason in answer.err
+            assert not (tmp_path / "merged").exists()
 
 
 def test_models_that_share_their_noise_are_not_combined(fedamp, runs, tmp_path):
@@ -267,23 +268,24 @@ def test_models_that_share_their_noise_are_not_combined(fedamp, runs, tmp_path):
 # --- what is refused --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("other", "reason"),
-    [
-        ("other-data", "another number of units"),
-        ("other-partition", "another data"),
-        ("other-seed", "dealt from seed 4, not 3"),
-        ("other-unit", "another unit"),
-        ("other-group", "another group_size"),
-        ("other-model", "models of one shape"),
-    ],
-)
-def test_runs_that_do_not_go_together_are_refused_in_one_line(fedamp, runs, other, reason):
-    answer = fedamp("merge", runs["much"], runs[other], *SELECTION, "--epsilon", 9)
-    assert answer.status == 2
-    assert reason in answer.err
-    assert str(runs[other]) in answer.err
-    assert answer.err.count("\n") == 1
+STRANGERS = [
+    ("other-data", "another number of units"),
+    ("other-partition", "another data"),
+    ("other-seed", "dealt from seed 4, not 3"),
+    ("other-unit", "another unit"),
+    ("other-group", "another group_size"),
+    ("other-model", "models of one shape"),
+]
+
+
+def test_runs_that_do_not_go_together_are_refused_in_one_line(fedamp, runs, subtests):
+    for other, reason in STRANGERS:
+        with subtests.test(other):
+            answer = fedamp("merge", runs["much"], runs[other], *SELECTION, "--epsilon", 9)
+            assert answer.status == 2
+            assert reason in answer.err
+            assert str(runs[other]) in answer.err
+            assert answer.err.count("\n") == 1
 
 
 def test_another_adjacency_is_refused(fedamp, runs, tmp_path):
@@ -309,33 +311,34 @@ def test_a_model_without_privacy_has_no_part_in_a_combination(fedamp, runs, tmp_
     assert answer.err == ""
 
 
-@pytest.mark.parametrize(
-    ("arguments", "reason"),
-    [
-        ((*SELECTION, "--epsilon", 0), "--epsilon 0: accepted: a number > 0"),
-        ((*SELECTION, "--epsilon", "nan"), "--epsilon nan"),
-        (("--method", "random-selection", "--delta", 1, "--epsilon", 3), "--delta 1: accepted"),
-        (("--method", "average", "--delta", 1e-5, "--epsilon", 3), "random-selection or linear-combination"),
-        ((*SELECTION, "--epsilon", 0.5), "the most private model alone costs"),
-        ((*COMBINATION, "--epsilon", 3, "--utility", "least-private"), "--utility: accepted"),
-        ((*SELECTION, "--epsilon", 3, "--weights", "0.5,0.6"), "sum to 1"),
-        ((*SELECTION, "--epsilon", 3, "--weights", "1.5,-0.5"), "numbers >= 0"),
-        ((*SELECTION, "--epsilon", 3, "--weights", "0.5"), "1 numbers for 2 models"),
-        ((*SELECTION, "--epsilon", 3, "--weights", "half,half"), "--weights half,half: accepted"),
-        ((*SELECTION, "--epsilon", 3, "--utility", "best"), "--utility best: accepted: least-private"),
-        ((*SELECTION, "--epsilon", 3, "--utility", "nan,1"), "finite numbers"),
-        ((*SELECTION, "--epsilon", 3, "--weights", "1,0", "--utility", "accuracy"), "accepted: one of them"),
-        ((*SELECTION, "--epsilon", 3, "--assume-data-independent-gradients"), "with --method linear-combination"),
-        ((*SELECTION, "--epsilon", 3, "--seed", -1), "--seed -1"),
-    ],
-)
-def test_bad_requests_are_refused_in_one_line(fedamp, runs, tmp_path, arguments, reason):
-    models = (runs["one"], runs["two"]) if "linear-combination" in arguments else (runs["much"], runs["little"])
-    answer = fedamp("merge", *models, *arguments, "--out", tmp_path / "merged")
-    assert answer.status == 2
-    assert reason in answer.err
-    assert answer.err.count("\n") == 1
-    assert not (tmp_path / "merged").exists()
+BAD_REQUESTS = [
+    ((*SELECTION, "--epsilon", 0), "--epsilon 0: accepted: a number > 0"),
+    ((*SELECTION, "--epsilon", "nan"), "--epsilon nan"),
+    (("--method", "random-selection", "--delta", 1, "--epsilon", 3), "--delta 1: accepted"),
+    (("--method", "average", "--delta", 1e-5, "--epsilon", 3), "random-selection or linear-combination"),
+    ((*SELECTION, "--epsilon", 0.5), "the most private model alone costs"),
+    ((*COMBINATION, "--epsilon", 3, "--utility", "least-private"), "--utility: accepted"),
+    ((*SELECTION, "--epsilon", 3, "--weights", "0.5,0.6"), "sum to 1"),
+    ((*SELECTION, "--epsilon", 3, "--weights", "1.5,-0.5"), "numbers >= 0"),
+    ((*SELECTION, "--epsilon", 3, "--weights", "0.5"), "1 numbers for 2 models"),
+    ((*SELECTION, "--epsilon", 3, "--weights", "half,half"), "--weights half,half: accepted"),
+    ((*SELECTION, "--epsilon", 3, "--utility", "best"), "--utility best: accepted: least-private"),
+    ((*SELECTION, "--epsilon", 3, "--utility", "nan,1"), "finite numbers"),
+    ((*SELECTION, "--epsilon", 3, "--weights", "1,0", "--utility", "accuracy"), "accepted: one of them"),
+    ((*SELECTION, "--epsilon", 3, "--assume-data-independent-gradients"), "with --method linear-combination"),
+    ((*SELECTION, "--epsilon", 3, "--seed", -1), "--seed -1"),
+]
+
+
+def test_bad_requests_are_refused_in_one_line(fedamp, runs, tmp_path, subtests):
+    for arguments, reason in BAD_REQUESTS:
+        with subtests.test(reason):
+            models = (runs["one"], runs["two"]) if "linear-combination" in arguments else (runs["much"], runs["little"])
+            answer = fedamp("merge", *models, *arguments, "--out", tmp_path / "merged")
+            assert answer.status == 2
+            assert reason in answer.err
+            assert answer.err.count("\n") == 1
+            assert not (tmp_path / "merged").exists()
 
 
 def test_a_folder_that_holds_something_is_left_alone(fedamp, runs, tmp_path):
@@ -379,14 +382,19 @@ def remove_model(folder: Path) -> None:
     (folder / "model.safetensors").unlink()
 
 
-@pytest.mark.parametrize("damage", [change_model, change_mechanism, change_noise, change_kind, remove_model])
-def test_damaged_inputs_are_refused(fedamp, runs, tmp_path, damage):
-    folder = shutil.copytree(runs["little"], tmp_path / "run")
-    damage(folder)
-    answer = fedamp("merge", runs["much"], folder, *SELECTION, "--epsilon", 3, "--out", tmp_path / "merged")
-    assert answer.status == 2, answer.err
-    assert str(folder) in answer.err
-    assert answer.err.count("\n") == 1
+DAMAGES = [change_model, change_mechanism, change_noise, change_kind, remove_model]
+
+
+def test_damaged_inputs_are_refused(fedamp, runs, tmp_path_factory, subtests):
+    for damage in DAMAGES:
+        with subtests.test(damage.__name__):
+            tmp_path = tmp_path_factory.mktemp("damaged")
+            folder = shutil.copytree(runs["little"], tmp_path / "run")
+            damage(folder)
+            answer = fedamp("merge", runs["much"], folder, *SELECTION, "--epsilon", 3, "--out", tmp_path / "merged")
+            assert answer.status == 2, answer.err
+            assert str(folder) in answer.err
+            assert answer.err.count("\n") == 1
 
 
 # --- runs with a secret seed, and groups ------------------------------------------------------------------------------

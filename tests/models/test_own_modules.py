@@ -102,29 +102,30 @@ def other_generator(input_shape, num_classes):
 """
 
 
-@pytest.mark.parametrize(
-    ("name", "options", "message"),
-    [
-        ("own_models:linear", {}, r"own_models:linear cannot take inputs of shape \[2, 4\]"),
-        ("own_models:linear", {"depth": 3}, r"cannot be built with .*options=\{'depth': 3\} \(TypeError"),
-        ("own_models:not_a_module", {}, r"must return a torch\.nn\.Module, got int"),
-        ("own_models:wrong_width", {}, r"must answer logits of shape \[batch, 3\], got \[2, 7\]"),
-        ("own_models:other_generator", {}, "parameter bias starts from another value each time"),
-        ("own_models:nothing", {}, r"'own_models:nothing' cannot be imported \(AttributeError"),
-        (
-            "not_there:thing",
-            {},
-            r"'not_there:thing' cannot be imported \(ModuleNotFoundError: No module named 'not_there'",
-        ),
-        ("broken:thing", {}, r"'broken:thing' cannot be imported \(SyntaxError"),
-    ],
-)
-def test_what_cannot_be_used_is_refused_in_one_line(beside, name, options, message):
+UNUSABLE = [
+    ("own_models:linear", {}, r"own_models:linear cannot take inputs of shape \[2, 4\]"),
+    ("own_models:linear", {"depth": 3}, r"cannot be built with .*options=\{'depth': 3\} \(TypeError"),
+    ("own_models:not_a_module", {}, r"must return a torch\.nn\.Module, got int"),
+    ("own_models:wrong_width", {}, r"must answer logits of shape \[batch, 3\], got \[2, 7\]"),
+    ("own_models:other_generator", {}, "parameter bias starts from another value each time"),
+    ("own_models:nothing", {}, r"'own_models:nothing' cannot be imported \(AttributeError"),
+    (
+        "not_there:thing",
+        {},
+        r"'not_there:thing' cannot be imported \(ModuleNotFoundError: No module named 'not_there'",
+    ),
+    ("broken:thing", {}, r"'broken:thing' cannot be imported \(SyntaxError"),
+]
+
+
+def test_what_cannot_be_used_is_refused_in_one_line(beside, subtests):
     beside("own_models", OWN)
     beside("broken", "def thing(:\n")
-    with pytest.raises(ModelError, match=message) as refused:
-        initial_parameters(Model(name=name, options=options), (4,), 3, seed=0)
-    assert "\n" not in str(refused.value)
+    for name, options, message in UNUSABLE:
+        with subtests.test(name):
+            with pytest.raises(ModelError, match=message) as refused:
+                initial_parameters(Model(name=name, options=options), (4,), 3, seed=0)
+            assert "\n" not in str(refused.value)
 
 
 def with_buffer(name, value):
@@ -133,43 +134,44 @@ def with_buffer(name, value):
     return nn.Sequential(module)
 
 
-@pytest.mark.parametrize(
-    ("module", "message"),
-    [
-        (nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)), "1 is BatchNorm1d"),
-        (nn.Sequential(nn.Conv2d(1, 2, 1), nn.BatchNorm2d(2, track_running_stats=False)), "1 is BatchNorm2d"),
-        (nn.Sequential(nn.SyncBatchNorm(2)), "0 is SyncBatchNorm"),
-        (
-            nn.Sequential(nn.InstanceNorm1d(2, track_running_stats=True)),
-            r"0 \(InstanceNorm1d\) keeps running statistics",
-        ),
-        (nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.1)), "1 is Dropout"),
-        (with_buffer("count", torch.zeros((), dtype=torch.int64)), r"buffer 0\.count is int64"),
-        (with_buffer("running_scale", torch.zeros(2)), r"buffer 0\.running_scale is a running statistic"),
-        (nn.Sequential(nn.Linear(2, 2).double()), r"parameter 0\.weight is float64; only float32"),
-        (nn.Sequential(nn.Linear(2, 2).to(torch.bfloat16)), "is bfloat16"),
-        (nn.Sequential(nn.Linear(2, 2).requires_grad_(False)), r"parameter 0\.weight is frozen"),
-        (nn.Sequential(nn.LazyLinear(2)), r"parameter 0\.weight has no shape yet"),
-        (nn.Sequential(nn.ReLU()), "has no parameters"),
-    ],
-    ids=lambda value: value if isinstance(value, str) else "",
-)
-def test_breaches_of_the_rules_are_refused_by_name(module, message):
-    with pytest.raises(ModelError, match=message) as refused:
-        check(module)
-    assert "\n" not in str(refused.value)
+BREACHES = [
+    (nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)), "1 is BatchNorm1d"),
+    (nn.Sequential(nn.Conv2d(1, 2, 1), nn.BatchNorm2d(2, track_running_stats=False)), "1 is BatchNorm2d"),
+    (nn.Sequential(nn.SyncBatchNorm(2)), "0 is SyncBatchNorm"),
+    (
+        nn.Sequential(nn.InstanceNorm1d(2, track_running_stats=True)),
+        r"0 \(InstanceNorm1d\) keeps running statistics",
+    ),
+    (nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.1)), "1 is Dropout"),
+    (with_buffer("count", torch.zeros((), dtype=torch.int64)), r"buffer 0\.count is int64"),
+    (with_buffer("running_scale", torch.zeros(2)), r"buffer 0\.running_scale is a running statistic"),
+    (nn.Sequential(nn.Linear(2, 2).double()), r"parameter 0\.weight is float64; only float32"),
+    (nn.Sequential(nn.Linear(2, 2).to(torch.bfloat16)), "is bfloat16"),
+    (nn.Sequential(nn.Linear(2, 2).requires_grad_(False)), r"parameter 0\.weight is frozen"),
+    (nn.Sequential(nn.LazyLinear(2)), r"parameter 0\.weight has no shape yet"),
+    (nn.Sequential(nn.ReLU()), "has no parameters"),
+]
 
 
-@pytest.mark.parametrize(
-    "module",
-    [
-        nn.Sequential(nn.Linear(2, 2), nn.LayerNorm(2)),
-        nn.Sequential(nn.Conv2d(1, 4, 1), nn.GroupNorm(2, 4), nn.InstanceNorm2d(4)),
-        with_buffer("positions", torch.arange(3.0)),
-    ],
-)
-def test_what_keeps_the_rules_is_accepted(module):
-    check(module)
+def test_breaches_of_the_rules_are_refused_by_name(subtests):
+    for module, message in BREACHES:
+        with subtests.test(message):
+            with pytest.raises(ModelError, match=message) as refused:
+                check(module)
+            assert "\n" not in str(refused.value)
+
+
+KEEPS_THE_RULES = [
+    nn.Sequential(nn.Linear(2, 2), nn.LayerNorm(2)),
+    nn.Sequential(nn.Conv2d(1, 4, 1), nn.GroupNorm(2, 4), nn.InstanceNorm2d(4)),
+    with_buffer("positions", torch.arange(3.0)),
+]
+
+
+def test_what_keeps_the_rules_is_accepted(subtests):
+    for module in KEEPS_THE_RULES:
+        with subtests.test(str(module)):
+            check(module)
 
 
 class Declares(nn.Module):
@@ -191,27 +193,27 @@ class Declares(nn.Module):
 RIGHT = {"first.weight": 0, "first.bias": 0, "second.weight": 1}
 
 
-@pytest.mark.parametrize(
-    ("declaration", "message"),
-    [
-        (
-            [Units("first", 6, {**RIGHT, "third.weight": 0}, "activation")],
-            r"names parameter 'third\.weight', not there",
-        ),
-        ([Units("first", 6, RIGHT, "relu")], "names submodule 'relu', not there"),
-        (
-            [Units("first", 4, RIGHT, "activation")],
-            r"dimension 0 of 'first\.weight' \(shape \(6, 3\)\) is no multiple of 4",
-        ),
-        ([Units("first", 6, {"first.bias": 1}, "activation")], r"dimension 1 of 'first\.bias'"),
-        ([Units("first", 6, RIGHT, "activation")] * 2, "'first' is declared twice"),
-        ([Units("first", 6, RIGHT, "activation"), Units("b", 6, RIGHT, "activation")], "two layers own dimension 0"),
-        ([Blocks("first", ("first", "middle"))], "names submodule 'middle', not there"),
-    ],
-)
-def test_declarations_that_do_not_fit_are_refused(declaration, message):
-    with pytest.raises(ModelError, match=message):
-        Split(Declares(declaration), 2)
+DO_NOT_FIT = [
+    (
+        [Units("first", 6, {**RIGHT, "third.weight": 0}, "activation")],
+        r"names parameter 'third\.weight', not there",
+    ),
+    ([Units("first", 6, RIGHT, "relu")], "names submodule 'relu', not there"),
+    (
+        [Units("first", 4, RIGHT, "activation")],
+        r"dimension 0 of 'first\.weight' \(shape \(6, 3\)\) is no multiple of 4",
+    ),
+    ([Units("first", 6, {"first.bias": 1}, "activation")], r"dimension 1 of 'first\.bias'"),
+    ([Units("first", 6, RIGHT, "activation")] * 2, "'first' is declared twice"),
+    ([Units("first", 6, RIGHT, "activation"), Units("b", 6, RIGHT, "activation")], "two layers own dimension 0"),
+    ([Blocks("first", ("first", "middle"))], "names submodule 'middle', not there"),
+]
+
+
+def test_declarations_that_do_not_fit_are_refused(subtests):
+    for declaration, message in DO_NOT_FIT:
+        with subtests.test(message), pytest.raises(ModelError, match=message):
+            Split(Declares(declaration), 2)
 
 
 @pytest.mark.parametrize(

@@ -92,29 +92,29 @@ def test_no_split_coordinate_belongs_to_two_submodels(config, shape, count, shar
     assert min(touched) > 0  # every submodel owns something
 
 
-@pytest.mark.parametrize(
-    ("config", "shared", "expected"),
-    [
-        (Model(name="mlp", hidden=(7,)), (), {"output.bias"}),
-        (Model(name="mlp", hidden=(7,)), ("output",), {"output.weight", "output.bias"}),
-        (MLP, ("output",), {"output.weight", "output.bias"}),
-        (MLP, ("hidden.0",), {"hidden.0.weight", "hidden.0.bias", "output.bias"}),
-        (MLP, ("hidden.1",), {"hidden.1.weight", "hidden.1.bias", "output.weight", "output.bias"}),
-        (CNN, (), {"output.bias"}),
-        (CNN, ("norms.1",), {"norms.1.weight", "norms.1.bias", "output.bias"}),
-        (
-            CNN,
-            ("convolutions.0",),
-            {
-                *(f"{layer}.0.{kind}" for layer in ("convolutions", "norms") for kind in ("weight", "bias")),
-                "output.bias",
-            },
-        ),
-    ],
-    ids=name_of,
-)
-def test_which_parameters_are_shared(config, shared, expected):
-    assert split(config, (8, 8), CLASSES, 2, shared).shared == expected
+SHARED = [
+    (Model(name="mlp", hidden=(7,)), (), {"output.bias"}),
+    (Model(name="mlp", hidden=(7,)), ("output",), {"output.weight", "output.bias"}),
+    (MLP, ("output",), {"output.weight", "output.bias"}),
+    (MLP, ("hidden.0",), {"hidden.0.weight", "hidden.0.bias", "output.bias"}),
+    (MLP, ("hidden.1",), {"hidden.1.weight", "hidden.1.bias", "output.weight", "output.bias"}),
+    (CNN, (), {"output.bias"}),
+    (CNN, ("norms.1",), {"norms.1.weight", "norms.1.bias", "output.bias"}),
+    (
+        CNN,
+        ("convolutions.0",),
+        {
+            *(f"{layer}.0.{kind}" for layer in ("convolutions", "norms") for kind in ("weight", "bias")),
+            "output.bias",
+        },
+    ),
+]
+
+
+def test_which_parameters_are_shared(subtests):
+    for config, shared, expected in SHARED:
+        with subtests.test(shared):
+            assert split(config, (8, 8), CLASSES, 2, shared).shared == expected
 
 
 def test_residual_networks_share_the_stem_the_blocks_that_change_shape_and_the_output():
@@ -200,24 +200,25 @@ def test_logits_of_one_split_layer_add_up():
     np.testing.assert_allclose(parts - 2 * parameters["output.bias"], whole, rtol=1e-5, atol=1e-6)  # float32 sums
 
 
-@pytest.mark.parametrize(
-    ("config", "count", "shared", "message"),
-    [
-        (Model(name="logistic"), 2, (), "declares no nodes that can be left out"),
-        (Model(name="mlp", hidden=(8, 3)), 4, (), "4 submodels, but layer 'hidden.1' has only 3 nodes"),
-        (Model(name="cnn"), 5, (), "5 submodels, but layer 'convolutions.0' has only 4 nodes"),
-        (RESNET, 8, (), "8 submodels, but the model has only 7 residual blocks"),
-        (RESNET, 3, ("layer1", "layer2"), "3 submodels, but the model has only 2 residual blocks"),
-        (MLP, 1, (), "count must be at least 2, got 1"),
-        (MLP, 2, ("hidden",), "shared names every layer that could be split"),
-        (MLP, 2, ("ouput",), r"submodels\.shared: 'ouput' is unknown \(did you mean 'output'\?\); accepted: hidden"),
-        (MLP, 2, ("hidden.2",), r"'hidden\.2' is unknown"),
-    ],
-)
-def test_what_cannot_be_split_is_refused_in_one_line(config, count, shared, message):
-    with pytest.raises(ModelError, match=message) as refused:
-        split(config, (8, 8), CLASSES, count, shared)
-    assert "\n" not in str(refused.value)
+NOT_SPLIT = [
+    (Model(name="logistic"), 2, (), "declares no nodes that can be left out"),
+    (Model(name="mlp", hidden=(8, 3)), 4, (), "4 submodels, but layer 'hidden.1' has only 3 nodes"),
+    (Model(name="cnn"), 5, (), "5 submodels, but layer 'convolutions.0' has only 4 nodes"),
+    (RESNET, 8, (), "8 submodels, but the model has only 7 residual blocks"),
+    (RESNET, 3, ("layer1", "layer2"), "3 submodels, but the model has only 2 residual blocks"),
+    (MLP, 1, (), "count must be at least 2, got 1"),
+    (MLP, 2, ("hidden",), "shared names every layer that could be split"),
+    (MLP, 2, ("ouput",), r"submodels\.shared: 'ouput' is unknown \(did you mean 'output'\?\); accepted: hidden"),
+    (MLP, 2, ("hidden.2",), r"'hidden\.2' is unknown"),
+]
+
+
+def test_what_cannot_be_split_is_refused_in_one_line(subtests):
+    for config, count, shared, message in NOT_SPLIT:
+        with subtests.test(message):
+            with pytest.raises(ModelError, match=message) as refused:
+                split(config, (8, 8), CLASSES, count, shared)
+            assert "\n" not in str(refused.value)
 
 
 @pytest.mark.slow

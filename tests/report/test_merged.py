@@ -20,14 +20,15 @@ DAMAGES = {
 }
 
 
-@pytest.mark.parametrize("name", DAMAGES)
-def test_damaged_folders_are_refused_in_one_line(merged, tmp_path, name):
-    folder = tmp_path / "damaged"
-    shutil.copytree(merged, folder)
-    file, change = DAMAGES[name]
-    text = (folder / file).read_text()
-    (folder / file).write_text(json.dumps(change(json.loads(text))) if change else "{")
-    with pytest.raises(RunFolderError) as refused:
-        read_merged(folder)
-    assert str(folder) in str(refused.value)
-    assert len(str(refused.value).splitlines()) == 1
+def test_damaged_folders_are_refused_in_one_line(merged, tmp_path_factory, subtests):
+    for name in DAMAGES:
+        with subtests.test(name):
+            folder = tmp_path_factory.mktemp("damaged") / "run"
+            shutil.copytree(merged, folder)
+            file, change = DAMAGES[name]
+            text = (folder / file).read_text()
+            (folder / file).write_text(json.dumps(change(json.loads(text))) if change else "{")
+            with pytest.raises(RunFolderError) as refused:
+                read_merged(folder)
+            assert str(folder) in str(refused.value)
+            assert len(str(refused.value).splitlines()) == 1

@@ -78,19 +78,20 @@ DAMAGES = {
 }
 
 
-@pytest.mark.parametrize(("file", "damage"), [(file, damage) for file, ways in DAMAGES.items() for damage in ways])
-def test_damaged_folders_are_refused_in_one_line(runs, tmp_path, file, damage):
-    folder = tmp_path / "damaged"
-    shutil.copytree(runs["hidden"], folder)
-    if damage is None:
-        (folder / file).unlink()
-    else:
-        (folder / file).write_text(damage((folder / file).read_text()))
-    with pytest.raises(RunFolderError) as refused:
-        read_run(folder)
-    message = str(refused.value)
-    assert str(folder) in message
-    assert len(message.splitlines()) == 1
+def test_damaged_folders_are_refused_in_one_line(runs, tmp_path_factory, subtests):
+    for file, damage in [(file, damage) for file, ways in DAMAGES.items() for damage in ways]:
+        with subtests.test(file):
+            folder = tmp_path_factory.mktemp("damaged") / "run"
+            shutil.copytree(runs["hidden"], folder)
+            if damage is None:
+                (folder / file).unlink()
+            else:
+                (folder / file).write_text(damage((folder / file).read_text()))
+            with pytest.raises(RunFolderError) as refused:
+                read_run(folder)
+            message = str(refused.value)
+            assert str(folder) in message
+            assert len(message.splitlines()) == 1
 
 
 def test_what_is_no_folder_is_refused(tmp_path):

@@ -80,30 +80,32 @@ def of(*keys, to):
     return change
 
 
-@pytest.mark.parametrize(
-    ("change", "found"),
-    [
-        (of("releases", 2, "epsilon_upper", to=lambda e: e * 0.999), {"releases": "round 3: epsilon_upper is"}),
-        (of("releases", to=lambda all_: all_[1:]), {"rounds": "not 1, 2, 3"}),
-        (of("releases", to=lambda all_: all_[:-1]), {"model": "not the one that the last release names"}),
-        (of("releases", to=lambda all_: [*all_, all_[-1] | {"round": 6}]), {"rounds": "each once, up to at most 5"}),
-        (of("releases", 4, "digest", to=lambda d: "0" * 64), {"model": "not the one that the last release names"}),
-        (of("whole_run_epsilon", "upper", to=lambda e: e / 2), {"whole run": "computed again it is"}),
-        (of("delta", to=lambda d: d / 100), {"whole run": None, "releases": None, "scenario": "another delta"}),
-        (of("mechanism_in_words", to=lambda w: w + "!"), {"mechanism": "says another one than"}),
-        (of("parts", 0, "noise_multiplier", to=lambda s: 2 * s), {"mechanism": "is not in it", "scenario": "parts"}),
-        (of("budget_epsilon", to=lambda e: 0.5), {"budget": "exceeds 0.5", "scenario": "budget_epsilon"}),
-        (of("group_size", to=lambda k: 7), {"scenario": "another group_size"}),
-        (of("scenario_sha256", to=lambda h: "0" * 64), {"scenario": "another scenario_sha256"}),
-    ],
-)
-def test_what_was_tampered_with_is_named(run, change, found):
-    tamper(run, change)
-    complaints = wrong(run)
-    expected = {name for name, text in found.items() if text is not None}
-    assert expected <= complaints.keys() <= found.keys()
-    for name in expected:
-        assert found[name] in complaints[name]
+TAMPERED = [
+    (of("releases", 2, "epsilon_upper", to=lambda e: e * 0.999), {"releases": "round 3: epsilon_upper is"}),
+    (of("releases", to=lambda all_: all_[1:]), {"rounds": "not 1, 2, 3"}),
+    (of("releases", to=lambda all_: all_[:-1]), {"model": "not the one that the last release names"}),
+    (of("releases", to=lambda all_: [*all_, all_[-1] | {"round": 6}]), {"rounds": "each once, up to at most 5"}),
+    (of("releases", 4, "digest", to=lambda d: "0" * 64), {"model": "not the one that the last release names"}),
+    (of("whole_run_epsilon", "upper", to=lambda e: e / 2), {"whole run": "computed again it is"}),
+    (of("delta", to=lambda d: d / 100), {"whole run": None, "releases": None, "scenario": "another delta"}),
+    (of("mechanism_in_words", to=lambda w: w + "!"), {"mechanism": "says another one than"}),
+    (of("parts", 0, "noise_multiplier", to=lambda s: 2 * s), {"mechanism": "is not in it", "scenario": "parts"}),
+    (of("budget_epsilon", to=lambda e: 0.5), {"budget": "exceeds 0.5", "scenario": "budget_epsilon"}),
+    (of("group_size", to=lambda k: 7), {"scenario": "another group_size"}),
+    (of("scenario_sha256", to=lambda h: "0" * 64), {"scenario": "another scenario_sha256"}),
+]
+
+
+def test_what_was_tampered_with_is_named(played, tmp_path_factory, subtests):
+    for change, found in TAMPERED:
+        with subtests.test(str(found)):
+            run = shutil.copytree(played, tmp_path_factory.mktemp("tampered") / "run")
+            tamper(run, change)
+            complaints = wrong(run)
+            expected = {name for name, text in found.items() if text is not None}
+            assert expected <= complaints.keys() <= found.keys()
+            for name in expected:
+                assert found[name] in complaints[name]
 
 
 def test_less_noise_than_the_ledger_says_is_found_by_the_scenario(run):
@@ -133,45 +135,53 @@ def test_the_command_says_in_one_line_what_differs(fedamp, run):
     assert json.loads(answer.out)["fine"] is False
 
 
-@pytest.mark.parametrize(
-    ("content", "said"),
-    [
-        ("", "ledger.json: damaged ledger: Invalid JSON"),
-        ("[]", "damaged ledger: Input should be an object, got []"),
-        ('{"format": "fedamp ledger 9"}', "format: Input should be 'fedamp ledger 2', got 'fedamp ledger 9'"),
-        (None, "no such ledger; accepted: a run folder, or a ledger.json"),
-    ],
-)
-def test_what_is_no_ledger_is_one_line(fedamp, run, content, said):
-    file = run / "ledger.json"
-    file.unlink() if content is None else file.write_text(content)
-    answer = fedamp("verify", run)
-    assert (answer.status, answer.out) == (2, "")
-    assert said in answer.err
-    assert answer.err.count("\n") == 1
+NO_LEDGER = [
+    ("", "ledger.json: damaged ledger: Invalid JSON"),
+    ("[]", "damaged ledger: Input should be an object, got []"),
+    ('{"format": "fedamp ledger 9"}', "format: Input should be 'fedamp ledger 2', got 'fedamp ledger 9'"),
+    (None, "no such ledger; accepted: a run folder, or a ledger.json"),
+]
 
 
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        (of("releases", 2, "epsilon_upper", to=lambda e: float("nan")), "releases.2.epsilon_upper: "),
-        (of("releases", 2, "epsilon_upper", to=lambda e: -1.0), "releases.2.epsilon_upper: "),
-        (of("units", to=str), "units: Input should be a valid integer, got '60'"),
-        (of("mechanism", "kind", to=lambda kind: "Magic"), "mechanism: "),
-        (lambda ledger: ledger.update(extra=1), "extra: no such key"),
-    ],
-)
-def test_what_no_ledger_can_hold_is_named(run, change, said):
-    tamper(run, change)
-    with pytest.raises(RunFolderError) as refused:
-        verify_ledger(run)
-    assert str(refused.value).startswith(f"{run / 'ledger.json'}: damaged ledger: {said}")
-    assert "\n" not in str(refused.value)
+def test_what_is_no_ledger_is_one_line(fedamp, run, subtests):
+    for content, said in NO_LEDGER:
+        with subtests.test(said):
+            file = run / "ledger.json"
+            file.unlink() if content is None else file.write_text(content)
+            answer = fedamp("verify", run)
+            assert (answer.status, answer.out) == (2, "")
+            assert said in answer.err
+            assert answer.err.count("\n") == 1
 
 
-@pytest.mark.parametrize("key", ["format", "mechanism", "parts", "releases", "delta", "whole_run_epsilon", "units"])
-def test_a_ledger_with_a_part_missing_is_damaged(fedamp, run, key):
-    tamper(run, lambda ledger: ledger.pop(key))
-    answer = fedamp("verify", run)
-    assert answer.status == 2
-    assert f"ledger.json: damaged ledger: {key}: missing" in answer.err
+IMPOSSIBLE = [
+    (of("releases", 2, "epsilon_upper", to=lambda e: float("nan")), "releases.2.epsilon_upper: "),
+    (of("releases", 2, "epsilon_upper", to=lambda e: -1.0), "releases.2.epsilon_upper: "),
+    (of("units", to=str), "units: Input should be a valid integer, got '60'"),
+    (of("mechanism", "kind", to=lambda kind: "Magic"), "mechanism: "),
+    (lambda ledger: ledger.update(extra=1), "extra: no such key"),
+]
+
+
+def test_what_no_ledger_can_hold_is_named(played, tmp_path_factory, subtests):
+    for change, said in IMPOSSIBLE:
+        with subtests.test(said):
+            run = shutil.copytree(played, tmp_path_factory.mktemp("impossible") / "run")
+            tamper(run, change)
+            with pytest.raises(RunFolderError) as refused:
+                verify_ledger(run)
+            assert str(refused.value).startswith(f"{run / 'ledger.json'}: damaged ledger: {said}")
+            assert "\n" not in str(refused.value)
+
+
+PARTS = ["format", "mechanism", "parts", "releases", "delta", "whole_run_epsilon", "units"]
+
+
+def test_a_ledger_with_a_part_missing_is_damaged(fedamp, played, tmp_path_factory, subtests):
+    for key in PARTS:
+        with subtests.test(key):
+            run = shutil.copytree(played, tmp_path_factory.mktemp("part") / "run")
+            tamper(run, lambda ledger, key=key: ledger.pop(key))
+            answer = fedamp("verify", run)
+            assert answer.status == 2
+            assert f"ledger.json: damaged ledger: {key}: missing" in answer.err

@@ -192,20 +192,21 @@ def test_a_round_that_would_not_come_out_the_same_again_is_checkpointed_before_i
     assert [line["reported"] > 0 for line in rounds_of(tmp_path / "run")] == [round_ != 3 for round_ in range(1, 9)]
 
 
-@pytest.mark.parametrize(
-    ("faults", "said"),
-    [
-        ("{failing: 2}", "faults.failing: got 2; accepted: a number >= 0 and <= 1"),
-        ("{fails: 0.1}", "faults.fails: unknown key; did you mean failing?"),
-        ("{vanishing: {sites: 0, rate: 0.1}}", "faults.vanishing.sites: got 0; accepted: an integer >= 1"),
-        ("{vanishing: {sites: 4}}", "faults.vanishing.rate: missing; accepted: a number > 0 and <= 1"),
-        ("{killed_workers: often}", "faults.killed_workers: got 'often'; accepted: a number >= 0 and <= 1"),
-    ],
-)
-def test_wrong_faults_are_answered(faults, said):
-    with pytest.raises(ScenarioError) as caught:
-        small(f"faults={faults}")
-    assert said in str(caught.value)
+WRONG_FAULTS = [
+    ("{failing: 2}", "faults.failing: got 2; accepted: a number >= 0 and <= 1"),
+    ("{fails: 0.1}", "faults.fails: unknown key; did you mean failing?"),
+    ("{vanishing: {sites: 0, rate: 0.1}}", "faults.vanishing.sites: got 0; accepted: an integer >= 1"),
+    ("{vanishing: {sites: 4}}", "faults.vanishing.rate: missing; accepted: a number > 0 and <= 1"),
+    ("{killed_workers: often}", "faults.killed_workers: got 'often'; accepted: a number >= 0 and <= 1"),
+]
+
+
+def test_wrong_faults_are_answered(subtests):
+    for faults, said in WRONG_FAULTS:
+        with subtests.test(faults):
+            with pytest.raises(ScenarioError) as caught:
+                small(f"faults={faults}")
+            assert said in str(caught.value)
 
 
 def test_workers_killed_in_the_middle_of_rounds_change_nothing(tmp_path):

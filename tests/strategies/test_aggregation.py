@@ -46,6 +46,7 @@ def reply(arrays=None, node: int = 2, **metrics) -> Message:
 
 def refused(bad: Message, caplog) -> str:
     """The bad reply changes nothing, an honest one beside it is still added; the reason in the log."""
+    caplog.clear()
     both = collect([bad, reply(node=3, reported=[3], below_clip=1)], asked_for())
     alone = collect([reply(node=3, reported=[3], below_clip=1)], asked_for())
     assert both.refused_nodes == 1
@@ -64,62 +65,72 @@ def test_an_honest_reply_is_added_as_it_is():
     assert collected.refused_nodes == 0
 
 
-@pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
-def test_numbers_that_are_not_finite_are_refused(number, caplog):
-    arrays = honest()
-    arrays["w"][1, 1] = number
-    assert "NaN or infinity" in refused(reply(arrays), caplog)
+NOT_FINITE = [math.nan, math.inf, -math.inf]
 
 
-@pytest.mark.parametrize(
-    ("arrays", "reason"),
-    [
-        ({"w": np.zeros((3, 2))}, "missing or unknown"),
-        (honest() | {"more": np.zeros(3)}, "missing or unknown"),
-        (honest() | {"w": np.zeros((2, 3))}, "not float64"),
-        (honest() | {"w": np.zeros(6)}, "not float64"),
-        (honest() | {"w": np.zeros((3, 2), np.float32)}, "not float64"),
-        (honest() | {"w": np.zeros((3, 2), np.int64)}, "not float64"),
-        (honest() | {"w": np.zeros((3, 2), np.complex128)}, "not float64"),
-        (ArrayRecord({"w": Array("float64", (3, 2), "numpy.ndarray", b"no array"), "b": Array(np.zeros(2))}), ""),
-        (ArrayRecord({"w": Array("float64", (3, 2), "numpy.ndarray", b""), "b": Array(np.zeros(2))}), ""),
-        (ArrayRecord(), "missing or unknown"),
-    ],
-)
-def test_arrays_of_another_form_are_refused(arrays, reason, caplog):
-    assert reason in refused(reply(arrays), caplog)
+def test_numbers_that_are_not_finite_are_refused(caplog, subtests):
+    for number in NOT_FINITE:
+        with subtests.test(str(number)):
+            arrays = honest()
+            arrays["w"][1, 1] = number
+            assert "NaN or infinity" in refused(reply(arrays), caplog)
 
 
-@pytest.mark.parametrize(
-    "metrics",
-    [
-        {"reported": [1, 3]},  # another node's client
-        {"reported": [1, 99]},
-        {"reported": [1, 1]},
-        {"reported": [-1]},
-        {"reported": [1.0]},
-        {"reported": 1},
-        {"failed": -1},
-        {"clipped": 0.5},
-        {"below_clip": [2]},
-        {"records": -5},
-        {"loss_sum": math.nan},
-        {"loss_sum": math.inf},
-        {"loss_sum": [1.0]},
-    ],
-)
-def test_counts_and_ids_that_cannot_be_are_refused(metrics, caplog):
-    refused(reply(**metrics), caplog)
+OTHER_FORMS = [
+    ({"w": np.zeros((3, 2))}, "missing or unknown"),
+    (honest() | {"more": np.zeros(3)}, "missing or unknown"),
+    (honest() | {"w": np.zeros((2, 3))}, "not float64"),
+    (honest() | {"w": np.zeros(6)}, "not float64"),
+    (honest() | {"w": np.zeros((3, 2), np.float32)}, "not float64"),
+    (honest() | {"w": np.zeros((3, 2), np.int64)}, "not float64"),
+    (honest() | {"w": np.zeros((3, 2), np.complex128)}, "not float64"),
+    (ArrayRecord({"w": Array("float64", (3, 2), "numpy.ndarray", b"no array"), "b": Array(np.zeros(2))}), ""),
+    (ArrayRecord({"w": Array("float64", (3, 2), "numpy.ndarray", b""), "b": Array(np.zeros(2))}), ""),
+    (ArrayRecord(), "missing or unknown"),
+]
 
 
-@pytest.mark.parametrize("missing", [*METRICS, "arrays", "metrics"])
-def test_a_reply_without_something_is_refused(missing, caplog):
-    bad = reply()
-    if missing in METRICS:
-        del bad.content["metrics"][missing]
-    else:
-        del bad.content[missing]
-    refused(bad, caplog)
+def test_arrays_of_another_form_are_refused(caplog, subtests):
+    for arrays, reason in OTHER_FORMS:
+        with subtests.test(str(arrays)):
+            assert reason in refused(reply(arrays), caplog)
+
+
+CANNOT_BE = [
+    {"reported": [1, 3]},  # another node's client
+    {"reported": [1, 99]},
+    {"reported": [1, 1]},
+    {"reported": [-1]},
+    {"reported": [1.0]},
+    {"reported": 1},
+    {"failed": -1},
+    {"clipped": 0.5},
+    {"below_clip": [2]},
+    {"records": -5},
+    {"loss_sum": math.nan},
+    {"loss_sum": math.inf},
+    {"loss_sum": [1.0]},
+]
+
+
+def test_counts_and_ids_that_cannot_be_are_refused(caplog, subtests):
+    for metrics in CANNOT_BE:
+        with subtests.test(str(metrics)):
+            refused(reply(**metrics), caplog)
+
+
+NEEDED = [*METRICS, "arrays", "metrics"]
+
+
+def test_a_reply_without_something_is_refused(caplog, subtests):
+    for missing in NEEDED:
+        with subtests.test(missing):
+            bad = reply()
+            if missing in METRICS:
+                del bad.content["metrics"][missing]
+            else:
+                del bad.content[missing]
+            refused(bad, caplog)
 
 
 def test_records_of_another_kind_are_refused(caplog):
