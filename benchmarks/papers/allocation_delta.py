@@ -12,7 +12,7 @@ from benchmarks.papers.drawing import COMBINED, OURS, POISSON, SAMPLED, SAMPLED_
 from benchmarks.papers.record import Comparison
 from fedamp import rng
 from fedamp.accounting import Allocation, Gaussian
-from fedamp.accounting.papers import balls_and_bins
+from benchmarks.papers.bounds import balls_and_bins
 
 SAMPLES, CONFIDENCE = 500_000, 0.99
 PANELS = ((100, 0.75), (100, 0.5), (10_000, 0.75), (10_000, 0.5))

@@ -9,9 +9,9 @@ from functools import cache
 import numpy as np
 
 from fedamp.accounting import Gaussian, Mechanism, Poisson, RandomisedResponse, WithoutReplacement, group
-from fedamp.accounting.papers import base, groups, subsampling
-from fedamp.accounting.papers.allocation import epsilon_from_rdp
-from fedamp.accounting.papers.arguments import Floats
+from benchmarks.papers.bounds import base, groups, subsampling
+from benchmarks.papers.bounds.allocation import epsilon_from_rdp
+from benchmarks.papers.bounds.arguments import Floats
 
 Curve = Callable[[Floats], Floats]
 

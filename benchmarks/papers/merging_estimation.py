@@ -28,7 +28,7 @@ from benchmarks.papers.merging_portfolio import DELTA, ORDERS, Array
 from benchmarks.papers.record import Comparison
 from fedamp.accounting import Gaussian, LinearCombination
 from fedamp.accounting.merging import FIXED_GRADIENTS
-from fedamp.accounting.papers.selection import random_selection_epsilon
+from benchmarks.papers.bounds.selection import random_selection_epsilon
 from fedamp.merging.selection import selection_epsilon
 
 SAMPLES = 100

@@ -24,7 +24,7 @@ from benchmarks.papers.drawing import (
 from benchmarks.papers.partitioning_training import table_1
 from benchmarks.papers.record import Comparison, Figure
 from fedamp.accounting import Allocation, Gaussian, Mechanism, Poisson, Repeat, Submodels, calibrate
-from fedamp.accounting.papers import allocation, partitioning
+from benchmarks.papers.bounds import allocation, partitioning
 
 Floats = NDArray[Any]
 

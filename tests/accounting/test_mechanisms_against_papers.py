@@ -26,16 +26,16 @@ from fedamp.accounting import (
 from fedamp.accounting.groups import Group, GroupPoissonGaussian
 from fedamp.accounting.merging import FIXED_GRADIENTS, LinearCombination
 from fedamp.accounting.modelmix import ModelMix
-from fedamp.accounting.papers import allocation, base, merging, modelmix, partitioning, selection
-from fedamp.accounting.papers.allocation_sampling import monte_carlo_delta
-from fedamp.accounting.papers.groups import (
+from benchmarks.papers.bounds import allocation, base, merging, modelmix, partitioning, selection
+from benchmarks.papers.bounds.allocation_sampling import monte_carlo_delta
+from benchmarks.papers.bounds.groups import (
     group_poisson_gaussian,
     group_poisson_randomized_response,
     group_property,
     group_weights,
 )
-from fedamp.accounting.papers.mixtures import delta_of_mixture
-from fedamp.accounting.papers.subsampling import (
+from benchmarks.papers.bounds.mixtures import delta_of_mixture
+from benchmarks.papers.bounds.subsampling import (
     poisson_baseline,
     substitution_baseline,
     substitution_randomized_response,

@@ -9,7 +9,7 @@ import pytest
 from fedamp.accounting import Allocation, Compose, Gaussian, Laplace, Poisson, Submodels
 from fedamp.accounting.mechanism import negative, raw
 from fedamp.accounting.overlaps import shift_of
-from fedamp.accounting.papers import partitioning
+from benchmarks.papers.bounds import partitioning
 
 CHOICES = {
     "plain": (Gaussian(1.3), lambda rounds: [{(t, 0) for t in rounds}]),

@@ -8,8 +8,8 @@ from scipy.integrate import quad
 from scipy.special import rel_entr
 from scipy.stats import beta, norm
 
-from fedamp.accounting.papers import balls_and_bins
-from tests.accounting.papers.oracles import call_option
+from benchmarks.papers.bounds import balls_and_bins
+from tests.papers.bounds.oracles import call_option
 
 
 def one_of_two(noise_multiplier, epsilon):

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from fedamp.accounting.papers.arguments import Floats, check_positive, check_probability
+from benchmarks.papers.bounds.arguments import Floats, check_positive, check_probability
 
 BaseDivergence = Callable[[Floats, int], Floats]
 

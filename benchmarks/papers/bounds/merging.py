@@ -19,8 +19,8 @@ from numpy.typing import ArrayLike
 from scipy.signal import fftconvolve
 from scipy.special import ndtr
 
-from fedamp.accounting.papers.arguments import Floats, check_orders, check_positive, check_sequence, check_weights
-from fedamp.accounting.papers.mixtures import (
+from benchmarks.papers.bounds.arguments import Floats, check_orders, check_positive, check_sequence, check_weights
+from benchmarks.papers.bounds.mixtures import (
     delta_of_mixture,
     inverse_log_likelihood_ratio,
     log_likelihood_ratio,

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from scipy.integrate import quad
 from scipy.stats import laplace as laplace_law
 
-from fedamp.accounting.papers import base
-from fedamp.accounting.papers.groups import (
+from benchmarks.papers.bounds import base
+from benchmarks.papers.bounds.groups import (
     group_poisson_by_enumeration,
     group_poisson_gaussian,
     group_poisson_randomized_response,
@@ -22,8 +22,8 @@ from fedamp.accounting.papers.groups import (
     group_property_simple,
     group_weights,
 )
-from fedamp.accounting.papers.mixtures import renyi_of_mixtures
-from fedamp.accounting.papers.subsampling import (
+from benchmarks.papers.bounds.mixtures import renyi_of_mixtures
+from benchmarks.papers.bounds.subsampling import (
     group_substitution_without_replacement,
     insertion_removal_without_replacement,
     poisson_baseline,

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 from scipy.optimize import brentq
 from scipy.special import logsumexp, ndtr
 
-from fedamp.accounting.papers.arguments import Floats, check_orders
+from benchmarks.papers.bounds.arguments import Floats, check_orders
 
 _TAIL = 10.0  # standard deviations kept beyond every tilted mean: exp(-10^2 / 2) = 2e-22
 _KEEP = 50.0  # an integrand this far (in nats) below its peak is left out

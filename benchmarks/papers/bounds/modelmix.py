@@ -21,8 +21,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import log_ndtr, logsumexp
 
-from fedamp.accounting.papers.arguments import Floats, check_count, check_orders, check_positive, check_probability
-from fedamp.accounting.papers.partitioning import poisson_rdp_of_moments
+from benchmarks.papers.bounds.arguments import Floats, check_count, check_orders, check_positive, check_probability
+from benchmarks.papers.bounds.partitioning import poisson_rdp_of_moments
 
 __all__ = [
     "is_convex_in_square",

@@ -2,7 +2,7 @@
 Unified Amplification by Subsampling for Rényi Differential Privacy" (Theorems 3.6, 3.7, F.2, F.3 and the baselines
 E.2, E.4, E.5). Their Psi is here always turned into the Rényi divergence ``log(Psi) / (order - 1)`` in nats.
 
-``base`` is a function of :mod:`fedamp.accounting.papers.base`; every result has shape (orders,).
+``base`` is a function of :mod:`benchmarks.papers.bounds.base`; every result has shape (orders,).
 """
 
 import itertools
@@ -13,9 +13,9 @@ from numpy.typing import ArrayLike
 from scipy.special import gammaln, logsumexp, xlog1py, xlogy
 from scipy.stats import hypergeom
 
-from fedamp.accounting.papers.arguments import Floats, check_count, check_orders, check_positive, check_probability
-from fedamp.accounting.papers.base import BaseDivergence, log_moments
-from fedamp.accounting.papers.mixtures import renyi_of_mixtures
+from benchmarks.papers.bounds.arguments import Floats, check_count, check_orders, check_positive, check_probability
+from benchmarks.papers.bounds.base import BaseDivergence, log_moments
+from benchmarks.papers.bounds.mixtures import renyi_of_mixtures
 
 
 def substitution_by_enumeration(

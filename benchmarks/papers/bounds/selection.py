@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import logsumexp
 
-from fedamp.accounting.papers.arguments import Floats, check_orders, check_weights
+from benchmarks.papers.bounds.arguments import Floats, check_orders, check_weights
 
 
 def random_selection_rdp(curves: ArrayLike, weights: ArrayLike, orders: ArrayLike) -> Floats:

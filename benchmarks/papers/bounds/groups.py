@@ -12,9 +12,9 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedamp.accounting.papers.arguments import Floats, check_count, check_orders, check_positive, check_probability
-from fedamp.accounting.papers.mixtures import renyi_of_mixtures
-from fedamp.accounting.papers.subsampling import finite_base, log_binomial, renyi_of_finite
+from benchmarks.papers.bounds.arguments import Floats, check_count, check_orders, check_positive, check_probability
+from benchmarks.papers.bounds.mixtures import renyi_of_mixtures
+from benchmarks.papers.bounds.subsampling import finite_base, log_binomial, renyi_of_finite
 
 _MOST_CHAINS = 1_000_000
 

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import gammaln, logsumexp, ndtr
 
-from fedamp.accounting.papers.arguments import Floats, check_count, check_orders, check_positive, check_probability
+from benchmarks.papers.bounds.arguments import Floats, check_count, check_orders, check_positive, check_probability
 
 PoissonDelta = Callable[[float, float], float]
 

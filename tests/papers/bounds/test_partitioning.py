@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import brentq
 
-from fedamp.accounting.papers import partitioning
+from benchmarks.papers.bounds import partitioning
 
 ORDERS = np.arange(2, 101)
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from scipy.integrate import quad
 from scipy.stats import norm
 
-from fedamp.accounting.papers import allocation, allocation_sampling, partitioning
-from tests.accounting.papers.oracles import call_option
+from benchmarks.papers.bounds import allocation, allocation_sampling, partitioning
+from tests.papers.bounds.oracles import call_option
 
 
 def two_rounds(noise_multiplier, weight, epsilon, direction):

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from scipy.optimize import brentq
 from scipy.special import gammaln, logsumexp, ndtri
 
-from fedamp.accounting.papers.arguments import Floats, check_count, check_positive
+from benchmarks.papers.bounds.arguments import Floats, check_count, check_positive
 
 _NOMINAL_SHARE = 0.1  # of the samples from the law itself: no importance weight exceeds its inverse
 _TILTS = 6

@@ -10,7 +10,7 @@ from scipy.optimize import brentq
 from scipy.special import logsumexp
 from scipy.stats import norm
 
-from fedamp.accounting.papers import modelmix, partitioning
+from benchmarks.papers.bounds import modelmix, partitioning
 
 ORDERS = np.arange(2, 21)
 

@@ -12,7 +12,7 @@ from scipy.integrate import quad
 from scipy.optimize import brentq
 from scipy.stats import norm
 
-from fedamp.accounting.papers.merging import (
+from benchmarks.papers.bounds.merging import (
     Step,
     joint_release_delta,
     joint_release_rdp,
@@ -21,7 +21,7 @@ from fedamp.accounting.papers.merging import (
     step_delta,
     step_rdp,
 )
-from fedamp.accounting.papers.selection import (
+from benchmarks.papers.bounds.selection import (
     largest_weight_by_delta,
     largest_weight_by_rdp,
     random_selection_delta,

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import gammaln, logsumexp, xlog1py, xlogy
 
-from fedamp.accounting.papers.arguments import Floats, check_count, check_orders, check_positive, check_probability
-from fedamp.accounting.papers.rowsums import log_weighted_matrices
+from benchmarks.papers.bounds.arguments import Floats, check_count, check_orders, check_positive, check_probability
+from benchmarks.papers.bounds.rowsums import log_weighted_matrices
 
 __all__ = [
     "epsilon_from_rdp",

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from scipy.optimize import brentq, minimize_scalar
 from scipy.special import log_ndtr, ndtri
 
-from fedamp.accounting.papers.arguments import Floats, check_count, check_positive
+from benchmarks.papers.bounds.arguments import Floats, check_count, check_positive
 
 _CHUNK = 2**20  # numbers drawn at once
 
