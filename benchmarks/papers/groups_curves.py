@@ -8,10 +8,10 @@ from functools import cache
 
 import numpy as np
 
-from fedamp.accounting import Gaussian, Mechanism, Poisson, RandomisedResponse, WithoutReplacement, group
 from benchmarks.papers.bounds import base, groups, subsampling
 from benchmarks.papers.bounds.allocation import epsilon_from_rdp
 from benchmarks.papers.bounds.arguments import Floats
+from fedamp.accounting import Gaussian, Mechanism, Poisson, RandomisedResponse, WithoutReplacement, group
 
 Curve = Callable[[Floats], Floats]
 

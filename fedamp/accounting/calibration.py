@@ -1,10 +1,20 @@
-"""The least noise, or the best whole number, that keeps a budget."""
+"""What a budget buys, and what a run has spent: the least noise, the best whole number, the cost after each round."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-from fedamp.accounting import checks
-from fedamp.accounting.mechanism import Mechanism, upper_epsilon
+import numpy as np
+
+from fedamp.accounting import checks, renyi
+from fedamp.accounting.amplification import Allocation
+from fedamp.accounting.answers import law_upper, upper_epsilon
+from fedamp.accounting.divergences import log_moments
+from fedamp.accounting.mechanism import Mechanism
+from fedamp.accounting.moments import Array
+from fedamp.accounting.renyi import HIGHEST_ORDER
+
+CHECKPOINTS = 12
+"""At how many rounds the numerical law is asked what has been spent: at all of a short run."""
 
 
 def calibrate(build: Callable[[float], Mechanism], epsilon: float, delta: float, *, tolerance: float = 1e-4) -> float:
@@ -99,3 +109,51 @@ def calibrate_count(
         middle = (good + bad) // 2
         good, bad = (middle, bad) if fits(middle) else (good, middle)
     return good
+
+
+def epsilon_over_rounds(mechanism: Mechanism, delta: float, rounds: Sequence[int] | None = None) -> Array:
+    """Upper ends of epsilon after each round: what has been spent when that many rounds are out.
+
+    The numerical law at some rounds, and Rényi bounds at every round where there is no law; then what is
+    spent at a round is at most what is spent at any later one, so the curve never falls, never exceeds the whole, and
+    ends at ``mechanism.epsilon(delta).upper``.
+
+    Args:
+        mechanism: the whole run.
+        delta: in (0, 1).
+        rounds: which rounds, ascending, each from 0 to ``mechanism.span``; all from 1 on if left out.
+
+    Returns:
+        shape (len(rounds),).
+    """
+    checks.delta(delta)
+    asked = list(range(1, mechanism.span + 1)) if rounds is None else list(rounds)
+    for number in asked:
+        checks.count("rounds", number, 0, mechanism.span)
+    if sorted(asked) != asked:
+        raise ValueError("rounds must be ascending")
+    if not mechanism.is_private:
+        return np.array([mechanism.after(number).epsilon(delta).upper for number in asked])
+    whole = mechanism.epsilon(delta).upper
+    spent = np.full(len(asked) + 1, np.inf)
+    spent[-1] = whole
+    for i in _checkpoints(len(asked)):
+        spent[i] = law_upper(mechanism.after(asked[i]), delta, 300)
+    if not np.isfinite(spent[_checkpoints(len(asked))]).all() or law_upper(mechanism, delta, 300) > 1.01 * whole:
+        spent[:-1] = np.minimum(spent[:-1], _by_moments(mechanism, delta, asked))
+    return np.minimum.accumulate(spent[::-1])[::-1][:-1]
+
+
+def _by_moments(mechanism: Mechanism, delta: float, rounds: list[int]) -> Array:
+    """Upper ends by Rényi, infinite where it is not asked: at checkpoints alone for hidden rounds, which take long."""
+    orders, spent = renyi.search_orders(HIGHEST_ORDER), np.full(len(rounds), np.inf)
+    for i in _checkpoints(len(rounds)) if mechanism.contains(Allocation) else range(len(rounds)):
+        divergences = renyi.at_orders(log_moments(mechanism.after(rounds[i]), HIGHEST_ORDER), orders)
+        spent[i] = renyi.epsilons(orders, divergences, delta).min()
+    return spent
+
+
+def _checkpoints(count: int) -> list[int]:
+    """At most ``CHECKPOINTS`` of the numbers 0..count-1, denser at first, where the curve is steep."""
+    steps = (np.arange(CHECKPOINTS + 1) / CHECKPOINTS) ** 1.5
+    return np.unique((steps[:-1] * count).astype(int)).tolist() if count > CHECKPOINTS else list(range(count))

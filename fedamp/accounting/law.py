@@ -17,14 +17,14 @@ from numpy.typing import ArrayLike
 
 from fedamp.accounting.bounds import Bounds
 from fedamp.accounting.fourier import convolve
-from fedamp.accounting.grid import choose_edges, reduced
 from fedamp.accounting.lattice import choose_lattice
-from fedamp.accounting.pairing import Pairing, pair
+from fedamp.accounting.pairing import Pairing, choose_edges, pair, reduced
 from fedamp.accounting.points import (
     DEFAULT_POINTS,
     Array,
     Cells,
     NotEvaluable,
+    PointProfile,
     Points,
     contract,
     scaled,
@@ -32,7 +32,6 @@ from fedamp.accounting.points import (
     thinned,
     union,
 )
-from fedamp.accounting.profile import Profile
 
 _FEW = 4
 """Products of fewer factors are paired; from here on they are convolved on a lattice."""
@@ -248,18 +247,18 @@ class Law:
         return Law(upper, lower, self.rounding, self.points)
 
     @cached_property
-    def _remove(self) -> tuple[Profile, Profile]:
-        return Profile.remove(self.lower), Profile.remove(self.upper)
+    def _remove(self) -> tuple[PointProfile, PointProfile]:
+        return PointProfile.remove(self.lower), PointProfile.remove(self.upper)
 
     @cached_property
-    def _add(self) -> tuple[Profile, Profile]:
-        return Profile.add(self.lower), Profile.add(self.upper)
+    def _add(self) -> tuple[PointProfile, PointProfile]:
+        return PointProfile.add(self.lower), PointProfile.add(self.upper)
 
     @property
     def _method(self) -> str:
         return f"numerical law, {self.points} points"
 
-    def _delta(self, profiles: tuple[Profile, Profile], epsilon: float) -> Bounds:
+    def _delta(self, profiles: tuple[PointProfile, PointProfile], epsilon: float) -> Bounds:
         if not epsilon >= 0.0:
             raise ValueError(f"epsilon must be >= 0, got {epsilon}")
         slack = 2 * self.rounding
@@ -268,7 +267,7 @@ class Law:
         upper = min(upper, 1.0)
         return Bounds(min(lower, upper), upper, self._method)
 
-    def _epsilon(self, profiles: tuple[Profile, Profile], delta: float) -> Bounds:
+    def _epsilon(self, profiles: tuple[PointProfile, PointProfile], delta: float) -> Bounds:
         if not 0.0 < delta < 1.0:
             raise ValueError(f"delta must be in (0, 1), got {delta}")
         slack = 2 * self.rounding

@@ -24,7 +24,7 @@ from fedamp.accounting import (
     WithoutReplacement,
 )
 from fedamp.accounting.groups import Group, GroupPoissonGaussian
-from fedamp.accounting.merging import FIXED_GRADIENTS, LinearCombination
+from fedamp.accounting import FIXED_GRADIENTS, LinearCombination
 from fedamp.accounting.modelmix import ModelMix
 from benchmarks.papers.bounds import allocation, base, merging, modelmix, partitioning, selection
 from benchmarks.papers.bounds.allocation_sampling import monte_carlo_delta
