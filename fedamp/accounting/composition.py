@@ -165,7 +165,9 @@ class LinearCombination(Mechanism):
     def __post_init__(self) -> None:
         object.__setattr__(self, "mechanisms", mechanisms_of("mechanisms", self.mechanisms))
         object.__setattr__(self, "weights", checks.weights("weights", self.weights, len(self.mechanisms)))
-        object.__setattr__(self, "scales", tuple(checks.positive("scales", scale) for scale in self.scales))
+        object.__setattr__(
+            self, "scales", tuple(checks.positive("scales", scale) for scale in checks.sequence("scales", self.scales))
+        )
         if self.assumption not in (JOINT_RELEASE, FIXED_GRADIENTS):
             accepted = f'"{JOINT_RELEASE}" or "{FIXED_GRADIENTS}"'
             raise ValueError(f"assumption must be {accepted}, got {self.assumption!r}")

@@ -168,7 +168,7 @@ class GaussianMixture(Release):
     def __post_init__(self) -> None:
         super().__post_init__()
         _one_contribution(self)
-        shifts = tuple(checks.number("shifts", shift) for shift in self.shifts)
+        shifts = tuple(checks.number("shifts", shift) for shift in checks.sequence("shifts", self.shifts))
         if not all(0 <= shift < math.inf for shift in shifts):
             raise ValueError(f"shifts must be >= 0 and finite, got {shifts!r}")
         weights = checks.weights("weights", self.weights, len(shifts))

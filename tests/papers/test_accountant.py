@@ -10,22 +10,6 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from fedamp.accounting import (
-    Allocation,
-    Compose,
-    Dropout,
-    Gaussian,
-    Laplace,
-    Poisson,
-    RandomisedResponse,
-    RandomSelection,
-    Repeat,
-    Submodels,
-    WithoutReplacement,
-)
-from fedamp.accounting.groups import Group, GroupPoissonGaussian
-from fedamp.accounting import FIXED_GRADIENTS, LinearCombination
-from fedamp.accounting.modelmix import ModelMix
 from benchmarks.papers.bounds import allocation, base, merging, modelmix, partitioning, selection
 from benchmarks.papers.bounds.allocation_sampling import monte_carlo_delta
 from benchmarks.papers.bounds.groups import (
@@ -39,6 +23,24 @@ from benchmarks.papers.bounds.subsampling import (
     poisson_baseline,
     substitution_baseline,
     substitution_randomized_response,
+)
+from fedamp.accounting import (
+    FIXED_GRADIENTS,
+    Allocation,
+    Compose,
+    Dropout,
+    Gaussian,
+    Group,
+    GroupPoissonGaussian,
+    Laplace,
+    LinearCombination,
+    ModelMix,
+    Poisson,
+    RandomisedResponse,
+    RandomSelection,
+    Repeat,
+    Submodels,
+    WithoutReplacement,
 )
 
 ORDERS = np.array([2.0, 3.0, 8.0, 32.0, 100.0])
