@@ -127,7 +127,8 @@ def in_words(mechanism: Mechanism, false_positive_rate: float = 0.01) -> str:
         return "Nothing that is released depends on whether you took part: a suspicion stays a guess."
     people = 10 ** max(2, math.ceil(-math.log10(rate)))
     right = math.ceil(float(curve.true_positive_rate(rate)[1]) * people * 10) / 10
-    share = f"at most {right:.16g} of {people} cases" if right < people else "possibly every case"
+    number = f"{right:.1f}".removesuffix(".0")
+    share = f"at most {number} of {people} cases" if right < people else "possibly every case"
     return (
         f"Somebody who suspects that you took part, and accepts a false alarm in {rate * people:.4g} of {people} cases "
         f"in which you did not, is right in {share} in which you did."
