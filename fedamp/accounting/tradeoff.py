@@ -55,12 +55,13 @@ class TradeOff:
         grid, ends = self.epsilons, np.stack([self.lower, self.upper])
         if grid.ndim != 1 or grid[:1].tolist() != [0.0] or not np.all(np.diff(grid, append=np.inf) > 0):
             raise ValueError(f"epsilons must be increasing from 0 and finite, got {grid!r}")
-        object.__setattr__(self, "lower", np.maximum.accumulate(ends[0, ::-1])[::-1])
-        object.__setattr__(self, "upper", np.minimum.accumulate(ends[1]))
-        if self.lower.shape != grid.shape or not np.all((self.lower >= 0) & (self.upper <= 1)):
+        if ends.shape != (2, *grid.shape) or not np.all((ends >= 0) & (ends <= 1)):
             raise ValueError(f"lower and upper must be in [0, 1], one for each epsilon, got {ends!r}")
-        if not np.all(self.lower <= self.upper):
+        lower, upper = np.maximum.accumulate(ends[0, ::-1])[::-1], np.minimum.accumulate(ends[1])
+        if np.any(lower > upper + _ROUNDING):
             raise ValueError(f"lower must not exceed upper, delta does not rise with epsilon, got {ends!r}")
+        object.__setattr__(self, "lower", np.minimum(lower, upper))
+        object.__setattr__(self, "upper", upper)
 
     def false_negative_rate(self, false_positive_rate: ArrayLike) -> tuple[Array, Array]:
         """f: the smallest false negative rate of any test with at most these false positive rates.

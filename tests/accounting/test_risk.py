@@ -27,6 +27,7 @@ from fedamp.accounting import (
 )
 from fedamp.accounting.risk import calibrate_risk, in_words, privacy_profile, trade_off
 from fedamp.accounting.tradeoff import TradeOff
+from tests.documentation import run_session
 
 RATES = np.array([0.0, 1e-6, 1e-4, 1e-3, 0.01, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9, 0.99, 1.0])
 
@@ -114,7 +115,7 @@ def test_brackets_hold_for_any_laws_any_grid_and_any_brackets_of_delta(data):
     epsilons = np.array([0.0, *sorted(data.draw(st.sets(st.floats(0.05, 8.0), max_size=6)))])
     delta = [max(np.maximum(p - np.exp(e) * q, 0).sum(), np.maximum(q - np.exp(e) * p, 0).sum()) for e in epsilons]
     slacks = arrays(float, len(epsilons), elements=st.sampled_from([0.0, 1e-6, 0.01, 0.2]))
-    curve = TradeOff(epsilons, np.maximum(delta - data.draw(slacks), 0.0), np.minimum(delta + data.draw(slacks), 1.0))
+    curve = TradeOff(epsilons, *np.clip([delta - data.draw(slacks), delta + data.draw(slacks)], 0.0, 1.0))
     rates = np.linspace(0.0, 1.0, 41)
     x, y = (np.concatenate(pair) for pair in zip(error_rates(p, q), error_rates(q, p), strict=True))
     exact = lower_hull(np.r_[x, y], np.r_[y, x], rates)
@@ -363,3 +364,7 @@ def test_words_do_not_promise_too_much(noise, exponent):
 def test_questions_that_make_no_sense(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+def test_the_page_prints_what_it_says():
+    assert run_session("docs/risk.md") > 10
