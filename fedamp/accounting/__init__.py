@@ -24,6 +24,8 @@ from fedamp.accounting.releases import (
     RandomisedResponse,
 )
 from fedamp.accounting.renyi import epsilon_from_rdp
+from fedamp.accounting.risk import calibrate_risk, in_words, privacy_profile, trade_off
+from fedamp.accounting.tradeoff import TradeOff
 
 __all__ = [
     "FIXED_GRADIENTS",
@@ -49,11 +51,16 @@ __all__ = [
     "Relation",
     "Repeat",
     "Submodels",
+    "TradeOff",
     "WithoutReplacement",
     "calibrate",
     "calibrate_count",
+    "calibrate_risk",
     "epsilon_from_rdp",
     "epsilon_over_rounds",
     "from_json",
     "group",
+    "in_words",
+    "privacy_profile",
+    "trade_off",
 ]

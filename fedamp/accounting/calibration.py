@@ -17,13 +17,22 @@ CHECKPOINTS = 12
 """At how many rounds the numerical law is asked what has been spent: at all of a short run."""
 
 
-def calibrate(build: Callable[[float], Mechanism], epsilon: float, delta: float, *, tolerance: float = 1e-4) -> float:
-    """Smallest noise multiplier that keeps (epsilon, delta), on the safe side.
+def calibrate(
+    build: Callable[[float], Mechanism],
+    epsilon: float | None = None,
+    delta: float | None = None,
+    *,
+    advantage: float | None = None,
+    tpr_at: tuple[float, float] | None = None,
+    tolerance: float = 1e-4,
+) -> float:
+    """Smallest noise multiplier that keeps (epsilon, delta), or a risk, on the safe side.
 
     Args:
         build: from a noise multiplier > 0 to a mechanism whose epsilon falls as the noise rises.
         epsilon: > 0.
         delta: in (0, 1).
+        advantage, tpr_at: instead of them; see ``calibrate_risk``.
         tolerance: relative; the answer is at most this much above the smallest one.
 
     Returns:
@@ -32,14 +41,19 @@ def calibrate(build: Callable[[float], Mechanism], epsilon: float, delta: float,
     Raises:
         ValueError: no noise multiplier up to 1e6 keeps the budget, or 1e-3 already does.
     """
-    checks.positive("epsilon", epsilon)
-    checks.delta(delta)
+    if advantage is not None or tpr_at is not None:
+        from fedamp.accounting.risk import calibrate_risk
+
+        if epsilon is not None or delta is not None:
+            raise ValueError("epsilon and delta, or a risk (advantage or tpr_at), must be given, got both")
+        return calibrate_risk(build, advantage=advantage, tpr_at=tpr_at, tolerance=tolerance)
+    epsilon, delta = checks.positive("epsilon", epsilon), checks.delta(delta)
     checks.positive("tolerance", tolerance)
-    coarse = _search(lambda noise: upper_epsilon(build(noise), delta, 200), epsilon, 1.0, 0.01, first_step=0.7)
-    return _search(lambda noise: upper_epsilon(build(noise), delta), epsilon, coarse, tolerance, first_step=0.01)
+    coarse = search(lambda noise: upper_epsilon(build(noise), delta, 200), epsilon, 1.0, 0.01, first_step=0.7)
+    return search(lambda noise: upper_epsilon(build(noise), delta), epsilon, coarse, tolerance, first_step=0.01)
 
 
-def _search(
+def search(
     cost: Callable[[float], float], budget: float, start: float, tolerance: float, *, first_step: float
 ) -> float:
     """Where a falling cost meets the budget, from the right; in log noise and log cost it is nearly a straight line."""

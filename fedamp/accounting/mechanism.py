@@ -5,15 +5,19 @@ person takes part, and when that person is out. Mechanisms nest freely. They hol
 computed by the evaluators (``answers``), which dispatch on its kind.
 """
 
+import html
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from fedamp.accounting import checks
 from fedamp.accounting.bounds import Bounds
 from fedamp.accounting.moments import Array
+
+if TYPE_CHECKING:
+    from fedamp.accounting.tradeoff import TradeOff
 
 
 class Relation(StrEnum):
@@ -81,6 +85,18 @@ class Mechanism(ABC):
 
         return answers.rdp(self, orders)
 
+    def trade_off(self, values: int = 100) -> "TradeOff":
+        """Error rates of the best test of who took part; see ``fedamp.accounting.trade_off``."""
+        from fedamp.accounting import risk
+
+        return risk.trade_off(self, values)
+
+    def plot(self, axes: Any = None) -> Any:
+        """Draw the most that any test recognises over its false alarms; returns matplotlib's axes."""
+        from fedamp.accounting import risk
+
+        return risk.plot(self, axes)
+
     # Structure.
 
     def after(self, rounds: int) -> "Mechanism":
@@ -141,6 +157,9 @@ class Mechanism(ABC):
 
     def __str__(self) -> str:
         return self.words if self.relation is None else f"{self.words}, {self.relation}"
+
+    def _repr_html_(self) -> str:
+        return f"<b>{type(self).__name__}</b>: {html.escape(str(self))}"
 
     def to_json(self) -> dict[str, Any]:
         """Plain dictionaries, lists and numbers; ``from_json`` reads them back."""

@@ -7,12 +7,13 @@ for the zero-out relation. See :class:`~fedamp.accounting.tradeoff.TradeOff` for
 import math
 from collections.abc import Callable
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from fedamp.accounting import checks
-from fedamp.accounting.calibration import _search
+from fedamp.accounting.calibration import search
 from fedamp.accounting.mechanism import Mechanism
 from fedamp.accounting.moments import Array
 from fedamp.accounting.tradeoff import TradeOff
@@ -101,7 +102,7 @@ def calibrate_risk(
         return float(trade_off(build(noise)).true_positive_rate(false)[1]) - false
 
     try:
-        return _search(gain, true - false, 1.0, tolerance, first_step=0.7)
+        return search(gain, true - false, 1.0, tolerance, first_step=0.7)
     except ValueError as error:
         if "by any noise multiplier" not in str(error):
             raise
@@ -133,3 +134,23 @@ def in_words(mechanism: Mechanism, false_positive_rate: float = 0.01) -> str:
         f"Somebody who suspects that you took part, and accepts a false alarm in {rate * people:.4g} of {people} cases "
         f"in which you did not, is right in {share} in which you did."
     )
+
+
+def plot(mechanism: Mechanism, axes: Any = None) -> Any:
+    """Participants recognised over false alarms, at most and at least, on logarithmic axes. Needs matplotlib.
+
+    Args:
+        mechanism: what is released.
+        axes: matplotlib's, new ones if left out.
+    """
+    import matplotlib.pyplot as plt
+
+    axes = plt.subplots(layout="constrained")[1] if axes is None else axes
+    rates = np.geomspace(1e-4, 1.0, 200)
+    lower, upper = mechanism.trade_off().true_positive_rate(rates)
+    axes.fill_between(rates, lower, upper, alpha=0.3)
+    axes.plot(rates, upper, label=str(mechanism))
+    axes.plot(rates, rates, color="grey", linestyle=":", label="guessing")
+    axes.set(xscale="log", yscale="log", xlabel="false positive rate", ylabel="true positive rate, at most")
+    axes.legend()
+    return axes
