@@ -2,11 +2,13 @@
 
 import math
 from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import TypeGuard
 
 import numpy as np
 
 from fedamp.accounting import checks, group_bounds, laws, renyi  # group_bounds registers what groups cost
-from fedamp.accounting.amplification import AllocationPrefix
+from fedamp.accounting.amplification import Allocation, AllocationPrefix
 from fedamp.accounting.bounds import Bounds
 from fedamp.accounting.composition import RandomSelection
 from fedamp.accounting.divergences import log_moments
@@ -15,9 +17,10 @@ from fedamp.accounting.mechanism import Mechanism
 from fedamp.accounting.moments import Array
 from fedamp.accounting.points import DEFAULT_POINTS, NotEvaluable
 from fedamp.accounting.profiles import Profile, WithChanceOfAll
-from fedamp.accounting.reductions import attained
+from fedamp.accounting.reductions import attained, factors
 from fedamp.accounting.releases import ModelMix
 from fedamp.accounting.renyi import HIGHEST_ORDER, Best
+from fedamp.accounting.sampled import SampledAllocation
 
 CHECKED = "; the worst case of ModelMix is checked, not proved"
 """Beside every number that rests on Theorem 4.1 of Xiao, Wan, Devadas 2022."""
@@ -25,9 +28,32 @@ CHECKED = "; the worst case of ModelMix is checked, not proved"
 Question = Callable[[Profile], Bounds]
 
 
-def epsilon(event: Mechanism, delta: float, points: int | None = None) -> Bounds:
+def epsilon(event: Mechanism, delta: float, points: int | None = None, precision: float | None = None) -> Bounds:
     """See ``Mechanism.epsilon``."""
     checks.delta(delta)
+    if precision is not None and not 1e-4 <= checks.number("precision", precision) <= 0.1:
+        raise ValueError(f"precision must be in [1e-4, 0.1], got {precision!r}")
+    found = _unsampled_epsilon(event, delta, points)
+    if not _has_hidden_rounds(event) or (points is not None and precision is None):
+        return found
+    if isinstance(event, AllocationPrefix) and precision is None:  # one run has many, and each would take a second
+        whole = epsilon(event.whole(), delta)
+        if whole.upper < found.upper:
+            return Bounds(min(found.lower, whole.upper), whole.upper, f"{whole.method}, of the whole run")
+        return found
+    precision = PRECISION if precision is None else precision
+    if found.lower >= (1 - precision) * found.upper or found.upper > _LARGEST_SAMPLED:
+        return found
+    try:
+        sampled = _sampled_epsilon(event, delta, precision)
+    except NotEvaluable:
+        return found
+    upper, method = min((found.upper, found.method), (sampled.upper, sampled.method))
+    return Bounds(min(max(found.lower, sampled.lower), upper), upper, method)
+
+
+@lru_cache(maxsize=256)
+def _unsampled_epsilon(event: Mechanism, delta: float, points: int | None) -> Bounds:
 
     def by_renyi(orders: Array) -> Best:
         return renyi.best_epsilon(orders, rdp(event, orders), delta)
@@ -35,14 +61,56 @@ def epsilon(event: Mechanism, delta: float, points: int | None = None) -> Bounds
     return _answer(event, points, lambda profile: profile.epsilon(delta), by_renyi, math.inf)
 
 
-def delta(event: Mechanism, epsilon: float, points: int | None = None) -> Bounds:
+def delta(event: Mechanism, epsilon: float, points: int | None = None, precision: float | None = None) -> Bounds:
     """See ``Mechanism.delta``."""
     checks.epsilon(epsilon)
 
     def by_renyi(orders: Array) -> Best:
         return renyi.best_delta(orders, rdp(event, orders), epsilon)
 
-    return _answer(event, points, lambda profile: profile.delta(epsilon), by_renyi, 1.0)
+    found = _answer(event, points, lambda profile: profile.delta(epsilon), by_renyi, 1.0)
+    if precision is None or not _has_hidden_rounds(event):
+        return found
+    try:
+        sampled = hidden_rounds(event).delta(epsilon, precision=precision)
+    except NotEvaluable:
+        return found
+    upper, method = min((found.upper, found.method), (sampled.upper, sampled.method))
+    return Bounds(min(max(found.lower, sampled.lower), upper), upper, method)
+
+
+# Several hidden rounds, by sampling.
+
+PRECISION = 5e-3
+"""Relative width of the bracket on epsilon that sampling aims at."""
+
+_LARGEST_SAMPLED = 25.0
+"""Epsilon above which sampling is not tried: it takes too many draws there."""
+
+
+def _has_hidden_rounds(event: Mechanism) -> TypeGuard[Allocation | AllocationPrefix]:
+    """Whether it is a choice of several rounds, for which law and moments are bounds only."""
+    return isinstance(event, (Allocation, AllocationPrefix)) and event.k > 1 and event.is_private
+
+
+def hidden_rounds(event: Allocation | AllocationPrefix) -> SampledAllocation:
+    """The sampler of a choice of several rounds.
+
+    Raises:
+        NotEvaluable: a round has no numerical law.
+    """
+    released = event.released if isinstance(event, AllocationPrefix) else event.rounds
+    precision, others = factors(event.mechanism)
+    if precision and not others:
+        return SampledAllocation.gaussian(precision**-0.5, event.k, event.rounds, released)
+    law = laws.numerical_law(event.mechanism)
+    exact = attained(event.mechanism) is event.mechanism
+    return SampledAllocation.of_law(law if exact else law.upper_only(), event.k, event.rounds, released)
+
+
+@lru_cache(maxsize=256)
+def _sampled_epsilon(event: Allocation | AllocationPrefix, delta: float, precision: float) -> Bounds:
+    return hidden_rounds(event).epsilon(delta, precision=precision)
 
 
 def rdp(event: Mechanism, orders: Sequence[float] | Array | float) -> Array:

@@ -7,11 +7,14 @@ import numpy as np
 
 from fedamp.accounting import checks, renyi
 from fedamp.accounting.amplification import Allocation
-from fedamp.accounting.answers import law_upper, upper_epsilon
+from fedamp.accounting.answers import hidden_rounds, law_upper, upper_epsilon
 from fedamp.accounting.divergences import log_moments
 from fedamp.accounting.mechanism import Mechanism
 from fedamp.accounting.moments import Array
+from fedamp.accounting.points import DEFAULT_POINTS, NotEvaluable
 from fedamp.accounting.renyi import HIGHEST_ORDER
+from fedamp.accounting.sampled import SampledAllocation
+from fedamp.accounting.sampled_calibration import calibrate_sampled
 
 CHECKPOINTS = 12
 """At how many rounds the numerical law is asked what has been spent: at all of a short run."""
@@ -33,7 +36,8 @@ def calibrate(
         epsilon: > 0.
         delta: in (0, 1).
         advantage, tpr_at: instead of them; see ``calibrate_risk``.
-        tolerance: relative; the answer is at most this much above the smallest one.
+        tolerance: relative; the answer is at most this much above the smallest one (0.5 per cent with several hidden
+            rounds, which are sampled).
 
     Returns:
         A noise multiplier s with ``build(s).epsilon(delta).upper <= epsilon``.
@@ -50,7 +54,27 @@ def calibrate(
     epsilon, delta = checks.positive("epsilon", epsilon), checks.delta(delta)
     checks.positive("tolerance", tolerance)
     coarse = search(lambda noise: upper_epsilon(build(noise), delta, 200), epsilon, 1.0, 0.01, first_step=0.7)
+    sampled = _sampled_noise(build, coarse, epsilon, delta)
+    if sampled is not None:
+        return sampled
     return search(lambda noise: upper_epsilon(build(noise), delta), epsilon, coarse, tolerance, first_step=0.01)
+
+
+def _sampled_noise(build: Callable[[float], Mechanism], near: float, epsilon: float, delta: float) -> float | None:
+    """By sampling, where a person takes part in several hidden rounds and that helps."""
+    if not isinstance(build(near), Allocation):
+        return None
+    try:
+        noise = calibrate_sampled(lambda noise: _sampler(build(noise)), epsilon, delta)
+    except (NotEvaluable, ValueError):
+        return None
+    return noise if noise < near and build(noise).epsilon(delta).upper <= epsilon else None
+
+
+def _sampler(mechanism: Mechanism) -> SampledAllocation:
+    if not isinstance(mechanism, Allocation) or mechanism.k < 2:
+        raise NotEvaluable("one hidden round has an exact law")
+    return hidden_rounds(mechanism)
 
 
 def search(
@@ -111,7 +135,10 @@ def calibrate_count(
     checks.count("largest", largest, checks.count("smallest", smallest, 0))
 
     def fits(number: int) -> bool:
-        return upper_epsilon(build(number), delta) <= epsilon
+        mechanism = build(number)
+        if upper_epsilon(mechanism, delta) <= epsilon:
+            return True
+        return isinstance(mechanism, Allocation) and mechanism.epsilon(delta).upper <= epsilon
 
     good, bad = (smallest, largest) if fits(smallest) else (largest, smallest)
     if good == largest and not fits(largest):
@@ -148,12 +175,12 @@ def epsilon_over_rounds(mechanism: Mechanism, delta: float, rounds: Sequence[int
         raise ValueError("rounds must be ascending")
     if not mechanism.is_private:
         return np.array([mechanism.after(number).epsilon(delta).upper for number in asked])
-    whole = mechanism.epsilon(delta).upper
+    whole, unsampled = mechanism.epsilon(delta).upper, mechanism.epsilon(delta, points=DEFAULT_POINTS).upper
     spent = np.full(len(asked) + 1, np.inf)
     spent[-1] = whole
     for i in _checkpoints(len(asked)):
         spent[i] = law_upper(mechanism.after(asked[i]), delta, 300)
-    if not np.isfinite(spent[_checkpoints(len(asked))]).all() or law_upper(mechanism, delta, 300) > 1.01 * whole:
+    if not np.isfinite(spent[_checkpoints(len(asked))]).all() or law_upper(mechanism, delta, 300) > 1.01 * unsampled:
         spent[:-1] = np.minimum(spent[:-1], _by_moments(mechanism, delta, asked))
     return np.minimum.accumulate(spent[::-1])[::-1][:-1]
 

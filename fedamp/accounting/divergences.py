@@ -14,10 +14,12 @@ from typing import Any
 import numpy as np
 
 from fedamp.accounting import moments, transform
-from fedamp.accounting.amplification import AllocationPrefix, Poisson, Submodels
+from fedamp.accounting.amplification import Allocation, AllocationPrefix, Poisson, Submodels
 from fedamp.accounting.composition import Compose, RandomSelection, Repeat
 from fedamp.accounting.mechanism import Mechanism
 from fedamp.accounting.moments import Array
+from fedamp.accounting.occupancy import allocation_log_moments
+from fedamp.accounting.points import NotEvaluable
 from fedamp.accounting.reductions import charged_as, concentrated, factors
 from fedamp.accounting.releases import (
     Gaussian,
@@ -30,6 +32,9 @@ from fedamp.accounting.releases import (
 )
 from fedamp.accounting.renyi import HIGHEST_ORDER
 from fedamp.accounting.transform import Transform
+
+_EXACT_ORDER = 5
+"""Up to which order the moments of several hidden rounds are exact; there are too many overlaps beyond."""
 
 
 class Moments:
@@ -442,22 +447,35 @@ class _Mean(Moments):
         return transform.mean(self.part.transform, self.count, self.count, u)
 
 
-@answers_for(AllocationPrefix)
-class _Prefix(Moments):
-    """The smaller, order by order, of the coins' bound and the whole run's: its moments only grow with the rounds."""
+@answers_for(Allocation, AllocationPrefix)
+class _HiddenRounds(Moments):
+    """The smallest, order by order: the split's or the coins' bound, for a prefix the whole run's, since moments only
+    grow with the rounds, and at low orders the exact moment (``occupancy``), if there are not too many overlaps.
+    """
 
-    def __init__(self, event: AllocationPrefix) -> None:
+    def __init__(self, event: Allocation | AllocationPrefix) -> None:
         super().__init__()
-        self.bounds = [moments_of(charged_as(event)), moments_of(event.whole())]
+        self.event, self.split = event, moments_of(charged_as(event))
+        self.bounds = [self.split] + ([moments_of(event.whole())] if isinstance(event, AllocationPrefix) else [])
 
     def _raw(self, highest: int) -> Array:
-        return np.min([bound.raw(highest) for bound in self.bounds], axis=0)
+        result = np.min([bound.raw(highest) for bound in self.bounds], axis=0)
+        one = moments_of(self.event.mechanism).raw(highest)
+        released = self.event.released if isinstance(self.event, AllocationPrefix) else None
+        for order in range(min(_EXACT_ORDER, highest), 1, -1) if self.event.k > 1 else ():
+            try:
+                exact = allocation_log_moments(one[: order + 1], self.event.k, self.event.rounds, released)
+            except NotEvaluable:
+                continue
+            result[: order + 1] = np.minimum(result[: order + 1], exact)
+            break
+        return result
 
     def _negative(self, highest: int) -> Array:
         return np.min([bound.negative(highest) for bound in self.bounds], axis=0)
 
     def _central(self, highest: int) -> Array:
-        return self.bounds[0].central(highest)
+        return self.split.central(highest)
 
     def transform(self, u: Array) -> Transform:
-        return self.bounds[0].transform(u)
+        return self.split.transform(u)

@@ -46,29 +46,34 @@ class Mechanism(ABC):
 
     # Questions.
 
-    def epsilon(self, delta: float, *, points: int | None = None) -> Bounds:
+    def epsilon(self, delta: float, *, points: int | None = None, precision: float | None = None) -> Bounds:
         """Smallest epsilon at which the mechanism is (epsilon, delta)-private, in both directions, as a bracket.
 
         Args:
             delta: in (0, 1).
             points: of the numerical law, 50 to 20,000; the width of the bracket falls with their square, the time rises
                 with it. Left out: 1200, and up to 4800 where that leaves a bracket wider than one part in 1000.
+            precision: relative width of the bracket, 1e-4 to 0.1, that sampling aims at where a person takes part in
+                several hidden rounds (``Allocation``); the time rises with its inverse square. Left out: 5e-3 for a
+                whole run, about a second or two; prefixes are sampled on request only, and nothing is where ``points``
+                is given.
 
         Returns:
-            ``upper`` is certified, and ``method`` names the evaluator that gave it. ``lower`` is what an adversary
-            achieves in some worst case; 0 where none is known.
+            ``upper`` is certified, and ``method`` names the evaluator that gave it; a sampled one is certain but for a
+            probability that is charged to delta. ``lower`` is what an adversary achieves in some worst case; 0 where
+            none is known.
         """
         from fedamp.accounting import answers
 
-        return answers.epsilon(self, delta, points)
+        return answers.epsilon(self, delta, points, precision)
 
-    def delta(self, epsilon: float, *, points: int | None = None) -> Bounds:
+    def delta(self, epsilon: float, *, points: int | None = None, precision: float | None = None) -> Bounds:
         """Smallest delta at which the mechanism is (epsilon, delta)-private, in both directions, as a bracket; see
-        ``epsilon``.
+        ``epsilon``. Hidden rounds are sampled only where a ``precision`` (relative, of delta) is given.
         """
         from fedamp.accounting import answers
 
-        return answers.delta(self, epsilon, points)
+        return answers.delta(self, epsilon, points, precision)
 
     def rdp(self, orders: Sequence[float] | Array | float) -> Array:
         """Upper bounds of the Rényi divergence, the larger of both directions.

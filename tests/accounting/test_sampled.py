@@ -11,12 +11,13 @@ from dp_accounting.pld import privacy_loss_distribution
 from fedamp.accounting import Allocation, Compose, Gaussian, Poisson, RandomisedResponse, Submodels
 from fedamp.accounting.certificate import certify
 from fedamp.accounting.law import Law
-from fedamp.accounting.mechanism import numerical_law, raw
+from fedamp.accounting.laws import numerical_law
 from fedamp.accounting.occupancy import allocation_log_moments
 from fedamp.accounting.points import NotEvaluable
 from fedamp.accounting.sampled import SampledAllocation
 from fedamp.accounting.sampled_calibration import calibrate_sampled
 from fedamp.accounting.tilted import AddProposal, FiniteRound, GaussianRound, Release, RemoveProposal
+from tests.accounting.moments import raw
 
 DELTA = 1e-5
 
