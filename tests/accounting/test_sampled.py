@@ -14,9 +14,10 @@ from fedamp.accounting.law import Law
 from fedamp.accounting.mechanism import numerical_law, raw
 from fedamp.accounting.occupancy import allocation_log_moments
 from fedamp.accounting.points import NotEvaluable
+from fedamp.accounting.ratios import FiniteRound, GaussianRound
 from fedamp.accounting.sampled import SampledAllocation
 from fedamp.accounting.sampled_calibration import calibrate_sampled
-from fedamp.accounting.tilted import AddProposal, FiniteRound, GaussianRound, Release, RemoveProposal
+from fedamp.accounting.tilted import AddProposal, Release, RemoveProposal
 
 DELTA = 1e-5
 
