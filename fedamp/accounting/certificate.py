@@ -24,6 +24,10 @@ _PILOT = 4096
 """Draws that tell one proposal from another."""
 
 
+_SUMMING = 4 * _MOST_ROWS * UNIT + 1e-11
+"""Bound on the relative error of sums of non-negative numbers, of a batch and then of up to 100,000 batches."""
+
+
 def certify(proposal: Proposal, above: Array, below: Array, draws: int, failure: float) -> tuple[Array, Array]:
     """Upper bounds of delta at each epsilon in ``above`` and lower bounds at each in ``below``, from fresh draws.
 
@@ -35,12 +39,12 @@ def certify(proposal: Proposal, above: Array, below: Array, draws: int, failure:
     epsilons = np.concatenate([above - rounding, below + rounding])
     total, squares = _sums(proposal, epsilons, draws)
     mean = total / draws
-    variance = np.maximum(squares - total * mean, 0.0) / (draws - 1) * (1 + 1e-9)
-    bound = np.array([math.exp(min(proposal.log_bound(e), 700.0)) for e in epsilons]) * (1 + 1e-6)
+    variance = (np.maximum(squares - total * mean, 0.0) + _SUMMING * squares) / (draws - 1)
+    error = proposal.relative + (proposal.power + 1) * rounding + _SUMMING
+    bound = np.exp([min(proposal.log_bound(epsilon) + error, 700.0) for epsilon in epsilons])
     log_term = math.log(2 * len(epsilons) / failure)
     radius = np.sqrt(2 * variance * log_term / draws) + 7 * bound * log_term / (3 * (draws - 1))
     radius += bound * (proposal.variation + 64 * UNIT)
-    error = proposal.relative + (proposal.power + 1) * rounding + (4 * _MOST_ROWS + draws / 64) * UNIT
     upper, lower = (mean + radius) * math.exp(error), (mean - radius) * math.exp(-error)
     return upper[: len(above)], np.maximum(lower[len(above) :], 0.0)
 

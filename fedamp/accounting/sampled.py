@@ -14,9 +14,11 @@ import numpy as np
 
 from fedamp.accounting import checks
 from fedamp.accounting.bounds import Bounds
-from fedamp.accounting.certificate import Pilot, best, certify
+from fedamp.accounting.certificate import Pilot, certify
+from fedamp.accounting.directions import HIGHEST_ORDER, Add, Remove
 from fedamp.accounting.points import Array, NotEvaluable
-from fedamp.accounting.tilted import AddProposal, FiniteRound, GaussianRound, Proposal, Release, RemoveProposal, Round
+from fedamp.accounting.ratios import FiniteRound, GaussianRound, Round
+from fedamp.accounting.tilted import Proposal, Release, RemoveProposal
 
 if TYPE_CHECKING:
     from fedamp.accounting.law import Law
@@ -26,11 +28,6 @@ CHARGE = 1e-6
 
 QUESTIONS = 16
 """A certificate is wrong with at most this fraction of what is charged: so many may be asked for one answer."""
-
-_HIGHEST_ORDER = 16
-
-_WIDE = 2.5
-"""Standard deviation of a draw over its mean; about 1.5 is the least that a power of X reaches."""
 
 _STEPS = np.concatenate([np.arange(0.3, 1.8, 0.06), 1.8 * 1.25 ** np.arange(17)])
 """Where epsilon is certified, in expected half-widths from the pilot's: close by, and further off if that fails."""
@@ -118,21 +115,21 @@ class SampledAllocation:
 
     def epsilon_remove(self, delta: float, *, precision: float = 5e-3) -> Bounds:
         """As :meth:`epsilon`, for the remove direction H(P, Q) alone."""
-        return self._epsilon(_Remove(), delta, precision)
+        return self._epsilon(Remove(), delta, precision)
 
     def epsilon_add(self, delta: float, *, precision: float = 5e-3, near: float = 1.0) -> Bounds:
         """As :meth:`epsilon`, for the add direction H(Q, P) alone; the answer is expected ``near`` there."""
-        return self._epsilon(_Add(near), delta, precision)
+        return self._epsilon(Add(near), delta, precision)
 
     def delta_remove(self, epsilon: float, *, precision: float = 0.05) -> Bounds:
         """As :meth:`delta`, for the remove direction H(P, Q) alone."""
-        return self._delta(_Remove(), epsilon, precision)
+        return self._delta(Remove(), epsilon, precision)
 
     def delta_add(self, epsilon: float, *, precision: float = 0.05) -> Bounds:
         """As :meth:`delta`, for the add direction H(Q, P) alone."""
         if not self._is_trivial and epsilon > -self._release(self.upper).log_least + 1e-9:
             return Bounds(0.0, 0.0, "an output that unlikely cannot occur")
-        return self._delta(_Add(epsilon), epsilon, precision)
+        return self._delta(Add(epsilon), epsilon, precision)
 
     @property
     def _is_trivial(self) -> bool:
@@ -145,7 +142,7 @@ class SampledAllocation:
     def _release(self, one: Round) -> Release:
         return Release(one, self.k, self.rounds, self.released)
 
-    def _epsilon(self, direction: "_Remove | _Add", delta: float, precision: float) -> Bounds:
+    def _epsilon(self, direction: Remove | Add, delta: float, precision: float) -> Bounds:
         checks.delta(delta)
         if self._is_trivial:
             return Bounds(0.0, 0.0, "nothing is released")
@@ -173,7 +170,7 @@ class SampledAllocation:
         lower = float(below[exceeded[0]]) if len(exceeded) else 0.0
         return Bounds(min(lower, upper), upper, _method(pilot.proposal, draws, charge))
 
-    def _delta(self, direction: "_Remove | _Add", epsilon: float, precision: float) -> Bounds:
+    def _delta(self, direction: Remove | Add, epsilon: float, precision: float) -> Bounds:
         checks.epsilon(epsilon)
         if self._is_trivial:
             return Bounds(0.0, 0.0, "nothing is released")
@@ -196,7 +193,7 @@ class SampledAllocation:
         """For searches: epsilon in the remove direction, not certified, by draws from what ``proposal`` is for another
         allocation. Equal random numbers for all allocations make it a smooth function of the noise.
         """
-        release, direction = self._release(self.upper), _Remove()
+        release, direction = self._release(self.upper), Remove()
         if proposal is None:
             return direction.pilot(release, lambda found: Pilot.at_delta(found, delta, draws))
         return Pilot.at_delta(direction.same(proposal, release), delta, draws)
@@ -205,7 +202,7 @@ class SampledAllocation:
         """For searches: about the least epsilon in the remove direction that moments of integer orders prove."""
         least = math.inf
         try:
-            for order in range(2, _HIGHEST_ORDER + 1):
+            for order in range(2, HIGHEST_ORDER + 1):
                 bound = RemoveProposal(self._release(self.upper), order).log_bound(0.0)
                 epsilon = (bound - math.log(delta)) / (order - 1)
                 if epsilon > least:
@@ -217,7 +214,7 @@ class SampledAllocation:
         return max(least, 0.0)
 
     def _certified(
-        self, direction: "_Remove | _Add", proposal: Proposal, above: Array, below: Array, draws: int, failure: float
+        self, direction: Remove | Add, proposal: Proposal, above: Array, below: Array, draws: int, failure: float
     ) -> tuple[Array, Array]:
         """Certified bounds of delta: from the upper law at ``above``, from the lower law at ``below``."""
         if self.upper is self.lower:
@@ -236,50 +233,6 @@ class SampledAllocation:
         if _WORK / each < 10_000:
             raise NotEvaluable(f"{self.k} of {self.rounds} rounds take too long to be sampled")
         return _WORK / each
-
-
-class _Remove:
-    """H(P, Q)."""
-
-    def pilot(self, release: Release, look: Callable[[Proposal], Pilot]) -> Pilot:
-        """The best order, and, where that leaves a wide spread, the best drift beside it."""
-        found = best(look(RemoveProposal(release, order)) for order in range(2, _HIGHEST_ORDER + 1))
-        if found.spread < _WIDE or not isinstance(found.proposal, RemoveProposal):
-            return found
-        order, share = found.proposal.order, release.k / release.rounds
-        drifted = [look(RemoveProposal(release, order, drift * share)) for drift in (2, 5)]
-        return min([found, *drifted], key=lambda pilot: pilot.effort)
-
-    def same(self, proposal: Proposal, release: Release) -> Proposal:
-        """The proposal, of another release."""
-        assert isinstance(proposal, RemoveProposal)
-        return RemoveProposal(release, proposal.order, proposal.drift)
-
-    def share(self, release: Release) -> float:
-        """P-mass at an infinite ratio: at most k rounds can meet it."""
-        return -math.expm1(min(release.k, release.released) * math.log1p(-release.round.infinite))
-
-
-@dataclass(frozen=True)
-class _Add:
-    """H(Q, P), around some epsilon."""
-
-    near: float
-
-    def pilot(self, release: Release, look: Callable[[Proposal], Pilot]) -> Pilot:
-        """The best tilt, from that of the least bound down."""
-        candidates = [AddProposal(release, 2.0**power) for power in np.arange(-14, 6, 0.5)]
-        least = int(np.argmin([proposal.log_bound(self.near) for proposal in candidates]))
-        return best(look(proposal) for proposal in candidates[least::-1])
-
-    def same(self, proposal: Proposal, release: Release) -> Proposal:
-        """The proposal, of another release."""
-        assert isinstance(proposal, AddProposal)
-        return AddProposal(release, proposal.tilt)
-
-    def share(self, release: Release) -> float:
-        """Q-mass at ratio 0, of any round."""
-        return -math.expm1(release.released * math.log1p(-release.round.zero))
 
 
 def _half_width(pilot: Pilot, draws: int, log_term: float) -> float:

@@ -14,9 +14,10 @@ from fedamp.accounting.law import Law
 from fedamp.accounting.laws import numerical_law
 from fedamp.accounting.occupancy import allocation_log_moments
 from fedamp.accounting.points import NotEvaluable
+from fedamp.accounting.ratios import FiniteRound, GaussianRound
 from fedamp.accounting.sampled import SampledAllocation
 from fedamp.accounting.sampled_calibration import calibrate_sampled
-from fedamp.accounting.tilted import AddProposal, FiniteRound, GaussianRound, Release, RemoveProposal
+from fedamp.accounting.tilted import AddProposal, Release, RemoveProposal
 from tests.accounting.moments import raw
 
 DELTA = 1e-5
@@ -89,7 +90,7 @@ def test_table_of_the_design(k, rounds, noise, low, high):
     assert bounds.lower <= high
     assert bounds.upper >= low
     assert bounds.width <= 5e-3 * bounds.upper
-    split = Allocation(Gaussian(noise), k, rounds).epsilon(DELTA)
+    split = Allocation(Gaussian(noise), k, rounds).epsilon(DELTA, points=1200)
     assert split.lower <= bounds.upper < split.upper
     assert "charged to delta" in bounds.method
 
@@ -182,7 +183,7 @@ def test_rounds_with_a_law_lie_below_the_split_and_hold_plain_sampling(round_, k
     law = numerical_law(round_)
     sampled = SampledAllocation.of_law(law, k, rounds)
     bounds = sampled.epsilon(DELTA, precision=1e-2)
-    split = Allocation(round_, k, rounds).epsilon(DELTA)
+    split = Allocation(round_, k, rounds).epsilon(DELTA, points=1200)
     assert bounds.upper <= split.upper * 1.001
     assert bounds.lower >= 0.9 * split.upper
     rng, draws, epsilon = np.random.default_rng(3), 10_000, 0.5
