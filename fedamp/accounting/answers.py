@@ -48,8 +48,7 @@ def epsilon(event: Mechanism, delta: float, points: int | None = None, precision
         sampled = _sampled_epsilon(event, delta, precision)
     except NotEvaluable:
         return found
-    upper, method = min((found.upper, found.method), (sampled.upper, sampled.method))
-    return Bounds(min(max(found.lower, sampled.lower), upper), upper, method)
+    return _narrower(event, found, sampled)
 
 
 @lru_cache(maxsize=256)
@@ -75,8 +74,7 @@ def delta(event: Mechanism, epsilon: float, points: int | None = None, precision
         sampled = hidden_rounds(event).delta(epsilon, precision=precision)
     except NotEvaluable:
         return found
-    upper, method = min((found.upper, found.method), (sampled.upper, sampled.method))
-    return Bounds(min(max(found.lower, sampled.lower), upper), upper, method)
+    return _narrower(event, found, sampled)
 
 
 # Several hidden rounds, by sampling.
@@ -106,6 +104,13 @@ def hidden_rounds(event: Allocation | AllocationPrefix) -> SampledAllocation:
     law = laws.numerical_law(event.mechanism)
     exact = attained(event.mechanism) is event.mechanism
     return SampledAllocation.of_law(law if exact else law.upper_only(), event.k, event.rounds, released)
+
+
+def _narrower(event: Mechanism, found: Bounds, sampled: Bounds) -> Bounds:
+    """What both brackets leave."""
+    method = f"{sampled.method}, without mixing" if event.contains(ModelMix) else sampled.method
+    upper, method = min((found.upper, found.method), (sampled.upper, method))
+    return Bounds(min(max(found.lower, sampled.lower), upper), upper, method)
 
 
 @lru_cache(maxsize=256)

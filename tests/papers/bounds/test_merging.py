@@ -107,24 +107,6 @@ def test_random_selection_bounds_any_mixture_of_finite_laws(seed, order):
     assert renyi(*labelled) == pytest.approx(bound, rel=1e-9, abs=1e-12)
 
 
-def test_random_selection_of_one_model_is_that_model():
-    curves = np.stack([ORDERS / 2, ORDERS / 18])
-    assert random_selection_rdp(curves, [1.0, 0.0], ORDERS) == pytest.approx(curves[0])
-    assert random_selection_rdp(curves, [0.0, 1.0], ORDERS) == pytest.approx(curves[1])
-    with_public = np.stack([np.full_like(ORDERS, np.inf), ORDERS / 18])
-    assert random_selection_rdp(with_public, [0.0, 1.0], ORDERS) == pytest.approx(curves[1])
-    assert np.all(np.isinf(random_selection_rdp(with_public, [1e-9, 1.0 - 1e-9], ORDERS)))
-
-
-def test_random_selection_lies_between_the_mean_and_the_worst_model():
-    """Section 6.1: never above the largest curve; and by Jensen never below the weighted mean."""
-    curves, weights = np.stack([ORDERS / 2, ORDERS / 18, ORDERS / 8]), [0.2, 0.5, 0.3]
-    selected = random_selection_rdp(curves, weights, ORDERS)
-    assert np.all(selected <= curves.max(axis=0))
-    assert np.all(selected >= weights @ curves)
-    assert np.all(selected < joint_release_rdp(curves))
-
-
 def test_random_selection_delta_of_gaussians_is_exact_for_labelled_models():
     """Theorem 5.2 by Monte Carlo: release (label, output) of two Gaussian models; the bound is then attained."""
     noises, weights, epsilon, draws = (0.8, 2.0), (0.3, 0.7), 0.6, 400_000
@@ -142,25 +124,6 @@ def test_random_selection_takes_the_maximum_after_mixing():
     assert random_selection_delta([0.3, 0.1], [0.1, 0.3], [0.5, 0.5]) == pytest.approx(0.2)
     grid = random_selection_delta([0.3, 0.1], [0.1, 0.3], [[1, 0], [0, 1], [0.5, 0.5]])
     assert grid == pytest.approx([0.3, 0.3, 0.2])
-
-
-def test_feasible_weights_of_three_models_form_a_heat_map():
-    """The simplex grid of Figure 2: its corners are the models' own epsilons."""
-    noises = np.array([0.8, 1.5, 4.0])
-    curves = ORDERS / (2 * noises[:, None] ** 2)
-    steps = np.arange(11) / 10
-    grid = np.array([(a, b, max(0.0, 1 - a - b)) for a in steps for b in steps if a + b <= 1 + 1e-12])
-    epsilons = random_selection_epsilon(curves, grid, ORDERS, 1e-5)
-    assert epsilons.shape == (len(grid),)
-    corners = [float(epsilons[np.argmax(grid[:, model])]) for model in range(3)]
-    own = [np.min(curve + math.log(1e5) / (ORDERS - 1)) for curve in curves]
-    assert corners == pytest.approx(own)
-    assert corners[0] > corners[1] > corners[2]
-    for target in (2.0, 4.0):
-        feasible = epsilons <= target
-        for weights, ok in zip(grid, feasible, strict=True):
-            one = random_selection_epsilon(curves, weights, ORDERS, 1e-5)
-            assert (one <= target) == ok
 
 
 def test_boundary_by_renyi_is_where_epsilon_meets_the_target():
@@ -239,13 +202,6 @@ def test_full_participation_is_one_gaussian():
     assert step_rdp(step, ORDERS) == pytest.approx(ORDERS * shift**2 / 2, rel=1e-11)
     assert step_delta(step, 1.0) == pytest.approx(gaussian_delta(1.0, shift), rel=1e-12)
     assert joint_release_delta([step.worst_case()], 1.0) == pytest.approx(gaussian_delta(1.0, shift), rel=1e-6)
-
-
-def test_nobody_sampled_costs_nothing():
-    step = Step((0.4, 0.6), (1.0, 1.0), (0.0, 0.0))
-    assert step_rdp(step, [2.0, 9.5]) == pytest.approx(0, abs=1e-12)
-    assert step_delta(step, 0.0) == 0
-    assert joint_release_delta([step.worst_case()] * 3, 0.0) == pytest.approx(0, abs=1e-14)
 
 
 def test_no_arrangement_of_the_gradients_is_worse_than_the_line():
@@ -344,30 +300,3 @@ def test_composition_as_printed_is_right_when_gradients_ignore_the_models():
     assert not_a_bound_algorithm_3(steps, [4.0])[0] == pytest.approx(4 * float(separate @ separate) / 2, rel=1e-11)
     exact = gaussian_delta(1.0, float(np.linalg.norm(separate)))
     assert not_a_bound_algorithm_4(steps, 1.0) == pytest.approx(exact, rel=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("call", "argument"),
-    [
-        (lambda: random_selection_rdp([[1.0]], [1.0], [1.0]), "orders"),
-        (lambda: random_selection_rdp([[1.0, 2.0]], [1.0], [2.0]), "curves"),
-        (lambda: random_selection_rdp([[-1.0]], [1.0], [2.0]), "curves"),
-        (lambda: random_selection_rdp([[1.0], [2.0]], [0.5, 0.6], [2.0]), "weights"),
-        (lambda: random_selection_rdp([[1.0], [2.0]], [1.5, -0.5], [2.0]), "weights"),
-        (lambda: random_selection_epsilon([[1.0]], [1.0], [2.0], 0.0), "delta"),
-        (lambda: random_selection_delta([0.1, 1.2], [0.1, 0.2], [0.5, 0.5]), "removal"),
-        (lambda: random_selection_delta([0.1, 0.2], [0.1], [0.5, 0.5]), "addition"),
-        (lambda: Step((0.5, 0.6), (1.0, 1.0), (0.1, 0.1)), "weights"),
-        (lambda: Step((0.5, 0.5), (1.0, 0.0), (0.1, 0.1)), "noise_multipliers"),
-        (lambda: Step((0.5, 0.5), (1.0, 1.0), (0.1, 1.1)), "sampling_rates"),
-        (lambda: Step((0.5, 0.5), (1.0, 1.0), (0.1, 0.1), learning_rates=(0.1,)), "learning_rates"),
-        (lambda: Step((0.5, 0.5), (1.0, 1.0), (0.1, 0.1), clipping_norms=(1.0, math.nan)), "clipping_norms"),
-        (lambda: step_delta(Step((1.0,), (1.0,), (0.1,)), -0.1), "epsilon"),
-        (lambda: joint_release_delta([], 0.1), "mixtures"),
-        (lambda: joint_release_delta([(np.ones(1), np.ones(1))], 0.1, spacing=0.0), "spacing"),
-        (lambda: joint_release_rdp([1.0]), "curves"),
-    ],
-)
-def test_bad_arguments_are_named(call, argument):
-    with pytest.raises(ValueError, match=f"^{argument} "):
-        call()
