@@ -13,8 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedamp import scenario
-from fedamp.accounting import Bounds, Compose, LinearCombination, Mechanism
-from fedamp.accounting.merging import FIXED_GRADIENTS
+from fedamp.accounting import FIXED_GRADIENTS, Bounds, Compose, LinearCombination, Mechanism
 from fedamp.errors import MergeError
 from fedamp.merging.candidates import Candidate
 

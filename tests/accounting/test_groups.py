@@ -23,7 +23,7 @@ from fedamp.accounting import (
     from_json,
     group,
 )
-from fedamp.accounting.events import to_dp_event
+from fedamp.accounting.interop import to_dp_accounting
 
 DELTA = 1e-5
 Z = np.arange(-14, 14, 0.02)
@@ -84,7 +84,7 @@ def test_groups_in_fixed_batches_are_written_and_read():
     assert from_json(grouped.to_json()) == grouped
     assert group(grouped, 2).rdp([2])[0] == WithoutReplacement(Gaussian(4.0), 10, 100, 6).rdp([2])[0]
     with pytest.raises(ValueError, match="no event for WithoutReplacement"):
-        to_dp_event(grouped)
+        to_dp_accounting(grouped, "rdp")
     with pytest.raises(ValueError, match="size must be >= 1 and <= population, got 101"):
         WithoutReplacement(Gaussian(4.0), 10, 100, 101)
 

@@ -32,7 +32,7 @@ from fedamp.accounting import (
     WithoutReplacement,
     from_json,
 )
-from fedamp.accounting.mechanism import upper_epsilon
+from fedamp.accounting.answers import upper_epsilon
 
 DELTA = 1e-5
 ORDERS = [1.5, 2, 3, 8, 31.5, 100]
@@ -200,7 +200,7 @@ def test_json_round_trip_and_one_readable_line(mechanism):
         ({"kind": ["Gaussian"]}, "kind must be one of"),
         (
             {"kind": "Gaussian", "noise": 1.0},
-            r"Gaussian must have exactly the keys \['noise_multiplier'\], got \['noise'\]",
+            r"Gaussian must have exactly the keys \['noise_multiplier', 'relation'\], got \['noise'\]",
         ),
         ({"kind": "Gaussian", "noise_multiplier": -1.0}, "noise_multiplier must be > 0"),
         ({"kind": "Poisson", "mechanism": {"kind": "_Derived"}, "rate": 0.1}, "kind must be one of"),

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
 from fedamp.accounting import Allocation, Compose, Gaussian, NotPrivate, Poisson, Repeat, Submodels, epsilon_over_rounds
-from fedamp.accounting.mechanism import negative, raw
-from fedamp.accounting.prefixes import coin_groups
+from fedamp.accounting.reductions import coin_groups
+from tests.accounting.moments import negative, raw
 
 DELTA = 1e-5
 
@@ -105,18 +105,6 @@ def test_prefixes_grow_to_the_whole(run):
     assert np.all(np.diff(curve) >= 0)
     assert curve[-1] == whole.upper
     assert np.all(curve >= [run.after(r).epsilon(DELTA).lower for r in range(1, run.span + 1)])
-
-
-def test_curve_bounds_the_moments_of_every_round():
-    """Straight lines between computed prefixes are above the prefixes' own moments."""
-    run = Allocation(Gaussian(1.0), 7, 150)
-    rounds = [3, 10, 31, 77, 149]
-    lines = run._log_moments_over_rounds(rounds, 256)
-    for row, r in zip(lines, rounds, strict=True):
-        own = run.after(r)._split(256)
-        exact = np.minimum(np.maximum(own[0][2:40], own[1][1:39]), min(7, r) * raw(Gaussian(1.0), 256)[2:40])
-        assert np.all(row[2:40] >= exact * (1 - 1e-9))
-        assert np.all(row[2:40] <= exact * 1.15)
 
 
 def test_first_round_is_a_poisson_round():

@@ -20,7 +20,7 @@ from fedamp.accounting import (
     Submodels,
     epsilon_from_rdp,
 )
-from fedamp.accounting.mechanism import negative, raw
+from tests.accounting.moments import negative, raw
 
 
 def moment_of_mean(base_moment, copies: int, order: int) -> float:
