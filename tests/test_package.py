@@ -171,8 +171,8 @@ def test_the_accountant_installs_alone(tmp_path):
     assert not {"torch", "flwr", "ray", "matplotlib", "pydantic", "fedamp"} & installed
     assert environment.python("import fedamp; print(fedamp.__version__)") == FULL["version"]
     spent = environment.python("from fedamp.accounting import *; print(Repeat(Gaussian(4.0), 4).epsilon(1e-5).upper)")
-    # Four rounds of multiplier 4 are one of multiplier 2: epsilon 1.994 at delta 1e-5 (Balle, Wang 2018, Theorem 8).
-    assert float(spent) == pytest.approx(1.994, abs=1e-3)
+    # Four rounds of multiplier 4 are one of multiplier 2: epsilon 1.9931 at delta 1e-5 (Balle, Wang 2018, Theorem 8).
+    assert float(spent) == pytest.approx(1.9931, rel=1e-3)  # the width that a bracket may have
     environment.python("import importlib.resources as r; assert (r.files('fedamp') / 'py.typed').is_file()")
 
 
