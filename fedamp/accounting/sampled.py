@@ -245,8 +245,8 @@ def _half_width(pilot: Pilot, draws: int, log_term: float) -> float:
 
 def _with_add(remove: Bounds, known: float, sample: Callable[[], Bounds]) -> Bounds:
     """The larger of both directions; the add direction is at most ``known``, and sampled where it may decide."""
-    if known <= remove.lower:
-        return remove
+    if known <= remove.upper:
+        return remove  # the larger of both lies in this bracket in any case
     try:
         add = sample()
     except NotEvaluable:
