@@ -23,7 +23,7 @@ from rich.table import Table
 
 from benchmarks import accountants
 from benchmarks.limited import Contender, Stopwatch, Timed
-from fedamp.accounting.papers import partitioning
+from benchmarks.papers.bounds import partitioning
 
 RESULTS = Path(__file__).parent / "results" / "accounting.json"
 

@@ -69,3 +69,7 @@ def test_an_addition_is_charged_and_split_as_it_says(runs):
 
 def test_the_aggregator_gives_the_same_model(copy):
     assert run(copy, "integer_sums.py") == "True\n"
+
+
+def test_the_mechanism_is_charged(copy):
+    assert run(copy, "many_answers.py").startswith("100 times (Poisson sampling at rate 0.1 of (one of 5 answers")

@@ -25,6 +25,8 @@ ALONE = tomllib.loads((ROOT / "packaging" / "accounting" / "pyproject.toml").rea
 # CHANGELOG.md. These two packages are used without the rest.
 PROMISED = {
     "fedamp.accounting": [
+        "FIXED_GRADIENTS",
+        "JOINT_RELEASE",
         "Allocation",
         "AllocationPrefix",
         "Bounds",
@@ -43,15 +45,21 @@ PROMISED = {
         "Poisson",
         "RandomSelection",
         "RandomisedResponse",
+        "Relation",
         "Repeat",
         "Submodels",
+        "TradeOff",
         "WithoutReplacement",
         "calibrate",
         "calibrate_count",
+        "calibrate_risk",
         "epsilon_from_rdp",
         "epsilon_over_rounds",
         "from_json",
         "group",
+        "in_words",
+        "privacy_profile",
+        "trade_off",
     ],
     "fedamp.strategies": ["PrivateStrategy"],
 }

@@ -8,11 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.papers import published
+from benchmarks.papers.bounds import balls_and_bins
 from benchmarks.papers.drawing import COMBINED, OURS, POISSON, SAMPLED, SAMPLED_LIMIT, make_readable, save
 from benchmarks.papers.record import Comparison
 from fedamp import rng
 from fedamp.accounting import Allocation, Gaussian
-from fedamp.accounting.papers import balls_and_bins
 
 SAMPLES, CONFIDENCE = 500_000, 0.99
 PANELS = ((100, 0.75), (100, 0.5), (10_000, 0.75), (10_000, 0.5))

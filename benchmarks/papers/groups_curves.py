@@ -8,10 +8,10 @@ from functools import cache
 
 import numpy as np
 
+from benchmarks.papers.bounds import base, groups, subsampling
+from benchmarks.papers.bounds.allocation import epsilon_from_rdp
+from benchmarks.papers.bounds.arguments import Floats
 from fedamp.accounting import Gaussian, Mechanism, Poisson, RandomisedResponse, WithoutReplacement, group
-from fedamp.accounting.papers import base, groups, subsampling
-from fedamp.accounting.papers.allocation import epsilon_from_rdp
-from fedamp.accounting.papers.arguments import Floats
 
 Curve = Callable[[Floats], Floats]
 

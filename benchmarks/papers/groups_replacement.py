@@ -7,11 +7,11 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from benchmarks.papers import groups_curves as curves
+from benchmarks.papers.bounds import base, subsampling
 from benchmarks.papers.drawing import OURS
 from benchmarks.papers.groups_drawing import BASELINE, MOST_ORDERS, TIGHT, name_curve, panels
 from benchmarks.papers.record import Comparison
 from fedamp.accounting import RandomisedResponse, WithoutReplacement, group
-from fedamp.accounting.papers import base, subsampling
 
 PAPER = "Schuchardt et al. 2024"
 WITHOUT_GROUP = BASELINE | {"label": "(baseline: Wang et al. 2019)"}

@@ -12,6 +12,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 from scipy.special import ndtr
 
+from benchmarks.papers.bounds.selection import random_selection_epsilon
 from benchmarks.papers.drawing import OURS, Style, make_readable
 from benchmarks.papers.merging_curves import (
     COMBINATION,
@@ -26,9 +27,7 @@ from benchmarks.papers.merging_curves import (
 )
 from benchmarks.papers.merging_portfolio import DELTA, ORDERS, Array
 from benchmarks.papers.record import Comparison
-from fedamp.accounting import Gaussian, LinearCombination
-from fedamp.accounting.merging import FIXED_GRADIENTS
-from fedamp.accounting.papers.selection import random_selection_epsilon
+from fedamp.accounting import FIXED_GRADIENTS, Gaussian, LinearCombination
 from fedamp.merging.selection import selection_epsilon
 
 SAMPLES = 100

@@ -8,10 +8,9 @@ from functools import cache, cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from fedamp.accounting import Compose, Gaussian, LinearCombination, Mechanism, Poisson, Repeat
-from fedamp.accounting.merging import FIXED_GRADIENTS
-from fedamp.accounting.papers.merging import Step, step_rdp
-from fedamp.accounting.papers.selection import random_selection_epsilon
+from benchmarks.papers.bounds.merging import Step, step_rdp
+from benchmarks.papers.bounds.selection import random_selection_epsilon
+from fedamp.accounting import FIXED_GRADIENTS, Compose, Gaussian, LinearCombination, Mechanism, Poisson, Repeat
 from fedamp.merging.selection import selection_epsilon
 
 Array = NDArray[np.float64]

@@ -15,8 +15,7 @@ from benchmarks.papers.drawing import make_readable
 from benchmarks.papers.merging_curves import PAPER, SELECTION, SELECTION_RDP, save
 from benchmarks.papers.merging_portfolio import DELTA, MNIST, Array, simplex
 from benchmarks.papers.record import Comparison
-from fedamp.accounting import Compose, Gaussian, LinearCombination, Repeat
-from fedamp.accounting.merging import FIXED_GRADIENTS
+from fedamp.accounting import FIXED_GRADIENTS, Compose, Gaussian, LinearCombination, Repeat
 
 NAMES = ("C = 1, σ = 0.5", "C = 2, σ = 0.5", "C = 1, σ = 2")
 

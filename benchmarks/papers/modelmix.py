@@ -12,11 +12,11 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from benchmarks.papers import published
+from benchmarks.papers.bounds import modelmix
 from benchmarks.papers.drawing import OURS, make_readable, save
 from benchmarks.papers.modelmix_training import figure_2, table_2
 from benchmarks.papers.record import Comparison, Figure
 from fedamp.accounting import Bounds, Gaussian, Mechanism, ModelMix, Poisson, Repeat
-from fedamp.accounting.papers import modelmix
 
 PAPER = "Xiao, Wan, Devadas 2022"
 RECORDS, CLIP, BUDGET, DELTA, LONGEST = 50_000, 20, 200.0, 1e-5, 5000

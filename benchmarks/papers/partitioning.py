@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.papers import published
+from benchmarks.papers.bounds import allocation, partitioning
 from benchmarks.papers.drawing import (
     EXACT,
     LOCAL,
@@ -24,7 +25,6 @@ from benchmarks.papers.drawing import (
 from benchmarks.papers.partitioning_training import table_1
 from benchmarks.papers.record import Comparison, Figure
 from fedamp.accounting import Allocation, Gaussian, Mechanism, Poisson, Repeat, Submodels, calibrate
-from fedamp.accounting.papers import allocation, partitioning
 
 Floats = NDArray[Any]
 

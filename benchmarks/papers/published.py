@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable
 import numpy as np
 from scipy.special import logsumexp
 
+from benchmarks.papers.bounds import allocation, balls_and_bins, partitioning
 from fedamp.accounting import Allocation, Gaussian, Mechanism, Poisson, Repeat
 from fedamp.accounting.law import Law
-from fedamp.accounting.mechanism import Detail, numerical_law
-from fedamp.accounting.papers import allocation, balls_and_bins, partitioning
+from fedamp.accounting.laws import Detail, numerical_law
 from fedamp.accounting.points import DEFAULT_POINTS
 
 ORDERS = np.arange(2, 61)

@@ -1,22 +1,35 @@
 """Accounting of differential privacy amplified by hidden randomness; usable without the rest of fedamp."""
 
-from fedamp.accounting.allocation import Allocation, AllocationPrefix
-from fedamp.accounting.basic import Gaussian, Laplace, NotPrivate, RandomisedResponse
+from fedamp.accounting.amplification import Allocation, AllocationPrefix, Dropout, Poisson, Submodels
 from fedamp.accounting.bounds import Bounds
-from fedamp.accounting.calibration import calibrate, calibrate_count
-from fedamp.accounting.composition import Compose, RandomSelection, Repeat
-from fedamp.accounting.groups import Group, GroupPoissonGaussian, group
-from fedamp.accounting.mechanism import Mechanism
-from fedamp.accounting.merging import LinearCombination
-from fedamp.accounting.mixtures import GaussianMixture
-from fedamp.accounting.modelmix import MixedCoordinate, ModelMix
+from fedamp.accounting.calibration import calibrate, calibrate_count, epsilon_over_rounds
+from fedamp.accounting.composition import (
+    FIXED_GRADIENTS,
+    JOINT_RELEASE,
+    Compose,
+    LinearCombination,
+    RandomSelection,
+    Repeat,
+)
+from fedamp.accounting.groups import Group, WithoutReplacement, group
+from fedamp.accounting.mechanism import Mechanism, Relation, from_json
+from fedamp.accounting.releases import (
+    Gaussian,
+    GaussianMixture,
+    GroupPoissonGaussian,
+    Laplace,
+    MixedCoordinate,
+    ModelMix,
+    NotPrivate,
+    RandomisedResponse,
+)
 from fedamp.accounting.renyi import epsilon_from_rdp
-from fedamp.accounting.replacement import WithoutReplacement
-from fedamp.accounting.rounds import epsilon_over_rounds
-from fedamp.accounting.sampling import Dropout, Poisson, Submodels
-from fedamp.accounting.serialisation import from_json
+from fedamp.accounting.risk import calibrate_risk, in_words, privacy_profile, trade_off
+from fedamp.accounting.tradeoff import TradeOff
 
 __all__ = [
+    "FIXED_GRADIENTS",
+    "JOINT_RELEASE",
     "Allocation",
     "AllocationPrefix",
     "Bounds",
@@ -35,13 +48,19 @@ __all__ = [
     "Poisson",
     "RandomSelection",
     "RandomisedResponse",
+    "Relation",
     "Repeat",
     "Submodels",
+    "TradeOff",
     "WithoutReplacement",
     "calibrate",
     "calibrate_count",
+    "calibrate_risk",
     "epsilon_from_rdp",
     "epsilon_over_rounds",
     "from_json",
     "group",
+    "in_words",
+    "privacy_profile",
+    "trade_off",
 ]

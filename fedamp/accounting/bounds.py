@@ -2,11 +2,15 @@
 
 import math
 from dataclasses import dataclass
+from typing import NoReturn
 
 
 @dataclass(frozen=True)
 class Bounds:
     """A certified bracket: the true value lies in ``[lower, upper]``.
+
+    There is no ``float(bounds)`` and no ``f"{bounds:.2f}"``: the two ends differ, and a format code rounds to nearest,
+    so that a budget could be shown as kept where it is not. Say which end: ``upper`` is what a budget spends.
 
     Attributes:
         lower: a value the truth is not below.
@@ -32,7 +36,28 @@ class Bounds:
         """``{"lower": ..., "upper": ...}``; an infinite end is null, because JSON has no infinity."""
         return {"lower": finite(self.lower), "upper": finite(self.upper)}
 
+    def __str__(self) -> str:
+        """The upper end rounded up and the lower end rounded down, to four digits."""
+        return f"{_rounded(self.upper, up=True)} (at least {_rounded(self.lower, up=False)})"
+
+    def __format__(self, code: str) -> str:
+        if code:
+            raise TypeError(f"a bracket has no format {code!r}: format .upper (what a budget spends) or .lower")
+        return str(self)
+
+    def __float__(self) -> NoReturn:
+        raise TypeError("a bracket is not one number: take .upper (what a budget spends) or .lower")
+
 
 def finite(value: float) -> float | None:
     """The value, or None where it is infinite: JSON has no infinity."""
     return float(value) if math.isfinite(value) else None
+
+
+def _rounded(value: float, up: bool) -> str:
+    if not math.isfinite(value) or value == 0:
+        return f"{value:g}"
+    unit = 10.0 ** (math.floor(math.log10(abs(value))) - 3)
+    if unit == 0:  # below the smallest number of which a thousandth exists
+        return f"{value:g}"
+    return f"{(math.ceil if up else math.floor)(value / unit) * unit:.4g}"

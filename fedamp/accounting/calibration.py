@@ -1,20 +1,43 @@
-"""The least noise, or the best whole number, that keeps a budget."""
+"""What a budget buys, and what a run has spent: the least noise, the best whole number, the cost after each round."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-from fedamp.accounting import checks
-from fedamp.accounting.mechanism import Mechanism, upper_epsilon
+import numpy as np
+
+from fedamp.accounting import checks, renyi
+from fedamp.accounting.amplification import Allocation
+from fedamp.accounting.answers import hidden_rounds, law_upper, upper_epsilon
+from fedamp.accounting.divergences import log_moments
+from fedamp.accounting.mechanism import Mechanism
+from fedamp.accounting.moments import Array
+from fedamp.accounting.points import DEFAULT_POINTS, NotEvaluable
+from fedamp.accounting.renyi import HIGHEST_ORDER
+from fedamp.accounting.sampled import SampledAllocation
+from fedamp.accounting.sampled_calibration import calibrate_sampled
+
+CHECKPOINTS = 12
+"""At how many rounds the numerical law is asked what has been spent: at all of a short run."""
 
 
-def calibrate(build: Callable[[float], Mechanism], epsilon: float, delta: float, *, tolerance: float = 1e-4) -> float:
-    """Smallest noise multiplier that keeps (epsilon, delta), on the safe side.
+def calibrate(
+    build: Callable[[float], Mechanism],
+    epsilon: float | None = None,
+    delta: float | None = None,
+    *,
+    advantage: float | None = None,
+    tpr_at: tuple[float, float] | None = None,
+    tolerance: float = 1e-4,
+) -> float:
+    """Smallest noise multiplier that keeps (epsilon, delta), or a risk, on the safe side.
 
     Args:
         build: from a noise multiplier > 0 to a mechanism whose epsilon falls as the noise rises.
         epsilon: > 0.
         delta: in (0, 1).
-        tolerance: relative; the answer is at most this much above the smallest one.
+        advantage, tpr_at: instead of them; see ``calibrate_risk``.
+        tolerance: relative; the answer is at most this much above the smallest one (0.5 per cent with several hidden
+            rounds, which are sampled).
 
     Returns:
         A noise multiplier s with ``build(s).epsilon(delta).upper <= epsilon``.
@@ -22,14 +45,39 @@ def calibrate(build: Callable[[float], Mechanism], epsilon: float, delta: float,
     Raises:
         ValueError: no noise multiplier up to 1e6 keeps the budget, or 1e-3 already does.
     """
-    checks.positive("epsilon", epsilon)
-    checks.delta(delta)
+    if advantage is not None or tpr_at is not None:
+        from fedamp.accounting.risk import calibrate_risk
+
+        if epsilon is not None or delta is not None:
+            raise ValueError("epsilon and delta, or a risk (advantage or tpr_at), must be given, got both")
+        return calibrate_risk(build, advantage=advantage, tpr_at=tpr_at, tolerance=tolerance)
+    epsilon, delta = checks.positive("epsilon", epsilon), checks.delta(delta)
     checks.positive("tolerance", tolerance)
-    coarse = _search(lambda noise: upper_epsilon(build(noise), delta, 200), epsilon, 1.0, 0.01, first_step=0.7)
-    return _search(lambda noise: upper_epsilon(build(noise), delta), epsilon, coarse, tolerance, first_step=0.01)
+    coarse = search(lambda noise: upper_epsilon(build(noise), delta, 200), epsilon, 1.0, 0.01, first_step=0.7)
+    sampled = _sampled_noise(build, coarse, epsilon, delta)
+    if sampled is not None:
+        return sampled
+    return search(lambda noise: upper_epsilon(build(noise), delta), epsilon, coarse, tolerance, first_step=0.01)
 
 
-def _search(
+def _sampled_noise(build: Callable[[float], Mechanism], near: float, epsilon: float, delta: float) -> float | None:
+    """By sampling, where a person takes part in several hidden rounds and that helps."""
+    if not isinstance(build(near), Allocation):
+        return None
+    try:
+        noise = calibrate_sampled(lambda noise: _sampler(build(noise)), epsilon, delta)
+    except (NotEvaluable, ValueError):
+        return None
+    return noise if noise < near and build(noise).epsilon(delta).upper <= epsilon else None
+
+
+def _sampler(mechanism: Mechanism) -> SampledAllocation:
+    if not isinstance(mechanism, Allocation) or mechanism.k < 2:
+        raise NotEvaluable("one hidden round has an exact law")
+    return hidden_rounds(mechanism)
+
+
+def search(
     cost: Callable[[float], float], budget: float, start: float, tolerance: float, *, first_step: float
 ) -> float:
     """Where a falling cost meets the budget, from the right; in log noise and log cost it is nearly a straight line."""
@@ -87,7 +135,10 @@ def calibrate_count(
     checks.count("largest", largest, checks.count("smallest", smallest, 0))
 
     def fits(number: int) -> bool:
-        return upper_epsilon(build(number), delta) <= epsilon
+        mechanism = build(number)
+        if upper_epsilon(mechanism, delta) <= epsilon:
+            return True
+        return isinstance(mechanism, Allocation) and mechanism.epsilon(delta).upper <= epsilon
 
     good, bad = (smallest, largest) if fits(smallest) else (largest, smallest)
     if good == largest and not fits(largest):
@@ -99,3 +150,51 @@ def calibrate_count(
         middle = (good + bad) // 2
         good, bad = (middle, bad) if fits(middle) else (good, middle)
     return good
+
+
+def epsilon_over_rounds(mechanism: Mechanism, delta: float, rounds: Sequence[int] | None = None) -> Array:
+    """Upper ends of epsilon after each round: what has been spent when that many rounds are out.
+
+    The numerical law at some rounds, and Rényi bounds at every round where there is no law; then what is
+    spent at a round is at most what is spent at any later one, so the curve never falls, never exceeds the whole, and
+    ends at ``mechanism.epsilon(delta).upper``.
+
+    Args:
+        mechanism: the whole run.
+        delta: in (0, 1).
+        rounds: which rounds, ascending, each from 0 to ``mechanism.span``; all from 1 on if left out.
+
+    Returns:
+        shape (len(rounds),).
+    """
+    checks.delta(delta)
+    asked = list(range(1, mechanism.span + 1)) if rounds is None else list(rounds)
+    for number in asked:
+        checks.count("rounds", number, 0, mechanism.span)
+    if sorted(asked) != asked:
+        raise ValueError("rounds must be ascending")
+    if not mechanism.is_private:
+        return np.array([mechanism.after(number).epsilon(delta).upper for number in asked])
+    whole, unsampled = mechanism.epsilon(delta).upper, mechanism.epsilon(delta, points=DEFAULT_POINTS).upper
+    spent = np.full(len(asked) + 1, np.inf)
+    spent[-1] = whole
+    for i in _checkpoints(len(asked)):
+        spent[i] = law_upper(mechanism.after(asked[i]), delta, 300)
+    if not np.isfinite(spent[_checkpoints(len(asked))]).all() or law_upper(mechanism, delta, 300) > 1.01 * unsampled:
+        spent[:-1] = np.minimum(spent[:-1], _by_moments(mechanism, delta, asked))
+    return np.minimum.accumulate(spent[::-1])[::-1][:-1]
+
+
+def _by_moments(mechanism: Mechanism, delta: float, rounds: list[int]) -> Array:
+    """Upper ends by Rényi, infinite where it is not asked: at checkpoints alone for hidden rounds, which take long."""
+    orders, spent = renyi.search_orders(HIGHEST_ORDER), np.full(len(rounds), np.inf)
+    for i in _checkpoints(len(rounds)) if mechanism.contains(Allocation) else range(len(rounds)):
+        divergences = renyi.at_orders(log_moments(mechanism.after(rounds[i]), HIGHEST_ORDER), orders)
+        spent[i] = renyi.epsilons(orders, divergences, delta).min()
+    return spent
+
+
+def _checkpoints(count: int) -> list[int]:
+    """At most ``CHECKPOINTS`` of the numbers 0..count-1, denser at first, where the curve is steep."""
+    steps = (np.arange(CHECKPOINTS + 1) / CHECKPOINTS) ** 1.5
+    return np.unique((steps[:-1] * count).astype(int)).tolist() if count > CHECKPOINTS else list(range(count))

@@ -2,7 +2,7 @@
 
 import math
 import numbers
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 
 def number(name: str, value: object) -> float:
@@ -55,9 +55,16 @@ def count(name: str, value: object, smallest: int = 1, largest: int | None = Non
     return value
 
 
+def sequence(name: str, values: object) -> tuple[object, ...]:
+    """Several values, in order."""
+    if isinstance(values, (str, bytes, Mapping)) or not isinstance(values, Iterable):
+        raise ValueError(f"{name} must be a list of values, got {values!r}")
+    return tuple(values)
+
+
 def weights(name: str, values: Sequence[object], size: int) -> tuple[float, ...]:
     """``size`` numbers >= 0 that sum to one (to 1e-9)."""
-    checked = tuple(probability(name, value) for value in values)
+    checked = tuple(probability(name, value) for value in sequence(name, values))
     if len(checked) != size:
         raise ValueError(f"{name} must have {size} entries, one for each mechanism, got {len(checked)}")
     if abs(math.fsum(checked) - 1) > 1e-9:

@@ -1,48 +1,22 @@
-"""Releases after one another, and a release drawn at random from several."""
+"""Releases after one another, a release drawn at random from several, and a released sum of several."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-import numpy as np
-
-from fedamp.accounting import checks, moments, transform
-from fedamp.accounting.basic import Gaussian, NotPrivate
-from fedamp.accounting.bounds import Bounds
-from fedamp.accounting.mechanism import Detail, Mechanism, central, log_moments, negative, numerical_law, raw
-from fedamp.accounting.moments import Array
-from fedamp.accounting.renyi import HIGHEST_ORDER
-from fedamp.accounting.transform import Transform
-
-if TYPE_CHECKING:
-    from fedamp.accounting.law import Law
-
-
-def mechanisms_of(name: str, values: Sequence[Mechanism]) -> tuple[Mechanism, ...]:
-    """A non-empty tuple of mechanisms, or ValueError."""
-    items = tuple(values) if isinstance(values, (list, tuple)) else (values,)
-    if not items or not all(isinstance(item, Mechanism) for item in items):
-        raise ValueError(f"{name} must be one or more mechanisms, got {values!r}")
-    return items
-
-
-def mechanism_of(value: Mechanism) -> Mechanism:
-    """A mechanism, or ValueError."""
-    if not isinstance(value, Mechanism):
-        raise ValueError(f"mechanism must be a mechanism such as Gaussian(1.0), got {value!r}")
-    return value
+from fedamp.accounting import checks
+from fedamp.accounting.mechanism import Mechanism, mechanism_of, mechanisms_of
+from fedamp.accounting.releases import Gaussian, NotPrivate
 
 
 @dataclass(frozen=True)
 class Compose(Mechanism):
-    """Releases after one another, each may depend on those before (Zhu et al. 2022, Theorem 10): X is the product.
+    """Releases after one another, each may depend on those before.
 
     If every part is a single release they make one round together (for instance the shared and the split part of a
     model); if some part spans several rounds, the parts' rounds follow one another.
 
     Args:
-        mechanisms: one or more.
+        mechanisms: one or more, of one neighbouring relation.
     """
 
     mechanisms: Sequence[Mechanism]
@@ -50,8 +24,9 @@ class Compose(Mechanism):
     def __post_init__(self) -> None:
         object.__setattr__(self, "mechanisms", mechanisms_of("mechanisms", self.mechanisms))
 
-    def __str__(self) -> str:
-        return "[" + "; then ".join(map(str, self.mechanisms)) + "]"
+    @property
+    def words(self) -> str:
+        return "[" + "; then ".join(part.words for part in self.mechanisms) + "]"
 
     @property
     def span(self) -> int:
@@ -70,50 +45,6 @@ class Compose(Mechanism):
             rounds -= taken
         return Compose(tuple(released)) if released else NOTHING
 
-    def _central(self, highest: int) -> Array:
-        product = central(self.mechanisms[0], highest)
-        for part in self.mechanisms[1:]:
-            product = moments.multiply(product, central(part, highest))
-        return product
-
-    def _raw(self, highest: int) -> Array:
-        return np.sum([raw(part, highest) for part in self.mechanisms], axis=0)
-
-    def _negative(self, highest: int) -> Array:
-        return np.sum([negative(part, highest) for part in self.mechanisms], axis=0)
-
-    def _transform(self, u: Array) -> Transform:
-        return _product_transform(self, u)
-
-    def _law(self, detail: Detail) -> "Law":
-        return _product_law(self, detail)
-
-    def _attack(self) -> Mechanism | None:
-        attacks = [part._attack() for part in self.mechanisms]
-        if all(attack is part for attack, part in zip(attacks, self.mechanisms, strict=True)):
-            return self
-        known = tuple(attack for attack in attacks if attack is not None)
-        return Compose(known) if known else None
-
-    @property
-    def _linear_signal(self) -> float | None:
-        signals = [part._linear_signal for part in self.mechanisms]
-        return None if None in signals else sum(signal for signal in signals if signal is not None)
-
-    @property
-    def _is_symmetric(self) -> bool:
-        return all(part._is_symmetric for part in self.mechanisms)
-
-    def _log_moments_over_rounds(self, rounds: Sequence[int], highest: int) -> Array:
-        result = np.zeros((len(rounds), highest + 1))
-        left = np.asarray(rounds)
-        for part in self.mechanisms:
-            taken = np.minimum(left, part.span)
-            if taken.any():
-                result[taken > 0] += part._log_moments_over_rounds(taken[taken > 0].tolist(), highest)
-            left = left - taken
-        return result
-
 
 @dataclass(frozen=True)
 class Repeat(Mechanism):
@@ -131,8 +62,9 @@ class Repeat(Mechanism):
         mechanism_of(self.mechanism)
         object.__setattr__(self, "times", checks.count("times", self.times, 0))
 
-    def __str__(self) -> str:
-        return f"{self.times} times ({self.mechanism})" if self.times else "nothing"
+    @property
+    def words(self) -> str:
+        return f"{self.times} times ({self.mechanism.words})" if self.times else "nothing"
 
     @property
     def is_private(self) -> bool:
@@ -154,63 +86,20 @@ class Repeat(Mechanism):
         released = Repeat(self.mechanism, whole)
         return Compose((released, self.mechanism.after(rest))) if rest else released
 
-    def _central(self, highest: int) -> Array:
-        result, base, times = moments.constant(highest), None, self.times
-        while times:
-            base = central(self.mechanism, highest) if base is None else moments.multiply(base, base)
-            if times & 1:
-                result = moments.multiply(result, base)
-            times >>= 1
-        return result
 
-    def _raw(self, highest: int) -> Array:
-        return self.times * raw(self.mechanism, highest) if self.times else np.zeros(highest + 1)
-
-    def _negative(self, highest: int) -> Array:
-        return self.times * negative(self.mechanism, highest) if self.times else np.zeros(highest)
-
-    def _transform(self, u: Array) -> Transform:
-        return _product_transform(self, u)
-
-    def _law(self, detail: Detail) -> "Law":
-        return _product_law(self, detail)
-
-    def _attack(self) -> Mechanism | None:
-        attack = self.mechanism._attack()
-        if attack is self.mechanism:
-            return self
-        return None if attack is None else Repeat(attack, self.times)
-
-    @property
-    def _linear_signal(self) -> float | None:
-        signal = self.mechanism._linear_signal
-        return None if signal is None else self.times * signal
-
-    @property
-    def _is_symmetric(self) -> bool:
-        return self.mechanism._is_symmetric
-
-    def _log_moments_over_rounds(self, rounds: Sequence[int], highest: int) -> Array:
-        if self.mechanism.span > 1:
-            span = self.mechanism.span
-            rest = sorted({r % span for r in rounds} - {0})
-            parts = np.zeros((span, highest + 1))
-            if rest:
-                parts[rest] = self.mechanism._log_moments_over_rounds(rest, highest)
-            whole = np.array([r // span for r in rounds])[:, None] * log_moments(self.mechanism, highest)
-            return whole + parts[[r % span for r in rounds]]
-        return np.asarray(rounds)[:, None] * log_moments(self.mechanism, highest)
+NOTHING = Repeat(NotPrivate(), 0)
+"""The release that tells nothing, whatever the neighbouring relation."""
 
 
 @dataclass(frozen=True)
 class RandomSelection(Mechanism):
-    """One of several mechanisms, drawn with the given weights; only its release is seen, and even the draw may be.
+    """One of several mechanisms, drawn with the given weights; only its release is seen, and even the draw may be
+    (Yin, Zaheer, Li 2026, Theorems 5.1 and 5.2).
 
-    X follows the mixture of the laws, not the mean of the variables (Yin, Zaheer, Li 2026, Theorems 5.1 and 5.2). A
-    mechanism without privacy costs its whole weight in delta, at every epsilon, and no Rényi divergence is finite.
+    A mechanism without privacy costs its whole weight in delta, at every epsilon, and no Rényi divergence is finite.
 
     Args:
-        mechanisms: one or more.
+        mechanisms: one or more, of one neighbouring relation.
         weights: one per mechanism, >= 0, sum 1; independent of the data.
     """
 
@@ -221,126 +110,100 @@ class RandomSelection(Mechanism):
         object.__setattr__(self, "mechanisms", mechanisms_of("mechanisms", self.mechanisms))
         object.__setattr__(self, "weights", checks.weights("weights", self.weights, len(self.mechanisms)))
 
-    def __str__(self) -> str:
+    @property
+    def words(self) -> str:
         pairs = zip(self.weights, self.mechanisms, strict=True)
-        return "one of (" + ", ".join(f"{weight:g}: {part}" for weight, part in pairs) + ")"
-
-    def epsilon(self, delta: float, *, points: int | None = None) -> Bounds:
-        open_weight, private = self._without_open()
-        if not open_weight or private is None:
-            return super().epsilon(delta, points=points)
-        if open_weight >= checks.delta(delta):
-            return Bounds(math.inf if self._is_bare else 0.0, math.inf, "a part without noise")
-        cost = private.epsilon((delta - open_weight) / (1 - open_weight), points=points)
-        return cost if self._is_bare else Bounds(0.0, cost.upper, cost.method)
-
-    def delta(self, epsilon: float, *, points: int | None = None) -> Bounds:
-        open_weight, private = self._without_open()
-        if not open_weight or private is None:
-            return super().delta(epsilon, points=points)
-        cost = private.delta(epsilon, points=points)
-        lower, upper = (open_weight + (1 - open_weight) * end for end in (cost.lower, cost.upper))
-        return Bounds(lower if self._is_bare else 0.0, min(upper, 1.0), cost.method)
+        return "one of (" + ", ".join(f"{weight:g}: {part.words}" for weight, part in pairs) + ")"
 
     @property
     def is_private(self) -> bool:
-        return not self._without_open()[0]
+        return all(part.is_private for part in self.used[0])
 
     @property
     def releases_nothing(self) -> bool:
-        return all(part.releases_nothing for part in self._used()[0])
+        return all(part.releases_nothing for part in self.used[0])
 
     @property
-    def _is_bare(self) -> bool:
-        """Whether what has no privacy hides nothing at all."""
-        return not any(part.parts for part in self._used()[0] if not part.is_private)
-
-    def _without_open(self) -> tuple[float, Mechanism | None]:
-        """The weight of what has no privacy, and the selection among the rest; None if nothing is left."""
-        used, weights = self._used()
-        open_weight = math.fsum(weight for part, weight in zip(used, weights, strict=True) if not part.is_private)
-        kept = [(part, weight) for part, weight in zip(used, weights, strict=True) if part.is_private]
-        total = math.fsum(weight for _, weight in kept)
-        if not kept:
-            return open_weight, None
-        return open_weight, RandomSelection([part for part, _ in kept], [weight / total for _, weight in kept])
+    def used(self) -> tuple[tuple[Mechanism, ...], tuple[float, ...]]:
+        """The mechanisms that may be drawn, and their weights."""
+        drawn = [(part, weight) for part, weight in zip(self.mechanisms, self.weights, strict=True) if weight > 0]
+        return tuple(part for part, _ in drawn), tuple(weight for _, weight in drawn)
 
     def unamplified(self) -> Mechanism:
         return RandomSelection(tuple(part.unamplified() for part in self.mechanisms), self.weights)
 
-    def _used(self) -> tuple[list[Mechanism], tuple[float, ...]]:
-        used = [(part, weight) for part, weight in zip(self.mechanisms, self.weights, strict=True) if weight > 0]
-        return [part for part, _ in used], tuple(weight for _, weight in used)
 
-    def _central(self, highest: int) -> Array:
-        used, weights = self._used()
-        return moments.mixture([central(part, highest) for part in used], weights)
+JOINT_RELEASE = "joint release"
+FIXED_GRADIENTS = "gradients do not depend on the models"
 
-    def _raw(self, highest: int) -> Array:
-        used, weights = self._used()
-        return moments.mixture([raw(part, highest) for part in used], weights)
 
-    def _negative(self, highest: int) -> Array:
-        used, weights = self._used()
-        return moments.mixture([negative(part, highest) for part in used], weights)
+@dataclass(frozen=True)
+class LinearCombination(Mechanism):
+    """The released sum of weighted models, each trained privately on the same data with its own fresh randomness.
 
-    def _transform(self, u: Array) -> Transform:
-        used, weights = self._used()
-        return transform.mixture([part._transform(u) for part in used], weights)
+    By default it is charged as if all the models with non-zero weight were released (Yin, Zaheer, Li 2026, Theorem 6.1;
+    tight without further structure).
 
-    def _law(self, detail: Detail) -> "Law":
-        from fedamp.accounting.law import Law
+    The paper's cheaper charge per step (Theorems 6.2 and 6.4, Corollary 6.5, Algorithms 3 and 4) is conditional on the
+    trajectories of all models, which are not released: a model's later gradients may write what it learned earlier into
+    the merged model. It is right where gradients do not depend on the models (a single step, or mean estimation), so
+    it must be asked for by that assumption, which stays recorded in the mechanism.
 
-        used, weights = self._used()
-        return Law.mixture([numerical_law(part, detail) for part in used], list(weights))
+    Args:
+        mechanisms: one training run per model, of one neighbouring relation.
+        weights: one per model, >= 0, sum 1; independent of the data.
+        assumption: ``"joint release"``, or ``"gradients do not depend on the models"``. The latter needs every
+            run to be ``Repeat(Poisson(Gaussian(s), q), T)`` or ``Repeat(Gaussian(s), T)`` with one T.
+        scales: learning rate times clipping norm of each model's steps, > 0; only for the second assumption.
+    """
 
-    def _attack(self) -> Mechanism | None:
-        attacks = [part._attack() for part in self.mechanisms]
-        if all(attack is part for attack, part in zip(attacks, self.mechanisms, strict=True)):
-            return self
-        return RandomSelection(tuple(NOTHING if attack is None else attack for attack in attacks), self.weights)
+    mechanisms: Sequence[Mechanism]
+    weights: Sequence[float]
+    assumption: str = JOINT_RELEASE
+    scales: Sequence[float] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "mechanisms", mechanisms_of("mechanisms", self.mechanisms))
+        object.__setattr__(self, "weights", checks.weights("weights", self.weights, len(self.mechanisms)))
+        object.__setattr__(
+            self, "scales", tuple(checks.positive("scales", scale) for scale in checks.sequence("scales", self.scales))
+        )
+        if self.assumption not in (JOINT_RELEASE, FIXED_GRADIENTS):
+            accepted = f'"{JOINT_RELEASE}" or "{FIXED_GRADIENTS}"'
+            raise ValueError(f"assumption must be {accepted}, got {self.assumption!r}")
+        if self.assumption == FIXED_GRADIENTS:
+            if len(self.scales) != len(self.mechanisms):
+                raise ValueError(f"scales must have {len(self.mechanisms)} entries, got {len(self.scales)}")
+            if len(self.mechanisms) > 12:
+                raise ValueError(f"mechanisms must be at most 12 under this assumption, got {len(self.mechanisms)}")
+            self.steps()
 
     @property
-    def _is_symmetric(self) -> bool:
-        return all(part._is_symmetric for part in self.mechanisms)
+    def words(self) -> str:
+        pairs = zip(self.weights, self.mechanisms, strict=True)
+        combined = " + ".join(f"{weight:g} x ({part.words})" for weight, part in pairs)
+        return f"merged model {combined}, charged under: {self.assumption}"
 
+    @property
+    def is_private(self) -> bool:
+        return all(part.is_private for part, weight in zip(self.mechanisms, self.weights, strict=True) if weight > 0)
 
-NOTHING = Repeat(NotPrivate(), 0)
-"""The release that tells nothing: X = 1."""
+    def unamplified(self) -> Mechanism:
+        return Compose(tuple(part.unamplified() for part in self.mechanisms))
 
+    def steps(self) -> tuple[int, list[tuple[float, float]]]:
+        """The number of steps, and each model's noise multiplier and sampling rate, under the second assumption."""
+        from fedamp.accounting.amplification import Poisson
 
-def _factors(mechanism: Mechanism, times: int = 1) -> tuple[float, dict[Mechanism, int]]:
-    """A product as one Gaussian (the sum of 1 / noise multiplier^2) and what else there is, with multiplicities."""
-    if isinstance(mechanism, Gaussian):
-        return times / mechanism.noise_multiplier**2, {}
-    if isinstance(mechanism, Repeat):
-        return _factors(mechanism.mechanism, times * mechanism.times) if mechanism.times else (0.0, {})
-    if not isinstance(mechanism, Compose):
-        return 0.0, {mechanism: times}
-    precision, others = 0.0, dict[Mechanism, int]()
-    for part in mechanism.mechanisms:
-        more, rest = _factors(part, times)
-        precision += more
-        for other, count in rest.items():
-            others[other] = others.get(other, 0) + count
-    return precision, others
-
-
-def _product_transform(mechanism: Mechanism, u: Array) -> Transform:
-    """Exact for a Gaussian times at most one other factor; from second and negative moments otherwise."""
-    precision, others = _factors(mechanism)
-    if not others:
-        return transform.gaussian(precision**-0.5, u) if precision else Transform(-u, np.zeros_like(u))
-    if len(others) == 1 and max(others.values()) == 1:
-        other = next(iter(others))
-        return transform.times_gaussian(precision**-0.5, other._transform, u) if precision else other._transform(u)
-    return transform.from_moments(raw(mechanism, HIGHEST_ORDER), negative(mechanism, HIGHEST_ORDER), u)
-
-
-def _product_law(mechanism: Mechanism, detail: Detail) -> "Law":
-    from fedamp.accounting.law import Law
-
-    precision, others = _factors(mechanism)
-    gaussian = [(numerical_law(Gaussian(precision**-0.5), detail), 1)] if precision else []
-    rest = [(numerical_law(other, detail), times) for other, times in others.items() if not other.releases_nothing]
-    return Law.product(gaussian + rest)
+        found = []
+        for run in self.mechanisms:
+            times, step = (run.times, run.mechanism) if isinstance(run, Repeat) else (1, run)
+            rate, base = (step.rate, step.mechanism) if isinstance(step, Poisson) else (1.0, step)
+            if not isinstance(base, Gaussian) or base.change != 1:
+                raise ValueError(
+                    f"mechanisms must be repeated (Poisson sampled) Gaussians under this assumption, got {run}"
+                )
+            found.append((times, (base.noise_multiplier, rate)))
+        if len({times for times, _ in found}) != 1:
+            raise ValueError("mechanisms must all have the same number of steps under this assumption")
+        return found[0][0], [step for _, step in found]

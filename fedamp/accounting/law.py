@@ -17,14 +17,14 @@ from numpy.typing import ArrayLike
 
 from fedamp.accounting.bounds import Bounds
 from fedamp.accounting.fourier import convolve
-from fedamp.accounting.grid import choose_edges, reduced
 from fedamp.accounting.lattice import choose_lattice
-from fedamp.accounting.pairing import Pairing, pair
+from fedamp.accounting.pairing import Pairing, choose_edges, pair, reduced
 from fedamp.accounting.points import (
     DEFAULT_POINTS,
     Array,
     Cells,
     NotEvaluable,
+    PointProfile,
     Points,
     contract,
     scaled,
@@ -32,7 +32,6 @@ from fedamp.accounting.points import (
     thinned,
     union,
 )
-from fedamp.accounting.profile import Profile
 
 _FEW = 4
 """Products of fewer factors are paired; from here on they are convolved on a lattice."""
@@ -211,7 +210,7 @@ class Law:
         points = max(law.points for law in laws)
         upper = union([scaled(law.upper, w) for law, w in zip(laws, weights, strict=True) if w > 0])
         lower = union([scaled(law.lower, w) for law, w in zip(laws, weights, strict=True) if w > 0])
-        rounding = max(law.rounding for law in laws) + 4 * _UNIT
+        rounding = max(law.rounding for law in laws) + _sum_of(upper, lower)
         return Law(reduced(upper, points, spread), reduced(lower, points, contract), rounding, points)
 
     # -- answers
@@ -245,37 +244,42 @@ class Law:
     def _limited(self) -> "Law":
         """The law with few enough points to pair, and without ratios that a mean cannot hold."""
         upper, lower = reduced(self.upper, self.points, spread), reduced(self.lower, self.points, contract)
-        return Law(upper, lower, self.rounding, self.points)
+        return Law(upper, lower, self.rounding + _sum_of(self.upper, self.lower), self.points)
 
     @cached_property
-    def _remove(self) -> tuple[Profile, Profile]:
-        return Profile.remove(self.lower), Profile.remove(self.upper)
+    def _remove(self) -> tuple[PointProfile, PointProfile]:
+        return PointProfile.remove(self.lower), PointProfile.remove(self.upper)
 
     @cached_property
-    def _add(self) -> tuple[Profile, Profile]:
-        return Profile.add(self.lower), Profile.add(self.upper)
+    def _add(self) -> tuple[PointProfile, PointProfile]:
+        return PointProfile.add(self.lower), PointProfile.add(self.upper)
 
     @property
     def _method(self) -> str:
         return f"numerical law, {self.points} points"
 
-    def _delta(self, profiles: tuple[Profile, Profile], epsilon: float) -> Bounds:
+    def _delta(self, profiles: tuple[PointProfile, PointProfile], epsilon: float) -> Bounds:
         if not epsilon >= 0.0:
             raise ValueError(f"epsilon must be >= 0, got {epsilon}")
-        slack = 2 * self.rounding
+        slack = 2 * (self.rounding + _sum_of(self.upper, self.lower))
         lower = float(profiles[0].delta_at(epsilon + slack)) / (1 + slack)
         upper = float(profiles[1].delta_at(epsilon - slack)) * (1 + slack)
         upper = min(upper, 1.0)
         return Bounds(min(lower, upper), upper, self._method)
 
-    def _epsilon(self, profiles: tuple[Profile, Profile], delta: float) -> Bounds:
+    def _epsilon(self, profiles: tuple[PointProfile, PointProfile], delta: float) -> Bounds:
         if not 0.0 < delta < 1.0:
             raise ValueError(f"delta must be in (0, 1), got {delta}")
-        slack = 2 * self.rounding
+        slack = 2 * (self.rounding + _sum_of(self.upper, self.lower))
         lower = profiles[0].epsilon_at(min(delta * (1 + slack), 1.0)) - slack
         upper = profiles[1].epsilon_at(delta / (1 + slack)) + slack
         upper = max(upper, 0.0)
         return Bounds(min(max(lower, 0.0), upper), upper, self._method)
+
+
+def _sum_of(*laws: Points) -> float:
+    """Relative error of a sum of (some of) a law's positive masses, one after another, and of a few operations."""
+    return (max(len(law) for law in laws) + 64) * _UNIT
 
 
 def normal_mass(low: ArrayLike, high: ArrayLike) -> Array:
@@ -301,7 +305,8 @@ def _combine(a: Law, b: Law, pairing: Pairing) -> Law:
     points = max(a.points, b.points)
     a, b = (a._limited(), b._limited()) if a is not b else 2 * (a._limited(),)
     edges = choose_edges(a.upper, b.upper, pairing, points)
-    rounding = a.rounding + b.rounding + 4 * _UNIT * np.sqrt(2.0 * points)
+    # Each cell is a sum of at most so many positive terms, which errs by a unit each, and is split with a few more.
+    rounding = a.rounding + b.rounding + (2 * points + 64) * _UNIT
     upper = pair(a.upper, b.upper, pairing, edges, spread)
     trivial = a.lower is _CONSTANT and b.lower is _CONSTANT
     lower = _CONSTANT if trivial else pair(a.lower, b.lower, pairing, edges, contract)

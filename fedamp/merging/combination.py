@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fedamp.accounting import Bounds, Compose, LinearCombination, Mechanism
+from fedamp.accounting import FIXED_GRADIENTS, Bounds, Compose, LinearCombination, Mechanism
 from fedamp.errors import MergeError
 from fedamp.merging import decision
 from fedamp.merging.candidates import Candidate, Candidates
@@ -22,7 +22,6 @@ DATA_INDEPENDENT_GRADIENTS = (
     "No update depends on the model that it starts from (--assume-data-independent-gradients), as with one step or "
     "mean estimation; where that is wrong, so is epsilon."
 )
-FIXED_GRADIENTS = "gradients do not depend on the models"  # as the accountant calls it
 
 _MOST_CONSIDERED = 8  # 255 sets of models
 _COMPARED, _DRAWN = 300, 200  # points of laws that are compared with a budget, or drawn; fewer cost a bit more

@@ -20,10 +20,8 @@ from fedamp.accounting import (
     Repeat,
     Submodels,
     WithoutReplacement,
-    from_json,
     group,
 )
-from fedamp.accounting.events import to_dp_event
 
 DELTA = 1e-5
 Z = np.arange(-14, 14, 0.02)
@@ -77,16 +75,6 @@ def test_a_batch_of_one_holds_one_of_the_group():
     exact_if_seen = math.log(0.2 + 0.8 * math.exp((2 / 4) ** 2))  # order 2
     apart = np.array([0.2 * norm.pdf(Z) + 0.8 * norm.pdf(Z - sign / 4) for sign in (1, -1)]) * 0.02
     assert math.log(np.sum(apart[0] ** 2 / apart[1])) <= grouped.rdp([2])[0] <= exact_if_seen * (1 + 1e-12)
-
-
-def test_groups_in_fixed_batches_are_written_and_read():
-    grouped = WithoutReplacement(Gaussian(4.0), 10, 100, 3)
-    assert from_json(grouped.to_json()) == grouped
-    assert group(grouped, 2).rdp([2])[0] == WithoutReplacement(Gaussian(4.0), 10, 100, 6).rdp([2])[0]
-    with pytest.raises(ValueError, match="no event for WithoutReplacement"):
-        to_dp_event(grouped)
-    with pytest.raises(ValueError, match="size must be >= 1 and <= population, got 101"):
-        WithoutReplacement(Gaussian(4.0), 10, 100, 101)
 
 
 @pytest.mark.parametrize(("noise", "rate", "size", "rounds"), [(2.0, 0.1, 4, 20)])

@@ -47,8 +47,8 @@ def test_gaussian_brackets_the_closed_form_in_both_directions(noise_multiplier):
         assert bounds.width <= 3e-3 * epsilon
 
 
-@pytest.mark.parametrize("times", [2, 3, 4, 10, 100, 3000, 50_000])
-@pytest.mark.parametrize("delta", [1e-2, 1e-6, 1e-10])
+@pytest.mark.parametrize("times", [2, 4, 100, 50_000])
+@pytest.mark.parametrize("delta", [1e-2, 1e-10])
 def test_product_of_gaussians_is_a_gaussian(times, delta):
     noise_multiplier = 1.3
     bounds = Law.product([(Law.gaussian(noise_multiplier * np.sqrt(times), points=POINTS), times)]).epsilon(delta)

@@ -12,15 +12,13 @@ from fedamp.accounting import (
     Allocation,
     Compose,
     Gaussian,
-    Laplace,
     Poisson,
     RandomisedResponse,
-    RandomSelection,
     Repeat,
     Submodels,
     epsilon_from_rdp,
 )
-from fedamp.accounting.mechanism import negative, raw
+from tests.accounting.moments import negative, raw
 
 
 def moment_of_mean(base_moment, copies: int, order: int) -> float:
@@ -159,14 +157,6 @@ def test_tight_conversion_agrees_with_dp_accounting_and_beats_the_loose_one():
     tight, loose = (epsilon_from_rdp(orders, divergences, 1e-6, kind) for kind in ("tight", "loose"))
     assert tight == pytest.approx(peer.get_epsilon(1e-6), rel=1e-6)
     assert tight < loose == pytest.approx(min(divergences + math.log(1e6) / (orders - 1)), rel=1e-12)
-
-
-def test_random_selection_is_the_mixture_of_laws():
-    parts = [Gaussian(1.0), Laplace(0.7)]
-    mixed = RandomSelection(parts, [0.3, 0.7])
-    for order in (2, 5):
-        expected = sum(w * math.exp((order - 1) * m.rdp(order)[0]) for w, m in zip([0.3, 0.7], parts, strict=True))
-        assert mixed.rdp(order)[0] == pytest.approx(math.log(expected) / (order - 1), rel=1e-9)
 
 
 @pytest.mark.parametrize(("noise", "copies"), [(0.8, 2), (1.0, 10), (2.0, 50)])

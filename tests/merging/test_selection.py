@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from scipy.optimize import brentq
 from scipy.stats import norm
 
+from benchmarks.papers.bounds import selection as paper
 from fedamp.accounting import Allocation, Bounds, Gaussian, ModelMix, NotPrivate, Repeat
-from fedamp.accounting.papers import selection as paper
 from fedamp.merging.merge import draw
 from fedamp.merging.selection import (
     BY_PRIVACY_LOSS,

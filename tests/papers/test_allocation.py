@@ -10,8 +10,8 @@ import pytest
 from scipy.stats import binom, chisquare
 
 from benchmarks.papers import __main__, allocation_mean, published, record
+from benchmarks.papers.bounds import allocation, allocation_sampling
 from fedamp import rng
-from fedamp.accounting.papers import allocation, allocation_sampling
 
 PAGE = (record.PAGES / "allocation.md").read_text()
 NUMBERS = json.loads((record.RESULTS / "allocation.json").read_text())

@@ -16,11 +16,11 @@ from scipy.stats import norm
 from benchmarks.papers import __main__ as command
 from benchmarks.papers import merging_estimation as estimation
 from benchmarks.papers import merging_models as models
+from benchmarks.papers.bounds.merging import Step, not_a_bound_algorithm_4, step_rdp
 from benchmarks.papers.merging_curves import frontier
 from benchmarks.papers.merging_portfolio import DELTA, MNIST, ORDERS, Portfolio, simplex
 from benchmarks.papers.merging_tradeoffs import combination_curves, selection_curves
 from benchmarks.papers.merging_weights import what_two_steps_reveal
-from fedamp.accounting.papers.merging import Step, not_a_bound_algorithm_4, step_rdp
 from fedamp.errors import DataError
 from fedamp.merging import MergeRequest, merge_runs
 from fedamp.merging.candidates import read_candidates

@@ -9,9 +9,9 @@ from scipy.integrate import quad
 from scipy.stats import norm
 
 from benchmarks.papers import modelmix_training, record
+from benchmarks.papers.bounds.modelmix import mixed_epsilon, mixed_rdp, one_coordinate_rdp
 from fedamp.accounting import ModelMix as Mechanism
 from fedamp.accounting import Poisson, Repeat
-from fedamp.accounting.papers.modelmix import mixed_epsilon, mixed_rdp, one_coordinate_rdp
 from tests.papers.commands import run_commands
 
 NUMBERS = json.loads((record.RESULTS / "modelmix.json").read_text())

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from benchmarks.papers import partitioning, partitioning_training, published, record
+from benchmarks.papers.bounds.partitioning import forward_rdp
 from fedamp.accounting import Allocation, Gaussian, Repeat
-from fedamp.accounting.papers.partitioning import forward_rdp
 from tests.papers.commands import run_commands
 
 NUMBERS = json.loads((record.RESULTS / "partitioning.json").read_text())

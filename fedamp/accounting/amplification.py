@@ -1,0 +1,228 @@
+"""Amplification by what stays hidden: sampling, submodels, dropout, and check-in to k of T rounds.
+
+All conditions are the same: the hidden choice is independent across people, fresh, and unknown to whoever sees the
+releases. Somebody who takes no part contributes zero, so that the neighbours are zero-out or add/remove.
+"""
+
+from dataclasses import dataclass
+
+from fedamp.accounting import checks
+from fedamp.accounting.composition import Repeat
+from fedamp.accounting.mechanism import Mechanism, Relation, mechanism_of
+
+
+def hidden(mechanism: Mechanism, kind: str) -> Mechanism:
+    """A mechanism of which a hidden choice may be part, or ValueError."""
+    from fedamp.accounting.groups import Group, WithoutReplacement
+
+    if mechanism_of(mechanism).relation is Relation.SUBSTITUTION:
+        raise ValueError(
+            f"{kind} hides whether a person takes part: accepted are zero-out and add/remove, got a "
+            f"mechanism for substitution ({mechanism.words})"
+        )
+    if mechanism.contains((Group, WithoutReplacement)):
+        raise ValueError(
+            f"{kind} takes one person's release; a group or a batch applies to the whole run, got {mechanism.words}"
+        )
+    return mechanism
+
+
+@dataclass(frozen=True)
+class Poisson(Mechanism):
+    """A person takes part with probability ``rate``, by a private coin.
+
+    Parts that share the coin (the shared and the split part of one round) must be composed first and sampled together.
+
+    Args:
+        mechanism: what a participant's data goes through.
+        rate: in [0, 1].
+    """
+
+    mechanism: Mechanism
+    rate: float
+
+    def __post_init__(self) -> None:
+        hidden(self.mechanism, "Poisson")
+        object.__setattr__(self, "rate", checks.probability("rate", self.rate))
+
+    @property
+    def words(self) -> str:
+        return f"Poisson sampling at rate {self.rate:g} of ({self.mechanism.words})"
+
+    @property
+    def is_private(self) -> bool:
+        return self.rate == 0 or self.mechanism.is_private
+
+    @property
+    def releases_nothing(self) -> bool:
+        return self.rate == 0 or self.mechanism.releases_nothing
+
+    @property
+    def span(self) -> int:
+        return self.mechanism.span
+
+    def unamplified(self) -> Mechanism:
+        return self.mechanism.unamplified()
+
+    def _prefix(self, rounds: int) -> Mechanism:
+        return Poisson(self.mechanism.after(rounds), self.rate)
+
+
+@dataclass(frozen=True)
+class Submodels(Mechanism):
+    """A person trains one of ``count`` disjoint submodels, drawn at random and hidden (Dong, Chen, Özgür 2025,
+    Theorem 3.4).
+
+    Submodels drawn afresh each round are ``Repeat(Submodels(m, d), T)``; drawn once for the run,
+    ``Submodels(Repeat(m, T), d)``. Whatever is not silenced outside a submodel (the output layer, normalisation) is
+    shared: compose it inside the round, with its own clipping norm.
+
+    Args:
+        mechanism: one submodel's release.
+        count: >= 1.
+    """
+
+    mechanism: Mechanism
+    count: int
+
+    def __post_init__(self) -> None:
+        hidden(self.mechanism, "Submodels")
+        object.__setattr__(self, "count", checks.count("count", self.count))
+
+    @property
+    def words(self) -> str:
+        return f"one hidden submodel of {self.count} ({self.mechanism.words})"
+
+    @property
+    def span(self) -> int:
+        return self.mechanism.span
+
+    def unamplified(self) -> Mechanism:
+        return self.mechanism.unamplified()
+
+    def _prefix(self, rounds: int) -> Mechanism:
+        return Submodels(self.mechanism.after(rounds), self.count)
+
+
+@dataclass(frozen=True)
+class Dropout(Mechanism):
+    """A person keeps each unit with probability ``keep``, one mask a person and round, hidden from whoever sees the
+    release.
+
+    Args:
+        mechanism: the release of the whole model.
+        keep: in (0, 1].
+    """
+
+    mechanism: Mechanism
+    keep: float
+
+    def __post_init__(self) -> None:
+        hidden(self.mechanism, "Dropout")
+        object.__setattr__(self, "keep", checks.probability("keep", self.keep))
+        if self.keep == 0:
+            raise ValueError("keep must be in (0, 1], got 0.0")
+
+    @property
+    def words(self) -> str:
+        return f"hidden dropout, keep {self.keep:g}, of ({self.mechanism.words})"
+
+    @property
+    def span(self) -> int:
+        return self.mechanism.span
+
+    def unamplified(self) -> Mechanism:
+        return self.mechanism.unamplified()
+
+    def _prefix(self, rounds: int) -> Mechanism:
+        return Dropout(self.mechanism.after(rounds), self.keep)
+
+
+@dataclass(frozen=True)
+class Allocation(Mechanism):
+    """The whole run of ``rounds`` rounds, of which a person takes part in exactly ``k``, drawn at random and hidden.
+
+    Args:
+        mechanism: one round; it may itself be amplified (``Submodels``) or composed.
+        k: 0 to ``rounds``.
+        rounds: T >= 1.
+    """
+
+    mechanism: Mechanism
+    k: int
+    rounds: int
+
+    def __post_init__(self) -> None:
+        hidden(self.mechanism, "Allocation")
+        object.__setattr__(self, "rounds", checks.count("rounds", self.rounds))
+        object.__setattr__(self, "k", checks.count("k", self.k, 0, self.rounds, "rounds"))
+
+    @property
+    def words(self) -> str:
+        chosen = "one hidden round" if self.k == 1 else f"{self.k} hidden rounds"
+        return f"{chosen} of {self.rounds} ({self.mechanism.words})"
+
+    @property
+    def is_private(self) -> bool:
+        return self.k == 0 or self.mechanism.is_private
+
+    @property
+    def releases_nothing(self) -> bool:
+        return self.k == 0 or self.mechanism.releases_nothing
+
+    @property
+    def span(self) -> int:
+        return self.rounds
+
+    def unamplified(self) -> Mechanism:
+        return Repeat(self.mechanism.unamplified(), self.k)
+
+    def _prefix(self, rounds: int) -> Mechanism:
+        return AllocationPrefix(self.mechanism, self.k, self.rounds, rounds)
+
+
+@dataclass(frozen=True)
+class AllocationPrefix(Mechanism):
+    """The first ``released`` rounds of an ``Allocation``; the others are not out, and may never be.
+
+    Args:
+        mechanism: one round.
+        k: 0 to ``rounds``.
+        rounds: T >= 1, of the whole run.
+        released: 0 to ``rounds``.
+    """
+
+    mechanism: Mechanism
+    k: int
+    rounds: int
+    released: int
+
+    def __post_init__(self) -> None:
+        self.whole()
+        object.__setattr__(self, "released", checks.count("released", self.released, 0, self.rounds, "rounds"))
+
+    @property
+    def words(self) -> str:
+        return f"the first {self.released} rounds of ({self.whole().words})"
+
+    @property
+    def is_private(self) -> bool:
+        return self.k == 0 or self.released == 0 or self.mechanism.is_private
+
+    @property
+    def releases_nothing(self) -> bool:
+        return self.k == 0 or self.released == 0 or self.mechanism.releases_nothing
+
+    @property
+    def span(self) -> int:
+        return self.released
+
+    def whole(self) -> Allocation:
+        """The run that it is the beginning of."""
+        return Allocation(self.mechanism, self.k, self.rounds)
+
+    def unamplified(self) -> Mechanism:
+        return Repeat(self.mechanism.unamplified(), min(self.k, self.released))
+
+    def _prefix(self, rounds: int) -> Mechanism:
+        return AllocationPrefix(self.mechanism, self.k, self.rounds, rounds)

@@ -1,0 +1,194 @@
+"""What a mechanism costs: the smallest upper end of all evaluators, and what is attained as the lower end."""
+
+import math
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import TypeGuard
+
+import numpy as np
+
+from fedamp.accounting import checks, group_bounds, laws, renyi  # group_bounds registers what groups cost
+from fedamp.accounting.amplification import Allocation, AllocationPrefix
+from fedamp.accounting.bounds import Bounds
+from fedamp.accounting.composition import RandomSelection
+from fedamp.accounting.divergences import log_moments
+from fedamp.accounting.groups import Group, WithoutReplacement
+from fedamp.accounting.mechanism import Mechanism
+from fedamp.accounting.moments import Array
+from fedamp.accounting.points import DEFAULT_POINTS, NotEvaluable
+from fedamp.accounting.profiles import Profile, WithChanceOfAll
+from fedamp.accounting.reductions import attained, factors
+from fedamp.accounting.releases import ModelMix
+from fedamp.accounting.renyi import HIGHEST_ORDER, Best
+from fedamp.accounting.sampled import SampledAllocation
+
+CHECKED = "; the worst case of ModelMix is checked, not proved"
+"""Beside every number that rests on Theorem 4.1 of Xiao, Wan, Devadas 2022."""
+
+Question = Callable[[Profile], Bounds]
+
+
+def epsilon(event: Mechanism, delta: float, points: int | None = None, precision: float | None = None) -> Bounds:
+    """See ``Mechanism.epsilon``."""
+    checks.delta(delta)
+    if precision is not None and not 1e-4 <= checks.number("precision", precision) <= 0.1:
+        raise ValueError(f"precision must be in [1e-4, 0.1], got {precision!r}")
+    found = _unsampled_epsilon(event, delta, points)
+    if not _has_hidden_rounds(event) or (points is not None and precision is None):
+        return found
+    if isinstance(event, AllocationPrefix) and precision is None:  # one run has many, and each would take a second
+        whole = epsilon(event.whole(), delta)
+        if whole.upper < found.upper:
+            return Bounds(min(found.lower, whole.upper), whole.upper, f"{whole.method}, of the whole run")
+        return found
+    precision = PRECISION if precision is None else precision
+    if found.lower >= (1 - precision) * found.upper or found.upper > _LARGEST_SAMPLED:
+        return found
+    try:
+        sampled = _sampled_epsilon(event, delta, precision)
+    except NotEvaluable:
+        return found
+    return _narrower(event, found, sampled)
+
+
+@lru_cache(maxsize=256)
+def _unsampled_epsilon(event: Mechanism, delta: float, points: int | None) -> Bounds:
+
+    def by_renyi(orders: Array) -> Best:
+        return renyi.best_epsilon(orders, rdp(event, orders), delta)
+
+    return _answer(event, points, lambda profile: profile.epsilon(delta), by_renyi, math.inf)
+
+
+def delta(event: Mechanism, epsilon: float, points: int | None = None, precision: float | None = None) -> Bounds:
+    """See ``Mechanism.delta``."""
+    checks.epsilon(epsilon)
+
+    def by_renyi(orders: Array) -> Best:
+        return renyi.best_delta(orders, rdp(event, orders), epsilon)
+
+    found = _answer(event, points, lambda profile: profile.delta(epsilon), by_renyi, 1.0)
+    if precision is None or not _has_hidden_rounds(event):
+        return found
+    try:
+        sampled = hidden_rounds(event).delta(epsilon, precision=precision)
+    except NotEvaluable:
+        return found
+    return _narrower(event, found, sampled)
+
+
+# Several hidden rounds, by sampling.
+
+PRECISION = 5e-3
+"""Relative width of the bracket on epsilon that sampling aims at."""
+
+_LARGEST_SAMPLED = 25.0
+"""Epsilon above which sampling is not tried: it takes too many draws there."""
+
+
+def _has_hidden_rounds(event: Mechanism) -> TypeGuard[Allocation | AllocationPrefix]:
+    """Whether it is a choice of several rounds, for which law and moments are bounds only."""
+    return isinstance(event, (Allocation, AllocationPrefix)) and event.k > 1 and event.is_private
+
+
+def hidden_rounds(event: Allocation | AllocationPrefix) -> SampledAllocation:
+    """The sampler of a choice of several rounds.
+
+    Raises:
+        NotEvaluable: a round has no numerical law.
+    """
+    released = event.released if isinstance(event, AllocationPrefix) else event.rounds
+    precision, others = factors(event.mechanism)
+    if precision and not others:
+        return SampledAllocation.gaussian(precision**-0.5, event.k, event.rounds, released)
+    law = laws.numerical_law(event.mechanism)
+    exact = attained(event.mechanism) is event.mechanism
+    return SampledAllocation.of_law(law if exact else law.upper_only(), event.k, event.rounds, released)
+
+
+def _narrower(event: Mechanism, found: Bounds, sampled: Bounds) -> Bounds:
+    """What both brackets leave."""
+    method = f"{sampled.method}, without mixing" if event.contains(ModelMix) else sampled.method
+    upper, method = min((found.upper, found.method), (sampled.upper, method))
+    return Bounds(min(max(found.lower, sampled.lower), upper), upper, method)
+
+
+@lru_cache(maxsize=256)
+def _sampled_epsilon(event: Allocation | AllocationPrefix, delta: float, precision: float) -> Bounds:
+    return hidden_rounds(event).epsilon(delta, precision=precision)
+
+
+def rdp(event: Mechanism, orders: Sequence[float] | Array | float) -> Array:
+    """See ``Mechanism.rdp``."""
+    array = renyi.checked_orders(orders)
+    if not event.is_private:
+        return np.full(array.shape, math.inf)
+    highest = max(HIGHEST_ORDER, 2 ** math.ceil(math.log2(np.max(array))))
+    if highest > 4096:
+        raise ValueError(f"orders must be <= 4096, got {float(np.max(array))!r}")
+    return renyi.at_orders(log_moments(event, highest), array)
+
+
+def upper_epsilon(event: Mechanism, delta: float, points: int = DEFAULT_POINTS) -> float:
+    """For searches: at least ``event.epsilon(delta).upper``, and hardly more, in half the time where a law is all
+    that is needed.
+    """
+    one_law = not isinstance(event, (AllocationPrefix, Group, WithoutReplacement)) and not event.contains(ModelMix)
+    if one_law and event.is_private:
+        upper = law_upper(event, delta, points)
+        if upper < math.inf:
+            return upper
+    return epsilon(event, delta, points).upper
+
+
+def law_upper(event: Mechanism, delta: float, points: int) -> float:
+    """Upper end of epsilon by the numerical law, in half the time of both ends; infinite where there is none."""
+    try:
+        return laws.profile(event, points, with_lower=False).epsilon(delta).upper
+    except NotEvaluable:
+        return math.inf
+
+
+def _answer(
+    event: Mechanism, points: int | None, ask: Question, by_renyi: Callable[[Array], Best], everything: float
+) -> Bounds:
+    """The answer to a question whose worst answer is ``everything``."""
+    if event.releases_nothing:
+        return Bounds(0.0, 0.0, "nothing is released")
+    if not event.is_private:
+        seen = _partly_open(event, points)
+        return ask(seen) if seen else Bounds(0.0 if event.parts else everything, everything, "a part without noise")
+    try:
+        by_law, reason = ask(laws.profile(event, points)), ""
+    except NotEvaluable as error:
+        by_law, reason = Bounds(0.0, everything), f" ({error})"
+    mixes = event.contains(ModelMix)
+    upper, method = by_law.upper, by_law.method
+    if mixes:
+        method = method.removesuffix(", without mixing") + ", without mixing"
+    if mixes or not by_law.lower >= 0.99 * upper:  # else no bound on the pair can be much smaller
+        best = by_renyi(renyi.search_orders(HIGHEST_ORDER))
+        if best.value < upper:
+            upper, method = best.value, f"Rényi, order {best.order:g}{reason}{CHECKED if mixes else ''}"
+    lower = by_law.lower
+    if (known := attained(event)) is not event:
+        try:
+            lower = ask(laws.profile(known, points)).lower if known is not None else 0.0
+        except NotEvaluable:
+            lower = 0.0
+    return Bounds(min(lower, upper), upper, method)
+
+
+def _partly_open(event: Mechanism, points: int | None) -> Profile | None:
+    """A selection of which some parts have no privacy: each costs its whole weight in delta."""
+    if not isinstance(event, RandomSelection):
+        return None
+    used = list(zip(*event.used, strict=True))
+    kept = [(part, weight) for part, weight in used if part.is_private]
+    if not kept:
+        return None
+    open_weight = math.fsum(weight for part, weight in used if not part.is_private)
+    total = math.fsum(weight for _, weight in kept)
+    rest = RandomSelection([part for part, _ in kept], [weight / total for _, weight in kept])
+    bare = not any(part.parts for part, _ in used if not part.is_private)
+    return WithChanceOfAll(group_bounds.Answered(rest, points), open_weight, bare)

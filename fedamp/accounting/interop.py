@@ -1,0 +1,130 @@
+"""To and from Google's dp-accounting, where it has an event. Needs ``dp-accounting`` (the ``interop`` extra).
+
+An event means nothing without its neighbouring relation: both go together, in both directions. Under substitution
+(``REPLACE_ONE``) they do not suffice: dp-accounting 0.6 reads the noise multiplier of one event in two ways. Its
+``RdpAccountant`` takes it relative to the change (twice a contribution), its ``PLDAccountant`` relative to a
+contribution, so that ``GaussianDpEvent(1.0)`` costs 4.73 at delta 1e-5 by the one and 10.0 by the other. There the
+accountant has to be named.
+"""
+
+from typing import Any, Literal
+
+from fedamp.accounting.amplification import Poisson
+from fedamp.accounting.composition import NOTHING, Compose, Repeat
+from fedamp.accounting.groups import WithoutReplacement, substituted
+from fedamp.accounting.mechanism import Mechanism, Relation
+from fedamp.accounting.releases import Gaussian, Laplace, NotPrivate, RandomisedResponse
+
+_NAMES = {
+    Relation.ZERO_OUT: "REPLACE_SPECIAL",
+    Relation.ADD_REMOVE: "ADD_OR_REMOVE_ONE",
+    Relation.SUBSTITUTION: "REPLACE_ONE",
+}
+
+
+Accountant = Literal["rdp", "pld"]
+
+
+def to_dp_accounting(mechanism: Mechanism, accountant: Accountant | None = None) -> tuple[Any, Any]:
+    """The ``dp_accounting.DpEvent`` of a mechanism, and the ``NeighboringRelation`` that its accountant is to have.
+
+    Args:
+        mechanism: what was released.
+        accountant: which of dp-accounting's is to read it; has to be named under substitution.
+
+    Raises:
+        ValueError: dp-accounting has no event for it (allocation, submodels, ModelMix, ...), or no accountant is named.
+    """
+    import dp_accounting as dp
+
+    return _written(mechanism, _change(mechanism.relation, accountant)), dp.NeighboringRelation[
+        _NAMES[mechanism.relation or Relation.ZERO_OUT]
+    ]
+
+
+def from_dp_accounting(event: Any, relation: Any, accountant: Accountant | None = None) -> Mechanism:
+    """The mechanism of a ``dp_accounting.DpEvent`` under a ``dp_accounting.NeighboringRelation``.
+
+    Args:
+        event: what was released.
+        relation: which neighbours.
+        accountant: as whose input it is to be read; has to be named under substitution.
+
+    Raises:
+        ValueError: there is no mechanism for it, or not under this relation, or no accountant is named.
+    """
+    ours = {name: each for each, name in _NAMES.items()}
+    if getattr(relation, "name", None) not in ours:
+        raise ValueError(f"relation must be a dp_accounting.NeighboringRelation, got {relation!r}")
+    return _read(event, ours[relation.name], _change(ours[relation.name], accountant))
+
+
+def _change(relation: Relation | None, accountant: Accountant | None) -> int:
+    """By what our noise multipliers, which are relative to a contribution, exceed dp-accounting's."""
+    if relation is not Relation.SUBSTITUTION:
+        return 1
+    if accountant not in ("rdp", "pld"):
+        raise ValueError(
+            'accountant must be "rdp" or "pld" under substitution, where they read one event differently, '
+            f"got {accountant!r}"
+        )
+    return 2 if accountant == "rdp" else 1
+
+
+def _written(mechanism: Mechanism, change: int) -> Any:
+    import dp_accounting as dp
+
+    match mechanism:
+        case Gaussian(noise):
+            return dp.GaussianDpEvent(noise / change)
+        case Laplace(scale):
+            return dp.LaplaceDpEvent(scale / change)
+        case RandomisedResponse(probability):
+            if mechanism.relation is not Relation.SUBSTITUTION:  # there, a zeroed record answers at random
+                raise ValueError(f"dp-accounting means another randomised response under {mechanism.relation}")
+            return dp.RandomizedResponseDpEvent(noise_parameter=2 * (1 - probability), num_buckets=2)
+        case NotPrivate():
+            return dp.NonPrivateDpEvent()
+        case Poisson(inner, rate):
+            return dp.PoissonSampledDpEvent(rate, _written(inner, change))
+        case WithoutReplacement(inner, batch, population, 1) if (replaced := substituted(inner)) is not None:
+            return dp.SampledWithoutReplacementDpEvent(population, batch, _written(replaced, change))
+        case Repeat(_, 0):
+            return dp.NoOpDpEvent()
+        case Repeat(inner, times):
+            return dp.SelfComposedDpEvent(_written(inner, change), times)
+        case Compose(parts):
+            return dp.ComposedDpEvent([_written(part, change) for part in parts])
+    raise ValueError(f"dp-accounting has no event for {type(mechanism).__name__}")
+
+
+def _read(event: Any, relation: Relation, change: int, in_batch: bool = False) -> Mechanism:
+    """``in_batch``: whether it is released of a batch, which is written for zero-out and charges substitution."""
+    import dp_accounting as dp
+
+    if in_batch:
+        relation = Relation.ZERO_OUT
+    match event:
+        case dp.NoOpDpEvent():
+            return NOTHING
+        case dp.NonPrivateDpEvent():
+            return NotPrivate()
+        case dp.GaussianDpEvent(noise_multiplier=noise):
+            return Gaussian(change * noise, relation=relation) if noise else NotPrivate()
+        case dp.LaplaceDpEvent(noise_multiplier=scale):
+            return Laplace(change * scale, relation=relation) if scale else NotPrivate()
+        case dp.RandomizedResponseDpEvent(noise_parameter=noise, num_buckets=2) if (
+            in_batch or relation is Relation.SUBSTITUTION
+        ):
+            return RandomisedResponse(1 - noise / 2, relation=relation)
+        case dp.PoissonSampledDpEvent(sampling_probability=rate, event=inner):
+            return Poisson(_read(inner, relation, change, in_batch), rate)
+        case dp.SampledWithoutReplacementDpEvent(source_dataset_size=population, sample_size=batch, event=inner):
+            if relation is not Relation.SUBSTITUTION:
+                raise ValueError(f"batches without replacement are for REPLACE_ONE, got {_NAMES[relation]}")
+            return WithoutReplacement(_read(inner, relation, change, in_batch=True), batch, population)
+        case dp.SelfComposedDpEvent(event=inner, count=times):
+            return Repeat(_read(inner, relation, change, in_batch), times)
+        case dp.ComposedDpEvent(events=parts):
+            return Compose([_read(part, relation, change, in_batch) for part in parts]) if parts else NOTHING
+    raise ValueError(f"there is no mechanism for {type(event).__name__} under {_NAMES[relation]}")

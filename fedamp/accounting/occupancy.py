@@ -1,0 +1,140 @@
+"""How often t random k-subsets of T rounds hold the same round: the occupancy numbers n_c.
+
+``n_c`` is the number of rounds that exactly c of the subsets hold. They carry the integer moments of the likelihood
+ratio X of k hidden rounds of T: X^t is the mean over t independent subsets of prod_i x_i^(c_i), c_i the number of
+subsets that hold round i, so that E[X^t] is the mean over occupancies of prod_c mu_c^(n_c), mu_c = E[x^c].
+"""
+
+import math
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedamp.accounting.points import Array, NotEvaluable
+
+UNIT = 2.0**-53
+
+_MOST_ROWS, _MOST_TO_EXTEND = 1_500_000, 10_000
+"""Rows that the recursion keeps at once (some 100 MB), and from which it goes on to one subset more."""
+
+
+class Occupancies(NamedTuple):
+    """All occupancies of t subsets.
+
+    Attributes:
+        counts: shape (S, t + 1): n_0..n_t of each; rows sum to the rounds in question.
+        log_chance: shape (S,): log of the probability of each, under t independent uniform subsets.
+    """
+
+    counts: NDArray[np.int32]
+    log_chance: Array
+
+
+def occupancies(k: int, rounds: int, released: int, order: int) -> Occupancies:
+    """Of ``order`` independent k-subsets of ``rounds`` rounds, counted on the first ``released`` rounds only.
+
+    Raises:
+        NotEvaluable: there are too many to go on from, or on the way.
+    """
+    found = _occupancies(k, rounds, released, order)
+    if found is None:
+        raise NotEvaluable(f"{order} hidden choices of {k} of {rounds} rounds overlap in too many ways")
+    return found
+
+
+@lru_cache(maxsize=64)
+def _occupancies(k: int, rounds: int, released: int, order: int) -> Occupancies | None:
+    """Adding a subset takes a_c of the n_c rounds held c times, in C(n_c, a_c) ways each. Classes are taken one after
+    another, and equal rows are merged after each, so that the work grows with the number of distinct occupancies.
+    """
+    if order == 0:
+        return Occupancies(np.array([[released]], np.int32), np.zeros(1))
+    before = _occupancies(k, rounds, released, order - 1)
+    if before is None or len(before.counts) > _MOST_TO_EXTEND:
+        return None
+    counts = np.pad(before.counts, ((0, 0), (0, 2)))  # the last column: rounds that the new subset has yet to take
+    log_chance = before.log_chance - log_choose(rounds, k)
+    fewest, most = max(0, k - (rounds - released)), min(k, released)
+    rows = np.repeat(np.arange(len(counts)), most - fewest + 1)
+    counts, log_chance = counts[rows], log_chance[rows]
+    counts[:, -1] = np.tile(np.arange(fewest, most + 1), len(before.counts))
+    log_chance += log_choose(rounds - released, k - counts[:, -1])
+    for held in range(order - 1, -1, -1):
+        there, left = counts[:, held], counts[:, -1]
+        least = np.maximum(0, left - counts[:, :held].sum(axis=1))
+        ways = np.maximum(np.minimum(there, left) - least + 1, 0)
+        if ways.sum() > _MOST_ROWS:
+            return None
+        rows = np.repeat(np.arange(len(counts)), ways)
+        taken = least[rows] + (np.arange(len(rows)) - np.repeat(np.cumsum(ways) - ways, ways)).astype(np.int32)
+        log_chance = log_chance[rows] + log_choose(there[rows], taken)
+        counts = counts[rows]
+        counts[:, held + 1] += taken
+        counts[:, held] -= taken
+        counts[:, -1] -= taken
+        counts, log_chance = _merged(counts, log_chance)
+    return Occupancies(np.ascontiguousarray(counts[:, :-1]), log_chance)
+
+
+def allocation_log_moments(log_moments: Array, k: int, rounds: int, released: int | None = None) -> Array:
+    """Integer moments of X for k hidden rounds of T, of which the first ``released`` (all, if left out) are out.
+
+    Exact where those of the round are, from above where they are; the remove direction of Rényi divergences.
+
+    Args:
+        log_moments: log E[x^a] of one round at a = 0..A, shape (A + 1,).
+
+    Returns:
+        log E[X^a] at a = 0..A, shape (A + 1,), rounding included.
+
+    Raises:
+        NotEvaluable: hidden choices overlap in too many ways.
+    """
+    released = rounds if released is None else released
+    result = np.zeros(len(log_moments))
+    for order in range(2, len(log_moments)):
+        counts, log_chance = occupancies(k, rounds, released, order)
+        held = counts[:, 2:] @ np.asarray(log_moments[2 : order + 1])
+        error = rounding(rounds, order) + 16 * order * UNIT * float(np.abs(held).max())
+        result[order] = np.logaddexp.reduce(log_chance + held) + error
+    return result
+
+
+def rounding(rounds: int, order: int) -> float:
+    """Bound on the error of ``log_chance``: each of the ``order`` subsets adds at most ``order + 2`` log binomials,
+    of three log factorials each, all rounded to four units, and as many sums.
+    """
+    return 64 * order * (order + 2) * (math.lgamma(rounds + 1) + 1) * UNIT
+
+
+def log_choose(n: NDArray[np.int64] | int, m: NDArray[np.int64] | int) -> Array:
+    """log C(n, m) for whole numbers 0 <= m <= n."""
+    n, m = np.asarray(n), np.asarray(m)
+    table = _log_factorials(1 << int(np.max(n, initial=1)).bit_length())
+    return np.asarray(table[n] - table[m] - table[n - m])
+
+
+@lru_cache(maxsize=32)
+def _log_factorials(most: int) -> Array:
+    return np.array([math.lgamma(n + 1.0) for n in range(most + 1)])
+
+
+def _merged(counts: NDArray[np.int32], log_chance: Array) -> tuple[NDArray[np.int32], Array]:
+    """Equal rows put together. The first column follows from the others and is not compared."""
+    sizes = [int(size) + 1 for size in counts[:, 1:].max(axis=0)]
+    if math.prod(sizes) < 2**62:
+        key = np.zeros(len(counts), np.int64)
+        for column, size in enumerate(sizes, start=1):
+            key = key * size + counts[:, column]
+        order = np.argsort(key, kind="stable")
+    else:
+        order = np.lexsort(counts[:, 1:].T)
+    counts, log_chance = counts[order], log_chance[order]
+    differs = np.any(counts[1:] != counts[:-1], axis=1)
+    starts = np.concatenate([[0], np.flatnonzero(differs) + 1])
+    largest = np.maximum.reduceat(log_chance, starts)
+    lengths = np.diff(np.append(starts, len(counts)))
+    total = np.add.reduceat(np.exp(log_chance - np.repeat(largest, lengths)), starts)
+    return counts[starts], largest + np.log(total)

@@ -1,0 +1,380 @@
+"""What a mechanism is charged as, and what of it is attained: rules from expressions to simpler expressions.
+
+``charged_as`` goes to an expression whose dominating pair is at least as far apart (a theorem each time), ``attained``
+to one whose pair some worst case of the mechanism really has: upper ends come from the one, lower ends from the other.
+"""
+
+import math
+from functools import lru_cache, singledispatch
+
+import numpy as np
+
+from fedamp.accounting import moments
+from fedamp.accounting.amplification import Allocation, AllocationPrefix, Dropout, Poisson, Submodels
+from fedamp.accounting.composition import JOINT_RELEASE, NOTHING, Compose, LinearCombination, RandomSelection, Repeat
+from fedamp.accounting.groups import Group, WithoutReplacement
+from fedamp.accounting.mechanism import Mechanism, Relation
+from fedamp.accounting.moments import Array
+from fedamp.accounting.releases import (
+    Gaussian,
+    GaussianMixture,
+    GroupPoissonGaussian,
+    MixedCoordinate,
+    ModelMix,
+)
+
+# What it is charged as.
+
+
+@singledispatch
+def charged_as(event: Mechanism) -> Mechanism:
+    """The simpler expression that costs at least as much; an evaluator that does not know a kind asks for it.
+
+    Raises:
+        TypeError: no evaluator knows the kind.
+    """
+    raise TypeError(f"no evaluator knows mechanisms of kind {type(event).__name__}")
+
+
+@charged_as.register
+def _(event: Dropout) -> Mechanism:
+    """For keep <= 1/2 the mean of floor(1/keep) copies: give every unit one of floor(1/keep) labels with probability
+    ``keep`` each, or none, and keep the units of one random label; the labels' supports are disjoint (Dong, Chen, Özgür
+    2025, Theorem 3.5 and Corollary 3.7, extended). Above 1/2 two masks of one person overlap in most units, no two
+    disjoint labels exist, and no amplification is claimed.
+    """
+    return Submodels(event.mechanism, max(1, math.floor(1 / event.keep)))
+
+
+@charged_as.register
+def _(event: Allocation) -> Mechanism:
+    """A random partition of the rounds into k groups, as even as integers allow, with one round drawn from each, is a
+    random choice of k rounds; joint convexity removes the partition, and X is a product of k means (Feldman, Shenfeld
+    2025, Theorem 3.1 and Lemmas 3.2 and F.1). Exact for k = 1.
+    """
+    groups = (Repeat(Submodels(event.mechanism, size), n) for size, n in group_sizes(event.k, event.rounds))
+    return Compose(tuple(groups) or (NOTHING,))
+
+
+@charged_as.register
+def _(event: AllocationPrefix) -> Mechanism:
+    """The number H of a person's rounds among those released is hypergeometric, hence a sum of independent coins of
+    probabilities p_i (Vatutin, Mikhailov 1982). Split the released rounds at random into one group per coin, of any
+    fixed sizes: one hidden round of group i, if coin i says so, is a random choice of H rounds. By joint convexity in
+    the partition X is at most the product of (1 - p_i) + p_i (mean of the group's copies), in convex order. Exact for
+    k = 1.
+    """
+    groups = best_coin_groups(event.k, event.rounds, event.released)
+    parts = (Repeat(Poisson(Submodels(event.mechanism, size), p), n) for p, size, n in groups)
+    return Compose(tuple(parts) or (NOTHING,))
+
+
+def randomly_released(event: AllocationPrefix) -> tuple[Mechanism, float]:
+    """Another bound of a prefix: a mechanism, and a chance by which its delta is to be divided.
+
+    Release every round with probability t, independently. Each group of the k-fold split is then the mean of rounds
+    that are out with probability t, and what it costs is at least the chance that ``released`` or more rounds are out
+    times what the prefix costs, because delta only grows with the rounds.
+    """
+    rate, chance = most_likely_share(event.rounds, event.released)
+    one_round = RandomSelection((event.mechanism, NOTHING), (rate, 1 - rate))
+    groups = (Repeat(Submodels(one_round, size), n) for size, n in group_sizes(event.k, event.rounds))
+    return Compose(tuple(groups) or (NOTHING,)), chance
+
+
+def prefix_bounds(event: AllocationPrefix) -> list[tuple[Mechanism, float]]:
+    """Mechanisms whose delta, over the number beside each, bounds that of a prefix: those that can be the best."""
+    share = event.released / event.rounds
+    bounds: list[tuple[Mechanism, float]] = [(event.whole(), 1.0)] if share > 0.5 or event.rounds <= 16 else []
+    if min(event.k, event.released) <= 12 or share > 0.85:
+        # Whole group sizes make this bound fall here and there as rounds are added; later rounds' bounds hold too.
+        later = range(event.released, event.rounds if event.rounds <= 16 else event.released + 1)
+        bounds += [(charged_as(event.whole().after(r)), 1.0) for r in later]
+    if event.k > 1 and (event.k > 12 or event.released <= 2 * event.k):
+        bounds.append(randomly_released(event))
+    return bounds
+
+
+@charged_as.register
+def _(event: LinearCombination) -> Mechanism:
+    """See the class for both charges."""
+    if event.assumption == JOINT_RELEASE:
+        used = tuple(part for part, weight in zip(event.mechanisms, event.weights, strict=True) if weight > 0)
+        return Compose(used or (NOTHING,))
+    times, steps = event.steps()
+    sizes = [weight * scale for weight, scale in zip(event.weights, event.scales, strict=True)]
+    noise = math.hypot(*(size * multiplier for size, (multiplier, _) in zip(sizes, steps, strict=True)))
+    sums, chances = np.zeros(1), np.ones(1)  # over all subsets of the models that a person's data may be in
+    for size, (_, rate) in zip(sizes, steps, strict=True):
+        sums = np.concatenate([sums, sums + size / noise])
+        chances = np.concatenate([chances * (1 - rate), chances * rate])
+    mixture = GaussianMixture(
+        tuple(sums.tolist()), tuple(chances.tolist()), relation=event.relation or Relation.ZERO_OUT
+    )
+    return Repeat(mixture, times)
+
+
+@charged_as.register
+def _(event: GroupPoissonGaussian) -> Mechanism:
+    """The number of them in a round is binomial and their contributions point the same way in the worst case: for Rényi
+    by Schuchardt et al. 2024, Theorem 4.2, for the hockey-stick by the same supermodularity; hence a numerical law,
+    which that paper leaves open.
+    """
+    size, rate = event.size, event.rate
+    if rate == 1:
+        return Gaussian(event.noise_multiplier / size, relation=event.relation)
+    chances = [math.comb(size, i) * rate**i * (1 - rate) ** (size - i) for i in range(size + 1)]
+    total = math.fsum(chances)
+    shifts = tuple(i / event.noise_multiplier for i in range(size + 1))
+    return GaussianMixture(shifts, tuple(chance / total for chance in chances), relation=event.relation)
+
+
+# What is attained.
+
+
+@singledispatch
+def attained(event: Mechanism) -> Mechanism | None:
+    """A mechanism whose pair some worst case of this one has, for lower ends; None if none is known. Most kinds attain
+    theirs.
+    """
+    return event
+
+
+@attained.register
+def _(event: Poisson) -> Mechanism | None:
+    part = attained(event.mechanism)
+    return event if part is event.mechanism else None if part is None else Poisson(part, event.rate)
+
+
+@attained.register
+def _(event: Submodels) -> Mechanism | None:
+    part = attained(event.mechanism)
+    return event if part is event.mechanism else None if part is None else Submodels(part, event.count)
+
+
+@attained.register
+def _(event: Repeat) -> Mechanism | None:
+    part = attained(event.mechanism)
+    return event if part is event.mechanism else None if part is None else Repeat(part, event.times)
+
+
+@attained.register
+def _(event: Compose) -> Mechanism | None:
+    parts = [attained(part) for part in event.mechanisms]
+    if all(part is own for part, own in zip(parts, event.mechanisms, strict=True)):
+        return event
+    known = [part for part in parts if part is not None]
+    one_relation = known if len({part.relation for part in known}) == 1 else known[:1]
+    return Compose(tuple(one_relation)) if known else None
+
+
+@attained.register
+def _(event: RandomSelection) -> Mechanism | None:
+    parts = [attained(part) for part in event.mechanisms]
+    if all(part is own for part, own in zip(parts, event.mechanisms, strict=True)):
+        return event
+    if len({part.relation for part in parts if part is not None}) > 1:
+        return None
+    return RandomSelection(tuple(NOTHING if part is None else part for part in parts), event.weights)
+
+
+@attained.register
+def _(event: Dropout) -> Mechanism | None:
+    """A network of one unit: dropping it silences the person."""
+    part = attained(event.mechanism)
+    return None if part is None else Poisson(part, event.keep)
+
+
+@attained.register
+def _(event: Allocation) -> Mechanism | None:
+    """For k > 1 the split is not attained; the sum of all rounds' releases is, or one round alone."""
+    if event.k == 0:
+        return NOTHING
+    if event.k == 1 and attained(event.mechanism) is event.mechanism:
+        return event
+    signal = signal_to_noise(event.mechanism)
+    if signal is not None:
+        noise = (event.rounds / signal) ** 0.5 / event.k
+        return Gaussian(noise, relation=event.relation or Relation.ZERO_OUT)
+    return attained(event.after(1))
+
+
+@attained.register
+def _(event: AllocationPrefix) -> Mechanism | None:
+    """For k > 1 no split is attained; one round alone is."""
+    if event.releases_nothing:
+        return NOTHING
+    part = attained(event.mechanism)
+    if event.k == 1 and part is event.mechanism:
+        return event
+    return None if part is None else Poisson(part, event.k / event.rounds)
+
+
+@attained.register
+def _(event: ModelMix) -> Mechanism | None:
+    """``linf_coordinates`` coordinates with equal shares of the norm; the worst case at orders from 2 up (checked)."""
+    return concentrated(event)
+
+
+def concentrated(event: ModelMix) -> Mechanism:
+    """A ModelMix round whose contribution fills ``linf_coordinates`` coordinates and no others."""
+    if event.width == 0:
+        return Gaussian(event.noise_multiplier, relation=event.relation)
+    shift = 1 / math.sqrt(event.linf_coordinates)
+    one = MixedCoordinate(event.noise_multiplier, event.width, shift, relation=event.relation)
+    return Repeat(one, event.linf_coordinates)
+
+
+@attained.register
+def _(event: LinearCombination) -> Mechanism | None:
+    """The merged model may hide its parts: under the joint release nothing is known."""
+    return None if event.assumption == JOINT_RELEASE and len(event.mechanisms) > 1 else event
+
+
+@attained.register
+def _(event: Group) -> Mechanism | None:
+    return attained(event.mechanism)
+
+
+@attained.register
+def _(event: WithoutReplacement) -> Mechanism | None:
+    """Somebody who knows the rest of the batch, and one person of the group whose contribution is zeroed."""
+    part = attained(event.mechanism)
+    return None if part is None else Poisson(part, event.batch / event.population)
+
+
+@singledispatch
+def signal_to_noise(event: Mechanism) -> float | None:
+    """Squared signal-to-noise ratio of a fixed linear statistic that is Gaussian in both worlds; None if there is
+    none.
+    """
+    return None
+
+
+@signal_to_noise.register
+def _(event: Gaussian) -> float | None:
+    return event.change**2 / event.noise_multiplier**2
+
+
+@signal_to_noise.register
+def _(event: Compose) -> float | None:
+    signals = [signal_to_noise(part) for part in event.mechanisms]
+    return None if None in signals else sum(signal for signal in signals if signal is not None)
+
+
+@signal_to_noise.register
+def _(event: Repeat) -> float | None:
+    signal = signal_to_noise(event.mechanism)
+    return None if signal is None else event.times * signal
+
+
+@signal_to_noise.register
+def _(event: Submodels) -> float | None:
+    """The sum over the submodels: the signal is in one of them, the noise in all."""
+    signal = signal_to_noise(event.mechanism)
+    return None if signal is None else signal / event.count
+
+
+def factors(event: Mechanism, times: int = 1) -> tuple[float, dict[Mechanism, int]]:
+    """A product as one Gaussian (the sum of 1 / noise multiplier^2) and what else there is, with multiplicities."""
+    if isinstance(event, Gaussian):
+        return times * event.change**2 / event.noise_multiplier**2, {}
+    if isinstance(event, Repeat):
+        return factors(event.mechanism, times * event.times) if event.times else (0.0, {})
+    if not isinstance(event, Compose):
+        return 0.0, {event: times}
+    precision, others = 0.0, dict[Mechanism, int]()
+    for part in event.mechanisms:
+        more, rest = factors(part, times)
+        precision += more
+        for other, count in rest.items():
+            others[other] = others.get(other, 0) + count
+    return precision, others
+
+
+# Group sizes and coins of hidden rounds.
+
+
+def group_sizes(k: int, rounds: int) -> list[tuple[int, int]]:
+    """``rounds`` split into ``k`` groups as even as integers allow: pairs (size, how many groups of it)."""
+    if k == 0:
+        return []
+    size, larger = divmod(rounds, k)
+    return [(s, n) for s, n in ((size, k - larger), (size + 1, larger)) if n]
+
+
+def _coins(k: int, rounds: int, released: int) -> Array:
+    """Probabilities of independent coins whose sum has the law of a person's rounds among the released ones; shape
+    (min(k, released),).
+
+    They are the roots of a Jacobi polynomial: E[C(H, j)] = C(k, j) C(r, j) / C(T, j) makes the product of (x - p_i)
+    proportional to 2F1(-n, T - n + 1; |r - k| + 1; x), n = min(k, r). Where k + r > T the coins of those not drawn
+    are turned over.
+    """
+    if k + released > rounds:
+        hidden = 1 - _coins(k, rounds, rounds - released) if k <= released else 1 - _coins(rounds - k, rounds, released)
+        return np.concatenate([np.ones(min(k, released) - len(hidden)), hidden])
+    n, alpha, beta = min(k, released), abs(released - k), rounds - k - released
+    if n == 0:
+        return np.zeros(0)
+    total, i = alpha + beta, np.arange(1.0, n)
+    first = (beta - alpha) / (total + 2)
+    diagonal = np.concatenate([[first], (beta - alpha) * total / ((2 * i + total) * (2 * i + total + 2))])
+    numerator = 4 * i * (i + alpha) * (i + beta) * (i + total)
+    beside = np.sqrt(numerator / ((2 * i + total) ** 2 * (2 * i + total + 1) * (2 * i + total - 1)))
+    return np.clip((1 - _eigenvalues(diagonal, beside)) / 2, 0.0, 1.0)
+
+
+def _eigenvalues(diagonal: Array, beside: Array) -> Array:
+    """Eigenvalues of a symmetric tridiagonal matrix, increasing. Small ones do without an import that takes longer."""
+    if len(diagonal) <= 32:
+        return np.linalg.eigvalsh(np.diag(diagonal) + np.diag(beside, -1))
+    from scipy.linalg import eigvalsh_tridiagonal
+
+    return np.asarray(eigvalsh_tridiagonal(diagonal, beside))
+
+
+def coin_groups(k: int, rounds: int, released: int, most: int = 12) -> list[tuple[float, int, int]]:
+    """The coins of a prefix and the sizes of their groups, at most ``most`` distinct ones: triples (probability,
+    size, number).
+
+    Sizes are in proportion to the probabilities, which is best at order 2. Where there are more coins, neighbours
+    share the largest probability and the smallest size among them, which costs more.
+    """
+    coins = np.minimum(np.sort(_coins(k, rounds, released)) * (1 + 1e-12) + 4e-15, 1.0)  # up: a larger rate costs more
+    if not len(coins):
+        return []
+    low, high = 0.0, released / coins[-1] * 2
+    for _ in range(4):  # the largest multiple of the coins that fits, to one part in 20,000
+        tried = np.linspace(low, high, 13)
+        fits = np.maximum(1, np.floor(tried[:, None] * coins)).sum(axis=1) <= released
+        last = int(np.flatnonzero(fits)[-1])
+        low, high = tried[last], tried[min(last + 1, 12)]
+    sizes = np.maximum(1, np.floor(low * coins)).astype(int)
+    sizes[np.argsort(sizes - low * coins, kind="stable")[: released - sizes.sum()]] += 1
+    chunks = np.array_split(np.arange(len(coins)), min(most, len(coins)))
+    return [(float(coins[chunk].max()), int(sizes[chunk].min()), len(chunk)) for chunk in chunks]
+
+
+@lru_cache(maxsize=1024)
+def best_coin_groups(k: int, rounds: int, released: int) -> list[tuple[float, int, int]]:
+    """The groups of this prefix or of one a little longer, which costs at least as much but may divide better.
+
+    The cheapest is told by the second moment, sum of p^2 / size.
+    """
+    ahead = 31 if k <= 200 else 0  # sizes of very many groups divide about equally well everywhere
+    candidates = [coin_groups(k, rounds, r) for r in range(released, min(rounds, released + ahead) + 1)]
+    return min(candidates, key=lambda groups: sum(n * p * p / size for p, size, n in groups))
+
+
+def most_likely_share(rounds: int, released: int) -> tuple[float, float]:
+    """A probability at which ``released`` or more of ``rounds`` rounds are out with a chance near 1/2, and that
+    chance.
+    """
+    rate = released / rounds
+    if rate in (0.0, 1.0):
+        return rate, 1.0
+    out = np.arange(rounds + 1.0)
+    logs = moments.log_choose(rounds, out) + out * np.log(rate) + (rounds - out) * np.log1p(-rate)
+    chance = np.exp(moments.log_sum(logs[released:]) - moments.log_sum(logs))
+    return rate, float(chance) * (1 - 1e-7)  # down: the exponents are rounded, for a million rounds by some 1e-8

@@ -1,0 +1,64 @@
+"""The least noise of k hidden rounds of T that the sampled evaluator certifies for a budget."""
+
+import math
+from collections.abc import Callable
+
+from fedamp.accounting import checks
+from fedamp.accounting.points import NotEvaluable
+from fedamp.accounting.sampled import QUESTIONS, SampledAllocation
+
+
+def calibrate_sampled(
+    build: Callable[[float], SampledAllocation], epsilon: float, delta: float, *, precision: float = 5e-3
+) -> float:
+    """A noise multiplier that keeps (epsilon, delta), on the safe side of the smallest one.
+
+    The search gives every candidate the same random numbers; the last candidates are certified, each on draws of its
+    own.
+
+    Args:
+        build: from a noise multiplier > 0 to the allocation with it, whose epsilon falls as the noise rises.
+        epsilon: > 0.
+        delta: in (0, 1).
+        precision: relative width of the bracket on epsilon at the answer.
+
+    Returns:
+        s with ``build(s).epsilon(delta, precision=precision).upper <= epsilon``.
+
+    Raises:
+        NotEvaluable: as ``SampledAllocation.epsilon``, or the add direction decides.
+        ValueError: the answer is not between 1e-3 and 1e6.
+    """
+    checks.positive("epsilon", epsilon)
+    checks.delta(delta)
+    near = _solve(lambda noise: build(noise).moment_epsilon(delta), epsilon, 1.0, 0.02)
+    near = _solve(lambda noise: build(noise).estimate(delta).epsilon, epsilon, near, 3e-3)
+    proposal = build(near).estimate(delta).proposal
+    near = _solve(lambda noise: build(noise).estimate(delta, proposal, 32768).epsilon, epsilon, near, precision / 20)
+    for attempt in range(QUESTIONS):
+        noise = near * (1 + (0.45 + 0.15 * attempt) * precision)
+        if build(noise).epsilon(delta, precision=precision).upper <= epsilon:
+            return noise
+    raise NotEvaluable(f"no noise multiplier near {near:.4g} is certified to keep epsilon = {epsilon:g}")
+
+
+def _solve(cost: Callable[[float], float], budget: float, guess: float, tolerance: float) -> float:
+    """Where a falling cost meets the budget; in log noise and log cost it is nearly a straight line."""
+    known: dict[bool, tuple[float, float]] = {}  # whether the budget is exceeded: (log noise, log excess)
+    position, step = math.log(guess), 2 * tolerance
+    while True:
+        if not math.log(1e-3) <= position <= math.log(1e6):
+            raise ValueError(f"epsilon = {budget:g} is not met by any noise multiplier between 1e-3 and 1e6")
+        excess = math.log(max(cost(math.exp(position)), 1e-9) / budget)
+        known[excess > 0] = position, excess
+        if abs(excess) < tolerance / 2:
+            return math.exp(position)
+        if len(known) < 2:  # no bracket yet: go where the line of slope -1 says, and ever further
+            position += math.copysign(max(step, min(abs(excess), 50 * tolerance)), excess)
+            step *= 2
+            continue
+        (left, above), (right, below) = known[True], known[False]
+        if right - left < tolerance:
+            return math.exp(right)
+        share = min(max(above / (above - below), 0.1), 0.9)
+        position = left + share * (right - left)
