@@ -140,7 +140,10 @@ class MixedModels(MixingRule):
         if len({rounds.charged for rounds in self.stretches}) == 1:
             return schedule.charge(round_mechanism(self.smallest_width))
         return Compose(
-            tuple(schedule.stretch(rounds.rounds).charge(round_mechanism(rounds.charged)) for rounds in self.stretches)
+            tuple(
+                schedule.stretch(each.first, each.rounds).charge(round_mechanism(each.charged))
+                for each in self.stretches
+            )
         )
 
     def start(self, current: Arrays, previous: Arrays | None, seed: int, round_: int) -> Start:
@@ -173,7 +176,7 @@ def mixing_of(section: scenario.Mixing | None, schedule: Schedule) -> MixingRule
     """
     if section is None:
         return NoMixing()
-    steps = widths_of(section)
+    steps = section.steps
     ends = [first for first, _ in steps[1:]] + [schedule.rounds + 1]
     lengths = [end - first for (first, _), end in zip(steps, ends, strict=True)]
     same = schedule.drawn_together or max(lengths) == 1
@@ -183,8 +186,3 @@ def mixing_of(section: scenario.Mixing | None, schedule: Schedule) -> MixingRule
         for (first, width), rounds in zip(steps, lengths, strict=True)
     )
     return MixedModels(section.linf_coordinates, stretches)
-
-
-def widths_of(section: scenario.Mixing) -> tuple[tuple[int, float], ...]:
-    """The first round and the enforced distance of every step of the scenario's schedule."""
-    return section.width if isinstance(section.width, tuple) else ((1, section.width),)
