@@ -1,11 +1,9 @@
 """Check-in schedules: who takes part in which round, and what that does to privacy.
 
-One frozen object draws the cohorts that the server asks, gives the expression that the accountant charges and the
-likelihood ratio that an audit attacks with, so the three cannot disagree. Its fields are public facts; the number of
-units and the seed, which may be secret, are arguments.
+One frozen object draws the cohorts, gives the expression that is charged and the likelihood ratio that an audit attacks
+with, so the three cannot disagree. Its fields are public; the number of units and the seed are arguments.
 
-A further schedule is a section in :mod:`fedamp.scenario.schema` and a class here, in ``SCHEDULES``;
-``tests/families/test_check_in.py`` then holds it to its charge.
+A further schedule is a section in :mod:`fedamp.scenario.schema` and a class here, in ``SCHEDULES``.
 """
 
 import math
