@@ -1,11 +1,9 @@
 """Check-in schedules: who takes part in which round, and what that does to privacy.
 
-One frozen object draws the cohorts that the server asks, gives the expression that the accountant charges and the
-likelihood ratio that an audit attacks with, so the three cannot disagree. Its fields are public facts; the number of
-units and the seed, which may be secret, are arguments.
+One frozen object draws the cohorts, gives the expression that is charged and the likelihood ratio that an audit attacks
+with, so the three cannot disagree. Its fields are public; the number of units and the seed are arguments.
 
-A further schedule is a section in :mod:`fedamp.scenario.schema` and a class here, in ``SCHEDULES``;
-``tests/families/test_check_in.py`` then holds it to its charge.
+A further schedule is a section in :mod:`fedamp.scenario.schema` and a class here, in ``SCHEDULES``.
 """
 
 import math
@@ -75,23 +73,23 @@ class Schedule(ABC):
     def shortened(self, rounds: int) -> Self:
         """A schedule of fewer rounds with about the same rate of check-ins."""
 
-    def stretch(self, rounds: int) -> Self:
-        """What this schedule does in some consecutive rounds.
+    def stretch(self, first: int, rounds: int) -> "Schedule":
+        """What this schedule does in ``rounds`` rounds from round ``first`` (from 1) on.
 
         Raises:
-            ValueError: a unit's rounds are drawn together, so that a part of them is no schedule.
+            ValueError: a part of its rounds is no schedule, or its class does not say which.
         """
-        if self.drawn_together:
-            raise ValueError(f"rounds of check_in.scheme {self.scheme} are drawn together: no stretch stands by itself")
-        return replace(self, rounds=rounds)
+        raise ValueError(
+            f"check_in.scheme {self.scheme}: no stretch of rounds that are drawn together stands by itself"
+        )
 
     def keys(self) -> dict[str, Any]:
         """The keys of the scenario's section that gives this schedule."""
         return {key: value for key, value in asdict(self).items() if key != "rounds"}
 
 
-class _RoundByRound(Schedule):
-    """A unit's rounds are drawn independently of each other."""
+class _AlikeRounds(Schedule):
+    """A unit's rounds are drawn independently of each other, all by the same law."""
 
     drawn_together = False
 
@@ -101,9 +99,12 @@ class _RoundByRound(Schedule):
     def shortened(self, rounds: int) -> Self:
         return replace(self, rounds=rounds)
 
+    def stretch(self, first: int, rounds: int) -> Schedule:
+        return replace(self, rounds=rounds)
+
 
 @dataclass(frozen=True)
-class Everybody(_RoundByRound):
+class Everybody(_AlikeRounds):
     """Everybody takes part in every round.
 
     Formal guarantees: every cohort is all units. No amplification is charged.
@@ -127,7 +128,7 @@ class Everybody(_RoundByRound):
 
 
 @dataclass(frozen=True)
-class Independent(_RoundByRound):
+class Independent(_AlikeRounds):
     """Poisson sampling: in every round every unit takes part with probability ``rate``, independently.
 
     Formal guarantees: memberships are independent over units and over rounds, each of probability ``rate``;

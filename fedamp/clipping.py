@@ -14,12 +14,8 @@ SMALLEST_SCALE, LARGEST_SCALE = 2.0**-30, 2.0**30
 
 @dataclass(frozen=True)
 class NormCounts:
-    """What a rule may learn about a round, with noise of its own.
-
-    Attributes:
-        below: units whose update was within the norm in every part; one that is not finite is not.
-        reported: units that reported.
-        expected: expected number of units, a public number.
+    """What a rule may learn about a round, with noise of its own: units whose update was within the norm in every part
+    (one that is not finite is not), units that reported, and the expected number of units, which is public.
     """
 
     below: int
@@ -47,14 +43,10 @@ class ClippingRule(ABC):
 
     @abstractmethod
     def next_scale(self, scale: float, counts: NormCounts, seed: int, round_: int, private: bool) -> float:
-        """The norms after a round, over the first ones.
+        """The norms after a round over the first ones, given the same of this round.
 
-        Args:
-            scale: the norms in this round, over the first ones.
-            counts: private; only with the noise that :meth:`charges` names may anything of them get out.
-            seed: the run's seed.
-            round_: number of the round.
-            private: False adds no noise.
+        Of ``counts``, which are private, nothing may get out but with the noise that :meth:`charges` names; ``private``
+        False adds none.
         """
 
 
@@ -77,12 +69,7 @@ class AdaptiveNorm(ClippingRule):
     """The norm follows a quantile of the update norms (Andrew et al. 2021, section 2.1, geometric update).
 
     What is released is the sum over the units that reported of (1/2 if the update is within the norm, else -1/2), with
-    Gaussian noise of its own. It is divided by the expected number of units.
-
-    Attributes:
-        quantile: share of the updates that are to be within the norm.
-        learning_rate: how fast the norm follows.
-        noise_multiplier: standard deviation of the noise on the count.
+    Gaussian noise of standard deviation ``noise_multiplier``; it is divided by the expected number of units.
     """
 
     norm: float

@@ -5,7 +5,7 @@ from typing import Any
 
 from fedamp.accounting import Group
 from fedamp.plan import ADJACENCY, Plan, make_plan, privacy_units
-from fedamp.scenario import BalancedCheckIn, PoissonCheckIn, Scenario, StratifiedCheckIn
+from fedamp.scenario import PoissonCheckIn, Scenario
 from fedamp.scenario.scenario_file import validate
 
 GROUP_SIZES = (1, 2, 3, 5, 10)
@@ -72,9 +72,9 @@ def calibration(scenario: Scenario, epsilon: float, delta: float | None = None) 
 
 
 def _by_poisson(plan: Plan) -> dict[str, float | None] | None:
-    """What Poisson sampling with as large an expected cohort would cost; None where check-ins are not k of T."""
+    """What Poisson sampling with as large an expected cohort would cost; None where rounds are not drawn together."""
     asked = plan.scenario
-    if not isinstance(asked.check_in, BalancedCheckIn | StratifiedCheckIn):
+    if not plan.schedule.drawn_together:
         return None
     check_in = PoissonCheckIn(scheme="poisson", rate=plan.expected_cohort / plan.units)
     privacy = asked.privacy.model_copy(update={"noise_multiplier": plan.noise_multiplier})

@@ -19,9 +19,9 @@ class Start:
 
     Attributes:
         parameters: the model to which the round's step is added.
-        offset: what hides the round beside its noise, in units of the model: zero in expectation, and bounded by half
-            the distance of the mixed models. Empty where nothing is mixed. Secret.
-        remembered: the model that the next round is to be given as ``previous``; None: it needs none.
+        offset: what hides the round beside its noise, in units of the model: zero in expectation, bounded by half the
+            distance of the mixed models. Empty where nothing is mixed. Secret.
+        remembered: what the next round is given as ``previous``.
     """
 
     parameters: Arrays
@@ -50,7 +50,7 @@ class MixingRule(ABC):
         Args:
             noise_multiplier: of the part.
             step: the most by which one unit moves the model.
-            width: as in :attr:`smallest_width`, of these rounds.
+            width: what the round is charged at, as :attr:`smallest_width`.
         """
 
     @abstractmethod
@@ -59,14 +59,7 @@ class MixingRule(ABC):
 
     @abstractmethod
     def start(self, current: Arrays, previous: Arrays | None, seed: int, round_: int) -> Start:
-        """What a round starts from.
-
-        Args:
-            current: the last global model, by name.
-            previous: the one before; None before the first round.
-            seed: the run's seed.
-            round_: number of the round.
-        """
+        """What a round starts from; ``previous`` is the model before ``current``, None before the first round."""
 
     @abstractmethod
     def variance(self, round_: int) -> float:
@@ -98,8 +91,7 @@ class MixedRounds:
     """Consecutive rounds with the same mixing.
 
     Attributes:
-        first: number of the first of them.
-        rounds: how many they are.
+        first, rounds: number of the first of them, and how many they are.
         least: enforced distance of the two mixed models, in every coordinate.
         charged: the width that is paid for; the distances are whole multiples of it.
     """
@@ -140,7 +132,10 @@ class MixedModels(MixingRule):
         if len({rounds.charged for rounds in self.stretches}) == 1:
             return schedule.charge(round_mechanism(self.smallest_width))
         return Compose(
-            tuple(schedule.stretch(rounds.rounds).charge(round_mechanism(rounds.charged)) for rounds in self.stretches)
+            tuple(
+                schedule.stretch(each.first, each.rounds).charge(round_mechanism(each.charged))
+                for each in self.stretches
+            )
         )
 
     def start(self, current: Arrays, previous: Arrays | None, seed: int, round_: int) -> Start:
@@ -173,7 +168,7 @@ def mixing_of(section: scenario.Mixing | None, schedule: Schedule) -> MixingRule
     """
     if section is None:
         return NoMixing()
-    steps = widths_of(section)
+    steps = section.steps
     ends = [first for first, _ in steps[1:]] + [schedule.rounds + 1]
     lengths = [end - first for (first, _), end in zip(steps, ends, strict=True)]
     same = schedule.drawn_together or max(lengths) == 1
@@ -183,8 +178,3 @@ def mixing_of(section: scenario.Mixing | None, schedule: Schedule) -> MixingRule
         for (first, width), rounds in zip(steps, lengths, strict=True)
     )
     return MixedModels(section.linf_coordinates, stretches)
-
-
-def widths_of(section: scenario.Mixing) -> tuple[tuple[int, float], ...]:
-    """The first round and the enforced distance of every step of the scenario's schedule."""
-    return section.width if isinstance(section.width, tuple) else ((1, section.width),)

@@ -1,8 +1,4 @@
-"""From a scenario to a frozen plan: the only place where a number is derived from two others.
-
-A :class:`Plan` holds the facts of a run: who checks in when, which part of the model each one trains, how updates are
-clipped and how much noise is added. Its :class:`Cost` is the accounting expression of exactly that.
-"""
+"""From a scenario to a frozen plan and its :class:`Cost`: the only place where a number is derived from two others."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -27,7 +23,7 @@ from fedamp.clipping import ClippingRule, clipping_of
 from fedamp.errors import ScenarioError
 from fedamp.mixing import MixingRule, mixing_of
 from fedamp.optimizers import ServerOptimizer, optimizer_of
-from fedamp.scenario import Scenario
+from fedamp.scenario import Privacy, Scenario
 from fedamp.submodels import Part, SubmodelScheme, submodels_of
 
 ADJACENCY = "add/remove: one unit's contribution is present or replaced by zero"
@@ -40,8 +36,7 @@ class Plan:
     Attributes:
         scenario: what the person asked for.
         units: number of privacy units (clients, or records).
-        seed: of everything that the server draws. The scenario's in a simulation, the operating system's in a
-            deployment.
+        seed: of everything that the server draws.
         known_seed: whether ``seed`` is the scenario's, so that anybody who knows it can subtract the noise.
     """
 
@@ -162,7 +157,7 @@ class Cost:
     @cached_property
     def mechanism(self) -> Mechanism:
         """The accounting expression of the whole run."""
-        return self.of_group(self.plan.scenario.privacy.group_size)
+        return self.of_group(self._privacy.group_size)
 
     def of_group(self, size: int) -> Mechanism:
         """The same for ``size`` units together."""
@@ -174,7 +169,7 @@ class Cost:
         Raises:
             ScenarioError: there is none.
         """
-        privacy = self.plan.scenario.privacy
+        privacy = self._privacy
         assert privacy.epsilon is not None, "validated with the scenario"
         try:
             return calibrate(lambda noise: self.mechanism_at(noise, privacy.group_size), privacy.epsilon, privacy.delta)
@@ -199,28 +194,27 @@ class Cost:
 
     def _unamplified(self, rounds: int) -> Mechanism:
         """The first rounds, had nothing been hidden: a unit pays for every round it can have taken part in."""
-        plan = self.plan
-        once = self._round(plan.noise_multiplier, plan.mixing.smallest_width).unamplified()
-        return group(Repeat(once, plan.schedule.most_check_ins(rounds)), plan.scenario.privacy.group_size)
+        once = self._round(self.plan.noise_multiplier, self.plan.mixing.smallest_width).unamplified()
+        return group(Repeat(once, self.plan.schedule.most_check_ins(rounds)), self._privacy.group_size)
 
     # --- in numbers ---------------------------------------------------------------------------------------------------
 
     @cached_property
     def epsilon(self) -> Bounds:
         """Of the whole run."""
-        return self.mechanism.epsilon(self._delta)
+        return self.mechanism.epsilon(self._privacy.delta)
 
     @cached_property
     def unamplified_epsilon(self) -> Bounds:
         """Of the whole run, if none of its randomness were hidden."""
-        return self.mechanism.unamplified().epsilon(self._delta)
+        return self.mechanism.unamplified().epsilon(self._privacy.delta)
 
     @cached_property
     def epsilon_by_round(self) -> NDArray[np.float64]:
         """Upper end of what is spent after each round; entry r - 1 is after round r."""
-        if not self.plan.is_private or not self.plan.scenario.privacy.amplification:
+        if not self.plan.is_private or not self._privacy.amplification:
             return self.unamplified_epsilon_by_round
-        return epsilon_over_rounds(self.mechanism, self._delta)
+        return epsilon_over_rounds(self.mechanism, self._privacy.delta)
 
     @cached_property
     def unamplified_epsilon_by_round(self) -> NDArray[np.float64]:
@@ -228,14 +222,14 @@ class Cost:
         rounds = self.plan.scenario.rounds
         if not self.plan.is_private:
             return np.full(rounds, np.inf)
-        spent = epsilon_over_rounds(self._unamplified(rounds), self._delta)
+        spent = epsilon_over_rounds(self._unamplified(rounds), self._privacy.delta)
         check_ins = [self.plan.schedule.most_check_ins(round_) for round_ in range(1, rounds + 1)]
         return np.asarray(spent[np.array(check_ins) - 1])
 
     @cached_property
     def affordable_rounds(self) -> int:
         """How many rounds the budget pays for; all of them where there is no budget."""
-        budget = self.plan.scenario.privacy.epsilon
+        budget = self._privacy.epsilon
         if budget is None:
             return self.plan.scenario.rounds
         return int(np.searchsorted(self.epsilon_by_round, budget, side="right"))
@@ -246,33 +240,26 @@ class Cost:
             return Bounds(0.0, 0.0, "nothing released")
         if not self.plan.is_private:
             return self.epsilon
-        amplified = self.plan.scenario.privacy.amplification
-        released = self.mechanism.after(rounds) if amplified else self._unamplified(rounds)
-        bounds, upper = released.epsilon(self._delta), float(self.epsilon_by_round[rounds - 1])
+        released = self.mechanism.after(rounds) if self._privacy.amplification else self._unamplified(rounds)
+        bounds, upper = released.epsilon(self._privacy.delta), float(self.epsilon_by_round[rounds - 1])
         return Bounds(min(bounds.lower, upper), upper, bounds.method)
 
     @property
-    def _delta(self) -> float:
-        return self.plan.scenario.privacy.delta
+    def _privacy(self) -> Privacy:
+        return self.plan.scenario.privacy
 
 
 def privacy_units(scenario: Scenario) -> int:
     """How many units the scenario's data holds, without loading more than it takes to count them."""
-    if scenario.privacy.unit == "sample":
-        return data.count_records(scenario.data, Path())
-    return data.count_clients(scenario.data, Path())
+    count = data.count_records if scenario.privacy.unit == "sample" else data.count_clients
+    return count(scenario.data, Path())
 
 
 def make_plan(scenario: Scenario, units: int, seed: int | None = None) -> Plan:
-    """The plan of a scenario for a known number of privacy units.
-
-    Args:
-        scenario: the validated scenario.
-        units: number of clients (or of training records, where the unit is a sample).
-        seed: of everything that the server draws; left out: the scenario's.
+    """The plan of a scenario for a number of privacy units, of the scenario's seed or a secret one.
 
     Raises:
-        ScenarioError: where no cohort can be expected to hold a unit, or parts cannot go together.
+        ScenarioError: no cohort can be expected to hold a unit.
     """
     plan = Plan(scenario, units, scenario.seed if seed is None else seed, known_seed=seed is None)
     if plan.expected_cohort < 1:

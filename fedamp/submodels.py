@@ -31,7 +31,7 @@ class Part:
         name: ``all``, or ``shared`` and ``split``.
         clip: clipping norm of a unit's update of this part.
         noise_multiplier: standard deviation of the noise over ``clip``.
-        denominator: public expected number of contributors a round; what the noisy sum is divided by.
+        denominator: public expected number of contributors a round, by which the noisy sum is divided.
     """
 
     name: str
@@ -82,7 +82,7 @@ class SubmodelScheme(ABC):
 
     @abstractmethod
     def draw(self, cohort: UnitIds, seed: int, round_: int) -> NDArray[np.int64]:
-        """The hidden, independent, uniform submodel of every unit of a cohort."""
+        """The hidden, independent, uniform submodel of every unit of a cohort; ``WHOLE``: none."""
 
     @abstractmethod
     def choices(self, masks: int) -> list[tuple[int, int]]:
@@ -179,10 +179,10 @@ class _SplitModel(SubmodelScheme):
 
 @dataclass(frozen=True, kw_only=True)
 class DisjointSubmodels(_SplitModel):
-    """The split part is cut into disjoint submodels; everybody trains a random one a round (ibid., Theorem 3.4).
+    """The split part is cut into ``count`` disjoint submodels; everybody trains a random one a round (ibid., Theorem
+    3.4).
 
     Attributes:
-        count: number of submodels.
         shared: layers that every submodel holds, by name or prefix.
         partition: ``fixed``, or ``fresh`` every round.
     """
@@ -228,11 +228,8 @@ class DisjointSubmodels(_SplitModel):
 
 @dataclass(frozen=True, kw_only=True)
 class DropoutMasks(_SplitModel):
-    """Every node of the named layers is kept with a probability, in one random mask a unit and round.
-
-    Attributes:
-        keep: the probability.
-        layers: hidden layers to mask; empty: all.
+    """Every node of ``layers`` (empty: all hidden ones) is kept with probability ``keep``, in one mask a unit and
+    round.
     """
 
     keep: float

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 from fedamp import scenario
 from fedamp.errors import ScenarioError
-from fedamp.mixing import widths_of
 from fedamp.plan import Plan, make_plan, privacy_units
 from fedamp.scenario import Scenario
 
@@ -67,7 +66,7 @@ def _shortened(full: Plan, rounds: int) -> Scenario:
     whole = full.scenario
     mixing = whole.mixing
     if mixing is not None:
-        mixing = mixing.model_copy(update={"width": tuple(step for step in widths_of(mixing) if step[0] <= rounds)})
+        mixing = mixing.model_copy(update={"width": tuple(step for step in mixing.steps if step[0] <= rounds)})
     noise = {"noise_multiplier": full.noise_multiplier, "epsilon": None}
     return whole.model_copy(
         update={
@@ -88,7 +87,7 @@ def _worst_case(claim: Plan, played: Plan) -> Scenario:
     if mixing is not None:
         # What mixing hides depends on the width over the largest step of one unit, and on nothing else.
         steps = before.server.learning_rate / claim.expected_cohort, rate / played.expected_cohort
-        widths = tuple((first, width * steps[1] / steps[0]) for first, width in widths_of(mixing))
+        widths = tuple((first, width * steps[1] / steps[0]) for first, width in mixing.steps)
         mixing = mixing.model_copy(update={"width": widths})
     return before.model_copy(
         update={

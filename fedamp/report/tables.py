@@ -122,7 +122,7 @@ def merge_table(answer: Answer) -> RenderableType:
         "weights": answer["weights_chosen_by"],
         "accuracy": f"{answer['final']['accuracy']:.2%} on the public test set",
     }
-    if answer["rehearsal"]:
+    if answer["has_known_seed"]:
         rows["known seed"] = "the noise or the draw can be computed from it: for research, not for release"
     note = "Assumes that nothing else of the inputs is released: certificate.json, docs/merging.md"
     return Group(inputs, _facts(None, rows), note)

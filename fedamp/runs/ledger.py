@@ -15,6 +15,7 @@ from fedamp.runs.files import write_atomically
 from fedamp.runs.records import FROM_SYSTEM, KNOWN_SEED, Bracket, LedgerEntry, LedgerRecord, PartRecord
 from fedamp.scenario import Scenario
 
+WRITTEN_BY = f"fedamp {__version__}"
 ASSUMPTIONS = (
     "The server is trusted: it sees each node's sum before noise, and keeps it to itself.",
     "Check-in and submodel assignments are drawn afresh, independently for every unit, and hidden from whoever sees "
@@ -116,7 +117,7 @@ def planned(plan: Plan, asked: Scenario | None = None) -> LedgerRecord:
     privacy = plan.scenario.privacy
     return LedgerRecord(
         format="fedamp ledger 2",
-        written_by=f"fedamp {__version__}",
+        written_by=WRITTEN_BY,
         scenario=plan.scenario.name,
         scenario_sha256=fingerprint(asked or plan.scenario),
         unit=privacy.unit,

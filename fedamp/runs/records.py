@@ -20,13 +20,17 @@ from pydantic import (
 
 from fedamp.accounting import Bounds, Mechanism, from_json
 from fedamp.errors import RunFolderError
+from fedamp.plan import ADJACENCY
 from fedamp.record import Record
 from fedamp.runs.files import write_atomically
 
 FROM_SYSTEM = "from the operating system"
 KNOWN_SEED = "known: the scenario's, so that whoever knows it can subtract the noise"
 # Words of older files that mean the same.
-_SAME_WORDS = {"the scenario's: a rehearsal, whoever knows it can subtract the noise": KNOWN_SEED}
+_SAME_WORDS = {
+    "the scenario's: a rehearsal, whoever knows it can subtract the noise": KNOWN_SEED,
+    "add/remove: one unit's contribution is present or replaced by zero": ADJACENCY,
+}
 
 
 def _mechanism(value: Any) -> Mechanism:
@@ -309,7 +313,7 @@ class Certificate(FileRecord):
     best_weights_by_accounting: dict[str, tuple[float, ...]]
     inputs: tuple[MergedInput, ...]
     draw: Draw | None
-    has_known_seed: bool = Field(alias="rehearsal")
+    has_known_seed: bool = Field(validation_alias="rehearsal")  # the key of older files
     model_sha256: str
     assumptions: tuple[str, ...]
     guarantees_explained_in: str = "docs/merging.md"

@@ -271,16 +271,18 @@ class Mixing(Section):
 
     @model_validator(mode="after")
     def _from_round_one_on(self) -> "Mixing":
-        firsts = self._first_rounds()
+        firsts = [first for first, _ in self.steps]
         if firsts[0] != 1 or firsts != sorted(set(firsts)):
             raise ValueError(f"width must start at round 1 and name later rounds in order, got rounds {firsts}")
         return self
 
-    def _first_rounds(self) -> list[int]:
-        return [first for first, _ in self.width] if isinstance(self.width, tuple) else [1]
+    @property
+    def steps(self) -> tuple[tuple[int, float], ...]:
+        """The first round and the enforced distance of every step of the schedule."""
+        return self.width if isinstance(self.width, tuple) else ((1, self.width),)
 
     def check(self, scenario: "Scenario") -> None:
-        server, last = scenario.server, self._first_rounds()[-1]
+        server, last = scenario.server, self.steps[-1][0]
         if server.optimizer != "sgd" or server.momentum > 0:
             used = f"momentum {server.momentum:g}" if server.optimizer == "sgd" else server.optimizer
             raise ValueError(

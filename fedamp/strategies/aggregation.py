@@ -23,12 +23,7 @@ _BLOCK = 1 << 16  # numbers handled at a time: they stay in the cache from one o
 
 @dataclass(frozen=True)
 class Request:
-    """What one node was asked for.
-
-    Attributes:
-        units: the units whose update it may send.
-        extracted: the submodel that its sums are in the shape of; -1 for the whole model.
-    """
+    """What one node was asked for: units, and the submodel that its sums are in the shape of (-1: the whole model)."""
 
     units: frozenset[int]
     extracted: int = -1
@@ -36,14 +31,9 @@ class Request:
 
 @dataclass(frozen=True)
 class Asked:
-    """What the replies of a round are held against.
-
-    Attributes:
-        requests: what was asked, by node.
-        model: arrays and parts of the model.
-        clips: clipping norm of each part.
-        piece: a submodel, by its number; None where none is extracted.
-        linf_coordinates: p, where a unit's coordinates are truncated at clip / sqrt(p) (ModelMix); 0: they are not.
+    """What the replies of a round are held against: the requests by node, arrays and parts of the model, clipping norm
+    of each part, the submodels' pieces (None: none is extracted), and p where a unit's coordinates are truncated at
+    clip / sqrt(p) (ModelMix; 0: they are not).
     """
 
     requests: Mapping[int, Request]
@@ -55,19 +45,16 @@ class Asked:
 
 @dataclass
 class Aggregate:
-    """The sum of a round's updates, and what is known about it.
-
-    All of it is computed from private data without noise: it stays on the server.
+    """The sum of a round's updates, and what is known about it. All of it is private and stays on the server.
 
     Attributes:
         sums: float64 by name, new arrays: the release adds its noise to them.
-        reported: units whose update is in the sums.
-        failed: of those, units whose update was not finite and counts as zero.
+        asked_nodes: how many were asked.
+        reported, failed: units whose update is in the sums; those of them that were not finite and count as zero.
         refused_nodes: replies that were left out.
         clipped, below_clip: units whose update was longer than the norm in some part, or within it in every part.
         loss_sum, records: of the received model, on the units' records.
         nodes: those whose reply is in the sums.
-        asked_nodes: how many were asked.
     """
 
     sums: Sums
@@ -185,14 +172,13 @@ def _add(total: Aggregate, node: int, reply: Message, asked: Asked) -> None:
 
 def _add_sums(totals: Sums, sums: Sums, units: int, extracted: int, asked: Asked) -> None:
     piece = asked.piece(extracted) if asked.piece and extracted >= 0 else None
-    part = piece.extract(asked.model.zeros()) if piece else totals
+    part = (
+        totals if piece is None else {name: array.copy() for name, array in piece.extract(asked.model.zeros()).items()}
+    )
     _check_form(sums, {name: array.shape for name, array in part.items()})
-    if piece is None:
-        _add_limited(totals, sums, asked, units)
-        return
-    part = {name: np.zeros(array.shape) for name, array in part.items()}
     _add_limited(part, sums, asked, units)
-    piece.embed_add(totals, part)
+    if piece:
+        piece.embed_add(totals, part)
 
 
 def _reason(error: Exception) -> str:

@@ -12,12 +12,7 @@ from fedamp.plan import Plan
 
 @dataclass(frozen=True)
 class Batch:
-    """Units that train stacked together.
-
-    Attributes:
-        units: their ids, sorted.
-        submodel: which submodel they train; -1 for the whole model.
-    """
+    """Units that train stacked together: their sorted ids, and the submodel that they train (-1: the whole model)."""
 
     units: UnitIds
     submodel: int
@@ -25,13 +20,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class Assignment:
-    """What a round is to do.
-
-    Attributes:
-        round: its number; 0 before the first.
-        batches: its cohort.
-        seed_of: what each unit's own randomness (data order, dropout mask) starts from.
-    """
+    """A round's cohort in batches, and what each unit's own randomness (data order, dropout mask) starts from."""
 
     round: int
     batches: list[Batch]
@@ -39,10 +28,10 @@ class Assignment:
 
     @classmethod
     def of(cls, plan: Plan, round_: int, units_per_batch: int) -> "Assignment":
-        """A round's cohort in batches of about ``units_per_batch``.
+        """A round's cohort in batches of about ``units_per_batch``, whoever is free, so that results do not depend on
+        the workers.
 
-        They do not follow from who is free, so that results do not depend on the workers. Their number follows from
-        the *expected* cohort, and is even, so that two workers get the same work every round.
+        Their number follows from the *expected* cohort, and is even, so that two workers get the same work every round.
         """
         cohort = plan.attendance.cohort(round_)
         submodels = plan.submodels.draw(cohort, plan.seed, round_)

@@ -2,8 +2,8 @@
 
     replies -> Aggregator -> quorum and budget -> Noise -> (mixing) -> ServerOptimizer -> Release
 
-A step never changes the state that it is given: :meth:`ReleasePipeline.release` returns the next one, and whoever plays
-the rounds goes over to it when the release has been written down.
+No step changes the state that it is given: whoever plays the rounds goes over to the next one when the release has been
+written down.
 """
 
 from collections.abc import Iterable, Mapping

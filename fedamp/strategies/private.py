@@ -27,20 +27,17 @@ class PrivateStrategy(Strategy):
     """Plays a plan over a Flower ``Grid``.
 
     The noisy sum is divided by a public, fixed denominator. Units that fail, are late or are hosted nowhere count as
-    zero and are not rescheduled; a round whose cohort happens to be empty still releases its noise. A round that the
-    budget does not pay for is refused before anything is asked of a client.
+    zero and are not rescheduled; an empty cohort still releases its noise. A round that the budget does not pay for is
+    refused before anything is asked of a client.
 
     Flower's own loop calls :meth:`configure_train` and :meth:`aggregate_train`. fedamp's takes the second one apart,
     to write a round down between :meth:`release` and :attr:`state`.
 
-    Args:
+    Attributes:
         pipeline: the steps of a release, and the plan.
         task: what clients are told, constant over the run.
-        state: where to start.
-        units_per_batch: how many units train stacked together, about.
-
-    Attributes:
         state: after the last round that was released.
+        units_per_batch: how many units train stacked together, about.
         collected: what the last round's replies came to; None before the first. It must stay on the server.
     """
 

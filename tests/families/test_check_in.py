@@ -7,7 +7,6 @@ oracle is the charged expression, read from its JSON, beside the cohorts that ar
 import itertools
 import math
 from collections import Counter
-from dataclasses import replace
 from typing import get_args
 
 import numpy as np
@@ -18,7 +17,7 @@ from pydantic import TypeAdapter
 from scipy import stats
 
 from fedamp import scenario
-from fedamp.accounting import Allocation, Gaussian, Poisson, Repeat, epsilon_over_rounds, from_json
+from fedamp.accounting import Allocation, Compose, Gaussian, Poisson, Repeat, epsilon_over_rounds, from_json
 from fedamp.check_in import SCHEDULES, Attendance, Balanced, Everybody, Independent, Schedule, Stratified, schedule_of
 
 # A right schedule fails a check with this chance; seeds are fixed.
@@ -155,10 +154,15 @@ def test_a_shortened_schedule_keeps_the_rate(schedule):
 def test_a_stretch_stands_by_itself_only_where_rounds_are_drawn_apart(schedule):
     if schedule.drawn_together:
         with pytest.raises(ValueError, match="drawn together"):
-            schedule.stretch(4)
+            schedule.stretch(3, 4)
         return
     # What a unit did in the rounds before says nothing about the next: correlations of 20,000 pairs, five deviations.
-    assert schedule.stretch(4) == replace(schedule, rounds=4)
+    halves = Compose(
+        (schedule.stretch(1, 4).charge(Gaussian(1.0)), schedule.stretch(5, ROUNDS - 4).charge(Gaussian(1.0)))
+    )
+    whole = schedule.charge(Gaussian(1.0))
+    # The same law composed in another order: only rounding differs.
+    assert halves.epsilon(1e-5).upper == pytest.approx(whole.epsilon(1e-5).upper, rel=1e-3)
     matrix = attendance_matrix(schedule, 20_000, seed=6).astype(float)
     for one, other in itertools.combinations(range(4), 2):
         assert abs(np.cov(matrix[:, one], matrix[:, other])[0, 1]) < 5 * 0.25 / np.sqrt(20_000)

@@ -27,7 +27,7 @@ def test_the_pages_commands_run(fedamp, tmp_path, monkeypatch):
     for certificate in certificates.values():
         assert certificate["epsilon"]["upper"] <= certificate["budget_epsilon"]
     assert [model["round"] for model in certificates["earlier"]["inputs"]] == [3, 6]
-    assert not certificates["combined"]["rehearsal"]
+    assert not certificates["combined"]["has_known_seed"]
     keys = set(re.findall(r"`(\w+)`", text(PAGE).partition("| key of `certificate.json` |")[2].partition("\n\n")[0]))
     documented = keys - {"certificate", "json", "ledger_sha256_with_salt", "from_json"}
     assert documented <= certificates["selected"].keys()

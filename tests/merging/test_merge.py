@@ -72,7 +72,7 @@ def test_selection_releases_one_of_the_models_within_the_budget(selected, runs):
     assert answer["weights"] == answer["best_weights_by_accounting"]["privacy loss"]
     assert answer["best_weights_by_accounting"]["Rényi divergences"][1] < answer["weights"][1]
     assert answer["inputs"][2]["epsilon_upper"] is None
-    assert answer["rehearsal"]
+    assert answer["has_known_seed"]
     assert len(list((out / "plots").glob("*.png"))) == 1
     summary = json.loads((out / "summary.json").read_text())
     assert summary["final"] == answer["final"]
@@ -199,7 +199,7 @@ def test_combination_is_charged_as_the_release_of_all_models(fedamp, runs, tmp_p
     exact = gaussian_epsilon(math.sqrt(3 * (1 / 3**2 + 1 / 6**2)))
     assert exact <= content["epsilon"]["upper"] <= exact * 1.0005
     assert content["epsilon"]["lower"] == 0  # the sum may hide its parts
-    assert not content["rehearsal"]
+    assert not content["has_known_seed"]
     assert content["draw"] is None
     merged = load_file(tmp_path / "merged" / "model.safetensors")
     parts = [load_file(runs[name] / "model.safetensors") for name in ("one", "two")]
@@ -255,10 +255,10 @@ def test_the_charge_per_step_is_refused_where_it_does_not_hold(fedamp, runs, tmp
 
 
 def test_models_that_share_their_noise_are_not_combined(fedamp, runs, tmp_path):
-    rehearsed = fedamp("merge", runs["much"], runs["little"], *COMBINATION, "--epsilon", 9)
+    known = fedamp("merge", runs["much"], runs["little"], *COMBINATION, "--epsilon", 9)
     copy = shutil.copytree(runs["one"], tmp_path / "copy")
     copied = fedamp("merge", runs["one"], copy, *COMBINATION, "--epsilon", 9)
-    for answer in (rehearsed, copied):
+    for answer in (known, copied):
         assert answer.status == 2
         assert "draw their noise from the same seed" in answer.err
     selected = fedamp("merge", runs["one"], copy, *SELECTION, "--epsilon", 9, "--out", tmp_path / "merged")

@@ -116,6 +116,12 @@ def test_less_noise_than_the_ledger_says_is_found_by_the_scenario(run):
     assert "another scenario_sha256, parts, mechanism" in wrong(run)["scenario"]
 
 
+def test_another_version_may_have_other_words_for_the_same_mechanism(run):
+    tamper(run, of("mechanism_in_words", to=lambda words: f"the {words}"))
+    tamper(run, of("written_by", to=lambda version: "fedamp 0.0.1"))
+    assert wrong(run) == {}
+
+
 def test_a_number_that_is_too_large_is_said_and_harmless(run):
     tamper(run, of("whole_run_epsilon", "upper", to=lambda e: e * 2))
     [check] = [check for check in verify_ledger(run) if check.name == "whole run"]

@@ -196,12 +196,12 @@ def test_kill_9_of_the_command_at_random_moments_many_times(arena):
         assert_same_run(folder, arena.whole)
 
 
-@pytest.mark.parametrize("blow", [signal.SIGINT, signal.SIGTERM])
-def test_ctrl_c_finishes_the_round_and_leaves_a_checkpoint_of_it(arena, blow):
-    folder = arena.folder / blow.name
+@pytest.mark.parametrize("interrupt", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_finishes_the_round_and_leaves_a_checkpoint_of_it(arena, interrupt):
+    folder = arena.folder / interrupt.name
     child = arena.start(folder)
     _wait_for_round(folder, 3)
-    os.kill(child, blow)
+    os.kill(child, interrupt)
     assert arena.exit_code() == 130
     released = assert_never_released_more_than_the_ledger_holds(folder, arena.whole)
     assert released < ROUNDS
