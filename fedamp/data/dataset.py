@@ -46,28 +46,21 @@ class LabelCounts:
     test_records: int
 
 
+@dataclass(frozen=True, kw_only=True)
 class Dataset(ABC):
-    """Training records dealt to clients, and a public test set that no client has."""
+    """Training records dealt to clients, and a public test set that no client has.
 
-    @property
-    @abstractmethod
-    def num_clients(self) -> int:
-        """Number of clients; their ids are 0, 1, ..., num_clients - 1."""
+    Attributes:
+        num_clients: number of clients; their ids are 0, 1, ..., num_clients - 1.
+        input_shape: shape of one input.
+        num_classes: labels are 0, 1, ..., num_classes - 1.
+        hosted: ids of the clients whose records are here, ascending; None: all of them.
+    """
 
-    @property
-    @abstractmethod
-    def input_shape(self) -> tuple[int, ...]:
-        """Shape of one input."""
-
-    @property
-    @abstractmethod
-    def num_classes(self) -> int:
-        """Labels are 0, 1, ..., num_classes - 1."""
-
-    @property
-    def hosted(self) -> NDArray[np.int64] | None:
-        """Ids of the clients whose records are here, ascending; None: all of them."""
-        return None
+    num_clients: int
+    input_shape: tuple[int, ...]
+    num_classes: int
+    hosted: NDArray[np.int64] | None = None
 
     @abstractmethod
     def sizes(self, clients: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 from fedamp import scenario
 from fedamp.data.source import Source, sources
 from fedamp.data.stored import StoredSource
-from fedamp.data.table import checked_shape
-from fedamp.errors import DataError
+from fedamp.data.table import Table
 
 
 @sources.register("digits")
@@ -19,36 +18,24 @@ def digits(config: scenario.DigitsData, folder: Path) -> Source:
     return StoredSource(config, DigitsTable(config.shape))
 
 
-class DigitsTable:
-    """Pixels scaled from 0 ... 16 to [0, 1]; its file is read when the first record is."""
-
-    source = "digits"
-    stored = np.dtype(np.uint8)
+class DigitsTable(Table):
+    """Pixels from 0 to 16, handed out in [0, 1]; their file is read when the first record is."""
 
     def __init__(self, shape: tuple[int, ...] | None = None) -> None:
-        self.input_shape = checked_shape((64,), shape, self.source)
+        super().__init__("digits", (64,), np.dtype(np.uint8), shape, scale=16)
 
     def __len__(self) -> int:
         return 1797
 
-    def labels(self) -> NDArray[np.int64]:
-        return self._arrays[1]
+    def stored_labels(self) -> NDArray[np.int64]:
+        return self._numbers[:, -1].astype(np.int64)
 
-    def column(self, name: str) -> NDArray[np.int64]:
-        raise DataError(f"digits: no column {name!r}; partition the digits by iid, dirichlet or shards")
-
-    def read(self, records: NDArray[np.int64]) -> NDArray[np.float32]:
-        return self._arrays[0][records].reshape(len(records), *self.input_shape)
+    def stored_inputs(self, records: NDArray[np.int64]) -> NDArray[np.float32]:
+        return self._numbers[records, :-1]
 
     @cached_property
-    def _arrays(self) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-        numbers = np.loadtxt(_file(), delimiter=",", dtype=np.float32)
-        return numbers[:, :-1] / 16, numbers[:, -1].astype(np.int64)
-
-
-def _file() -> Path:
-    """Where scikit-learn keeps the digits. Importing it to ask would take longer than many a training."""
-    package = find_spec("sklearn")
-    assert package is not None, "scikit-learn is a dependency"
-    assert package.origin is not None, "it is a regular package"
-    return Path(package.origin).parent / "datasets" / "data" / "digits.csv.gz"
+    def _numbers(self) -> NDArray[np.float32]:
+        package = find_spec("sklearn")  # importing it to ask where it is would take longer than many a training
+        assert package is not None, "scikit-learn is a dependency"
+        file = Path(str(package.origin)).parent / "datasets" / "data" / "digits.csv.gz"
+        return np.loadtxt(file, delimiter=",", dtype=np.float32)

@@ -12,48 +12,47 @@ from numpy.typing import NDArray
 from fedamp import scenario
 from fedamp.data.source import Source, sources
 from fedamp.data.stored import StoredSource
-from fedamp.data.table import as_inputs, checked_shape, first_line
+from fedamp.data.table import Table, first_line, require
 from fedamp.errors import DataError
 
 KEPT = 256 * 2**20  # bytes; splits whose decoded inputs fit are decoded once, larger ones as they are read
 _DECODED_AT_ONCE = 1024  # records
 
 
-class HuggingFaceTable:
-    """One split. Images are handed out with channels first: [1, height, width] or [3, height, width]."""
+class HuggingFaceTable(Table):
+    """One split. Images are handed out with channels first: [1, height, width] or [3, height, width].
+
+    Args:
+        split: a ``datasets.Dataset``, of which one record is decoded at once.
+
+    Raises:
+        DataError: a column missing, or not of images or numbers; no records.
+    """
 
     def __init__(self, split: Any, config: scenario.HuggingFaceData, source: str) -> None:
-        """Decodes one record.
-
-        Args:
-            split: a ``datasets.Dataset``.
-
-        Raises:
-            DataError: a column missing, or not of images or numbers; no records.
-        """
         self.source, self._split, self._config = source, split, config
-        self._require(config.features, "data.features")
-        self._require(config.label, "data.label")
+        require(config.features, split.column_names, "data.features", source)
+        require(config.label, split.column_names, "data.label", source)
         if len(split) == 0:
             raise DataError(f"{source}: no records; at least one is needed")
         example = self._decode(np.zeros(1, dtype=np.int64))
-        self._stored_shape, self.stored = example.shape[1:], example.dtype
-        self.input_shape = checked_shape(self._stored_shape, config.shape, source)
+        super().__init__(source, example.shape[1:], example.dtype, config.shape, config.scale)
 
     def __len__(self) -> int:
         return len(self._split)
 
-    def labels(self) -> NDArray[Any]:
+    def stored_labels(self) -> NDArray[Any]:
         return np.asarray(self._split[self._config.label][:])
 
-    def column(self, name: str) -> NDArray[Any]:
-        self._require(name, "data.partition.column")
+    def stored_column(self, name: str) -> NDArray[Any]:
+        require(name, self._split.column_names, "data.partition.column", self.source)
         return np.asarray(self._split[name][:])
 
-    def read(self, records: NDArray[np.int64]) -> NDArray[np.float32]:
-        fits = len(self) * math.prod(self._stored_shape) * self.stored.itemsize <= KEPT
-        raw = self._decoded[records] if fits else self._decode(records)
-        return as_inputs(raw, records, self.input_shape, self._config.scale, self.source)
+    def stored_inputs(self, records: NDArray[np.int64]) -> NDArray[Any]:
+        if len(records) == 0:
+            return np.zeros((0, *self.stored_shape), self.stored_type)
+        fits = len(self) * math.prod(self.stored_shape) * self.stored_type.itemsize <= KEPT
+        return self._decoded[records] if fits else self._decode(records)
 
     @cached_property
     def _decoded(self) -> NDArray[Any]:
@@ -61,25 +60,20 @@ class HuggingFaceTable:
 
     def _decode(self, records: NDArray[np.int64]) -> NDArray[Any]:
         name = self._config.features
-        parts = []
+        inputs = []
         for start in range(0, len(records), _DECODED_AT_ONCE):
             numbers = records[start : start + _DECODED_AT_ONCE]
-            parts += [_as_array(value) for value in self._split[numbers.tolist()][name]]
-        shapes = {part.shape for part in parts}
+            inputs += [_as_array(value) for value in self._split[numbers.tolist()][name]]
+        shapes = sorted({each.shape for each in inputs})
         if len(shapes) > 1:
-            one, other = sorted(shapes)[:2]
             raise DataError(
-                f"{self.source}: column {name!r} holds inputs of shapes {list(one)} and {list(other)}; all must agree"
+                f"{self.source}: column {name!r} holds inputs of shapes {list(shapes[0])} and {list(shapes[1])}; "
+                "all must agree"
             )
-        stacked = np.stack(parts) if parts else np.zeros((0, *self._stored_shape), self.stored)
+        stacked: NDArray[Any] = np.stack(inputs)
         if stacked.dtype.kind not in "fiub":
             raise DataError(f"{self.source}: column {name!r} must hold images or (lists of) numbers")
         return stacked
-
-    def _require(self, name: str, key: str) -> None:
-        if name not in self._split.column_names:
-            present = ", ".join(self._split.column_names)
-            raise DataError(f"{self.source}: no column {name!r}; {key} must be one of {present}")
 
 
 @sources.register("huggingface")

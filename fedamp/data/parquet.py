@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from fedamp import scenario
 from fedamp.data.folder import open_folder
 from fedamp.data.source import Source, sources
-from fedamp.data.table import as_inputs, checked_shape, first_line
+from fedamp.data.table import Table, first_line, require
 from fedamp.errors import DataError
 
 KEPT = 256 * 2**20  # bytes of decoded row groups that a table keeps, beyond the one just read
@@ -27,7 +27,7 @@ def _open_split(config: scenario.FolderData, folder: Path, split: str) -> "Parqu
     return ParquetTable(paths, config) if paths else None
 
 
-class ParquetTable:
+class ParquetTable(Table):
     """One or several parquet files with the same columns: inputs, label, and whose each record is.
 
     Args:
@@ -39,105 +39,84 @@ class ParquetTable:
     """
 
     def __init__(self, paths: Sequence[Path], config: scenario.FolderData) -> None:
+        import pyarrow.dataset
+
         self.source = str(paths[0]) if len(paths) == 1 else f"{paths[0]} ... {paths[-1].name}"
-        self._paths, self._label, self._scale = paths, config.label, config.scale
         self._inputs = [config.features] if isinstance(config.features, str) else config.features
-        self._groups: list[tuple[Path, int]] = []  # file, and number of the row group in it
-        sizes: list[int] = []
-        for path in paths:
-            with _opened(path) as file:
-                _require(path, file, self._inputs, "data.features")
-                _require(path, file, [self._label], "data.label")
-                for group in range(file.metadata.num_row_groups):
-                    self._groups.append((path, group))
-                    sizes.append(file.metadata.row_group(group).num_rows)
-        self._starts = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
-        example = self._dense(*self._first_record())
-        self._stored_shape, self.stored = example.shape[1:], example.dtype
-        self.input_shape = checked_shape(self._stored_shape, config.shape, self.source)
+        self._label = config.label
+        with self._readable():
+            self._files = pyarrow.dataset.dataset([str(path) for path in paths], format="parquet")
+            for name in self._inputs:
+                require(name, self._files.schema.names, "data.features", self.source)
+            require(self._label, self._files.schema.names, "data.label", self.source)
+            groups = [group for file in self._files.get_fragments() for group in file.split_by_row_group()]
+            self._groups = [group for group in groups if group.row_groups[0].num_rows]
+            sizes = [group.row_groups[0].num_rows for group in self._groups]
+            self._starts = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+            if not self._groups:
+                raise DataError(f"{self.source}: no records; at least one is needed")
+            example = self._dense(self._groups[0], self._groups[0].head(1, columns=self._inputs))
         self._kept: dict[int, NDArray[Any]] = {}
+        super().__init__(self.source, example.shape[1:], example.dtype, config.shape, config.scale)
 
     def __len__(self) -> int:
         return int(self._starts[-1])
 
-    def labels(self) -> NDArray[Any]:
-        return self.column(self._label)
+    def stored_labels(self) -> NDArray[Any]:
+        return self.stored_column(self._label)
 
-    def column(self, name: str) -> NDArray[Any]:
-        parts = []
-        for path in self._paths:
-            with _opened(path) as file:
-                _require(path, file, [name], "data.partition.column")
-                parts.append(_flat(file.read(columns=[name]).column(name), f"{path}: column {name!r}"))
-        return np.concatenate(parts)
+    def stored_column(self, name: str) -> NDArray[Any]:
+        """One value a record, of any type."""
+        import pyarrow as pa
 
-    def read(self, records: NDArray[np.int64]) -> NDArray[np.float32]:
+        require(name, self._files.schema.names, "data.partition.column", self.source)
+        with self._readable():
+            column = self._files.to_table(columns=[name]).column(name)
+            _refuse_empty_cells(column, f"{self.source}: column {name!r}")
+            if pa.types.is_dictionary(column.type):
+                column = column.cast(column.type.value_type)
+            return np.asarray(column.to_numpy())
+
+    def stored_inputs(self, records: NDArray[np.int64]) -> NDArray[Any]:
         groups = np.searchsorted(self._starts, records, side="right") - 1
-        raw = np.empty((len(records), *self._stored_shape), dtype=self.stored)
+        inputs = np.empty((len(records), *self.stored_shape), dtype=self.stored_type)
         for group in np.unique(groups):
             here = groups == group
-            raw[here] = self._group(int(group))[records[here] - self._starts[group]]
-        return as_inputs(raw, records, self.input_shape, self._scale, self.source)
+            inputs[here] = self._read_group(int(group))[records[here] - self._starts[group]]
+        return inputs
 
-    def _group(self, number: int) -> NDArray[Any]:
+    def _read_group(self, number: int) -> NDArray[Any]:
         if number not in self._kept:
-            path, group = self._groups[number]
-            with _opened(path) as file:
-                rows = self._dense(path, file.read_row_group(group, columns=self._inputs))
-            if rows.shape[1:] != self._stored_shape or rows.dtype != self.stored:
+            group = self._groups[number]
+            with self._readable():
+                rows = self._dense(group, group.to_table(columns=self._inputs))
+            if rows.shape[1:] != self.stored_shape or rows.dtype != self.stored_type:
                 raise DataError(
-                    f"{path}: inputs of type {rows.dtype} and shape {list(rows.shape[1:])}, those of the first record "
-                    f"are {self.stored} and {list(self._stored_shape)}; all must be alike"
+                    f"{group.path}: inputs of type {rows.dtype} and shape {list(rows.shape[1:])}, those of the first "
+                    f"record are {self.stored_type} and {list(self.stored_shape)}; all must be alike"
                 )
             self._kept[number] = rows
             while len(self._kept) > 1 and sum(kept.nbytes for kept in self._kept.values()) > KEPT:
                 del self._kept[next(iter(self._kept))]
         return self._kept[number]
 
-    def _first_record(self) -> tuple[Path, Any]:
-        for path in self._paths:
-            with _opened(path) as file:
-                for batch in file.iter_batches(batch_size=1, columns=self._inputs):
-                    return path, batch
-        raise DataError(f"{self.source}: no records; at least one is needed")
-
-    def _dense(self, path: Path, rows: Any) -> NDArray[Any]:
+    def _dense(self, group: Any, rows: Any) -> NDArray[Any]:
         """The input columns of some rows as one array [rows, ...]."""
-        columns = [_stacked(rows.column(name), f"{path}: column {name!r}") for name in self._inputs]
+        columns = [_stacked(rows.column(name), f"{group.path}: column {name!r}") for name in self._inputs]
         if len(columns) == 1:
             return columns[0]
         if any(column.ndim > 1 for column in columns):
-            raise DataError(f"{path}: data.features names several columns, so each must hold one number a record")
+            raise DataError(f"{group.path}: data.features names several columns, so each must hold one number a record")
         return np.stack(columns, axis=1)
 
+    @contextmanager
+    def _readable(self) -> Iterator[None]:
+        import pyarrow as pa
 
-@contextmanager
-def _opened(path: Path) -> Iterator[Any]:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        with pq.ParquetFile(path) as file:
-            yield file
-    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path}: cannot be read as parquet ({first_line(error)})") from None
-
-
-def _require(path: Path, file: Any, names: Sequence[str], key: str) -> None:
-    present = file.schema_arrow.names
-    for name in names:
-        if name not in present:
-            raise DataError(f"{path}: no column {name!r}; {key} must be one of {', '.join(present)}")
-
-
-def _flat(column: Any, where: str) -> NDArray[Any]:
-    """One value a record, of any type."""
-    import pyarrow as pa
-
-    _refuse_empty_cells(column, where)
-    if pa.types.is_dictionary(column.type):
-        column = column.cast(column.type.value_type)
-    return np.asarray(column.to_numpy())
+        try:
+            yield
+        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+            raise DataError(f"{self.source}: cannot be read as parquet ({first_line(error)})") from None
 
 
 def _stacked(column: Any, where: str) -> NDArray[Any]:
@@ -145,7 +124,7 @@ def _stacked(column: Any, where: str) -> NDArray[Any]:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    values = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    values = column.combine_chunks()
     shape = [len(values)]
     _refuse_empty_cells(values, where)
     while isinstance(values, pa.ListArray | pa.LargeListArray | pa.FixedSizeListArray):

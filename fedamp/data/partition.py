@@ -6,8 +6,8 @@ record is dealt exactly once by construction. Each comes from the data seed and 
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,36 +18,29 @@ from fedamp.errors import DataError
 Indices = NDArray[np.int64]
 
 
-class Dealer(NamedTuple):
-    """A scheme that deals records to clients.
+def deal(scheme: scenario.Partition, generator: np.random.Generator, labels: Indices, clients: int) -> Indices:
+    """The client of every record, as a scenario's scheme deals them.
 
-    Attributes:
-        deal: (generator, labels, clients) -> the client of every record.
-        check: (records, clients) -> None; raises DataError, before anything is read, where there are too few records.
+    Raises:
+        DataError: too few records, as :func:`check_enough`.
     """
-
-    deal: Callable[[np.random.Generator, Indices, int], Indices]
-    check: Callable[[int, int], None]
-
-
-def dealer_of(scheme: scenario.Partition) -> Dealer:
-    """The scheme of a scenario: the one place that asks which it is."""
     match scheme:
         case scenario.IidPartition():
-            return Dealer(
-                lambda generator, labels, clients: iid(generator, len(labels), clients), _check_enough_records
-            )
+            return iid(generator, len(labels), clients)
         case scenario.DirichletPartition(alpha=alpha):
-            return Dealer(
-                lambda generator, labels, clients: dirichlet(generator, labels, clients, alpha),
-                lambda records, clients: None,
-            )
+            return dirichlet(generator, labels, clients, alpha)
         case scenario.ShardsPartition(shards_per_client=each):
-            return Dealer(
-                lambda generator, labels, clients: shards(generator, labels, clients, each),
-                lambda records, clients: _check_enough_shards(records, clients, each),
-            )
+            return shards(generator, labels, clients, each)
     raise ValueError(f"scheme {scheme.scheme}: its column says whose each record is")
+
+
+def check_enough(scheme: scenario.Partition, records: int, clients: int) -> None:
+    """Raises DataError, before anything is read, if there are too few records for a scheme to deal."""
+    match scheme:
+        case scenario.IidPartition():
+            _check_enough_records(records, clients)
+        case scenario.ShardsPartition(shards_per_client=each):
+            _check_enough_shards(records, clients, each)
 
 
 def natural_column(scheme: scenario.Partition) -> str | None:

@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 from fedamp import rng, scenario
 from fedamp.data import partition
 from fedamp.data.dataset import Cohort, Dataset, check_clients
-from fedamp.data.table import Table, check_inputs, checked_column, checked_labels
+from fedamp.data.table import Table
 from fedamp.errors import DataError
 
 
@@ -49,44 +49,22 @@ class Records:
         Raises:
             DataError: labels that are not class numbers, or inputs that are not finite.
         """
-        labels = checked_labels(table)
-        check_inputs(table)
+        labels = table.labels()
+        table.check_inputs()
         return cls(table, np.arange(len(labels)), labels)
 
-    def take(self, positions: NDArray[np.int64] | NDArray[np.bool_]) -> "Records":
+    def take(self, positions: NDArray[np.int64] | NDArray[np.bool_] | slice) -> "Records":
         """Some of these records."""
         return Records(self.table, self.numbers[positions], self.labels[positions])
 
-    def none(self) -> "Records":
-        """None of them, from the same table."""
-        return self.take(np.zeros(0, dtype=np.int64))
 
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class StoredDataset(Dataset):
     """Client c has the training records offsets[c] ... offsets[c + 1] - 1."""
 
     training: Records  # sorted by client
     offsets: NDArray[np.int64]  # [num_clients + 1]
     testing: Records
-    classes: int
-    hosts: NDArray[np.int64] | None = None
-
-    @property
-    def num_classes(self) -> int:
-        return self.classes
-
-    @property
-    def hosted(self) -> NDArray[np.int64] | None:
-        return self.hosts
-
-    @property
-    def num_clients(self) -> int:
-        return len(self.offsets) - 1
-
-    @property
-    def input_shape(self) -> tuple[int, ...]:
-        return self.training.table.input_shape
 
     def sizes(self, clients: NDArray[np.int64]) -> NDArray[np.int64]:
         check_clients(clients, self.num_clients)
@@ -116,9 +94,9 @@ class StoredDataset(Dataset):
     def by_record(self) -> "StoredDataset":
         if self.hosted is not None:
             raise DataError(f"{self.training.table.source}: {_NOT_ALL_RECORDS}")
-        stored_order = np.argsort(self.training.numbers)
-        one_each = np.arange(len(stored_order) + 1, dtype=np.int64)
-        return replace(self, training=self.training.take(stored_order), offsets=one_each)
+        records = len(self.training.numbers)
+        training = self.training.take(np.argsort(self.training.numbers))
+        return replace(self, num_clients=records, training=training, offsets=np.arange(records + 1, dtype=np.int64))
 
 
 class StoredSection(Protocol):
@@ -161,11 +139,11 @@ class StoredSource:
         if self._federation is not None:
             return self._federation.clients
         if self._column is not None and self._train is not None:
-            return len(np.unique(checked_column(self._train, self._column)))
+            return len(np.unique(self._train.column(self._column)))
         records = self.count_records()
         if self._config.clients is None:
             return records
-        partition.dealer_of(self._config.partition).check(records, self._config.clients)
+        partition.check_enough(self._config.partition, records, self._config.clients)
         return self._config.clients
 
     def count_records(self) -> int:
@@ -179,8 +157,15 @@ class StoredSource:
         by_client = np.argsort(owners, kind="stable")
         offsets = np.concatenate([[0], np.cumsum(np.bincount(owners, minlength=num_clients))]).astype(np.int64)
         hosted = None if self._federation is None else np.array(sorted(self._federation.hosted), dtype=np.int64)
-        classes = self._num_classes(np.concatenate([training.labels, testing.labels]))
-        return StoredDataset(training.take(by_client), offsets, testing, classes, hosted)
+        return StoredDataset(
+            num_clients=num_clients,
+            input_shape=training.table.input_shape,
+            num_classes=self._num_classes(np.concatenate([training.labels, testing.labels])),
+            hosted=hosted,
+            training=training.take(by_client),
+            offsets=offsets,
+            testing=testing,
+        )
 
     def _split(self, seed: int) -> tuple[Records, Records]:
         """Training and test records: from two tables, or from one of which a part is kept out."""
@@ -188,7 +173,7 @@ class StoredSource:
         testing = None if self._test is None else Records.all_of(self._test)
         if training is None:
             assert testing is not None
-            return testing.none(), testing
+            return testing.take(slice(0)), testing
         if testing is not None:
             if testing.table.input_shape != training.table.input_shape:
                 raise DataError(
@@ -197,7 +182,7 @@ class StoredSource:
                 )
             return training, testing
         if self._federation is not None:
-            return training, training.none()
+            return training, training.take(slice(0))
         self._hold_out_size()
         kept_out = partition.hold_out(rng.stream(seed, "test-set"), training.labels, self._config.test_fraction)
         return training.take(~kept_out), training.take(kept_out)
@@ -214,7 +199,7 @@ class StoredSource:
             assert self._federation is not None
             return training.numbers, self._federation.clients
         if self._column is not None:
-            column = checked_column(self._train, self._column)
+            column = self._train.column(self._column)
             if self._federation is not None:
                 return partition.hosted(column, self._federation.hosted, self._source), self._federation.clients
             names, owners = np.unique(column, return_inverse=True)
@@ -223,7 +208,7 @@ class StoredSource:
         if clients is None:
             return np.arange(len(training.labels)), len(training.labels)
         generator = rng.stream(seed, "partition")
-        return partition.dealer_of(self._config.partition).deal(generator, training.labels, clients), clients
+        return partition.deal(self._config.partition, generator, training.labels, clients), clients
 
     def _num_classes(self, labels: NDArray[np.int64]) -> int:
         if self._federation is not None:

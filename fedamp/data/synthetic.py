@@ -37,10 +37,18 @@ class SyntheticSource:
         else:
             directions /= math.sqrt(features)
         centres = (directions.T * (config.separation / math.sqrt(2))).astype(np.float32)
-        return SyntheticDataset(config, seed, centres, config.records_per_client)
+        return SyntheticDataset(
+            num_clients=config.clients,
+            input_shape=config.shape or (config.features,),
+            num_classes=config.classes,
+            config=config,
+            seed=seed,
+            centres=centres,
+            records_per_unit=config.records_per_client,
+        )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class SyntheticDataset(Dataset):
     """Record r belongs to client r // records_per_client; its label, noise and shift are functions of (seed, r).
 
@@ -51,18 +59,6 @@ class SyntheticDataset(Dataset):
     seed: int
     centres: NDArray[np.float32]  # [classes, features]
     records_per_unit: int  # records_per_client, or 1 when seen by record
-
-    @property
-    def num_clients(self) -> int:
-        return self.config.clients * self.config.records_per_client // self.records_per_unit
-
-    @property
-    def input_shape(self) -> tuple[int, ...]:
-        return self.config.shape or (self.config.features,)
-
-    @property
-    def num_classes(self) -> int:
-        return self.config.classes
 
     def sizes(self, clients: NDArray[np.int64]) -> NDArray[np.int64]:
         check_clients(clients, self.num_clients)
@@ -86,7 +82,7 @@ class SyntheticDataset(Dataset):
         return self._labels("training", client * self.records_per_unit + np.arange(self.records_per_unit))
 
     def by_record(self) -> "SyntheticDataset":
-        return replace(self, records_per_unit=1)
+        return replace(self, num_clients=self.num_clients * self.records_per_unit, records_per_unit=1)
 
     def _labels(self, part: str, records: NDArray[np.int64]) -> NDArray[np.int64]:
         uniforms = rng.uniforms(self._seeds(part, records.ravel()), "synthetic-label", 1)
