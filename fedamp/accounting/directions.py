@@ -14,6 +14,9 @@ HIGHEST_ORDER = 16
 _WIDE = 2.5
 """Standard deviation of a draw over its mean; about 1.5 is the least that a power of X reaches."""
 
+_DRIFTS = (1.5, 4, 10, 25)
+"""Drifts to try, in units of k / T: each adds so much to the order, were X the power k / T of the product of ratios."""
+
 
 class Remove:
     """H(P, Q)."""
@@ -24,7 +27,7 @@ class Remove:
         if found.spread < _WIDE or not isinstance(found.proposal, RemoveProposal):
             return found
         order, share = found.proposal.order, release.k / release.rounds
-        drifted = [look(RemoveProposal(release, order, drift * share)) for drift in (2, 5)]
+        drifted = [look(RemoveProposal(release, order, drift * share)) for drift in _DRIFTS]
         return min([found, *drifted], key=lambda pilot: pilot.effort)
 
     def same(self, proposal: Proposal, release: Release) -> Proposal:

@@ -144,6 +144,8 @@ class SampledAllocation:
 
     def _epsilon(self, direction: Remove | Add, delta: float, precision: float) -> Bounds:
         checks.delta(delta)
+        if not 1e-4 <= precision <= 0.1:
+            raise ValueError(f"precision must be between 1e-4 and 0.1, got {precision!r}")
         if self._is_trivial:
             return Bounds(0.0, 0.0, "nothing is released")
         charge = CHARGE * delta
@@ -158,7 +160,7 @@ class SampledAllocation:
         needed = pilot.draws_for(aim * pilot.slope, log_term) if pilot.epsilon > 0 else _FOR_ZERO
         draws = int(min(max(needed, 4096), most))
         _half_width(pilot, draws, log_term)
-        pilot = Pilot.at_delta(pilot.proposal, spendable, max(4096, draws // 4))
+        pilot = Pilot.at_delta(pilot.proposal, spendable, max(4096, min(draws // 4, 500_000)))
         half = _half_width(pilot, draws, log_term)
         above, below = pilot.epsilon + half * _STEPS, np.maximum(pilot.epsilon - half * _STEPS, 0.0)
         above[0] = above[0] if pilot.epsilon > 0 else 0.0
@@ -172,6 +174,7 @@ class SampledAllocation:
 
     def _delta(self, direction: Remove | Add, epsilon: float, precision: float) -> Bounds:
         checks.epsilon(epsilon)
+        checks.positive("precision", precision)
         if self._is_trivial:
             return Bounds(0.0, 0.0, "nothing is released")
         if epsilon > 200:
@@ -245,8 +248,8 @@ def _half_width(pilot: Pilot, draws: int, log_term: float) -> float:
 
 def _with_add(remove: Bounds, known: float, sample: Callable[[], Bounds]) -> Bounds:
     """The larger of both directions; the add direction is at most ``known``, and sampled where it may decide."""
-    if known <= remove.lower:
-        return remove
+    if known <= remove.upper:
+        return remove  # the larger of both lies in this bracket in any case
     try:
         add = sample()
     except NotEvaluable:

@@ -301,6 +301,8 @@ def test_too_much_work_is_refused_by_name():
         SampledAllocation.gaussian(0.02, 2, 10).epsilon(DELTA)
     with pytest.raises(ValueError, match="k must be"):
         SampledAllocation.gaussian(1.0, 6, 5)
+    with pytest.raises(ValueError, match="precision must be"):
+        SampledAllocation.gaussian(1.0, 2, 5).epsilon(DELTA, precision=0.0)
 
 
 # Calibration.
