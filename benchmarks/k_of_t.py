@@ -32,7 +32,7 @@ from benchmarks.limited import Contender, Stopwatch, Timed
 
 RESULTS = Path(__file__).parent / "results" / "k_of_t.json"
 LIMIT = 150.0
-PLAIN_DRAWS = 10_000_000  # as the paper takes; two million cannot certify a delta of 1e-5 at all
+PLAIN_DRAWS = 10_000_000  # as the paper takes; one million cannot certify a delta of 1e-5 at all
 
 
 @dataclass(frozen=True)

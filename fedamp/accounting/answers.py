@@ -168,6 +168,8 @@ def _answer(
         method = method.removesuffix(", without mixing") + ", without mixing"
     if mixes or not by_law.lower >= 0.99 * upper:  # else no bound on the pair can be much smaller
         best = by_renyi(renyi.search_orders(HIGHEST_ORDER))
+        if best.order == HIGHEST_ORDER and not mixes:  # tiny epsilons at tiny deltas
+            best = by_renyi(renyi.search_orders(4 * HIGHEST_ORDER))
         if best.value < upper:
             upper, method = best.value, f"Rényi, order {best.order:g}{reason}{CHECKED if mixes else ''}"
     lower = by_law.lower

@@ -62,9 +62,12 @@ def calibrate(
 
 def _sampled_noise(build: Callable[[float], Mechanism], near: float, epsilon: float, delta: float) -> float | None:
     """By sampling, where a person takes part in several hidden rounds and that helps."""
-    if not isinstance(build(near), Allocation):
+    mechanism = build(near)
+    if not isinstance(mechanism, Allocation) or mechanism.k < 2:
         return None
     try:
+        if hidden_rounds(mechanism).estimate(delta).epsilon > 0.99 * upper_epsilon(mechanism, delta, 200):
+            return None  # less than the brackets are wide
         noise = calibrate_sampled(lambda noise: _sampler(build(noise)), epsilon, delta)
     except (NotEvaluable, ValueError):
         return None

@@ -31,9 +31,9 @@ _SUMMING = 4 * _MOST_ROWS * UNIT + 1e-11
 def certify(proposal: Proposal, above: Array, below: Array, draws: int, failure: float) -> tuple[Array, Array]:
     """Upper bounds of delta at each epsilon in ``above`` and lower bounds at each in ``below``, from fresh draws.
 
-    All hold together but for a probability of ``failure``. Maurer and Pontil 2009, Theorem 4 (Theorem 11 for variables
-    that need not have one law): the mean of n independent values in [0, b] with sample variance V is off by at most
-    sqrt(2 V L / n) + 7 b L / (3 (n - 1)), L = log(2 / failure), on either side; failure is shared among all of them.
+    All hold together but for a probability of ``failure``. Maurer and Pontil 2009, Theorem 4:
+    the mean of n independent draws in [0, b] with sample variance V is off by at most sqrt(2 V L / n) + 7 b L / (3 (n -
+    1)), L = log(2 / failure), on either side; failure is shared among all of them.
     """
     rounding = proposal.release.ratio_rounding
     epsilons = np.concatenate([above - rounding, below + rounding])

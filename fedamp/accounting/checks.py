@@ -20,6 +20,14 @@ def positive(name: str, value: object) -> float:
     return checked
 
 
+def scale(name: str, value: object) -> float:
+    """A finite number > 0 whose square and its inverse floating point holds with room to spare."""
+    checked = positive(name, value)
+    if not 1e-50 <= checked <= 1e50:
+        raise ValueError(f"{name} must be between 1e-50 and 1e50, got {value!r}")
+    return checked
+
+
 def probability(name: str, value: object) -> float:
     """A number in [0, 1]."""
     checked = number(name, value)

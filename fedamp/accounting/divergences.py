@@ -206,10 +206,22 @@ class _MixedCoordinate(Moments):
 
     def _central(self, highest: int) -> Array:
         s, width, shift = self.event.noise_multiplier, self.event.width, self.event.shift
+        a = np.arange(highest + 1.0)
+        result = np.logaddexp(0.0, a * (a - 1) * (shift / s) ** 2 / 2)  # |X - 1|^a <= X^a + 1, less with mixing
+        order = min(highest, max(2, int(4000 * s / shift)))  # above, at such noise, that is as good as the integral
         step, reach = s / 16, width / 2 + 10 * s
-        y = np.arange(-reach, reach + highest * shift, step)
+        result[:2] = 0.0, -np.inf
+        if order * shift > 1e5 * step:  # no better than without mixing
+            return result
+        flat = width / 2 - 20 * s - shift  # up to here the ratio is 1 to more digits than there are
+        if flat < 1e5 * step:
+            y = np.arange(-reach, reach + order * shift, step)
+        else:
+            y = np.r_[np.arange(-reach, -flat, step), np.arange(flat, reach + order * shift, step)]
         density = log_density(y, s, width)
-        return moments.from_nodes(density + math.log(step), log_density(y - shift, s, width) - density, highest)
+        ratios = log_density(y - shift, s, width) - density
+        result[: order + 1] = moments.from_nodes(density + math.log(step), ratios, order)
+        return result
 
     def transform(self, u: Array) -> Transform:
         plain = transform.gaussian(self.event.noise_multiplier / self.event.shift, u)

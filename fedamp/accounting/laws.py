@@ -87,7 +87,11 @@ def _(event: ModelMix, detail: Detail) -> Law:
 def _(event: MixedCoordinate, detail: Detail) -> Law:
     s, width, shift = event.noise_multiplier, event.width, event.shift
     reach = width / 2 + 9.5 * s
+    flat = width / 2 - 20 * s - shift  # up to here the ratio is 1 to more digits than there are
     edges = np.linspace(-reach, reach + shift, detail.points)
+    if flat > 50 * s:  # an edge in the middle is not needed, and the two slopes are
+        each = np.linspace(0.0, reach + shift - flat, detail.points // 2)
+        edges = np.r_[-reach + each - shift, flat + each]
     x, w = np.polynomial.legendre.leggauss(8)
     half = np.diff(edges)[:, None] / 2
     inside = (edges[:-1, None] + half * (1 + x)).ravel()

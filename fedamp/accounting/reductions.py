@@ -303,7 +303,7 @@ def group_sizes(k: int, rounds: int) -> list[tuple[int, int]]:
     return [(s, n) for s, n in ((size, k - larger), (size + 1, larger)) if n]
 
 
-def _coins(k: int, rounds: int, released: int) -> Array:
+def _participation_chances(k: int, rounds: int, released: int) -> Array:
     """Probabilities of independent coins whose sum has the law of a person's rounds among the released ones; shape
     (min(k, released),).
 
@@ -312,7 +312,7 @@ def _coins(k: int, rounds: int, released: int) -> Array:
     are turned over.
     """
     if k + released > rounds:
-        hidden = 1 - _coins(k, rounds, rounds - released) if k <= released else 1 - _coins(rounds - k, rounds, released)
+        hidden = 1 - _participation_chances(k, rounds, rounds - released) if k <= released else 1 - _participation_chances(rounds - k, rounds, released)
         return np.concatenate([np.ones(min(k, released) - len(hidden)), hidden])
     n, alpha, beta = min(k, released), abs(released - k), rounds - k - released
     if n == 0:
@@ -341,7 +341,7 @@ def coin_groups(k: int, rounds: int, released: int, most: int = 12) -> list[tupl
     Sizes are in proportion to the probabilities, which is best at order 2. Where there are more coins, neighbours
     share the largest probability and the smallest size among them, which costs more.
     """
-    coins = np.minimum(np.sort(_coins(k, rounds, released)) * (1 + 1e-12) + 4e-15, 1.0)  # up: a larger rate costs more
+    coins = np.minimum(np.sort(_participation_chances(k, rounds, released)) * (1 + 1e-12) + 4e-15, 1.0)  # up: a larger rate costs more
     if not len(coins):
         return []
     low, high = 0.0, released / coins[-1] * 2

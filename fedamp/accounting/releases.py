@@ -21,7 +21,7 @@ class Gaussian(Release):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "noise_multiplier", checks.positive("noise_multiplier", self.noise_multiplier))
+        object.__setattr__(self, "noise_multiplier", checks.scale("noise_multiplier", self.noise_multiplier))
 
     @property
     def words(self) -> str:
@@ -40,7 +40,7 @@ class Laplace(Release):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "scale", checks.positive("scale", self.scale))
+        object.__setattr__(self, "scale", checks.scale("scale", self.scale))
 
     @property
     def words(self) -> str:
@@ -106,10 +106,10 @@ class ModelMix(Release):
     def __post_init__(self) -> None:
         super().__post_init__()
         _one_contribution(self)
-        object.__setattr__(self, "noise_multiplier", checks.positive("noise_multiplier", self.noise_multiplier))
-        if checks.number("width", self.width) < 0 or math.isinf(self.width):
+        object.__setattr__(self, "noise_multiplier", checks.scale("noise_multiplier", self.noise_multiplier))
+        if self.width != 0 and checks.number("width", self.width) < 0:
             raise ValueError(f"width must be >= 0 and finite, got {self.width!r}")
-        object.__setattr__(self, "width", float(self.width))
+        object.__setattr__(self, "width", checks.scale("width", self.width) if self.width else 0.0)
         object.__setattr__(self, "linf_coordinates", checks.count("linf_coordinates", self.linf_coordinates))
 
     @property
@@ -142,7 +142,7 @@ class MixedCoordinate(Release):
         super().__post_init__()
         _one_contribution(self)
         for name in ("noise_multiplier", "width", "shift"):
-            object.__setattr__(self, name, checks.positive(name, getattr(self, name)))
+            object.__setattr__(self, name, checks.scale(name, getattr(self, name)))
 
     @property
     def words(self) -> str:
@@ -201,7 +201,7 @@ class GroupPoissonGaussian(Release):
     def __post_init__(self) -> None:
         super().__post_init__()
         _one_contribution(self)
-        object.__setattr__(self, "noise_multiplier", checks.positive("noise_multiplier", self.noise_multiplier))
+        object.__setattr__(self, "noise_multiplier", checks.scale("noise_multiplier", self.noise_multiplier))
         object.__setattr__(self, "rate", checks.probability("rate", self.rate))
         object.__setattr__(self, "size", checks.count("size", self.size, 1, 500))
 

@@ -36,7 +36,7 @@ def calibrate_sampled(
     proposal = build(near).estimate(delta).proposal
     near = _solve(lambda noise: build(noise).estimate(delta, proposal, 32768).epsilon, epsilon, near, precision / 20)
     for attempt in range(QUESTIONS):
-        noise = near * (1 + (0.45 + 0.15 * attempt) * precision)
+        noise = near * (1 + (0.3 + 0.1 * attempt) * precision)
         if build(noise).epsilon(delta, precision=precision).upper <= epsilon:
             return noise
     raise NotEvaluable(f"no noise multiplier near {near:.4g} is certified to keep epsilon = {epsilon:g}")

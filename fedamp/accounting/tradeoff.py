@@ -260,12 +260,12 @@ def _upper_envelope(slopes: Array, intercepts: Array) -> _Lines:
 
 
 def _regrets(lines: _Lines, mu: float) -> Array:
-    """Bayes error of an attack with minimal s-weighted error c(s), less that of the Gaussian, at each s >= 1."""
-    upper_half = lines.slopes >= 1.0
-    s, c = lines.slopes[upper_half], lines.intercepts[upper_half]
-    epsilon, mu = np.log(s), max(mu, 1e-12)
-    gaussian = ndtr(mu / 2 - epsilon / mu) - np.exp(epsilon + log_ndtr(-mu / 2 - epsilon / mu))
-    return np.asarray((c - (1.0 - gaussian)) / (1.0 + s))
+    """Bayes error of an attack with minimal s-weighted error c(s), less that of the Gaussian, at each s > 0."""
+    s, c = lines.slopes[1:], lines.intercepts[1:]  # the first is s = 0
+    above, mu = np.maximum(s, 1.0 / s), max(mu, 1e-12)  # by symmetry
+    epsilon = np.log(above)
+    delta = ndtr(mu / 2 - epsilon / mu) - np.exp(epsilon + log_ndtr(-mu / 2 - epsilon / mu))
+    return np.asarray(c / (1.0 + s) - (1.0 - delta) / (1.0 + above))
 
 
 def _rates(name: str, values: ArrayLike) -> Array:

@@ -38,6 +38,11 @@ EXTREMES = [
     Repeat(Poisson(Compose([Gaussian(0.2), Submodels(Gaussian(0.2), 2)]), 0.1), 50),
     Repeat(RandomSelection([Gaussian(30.0), RandomisedResponse(1 - 1e-15)], [1 - 1e-4, 1e-4]), 8),
     Repeat(RandomisedResponse(0.500001), 10**5),
+    Repeat(Poisson(RandomisedResponse(0.6), 0.005), 47_963),
+    ModelMix(0.01, 5.0),
+    ModelMix(1.0, 1e6),
+    ModelMix(1e-50, 1.0),
+    Gaussian(1e-50),
     group(WithoutReplacement(Gaussian(0.05), 10, 1000), 3),
 ]
 
@@ -63,3 +68,17 @@ def test_a_rare_release_of_everything_is_not_lost_on_a_lattice():
     lost, exact = rare.delta(5.0), -math.expm1(8 * math.log1p(-1e-4))
     assert lost.lower <= exact * (1 + 1e-9)
     assert exact * (1 - 1e-9) <= lost.upper <= exact * (1 + 1e-6)
+
+
+def test_small_epsilons_at_small_deltas_take_high_orders():
+    """350,000 rounds of rare sampling: nearly a Poisson number of participations, 0.0281 by a fine lattice."""
+    rare = Repeat(Poisson(RandomisedResponse(0.6), 1.948e-5), 351_189).epsilon(1e-12)
+    assert 0.0279 < rare.lower <= 0.0282
+    assert 0.0281 <= rare.upper <= 1.15 * 0.0281
+
+
+@pytest.mark.parametrize("build", [Gaussian, Laplace, lambda s: ModelMix(s, 1.0)])
+def test_noise_that_no_number_can_hold_is_refused(build):
+    for noise in (1e-200, 1e200):
+        with pytest.raises(ValueError, match="must be between 1e-50 and 1e50, got"):
+            build(noise)
