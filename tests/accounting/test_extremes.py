@@ -51,14 +51,14 @@ EXTREMES = [
 def test_answers_are_sound_numbers_without_warnings(mechanism):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        spent, lost = mechanism.epsilon(1e-5), mechanism.delta(1.0)
+        spent, lost = mechanism.epsilon(1e-5, points=300), mechanism.delta(1.0, points=300)
         divergences = mechanism.rdp([1.5, 2, 64])
         curve = epsilon_over_rounds(mechanism, 1e-5, [1, 2]) if mechanism.span > 1 else np.zeros(1)
     assert 0 <= spent.lower <= spent.upper
     assert not math.isnan(spent.upper)
     assert 0 <= lost.lower <= lost.upper <= 1
     assert np.all(divergences >= 0)
-    assert np.all(curve <= spent.upper)
+    assert np.all(curve <= spent.upper * 1.001)  # which is of another grid
     assert np.all(curve >= 0)
 
 
