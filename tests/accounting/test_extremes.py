@@ -29,8 +29,8 @@ EXTREMES = [
     Repeat(Gaussian(1e4), 3),
     Allocation(Gaussian(0.05), 7, 20),
     Allocation(Gaussian(0.05), 7, 20).after(5),
-    Allocation(Gaussian(100.0), 300, 1000).after(500),
-    Allocation(ModelMix(0.2, 2.0), 10**4, 10**6),
+    Allocation(Gaussian(100.0), 30, 100).after(50),
+    Allocation(ModelMix(0.2, 2.0), 10**3, 10**6),
     Allocation(Allocation(Gaussian(0.3), 1, 4), 2, 5),
     Submodels(Gaussian(0.02), 10**6),
     Submodels(Laplace(0.05), 10**4),
@@ -51,14 +51,14 @@ EXTREMES = [
 def test_answers_are_sound_numbers_without_warnings(mechanism):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        spent, lost = mechanism.epsilon(1e-5, points=300), mechanism.delta(1.0, points=300)
+        spent, lost = mechanism.epsilon(1e-5), mechanism.delta(1.0)
         divergences = mechanism.rdp([1.5, 2, 64])
         curve = epsilon_over_rounds(mechanism, 1e-5, [1, 2]) if mechanism.span > 1 else np.zeros(1)
     assert 0 <= spent.lower <= spent.upper
     assert not math.isnan(spent.upper)
     assert 0 <= lost.lower <= lost.upper <= 1
     assert np.all(divergences >= 0)
-    assert np.all(curve <= spent.upper * 1.001)  # which is of another grid
+    assert np.all(curve <= spent.upper)
     assert np.all(curve >= 0)
 
 
