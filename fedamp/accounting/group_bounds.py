@@ -75,7 +75,9 @@ class _Group(Moments):
         known = min(highest + 1, len(generic))
         result = np.full(highest + 1, np.inf)
         result[:known] = generic[:known]
-        return np.min([result, *(log_moments(other, highest) for other in other_bounds(self.event))], axis=0)
+        return np.asarray(
+            np.min([result, *(log_moments(other, highest) for other in other_bounds(self.event))], axis=0)
+        )
 
 
 def of_group(of_one: Array, size: int) -> Array:

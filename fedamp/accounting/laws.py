@@ -12,13 +12,13 @@ import numpy as np
 from fedamp.accounting.amplification import AllocationPrefix, Poisson, Submodels
 from fedamp.accounting.bounds import Bounds
 from fedamp.accounting.composition import Compose, RandomSelection, Repeat
-from fedamp.accounting.divergences import log_density, log_ratio_of_mixture
 from fedamp.accounting.law import Law, normal_mass
 from fedamp.accounting.mechanism import Mechanism
 from fedamp.accounting.moments import Array
 from fedamp.accounting.points import DEFAULT_POINTS, Cells
 from fedamp.accounting.profiles import Profile, Scaled, Smallest, refined
 from fedamp.accounting.reductions import charged_as, factors, prefix_bounds
+from fedamp.accounting.release_moments import log_density, log_ratio_of_mixture
 from fedamp.accounting.releases import (
     Gaussian,
     GaussianMixture,
@@ -115,7 +115,7 @@ def _(event: MixedCoordinate, detail: Detail) -> Law:
 def _(event: GaussianMixture, detail: Detail) -> Law:
     def mass_in(low: Array, high: Array) -> Array:
         parts = zip(event.shifts, event.weights, strict=True)
-        return np.sum([weight * normal_mass(low - shift, high - shift) for shift, weight in parts], axis=0)
+        return np.asarray(np.sum([weight * normal_mass(low - shift, high - shift) for shift, weight in parts], axis=0))
 
     return Law.from_function(lambda z: log_ratio_of_mixture(event, z), mass_in, event.shifts[-1], points=detail.points)
 

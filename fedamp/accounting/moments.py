@@ -51,7 +51,7 @@ def log_sum(values: Array, axis: int = -1) -> Array:
     largest = np.max(values, axis=axis, keepdims=True, initial=-np.inf)
     shift = np.where(np.isfinite(largest), largest, 0.0)
     with np.errstate(divide="ignore"):
-        return np.log(np.sum(np.exp(values - shift), axis=axis)) + np.squeeze(shift, axis)
+        return np.asarray(np.log(np.sum(np.exp(values - shift), axis=axis)) + np.squeeze(shift, axis))
 
 
 def from_nodes(log_weights: Array, log_ratios: Array, highest: int) -> Array:
@@ -88,7 +88,7 @@ def thin(central: Array, rate: float) -> Array:
     """Poisson sampling (Zhu et al. 2022, Theorem 11): X becomes 1 + rate (X - 1)."""
     if rate == 0:
         return constant(len(central) - 1)
-    return central + np.arange(len(central)) * np.log(rate)
+    return np.asarray(central + np.arange(len(central)) * np.log(rate))
 
 
 def constant(highest: int) -> Array:
@@ -128,7 +128,7 @@ def mean(central: Array, copies: int, of: int | None = None) -> Array:
     total = copies if of is None else of
     factorials = log_factorials(len(central) - 1)
     summed = power(central - factorials, copies) + factorials
-    return summed - np.arange(len(central)) * np.log(total)
+    return np.asarray(summed - np.arange(len(central)) * np.log(total))
 
 
 def power(series: Array, exponent: int) -> Array:

@@ -209,7 +209,7 @@ def adaptive_edges(log_ratio: Array, mass_in: Array, mass_out: Array, points: in
     risen = np.r_[0.0, np.cumsum(steps[1:] + steps[:-1])]
     edges = log_ratio[0] + (log_ratio[-1] - log_ratio[0]) * risen / max(risen[-1], 1e-300)
     apart = np.diff(edges, prepend=-np.inf) > 4e-16 * (1.0 + np.abs(edges))
-    return edges[apart]
+    return np.asarray(edges[apart])
 
 
 def _quantile(mass: Array) -> Array:

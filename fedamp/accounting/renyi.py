@@ -41,7 +41,7 @@ def at_orders(log_moments: Array, orders: Array) -> Array:
     low_moments, high_moments = log_moments[..., low], log_moments[..., low + 1]
     with np.errstate(invalid="ignore"):
         between = np.where(part > 0, low_moments + part * (high_moments - low_moments), low_moments)
-    return np.where(np.isnan(between), np.inf, np.maximum(between, 0.0)) / (orders - 1)
+    return np.asarray(np.where(np.isnan(between), np.inf, np.maximum(between, 0.0)) / (orders - 1))
 
 
 def checked_orders(orders: Sequence[float] | Array | float) -> Array:

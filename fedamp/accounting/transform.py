@@ -125,7 +125,7 @@ def _gaussian_saddle(s: float, u: Array) -> Array:
     w = np.exp(log_w)
 
     def drop(x: Array) -> Array:
-        return x * x / 2 + s * s * w[:, None] * (np.expm1(np.minimum(x / s, 700.0)) - x / s)
+        return np.asarray(x * x / 2 + s * s * w[:, None] * (np.expm1(np.minimum(x / s, 700.0)) - x / s))
 
     ends = []
     for sign in (-1.0, 1.0):
@@ -138,7 +138,7 @@ def _gaussian_saddle(s: float, u: Array) -> Array:
     nodes = int(min(4000, max(128, 80 / s)))
     step = (ends[1] - ends[0]) / nodes
     x = ends[0][:, None] + step[:, None] * np.arange(nodes + 1)
-    return -s * s * w * (w / 2 + 1) + np.log(np.exp(-drop(x)).sum(axis=1) * step / np.sqrt(2 * np.pi))
+    return np.asarray(-s * s * w * (w / 2 + 1) + np.log(np.exp(-drop(x)).sum(axis=1) * step / np.sqrt(2 * np.pi)))
 
 
 def times_gaussian(noise_multiplier: float, inner: Function, u: Array) -> Transform:
@@ -246,7 +246,9 @@ def _trapezoid_error(powers: NDArray[np.int64], step: float) -> Array:
     """
     b, w = powers.astype(np.float64), 2 * np.pi / step
     share = 2 * np.exp(-(np.pi * w - b * np.log1p((w / b) ** 2) - 2 * w * np.arctan(b / w)) / 2)
-    return -np.log1p(-(1 + (w / b) ** 2) * share)  # the bracket: what it does to differences between values of x
+    return np.asarray(
+        -np.log1p(-(1 + (w / b) ** 2) * share)
+    )  # 1 + ...: what it does to differences between values of x
 
 
 @lru_cache(maxsize=8)
@@ -254,4 +256,4 @@ def _powers(count: int) -> NDArray[np.int64]:
     """The powers b at which negative moments are computed: all up to 32, then steps of 4 %, and the last."""
     spread = 32 * 1.04 ** np.arange(0, 1 + np.log(max(count, 33) / 32) / np.log(1.04))
     powers = np.unique(np.concatenate([np.arange(1, 33), spread.astype(np.int64), [count - 1]]))
-    return powers[(powers >= 1) & (powers < count)]
+    return np.asarray(powers[(powers >= 1) & (powers < count)])

@@ -27,8 +27,8 @@ from fedamp.accounting import (
     WithoutReplacement,
     group,
 )
-from fedamp.accounting.divergences import worst_is_concentrated
 from fedamp.accounting.interop import from_dp_accounting, to_dp_accounting
+from fedamp.accounting.release_moments import worst_is_concentrated
 
 DELTA = 1e-5
 
