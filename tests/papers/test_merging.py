@@ -214,9 +214,9 @@ def test_curves_are_of_trained_models_at_their_ledgers_cost(short_runs, tmp_path
     # fedamp merge itself, at a budget for both models, charges the right end of its curve.
     both = float(SHORT.joint(np.array([[0.5, 0.5]]))[0])
     request = MergeRequest(tuple(map(str, short_runs)), "linear-combination", 1.01 * both, DELTA, weights=(0.5, 0.5))
-    certificate = merge_runs(request, tmp_path / "merged")
-    assert certificate["epsilon"]["upper"] == pytest.approx(both, rel=1e-3)
-    assert certificate["final"]["accuracy"] == pytest.approx(models.combined([candidates], weights)[1])
+    merger = merge_runs(request, tmp_path / "merged")
+    assert merger.certificate.epsilon.upper == pytest.approx(both, rel=1e-3)
+    assert merger.final.accuracy == pytest.approx(models.combined([candidates], weights)[1])
 
 
 def test_noise_is_the_jobs_own_and_comes_again(short_runs, tmp_path):
