@@ -106,35 +106,7 @@ def test_an_unexpected_failure_without_a_run_folder_names_a_log_too(fedamp, monk
 
 # --- Ctrl-C -----------------------------------------------------------------------------------------------------------
 
-LONG = ("rounds=60", "check_in.k=10")
-
-
-@pytest.fixture(scope="module")
-def undisturbed(fedamp, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("undisturbed")
-    assert fedamp("run", write_small(folder, *LONG), "--out", folder / "run").status == 0
-    return folder / "run"
-
-
-def test_ctrl_c_finishes_the_round_and_resuming_gives_the_same_model(fedamp, tmp_path, undisturbed):
-    folder = tmp_path / "a run"
-    process = start("run", write_small(tmp_path, *LONG), "--out", folder)
-    wait_for(lambda: (folder / "rounds.jsonl").exists() and (folder / "rounds.jsonl").stat().st_size, process)
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
-    assert process.returncode == 130
-    assert "interrupted" in out
-    first, last = err.splitlines()
-    assert first.startswith("finishing this round")
-    assert last == f"interrupted: go on with: fedamp run '{folder}/scenario.yaml' --resume --out '{folder}'"
-    summary = json.loads((folder / "summary.json").read_text())
-    assert summary["stopped_because"] == "interrupted"
-    assert 1 <= summary["rounds_completed"] < 60
-    assert (folder / "model.safetensors").exists()
-
-    assert fedamp("run", folder / "scenario.yaml", "--resume", "--out", folder).status == 0
-    assert (folder / "model.safetensors").read_bytes() == (undisturbed / "model.safetensors").read_bytes()
-    assert releases(folder) == releases(undisturbed)
+# Once: tests/server/test_resume.py.
 
 
 def test_ctrl_c_twice_stops_within_the_round(tmp_path):
@@ -170,10 +142,6 @@ def wait_for(condition, process: subprocess.Popen) -> None:
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < deadline
         time.sleep(0.01)
-
-
-def releases(folder: Path) -> list:
-    return json.loads((folder / "ledger.json").read_text())["releases"]
 
 
 # --- costs ------------------------------------------------------------------------------------------------------------

@@ -34,15 +34,16 @@ PLANTED = {
 }
 
 
+HARDER = {"noise, a sample", "clip by array", "kept submodel"}  # 100 repetitions do not show them at 99 % confidence
+
+
 @pytest.mark.parametrize("name", PLANTED)
 def test_what_is_planted_is_found_and_is_not_there_without(name, monkeypatch):
     plant, overrides = PLANTED[name]
     scenario = small(*overrides)
-    right = audit(scenario, REPETITIONS)
+    repetitions = 200 if name in HARDER else 100
+    right = audit(scenario, repetitions)
     assert not right.refuted
     plant(monkeypatch)
-    wrong = audit(scenario, REPETITIONS)
+    wrong = audit(scenario, repetitions)
     assert wrong.refuted
-
-
-REPETITIONS = 200

@@ -5,7 +5,8 @@ import math
 
 import numpy as np
 import pytest
-from safetensors.numpy import load_file
+from safetensors import safe_open
+from safetensors.numpy import load_file, save_file
 
 from fedamp import launch
 from fedamp.accounting import from_json
@@ -188,26 +189,17 @@ def test_a_round_is_never_released_with_two_models(tmp_path):
         launch.launch(small(), Silent(), folder.path, resume=True)
 
 
-def damage(file, how):
-    content = file.read_bytes()
-    file.write_bytes({"cut": content[: len(content) // 2], "empty": b"", "noise": bytes(reversed(content))}[how])
-
-
-@pytest.mark.parametrize("how", ["cut", "empty", "noise"])
-@pytest.mark.parametrize("what", ["checkpoint", "ledger"])
-def test_a_damaged_checkpoint_or_ledger_is_refused_with_the_reason(tmp_path, what, how):
+def test_a_checkpoint_whose_arrays_were_altered_is_refused_and_the_one_before_it_is_gone_on_from(tmp_path):
     folder, _ = run(tmp_path)
-    newest = sorted(folder.checkpoints.iterdir())[-1]
-    damage(newest if what == "checkpoint" else folder.ledger, how)
-    with pytest.raises(RunFolderError, match="damaged") as caught:
+    before, newest = folder.model.read_bytes(), sorted(folder.checkpoints.iterdir())[-1]
+    with safe_open(newest, framework="numpy") as content:  # whose header, with the digest of its arrays, stays
+        header, arrays = content.metadata(), {name: content.get_tensor(name) for name in content.keys()}  # noqa: SIM118
+    save_file({name: array + np.float32(2**-20) for name, array in arrays.items()}, newest, header)
+    with pytest.raises(RunFolderError, match="its arrays are not those that were written; round-00000006"):
         launch.launch(small(), Silent(), folder.path, resume=True)
-    assert "\n" not in str(caught.value)
-    if what == "checkpoint":
-        assert "round-00000006" in str(caught.value)  # the older one to go on from
-        newest.unlink()
-        before = folder.model.read_bytes()
-        launch.launch(small(), Silent(), folder.path, resume=True)
-        assert folder.model.read_bytes() == before
+    newest.unlink()
+    launch.launch(small(), Silent(), folder.path, resume=True)
+    assert folder.model.read_bytes() == before
 
 
 def test_two_processes_cannot_run_in_one_folder(tmp_path):

@@ -142,7 +142,7 @@ class Forks:
         self._parent.stdin.flush()
 
 
-ROUNDS, KILLS = 40, 20
+ROUNDS, KILLS = 30, 10
 
 
 @dataclass
@@ -198,7 +198,8 @@ def test_kill_9_of_the_command_at_random_moments_many_times(arena):
 
 @pytest.mark.parametrize("interrupt", [signal.SIGINT, signal.SIGTERM])
 def test_ctrl_c_finishes_the_round_and_leaves_a_checkpoint_of_it(arena, interrupt):
-    folder = arena.folder / interrupt.name
+    folder = arena.folder / f"a run ended by {interrupt.name}"
+    said = (arena.folder / "output.txt").read_text()
     child = arena.start(folder)
     _wait_for_round(folder, 3)
     os.kill(child, interrupt)
@@ -209,7 +210,9 @@ def test_ctrl_c_finishes_the_round_and_leaves_a_checkpoint_of_it(arena, interrup
     assert (folder / "checkpoint" / f"round-{released:08d}.safetensors").exists()
     summary = json.loads((folder / "summary.json").read_text())
     assert (summary["stopped_because"], summary["rounds_completed"]) == ("interrupted", released)
-    assert "go on with: fedamp run" in (arena.folder / "output.txt").read_text()
+    said = (arena.folder / "output.txt").read_text().removeprefix(said)
+    assert said.count("finishing this round") == 1
+    assert f"interrupted: go on with: fedamp run '{folder}/scenario.yaml' --resume --out '{folder}'\n" in said
     arena.start(folder)
     assert arena.exit_code() == 0
     assert_same_run(folder, arena.whole)

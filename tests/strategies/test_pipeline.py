@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from flwr.app import Message
+from flwr.app import ConfigRecord, Message, RecordDict
 
 from fedamp import flower
 from fedamp.client.clipping import quantum
@@ -68,6 +68,41 @@ def test_nothing_changes_below_quorum_beyond_the_budget_or_out_of_turn(override,
         strategy.aggregate_train(round_, [])
     assert strategy.state is prepared.state
     assert all(np.array_equal(nobody.sums[name], array) for name, array in sums.items())
+
+
+def trained_by_the_first_submodel(prepared: Prepared, grid: SerialGrid, round_: int) -> set[int]:
+    """Hidden nodes of which the released model changes if only the units that drew submodel 0 answer."""
+    strategy = prepared.strategy(replace(prepared.state, round=round_ - 1))
+    (message,) = strategy.configure_train(round_, strategy.arrays(), ConfigRecord(), grid)
+    config = dict(message.content["config"])
+    kept = [place for place, submodel in enumerate(config["submodels"]) if submodel == 0]
+    for key in ("clients", "seeds", "submodels"):
+        config[key] = [config[key][place] for place in kept]
+    content = RecordDict(
+        {"arrays": message.content["arrays"], "config": ConfigRecord(config | {"batches": [len(kept)]})}
+    )
+    (reply,) = grid.send_and_receive([Message(content, message.metadata.dst_node_id, "train")])
+    strategy.aggregate_train(round_, [reply])
+    change = strategy.state.parameters["hidden.0.weight"] - prepared.state.parameters["hidden.0.weight"]
+    # What a node of its own would be sent of the model is what is trained.
+    sent = prepared.pieces(0, round_).extract(prepared.state.parameters)["hidden.0.weight"]
+    moved = change.any(axis=1)
+    assert np.array_equal(prepared.state.parameters["hidden.0.weight"][moved], sent)
+    return set(np.flatnonzero(moved).tolist())
+
+
+@pytest.mark.parametrize("partition", ["fixed", "fresh"])
+def test_a_fresh_partition_cuts_the_model_anew_in_every_round_and_a_fixed_one_never(partition, grid):
+    submodels = f"submodels={{scheme: disjoint, count: 2, partition: {partition}}}"
+    scenario = small(
+        "model={name: mlp, hidden: [12]}", submodels, "check_in={scheme: all}", "privacy.noise_multiplier=0"
+    )
+    prepared = prepare(scenario)
+    cuts = [trained_by_the_first_submodel(prepared, grid, round_) for round_ in (1, 2, 3, 1)]
+    assert [len(cut) for cut in cuts] == [6] * 4
+    assert cuts[0] == cuts[3]
+    # Two cuts of 12 nodes are the same with a chance of 1 in 924; the seed is fixed.
+    assert len({tuple(sorted(cut)) for cut in cuts}) == (3 if partition == "fresh" else 1)
 
 
 class MaskedSums(Aggregator):
