@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from fedamp.errors import ScenarioError
+from fedamp.errors import ModelError, ScenarioError
 from fedamp.models.architectures import check_submodels
 from fedamp.scenario.explanation import explanation, printable
 from fedamp.scenario.schema import Scenario
@@ -69,7 +69,7 @@ def validate(raw: Any, source: str, overrides: Sequence[str] = ()) -> Scenario:
         check_submodels(scenario.model, scenario.submodels)
     except ValidationError as error:
         key, words = explanation(error)
-    except ValueError as error:
+    except (ValueError, ModelError) as error:
         key, words = "", str(error)
     else:
         return scenario

@@ -11,11 +11,12 @@ from torch.func import functional_call, vmap
 from torch.nn.functional import cross_entropy
 
 from fedamp.errors import ModelError
-from fedamp.models.architectures import architecture_of, architectures, check_submodels, most_submodels
+from fedamp.models.architectures import architecture_of, architectures, check_submodels
 from fedamp.models.cost import cost, kept_per_record
 from fedamp.models.masks import Masks, prove_silence
 from fedamp.models.registry import build, initial_parameters
 from fedamp.models.splits import split
+from fedamp.models.units import most_submodels
 from fedamp.scenario import DisjointSubmodels, DropoutSubmodels, Model
 
 SHAPES = [(8, 8), (3, 16, 16), (28, 28, 1)]
@@ -25,7 +26,7 @@ NAMES = [pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name fo
 SPLIT = [
     name
     for name in sorted(architectures.all())
-    if name not in SLOW and most_submodels(architecture_of(Model(name=name)))
+    if name not in SLOW and most_submodels(architecture_of(Model(name=name)).units())
 ]
 
 every_model = pytest.mark.parametrize("name", NAMES)
@@ -113,14 +114,14 @@ def test_the_names_it_gives_are_those_of_its_modules(name):
 
 @every_model
 def test_it_can_be_split_as_far_as_it_says_and_no_further(name):
-    config, most = Model(name=name), most_submodels(architecture_of(Model(name=name)))
+    config, most = Model(name=name), most_submodels(architecture_of(Model(name=name)).units())
     assert most != 1
     if most:
         check_submodels(config, DisjointSubmodels(scheme="disjoint", count=most))
         assert split(config, (8, 8), CLASSES, most).count == most
     with pytest.raises(ModelError):
         split(config, (8, 8), CLASSES, max(2, most + 1))
-    with pytest.raises(ValueError, match=r"submodels\.count: .* nodes to deal out"):
+    with pytest.raises(ModelError, match=r"submodels\.count: .* nodes to deal out"):
         check_submodels(config, DisjointSubmodels(scheme="disjoint", count=max(2, most + 1)))
 
 
@@ -149,7 +150,7 @@ def test_dropout_takes_every_layer_that_it_names_and_no_other(name):
     config = Model(name=name)
     layers = [each.layer for each in architecture_of(config).units() if each.count]
     check_submodels(config, DropoutSubmodels(scheme="dropout", layers=tuple(layers)))
-    with pytest.raises(ValueError, match=r"submodels\.layers: 'nowhere' is unknown"):
+    with pytest.raises(ModelError, match=r"submodels\.layers: 'nowhere' is unknown"):
         check_submodels(config, DropoutSubmodels(scheme="dropout", layers=("nowhere",)))
 
 
