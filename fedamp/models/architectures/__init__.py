@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Self
 from fedamp.errors import ModelError
 from fedamp.models.units import Blocks, Units, check_count, under, unknown
 from fedamp.registry import Registry
-from fedamp.scenario import DisjointSubmodels, DropoutSubmodels, Model, Submodels
+from fedamp.scenario import Model
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -69,27 +69,29 @@ def architecture_of(config: Model) -> Architecture:
     return known[config.name](config)
 
 
-def check_submodels(config: Model, submodels: Submodels) -> None:
-    """Refuse what a built-in model cannot be cut into; a model of one's own is asked when it is built.
+def check_masked(config: Model, layers: Sequence[str]) -> None:
+    """Refuse layers that a built-in model does not have.
 
     Raises:
-        ValueError: an unknown model.
+        ModelError: one line that names the key.
+    """
+    masked = [each.layer for each in architecture_of(config).units() if each.count]
+    if not masked:
+        raise ModelError(f"submodels.scheme dropout: model {config.name} has no hidden layer to mask")
+    for name in layers:
+        if name not in masked:
+            raise ModelError(f"submodels.layers: {unknown(name, masked)}")
+
+
+def check_split(config: Model, count: int, shared: Sequence[str]) -> None:
+    """Refuse what a built-in model cannot be split into.
+
+    Raises:
         ModelError: an unknown layer, or more submodels than there are nodes; one line that names the key.
     """
-    if is_import_path(config.name):
-        return
     architecture = architecture_of(config)
-    match submodels:
-        case DropoutSubmodels(layers=layers):
-            masked = [each.layer for each in architecture.units() if each.count]
-            if not masked:
-                raise ModelError(f"submodels.scheme dropout: model {config.name} has no hidden layer to mask")
-            for name in layers:
-                if name not in masked:
-                    raise ModelError(f"submodels.layers: {unknown(name, masked)}")
-        case DisjointSubmodels(count=count, shared=shared):
-            layers = architecture.layers()
-            for name in shared:
-                if not any(under(layer, [name]) or under(name, [layer]) for layer in layers):
-                    raise ModelError(f"submodels.shared: {unknown(name, layers)}")
-            check_count(config.name, architecture.units(), shared, count)
+    layers = architecture.layers()
+    for name in shared:
+        if not any(under(layer, [name]) or under(name, [layer]) for layer in layers):
+            raise ModelError(f"submodels.shared: {unknown(name, layers)}")
+    check_count(config.name, architecture.units(), shared, count)
