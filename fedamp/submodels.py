@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from fedamp import rng, scenario
 from fedamp.accounting import Dropout, Mechanism, Submodels
 from fedamp.check_in import UnitIds
+from fedamp.models.architectures import check_masked, check_split, is_import_path
 
 if TYPE_CHECKING:  # it needs torch, and plans are made without
     from fedamp.models.pieces import Pieces
@@ -91,6 +92,14 @@ class SubmodelScheme(ABC):
     @abstractmethod
     def cut_index(self, round_: int) -> int:
         """Number of the partition in use in a round; 0 where it is always the same."""
+
+    def check(self, model: scenario.Model) -> None:
+        """Refuse, without torch, a built-in model that cannot be cut so.
+
+        Raises:
+            ModelError: an unknown layer, or more submodels than nodes; one line that names the key.
+        """
+        return
 
     @abstractmethod
     def pieces(self, model: scenario.Model, input_shape: tuple[int, ...], num_classes: int, seed: int) -> "Pieces":
@@ -213,8 +222,10 @@ class DisjointSubmodels(_SplitModel):
     def cut_index(self, round_: int) -> int:
         return round_ if self.partition == "fresh" else 0
 
+    def check(self, model: scenario.Model) -> None:
+        check_split(model, self.count, self.shared)
+
     def pieces(self, model: scenario.Model, input_shape: tuple[int, ...], num_classes: int, seed: int) -> "Pieces":
-        from fedamp.models.architectures import is_import_path
         from fedamp.models.pieces import DisjointPiece, Piece
         from fedamp.models.splits import split
 
@@ -257,6 +268,9 @@ class DropoutMasks(_SplitModel):
 
     def cut_index(self, round_: int) -> int:
         return 0
+
+    def check(self, model: scenario.Model) -> None:
+        check_masked(model, self.layers)
 
     def pieces(self, model: scenario.Model, input_shape: tuple[int, ...], num_classes: int, seed: int) -> "Pieces":
         from fedamp.models.masks import Masks

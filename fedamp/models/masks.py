@@ -7,7 +7,7 @@ model therefore computes what the extracted submodel of the kept nodes computes.
 """
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -44,7 +44,7 @@ class Masks:
         self.layers = {declaration.layer: declaration.count for declaration in self._declarations}
         self.nodes = sum(self.layers.values())
         names = [name for name, _ in module.named_parameters()]
-        self.shared = frozenset(names) - {name for each in self._declarations for name in each.parameters(names)}
+        self.shared = frozenset(name for name in names if not any(each.owners(name) for each in self._declarations))
 
     def call(self, parameters: Mapping[str, Tensor], inputs: Tensor, mask: Tensor) -> Tensor:
         """Logits [batch, classes] of the module with these parameter values, under a mask of shape [nodes]."""
@@ -84,37 +84,8 @@ class Masks:
         return [
             module.get_submodule(submodule).register_forward_hook(hook)
             for declaration, part in zip(self._declarations, parts, strict=True)
-            for submodule, hook in _hooks(declaration, part)
+            for submodule, hook in zip(declaration.submodules, declaration.hooks(part), strict=True)
         ]
-
-
-Hook = Callable[[nn.Module, tuple[Tensor, ...], Tensor], Tensor]
-
-
-def _hooks(declaration: Units | Blocks, mask: Tensor) -> list[tuple[str, Hook]]:
-    """Which submodules' outputs are multiplied by what."""
-    if isinstance(declaration, Units):
-        return [(declaration.output, _times_nodes(declaration, mask))]
-    return [(branch, _times(mask[index])) for index, branch in enumerate(declaration.branches)]
-
-
-def _times(number: Tensor) -> Hook:
-    return lambda module, arguments, output: output * number.to(output)
-
-
-def _times_nodes(units: Units, mask: Tensor) -> Hook:
-    def hook(module: nn.Module, arguments: tuple[Tensor, ...], output: Tensor) -> Tensor:
-        shape = [1] * output.dim()
-        if units.along >= output.dim() or output.shape[units.along] % units.count:
-            raise ModelError(
-                f"layer {units.layer!r}: the output of {units.output!r} (shape {list(output.shape)}) does not hold "
-                f"{units.count} nodes along dimension {units.along}"
-            )
-        per_node = output.shape[units.along] // units.count
-        shape[units.along] = -1
-        return output * mask[:, None].expand(units.count, per_node).reshape(shape).to(output)
-
-    return hook
 
 
 def prove_silence(module: nn.Module, input_shape: tuple[int, ...]) -> None:
@@ -140,15 +111,11 @@ def prove_silence(module: nn.Module, input_shape: tuple[int, ...]) -> None:
 def _check_silence(
     module: nn.Module, declaration: Units | Blocks, mask: Tensor, gradients: Mapping[str, Tensor]
 ) -> None:
-    for name in declaration.parameters(list(gradients)):
-        gradient = gradients[name]
-        if isinstance(declaration, Blocks):
-            dropped = gradient * (1 - mask[declaration.branch_of(name)])
-        else:
-            dimension = declaration.owned[name]
-            nodes = torch.nonzero(mask == 0).flatten().tolist()
-            entries = declaration.entries(gradient.shape[dimension], nodes)
-            dropped = gradient.index_select(dimension, torch.from_numpy(entries))
+    nodes = torch.nonzero(mask == 0).flatten().tolist()
+    for name, gradient in gradients.items():
+        if not declaration.owners(name):
+            continue
+        dropped = declaration.owned_part(name, gradient, nodes)
         if bool((dropped != 0).any()):
             raise ModelError(
                 f"{type(module).__name__}.units_to_split(): layer {declaration.layer!r} says its nodes own {name!r}, "

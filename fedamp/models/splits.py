@@ -27,7 +27,7 @@ from fedamp import rng
 from fedamp.errors import ModelError
 from fedamp.models.masks import Masks
 from fedamp.models.registry import build, one_line, own_generator
-from fedamp.models.units import Blocks, Units, named_layers, nodes_to_deal, under, unknown
+from fedamp.models.units import Blocks, Units, check_count, named_layers, under, unknown
 from fedamp.scenario import Model
 
 Index = tuple[Any, ...]
@@ -77,10 +77,11 @@ class Split:
         self._shapes = {name: tuple(value.shape) for name, value in module.named_parameters()}
         self._extractable = callable(getattr(module, "smaller", None))
         _check_names(module, shared, self._shapes)
-        self._dealt = {each.layer: nodes_to_deal(each, shared) for each in self._declarations}
-        _check_count(self._declarations, self._dealt, count)
+        check_count(type(module).__name__, self._declarations, shared, count)
+        self._dealt = {each.layer: each.to_deal(shared) for each in self._declarations}
         self.kept = self._deal(rng.stream(seed, "submodel-partition", partition_index))
-        self.shared = frozenset(name for name in self._shapes if under(name, shared) or not self._owners(name))
+        self._owners = {name: self._dealt_owners(name) for name in self._shapes}
+        self.shared = frozenset(name for name, owners in self._owners.items() if under(name, shared) or not owners)
         self._own = [self._indices(kept) for kept in self.kept]
 
     def module(self, j: int) -> nn.Module:
@@ -136,22 +137,16 @@ class Split:
             dealt_before += len(nodes)
         return tuple(groups)
 
-    def _owners(self, name: str) -> list[Units | Blocks]:
+    def _dealt_owners(self, name: str) -> list[Units | Blocks]:
         """Declarations whose dealt nodes own something of a parameter."""
-
-        def owns(each: Units | Blocks) -> bool:
-            if isinstance(each, Units):
-                return name in each.owned and bool(self._dealt[each.layer])
-            return under(name, each.branches) and each.branch_of(name) in self._dealt[each.layer]
-
-        return [each for each in self._declarations if owns(each)]
+        return [each for each in self._declarations if set(each.owners(name)) & set(self._dealt[each.layer])]
 
     def _indices(self, kept: Kept) -> dict[str, Index]:
         """Where the parameters of a submodel lie in the full model; parameters in branches left out are missing."""
         result = {}
         for name, shape in self._shapes.items():
-            owners = self._owners(name)
-            if all(each.branch_of(name) in kept[each.layer] for each in owners if isinstance(each, Blocks)):
+            owners = self._owners[name]
+            if all(set(each.owners(name)) <= set(kept[each.layer]) for each in owners if isinstance(each, Blocks)):
                 units = [each for each in owners if isinstance(each, Units)]
                 dimensions = [each.owned[name] for each in units]
                 entries = [
@@ -174,21 +169,6 @@ def _check_names(module: nn.Module, shared: Sequence[str], parameters: Mapping[s
         if name not in layers and name not in parameters:
             top = {name for name in layers if name.count(".") <= 1}
             raise ModelError(f"submodels.shared: {unknown(name, sorted(top))}")
-
-
-def _check_count(declarations: Sequence[Units | Blocks], dealt: Mapping[str, list[int]], count: int) -> None:
-    if count < 2:
-        raise ModelError(f"submodels.count must be at least 2, got {count}")
-    total = sum(len(nodes) for nodes in dealt.values())
-    if total == 0:
-        raise ModelError("submodels.shared names every layer that could be split; leave one out")
-    for each in declarations:
-        if isinstance(each, Units) and 0 < len(dealt[each.layer]) < count:
-            raise ModelError(
-                f"submodels.count: {count} submodels, but layer {each.layer!r} has only {each.count} nodes to split"
-            )
-    if total < count:
-        raise ModelError(f"submodels.count: {count} submodels, but the model has only {total} residual blocks to split")
 
 
 def _index(shape: tuple[int, ...], cuts: Mapping[int, NDArray[np.int64]]) -> Index:

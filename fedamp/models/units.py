@@ -13,7 +13,7 @@ under the same parameter names. Without it the full network is trained under a m
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -23,7 +23,9 @@ from numpy.typing import NDArray
 from fedamp.errors import ModelError
 
 if TYPE_CHECKING:  # what can be split is known before torch is imported
-    from torch import nn
+    from torch import Tensor, nn
+
+    Hook = Callable[[nn.Module, tuple[Tensor, ...], Tensor], Tensor]  # what is done to a submodule's output
 
 
 def under(name: str, prefixes: Sequence[str]) -> bool:
@@ -59,15 +61,47 @@ class Units:
     output: str
     along: int = 1
 
-    def parameters(self, names: Sequence[str]) -> list[str]:
-        """Those of the names of which the nodes own something."""
-        return [name for name in names if name in self.owned]
+    @property
+    def submodules(self) -> tuple[str, ...]:
+        """The submodules whose outputs a mask multiplies."""
+        return (self.output,)
+
+    def to_deal(self, shared: Sequence[str]) -> list[int]:
+        """The nodes that are not held by every submodel: none of a shared layer."""
+        return [] if under(self.layer, shared) else list(range(self.count))
+
+    def owners(self, name: str) -> list[int]:
+        """The nodes that own something of a parameter."""
+        return list(range(self.count)) if name in self.owned else []
 
     def entries(self, size: int, nodes: Sequence[int]) -> NDArray[np.int64]:
         """Which of ``size`` entries along an owned dimension belong to the nodes, in the order of the nodes."""
         per_node = size // self.count
         starts = np.asarray(nodes, dtype=np.int64) * per_node
         return (starts[:, None] + np.arange(per_node)).reshape(-1)
+
+    def owned_part(self, name: str, values: Tensor, nodes: list[int]) -> Tensor:
+        """What the nodes own of a parameter's values."""
+        import torch
+
+        dimension = self.owned[name]
+        return values.index_select(dimension, torch.from_numpy(self.entries(values.shape[dimension], nodes)))
+
+    def hooks(self, mask: Tensor) -> list[Hook]:
+        """What multiplies the output of each submodule by the mask."""
+
+        def times_nodes(module: nn.Module, arguments: tuple[Tensor, ...], output: Tensor) -> Tensor:
+            shape = [1] * output.dim()
+            if self.along >= output.dim() or output.shape[self.along] % self.count:
+                raise ModelError(
+                    f"layer {self.layer!r}: the output of {self.output!r} (shape {list(output.shape)}) does not hold "
+                    f"{self.count} nodes along dimension {self.along}"
+                )
+            per_node = output.shape[self.along] // self.count
+            shape[self.along] = -1
+            return output * mask[:, None].expand(self.count, per_node).reshape(shape).to(output)
+
+        return [times_nodes]
 
 
 @dataclass(frozen=True)
@@ -86,23 +120,62 @@ class Blocks:
     def count(self) -> int:
         return len(self.branches)
 
-    def parameters(self, names: Sequence[str]) -> list[str]:
-        """Those of the names that lie in a branch."""
-        return [name for name in names if under(name, self.branches)]
+    @property
+    def submodules(self) -> tuple[str, ...]:
+        """The submodules whose outputs a mask multiplies."""
+        return self.branches
 
-    def branch_of(self, name: str) -> int:
-        """Number of the branch that a parameter lies in."""
-        return next(index for index, branch in enumerate(self.branches) if under(name, [branch]))
+    def to_deal(self, shared: Sequence[str]) -> list[int]:
+        """The nodes that are not held by every submodel: none of a shared layer, no shared block."""
+        # "layer1.2" shares the block whose branch is "layer1.2.branch"
+        blocks = enumerate(self.branches) if not under(self.layer, shared) else ()
+        return [index for index, branch in blocks if not under(branch, shared)]
+
+    def owners(self, name: str) -> list[int]:
+        """The node in whose branch a parameter lies, if any."""
+        return [index for index, branch in enumerate(self.branches) if under(name, [branch])]
+
+    def owned_part(self, name: str, values: Tensor, nodes: list[int]) -> Tensor:
+        """What the nodes own of a parameter's values: all of it or nothing."""
+        return values if set(self.owners(name)) & set(nodes) else values.flatten()[:0]
+
+    def hooks(self, mask: Tensor) -> list[Hook]:
+        """What multiplies the output of each submodule by the mask."""
+
+        def times(number: Tensor) -> Hook:
+            return lambda module, arguments, output: output * number.to(output)
+
+        return [times(mask[index]) for index in range(self.count)]
 
 
-def nodes_to_deal(declaration: Units | Blocks, shared: Sequence[str]) -> list[int]:
-    """The nodes of a layer that are not held by every submodel: none of a shared layer, no shared block."""
-    if under(declaration.layer, shared):
-        return []
-    if isinstance(declaration, Units):
-        return list(range(declaration.count))
-    # "layer1.2" shares the block whose branch is "layer1.2.branch"
-    return [index for index, branch in enumerate(declaration.branches) if not under(branch, shared)]
+def most_submodels(declarations: Sequence[Units | Blocks], shared: Sequence[str] = ()) -> int:
+    """The largest number of disjoint submodels; 0 where nothing can be split.
+
+    Hidden layers must keep a node in every submodel, so the narrowest of them decides; residual blocks may be missing
+    from a stage, so all of them count together.
+
+    Args:
+        shared: layers that every submodel holds, as in the scenario.
+    """
+    dealt = [(len(each.to_deal(shared)), each) for each in declarations]
+    side_by_side = [count for count, each in dealt if isinstance(each, Units) and count]
+    return min(side_by_side) if side_by_side else sum(count for count, _ in dealt)
+
+
+def check_count(model: str, declarations: Sequence[Units | Blocks], shared: Sequence[str], count: int) -> None:
+    """Refuse fewer than two submodels, or more than there are nodes.
+
+    Raises:
+        ModelError: one line that names the key.
+    """
+    most = most_submodels(declarations, shared)
+    if not 2 <= count <= most:
+        rest = " beside submodels.shared" if shared else ""
+        raise ModelError(
+            f"submodels.count: {count} submodels, but model {model} has {most} nodes to deal out"
+            f"{rest} (of its narrowest hidden layer, or residual blocks that keep the shape)"
+            + (f"; accepted: 2 to {most}" if most >= 2 else "")
+        )
 
 
 def declared(module: nn.Module) -> tuple[Units | Blocks, ...]:
@@ -147,8 +220,7 @@ def named_layers(module: nn.Module, layers: Sequence[str] = ()) -> tuple[Units |
 
 def _check_submodules(module: nn.Module, declaration: Units | Blocks) -> None:
     present = dict(module.named_modules())
-    named = (declaration.output,) if isinstance(declaration, Units) else declaration.branches
-    for name in named:
+    for name in declaration.submodules:
         if name not in present:
             raise ModelError(f"{_who(module)}: layer {declaration.layer!r} names submodule {name!r}, not there")
 

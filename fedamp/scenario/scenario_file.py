@@ -14,10 +14,11 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from fedamp.errors import ScenarioError
-from fedamp.models.architectures import check_submodels
+from fedamp.errors import ModelError, ScenarioError
+from fedamp.models.architectures import architecture_of, is_import_path
 from fedamp.scenario.explanation import explanation, printable
 from fedamp.scenario.schema import Scenario
+from fedamp.submodels import submodels_of
 
 _CHECKOUT = Path(__file__).resolve().parents[2] / "scenarios"
 SHIPPED = _CHECKOUT if _CHECKOUT.is_dir() else Path(sys.prefix) / "share" / "fedamp" / "scenarios"
@@ -66,10 +67,12 @@ def validate(raw: Any, source: str, overrides: Sequence[str] = ()) -> Scenario:
         raise ScenarioError(f"{source}: a scenario is a mapping of keys to values, got {kind}")
     try:
         scenario = Scenario.model_validate(raw)
-        check_submodels(scenario.model, scenario.submodels)
+        if not is_import_path(scenario.model.name):  # a model of one's own is asked when it is built
+            architecture_of(scenario.model)
+            submodels_of(scenario.submodels).check(scenario.model)
     except ValidationError as error:
         key, words = explanation(error)
-    except ValueError as error:
+    except (ValueError, ModelError) as error:
         key, words = "", str(error)
     else:
         return scenario

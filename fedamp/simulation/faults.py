@@ -3,12 +3,11 @@
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from threading import Timer
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
-from flwr.supercore.run import Run
 from numpy.typing import NDArray
 
 from fedamp import flower, rng, scenario
@@ -16,7 +15,7 @@ from fedamp import flower, rng, scenario
 LONGEST_WAIT = 0.02  # seconds from sending a round's messages to the death of a worker
 
 
-class FaultyGrid(Grid):
+class FaultyGrid:
     """A grid between the server and the real one, which spoils what the scenario asks to spoil.
 
     Every fault is drawn from the address (faults' seed, round, client or site), so that a run with faults is as
@@ -32,15 +31,9 @@ class FaultyGrid(Grid):
         self._grid, self._faults = grid, faults
         self._late: list[Message] = []
 
-    @property
-    def startup_seconds(self) -> float:
-        """As of the real grid."""
-        return getattr(self._grid, "startup_seconds", 0.0)
-
-    @property
-    def reproducible(self) -> bool:
-        """As the real grid is: faults come again with the seed."""
-        return getattr(self._grid, "reproducible", False)
+    def __getattr__(self, name: str) -> Any:
+        """All else is as of the real grid."""
+        return getattr(self._grid, name)
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
         """The replies that come in time, some of them twice, and the late ones of the round before."""
@@ -87,7 +80,7 @@ class FaultyGrid(Grid):
         if prepare_kill is None or generator.random() >= self._faults.killed_workers:
             yield
             return
-        kill = prepare_kill(int(generator.integers(self._grid.workers)))  # type: ignore[attr-defined]
+        kill = prepare_kill(int(generator.integers(self.workers)))
         timer = Timer(generator.random() * LONGEST_WAIT, kill)
         timer.start()
         try:
@@ -95,33 +88,10 @@ class FaultyGrid(Grid):
         finally:
             timer.join()
 
-    # --- passed on as it is -------------------------------------------------------------------------------------------
-
-    def set_run(self, run: Run) -> None:
-        self._grid.set_run(run)
-
-    @property
-    def run(self) -> Run:
-        return self._grid.run
-
-    def create_message(
-        self, content: RecordDict, message_type: str, dst_node_id: int, group_id: str, ttl: float | None = None
-    ) -> Message:
-        return self._grid.create_message(content, message_type, dst_node_id, group_id, ttl)
-
-    def get_node_ids(self) -> Iterable[int]:
-        return self._grid.get_node_ids()
-
-    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        return self._grid.push_messages(messages)
-
-    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        return self._grid.pull_messages(message_ids)
-
 
 def with_faults(grid: Grid, faults: scenario.Faults | None) -> Grid:
     """The grid, with what the scenario asks to go wrong; None: nothing."""
-    return grid if faults is None else FaultyGrid(grid, faults)
+    return grid if faults is None else cast(Grid, FaultyGrid(grid, faults))
 
 
 def _clients(message: Message) -> NDArray[np.int64]:

@@ -1,6 +1,5 @@
 """The Ray engine: one persistent actor a node, on this machine or on a cluster."""
 
-import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
@@ -23,7 +22,7 @@ RESENDS = 2  # how often a message is sent again because its worker died
 
 @dataclass
 class Sent:
-    """A message under way: with what, to which actor, the future answer, and how often it was sent."""
+    """A message under way: with what, to which actor, the future answer (None: not sent yet), and how often."""
 
     message: Message
     arguments: tuple[Any, ...] = ()
@@ -36,8 +35,8 @@ class RayGrid(SimulationGrid):
     """A Flower grid over Ray actors, to be used as a context manager.
 
     Ray takes seconds to start. On the cores of this machine it is started in the background once a run has taken a
-    while, and until the workers are there this process does their work: results depend on what is in a message, not on
-    who trains it. Elsewhere it starts at once, and the first use of the nodes waits for it.
+    while, and until the workers are there this process answers one message after the other: results depend on what is
+    in a message, not on who trains it. Elsewhere it starts at once, and the first use of the nodes waits for it.
 
     The arrays of a round are put once into shared memory (messages of a round hold the same record), and everything
     else is small. A worker that dies is replaced and its message sent again; one that misses a deadline is replaced,
@@ -53,11 +52,8 @@ class RayGrid(SimulationGrid):
         self._pool = Pool(client_app, engine)
         self._client_app = client_app
         self._sent: dict[str, Sent] = {}
-        self._unsent: list[str] = []
-        self._lock = threading.Lock()  # workers may become ready, in a thread of theirs, while a round goes on here
 
     def __enter__(self) -> Self:
-        self._pool.when_ready(self._hand_over)
         if not self._pool.can_stand_in:
             self._pool.start()
         return self
@@ -102,73 +98,62 @@ class RayGrid(SimulationGrid):
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
         """The replies that are there by now; waits for the workers to be ready."""
-        self._pool.wait()
-        answers = {id_: self._sent[id_].answer for id_ in message_ids if id_ in self._sent}
-        if not answers:
-            return []
-        ready, _ = ray.wait(list(answers.values()), num_returns=len(answers), timeout=0)
+        ids = [id_ for id_ in message_ids if id_ in self._sent]
+        self._send_new(ids)
+        answers = {id_: self._sent[id_].answer for id_ in ids}
+        ready = ray.wait(list(answers.values()), num_returns=len(ids), timeout=0)[0] if ids else []
         replies = [self._reply(id_) for id_, answer in answers.items() if answer in ready]
         return [reply for reply in replies if reply is not None]
 
     def _dispatch(self, messages: list[Message]) -> None:
-        with self._lock:
-            for message in messages:
-                self._sent[message.metadata.message_id] = Sent(message)
-                self._unsent.append(message.metadata.message_id)
+        self._sent |= {message.metadata.message_id: Sent(message) for message in messages}
         if self._stand_in is None or self._pool.is_ready:
-            self._pool.wait()
-            self._send_unsent()
+            self._send_new([message.metadata.message_id for message in messages])
         else:
             self._pool.start(PATIENCE)
 
-    def _hand_over(self) -> None:
-        log.info("%s", self.describe())
-        self._send_unsent()
-
-    def _send_unsent(self) -> None:
-        """Send what was waiting for the workers."""
-        with self._lock:
-            shared: dict[int, Any] = {}
-            inline = self._pool.inline_bytes / max(1, len(self._unsent))
-            for id_ in self._unsent:
-                rest, arrays = flower.message_without_arrays(self._sent[id_].message)
-                for record in arrays.values():
-                    if id(record) not in shared:
-                        shared[id(record)] = record if flower.size(record) < inline else ray.put(record)
-                self._sent[id_].arguments = (rest, list(arrays), *(shared[id(record)] for record in arrays.values()))
-                self._send(self._sent[id_])
-            self._unsent.clear()
-
-    def _answer_here(self, message_ids: list[str], deadline: float | None) -> dict[str, Message]:
-        """Replies to the messages that no worker has yet, one after the other, for as long as that is so."""
-        replies: dict[str, Message] = {}
-        while message := self._take_unsent(message_ids):
-            if self._stand_in is None or (deadline is not None and monotonic() >= deadline):
-                continue
-            reply = answer_here(self._stand_in, message, deadline)
-            if reply is not None:
-                replies[message.metadata.message_id] = reply
-        return replies
-
-    def _take_unsent(self, message_ids: list[str]) -> Message | None:
-        with self._lock:
-            id_ = next((id_ for id_ in reversed(self._unsent) if id_ in message_ids), None)
-            if id_ is None:
-                return None
-            self._unsent.remove(id_)
-            return self._sent.pop(id_).message
+    def _send_new(self, message_ids: list[str]) -> None:
+        """Hand the messages that were not sent yet to the workers, as soon as these are ready."""
+        new = [self._sent[id_] for id_ in message_ids if self._sent[id_].answer is None]
+        if new:
+            self._pool.wait()
+        shared: dict[int, Any] = {}
+        for sent in new:
+            rest, arrays = flower.message_without_arrays(sent.message)
+            for record in arrays.values():
+                if id(record) not in shared:
+                    inline = flower.size(record) < self._pool.inline_bytes / len(new)
+                    shared[id(record)] = record if inline else ray.put(record)
+            sent.arguments = (rest, list(arrays), *(shared[id(record)] for record in arrays.values()))
+            self._send(sent)
 
     def _send(self, sent: Sent) -> None:
         sent.actor = self._pool.actors[_partition(sent.message)]
         sent.answer = sent.actor.handle.remote(*sent.arguments)
         sent.times += 1
 
+    def _answer_here(self, message_ids: list[str], deadline: float | None) -> dict[str, Message]:
+        """Replies to messages, one after the other, for as long as there are no workers."""
+        replies: dict[str, Message] = {}
+        for id_ in message_ids:
+            if self._stand_in is None or self._pool.is_ready:
+                break
+            message = self._sent.pop(id_).message
+            reply = None
+            if deadline is None or monotonic() < deadline:
+                reply = answer_here(self._stand_in, message, deadline)
+            if reply is not None:
+                replies[id_] = reply
+        return replies
+
     def _collect(self, message_ids: list[str], deadline: float | None) -> list[Message]:
-        replies = self._answer_here(message_ids, deadline)
-        waiting = {self._sent[id_].answer: id_ for id_ in message_ids if id_ in self._sent}
+        replies = self._answer_here([id_ for id_ in message_ids if id_ in self._sent], deadline)
+        left = [id_ for id_ in message_ids if id_ in self._sent]
+        self._send_new(left)
+        waiting = {self._sent[id_].answer: id_ for id_ in left}
         while waiting:
-            left = None if deadline is None else max(0.0, deadline - monotonic())
-            ready, _ = ray.wait(list(waiting), num_returns=1, timeout=left)
+            patience = None if deadline is None else max(0.0, deadline - monotonic())
+            ready, _ = ray.wait(list(waiting), num_returns=1, timeout=patience)
             if not ready:
                 break
             id_ = waiting.pop(ready[0])

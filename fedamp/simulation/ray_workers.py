@@ -63,30 +63,39 @@ class Pool:
         engine: workers, device and address. A Ray session that this process has already is used and left running.
     """
 
-    _resources: WorkerResources
     startup_seconds: float = 0.0
-    _patience: float = 0.0
     inline_bytes: int = 90_000  # what a round may carry inside its calls
+    _granted: WorkerResources
 
     def __init__(self, client_app: str, engine: scenario.Engine) -> None:
-        self._client_app = client_app
-        self._engine = engine
+        self._client_app, self._engine = client_app, engine
         self._started: Future[list[Any]] = Future()
         self._stop, self._hurry = threading.Event(), threading.Event()
-        self._thread = threading.Thread(target=self._live, name="ray", daemon=True)
+        self._thread: threading.Thread | None = None
         self._borrowed = ray.is_initialized()
 
     def start(self, patience: float = 0.0) -> None:
         """Begin to start Ray and the actors in so many seconds, or when somebody waits for them; returns at once."""
-        if self._thread.ident is None:
-            self._patience = patience
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._live, args=(patience,), name="ray", daemon=True)
             self._thread.start()
+
+    def wait(self) -> None:
+        """Return when the actors are ready.
+
+        Raises:
+            InputError: the device or the cluster is not there.
+            FederationError: workers did not start, or could not import the client app.
+        """
+        self._hurry.set()
+        self.start()
+        self._started.result()
 
     def stop(self) -> None:
         """End the actors, and Ray if it was started here."""
         self._stop.set()
         self._hurry.set()
-        if self._thread.ident is not None:
+        if self._thread is not None:
             self._thread.join()
 
     @cached_property
@@ -95,7 +104,7 @@ class Pool:
         if self.can_stand_in:
             return worker_resources(self._engine, ray._private.utils.get_num_cpus(), 0)
         self.wait()
-        return self._resources
+        return self._granted
 
     @cached_property
     def can_stand_in(self) -> bool:
@@ -110,24 +119,9 @@ class Pool:
         """Whether there is nothing to wait for: the actors are ready, or will never be."""
         return self._started.done()
 
-    def when_ready(self, action: Callable[[], None]) -> None:
-        """Do something in the pool's thread when the actors are ready (now, if they are)."""
-        self._started.add_done_callback(lambda started: None if started.exception() else action())
-
-    def wait(self) -> None:
-        """Return when the actors are ready; raises as ``actors`` does."""
-        self._hurry.set()
-        self.start()
-        self._started.result()
-
     @property
     def actors(self) -> list[Any]:
-        """The actors, as soon as all are ready.
-
-        Raises:
-            InputError: the device or the cluster is not there.
-            FederationError: workers did not start, or could not import the client app.
-        """
+        """The actors; waits for them as :meth:`wait` does."""
         self.wait()
         return self._started.result()
 
@@ -138,9 +132,7 @@ class Pool:
         """
         if self.actors[partition] is actor:
             ray.kill(actor)
-            self.actors[partition] = self._start_actor(
-                partition, cpus=0, gpus=min(self._resources.gpus, SPARE_GPU / 10)
-            )
+            self.actors[partition] = self._start_actor(partition, cpus=0, gpus=min(self._granted.gpus, SPARE_GPU / 10))
 
     def prepare_kill(self, partition: int) -> Callable[[], None]:
         """What ends an actor without warning."""
@@ -155,9 +147,9 @@ class Pool:
 
         return kill
 
-    def _live(self) -> None:
+    def _live(self, patience: float) -> None:
         """Start Ray, wait, stop it; in one thread, because what Ray starts ends with the thread that started it."""
-        self._hurry.wait(self._patience)
+        self._hurry.wait(patience)
         if self._stop.is_set():
             return
         printer = ray._private.worker.print_to_stdstream
@@ -171,6 +163,7 @@ class Pool:
             actors = self._start_actors()
             self.startup_seconds = monotonic() - start
             if actors:
+                log.info("%d Ray worker(s) ready after %.1f s", len(actors), self.startup_seconds)
                 self._started.set_result(actors)
             self._stop.wait()
             for actor in actors:
@@ -185,8 +178,7 @@ class Pool:
     def _start_actors(self) -> list[Any]:
         """Actors that are ready; none where they are no longer wanted before they are."""
         found = ray.cluster_resources()  # type: ignore[no-untyped-call]
-        self._resources = worker_resources(self._engine, found.get("CPU", 1), found.get("GPU", 0))
-        part = self._resources
+        self._granted = part = worker_resources(self._engine, found.get("CPU", 1), found.get("GPU", 0))
         gpus = part.gpus * (1 - SPARE_GPU)
         actors = [self._start_actor(partition, part.cpus, gpus) for partition in range(part.workers)]
         answers = [actor.ready.remote() for actor in actors]
@@ -208,7 +200,7 @@ class Pool:
         return actors
 
     def _start_actor(self, partition: int, cpus: float, gpus: float) -> Any:
-        part = self._resources
+        part = self._granted
         actor = ray.remote(RayWorker).options(num_cpus=cpus, num_gpus=gpus, scheduling_strategy="SPREAD")
         return actor.remote(sys.path, self._client_app, partition, part.workers, part.device)
 

@@ -154,6 +154,16 @@ def test_npy_files_are_not_held_in_memory(tmp_path):
     assert peak < 3_000_000
 
 
+def test_counting_the_records_of_an_archive_leaves_its_inputs_alone(tmp_path):
+    np.savez_compressed(tmp_path / "train.npz", x=np.zeros((2000, 10_000), np.uint8), y=np.arange(2000) % 2)
+    config = FolderData(name="npz", path=str(tmp_path), clients=1000)
+    tracemalloc.start()
+    assert (count_clients(config, Path("/")), count_records(config, Path("/"))) == (1000, 1600)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 1_000_000  # the inputs are 20 MB
+
+
 # --- folders of a deployment ---------------------------------------------------------------------------------------
 
 

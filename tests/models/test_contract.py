@@ -11,12 +11,14 @@ from torch.func import functional_call, vmap
 from torch.nn.functional import cross_entropy
 
 from fedamp.errors import ModelError
-from fedamp.models.architectures import architecture_of, architectures, check_submodels, most_submodels
+from fedamp.models.architectures import architecture_of, architectures
 from fedamp.models.cost import cost, kept_per_record
 from fedamp.models.masks import Masks, prove_silence
 from fedamp.models.registry import build, initial_parameters
 from fedamp.models.splits import split
+from fedamp.models.units import most_submodels
 from fedamp.scenario import DisjointSubmodels, DropoutSubmodels, Model
+from fedamp.submodels import submodels_of
 
 SHAPES = [(8, 8), (3, 16, 16), (28, 28, 1)]
 CLASSES = 4
@@ -25,7 +27,7 @@ NAMES = [pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name fo
 SPLIT = [
     name
     for name in sorted(architectures.all())
-    if name not in SLOW and most_submodels(architecture_of(Model(name=name)))
+    if name not in SLOW and most_submodels(architecture_of(Model(name=name)).units())
 ]
 
 every_model = pytest.mark.parametrize("name", NAMES)
@@ -113,15 +115,15 @@ def test_the_names_it_gives_are_those_of_its_modules(name):
 
 @every_model
 def test_it_can_be_split_as_far_as_it_says_and_no_further(name):
-    config, most = Model(name=name), most_submodels(architecture_of(Model(name=name)))
+    config, most = Model(name=name), most_submodels(architecture_of(Model(name=name)).units())
     assert most != 1
     if most:
-        check_submodels(config, DisjointSubmodels(scheme="disjoint", count=most))
+        submodels_of(DisjointSubmodels(scheme="disjoint", count=most)).check(config)
         assert split(config, (8, 8), CLASSES, most).count == most
     with pytest.raises(ModelError):
         split(config, (8, 8), CLASSES, max(2, most + 1))
-    with pytest.raises(ValueError, match=r"submodels\.count: .* nodes to deal out"):
-        check_submodels(config, DisjointSubmodels(scheme="disjoint", count=max(2, most + 1)))
+    with pytest.raises(ModelError, match=r"submodels\.count: .* nodes to deal out"):
+        submodels_of(DisjointSubmodels(scheme="disjoint", count=max(2, most + 1))).check(config)
 
 
 @every_splittable_model
@@ -148,17 +150,18 @@ def test_submodels_are_smaller_and_extract_undoes_embed(name, share):
 def test_dropout_takes_every_layer_that_it_names_and_no_other(name):
     config = Model(name=name)
     layers = [each.layer for each in architecture_of(config).units() if each.count]
-    check_submodels(config, DropoutSubmodels(scheme="dropout", layers=tuple(layers)))
-    with pytest.raises(ValueError, match=r"submodels\.layers: 'nowhere' is unknown"):
-        check_submodels(config, DropoutSubmodels(scheme="dropout", layers=("nowhere",)))
+    submodels_of(DropoutSubmodels(scheme="dropout", layers=tuple(layers))).check(config)
+    with pytest.raises(ModelError, match=r"submodels\.layers: 'nowhere' is unknown"):
+        submodels_of(DropoutSubmodels(scheme="dropout", layers=("nowhere",))).check(config)
 
 
 def test_what_can_be_split_is_known_without_torch():
     code = (
-        "import sys; from fedamp.models.architectures import architectures, architecture_of, check_submodels;"
+        "import sys; from fedamp.models.architectures import architectures, architecture_of;"
+        "from fedamp.submodels import submodels_of;"
         "from fedamp.scenario import DisjointSubmodels, Model;"
         "[architecture_of(Model(name=name)).units() for name in architectures.all()];"
-        "check_submodels(Model(name='mlp'), DisjointSubmodels(scheme='disjoint', count=3));"
+        "submodels_of(DisjointSubmodels(scheme='disjoint', count=3)).check(Model(name='mlp'));"
         "assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -9,10 +9,11 @@ from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
 from fedamp.errors import ModelError
-from fedamp.models.architectures import architecture_of, most_submodels
+from fedamp.models.architectures import architecture_of
 from fedamp.models.masks import Masks
 from fedamp.models.registry import build, initial_parameters
 from fedamp.models.splits import split
+from fedamp.models.units import most_submodels
 from fedamp.scenario import Model
 
 MLP = Model(name="mlp", hidden=(7, 5))
@@ -126,8 +127,8 @@ def test_residual_networks_share_the_stem_the_blocks_that_change_shape_and_the_o
 def test_the_middle_blocks_of_the_paper():
     # Dong, Chen, Özgür 2025, section 4: the first 5 and the last 2 blocks of ResNet-101 are shared, the middle 22 split
     shared = ("layer1", "layer2", "layer4")
-    assert most_submodels(architecture_of(Model(name="resnet101"))) == 5 + 22 + 2
-    assert most_submodels(architecture_of(Model(name="resnet101")), shared) == 22
+    assert most_submodels(architecture_of(Model(name="resnet101")).units()) == 5 + 22 + 2
+    assert most_submodels(architecture_of(Model(name="resnet101")).units(), shared) == 22
     for count in (3, 8):
         sizes = [len(kept["layer3"]) for kept in split(Model(name="resnet101"), (3, 8, 8), 10, count, shared).kept]
         assert sum(sizes) == 22
@@ -143,9 +144,9 @@ def test_the_middle_blocks_of_the_paper():
 )
 def test_nodes_are_dealt_out_evenly_and_completely(hidden, count, seed, partition):
     config = Model(name="mlp", hidden=tuple(hidden))
-    limit = most_submodels(architecture_of(config))
+    limit = most_submodels(architecture_of(config).units())
     if count > limit:
-        with pytest.raises(ModelError, match=f"{count} submodels, but layer"):
+        with pytest.raises(ModelError, match=f"{count} submodels, but model"):
             split(config, (2,), 2, count, (), seed, partition)
         return
     kept = split(config, (2,), 2, count, (), seed, partition).kept
@@ -202,12 +203,12 @@ def test_logits_of_one_split_layer_add_up():
 
 NOT_SPLIT = [
     (Model(name="logistic"), 2, (), "declares no nodes that can be left out"),
-    (Model(name="mlp", hidden=(8, 3)), 4, (), "4 submodels, but layer 'hidden.1' has only 3 nodes"),
-    (Model(name="cnn"), 5, (), "5 submodels, but layer 'convolutions.0' has only 4 nodes"),
-    (RESNET, 8, (), "8 submodels, but the model has only 7 residual blocks"),
-    (RESNET, 3, ("layer1", "layer2"), "3 submodels, but the model has only 2 residual blocks"),
-    (MLP, 1, (), "count must be at least 2, got 1"),
-    (MLP, 2, ("hidden",), "shared names every layer that could be split"),
+    (Model(name="mlp", hidden=(8, 3)), 4, (), "4 submodels, but model Network has 3 nodes"),
+    (Model(name="cnn"), 5, (), "5 submodels, but model Network has 4 nodes"),
+    (RESNET, 8, (), "8 submodels, but model Network has 7 nodes"),
+    (RESNET, 3, ("layer1", "layer2"), "3 submodels, but model Network has 2 nodes"),
+    (MLP, 1, (), "1 submodels, .*; accepted: 2 to"),
+    (MLP, 2, ("hidden",), "0 nodes to deal out beside submodels.shared"),
     (MLP, 2, ("ouput",), r"submodels\.shared: 'ouput' is unknown \(did you mean 'output'\?\); accepted: hidden"),
     (MLP, 2, ("hidden.2",), r"'hidden\.2' is unknown"),
 ]

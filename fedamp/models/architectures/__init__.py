@@ -12,9 +12,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
-from fedamp.models.units import Blocks, Units, nodes_to_deal, under, unknown
+from fedamp.errors import ModelError
+from fedamp.models.units import Blocks, Units, check_count, under, unknown
 from fedamp.registry import Registry
-from fedamp.scenario import DisjointSubmodels, DropoutSubmodels, Model, Submodels
+from fedamp.scenario import Model
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -68,54 +69,29 @@ def architecture_of(config: Model) -> Architecture:
     return known[config.name](config)
 
 
-def most_submodels(architecture: Architecture, shared: Sequence[str] = ()) -> int:
-    """The largest number of disjoint submodels; 0 where nothing can be split.
-
-    Hidden layers must keep a node in every submodel, so the narrowest of them decides; residual blocks may be missing
-    from a stage, so all of them count together.
-
-    Args:
-        shared: layers that every submodel holds, as in the scenario.
-    """
-    dealt = [(len(nodes_to_deal(each, shared)), each) for each in architecture.units()]
-    side_by_side = [count for count, each in dealt if isinstance(each, Units) and count]
-    return min(side_by_side) if side_by_side else sum(count for count, _ in dealt)
-
-
-def check_submodels(config: Model, submodels: Submodels) -> None:
-    """Refuse what a built-in model cannot be cut into; a model of one's own is asked when it is built.
+def check_masked(config: Model, layers: Sequence[str]) -> None:
+    """Refuse layers that a built-in model does not have.
 
     Raises:
-        ValueError: an unknown model or layer, or more submodels than there are nodes; one line that names the key.
+        ModelError: one line that names the key.
     """
-    if is_import_path(config.name):
-        return
-    architecture = architecture_of(config)
-    match submodels:
-        case DropoutSubmodels(layers=layers):
-            _check_masked(config.name, architecture, layers)
-        case DisjointSubmodels(count=count, shared=shared):
-            _check_split(config.name, architecture, count, shared)
-
-
-def _check_masked(model: str, architecture: Architecture, layers: Sequence[str]) -> None:
-    masked = [each.layer for each in architecture.units() if each.count]
+    masked = [each.layer for each in architecture_of(config).units() if each.count]
     if not masked:
-        raise ValueError(f"submodels.scheme dropout: model {model} has no hidden layer to mask")
+        raise ModelError(f"submodels.scheme dropout: model {config.name} has no hidden layer to mask")
     for name in layers:
         if name not in masked:
-            raise ValueError(f"submodels.layers: {unknown(name, masked)}")
+            raise ModelError(f"submodels.layers: {unknown(name, masked)}")
 
 
-def _check_split(model: str, architecture: Architecture, count: int, shared: Sequence[str]) -> None:
+def check_split(config: Model, count: int, shared: Sequence[str]) -> None:
+    """Refuse what a built-in model cannot be split into.
+
+    Raises:
+        ModelError: an unknown layer, or more submodels than there are nodes; one line that names the key.
+    """
+    architecture = architecture_of(config)
     layers = architecture.layers()
     for name in shared:
         if not any(under(layer, [name]) or under(name, [layer]) for layer in layers):
-            raise ValueError(f"submodels.shared: {unknown(name, layers)}")
-    most = most_submodels(architecture, shared)
-    if count > most:
-        rest = " beside submodels.shared" if shared else ""
-        raise ValueError(
-            f"submodels.count: {count} submodels, but model {model} has {most} nodes to deal out"
-            f"{rest} (of its narrowest hidden layer, or residual blocks that keep the shape)"
-        )
+            raise ModelError(f"submodels.shared: {unknown(name, layers)}")
+    check_count(config.name, architecture.units(), shared, count)
