@@ -212,14 +212,16 @@ def figure_8(path: Path) -> Sequence[Comparison]:
     curves = [(combination_by_rdp, COMBINATION_RDP), (combination_by_loss, COMBINATION)]
     _over_weight(path, "Figure 8: linear combination", "λ", shares, curves, combined_variance)
     least = NOISES[1] ** 2 / (NOISES[0] ** 2 + NOISES[1] ** 2)
-    numbers = [Comparison("λ of least error", None, least, "the dearest: all that both models tell")]
+    numbers = [Comparison("λ of least error", None, least, "the most expensive: all that both models reveal")]
     for weight in (least, 0.5):
         numbers += [
             Comparison(f"epsilon at λ = {weight:.3g}, Rényi", None, combination_by_rdp(1 - weight)),
             Comparison(f"epsilon at λ = {weight:.3g}, privacy loss", None, combination_by_loss(1 - weight)),
         ]
     joint = LinearCombination(tuple(Gaussian(noise) for noise in NOISES), (0.5, 0.5)).epsilon(DELTA).upper
-    numbers.append(Comparison("epsilon of both models together (Theorem 6.1)", None, joint, "that of the dearest λ"))
+    numbers.append(
+        Comparison("epsilon of both models together (Theorem 6.1)", None, joint, "that of the most expensive λ")
+    )
     return numbers
 
 

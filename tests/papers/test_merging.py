@@ -1,5 +1,6 @@
 """The figures of Yin, Zaheer, Li 2026: their curves against quadrature, Monte Carlo and other people's accountants."""
 
+import itertools
 import math
 import re
 import shlex
@@ -24,7 +25,6 @@ from benchmarks.papers.merging_weights import what_two_steps_reveal
 from fedamp.errors import DataError
 from fedamp.merging import MergeRequest, merge_runs
 from fedamp.merging.candidates import read_candidates
-from fedamp.merging.combination import check_independent
 from fedamp.runs.run import read_run
 
 pytestmark = pytest.mark.xdist_group("paper-merging")
@@ -201,7 +201,7 @@ def short_runs(tmp_path_factory):
 
 def test_curves_are_of_trained_models_at_their_ledgers_cost(short_runs, tmp_path):
     candidates = read_candidates([str(run) for run in short_runs])
-    check_independent(candidates.models)
+    assert not any(one.shares_noise_with(other) for one, other in itertools.combinations(candidates.models, 2))
     assert candidates.mechanisms == SHORT.mechanisms
     accuracies = models.alone([candidates])
     assert [read_run(run).summary.final.accuracy for run in short_runs] == pytest.approx(accuracies)
@@ -214,9 +214,9 @@ def test_curves_are_of_trained_models_at_their_ledgers_cost(short_runs, tmp_path
     # fedamp merge itself, at a budget for both models, charges the right end of its curve.
     both = float(SHORT.joint(np.array([[0.5, 0.5]]))[0])
     request = MergeRequest(tuple(map(str, short_runs)), "linear-combination", 1.01 * both, DELTA, weights=(0.5, 0.5))
-    certificate = merge_runs(request, tmp_path / "merged")
-    assert certificate["epsilon"]["upper"] == pytest.approx(both, rel=1e-3)
-    assert certificate["final"]["accuracy"] == pytest.approx(models.combined([candidates], weights)[1])
+    merger = merge_runs(request, tmp_path / "merged")
+    assert merger.certificate.epsilon.upper == pytest.approx(both, rel=1e-3)
+    assert merger.final.accuracy == pytest.approx(models.combined([candidates], weights)[1])
 
 
 def test_noise_is_the_jobs_own_and_comes_again(short_runs, tmp_path):
