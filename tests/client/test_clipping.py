@@ -154,9 +154,13 @@ def test_nobody_to_add_up() -> None:
     assert all(not total.any() and total.shape == SHAPES[name] for name, total in result.sums.items())
 
 
-@pytest.mark.parametrize("norm", [1e-6, 0.3, 0.5, 1.0, 3.7, 2.0**20])
-def test_the_quantum_is_a_power_of_two(norm: float) -> None:
-    assert quantum(norm) == 2.0 ** (math.floor(math.log2(norm)) - 30)
+NORMS = [1e-6, 0.3, 0.5, 1.0, 3.7, 2.0**20]
+
+
+def test_the_quantum_is_a_power_of_two(subtests: pytest.Subtests) -> None:
+    for norm in NORMS:
+        with subtests.test(norm):
+            assert quantum(norm) == 2.0 ** (math.floor(math.log2(norm)) - 30)
 
 
 def test_refusals() -> None:

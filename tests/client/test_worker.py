@@ -113,8 +113,12 @@ def test_a_round_is_the_sum_of_its_clients(scheme: str) -> None:
         np.testing.assert_array_equal(total % quantum(0.1 if scheme != "none" else 0.2), 0)
 
 
-@pytest.mark.parametrize("scheme", SCHEMES)
-@pytest.mark.parametrize("poison", ["huge", "nan", "inf", "zero", "label", "unreadable"])
+# Clipping is each scheme's own; what comes before it is the same for all.
+POISONS = [(scheme, poison) for scheme in SCHEMES for poison in ("huge", "nan")]
+POISONS += [("none", "inf"), ("disjoint", "zero"), ("dropout", "label"), ("disjoint", "unreadable")]
+
+
+@pytest.mark.parametrize(("scheme", "poison"), POISONS)
 def test_one_client_changes_the_sum_by_at_most_the_clip(scheme: str, poison: str) -> None:
     dataset = records()
     match poison:

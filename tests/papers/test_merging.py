@@ -201,7 +201,7 @@ def short_runs(tmp_path_factory):
 
 def test_curves_are_of_trained_models_at_their_ledgers_cost(short_runs, tmp_path):
     candidates = read_candidates([str(run) for run in short_runs])
-    assert not any(a.shares_noise_with(b) for a, b in itertools.combinations(candidates.models, 2))
+    assert not any(one.shares_noise_with(other) for one, other in itertools.combinations(candidates.models, 2))
     assert candidates.mechanisms == SHORT.mechanisms
     accuracies = models.alone([candidates])
     assert [read_run(run).summary.final.accuracy for run in short_runs] == pytest.approx(accuracies)

@@ -110,8 +110,10 @@ def test_one_hidden_round_of_two(one, other):
         assert math.log(sum(terms) / 2**order) <= bound(Allocation(charged(shared, split), 1, 2), order) + 1e-6
 
 
-@pytest.mark.parametrize("signs", [(1, 1, 1, 1), (1, -1, 1, 1), (1, 1, -1, 1), (1, -0.5, 0.7, 1)])
-@pytest.mark.parametrize("rate", [1.0, 0.3])
+@pytest.mark.parametrize(
+    ("signs", "rate"),
+    [((1, 1, 1, 1), 1.0), ((1, -1, 1, 1), 0.3), ((1, 1, -1, 1), 1.0), ((1, -0.5, 0.7, 1), 0.3)],
+)
 def test_the_add_direction_too(signs, rate):
     """E[X^-b] by quadrature in three dimensions: one shared coordinate, one of each submodel."""
     shared, split = (1.2, 2.0), (0.9, 3.0)

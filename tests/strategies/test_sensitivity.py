@@ -168,7 +168,7 @@ def test_a_record_moves_each_part_by_at_most_its_clip(strategy, folder, grid):
             assert norm <= clip.clip
 
 
-@ON_GRIDS
+@pytest.mark.parametrize(("grid", "strategy"), [("serial", name) for name in STRATEGIES], indirect=["grid"])
 def test_stacked_with_others_it_is_the_same_to_rounding(strategy, folder, grid):
     prepared = federation(folder, strategy, "epochs")
     _, message = first_message(prepared, grid)
