@@ -1,16 +1,19 @@
 """The audit of a scenario, from beginning to end."""
 
+import math
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from fedamp.accounting import Mechanism
 from fedamp.audit.attacks import attacks
-from fedamp.audit.bound import Claim, Worlds, examine
+from fedamp.audit.bound import Claim, Finding, Worlds, examine
 from fedamp.audit.repetitions import Federation
-from fedamp.audit.report import Audit
-from fedamp.audit.subject import subject_of
+from fedamp.audit.subject import Subject, subject_of
 from fedamp.errors import ScenarioError
+from fedamp.plan import ADJACENCY
 from fedamp.scenario import Scenario
 
 FEWEST = 20
@@ -20,6 +23,74 @@ LONGEST = 8
 _CHOOSING = 1 / 4
 
 _PROFILE_POINTS = 24
+
+
+@dataclass(frozen=True)
+class Audit:
+    """The answer of an audit.
+
+    Attributes:
+        subject: what was audited.
+        scenario_rounds: rounds of the whole scenario.
+        findings: of the claim at the scenario's delta, and of the claim that looked least true.
+        confidence: that no lower bound in the findings is too high.
+        repetitions, counted: of each world, and those on which the findings rest; the others chose the attack.
+        strength: length of the canary's update over the clipping norm.
+    """
+
+    subject: Subject
+    scenario_rounds: int
+    findings: tuple[Finding, Finding]
+    confidence: float
+    repetitions: int
+    counted: int
+    strength: float
+
+    @property
+    def refuted(self) -> bool:
+        """Whether some claim of the accountant cannot be true of the code."""
+        return any(finding.refutes for finding in self.findings)
+
+    def to_json(self) -> dict[str, Any]:
+        """What ``fedamp audit --json`` prints."""
+        claim, reported = self.subject.claim, self.findings[0]
+        return {
+            "scenario": claim.scenario.name,
+            "verdict": "refuted" if self.refuted else "consistent",
+            "epsilon": _bracket(reported),
+            "delta": reported.claim.delta,
+            "confidence": self.confidence,
+            "repetitions": self.repetitions,
+            "counted": self.counted,
+            "findings": [self._finding(finding) for finding in self.findings],
+            "unit": claim.scenario.privacy.unit,
+            "group_size": claim.scenario.privacy.group_size,
+            "adjacency": ADJACENCY,
+            "noise_multiplier": claim.noise_multiplier,
+            "mechanism": str(claim.mechanism),
+            "rounds": claim.scenario.rounds,
+            "scenario_rounds": self.scenario_rounds,
+            "canary_strength": self.strength,
+        }
+
+    def refutation(self) -> str:
+        """One line that says what cannot be true."""
+        finding = max(self.findings, key=lambda found: found.lower - found.claim.epsilon)
+        return (
+            f"audit: epsilon {finding.claim.epsilon:.3g} at delta {finding.claim.delta:.3g} is charged, but at least "
+            f"{finding.lower:.3g} leaks ({self.confidence:.4g} confidence; attack: {finding.event.attack})"
+        )
+
+    def _finding(self, finding: Finding) -> dict[str, Any]:
+        return {
+            "delta": finding.claim.delta,
+            "epsilon": _bracket(finding),
+            "attack": finding.event.attack,
+            "event": f"statistic {'>' if finding.event.above else '<='} {finding.event.threshold:.6g}",
+            "likely_when": "present" if finding.event.above else "absent",
+            "happened": {"likely": finding.likely, "unlikely": finding.unlikely, "of": self.counted},
+            "refutes": finding.refutes,
+        }
 
 
 def audit(
@@ -53,7 +124,7 @@ def audit(
     evidence = federation.evidence(repetitions, scenario.seed, lambda done: progress(done, 2 * repetitions))
 
     def worlds(chosen: slice) -> Worlds:
-        return Worlds(attacks(evidence.present[chosen], subject.claim), attacks(evidence.absent[chosen], subject.claim))
+        return Worlds(*(attacks(world[chosen], subject.claim) for world in evidence))
 
     choosing = round(repetitions * _CHOOSING)
     findings = examine(worlds(slice(choosing)), worlds(slice(choosing, None)), claims, 1 - confidence)
@@ -71,3 +142,9 @@ def _claims(mechanism: Mechanism, delta: float) -> list[Claim]:
     reported = Claim(mechanism.epsilon(delta).upper, delta)
     grid = np.linspace(0.0, mechanism.epsilon(max(delta, 1e-3)).upper, _PROFILE_POINTS)
     return [reported] + [Claim(float(epsilon), mechanism.delta(float(epsilon)).upper) for epsilon in grid]
+
+
+def _bracket(finding: Finding) -> dict[str, float | None]:
+    """Both ends of epsilon; null for infinite, which JSON does not have."""
+    ends = {"lower": finding.lower, "upper": finding.claim.epsilon}
+    return {end: float(value) if math.isfinite(value) else None for end, value in ends.items()}

@@ -23,14 +23,8 @@ _THRESHOLDS, _POINTS = 60, 120
 _DRAWN = 10
 
 
-@dataclass(frozen=True)
-class Claim:
-    """What the accountant says: (epsilon, delta)-private.
-
-    Attributes:
-        epsilon: the upper bound.
-        delta: at which it holds.
-    """
+class Claim(NamedTuple):
+    """What the accountant says: (epsilon, delta)-private."""
 
     epsilon: float
     delta: float
@@ -38,13 +32,8 @@ class Claim:
 
 @dataclass(frozen=True)
 class Event:
-    """Something that an adversary can see.
-
-    Attributes:
-        attack: name of the statistic.
-        above: whether the event is that the statistic is above the threshold, which speaks for the canary; or that it
-            is not, which speaks against it.
-        threshold: of the statistic.
+    """Something that an adversary can see: that a statistic (``attack``) is ``above`` the threshold, which speaks for
+    the canary, or is not, which speaks against it.
     """
 
     attack: str
@@ -59,13 +48,11 @@ class Event:
 
 @dataclass(frozen=True)
 class Finding:
-    """How a claim stood its test.
+    """How a claim stood its test by an event.
 
     Attributes:
-        claim: what was tested.
-        event: by which event.
-        likely: how often it happened in the world that makes it likely.
-        unlikely: how often in the other.
+        claim, event: what was tested, and by which event.
+        likely, unlikely: how often it happened in the world that makes it likely, and in the other.
         lower: lower bound on epsilon at the claim's delta.
     """
 
@@ -117,8 +104,7 @@ def lower_bound(likely: int, unlikely: int, repetitions: int, delta: float, erro
     """Epsilon that a release has at least, from how often an event happened in two worlds.
 
     Args:
-        likely: number of times in the world that makes it likely.
-        unlikely: number of times in the other.
+        likely, unlikely: number of times in the world that makes it likely, and in the other.
         repetitions: of each world.
         delta: at which epsilon is asked.
         error: chance that the answer is too high.

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -26,24 +26,8 @@ WEAKEST = 0.5
 Progress = Callable[[int], None]
 
 
-@dataclass(frozen=True)
-class Evidence:
-    """What the adversary read in both worlds.
-
-    Attributes:
-        present, absent: [repetitions, rounds, choices], log-likelihood ratios of what a round released: the canary took
-            part in it with this hidden choice (submodel, mask), against it did not.
-    """
-
-    present: NDArray[np.float64]
-    absent: NDArray[np.float64]
-
-
 class Federation:
     """The federation that is audited, ready to be played again and again.
-
-    Args:
-        subject: what is played.
 
     Raises:
         DataError: the canary's update is far from the clipping norm, so that an audit would see little of a leak.
@@ -62,12 +46,16 @@ class Federation:
                 f"norm in some part of the model; accepted: at least {WEAKEST:g} (records and a model with a gradient)"
             )
 
-    def evidence(self, repetitions: int, seed: int, progress: Progress = lambda done: None) -> Evidence:
-        """Play both worlds, ``repetitions`` times each.
+    def evidence(self, repetitions: int, seed: int, progress: Progress = lambda done: None) -> tuple[Vector, Vector]:
+        """What the adversary reads with the canary present, and absent, ``repetitions`` times each.
 
         Args:
             seed: decides the seeds of all repetitions.
             progress: called with the number of finished repetitions.
+
+        Returns:
+            Two arrays of shape [repetitions, rounds, choices]: log-likelihood ratios of what a round released, the
+            canary taking part in it with this hidden choice (submodel, mask) against not.
 
         Raises:
             FederationError: the client app failed.
@@ -82,7 +70,7 @@ class Federation:
                     world.append(self._play(int(own)))
                     progress(len(worlds) * repetitions + number + 1)
                 worlds.append(np.array(world))
-        return Evidence(*worlds)
+        return worlds[0], worlds[1]
 
     @property
     def strength(self) -> float:

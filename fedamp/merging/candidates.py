@@ -18,7 +18,7 @@ from fedamp.runs.checkpoint import KEPT, checkpoints, read_checkpoint
 from fedamp.runs.folder import RunFolder
 from fedamp.runs.ledger import digest
 from fedamp.runs.run import Run, read_run
-from fedamp.scenario import Scenario, Section
+from fedamp.scenario import Scenario
 from fedamp.server.setup import Prepared, prepare
 
 
@@ -28,8 +28,7 @@ class Candidate:
 
     Attributes:
         name: as a person named it.
-        run: where it comes from.
-        round: after which round of the run.
+        run, round: where it comes from, and after which round.
         mechanism: what releasing this model, and nothing else of the run, costs.
         parameters: the model.
     """
@@ -149,13 +148,12 @@ def _check_same(first: Run, other: Run) -> None:
     for key, ours, theirs in (
         *((key, getattr(first.ledger, key), getattr(other.ledger, key)) for key in ("unit", "adjacency", "group_size")),
         ("number of units", first.ledger.units, other.ledger.units),
-        ("data", first.scenario.data, other.scenario.data),
+        ("data", *_unlike(first.scenario.data.model_dump(mode="json"), other.scenario.data.model_dump(mode="json"))),
     ):
         if ours != theirs:
             raise MergeError(
-                f"{other.folder}: another {key} than {first.folder}'s: {_unlike(theirs, ours)}, not "
-                f"{_unlike(ours, theirs)}; only models trained on the same units, protected in the same sense, can be "
-                "merged"
+                f"{other.folder}: another {key} than {first.folder}'s: {theirs}, not {ours}; only models trained on "
+                "the same units, protected in the same sense, can be merged"
             )
     if first.scenario.seed != other.scenario.seed and _dealt_by_seed(first.scenario):
         raise MergeError(
@@ -174,12 +172,13 @@ def _dealt_by_seed(asked: Scenario) -> bool:
     return asked.privacy.unit == "sample" or partition is None or partition.scheme != "natural"
 
 
-def _unlike(value: Any, other: Any) -> str:
-    """A value; of a section of a scenario, only what differs from another one."""
-    if not isinstance(value, Section) or type(value) is not type(other):
-        return str(getattr(value, "name", value))
-    mine, theirs = value.model_dump(mode="json"), other.model_dump(mode="json")
-    return ", ".join(f"{key} {json.dumps(mine[key])}" for key in mine if mine[key] != theirs[key])
+def _unlike(ours: dict[str, Any], theirs: dict[str, Any]) -> tuple[str, str]:
+    """What differs in two sections of a scenario; of two data sets, their names."""
+    keys = [key for key in ours if ours[key] != theirs.get(key)]
+    if "name" in keys:
+        return ours["name"], theirs["name"]
+    one, other = (", ".join(f"{key} {json.dumps(each[key])}" for key in keys) for each in (ours, theirs))
+    return one, other
 
 
 def _read_model(text: str, run: Run, round_: int | None, prepared: Prepared) -> Candidate:

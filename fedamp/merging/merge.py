@@ -16,8 +16,8 @@ from fedamp.merging.decision import RANDOM_SELECTION, Decision, MergeRequest
 from fedamp.merging.selection import select
 from fedamp.runs.folder import RunFolder, new_folder, write_secret
 from fedamp.runs.ledger import digest
-from fedamp.runs.merged import salted_digest
 from fedamp.runs.records import FROM_SYSTEM, Bracket, Certificate, Draw, MergedInput, MergedSummary, Quality
+from fedamp.runs.run import salted_digest
 
 GIVEN_SEED = "given, so known: it can be chosen for its draw"
 ASSUMPTIONS = (
@@ -30,14 +30,7 @@ ASSUMPTIONS = (
 
 @dataclass(frozen=True)
 class Merger:
-    """What was merged, why so, and what came out.
-
-    Attributes:
-        request, candidates, decision: what was asked for, among which models, and what was decided.
-        folder: holds the merged model.
-        certificate: as in the folder.
-        final: accuracy and loss of the merged model on the public test set.
-    """
+    """What was asked for, among which models, what was decided, and what came out."""
 
     request: MergeRequest
     candidates: Candidates

@@ -6,8 +6,7 @@ from typing import Any
 
 from fedamp.report import style
 from fedamp.report.pictures import comparison_pictures
-from fedamp.runs.merged import Merged, Model, read_models
-from fedamp.runs.run import Run
+from fedamp.runs.run import Merged, Model, Run, read_models
 
 
 def compare(folders: Sequence[Path], out: Path) -> dict[str, Any]:

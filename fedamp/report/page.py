@@ -21,8 +21,7 @@ from fedamp.report.pictures import comparison_pictures, run_pictures
 from fedamp.report.tables import spread
 from fedamp.report.words import ENDINGS, protected
 from fedamp.runs.folder import RunFolder
-from fedamp.runs.merged import Model, read_models
-from fedamp.runs.run import Run
+from fedamp.runs.run import Model, Run, read_models
 
 ROUNDS_SHOWN = 10
 CAPTIONS = {

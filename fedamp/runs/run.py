@@ -1,5 +1,6 @@
-"""Reading run folders: what a run asked for, what it released, and what that cost."""
+"""Reading the folders of runs and of merged models: what was asked for, what was released, and what that cost."""
 
+import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from typing import Any
 from fedamp.errors import RunFolderError, ScenarioError
 from fedamp.plan import Plan, make_plan
 from fedamp.runs.folder import RunFolder, read_summary
-from fedamp.runs.records import LedgerRecord, RoundRecord, Summary
+from fedamp.runs.records import Certificate, LedgerRecord, MergedSummary, RoundRecord, Summary
 from fedamp.scenario import Scenario, scenario_file
 
 BYTES_DOWN, BYTES_UP = 4, 8  # a parameter travels as float32 to a client, its update as float64 back
@@ -18,16 +19,7 @@ BYTES_DOWN, BYTES_UP = 4, 8  # a parameter travels as float32 to a client, its u
 
 @dataclass(frozen=True)
 class Run:
-    """A run that has released a round at least, and has ended, by itself or because it was told to.
-
-    Attributes:
-        name: what tells it from the other runs of a report.
-        folder: where it is.
-        scenario: what was asked for.
-        summary: ``summary.json``.
-        ledger: ``ledger.json``.
-        rounds: the released rounds, in order.
-    """
+    """A run that has released a round at least, and has ended, by itself or because it was told to."""
 
     name: str
     folder: Path
@@ -97,6 +89,70 @@ class Run:
         return self.summary.wall_seconds / (self.plan.expected_cohort * len(self.rounds))
 
 
+@dataclass(frozen=True)
+class Merged:
+    """A merged model, as its files say."""
+
+    name: str
+    folder: Path
+    summary: MergedSummary
+    certificate: Certificate
+
+    @property
+    def accuracy(self) -> float | None:
+        """Accuracy of the released model on the public test set."""
+        return self.summary.final.accuracy
+
+    @property
+    def epsilon(self) -> float:
+        """Upper end of what releasing this model, and nothing else of its inputs, costs."""
+        return self.certificate.epsilon.upper
+
+    @property
+    def is_private(self) -> bool:
+        """Always: a merger keeps a finite budget, also with inputs without privacy."""
+        return True
+
+    @property
+    def promise(self) -> dict[str, Any]:
+        """What is protected, in which sense: delta, unit, adjacency, group size."""
+        return {key: getattr(self.certificate, key) for key in ("delta", "unit", "adjacency", "group_size")}
+
+    @property
+    def method(self) -> str:
+        """``random selection`` or ``linear combination``."""
+        return self.certificate.method.replace("-", " ")
+
+    def is_made_of(self, run: Run) -> bool:
+        """Whether a model of this run went into it; known only where the merged model's salt is at hand."""
+        file = RunFolder(self.folder).salt
+        if not file.is_file():
+            return False
+        digest = salted_digest(file.read_bytes(), run)
+        return digest in {model.ledger_sha256_with_salt for model in self.certificate.inputs}
+
+
+Model = Run | Merged
+"""What a report can be about."""
+
+
+def salted_digest(salt: bytes, run: Run) -> str:
+    """SHA-256 of a salt followed by a run's ledger: it tells which run it is to whoever has both, and nobody else."""
+    return hashlib.sha256(salt + run.files.ledger.read_bytes()).hexdigest()
+
+
+def read_models(folders: Sequence[Path]) -> list[Model]:
+    """Read folders of runs and of merged models, named by as much of their paths as tells them apart.
+
+    Raises:
+        RunFolderError: one of them is missing, damaged, or given twice.
+    """
+    return [
+        read_merged(folder, name) if RunFolder(folder).certificate.is_file() else read_run(folder, name)
+        for folder, name in zip(folders, _names_of(folders), strict=True)
+    ]
+
+
 def read_run(folder: Path, name: str | None = None) -> Run:
     """Read a run folder; ``name`` is the folder's own unless given.
 
@@ -124,7 +180,20 @@ def read_run(folder: Path, name: str | None = None) -> Run:
     return Run(name or folder.resolve().name, folder, asked, summary, ledger, rounds)
 
 
-def names_of(folders: Sequence[Path]) -> list[str]:
+def read_merged(folder: Path, name: str | None = None) -> Merged:
+    """Read the folder of a merged model; ``name`` is the folder's own unless given.
+
+    Raises:
+        RunFolderError: one line that names the file that is missing or damaged.
+    """
+    files = RunFolder(folder)
+    summary, certificate = MergedSummary.read(files.summary), Certificate.read(files.certificate)
+    if summary.epsilon != certificate.epsilon:
+        raise RunFolderError(f"{files.certificate}: damaged certificate: summary.json has another epsilon")
+    return Merged(name or folder.resolve().name, folder, summary, certificate)
+
+
+def _names_of(folders: Sequence[Path]) -> list[str]:
     """As much of each folder's path as tells it from the others.
 
     Raises:

@@ -6,7 +6,7 @@ import shutil
 import pytest
 
 from fedamp.errors import RunFolderError
-from fedamp.runs.merged import read_merged
+from fedamp.runs.run import read_merged
 
 pytestmark = pytest.mark.xdist_group("report")
 

@@ -11,8 +11,7 @@ from matplotlib.text import Text
 from fedamp.numbers import at_most
 from fedamp.report import style
 from fedamp.report.pictures import comparison_pictures, plot_run, run_pictures
-from fedamp.runs.merged import read_models
-from fedamp.runs.run import read_run
+from fedamp.runs.run import read_models, read_run
 
 pytestmark = pytest.mark.xdist_group("report")
 

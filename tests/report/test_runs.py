@@ -6,8 +6,7 @@ import shutil
 import pytest
 
 from fedamp.errors import RunFolderError
-from fedamp.runs.merged import read_models
-from fedamp.runs.run import read_run
+from fedamp.runs.run import read_models, read_run
 
 pytestmark = pytest.mark.xdist_group("report")
 
