@@ -26,7 +26,7 @@ from fedamp.optimizers import ServerOptimizer, optimizer_of
 from fedamp.scenario import Privacy, Scenario
 from fedamp.submodels import Part, SubmodelScheme, submodels_of
 
-ADJACENCY = "add/remove: one unit's contribution is present or replaced by zero"
+ADJACENCY = "zero-out: one unit's contribution is present or replaced by zero"
 
 
 @dataclass(frozen=True)

@@ -154,7 +154,7 @@ def test_privacy_answers_in_json(fedamp, tmp_path):
     assert content["delta"] == 1e-5
     assert content["unit"] == "client"
     assert content["noise_multiplier"] == 1.0
-    assert content["adjacency"].startswith("add/remove")
+    assert content["adjacency"].startswith("zero-out")
     assert 0 < content["epsilon"]["lower"] <= content["epsilon"]["upper"]
     assert content["epsilon"]["upper"] <= content["unamplified_epsilon"]["upper"]
     assert [line["round"] for line in content["per_round"]] == list(range(1, 9))

@@ -53,7 +53,7 @@ def test_the_ledger_holds_each_round_once_and_its_mechanism_costs_what_it_says(t
     assert spent == sorted(spent)
     assert spent[-1] == summary["epsilon"]["upper"]
     assert ledger["unit"] == "client"
-    assert "add/remove" in ledger["adjacency"]
+    assert "zero-out" in ledger["adjacency"]
     assert ledger["assumptions"]
 
 

@@ -1,6 +1,6 @@
 """One unit's records, whatever they are, move the released sum by at most the clipping norm of each part.
 
-Neighbours are add/remove: the same federation with a unit's contribution and without. On both engines, through the real
+Neighbours are zero-out: the same federation with a unit's contribution and without. On both engines, through the real
 client app and the real server, with the noise off.
 """
 
