@@ -180,7 +180,7 @@ def test_checkpoints_of_one_run_are_selected_from(fedamp, runs, tmp_path):
     )
     first, last = json.loads(answer.out)["inputs"]
     assert (first["round"], last["round"]) == (early, 8)
-    assert first["epsilon_upper"] < last["epsilon_upper"]
+    assert first["epsilon_upper"] <= last["epsilon_upper"]  # near the end a prefix's own bound may be above the whole's
     missing = fedamp("merge", f"{folder}@2", folder, *SELECTION, "--epsilon", 5.9)
     assert missing.status == 2
     assert f"{folder}@{early}" in missing.err
