@@ -1,4 +1,4 @@
-"""Mixing rules: where a round starts from: the last model, or (ModelMix) a random mixture of the last two."""
+"""Mixing rules: the server takes its step from the last model, or (ModelMix) from a random mixture of the last two."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from fedamp.check_in import Schedule
 
 @dataclass(frozen=True)
 class Start:
-    """What a round starts from.
+    """From what the server takes a round's step; clients train the last model.
 
     Attributes:
         parameters: the model to which the round's step is added.
@@ -30,7 +30,7 @@ class Start:
 
 
 class MixingRule(ABC):
-    """Where rounds start from, and what that hides.
+    """From what the server takes its steps, and what that hides.
 
     Attributes:
         linf_coordinates: p, where a unit's coordinates are truncated at clip / sqrt(p); 0: they are not.
@@ -59,7 +59,7 @@ class MixingRule(ABC):
 
     @abstractmethod
     def start(self, current: Arrays, previous: Arrays | None, seed: int, round_: int) -> Start:
-        """What a round starts from; ``previous`` is the model before ``current``, None before the first round."""
+        """From what the server takes its step; ``previous`` is the model before ``current``, None in the first round."""
 
     @abstractmethod
     def variance(self, round_: int) -> float:
@@ -68,7 +68,7 @@ class MixingRule(ABC):
 
 @dataclass(frozen=True)
 class NoMixing(MixingRule):
-    """A round starts from the last model."""
+    """The server takes its step from the last model."""
 
     linf_coordinates = 0
     smallest_width = None

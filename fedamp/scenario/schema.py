@@ -261,7 +261,7 @@ class Server(Section):
 
 
 class Mixing(Section):
-    """ModelMix: every round starts from a random mixture of the last two global models."""
+    """ModelMix: the server takes its step from a random mixture of the last two models; clients train the last one."""
 
     width: Positive | Annotated[tuple[tuple[Count, Positive], ...], Field(min_length=1)] = Field(
         description="enforced distance tau of the two models in every coordinate; or a list of [first round, tau], "

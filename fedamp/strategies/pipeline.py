@@ -54,7 +54,7 @@ class Release:
         denominators: public expected number of contributors, by name: by what the sum is divided.
         clips: clipping norm of each part in this round. Public.
         clip_scale: the same over the plan's.
-        offset: of the mixture that the round starts from, in units of the model; empty without mixing. Secret.
+        offset: of the mixture from which the server takes its step, in the model's units; empty without mixing. Secret.
     """
 
     round: int
