@@ -59,7 +59,7 @@ class MixingRule(ABC):
 
     @abstractmethod
     def start(self, current: Arrays, previous: Arrays | None, seed: int, round_: int) -> Start:
-        """From what the server takes its step; ``previous`` is the model before ``current``, None in the first round."""
+        """From what the server takes its step; ``previous`` is the model before ``current``, None in round 1."""
 
     @abstractmethod
     def variance(self, round_: int) -> float:
