@@ -18,7 +18,7 @@ from fedamp.errors import DataError
 from fedamp.launch import launch
 from fedamp.merging.candidates import Candidates
 from fedamp.runs.folder import new_folder
-from fedamp.scenario import DigitsData, scenario_file
+from fedamp.scenario import BuiltInData, scenario_file
 from fedamp.server.loop import Observer
 
 SEED = 42  # the paper's
@@ -94,7 +94,7 @@ def write_halves(folder: Path) -> tuple[Path, Path]:
 
     Both come with the public test set that all the figures use.
     """
-    digits = data.load(DigitsData(name="digits"), rng.public_seed(SEED, "data"), Path())
+    digits = data.load(BuiltInData(name="digits"), rng.public_seed(SEED, "data"), Path())
     records = digits.by_record().gather(np.arange(digits.num_clients))
     inputs, labels = digits.test()
     order = rng.stream(SEED, "halves").permutation(digits.num_clients)

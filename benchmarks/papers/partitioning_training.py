@@ -36,7 +36,7 @@ from benchmarks.papers.drawing import make_readable, save
 from benchmarks.papers.record import Comparison
 from benchmarks.training import train
 from fedamp.accounting import Compose, Gaussian, Poisson, Repeat, calibrate
-from fedamp.data.digits import DigitsTable
+from fedamp.data.builtin.digits import DigitsTable
 from fedamp.models.masks import Masks
 from fedamp.models.units import Blocks
 from fedamp.plan import make_plan

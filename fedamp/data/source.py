@@ -3,7 +3,7 @@
 A module of this package adds a kind of data by registering what opens it, under the section's ``name``:
 
     @sources.register("digits")
-    def digits(config: scenario.DigitsData, folder: Path) -> Source: ...
+    def digits(config: scenario.BuiltInData, folder: Path) -> Source: ...
 """
 
 from collections.abc import Callable

@@ -4,13 +4,15 @@ Data and nothing else: how a section behaves is said by its family (:mod:`fedamp
 ...). Reading and error messages are in :mod:`fedamp.scenario.scenario_file`.
 """
 
-from typing import Annotated, Any, ClassVar, Literal
+from pathlib import Path
+from pkgutil import iter_modules
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 # fmt: off
 __all__ = [
-    "AdaptiveClip", "AllCheckIn", "BalancedCheckIn", "CheckIn", "Client", "Count", "Data", "DigitsData",
+    "AdaptiveClip", "AllCheckIn", "BalancedCheckIn", "BuiltInData", "CheckIn", "Client", "Count", "Data",
     "DirichletPartition", "DisjointSubmodels", "DropoutSubmodels", "Engine", "Faults", "Federation", "FolderData",
     "HuggingFaceData", "IidPartition", "Mixing", "Model", "NaturalPartition", "NoSubmodels", "Partition",
     "PoissonCheckIn", "Positive", "Privacy", "Probability", "Rate", "Scenario", "Section", "Server",
@@ -75,13 +77,23 @@ Partition = Annotated[
 ]
 
 
-class DigitsData(Section):
-    """The 1,797 real 8 x 8 digits that scikit-learn carries: works offline."""
+# Every module of fedamp/data/builtin is a data set; none of them is imported to know its name.
+_BUILT_IN = tuple(sorted(module.name for module in iter_modules([str(Path(__file__).parents[1] / "data" / "builtin")])))
+if TYPE_CHECKING:
+    BuiltInName = str
+else:
+    BuiltInName = Literal[_BUILT_IN]
 
-    name: Literal["digits"]
+
+class BuiltInData(Section):
+    """A data set that fedamp brings: digits, the 1,797 real 8 x 8 digits of scikit-learn, works offline."""
+
+    name: BuiltInName
     clients: Count | None = Field(None, description="number of clients; left out with a natural partition")
     partition: Partition = IidPartition()
-    shape: tuple[Count, ...] | None = Field(None, description="shape of one input, [8, 8] for images; left out: [64]")
+    shape: tuple[Count, ...] | None = Field(
+        None, description="shape of one input, e.g. [8, 8] for digits; left out: as stored"
+    )
     test_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.2
 
 
@@ -131,7 +143,7 @@ class HuggingFaceData(Section):
     test_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.2
 
 
-Data = Annotated[DigitsData | SyntheticData | FolderData | HuggingFaceData, Field(discriminator="name")]
+Data = Annotated[BuiltInData | SyntheticData | FolderData | HuggingFaceData, Field(discriminator="name")]
 
 
 # --- model ----------------------------------------------------------------------------------------------------------

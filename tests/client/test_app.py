@@ -16,7 +16,7 @@ from fedamp.errors import DeploymentError
 from fedamp.models.registry import initial_parameters
 
 MODEL = scenario.Model(name="logistic")
-DATA = scenario.DigitsData(name="digits", clients=20)
+DATA = scenario.BuiltInData(name="digits", clients=20)
 DATASET = data.load(DATA, 0, Path())
 ARRAYS = initial_parameters(MODEL, DATASET.input_shape, 10, seed=1)
 

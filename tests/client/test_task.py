@@ -16,7 +16,7 @@ TASK = ClientTask(
     submodels=scenario.NoSubmodels(),
     split_seed=2**63 - 1,
     linf_coordinates=0,
-    data=scenario.DigitsData(name="digits", clients=10),
+    data=scenario.BuiltInData(name="digits", clients=10),
     data_seed=3,
     folder="",
 )

@@ -69,7 +69,7 @@ def task_of(scheme: str = "none", **changes: object) -> ClientTask:
         submodels=SCHEMES[scheme],
         split_seed=4,
         linf_coordinates=0,
-        data=scenario.DigitsData(name="digits", clients=10),
+        data=scenario.BuiltInData(name="digits", clients=10),
         data_seed=0,
         folder="",
     )

@@ -10,13 +10,13 @@ from sklearn.datasets import load_digits
 
 from fedamp.data import count_clients, count_records, load
 from fedamp.errors import DataError
-from fedamp.scenario import DigitsData
+from fedamp.scenario import BuiltInData
 
 HERE = Path(".")
 
 
 def digits(**keys):
-    return DigitsData(name="digits", **keys)
+    return BuiltInData(name="digits", **keys)
 
 
 def rows(inputs, labels):
@@ -83,7 +83,7 @@ def test_digits_have_no_natural_partition():
 def test_counting_imports_neither_torch_nor_scikit_learn():
     code = (
         "import sys; from pathlib import Path; from fedamp import data, scenario;"
-        "config = scenario.DigitsData(name='digits', clients=479);"
+        "config = scenario.BuiltInData(name='digits', clients=479);"
         "assert data.count_clients(config, Path('.')) == 479;"
         "heavy = {'torch', 'sklearn', 'pyarrow', 'datasets', 'flwr'} & set(sys.modules); assert not heavy, heavy"
     )

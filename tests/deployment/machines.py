@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from fedamp.data import load
-from fedamp.scenario import DigitsData
+from fedamp.scenario import BuiltInData
 from tests.documentation import shell
 
 ROOT = Path(__file__).parents[2]
@@ -194,7 +194,7 @@ class Machines:
 
 def deal_digits(folder: Path, names: Sequence[str], clients: int) -> None:
     """The digits as one folder ``all``, as the server's (``server``), and as one a node with its own clients."""
-    everything = load(DigitsData(name="digits", clients=clients), seed=5, folder=Path())
+    everything = load(BuiltInData(name="digits", clients=clients), seed=5, folder=Path())
     inputs, labels = everything.test()
     ids = np.arange(clients)
     for name, hosted in [("all", ids), ("server", ids[:0]), *zip(names, np.array_split(ids, len(names)), strict=True)]:

@@ -14,7 +14,7 @@ from fedamp.data.table import Table
 
 
 @sources.register("digits")
-def digits(config: scenario.DigitsData, folder: Path) -> Source:
+def digits(config: scenario.BuiltInData, folder: Path) -> Source:
     return StoredSource(config, DigitsTable(config.shape))
 
 
