@@ -185,7 +185,8 @@ def test_missing_ray_is_answered_in_one_line(monkeypatch, tmp_path):
 
 
 PROGRAM = """
-import os, pathlib, sys
+import os, pathlib, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # shells start background processes with it ignored
 sys.path.insert(0, sys.argv[1])
 from fedamp import scenario
 from fedamp.simulation.engines import open_grid
