@@ -75,11 +75,11 @@ def disturb(folder: Path, run: Path, rounds: int) -> list[int]:
     for goal in [*goals, rounds + 1]:
         process = start(scenario, run, resume=run.exists())
 
-        def blow(released: int, process: subprocess.Popen = process, goal: int = goal) -> None:
+        def kill_after(released: int, process: subprocess.Popen = process, goal: int = goal) -> None:
             if released >= goal:
                 process.send_signal(signal.SIGKILL)
 
-        watch(process, run, blow, expected=0 if goal > rounds else -signal.SIGKILL)
+        watch(process, run, kill_after, expected=0 if goal > rounds else -signal.SIGKILL)
         killed.append(len(releases(run)))
     return killed[:-1]
 

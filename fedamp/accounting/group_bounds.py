@@ -39,7 +39,7 @@ class Answered:
 
 
 def other_bounds(event: Group) -> list[Mechanism]:
-    """Bounds of a group with hidden choices given away: all of them, or those inside rounds. The release is a mixture,
+    """Bounds of a group with hidden choices revealed: all of them, or those inside rounds. The release is a mixture,
     over choices that do not depend on the data, of releases that cost the group no more than that (joint convexity);
     and what is then left, compositions of (sampled) Gaussians, is exact for groups.
     """
@@ -143,7 +143,7 @@ class _WithoutReplacement(Moments):
     corrected) and 1 + sum over l >= 2 of C(a, l) p^(l-1) times the sum over i >= 1 of w_i m_l(i), with
     m_2 = min(4 (M_2 - 1), 2 M_2) and m_l = 2 M_l. The latter is Wang, Balle, Kasiviswanathan 2019, Theorem 9, for
     size 1 (Schuchardt et al. 2024, Theorem 3.6 and Proposition E.2). For a group, condition as they do on "none of it
-    is in the batch"; |x - y|^l z^(1-l) is jointly convex, so that the number i may be given away there. Both
+    is in the batch"; |x - y|^l z^(1-l) is jointly convex, so that the number i may be revealed there. Both
     directions, also under composition.
     """
 

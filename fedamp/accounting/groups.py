@@ -133,7 +133,7 @@ def exact_group(mechanism: Mechanism, size: int) -> Mechanism | None:
 
 
 def group_by_rounds(mechanism: Mechanism, size: int) -> Mechanism | None:
-    """Who takes part stays hidden; what is hidden inside a round (submodels, masks) is given away."""
+    """Who takes part stays hidden; what is hidden inside a round (submodels, masks) is revealed."""
     if isinstance(mechanism, Poisson):
         return exact_group(Poisson(mechanism.mechanism.unamplified(), mechanism.rate), size)
     if isinstance(mechanism, WithoutReplacement):  # which charges groups itself

@@ -1,7 +1,7 @@
 """What a mechanism is charged as, and what of it is attained: rules from expressions to simpler expressions.
 
-``charged_as`` goes to an expression whose dominating pair is at least as far apart (a theorem each time), ``attained``
-to one whose pair some worst case of the mechanism really has: upper ends come from the one, lower ends from the other.
+``charged_as`` gives an expression that costs at least as much (a theorem each time): upper ends come from it.
+``attained`` gives an expression that some federation with this mechanism really leaks: lower ends come from it.
 """
 
 import math
@@ -133,8 +133,8 @@ def _(event: GroupPoissonGaussian) -> Mechanism:
 
 @singledispatch
 def attained(event: Mechanism) -> Mechanism | None:
-    """A mechanism whose pair some worst case of this one has, for lower ends; None if none is known. Most kinds attain
-    theirs.
+    """A mechanism that some federation with this one leaks as much as, for lower ends; None if none is known. For most
+    kinds it is the mechanism itself.
     """
     return event
 

@@ -173,8 +173,8 @@ def _weights(models: int, first: int, second: int, share: float) -> Weights:
 def selection_epsilons(mechanisms: Sequence[Mechanism], grid: Array, delta: float) -> Array:
     """What each row of a grid of weights costs by privacy loss, at most; shape (rows,).
 
-    For pictures: to 1 per cent of the dearest private model, and infinite where it is more than four times that, as
-    it can be where a model without privacy is drawn with a probability near delta.
+    For pictures: to 1 per cent of the most expensive private model, and infinite where it is more than four times that,
+    as it can be where a model without privacy is drawn with a probability near delta.
     """
     alone = np.array([part.epsilon(delta).upper for part in mechanisms])
     highest, steps = max(alone, default=1.0), 101

@@ -136,47 +136,48 @@ def test_malformed_json_is_refused(value, message):
         from_json(value)
 
 
-@pytest.mark.parametrize(
-    ("build", "message"),
-    [
-        (lambda: Gaussian(0), "noise_multiplier must be > 0 and finite, got 0"),
-        (lambda: Gaussian(-1.0), "noise_multiplier must be > 0 and finite, got -1.0"),
-        (lambda: Gaussian(math.nan), "noise_multiplier must be a number, got nan"),
-        (lambda: Gaussian(math.inf), "noise_multiplier must be > 0 and finite, got inf"),
-        (lambda: Gaussian(True), "noise_multiplier must be a number, got True"),
-        (lambda: Gaussian("1"), "noise_multiplier must be a number, got '1'"),
-        (lambda: Laplace(0.0), "scale must be > 0"),
-        (lambda: RandomisedResponse(0.3), r"probability must be in \[0.5, 1\), got 0.3"),
-        (lambda: Poisson(Gaussian(1.0), 1.5), r"rate must be in \[0, 1\], got 1.5"),
-        (lambda: Poisson(1.0, 0.5), "mechanism must be a mechanism"),
-        (lambda: Submodels(Gaussian(1.0), 0), "count must be >= 1, got 0"),
-        (lambda: Submodels(Gaussian(1.0), 2.0), "count must be a whole number, got 2.0"),
-        (lambda: Submodels(Gaussian(1.0), True), "count must be a whole number, got True"),
-        (lambda: Dropout(Gaussian(1.0), 0.0), r"keep must be in \(0, 1\]"),
-        (lambda: Allocation(Gaussian(1.0), 11, 10), "k must be >= 0 and <= rounds, got 11"),
-        (lambda: Allocation(Gaussian(1.0), 1, 0), "rounds must be >= 1, got 0"),
-        (lambda: Compose([]), "mechanisms must be one or more mechanisms"),
-        (lambda: Repeat(Gaussian(1.0), -1), "times must be >= 0, got -1"),
-        (lambda: RandomSelection([Gaussian(1.0)] * 2, [0.5, 0.4]), "weights must sum to 1, got 0.9"),
-        (lambda: RandomSelection([Gaussian(1.0)] * 2, [1.0]), "weights must have 2 entries"),
-        (lambda: ModelMix(1.0, -1.0), "width must be >= 0"),
-        (lambda: ModelMix(1.0, 1.0, 0), "linf_coordinates must be >= 1"),
-        (lambda: GroupPoissonGaussian(1.0, 0.1, 0), "size must be >= 1"),
-        (lambda: WithoutReplacement(Gaussian(1.0), 5, 4), "batch must be >= 1 and <= population, got 5"),
-        (lambda: LinearCombination([Gaussian(1.0)], [1.0], "hope"), "assumption must be"),
-        (lambda: Gaussian(1.0).epsilon(0.0), r"delta must be in \(0, 1\), got 0.0"),
-        (lambda: Gaussian(1.0).epsilon(math.nan), "delta must be a number, got nan"),
-        (lambda: Gaussian(1.0).delta(-0.1), "epsilon must be >= 0, got -0.1"),
-        (lambda: Gaussian(1.0).rdp([0.5]), r"orders must be > 1 and finite, got \[0.5\]"),
-        (lambda: Gaussian(1.0).rdp([math.nan]), "orders must be > 1"),
-        (lambda: Gaussian(1.0).rdp([5000.0]), "orders must be <= 4096"),
-        (lambda: Gaussian(1.0).epsilon(1e-5, points=3), "points must be >= 50"),
-    ],
-)
-def test_bad_arguments_are_named_in_one_line(build, message):
-    with pytest.raises(ValueError, match=message) as caught:
-        build()
-    assert "\n" not in str(caught.value)
+BAD_ARGUMENTS = [
+    (lambda: Gaussian(0), "noise_multiplier must be > 0 and finite, got 0"),
+    (lambda: Gaussian(-1.0), "noise_multiplier must be > 0 and finite, got -1.0"),
+    (lambda: Gaussian(math.nan), "noise_multiplier must be a number, got nan"),
+    (lambda: Gaussian(math.inf), "noise_multiplier must be > 0 and finite, got inf"),
+    (lambda: Gaussian(True), "noise_multiplier must be a number, got True"),
+    (lambda: Gaussian("1"), "noise_multiplier must be a number, got '1'"),
+    (lambda: Laplace(0.0), "scale must be > 0"),
+    (lambda: RandomisedResponse(0.3), r"probability must be in \[0.5, 1\), got 0.3"),
+    (lambda: Poisson(Gaussian(1.0), 1.5), r"rate must be in \[0, 1\], got 1.5"),
+    (lambda: Poisson(1.0, 0.5), "mechanism must be a mechanism"),
+    (lambda: Submodels(Gaussian(1.0), 0), "count must be >= 1, got 0"),
+    (lambda: Submodels(Gaussian(1.0), 2.0), "count must be a whole number, got 2.0"),
+    (lambda: Submodels(Gaussian(1.0), True), "count must be a whole number, got True"),
+    (lambda: Dropout(Gaussian(1.0), 0.0), r"keep must be in \(0, 1\]"),
+    (lambda: Allocation(Gaussian(1.0), 11, 10), "k must be >= 0 and <= rounds, got 11"),
+    (lambda: Allocation(Gaussian(1.0), 1, 0), "rounds must be >= 1, got 0"),
+    (lambda: Compose([]), "mechanisms must be one or more mechanisms"),
+    (lambda: Repeat(Gaussian(1.0), -1), "times must be >= 0, got -1"),
+    (lambda: RandomSelection([Gaussian(1.0)] * 2, [0.5, 0.4]), "weights must sum to 1, got 0.9"),
+    (lambda: RandomSelection([Gaussian(1.0)] * 2, [1.0]), "weights must have 2 entries"),
+    (lambda: ModelMix(1.0, -1.0), "width must be >= 0"),
+    (lambda: ModelMix(1.0, 1.0, 0), "linf_coordinates must be >= 1"),
+    (lambda: GroupPoissonGaussian(1.0, 0.1, 0), "size must be >= 1"),
+    (lambda: WithoutReplacement(Gaussian(1.0), 5, 4), "batch must be >= 1 and <= population, got 5"),
+    (lambda: LinearCombination([Gaussian(1.0)], [1.0], "hope"), "assumption must be"),
+    (lambda: Gaussian(1.0).epsilon(0.0), r"delta must be in \(0, 1\), got 0.0"),
+    (lambda: Gaussian(1.0).epsilon(math.nan), "delta must be a number, got nan"),
+    (lambda: Gaussian(1.0).delta(-0.1), "epsilon must be >= 0, got -0.1"),
+    (lambda: Gaussian(1.0).rdp([0.5]), r"orders must be > 1 and finite, got \[0.5\]"),
+    (lambda: Gaussian(1.0).rdp([math.nan]), "orders must be > 1"),
+    (lambda: Gaussian(1.0).rdp([5000.0]), "orders must be <= 4096"),
+    (lambda: Gaussian(1.0).epsilon(1e-5, points=3), "points must be >= 50"),
+]
+
+
+def test_bad_arguments_are_named_in_one_line(subtests):
+    for build, message in BAD_ARGUMENTS:
+        with subtests.test(message):
+            with pytest.raises(ValueError, match=message) as caught:
+                build()
+            assert "\n" not in str(caught.value)
 
 
 def test_the_accountant_stands_alone():

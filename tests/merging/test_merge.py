@@ -211,10 +211,10 @@ def test_combination_chooses_the_best_weights_of_what_it_pays_for(fedamp, runs, 
     command = ("merge", runs["one"], runs["two"], *COMBINATION, "--json")
     both = json.loads(fedamp(*command, "--epsilon", 9, "--out", tmp_path / "both").out)
     assert both["final"]["accuracy"] >= max(both["unprotected"]["accuracies"])
-    dearest = from_json(json.loads((runs["one"] / "ledger.json").read_text())["mechanism"]).epsilon(1e-5).upper
-    alone = json.loads(fedamp(*command, "--epsilon", dearest * 1.001, "--out", tmp_path / "alone").out)
+    most_expensive = from_json(json.loads((runs["one"] / "ledger.json").read_text())["mechanism"]).epsilon(1e-5).upper
+    alone = json.loads(fedamp(*command, "--epsilon", most_expensive * 1.001, "--out", tmp_path / "alone").out)
     assert alone["weights"] == [1.0, 0.0]
-    assert alone["epsilon"]["upper"] == dearest
+    assert alone["epsilon"]["upper"] == most_expensive
 
 
 def test_the_charge_per_step_needs_its_assumption(fedamp, runs, tmp_path):
@@ -434,6 +434,6 @@ def test_privacy_tells_what_groups_cost_where_it_is_cheap_or_asked_for():
     assert of_three["epsilon"]["upper"] == costs[2]
     assert privacy_cost(small())["groups"] is None
     hidden = privacy_cost(small(), groups=True)["groups"]
-    # With all choices given away: three check-ins of five units together at noise multiplier 1.
+    # With all choices revealed: three check-ins of five units together at noise multiplier 1.
     assert hidden[3]["epsilon_upper"] <= gaussian_epsilon(math.sqrt(3) * 5) * 1.0005
     assert [row["epsilon_upper"] for row in privacy_cost(small("privacy.noise_multiplier=0"))["groups"]] == [None] * 5

@@ -119,7 +119,7 @@ def test_least_private_first_keeps_away_from_the_most_private_model():
 
 def test_most_accurate_first_draws_the_best_as_often_as_can_be():
     mechanisms = [Gaussian(2.5), Gaussian(1.2), Gaussian(0.6)]
-    rank = most_accurate_first((0.6, 0.8, 0.7))  # the dearest is not the best
+    rank = most_accurate_first((0.6, 0.8, 0.7))  # the most expensive is not the best
     ours = best_weights(mechanisms, rank, 3.0, DELTA)[BY_PRIVACY_LOSS]
     deltas = [gaussian_delta(noise, 3.0) for noise in (2.5, 1.2, 0.6)]
     most = (DELTA - deltas[0]) / (deltas[1] - deltas[0])
@@ -161,7 +161,7 @@ def test_a_selection_costs_between_its_models():
     assert low < cost.upper < high
 
 
-def test_the_picture_shows_the_cost_to_one_per_cent_of_the_dearest():
+def test_the_picture_shows_the_cost_to_one_per_cent_of_the_most_expensive():
     mechanisms = [Gaussian(2.0), Gaussian(0.7)]
     grid = np.array([[1.0, 0.0], [0.999, 0.001], [0.3, 0.7], [0.0, 1.0]])
     exact = [cost_of(mechanisms, row).upper for row in grid]
