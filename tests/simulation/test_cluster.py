@@ -114,7 +114,7 @@ def test_the_page_and_a_machine_that_is_lost(tmp_path):
         in_a_shell_of_its_own(block("a second node"), tmp_path / "second.log") as cut_the_second,
     ):
         run(block("the run"))  # which compares the models
-        assert "2 Ray worker(s) ready after" in (tmp_path / "runs/cluster/log.txt").read_text()
+        assert "2 worker(s) on cpu" in (tmp_path / "runs/cluster/log.txt").read_text()
         lost = shlex.split(f"{longer} --set engine.address=127.0.0.1:{port} --out lost")
         with subprocess.Popen(lost, cwd=tmp_path, env=ENVIRONMENT, stdout=subprocess.DEVNULL) as process:
             rounds = tmp_path / "lost" / "rounds.jsonl"
