@@ -163,7 +163,7 @@ class Pool:
             actors = self._start_actors()
             self.startup_seconds = monotonic() - start
             if actors:
-                device, seconds = self.resources.device, self.startup_seconds
+                device, seconds = self._granted.device, self.startup_seconds
                 log.info("ray engine, %d worker(s) on %s, ready after %.1f s", len(actors), device, seconds)
                 self._started.set_result(actors)
             self._stop.wait()
