@@ -84,7 +84,7 @@ def assert_equals_simulation(machines: Machines, raw: dict, away: set[int]) -> N
 
 def test_the_scenario_of_the_simulation_runs_on_three_machines(machines):
     raw = write_scenario(machines)
-    machines.start_superlink()
+    machines.start_server()
     machines.start_node("site0")  # whose key nobody has registered yet
     stranger = machines.processes["site0"]
     wait(lambda: stranger.poll() is not None, 60, "the stranger to be turned away")
@@ -106,7 +106,7 @@ def test_the_scenario_of_the_simulation_runs_on_three_machines(machines):
 def test_a_node_that_is_killed_and_restarted_counts_as_zero_until_it_is_back(machines):
     rounds, federation = 14, {"nodes": 3, "round_deadline": 30}  # enough for a slow machine to see the node back
     raw = write_scenario(machines, rounds=rounds, federation=federation)
-    machines.start_superlink()
+    machines.start_server()
     start_nodes(machines)
     machines.start_run(known_seed=True)
     wait_for_round(machines, 1, 120)
@@ -134,7 +134,7 @@ def test_machines_with_addresses_of_their_own(tmp_path):
         machines = Machines(tmp_path, NODES, network)
         try:
             raw = write_scenario(machines)
-            machines.start_superlink()
+            machines.start_server()
             machines.shell("node: check the way to the server", where="site1")
             start_nodes(machines)
             machines.start_run(known_seed=True)
