@@ -17,7 +17,6 @@ from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 from fedamp.data import load
 from fedamp.scenario import BuiltInData
@@ -26,14 +25,12 @@ from tests.documentation import shell
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = ROOT / "docs" / "deployment"
 PAGE = "docs/deployment.md"
+NODES = ["site0", "site1", "site2"]  # as on the page
 
 
 def nginx() -> str | None:
     """Where nginx is: installed, or put beside the tests' own Python by the Makefile."""
     return shutil.which("nginx", path=os.pathsep.join([os.environ["PATH"], "/usr/sbin", sysconfig.get_path("scripts")]))
-
-
-needs_nginx = pytest.mark.skipif(nginx() is None, reason="there is no nginx here, and `make install` could get none")
 
 
 class Network:
@@ -130,6 +127,14 @@ class Machines:
         settings = {"NODE": name, "RUNTIME_PORT": str(free_port())}
         self.start(name, "node: start the SuperNode", self.folder / name, **settings)
 
+    def start_stranger(self, name: str) -> None:
+        """A node whose key nobody has registered."""
+        folder = self.folder / name
+        (folder / "data").mkdir(parents=True)
+        shutil.copy(self.server / "keys" / "ca.crt", folder)
+        subprocess.run(["ssh-keygen", "-qt", "ecdsa", "-b", "384", "-N", "", "-f", str(folder / name)], check=True)
+        self.start_node(name)
+
     def start_run(self, **config: str | bool) -> None:
         """Start a run of the app; :meth:`status` tells how it goes."""
         commands = shell(PAGE, "server: start the run").strip()
@@ -166,7 +171,7 @@ class Machines:
         with (self.folder / f"{name}.log").open("a") as log:
             self.processes[name] = subprocess.Popen(
                 [*self._inside(folder.name), "sh", "-euc", self.ported(shell(PAGE, title))],
-                env=self.environment() | settings,
+                env=self.environment() | {"FLWR_LOG_LEVEL": "INFO"} | settings,
                 cwd=folder,
                 stdout=log,
                 stderr=log,
