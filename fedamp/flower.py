@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 from flwr.app import Array, ArrayRecord, Error, Message, RecordDict
 from flwr.app.message import make_message
+from flwr.serverapp import Grid
+from flwr.supercore.constant import TaskType
 from flwr.supercore.logger import FLOWER_LOGGER
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
@@ -83,6 +85,11 @@ def identify() -> None:
 def empty_run() -> Run:
     """The run of a simulation."""
     return Run.create_empty(1)
+
+
+def is_simulation(grid: Grid) -> bool:
+    """Whether the nodes of a grid are processes that Flower's simulation makes up, and not machines of their own."""
+    return bool(grid.run.primary_task_type == TaskType.SIMULATION)
 
 
 def set_message_id(message: Message, message_id: str) -> None:

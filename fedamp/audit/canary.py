@@ -116,7 +116,7 @@ class Canary:
 
     def __init__(self, prepared: Prepared) -> None:
         task = prepared.task
-        dataset = data.load(prepared.plan.scenario.data, task.data_seed, Path(task.folder))
+        dataset = data.load(prepared.plan.scenario.data, task.data_seed, Path())
         units = dataset.by_record() if task.unit == "sample" else dataset
         filled = np.flatnonzero(units.sizes(np.arange(min(_TRIED, units.num_clients))))
         if not len(filled):

@@ -10,6 +10,7 @@ as which nodes were asked in which round, goes to the log in the run folder, whi
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from time import monotonic, sleep
 
@@ -17,6 +18,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from fedamp.errors import DeploymentError, FederationError
+from fedamp.flower import is_simulation
 from fedamp.runs.folder import opened
 from fedamp.runs.records import RoundRecord
 from fedamp.scenario import Scenario, scenario_file
@@ -39,6 +41,8 @@ def main(grid: Grid, context: Context) -> None:
         raise DeploymentError("faults: a deployment has its own; accepted: with the run configuration known-seed=true")
     with opened(scenario, out, resume, secret_seed=not known_seed) as (folder, seed):
         prepared = prepare(scenario, seed)
+        if not is_simulation(grid):
+            prepared = replace(prepared, task=prepared.task.without_places())
         wait_for_nodes(grid, scenario)
         with _reasons_kept_in(folder.log, secret=not known_seed):
             summary = play(prepared, with_faults(grid, scenario.faults), folder, PrintingObserver())

@@ -33,7 +33,6 @@ def task_of(unit: str = "client", section: scenario.Data = DATA) -> ClientTask:
         linf_coordinates=0,
         data=section,
         data_seed=0,
-        folder="",
     )
 
 

@@ -18,7 +18,6 @@ TASK = ClientTask(
     linf_coordinates=0,
     data=scenario.BuiltInData(name="digits", clients=10),
     data_seed=3,
-    folder="",
 )
 
 
@@ -32,7 +31,7 @@ OTHER_VALUES = [
     ({"num_classes": "10"}, "num_classes: .*valid integer"),
     ({"input_shape": [8, 8.5]}, "input_shape.1: "),
     ({"extra": 1}, "extra: no such key"),
-    ({"version": 2}, "version: .* 1, got 2"),
+    ({"version": 1}, "version: .* 2, got 1"),
 ]
 
 

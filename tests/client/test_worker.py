@@ -71,7 +71,6 @@ def task_of(scheme: str = "none", **changes: object) -> ClientTask:
         linf_coordinates=0,
         data=scenario.BuiltInData(name="digits", clients=10),
         data_seed=0,
-        folder="",
     )
     return task.model_copy(update=changes)
 

@@ -43,7 +43,8 @@ def test_messages_mean_the_same_to_stock_flower_and_a_failed_run_is_told_apart(t
     config = {"out": str(out), "nodes": 2, "stay": False, "fail": True}
     with pytest.raises(FederationError, match=r"'finished:failed' \(.*the server app gave up\)"):
         flower_engine.run(config, log, Engine(workers=2), watch=lambda: watched.append(1), **APPS)
-    assert json.loads(out.read_text()) == {"total": [6, 8, 10, 12, 14], "replies": 2, "code": 2}
+    result = {"total": [6, 8, 10, 12, 14], "replies": 2, "code": 2, "simulation": True}
+    assert json.loads(out.read_text()) == result
     assert "clients 3 and 4 do not add up" in log.read_text()
     assert capfd.readouterr() == ("", "")
     assert watched
