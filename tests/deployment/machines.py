@@ -119,6 +119,9 @@ class Machines:
         """The SuperLink and the proxy before it."""
         self.start("superlink", "server: start the SuperLink", self.server)
         self.start("proxy", "server: start the proxy", self.server)
+        self.wait_for_superlink()
+
+    def wait_for_superlink(self) -> None:
         probe = f"import socket; socket.create_connection(('127.0.0.1', {self.inner_port}))"
         command = [*self._inside("server"), sys.executable, "-c", probe]
         wait(lambda: subprocess.run(command, capture_output=True).returncode == 0, 60, "the SuperLink to listen")
@@ -139,7 +142,7 @@ class Machines:
         """Start a run of the app; :meth:`status` tells how it goes."""
         commands = shell(PAGE, "server: start the run").strip()
         added = "".join(f" {key.replace('_', '-')}={json.dumps(value)}" for key, value in config.items())
-        self._run(commands.removesuffix('"') + added.replace('"', '\\"') + '"')
+        self._run(commands.removesuffix("'") + added + "'")
 
     def status(self) -> str:
         """Of the newest run."""

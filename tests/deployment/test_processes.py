@@ -1,10 +1,5 @@
 """Server and nodes as separate processes that know each other by certificate and key."""
 
-import re
-import subprocess
-import sysconfig
-from pathlib import Path
-
 import numpy as np
 import pytest
 import yaml
@@ -14,7 +9,7 @@ from fedamp.scenario import Faults, scenario_file
 from fedamp.simulation.engines import CLIENT_APP
 from fedamp.simulation.faults import FaultyGrid
 from fedamp.simulation.serial import SerialGrid
-from tests.deployment.machines import DOCUMENTS, NODES, PAGE, Machines, Network, deal_digits, wait
+from tests.deployment.machines import NODES, PAGE, Machines, Network, deal_digits, wait
 from tests.documentation import blocks
 from tests.server.plays import largest_difference, ledger_of, play_in, rounds_of
 
@@ -135,20 +130,3 @@ def test_machines_with_addresses_of_their_own(tmp_path, proxy):
             assert_equals_simulation(machines, raw, away=set())
         finally:
             machines.stop()
-
-
-def test_the_compose_file_gives_flower_options_that_it_knows():
-    services = yaml.safe_load((DOCUMENTS / "compose.yaml").read_text())["services"]
-    assert set(services) == {"superlink", *NODES}
-    programs: dict[str, set[str]] = {}
-    for service in services.values():
-        words = " ".join(service["command"]).split()
-        program = next(word for word in words if word.startswith("flower-"))
-        options = {word.partition("=")[0] for word in words if word.startswith("--")}
-        programs.setdefault(program, set()).update(options)
-    assert set(programs) == {"flower-superlink", "flower-supernode"}
-    for program, options in programs.items():
-        command = [Path(sysconfig.get_path("scripts")) / program, "--help"]
-        known = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-        assert options <= set(re.findall(r"--[a-z-]+", known))
-        assert "--insecure" not in options
