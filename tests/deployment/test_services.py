@@ -101,14 +101,14 @@ def units(machines, request):
 
 
 @pytest.mark.slow
-def test_a_federation_whose_superlink_is_killed_comes_back_and_the_run_goes_on(machines, units):
+def test_a_federation_whose_processes_are_killed_comes_back_and_the_run_goes_on(machines, units):
     raw = write_scenario(machines, rounds=3)
     wait(lambda: machines.connected() == 3, 180, "three nodes", every=1)
     machines.start_run(known_seed=True)
     wait_for_round(machines, 1, 300)
-    units["superlink"].kill()
-    wait(lambda: len(units["superlink"].ends) == 1, 10, "its end")
-    assert units["superlink"].ends == [-9]
+    for name in ("superlink", "proxy", "site0"):
+        units[name].kill()
+    wait(lambda: units["superlink"].ends == [-9], 10, "its end")
     assert len(rounds_of(machines.server / "run")) < 3
     machines.wait_for_superlink()
     wait(lambda: machines.connected() == 3, 240, "three nodes to be back", every=2)
@@ -116,6 +116,8 @@ def test_a_federation_whose_superlink_is_killed_comes_back_and_the_run_goes_on(m
     wait_for_end(machines, 600)
     assert len(rounds_of(machines.server / "run")) == 3
     assert_equals_simulation(machines, raw, away=set())
+    assert units["proxy"].ends == units["superlink"].ends == [-9]  # and not again
+    assert units["site0"].ends[0] == -9
 
 
 LISTEN = (

@@ -1,7 +1,9 @@
 """What systemd does with the unit files of docs/deployment/systemd, as far as their being started again goes."""
 
+import os
 import re
 import shlex
+import signal
 import subprocess
 import threading
 import uuid
@@ -77,14 +79,9 @@ class Unit:
 
     def _kill_group(self) -> None:
         assert self.process is not None
-        group = []
-        with suppress(psutil.NoSuchProcess):
-            main = psutil.Process(self.process.pid)
-            group = [*main.children(recursive=True), main]  # nginx keeps no environment
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)  # for nginx, whose workers keep no environment
         for process in psutil.process_iter():
             with suppress(psutil.Error, OSError):
                 if process.environ().get("FEDAMP_TEST_UNIT") == self.mark:
-                    group.append(process)
-        for process in group:
-            with suppress(psutil.NoSuchProcess):
-                process.kill()
+                    process.kill()
