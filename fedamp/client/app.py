@@ -66,7 +66,7 @@ def _node(task_json: str, folder: str, device: str) -> TrainingNode:
         if key is None:
             raise DeploymentError(
                 f"node configuration has a data folder, but the scenario's data are {config['name']}; "
-                "accepted: npz, parquet, huggingface"
+                "accepted: data with a path or dataset, e.g. npz"
             )
         config[key] = str(Path(folder).absolute())
     elif any(config.get(key) == "" for key in DATA_PLACES):

@@ -43,9 +43,8 @@ class ClientTask(Record):
         Such a node reads the data folder of its own configuration, gets the initial model from the server, and imports
         a model of somebody's own from what is installed there.
         """
-        places = {
-            key: "" for key, value in self.data.model_dump().items() if key in DATA_PLACES and Path(value).is_absolute()
-        }
+        named = {key: getattr(self.data, key, None) for key in DATA_PLACES}
+        places = {key: "" for key, place in named.items() if place and Path(place).is_absolute()}
         return self.model_copy(
             update={
                 "data": self.data.model_copy(update=places),
