@@ -8,7 +8,6 @@ node's configuration says what is here:
     device   cpu, cuda or cuda:N
 """
 
-from dataclasses import asdict
 from functools import lru_cache
 from pathlib import Path
 
@@ -36,8 +35,7 @@ def train(message: Message, context: Context) -> Message:
         raise DeploymentError(f"clients {sorted(set(instruction.clients) - hosted)} are not among this node's hosts")
     arrays = flower.from_record(message.content["arrays"])  # type: ignore[arg-type]
     sums, report = node.train(arrays, instruction)
-    told = asdict(report)
-    error = told.pop("error")
+    error, told = report.error, {name: value for name, value in vars(report).items() if name != "error"}
     content = RecordDict({"arrays": flower.to_record(sums), "metrics": MetricRecord(told)})
     if error:
         content["errors"] = ConfigRecord({"first": error})

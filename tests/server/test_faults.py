@@ -5,7 +5,6 @@ from time import monotonic
 
 import numpy as np
 import pytest
-from safetensors.numpy import load_file
 
 from fedamp import launch
 from fedamp.errors import FederationError, ScenarioError
