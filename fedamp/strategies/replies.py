@@ -20,11 +20,8 @@ def in_one_line(said: object) -> str:
         first = said.errors()[0]
         said = f"{first['loc'][0]}: {first['msg']}, got {first['input']!r:.80}"
     errors = re.findall(r"^(?:\w+\.)*\w*(?:Error|Exception): .*", str(said), re.MULTILINE)
-    text = re.sub(
-        r"<class '(?:[^']*\.)?(\w+)'>:<'(.*)'>",
-        r"\1: \2",
-        " ".join((errors[-1].removesuffix("'>") if errors else str(said)).split()),
-    )
+    text = " ".join((errors[-1].removesuffix("'>") if errors else str(said)).split())
+    text = re.sub(r"<class '(?:[^']*\.)?(\w+)'>:<'(.*)'>", r"\1: \2", text)
     return printable(text)[:LONGEST] or type(said).__name__
 
 

@@ -53,6 +53,9 @@ class Roster:
         replies = [*self.silence.answers(grid, query)]
         replies += grid.send_and_receive([query(node) for node in new], timeout=timeout) if new else ()
         answered = {reply.metadata.src_node_id for reply in replies} & connected
+        late = (set(new) | set(self.silence.pings)) - answered
+        self.errors = {node: error for node, error in self.errors.items() if node in self._asked}
+        self.errors |= {node: f"node {node} did not answer in time" for node in sorted(late)}
         self._asked |= answered  # but not Flower, who answers in its own name for a node that it lost
         for reply in replies:
             node = reply.metadata.src_node_id
@@ -73,7 +76,6 @@ class Roster:
         self._asked -= nodes
         self.everywhere = [node for node in self.everywhere if node not in nodes]
         self.host_of = {unit: node for unit, node in self.host_of.items() if node not in nodes}
-        self.errors = {node: error for node, error in self.errors.items() if node not in nodes}
 
     def assign(self, batches: Iterable[Batch]) -> dict[int, list[Batch]]:
         """The batches of each node, nodes in order of id. Units that nobody hosts are left out: they count as zero."""
