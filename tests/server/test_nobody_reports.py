@@ -143,3 +143,24 @@ def test_a_simulation_writes_down_the_quorum_it_had_and_one_with_faults_that_of_
     for name, override, quorum in (("fine", "seed=3", 1.0), ("faulty", "faults={failing: 0.1}", None)):
         folder = RunFolder(launch.launch(small("rounds=3", override), Silent(), tmp_path / name))
         assert scenario_file.load(folder.scenario).federation.quorum == quorum
+
+
+def test_who_did_not_report_is_said_wherever_the_run_is_shown(tmp_path, fedamp):
+    run, page = tmp_path / "run", tmp_path / "page.html"
+    answer = fedamp("run", write_small(tmp_path, "faults={failing: 0.2, seed: 4}"), "--out", run)
+    assert answer.status == 0, answer.err
+    summary = json.loads((run / "summary.json").read_text())
+    lines = rounds_of(run)
+    assert summary["clients_scheduled"] == sum(line["scheduled"] for line in lines) == 180
+    reported = summary["clients_trained"]
+    # Each of 180 with probability 0.8: 144 expected, standard deviation 5.4; five of them.
+    assert 117 < reported < 171
+    assert f"{reported} of 180 scheduled" in " ".join(answer.out.split())
+    checks = json.loads(fedamp("verify", run, "--json").out)["checks"]
+    [check] = [check for check in checks if check["name"] == "reported"]
+    assert check["verdict"] == "caution"
+    assert f"{reported} of 180 scheduled units ({reported / 180:.1%})" in check["found"]
+    assert fedamp("report", run, "--out", page).status == 0
+    assert f"{reported / 180:.1%} of the scheduled clients" in page.read_text()
+    cautions = json.loads(fedamp("compare", run, "--json", "--out", tmp_path / "plots").out)["cautions"]
+    assert any(f"{reported / 180:.1%} of the scheduled clients reported" in caution for caution in cautions)
