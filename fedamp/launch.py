@@ -8,7 +8,7 @@ from pathlib import Path
 
 from fedamp.errors import FedampError, FederationError, Interrupted
 from fedamp.plan import make_plan, privacy_units
-from fedamp.runs.folder import RunFolder, opened
+from fedamp.runs.folder import RunFolder, opened, read_summary
 from fedamp.scenario import Scenario
 from fedamp.server.loop import Observer, play
 from fedamp.server.setup import prepare
@@ -37,6 +37,9 @@ def launch(
         FederationError: the run could not go on; the message names the log, and the folder can be resumed.
         Interrupted: Ctrl-C twice; the message says how to go on.
     """
+    if scenario.federation.quorum is None and scenario.faults is None:  # nothing is broken on purpose
+        everybody = scenario.federation.model_copy(update={"quorum": 1.0})
+        scenario = scenario.model_copy(update={"federation": everybody})
     # What can be found wrong without torch is found before a folder is made.
     make_plan(scenario, privacy_units(scenario))
     on_flower = scenario.engine.kind == "flower"
@@ -100,5 +103,14 @@ def _play_on_flower(scenario: Scenario, seed: int | None, folder: RunFolder, obs
         "resume": True,
         "known-seed": seed is None,
     }
-    flower_engine.run(config, folder.log, scenario.engine, watch=watch)
+    before = _ended(folder)
+    try:
+        flower_engine.run(config, folder.log, scenario.engine, watch=watch)
+    except FederationError as error:  # Flower is not told why, where it could tell who was asked
+        raise FederationError((_ended(folder) != before and read_summary(folder.path).error) or str(error)) from error
     watch()
+
+
+def _ended(folder: RunFolder) -> int:
+    """When the run was last ended, in nanoseconds; 0 where it never was."""
+    return folder.summary.stat().st_mtime_ns if folder.summary.exists() else 0

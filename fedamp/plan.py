@@ -26,6 +26,7 @@ from fedamp.optimizers import ServerOptimizer, optimizer_of
 from fedamp.scenario import Privacy, Scenario
 from fedamp.submodels import Part, SubmodelScheme, submodels_of
 
+DEFAULT_QUORUM = 0.5  # in a deployment, and with faults; fedamp.launch asks for everybody in a simulation
 ADJACENCY = "zero-out: one unit's contribution is present or replaced by zero"
 
 
@@ -84,6 +85,12 @@ class Plan:
     def is_private(self) -> bool:
         """Whether noise is added at all."""
         return self.scenario.privacy.noise_multiplier != 0
+
+    @property
+    def quorum(self) -> float:
+        """Share of a round's cohort that must report for it to be released."""
+        asked = self.scenario.federation.quorum
+        return DEFAULT_QUORUM if asked is None else asked
 
     @cached_property
     def noise_multiplier(self) -> float:

@@ -59,9 +59,8 @@ class CanaryGrid(SerialGrid):
         for message in asked:
             units = np.array(message.content["config"]["clients"], dtype=np.int64)
             trains = (units < self._canaries) & self.present
-            if trains.any():
-                trained.append(self._as_canaries(only(message, trains)))
-                reported.append(units[trains | (units >= self._canaries)].tolist())
+            trained.append(self._as_canaries(only(message, trains)))
+            reported.append(units[trains | (units >= self._canaries)].tolist())
         replies = super().send_and_receive(trained, timeout=timeout)
         for reply, units_ in zip(replies, reported, strict=True):
             if reply.has_error():  # it would count as zero, and the audit would praise what it never tried

@@ -35,7 +35,10 @@ def train(message: Message, context: Context) -> Message:
         raise DeploymentError(f"clients {sorted(set(instruction.clients) - hosted)} are not among this node's hosts")
     arrays = flower.from_record(message.content["arrays"])  # type: ignore[arg-type]
     sums, report = node.train(arrays, instruction)
-    content = RecordDict({"arrays": flower.to_record(sums), "metrics": MetricRecord(vars(report))})
+    error, told = report.error, {name: value for name, value in vars(report).items() if name != "error"}
+    content = RecordDict({"arrays": flower.to_record(sums), "metrics": MetricRecord(told)})
+    if error:
+        content["errors"] = ConfigRecord({"first": error})
     return Message(content, reply_to=message)
 
 

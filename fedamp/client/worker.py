@@ -85,6 +85,7 @@ class TrainReport:
         loss_sum: cross-entropy of the received model, summed over the first batch of every client that did not fail.
         records: number of those records.
         seconds: time it took.
+        error: what the first unit whose records could not be read failed with; empty where all could be.
     """
 
     reported: list[int] = field(default_factory=list)
@@ -94,6 +95,7 @@ class TrainReport:
     loss_sum: float = 0.0
     records: int = 0
     seconds: float = 0.0
+    error: str = ""
 
     def add(self, clients: NDArray[np.int64], trained: Trained, clipped: ClippedSum) -> None:
         """Count clients that trained together."""
@@ -206,6 +208,7 @@ class TrainingNode:
                 raise
             log.warning("%d of %d clients failed: %s", (~readable).sum(), len(clients), error)
             report.failed += int((~readable).sum())
+            report.error = report.error or str(error)
             return clients[readable], seeds[readable], self._records(clients[readable])
 
     def _is_readable(self, client: np.int64) -> bool:

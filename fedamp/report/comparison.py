@@ -61,7 +61,10 @@ def cautions(models: Sequence[Model]) -> list[str]:
     found = [f"the runs have different {what} ({', '.join(sorted(v))})" for what, v in promises.items() if len(v) > 1]
     if len({run.scenario.data.model_dump_json() for run in runs}) > 1:
         found.append("the runs were made on different data")
-    unfinished = [run.name for run in runs if run.summary.stopped_because in ("interrupted", "failed")]
+    for run in runs:
+        if run.reported_share < 1:
+            found.append(f"{run.name}: {run.reported_share:.1%} of the scheduled {run.ledger.unit}s reported")
+    unfinished = [run.name for run in runs if run.summary.stopped_because in ("interrupted", "failed", "diverged")]
     if unfinished:
         found.append(f"not finished: {', '.join(unfinished)}")
     for merged in (model for model in models if isinstance(model, Merged)):

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
 
 class RunProgress:
-    """A bar with round, loss, accuracy, epsilon so far, clients per second and time left; silent without a terminal."""
+    """A bar with round, loss, accuracy, epsilon so far, who failed, clients per second and time left; silent without a
+    terminal.
+    """
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -34,7 +36,7 @@ class RunProgress:
             disable=not console.is_terminal,
             expand=True,
         )
-        self._reported = 0
+        self._reported = self._scheduled = self._failed = 0
 
     def started(self, prepared: "Prepared", finished: "Sequence[RoundRecord]") -> None:
         plan = prepared.plan
@@ -50,9 +52,16 @@ class RunProgress:
 
     def round_done(self, record: "RoundRecord") -> None:
         self._reported += record.reported
+        self._scheduled += record.scheduled
+        self._failed += int(record.unprotected.get("failed", 0))
         rate = self._reported / max(monotonic() - self._since, 1e-9)
         facts = [] if record.accuracy is None else [f"loss {record.loss:.3f}", f"accuracy {record.accuracy:.1%}"]
-        self._bar.facts = "  ".join([*facts, self._spent(record.epsilon_upper), f"{rate:,.0f} clients/s"])
+        facts += [self._spent(record.epsilon_upper)]
+        if self._reported < self._scheduled:
+            facts += [f"{self._reported:,} of {self._scheduled:,} reported"]
+        if self._failed:
+            facts += [f"{self._failed:,} failed"]
+        self._bar.facts = "  ".join([*facts, f"{rate:,.0f} clients/s"])
         self._bar.update(self._task, completed=record.round)
 
     def stopping(self) -> None:

@@ -38,7 +38,11 @@ def run_table(summary: "Summary") -> Table:
         rows["noise multiplier"] = f"{summary.noise_multiplier:.4g}"
     clients, seconds, start = summary.clients_trained, summary.wall_seconds, summary.startup_seconds
     rows["rounds"] = str(summary.rounds_completed)
-    rows["clients trained"] = f"{clients:,} ({clients / max(seconds, 1e-9):,.0f} a second)"
+    scheduled = clients if summary.clients_scheduled is None else summary.clients_scheduled
+    missed = f" [yellow]of {scheduled:,} scheduled[/]" if clients < scheduled else ""
+    rows["clients trained"] = f"{clients:,}{missed} ({clients / max(seconds, 1e-9):,.0f} a second)"
+    if summary.clients_failed:
+        rows["failed"] = f"[yellow]{summary.clients_failed:,}[/], not finite or not readable: they count as zero"
     share, work = summary.cost.parameters_share, summary.cost.flops_share
     if share < 1:
         rows["sent to a client"] = f"{share:.0%} of the model; {work:.0%} of the work"

@@ -7,6 +7,7 @@ ENDINGS = {
     "budget": "stopped before the round that would have exceeded the budget",
     "interrupted": "interrupted; it can be resumed",
     "failed": "failed; it can be resumed",
+    "diverged": "stopped because the model diverged",
 }
 
 

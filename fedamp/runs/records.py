@@ -97,6 +97,7 @@ class RoundRecord(Record):
         scheduled: size of the round's cohort.
         reported: units that answered.
         seconds: wall time of the round.
+        nodes_given_up, nodes_back: ids of nodes that are no longer waited for, and that answer again.
         unprotected: numbers computed from private data without noise. For the server's owner only.
     """
 
@@ -108,6 +109,8 @@ class RoundRecord(Record):
     scheduled: NonNegativeInt
     reported: NonNegativeInt
     seconds: float
+    nodes_given_up: tuple[NonNegativeInt, ...] = ()
+    nodes_back: tuple[NonNegativeInt, ...] = ()
     unprotected: dict[str, int | float]
 
 
@@ -128,7 +131,14 @@ class Cost(Record):
 
 
 class Summary(FileRecord):
-    """``summary.json`` of a run; its presence says that the run ended by itself or was told to."""
+    """``summary.json`` of a run; its presence says that the run ended by itself or was told to.
+
+    Attributes:
+        clients_scheduled, clients_trained: units that were to report in the released rounds, and that did; None in
+            older files.
+        clients_failed: units whose update was not finite, or whose records could not be read; they count as zero.
+        error: why it failed or diverged, in one line.
+    """
 
     kind: ClassVar[str] = "summary"
 
@@ -140,10 +150,13 @@ class Summary(FileRecord):
     delta: float
     noise_multiplier: float
     rounds_completed: NonNegativeInt
+    clients_scheduled: NonNegativeInt | None = None
     clients_trained: NonNegativeInt
+    clients_failed: NonNegativeInt | None = None
     wall_seconds: float
     startup_seconds: float
-    stopped_because: Literal["finished", "budget", "interrupted", "failed"]
+    stopped_because: Literal["finished", "budget", "interrupted", "failed", "diverged"]
+    error: str | None = None
     parameters: NonNegativeInt
     cost: Cost
 

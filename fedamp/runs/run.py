@@ -51,6 +51,12 @@ class Run:
         return self.evaluated[-1].accuracy if self.evaluated else None
 
     @property
+    def reported_share(self) -> float:
+        """Share of the scheduled units that reported, over the run; 1 where none was scheduled."""
+        scheduled = sum(record.scheduled for record in self.rounds)
+        return sum(record.reported for record in self.rounds) / scheduled if scheduled else 1.0
+
+    @property
     def promise(self) -> dict[str, Any]:
         """What is protected, in which sense: delta, unit, adjacency, group size."""
         return {key: getattr(self.ledger, key) for key in ("delta", "unit", "adjacency", "group_size")}

@@ -63,6 +63,8 @@ def _checks(ledger: LedgerRecord, files: RunFolder) -> Iterator[Check]:
     yield _releases(ledger, files)
     yield _budget(ledger)
     yield Check("noise", "caution" if ledger.has_known_seed else "fine", ledger.noise_seed)
+    if files.rounds.is_file():
+        yield _reports(files)
     if files.scenario.is_file():
         yield _scenario(ledger, files)
     if files.model.is_file():
@@ -121,6 +123,16 @@ def _budget(ledger: LedgerRecord) -> Check:
     if spent > ledger.budget_epsilon:
         return Check("budget", "wrong", f"{_shown(spent)} exceeds {ledger.budget_epsilon:g}")
     return Check("budget", "fine", f"{_shown(spent)} of {ledger.budget_epsilon:g}")
+
+
+def _reports(files: RunFolder) -> Check:
+    """No matter of privacy: the noise stays what it was, but there is less beside it."""
+    rounds = files.read_rounds()
+    scheduled, reported = sum(record.scheduled for record in rounds), sum(record.reported for record in rounds)
+    failed = sum(int(record.unprotected.get("failed", 0)) for record in rounds)
+    found = f"{reported:,} of {scheduled:,} scheduled units ({reported / max(scheduled, 1):.1%})"
+    found += f"; {failed:,} failed and count as zero" * (failed > 0)
+    return Check("reported", "caution" if reported < scheduled or failed else "fine", found)
 
 
 def _plan(ledger: LedgerRecord, files: RunFolder) -> Plan:

@@ -430,8 +430,11 @@ class Federation(Section):
     """What the server tolerates."""
 
     round_deadline: Positive = Field(600.0, description="seconds after which missing clients count as zero")
-    quorum: Annotated[float, Field(ge=0, le=1)] = Field(
-        0.0, description="share of a round's cohort that must report; below it the run stops and can be resumed"
+    quorum: Annotated[float, Field(ge=0, le=1)] | None = Field(
+        None,
+        description="share of a round's cohort that must report; below it, or where nobody does, the run stops and "
+        "can be resumed. Left out: everybody in a simulation, where a client that fails is a mistake; half in a "
+        "deployment, where machines come and go, and in a simulation with faults, which is to be like one",
     )
     nodes: Count = Field(1, description="deployment: how many nodes to wait for before the first round")
     checkpoint_every: Count = Field(10, description="rounds between checkpoints")

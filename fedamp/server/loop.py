@@ -8,6 +8,7 @@ a round twice.
 """
 
 import logging
+import math
 import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -20,7 +21,8 @@ from typing import Protocol
 from flwr.app import ConfigRecord, Message
 from flwr.serverapp import Grid
 
-from fedamp.errors import FederationError, RunFolderError
+from fedamp import flower
+from fedamp.errors import DivergedError, FederationError, RunFolderError
 from fedamp.runs.checkpoint import Checkpoint, checkpoints, read_checkpoint, write_checkpoint
 from fedamp.runs.folder import RunFolder
 from fedamp.runs.ledger import Ledger, fingerprint
@@ -59,7 +61,8 @@ def play(prepared: Prepared, grid: Grid, folder: RunFolder, observer: Observer) 
         The summary, which has been written to the folder together with the model.
 
     Raises:
-        FederationError: below quorum, or where a round would be released twice. The folder stays usable.
+        FederationError: below quorum, nobody reported, or a round would be released twice. The folder stays usable.
+        DivergedError: the model is no longer finite; the round was not released.
         RunFolderError: if the folder's ledger or checkpoint is damaged or of another run.
     """
     run = _Run(prepared, grid, folder)
@@ -79,7 +82,7 @@ def play(prepared: Prepared, grid: Grid, folder: RunFolder, observer: Observer) 
                     break
         except (FederationError, KeyboardInterrupt) as error:
             # The ledger may be a round ahead of the state, so the file of the model stays as it was.
-            run.conclude("interrupted" if isinstance(error, KeyboardInterrupt) else "failed")
+            run.conclude(_ending(error), error=str(error) or None)
             raise
     run.write_model()
     return run.conclude(stopped_because)
@@ -136,8 +139,8 @@ class _Run:
         """Write the model of the last released round."""
         self.folder.write_model(self.state.parameters)
 
-    def conclude(self, stopped_because: str) -> Summary:
-        """Write the summary of what has been released."""
+    def conclude(self, stopped_because: str, error: str | None = None) -> Summary:
+        """Write the summary of what has been released, and of what ended it before its time."""
         plan, done = self.plan, self.finished
         evaluated = next((record for record in reversed(done) if record.accuracy is not None), None)
         spent = plan.spent(done[-1].round if done else 0)
@@ -151,10 +154,13 @@ class _Run:
             delta=plan.scenario.privacy.delta,
             noise_multiplier=plan.noise_multiplier,
             rounds_completed=len(done),
+            clients_scheduled=sum(record.scheduled for record in done),
             clients_trained=sum(record.reported for record in done),
+            clients_failed=sum(int(record.unprotected.get("failed", 0)) for record in done),
             wall_seconds=sum(record.seconds for record in done),
             startup_seconds=getattr(self.grid, "startup_seconds", 0.0),
             stopped_because=stopped_because,
+            error=error,
             parameters=sum(array.size for array in self.state.parameters.values()),
             cost=Cost(**self.prepared.cost()),
         )
@@ -166,9 +172,11 @@ class _Run:
         return min(self.plan.scenario.rounds, self.plan.affordable_rounds)
 
     def _record(self, release: Release, collected: Aggregate, start: float) -> RoundRecord:
-        round_, accuracy, loss = release.round, None, None
+        round_, accuracy, loss, silence = release.round, None, None, self.strategy.roster.silence
         if round_ % self.plan.scenario.federation.evaluate_every == 0 or round_ == self._last_round:
             accuracy, loss = self.prepared.evaluate(release.parameters)
+            if not math.isfinite(loss):
+                raise DivergedError(round_, "its loss")
         unprotected = {
             "training_loss": collected.loss_sum / max(collected.records, 1),
             "clipped": collected.clipped / max(collected.reported, 1),
@@ -184,6 +192,8 @@ class _Run:
             scheduled=len(self.plan.attendance.cohort(round_)),
             reported=collected.reported,
             seconds=perf_counter() - start,
+            nodes_given_up=tuple(silence.given_up),
+            nodes_back=tuple(silence.back),
             unprotected=unprotected,
         )
 
@@ -238,13 +248,22 @@ def _answers(messages: list[Message], replies: Iterable[Message]) -> list[Messag
         node = asked.get(reply.metadata.reply_to_message_id)
         if node is None:
             log.warning("node %s answered a message of another round: left out", reply.metadata.src_node_id)
-        elif reply.has_error():  # Flower answers in its own name for a node that is gone
-            log.warning("node %s failed: error %s: %s", node, reply.error.code, reply.error.reason)
+        elif reply.metadata.src_node_id == flower.SERVER_NODE:  # Flower answers in its own name for a node that is gone
+            log.warning("node %s is lost: %s", node, reply.error.reason if reply.has_error() else "no reason is given")
         elif reply.metadata.src_node_id != node:
             log.warning("node %s answered for node %s: left out", reply.metadata.src_node_id, node)
         else:
             answers.append(reply)
     return answers
+
+
+def _ending(error: BaseException) -> str:
+    match error:
+        case DivergedError():
+            return "diverged"
+        case FederationError():
+            return "failed"
+    return "interrupted"
 
 
 @contextmanager

@@ -8,13 +8,14 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from flwr.app import ArrayRecord, Message, MetricRecord
-from pydantic import BaseModel, ConfigDict, FiniteFloat, NonNegativeInt, ValidationError
+from pydantic import BaseModel, ConfigDict, FiniteFloat, NonNegativeInt
 
 from fedamp import flower
 from fedamp.arrays import Sums
 from fedamp.client.clipping import quantum
 from fedamp.models.pieces import Piece
 from fedamp.strategies.model_parts import ModelParts
+from fedamp.strategies.replies import in_one_line, unexpected
 
 log = logging.getLogger("fedamp.server")
 
@@ -55,6 +56,7 @@ class Aggregate:
         clipped, below_clip: units whose update was longer than the norm in some part, or within it in every part.
         loss_sum, records: of the received model, on the units' records.
         nodes: those whose reply is in the sums.
+        errors: why replies were left out and units failed, each a line that names the node.
     """
 
     sums: Sums
@@ -67,6 +69,7 @@ class Aggregate:
     loss_sum: float = 0.0
     records: int = 0
     nodes: set[int] = field(default_factory=set)
+    errors: list[str] = field(default_factory=list)
 
     @property
     def missing_nodes(self) -> int:
@@ -128,7 +131,8 @@ class ClippedSums(Aggregator):
                 _add(total, node, reply, asked)
             except Exception as error:  # whatever a faulty or hostile node sends, it must not stop the round
                 total.refused_nodes += 1
-                log.warning("reply of node %s left out: %s", node, _reason(error))
+                total.errors.append(f"node {node}: {in_one_line(error)}")
+                log.warning("reply left out: %s", total.errors[-1])
         return total
 
 
@@ -148,14 +152,16 @@ class _Answer(BaseModel):
 def _add(total: Aggregate, node: int, reply: Message, asked: Asked) -> None:
     """Add one reply, or raise and leave ``total`` as it was."""
     if reply.has_error():
-        raise ValueError(f"error {reply.error.code}: {reply.error.reason}")
+        raise ValueError(reply.error.reason)
     if node not in asked.requests:
         raise ValueError("nothing was asked of it")
     if node in total.nodes:
         raise ValueError("it has answered already")
-    arrays, metrics = reply.content["arrays"], reply.content["metrics"]
+    arrays, metrics = reply.content.get("arrays"), reply.content.get("metrics")
     if not isinstance(arrays, ArrayRecord) or not isinstance(metrics, MetricRecord):
-        raise TypeError("arrays and metrics are records of another kind")
+        raise TypeError(unexpected("records", reply.content, ("arrays", "metrics")))
+    if missing := set(_Answer.model_fields) - set(metrics):
+        raise ValueError(unexpected("metrics", metrics, missing))
     request, answer = asked.requests[node], _Answer.model_validate(dict(metrics))
     units = len(answer.reported)
     if len(set(answer.reported)) != units or not request.units.issuperset(answer.reported):
@@ -168,6 +174,8 @@ def _add(total: Aggregate, node: int, reply: Message, asked: Asked) -> None:
     total.below_clip += min(answer.below_clip, units)
     total.records += answer.records
     total.loss_sum += answer.loss_sum
+    if "errors" in reply.content:
+        total.errors.append(f"node {node}: {in_one_line(reply.content['errors']['first'])}")
 
 
 def _add_sums(totals: Sums, sums: Sums, units: int, extracted: int, asked: Asked) -> None:
@@ -181,16 +189,9 @@ def _add_sums(totals: Sums, sums: Sums, units: int, extracted: int, asked: Asked
         piece.embed_add(totals, part)
 
 
-def _reason(error: Exception) -> str:
-    if isinstance(error, ValidationError):
-        first = error.errors()[0]
-        return f"{first['loc'][0]}: {first['msg']}, got {first['input']!r:.80}"
-    return " ".join(str(error).split()) or type(error).__name__
-
-
 def _check_form(sums: Sums, shapes: Mapping[str, tuple[int, ...]]) -> None:
     if set(sums) != set(shapes):
-        raise ValueError(f"arrays {sorted(set(sums) ^ set(shapes))} are missing or unknown")
+        raise ValueError(unexpected("arrays", sums, shapes))
     for name, array in sums.items():
         if array.dtype != np.float64 or array.shape != tuple(shapes[name]):
             raise ValueError(f"array {name} is {array.dtype} {array.shape}, not float64 {tuple(shapes[name])}")

@@ -9,11 +9,12 @@ written down.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+import numpy as np
 from flwr.app import Message
 
 from fedamp.arrays import Arrays, State, Sums
 from fedamp.clipping import NormCounts
-from fedamp.errors import FederationError
+from fedamp.errors import DivergedError, FederationError
 from fedamp.models.pieces import Pieces
 from fedamp.plan import Plan
 from fedamp.strategies.aggregation import Aggregate, Aggregator, Asked, ClippedSums, Request
@@ -100,18 +101,26 @@ class ReleasePipeline:
         asked = Asked(requests, self.model, clips, lambda submodel: self.pieces(submodel, round_), linf_coordinates)
         return self.aggregator.aggregate(replies, asked)
 
-    def release(self, state: ServerState, round_: int, aggregate: Aggregate) -> tuple[ServerState, Release]:
+    def release(
+        self, state: ServerState, round_: int, aggregate: Aggregate, needs_quorum: bool = True
+    ) -> tuple[ServerState, Release]:
         """The next state and what is released, if quorum and budget allow it.
 
         Args:
             state: after the round before; not changed.
             round_: number of the round.
             aggregate: of this round; its sums become those of the release.
+            needs_quorum: False for an audit, which plays each round once, whoever reports.
 
         Raises:
-            FederationError: out of turn, beyond the budget, or below quorum; nothing was released.
+            FederationError: out of turn, beyond the budget, below quorum, or nobody reported; nothing was released.
+            DivergedError: the model is no longer finite; nothing was released.
         """
-        self._check(state, round_, aggregate)
+        if round_ != state.round + 1:
+            raise FederationError(f"round {round_} is out of turn after round {state.round}")
+        self.check_budget(round_)
+        if needs_quorum:
+            self._check_reported(round_, aggregate)
         plan, sums = self.plan, aggregate.sums
         noise = state.noise
         if plan.is_private:
@@ -119,23 +128,28 @@ class ReleasePipeline:
         denominators = {name: plan.parts[part].denominator for name, part in self.model.part_of.items()}
         mean = {name: array / denominators[name] for name, array in sums.items()}
         start = plan.mixing.start(state.parameters, state.previous, plan.seed, round_)
-        parameters, moments = plan.optimizer.apply(start.parameters, mean, state.moments, round_)
+        with np.errstate(all="ignore"):  # what is no longer finite is told below
+            parameters, moments = plan.optimizer.apply(start.parameters, mean, state.moments, round_)
+        if not all(np.isfinite(array).all() for array in parameters.values()):
+            raise DivergedError(round_, "a parameter")
         counts = NormCounts(aggregate.below_clip, aggregate.reported, plan.expected_cohort)
         scale = plan.clipping.next_scale(state.clip_scale, counts, plan.seed, round_, plan.is_private)
         following = ServerState(parameters, round_, moments, start.remembered, scale, noise)
         clips = tuple(self.clips(state))
         return following, Release(round_, parameters, sums, denominators, clips, state.clip_scale, start.offset)
 
-    def _check(self, state: ServerState, round_: int, aggregate: Aggregate) -> None:
-        if round_ != state.round + 1:
-            raise FederationError(f"round {round_} is out of turn after round {state.round}")
-        self.check_budget(round_)
-        scheduled, quorum = len(self.plan.attendance.cohort(round_)), self.plan.scenario.federation.quorum
-        if aggregate.reported < quorum * scheduled:
-            raise FederationError(
-                f"round {round_}: {aggregate.reported} of {scheduled} {self.plan.scenario.privacy.unit}s reported, "
-                f"below federation.quorum {quorum:g}; nothing of it was released"
-            )
+    def _check_reported(self, round_: int, aggregate: Aggregate) -> None:
+        """Raise FederationError where fewer reported than the quorum, or nobody of those who were to.
+
+        Where nobody was to report there is nothing to miss: such a round releases its noise.
+        """
+        scheduled, reported, quorum = len(self.plan.attendance.cohort(round_)), aggregate.reported, self.plan.quorum
+        if scheduled == 0 or (reported > 0 and reported >= quorum * scheduled):
+            return
+        found = f"{reported or 'none'} of {scheduled} {self.plan.scenario.privacy.unit}s reported"
+        below = f", below federation.quorum {quorum:g}" if reported else ""
+        why = f" ({aggregate.errors[0]})" if aggregate.errors else ""
+        raise FederationError(f"round {round_}: {found}{below}{why}; nothing of it was released")
 
     def check_budget(self, round_: int) -> None:
         """Raise FederationError where a round would cost more than the budget."""

@@ -80,14 +80,21 @@ class PrivateStrategy(Strategy):
 
     def aggregate(self, server_round: int, replies: Iterable[Message]) -> Aggregate:
         """Add up the replies to the messages of a round."""
-        self.collected = self.pipeline.aggregate(self.state, server_round, replies, self._requests)
+        came = list(replies)
+        answered = {reply.metadata.src_node_id for reply in came}
+        self.roster.note(self._requests, answered)
+        self.collected = self.pipeline.aggregate(self.state, server_round, came, self._requests)
+        late = [f"node {node} did not answer in time" for node in self._requests if node not in answered]
+        nobody = [] if self._requests else ["no connected node hosts any of them"]
+        self.collected.errors += [*self.roster.errors.values(), *late, *nobody]
         return self.collected
 
     def release(self, server_round: int, aggregate: Aggregate) -> tuple[ServerState, Release]:
         """What a round comes to, and the state after it; :attr:`state` is still the one before.
 
         Raises:
-            FederationError: out of turn, beyond the budget, or below quorum; nothing was released.
+            FederationError: out of turn, beyond the budget, below quorum, or nobody reported; nothing was released.
+            DivergedError: the model is no longer finite; nothing was released.
         """
         return self.pipeline.release(self.state, server_round, aggregate)
 

@@ -142,6 +142,7 @@ def test_one_client_changes_the_sum_by_at_most_the_clip(scheme: str, poison: str
     assert report.failed == int(broken)
     assert np.isfinite(report.loss_sum)
     assert (4 in report.reported) == (poison not in ("label", "unreadable"))
+    assert bool(report.error) == (poison in ("label", "unreadable"))
     if broken:
         assert max(norms(difference, scheme)) < 1e-5
 

@@ -139,7 +139,7 @@ def test_why_a_run_stopped_is_told_in_the_run_folder_alone(tmp_path, capfd):
 
 
 def test_faults_on_purpose_need_a_known_seed(tmp_path):
-    scenario = write_small(tmp_path, "faults={failing: 0.5}")
+    scenario = write_small(tmp_path, "faults={failing: 0.2}")
     with pytest.raises(DeploymentError, match="known-seed=true"):
         run_app(scenario, tmp_path / "run")
     assert not (tmp_path / "run").exists()

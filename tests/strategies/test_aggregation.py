@@ -77,8 +77,8 @@ def test_numbers_that_are_not_finite_are_refused(caplog, subtests):
 
 
 OTHER_FORMS = [
-    ({"w": np.zeros((3, 2))}, "missing or unknown"),
-    (honest() | {"more": np.zeros(3)}, "missing or unknown"),
+    ({"w": np.zeros((3, 2))}, "; expected b, w, as"),
+    (honest() | {"more": np.zeros(3)}, "; expected b, w, as"),
     (honest() | {"w": np.zeros((2, 3))}, "not float64"),
     (honest() | {"w": np.zeros(6)}, "not float64"),
     (honest() | {"w": np.zeros((3, 2), np.float32)}, "not float64"),
@@ -86,7 +86,7 @@ OTHER_FORMS = [
     (honest() | {"w": np.zeros((3, 2), np.complex128)}, "not float64"),
     (ArrayRecord({"w": Array("float64", (3, 2), "numpy.ndarray", b"no array"), "b": Array(np.zeros(2))}), ""),
     (ArrayRecord({"w": Array("float64", (3, 2), "numpy.ndarray", b""), "b": Array(np.zeros(2))}), ""),
-    (ArrayRecord(), "missing or unknown"),
+    (ArrayRecord(), "; expected b, w, as"),
 ]
 
 
@@ -141,7 +141,7 @@ def test_records_of_another_kind_are_refused(caplog):
 
 def test_an_error_reply_is_counted(caplog):
     asked = Message(RecordDict({"config": ConfigRecord()}), 2, "train")
-    assert "error 7: out of\n".strip() in refused(Message(Error(7, "out of\nmemory"), reply_to=asked), caplog)
+    assert "out of memory" in refused(Message(Error(7, "out of\nmemory"), reply_to=asked), caplog)
 
 
 def test_a_node_that_was_not_asked_or_answers_twice_is_refused():

@@ -150,7 +150,8 @@ def play(scenario, silent_scenario, grid: SerialGrid) -> Run:
         strategy.aggregate_train(round_, [reply])
         for other, replies in zip(branches, ([reply], []), strict=True):
             list(other.configure_train(round_, other.arrays(), ConfigRecord(), grid))
-            other.aggregate_train(round_, replies)
+            aggregate = other.aggregate(round_, replies)
+            other.state, _ = other.pipeline.release(other.state, round_, aggregate, needs_quorum=False)
         plain, still = (other.state for other in branches)
         run.rounds.append(
             Played(

@@ -52,7 +52,7 @@ def test_a_release_is_the_step_of_the_model(grid):
 @pytest.mark.parametrize(
     ("override", "round_", "words"),
     [
-        ("federation={quorum: 1.0}", 1, "below federation.quorum 1"),
+        ("federation={quorum: 0.0}", 1, "none of 24 clients reported"),
         ("privacy.epsilon=0.01", 1, "would exceed the budget"),
         ("seed=3", 2, "round 2 is out of turn after round 0"),
     ],
