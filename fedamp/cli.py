@@ -70,9 +70,12 @@ def run(
     out_folder: Annotated[Path | None, Option("--out", help="run folder; left out: a new one under runs")] = None,
     resume: Annotated[bool, Option("--resume", help="go on where an interrupted run stopped")] = False,
     engine: Annotated[str | None, Option(help="ray, serial or flower")] = None,
-    secret_seed: Annotated[
-        bool, Option("--secret-seed", help="noise and assignments from the system, not from seed")
-    ] = False,
+    known_seed: Annotated[
+        bool | None,
+        Option(
+            "--known-seed/--secret-seed", help="noise and assignments from seed, which protects nobody who knows it"
+        ),
+    ] = None,
 ) -> None:
     """Run a federation and leave a run folder."""
     from fedamp.launch import how_to_resume, launch
@@ -82,8 +85,10 @@ def run(
 
     if engine is not None:
         overrides = [*overrides, f"engine.kind={engine}"]
+    if known_seed is not None:
+        overrides = [*overrides, f"known_seed={str(known_seed).lower()}"]
     with RunProgress(err).shown() as progress:
-        folder = launch(_load(scenario, overrides), progress, out_folder, resume, secret_seed)
+        folder = launch(_load(scenario, overrides), progress, out_folder, resume)
     plot_run(folder)
     summary = read_summary(folder)
     out.print(tables.run_table(summary))

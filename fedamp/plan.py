@@ -37,7 +37,8 @@ class Plan:
         scenario: what the person asked for.
         units: number of privacy units (clients, or records).
         seed: of everything that the server draws.
-        known_seed: whether ``seed`` is the scenario's, so that anybody who knows it can subtract the noise.
+        known_seed: whether ``seed`` is the scenario's, so that anybody who knows it can subtract the noise. A secret
+            one decides who takes part when, and with what; noise is drawn anew for every attempt at a round.
     """
 
     scenario: Scenario

@@ -76,6 +76,11 @@ class Ledger:
                 )
         return cls(file, plan, found.releases)
 
+    def begin(self) -> None:
+        """Write the ledger of a run that has released nothing, if there is none: from then on its absence is a loss."""
+        if not self.file.exists():
+            self._write(durable=True)
+
     def enter(self, round_: int, parameters: Arrays, durable: bool = True) -> LedgerEntry:
         """Write down a round that is about to be released.
 
@@ -164,7 +169,11 @@ def digest(parameters: Arrays) -> str:
 
 
 def fingerprint(scenario: Scenario) -> str:
-    """SHA-256 of the scenario without what cannot change its results: its words, and where it runs."""
+    """SHA-256 of the scenario without its words, where it runs, and whether its seed is known.
+
+    The first two cannot change its results, and the last one stands in the ledger by itself (``noise_seed``).
+    """
     where = {"kind", "workers", "device", "address"}
-    text = scenario.model_dump_json(exclude={"description": True, "engine": where, "federation": True})
+    left_out = {"description": True, "known_seed": True, "engine": where, "federation": True}
+    text = scenario.model_dump_json(exclude=left_out)
     return hashlib.sha256(text.encode()).hexdigest()

@@ -2,9 +2,9 @@
 
 A round's order is what makes a crash harmless. Nothing is released below quorum or beyond the budget. The state after a
 round is checkpointed (which shows nobody anything), then it is entered in the ledger, and only then is anything of it
-let out. A round that is computed again after a crash gives the same model, because all randomness is addressed; where
-it cannot (a deployment's clients may answer otherwise), every round is checkpointed, and the ledger refuses to release
-a round twice.
+let out. With a known seed a simulated round that is computed again after a crash gives the same model, because all
+randomness is addressed. With a secret one it has other noise, and a deployment's clients may answer otherwise: there
+every round is checkpointed, and the ledger refuses to release a round twice.
 """
 
 import logging
@@ -94,6 +94,9 @@ class _Run:
         self.ledger = Ledger.open(folder.ledger, self.plan)
         self.finished: list[RoundRecord] = []
         self.strategy = prepared.strategy(self._resume() or prepared.state)
+        self.ledger.begin()
+        if not (self.plan.known_seed or folder.seed.exists()):
+            folder.write_seed(self.plan.seed)
 
     @property
     def state(self) -> ServerState:
@@ -126,11 +129,9 @@ class _Run:
         write_checkpoint(self.folder.checkpoints, Checkpoint(state, record), self.fingerprint)
 
     def _would_come_out_again(self, aggregate: Aggregate) -> bool:
-        """Whether asking again gives the same: so it is where every worker of a simulation did what it was asked."""
-        roster, reproducible = self.strategy.roster, getattr(self.grid, "reproducible", False)
-        if not (reproducible or self.plan.known_seed):
-            return False
-        return bool(roster.everywhere) and not roster.host_of and not aggregate.missing_nodes
+        """If trying again gives the same: with a known seed, where all simulated workers did what they were asked."""
+        roster = self.strategy.roster
+        return self.plan.known_seed and bool(roster.everywhere) and not roster.host_of and not aggregate.missing_nodes
 
     def write_model(self) -> None:
         """Write the model of the last released round."""
@@ -190,11 +191,17 @@ class _Run:
     def _resume(self) -> ServerState | None:
         """The state to go on from, None at the start of a run."""
         files = checkpoints(self.folder.checkpoints)
+        if files and not self.folder.ledger.exists():
+            raise RunFolderError(
+                f"{self.folder.ledger}: gone, but the run has checkpoints; accepted: as the run left it"
+            )
         if not files:
+            self._check_not_behind(0)
             self.finished = self.folder.forget_rounds_after(0)
             return None
         checkpoint = read_checkpoint(files[-1], self.fingerprint, self.prepared.state)
         state, record = checkpoint.state, checkpoint.record
+        self._check_not_behind(state.round)
         if not state.round - 1 <= len(self.ledger.releases):
             raise RunFolderError(
                 f"{self.folder.ledger}: ends at round {len(self.ledger.releases)}, before the checkpoint of round "
@@ -216,6 +223,15 @@ class _Run:
             self.folder.append_round(record)
             self.finished.append(record)
         return state
+
+    def _check_not_behind(self, round_: int) -> None:
+        """With a secret seed a round comes out otherwise every time, so what was released cannot be computed again."""
+        released = len(self.ledger.releases)
+        if released > round_ and not self.plan.known_seed:
+            raise RunFolderError(
+                f"{self.folder.checkpoints}: ends at round {round_}, but round {released} was released; "
+                "accepted: as the run left it"
+            )
 
 
 def ask(strategy: PrivateStrategy, grid: Grid, round_: int, prepare_next: bool = False) -> Aggregate:
