@@ -81,6 +81,7 @@ def run(
     from fedamp.launch import how_to_resume, launch
     from fedamp.report.pictures import plot_run
     from fedamp.report.progress import RunProgress
+    from fedamp.runs.files import modes_of
     from fedamp.runs.folder import read_summary
 
     if engine is not None:
@@ -89,7 +90,8 @@ def run(
         overrides = [*overrides, f"known_seed={str(known_seed).lower()}"]
     with RunProgress(err).shown() as progress:
         folder = launch(_load(scenario, overrides), progress, out_folder, resume)
-    plot_run(folder)
+    with modes_of(folder):
+        plot_run(folder)
     summary = read_summary(folder)
     out.print(tables.run_table(summary))
     _print_path("run folder", folder)
