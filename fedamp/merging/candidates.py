@@ -137,8 +137,12 @@ def _check_ledger(run: Run) -> None:
 
 
 def cost_of_model(run: Run, round_: int) -> Mechanism:
-    """What releasing the model after a round costs, if nothing else of the run is released: its first rounds."""
+    """What releasing the model after a round costs, if nothing else of the run is released: its first rounds.
+
+    Of a run that was stopped early it is all rounds: who stopped it may have seen how its models do.
+    """
     mechanism = run.ledger.mechanism
+    round_ = run.plan.last_round if run.was_stopped_early else round_
     # Charged without amplification, a run spans the rounds in which one unit can have taken part.
     return mechanism.after(min(round_, mechanism.span)) if mechanism.is_private else NotPrivate()
 

@@ -9,6 +9,8 @@ ENDINGS = {
     "failed": "failed; it can be resumed",
 }
 
+KNOWN_SEED = "no protection from anybody who knows the seed: for research, not for release"
+
 
 def protected(unit: str, group_size: int) -> str:
     """Whom a guarantee is about."""

@@ -111,6 +111,10 @@ class RoundRecord(Record):
     unprotected: dict[str, int | float]
 
 
+Ending = Literal["finished", "budget", "interrupted", "failed"]
+"""Why a run stopped; the first two were decided before it began."""
+
+
 class Quality(Record):
     """Of the last evaluated model on the public test set; None where none was."""
 
@@ -128,7 +132,13 @@ class Cost(Record):
 
 
 class Summary(FileRecord):
-    """``summary.json`` of a run; its presence says that the run ended by itself or was told to."""
+    """``summary.json`` of a run; its presence says that the run ended by itself or was told to.
+
+    Attributes:
+        epsilon: what is guaranteed, however the run was stopped by somebody who saw what it released.
+        released_rounds_epsilon: what the released rounds cost, had their number been fixed before; None in older files.
+        has_known_seed: whether the noise follows from the scenario's seed; None in older files.
+    """
 
     kind: ClassVar[str] = "summary"
 
@@ -136,14 +146,16 @@ class Summary(FileRecord):
     name: str
     final: Quality
     epsilon: Bracket
+    released_rounds_epsilon: Bracket | None = None
     unamplified_epsilon: Bracket
+    has_known_seed: bool | None = None
     delta: float
     noise_multiplier: float
     rounds_completed: NonNegativeInt
     clients_trained: NonNegativeInt
     wall_seconds: float
     startup_seconds: float
-    stopped_because: Literal["finished", "budget", "interrupted", "failed"]
+    stopped_because: Ending
     parameters: NonNegativeInt
     cost: Cost
 
@@ -190,9 +202,11 @@ class LedgerRecord(FileRecord):
     mechanism_in_words: str
     whole_run_epsilon: Bracket
     epsilon_bound: str
+    guaranteed_epsilon: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None  # in older files
     noise_seed: Words
     assumptions: tuple[str, ...]
     guarantees_explained_in: str = "docs/threat-model.md"
+    stopped_because: Ending | None = None
     releases: tuple[LedgerEntry, ...]
 
     @property

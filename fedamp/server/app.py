@@ -81,10 +81,13 @@ class PrintingObserver:
 
     def started(self, prepared: Prepared, finished: list[RoundRecord]) -> None:
         plan = prepared.plan
+        self._note = " (known seed: no protection from anybody who knows it)" if plan.known_seed else ""
         print(f"{plan.scenario.name}: {plan.scenario.rounds} rounds, {len(finished)} of them done", flush=True)
 
     def round_done(self, record: RoundRecord) -> None:
-        print(f"round {record.round}: accuracy {record.accuracy}, epsilon {record.epsilon_upper}", flush=True)
+        print(
+            f"round {record.round}: accuracy {record.accuracy}, epsilon {record.epsilon_upper}{self._note}", flush=True
+        )
 
     def stopping(self) -> None:
         print("stopping after this round", flush=True)

@@ -24,7 +24,7 @@ from fedamp.errors import FederationError, RunFolderError
 from fedamp.runs.checkpoint import Checkpoint, checkpoints, read_checkpoint, write_checkpoint
 from fedamp.runs.folder import RunFolder
 from fedamp.runs.ledger import Ledger, fingerprint
-from fedamp.runs.records import Bracket, Cost, Quality, RoundRecord, Summary
+from fedamp.runs.records import Bracket, Cost, Ending, Quality, RoundRecord, Summary
 from fedamp.server.setup import Prepared
 from fedamp.strategies.aggregation import Aggregate
 from fedamp.strategies.pipeline import Release, ServerState
@@ -64,7 +64,7 @@ def play(prepared: Prepared, grid: Grid, folder: RunFolder, observer: Observer) 
     """
     run = _Run(prepared, grid, folder)
     observer.started(prepared, run.finished)
-    stopped_because = "finished"
+    stopped_because: Ending = "finished"
     with _interrupts(observer.stopping) as interrupted:
         try:
             for round_ in range(run.state.round + 1, prepared.plan.scenario.rounds + 1):
@@ -106,10 +106,10 @@ class _Run:
     def play_round(self, round_: int) -> RoundRecord:
         """Play one round up to its release."""
         start = perf_counter()
-        aggregate = ask(self.strategy, self.grid, round_, prepare_next=round_ < self._last_round)
+        aggregate = ask(self.strategy, self.grid, round_, prepare_next=round_ < self.plan.last_round)
         state, release = self.strategy.release(round_, aggregate)
         record = self._record(release, aggregate, start)
-        due = round_ % self.plan.scenario.federation.checkpoint_every == 0 or round_ == self._last_round
+        due = round_ % self.plan.scenario.federation.checkpoint_every == 0 or round_ == self.plan.last_round
         kept = due or not self._would_come_out_again(aggregate)
         if kept:
             self._write_checkpoint(state, record)
@@ -137,18 +137,21 @@ class _Run:
         """Write the model of the last released round."""
         self.folder.write_model(self.state.parameters)
 
-    def conclude(self, stopped_because: str) -> Summary:
-        """Write the summary of what has been released."""
+    def conclude(self, stopped_because: Ending) -> Summary:
+        """Write down why the run stopped, and the summary of what has been released."""
         plan, done = self.plan, self.finished
         evaluated = next((record for record in reversed(done) if record.accuracy is not None), None)
         spent = plan.spent(done[-1].round if done else 0)
+        self.ledger.conclude(stopped_because)
         summary = Summary(
             name=plan.scenario.name,
             final=Quality(
                 accuracy=evaluated.accuracy if evaluated else None, loss=evaluated.loss if evaluated else None
             ),
-            epsilon=Bracket.of(spent),
+            epsilon=Bracket.of(plan.guaranteed_epsilon if done else spent),  # nothing was seen before the first round
+            released_rounds_epsilon=Bracket.of(spent),
             unamplified_epsilon=Bracket.of(plan.unamplified_epsilon),
+            has_known_seed=plan.known_seed,
             delta=plan.scenario.privacy.delta,
             noise_multiplier=plan.noise_multiplier,
             rounds_completed=len(done),
@@ -162,13 +165,9 @@ class _Run:
         self.folder.write_summary(summary)
         return summary
 
-    @property
-    def _last_round(self) -> int:
-        return min(self.plan.scenario.rounds, self.plan.affordable_rounds)
-
     def _record(self, release: Release, collected: Aggregate, start: float) -> RoundRecord:
         round_, accuracy, loss = release.round, None, None
-        if round_ % self.plan.scenario.federation.evaluate_every == 0 or round_ == self._last_round:
+        if round_ % self.plan.scenario.federation.evaluate_every == 0 or round_ == self.plan.last_round:
             accuracy, loss = self.prepared.evaluate(release.parameters)
         unprotected = {
             "training_loss": collected.loss_sum / max(collected.records, 1),

@@ -27,12 +27,26 @@ def run(tmp_path) -> Path:
 def test_it_is_read(run):
     read = read_run(run)
     summary = json.loads((run / "summary.json").read_text())
-    assert read.summary.content() == summary | {"format": "fedamp summary 1"}
+    unknown = {"released_rounds_epsilon": None, "has_known_seed": None}
+    assert read.summary.content() == summary | {"format": "fedamp summary 1"} | unknown
+    assert summary["epsilon"]["upper"] == read.epsilon
     assert [record.content() for record in read.rounds] == [line | {"version": 1} for line in rounds_of(run)]
     older = ledger_of(run)
     older["mechanism"]["mechanism"]["relation"] = "zero-out"  # the only one that there was
+    older |= {"guaranteed_epsilon": None, "stopped_because": None}
     assert read.ledger.content() == older | {"noise_seed": KNOWN_SEED, "adjacency": ADJACENCY}
     assert read.ledger.has_known_seed
+
+
+def test_an_older_run_that_was_stopped_early_has_the_cost_of_all_its_rounds(run):
+    file = run / "summary.json"
+    file.write_text(
+        json.dumps(json.loads(file.read_text()) | {"stopped_because": "interrupted", "rounds_completed": 2})
+    )
+    (run / "rounds.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in rounds_of(run)[:2]))
+    read = read_run(run)
+    assert read.epsilon == pytest.approx(ledger_of(run)["whole_run_epsilon"]["upper"], rel=1e-9)
+    assert read.released_rounds_epsilon == ledger_of(run)["releases"][1]["epsilon_upper"] < read.epsilon
 
 
 def test_it_is_verified(run):

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from fedamp.runs.verify import verify_ledger
 from tests.federations import small, write_small
 from tests.server.forks import Forks
 from tests.server.plays import Killed, killed_at, ledger_of, model_of, play_in, rounds_of
@@ -147,6 +148,12 @@ def test_ctrl_c_finishes_the_round_and_leaves_a_checkpoint_of_it(arena, interrup
     assert (folder / "checkpoint" / f"round-{released:08d}.safetensors").exists()
     summary = json.loads((folder / "summary.json").read_text())
     assert (summary["stopped_because"], summary["rounds_completed"]) == ("interrupted", released)
+    ledger = ledger_of(folder)
+    assert ledger["stopped_because"] == "interrupted"
+    assert summary["epsilon"]["upper"] == ledger["guaranteed_epsilon"] == ledger["whole_run_epsilon"]["upper"]
+    assert summary["released_rounds_epsilon"]["upper"] == ledger["releases"][-1]["epsilon_upper"]
+    cautions = {check.name: check.found for check in verify_ledger(folder) if check.verdict == "caution"}
+    assert f"interrupted after round {released}, perhaps for what was seen by then" in cautions["guarantee"]
     said = (arena.folder / "output.txt").read_text().removeprefix(said)
     assert said.count("finishing this round") == 1
     assert f"interrupted: go on with: fedamp run '{folder}/scenario.yaml' --resume --out '{folder}'\n" in said

@@ -107,7 +107,10 @@ def test_a_backup_that_is_gone_on_from_does_not_tell_who_has_left_meanwhile(fork
 
 
 OTHERS = {
-    "mixture": (("server={learning_rate: 0.5}", "mixing={width: 0.5}"), lambda state: state.parameters["output.weight"]),
+    "mixture": (
+        ("server={learning_rate: 0.5}", "mixing={width: 0.5}"),
+        lambda state: state.parameters["output.weight"],
+    ),
     "noisy count": (("privacy.clip={initial: 0.3}",), lambda state: np.array([state.clip_scale])),
 }
 
