@@ -162,7 +162,7 @@ def _check_same(first: Run, other: Run) -> None:
     if first.scenario.seed != other.scenario.seed and _dealt_by_seed(first.scenario):
         raise MergeError(
             f"{other.folder}: other units than {first.folder}'s: their records were dealt from seed "
-            f"{other.scenario.seed}, not {first.scenario.seed}; accepted: the same seed (with fedamp run --secret-seed "
+            f"{other.scenario.seed}, not {first.scenario.seed}; accepted: the same seed (without --known-seed "
             "where the noise must be independent), or a natural partition"
         )
     where = {"initial", "folder"}

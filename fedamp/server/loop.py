@@ -126,7 +126,8 @@ class _Run:
 
     def _write_checkpoint(self, state: ServerState, record: RoundRecord) -> None:
         self.folder.flush()
-        write_checkpoint(self.folder.checkpoints, Checkpoint(state, record), self.fingerprint)
+        every = self.plan.scenario.federation.checkpoint_every
+        write_checkpoint(self.folder.checkpoints, Checkpoint(state, record), self.fingerprint, every)
 
     def _would_come_out_again(self, aggregate: Aggregate) -> bool:
         """If trying again gives the same: with a known seed, where all simulated workers did what they were asked."""

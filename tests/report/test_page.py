@@ -13,6 +13,7 @@ import pytest
 
 from fedamp.errors import InputError
 from fedamp.report.page import write_report
+from fedamp.report.words import KNOWN_SEED
 
 pytestmark = pytest.mark.xdist_group("report")
 
@@ -110,9 +111,7 @@ def test_the_page_of_a_run_that_was_stopped_early_states_what_all_rounds_cost(st
     )
     (verdict,) = page.texts("p", "verdict")
     assert f"at a privacy cost of ε ≤ {whole} (unamplified " in verdict
-    assert verdict.endswith(
-        "; known seed: no protection from anybody who knows the seed: for research, not for release."
-    )
+    assert verdict.endswith(f"; known seed: {KNOWN_SEED}.")
     assert page.facts["ε if not looked"].startswith(f"{released}, the cost of the released rounds, if nothing")
     assert page.facts["rounds"].startswith("2 of 8 (interrupted")
 
