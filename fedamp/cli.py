@@ -70,21 +70,28 @@ def run(
     out_folder: Annotated[Path | None, Option("--out", help="run folder; left out: a new one under runs")] = None,
     resume: Annotated[bool, Option("--resume", help="go on where an interrupted run stopped")] = False,
     engine: Annotated[str | None, Option(help="ray, serial or flower")] = None,
-    secret_seed: Annotated[
-        bool, Option("--secret-seed", help="noise and assignments from the system, not from seed")
-    ] = False,
+    known_seed: Annotated[
+        bool | None,
+        Option(
+            "--known-seed/--secret-seed", help="noise and assignments from seed, which protects nobody who knows it"
+        ),
+    ] = None,
 ) -> None:
     """Run a federation and leave a run folder."""
     from fedamp.launch import how_to_resume, launch
     from fedamp.report.pictures import plot_run
     from fedamp.report.progress import RunProgress
+    from fedamp.runs.files import modes_of
     from fedamp.runs.folder import read_summary
 
     if engine is not None:
         overrides = [*overrides, f"engine.kind={engine}"]
+    if known_seed is not None:
+        overrides = [*overrides, f"known_seed={str(known_seed).lower()}"]
     with RunProgress(err).shown() as progress:
-        folder = launch(_load(scenario, overrides), progress, out_folder, resume, secret_seed)
-    plot_run(folder)
+        folder = launch(_load(scenario, overrides), progress, out_folder, resume)
+    with modes_of(folder):
+        plot_run(folder)
     summary = read_summary(folder)
     out.print(tables.run_table(summary))
     _print_path("run folder", folder)

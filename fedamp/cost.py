@@ -22,6 +22,7 @@ def privacy_cost(scenario: Scenario, groups: bool = False) -> dict[str, Any]:
     by_round = zip(plan.epsilon_by_round, plan.unamplified_epsilon_by_round, strict=True)
     return {
         "scenario": scenario.name,
+        "known_seed": scenario.known_seed,
         "delta": scenario.privacy.delta,
         "adjacency": ADJACENCY,
         "unit": scenario.privacy.unit,
@@ -62,6 +63,7 @@ def calibration(scenario: Scenario, epsilon: float, delta: float | None = None) 
     plan = make_plan(scenario, privacy_units(scenario))
     return {
         "scenario": scenario.name,
+        "known_seed": scenario.known_seed,
         "noise_multiplier": plan.noise_multiplier,
         "epsilon": plan.epsilon.to_json(),
         "epsilon_bound": plan.epsilon.method,

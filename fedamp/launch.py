@@ -16,9 +16,7 @@ from fedamp.server.setup import prepare
 log = logging.getLogger("fedamp.launch")
 
 
-def launch(
-    scenario: Scenario, observer: Observer, out: Path | None = None, resume: bool = False, secret_seed: bool = False
-) -> Path:
+def launch(scenario: Scenario, observer: Observer, out: Path | None = None, resume: bool = False) -> Path:
     """Run a scenario on the engine that it names.
 
     Args:
@@ -26,8 +24,6 @@ def launch(
         observer: told of every round.
         out: run folder; left out: a new one under ``runs``, or the newest one to resume.
         resume: go on in a folder in which the same scenario was interrupted.
-        secret_seed: draw noise and assignments from the operating system, as a deployment does; the scenario's seed
-            still deals the data. A run that began so is resumed so.
 
     Returns:
         The run folder.
@@ -43,8 +39,7 @@ def launch(
     # What can be found wrong without torch is found before a folder is made.
     make_plan(scenario, privacy_units(scenario))
     on_flower = scenario.engine.kind == "flower"
-    secret = True if secret_seed else None if resume else False
-    with opened(scenario, out, resume, secret, lock=not on_flower) as (folder, seed), _explained(folder):
+    with opened(scenario, out, resume, lock=not on_flower) as (folder, seed), _explained(folder):
         play_it = _play_on_flower if on_flower else _play_here
         play_it(scenario, seed, folder, observer)
     return folder.path
@@ -101,7 +96,7 @@ def _play_on_flower(scenario: Scenario, seed: int | None, folder: RunFolder, obs
         "scenario": str(path / folder.scenario.name),
         "out": str(path),
         "resume": True,
-        "known-seed": seed is None,
+        "known-seed": scenario.known_seed,
     }
     before = _ended(folder)
     try:

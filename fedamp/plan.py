@@ -38,7 +38,8 @@ class Plan:
         scenario: what the person asked for.
         units: number of privacy units (clients, or records).
         seed: of everything that the server draws.
-        known_seed: whether ``seed`` is the scenario's, so that anybody who knows it can subtract the noise.
+        known_seed: whether ``seed`` is the scenario's, so that anybody who knows it can subtract the noise. A secret
+            one decides who takes part when, and with what; noise is drawn anew for every attempt at a round.
     """
 
     scenario: Scenario
@@ -144,8 +145,23 @@ class Plan:
         """How many rounds the budget pays for; all of them where there is no budget."""
         return self.cost.affordable_rounds
 
+    @property
+    def last_round(self) -> int:
+        """The last round that is played: the scenario's, or the last one that the budget pays for."""
+        return min(self.scenario.rounds, self.affordable_rounds)
+
+    @cached_property
+    def guaranteed_epsilon(self) -> Bounds:
+        """What all rounds up to the last one cost. It covers a run that is stopped earlier for what it has released.
+
+        A run whose stop depends on its releases alone is a post-processing of the run that goes on to its last round
+        (Dwork, Roth 2014, Proposition 2.1). What its rounds cost by themselves (:meth:`spent`) covers a stop that
+        depends on nothing that was seen.
+        """
+        return self.spent(self.last_round)
+
     def spent(self, rounds: int) -> Bounds:
-        """What is spent after a number of released rounds."""
+        """What a number of released rounds cost, had that number been fixed before."""
         return self.cost.spent(rounds)
 
     def mechanism_of_group(self, size: int) -> Mechanism:

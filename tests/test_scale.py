@@ -65,7 +65,7 @@ def memory_of(tmp_path, clients: int, rounds: int) -> Memory:
         f"check_in={{scheme: poisson, rate: {100 / clients!r}}}",
     )
     observer = Memory()
-    folder = new_folder(tmp_path / str(clients), "run")
+    folder, _ = new_folder(tmp_path / str(clients), "run")
     tracemalloc.start()
     try:
         with open_grid(scenario.engine, folder.log) as grid:

@@ -70,7 +70,7 @@ def merge_runs(request: MergeRequest, out: Path | None = None) -> Merger:
             f"weights {', '.join(f'{weight:.6g}' for weight in decision.weights)} cost epsilon = "
             f"{decision.epsilon.upper:.6g} at delta = {request.delta:g}, more than the budget of {request.epsilon:g}"
         )
-    folder = new_folder(out, "merged")
+    folder, _ = new_folder(out, "merged")
     # It makes the digests of the inputs' ledgers say nothing to who does not have it: a ledger names its models'
     # digests, so a plain digest of it would let anybody who guesses a model without noise check the guess.
     salt = f"{rng.seed_from_system():032x}"

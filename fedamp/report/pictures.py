@@ -77,7 +77,10 @@ def _draw_spending(axes: Axes, run: Run) -> None:
     spent = np.array([record.epsilon_upper for record in run.rounds], dtype=float)
     axes.step(rounds, spent, where="post", color=CHARGED.color)
     end = (rounds[-1], spent[-1])
-    style.label(axes, f"charged: {at_most(spent[-1])}", end, (0, -5), ha="right", va="top", fontweight="bold")
+    words = f"charged: {at_most(run.epsilon)}"
+    if run.was_stopped_early:
+        words += f" (these rounds: {at_most(spent[-1])})"
+    style.label(axes, words, end, (0, -5), ha="right", va="top", fontweight="bold")
     highest = spent[-1]
     if run.is_amplified:
         plain = run.plan.unamplified_epsilon_by_round[rounds - 1]
@@ -250,4 +253,5 @@ def _protection(models: Sequence[Model]) -> str:
     units = " or ".join(sorted({protected(promise["unit"], promise["group_size"]) for promise in private}))
     deltas = " or ".join(power(delta) for delta in sorted({promise["delta"] for promise in private}))
     of = f" of {models[0].ledger.units:,}" if len(models) == 1 and isinstance(models[0], Run) else ""
-    return f"protected: {units}{of}, δ = {deltas}"
+    known = "; known seed" if any(model.is_private and model.has_known_seed for model in models) else ""
+    return f"protected: {units}{of}, δ = {deltas}{known}"

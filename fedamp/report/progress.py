@@ -11,7 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.text import Text
 
 from fedamp.numbers import at_most
-from fedamp.report.words import GUARANTEES, protected
+from fedamp.report.words import GUARANTEES, KNOWN_SEED, protected
 
 if TYPE_CHECKING:
     from fedamp.plan import Plan
@@ -110,4 +110,5 @@ def guarantee(plan: "Plan") -> list[str]:
         f"(unamplified {at_most(plan.unamplified_epsilon.upper, 3)})",
         f"noise multiplier {plan.noise_multiplier:.4g}; {plan.mechanism}",
         f"trusted server, hidden assignments; assumptions: {GUARANTEES}",
+        *([f"[yellow]known seed[/]: {KNOWN_SEED}"] if plan.known_seed else []),
     ]

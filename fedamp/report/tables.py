@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedamp.numbers import amount_of_bytes, amount_of_time, at_least, at_most, power
-from fedamp.report.words import ENDINGS, GUARANTEES, protected
+from fedamp.report.words import ENDINGS, GUARANTEES, KNOWN_SEED, protected
 
 if TYPE_CHECKING:
     from fedamp.data import LabelCounts
@@ -34,6 +34,12 @@ def run_table(summary: "Summary") -> Table:
         rows["privacy"] = "none: no noise was added"
     else:
         rows["epsilon"] = f"{at_most(summary.epsilon.upper, 3)} at delta = {summary.delta:g}"
+        released = summary.released_rounds_epsilon
+        if released is not None and released.upper < summary.epsilon.upper:
+            rows["epsilon"] += ", what all rounds cost"
+            rows["if not looked"] = f"{at_most(released.upper, 3)}, if nothing that was seen decided when it stopped"
+        if summary.has_known_seed:
+            rows["known seed"] = KNOWN_SEED
         rows["unamplified"] = f"{at_most(summary.unamplified_epsilon.upper, 3)} for the whole run"
         rows["noise multiplier"] = f"{summary.noise_multiplier:.4g}"
     clients, seconds, start = summary.clients_trained, summary.wall_seconds, summary.startup_seconds
@@ -63,6 +69,7 @@ def privacy_table(answer: Answer) -> RenderableType:
         "epsilon": _bracket(answer["epsilon"]),
         **({} if poisson is None else {"by Poisson sampling": _bracket(poisson)}),
         "unamplified": _bracket(answer["unamplified_epsilon"]),
+        **({"known seed": KNOWN_SEED} if answer["known_seed"] else {}),
         "upper end from": answer["epsilon_bound"],
         "budget": "none"
         if answer["budget"] is None
@@ -86,6 +93,7 @@ def calibration_table(answer: Answer) -> Table:
         "noise multiplier": f"{answer['noise_multiplier']:.6g}",
         "budget": f"epsilon <= {answer['budget']:g} at delta = {answer['delta']:g}",
         "epsilon": _bracket(answer["epsilon"]),
+        **({"known seed": KNOWN_SEED} if answer["known_seed"] else {}),
         "mechanism": answer["mechanism"],
     }
     return _facts(f"{answer['scenario']}: least noise for the budget", rows)

@@ -10,6 +10,8 @@ ENDINGS = {
     "diverged": "stopped because the model diverged",
 }
 
+KNOWN_SEED = "no protection from anybody who knows the seed: for research, not for release"
+
 
 def protected(unit: str, group_size: int) -> str:
     """Whom a guarantee is about."""

@@ -56,3 +56,14 @@ def locked(folder: Path) -> Iterator[None]:
         yield
     finally:
         lock.release()
+
+
+@contextmanager
+def modes_of(folder: Path) -> Iterator[None]:
+    """Let nobody do with the files that this process makes what they may not do with a folder."""
+    before = os.umask(0o077)
+    os.umask(before | (0o777 & ~folder.stat().st_mode))
+    try:
+        yield
+    finally:
+        os.umask(before)

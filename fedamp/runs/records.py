@@ -114,6 +114,10 @@ class RoundRecord(Record):
     unprotected: dict[str, int | float]
 
 
+Ending = Literal["finished", "budget", "interrupted", "failed", "diverged"]
+"""Why a run stopped; the first two were decided before it began."""
+
+
 class Quality(Record):
     """Of the last evaluated model on the public test set; None where none was."""
 
@@ -134,6 +138,9 @@ class Summary(FileRecord):
     """``summary.json`` of a run; its presence says that the run ended by itself or was told to.
 
     Attributes:
+        epsilon: what is guaranteed, however the run was stopped by somebody who saw what it released.
+        released_rounds_epsilon: what the released rounds cost, had their number been fixed before; None in older files.
+        has_known_seed: whether the noise follows from the scenario's seed; None in older files.
         clients_scheduled, clients_trained: units that were to report in the released rounds, and that did; None in
             older files.
         clients_failed: units whose update was not finite, or whose records could not be read; they count as zero.
@@ -146,7 +153,9 @@ class Summary(FileRecord):
     name: str
     final: Quality
     epsilon: Bracket
+    released_rounds_epsilon: Bracket | None = None
     unamplified_epsilon: Bracket
+    has_known_seed: bool | None = None
     delta: float
     noise_multiplier: float
     rounds_completed: NonNegativeInt
@@ -155,7 +164,7 @@ class Summary(FileRecord):
     clients_failed: NonNegativeInt | None = None
     wall_seconds: float
     startup_seconds: float
-    stopped_because: Literal["finished", "budget", "interrupted", "failed", "diverged"]
+    stopped_because: Ending
     error: str | None = None
     parameters: NonNegativeInt
     cost: Cost
@@ -203,9 +212,11 @@ class LedgerRecord(FileRecord):
     mechanism_in_words: str
     whole_run_epsilon: Bracket
     epsilon_bound: str
+    guaranteed_epsilon: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None  # in older files
     noise_seed: Words
     assumptions: tuple[str, ...]
     guarantees_explained_in: str = "docs/threat-model.md"
+    stopped_because: Ending | None = None
     releases: tuple[LedgerEntry, ...]
 
     @property

@@ -66,18 +66,39 @@ class Run:
         """Whether noise was added at all."""
         return self.epsilon is not None
 
-    @property
+    @cached_property
     def epsilon(self) -> float | None:
-        """Upper end of what was spent; None (infinite) without noise."""
-        upper = self.summary.epsilon.upper
+        """Upper end of what is guaranteed; None (infinite) without noise.
+
+        Of a run that was stopped early this is what all its rounds would have cost: whoever stopped it may have seen
+        what it had released.
+        """
+        older = self.summary.released_rounds_epsilon is None and self.was_stopped_early
+        upper = self.plan.guaranteed_epsilon.upper if older else self.summary.epsilon.upper
         return upper if math.isfinite(upper) else None
+
+    @property
+    def was_stopped_early(self) -> bool:
+        """Whether it ended otherwise than was decided before it began."""
+        return self.summary.stopped_because not in ("finished", "budget")
+
+    @property
+    def has_known_seed(self) -> bool:
+        """Whether the noise follows from a seed that others may know."""
+        return self.ledger.has_known_seed
+
+    @property
+    def released_rounds_epsilon(self) -> float | None:
+        """Upper end of what the released rounds cost, had their number been fixed before; None without noise."""
+        return self.rounds[-1].epsilon_upper if self.is_private else None
 
     @cached_property
     def unamplified_epsilon(self) -> float | None:
-        """Upper end of what the released rounds would have cost had nothing been hidden; None without noise."""
+        """Upper end of what the same guarantee would have cost had nothing been hidden; None without noise."""
         if not self.is_private:
             return None
-        return float(self.plan.unamplified_epsilon_by_round[self.rounds[-1].round - 1])
+        last = self.plan.last_round if self.was_stopped_early else self.rounds[-1].round
+        return float(self.plan.unamplified_epsilon_by_round[last - 1])
 
     @property
     def is_amplified(self) -> bool:
@@ -118,6 +139,11 @@ class Merged:
     def is_private(self) -> bool:
         """Always: a merger keeps a finite budget, also with inputs without privacy."""
         return True
+
+    @property
+    def has_known_seed(self) -> bool:
+        """Whether an input's noise, or the draw, follows from a seed that others may know."""
+        return self.certificate.has_known_seed
 
     @property
     def promise(self) -> dict[str, Any]:

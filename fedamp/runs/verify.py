@@ -60,7 +60,7 @@ def _checks(ledger: LedgerRecord, files: RunFolder) -> Iterator[Check]:
     yield _rounds(ledger)
     cost = ledger.mechanism.epsilon(ledger.delta).upper
     yield _compared("whole run", "whole_run_epsilon", ledger.whole_run_epsilon.upper, cost)
-    yield _releases(ledger, files)
+    yield from _releases(ledger, files)
     yield _budget(ledger)
     yield Check("noise", "caution" if ledger.has_known_seed else "fine", ledger.noise_seed)
     if files.rounds.is_file():
@@ -92,11 +92,34 @@ def _rounds(ledger: LedgerRecord) -> Check:
     return Check("rounds", "fine", f"{len(ledger.releases)} released of {ledger.rounds_planned} planned")
 
 
-def _releases(ledger: LedgerRecord, files: RunFolder) -> Check:
+def _releases(ledger: LedgerRecord, files: RunFolder) -> Iterator[Check]:
     try:
         spent = _spent(ledger, files)
     except ScenarioError as error:
-        return Check("releases", "wrong", str(error))
+        yield Check("releases", "wrong", str(error))
+        return
+    yield _each_release(ledger, spent)
+    if ledger.mechanism.is_private:
+        yield _guarantee(ledger, spent)
+
+
+def _guarantee(ledger: LedgerRecord, spent: NDArray[np.float64]) -> Check:
+    """What is guaranteed however the run was stopped: all rounds' cost, or that of those which the budget pays for."""
+    last = int(np.searchsorted(spent, ledger.budget_epsilon or math.inf, side="right"))
+    cost, released = float(spent[last - 1]) if last else 0.0, len(ledger.releases)
+    if ledger.guaranteed_epsilon is not None and ledger.guaranteed_epsilon < cost * (1 - TOLERANCE):
+        return _compared("guarantee", "guaranteed_epsilon", ledger.guaranteed_epsilon, cost)
+    cost = max(cost, ledger.guaranteed_epsilon or 0.0)
+    stop = ledger.stopped_because or "not finished"
+    if released >= last:
+        return Check("guarantee", "fine", f"epsilon {_shown(cost)}; when it stopped was decided before it began")
+    if stop in ("finished", "budget"):
+        return Check("guarantee", "wrong", f"stopped_because is {stop}, but after round {released} of {last}")
+    seen = f"{stop} after round {released}, perhaps for what was seen by then"
+    return Check("guarantee", "caution", f"epsilon {_shown(cost)}, what all {last} rounds cost: {seen}")
+
+
+def _each_release(ledger: LedgerRecord, spent: NDArray[np.float64]) -> Check:
     for number, (entry, cost) in enumerate(zip(ledger.releases, spent, strict=False), start=1):
         check = _compared("releases", f"round {number}: epsilon_upper", entry.epsilon_upper, cost)
         if not check.fine:
@@ -147,10 +170,13 @@ def _plan(ledger: LedgerRecord, files: RunFolder) -> Plan:
 def _scenario(ledger: LedgerRecord, files: RunFolder) -> Check:
     name = files.scenario.name
     try:
-        asked = planned(_plan(ledger, files), scenario_file.load(files.scenario))
+        scenario = scenario_file.load(files.scenario)
+        asked = planned(_plan(ledger, files), scenario)
     except (ScenarioError, ValueError) as error:
         return Check("scenario", "wrong", f"{name} cannot be planned ({error})")
     different = differences(ledger, asked, _FROM_SCENARIO)
+    if scenario.known_seed and not ledger.has_known_seed:
+        different.append("noise_seed")
     if different:
         return Check("scenario", "wrong", f"{name} gives another {', '.join(different)}")
     return Check("scenario", "fine", f"{name} is the one that was charged")

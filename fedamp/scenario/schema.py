@@ -472,6 +472,7 @@ class Scenario(Section):
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=80)]
     description: str = ""
     seed: Annotated[int, Field(ge=0, strict=True)] = 0
+    known_seed: Annotated[bool, Field(strict=True)] = False
     data: Data
     model: Model
     rounds: Count

@@ -1,7 +1,7 @@
 """The Flower ServerApp: ``flwr run .`` plays the scenario that the run configuration names.
 
 Run configuration: ``scenario`` (path or shipped name), ``out`` (run folder; empty: a new one under ``runs``),
-``resume`` and ``known-seed`` (draw from the scenario's seed instead of the operating system's).
+``resume`` and ``known-seed`` (draw from the scenario's seed, as its key ``known_seed`` asks for, too).
 
 What it prints goes to whoever may read the run's log in Flower, so it is only what is released. Everything else, such
 as which nodes were asked in which round, goes to the log in the run folder, which is the server's own.
@@ -36,10 +36,12 @@ def main(grid: Grid, context: Context) -> None:
     config = context.run_config
     scenario = scenario_file.load(str(config["scenario"]))
     out = Path(str(config["out"])) if config.get("out") else None
-    resume, known_seed = bool(config.get("resume", False)), bool(config.get("known-seed", False))
+    if config.get("known-seed", False):
+        scenario = scenario.model_copy(update={"known_seed": True})
+    known_seed = scenario.known_seed
     if scenario.faults is not None and not known_seed:
         raise DeploymentError("faults: a deployment has its own; accepted: with the run configuration known-seed=true")
-    with opened(scenario, out, resume, secret_seed=not known_seed) as (folder, seed):
+    with opened(scenario, out, bool(config.get("resume", False))) as (folder, seed):
         prepared = prepare(scenario, seed)
         if not is_simulation(grid):
             prepared = replace(prepared, task=prepared.task.without_places())
@@ -83,10 +85,13 @@ class PrintingObserver:
 
     def started(self, prepared: Prepared, finished: list[RoundRecord]) -> None:
         plan = prepared.plan
+        self._note = " (known seed: no protection from anybody who knows it)" if plan.known_seed else ""
         print(f"{plan.scenario.name}: {plan.scenario.rounds} rounds, {len(finished)} of them done", flush=True)
 
     def round_done(self, record: RoundRecord) -> None:
-        print(f"round {record.round}: accuracy {record.accuracy}, epsilon {record.epsilon_upper}", flush=True)
+        print(
+            f"round {record.round}: accuracy {record.accuracy}, epsilon {record.epsilon_upper}{self._note}", flush=True
+        )
 
     def stopping(self) -> None:
         print("stopping after this round", flush=True)

@@ -2,9 +2,9 @@
 
 A round's order is what makes a crash harmless. Nothing is released below quorum or beyond the budget. The state after a
 round is checkpointed (which shows nobody anything), then it is entered in the ledger, and only then is anything of it
-let out. A round that is computed again after a crash gives the same model, because all randomness is addressed; where
-it cannot (a deployment's clients may answer otherwise), every round is checkpointed, and the ledger refuses to release
-a round twice.
+let out. With a known seed a simulated round that is computed again after a crash gives the same model, because all
+randomness is addressed. With a secret one it has other noise, and a deployment's clients may answer otherwise: there
+every round is checkpointed, and the ledger refuses to release a round twice.
 """
 
 import logging
@@ -26,7 +26,7 @@ from fedamp.errors import DivergedError, FederationError, RunFolderError
 from fedamp.runs.checkpoint import Checkpoint, checkpoints, read_checkpoint, write_checkpoint
 from fedamp.runs.folder import RunFolder
 from fedamp.runs.ledger import Ledger, fingerprint
-from fedamp.runs.records import Bracket, Cost, Quality, RoundRecord, Summary
+from fedamp.runs.records import Bracket, Cost, Ending, Quality, RoundRecord, Summary
 from fedamp.server.setup import Prepared
 from fedamp.strategies.aggregation import Aggregate
 from fedamp.strategies.pipeline import Release, ServerState
@@ -67,7 +67,7 @@ def play(prepared: Prepared, grid: Grid, folder: RunFolder, observer: Observer) 
     """
     run = _Run(prepared, grid, folder)
     observer.started(prepared, run.finished)
-    stopped_because = "finished"
+    stopped_because: Ending = "finished"
     with _interrupts(observer.stopping) as interrupted:
         try:
             for round_ in range(run.state.round + 1, prepared.plan.scenario.rounds + 1):
@@ -97,6 +97,9 @@ class _Run:
         self.ledger = Ledger.open(folder.ledger, self.plan)
         self.finished: list[RoundRecord] = []
         self.strategy = prepared.strategy(self._resume() or prepared.state)
+        self.ledger.begin()
+        if not (self.plan.known_seed or folder.seed.exists()):
+            folder.write_seed(self.plan.seed)
 
     @property
     def state(self) -> ServerState:
@@ -106,10 +109,10 @@ class _Run:
     def play_round(self, round_: int) -> RoundRecord:
         """Play one round up to its release."""
         start = perf_counter()
-        aggregate = ask(self.strategy, self.grid, round_, prepare_next=round_ < self._last_round)
+        aggregate = ask(self.strategy, self.grid, round_, prepare_next=round_ < self.plan.last_round)
         state, release = self.strategy.release(round_, aggregate)
         record = self._record(release, aggregate, start)
-        due = round_ % self.plan.scenario.federation.checkpoint_every == 0 or round_ == self._last_round
+        due = round_ % self.plan.scenario.federation.checkpoint_every == 0 or round_ == self.plan.last_round
         kept = due or not self._would_come_out_again(aggregate)
         if kept:
             self._write_checkpoint(state, record)
@@ -126,31 +129,33 @@ class _Run:
 
     def _write_checkpoint(self, state: ServerState, record: RoundRecord) -> None:
         self.folder.flush()
-        write_checkpoint(self.folder.checkpoints, Checkpoint(state, record), self.fingerprint)
+        every = self.plan.scenario.federation.checkpoint_every
+        write_checkpoint(self.folder.checkpoints, Checkpoint(state, record), self.fingerprint, every)
 
     def _would_come_out_again(self, aggregate: Aggregate) -> bool:
-        """Whether asking again gives the same: so it is where every worker of a simulation did what it was asked."""
-        roster, reproducible = self.strategy.roster, getattr(self.grid, "reproducible", False)
-        if not (reproducible or self.plan.known_seed):
-            return False
-        return bool(roster.everywhere) and not roster.host_of and not aggregate.missing_nodes
+        """If trying again gives the same: with a known seed, where all simulated workers did what they were asked."""
+        roster = self.strategy.roster
+        return self.plan.known_seed and bool(roster.everywhere) and not roster.host_of and not aggregate.missing_nodes
 
     def write_model(self) -> None:
         """Write the model of the last released round."""
         self.folder.write_model(self.state.parameters)
 
-    def conclude(self, stopped_because: str, error: str | None = None) -> Summary:
-        """Write the summary of what has been released, and of what ended it before its time."""
+    def conclude(self, stopped_because: Ending, error: str | None = None) -> Summary:
+        """Write down why the run stopped, and the summary of what has been released."""
         plan, done = self.plan, self.finished
         evaluated = next((record for record in reversed(done) if record.accuracy is not None), None)
         spent = plan.spent(done[-1].round if done else 0)
+        self.ledger.conclude(stopped_because)
         summary = Summary(
             name=plan.scenario.name,
             final=Quality(
                 accuracy=evaluated.accuracy if evaluated else None, loss=evaluated.loss if evaluated else None
             ),
-            epsilon=Bracket.of(spent),
+            epsilon=Bracket.of(plan.guaranteed_epsilon if done else spent),  # nothing was seen before the first round
+            released_rounds_epsilon=Bracket.of(spent),
             unamplified_epsilon=Bracket.of(plan.unamplified_epsilon),
+            has_known_seed=plan.known_seed,
             delta=plan.scenario.privacy.delta,
             noise_multiplier=plan.noise_multiplier,
             rounds_completed=len(done),
@@ -167,13 +172,9 @@ class _Run:
         self.folder.write_summary(summary)
         return summary
 
-    @property
-    def _last_round(self) -> int:
-        return min(self.plan.scenario.rounds, self.plan.affordable_rounds)
-
     def _record(self, release: Release, collected: Aggregate, start: float) -> RoundRecord:
         round_, accuracy, loss, silence = release.round, None, None, self.strategy.roster.silence
-        if round_ % self.plan.scenario.federation.evaluate_every == 0 or round_ == self._last_round:
+        if round_ % self.plan.scenario.federation.evaluate_every == 0 or round_ == self.plan.last_round:
             accuracy, loss = self.prepared.evaluate(release.parameters)
             if not math.isfinite(loss):
                 raise DivergedError(round_, "its loss")
@@ -200,11 +201,17 @@ class _Run:
     def _resume(self) -> ServerState | None:
         """The state to go on from, None at the start of a run."""
         files = checkpoints(self.folder.checkpoints)
+        if files and not self.folder.ledger.exists():
+            raise RunFolderError(
+                f"{self.folder.ledger}: gone, but the run has checkpoints; accepted: as the run left it"
+            )
         if not files:
+            self._check_not_behind(0)
             self.finished = self.folder.forget_rounds_after(0)
             return None
         checkpoint = read_checkpoint(files[-1], self.fingerprint, self.prepared.state)
         state, record = checkpoint.state, checkpoint.record
+        self._check_not_behind(state.round)
         if not state.round - 1 <= len(self.ledger.releases):
             raise RunFolderError(
                 f"{self.folder.ledger}: ends at round {len(self.ledger.releases)}, before the checkpoint of round "
@@ -226,6 +233,15 @@ class _Run:
             self.folder.append_round(record)
             self.finished.append(record)
         return state
+
+    def _check_not_behind(self, round_: int) -> None:
+        """With a secret seed a round comes out otherwise every time, so what was released cannot be computed again."""
+        released = len(self.ledger.releases)
+        if released > round_ and not self.plan.known_seed:
+            raise RunFolderError(
+                f"{self.folder.checkpoints}: ends at round {round_}, but round {released} was released; "
+                "accepted: as the run left it"
+            )
 
 
 def ask(strategy: PrivateStrategy, grid: Grid, round_: int, prepare_next: bool = False) -> Aggregate:
@@ -257,7 +273,7 @@ def _answers(messages: list[Message], replies: Iterable[Message]) -> list[Messag
     return answers
 
 
-def _ending(error: BaseException) -> str:
+def _ending(error: BaseException) -> Ending:
     match error:
         case DivergedError():
             return "diverged"

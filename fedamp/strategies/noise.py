@@ -19,8 +19,8 @@ class Noise(ABC):
     """Adds noise to the sums of the rounds, one after the other.
 
     A mechanism that remembers (correlated noise: DP-FTRL, matrix mechanisms) keeps what it remembers in its state,
-    which goes to the checkpoint; what can be drawn again from an address of :mod:`fedamp.rng` need not be kept. Its
-    charge belongs to the plan: :class:`fedamp.plan.Cost` takes it that rounds have independent Gaussian noise.
+    which goes to the checkpoint: noise of earlier rounds cannot be drawn again. Its charge belongs to the plan:
+    :class:`fedamp.plan.Cost` takes it that rounds have independent Gaussian noise.
     """
 
     @abstractmethod
@@ -35,7 +35,7 @@ class Noise(ABC):
             sums: arrays by name, contiguous.
             deviation_of: standard deviation for each array, in the units of the sum; 0 adds nothing.
             state: as :meth:`init` or the round before left it.
-            seed: the run's seed.
+            seed: of this attempt at the round; another one each time, unless the run's is known.
             round_: number of this round.
         """
 

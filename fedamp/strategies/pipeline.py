@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from flwr.app import Message
 
+from fedamp import rng
 from fedamp.arrays import Arrays, State, Sums
 from fedamp.clipping import NormCounts
 from fedamp.errors import DivergedError, FederationError
@@ -122,18 +123,21 @@ class ReleasePipeline:
         if needs_quorum:
             self._check_reported(round_, aggregate)
         plan, sums = self.plan, aggregate.sums
+        # A round that is tried again may have other replies. With the same noise the two releases would differ by
+        # exactly what the replies differ by; so what hides a release is drawn anew for every attempt, and kept nowhere.
+        seed = plan.seed if plan.known_seed else rng.seed_from_system()
         noise = state.noise
         if plan.is_private:
-            noise = self.noise.update(sums, self._deviations(state), noise, plan.seed, round_)
+            noise = self.noise.update(sums, self._deviations(state), noise, seed, round_)
         denominators = {name: plan.parts[part].denominator for name, part in self.model.part_of.items()}
         mean = {name: array / denominators[name] for name, array in sums.items()}
-        start = plan.mixing.start(state.parameters, state.previous, plan.seed, round_)
+        start = plan.mixing.start(state.parameters, state.previous, seed, round_)
         with np.errstate(all="ignore"):  # what is no longer finite is told below
             parameters, moments = plan.optimizer.apply(start.parameters, mean, state.moments, round_)
         if not all(np.isfinite(array).all() for array in parameters.values()):
             raise DivergedError(round_, "a parameter")
         counts = NormCounts(aggregate.below_clip, aggregate.reported, plan.expected_cohort)
-        scale = plan.clipping.next_scale(state.clip_scale, counts, plan.seed, round_, plan.is_private)
+        scale = plan.clipping.next_scale(state.clip_scale, counts, seed, round_, plan.is_private)
         following = ServerState(parameters, round_, moments, start.remembered, scale, noise)
         clips = tuple(self.clips(state))
         return following, Release(round_, parameters, sums, denominators, clips, state.clip_scale, start.offset)

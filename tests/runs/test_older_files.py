@@ -27,14 +27,28 @@ def run(tmp_path) -> Path:
 def test_it_is_read(run):
     read = read_run(run)
     summary = json.loads((run / "summary.json").read_text())
-    later = {"clients_scheduled": None, "clients_failed": None, "error": None}
-    assert read.summary.content() == summary | later | {"format": "fedamp summary 1"}
+    later = ("clients_scheduled", "clients_failed", "error", "released_rounds_epsilon", "has_known_seed")
+    assert read.summary.content() == summary | dict.fromkeys(later) | {"format": "fedamp summary 1"}
+    assert summary["epsilon"]["upper"] == read.epsilon
     lines = [line | {"version": 1, "nodes_given_up": [], "nodes_back": []} for line in rounds_of(run)]
     assert [record.content() for record in read.rounds] == lines
     older = ledger_of(run)
     older["mechanism"]["mechanism"]["relation"] = "zero-out"  # the only one that there was
+    older |= {"guaranteed_epsilon": None, "stopped_because": None}
     assert read.ledger.content() == older | {"noise_seed": KNOWN_SEED, "adjacency": ADJACENCY}
     assert read.ledger.has_known_seed
+
+
+def test_an_older_run_that_was_stopped_early_has_the_cost_of_all_its_rounds(run):
+    file = run / "summary.json"
+    file.write_text(
+        json.dumps(json.loads(file.read_text()) | {"stopped_because": "interrupted", "rounds_completed": 2})
+    )
+    (run / "rounds.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in rounds_of(run)[:2]))
+    read = read_run(run)
+    ledger = ledger_of(run)
+    assert read.released_rounds_epsilon == ledger["releases"][1]["epsilon_upper"]
+    assert read.released_rounds_epsilon < read.epsilon <= ledger["whole_run_epsilon"]["upper"]  # it was looser
 
 
 def test_it_is_verified(run):
@@ -46,7 +60,7 @@ def test_it_is_gone_on_from_to_the_same_model(run, lost):
     for name in lost:
         (run / "checkpoint" / name).unlink()
     model, ledger = model_of(run), LedgerRecord.read(run / "ledger.json")
-    launch(scenario_file.load(run / "scenario.yaml"), Silent(), run, resume=True)
+    launch(scenario_file.load(run / "scenario.yaml", ["known_seed=true"]), Silent(), run, resume=True)
     assert model_of(run) == model
     assert LedgerRecord.read(run / "ledger.json").releases == ledger.releases
     assert [line["round"] for line in rounds_of(run)] == [1, 2, 3, 4]
