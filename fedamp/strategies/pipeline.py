@@ -8,12 +8,15 @@ written down.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from fractions import Fraction
 
 from flwr.app import Message
 
 from fedamp.arrays import Arrays, State, Sums
 from fedamp.clipping import NormCounts
 from fedamp.errors import FederationError
+from fedamp.gaussian import Uniform
+from fedamp.mixing import Start, relative_width
 from fedamp.models.pieces import Pieces
 from fedamp.plan import Plan
 from fedamp.strategies.aggregation import Aggregate, Aggregator, Asked, ClippedSums, Request
@@ -49,12 +52,11 @@ class Release:
     Attributes:
         round: its number, from 1.
         parameters: the new global model. Public.
-        noisy_sums: the sum of the clipped updates with its noise, float64 by name. Public, but where models are mixed:
-            there it is hidden by ``offset`` besides, and only ``parameters`` are.
+        noisy_sums: the sum of the clipped updates with its noise and, where models are mixed, what hides it besides;
+            float64 by name, whole multiples of a power of two. Public.
         denominators: public expected number of contributors, by name: by what the sum is divided.
         clips: clipping norm of each part in this round. Public.
         clip_scale: the same over the plan's.
-        offset: of the mixture from which the server takes its step, in the model's units; empty without mixing. Secret.
     """
 
     round: int
@@ -63,7 +65,6 @@ class Release:
     denominators: Mapping[str, float]
     clips: tuple[float, ...]
     clip_scale: float
-    offset: Sums
 
 
 @dataclass(frozen=True)
@@ -113,18 +114,17 @@ class ReleasePipeline:
         """
         self._check(state, round_, aggregate)
         plan, sums = self.plan, aggregate.sums
-        noise = state.noise
-        if plan.is_private:
-            noise = self.noise.update(sums, self._deviations(state), noise, plan.seed, round_)
+        noise, start = state.noise, plan.mixing.start(state.parameters, state.previous, round_)
+        if plan.is_private or start.multiples:
+            noise = self.noise.update(sums, self._deviations(state), self._hidden(start), noise, plan.seed, round_)
         denominators = {name: plan.parts[part].denominator for name, part in self.model.part_of.items()}
         mean = {name: array / denominators[name] for name, array in sums.items()}
-        start = plan.mixing.start(state.parameters, state.previous, plan.seed, round_)
         parameters, moments = plan.optimizer.apply(start.parameters, mean, state.moments, round_)
         counts = NormCounts(aggregate.below_clip, aggregate.reported, plan.expected_cohort)
         scale = plan.clipping.next_scale(state.clip_scale, counts, plan.seed, round_, plan.is_private)
         following = ServerState(parameters, round_, moments, start.remembered, scale, noise)
         clips = tuple(self.clips(state))
-        return following, Release(round_, parameters, sums, denominators, clips, state.clip_scale, start.offset)
+        return following, Release(round_, parameters, sums, denominators, clips, state.clip_scale)
 
     def _check(self, state: ServerState, round_: int, aggregate: Aggregate) -> None:
         if round_ != state.round + 1:
@@ -141,6 +141,16 @@ class ReleasePipeline:
         """Raise FederationError where a round would cost more than the budget."""
         if round_ > self.plan.affordable_rounds:
             raise FederationError(f"round {round_} would exceed the budget of epsilon")
+
+    def _hidden(self, start: Start) -> dict[str, Uniform]:
+        """What hides every array of the sum beside its noise: exactly what is charged for."""
+        widths = [
+            Fraction(relative_width(start.width, self.plan.largest_step(part))) * Fraction(part.clip)
+            for part in self.plan.parts
+        ]
+        return {
+            name: Uniform(widths[self.model.part_of[name]], multiples) for name, multiples in start.multiples.items()
+        }
 
     def _deviations(self, state: ServerState) -> dict[str, float]:
         """Standard deviation of the noise on every array."""
