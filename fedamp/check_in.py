@@ -271,7 +271,7 @@ def log_mean(logs: Floats, axis: int) -> Floats:
 
 
 def _owed_check_ins(units: int, seed: int, first_round: int, rounds: int, k: int) -> Iterator[UnitIds]:
-    owed = np.full(units, k, dtype=np.int32)
+    owed = np.full(units, k, dtype=np.uint32)
     for index in range(rounds):
         # Integer draws make the probability owed / left exact, not exact up to a rounding of the quotient.
         draw = rng.stream(seed, "check-in", first_round + index).integers(rounds - index, units)

@@ -165,7 +165,8 @@ def round_noisy(
         exact += widths * (uniform_words.view(np.int64) * 2.0**-64)
         error += widths.max() * 2.0**-50
     nearest = np.rint(exact)
-    unsure = np.abs(exact - nearest) > 0.5 - error
+    with np.errstate(invalid="ignore"):  # the quantile of a word of zeros is infinite
+        unsure = np.abs(exact - nearest) > 0.5 - error
     unsure |= np.abs(first) < _SHORTEST
     for place in np.flatnonzero(unsure):
         nearest[place] = _nearest(values, deviation, words, further, hidden, int(place))

@@ -18,7 +18,8 @@ Words = NDArray[np.uint64]
 
 SEED_BYTES = 32  # of a client's seed
 
-_ZEROS = memoryview(bytes(1 << 19))  # what is encrypted at a time: it stays in the cache
+_BLOCK = 1 << 15  # numbers made at a time: they stay in the cache
+_ZEROS = memoryview(bytes(8 * _BLOCK))
 
 
 class Stream:
@@ -37,17 +38,18 @@ class Stream:
         """The next ``count`` independent, uniform words of 64 bits."""
         return np.frombuffer(self._bytes(8 * count), dtype="<u8")
 
-    def integers(self, bound: int, count: int) -> NDArray[np.int64]:
+    def integers(self, bound: int, count: int) -> NDArray[np.uint32]:
         """``count`` independent numbers, exactly uniform in 0 ... bound - 1, for a bound in 1 ... 2**32.
 
         The upper half of a product; those whose lower half is below 2**32 mod bound are drawn again (Lemire 2019).
         """
-        drawn, missing = np.empty(count, dtype=np.int64), np.arange(count)
-        while len(missing):
-            halves = np.frombuffer(self._bytes(4 * len(missing)), dtype="<u4")
+        drawn, done = np.empty(count, dtype=np.uint32), 0
+        while done < count:
+            halves = np.frombuffer(self._bytes(4 * min(count - done, _BLOCK // 4)), dtype="<u4")
             products = halves.astype(np.uint64) * np.uint64(bound)
-            drawn[missing] = products >> np.uint64(32)
-            missing = missing[(products & np.uint64(2**32 - 1)) < np.uint64(2**32 % bound)]
+            kept = products[(products & np.uint64(2**32 - 1)) >= np.uint64(2**32 % bound)] >> np.uint64(32)
+            drawn[done : done + len(kept)] = kept
+            done += len(kept)
         return drawn
 
     def _bytes(self, count: int) -> bytearray:

@@ -214,7 +214,7 @@ class DisjointSubmodels(_SplitModel):
         return Submodels(release, self.count)
 
     def draw(self, cohort: UnitIds, seed: int, round_: int) -> NDArray[np.int64]:
-        return rng.stream(seed, "submodels", round_).integers(self.count, len(cohort))
+        return rng.stream(seed, "submodels", round_).integers(self.count, len(cohort)).astype(np.int64)
 
     def choices(self, masks: int) -> list[tuple[bytes, int]]:
         return [(bytes(rng.SEED_BYTES), submodel) for submodel in range(self.count)]

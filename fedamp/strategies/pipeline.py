@@ -13,6 +13,7 @@ from fractions import Fraction
 from flwr.app import Message
 
 from fedamp.arrays import Arrays, State, Sums
+from fedamp.client.clipping import LARGEST_COHORT
 from fedamp.clipping import NormCounts
 from fedamp.errors import FederationError
 from fedamp.gaussian import Uniform
@@ -131,6 +132,10 @@ class ReleasePipeline:
             raise FederationError(f"round {round_} is out of turn after round {state.round}")
         self.check_budget(round_)
         scheduled, quorum = len(self.plan.attendance.cohort(round_)), self.plan.scenario.federation.quorum
+        if scheduled > LARGEST_COHORT:
+            raise FederationError(
+                f"round {round_}: a cohort of {scheduled}, whose sum could not be exact; accepted: at most {LARGEST_COHORT}"
+            )
         if aggregate.reported < quorum * scheduled:
             raise FederationError(
                 f"round {round_}: {aggregate.reported} of {scheduled} {self.plan.scenario.privacy.unit}s reported, "
