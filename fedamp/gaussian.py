@@ -35,8 +35,10 @@ DELTA = 2.0**-113
 
 _STEPS = 18  # log2 of the multiples of the grid in a standard deviation: at least as many, and less than twice
 _FURTHER = 4  # words of U that are drawn where the first does not decide
-_SHORTEST = 1 << 40  # first words nearer to zero than this do not decide: the quantile is too steep there
-_BLOCK = 1 << 15  # numbers handled at a time: they stay in the cache
+_SHORTEST = (
+    2.0**-24
+)  # where a uniform in [-1/2, 1/2) is nearer to zero, 64 bits do not decide: the quantile is too steep
+_BLOCK = 1 << 14  # numbers handled at a time: they stay in the cache
 
 _reals_lock = Lock()  # a context of mpmath is not for two threads at a time
 
@@ -110,20 +112,23 @@ def add_gaussian(values: Floats, deviation: float, address: Address, hidden: Uni
 
         whole, rest = _split(block, grid)
         nearest = round_noisy(rest, deviation / grid, gaussian.words(len(block)), further, part)
-        np.multiply(whole + nearest, grid, out=block)
+        nearest += whole
+        np.multiply(nearest, grid, out=block)
 
 
 def _split(values: Floats, grid: float) -> tuple[Floats, Floats]:
     """Whole multiples of the grid, and what is left of them, both exact and in units of the grid."""
-    with np.errstate(over="ignore", invalid="ignore"):
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         scaled = values / grid
-    if not (np.abs(scaled) < 2.0**51).all():
+        fits = scaled.max() < 2.0**51 and scaled.min() > -(2.0**51)
+    if not fits:
         raise ValueError(
             f"noise: a sum of {np.abs(values).max():.3g} where noise is a multiple of {grid:.3g}; accepted: at most "
             "2**32 standard deviations of the noise"
         )
     whole = np.rint(scaled)
-    return whole, scaled - whole
+    scaled -= whole
+    return whole, scaled
 
 
 def _in_units(hidden: Uniform, grid: float, block: slice) -> Uniform:
@@ -152,32 +157,28 @@ def round_noisy(
         further: the next 256 bits, of a kind ("" or ", uniform") and place.
         hidden: uniform numbers to be added, and the first 64 bits of each.
     """
-    first = words.view(np.int64)
-    exact = values + deviation * _quantiles(first)
+    uniform = words.view(np.int64) * 2.0**-64
+    size = np.abs(uniform)
+    unsure = size < _SHORTEST
+    exact = np.copysign(ndtri(size, out=size), uniform)  # the quantile of the size, with the sign
+    exact *= deviation
+    exact += values
     # Error of the noise: the quantile itself, to 2**-47 of at most 5.3 (scipy documents 2**-50); what the bits that are
     # not drawn, and those that float64 has no room for, move it by (at most Mills' ratio times their share of U, which
     # is 2**-53 of 1.26 in the middle and 2**-40 of 0.19 at the ends): together below 2**-42. The rest is rounding of
     # sums and products of numbers whose size is bounded by the last terms.
     error = deviation * 2.0**-42 + 2.0**-28
     if hidden:
-        uniform, uniform_words = hidden
-        widths = float(uniform.unit) * uniform.multiples
-        exact += widths * (uniform_words.view(np.int64) * 2.0**-64)
+        widths = float(hidden[0].unit) * hidden[0].multiples
+        exact += widths * (hidden[1].view(np.int64) * 2.0**-64)
         error += widths.max() * 2.0**-50
-    nearest = np.rint(exact)
+    nearest: Floats = np.rint(exact)
     with np.errstate(invalid="ignore"):  # the quantile of a word of zeros is infinite
-        unsure = np.abs(exact - nearest) > 0.5 - error
-    unsure |= np.abs(first) < _SHORTEST
+        exact -= nearest
+    unsure |= np.abs(exact, out=exact) > 0.5 - error
     for place in np.flatnonzero(unsure):
         nearest[place] = _nearest(values, deviation, words, further, hidden, int(place))
     return nearest
-
-
-def _quantiles(first: NDArray[np.int64]) -> Floats:
-    """Standard normal numbers of uniforms in [-1/2, 1/2): the quantile of the size, with the sign."""
-    uniform = first * 2.0**-64
-    size = np.abs(uniform)
-    return np.copysign(ndtri(size, out=size), uniform)
 
 
 def _nearest(

@@ -1,6 +1,6 @@
 """What happens to the replies of a round between "received" and "released", in one place.
 
-    replies -> Aggregator -> quorum and budget -> Noise -> (mixing) -> ServerOptimizer -> Release
+    replies -> Aggregator -> quorum and budget -> Noise (and what mixing hides) -> ServerOptimizer -> Release
 
 No step changes the state that it is given: whoever plays the rounds goes over to the next one when the release has been
 written down.
@@ -134,7 +134,7 @@ class ReleasePipeline:
         scheduled, quorum = len(self.plan.attendance.cohort(round_)), self.plan.scenario.federation.quorum
         if scheduled > LARGEST_COHORT:
             raise FederationError(
-                f"round {round_}: a cohort of {scheduled}, whose sum could not be exact; accepted: at most {LARGEST_COHORT}"
+                f"round {round_}: the sum of a cohort of {scheduled} could not be exact; accepted: at most {LARGEST_COHORT}"
             )
         if aggregate.reported < quorum * scheduled:
             raise FederationError(

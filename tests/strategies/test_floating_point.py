@@ -1,7 +1,7 @@
 """Mironov 2012, On significance of the least significant bits: who is in a sum, read from the low bits of its release.
 
-A float64 near zero has many more digits after the point than one half has. So a noisy sum that comes out near zero shows
-whether one half was added on the way: if so, it is a multiple of one half's last digit.
+A float64 near zero has many more digits after the point than one half has. So a noisy sum that comes out near zero
+shows whether one half was added on the way: if so, it is a multiple of one half's last digit.
 """
 
 from dataclasses import replace
