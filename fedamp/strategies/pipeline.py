@@ -134,7 +134,8 @@ class ReleasePipeline:
         scheduled, quorum = len(self.plan.attendance.cohort(round_)), self.plan.scenario.federation.quorum
         if scheduled > LARGEST_COHORT:
             raise FederationError(
-                f"round {round_}: the sum of a cohort of {scheduled} could not be exact; accepted: at most {LARGEST_COHORT}"
+                f"round {round_}: the sum of a cohort of {scheduled} could not be exact; "
+                f"accepted: at most {LARGEST_COHORT}"
             )
         if aggregate.reported < quorum * scheduled:
             raise FederationError(
