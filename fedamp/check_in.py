@@ -141,7 +141,7 @@ class Independent(_AlikeRounds):
 
     def cohorts(self, units: int, seed: int) -> Iterator[UnitIds]:
         for round_ in range(1, self.rounds + 1):
-            yield np.flatnonzero(rng.stream(seed, "check-in", round_).random(units) < self.rate)
+            yield np.flatnonzero(rng.happens(rng.stream(seed, "check-in", round_).words(units), self.rate))
 
     def charge(self, round_mechanism: Mechanism) -> Mechanism:
         return Repeat(Poisson(round_mechanism, self.rate), self.rounds)
@@ -271,10 +271,10 @@ def log_mean(logs: Floats, axis: int) -> Floats:
 
 
 def _owed_check_ins(units: int, seed: int, first_round: int, rounds: int, k: int) -> Iterator[UnitIds]:
-    owed = np.full(units, k, dtype=np.int32)
+    owed = np.full(units, k, dtype=np.uint32)
     for index in range(rounds):
         # Integer draws make the probability owed / left exact, not exact up to a rounding of the quotient.
-        draw = rng.stream(seed, "check-in", first_round + index).integers(0, rounds - index, size=units, dtype=np.int32)
+        draw = rng.stream(seed, "check-in", first_round + index).integers(rounds - index, units)
         cohort = np.flatnonzero(draw < owed)
         owed[cohort] -= 1
         yield cohort

@@ -4,6 +4,7 @@ import math
 from typing import Any
 
 from fedamp.accounting import Group
+from fedamp.gaussian import delta_left
 from fedamp.plan import ADJACENCY, Plan, make_plan, privacy_units
 from fedamp.scenario import PoissonCheckIn, Scenario
 from fedamp.scenario.scenario_file import validate
@@ -88,7 +89,7 @@ def _groups(plan: Plan, wanted: bool) -> list[dict[str, Any]] | None:
     mechanisms = {size: plan.mechanism_of_group(size) for size in GROUP_SIZES}
     if not wanted and any(isinstance(mechanism, Group) for mechanism in mechanisms.values()):
         return None
-    delta = plan.scenario.privacy.delta
+    delta = delta_left(plan.scenario.privacy.delta)
     return [
         {"size": size, "epsilon_upper": _finite(mechanism.epsilon(delta).upper)}
         for size, mechanism in mechanisms.items()

@@ -21,6 +21,7 @@ from fedamp.accounting import (
 from fedamp.check_in import Attendance, Schedule, schedule_of
 from fedamp.clipping import ClippingRule, clipping_of
 from fedamp.errors import ScenarioError
+from fedamp.gaussian import delta_left
 from fedamp.mixing import MixingRule, mixing_of
 from fedamp.optimizers import ServerOptimizer, optimizer_of
 from fedamp.scenario import Privacy, Scenario
@@ -107,6 +108,10 @@ class Plan:
     def parts_at(self, noise_multiplier: float) -> tuple[Part, ...]:
         """The parts, had the whole update (or its split part) this noise multiplier."""
         return self.submodels.parts(self.clipping.norm, noise_multiplier, self.expected_cohort)
+
+    def largest_step(self, part: Part) -> float:
+        """The most by which one unit moves the model in a round, in a part of it."""
+        return self.optimizer.learning_rate * part.clip / part.denominator
 
     @cached_property
     def cost(self) -> "Cost":
@@ -195,7 +200,7 @@ class Cost:
         privacy = self._privacy
         assert privacy.epsilon is not None, "validated with the scenario"
         try:
-            return calibrate(lambda noise: self.mechanism_at(noise, privacy.group_size), privacy.epsilon, privacy.delta)
+            return calibrate(lambda noise: self.mechanism_at(noise, privacy.group_size), privacy.epsilon, self._delta)
         except ValueError as error:
             raise ScenarioError(f"privacy.noise_multiplier: auto finds none: {error}") from None
 
@@ -210,8 +215,8 @@ class Cost:
         """What taking part in a round costs; ``width`` as in :class:`fedamp.mixing.MixingRule`."""
         plan, released = self.plan, []
         for part in plan.parts_at(noise_multiplier):
-            step = plan.optimizer.learning_rate * part.clip / part.denominator  # one unit moves the model by no more
-            released.append(plan.submodels.charge(part, plan.mixing.hide(part.noise_multiplier, step, width)))
+            hidden = plan.mixing.hide(part.noise_multiplier, plan.largest_step(part), width)
+            released.append(plan.submodels.charge(part, hidden))
         released += plan.clipping.charges()
         return released[0] if len(released) == 1 else Compose(tuple(released))
 
@@ -225,19 +230,19 @@ class Cost:
     @cached_property
     def epsilon(self) -> Bounds:
         """Of the whole run."""
-        return self.mechanism.epsilon(self._privacy.delta)
+        return self.mechanism.epsilon(self._delta)
 
     @cached_property
     def unamplified_epsilon(self) -> Bounds:
         """Of the whole run, if none of its randomness were hidden."""
-        return self.mechanism.unamplified().epsilon(self._privacy.delta)
+        return self.mechanism.unamplified().epsilon(self._delta)
 
     @cached_property
     def epsilon_by_round(self) -> NDArray[np.float64]:
         """Upper end of what is spent after each round; entry r - 1 is after round r."""
         if not self.plan.is_private or not self._privacy.amplification:
             return self.unamplified_epsilon_by_round
-        return epsilon_over_rounds(self.mechanism, self._privacy.delta)
+        return epsilon_over_rounds(self.mechanism, self._delta)
 
     @cached_property
     def unamplified_epsilon_by_round(self) -> NDArray[np.float64]:
@@ -245,7 +250,7 @@ class Cost:
         rounds = self.plan.scenario.rounds
         if not self.plan.is_private:
             return np.full(rounds, np.inf)
-        spent = epsilon_over_rounds(self._unamplified(rounds), self._privacy.delta)
+        spent = epsilon_over_rounds(self._unamplified(rounds), self._delta)
         check_ins = [self.plan.schedule.most_check_ins(round_) for round_ in range(1, rounds + 1)]
         return np.asarray(spent[np.array(check_ins) - 1])
 
@@ -264,8 +269,13 @@ class Cost:
         if not self.plan.is_private:
             return self.epsilon
         released = self.mechanism.after(rounds) if self._privacy.amplification else self._unamplified(rounds)
-        bounds, upper = released.epsilon(self._privacy.delta), float(self.epsilon_by_round[rounds - 1])
+        bounds, upper = released.epsilon(self._delta), float(self.epsilon_by_round[rounds - 1])
         return Bounds(min(bounds.lower, upper), upper, bounds.method)
+
+    @property
+    def _delta(self) -> float:
+        """What the scenario's delta leaves for the mechanism: the sampler of the noise is paid first."""
+        return delta_left(self._privacy.delta)
 
     @property
     def _privacy(self) -> Privacy:
@@ -282,8 +292,12 @@ def make_plan(scenario: Scenario, units: int, seed: int | None = None) -> Plan:
     """The plan of a scenario for a number of privacy units, of the scenario's seed or a secret one.
 
     Raises:
-        ScenarioError: no cohort can be expected to hold a unit.
+        ScenarioError: no cohort can be expected to hold a unit, or delta is next to nothing.
     """
+    try:
+        delta_left(scenario.privacy.delta)
+    except ValueError as error:
+        raise ScenarioError(f"privacy.{error}") from None
     plan = Plan(scenario, units, scenario.seed if seed is None else seed, known_seed=seed is None)
     if plan.expected_cohort < 1:
         raise ScenarioError(

@@ -149,7 +149,7 @@ class Canary:
         step = plan.optimizer.learning_rate / part.denominator
         return part.noise_deviation**2 + plan.mixing.variance(round_) / step**2
 
-    def _update(self, round_: int, seed: int, submodel: int) -> Vector:
+    def _update(self, round_: int, seed: bytes, submodel: int) -> Vector:
         clips = [part.clip for part in self._prepared.plan.parts]
         instruction = TrainInstruction(round_, [self.client], [seed], [submodel], [1], clips)
         sums, _ = self._node.train(self._prepared.state.parameters, instruction)

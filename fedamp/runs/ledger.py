@@ -21,7 +21,8 @@ ASSUMPTIONS = (
     "Check-in and submodel assignments are drawn afresh, independently for every unit, and hidden from whoever sees "
     "the releases.",
     "Noise is added to the sum; the denominator is public and fixed. A unit that fails counts as zero and is charged.",
-    "Gaussian noise is drawn in float64; attacks on floating-point noise are not covered.",
+    "Random numbers are AES-256 in counter mode, taken to be random. Noise is Gaussian, added to exact sums, rounded "
+    "once; what its finite precision costs, less than 1e-34, is paid from delta.",
     "Accuracy and loss are computed on a test set that is declared public.",
 )
 
@@ -60,6 +61,11 @@ class Ledger:
         if not file.exists():
             return cls(file, plan)
         found, wanted = LedgerRecord.read(file), planned(plan)
+        if found.format != wanted.format:
+            raise RunFolderError(
+                f"{file}: {found.format}, of {found.written_by}, which drew other random numbers: the run cannot be "
+                f"gone on with; accepted: {wanted.format}, or a new folder"
+            )
         different = differences(found, wanted, set(LedgerRecord.model_fields) - _MAY_DIFFER)
         if different:
             raise RunFolderError(f"{file}: the ledger of another run; it differs in {', '.join(different)}")
@@ -132,7 +138,7 @@ def planned(plan: Plan, asked: Scenario | None = None) -> LedgerRecord:
     """
     privacy = plan.scenario.privacy
     return LedgerRecord(
-        format="fedamp ledger 2",
+        format="fedamp ledger 3",
         written_by=WRITTEN_BY,
         scenario=plan.scenario.name,
         scenario_sha256=fingerprint(asked or plan.scenario),

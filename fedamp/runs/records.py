@@ -195,7 +195,8 @@ class LedgerRecord(FileRecord):
 
     kind: ClassVar[str] = "ledger"
 
-    format: Literal["fedamp ledger 2"]
+    # 2: noise was drawn in float64, from another generator. Such a run can be read, not gone on with.
+    format: Literal["fedamp ledger 2", "fedamp ledger 3"]
     written_by: str
     scenario: str
     scenario_sha256: str

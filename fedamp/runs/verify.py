@@ -15,6 +15,7 @@ from safetensors.numpy import load_file
 
 from fedamp.accounting import epsilon_over_rounds
 from fedamp.errors import RunFolderError, ScenarioError
+from fedamp.gaussian import delta_left
 from fedamp.numbers import at_most, power
 from fedamp.plan import Plan, make_plan
 from fedamp.runs.checks import Check
@@ -58,7 +59,7 @@ def verify_ledger(path: Path) -> list[Check]:
 def _checks(ledger: LedgerRecord, files: RunFolder) -> Iterator[Check]:
     yield _mechanism(ledger)
     yield _rounds(ledger)
-    cost = ledger.mechanism.epsilon(ledger.delta).upper
+    cost = ledger.mechanism.epsilon(delta_left(ledger.delta)).upper
     yield _compared("whole run", "whole_run_epsilon", ledger.whole_run_epsilon.upper, cost)
     yield from _releases(ledger, files)
     yield _budget(ledger)
@@ -133,7 +134,7 @@ def _spent(ledger: LedgerRecord, files: RunFolder) -> NDArray[np.float64]:
     if not ledger.mechanism.is_private:
         return np.full(ledger.rounds_planned, np.inf)
     if ledger.epsilon_follows:
-        return epsilon_over_rounds(ledger.mechanism, ledger.delta)
+        return epsilon_over_rounds(ledger.mechanism, delta_left(ledger.delta))
     if not files.scenario.is_file():
         raise ScenarioError("when a unit can have taken part is not in the ledger; put scenario.yaml beside it")
     return _plan(ledger, files).epsilon_by_round

@@ -163,7 +163,10 @@ def test_the_command_says_in_one_line_what_differs(fedamp, run):
 NO_LEDGER = [
     ("", "ledger.json: damaged ledger: Invalid JSON"),
     ("[]", "damaged ledger: Input should be an object, got []"),
-    ('{"format": "fedamp ledger 9"}', "format: Input should be 'fedamp ledger 2', got 'fedamp ledger 9'"),
+    (
+        '{"format": "fedamp ledger 9"}',
+        "format: Input should be 'fedamp ledger 2' or 'fedamp ledger 3', got 'fedamp ledger 9'",
+    ),
     (None, "no such ledger; accepted: a run folder, or a ledger.json"),
 ]
 

@@ -137,9 +137,9 @@ class Telescoping(Noise):
     def init(self, parameters):
         return {"last": {name: np.zeros_like(array) for name, array in parameters.items()}}
 
-    def update(self, sums, deviation_of, state, seed, round_):
+    def update(self, sums, deviation_of, hidden, state, seed, round_):
         fresh = {name: np.zeros_like(array) for name, array in sums.items()}
-        IndependentGaussian().update(fresh, deviation_of, {}, seed, round_)
+        IndependentGaussian().update(fresh, deviation_of, hidden, {}, seed, round_)
         for name, total in sums.items():
             total += fresh[name].astype(np.float32) - state["last"][name]
         return {"last": {name: noise.astype(np.float32) for name, noise in fresh.items()}}
