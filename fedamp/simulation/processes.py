@@ -23,6 +23,7 @@ def ray_of_its_own() -> dict[str, str]:
     return {
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN": secrets.token_hex(32),
+        "RAY_ADDRESS": "local",  # else Flower's Ray joins whatever cluster was last started on this machine
         # Ray's switch for systems whose firewall asks about every listener: all are on the loopback address then.
         "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
     }

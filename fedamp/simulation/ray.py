@@ -17,11 +17,12 @@ from flwr.app import Message
 
 from fedamp import scenario
 from fedamp.errors import FedampError, FederationError
-from fedamp.simulation.grid import SimulationGrid
+from fedamp.simulation.grid import SimulationGrid, log
 from fedamp.simulation.node import FIRST_NODE
 from fedamp.simulation.processes import environment, ray_of_its_own
 from fedamp.simulation.resources import WorkerResources
 
+START_DEADLINE = 300.0  # seconds, until Ray and all workers are ready
 GRACE = 30.0  # seconds that an answer of the driver may take beyond the deadline of what it was asked
 STOP_DEADLINE = 10.0  # seconds, until Ray has ended what it started
 
@@ -37,12 +38,12 @@ class RayGrid(SimulationGrid):
     Args:
         client_app: import path of the Flower client app, ``package.module:name``.
         engine: workers, device and address.
-        log: file that gets what Ray and its driver have to say.
+        output: file that gets what Ray and its driver have to say.
     """
 
-    def __init__(self, client_app: str, engine: scenario.Engine, log: Path) -> None:
+    def __init__(self, client_app: str, engine: scenario.Engine, output: Path) -> None:
         super().__init__()
-        self._client_app, self._engine, self._log = client_app, engine, log
+        self._client_app, self._engine, self._output = client_app, engine, output
         self._resources: WorkerResources | None = None
         self.startup_seconds = 0.0
 
@@ -55,7 +56,7 @@ class RayGrid(SimulationGrid):
         self._folder = Path(tempfile.mkdtemp(prefix="fedamp-", dir=variables.get("RAY_TMPDIR", "/tmp")))
         self._pipe, theirs = Pipe()
         command = [sys.executable, "-P", "-m", "fedamp.simulation.ray_driver", str(theirs.fileno())]
-        with theirs, self._log.open("ab") as output:
+        with theirs, self._output.open("ab") as output:
             # Without preexec_fn Python does not fork; in a session of its own Ctrl-C does not reach it.
             self._driver = subprocess.Popen(
                 command,
@@ -121,8 +122,10 @@ class RayGrid(SimulationGrid):
 
     def _ready_resources(self) -> WorkerResources:
         if self._resources is None:
-            self._resources = self._answer(patience=None)
+            self._resources = self._answer(START_DEADLINE)
             self.startup_seconds = monotonic() - self._start
+            workers, device = self._resources.workers, self._resources.device
+            log.info("ray engine, %d worker(s) on %s, ready after %.1f s", workers, device, self.startup_seconds)
         return self._resources
 
     def _ask(self, name: str, *arguments: Any, patience: float | None = 0.0) -> Any:

@@ -24,6 +24,7 @@ from fedamp.errors import FedampError, FederationError, InputError
 # Ray carries small arguments and results inside the call, which takes 2 ms a round; shared memory takes 4 to 8 ms more.
 # Its own limit is 100 kB; where the session is ours we raise it, to 100,000 parameters for two workers.
 INLINE_LIMIT = 1_000_000
+log = logging.getLogger("fedamp.simulation")
 ADDRESS_DEADLINE = 5.0  # seconds, until a cluster answers
 
 
@@ -39,9 +40,10 @@ def main() -> None:
         ray.shutdown()
         status = 0
     except FedampError as error:
+        log.error("%s", error)
         pipe.send(error)
     except Exception as error:
-        logging.getLogger("fedamp.simulation").exception("the driver of Ray failed")
+        log.exception("the driver of Ray failed")
         pipe.send(FederationError(f"Ray: {' '.join(f'{type(error).__name__}: {error}'.split())[:300]}"))
     shutil.rmtree(folder, ignore_errors=True)
     os._exit(status)  # where Ray is broken, its own way to the exit may take for ever
@@ -76,13 +78,14 @@ class Session:
         quiet: Mapping[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
         if engine.address is None:
             workers = None if engine.workers == "auto" else engine.workers  # Ray starts a process a core at once
+            # In a folder within it: whatever folder Ray is given it opens to everybody.
             limits = {"max_direct_call_object_size": INLINE_LIMIT}
             ray.init(
                 "local",
                 include_dashboard=False,
                 num_cpus=workers,
                 _system_config=limits,
-                _temp_dir=str(folder),
+                _temp_dir=str(folder / "ray"),
                 **quiet,
             )
             self.inline_bytes = INLINE_LIMIT - 100_000
