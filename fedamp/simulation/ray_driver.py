@@ -110,20 +110,17 @@ class Session:
 
 
 def _connect(address: str, options: Mapping[str, Any]) -> None:
-    accepted = "accepted: auto, or host:port"
     try:
         host, colon, port = address.rpartition(":")
         if colon:  # Ray itself would try for minutes
             socket.create_connection((host, int(port)), timeout=ADDRESS_DEADLINE).close()
         ray.init(address, **options)
-    except AuthenticationError:
+    except (AuthenticationError, OSError, ValueError, RuntimeError) as error:
+        reason = str(error).splitlines()[0].partition(". ")[0]
         raise InputError(
-            f"engine.address: the Ray cluster at {address!r} needs a token; accepted: its own, in ~/.ray/auth_token or "
-            "RAY_AUTH_TOKEN"
-        ) from None
-    except (OSError, ValueError, RuntimeError) as error:
-        reason = str(error).splitlines()[0]
-        raise InputError(f"engine.address: no Ray cluster at {address!r} ({reason}); {accepted}") from error
+            f"engine.address: no Ray cluster at {address!r} ({reason}); accepted: auto, or host:port, of one "
+            "whose token is in ~/.ray/auth_token or RAY_AUTH_TOKEN (docs/cluster.md)"
+        ) from error
 
 
 def _refuse_without_token() -> None:
@@ -140,8 +137,8 @@ def _refuse_without_token() -> None:
                 return
             raise
     raise InputError(
-        f"engine.address: the Ray cluster at {address} lets everybody in; accepted: one whose nodes were started with "
-        "RAY_AUTH_MODE=token and a token (docs/cluster.md)"
+        f"engine.address: whoever reaches the Ray cluster at {address} can run programs there; accepted: one that was "
+        "started with RAY_AUTH_MODE=token (docs/cluster.md)"
     )
 
 
