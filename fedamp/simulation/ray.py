@@ -67,7 +67,8 @@ class RayGrid(SimulationGrid):
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,
             )
-        self._pipe.send((self._client_app, self._engine, self._folder))
+        with suppress(OSError):  # the first answer says what is wrong
+            self._pipe.send((self._client_app, self._engine, self._folder))
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -131,7 +132,7 @@ class RayGrid(SimulationGrid):
     def _ask(self, name: str, *arguments: Any, patience: float | None = 0.0) -> Any:
         """What a method of the driver returns, which may take so many seconds (None: as long as it likes)."""
         self.wait()
-        with suppress(OSError):  # why it is not there says the answer
+        with suppress(OSError):
             self._pipe.send((name, arguments))
         return self._answer(patience)
 

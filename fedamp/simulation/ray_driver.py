@@ -24,8 +24,9 @@ from fedamp.errors import FedampError, FederationError, InputError
 # Ray carries small arguments and results inside the call, which takes 2 ms a round; shared memory takes 4 to 8 ms more.
 # Its own limit is 100 kB; where the session is ours we raise it, to 100,000 parameters for two workers.
 INLINE_LIMIT = 1_000_000
-log = logging.getLogger("fedamp.simulation")
 ADDRESS_DEADLINE = 5.0  # seconds, until a cluster answers
+
+log = logging.getLogger("fedamp.simulation")
 
 
 def main() -> None:
@@ -78,14 +79,13 @@ class Session:
         quiet: Mapping[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
         if engine.address is None:
             workers = None if engine.workers == "auto" else engine.workers  # Ray starts a process a core at once
-            # In a folder within it: whatever folder Ray is given it opens to everybody.
             limits = {"max_direct_call_object_size": INLINE_LIMIT}
             ray.init(
                 "local",
                 include_dashboard=False,
                 num_cpus=workers,
                 _system_config=limits,
-                _temp_dir=str(folder / "ray"),
+                _temp_dir=str(folder / "ray"),  # one within it: Ray opens the folder that it is given to everybody
                 **quiet,
             )
             self.inline_bytes = INLINE_LIMIT - 100_000
@@ -128,7 +128,7 @@ def _refuse_without_token() -> None:
     import grpc
 
     address = ray.get_runtime_context().gcs_address
-    with grpc.insecure_channel(address) as channel:
+    with grpc.insecure_channel(address, [("grpc.enable_http_proxy", 0)]) as channel:
         ask = channel.unary_unary("/ray.rpc.NodeInfoGcsService/CheckAlive")
         try:
             ask(b"", timeout=ADDRESS_DEADLINE)

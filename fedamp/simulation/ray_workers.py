@@ -5,7 +5,7 @@ import socket
 import sys
 from dataclasses import dataclass
 from time import monotonic
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import ray
 from flwr.app import ArrayRecord, Message
@@ -15,8 +15,10 @@ from fedamp import flower, scenario
 from fedamp.errors import FedampError, FederationError
 from fedamp.simulation.grid import log
 from fedamp.simulation.node import FIRST_NODE, Node
-from fedamp.simulation.ray_driver import Session
 from fedamp.simulation.resources import available_device, worker_resources
+
+if TYPE_CHECKING:
+    from fedamp.simulation.ray_driver import Session
 
 STARTUP_DEADLINE = 180.0  # seconds, until all workers have imported the client app
 CHECK_INTERVAL = 0.5  # seconds of waiting between two looks at whether Ray is alive
@@ -77,7 +79,7 @@ class Workers:
         FederationError: workers did not start, or could not import the client app.
     """
 
-    def __init__(self, client_app: str, engine: scenario.Engine, session: Session) -> None:
+    def __init__(self, client_app: str, engine: scenario.Engine, session: "Session") -> None:
         self._client_app, self._session = client_app, session
         self._sent: dict[str, Sent] = {}
         found = ray.cluster_resources()  # type: ignore[no-untyped-call]
@@ -134,12 +136,11 @@ class Workers:
             else:
                 replies[id_] = reply
         for id_ in waiting.values():
-            late = self._sent.pop(id_)
-            self._replace(late)
+            self._replace(self._sent.pop(id_))
         return [replies[id_] for id_ in message_ids if id_ in replies]
 
     def _wait(self, answers: list[Any], number: int, deadline: float | None) -> list[Any]:
-        """So many of the answers that are there, or all that are there at the deadline if number is all of them."""
+        """So many of the answers as soon as they are there, or fewer at the deadline."""
         while True:
             self._session.check()
             left = CHECK_INTERVAL if deadline is None else max(0.0, deadline - monotonic())

@@ -14,14 +14,14 @@ from fedamp.errors import InputError
 from fedamp.scenario import Engine
 from fedamp.simulation.engines import open_grid
 from tests.deployment.machines import free_port, wait
-from tests.documentation import commands, shell
+from tests.documentation import ROOT, commands, shell
 
 pytest.importorskip("ray")
 
 APP = "tests.simulation.tiny_app:app"
 PAGE = "docs/cluster.md"
 SCRIPTS = sysconfig.get_path("scripts")
-ENVIRONMENT = os.environ | {"PATH": os.pathsep.join([SCRIPTS, os.environ["PATH"]])}
+ENVIRONMENT = os.environ | {"PATH": os.pathsep.join([SCRIPTS, os.environ["PATH"]]), "PYTHONPATH": str(ROOT)}
 
 
 @pytest.mark.parametrize("address", ["nonsense", "127.0.0.1:9", "ray://127.0.0.1:9", "127.0.0.1:port"])
@@ -107,7 +107,7 @@ def test_the_page_and_a_machine_that_is_lost(tmp_path, home, ray_folder):
 
     def run(command: str) -> None:
         done = subprocess.run(
-            ["sh", "-euc", command], cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, timeout=300
+            ["sh", "-euc", command], cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, timeout=600
         )
         assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
 
