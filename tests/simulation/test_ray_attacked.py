@@ -19,7 +19,7 @@ pytest.importorskip("ray")
 ROOT = str(Path(__file__).parents[2])
 FEDAMP = [sys.executable, "-c", "from fedamp.cli import main; main()"]
 ENVIRONMENT = os.environ | {"PYTHONPATH": ROOT}
-RUN = ["run", "digits", "--set=rounds=300", "--set=check_in.k=30", "--set=privacy.epsilon=null"]
+RUN = ["run", "digits", "--set=rounds=100", "--set=check_in.k=10", "--set=privacy.epsilon=null"]
 RUN += ["--set=privacy.noise_multiplier=1", "--set=federation.round_deadline=30"]
 
 
@@ -47,6 +47,7 @@ def running(out: Path):
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     with running(tmp_path_factory.mktemp("run") / "run") as (process, _):
+        process.suspend()  # so that it does not end before the tests do; its Ray goes on
         yield process
 
 
