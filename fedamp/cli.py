@@ -79,10 +79,7 @@ def run(
 ) -> None:
     """Run a federation and leave a run folder."""
     from fedamp.launch import how_to_resume, launch
-    from fedamp.report.pictures import plot_run
     from fedamp.report.progress import RunProgress
-    from fedamp.runs.files import modes_of
-    from fedamp.runs.folder import read_summary
 
     if engine is not None:
         overrides = [*overrides, f"engine.kind={engine}"]
@@ -90,6 +87,11 @@ def run(
         overrides = [*overrides, f"known_seed={str(known_seed).lower()}"]
     with RunProgress(err).shown() as progress:
         folder = launch(_load(scenario, overrides), progress, out_folder, resume)
+
+    from fedamp.report.pictures import plot_run  # matplotlib takes a second
+    from fedamp.runs.files import modes_of
+    from fedamp.runs.folder import read_summary
+
     with modes_of(folder):
         plot_run(folder)
     summary = read_summary(folder)

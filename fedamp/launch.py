@@ -5,18 +5,20 @@ import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fedamp.errors import FedampError, FederationError, Interrupted
 from fedamp.plan import make_plan, privacy_units
 from fedamp.runs.folder import RunFolder, opened, read_summary
 from fedamp.scenario import Scenario
-from fedamp.server.loop import Observer, play
-from fedamp.server.setup import prepare
+
+if TYPE_CHECKING:  # what imports torch is imported while Ray starts
+    from fedamp.server.loop import Observer
 
 log = logging.getLogger("fedamp.launch")
 
 
-def launch(scenario: Scenario, observer: Observer, out: Path | None = None, resume: bool = False) -> Path:
+def launch(scenario: Scenario, observer: "Observer", out: Path | None = None, resume: bool = False) -> Path:
     """Run a scenario on the engine that it names.
 
     Args:
@@ -60,7 +62,7 @@ def _explained(folder: RunFolder) -> Iterator[None]:
     except KeyboardInterrupt:
         raise Interrupted(how_to_resume(folder.path)) from None
     except FederationError as error:
-        raise FederationError(f"{error}; log: {folder.log}") from error
+        raise FederationError(f"{error}; log: {folder.log}; {how_to_resume(folder.path)}") from error
     except FedampError:
         raise
     except Exception as error:
@@ -69,17 +71,21 @@ def _explained(folder: RunFolder) -> Iterator[None]:
         raise FederationError(f"{reason[:300]}; traceback in {folder.log}") from error
 
 
-def _play_here(scenario: Scenario, seed: int | None, folder: RunFolder, observer: Observer) -> None:
+def _play_here(scenario: Scenario, seed: int | None, folder: RunFolder, observer: "Observer") -> None:
     from fedamp.simulation.engines import open_grid
     from fedamp.simulation.faults import with_faults
 
-    # Ray starts in the background while data and model are loaded here.
+    # Ray starts in a child of its own while torch, data and model are loaded here.
     with open_grid(scenario.engine, folder.log) as grid:
+        from fedamp.server.loop import play
+        from fedamp.server.setup import prepare
+
         play(prepare(scenario, seed), with_faults(grid, scenario.faults), folder, observer)
 
 
-def _play_on_flower(scenario: Scenario, seed: int | None, folder: RunFolder, observer: Observer) -> None:
+def _play_on_flower(scenario: Scenario, seed: int | None, folder: RunFolder, observer: "Observer") -> None:
     """The same server app and client app, on Flower's own simulation in processes of its own."""
+    from fedamp.server.setup import prepare
     from fedamp.simulation import flower_engine
 
     seen = folder.read_rounds()
