@@ -16,9 +16,10 @@ from pydantic import ValidationError
 
 from fedamp.errors import ModelError, ScenarioError
 from fedamp.models.architectures import architecture_of, is_import_path
-from fedamp.scenario.explanation import explanation, printable
+from fedamp.scenario.explanation import explanation
 from fedamp.scenario.schema import Scenario
 from fedamp.submodels import submodels_of
+from fedamp.text import printable
 
 _CHECKOUT = Path(__file__).resolve().parents[2] / "scenarios"
 SHIPPED = _CHECKOUT if _CHECKOUT.is_dir() else Path(sys.prefix) / "share" / "fedamp" / "scenarios"

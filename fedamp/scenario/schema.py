@@ -4,11 +4,14 @@ Data and nothing else: how a section behaves is said by its family (:mod:`fedamp
 ...). Reading and error messages are in :mod:`fedamp.scenario.scenario_file`.
 """
 
+from itertools import pairwise
 from pathlib import Path
 from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+from fedamp import ids
 
 # fmt: off
 __all__ = [
@@ -365,16 +368,42 @@ class Engine(Section):
     address: str | None = Field(None, description="address of a Ray cluster; left out: this machine")
 
 
+def _as_text(value: Any) -> Any:
+    """YAML reads a single id as a number."""
+    return str(value) if type(value) is int else value
+
+
+Hosted = Annotated[str, BeforeValidator(_as_text)]
+
+
 class Federation(Section):
-    """What the server tolerates."""
+    """What the server tolerates, and of whom."""
 
     round_deadline: Positive = Field(600.0, description="seconds after which missing clients count as zero")
     quorum: Annotated[float, Field(ge=0, le=1)] = Field(
         0.0, description="share of a round's cohort that must report; below it the run stops and can be resumed"
     )
     nodes: Count = Field(1, description="deployment: how many nodes to wait for before the first round")
+    hosts: Literal["trusted"] | dict[str, Hosted] | None = Field(
+        None,
+        description="deployment: the units for which each node may speak, by the name under which it is registered: "
+        "ids such as 0-9,12, or all; trusted: whatever a registered node says",
+    )
     checkpoint_every: Count = Field(10, description="rounds between checkpoints")
     evaluate_every: Count = Field(1, description="rounds between evaluations on the public test set")
+
+    @model_validator(mode="after")
+    def _one_host_each(self) -> "Federation":
+        claims: list[tuple[int, int, str]] = []
+        for name, text in self.hosts.items() if isinstance(self.hosts, dict) else ():
+            try:
+                claims += [(*pair, name) for pair in ids.ranges(text)] if text != "all" else []
+            except ValueError as error:
+                raise ValueError(f"federation.hosts.{name} {error}, or all") from None
+        for (_, last, one), (first, _, other) in pairwise(sorted(claims)):
+            if first <= last:
+                raise ValueError(f"federation.hosts: unit {first} stands for {one} and for {other}; accepted: one node")
+        return self
 
 
 Rate = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]

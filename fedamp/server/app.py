@@ -17,12 +17,14 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from fedamp.errors import DeploymentError, FederationError
+from fedamp.plan import privacy_units
 from fedamp.runs.folder import opened
 from fedamp.runs.records import RoundRecord
 from fedamp.scenario import Scenario, scenario_file
 from fedamp.server.loop import play
 from fedamp.server.setup import Prepared, prepare
 from fedamp.simulation.faults import with_faults
+from fedamp.strategies.hosts import Hosts
 
 app = ServerApp()
 log = logging.getLogger("fedamp.server")
@@ -37,6 +39,7 @@ def main(grid: Grid, context: Context) -> None:
     resume, known_seed = bool(config.get("resume", False)), bool(config.get("known-seed", False))
     if scenario.faults is not None and not known_seed:
         raise DeploymentError("faults: a deployment has its own; accepted: with the run configuration known-seed=true")
+    Hosts.of(scenario.federation, grid, privacy_units(scenario))  # what it lacks is said before anything is made
     with opened(scenario, out, resume, secret_seed=not known_seed) as (folder, seed):
         prepared = prepare(scenario, seed)
         wait_for_nodes(grid, scenario)

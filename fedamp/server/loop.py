@@ -174,6 +174,7 @@ class _Run:
             "clipped": collected.clipped / max(collected.reported, 1),
             "failed": collected.failed,
             "refused_nodes": collected.refused_nodes,
+            "oversized_nodes": collected.oversized_nodes,
             "missing_nodes": collected.missing_nodes,
         }
         return RoundRecord(

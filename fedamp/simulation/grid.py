@@ -24,10 +24,11 @@ class SimulationGrid(Grid):
         workers: number of nodes; each hosts all clients that it is asked to train.
         devices: torch's name of each node's device.
         startup_seconds: time until the nodes were ready; 0 before that.
+        simulated: that its nodes are no machines of others.
         reproducible: whether nodes that are asked the same again answer the same, to the bit.
     """
 
-    reproducible = True
+    simulated = reproducible = True
     workers: int
     devices: list[str]
     startup_seconds: float

@@ -7,11 +7,26 @@ from dataclasses import dataclass, field
 import numpy as np
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
+from pydantic import BaseModel, ConfigDict, NonNegativeInt
 
+from fedamp import flower, rng
 from fedamp.errors import FederationError
+from fedamp.ids import in_words, members
+from fedamp.scenario import Federation
 from fedamp.strategies.assignment import Batch
+from fedamp.strategies.hosts import Hosts
+from fedamp.text import printable
 
 log = logging.getLogger("fedamp.server")
+
+
+class _Answer(BaseModel):
+    """Whom a node says it hosts; nothing of it is believed yet."""
+
+    model_config = ConfigDict(strict=True)
+
+    all: bool
+    clients: list[NonNegativeInt]
 
 
 @dataclass
@@ -19,38 +34,68 @@ class Roster:
     """The nodes of a federation.
 
     Attributes:
+        federation: says which node may speak for which units.
+        units: how many there are.
         everywhere: nodes that can train any unit (workers of a simulation).
         host_of: the node of every unit that lives on one node only (a deployment).
     """
 
+    federation: Federation
+    units: int
     everywhere: list[int] = field(default_factory=list)
     host_of: dict[int, int] = field(default_factory=dict)
     _asked: set[int] = field(default_factory=set)
+    _names: dict[int, str] = field(default_factory=dict)
 
     def refresh(self, grid: Grid, timeout: float, task: str = "") -> None:
         """Forget the nodes that are gone, and ask those that are new which units they host.
 
         Args:
             timeout: seconds to wait for the answers. A node that is late is asked again before the next round; one that
-                cannot say, when it has been away.
+                cannot say, when it has been away. A node that may speak for nobody is asked nothing.
             task: what they will train, as JSON; a node opens its data to say whose they are.
+
+        Raises:
+            DeploymentError: these are real nodes, and the scenario does not say which may speak for which units.
         """
-        connected = set(grid.get_node_ids())
-        gone, new = self._asked - connected, sorted(connected - self._asked)
+        hosts = Hosts.of(self.federation, grid, self.units)
+        connected = {node.node_id: node.name for node in grid.get_nodes()}
+        gone, new = self._asked - set(connected), sorted(set(connected) - self._asked)
         if gone:
             self._forget(gone)
-        self._asked = connected - set(new)
-        messages = [Message(RecordDict({"config": ConfigRecord({"task": task})}), node, "query") for node in new]
-        for reply in grid.send_and_receive(messages, timeout=timeout) if messages else ():
-            node = reply.metadata.src_node_id
-            self._asked |= {node} & connected  # Flower answers in its own name for a node that it lost
+        self._names = connected
+        self._asked = set(connected) - set(new)
+        messages = [self._query(node, task) for node in new if self._is_known(node, hosts)]
+        replies = grid.send_and_receive(messages, timeout=timeout) if messages else ()
+        for node, reply in flower.answers(messages, replies):
+            self._asked |= {node} & set(connected)
             try:
-                self._register(node, reply)
+                self._register(node, reply, hosts)
             except Exception as error:  # whatever a faulty node answers, the others can train
-                log.warning("node %s did not say which clients it hosts: %s", node, error)
+                log.warning("node %s did not say which clients it hosts: %s", self.name(node), printable(error))
+
+    def name(self, node: int) -> str:
+        """A node as the log calls it: the name under which it is registered, and its id."""
+        name = self._names.get(node, "")
+        return f"{printable(name)} ({node})" if name else str(node)
+
+    def _query(self, node: int, task: str) -> Message:
+        # With a number that nobody can guess in it, so that another node cannot answer in this one's name.
+        config = ConfigRecord({"task": task, "nonce": f"{rng.seed_from_system():x}"})
+        return Message(RecordDict({"config": config}), node, "query")
+
+    def _is_known(self, node: int, hosts: Hosts) -> bool:
+        if hosts.permit(self._names[node]):
+            return True
+        self._asked.add(node)
+        log.warning("node %s is not in federation.hosts; it is asked nothing", self.name(node))
+        return False
 
     def _forget(self, gone: set[int]) -> None:
-        log.warning("nodes %s are gone; their clients count as zero until they are back", sorted(gone))
+        log.warning(
+            "nodes %s are gone; their clients count as zero until they are back",
+            ", ".join(map(self.name, sorted(gone))),
+        )
         self.everywhere = [node for node in self.everywhere if node not in gone]
         self.host_of = {unit: node for unit, node in self.host_of.items() if node not in gone}
 
@@ -78,17 +123,37 @@ class Roster:
             for host in sorted(set(hosts))
         ]
 
-    def _register(self, node: int, reply: Message) -> None:
+    def _register(self, node: int, reply: Message, hosts: Hosts) -> None:
         if reply.has_error():
             raise FederationError(reply.error.reason)
-        hosts = reply.content["hosts"]
-        if hosts["all"]:
+        answer, permit = _Answer.model_validate(dict(reply.content["hosts"])), hosts.permit(self._names[node])
+        if answer.all and permit != "all":
+            raise FederationError(
+                "it says all of them, which it may not; accepted with federation.hosts: {its name: all}"
+            )
+        if answer.all:
             self.everywhere.append(node)
             return
-        for unit in list(hosts["clients"]):  # type: ignore[arg-type]
-            other = self.host_of.setdefault(int(unit), node)  # type: ignore[call-overload]
+        claimed = np.array(answer.clients, dtype=np.int64)
+        allowed = members(claimed, ((0, self.units - 1),) if permit == "all" else permit)
+        if not allowed.all():
+            log.warning(
+                "node %s claims units that it may not speak for, refused: %s",
+                self.name(node),
+                in_words(claimed[~allowed].tolist()),
+            )
+        disputed: dict[int, list[int]] = {}
+        for unit in claimed[allowed].tolist():
+            other = self.host_of.setdefault(unit, node)
             if other != node:
-                log.warning("unit %s is hosted by nodes %s and %s; node %s is asked", unit, other, node, other)
+                disputed.setdefault(other, []).append(unit)
+        for other, units in disputed.items():
+            log.warning(
+                "nodes %s and %s both claim units %s; the first one is asked",
+                self.name(other),
+                self.name(node),
+                in_words(units),
+            )
 
 
 _ANYWHERE = -1

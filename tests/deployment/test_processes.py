@@ -104,7 +104,10 @@ def test_the_scenario_of_the_simulation_runs_on_three_machines(machines):
 
 @pytest.mark.slow
 def test_a_node_that_is_killed_and_restarted_counts_as_zero_until_it_is_back(machines):
-    rounds, federation = 14, {"nodes": 3, "round_deadline": 30}  # enough for a slow machine to see the node back
+    rounds, federation = (
+        14,
+        {"nodes": 3, "round_deadline": 30, "hosts": "trusted"},
+    )  # enough for a slow machine to see the node back
     raw = write_scenario(machines, rounds=rounds, federation=federation)
     machines.start_superlink()
     start_nodes(machines)

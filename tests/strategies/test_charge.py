@@ -149,7 +149,8 @@ def play(scenario, silent_scenario, grid: SerialGrid) -> Run:
         (reply,) = grid.send_and_receive([message])
         strategy.aggregate_train(round_, [reply])
         for other, replies in zip(branches, ([reply], []), strict=True):
-            list(other.configure_train(round_, other.arrays(), ConfigRecord(), grid))
+            (same,) = other.configure_train(round_, other.arrays(), ConfigRecord(), grid)
+            flower.set_message_id(same, message.metadata.message_id)
             other.aggregate_train(round_, replies)
         plain, still = (other.state for other in branches)
         run.rounds.append(

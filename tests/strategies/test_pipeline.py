@@ -81,7 +81,7 @@ def trained_by_the_first_submodel(prepared: Prepared, grid: SerialGrid, round_: 
     content = RecordDict(
         {"arrays": message.content["arrays"], "config": ConfigRecord(config | {"batches": [len(kept)]})}
     )
-    (reply,) = grid.send_and_receive([Message(content, message.metadata.dst_node_id, "train")])
+    (reply,) = grid.send_and_receive([flower.with_content(message, content)])
     strategy.aggregate_train(round_, [reply])
     change = strategy.state.parameters["hidden.0.weight"] - prepared.state.parameters["hidden.0.weight"]
     # What a node of its own would be sent of the model is what is trained.
