@@ -15,7 +15,7 @@ from fedamp import ids
 
 # fmt: off
 __all__ = [
-    "AdaptiveClip", "AllCheckIn", "BalancedCheckIn", "BuiltInData", "CheckIn", "Client", "Count", "Data",
+    "LONGEST_RUN", "AdaptiveClip", "AllCheckIn", "BalancedCheckIn", "BuiltInData", "CheckIn", "Client", "Count", "Data",
     "DirichletPartition", "DisjointSubmodels", "DropoutSubmodels", "Engine", "Faults", "Federation", "FolderData",
     "HuggingFaceData", "IidPartition", "Mixing", "Model", "NaturalPartition", "NoSubmodels", "Partition",
     "PoissonCheckIn", "Positive", "Privacy", "Probability", "Rate", "Scenario", "Section", "Server",
@@ -24,7 +24,9 @@ __all__ = [
 # fmt: on
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-Count = Annotated[int, Field(ge=1, strict=True)]
+Count = Annotated[int, Field(ge=1, le=2**53, strict=True)]
+NoiseMultiplier = Annotated[float, Field(ge=1e-6, le=1e12)]
+LONGEST_RUN = 1_000_000
 Probability = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
 
 
@@ -32,6 +34,15 @@ class Section(BaseModel):
     """Base of all sections: frozen, and strict about keys."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _no_truth_for_a_number(cls, section: Any) -> Any:
+        for key, value in section.items() if isinstance(section, dict) else ():
+            field = cls.model_fields.get(key)
+            if isinstance(value, bool) and field is not None and field.annotation is not bool:
+                raise ValueError(f"{key} is {value}, as YAML reads on, off, yes and no; accepted: no truth value")
+        return section
 
     def check(self, scenario: "Scenario") -> None:
         """Refuse (ValueError, one line) what cannot go with the rest of the scenario. By default everything can."""
@@ -223,7 +234,7 @@ class DisjointSubmodels(Section):
     count: Annotated[int, Field(ge=2, strict=True)]
     shared: tuple[str, ...] = Field((), description="layers that every submodel holds, by name or prefix")
     shared_clip: Positive | None = Field(None, description="clipping norm of the shared part; left out: privacy.clip")
-    shared_noise_multiplier: Literal["same", "balanced"] | Positive = Field(
+    shared_noise_multiplier: Literal["same", "balanced"] | NoiseMultiplier = Field(
         "same",
         description="noise multiplier of the shared part: same as the split part; balanced: the split of the budget "
         "with the least noise in the two parts' mean updates together (docs/strategies.md); or a number",
@@ -238,7 +249,7 @@ class DropoutSubmodels(Section):
     keep: Annotated[float, Field(gt=0, lt=1)] = 0.5
     layers: tuple[str, ...] = Field((), description="hidden layers to mask; left out: all hidden layers")
     shared_clip: Positive | None = Field(None, description="clipping norm of the shared part; left out: privacy.clip")
-    shared_noise_multiplier: Literal["same", "balanced"] | Positive = Field(
+    shared_noise_multiplier: Literal["same", "balanced"] | NoiseMultiplier = Field(
         "same", description="as for disjoint submodels"
     )
 
@@ -322,7 +333,7 @@ class AdaptiveClip(Section):
     initial: Positive = 0.1
     quantile: Annotated[float, Field(gt=0, lt=1)] = 0.5
     learning_rate: Positive = 0.2
-    noise_multiplier: Positive = Field(10.0, description="noise on the count below the norm, in counts")
+    noise_multiplier: NoiseMultiplier = Field(10.0, description="noise on the count below the norm, in counts")
 
 
 class Privacy(Section):
@@ -330,7 +341,7 @@ class Privacy(Section):
 
     unit: Literal["client", "sample"] = "client"
     clip: Positive | AdaptiveClip = Field(description="clipping norm of a unit's update")
-    noise_multiplier: Literal["auto"] | Annotated[float, Field(ge=0, allow_inf_nan=False)] = Field(
+    noise_multiplier: Literal["auto", 0] | NoiseMultiplier = Field(
         "auto", description="noise standard deviation over clipping norm; 0 trains without privacy; auto: calibrated"
     )
     epsilon: Positive | None = Field(None, description="budget; the run stops before the round that would exceed it")
@@ -439,7 +450,7 @@ class Scenario(Section):
     seed: Annotated[int, Field(ge=0, strict=True)] = 0
     data: Data
     model: Model
-    rounds: Count
+    rounds: Annotated[Count, Field(le=LONGEST_RUN)]
     check_in: CheckIn = AllCheckIn()
     submodels: Submodels = NoSubmodels()
     client: Client = Client()

@@ -79,7 +79,10 @@ def play(prepared: Prepared, grid: Grid, folder: RunFolder, observer: Observer) 
                     break
         except (FederationError, KeyboardInterrupt) as error:
             # The ledger may be a round ahead of the state, so the file of the model stays as it was.
-            run.conclude("interrupted" if isinstance(error, KeyboardInterrupt) else "failed")
+            try:
+                run.conclude("interrupted" if isinstance(error, KeyboardInterrupt) else "failed")
+            except Exception:  # why the run ended is what a person must hear
+                log.exception("the summary could not be written")
             raise
     run.write_model()
     return run.conclude(stopped_because)

@@ -1,5 +1,6 @@
 """Server and nodes as separate processes that know each other by certificate and key."""
 
+import json
 import re
 import subprocess
 import sysconfig
@@ -82,8 +83,10 @@ def assert_equals_simulation(machines: Machines, raw: dict, away: set[int]) -> N
     assert largest_difference(*models) < TOLERANCE
 
 
-def test_the_scenario_of_the_simulation_runs_on_three_machines(machines):
+def test_the_scenario_of_the_simulation_runs_on_three_machines_one_of_which_claims_everybodys_clients(machines):
     raw = write_scenario(machines)
+    liar = machines.folder / "site2" / "data" / "federation.json"
+    liar.write_text(json.dumps(json.loads(liar.read_text()) | {"hosted": list(range(CLIENTS))}))
     machines.start_superlink()
     machines.start_node("site0")  # whose key nobody has registered yet
     stranger = machines.processes["site0"]
@@ -96,6 +99,9 @@ def test_the_scenario_of_the_simulation_runs_on_three_machines(machines):
     wait_for_end(machines, 200)
     assert_equals_simulation(machines, raw, away=set())
     assert ledger_of(machines.server / "run")["noise_seed"].startswith("known: ")
+    log = (machines.server / "run" / "log.txt").read_text()
+    assert re.search(r"node site2 \(\d+\) claims units that it may not speak for, refused: 0, 1, .* and 35 more", log)
+    assert log.count("may not speak for") == 1
     # Nobody's log tells the seed, nor who was asked in which round.
     told = "".join(machines.log(name) for name in ("superlink", *NODES))
     assert str(SEED) not in told
