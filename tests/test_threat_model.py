@@ -39,3 +39,14 @@ def test_a_printed_epsilon_leads_to_its_assumptions():
     lines = guarantee(make_plan(small(), 60))
     assert any("epsilon <=" in line for line in lines)
     assert any(GUARANTEES in line for line in lines)
+
+
+def test_every_attack_in_the_table_has_a_test_and_every_test_that_it_names_exists():
+    table = text("docs/threat-model.md").partition("| attack | what happens | test |\n| --- | --- | --- |\n")[2]
+    rows = [line.strip("| ").split(" | ") for line in table.splitlines() if line.startswith("|")]
+    assert rows
+    for attack, _, tests in rows:
+        named = re.findall(r"`(tests/[\w/]+\.py)::(test_\w+)`", tests)
+        assert named, attack
+        for file, name in named:
+            assert re.search(rf"^def {name}\(", text(file), re.MULTILINE), f"{attack}: {file}::{name}"

@@ -91,7 +91,7 @@ def _draw_spending(axes: Axes, run: Run) -> None:
         middle = rounds[0] + 0.3 * (rounds[-1] - rounds[0])
         style.label(axes, f"budget: {budget:g}", (middle, budget), (0, 3), ha="center", va="bottom", color=style.GREY)
         highest = max(highest, budget)
-    axes.set(ylabel="ε spent, at most", ylim=(0, 1.25 * highest))
+    axes.set(ylabel="ε spent, at most", ylim=(0, 1.25 * highest or 1))
 
 
 def _run_by_cost(run: Run) -> Figure:

@@ -199,7 +199,7 @@ class LedgerRecord(FileRecord):
     written_by: str
     scenario: str
     scenario_sha256: str
-    unit: str
+    unit: Literal["client", "sample"]
     units: PositiveInt
     group_size: PositiveInt
     adjacency: Words

@@ -23,9 +23,16 @@ __all__ = [
 ]
 # fmt: on
 
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+def _no_truth(value: Any) -> Any:
+    if isinstance(value, bool):
+        raise ValueError(f"got {value}, as YAML reads on, off, yes and no; accepted: a number")
+    return value
+
+
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False), BeforeValidator(_no_truth)]
 Count = Annotated[int, Field(ge=1, le=2**53, strict=True)]
-NoiseMultiplier = Annotated[float, Field(ge=1e-6, le=1e12)]
+NoiseMultiplier = Annotated[float, Field(ge=1e-6, le=1e12), BeforeValidator(_no_truth)]
 LONGEST_RUN = 1_000_000
 Probability = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
 
@@ -34,15 +41,6 @@ class Section(BaseModel):
     """Base of all sections: frozen, and strict about keys."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _no_truth_for_a_number(cls, section: Any) -> Any:
-        for key, value in section.items() if isinstance(section, dict) else ():
-            field = cls.model_fields.get(key)
-            if isinstance(value, bool) and field is not None and field.annotation is not bool:
-                raise ValueError(f"{key} is {value}, as YAML reads on, off, yes and no; accepted: no truth value")
-        return section
 
     def check(self, scenario: "Scenario") -> None:
         """Refuse (ValueError, one line) what cannot go with the rest of the scenario. By default everything can."""
@@ -341,7 +339,7 @@ class Privacy(Section):
 
     unit: Literal["client", "sample"] = "client"
     clip: Positive | AdaptiveClip = Field(description="clipping norm of a unit's update")
-    noise_multiplier: Literal["auto", 0] | NoiseMultiplier = Field(
+    noise_multiplier: Literal["auto"] | Annotated[Literal[0], BeforeValidator(_no_truth)] | NoiseMultiplier = Field(
         "auto", description="noise standard deviation over clipping norm; 0 trains without privacy; auto: calibrated"
     )
     epsilon: Positive | None = Field(None, description="budget; the run stops before the round that would exceed it")
