@@ -99,12 +99,20 @@ def test_a_pipe_or_an_enormous_file_is_refused_and_not_waited_for(fedamp, run, t
         assert name in answer.err
 
 
-def test_what_a_foreign_folder_links_to_is_not_written(run, tmp_path):
+def test_what_a_foreign_folder_links_to_is_not_written(fedamp, run, tmp_path):
     """A name that fedamp writes under, there already as a link to something else of its user's."""
     victim = tmp_path / "victim"
     victim.write_text("mine")
     (run / ".summary.json.writing").symlink_to(victim)
     play_in(run, small("rounds=3"))
+    assert not (run / ".summary.json.writing").exists()
+    for name in ("log.txt", "plots", "rounds.jsonl"):
+        (run / name).unlink(missing_ok=True)
+        (run / name).symlink_to(victim)
+        answer = fedamp("run", run / "scenario.yaml", "--resume", "--out", run)
+        assert (answer.status, answer.err.count("\n")) == (2, 1), answer
+        assert f"{name}: a link" in answer.err
+        (run / name).unlink()
     assert victim.read_text() == "mine"
 
 

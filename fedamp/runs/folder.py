@@ -151,6 +151,9 @@ def existing_folder(out: Path | None, name: str) -> RunFolder:
         out = max(found, key=lambda path: path.stat().st_mtime)
     if not (out / "scenario.yaml").is_file():
         raise RunFolderError(f"{out}: not a run folder (no scenario.yaml)")
+    for path in out.iterdir():
+        if path.is_symlink():  # what is written there would be written elsewhere
+            raise RunFolderError(f"{path}: a link; accepted in a folder to go on in: files and folders")
     return RunFolder(out)
 
 

@@ -164,7 +164,10 @@ def _add(total: Aggregate, node: int, reply: Message, asked: Asked) -> None:
     arrays, metrics = reply.content["arrays"], reply.content["metrics"]
     if not isinstance(arrays, ArrayRecord) or not isinstance(metrics, MetricRecord):
         raise TypeError("arrays and metrics are records of another kind")
-    request, answer = asked.requests[node], _Answer.model_validate(dict(metrics))
+    request, claimed = asked.requests[node], metrics.get("reported")
+    if isinstance(claimed, list) and len(claimed) > len(request.units):  # before millions are looked at
+        raise ValueError("it claims more units than it was asked for")
+    answer = _Answer.model_validate(dict(metrics))
     units = len(answer.reported)
     if len(set(answer.reported)) != units or not request.units.issuperset(answer.reported):
         raise ValueError("it claims units that it was not asked for")

@@ -126,7 +126,10 @@ class Roster:
     def _register(self, node: int, reply: Message, hosts: Hosts) -> None:
         if reply.has_error():
             raise FederationError(reply.error.reason)
-        answer, permit = _Answer.model_validate(dict(reply.content["hosts"])), hosts.permit(self._names[node])
+        claims, permit = dict(reply.content["hosts"]), hosts.permit(self._names[node])
+        if isinstance(claims.get("clients"), list) and len(claims["clients"]) > self.units:  # before they are looked at
+            raise FederationError(f"it claims {len(claims['clients'])} clients of {self.units}")
+        answer = _Answer.model_validate(claims)
         if answer.all and permit != "all":
             raise FederationError(
                 "it says all of them, which it may not; accepted with federation.hosts: {its name: all}"

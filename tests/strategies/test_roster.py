@@ -170,7 +170,9 @@ def test_a_node_that_says_all_may_train_all_only_where_the_operator_says_so(host
 
 
 @pytest.mark.parametrize(
-    "claimed", [[-1], [UNITS], [2**62], [1.0], [True], ["1"], [b"1"], 1, "0-9"], ids=lambda claimed: repr(claimed)
+    "claimed",
+    [[-1], [UNITS], [10] * (UNITS + 1), [2**62], [1.0], [True], ["1"], [b"1"], 1, "0-9"],
+    ids=lambda claimed: repr(claimed),
 )
 def test_malformed_claims_name_the_node_and_the_others_train(claimed, caplog):
     grid = Nodes({2: [], 3: [10]}, NAMES)
