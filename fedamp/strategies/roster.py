@@ -127,8 +127,9 @@ class Roster:
         if reply.has_error():
             raise FederationError(reply.error.reason)
         claims, permit = dict(reply.content["hosts"]), hosts.permit(self._names[node])
-        if isinstance(claims.get("clients"), list) and len(claims["clients"]) > self.units:  # before they are looked at
-            raise FederationError(f"it claims {len(claims['clients'])} clients of {self.units}")
+        clients = claims.get("clients")
+        if isinstance(clients, list) and len(clients) > self.units:  # before millions are looked at
+            raise FederationError(f"it claims {len(clients)} clients of {self.units}")
         answer = _Answer.model_validate(claims)
         if answer.all and permit != "all":
             raise FederationError(
