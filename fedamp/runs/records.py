@@ -81,8 +81,9 @@ class FileRecord(Record):
         """
         try:
             text = read_regular(file, LARGEST)
+            record = cls.from_json(text)
             json.loads(text, object_pairs_hook=_each_key_once)
-            return cls.from_json(text)
+            return record
         except RecursionError:
             reason: object = "nested too deeply"
         except (OSError, ValueError) as error:

@@ -32,7 +32,7 @@ def _no_truth(value: Any) -> Any:
 
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False), BeforeValidator(_no_truth)]
-Count = Annotated[int, Field(ge=1, le=2**53, strict=True)]
+Count = Annotated[int, Field(ge=1, strict=True)]
 NoiseMultiplier = Annotated[float, Field(ge=1e-6, le=1e12), BeforeValidator(_no_truth)]
 LONGEST_RUN = 1_000_000
 Probability = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
