@@ -226,8 +226,9 @@ class Stratified(_KOfRounds):
         return Repeat(blocks[0], self.k) if len(set(blocks)) == 1 else Compose(tuple(blocks))
 
     def most_check_ins(self, rounds: int) -> int:
-        starts = np.cumsum([0, *self.block_lengths()[:-1]])
-        return int(np.searchsorted(starts, rounds, side="left"))
+        shorter, longer = divmod(self.rounds, self.k)  # the first ``longer`` blocks have a round more
+        in_longer = min(rounds, longer * (shorter + 1))
+        return -(-in_longer // (shorter + 1)) + -(-(rounds - in_longer) // shorter)
 
     def log_likelihood_ratio(self, ratios: Floats) -> Floats:
         blocks = np.split(ratios, np.cumsum(self.block_lengths())[:-1], axis=1)

@@ -282,6 +282,20 @@ class Cost:
         return self.plan.scenario.privacy
 
 
+def weakness(delta: float, units: int) -> str | None:
+    """What is weak about a delta, in one line; None where nothing is.
+
+    To publish all that one unit in a thousand sent is (0, 0.001)-private. So delta must be well below 1 / units (Dwork,
+    Roth 2014, section 2.3).
+    """
+    if delta <= 1 / units:
+        return None
+    return (
+        f"delta {delta:g} is above 1/units, {1 / units:.3g}: a release that shows all of some unit's data would be as "
+        "private; accepted without caution: well below it"
+    )
+
+
 def privacy_units(scenario: Scenario) -> int:
     """How many units the scenario's data holds, without loading more than it takes to count them."""
     count = data.count_records if scenario.privacy.unit == "sample" else data.count_clients

@@ -71,3 +71,14 @@ def test_who_stops_by_looking_is_covered_by_the_cost_of_all_rounds_and_not_of_th
     assert excess(exact) > 10 * delta
     # The grid moves a loss by half a step at most, and epsilon is an upper end.
     assert excess(lambda round_: plan.guaranteed_epsilon.upper) <= delta * 1.01
+
+
+def test_every_attack_in_the_table_has_a_test_and_every_test_that_it_names_exists():
+    table = text("docs/threat-model.md").partition("| attack | what happens | test |\n| --- | --- | --- |\n")[2]
+    rows = [line.strip("| ").split(" | ") for line in table.splitlines() if line.startswith("|")]
+    assert rows
+    for attack, _, tests in rows:
+        named = re.findall(r"`(tests/[\w/]+\.py)::(test_\w+)`", tests)
+        assert named, attack
+        for file, name in named:
+            assert re.search(rf"^def {name}\(", text(file), re.MULTILINE), f"{attack}: {file}::{name}"

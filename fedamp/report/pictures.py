@@ -94,7 +94,7 @@ def _draw_spending(axes: Axes, run: Run) -> None:
         middle = rounds[0] + 0.3 * (rounds[-1] - rounds[0])
         style.label(axes, f"budget: {budget:g}", (middle, budget), (0, 3), ha="center", va="bottom", color=style.GREY)
         highest = max(highest, budget)
-    axes.set(ylabel="ε spent, at most", ylim=(0, 1.25 * highest))
+    axes.set(ylabel="ε spent, at most", ylim=(0, 1.25 * highest or 1))
 
 
 def _run_by_cost(run: Run) -> Figure:
@@ -114,7 +114,8 @@ def _run_by_cost(run: Run) -> Figure:
         style.label(axes, f"budget: {budget:g}", (budget, 3), (-3, 0), ha="right", color=style.GREY)
         costs = np.append(costs, budget)
     axes.set(xlabel="privacy cost ε, at most (less is better)")
-    axes.set_xlim(max(costs.min() / 1.3, costs.max() / 300), costs.max() * (4 if run.is_amplified else 1.6))
+    left, right = max(costs.min() / 1.3, costs.max() / 300), costs.max() * (4 if run.is_amplified else 1.6)
+    axes.set_xlim(left or 0.1, right or 1.0)  # a run can cost nothing: at a delta of a half, say
     style.logarithmic(axes)
     style.percent(axes)
     return canvas

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from fedamp.numbers import at_most
 from fedamp.report.words import GUARANTEES, KNOWN_SEED, protected
+from fedamp.text import harmless
 
 if TYPE_CHECKING:
     from fedamp.plan import Plan
@@ -41,7 +42,7 @@ class RunProgress:
     def started(self, prepared: "Prepared", finished: "Sequence[RoundRecord]") -> None:
         plan = prepared.plan
         if self._console.is_terminal:
-            self._console.print(f"[bold]{plan.scenario.name}[/] {plan.scenario.description}", highlight=False)
+            self._console.print(f"[bold]{plan.scenario.name}[/] {harmless(plan.scenario.description)}", highlight=False)
             for line in guarantee(plan):
                 self._console.print(line, highlight=False)
         self._budget = plan.scenario.privacy.epsilon

@@ -117,7 +117,7 @@ def comparison_table(answer: Answer) -> RenderableType:
             ]
         accuracy = "" if run["accuracy"] is None else f"{run['accuracy']:.1%}"
         table.add_row(run["name"], accuracy, at_most(run["epsilon"]["upper"]), *work)
-    return Group(table, *(Text(f"caution: {caution}") for caution in answer["cautions"]))
+    return Group(table, *(f"caution: {caution}" for caution in answer["cautions"]))
 
 
 def merge_table(answer: Answer) -> RenderableType:

@@ -12,8 +12,8 @@ from fedamp import rng
 from fedamp.arrays import Arrays
 from fedamp.errors import InputError, RunFolderError
 from fedamp.flower import chatter_to
-from fedamp.runs.files import LOCK, flush, locked, modes_of, write_atomically
-from fedamp.runs.records import LedgerRecord, RoundRecord, Summary
+from fedamp.runs.files import LOCK, flush, locked, modes_of, read_regular, write_atomically
+from fedamp.runs.records import LARGEST, LedgerRecord, RoundRecord, Summary
 from fedamp.scenario import Scenario, scenario_file
 
 RUNS = Path("runs")
@@ -52,7 +52,10 @@ class RunFolder:
         Raises:
             RunFolderError: another line is damaged.
         """
-        lines = self.rounds.read_bytes().splitlines() if self.rounds.exists() else []
+        try:
+            lines = read_regular(self.rounds, LARGEST).splitlines() if self.rounds.exists() else []
+        except OSError as error:
+            raise RunFolderError(f"{self.rounds}: cannot be read ({error.strerror})") from None
         records: list[RoundRecord] = []
         for number, line in enumerate(lines, start=1):
             try:
@@ -163,6 +166,9 @@ def existing_folder(out: Path | None, name: str) -> RunFolder:
         out = max(found, key=lambda path: path.stat().st_mtime)
     if not (out / "scenario.yaml").is_file():
         raise RunFolderError(f"{out}: not a run folder (no scenario.yaml)")
+    for path in out.iterdir():
+        if path.is_symlink():  # what is written there would be written elsewhere
+            raise RunFolderError(f"{path}: a link; accepted in a folder to go on in: files and folders")
     return RunFolder(out)
 
 

@@ -3,7 +3,9 @@
 An infinite epsilon is ``math.inf`` here and null in a file, because JSON has no infinity.
 """
 
+import json
 import math
+from collections import Counter
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
@@ -22,7 +24,10 @@ from fedamp.accounting import Bounds, Mechanism, from_json
 from fedamp.errors import RunFolderError
 from fedamp.plan import ADJACENCY
 from fedamp.record import Record
-from fedamp.runs.files import write_atomically
+from fedamp.runs.files import read_regular, write_atomically
+from fedamp.scenario import LONGEST_RUN
+
+LARGEST = 1 << 29  # bytes of a file: the ledger of the longest run has a quarter of it
 
 FROM_SYSTEM = "from the operating system"
 KNOWN_SEED = "known: the scenario's, so that whoever knows it can subtract the noise"
@@ -37,6 +42,12 @@ def _mechanism(value: Any) -> Mechanism:
     return value if isinstance(value, Mechanism) else from_json(value)
 
 
+def _no_longer(mechanism: Mechanism) -> Mechanism:
+    if mechanism.span > LONGEST_RUN:
+        raise ValueError(f"it spans {mechanism.span} rounds; accepted: at most {LONGEST_RUN}")
+    return mechanism
+
+
 Words = Annotated[str, AfterValidator(lambda words: _SAME_WORDS.get(words, words))]
 Epsilon = Annotated[
     float,
@@ -47,6 +58,13 @@ Epsilon = Annotated[
 Loss = Annotated[float | None, AfterValidator(lambda value: value if value is None or math.isfinite(value) else None)]
 Expression = Annotated[Mechanism, PlainValidator(_mechanism), PlainSerializer(lambda mechanism: mechanism.to_json())]
 """An accounting expression; in a file it is what ``fedamp.accounting.from_json`` reads."""
+
+
+def _each_key_once(pairs: list[tuple[str, Any]]) -> None:
+    """Readers differ in which of two values they take: a person might see one, and the verification the other."""
+    if len({key for key, _ in pairs}) < len(pairs):
+        twice = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
+        raise ValueError(f"{twice}: stands twice")
 
 
 class FileRecord(Record):
@@ -62,10 +80,15 @@ class FileRecord(Record):
             RunFolderError: it is missing or damaged; one line that names the file, the key, and what is accepted.
         """
         try:
-            return cls.from_json(file.read_bytes())
+            text = read_regular(file, LARGEST)
+            record = cls.from_json(text)
+            json.loads(text, object_pairs_hook=_each_key_once)
+            return record
+        except RecursionError:
+            reason: object = "nested too deeply"
         except (OSError, ValueError) as error:
-            reason = error.strerror if isinstance(error, OSError) else error
-            raise RunFolderError(f"{file}: damaged {cls.kind}: {reason}") from None
+            reason = error.strerror or error if isinstance(error, OSError) else error
+        raise RunFolderError(f"{file}: damaged {cls.kind}: {reason}") from None
 
     def write(self, file: Path) -> None:
         """Replace the file by this record."""
@@ -200,16 +223,16 @@ class LedgerRecord(FileRecord):
     written_by: str
     scenario: str
     scenario_sha256: str
-    unit: str
+    unit: Literal["client", "sample"]
     units: PositiveInt
     group_size: PositiveInt
     adjacency: Words
-    delta: float
+    delta: Annotated[float, Field(gt=0, lt=1)]
     budget_epsilon: float | None
     amplification_charged: bool
     parts: tuple[PartRecord, ...] = Field(min_length=1)
-    rounds_planned: PositiveInt
-    mechanism: Expression
+    rounds_planned: Annotated[PositiveInt, Field(le=LONGEST_RUN)]
+    mechanism: Annotated[Expression, AfterValidator(_no_longer)]
     mechanism_in_words: str
     whole_run_epsilon: Bracket
     epsilon_bound: str

@@ -13,6 +13,7 @@ from fedamp.plan import Plan, make_plan
 from fedamp.runs.folder import RunFolder, read_summary
 from fedamp.runs.records import Certificate, LedgerRecord, MergedSummary, RoundRecord, Summary
 from fedamp.scenario import Scenario, scenario_file
+from fedamp.text import printable
 
 BYTES_DOWN, BYTES_UP = 4, 8  # a parameter travels as float32 to a client, its update as float64 back
 
@@ -238,4 +239,4 @@ def _names_of(folders: Sequence[Path]) -> list[str]:
     depth = 1
     while len({path.parts[-depth:] for path in paths}) < len(paths):
         depth += 1
-    return ["/".join(path.parts[-depth:]).lstrip("/") for path in paths]
+    return [printable("/".join(path.parts[-depth:]).lstrip("/")) for path in paths]

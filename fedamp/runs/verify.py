@@ -17,7 +17,7 @@ from fedamp.accounting import epsilon_over_rounds
 from fedamp.errors import RunFolderError, ScenarioError
 from fedamp.gaussian import delta_left
 from fedamp.numbers import at_most, power
-from fedamp.plan import Plan, make_plan
+from fedamp.plan import Plan, make_plan, weakness
 from fedamp.runs.checks import Check
 from fedamp.runs.folder import RunFolder
 from fedamp.runs.ledger import WRITTEN_BY, differences, digest, planned
@@ -53,7 +53,10 @@ def verify_ledger(path: Path) -> list[Check]:
         accepted = "the runs that this model was merged from" if merged else "a run folder, or a ledger.json"
         raise RunFolderError(f"{file}: no such ledger; accepted: {accepted}")
     ledger = LedgerRecord.read(file)
-    return list(_checks(ledger, files))
+    try:
+        return list(_checks(ledger, files))
+    except (ArithmeticError, MemoryError, RecursionError, ValueError) as error:
+        raise RunFolderError(f"{file}: damaged ledger: what it says cannot be charged ({error})") from None
 
 
 def _checks(ledger: LedgerRecord, files: RunFolder) -> Iterator[Check]:
@@ -63,6 +66,8 @@ def _checks(ledger: LedgerRecord, files: RunFolder) -> Iterator[Check]:
     yield _compared("whole run", "whole_run_epsilon", ledger.whole_run_epsilon.upper, cost)
     yield from _releases(ledger, files)
     yield _budget(ledger)
+    weak = weakness(ledger.delta, ledger.units)
+    yield Check("delta", "caution" if weak else "fine", weak or f"{power(ledger.delta)} for {ledger.units} units")
     yield Check("noise", "caution" if ledger.has_known_seed else "fine", ledger.noise_seed)
     if files.rounds.is_file():
         yield _reports(files)

@@ -18,13 +18,15 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from fedamp.errors import DeploymentError, FederationError
-from fedamp.flower import is_simulation
+from fedamp.flower import is_simulated
+from fedamp.plan import privacy_units
 from fedamp.runs.folder import opened
 from fedamp.runs.records import RoundRecord
 from fedamp.scenario import Scenario, scenario_file
 from fedamp.server.loop import play
 from fedamp.server.setup import Prepared, prepare
 from fedamp.simulation.faults import with_faults
+from fedamp.strategies.hosts import Hosts
 
 app = ServerApp()
 log = logging.getLogger("fedamp.server")
@@ -41,9 +43,10 @@ def main(grid: Grid, context: Context) -> None:
     known_seed = scenario.known_seed
     if scenario.faults is not None and not known_seed:
         raise DeploymentError("faults: a deployment has its own; accepted: with the run configuration known-seed=true")
+    Hosts.of(scenario.federation, grid, privacy_units(scenario))  # what it lacks is said before anything is made
     with opened(scenario, out, bool(config.get("resume", False))) as (folder, seed):
         prepared = prepare(scenario, seed)
-        if not is_simulation(grid):
+        if not is_simulated(grid):
             prepared = replace(prepared, task=prepared.task.without_places())
         wait_for_nodes(grid, scenario)
         with _reasons_kept_in(folder.log, secret=not known_seed):

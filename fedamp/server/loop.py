@@ -11,17 +11,16 @@ import logging
 import math
 import signal
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from time import perf_counter
 from types import FrameType
 from typing import Protocol
 
-from flwr.app import ConfigRecord, Message
+from flwr.app import ConfigRecord
 from flwr.serverapp import Grid
 
-from fedamp import flower
 from fedamp.errors import DivergedError, FederationError, RunFolderError
 from fedamp.runs.checkpoint import Checkpoint, checkpoints, read_checkpoint, write_checkpoint
 from fedamp.runs.folder import RunFolder
@@ -82,7 +81,10 @@ def play(prepared: Prepared, grid: Grid, folder: RunFolder, observer: Observer) 
                     break
         except (FederationError, KeyboardInterrupt) as error:
             # The ledger may be a round ahead of the state, so the file of the model stays as it was.
-            run.conclude(_ending(error), error=str(error) or None)
+            try:
+                run.conclude(_ending(error), error=str(error) or None)
+            except Exception:  # why the run ended is what a person must hear
+                log.exception("the summary could not be written")
             raise
     run.write_model()
     return run.conclude(stopped_because)
@@ -183,6 +185,7 @@ class _Run:
             "clipped": collected.clipped / max(collected.reported, 1),
             "failed": collected.failed,
             "refused_nodes": collected.refused_nodes,
+            "oversized_nodes": collected.oversized_nodes,
             "missing_nodes": collected.missing_nodes,
         }
         return RoundRecord(
@@ -253,24 +256,7 @@ def ask(strategy: PrivateStrategy, grid: Grid, round_: int, prepare_next: bool =
         replies = grid.send_and_receive(messages, timeout=deadline) if messages else []
     if prepared is not None:
         prepared.result()
-    return strategy.aggregate(round_, _answers(messages, replies))
-
-
-def _answers(messages: list[Message], replies: Iterable[Message]) -> list[Message]:
-    """The replies to the messages of this round. Others, such as late ones of an earlier round, are left out."""
-    asked = {message.metadata.message_id: message.metadata.dst_node_id for message in messages}
-    answers = []
-    for reply in replies:
-        node = asked.get(reply.metadata.reply_to_message_id)
-        if node is None:
-            log.warning("node %s answered a message of another round: left out", reply.metadata.src_node_id)
-        elif reply.metadata.src_node_id == flower.SERVER_NODE:  # Flower answers in its own name for a node that is gone
-            log.warning("node %s is lost: %s", node, reply.error.reason if reply.has_error() else "no reason is given")
-        elif reply.metadata.src_node_id != node:
-            log.warning("node %s answered for node %s: left out", reply.metadata.src_node_id, node)
-        else:
-            answers.append(reply)
-    return answers
+    return strategy.aggregate(round_, replies)
 
 
 def _ending(error: BaseException) -> Ending:

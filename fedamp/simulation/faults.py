@@ -29,6 +29,7 @@ class FaultyGrid:
 
     def __init__(self, grid: Grid, faults: scenario.Faults) -> None:
         self._grid, self._faults = grid, faults
+        self.simulated = flower.is_simulated(grid)
         self._late: list[Message] = []
 
     def __getattr__(self, name: str) -> Any:

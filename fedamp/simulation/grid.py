@@ -23,8 +23,10 @@ class SimulationGrid(Grid):
     Attributes:
         workers: number of nodes; each hosts all clients that it is asked to train.
         startup_seconds: time until the nodes were ready; 0 before that.
+        simulated: that its nodes are no machines of others.
     """
 
+    simulated = True
     workers: int
     startup_seconds: float
 

@@ -35,14 +35,14 @@ class Silence:
         self.given_up, self.back = [], []
         self.pings = {node: ping for node, ping in self.pings.items() if node in connected}
 
-    def note(self, asked: Iterable[int], answered: set[int]) -> list[int]:
-        """Count who did not answer, and return the nodes that are given up now."""
+    def note(self, asked: Iterable[int], answered: set[int], name: Callable[[int], str] = str) -> list[int]:
+        """Count who did not answer, and return the nodes that are given up now; the log calls them by ``name``."""
         for node in asked:
             self._missed[node] = 0 if node in answered else self._missed[node] + 1
             if node not in answered:
-                log.warning("node %s did not answer in time", node)
+                log.warning("node %s did not answer in time", name(node))
             if self._missed[node] >= PATIENCE:
-                log.warning("node %s missed %d messages in a row: not waited for until it answers", node, PATIENCE)
+                log.warning("node %s missed %d messages in a row, is not waited for any more", name(node), PATIENCE)
                 self.given_up.append(node)
                 self.pings[node] = None
                 del self._missed[node]

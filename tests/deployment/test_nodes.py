@@ -7,6 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from flwr.app import ConfigRecord, Context, Message, RecordDict
+from flwr.proto.node_pb2 import NodeInfo
 from safetensors.numpy import save_file
 from torch import nn
 
@@ -54,8 +55,8 @@ class Nodes:
         flower.identify()
         self.configurations, self.sent, self.run = configurations, [], flower.empty_run()
 
-    def get_node_ids(self):
-        return list(self.configurations)
+    def get_nodes(self):
+        return [NodeInfo(node_id=node, name=f"node{node % 2**32}") for node in self.configurations]
 
     def send_and_receive(self, messages, *, timeout=None):
         return [self.ask(message) for message in messages]
@@ -64,7 +65,7 @@ class Nodes:
         self.sent.append(message)
         node = message.metadata.dst_node_id
         context = Context(1, node, self.configurations[node], RecordDict(), {})
-        flower.set_message_id(message, "1")
+        flower.set_message_id(message, message.object_id)
         return app(message, context)
 
 
@@ -76,6 +77,7 @@ def nodes(request, tmp_path):
     raw = scenario_file.yaml.safe_load(SMALL) | {
         "data": {"name": request.param, "path": str(server), "partition": {"scheme": "natural"}},
         "check_in": {"scheme": "all"},
+        "federation": {"hosts": {"node1": "0,3", "node7": "1-2,4"}},
     }
     prepared = prepare(scenario_file.validate(raw, "small"))
     grid = Nodes({2**63 + 1: {"data": str(folders["one"])}, 2**63 + 7: {"data": str(folders["other"])}})
@@ -84,7 +86,7 @@ def nodes(request, tmp_path):
 
 def test_nodes_say_whose_records_they_hold_and_are_asked_for_those(nodes):
     grid, prepared, _ = nodes
-    roster = Roster()
+    roster = Roster(prepared.plan.scenario.federation, prepared.plan.units)
     roster.refresh(grid, 1, prepared.task.to_json())
     assert roster.host_of == {0: 2**63 + 1, 3: 2**63 + 1, 1: 2**63 + 7, 4: 2**63 + 7}
     assert roster.everywhere == []

@@ -1,5 +1,8 @@
 """Server and nodes as separate processes that know each other by certificate and key."""
 
+import json
+import re
+
 import numpy as np
 import pytest
 import yaml
@@ -70,8 +73,10 @@ def assert_equals_simulation(machines: Machines, raw: dict, away: set[int]) -> N
 
 
 @pytest.mark.xdist_group("federation")
-def test_the_scenario_of_the_simulation_runs_on_three_machines(federation):
+def test_the_scenario_of_the_simulation_runs_on_three_machines_one_of_which_claims_everybodys_clients(federation):
     raw = write_scenario(federation)
+    liar = federation.folder / "site2" / "data" / "federation.json"
+    liar.write_text(json.dumps(json.loads(liar.read_text()) | {"hosted": list(range(CLIENTS))}))
     federation.start_stranger("site9")
     federation.shell("node: check the way to the server", where="site1")
     start_nodes(federation)
@@ -82,6 +87,9 @@ def test_the_scenario_of_the_simulation_runs_on_three_machines(federation):
     wait_for_end(federation, 200)
     assert_equals_simulation(federation, raw, away=set())
     assert ledger_of(federation.server / "run")["noise_seed"].startswith("known: ")
+    log = (federation.server / "run" / "log.txt").read_text()
+    assert re.search(r"node site2 \(\d+\) claims units that it may not speak for, refused: 0, 1, .* and 35 more", log)
+    assert log.count("may not speak for") == 1
     # Nobody's log tells the seed, nor who was asked in which round, nor where the server keeps what.
     told = "".join(federation.log(name) for name in ("superlink", "proxy", *NODES))
     assert str(SEED) not in told
@@ -90,7 +98,10 @@ def test_the_scenario_of_the_simulation_runs_on_three_machines(federation):
 
 @pytest.mark.slow
 def test_a_node_that_is_killed_and_restarted_counts_as_zero_until_it_is_back(machines):
-    rounds, federation = 14, {"nodes": 3, "round_deadline": 30}  # enough for a slow machine to see the node back
+    rounds, federation = (
+        14,
+        {"nodes": 3, "round_deadline": 30, "hosts": "trusted"},
+    )  # enough for a slow machine to see the node back
     raw = write_scenario(machines, rounds=rounds, federation=federation)
     machines.start_server()
     machines.shell("server: register the nodes")

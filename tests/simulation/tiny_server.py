@@ -32,7 +32,7 @@ def main(grid: Grid, context: Context) -> None:
         "total": total.tolist(),
         "replies": len(replies),
         "code": failed.error.code,
-        "simulation": flower.is_simulation(grid),
+        "simulation": flower.is_simulated(grid),
     }
     Path(context.run_config["out"]).write_text(json.dumps(result))
     if context.run_config["fail"]:

@@ -81,7 +81,7 @@ def trained_by_the_first_submodel(prepared: Prepared, grid: SerialGrid, round_: 
     content = RecordDict(
         {"arrays": message.content["arrays"], "config": ConfigRecord(config | {"batches": [len(kept)]})}
     )
-    (reply,) = grid.send_and_receive([Message(content, message.metadata.dst_node_id, "train")])
+    (reply,) = grid.send_and_receive([flower.with_content(message, content)])
     strategy.aggregate_train(round_, [reply])
     change = strategy.state.parameters["hidden.0.weight"] - prepared.state.parameters["hidden.0.weight"]
     # What a node of its own would be sent of the model is what is trained.
@@ -160,3 +160,19 @@ def test_noise_that_remembers_is_a_class_and_what_it_remembers_is_in_the_checkpo
         play(each, grid, range(4, 7))
     for name, array in strategy.state.parameters.items():
         assert np.array_equal(array, again.state.parameters[name])
+
+
+def test_a_forged_or_replayed_reply_is_left_out(grid, caplog):
+    """Of a round in which everybody takes part, so that an older reply names just the units that are asked for."""
+    prepared = prepare(small("check_in={scheme: all}"))
+    strategy = prepared.strategy(prepared.state)
+    (message,) = strategy.configure_train(1, strategy.arrays(), ConfigRecord(), grid)
+    (old,) = grid.send_and_receive([message])
+    strategy.aggregate_train(1, [old])
+    (message,) = strategy.configure_train(2, strategy.arrays(), ConfigRecord(), grid)
+    (new,) = grid.send_and_receive([message])
+    honest = strategy.aggregate(2, [new])
+    aggregate = strategy.aggregate(2, [old, new])
+    assert (aggregate.refused_nodes, aggregate.reported) == (1, 60)
+    assert all(np.array_equal(aggregate.sums[name], honest.sums[name]) for name in honest.sums)
+    assert "was left out: it answers nothing that was asked of it" in caplog.text
