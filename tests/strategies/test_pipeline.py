@@ -52,7 +52,7 @@ def test_a_release_is_the_step_of_the_model(grid):
 @pytest.mark.parametrize(
     ("override", "round_", "words"),
     [
-        ("federation={quorum: 0.0}", 1, "none of 24 clients reported"),
+        ("federation={quorum: 0.0}", 1, "none of 25 clients reported"),
         ("privacy.epsilon=0.01", 1, "would exceed the budget"),
         ("seed=3", 2, "round 2 is out of turn after round 0"),
     ],
@@ -95,7 +95,11 @@ def trained_by_the_first_submodel(prepared: Prepared, grid: SerialGrid, round_: 
 def test_a_fresh_partition_cuts_the_model_anew_in_every_round_and_a_fixed_one_never(partition, grid):
     submodels = f"submodels={{scheme: disjoint, count: 2, partition: {partition}}}"
     scenario = small(
-        "model={name: mlp, hidden: [12]}", submodels, "check_in={scheme: all}", "privacy.noise_multiplier=0"
+        "model={name: mlp, hidden: [12]}",
+        submodels,
+        "check_in={scheme: all}",
+        "privacy.noise_multiplier=0",
+        "federation={quorum: 0.0}",
     )
     prepared = prepare(scenario)
     cuts = [trained_by_the_first_submodel(prepared, grid, round_) for round_ in (1, 2, 3, 1)]
