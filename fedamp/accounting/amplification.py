@@ -8,19 +8,17 @@ from dataclasses import dataclass
 
 from fedamp.accounting import checks
 from fedamp.accounting.composition import Repeat
-from fedamp.accounting.mechanism import Mechanism, Relation, mechanism_of
+from fedamp.accounting.mechanism import Mechanism, OfOne, Relation, mechanism_of
 
 
 def hidden(mechanism: Mechanism, kind: str) -> Mechanism:
     """A mechanism of which a hidden choice may be part, or ValueError."""
-    from fedamp.accounting.groups import Group, WithoutReplacement
-
     if mechanism_of(mechanism).relation is Relation.SUBSTITUTION:
         raise ValueError(
             f"{kind} hides whether a person takes part: accepted are zero-out and add/remove, got a "
             f"mechanism for substitution ({mechanism.words})"
         )
-    if mechanism.contains((Group, WithoutReplacement)):
+    if mechanism.is_of_whole_run:
         raise ValueError(
             f"{kind} takes one person's release; a group or a batch applies to the whole run, got {mechanism.words}"
         )
@@ -28,7 +26,7 @@ def hidden(mechanism: Mechanism, kind: str) -> Mechanism:
 
 
 @dataclass(frozen=True)
-class Poisson(Mechanism):
+class Poisson(OfOne):
     """A person takes part with probability ``rate``, by a private coin.
 
     Parts that share the coin (the shared and the split part of one round) must be composed first and sampled together.
@@ -38,7 +36,6 @@ class Poisson(Mechanism):
         rate: in [0, 1].
     """
 
-    mechanism: Mechanism
     rate: float
 
     def __post_init__(self) -> None:
@@ -50,26 +47,12 @@ class Poisson(Mechanism):
         return f"Poisson sampling at rate {self.rate:g} of ({self.mechanism.words})"
 
     @property
-    def is_private(self) -> bool:
-        return self.rate == 0 or self.mechanism.is_private
-
-    @property
-    def releases_nothing(self) -> bool:
-        return self.rate == 0 or self.mechanism.releases_nothing
-
-    @property
-    def span(self) -> int:
-        return self.mechanism.span
-
-    def unamplified(self) -> Mechanism:
-        return self.mechanism.unamplified()
-
-    def _prefix(self, rounds: int) -> Mechanism:
-        return Poisson(self.mechanism.after(rounds), self.rate)
+    def is_empty(self) -> bool:
+        return self.rate == 0
 
 
 @dataclass(frozen=True)
-class Submodels(Mechanism):
+class Submodels(OfOne):
     """A person trains one of ``count`` disjoint submodels, drawn at random and hidden (Dong, Chen, Özgür 2025,
     Theorem 3.4).
 
@@ -82,7 +65,6 @@ class Submodels(Mechanism):
         count: >= 1.
     """
 
-    mechanism: Mechanism
     count: int
 
     def __post_init__(self) -> None:
@@ -93,19 +75,9 @@ class Submodels(Mechanism):
     def words(self) -> str:
         return f"one hidden submodel of {self.count} ({self.mechanism.words})"
 
-    @property
-    def span(self) -> int:
-        return self.mechanism.span
-
-    def unamplified(self) -> Mechanism:
-        return self.mechanism.unamplified()
-
-    def _prefix(self, rounds: int) -> Mechanism:
-        return Submodels(self.mechanism.after(rounds), self.count)
-
 
 @dataclass(frozen=True)
-class Dropout(Mechanism):
+class Dropout(OfOne):
     """A person keeps each unit with probability ``keep``, one mask a person and round, hidden from whoever sees the
     release.
 
@@ -114,7 +86,6 @@ class Dropout(Mechanism):
         keep: in (0, 1].
     """
 
-    mechanism: Mechanism
     keep: float
 
     def __post_init__(self) -> None:
@@ -127,19 +98,9 @@ class Dropout(Mechanism):
     def words(self) -> str:
         return f"hidden dropout, keep {self.keep:g}, of ({self.mechanism.words})"
 
-    @property
-    def span(self) -> int:
-        return self.mechanism.span
-
-    def unamplified(self) -> Mechanism:
-        return self.mechanism.unamplified()
-
-    def _prefix(self, rounds: int) -> Mechanism:
-        return Dropout(self.mechanism.after(rounds), self.keep)
-
 
 @dataclass(frozen=True)
-class Allocation(Mechanism):
+class Allocation(OfOne):
     """The whole run of ``rounds`` rounds, of which a person takes part in exactly ``k``, drawn at random and hidden.
 
     Args:
@@ -148,7 +109,6 @@ class Allocation(Mechanism):
         rounds: T >= 1.
     """
 
-    mechanism: Mechanism
     k: int
     rounds: int
 
@@ -163,12 +123,8 @@ class Allocation(Mechanism):
         return f"{chosen} of {self.rounds} ({self.mechanism.words})"
 
     @property
-    def is_private(self) -> bool:
-        return self.k == 0 or self.mechanism.is_private
-
-    @property
-    def releases_nothing(self) -> bool:
-        return self.k == 0 or self.mechanism.releases_nothing
+    def is_empty(self) -> bool:
+        return self.k == 0
 
     @property
     def span(self) -> int:
@@ -182,7 +138,7 @@ class Allocation(Mechanism):
 
 
 @dataclass(frozen=True)
-class AllocationPrefix(Mechanism):
+class AllocationPrefix(OfOne):
     """The first ``released`` rounds of an ``Allocation``; the others are not out, and may never be.
 
     Args:
@@ -192,7 +148,6 @@ class AllocationPrefix(Mechanism):
         released: 0 to ``rounds``.
     """
 
-    mechanism: Mechanism
     k: int
     rounds: int
     released: int
@@ -206,12 +161,8 @@ class AllocationPrefix(Mechanism):
         return f"the first {self.released} rounds of ({self.whole().words})"
 
     @property
-    def is_private(self) -> bool:
-        return self.k == 0 or self.released == 0 or self.mechanism.is_private
-
-    @property
-    def releases_nothing(self) -> bool:
-        return self.k == 0 or self.released == 0 or self.mechanism.releases_nothing
+    def is_empty(self) -> bool:
+        return self.k == 0 or self.released == 0
 
     @property
     def span(self) -> int:

@@ -13,6 +13,7 @@ from fedamp.accounting.mechanism import Mechanism
 from fedamp.accounting.moments import Array
 from fedamp.accounting.points import DEFAULT_POINTS, NotEvaluable
 from fedamp.accounting.renyi import HIGHEST_ORDER
+from fedamp.accounting.risk import trade_off
 from fedamp.accounting.sampled import SampledAllocation
 from fedamp.accounting.sampled_calibration import calibrate_sampled
 
@@ -46,8 +47,6 @@ def calibrate(
         ValueError: no noise multiplier up to 1e6 keeps the budget, or 1e-3 already does.
     """
     if advantage is not None or tpr_at is not None:
-        from fedamp.accounting.risk import calibrate_risk
-
         if epsilon is not None or delta is not None:
             raise ValueError("epsilon and delta, or a risk (advantage or tpr_at), must be given, got both")
         return calibrate_risk(build, advantage=advantage, tpr_at=tpr_at, tolerance=tolerance)
@@ -58,6 +57,55 @@ def calibrate(
     if sampled is not None:
         return sampled
     return search(lambda noise: upper_epsilon(build(noise), delta), epsilon, coarse, tolerance, first_step=0.01)
+
+
+def calibrate_risk(
+    build: Callable[[float], Mechanism],
+    *,
+    advantage: float | None = None,
+    tpr_at: tuple[float, float] | None = None,
+    tolerance: float = 1e-4,
+) -> float:
+    """Smallest noise multiplier that keeps a risk, on the safe side; exactly one risk is to be given.
+
+    Args:
+        build: from a noise multiplier > 0 to a mechanism whose risks fall as the noise rises.
+        advantage: in (0, 1); see :attr:`TradeOff.advantage`.
+        tpr_at: a false positive rate and the true positive rate allowed there, 0 < first < second < 1.
+        tolerance: relative; the answer is at most this much above the smallest one, as far as ``trade_off`` tells.
+
+    Returns:
+        A noise multiplier s with ``trade_off(build(s)).advantage.upper <= advantage``, or with
+        ``trade_off(build(s)).true_positive_rate(tpr_at[0])[1] <= tpr_at[1]``; 1e-3 or less if that keeps it already.
+
+    Raises:
+        ValueError: no noise multiplier up to 1e6 keeps the risk.
+    """
+    checks.positive("tolerance", tolerance)
+    if (advantage is None) == (tpr_at is None):
+        raise ValueError("exactly one of advantage and tpr_at must be given")
+    if tpr_at is None:
+        false, true = 0.0, checks.number("advantage", advantage)
+        valid, accepted = 0 < true < 1, "advantage must be in (0, 1)"
+    else:
+        false, true = tpr_at if np.shape(tpr_at) == (2,) else (math.nan, math.nan)
+        valid, accepted = 0 < false < true < 1, "tpr_at must be two rates, 0 < first < second < 1"
+    if not valid:
+        raise ValueError(f"{accepted}, got {advantage if tpr_at is None else tpr_at!r}")
+
+    def gain(noise: float) -> float:
+        """What the best attack gains over guessing."""
+        if tpr_at is None:
+            return build(noise).delta(0.0).upper
+        return float(trade_off(build(noise)).true_positive_rate(false)[1]) - false
+
+    try:
+        return search(gain, true - false, 1.0, tolerance, first_step=0.7)
+    except ValueError as error:
+        if "by any noise multiplier" not in str(error):
+            raise
+        goal = f"advantage = {advantage}" if tpr_at is None else f"tpr_at = {tpr_at}"
+        raise ValueError(f"{goal} is not reached by any noise multiplier up to 1e6") from None
 
 
 def _sampled_noise(build: Callable[[float], Mechanism], near: float, epsilon: float, delta: float) -> float | None:

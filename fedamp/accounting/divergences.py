@@ -14,8 +14,9 @@ import numpy as np
 
 from fedamp.accounting import moments, transform
 from fedamp.accounting.amplification import Allocation, AllocationPrefix, Poisson, Submodels
-from fedamp.accounting.composition import Compose, RandomSelection, Repeat
+from fedamp.accounting.composition import Compose, Repeat
 from fedamp.accounting.mechanism import Mechanism
+from fedamp.accounting.merging import RandomSelection
 from fedamp.accounting.moments import Array
 from fedamp.accounting.occupancy import allocation_log_moments
 from fedamp.accounting.points import NotEvaluable

@@ -9,12 +9,12 @@ import numpy as np
 from fedamp.accounting import laws, moments
 from fedamp.accounting.amplification import Poisson
 from fedamp.accounting.bounds import Bounds
-from fedamp.accounting.composition import RandomSelection
 from fedamp.accounting.divergences import Moments, answers_for, log_moments
 from fedamp.accounting.groups import Group, WithoutReplacement, exact_group, group, group_by_rounds
 from fedamp.accounting.law import Law
 from fedamp.accounting.laws import Detail
 from fedamp.accounting.mechanism import Mechanism
+from fedamp.accounting.merging import RandomSelection
 from fedamp.accounting.moments import Array
 from fedamp.accounting.points import DEFAULT_POINTS, NotEvaluable
 from fedamp.accounting.profiles import OfGroup, Profile, Smallest, SomeInBatch

@@ -10,9 +10,10 @@ from functools import singledispatch
 import numpy as np
 
 from fedamp.accounting.amplification import Allocation, AllocationPrefix, Dropout, Poisson, Submodels
-from fedamp.accounting.composition import JOINT_RELEASE, NOTHING, Compose, LinearCombination, RandomSelection, Repeat
+from fedamp.accounting.composition import NOTHING, Compose, Repeat
 from fedamp.accounting.groups import Group, WithoutReplacement
 from fedamp.accounting.mechanism import Mechanism, Relation
+from fedamp.accounting.merging import JOINT_RELEASE, LinearCombination, RandomSelection
 from fedamp.accounting.prefixes import best_coin_groups, group_sizes, most_likely_share
 from fedamp.accounting.releases import (
     Gaussian,

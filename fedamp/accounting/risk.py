@@ -5,7 +5,6 @@ for the zero-out relation. See :class:`~fedamp.accounting.tradeoff.TradeOff` for
 """
 
 import math
-from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
@@ -13,7 +12,6 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedamp.accounting import checks
-from fedamp.accounting.calibration import search
 from fedamp.accounting.mechanism import Mechanism
 from fedamp.accounting.moments import Array
 from fedamp.accounting.tradeoff import TradeOff
@@ -59,55 +57,6 @@ def trade_off(mechanism: Mechanism, values: int = 100) -> TradeOff:
         order = np.argsort(np.r_[curve.epsilons, more])
         curve = TradeOff(*(np.r_[old, fresh][order] for old, fresh in zip(known, new, strict=True)))
     return curve
-
-
-def calibrate_risk(
-    build: Callable[[float], Mechanism],
-    *,
-    advantage: float | None = None,
-    tpr_at: tuple[float, float] | None = None,
-    tolerance: float = 1e-4,
-) -> float:
-    """Smallest noise multiplier that keeps a risk, on the safe side; exactly one risk is to be given.
-
-    Args:
-        build: from a noise multiplier > 0 to a mechanism whose risks fall as the noise rises.
-        advantage: in (0, 1); see :attr:`TradeOff.advantage`.
-        tpr_at: a false positive rate and the true positive rate allowed there, 0 < first < second < 1.
-        tolerance: relative; the answer is at most this much above the smallest one, as far as ``trade_off`` tells.
-
-    Returns:
-        A noise multiplier s with ``trade_off(build(s)).advantage.upper <= advantage``, or with
-        ``trade_off(build(s)).true_positive_rate(tpr_at[0])[1] <= tpr_at[1]``; 1e-3 or less if that keeps it already.
-
-    Raises:
-        ValueError: no noise multiplier up to 1e6 keeps the risk.
-    """
-    checks.positive("tolerance", tolerance)
-    if (advantage is None) == (tpr_at is None):
-        raise ValueError("exactly one of advantage and tpr_at must be given")
-    if tpr_at is None:
-        false, true = 0.0, checks.number("advantage", advantage)
-        valid, accepted = 0 < true < 1, "advantage must be in (0, 1)"
-    else:
-        false, true = tpr_at if np.shape(tpr_at) == (2,) else (math.nan, math.nan)
-        valid, accepted = 0 < false < true < 1, "tpr_at must be two rates, 0 < first < second < 1"
-    if not valid:
-        raise ValueError(f"{accepted}, got {advantage if tpr_at is None else tpr_at!r}")
-
-    def gain(noise: float) -> float:
-        """What the best attack gains over guessing."""
-        if tpr_at is None:
-            return build(noise).delta(0.0).upper
-        return float(trade_off(build(noise)).true_positive_rate(false)[1]) - false
-
-    try:
-        return search(gain, true - false, 1.0, tolerance, first_step=0.7)
-    except ValueError as error:
-        if "by any noise multiplier" not in str(error):
-            raise
-        goal = f"advantage = {advantage}" if tpr_at is None else f"tpr_at = {tpr_at}"
-        raise ValueError(f"{goal} is not reached by any noise multiplier up to 1e6") from None
 
 
 def in_words(mechanism: Mechanism, false_positive_rate: float = 0.01) -> str:

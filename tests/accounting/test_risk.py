@@ -16,7 +16,7 @@ from fedamp.accounting import (
     Repeat,
     Submodels,
 )
-from fedamp.accounting.risk import calibrate_risk, in_words, privacy_profile, trade_off
+from fedamp.accounting import calibrate_risk, in_words, privacy_profile, trade_off
 from fedamp.accounting.tradeoff import TradeOff
 from tests.documentation import run_session
 
