@@ -59,6 +59,7 @@ def privacy_table(answer: Answer) -> RenderableType:
         **({} if poisson is None else {"by Poisson sampling": _bracket(poisson)}),
         "unamplified": _bracket(answer["unamplified_epsilon"]),
         "upper end from": answer["epsilon_bound"],
+        "in words": answer["risk"]["in_words"],
         "budget": "none"
         if answer["budget"] is None
         else f"epsilon <= {answer['budget']:g}, pays for {answer['affordable_rounds']} of {answer['rounds']} rounds",
