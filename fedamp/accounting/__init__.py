@@ -1,7 +1,7 @@
 """Accounting of differential privacy amplified by hidden randomness; usable without the rest of fedamp."""
 
 from fedamp.accounting import answers
-from fedamp.accounting.amplification import Allocation, AllocationPrefix, Dropout, Poisson, Submodels
+from fedamp.accounting.amplification import Allocation, AllocationPrefix, CappedPoisson, Dropout, Poisson, Submodels
 from fedamp.accounting.bounds import Bounds
 from fedamp.accounting.calibration import calibrate, calibrate_count, calibrate_risk, epsilon_over_rounds
 from fedamp.accounting.composition import Compose, Repeat
@@ -28,6 +28,7 @@ __all__ = [
     "Allocation",
     "AllocationPrefix",
     "Bounds",
+    "CappedPoisson",
     "Compose",
     "Dropout",
     "Gaussian",

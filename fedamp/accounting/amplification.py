@@ -4,7 +4,7 @@ All conditions are the same: the hidden choice is independent across people, fre
 releases. Somebody who takes no part contributes zero, so that the neighbours are zero-out or add/remove.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fedamp.accounting import checks
 from fedamp.accounting.composition import Repeat
@@ -177,3 +177,57 @@ class AllocationPrefix(OfOne):
 
     def _prefix(self, rounds: int) -> Mechanism:
         return AllocationPrefix(self.mechanism, self.k, self.rounds, rounds)
+
+
+@dataclass(frozen=True)
+class CappedPoisson(OfOne):
+    """Poisson sampling over ``rounds`` rounds, with a cap on a person's rounds: of as many as their coins come to, but
+    at most ``at_most``, hidden and drawn uniformly (the scheme in the proof of Feldman, Shenfeld 2025, Corollary 4.7).
+
+    Args:
+        mechanism: one round.
+        rate: of the coins, in [0, 1].
+        at_most: 1 to ``rounds``.
+        rounds: T >= 1, of the whole run.
+        released: how many of them are out, 0 to ``rounds``; all if left out.
+    """
+
+    rate: float
+    at_most: int
+    rounds: int
+    released: int | None = None
+
+    def __post_init__(self) -> None:
+        hidden(self.mechanism, "CappedPoisson")
+        object.__setattr__(self, "rate", checks.probability("rate", self.rate))
+        object.__setattr__(self, "rounds", checks.count("rounds", self.rounds))
+        object.__setattr__(self, "at_most", checks.count("at_most", self.at_most, 1, self.rounds, "rounds"))
+        if self.released is not None:
+            released = checks.count("released", self.released, 0, self.rounds, "rounds")
+            object.__setattr__(self, "released", None if released == self.rounds else released)
+
+    @property
+    def words(self) -> str:
+        beginning = "" if self.released is None else f"the first {self.released} of "
+        return (
+            f"{beginning}{self.rounds} rounds of Poisson sampling at rate {self.rate:g}, at most {self.at_most} a "
+            f"person ({self.mechanism.words})"
+        )
+
+    @property
+    def is_empty(self) -> bool:
+        return self.rate == 0 or self.span == 0
+
+    @property
+    def span(self) -> int:
+        return self.rounds if self.released is None else self.released
+
+    def unamplified(self) -> Mechanism:
+        return Repeat(self.mechanism.unamplified(), min(self.at_most, self.span))
+
+    def _prefix(self, rounds: int) -> Mechanism:
+        return replace(self, released=rounds)
+
+    def capped(self) -> Mechanism:
+        """The choice of exactly ``at_most`` rounds, which costs at least as much."""
+        return Allocation(self.mechanism, self.at_most, self.rounds).after(self.span)

@@ -3,12 +3,11 @@
 import math
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import TypeGuard
 
 import numpy as np
 
 from fedamp.accounting import checks, group_bounds, laws, renyi  # group_bounds registers what groups cost
-from fedamp.accounting.amplification import Allocation, AllocationPrefix
+from fedamp.accounting.amplification import AllocationPrefix, CappedPoisson
 from fedamp.accounting.bounds import Bounds
 from fedamp.accounting.divergences import log_moments
 from fedamp.accounting.groups import Group, WithoutReplacement
@@ -17,10 +16,10 @@ from fedamp.accounting.merging import RandomSelection
 from fedamp.accounting.moments import Array
 from fedamp.accounting.points import DEFAULT_POINTS, NotEvaluable
 from fedamp.accounting.profiles import Profile, WithChanceOfAll
-from fedamp.accounting.reductions import attained, factors
+from fedamp.accounting.reductions import attained
 from fedamp.accounting.releases import ModelMix
 from fedamp.accounting.renyi import HIGHEST_ORDER, Best
-from fedamp.accounting.sampled import SampledAllocation
+from fedamp.accounting.sampled_laws import is_sampled, sampled_profile
 
 CHECKED = "; the worst case of ModelMix is checked, not proved"
 """Beside every number that rests on Theorem 4.1 of Xiao, Wan, Devadas 2022."""
@@ -34,12 +33,7 @@ def epsilon(event: Mechanism, delta: float, points: int | None = None, precision
     if precision is not None and not 1e-4 <= checks.number("precision", precision) <= 0.1:
         raise ValueError(f"precision must be in [1e-4, 0.1], got {precision!r}")
     found = _unsampled_epsilon(event, delta, points)
-    if not _has_hidden_rounds(event) or (points is not None and precision is None):
-        return found
-    if isinstance(event, AllocationPrefix) and precision is None:  # one run has many, and each would take a second
-        whole = epsilon(event.whole(), delta)
-        if whole.upper < found.upper:
-            return Bounds(min(found.lower, whole.upper), whole.upper, f"{whole.method}, of the whole run")
+    if not is_sampled(event) or (points is not None and precision is None):
         return found
     precision = PRECISION if precision is None else precision
     if found.lower >= (1 - precision) * found.upper or found.upper > _LARGEST_SAMPLED:
@@ -68,10 +62,10 @@ def delta(event: Mechanism, epsilon: float, points: int | None = None, precision
         return renyi.best_delta(orders, rdp(event, orders), epsilon)
 
     found = _answer(event, points, lambda profile: profile.delta(epsilon), by_renyi, 1.0)
-    if precision is None or not _has_hidden_rounds(event):
+    if precision is None or not is_sampled(event):
         return found
     try:
-        sampled = hidden_rounds(event).delta(epsilon, precision=precision)
+        sampled = sampled_profile(event).delta(epsilon, precision=precision)
     except NotEvaluable:
         return found
     return _narrower(event, found, sampled)
@@ -86,26 +80,6 @@ _LARGEST_SAMPLED = 25.0
 """Epsilon above which sampling is not tried: it takes too many draws there."""
 
 
-def _has_hidden_rounds(event: Mechanism) -> TypeGuard[Allocation | AllocationPrefix]:
-    """Whether it is a choice of several rounds, for which law and moments are bounds only."""
-    return isinstance(event, (Allocation, AllocationPrefix)) and event.k > 1 and event.is_private
-
-
-def hidden_rounds(event: Allocation | AllocationPrefix) -> SampledAllocation:
-    """The sampler of a choice of several rounds.
-
-    Raises:
-        NotEvaluable: a round has no numerical law.
-    """
-    released = event.released if isinstance(event, AllocationPrefix) else event.rounds
-    precision, others = factors(event.mechanism)
-    if precision and not others:
-        return SampledAllocation.gaussian(precision**-0.5, event.k, event.rounds, released)
-    law = laws.numerical_law(event.mechanism)
-    exact = attained(event.mechanism) is event.mechanism
-    return SampledAllocation.of_law(law if exact else law.upper_only(), event.k, event.rounds, released)
-
-
 def _narrower(event: Mechanism, found: Bounds, sampled: Bounds) -> Bounds:
     """What both brackets leave."""
     method = f"{sampled.method}, without mixing" if event.contains(ModelMix) else sampled.method
@@ -114,8 +88,8 @@ def _narrower(event: Mechanism, found: Bounds, sampled: Bounds) -> Bounds:
 
 
 @lru_cache(maxsize=256)
-def _sampled_epsilon(event: Allocation | AllocationPrefix, delta: float, precision: float) -> Bounds:
-    return hidden_rounds(event).epsilon(delta, precision=precision)
+def _sampled_epsilon(event: Mechanism, delta: float, precision: float) -> Bounds:
+    return sampled_profile(event).epsilon(delta, precision=precision)
 
 
 def rdp(event: Mechanism, orders: Sequence[float] | Array | float) -> Array:
@@ -133,7 +107,9 @@ def upper_epsilon(event: Mechanism, delta: float, points: int = DEFAULT_POINTS) 
     """For searches: at least ``event.epsilon(delta).upper``, and hardly more, in half the time where a law is all
     that is needed.
     """
-    one_law = not isinstance(event, (AllocationPrefix, Group, WithoutReplacement)) and not event.contains(ModelMix)
+    one_law = not isinstance(
+        event, (AllocationPrefix, CappedPoisson, Group, WithoutReplacement)
+    ) and not event.contains(ModelMix)
     if one_law and event.is_private:
         upper = law_upper(event, delta, points)
         if upper < math.inf:

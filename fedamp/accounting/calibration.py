@@ -7,15 +7,15 @@ import numpy as np
 
 from fedamp.accounting import checks, renyi
 from fedamp.accounting.amplification import Allocation
-from fedamp.accounting.answers import hidden_rounds, law_upper, upper_epsilon
+from fedamp.accounting.answers import law_upper, upper_epsilon
 from fedamp.accounting.divergences import log_moments
 from fedamp.accounting.mechanism import Mechanism
 from fedamp.accounting.moments import Array
 from fedamp.accounting.points import DEFAULT_POINTS, NotEvaluable
 from fedamp.accounting.renyi import HIGHEST_ORDER
 from fedamp.accounting.risk import trade_off
-from fedamp.accounting.sampled import SampledAllocation
 from fedamp.accounting.sampled_calibration import calibrate_sampled
+from fedamp.accounting.sampled_laws import is_sampled, sampled_profile
 
 CHECKPOINTS = 12
 """At how many rounds the numerical law is asked what has been spent: at all of a short run."""
@@ -111,21 +111,15 @@ def calibrate_risk(
 def _sampled_noise(build: Callable[[float], Mechanism], near: float, epsilon: float, delta: float) -> float | None:
     """By sampling, where a person takes part in several hidden rounds and that helps."""
     mechanism = build(near)
-    if not isinstance(mechanism, Allocation) or mechanism.k < 2:
+    if not is_sampled(mechanism):
         return None
     try:
-        if hidden_rounds(mechanism).estimate(delta).epsilon > 0.99 * upper_epsilon(mechanism, delta, 200):
+        if sampled_profile(mechanism).estimate(delta).epsilon > 0.99 * upper_epsilon(mechanism, delta, 200):
             return None  # less than the brackets are wide
-        noise = calibrate_sampled(lambda noise: _sampler(build(noise)), epsilon, delta)
+        noise = calibrate_sampled(lambda noise: sampled_profile(build(noise)), epsilon, delta)
     except (NotEvaluable, ValueError):
         return None
     return noise if noise < near and build(noise).epsilon(delta).upper <= epsilon else None
-
-
-def _sampler(mechanism: Mechanism) -> SampledAllocation:
-    if not isinstance(mechanism, Allocation) or mechanism.k < 2:
-        raise NotEvaluable("one hidden round has an exact law")
-    return hidden_rounds(mechanism)
 
 
 def search(
@@ -189,7 +183,7 @@ def calibrate_count(
         mechanism = build(number)
         if upper_epsilon(mechanism, delta) <= epsilon:
             return True
-        return isinstance(mechanism, Allocation) and mechanism.epsilon(delta).upper <= epsilon
+        return is_sampled(mechanism) and mechanism.epsilon(delta).upper <= epsilon
 
     good, bad = (smallest, largest) if fits(smallest) else (largest, smallest)
     if good == largest and not fits(largest):

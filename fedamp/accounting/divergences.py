@@ -13,12 +13,13 @@ from typing import Any
 import numpy as np
 
 from fedamp.accounting import moments, transform
-from fedamp.accounting.amplification import Allocation, AllocationPrefix, Poisson, Submodels
+from fedamp.accounting.amplification import Allocation, AllocationPrefix, CappedPoisson, Poisson, Submodels
 from fedamp.accounting.composition import Compose, Repeat
 from fedamp.accounting.mechanism import Mechanism
 from fedamp.accounting.merging import RandomSelection
 from fedamp.accounting.moments import Array
-from fedamp.accounting.occupancy import allocation_log_moments
+from fedamp.accounting.occupancy import hidden_log_moments
+from fedamp.accounting.participation import participation
 from fedamp.accounting.points import NotEvaluable
 from fedamp.accounting.reductions import charged_as, factors
 from fedamp.accounting.renyi import HIGHEST_ORDER
@@ -232,24 +233,28 @@ class _Mean(Moments):
         return transform.mean(self.part.transform, self.count, self.count, u)
 
 
-@answers_for(Allocation, AllocationPrefix)
+@answers_for(Allocation, AllocationPrefix, CappedPoisson)
 class _HiddenRounds(Moments):
-    """The smallest, order by order: the split's or the coins' bound, for a prefix the whole run's, since moments only
+    """The smallest, order by order: the split's or the coins' bound, those of runs with more rounds, since moments only
     grow with the rounds, and at low orders the exact moment (``occupancy``), if there are not too many overlaps.
     """
 
-    def __init__(self, event: Allocation | AllocationPrefix) -> None:
+    def __init__(self, event: Allocation | AllocationPrefix | CappedPoisson) -> None:
         super().__init__()
         self.event, self.split = event, moments_of(charged_as(event))
-        self.bounds = [self.split] + ([moments_of(event.whole())] if isinstance(event, AllocationPrefix) else [])
+        self.bounds = [self.split]
+        if not isinstance(event, Allocation):
+            self.bounds.append(moments_of(event.whole() if isinstance(event, AllocationPrefix) else event.capped()))
 
     def _raw(self, highest: int) -> Array:
         result = np.min([bound.raw(highest) for bound in self.bounds], axis=0)
-        one = moments_of(self.event.mechanism).raw(highest)
-        released = self.event.released if isinstance(self.event, AllocationPrefix) else None
-        for order in range(min(_EXACT_ORDER, highest), 1, -1) if self.event.k > 1 else ():
+        found = participation(self.event)
+        if found is None or len(found.chances) < 3:
+            return np.asarray(result)
+        one = moments_of(found.mechanism).raw(highest)
+        for order in range(min(_EXACT_ORDER, highest), 1, -1):
             try:
-                exact = allocation_log_moments(one[: order + 1], self.event.k, self.event.rounds, released)
+                exact = hidden_log_moments(one[: order + 1], found.chances, found.rounds, found.rounding)
             except NotEvaluable:
                 continue
             result[: order + 1] = np.minimum(result[: order + 1], exact)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedamp.accounting.amplification import AllocationPrefix, Poisson, Submodels
+from fedamp.accounting.amplification import AllocationPrefix, CappedPoisson, Poisson, Submodels
 from fedamp.accounting.bounds import Bounds
 from fedamp.accounting.composition import Compose, Repeat
 from fedamp.accounting.law import Law, normal_mass
@@ -179,9 +179,11 @@ def profile(event: Mechanism, points: int | None, with_lower: bool = True) -> Pr
     return ByLaw(event, points, with_lower)
 
 
-@profile.register
-def _(event: AllocationPrefix, points: int | None, with_lower: bool = True) -> Profile:
-    """For k > 1 the bounds are not exact, and no finer grid than the default is worth its time."""
-    points = DEFAULT_POINTS if points is None and event.k > 1 else points
+@profile.register(AllocationPrefix)
+@profile.register(CappedPoisson)
+def _(event: AllocationPrefix | CappedPoisson, points: int | None, with_lower: bool = True) -> Profile:
+    """Several rounds' bounds are not exact, and no finer grid than the default is worth its time."""
+    most = event.k if isinstance(event, AllocationPrefix) else event.at_most
+    points = DEFAULT_POINTS if points is None and most > 1 else points
     bounds = prefix_bounds(event)
     return Smallest([Scaled(profile(part, points, with_lower), chance) for part, chance in bounds])

@@ -9,12 +9,12 @@ from functools import singledispatch
 
 import numpy as np
 
-from fedamp.accounting.amplification import Allocation, AllocationPrefix, Dropout, Poisson, Submodels
+from fedamp.accounting.amplification import Allocation, AllocationPrefix, CappedPoisson, Dropout, Poisson, Submodels
 from fedamp.accounting.composition import NOTHING, Compose, Repeat
 from fedamp.accounting.groups import Group, WithoutReplacement
 from fedamp.accounting.mechanism import Mechanism, Relation
 from fedamp.accounting.merging import JOINT_RELEASE, LinearCombination, RandomSelection
-from fedamp.accounting.prefixes import best_coin_groups, group_sizes, most_likely_share
+from fedamp.accounting.prefixes import best_coin_groups, expected_number, group_sizes, most_likely_share
 from fedamp.accounting.releases import (
     Gaussian,
     GaussianMixture,
@@ -69,6 +69,18 @@ def _(event: AllocationPrefix) -> Mechanism:
     return Compose(tuple(parts) or (NOTHING,))
 
 
+@charged_as.register
+def _(event: CappedPoisson) -> Mechanism:
+    """Without the cap: leaving rounds out, by any rule that does not look at releases, never costs (docs/k-of-t.md;
+    Feldman, Shenfeld 2025, Corollary 4.7). Exact for a cap of one round.
+    """
+    if event.at_most > 1:
+        return Repeat(Poisson(event.mechanism, event.rate), event.span)
+    ever = -math.expm1(event.rounds * math.log1p(-event.rate)) if event.rate < 1 else 1.0
+    chance = min(1.0, ever * event.span / event.rounds * (1 + 1e-12))  # up: a larger rate costs more
+    return Poisson(Submodels(event.mechanism, event.span), chance) if event.span else NOTHING
+
+
 def randomly_released(event: AllocationPrefix) -> tuple[Mechanism, float]:
     """Another bound of a prefix: a mechanism, and a chance by which its delta is to be divided.
 
@@ -82,8 +94,10 @@ def randomly_released(event: AllocationPrefix) -> tuple[Mechanism, float]:
     return Compose(tuple(groups) or (NOTHING,)), chance
 
 
-def prefix_bounds(event: AllocationPrefix) -> list[tuple[Mechanism, float]]:
-    """Mechanisms whose delta, over the number beside each, bounds that of a prefix: those that can be the best."""
+def prefix_bounds(event: AllocationPrefix | CappedPoisson) -> list[tuple[Mechanism, float]]:
+    """Mechanisms whose delta, over the number beside each, bounds that of an event: those that can be the best."""
+    if isinstance(event, CappedPoisson):
+        return [(charged_as(event), 1.0)] + ([(event.capped(), 1.0)] if event.at_most > 1 else [])
     share = event.released / event.rounds
     bounds: list[tuple[Mechanism, float]] = [(event.whole(), 1.0)] if share > 0.5 or event.rounds <= 16 else []
     if min(event.k, event.released) <= 12 or share > 0.85:
@@ -208,6 +222,18 @@ def _(event: AllocationPrefix) -> Mechanism | None:
     if event.k == 1 and part is event.mechanism:
         return event
     return None if part is None else Poisson(part, event.k / event.rounds)
+
+
+@attained.register
+def _(event: CappedPoisson) -> Mechanism | None:
+    """One round alone."""
+    if event.releases_nothing:
+        return NOTHING
+    part = attained(event.mechanism)
+    if event.at_most == 1 and part is event.mechanism:
+        return event
+    expected = expected_number(event.rounds, event.rate, event.at_most)
+    return None if part is None else Poisson(part, expected / event.rounds * (1 - 1e-12))
 
 
 @attained.register

@@ -1,15 +1,15 @@
-"""The least noise of k hidden rounds of T that the sampled evaluator certifies for a budget."""
+"""The least noise of a run with hidden rounds that the sampled evaluator certifies for a budget."""
 
 import math
 from collections.abc import Callable
 
 from fedamp.accounting import checks
 from fedamp.accounting.points import NotEvaluable
-from fedamp.accounting.sampled import QUESTIONS, SampledAllocation
+from fedamp.accounting.sampled import QUESTIONS, SampledProfile
 
 
 def calibrate_sampled(
-    build: Callable[[float], SampledAllocation], epsilon: float, delta: float, *, precision: float = 5e-3
+    build: Callable[[float], SampledProfile], epsilon: float, delta: float, *, precision: float = 5e-3
 ) -> float:
     """A noise multiplier that keeps (epsilon, delta), on the safe side of the smallest one.
 
@@ -17,7 +17,7 @@ def calibrate_sampled(
     own.
 
     Args:
-        build: from a noise multiplier > 0 to the allocation with it, whose epsilon falls as the noise rises.
+        build: from a noise multiplier > 0 to the profile with it, whose epsilon falls as the noise rises.
         epsilon: > 0.
         delta: in (0, 1).
         precision: relative width of the bracket on epsilon at the answer.
@@ -26,7 +26,7 @@ def calibrate_sampled(
         s with ``build(s).epsilon(delta, precision=precision).upper <= epsilon``.
 
     Raises:
-        NotEvaluable: as ``SampledAllocation.epsilon``, or the add direction decides.
+        NotEvaluable: as ``SampledProfile.epsilon``, or the add direction decides.
         ValueError: the answer is not between 1e-3 and 1e6.
     """
     checks.positive("epsilon", epsilon)
