@@ -8,12 +8,11 @@ import numpy as np
 
 from fedamp.accounting import checks, group_bounds, laws, renyi  # group_bounds registers what groups cost
 from fedamp.accounting.amplification import AllocationPrefix, CappedPoisson
-from fedamp.accounting.bounds import Bounds
+from fedamp.accounting.bounds import Array, Bounds
 from fedamp.accounting.divergences import log_moments
 from fedamp.accounting.groups import Group, WithoutReplacement
 from fedamp.accounting.mechanism import Mechanism
 from fedamp.accounting.merging import RandomSelection
-from fedamp.accounting.moments import Array
 from fedamp.accounting.points import DEFAULT_POINTS, NotEvaluable
 from fedamp.accounting.profiles import Profile, WithChanceOfAll
 from fedamp.accounting.reductions import attained

@@ -8,9 +8,9 @@ import numpy as np
 from fedamp.accounting import checks, renyi
 from fedamp.accounting.amplification import Allocation
 from fedamp.accounting.answers import law_upper, upper_epsilon
+from fedamp.accounting.bounds import Array
 from fedamp.accounting.divergences import log_moments
 from fedamp.accounting.mechanism import Mechanism
-from fedamp.accounting.moments import Array
 from fedamp.accounting.points import DEFAULT_POINTS, NotEvaluable
 from fedamp.accounting.renyi import HIGHEST_ORDER
 from fedamp.accounting.risk import trade_off

@@ -14,10 +14,10 @@ import numpy as np
 
 from fedamp.accounting import moments, transform
 from fedamp.accounting.amplification import Allocation, AllocationPrefix, CappedPoisson, Poisson, Submodels
+from fedamp.accounting.bounds import Array
 from fedamp.accounting.composition import Compose, Repeat
 from fedamp.accounting.mechanism import Mechanism
 from fedamp.accounting.merging import RandomSelection
-from fedamp.accounting.moments import Array
 from fedamp.accounting.occupancy import hidden_log_moments
 from fedamp.accounting.participation import participation
 from fedamp.accounting.points import NotEvaluable
@@ -39,7 +39,8 @@ class Moments:
 
     symmetric = False
 
-    def __init__(self, event: Any = None) -> None:
+    def __init__(self, event: Any) -> None:
+        self.event = event
         self._known: dict[tuple[str, int], Array] = {}
 
     def central(self, highest: int) -> Array:
@@ -110,8 +111,7 @@ class _Product(Moments):
     """Zhu, Dong, Wang 2022, Theorem 10: moments multiply."""
 
     def __init__(self, event: Compose | Repeat) -> None:
-        super().__init__()
-        self.event = event
+        super().__init__(event)
         factors_ = [(event.mechanism, event.times)] if isinstance(event, Repeat) else [(m, 1) for m in event.mechanisms]
         self.factors = [(moments_of(part), times) for part, times in factors_ if times]
         self.symmetric = all(part.symmetric for part, _ in self.factors)
@@ -159,7 +159,7 @@ class _Mixture(Moments):
     """The law is drawn, not the variable (Yin, Zaheer, Li 2026, Theorems 5.1 and 5.2)."""
 
     def __init__(self, event: RandomSelection) -> None:
-        super().__init__()
+        super().__init__(event)
         used, self.weights = event.used
         self.parts = [moments_of(part) for part in used]
         self.symmetric = all(part.symmetric for part in self.parts)
@@ -182,7 +182,7 @@ class _Thinned(Moments):
     """(1 - rate) + rate X (Zhu, Dong, Wang 2022, Theorem 11)."""
 
     def __init__(self, event: Poisson) -> None:
-        super().__init__()
+        super().__init__(event)
         self.part, self.rate = moments_of(event.mechanism), event.rate
         self.symmetric = self.rate == 1 and self.part.symmetric
 
@@ -210,7 +210,7 @@ class _Mean(Moments):
     """
 
     def __init__(self, event: Submodels) -> None:
-        super().__init__()
+        super().__init__(event)
         self.part, self.count = moments_of(event.mechanism), event.count
         self.symmetric = self.count == 1 and self.part.symmetric
 
@@ -240,8 +240,8 @@ class _HiddenRounds(Moments):
     """
 
     def __init__(self, event: Allocation | AllocationPrefix | CappedPoisson) -> None:
-        super().__init__()
-        self.event, self.split = event, moments_of(charged_as(event))
+        super().__init__(event)
+        self.split = moments_of(charged_as(event))
         self.bounds = [self.split]
         if not isinstance(event, Allocation):
             self.bounds.append(moments_of(event.whole() if isinstance(event, AllocationPrefix) else event.capped()))

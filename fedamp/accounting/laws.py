@@ -10,12 +10,11 @@ from typing import NamedTuple
 import numpy as np
 
 from fedamp.accounting.amplification import AllocationPrefix, CappedPoisson, Poisson, Submodels
-from fedamp.accounting.bounds import Bounds
+from fedamp.accounting.bounds import Array, Bounds
 from fedamp.accounting.composition import Compose, Repeat
 from fedamp.accounting.law import Law, normal_mass
 from fedamp.accounting.mechanism import Mechanism
 from fedamp.accounting.merging import RandomSelection
-from fedamp.accounting.moments import Array
 from fedamp.accounting.points import DEFAULT_POINTS, Cells
 from fedamp.accounting.profiles import Profile, Scaled, Smallest, refined
 from fedamp.accounting.reductions import charged_as, factors, prefix_bounds

@@ -5,7 +5,7 @@ from functools import lru_cache
 import numpy as np
 
 from fedamp.accounting import moments
-from fedamp.accounting.moments import Array
+from fedamp.accounting.bounds import Array
 
 
 def group_sizes(k: int, rounds: int) -> list[tuple[int, int]]:

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedamp.accounting import checks
+from fedamp.accounting.bounds import Array
 from fedamp.accounting.mechanism import Mechanism, Relation
-from fedamp.accounting.moments import Array
 from fedamp.accounting.points import DEFAULT_POINTS
 from fedamp.accounting.tradeoff import TradeOff
 
