@@ -52,10 +52,17 @@ def calibrate(
         return calibrate_risk(build, advantage=advantage, tpr_at=tpr_at, tolerance=tolerance)
     epsilon, delta = checks.positive("epsilon", epsilon), checks.delta(delta)
     checks.positive("tolerance", tolerance)
+    if is_sampled(build(1.0)):
+        try:
+            return calibrate_sampled(
+                lambda noise: sampled_profile(build(noise)),
+                lambda noise: build(noise).epsilon(delta).upper,
+                epsilon,
+                delta,
+            )
+        except ValueError:
+            pass  # the law has to answer
     coarse = search(lambda noise: upper_epsilon(build(noise), delta, 200), epsilon, 1.0, 0.01, first_step=0.7)
-    sampled = _sampled_noise(build, coarse, epsilon, delta)
-    if sampled is not None:
-        return sampled
     return search(lambda noise: upper_epsilon(build(noise), delta), epsilon, coarse, tolerance, first_step=0.01)
 
 
@@ -106,20 +113,6 @@ def calibrate_risk(
             raise
         goal = f"advantage = {advantage}" if tpr_at is None else f"tpr_at = {tpr_at}"
         raise ValueError(f"{goal} is not reached by any noise multiplier up to 1e6") from None
-
-
-def _sampled_noise(build: Callable[[float], Mechanism], near: float, epsilon: float, delta: float) -> float | None:
-    """By sampling, where a person takes part in several hidden rounds and that helps."""
-    mechanism = build(near)
-    if not is_sampled(mechanism):
-        return None
-    try:
-        if sampled_profile(mechanism).estimate(delta).epsilon > 0.99 * upper_epsilon(mechanism, delta, 200):
-            return None  # less than the brackets are wide
-        noise = calibrate_sampled(lambda noise: sampled_profile(build(noise)), epsilon, delta)
-    except (NotEvaluable, ValueError):
-        return None
-    return noise if noise < near and build(noise).epsilon(delta).upper <= epsilon else None
 
 
 def search(
@@ -224,10 +217,20 @@ def epsilon_over_rounds(mechanism: Mechanism, delta: float, rounds: Sequence[int
     spent = np.full(len(asked) + 1, np.inf)
     spent[-1] = whole
     for i in _checkpoints(len(asked)):
-        spent[i] = law_upper(mechanism.after(asked[i]), delta, 300)
+        spent[i] = _quick_upper(mechanism.after(asked[i]), delta)
     if not np.isfinite(spent[_checkpoints(len(asked))]).all() or law_upper(mechanism, delta, 300) > 1.01 * unsampled:
         spent[:-1] = np.minimum(spent[:-1], _by_moments(mechanism, delta, asked))
     return np.minimum.accumulate(spent[::-1])[::-1][:-1]
+
+
+def _quick_upper(mechanism: Mechanism, delta: float) -> float:
+    """An upper end of epsilon, to two per cent where hidden rounds are sampled."""
+    if is_sampled(mechanism):
+        try:
+            return sampled_profile(mechanism, 150).epsilon(delta, precision=0.02).upper
+        except NotEvaluable:
+            pass
+    return law_upper(mechanism, delta, 300)
 
 
 def _by_moments(mechanism: Mechanism, delta: float, rounds: list[int]) -> Array:

@@ -1,12 +1,12 @@
-"""The two directions of sampling k of T: which proposals there are, and which is the best."""
+"""The two directions of sampling hidden rounds: which proposals there are, and which is the best."""
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 
 from fedamp.accounting.certificate import Pilot, best
+from fedamp.accounting.points import NotEvaluable
 from fedamp.accounting.tilted import AddProposal, Proposal, RemoveProposal, Run
 
 HIGHEST_ORDER = 16
@@ -17,17 +17,34 @@ _WIDE = 2.5
 _DRIFTS = (1.5, 4.0, 10.0, 25.0)
 """Drifts to try; each adds so much to the order, were X a constant times G."""
 
+Rank = Callable[[Proposal], float]
+"""What a proposal's bound alone proves about the answer: the smaller, the better the proposal."""
+
 
 class Remove:
     """H(P, Q)."""
 
-    def pilot(self, run: Run, look: Callable[[Proposal], Pilot]) -> Pilot:
-        """The best order, and, where that leaves a wide spread, the best drift beside it."""
-        found = best(look(RemoveProposal(run, order)) for order in range(2, HIGHEST_ORDER + 1))
-        if found.spread < _WIDE or not isinstance(found.proposal, RemoveProposal):
+    def pilot(self, run: Run, rank: Rank, look: Callable[[Proposal], Pilot]) -> Pilot:
+        """Of the order whose bound is the least, and, where that leaves a wide spread, of the best drift beside it."""
+        proposal = self.by_moments(run, rank)
+        found = best([look(proposal)])
+        if found.spread < _WIDE:
             return found
-        drifted = [look(RemoveProposal(run, found.proposal.order, drift)) for drift in _DRIFTS]
+        drifted = [look(RemoveProposal(run, proposal.order, drift)) for drift in _DRIFTS]
         return min([found, *drifted], key=lambda pilot: pilot.effort)
+
+    def by_moments(self, run: Run, rank: Rank) -> RemoveProposal:
+        """The order whose bound is the least."""
+        found = RemoveProposal(run, 2)
+        for order in range(3, HIGHEST_ORDER + 1):
+            try:
+                proposal = RemoveProposal(run, order)
+            except NotEvaluable:
+                break
+            if rank(proposal) >= rank(found):
+                break
+            found = proposal
+        return found
 
     def same(self, proposal: Proposal, run: Run) -> Proposal:
         """The proposal, of another run."""
@@ -39,16 +56,13 @@ class Remove:
         return -math.expm1(sum(f.copies * f.most * math.log1p(-f.round.infinite) for f in run.factors))
 
 
-@dataclass(frozen=True)
 class Add:
-    """H(Q, P), around some epsilon."""
+    """H(Q, P)."""
 
-    near: float
-
-    def pilot(self, run: Run, look: Callable[[Proposal], Pilot]) -> Pilot:
-        """The best tilt, from that of the least bound down."""
-        candidates = [AddProposal(run, 2.0**power) for power in np.arange(-14, 6, 0.5)]
-        least = int(np.argmin([proposal.log_bound(self.near) for proposal in candidates]))
+    def pilot(self, run: Run, rank: Rank, look: Callable[[Proposal], Pilot]) -> Pilot:
+        """Of the best tilt, from that of the least bound down."""
+        candidates = [AddProposal(run, 2.0**power) for power in np.arange(-10, 10, 0.5)]
+        least = int(np.argmin([rank(proposal) for proposal in candidates]))
         return best(look(proposal) for proposal in candidates[least::-1])
 
     def same(self, proposal: Proposal, run: Run) -> Proposal:

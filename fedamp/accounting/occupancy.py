@@ -108,10 +108,10 @@ def rounding(rounds: int, order: int) -> float:
     return 64 * order * (order + 2) * (math.lgamma(rounds + 1) + 1) * UNIT
 
 
-def log_choose(n: NDArray[np.int64] | int, m: NDArray[np.int64] | int) -> Array:
+def log_choose(n: NDArray[np.int32] | NDArray[np.int64] | int, m: NDArray[np.int32] | NDArray[np.int64] | int) -> Array:
     """log C(n, m) for whole numbers 0 <= m <= n."""
     n, m = np.asarray(n), np.asarray(m)
-    table = _log_factorials(1 << int(np.max(n, initial=1)).bit_length())
+    table = _log_factorials(1 << int(n.max(initial=1)).bit_length())
     return np.asarray(table[n] - table[m] - table[n - m])
 
 

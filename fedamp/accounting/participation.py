@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from functools import singledispatch
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedamp.accounting.amplification import Allocation, AllocationPrefix, CappedPoisson, Poisson
 from fedamp.accounting.mechanism import Mechanism
@@ -93,7 +94,7 @@ def _first_rounds(mechanism: Mechanism, chances: Array, rounds: int, released: i
     return Participation(mechanism, tuple(chances.tolist()), released, rounding).with_refusals()
 
 
-def _mixed(logs: Array, there: Array, chances: Array) -> tuple[float, ...]:
+def _mixed(logs: Array, there: NDArray[np.bool_], chances: Array) -> tuple[float, ...]:
     """The chances of j = 0, 1, .., given those of j under each h (``logs``, by j and h) and those of h."""
     mixed = np.where(there, np.exp(np.where(there, logs, -np.inf)), 0.0) @ chances
     return tuple(np.trim_zeros(mixed, "b").tolist())

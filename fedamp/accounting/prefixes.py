@@ -95,12 +95,3 @@ def most_likely_share(rounds: int, released: int) -> tuple[float, float]:
     logs = moments.log_choose(rounds, out) + out * np.log(rate) + (rounds - out) * np.log1p(-rate)
     chance = np.exp(moments.log_sum(logs[released:]) - moments.log_sum(logs))
     return rate, float(chance) * (1 - 1e-7)  # down: the exponents are rounded, for a million rounds by some 1e-8
-
-
-def expected_number(rounds: int, rate: float, at_most: int) -> float:
-    """Expected successes of ``rounds`` coins, counted up to ``at_most`` of them."""
-    if rate in (0.0, 1.0):
-        return min(rounds * rate, at_most)
-    h = np.arange(rounds + 1.0)
-    chances = np.exp(moments.log_choose(rounds, h) + h * np.log(rate) + h[::-1] * np.log1p(-rate))
-    return float(np.minimum(h, at_most) @ chances)

@@ -14,7 +14,8 @@ from fedamp.accounting.composition import NOTHING, Compose, Repeat
 from fedamp.accounting.groups import Group, WithoutReplacement
 from fedamp.accounting.mechanism import Mechanism, Relation
 from fedamp.accounting.merging import JOINT_RELEASE, LinearCombination, RandomSelection
-from fedamp.accounting.prefixes import best_coin_groups, expected_number, group_sizes, most_likely_share
+from fedamp.accounting.participation import participation
+from fedamp.accounting.prefixes import best_coin_groups, group_sizes, most_likely_share
 from fedamp.accounting.releases import (
     Gaussian,
     GaussianMixture,
@@ -229,11 +230,12 @@ def _(event: CappedPoisson) -> Mechanism | None:
     """One round alone."""
     if event.releases_nothing:
         return NOTHING
-    part = attained(event.mechanism)
-    if event.at_most == 1 and part is event.mechanism:
+    if event.at_most == 1 and attained(event.mechanism) is event.mechanism:
         return event
-    expected = expected_number(event.rounds, event.rate, event.at_most)
-    return None if part is None else Poisson(part, expected / event.rounds * (1 - 1e-12))
+    first = participation(event.after(1))
+    assert first is not None
+    part = attained(first.mechanism)
+    return None if part is None else Poisson(part, first.chances[1] * (1 - first.rounding))
 
 
 @attained.register

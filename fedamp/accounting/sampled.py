@@ -15,9 +15,9 @@ import numpy as np
 from fedamp.accounting import checks
 from fedamp.accounting.bounds import Bounds
 from fedamp.accounting.certificate import Pilot, certify
-from fedamp.accounting.directions import HIGHEST_ORDER, Add, Remove
+from fedamp.accounting.directions import Add, Remove
 from fedamp.accounting.points import Array, NotEvaluable
-from fedamp.accounting.tilted import Proposal, RemoveProposal, Run
+from fedamp.accounting.tilted import Proposal, Run
 
 if TYPE_CHECKING:
     from fedamp.accounting.law import Law
@@ -71,7 +71,7 @@ class SampledProfile:
         """
         remove = self.epsilon_remove(delta, precision=precision)
         known = self._known(lambda law: law.epsilon_add(delta))
-        return _with_add(remove, known, lambda: self.epsilon_add(delta, precision=precision, near=remove.upper))
+        return _with_add(remove, known, lambda: self.epsilon_add(delta, precision=precision))
 
     def delta(self, epsilon: float, *, precision: float = 0.05) -> Bounds:
         """Smallest delta at ``epsilon`` >= 0, in both directions, with a bracket of a relative width of ``precision``;
@@ -85,9 +85,9 @@ class SampledProfile:
         """As :meth:`epsilon`, for the remove direction H(P, Q) alone."""
         return self._epsilon(Remove(), delta, precision)
 
-    def epsilon_add(self, delta: float, *, precision: float = 5e-3, near: float = 1.0) -> Bounds:
-        """As :meth:`epsilon`, for the add direction H(Q, P) alone; the answer is expected ``near`` there."""
-        return self._epsilon(Add(near), delta, precision)
+    def epsilon_add(self, delta: float, *, precision: float = 5e-3) -> Bounds:
+        """As :meth:`epsilon`, for the add direction H(Q, P) alone."""
+        return self._epsilon(Add(), delta, precision)
 
     def delta_remove(self, epsilon: float, *, precision: float = 0.05) -> Bounds:
         """As :meth:`delta`, for the remove direction H(P, Q) alone."""
@@ -97,7 +97,7 @@ class SampledProfile:
         """As :meth:`delta`, for the add direction H(Q, P) alone."""
         if epsilon > -self.upper.log_least + 1e-9:
             return Bounds(0.0, 0.0, "an output that unlikely cannot occur")
-        return self._delta(Add(epsilon), epsilon, precision)
+        return self._delta(Add(), epsilon, precision)
 
     def _known(self, ask: Callable[["Law"], Bounds]) -> float:
         """An upper end of the add direction by the law."""
@@ -115,7 +115,11 @@ class SampledProfile:
         if spendable <= 0:
             raise NotEvaluable("a round gives a person away with more than delta")
         most = self._most_draws * max(1.0, (5e-3 / precision) ** 2)
-        pilot = direction.pilot(self.upper, lambda proposal: Pilot.at_delta(proposal, spendable))
+        pilot = direction.pilot(
+            self.upper,
+            lambda proposal: proposal.bound_at(spendable),
+            lambda proposal: Pilot.at_delta(proposal, spendable),
+        )
         failure, certified = charge / QUESTIONS, len(_STEPS) * 2
         log_term = math.log(2 * certified / failure)
         aim = 0.42 * precision * max(pilot.epsilon, 0.02)
@@ -141,7 +145,11 @@ class SampledProfile:
             raise NotEvaluable("epsilon is too large to be sampled")
         at = np.array([epsilon])
         most = self._most_draws
-        pilot = direction.pilot(self.upper, lambda proposal: Pilot.at_epsilon(proposal, epsilon))
+        pilot = direction.pilot(
+            self.upper,
+            lambda proposal: proposal.log_bound(epsilon),
+            lambda proposal: Pilot.at_epsilon(proposal, epsilon),
+        )
         charge = CHARGE * min(pilot.delta, 1e-3)
         failure = charge / QUESTIONS
         draws = int(min(max(pilot.draws_for(precision / 2, math.log(4 / failure)), 4096), most))
@@ -158,23 +166,14 @@ class SampledProfile:
         """
         direction = Remove()
         if proposal is None:
-            return direction.pilot(self.upper, lambda found: Pilot.at_delta(found, delta, draws))
+            return direction.pilot(
+                self.upper, lambda found: found.bound_at(delta), lambda found: Pilot.at_delta(found, delta, draws)
+            )
         return Pilot.at_delta(direction.same(proposal, self.upper), delta, draws)
 
     def moment_epsilon(self, delta: float) -> float:
         """For searches: about the least epsilon in the remove direction that moments of integer orders prove."""
-        least = math.inf
-        try:
-            for order in range(2, HIGHEST_ORDER + 1):
-                bound = RemoveProposal(self.upper, order).log_bound(0.0)
-                epsilon = (bound - math.log(delta)) / (order - 1)
-                if epsilon > least:
-                    break
-                least = epsilon
-        except NotEvaluable:
-            if least == math.inf:
-                raise
-        return max(least, 0.0)
+        return max(Remove().by_moments(self.upper, lambda found: found.bound_at(delta)).bound_at(delta), 0.0)
 
     def _certified(
         self, direction: Remove | Add, proposal: Proposal, above: Array, below: Array, draws: int, failure: float

@@ -1,9 +1,12 @@
 """Which mechanisms are sampled, and as what: hidden rounds, in a product with anything else."""
 
+from functools import partial
+
 from fedamp.accounting import laws
 from fedamp.accounting.composition import Compose, Repeat
 from fedamp.accounting.mechanism import Mechanism, Relation
 from fedamp.accounting.participation import Participation, participation
+from fedamp.accounting.points import DEFAULT_POINTS
 from fedamp.accounting.ratios import FiniteRound, GaussianRound, Round
 from fedamp.accounting.reductions import attained, factors
 from fedamp.accounting.releases import Gaussian
@@ -16,8 +19,12 @@ def is_sampled(event: Mechanism) -> bool:
     return event.is_private and any(_hidden(other) for other in factors(event)[1])
 
 
-def sampled_profile(event: Mechanism) -> SampledProfile:
+def sampled_profile(event: Mechanism, points: int = DEFAULT_POINTS) -> SampledProfile:
     """The sampler of an event that ``is_sampled``: its hidden rounds one by one, and all the rest as one law.
+
+    Args:
+        event: what is released.
+        points: of the law that bounds the add direction.
 
     Raises:
         NotEvaluable: a round, or the rest, has no numerical law.
@@ -37,11 +44,11 @@ def sampled_profile(event: Mechanism) -> SampledProfile:
         )
         for ends in zip(*rounds, strict=True)
     )
-    run = Run(upper)
+    run, bound = Run(upper), partial(laws.numerical_law, event, laws.Detail(points))
     if all(above is below for above, below in rounds):
-        return SampledProfile(run, run, lambda: laws.numerical_law(event))
+        return SampledProfile(run, run, bound)
     nothing = all(isinstance(below, FiniteRound) and len(below.points) == 1 for _, below in rounds)
-    return SampledProfile(run, None if nothing else Run(lower), lambda: laws.numerical_law(event))
+    return SampledProfile(run, None if nothing else Run(lower), bound)
 
 
 def _hidden(event: Mechanism) -> Participation | None:

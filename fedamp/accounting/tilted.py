@@ -151,6 +151,10 @@ class Proposal(Protocol):
         """log of the largest value of v."""
         ...
 
+    def bound_at(self, delta: float) -> float:
+        """The epsilon at which the largest value of v is ``delta``: what a Rényi divergence proves."""
+        ...
+
     def draw(self, rng: np.random.Generator, draws: int) -> tuple[Array, Array]:
         """Logs of two positive numbers a and b each, of which v = (a - exp(epsilon) b)+."""
         ...
@@ -234,6 +238,9 @@ class RemoveProposal:
         largest = epsilon * (1 - t) + (t - 1) * math.log(t - 1) - t * math.log(t)
         return self.log_moment - math.log(self._weights[0]) + largest
 
+    def bound_at(self, delta: float) -> float:
+        return (self.log_bound(0.0) - math.log(delta)) / (self.order - 1)
+
     def draw(self, rng: np.random.Generator, draws: int) -> tuple[Array, Array]:
         drifted = (rng.random(draws) >= self._weights[0]).astype(int)
         log_ratio, log_drift = np.zeros(draws), np.zeros(draws)
@@ -283,6 +290,9 @@ class AddProposal:
     def log_bound(self, epsilon: float) -> float:
         a = self.tilt
         return self.log_moment - epsilon * a + a * math.log(a) - (1 + a) * math.log1p(a)
+
+    def bound_at(self, delta: float) -> float:
+        return (self.log_bound(0.0) - math.log(delta)) / self.tilt
 
     def draw(self, rng: np.random.Generator, draws: int) -> tuple[Array, Array]:
         log_a, log_ratio = np.full(draws, self.log_moment), np.zeros(draws)

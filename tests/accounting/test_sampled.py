@@ -17,6 +17,7 @@ from fedamp.accounting import (
     RandomisedResponse,
     Repeat,
     Submodels,
+    calibrate,
 )
 from fedamp.accounting.certificate import certify
 from fedamp.accounting.law import Law
@@ -26,7 +27,6 @@ from fedamp.accounting.participation import participation
 from fedamp.accounting.points import NotEvaluable
 from fedamp.accounting.ratios import FiniteRound, GaussianRound
 from fedamp.accounting.sampled import SampledProfile
-from fedamp.accounting.sampled_calibration import calibrate_sampled
 from fedamp.accounting.sampled_laws import sampled_profile
 from fedamp.accounting.tilted import AddProposal, HiddenRounds, RemoveProposal, Run
 from tests.accounting.moments import raw
@@ -469,16 +469,15 @@ def test_too_much_work_is_refused_by_name():
 # Calibration.
 
 
-def test_calibration_lands_on_the_safe_side_and_close():
-    noise = calibrate_sampled(lambda s: sampled_of(s, 10, 100), 8.0, DELTA)
-    found = sampled_of(noise, 10, 100).epsilon(DELTA)
-    assert 7.9 <= found.upper <= 8.0
-    assert noise < 0.869  # what the k-fold split needs
-
-
-def test_calibration_of_rounds_with_a_law():
-    def build(noise: float) -> SampledProfile:
-        return sampled_of_law(numerical_law(Submodels(Gaussian(noise), 3)), 2, 8)
-
-    noise = calibrate_sampled(build, 2.0, DELTA, precision=1e-2)
-    assert 1.95 <= build(noise).epsilon(DELTA, precision=1e-2).upper <= 2.0
+@pytest.mark.parametrize(
+    ("build", "budget"),
+    [
+        (lambda s: Allocation(Gaussian(s), 10, 100), 8.0),
+        (lambda s: Allocation(Submodels(Gaussian(s), 3), 2, 8), 2.0),
+        (lambda s: Compose([Repeat(Allocation(Gaussian(s), 2, 6), 3), Gaussian(9.0)]), 3.0),
+        (lambda s: CappedPoisson(Gaussian(s), 0.2, 3, 10), 2.0),
+    ],
+)
+def test_calibration_lands_on_the_safe_side_and_close(build, budget):
+    noise = calibrate(build, budget, DELTA)
+    assert 0.99 * budget <= build(noise).epsilon(DELTA).upper <= budget
