@@ -15,7 +15,7 @@ from fedamp.accounting.groups import Group, WithoutReplacement
 from fedamp.accounting.mechanism import Mechanism, Relation
 from fedamp.accounting.merging import JOINT_RELEASE, LinearCombination, RandomSelection
 from fedamp.accounting.participation import participation
-from fedamp.accounting.prefixes import best_coin_groups, group_sizes, most_likely_share
+from fedamp.accounting.prefixes import best_coin_groups, group_sizes
 from fedamp.accounting.releases import (
     Gaussian,
     GaussianMixture,
@@ -82,31 +82,15 @@ def _(event: CappedPoisson) -> Mechanism:
     return Poisson(Submodels(event.mechanism, event.span), chance) if event.span else NOTHING
 
 
-def randomly_released(event: AllocationPrefix) -> tuple[Mechanism, float]:
-    """Another bound of a prefix: a mechanism, and a chance by which its delta is to be divided.
-
-    Release every round with probability t, independently. Each group of the k-fold split is then the mean of rounds
-    that are out with probability t, and what it costs is at least the chance that ``released`` or more rounds are out
-    times what the prefix costs, because delta only grows with the rounds.
+def hidden_rounds_bounds(event: Allocation | AllocationPrefix | CappedPoisson) -> list[Mechanism]:
+    """Mechanisms that each cost at least as much: what the event is charged as and, where that is not exact, a choice
+    of more rounds (which never costs less; docs/k-of-t.md).
     """
-    rate, chance = most_likely_share(event.rounds, event.released)
-    one_round = RandomSelection((event.mechanism, NOTHING), (rate, 1 - rate))
-    groups = (Repeat(Submodels(one_round, size), n) for size, n in group_sizes(event.k, event.rounds))
-    return Compose(tuple(groups) or (NOTHING,)), chance
-
-
-def prefix_bounds(event: AllocationPrefix | CappedPoisson) -> list[tuple[Mechanism, float]]:
-    """Mechanisms whose delta, over the number beside each, bounds that of an event: those that can be the best."""
-    if isinstance(event, CappedPoisson):
-        return [(charged_as(event), 1.0)] + ([(event.capped(), 1.0)] if event.at_most > 1 else [])
-    share = event.released / event.rounds
-    bounds: list[tuple[Mechanism, float]] = [(event.whole(), 1.0)] if share > 0.5 or event.rounds <= 16 else []
-    if min(event.k, event.released) <= 12 or share > 0.85:
-        # Whole group sizes make this bound fall here and there as rounds are added; later rounds' bounds hold too.
-        later = range(event.released, event.rounds if event.rounds <= 16 else event.released + 1)
-        bounds += [(charged_as(event.whole().after(r)), 1.0) for r in later]
-    if event.k > 1 and (event.k > 12 or event.released <= 2 * event.k):
-        bounds.append(randomly_released(event))
+    bounds = [charged_as(event)]
+    if isinstance(event, CappedPoisson) and event.at_most > 1:
+        bounds.append(Allocation(event.mechanism, event.at_most, event.rounds).after(event.span))
+    elif isinstance(event, AllocationPrefix) and event.k > 1:
+        bounds.append(event.whole())
     return bounds
 
 
