@@ -17,7 +17,7 @@ from fedamp.accounting.mechanism import Mechanism
 from fedamp.accounting.merging import RandomSelection
 from fedamp.accounting.points import DEFAULT_POINTS, Cells
 from fedamp.accounting.profiles import Profile, Scaled, Smallest, refined
-from fedamp.accounting.reductions import charged_as, factors, prefix_bounds
+from fedamp.accounting.reductions import bounds_of_rounds, charged_as, factors
 from fedamp.accounting.release_moments import log_density, log_ratio_of_mixture
 from fedamp.accounting.releases import (
     Gaussian,
@@ -184,5 +184,5 @@ def _(event: AllocationPrefix | CappedPoisson, points: int | None, with_lower: b
     """Several rounds' bounds are not exact, and no finer grid than the default is worth its time."""
     most = event.k if isinstance(event, AllocationPrefix) else event.at_most
     points = DEFAULT_POINTS if points is None and most > 1 else points
-    bounds = prefix_bounds(event)
+    bounds = bounds_of_rounds(event)
     return Smallest([Scaled(profile(part, points, with_lower), chance) for part, chance in bounds])
