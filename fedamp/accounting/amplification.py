@@ -227,7 +227,3 @@ class CappedPoisson(OfOne):
 
     def _prefix(self, rounds: int) -> Mechanism:
         return replace(self, released=rounds)
-
-    def capped(self) -> Mechanism:
-        """The choice of exactly ``at_most`` rounds, which costs at least as much."""
-        return Allocation(self.mechanism, self.at_most, self.rounds).after(self.span)

@@ -21,7 +21,7 @@ from fedamp.accounting.merging import RandomSelection
 from fedamp.accounting.occupancy import hidden_log_moments
 from fedamp.accounting.participation import participation
 from fedamp.accounting.points import NotEvaluable
-from fedamp.accounting.reductions import charged_as, factors
+from fedamp.accounting.reductions import charged_as, factors, hidden_rounds_bounds
 from fedamp.accounting.renyi import HIGHEST_ORDER
 from fedamp.accounting.transform import Transform
 
@@ -241,10 +241,7 @@ class _HiddenRounds(Moments):
 
     def __init__(self, event: Allocation | AllocationPrefix | CappedPoisson) -> None:
         super().__init__(event)
-        self.split = moments_of(charged_as(event))
-        self.bounds = [self.split]
-        if not isinstance(event, Allocation):
-            self.bounds.append(moments_of(event.whole() if isinstance(event, AllocationPrefix) else event.capped()))
+        self.bounds = [moments_of(bound) for bound in hidden_rounds_bounds(event)]
 
     def _raw(self, highest: int) -> Array:
         result = np.min([bound.raw(highest) for bound in self.bounds], axis=0)
@@ -265,7 +262,7 @@ class _HiddenRounds(Moments):
         return np.asarray(np.min([bound.negative(highest) for bound in self.bounds], axis=0))
 
     def _central(self, highest: int) -> Array:
-        return self.split.central(highest)
+        return self.bounds[0].central(highest)
 
     def transform(self, u: Array) -> Transform:
-        return self.split.transform(u)
+        return self.bounds[0].transform(u)

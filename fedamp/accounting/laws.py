@@ -16,8 +16,8 @@ from fedamp.accounting.law import Law, normal_mass
 from fedamp.accounting.mechanism import Mechanism
 from fedamp.accounting.merging import RandomSelection
 from fedamp.accounting.points import DEFAULT_POINTS, Cells
-from fedamp.accounting.profiles import Profile, Scaled, Smallest, refined
-from fedamp.accounting.reductions import bounds_of_rounds, charged_as, factors
+from fedamp.accounting.profiles import Profile, Smallest, refined
+from fedamp.accounting.reductions import charged_as, factors, hidden_rounds_bounds
 from fedamp.accounting.release_moments import log_density, log_ratio_of_mixture
 from fedamp.accounting.releases import (
     Gaussian,
@@ -181,8 +181,7 @@ def profile(event: Mechanism, points: int | None, with_lower: bool = True) -> Pr
 @profile.register(AllocationPrefix)
 @profile.register(CappedPoisson)
 def _(event: AllocationPrefix | CappedPoisson, points: int | None, with_lower: bool = True) -> Profile:
-    """Several rounds' bounds are not exact, and no finer grid than the default is worth its time."""
-    most = event.k if isinstance(event, AllocationPrefix) else event.at_most
-    points = DEFAULT_POINTS if points is None and most > 1 else points
-    bounds = bounds_of_rounds(event)
-    return Smallest([Scaled(profile(part, points, with_lower), chance) for part, chance in bounds])
+    """Bounds of several rounds are not exact, and no finer grid than the default is worth its time."""
+    bounds = hidden_rounds_bounds(event)
+    points = DEFAULT_POINTS if points is None and len(bounds) > 1 else points
+    return Smallest([profile(part, points, with_lower) for part in bounds])

@@ -58,24 +58,6 @@ class Smallest:
 
 
 @dataclass(frozen=True)
-class Scaled:
-    """delta is at most that of ``profile`` over ``chance``."""
-
-    profile: Profile
-    chance: float
-
-    def epsilon(self, delta: float) -> Bounds:
-        answer = self.profile.epsilon(delta * self.chance)
-        return answer if self.chance == 1 else Bounds(0.0, answer.upper, answer.method)
-
-    def delta(self, epsilon: float) -> Bounds:
-        answer = self.profile.delta(epsilon)
-        if self.chance == 1:
-            return answer
-        return Bounds(0.0, min(answer.upper / self.chance, 1.0), answer.method)
-
-
-@dataclass(frozen=True)
 class SomeInBatch:
     """A release that concerns the people in question with chance ``share`` alone, and then costs ``profile``.
 

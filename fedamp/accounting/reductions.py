@@ -16,7 +16,7 @@ from fedamp.accounting.groups import Group, WithoutReplacement
 from fedamp.accounting.mechanism import Mechanism, OfOne, Relation
 from fedamp.accounting.merging import JOINT_RELEASE, LinearCombination, RandomSelection
 from fedamp.accounting.participation import participation
-from fedamp.accounting.prefixes import best_coin_groups, group_sizes, most_likely_share
+from fedamp.accounting.prefixes import best_coin_groups, group_sizes
 from fedamp.accounting.releases import (
     Gaussian,
     GaussianMixture,
@@ -83,30 +83,15 @@ def _(event: CappedPoisson) -> Mechanism:
     return Poisson(Submodels(event.mechanism, event.span), chance) if event.span else NOTHING
 
 
-def randomly_released(event: AllocationPrefix) -> tuple[Mechanism, float]:
-    """Another bound of a prefix: a mechanism, and a chance by which its delta is to be divided.
-
-    Release every round with probability t, independently. Each group of the k-fold split is then the mean of rounds
-    that are out with probability t, and what it costs is at least the chance that ``released`` or more rounds are out
-    times what the prefix costs, because delta only grows with the rounds.
+def hidden_rounds_bounds(event: Allocation | AllocationPrefix | CappedPoisson) -> list[Mechanism]:
+    """Mechanisms that each cost at least as much: what the event is charged as and, where that is not exact, a choice
+    of more rounds (which never costs less; docs/k-of-t.md).
     """
-    rate, chance = most_likely_share(event.rounds, event.released)
-    one_round = RandomSelection((event.mechanism, NOTHING), (rate, 1 - rate))
-    groups = (Repeat(Submodels(one_round, size), n) for size, n in group_sizes(event.k, event.rounds))
-    return Compose(tuple(groups) or (NOTHING,)), chance
-
-
-def bounds_of_rounds(event: AllocationPrefix | CappedPoisson) -> list[tuple[Mechanism, float]]:
-    """Mechanisms whose delta, over the number beside each, bounds that of an event: what it is charged as, a whole run
-    or one without sampling, and, for many rounds, ``randomly_released``.
-    """
-    bounds: list[tuple[Mechanism, float]] = [(charged_as(event), 1.0)]
-    if isinstance(event, CappedPoisson):
-        return bounds + ([(event.capped(), 1.0)] if event.at_most > 1 else [])
-    if event.k > 1:
-        bounds.append((event.whole(), 1.0))
-    if event.k > 12 or (event.k > 1 and event.released <= 2 * event.k):  # elsewhere it is never the smallest
-        bounds.append(randomly_released(event))
+    bounds = [charged_as(event)]
+    if isinstance(event, CappedPoisson) and event.at_most > 1:
+        bounds.append(Allocation(event.mechanism, event.at_most, event.rounds).after(event.span))
+    elif isinstance(event, AllocationPrefix) and event.k > 1:
+        bounds.append(event.whole())
     return bounds
 
 
