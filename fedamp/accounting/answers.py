@@ -1,8 +1,11 @@
 """What a mechanism costs: the smallest upper end of all evaluators, and what is attained as the lower end."""
 
 import math
+import time
+import warnings
 from collections.abc import Callable, Sequence
 from functools import lru_cache
+from typing import TypeVar
 
 import numpy as np
 
@@ -26,8 +29,37 @@ CHECKED = "; the worst case of ModelMix is checked, not proved"
 Question = Callable[[Profile], Bounds]
 
 
+T = TypeVar("T")
+
+_PATIENCE = 5.0
+"""Seconds, of the clock and of the processor, after which an answer says which bound it comes from."""
+
+
+def evaluated(compute: Callable[[], T]) -> T:
+    """What an evaluator computes.
+
+    Raises:
+        NotEvaluable: numbers on the way leave the range of floating point, or the memory there is.
+    """
+    try:
+        with np.errstate(over="raise", divide="raise", invalid="raise"):
+            return compute()
+    except (ArithmeticError, MemoryError) as error:
+        raise NotEvaluable(f"out of the range of floating point or of memory: {error or 'too large'}") from None
+
+
 def epsilon(event: Mechanism, delta: float, points: int | None = None, precision: float | None = None) -> Bounds:
     """See ``Mechanism.epsilon``."""
+    clock, processor = time.perf_counter(), time.process_time()
+    found = _epsilon(event, delta, points, precision)
+    seconds = min(time.perf_counter() - clock, time.process_time() - processor)
+    if seconds > _PATIENCE:
+        advice = "points=400 or precision=0.05 answer sooner, with a wider bracket"
+        warnings.warn(f"epsilon took {seconds:.0f} s, answered by: {found.method} ({advice})", stacklevel=3)
+    return found
+
+
+def _epsilon(event: Mechanism, delta: float, points: int | None, precision: float | None) -> Bounds:
     checks.delta(delta)
     if precision is not None and not 1e-4 <= checks.number("precision", precision) <= 0.1:
         raise ValueError(f"precision must be in [1e-4, 0.1], got {precision!r}")
@@ -64,7 +96,7 @@ def delta(event: Mechanism, epsilon: float, points: int | None = None, precision
     if precision is None or not is_sampled(event):
         return found
     try:
-        sampled = sampled_profile(event).delta(epsilon, precision=precision)
+        sampled = evaluated(lambda: sampled_profile(event).delta(epsilon, precision=precision))
     except NotEvaluable:
         return found
     return _narrower(event, found, sampled)
@@ -88,7 +120,7 @@ def _narrower(event: Mechanism, found: Bounds, sampled: Bounds) -> Bounds:
 
 @lru_cache(maxsize=256)
 def _sampled_epsilon(event: Mechanism, delta: float, precision: float) -> Bounds:
-    return sampled_profile(event).epsilon(delta, precision=precision)
+    return evaluated(lambda: sampled_profile(event).epsilon(delta, precision=precision))
 
 
 def rdp(event: Mechanism, orders: Sequence[float] | Array | float) -> Array:
@@ -99,7 +131,7 @@ def rdp(event: Mechanism, orders: Sequence[float] | Array | float) -> Array:
     highest = max(HIGHEST_ORDER, 2 ** math.ceil(math.log2(np.max(array))))
     if highest > 4096:
         raise ValueError(f"orders must be <= 4096, got {float(np.max(array))!r}")
-    return renyi.at_orders(log_moments(event, highest), array)
+    return evaluated(lambda: renyi.at_orders(log_moments(event, highest), array))
 
 
 def upper_epsilon(event: Mechanism, delta: float, points: int = DEFAULT_POINTS) -> float:
@@ -119,7 +151,7 @@ def upper_epsilon(event: Mechanism, delta: float, points: int = DEFAULT_POINTS) 
 def law_upper(event: Mechanism, delta: float, points: int) -> float:
     """Upper end of epsilon by the numerical law, in half the time of both ends; infinite where there is none."""
     try:
-        return laws.profile(event, points, with_lower=False).epsilon(delta).upper
+        return evaluated(lambda: laws.profile(event, points, with_lower=False).epsilon(delta).upper)
     except NotEvaluable:
         return math.inf
 
@@ -134,7 +166,7 @@ def _answer(
         seen = _partly_open(event, points)
         return ask(seen) if seen else Bounds(0.0 if event.parts else everything, everything, "a part without noise")
     try:
-        by_law, reason = ask(laws.profile(event, points)), ""
+        by_law, reason = evaluated(lambda: ask(laws.profile(event, points))), ""
     except NotEvaluable as error:
         by_law, reason = Bounds(0.0, everything), f" ({error})"
     mixes = event.contains(ModelMix)
@@ -142,18 +174,25 @@ def _answer(
     if mixes:
         method = method.removesuffix(", without mixing") + ", without mixing"
     if mixes or not by_law.lower >= 0.99 * upper:  # else no bound on the pair can be much smaller
-        best = by_renyi(renyi.search_orders(HIGHEST_ORDER))
-        if best.order == HIGHEST_ORDER and not mixes:  # tiny epsilons at tiny deltas
-            best = by_renyi(renyi.search_orders(4 * HIGHEST_ORDER))
+        best = _by_moments(by_renyi, everything, more=not mixes)
         if best.value < upper:
             upper, method = best.value, f"Rényi, order {best.order:g}{reason}{CHECKED if mixes else ''}"
     lower = by_law.lower
     if (known := attained(event)) is not event:
         try:
-            lower = ask(laws.profile(known, points)).lower if known is not None else 0.0
+            lower = 0.0 if known is None else evaluated(lambda: ask(laws.profile(known, points))).lower
         except NotEvaluable:
             lower = 0.0
     return Bounds(min(lower, upper), upper, method)
+
+
+def _by_moments(by_renyi: Callable[[Array], Best], everything: float, more: bool) -> Best:
+    """The best over the usual orders, and over ``more`` where the largest is the best: tiny epsilons at tiny deltas."""
+    try:
+        best = by_renyi(renyi.search_orders(HIGHEST_ORDER))
+        return by_renyi(renyi.search_orders(4 * HIGHEST_ORDER)) if more and best.order == HIGHEST_ORDER else best
+    except NotEvaluable:
+        return Best(everything, math.inf)
 
 
 def _partly_open(event: Mechanism, points: int | None) -> Profile | None:

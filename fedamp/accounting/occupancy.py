@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import gammaln
 
 from fedamp.accounting.points import Array, NotEvaluable
 
@@ -103,7 +104,7 @@ def hidden_log_moments(log_moments: Array, chances: tuple[float, ...], rounds: i
 
 def rounding(rounds: int, order: int) -> float:
     """Bound on the error of ``log_chance``: each of the ``order`` subsets adds at most ``order + 2`` log binomials,
-    of three log factorials each, all rounded to four units, and as many sums.
+    of three log factorials each, all rounded to eight units, and as many sums.
     """
     return 64 * order * (order + 2) * (math.lgamma(rounds + 1) + 1) * UNIT
 
@@ -117,7 +118,7 @@ def log_choose(n: NDArray[np.int32] | NDArray[np.int64] | int, m: NDArray[np.int
 
 @lru_cache(maxsize=32)
 def _log_factorials(most: int) -> Array:
-    return np.array([math.lgamma(n + 1.0) for n in range(most + 1)])
+    return np.asarray(gammaln(np.arange(1.0, most + 2.0)))
 
 
 def _merged(counts: NDArray[np.int32], log_chance: Array) -> tuple[NDArray[np.int32], Array]:

@@ -5,6 +5,7 @@
 """
 
 import math
+from dataclasses import replace
 from functools import singledispatch
 
 import numpy as np
@@ -12,7 +13,7 @@ import numpy as np
 from fedamp.accounting.amplification import Allocation, AllocationPrefix, CappedPoisson, Dropout, Poisson, Submodels
 from fedamp.accounting.composition import NOTHING, Compose, Repeat
 from fedamp.accounting.groups import Group, WithoutReplacement
-from fedamp.accounting.mechanism import Mechanism, Relation
+from fedamp.accounting.mechanism import Mechanism, OfOne, Relation
 from fedamp.accounting.merging import JOINT_RELEASE, LinearCombination, RandomSelection
 from fedamp.accounting.participation import participation
 from fedamp.accounting.prefixes import best_coin_groups, group_sizes
@@ -140,21 +141,9 @@ def attained(event: Mechanism) -> Mechanism | None:
 
 
 @attained.register
-def _(event: Poisson) -> Mechanism | None:
+def _(event: OfOne) -> Mechanism | None:
     part = attained(event.mechanism)
-    return event if part is event.mechanism else None if part is None else Poisson(part, event.rate)
-
-
-@attained.register
-def _(event: Submodels) -> Mechanism | None:
-    part = attained(event.mechanism)
-    return event if part is event.mechanism else None if part is None else Submodels(part, event.count)
-
-
-@attained.register
-def _(event: Repeat) -> Mechanism | None:
-    part = attained(event.mechanism)
-    return event if part is event.mechanism else None if part is None else Repeat(part, event.times)
+    return event if part is event.mechanism else None if part is None else replace(event, mechanism=part)
 
 
 @attained.register
@@ -184,40 +173,19 @@ def _(event: Dropout) -> Mechanism | None:
     return None if part is None else Poisson(part, event.keep)
 
 
-@attained.register
-def _(event: Allocation) -> Mechanism | None:
-    """For k > 1 the split is not attained; the sum of all rounds' releases is, or one round alone."""
-    if event.k == 0:
-        return NOTHING
-    if event.k == 1 and attained(event.mechanism) is event.mechanism:
+@attained.register(Allocation)
+@attained.register(AllocationPrefix)
+@attained.register(CappedPoisson)
+def _(event: Allocation | AllocationPrefix | CappedPoisson) -> Mechanism | None:
+    """Of one hidden round the run itself; of more the sum of all rounds' releases, or one round alone."""
+    most = event.at_most if isinstance(event, CappedPoisson) else event.k
+    if most == 1 and attained(event.mechanism) is event.mechanism:
         return event
-    signal = signal_to_noise(event.mechanism)
-    if signal is not None:
-        noise = (event.rounds / signal) ** 0.5 / event.k
-        return Gaussian(noise, relation=event.relation or Relation.ZERO_OUT)
-    return attained(event.after(1))
-
-
-@attained.register
-def _(event: AllocationPrefix) -> Mechanism | None:
-    """For k > 1 no split is attained; one round alone is."""
-    if event.releases_nothing:
+    if isinstance(event, Allocation) and event.k and (signal := signal_to_noise(event.mechanism)) is not None:
+        return Gaussian((event.rounds / signal) ** 0.5 / event.k, relation=event.relation or Relation.ZERO_OUT)
+    first = participation(event.after(min(1, event.span)))
+    if first is None or len(first.chances) < 2:
         return NOTHING
-    part = attained(event.mechanism)
-    if event.k == 1 and part is event.mechanism:
-        return event
-    return None if part is None else Poisson(part, event.k / event.rounds)
-
-
-@attained.register
-def _(event: CappedPoisson) -> Mechanism | None:
-    """One round alone."""
-    if event.releases_nothing:
-        return NOTHING
-    if event.at_most == 1 and attained(event.mechanism) is event.mechanism:
-        return event
-    first = participation(event.after(1))
-    assert first is not None
     part = attained(first.mechanism)
     return None if part is None else Poisson(part, first.chances[1] * (1 - first.rounding))
 
