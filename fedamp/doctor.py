@@ -68,10 +68,10 @@ def examine_superlink(address: str, root_certificates: Path | None) -> list[Chec
         checks.append(_days("authority", [str(certificate["notAfter"]) for certificate in context.get_ca_certs()]))
     try:
         with socket.create_connection((host, port), timeout=TIMEOUT):
-            checks.append(Check("address", True, f"{address} answers"))
+            checks.append(Check("address", "fine", f"{address} answers"))
     except OSError as error:
         reason = error.strerror or str(error)
-        return [*checks, Check("address", False, f"{address} does not answer ({reason}); is the SuperLink running?")]
+        return [*checks, Check("address", "wrong", f"{address} does not answer ({reason}); is the SuperLink running?")]
     return [*checks, *_over_tls(host, port, context)]
 
 
@@ -81,7 +81,7 @@ def _over_tls(host: str, port: int, context: ssl.SSLContext) -> list[Check]:
         connection.connect()
         certificate: Any = connection.sock.getpeercert()
         checks = [
-            Check("certificate", True, f"signed by the authority, for {host}"),
+            Check("certificate", "fine", f"signed by the authority, for {host}"),
             _days("certificate's validity", [str(certificate["notAfter"])]),
         ]
         before = time.time()
@@ -90,13 +90,17 @@ def _over_tls(host: str, port: int, context: ssl.SSLContext) -> list[Check]:
         middle = (before + time.time()) / 2
         fine = answer.status == 200
         found = "a SuperLink that is ready" if fine else f"something answers /health with {answer.status}, no SuperLink"
-        return [*checks, Check("service", fine, found), _skew(answer.headers.get("date"), middle)]
+        return [
+            *checks,
+            Check("service", "fine" if fine else "wrong", found),
+            _skew(answer.headers.get("date"), middle),
+        ]
     except ssl.SSLCertVerificationError as error:
-        return [Check("certificate", False, f"refused: {error.verify_message}; see docs/deployment.md")]
+        return [Check("certificate", "wrong", f"refused: {error.verify_message}; see docs/deployment.md")]
     except ssl.SSLError as error:
-        return [Check("certificate", False, f"no TLS on {host}:{port} ({error.reason}); start the SuperLink with it")]
+        return [Check("certificate", "wrong", f"no TLS on {host}:{port} ({error.reason}); start the SuperLink with it")]
     except (OSError, http.client.HTTPException) as error:
-        return [Check("service", False, f"{host}:{port} broke off: {' '.join(str(error).split())}")]
+        return [Check("service", "wrong", f"{host}:{port} broke off: {' '.join(str(error).split())}")]
     finally:
         connection.close()
 
@@ -107,7 +111,7 @@ def _versions() -> Check:
     ours, flower = importlib.metadata.version("fedamp"), importlib.metadata.version("flwr")
     fine = accepted.contains(flower)
     words = "every machine needs the same" if fine else f"accepted: {accepted}"
-    return Check("versions", fine, f"fedamp {ours}, flwr {flower}; {words}")
+    return Check("versions", "fine" if fine else "wrong", f"fedamp {ours}, flwr {flower}; {words}")
 
 
 def _days(name: str, ends: list[str]) -> Check:
@@ -120,13 +124,13 @@ def _skew(date: str | None, now: float) -> Check:
     try:
         server = parsedate_to_datetime(date or "").timestamp() + 0.5  # the header has whole seconds, rounded down
     except ValueError:
-        return Check("clock", False, "the server does not tell its time")
+        return Check("clock", "wrong", "the server does not tell its time")
     skew = abs(server - now)
     return _check("clock", skew <= LARGEST_SKEW, f"{skew:.1f} s from the server's", f"accepted: {LARGEST_SKEW:g} s")
 
 
 def _check(name: str, fine: bool, found: str, otherwise: str) -> Check:
-    return Check(name, fine, found if fine else f"{found}; {otherwise}")
+    return Check(name, "fine", found) if fine else Check(name, "wrong", f"{found}; {otherwise}")
 
 
 def _context(root_certificates: Path | None) -> ssl.SSLContext:

@@ -7,9 +7,8 @@ import numpy as np
 
 from fedamp.accounting import checks, renyi
 from fedamp.accounting.amplification import Allocation
-from fedamp.accounting.answers import law_upper, upper_epsilon
+from fedamp.accounting.answers import law_upper, rdp, upper_epsilon
 from fedamp.accounting.bounds import Array
-from fedamp.accounting.divergences import log_moments
 from fedamp.accounting.mechanism import Mechanism
 from fedamp.accounting.points import DEFAULT_POINTS, NotEvaluable
 from fedamp.accounting.renyi import HIGHEST_ORDER
@@ -237,8 +236,7 @@ def _by_moments(mechanism: Mechanism, delta: float, rounds: list[int]) -> Array:
     """Upper ends by Rényi, infinite where it is not asked: at checkpoints alone for hidden rounds, which take long."""
     orders, spent = renyi.search_orders(HIGHEST_ORDER), np.full(len(rounds), np.inf)
     for i in _checkpoints(len(rounds)) if mechanism.contains(Allocation) else range(len(rounds)):
-        divergences = renyi.at_orders(log_moments(mechanism.after(rounds[i]), HIGHEST_ORDER), orders)
-        spent[i] = renyi.epsilons(orders, divergences, delta).min()
+        spent[i] = renyi.best_epsilon(orders, rdp(mechanism.after(rounds[i]), orders), delta).value
     return spent
 
 

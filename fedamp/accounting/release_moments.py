@@ -31,13 +31,15 @@ def _below(shift: float, highest: int) -> Array:
 
 def _order(shift: float, highest: int, most: float) -> int:
     """Up to which order moments are integrated: above ``most`` over the shift the bound below is as good."""
-    return min(highest, max(2, int(most / max(shift, 1e-9))))
+    return min(highest, int(most / max(shift, 1e-9)))
 
 
 def _integrated(shift: float, highest: int, most: float, nodes: Callable[[int], tuple[Array, Array]]) -> Array:
     """Central moments by quadrature at low orders, by |X - 1|^a <= X^a + 1 and the largest shift above."""
     result, order = np.logaddexp(0.0, _below(shift, highest)), _order(shift, highest, most)
-    result[: order + 1] = moments.from_nodes(*nodes(order), order)
+    result[:2] = 0.0, -np.inf
+    if order >= 2:
+        result[: order + 1] = moments.from_nodes(*nodes(order), order)
     return result
 
 
@@ -126,7 +128,7 @@ class _MixedCoordinate(Moments):
     def _central(self, highest: int) -> Array:
         s, shift = self.event.noise_multiplier, self.event.shift
         if _order(shift / s, highest, 4000.0) * shift > 1e5 * s / 16:  # no better than without mixing
-            return np.concatenate([[0.0, -np.inf], np.logaddexp(0.0, _below(shift / s, highest))[2:]])
+            return _integrated(shift / s, highest, 0.0, self._nodes)
         return _integrated(shift / s, highest, 4000.0, self._nodes)
 
     def _nodes(self, order: int) -> tuple[Array, Array]:

@@ -8,7 +8,6 @@ node's configuration says what is here:
     device   cpu, cuda or cuda:N
 """
 
-from dataclasses import asdict
 from functools import lru_cache
 from pathlib import Path
 
@@ -36,7 +35,7 @@ def train(message: Message, context: Context) -> Message:
         raise DeploymentError(f"clients {sorted(set(instruction.clients) - hosted)} are not among this node's hosts")
     arrays = flower.from_record(message.content["arrays"])  # type: ignore[arg-type]
     sums, report = node.train(arrays, instruction)
-    content = RecordDict({"arrays": flower.to_record(sums), "metrics": MetricRecord(asdict(report))})
+    content = RecordDict({"arrays": flower.to_record(sums), "metrics": MetricRecord(vars(report))})
     return Message(content, reply_to=message)
 
 

@@ -17,7 +17,7 @@ SMALLEST_CLIP = 2.0**-90
 LARGEST_CLIP = 2.0**90
 
 # Scaled norms aim this much below the clip: float32 rounds the scale and each product, by 2**-24 relative each.
-_MARGIN = 1e-6
+MARGIN = 1e-6
 
 # Numbers handled at a time: on a CPU few enough to stay in the cache, however large the stack.
 _BLOCK = {"cpu": 1 << 18, "cuda": 1 << 26}
@@ -110,7 +110,7 @@ class _Step:
         """Sum over units, in quanta: int64. Overwrites the block."""
         if bool(failed.any()):
             block[failed.to(block.device)] = 0.0
-        scales = torch.where(failed, 0.0, (self.clip * (1 - _MARGIN) / norms).clamp(max=1.0) / self.quantum)
+        scales = torch.where(failed, 0.0, (self.clip * (1 - MARGIN) / norms).clamp(max=1.0) / self.quantum)
         block.mul_(scales.float().to(block.device)[:, None])
         if self.linf_coordinates:
             limit = _as_float32(math.floor(self.clip / self.quantum / math.sqrt(self.linf_coordinates)))

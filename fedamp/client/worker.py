@@ -13,6 +13,7 @@ from torch import Tensor
 
 from fedamp.client.clipping import ClippedSum, clip_and_sum
 from fedamp.client.folded import FoldedModule
+from fedamp.client.records import RecordSteps
 from fedamp.client.task import ClientTask
 from fedamp.client.training import Trained, Trainer, arithmetic
 from fedamp.data import Cohort, Dataset
@@ -170,9 +171,15 @@ class TrainingNode:
         """The sum of the clipped updates of some clients that train the same piece, in its shape."""
         start = piece.extract(received) if instruction.extracted == WHOLE else received
         clients, seeds, cohort = self._gather(clients, seeds, report)
+        parts = piece.parts if len(instruction.clips) == 2 else (tuple(start),)
+        if trainer.folded is not None and self.task.unit == "sample" and not self.task.linf_coordinates:
+            inputs, labels = (torch.from_numpy(each[:, 0]).to(self.device) for each in (cohort.inputs, cohort.labels))
+            steps = RecordSteps(piece.module, self._client.learning_rate)
+            clipped, losses = steps.sum(start, inputs, labels, parts, instruction.clips)
+            report.add(clients, Trained({}, losses.cpu().numpy(), cohort.sizes), clipped)
+            return {name: total.cpu().numpy() for name, total in clipped.sums.items()}
         stacked = {name: value.expand(len(clients), *value.shape) for name, value in start.items()}
         trained = trainer.train(stacked, cohort, seeds, piece.arguments(seeds))
-        parts = piece.parts if len(instruction.clips) == 2 else (tuple(start),)
         clipped = clip_and_sum(trained.updates, parts, instruction.clips, self.task.linf_coordinates)
         report.add(clients, trained, clipped)
         return {name: total.cpu().numpy() for name, total in clipped.sums.items()}

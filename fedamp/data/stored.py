@@ -11,6 +11,7 @@ from fedamp import rng, scenario
 from fedamp.data import partition
 from fedamp.data.dataset import Cohort, Dataset, check_clients
 from fedamp.data.table import Table
+from fedamp.data.transform import TransformedTable
 from fedamp.errors import DataError
 
 
@@ -82,10 +83,13 @@ class StoredDataset(Dataset):
         longest = int(sizes.max(initial=0))
         real = np.arange(longest) < sizes[:, None]
         positions = (self.offsets[clients][:, None] + np.arange(longest))[real]
+        rows, labels_here = self.training.table.read(self.training.numbers[positions]), self.training.labels[positions]
+        if real.all():
+            shape = real.shape
+            return Cohort(rows.reshape(*shape, *self.input_shape), labels_here.reshape(shape), sizes)
         inputs = np.zeros((*real.shape, *self.input_shape), dtype=np.float32)
         labels = np.zeros(real.shape, dtype=np.int64)
-        inputs[real] = self.training.table.read(self.training.numbers[positions])
-        labels[real] = self.training.labels[positions]
+        inputs[real], labels[real] = rows, labels_here
         return Cohort(inputs, labels, sizes)
 
     def test(self) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
@@ -111,6 +115,9 @@ class StoredSection(Protocol):
     @property
     def test_fraction(self) -> float: ...
 
+    @property
+    def transform(self) -> tuple[scenario.Transform, ...]: ...
+
 
 class StoredSource:
     """Tables of records, as a source of data.
@@ -131,6 +138,8 @@ class StoredSource:
     ) -> None:
         opened = train or test
         assert opened is not None, "one of them is there"
+        if config.transform:
+            train, test = (table and TransformedTable(table, config.transform) for table in (train, test))
         self._config, self._train, self._test, self._federation = config, train, test, federation
         self._source = opened.source
         self._column = partition.natural_column(config.partition)

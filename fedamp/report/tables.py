@@ -21,6 +21,7 @@ Answer = Mapping[str, Any]
 
 ROUNDS_SHOWN = 10
 LABELS_SHOWN = 10  # as many as fit 80 columns
+VERDICT_COLOURS = {"fine": "green", "caution": "yellow", "wrong": "red"}
 
 
 def run_table(summary: "Summary") -> Table:
@@ -155,10 +156,11 @@ def audit_table(answer: Answer) -> RenderableType:
 
 
 def checks_table(title: str, answer: Answer) -> Table:
-    """Things that were looked at one by one, each fine or wrong."""
+    """Things that were looked at one by one, each with its verdict."""
     table = Table(title=title, show_header=False)
     for check in answer["checks"]:
-        table.add_row("[green]fine[/]" if check["fine"] else "[red]wrong[/]", check["name"], check["found"])
+        verdict = check["verdict"]
+        table.add_row(Text(verdict, VERDICT_COLOURS[verdict]), check["name"], check["found"])
     return table
 
 

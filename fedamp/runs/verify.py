@@ -40,7 +40,7 @@ def verify_ledger(path: Path) -> list[Check]:
             checked against it.
 
     Returns:
-        What was looked at; all of it is fine where nothing was changed.
+        What was looked at; nothing of it is wrong where nothing was changed.
 
     Raises:
         RunFolderError: there is no ledger, or it cannot be read.
@@ -62,7 +62,7 @@ def _checks(ledger: LedgerRecord, files: RunFolder) -> Iterator[Check]:
     yield _compared("whole run", "whole_run_epsilon", ledger.whole_run_epsilon.upper, cost)
     yield _releases(ledger, files)
     yield _budget(ledger)
-    yield Check("noise", True, ledger.noise_seed)
+    yield Check("noise", "caution" if ledger.has_known_seed else "fine", ledger.noise_seed)
     if files.scenario.is_file():
         yield _scenario(ledger, files)
     if files.model.is_file():
@@ -73,34 +73,34 @@ def _mechanism(ledger: LedgerRecord) -> Check:
     in_words = str(ledger.mechanism)
     # Another version may have other words for the same mechanism; what is charged is the mechanism.
     if ledger.written_by == WRITTEN_BY and ledger.mechanism_in_words != in_words:
-        return Check("mechanism", False, f"mechanism_in_words says another one than: {in_words}")
+        return Check("mechanism", "wrong", f"mechanism_in_words says another one than: {in_words}")
     noise = set(_noise_multipliers(ledger.mechanism.to_json()))
     for part in ledger.parts if ledger.mechanism.is_private else ():
         if part.noise_multiplier not in noise:
             said = f"the noise multiplier {part.noise_multiplier} of part {part.name!r}"
-            return Check("mechanism", False, f"{said} is not in it")
-    return Check("mechanism", True, in_words)
+            return Check("mechanism", "wrong", f"{said} is not in it")
+    return Check("mechanism", "fine", in_words)
 
 
 def _rounds(ledger: LedgerRecord) -> Check:
     try:
         ledger.check_rounds(ledger.rounds_planned)
     except ValueError as error:
-        return Check("rounds", False, str(error))
-    return Check("rounds", True, f"{len(ledger.releases)} released of {ledger.rounds_planned} planned")
+        return Check("rounds", "wrong", str(error))
+    return Check("rounds", "fine", f"{len(ledger.releases)} released of {ledger.rounds_planned} planned")
 
 
 def _releases(ledger: LedgerRecord, files: RunFolder) -> Check:
     try:
         spent = _spent(ledger, files)
     except ScenarioError as error:
-        return Check("releases", False, str(error))
+        return Check("releases", "wrong", str(error))
     for number, (entry, cost) in enumerate(zip(ledger.releases, spent, strict=False), start=1):
         check = _compared("releases", f"round {number}: epsilon_upper", entry.epsilon_upper, cost)
         if not check.fine:
             return check
     last = ledger.releases[-1].epsilon_upper if ledger.releases else 0.0
-    return Check("releases", True, f"epsilon {_shown(last)} at delta {power(ledger.delta)} after the last one")
+    return Check("releases", "fine", f"epsilon {_shown(last)} at delta {power(ledger.delta)} after the last one")
 
 
 def _spent(ledger: LedgerRecord, files: RunFolder) -> NDArray[np.float64]:
@@ -117,9 +117,10 @@ def _spent(ledger: LedgerRecord, files: RunFolder) -> NDArray[np.float64]:
 def _budget(ledger: LedgerRecord) -> Check:
     spent = max((entry.epsilon_upper for entry in ledger.releases), default=0.0)
     if ledger.budget_epsilon is None:
-        return Check("budget", True, "none was set")
-    fine = spent <= ledger.budget_epsilon
-    return Check("budget", fine, f"{_shown(spent)} {'of' if fine else 'exceeds'} {ledger.budget_epsilon:g}")
+        return Check("budget", "fine", "none was set")
+    if spent > ledger.budget_epsilon:
+        return Check("budget", "wrong", f"{_shown(spent)} exceeds {ledger.budget_epsilon:g}")
+    return Check("budget", "fine", f"{_shown(spent)} of {ledger.budget_epsilon:g}")
 
 
 def _plan(ledger: LedgerRecord, files: RunFolder) -> Plan:
@@ -136,11 +137,11 @@ def _scenario(ledger: LedgerRecord, files: RunFolder) -> Check:
     try:
         asked = planned(_plan(ledger, files), scenario_file.load(files.scenario))
     except (ScenarioError, ValueError) as error:
-        return Check("scenario", False, f"{name} cannot be planned ({error})")
+        return Check("scenario", "wrong", f"{name} cannot be planned ({error})")
     different = differences(ledger, asked, _FROM_SCENARIO)
     if different:
-        return Check("scenario", False, f"{name} gives another {', '.join(different)}")
-    return Check("scenario", True, f"{name} is the one that was charged")
+        return Check("scenario", "wrong", f"{name} gives another {', '.join(different)}")
+    return Check("scenario", "fine", f"{name} is the one that was charged")
 
 
 def _model(ledger: LedgerRecord, files: RunFolder) -> Check:
@@ -148,19 +149,19 @@ def _model(ledger: LedgerRecord, files: RunFolder) -> Check:
     try:
         found = digest(load_file(files.model))
     except (OSError, SafetensorError) as error:
-        return Check("model", False, f"{name} cannot be read ({' '.join(str(error).split())})")
+        return Check("model", "wrong", f"{name} cannot be read ({' '.join(str(error).split())})")
     if not ledger.releases or ledger.releases[-1].digest != found:
-        return Check("model", False, f"{name} is not the one that the last release names")
-    return Check("model", True, f"{name} is the one of round {len(ledger.releases)}")
+        return Check("model", "wrong", f"{name} is not the one that the last release names")
+    return Check("model", "fine", f"{name} is the one of round {len(ledger.releases)}")
 
 
 def _compared(name: str, what: str, claimed: float, cost: float) -> Check:
     """A ledger may say more than a release costs (an older accountant was looser), never less."""
     if claimed < cost * (1 - TOLERANCE):
-        return Check(name, False, f"{what} is {_exactly(claimed)}; computed again it is {_exactly(cost)}")
+        return Check(name, "wrong", f"{what} is {_exactly(claimed)}; computed again it is {_exactly(cost)}")
     if claimed > cost * (1 + TOLERANCE):
-        return Check(name, True, f"{what} is {_exactly(claimed)}; computed again it is less, {_exactly(cost)}")
-    return Check(name, True, f"epsilon {_shown(cost)}")
+        return Check(name, "fine", f"{what} is {_exactly(claimed)}; computed again it is less, {_exactly(cost)}")
+    return Check(name, "fine", f"epsilon {_shown(cost)}")
 
 
 def _noise_multipliers(mechanism: Any) -> Iterator[float]:

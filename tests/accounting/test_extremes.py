@@ -45,6 +45,7 @@ EXTREMES = [
     ModelMix(1.0, 1e6),
     ModelMix(1e-50, 1.0),
     Gaussian(1e-50),
+    Submodels(Gaussian(1e-10), 7),
     group(WithoutReplacement(Gaussian(0.05), 10, 1000), 3),
     Submodels(MixedCoordinate(0.3, 0.3, 1e4), 10**7),
     Dropout(Compose([MixedCoordinate(0.2, 1e-4, 1.0), MixedCoordinate(0.8, 1e4, 1e50)]), 0.1),

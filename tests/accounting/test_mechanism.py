@@ -1,13 +1,17 @@
 """Mechanisms through their public interface: brackets, nesting, order, text, refusals, and independence of the rest."""
 
 import math
+import re
 import subprocess
 import sys
+from graphlib import TopologicalSorter
+from pathlib import Path
 
 import dp_accounting as dp
 import pytest
 from numpy.testing import assert_allclose
 
+from fedamp import accounting
 from fedamp.accounting import (
     Allocation,
     Compose,
@@ -178,6 +182,20 @@ def test_bad_arguments_are_named_in_one_line(subtests):
             with pytest.raises(ValueError, match=message) as caught:
                 build()
             assert "\n" not in str(caught.value)
+
+
+def test_modules_import_one_another_in_one_direction():
+    """Imports inside functions count, too; those for type checkers alone do not."""
+    folder, imports = Path(accounting.__file__).parent, {}
+    for file in folder.glob("*.py"):
+        found = re.findall(
+            r"^ *from fedamp\.accounting(?:\.(\w+))? import (.+)$", file.read_text("utf-8"), re.MULTILINE
+        )
+        imports[file.stem] = {name for module, names in found for name in ([module] if module else names.split(", "))}
+    imports["mechanism"].remove("tradeoff")
+    order = TopologicalSorter({name: found & imports.keys() for name, found in imports.items()}).static_order()
+    known = list(order)  # raises CycleError where there is a circle
+    assert known.index("mechanism") < known.index("groups") < known.index("laws") < known.index("answers")
 
 
 def test_the_accountant_stands_alone():

@@ -1,5 +1,6 @@
 """What every kind of data keeps: a built-in data set is tested by being there, another kind by an example here."""
 
+import struct
 from pathlib import Path
 from pkgutil import iter_modules
 
@@ -54,14 +55,23 @@ def huggingface(folder):
     return {"dataset": str(folder / "set"), **columns}
 
 
+def idx(folder):
+    for name, array, kind in (("images-idx3", stored()["x"], 0x0D), ("labels-idx1", stored()["y"], 0x0C)):
+        header = struct.pack(f">HBB{array.ndim}I", 0, kind, array.ndim, *array.shape)
+        (folder / f"train-{name}-ubyte").write_bytes(header + array.astype({0x0D: ">f4", 0x0C: ">i4"}[kind]).tobytes())
+    return {"path": str(folder), "scale": 1.0}
+
+
 # A data set that fedamp brings needs no example: it is asked for by its name alone.
 EXAMPLES = {module.name: lambda folder: {} for module in iter_modules(builtin.__path__)} | {
-    each.__name__: each for each in (synthetic, npz, parquet, huggingface)
+    each.__name__: each for each in (synthetic, npz, parquet, huggingface, idx)
 }
+# Known by name, read as IDX files: see test_idx.py.
+BY_NAME = {"fashion-mnist", "mnist"}
 
 
 def test_every_kind_of_data_has_an_example():
-    assert set(EXAMPLES) == set(sources.all())
+    assert set(EXAMPLES) | BY_NAME == set(sources.all())
 
 
 # Every kind of data, and every partition of one of them.
@@ -126,7 +136,7 @@ def test_gathering_together_is_reading_one_by_one(dataset, data):
 def test_training_and_test_records_are_all_different(config, dataset):
     inputs, labels = everything(dataset)
     together = rows(np.concatenate([inputs, dataset.test()[0]]), np.concatenate([labels, dataset.test()[1]]))
-    if config.name in ("npz", "parquet", "huggingface"):
+    if config.name in ("npz", "parquet", "huggingface", "idx"):
         assert together == rows(stored()["x"], stored()["y"])  # each once, and none lost
     assert len({tuple(row) for row, _ in together}) == len(together)
 

@@ -36,7 +36,7 @@ def test_it_is_read(run):
 
 
 def test_it_is_verified(run):
-    assert [check for check in verify_ledger(run) if not check.fine] == []
+    assert {check.name: check.verdict for check in verify_ledger(run) if not check.fine} == {"noise": "caution"}
 
 
 @pytest.mark.parametrize("lost", [(), ("round-00000004.safetensors",)], ids=["finished", "stopped after round 2"])

@@ -7,6 +7,7 @@ import pytest
 
 from fedamp.errors import RunFolderError
 from fedamp.runs.folder import RunFolder
+from fedamp.runs.records import KNOWN_SEED
 from fedamp.runs.verify import verify_ledger
 from tests.federations import small
 from tests.server.plays import play_in
@@ -42,14 +43,14 @@ def run(played, tmp_path):
 
 
 def wrong(path) -> dict[str, str]:
-    return {check.name: check.found for check in verify_ledger(path) if not check.fine}
+    return {check.name: check.found for check in verify_ledger(path) if check.verdict == "wrong"}
 
 
 @pytest.mark.parametrize("overrides", KINDS.values(), ids=KINDS)
 def test_what_fedamp_wrote_is_fine(tmp_path, overrides):
     run = play(tmp_path / "run", *overrides)
     checks = verify_ledger(run)
-    assert [check for check in checks if not check.fine] == []
+    assert {check.name: check.verdict for check in checks if not check.fine} == {"noise": "caution"}
     assert [check.name for check in checks][-2:] == ["scenario", "model"]
     (run / "model.safetensors").unlink()
     if "privacy.amplification=false" in overrides:
@@ -131,14 +132,21 @@ def test_a_number_that_is_too_large_is_said_and_harmless(run):
 
 def test_the_command_says_in_one_line_what_differs(fedamp, run):
     answer = fedamp("verify", run)
-    assert (answer.status, answer.err) == (0, "")
+    assert answer.status == 0
+    assert answer.err == f"caution: {run}: noise: {KNOWN_SEED}\n"
     assert "is the one of round 5" in answer.out
     tamper(run, of("releases", 2, "epsilon_upper", to=lambda e: e / 2))
     answer = fedamp("verify", run, "--json")
-    assert answer.status == 2
-    assert answer.err.count("\n") == 1
-    assert answer.err.startswith(f"error: {run}: releases: round 3: epsilon_upper is ")
-    assert json.loads(answer.out)["fine"] is False
+    assert answer.status == 1
+    caution, wrong = answer.err.splitlines()
+    assert caution.startswith("caution: ")
+    assert wrong.startswith(f"failed: {run}: releases: round 3: epsilon_upper is ")
+    found = json.loads(answer.out)
+    assert (found["verdict"], found["fine"]) == ("wrong", False)
+    verdicts = {check["name"]: (check["verdict"], check["fine"]) for check in found["checks"]}
+    assert verdicts["releases"] == ("wrong", False)
+    assert verdicts["noise"] == ("caution", False)
+    assert verdicts["budget"] == ("fine", True)
 
 
 NO_LEDGER = [

@@ -70,7 +70,7 @@ def assert_trained_and_charged(out: Path, told: str) -> None:
     assert ledger["releases"][-1]["epsilon_upper"] <= ledger["budget_epsilon"] == 8
     assert ledger["noise_seed"] == "from the operating system"
     shutil.copy(ROOT / APP / "private_app" / "federation.yaml", out / "scenario.yaml")
-    assert all(check.fine for check in verify_ledger(out))
+    assert not [check for check in verify_ledger(out) if check.verdict == "wrong"]
     model = load_file(out / "model.safetensors")
     prepared = prepare(scenario)
     accuracy, _ = prepared.evaluate({name: model[name] for name in prepared.state.parameters})

