@@ -4,6 +4,7 @@ from functools import partial
 
 from fedamp.accounting import laws
 from fedamp.accounting.composition import Compose, Repeat
+from fedamp.accounting.hidden_rounds import HiddenRounds, Run
 from fedamp.accounting.mechanism import Mechanism, Relation
 from fedamp.accounting.participation import Participation, participation
 from fedamp.accounting.points import DEFAULT_POINTS
@@ -11,7 +12,6 @@ from fedamp.accounting.ratios import FiniteRound, GaussianRound, Round
 from fedamp.accounting.reductions import attained, factors
 from fedamp.accounting.releases import Gaussian
 from fedamp.accounting.sampled import SampledProfile
-from fedamp.accounting.tilted import HiddenRounds, Run
 
 
 def is_sampled(event: Mechanism) -> bool:
