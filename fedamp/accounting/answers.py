@@ -4,6 +4,7 @@ import math
 import time
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import TypeVar
 
@@ -17,7 +18,7 @@ from fedamp.accounting.groups import Group, WithoutReplacement
 from fedamp.accounting.mechanism import Mechanism
 from fedamp.accounting.merging import RandomSelection
 from fedamp.accounting.points import DEFAULT_POINTS, NotEvaluable
-from fedamp.accounting.profiles import Profile, WithChanceOfAll
+from fedamp.accounting.profiles import OfGroup, Profile, WithChanceOfAll
 from fedamp.accounting.reductions import attained
 from fedamp.accounting.releases import ModelMix
 from fedamp.accounting.renyi import HIGHEST_ORDER, Best
@@ -64,13 +65,18 @@ def _epsilon(event: Mechanism, delta: float, points: int | None, precision: floa
     if precision is not None and not 1e-4 <= checks.number("precision", precision) <= 0.1:
         raise ValueError(f"precision must be in [1e-4, 0.1], got {precision!r}")
     found = _unsampled_epsilon(event, delta, points)
-    if not is_sampled(event) or (points is not None and precision is None):
+    if not is_sampled(event.mechanism if isinstance(event, Group) else event) or (
+        points is not None and precision is None
+    ):
         return found
     precision = PRECISION if precision is None else precision
     if found.lower >= (1 - precision) * found.upper or found.upper > _LARGEST_SAMPLED:
         return found
     try:
-        sampled = _sampled_epsilon(event, delta, precision)
+        if isinstance(event, Group):
+            sampled = OfGroup(_Sampled(event.mechanism, precision), event.size).below(found.upper, delta)
+        else:
+            sampled = _sampled_epsilon(event, delta, precision)
     except NotEvaluable:
         return found
     return _narrower(event, found, sampled)
@@ -121,6 +127,20 @@ def _narrower(event: Mechanism, found: Bounds, sampled: Bounds) -> Bounds:
 @lru_cache(maxsize=256)
 def _sampled_epsilon(event: Mechanism, delta: float, precision: float) -> Bounds:
     return evaluated(lambda: sampled_profile(event).epsilon(delta, precision=precision))
+
+
+@dataclass(frozen=True)
+class _Sampled:
+    """The profile of an event by sampling."""
+
+    event: Mechanism
+    precision: float
+
+    def epsilon(self, delta: float) -> Bounds:
+        return _sampled_epsilon(self.event, delta, self.precision)
+
+    def delta(self, epsilon: float) -> Bounds:
+        return sampled_profile(self.event).delta(epsilon, precision=self.precision)
 
 
 def rdp(event: Mechanism, orders: Sequence[float] | Array | float) -> Array:

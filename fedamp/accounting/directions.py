@@ -25,12 +25,14 @@ class Remove:
     """H(P, Q)."""
 
     def pilot(self, run: Run, rank: Rank, look: Callable[[Proposal], Pilot]) -> Pilot:
-        """Of the order whose bound is the least, and, where that leaves a wide spread, of the best drift beside it."""
-        proposal = self.by_moments(run, rank)
-        found = best([look(proposal)])
-        if found.spread < _WIDE:
+        """Of the order whose bound is the least, or the one below it; where that leaves a wide spread, of the best
+        drift beside it.
+        """
+        order = self.by_moments(run, rank).order
+        found = best(look(RemoveProposal(run, each)) for each in range(order, max(order - 2, 1), -1))
+        if found.spread < _WIDE or not isinstance(found.proposal, RemoveProposal):
             return found
-        drifted = [look(RemoveProposal(run, proposal.order, drift)) for drift in _DRIFTS]
+        drifted = [look(RemoveProposal(run, found.proposal.order, drift)) for drift in _DRIFTS]
         return min([found, *drifted], key=lambda pilot: pilot.effort)
 
     def by_moments(self, run: Run, rank: Rank) -> RemoveProposal:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 CHARGE = 1e-6
 """Share of delta that is charged for the probability that a certificate is wrong."""
 
-QUESTIONS = 16
+QUESTIONS = 32
 """A certificate is wrong with at most this fraction of what is charged: so many may be asked for one answer."""
 
 _STEPS = np.concatenate([np.arange(0.3, 1.8, 0.06), 1.8 * 1.25 ** np.arange(17)])

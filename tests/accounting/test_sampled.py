@@ -18,6 +18,7 @@ from fedamp.accounting import (
     Repeat,
     Submodels,
     calibrate,
+    group,
 )
 from fedamp.accounting.certificate import certify
 from fedamp.accounting.law import Law
@@ -373,6 +374,24 @@ def test_a_product_with_everything_known_is_what_the_accountants_say():
     found = sampled_profile(event).epsilon(DELTA)
     assert found.lower <= exact <= found.upper + 1e-4
     assert found.width <= 6e-3 * found.upper
+
+
+def test_a_group_costs_at_least_what_two_people_reveal_and_less_than_by_the_split():
+    """Each of two people in 2 of 3 rounds, pushing the same way, integrated over the three outputs."""
+    noise, delta, event = 4.0, 1e-3, group(Allocation(Gaussian(4.0), 2, 3), 2)
+    z = np.linspace(-8, 8, 121)
+    mass = np.exp(-z * z / 2) / math.sqrt(2 * math.pi) * (z[1] - z[0])
+    ratios = [np.exp(c * z / noise - c * c / noise**2 / 2) for c in range(3)]
+    choices = [np.isin(range(3), pair).astype(int) for pair in itertools.combinations(range(3), 2)]
+    value = sum(
+        np.multiply.outer(np.multiply.outer(ratios[a], ratios[b]), ratios[c])
+        for a, b, c in (one + other for one in choices for other in choices)
+    )
+    value, weight = value / len(choices) ** 2, np.multiply.outer(np.multiply.outer(mass, mass), mass)
+    found = event.epsilon(delta)
+    assert found.method.startswith("group property of sampled")
+    assert found.upper < event.epsilon(delta, points=1200).upper
+    assert (weight * np.maximum(value - math.exp(found.upper), 0)).sum() <= delta * (1 + 1e-3)  # the kink
 
 
 # Moments.
