@@ -224,10 +224,10 @@ def epsilon_over_rounds(mechanism: Mechanism, delta: float, rounds: Sequence[int
 
 
 def _quick_upper(mechanism: Mechanism, delta: float) -> float:
-    """An upper end of epsilon, to two per cent where hidden rounds are sampled."""
+    """An upper end of epsilon, to about four per cent where hidden rounds are sampled."""
     if is_sampled(mechanism):
         try:
-            return sampled_profile(mechanism, Detail(150, with_lower=False)).epsilon(delta, precision=0.02).upper
+            return sampled_profile(mechanism, Detail(150, with_lower=False)).epsilon(delta, precision=0.04).upper
         except NotEvaluable:
             pass
     return law_upper(mechanism, delta, 300)

@@ -115,7 +115,7 @@ class SampledProfile:
         spendable = delta - charge - direction.share(self.upper)
         if spendable <= 0:
             raise NotEvaluable("a round gives a person away with more than delta")
-        most = self._most_draws * max(1.0, (5e-3 / precision) ** 2)
+        most = self._most_draws * (5e-3 / precision) ** 2
         pilot = direction.pilot(
             self.upper,
             lambda proposal: proposal.bound_at(spendable),

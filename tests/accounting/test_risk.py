@@ -71,8 +71,8 @@ def test_in_words():
     assert "that a record of yours took part, and" in in_words(Gaussian(1.0), whom="a record of yours")
     # Phi(Phi^-1(0.01) + 2) = 0.372: the other world is not one without the person
     assert in_words(Gaussian(1.0, relation="substitution")) == (
-        "Somebody who suspects that certain data was used and not certain other data, and accepts a false alarm in 1 of "
-        "100 cases in which the other was, is right in at most 37.3 of 100 cases in which it was."
+        "Somebody who suspects that certain data was used and not certain other data, and accepts a false alarm in 1 "
+        "of 100 cases in which the other was, is right in at most 37.3 of 100 cases in which it was."
     )
 
 
