@@ -29,10 +29,11 @@ lint: install
 
 install: $(VENV)/.installed
 
-$(VENV)/.installed: pyproject.toml constraints.txt
+$(VENV)/.installed: pyproject.toml constraints.txt .ci/nginx.sh
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	-sh .ci/nginx.sh $(VENV)  # for the tests of a deployment
 	touch $@
 
 clean:

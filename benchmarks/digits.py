@@ -82,7 +82,8 @@ class _Nobody(Observer):
 
 def _accuracy(overrides: list[str]) -> float:
     """Held-out accuracy of one run, trained in this process."""
-    scenario = load(SCENARIO, [*overrides, "engine.kind=serial", "federation.evaluate_every=1000000"])
+    how = ("known_seed=true", "engine.kind=serial", "federation.evaluate_every=1000000")
+    scenario = load(SCENARIO, [*overrides, *how])
     with tempfile.TemporaryDirectory() as folder:
         summary = read_summary(launch(scenario, _Nobody(), Path(folder) / "run"))
     return float(summary.final.accuracy)

@@ -145,7 +145,7 @@ def server() -> dict[str, Any]:
         collected = timed("collect_a_reply", lambda: ClippedSums().aggregate([reply], expected))
         assert collected.reported == 1
         update = collected.sums
-        timed("noise", lambda update=update, round_=round_: add_noise(update, deviations, 1, round_))
+        timed("noise", lambda update=update, round_=round_: add_noise(update, deviations, {}, 1, round_))
         step = partial(optimizer.apply, model, update, state, round_)
         model, state = timed("optimizer", step)
     return found

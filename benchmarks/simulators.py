@@ -86,7 +86,7 @@ def fedamp(workload: dict[str, Any], kind: str, workers: int, device: str = "cpu
 
     with tempfile.TemporaryDirectory() as name:
         scenario = work.scenario(kind, workers, rounds, device, federation={"evaluate_every": rounds}, **sections)
-        folder = new_folder(Path(name) / "run", scenario.name)
+        folder, _ = new_folder(Path(name) / "run", scenario.name)
         folder.write_scenario(scenario)
         with open_grid(scenario.engine, folder.log) as grid:
             grid.wait()  # it is the steady state that is compared; the first rounds are measured apart

@@ -26,6 +26,7 @@ RESULTS = Path(__file__).parent / "results" / "soak.json"
 SCENARIO = {
     "name": "soak",
     "seed": 11,
+    "known_seed": True,
     "data": {"name": "digits", "clients": 479},
     "model": {"name": "mlp", "hidden": [32]},
     "check_in": {"scheme": "poisson", "rate": 0.1},

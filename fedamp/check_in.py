@@ -141,7 +141,7 @@ class Independent(_AlikeRounds):
 
     def cohorts(self, units: int, seed: int) -> Iterator[UnitIds]:
         for round_ in range(1, self.rounds + 1):
-            yield np.flatnonzero(rng.stream(seed, "check-in", round_).random(units) < self.rate)
+            yield np.flatnonzero(rng.happens(rng.stream(seed, "check-in", round_).words(units), self.rate))
 
     def charge(self, round_mechanism: Mechanism) -> Mechanism:
         return Repeat(Poisson(round_mechanism, self.rate), self.rounds)
@@ -172,7 +172,9 @@ class CappedPoisson(Schedule):
     scheme = "capped-poisson"
 
     def cohorts(self, units: int, seed: int) -> Iterator[UnitIds]:
-        numbers = rng.stream(seed, "check-in", 0).binomial(self.rounds, self.rate, size=units)
+        numbers = np.zeros(units, dtype=np.uint32)
+        for coin in range(1, self.rounds + 1):
+            numbers += rng.happens(rng.stream(seed, "check-in coin", coin).words(units), self.rate)
         return _owed_check_ins(seed, 1, self.rounds, np.minimum(numbers, self.at_most))
 
     def charge(self, round_mechanism: Mechanism) -> Mechanism:
@@ -234,7 +236,7 @@ class _KOfRounds(Schedule):
             if self.participation == 1:
                 yield cohort
             else:
-                yield cohort[rng.stream(seed, "declining", round_).random(len(cohort)) < self.participation]
+                yield cohort[rng.happens(rng.stream(seed, "declining", round_).words(len(cohort)), self.participation)]
 
     def charge(self, round_mechanism: Mechanism) -> Mechanism:
         declining = self.participation < 1
@@ -303,8 +305,9 @@ class Stratified(_KOfRounds):
         return Repeat(blocks[0], self.k) if len(set(blocks)) == 1 else Compose(tuple(blocks))
 
     def most_check_ins(self, rounds: int) -> int:
-        starts = np.cumsum([0, *self.block_lengths()[:-1]])
-        return int(np.searchsorted(starts, rounds, side="left"))
+        shorter, longer = divmod(self.rounds, self.k)  # the first ``longer`` blocks have a round more
+        in_longer = min(rounds, longer * (shorter + 1))
+        return -(-in_longer // (shorter + 1)) + -(-(rounds - in_longer) // shorter)
 
     def log_likelihood_ratio_scheduled(self, ratios: Floats) -> Floats:
         blocks = np.split(ratios, np.cumsum(self.block_lengths())[:-1], axis=1)
@@ -367,10 +370,10 @@ def _log_sums_over_sets(ratios: Floats, most: int) -> Floats:
 
 def _owed_check_ins(seed: int, first_round: int, rounds: int, check_ins: NDArray[Any]) -> Iterator[UnitIds]:
     """Each unit in as many rounds as ``check_ins`` says, shape [units], a uniform set of them."""
-    owed = check_ins.astype(np.int32)
+    owed = check_ins.astype(np.uint32)
     for index in range(rounds):
         # Integer draws make the probability owed / left exact, not exact up to a rounding of the quotient.
-        stream = rng.stream(seed, "check-in", first_round + index)
-        cohort = np.flatnonzero(stream.integers(0, rounds - index, size=len(owed), dtype=np.int32) < owed)
+        draw = rng.stream(seed, "check-in", first_round + index).integers(rounds - index, len(owed))
+        cohort = np.flatnonzero(draw < owed)
         owed[cohort] -= 1
         yield cohort

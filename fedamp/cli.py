@@ -20,6 +20,7 @@ from typer import Argument, Exit, Option, Typer
 from fedamp import __version__
 from fedamp.errors import FedampError, Interrupted
 from fedamp.report import tables
+from fedamp.text import harmless, printable
 
 if TYPE_CHECKING:
     from fedamp.runs.checks import Check
@@ -70,24 +71,35 @@ def run(
     out_folder: Annotated[Path | None, Option("--out", help="run folder; left out: a new one under runs")] = None,
     resume: Annotated[bool, Option("--resume", help="go on where an interrupted run stopped")] = False,
     engine: Annotated[str | None, Option(help="ray, serial or flower")] = None,
-    secret_seed: Annotated[
-        bool, Option("--secret-seed", help="noise and assignments from the system, not from seed")
-    ] = False,
+    known_seed: Annotated[
+        bool | None,
+        Option(
+            "--known-seed/--secret-seed", help="noise and assignments from seed, which protects nobody who knows it"
+        ),
+    ] = None,
 ) -> None:
     """Run a federation and leave a run folder."""
     from fedamp.launch import how_to_resume, launch
-    from fedamp.report.pictures import plot_run
     from fedamp.report.progress import RunProgress
-    from fedamp.runs.folder import read_summary
 
     if engine is not None:
         overrides = [*overrides, f"engine.kind={engine}"]
+    if known_seed is not None:
+        overrides = [*overrides, f"known_seed={str(known_seed).lower()}"]
+    scenario_ = _load(scenario, overrides)
     with RunProgress(err).shown() as progress:
-        folder = launch(_load(scenario, overrides), progress, out_folder, resume, secret_seed)
-    plot_run(folder)
+        folder = launch(scenario_, progress, out_folder, resume)
+
+    from fedamp.report.pictures import plot_run  # matplotlib takes a second
+    from fedamp.runs.files import modes_of
+    from fedamp.runs.folder import read_summary
+
+    with modes_of(folder):
+        plot_run(folder)
     summary = read_summary(folder)
     out.print(tables.run_table(summary))
     _print_path("run folder", folder)
+    _caution_about(scenario_)
     if summary.stopped_because == "interrupted":
         raise Interrupted(how_to_resume(folder))
 
@@ -102,7 +114,9 @@ def privacy(
     """What a scenario will cost, without running it; amplified and unamplified."""
     from fedamp.cost import privacy_cost
 
-    _print(privacy_cost(_load(scenario, overrides), groups), as_json, tables.privacy_table)
+    scenario_ = _load(scenario, overrides)
+    _print(privacy_cost(scenario_, groups), as_json, tables.privacy_table)
+    _caution_about(scenario_)
 
 
 @app.command()
@@ -257,12 +271,23 @@ def show(scenario: ScenarioArgument, overrides: Overrides) -> None:
 
 
 @scenarios.command()
-def validate(scenario: ScenarioArgument, overrides: Overrides) -> None:
+def validate(
+    scenario: ScenarioArgument,
+    overrides: Overrides,
+    import_model: Annotated[bool, Option("--import", help="run the code of a model of your own, to try it")] = False,
+) -> None:
     """Check a scenario together with its data and model, without running it."""
+    from fedamp.models.architectures import is_import_path
+    from fedamp.plan import make_plan, privacy_units
     from fedamp.server.setup import prepare
 
-    plan = prepare(_load(scenario, overrides)).plan
-    print(f"{scenario}: valid; {plan.units} units, {plan.scenario.rounds} rounds")
+    asked = _load(scenario, overrides)
+    foreign = is_import_path(asked.model.name) and not import_model
+    plan = make_plan(asked, privacy_units(asked)) if foreign else prepare(asked).plan
+    print(printable(f"{scenario}: valid; {plan.units} units, {plan.scenario.rounds} rounds"))
+    if foreign:
+        _caution(f"the model {asked.model.name} was not tried, because that runs its code; to do so add --import")
+    _caution_about(asked)
 
 
 @scenarios.command()
@@ -280,7 +305,7 @@ def _load(path: str, overrides: list[str]) -> "Scenario":
 
 
 def _print(answer: dict[str, Any], as_json: bool, table: Callable[[dict[str, Any]], RenderableType]) -> None:
-    _print_json(answer) if as_json else out.print(table(answer))
+    _print_json(answer) if as_json else out.print(table(harmless(answer)))
 
 
 def _judge(checks: "Sequence[Check]", about: str = "") -> None:
@@ -288,9 +313,20 @@ def _judge(checks: "Sequence[Check]", about: str = "") -> None:
     from fedamp.runs.checks import complaint
 
     if caution := complaint(checks, "caution"):
-        print(f"caution: {about}{caution}", file=sys.stderr)
+        _caution(f"{about}{caution}")
     if wrong := complaint(checks):
         raise FedampError(f"{about}{wrong}")
+
+
+def _caution(words: str) -> None:
+    print(f"caution: {printable(words)}", file=sys.stderr)
+
+
+def _caution_about(scenario: "Scenario") -> None:
+    from fedamp.plan import privacy_units, weakness
+
+    if words := weakness(scenario.privacy.delta, privacy_units(scenario)):
+        _caution(words)
 
 
 def _print_json(value: Any) -> None:
@@ -299,7 +335,7 @@ def _print_json(value: Any) -> None:
 
 def _print_path(name: str, path: Path | str) -> None:
     """Unbroken at any width, so that it can be copied."""
-    out.print(f"{name}: {path}", highlight=False, markup=False, soft_wrap=True)
+    out.print(f"{name}: {printable(path)}", highlight=False, markup=False, soft_wrap=True)
 
 
 def main() -> None:
@@ -335,7 +371,7 @@ def _status() -> int:
 
 
 def _fail(message: str, exit_code: int) -> int:
-    print(message, file=sys.stderr)
+    print(printable(message), file=sys.stderr)
     return exit_code
 
 

@@ -4,8 +4,11 @@ import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
-from fedamp import rng, scenario
+import numpy as np
+
+from fedamp import scenario
 from fedamp.accounting import Gaussian, Mechanism
+from fedamp.gaussian import Address, add_gaussian
 
 # An adaptive norm stays within these factors of the initial one, whatever the noise: far enough for any model, and
 # near enough for float32.
@@ -83,9 +86,10 @@ class AdaptiveNorm(ClippingRule):
         return (Gaussian(2 * self.noise_multiplier),)
 
     def next_scale(self, scale: float, counts: NormCounts, seed: int, round_: int, private: bool) -> float:
-        noise = self.noise_multiplier * rng.stream(seed, "clip", round_).standard_normal() if private else 0.0
-        centred = (counts.below - counts.reported / 2 + noise) / counts.expected
-        fraction = min(max(centred + 0.5, 0.0), 1.0)
+        count = np.array([counts.below - counts.reported / 2])
+        if private:
+            add_gaussian(count, self.noise_multiplier, Address(seed, "clip", (round_,)))
+        fraction = min(max(float(count[0]) / counts.expected + 0.5, 0.0), 1.0)
         scale *= math.exp(-self.learning_rate * (fraction - self.quantile))
         return min(max(scale, SMALLEST_SCALE), LARGEST_SCALE)
 

@@ -4,10 +4,12 @@ import math
 from typing import Any
 
 from fedamp.accounting import Group, Mechanism, in_words
+from fedamp.gaussian import delta_left
 from fedamp.plan import ADJACENCY, Plan, make_plan, privacy_units
 from fedamp.scenario import PoissonCheckIn, Scenario
 from fedamp.scenario.scenario_file import validate
 
+ROUNDS_LISTED = 10_000  # of a longer run evenly spread ones
 GROUP_SIZES = (1, 2, 3, 5, 10)
 FALSE_POSITIVE_RATE = 0.01
 """At which a suspicion's chances are told."""
@@ -21,9 +23,11 @@ def privacy_cost(scenario: Scenario, groups: bool = False) -> dict[str, Any]:
         groups: compute groups even where it takes seconds; ``groups`` is null where it would and is not asked for.
     """
     plan = make_plan(scenario, privacy_units(scenario))
+    every = math.ceil(scenario.rounds / ROUNDS_LISTED)
     by_round = zip(plan.epsilon_by_round, plan.unamplified_epsilon_by_round, strict=True)
     return {
         "scenario": scenario.name,
+        "known_seed": scenario.known_seed,
         "delta": scenario.privacy.delta,
         "adjacency": ADJACENCY,
         "unit": scenario.privacy.unit,
@@ -43,6 +47,7 @@ def privacy_cost(scenario: Scenario, groups: bool = False) -> dict[str, Any]:
         "per_round": [
             {"round": round_, "epsilon_upper": _finite(amplified), "unamplified_upper": _finite(plain)}
             for round_, (amplified, plain) in enumerate(by_round, 1)
+            if round_ % every == 0 or round_ == scenario.rounds
         ],
         "groups": _groups(plan, groups),
     }
@@ -80,6 +85,7 @@ def calibration(scenario: Scenario, epsilon: float, delta: float | None = None) 
     plan = make_plan(scenario, privacy_units(scenario))
     return {
         "scenario": scenario.name,
+        "known_seed": scenario.known_seed,
         "noise_multiplier": plan.noise_multiplier,
         "epsilon": plan.epsilon.to_json(),
         "epsilon_bound": plan.epsilon.method,
@@ -104,7 +110,7 @@ def _groups(plan: Plan, wanted: bool) -> list[dict[str, Any]] | None:
     mechanisms = {size: plan.mechanism_of_group(size) for size in GROUP_SIZES}
     if not wanted and any(isinstance(mechanism, Group) for mechanism in mechanisms.values()):
         return None
-    delta = plan.scenario.privacy.delta
+    delta = delta_left(plan.scenario.privacy.delta)
     return [
         {"size": size, "epsilon_upper": _finite(mechanism.epsilon(delta).upper)}
         for size, mechanism in mechanisms.items()

@@ -25,6 +25,13 @@ PACKAGES = (
 TIMEOUT = 10.0  # seconds, for every connection
 LEAST_DAYS = 14  # of a certificate that needs no attention yet
 LARGEST_SKEW = 5.0  # seconds; Flower refuses messages whose signatures are much older or newer
+# What must not be reached from outside: harmless questions to those of Flower's APIs that run code, as they stand and
+# as a proxy that tidies up paths would make them.
+INNER_PATHS = (
+    *("/v1/control/list-runs", "/v1/runtime/get-nodes"),
+    *("//v1/control/list-runs", "/v1/fleet/../control/list-runs", "/v1/fleet/%2e%2e/control/list-runs"),
+)
+REFUSALS = (403, 404)
 
 
 def examine_machine() -> dict[str, Any]:
@@ -52,7 +59,7 @@ def _version(name: str) -> str | None:
 
 
 def examine_superlink(address: str, root_certificates: Path | None) -> list[Check]:
-    """Check versions, address, certificates and clock, as far as each leads to the next.
+    """Check versions, address, certificates, clock and what is open, as far as each leads to the next.
 
     Args:
         address: ``HOST:PORT`` of the SuperLink, as the nodes are told it.
@@ -87,6 +94,7 @@ def _over_tls(host: str, port: int, context: ssl.SSLContext) -> list[Check]:
         before = time.time()
         connection.request("GET", "/health")
         answer = connection.getresponse()
+        answer.read()
         middle = (before + time.time()) / 2
         fine = answer.status == 200
         found = "a SuperLink that is ready" if fine else f"something answers /health with {answer.status}, no SuperLink"
@@ -94,6 +102,7 @@ def _over_tls(host: str, port: int, context: ssl.SSLContext) -> list[Check]:
             *checks,
             Check("service", "fine" if fine else "wrong", found),
             _skew(answer.headers.get("date"), middle),
+            _closed(connection),
         ]
     except ssl.SSLCertVerificationError as error:
         return [Check("certificate", "wrong", f"refused: {error.verify_message}; see docs/deployment.md")]
@@ -103,6 +112,28 @@ def _over_tls(host: str, port: int, context: ssl.SSLContext) -> list[Check]:
         return [Check("service", "wrong", f"{host}:{port} broke off: {' '.join(str(error).split())}")]
     finally:
         connection.close()
+
+
+def _closed(connection: http.client.HTTPSConnection) -> Check:
+    """Whether nobody can start apps from here. Each question is a valid one: an empty protobuf message."""
+    answers = {path: _status(connection, path) for path in INNER_PATHS}
+    found = ", ".join(f"{path} answers with {status}" for path, status in answers.items() if status not in REFUSALS)
+    otherwise = (
+        "whoever reaches this port can run code on the server and on every node; "
+        "only the proxy of docs/deployment.md may listen here"
+    )
+    return _check("closed", not found, found or "the nodes' API is open, and nothing else", otherwise)
+
+
+def _status(connection: http.client.HTTPSConnection, path: str) -> int:
+    try:
+        connection.request("POST", path, headers={"content-type": "application/protobuf"})
+        answer = connection.getresponse()
+        answer.read()
+        return answer.status
+    except (http.client.RemoteDisconnected, ConnectionError):  # a refusal as well, if a rude one
+        connection.close()
+        return REFUSALS[0]
 
 
 def _versions() -> Check:

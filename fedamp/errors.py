@@ -9,6 +9,7 @@
     │   ├── MergeError          models that cannot be merged, or not within the budget
     │   └── DeploymentError     a node, certificate or address
     ├── FederationError         the federation could not go on (quorum, deadline, worker)
+    │   └── DivergedError       the model is no longer finite
     └── Interrupted             a person stopped a run: exit code 130
 
 Every message is one line: what was wrong, where, and what is accepted.
@@ -53,6 +54,16 @@ class DeploymentError(InputError):
 
 class FederationError(FedampError):
     """The federation could not go on: below quorum, past a deadline, or without workers."""
+
+
+class DivergedError(FederationError):
+    """A round came to a model that is no longer finite; the round is not released."""
+
+    def __init__(self, round_: int, what: str) -> None:
+        super().__init__(
+            f"round {round_}: the model diverged, {what} is no longer finite; nothing of it was released; start anew "
+            "with a smaller server.learning_rate, client.learning_rate or privacy.clip"
+        )
 
 
 class Interrupted(FedampError):

@@ -1,7 +1,7 @@
 """Flower without chatter and without copies: the only module that reaches into Flower's insides."""
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from flwr.app import Array, ArrayRecord, Error, Message, RecordDict
 from flwr.app.message import make_message
+from flwr.serverapp import Grid
 from flwr.supercore.logger import FLOWER_LOGGER
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
@@ -18,6 +19,8 @@ from numpy.typing import NDArray
 APP_RAISED, NODE_LOST, APP_CRASHED = 2, 5, 8
 
 SERVER_NODE = 1
+
+log = logging.getLogger("fedamp.server")
 
 LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
@@ -83,6 +86,35 @@ def identify() -> None:
 def empty_run() -> Run:
     """The run of a simulation."""
     return Run.create_empty(1)
+
+
+def is_simulated(grid: Grid) -> bool:
+    """Whether the nodes of a grid are simulated: workers of ours, or of Flower's own simulation."""
+    if getattr(grid, "simulated", False):
+        return True
+    from flwr.superlink.grid import InMemoryGrid  # only here: it takes a second
+
+    return isinstance(grid, InMemoryGrid)
+
+
+def answers(messages: Iterable[Message], replies: Iterable[Message]) -> list[Message]:
+    """The replies of nodes to the messages that were sent to them. Others are left out, and logged.
+
+    Flower's SuperLink lets nobody pull another node's messages, but what a reply says of its sender is the sender's own
+    word. So the id of the message, a hash of its content, is the proof: only its receiver knows it.
+    """
+    came = list(replies)  # a grid may give the messages their ids when the first reply is asked for
+    asked = {message.metadata.message_id: message.metadata.dst_node_id for message in messages}
+    found = []
+    for reply in came:
+        sender, node = reply.metadata.src_node_id, asked.get(reply.metadata.reply_to_message_id)
+        if sender == node:
+            found.append(reply)
+        elif sender == SERVER_NODE and node is not None:  # Flower answers in its own name for a node that is gone
+            log.warning("node %s is lost: %s", node, reply.error.reason if reply.has_error() else "no reason is given")
+        else:
+            log.warning("a reply in the name of node %s was left out: it answers nothing that was asked of it", sender)
+    return found
 
 
 def set_message_id(message: Message, message_id: str) -> None:

@@ -5,20 +5,20 @@ import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fedamp.errors import FedampError, FederationError, Interrupted
 from fedamp.plan import make_plan, privacy_units
-from fedamp.runs.folder import RunFolder, opened
+from fedamp.runs.folder import RunFolder, opened, read_summary
 from fedamp.scenario import Scenario
-from fedamp.server.loop import Observer, play
-from fedamp.server.setup import prepare
+
+if TYPE_CHECKING:  # what imports torch is imported while Ray starts
+    from fedamp.server.loop import Observer
 
 log = logging.getLogger("fedamp.launch")
 
 
-def launch(
-    scenario: Scenario, observer: Observer, out: Path | None = None, resume: bool = False, secret_seed: bool = False
-) -> Path:
+def launch(scenario: Scenario, observer: "Observer", out: Path | None = None, resume: bool = False) -> Path:
     """Run a scenario on the engine that it names.
 
     Args:
@@ -26,8 +26,6 @@ def launch(
         observer: told of every round.
         out: run folder; left out: a new one under ``runs``, or the newest one to resume.
         resume: go on in a folder in which the same scenario was interrupted.
-        secret_seed: draw noise and assignments from the operating system, as a deployment does; the scenario's seed
-            still deals the data. A run that began so is resumed so.
 
     Returns:
         The run folder.
@@ -37,11 +35,13 @@ def launch(
         FederationError: the run could not go on; the message names the log, and the folder can be resumed.
         Interrupted: Ctrl-C twice; the message says how to go on.
     """
+    if scenario.federation.quorum is None and scenario.faults is None:  # nothing is broken on purpose
+        everybody = scenario.federation.model_copy(update={"quorum": 1.0})
+        scenario = scenario.model_copy(update={"federation": everybody})
     # What can be found wrong without torch is found before a folder is made.
     make_plan(scenario, privacy_units(scenario))
     on_flower = scenario.engine.kind == "flower"
-    secret = True if secret_seed else None if resume else False
-    with opened(scenario, out, resume, secret, lock=not on_flower) as (folder, seed), _explained(folder):
+    with opened(scenario, out, resume, lock=not on_flower) as (folder, seed), _explained(folder):
         play_it = _play_on_flower if on_flower else _play_here
         play_it(scenario, seed, folder, observer)
     return folder.path
@@ -62,7 +62,7 @@ def _explained(folder: RunFolder) -> Iterator[None]:
     except KeyboardInterrupt:
         raise Interrupted(how_to_resume(folder.path)) from None
     except FederationError as error:
-        raise FederationError(f"{error}; log: {folder.log}") from error
+        raise FederationError(f"{error}; log: {folder.log}; {how_to_resume(folder.path)}") from error
     except FedampError:
         raise
     except Exception as error:
@@ -71,17 +71,21 @@ def _explained(folder: RunFolder) -> Iterator[None]:
         raise FederationError(f"{reason[:300]}; traceback in {folder.log}") from error
 
 
-def _play_here(scenario: Scenario, seed: int | None, folder: RunFolder, observer: Observer) -> None:
+def _play_here(scenario: Scenario, seed: int | None, folder: RunFolder, observer: "Observer") -> None:
     from fedamp.simulation.engines import open_grid
     from fedamp.simulation.faults import with_faults
 
-    # Ray starts in the background while data and model are loaded here.
+    # Ray starts in a child of its own while torch, data and model are loaded here.
     with open_grid(scenario.engine, folder.log) as grid:
+        from fedamp.server.loop import play
+        from fedamp.server.setup import prepare
+
         play(prepare(scenario, seed), with_faults(grid, scenario.faults), folder, observer)
 
 
-def _play_on_flower(scenario: Scenario, seed: int | None, folder: RunFolder, observer: Observer) -> None:
+def _play_on_flower(scenario: Scenario, seed: int | None, folder: RunFolder, observer: "Observer") -> None:
     """The same server app and client app, on Flower's own simulation in processes of its own."""
+    from fedamp.server.setup import prepare
     from fedamp.simulation import flower_engine
 
     seen = folder.read_rounds()
@@ -98,7 +102,16 @@ def _play_on_flower(scenario: Scenario, seed: int | None, folder: RunFolder, obs
         "scenario": str(path / folder.scenario.name),
         "out": str(path),
         "resume": True,
-        "known-seed": seed is None,
+        "known-seed": scenario.known_seed,
     }
-    flower_engine.run(config, folder.log, scenario.engine, watch=watch)
+    before = _ended(folder)
+    try:
+        flower_engine.run(config, folder.log, scenario.engine, watch=watch)
+    except FederationError as error:  # Flower is not told why, where it could tell who was asked
+        raise FederationError((_ended(folder) != before and read_summary(folder.path).error) or str(error)) from error
     watch()
+
+
+def _ended(folder: RunFolder) -> int:
+    """When the run was last ended, in nanoseconds; 0 where it never was."""
+    return folder.summary.stat().st_mtime_ns if folder.summary.exists() else 0

@@ -1,4 +1,8 @@
-"""Mixing rules: the server takes its step from the last model, or (ModelMix) from a random mixture of the last two."""
+"""Mixing rules: the server takes its step from the last model, or (ModelMix) from a random mixture of the last two.
+
+A uniform point between two models is their midpoint, which is public, and a uniform number about zero. That number is
+added where the noise is, so that what leaves is their exact sum, rounded once (:mod:`fedamp.gaussian`).
+"""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -7,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from fedamp import rng, scenario
+from fedamp import scenario
 from fedamp.accounting import Compose, Gaussian, Mechanism, ModelMix
 from fedamp.arrays import Arrays, Sums
 from fedamp.check_in import Schedule
@@ -15,17 +19,19 @@ from fedamp.check_in import Schedule
 
 @dataclass(frozen=True)
 class Start:
-    """From what the server takes a round's step; clients train the last model.
+    """From what the server takes a round's step; clients train the last model. All of it is public.
 
     Attributes:
         parameters: the model to which the round's step is added.
-        offset: what hides the round beside its noise, in units of the model: zero in expectation, bounded by half the
-            distance of the mixed models. Empty where nothing is mixed. Secret.
+        width: what the round is charged at: what hides it beside its noise is uniform about zero, and its width in the
+            model a whole multiple of this one. 0 where nothing is mixed.
+        multiples: the whole multiples, by name, in the model's shapes; empty where nothing is mixed.
         remembered: what the next round is given as ``previous``.
     """
 
     parameters: Arrays
-    offset: Sums = field(default_factory=dict)
+    width: float = 0.0
+    multiples: Sums = field(default_factory=dict)
     remembered: Arrays | None = None
 
 
@@ -50,7 +56,7 @@ class MixingRule(ABC):
         Args:
             noise_multiplier: of the part.
             step: the most by which one unit moves the model.
-            width: what the round is charged at, as :attr:`smallest_width`.
+            width: what the round is charged at, as :attr:`smallest_width` or :attr:`Start.width`.
         """
 
     @abstractmethod
@@ -58,7 +64,7 @@ class MixingRule(ABC):
         """What all rounds cost a unit, if taking part in one of a width costs ``round_mechanism(width)``."""
 
     @abstractmethod
-    def start(self, current: Arrays, previous: Arrays | None, seed: int, round_: int) -> Start:
+    def start(self, current: Arrays, previous: Arrays | None, round_: int) -> Start:
         """From what the server takes its step; ``previous`` is the model before ``current``, None in round 1."""
 
     @abstractmethod
@@ -79,7 +85,7 @@ class NoMixing(MixingRule):
     def charge(self, schedule: Schedule, round_mechanism: Callable[[float | None], Mechanism]) -> Mechanism:
         return schedule.charge(round_mechanism(None))
 
-    def start(self, current: Arrays, previous: Arrays | None, seed: int, round_: int) -> Start:
+    def start(self, current: Arrays, previous: Arrays | None, round_: int) -> Start:
         return Start(current)
 
     def variance(self, round_: int) -> float:
@@ -126,7 +132,7 @@ class MixedModels(MixingRule):
     def hide(self, noise_multiplier: float, step: float, width: float | None) -> Mechanism:
         assert width is not None, "every stretch of rounds has one"
         # Only the ratio to a unit's largest step matters (Xiao, Wan, Devadas 2022, Corollary 4.1).
-        return ModelMix(noise_multiplier, width / step, self.linf_coordinates)
+        return ModelMix(noise_multiplier, relative_width(width, step), self.linf_coordinates)
 
     def charge(self, schedule: Schedule, round_mechanism: Callable[[float | None], Mechanism]) -> Mechanism:
         if len({rounds.charged for rounds in self.stretches}) == 1:
@@ -138,15 +144,14 @@ class MixedModels(MixingRule):
             )
         )
 
-    def start(self, current: Arrays, previous: Arrays | None, seed: int, round_: int) -> Start:
+    def start(self, current: Arrays, previous: Arrays | None, round_: int) -> Start:
         rounds, before = self._at(round_), previous or current
-        mixed, offsets = {}, {}
-        for index, (name, now) in enumerate(current.items()):
-            weight = np.asarray(rng.stream(seed, "mixing", round_, index).random(now.shape))
+        middle, multiples = {}, {}
+        for name, now in current.items():
             one, other = now.astype(np.float64), before[name].astype(np.float64)
-            offsets[name] = (weight - 0.5) * _distance(one, other, rounds)
-            mixed[name] = ((one + other) / 2 + offsets[name]).astype(np.float32)
-        return Start(mixed, offsets, remembered=current)
+            middle[name] = ((one + other) / 2).astype(np.float32)
+            multiples[name] = _multiples(one, other, rounds)
+        return Start(middle, rounds.charged, multiples, remembered=current)
 
     def variance(self, round_: int) -> float:
         return self._at(round_).least ** 2 / 12
@@ -155,9 +160,14 @@ class MixedModels(MixingRule):
         return next(rounds for rounds in reversed(self.stretches) if rounds.first <= round_)
 
 
-def _distance(now: NDArray[np.float64], before: NDArray[np.float64], rounds: MixedRounds) -> NDArray[np.float64]:
+def _multiples(now: NDArray[np.float64], before: NDArray[np.float64], rounds: MixedRounds) -> NDArray[np.float64]:
     widths = np.floor(np.abs(now - before) / rounds.charged)
-    return np.asarray(rounds.charged * np.maximum(widths, np.ceil(rounds.least / rounds.charged)))
+    return np.asarray(np.maximum(widths, np.ceil(rounds.least / rounds.charged)))
+
+
+def relative_width(width: float, step: float) -> float:
+    """A width of the model in clipping norms of the sum, given the most by which one unit moves the model."""
+    return width / step
 
 
 def mixing_of(section: scenario.Mixing | None, schedule: Schedule) -> MixingRule:

@@ -21,11 +21,13 @@ from fedamp.accounting import (
 from fedamp.check_in import Attendance, Schedule, schedule_of
 from fedamp.clipping import ClippingRule, clipping_of
 from fedamp.errors import ScenarioError
+from fedamp.gaussian import delta_left
 from fedamp.mixing import MixingRule, mixing_of
 from fedamp.optimizers import ServerOptimizer, optimizer_of
 from fedamp.scenario import Privacy, Scenario
 from fedamp.submodels import Part, SubmodelScheme, submodels_of
 
+DEFAULT_QUORUM = 0.5  # in a deployment, and with faults; fedamp.launch asks for everybody in a simulation
 ADJACENCY = "zero-out: one unit's contribution is present or replaced by zero"
 
 
@@ -37,7 +39,8 @@ class Plan:
         scenario: what the person asked for.
         units: number of privacy units (clients, or records).
         seed: of everything that the server draws.
-        known_seed: whether ``seed`` is the scenario's, so that anybody who knows it can subtract the noise.
+        known_seed: whether ``seed`` is the scenario's, so that anybody who knows it can subtract the noise. A secret
+            one decides who takes part when, and with what; noise is drawn anew for every attempt at a round.
     """
 
     scenario: Scenario
@@ -85,6 +88,12 @@ class Plan:
         """Whether noise is added at all."""
         return self.scenario.privacy.noise_multiplier != 0
 
+    @property
+    def quorum(self) -> float:
+        """Share of a round's cohort that must report for it to be released."""
+        asked = self.scenario.federation.quorum
+        return DEFAULT_QUORUM if asked is None else asked
+
     @cached_property
     def noise_multiplier(self) -> float:
         """The scenario's noise multiplier, calibrated to the budget if it says ``auto``."""
@@ -99,6 +108,10 @@ class Plan:
     def parts_at(self, noise_multiplier: float) -> tuple[Part, ...]:
         """The parts, had the whole update (or its split part) this noise multiplier."""
         return self.submodels.parts(self.clipping.norm, noise_multiplier, self.expected_cohort)
+
+    def largest_step(self, part: Part) -> float:
+        """The most by which one unit moves the model in a round, in a part of it."""
+        return self.optimizer.learning_rate * part.clip / part.denominator
 
     @cached_property
     def cost(self) -> "Cost":
@@ -137,8 +150,23 @@ class Plan:
         """How many rounds the budget pays for; all of them where there is no budget."""
         return self.cost.affordable_rounds
 
+    @property
+    def last_round(self) -> int:
+        """The last round that is played: the scenario's, or the last one that the budget pays for."""
+        return min(self.scenario.rounds, self.affordable_rounds)
+
+    @cached_property
+    def guaranteed_epsilon(self) -> Bounds:
+        """What all rounds up to the last one cost. It covers a run that is stopped earlier for what it has released.
+
+        A run whose stop depends on its releases alone is a post-processing of the run that goes on to its last round
+        (Dwork, Roth 2014, Proposition 2.1). What its rounds cost by themselves (:meth:`spent`) covers a stop that
+        depends on nothing that was seen.
+        """
+        return self.spent(self.last_round)
+
     def spent(self, rounds: int) -> Bounds:
-        """What is spent after a number of released rounds."""
+        """What a number of released rounds cost, had that number been fixed before."""
         return self.cost.spent(rounds)
 
     def mechanism_of_group(self, size: int) -> Mechanism:
@@ -172,7 +200,7 @@ class Cost:
         privacy = self._privacy
         assert privacy.epsilon is not None, "validated with the scenario"
         try:
-            return calibrate(lambda noise: self.mechanism_at(noise, privacy.group_size), privacy.epsilon, privacy.delta)
+            return calibrate(lambda noise: self.mechanism_at(noise, privacy.group_size), privacy.epsilon, self._delta)
         except ValueError as error:
             raise ScenarioError(f"privacy.noise_multiplier: auto finds none: {error}") from None
 
@@ -187,8 +215,8 @@ class Cost:
         """What taking part in a round costs; ``width`` as in :class:`fedamp.mixing.MixingRule`."""
         plan, released = self.plan, []
         for part in plan.parts_at(noise_multiplier):
-            step = plan.optimizer.learning_rate * part.clip / part.denominator  # one unit moves the model by no more
-            released.append(plan.submodels.charge(part, plan.mixing.hide(part.noise_multiplier, step, width)))
+            hidden = plan.mixing.hide(part.noise_multiplier, plan.largest_step(part), width)
+            released.append(plan.submodels.charge(part, hidden))
         released += plan.clipping.charges()
         return released[0] if len(released) == 1 else Compose(tuple(released))
 
@@ -202,19 +230,19 @@ class Cost:
     @cached_property
     def epsilon(self) -> Bounds:
         """Of the whole run."""
-        return self.mechanism.epsilon(self._privacy.delta)
+        return self.mechanism.epsilon(self._delta)
 
     @cached_property
     def unamplified_epsilon(self) -> Bounds:
         """Of the whole run, if none of its randomness were hidden."""
-        return self.mechanism.unamplified().epsilon(self._privacy.delta)
+        return self.mechanism.unamplified().epsilon(self._delta)
 
     @cached_property
     def epsilon_by_round(self) -> NDArray[np.float64]:
         """Upper end of what is spent after each round; entry r - 1 is after round r."""
         if not self.plan.is_private or not self._privacy.amplification:
             return self.unamplified_epsilon_by_round
-        return epsilon_over_rounds(self.mechanism, self._privacy.delta)
+        return epsilon_over_rounds(self.mechanism, self._delta)
 
     @cached_property
     def unamplified_epsilon_by_round(self) -> NDArray[np.float64]:
@@ -222,7 +250,7 @@ class Cost:
         rounds = self.plan.scenario.rounds
         if not self.plan.is_private:
             return np.full(rounds, np.inf)
-        spent = epsilon_over_rounds(self._unamplified(rounds), self._privacy.delta)
+        spent = epsilon_over_rounds(self._unamplified(rounds), self._delta)
         check_ins = [self.plan.schedule.most_check_ins(round_) for round_ in range(1, rounds + 1)]
         return np.asarray(spent[np.array(check_ins) - 1])
 
@@ -241,12 +269,31 @@ class Cost:
         if not self.plan.is_private:
             return self.epsilon
         released = self.mechanism.after(rounds) if self._privacy.amplification else self._unamplified(rounds)
-        bounds, upper = released.epsilon(self._privacy.delta), float(self.epsilon_by_round[rounds - 1])
+        bounds, upper = released.epsilon(self._delta), float(self.epsilon_by_round[rounds - 1])
         return Bounds(min(bounds.lower, upper), upper, bounds.method)
+
+    @property
+    def _delta(self) -> float:
+        """What the scenario's delta leaves for the mechanism: the sampler of the noise is paid first."""
+        return delta_left(self._privacy.delta)
 
     @property
     def _privacy(self) -> Privacy:
         return self.plan.scenario.privacy
+
+
+def weakness(delta: float, units: int) -> str | None:
+    """What is weak about a delta, in one line; None where nothing is.
+
+    To publish all that one unit in a thousand sent is (0, 0.001)-private. So delta must be well below 1 / units (Dwork,
+    Roth 2014, section 2.3).
+    """
+    if delta <= 1 / units:
+        return None
+    return (
+        f"delta {delta:g} is above 1/units, {1 / units:.3g}: a release that shows all of some unit's data would be as "
+        "private; accepted without caution: well below it"
+    )
 
 
 def privacy_units(scenario: Scenario) -> int:
@@ -259,8 +306,12 @@ def make_plan(scenario: Scenario, units: int, seed: int | None = None) -> Plan:
     """The plan of a scenario for a number of privacy units, of the scenario's seed or a secret one.
 
     Raises:
-        ScenarioError: no cohort can be expected to hold a unit.
+        ScenarioError: no cohort can be expected to hold a unit, or delta is next to nothing.
     """
+    try:
+        delta_left(scenario.privacy.delta)
+    except ValueError as error:
+        raise ScenarioError(f"privacy.{error}") from None
     plan = Plan(scenario, units, scenario.seed if seed is None else seed, known_seed=seed is None)
     if plan.expected_cohort < 1:
         raise ScenarioError(

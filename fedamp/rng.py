@@ -1,70 +1,135 @@
 """The only source of randomness: an independent stream for every purpose, round and client.
 
-Streams are addressed, never shared: ``stream(seed, "noise", 3)`` gives the same numbers whatever was drawn
-before it, by whom, or on how many workers. That is what makes a run reproducible and resumable without
-storing generator states.
+Streams are addressed, never shared: ``stream(seed, "noise", 3)`` gives the same numbers whatever was drawn before it,
+by whom, or on how many workers. That is what makes a run reproducible and resumable without storing generator states.
+
+What privacy rests on comes from a cryptographic generator: :func:`stream` and :func:`client_words`. What is public
+anyway (how records are dealt, where training starts) comes from statistical ones, whose names begin with ``public``.
 """
 
 import hashlib
 import secrets
 
 import numpy as np
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from numpy.typing import NDArray
 
+Words = NDArray[np.uint64]
 
-def stream(seed: int, purpose: str, *indices: int) -> np.random.Generator:
-    """The generator of one purpose, for example ``stream(seed, "noise", round)``.
+SEED_BYTES = 32  # of a client's seed
+
+_BLOCK = 1 << 15  # numbers made at a time: they stay in the cache
+_ZEROS = memoryview(bytes(8 * _BLOCK))
+
+
+class Stream:
+    """The numbers of one address. Without the seed they cannot be told from random ones, nor predicted from each other.
+
+    The keystream of AES-256 in counter mode, counted from zero (NIST SP 800-38A, section 6.5), as little-endian words.
 
     Args:
-        seed: the run's seed, any non-negative integer (a deployment uses 128 bits from the operating system).
+        key: 32 bytes.
+    """
+
+    def __init__(self, key: bytes) -> None:
+        self._cipher = Cipher(algorithms.AES256(key), modes.CTR(bytes(16))).encryptor()
+
+    def words(self, count: int) -> Words:
+        """The next ``count`` independent, uniform words of 64 bits."""
+        return np.frombuffer(self._bytes(8 * count), dtype="<u8")
+
+    def integers(self, bound: int, count: int) -> NDArray[np.uint32]:
+        """``count`` independent numbers, exactly uniform in 0 ... bound - 1, for a bound in 1 ... 2**32.
+
+        The upper half of a product; those whose lower half is below 2**32 mod bound are drawn again (Lemire 2019).
+        """
+        drawn, done = np.empty(count, dtype=np.uint32), 0
+        while done < count:
+            halves = np.frombuffer(self._bytes(4 * min(count - done, _BLOCK // 4)), dtype="<u4")
+            products = halves.astype(np.uint64) * np.uint64(bound)
+            kept = products[(products & np.uint64(2**32 - 1)) >= np.uint64(2**32 % bound)] >> np.uint64(32)
+            drawn[done : done + len(kept)] = kept
+            done += len(kept)
+        return drawn
+
+    def _bytes(self, count: int) -> bytearray:
+        drawn = bytearray(count)
+        left = memoryview(drawn)
+        while left:
+            left = left[self._cipher.update_into(_ZEROS[: len(left)], left) :]
+        return drawn
+
+
+def stream(seed: int, purpose: str, *indices: int) -> Stream:
+    """The secret stream of one purpose, for example ``stream(seed, "check-in", round)``.
+
+    Args:
+        seed: the run's seed, any non-negative integer (a deployment uses 256 bits from the operating system).
         purpose: what the numbers are for. Two purposes never share a stream.
         indices: round, client or whatever else tells this use from others; non-negative integers.
 
     Returns:
-        A generator (counter-based Philox) keyed by 128 bits of a cryptographic hash of the address.
+        A stream whose key of 256 bits is the keyed hash (BLAKE2b, RFC 7693) of the address, the key being the seed.
     """
-    return np.random.Generator(np.random.Philox(key=_key(seed, purpose, indices, bytes_=16)))
+    return Stream(_Keys(seed).of(purpose, *indices))
 
 
-def client_seeds(seed: int, purpose: str, round_: int, clients: NDArray[np.int64]) -> NDArray[np.uint64]:
-    """A 63-bit seed for each client of a round, which tells its holder nothing about any other client's.
+def public_stream(seed: int, purpose: str, *indices: int) -> np.random.Generator:
+    """A generator for what everybody may know, with an address as of :func:`stream`: counter-based Philox."""
+    return np.random.Generator(np.random.Philox(key=_public_key(seed, purpose, indices, bytes_=16)))
 
-    The server sends a node the seeds of the node's own clients and nothing else; each is a cryptographic hash of the
-    run's seed and the address.
+
+def happens(words: Words, probability: float) -> NDArray[np.bool_]:
+    """Whether an event comes about, for each word: with the given probability, rounded down to a multiple of 2**-64.
+
+    That is exactly the probability where it is at least 2**-11, because it is a float64.
+    """
+    if probability >= 1:
+        return np.ones(words.shape, dtype=bool)
+    return np.asarray(words < np.uint64(int(probability * 2.0**64)))
+
+
+def client_seeds(seed: int, purpose: str, round_: int, clients: NDArray[np.int64]) -> NDArray[np.void]:
+    """32 bytes for each client of a round, which tell their holder nothing about any other client's.
+
+    The server sends a node the seeds of the node's own clients and nothing else.
 
     Returns:
-        Array of shape (len(clients),).
+        Array of shape (len(clients),) of 32 bytes each.
     """
-    seeds = [_key(seed, purpose, (round_, int(client)), bytes_=8) >> 1 for client in clients]
-    return np.array(seeds, dtype=np.uint64)
+    keys = _Keys(seed)
+    seeds = b"".join(keys.of(purpose, round_, int(client)) for client in clients)
+    return np.frombuffer(seeds, dtype=f"V{SEED_BYTES}")
 
 
-def public_seed(seed: int, purpose: str) -> int:
-    """A 63-bit seed that nodes and adversaries may know: it tells nothing about ``seed``."""
-    return _key(seed, f"public {purpose}", (), bytes_=8) >> 1
+def client_words(seeds: NDArray[np.void], purpose: str, count: int) -> Words:
+    """``count`` words of 64 bits from each client's seed, the same whichever seeds are asked for together.
 
-
-def uniforms(seeds: NDArray[np.uint64], purpose: str, count: int) -> NDArray[np.float64]:
-    """``count`` numbers in [0, 1) from each seed, the same whichever seeds are asked for together.
-
-    For what a node draws inside its clients (data order, masks), where thousands of addressed streams are needed a
-    round and a generator object each would dominate the cost: a 64-bit mixing function of seed, purpose and counter
-    (Steele, Lea, Flood 2014, SplitMix), vectorised.
+    For what a node draws inside its clients (masks, data order): the output of SHAKE-256 (FIPS 202) on seed and
+    purpose, which for some hundred words is faster than a cipher that is keyed anew for every client.
 
     Returns:
         Array of shape (len(seeds), count).
     """
-    key = np.uint64(_key(0, purpose, (), bytes_=8))
+    drawn = b"".join(hashlib.shake_256(seed.tobytes() + purpose.encode()).digest(8 * count) for seed in seeds)
+    return np.frombuffer(drawn, dtype="<u8").reshape(len(seeds), count)
+
+
+def public_uniforms(seeds: NDArray[np.uint64], purpose: str, count: int) -> NDArray[np.float64]:
+    """``count`` numbers in [0, 1) from each seed, the same whichever seeds are asked for together.
+
+    For what everybody may know, where thousands of streams are needed (synthetic records): a 64-bit mixing function of
+    seed, purpose and counter (Steele, Lea, Flood 2014, SplitMix), vectorised.
+
+    Returns:
+        Array of shape (len(seeds), count).
+    """
+    key = np.uint64(_public_key(0, purpose, (), bytes_=8))
     with np.errstate(over="ignore"):
         per_seed = _mix(seeds.astype(np.uint64) + key)
         counters = np.arange(1, count + 1, dtype=np.uint64) * _GOLDEN
         bits = _mix(per_seed[:, None] + counters[None, :])
     return (bits >> np.uint64(11)).astype(np.float64) * 2.0**-53
-
-
-def seed_from_system() -> int:
-    """A 128-bit seed from the operating system, for deployments."""
-    return secrets.randbits(128)
 
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
@@ -76,6 +141,29 @@ def _mix(bits: NDArray[np.uint64]) -> NDArray[np.uint64]:
     return bits ^ (bits >> np.uint64(31))
 
 
-def _key(seed: int, purpose: str, indices: tuple[int, ...], bytes_: int) -> int:
+def public_seed(seed: int, purpose: str) -> int:
+    """A 63-bit seed that nodes and adversaries may know: it tells nothing about ``seed``."""
+    return _public_key(seed, f"public {purpose}", (), bytes_=8) >> 1
+
+
+def seed_from_system() -> int:
+    """A 256-bit seed from the operating system."""
+    return secrets.randbits(256)
+
+
+class _Keys:
+    """The keys of a seed's streams."""
+
+    def __init__(self, seed: int) -> None:
+        # A seed may have any number of digits; the key of BLAKE2b has at most 64 bytes.
+        self._keyed = hashlib.blake2b(key=hashlib.blake2b(str(seed).encode()).digest(), digest_size=32)
+
+    def of(self, purpose: str, *indices: int) -> bytes:
+        keyed = self._keyed.copy()
+        keyed.update("/".join([purpose, *(str(int(index)) for index in indices)]).encode())
+        return keyed.digest()
+
+
+def _public_key(seed: int, purpose: str, indices: tuple[int, ...], bytes_: int) -> int:
     address = "/".join([str(seed), purpose, *(str(int(index)) for index in indices)])
     return int.from_bytes(hashlib.blake2b(address.encode(), digest_size=bytes_).digest(), "little")

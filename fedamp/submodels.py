@@ -86,7 +86,7 @@ class SubmodelScheme(ABC):
         """The hidden, independent, uniform submodel of every unit of a cohort; ``WHOLE``: none."""
 
     @abstractmethod
-    def choices(self, masks: int) -> list[tuple[int, int]]:
+    def choices(self, masks: int) -> list[tuple[bytes, int]]:
         """(seed, submodel) of what can be drawn for a unit: all of it, or so many random masks; for an audit."""
 
     @abstractmethod
@@ -131,8 +131,8 @@ class WholeModel(SubmodelScheme):
     def draw(self, cohort: UnitIds, seed: int, round_: int) -> NDArray[np.int64]:
         return np.full(len(cohort), WHOLE)
 
-    def choices(self, masks: int) -> list[tuple[int, int]]:
-        return [(0, WHOLE)]
+    def choices(self, masks: int) -> list[tuple[bytes, int]]:
+        return [(bytes(rng.SEED_BYTES), WHOLE)]
 
     def cut_index(self, round_: int) -> int:
         return 0
@@ -214,10 +214,10 @@ class DisjointSubmodels(_SplitModel):
         return Submodels(release, self.count)
 
     def draw(self, cohort: UnitIds, seed: int, round_: int) -> NDArray[np.int64]:
-        return rng.stream(seed, "submodels", round_).integers(0, self.count, size=len(cohort))
+        return rng.stream(seed, "submodels", round_).integers(self.count, len(cohort)).astype(np.int64)
 
-    def choices(self, masks: int) -> list[tuple[int, int]]:
-        return [(0, submodel) for submodel in range(self.count)]
+    def choices(self, masks: int) -> list[tuple[bytes, int]]:
+        return [(bytes(rng.SEED_BYTES), submodel) for submodel in range(self.count)]
 
     def cut_index(self, round_: int) -> int:
         return round_ if self.partition == "fresh" else 0
@@ -263,8 +263,8 @@ class DropoutMasks(_SplitModel):
     def draw(self, cohort: UnitIds, seed: int, round_: int) -> NDArray[np.int64]:
         return np.full(len(cohort), WHOLE)  # each client draws its mask from its own seed
 
-    def choices(self, masks: int) -> list[tuple[int, int]]:
-        return [(rng.public_seed(number, "audited mask"), WHOLE) for number in range(masks)]
+    def choices(self, masks: int) -> list[tuple[bytes, int]]:
+        return [(seed, WHOLE) for seed in rng.client_seeds(0, "audited mask", 0, np.arange(masks)).tolist()]
 
     def cut_index(self, round_: int) -> int:
         return 0

@@ -9,6 +9,7 @@ from fedamp.scenario import Scenario, scenario_file
 SMALL = """
 name: small
 seed: 3
+known_seed: true
 data: {name: digits, clients: 60}
 model: {name: logistic}
 rounds: 8

@@ -5,8 +5,8 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from fedamp import rng
 from fedamp.check_in import Balanced, Stratified
+from fedamp.gaussian import Address, add_gaussian
 from fedamp.runs.folder import new_folder
 from fedamp.server.loop import play
 from fedamp.server.setup import prepare
@@ -65,7 +65,7 @@ def memory_of(tmp_path, clients: int, rounds: int) -> Memory:
         f"check_in={{scheme: poisson, rate: {100 / clients!r}}}",
     )
     observer = Memory()
-    folder = new_folder(tmp_path / str(clients), "run")
+    folder, _ = new_folder(tmp_path / str(clients), "run")
     tracemalloc.start()
     try:
         with open_grid(scenario.engine, folder.log) as grid:
@@ -85,16 +85,17 @@ def test_memory_follows_the_cohort_not_the_clients_or_the_rounds(tmp_path):
 
 def test_noise_in_pieces_is_a_stream_a_piece_whatever_the_threads():
     sums = {"large": np.zeros((3, PIECE // 2)), "small": np.ones(5)}
-    add_noise(sums, {"large": 2.0, "small": 0.5}, seed=4, round_=9)
-    large = [rng.stream(4, "noise", 9, 0).standard_normal(PIECE)]
-    large.append(rng.stream(4, "noise", 9, 0, 1).standard_normal(PIECE // 2))
-    np.testing.assert_array_equal(sums["large"].ravel(), 2.0 * np.concatenate(large))
-    np.testing.assert_array_equal(sums["small"], 1 + 0.5 * rng.stream(4, "noise", 9, 1).standard_normal(5))
+    add_noise(sums, {"large": 2.0, "small": 0.5}, {}, seed=4, round_=9)
+    pieces = [np.zeros(PIECE), np.zeros(PIECE // 2), np.ones(5)]
+    for piece, deviation, indices in zip(pieces, (2.0, 2.0, 0.5), [(9, 0, 0), (9, 0, 1), (9, 1, 0)], strict=True):
+        add_gaussian(piece, deviation, Address(4, "noise", indices))
+    np.testing.assert_array_equal(sums["large"].ravel(), np.concatenate(pieces[:2]))
+    np.testing.assert_array_equal(sums["small"], pieces[2])
 
 
 def test_pieces_of_noise_are_independent():
     sums = {"a": np.zeros(2 * PIECE), "b": np.zeros(2 * PIECE)}
-    add_noise(sums, {"a": 1.0, "b": 1.0}, seed=1, round_=1)
+    add_noise(sums, {"a": 1.0, "b": 1.0}, {}, seed=1, round_=1)
     pieces = np.concatenate([sums["a"], sums["b"]]).reshape(4, PIECE)
     # A correlation of independent pieces has standard deviation 1 / sqrt(PIECE), 0.001; six pairs.
     assert np.abs(np.corrcoef(pieces) - np.eye(4)).max() < 5 / np.sqrt(PIECE)
@@ -103,7 +104,7 @@ def test_pieces_of_noise_are_independent():
 
 def test_noise_refuses_what_it_could_only_copy():
     with pytest.raises(AttributeError):
-        add_noise({"a": np.zeros((3, 4)).T}, {"a": 1.0}, seed=1, round_=1)
+        add_noise({"a": np.zeros((3, 4)).T}, {"a": 1.0}, {}, seed=1, round_=1)
 
 
 @pytest.mark.slow

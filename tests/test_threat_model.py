@@ -3,6 +3,10 @@
 import json
 import re
 
+import numpy as np
+from scipy.optimize import brentq
+from scipy.stats import norm
+
 from fedamp.plan import make_plan
 from fedamp.report.progress import guarantee
 from fedamp.report.words import GUARANTEES
@@ -29,7 +33,7 @@ def test_every_key_of_the_ledger_is_explained(tmp_path):
 
 def test_every_file_of_a_run_folder_is_explained(fedamp, tmp_path):
     run = tmp_path / "run"
-    assert fedamp("run", write_small(tmp_path, "rounds=3"), "--out", run, "--secret-seed").status == 0
+    assert fedamp("run", write_small(tmp_path, "rounds=3", "known_seed=false"), "--out", run).status == 0
     files = {path.name + "/" * path.is_dir() for path in run.iterdir() if not path.name.startswith(".")}
     assert explained("What lies in a run folder") == files
 
@@ -39,3 +43,42 @@ def test_a_printed_epsilon_leads_to_its_assumptions():
     lines = guarantee(make_plan(small(), 60))
     assert any("epsilon <=" in line for line in lines)
     assert any(GUARANTEES in line for line in lines)
+
+
+def test_who_stops_by_looking_is_covered_by_the_cost_of_all_rounds_and_not_of_the_released_ones():
+    """The privacy loss of Gaussian noise is a random walk, N(1/(2 s^2), 1/s^2) a round; it is stopped at its best."""
+    rounds, noise, delta = 100, 10.0, 1e-5
+    plan = make_plan(small("check_in={scheme: all}", f"rounds={rounds}", f"privacy.noise_multiplier={noise}"), 60)
+    assert plan.scenario.privacy.delta == delta
+    step, reach = 0.002, 10 / noise
+    losses, moves = np.arange(-6, 12, step), np.arange(-reach, reach + step / 2, step)
+    law = np.exp(-((moves - 1 / (2 * noise**2)) ** 2) * noise**2 / 2)
+    law /= law.sum()
+
+    def exact(round_: int) -> float:
+        """Balle, Wang 2018, Theorem 8, for as many rounds."""
+        mu = np.sqrt(round_) / noise
+        return brentq(lambda e: norm.cdf(mu / 2 - e / mu) - np.exp(e) * norm.cdf(-mu / 2 - e / mu) - delta, 0, 20)
+
+    def excess(epsilon_at) -> float:
+        """By how much whoever stops at the best moment exceeds that round's epsilon: E (1 - exp(epsilon - loss))+."""
+        worth = np.zeros_like(losses)
+        for round_ in range(rounds, 0, -1):
+            now = np.maximum(0, 1 - np.exp(np.minimum(epsilon_at(round_) - losses, 50)))
+            worth = np.convolve(np.maximum(now, worth), law[::-1], mode="same")
+        return float(worth[np.argmin(np.abs(losses))])
+
+    assert excess(exact) > 10 * delta
+    # The grid moves a loss by half a step at most, and epsilon is an upper end.
+    assert excess(lambda round_: plan.guaranteed_epsilon.upper) <= delta * 1.01
+
+
+def test_every_attack_in_the_table_has_a_test_and_every_test_that_it_names_exists():
+    table = text("docs/threat-model.md").partition("| attack | what happens | test |\n| --- | --- | --- |\n")[2]
+    rows = [line.strip("| ").split(" | ") for line in table.splitlines() if line.startswith("|")]
+    assert rows
+    for attack, _, tests in rows:
+        named = re.findall(r"`(tests/[\w/]+\.py)::(test_\w+)`", tests)
+        assert named, attack
+        for file, name in named:
+            assert re.search(rf"^def {name}\(", text(file), re.MULTILINE), f"{attack}: {file}::{name}"

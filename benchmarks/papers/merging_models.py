@@ -1,5 +1,6 @@
 """Models to merge, trained by real runs of ``scenarios/merging.yaml`` or, where MNIST is at hand, of its twin."""
 
+import itertools
 import multiprocessing
 import os
 import socket
@@ -8,6 +9,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -17,7 +19,6 @@ from fedamp import data, rng
 from fedamp.errors import DataError
 from fedamp.launch import launch
 from fedamp.merging.candidates import Candidates
-from fedamp.runs.folder import new_folder
 from fedamp.scenario import BuiltInData, scenario_file
 from fedamp.server.loop import Observer
 
@@ -53,13 +54,11 @@ class _Nobody(Observer):
 def train(job: Job) -> Path:
     """Train one model, in this process and on one thread."""
     torch.set_num_threads(1)
-    scenario = scenario_file.load(job.scenario, (*job.overrides, f"seed={SEED}", "engine.kind=serial"))
-    if job.noise_seed is None:
+    known = f"known_seed={job.noise_seed is None}".lower()
+    scenario = scenario_file.load(job.scenario, (*job.overrides, f"seed={SEED}", known, "engine.kind=serial"))
+    seeds = itertools.count((job.noise_seed or 0) << 64)
+    with patch.object(rng, "seed_from_system", lambda: next(seeds)):
         return launch(scenario, _Nobody(), job.folder)
-    folder = new_folder(job.folder, scenario.name)
-    folder.write_seed(job.noise_seed)
-    folder.write_scenario(scenario)
-    return launch(scenario, _Nobody(), job.folder, resume=True)
 
 
 def train_all(jobs: Sequence[Job]) -> list[Path]:

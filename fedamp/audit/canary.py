@@ -59,9 +59,8 @@ class CanaryGrid(SerialGrid):
         for message in asked:
             units = np.array(message.content["config"]["clients"], dtype=np.int64)
             trains = (units < self._canaries) & self.present
-            if trains.any():
-                trained.append(self._as_canaries(only(message, trains)))
-                reported.append(units[trains | (units >= self._canaries)].tolist())
+            trained.append(self._as_canaries(only(message, trains)))
+            reported.append(units[trains | (units >= self._canaries)].tolist())
         replies = super().send_and_receive(trained, timeout=timeout)
         for reply, units_ in zip(replies, reported, strict=True):
             if reply.has_error():  # it would count as zero, and the audit would praise what it never tried
@@ -116,7 +115,7 @@ class Canary:
 
     def __init__(self, prepared: Prepared) -> None:
         task = prepared.task
-        dataset = data.load(prepared.plan.scenario.data, task.data_seed, Path(task.folder))
+        dataset = data.load(prepared.plan.scenario.data, task.data_seed, Path())
         units = dataset.by_record() if task.unit == "sample" else dataset
         filled = np.flatnonzero(units.sizes(np.arange(min(_TRIED, units.num_clients))))
         if not len(filled):
@@ -150,7 +149,7 @@ class Canary:
         step = plan.optimizer.learning_rate / part.denominator
         return part.noise_deviation**2 + plan.mixing.variance(round_) / step**2
 
-    def _update(self, round_: int, seed: int, submodel: int) -> Vector:
+    def _update(self, round_: int, seed: bytes, submodel: int) -> Vector:
         clips = [part.clip for part in self._prepared.plan.parts]
         instruction = TrainInstruction(round_, [self.client], [seed], [submodel], [1], clips)
         sums, _ = self._node.train(self._prepared.state.parameters, instruction)

@@ -17,7 +17,6 @@ from fedamp.plan import Plan
 from fedamp.server.loop import ask
 from fedamp.server.setup import Prepared, prepare
 from fedamp.simulation.faults import with_faults
-from fedamp.strategies.pipeline import Release
 from fedamp.strategies.private import PrivateStrategy
 
 # Shortest update of a canary, over the clipping norm, with which an audit is worth its time.
@@ -64,10 +63,9 @@ class Federation:
         with flower.chatter_to(Path(os.devnull), "fedamp"):  # thousands of rounds have nothing to say
             for present in (True, False):
                 self._grid.present = present
-                seeds = rng.client_seeds(seed, "audit", int(present), np.arange(repetitions))
                 world = []
-                for number, own in enumerate(seeds):
-                    world.append(self._play(int(own)))
+                for number in range(repetitions):
+                    world.append(self._play(rng.public_seed(seed, f"audit {present} {number}")))
                     progress(len(worlds) * repetitions + number + 1)
                 worlds.append(np.array(world))
         return worlds[0], worlds[1]
@@ -86,22 +84,12 @@ class Federation:
 
     def _round(self, strategy: PrivateStrategy, grid: Grid, round_: int) -> Vector:
         """Play one round as the server does, without its files, and read what it released."""
-        strategy.state, release = strategy.release(round_, ask(strategy, grid, round_))
+        aggregate = ask(strategy, grid, round_)
+        release_ = strategy.pipeline.release  # a round below quorum would only be played again
+        strategy.state, release = release_(strategy.state, round_, aggregate, needs_quorum=False)
         with np.errstate(all="ignore"):  # what a defect makes infinite is evidence too
-            noisy_sum = self._seen(release) / release.clip_scale
+            noisy_sum = flat(release.noisy_sums) / release.clip_scale
             return np.nan_to_num(self._updates_at(round_).log_ratios(noisy_sum), nan=np.inf)
-
-    def _seen(self, release: Release) -> Vector:
-        """The sum of a round's updates, by coordinate, as it is hidden: by its noise, and by the mixing of models."""
-        if not release.offset:
-            return flat(release.noisy_sums)
-        rate = self._prepared.plan.optimizer.learning_rate
-        return flat(
-            {
-                name: noisy + release.offset[name] * (release.denominators[name] / rate)
-                for name, noisy in release.noisy_sums.items()
-            }
-        )
 
     def _updates_at(self, round_: int) -> Updates:
         """The canary's updates, which are the same wherever model, cut and mixing are."""

@@ -95,7 +95,5 @@ def _worst_case(claim: Plan, played: Plan) -> Scenario:
             "server": scenario.Server(learning_rate=rate),
             "mixing": mixing,
             "engine": scenario.Engine(kind="serial", device="cpu"),
-            # A round below quorum would only be played again.
-            "federation": before.federation.model_copy(update={"quorum": 0.0}),
         }
     )

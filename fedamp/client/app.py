@@ -17,7 +17,7 @@ from flwr.clientapp import ClientApp
 from pydantic import TypeAdapter
 
 from fedamp import data, flower, scenario
-from fedamp.client.task import ClientTask
+from fedamp.client.task import DATA_PLACES, ClientTask
 from fedamp.client.worker import TrainingNode, TrainInstruction
 from fedamp.errors import DeploymentError
 
@@ -35,7 +35,10 @@ def train(message: Message, context: Context) -> Message:
         raise DeploymentError(f"clients {sorted(set(instruction.clients) - hosted)} are not among this node's hosts")
     arrays = flower.from_record(message.content["arrays"])  # type: ignore[arg-type]
     sums, report = node.train(arrays, instruction)
-    content = RecordDict({"arrays": flower.to_record(sums), "metrics": MetricRecord(vars(report))})
+    error, told = report.error, {name: value for name, value in vars(report).items() if name != "error"}
+    content = RecordDict({"arrays": flower.to_record(sums), "metrics": MetricRecord(told)})
+    if error:
+        content["errors"] = ConfigRecord({"first": error})
     return Message(content, reply_to=message)
 
 
@@ -62,15 +65,17 @@ def _node(task_json: str, folder: str, device: str) -> TrainingNode:
     task = ClientTask.from_json(task_json)
     config = task.data.model_dump()
     if folder:
-        key = next((key for key in ("path", "dataset") if key in config), None)
+        key = next((key for key in DATA_PLACES if key in config), None)
         if key is None:
             raise DeploymentError(
                 f"node configuration has a data folder, but the scenario's data are {config['name']}; "
-                "accepted: npz, parquet, huggingface"
+                "accepted: data with a path or dataset, e.g. npz"
             )
         config[key] = str(Path(folder).absolute())
+    elif any(config.get(key) == "" for key in DATA_PLACES):
+        raise DeploymentError('this node\'s configuration names no data folder; add data="FOLDER" to --node-config')
     section: scenario.Data = _data.validate_python(config)
-    dataset = data.load(section, task.data_seed, Path(task.folder))
+    dataset = data.load(section, task.data_seed, Path())
     return TrainingNode(task, dataset.by_record() if task.unit == "sample" else dataset, device)
 
 

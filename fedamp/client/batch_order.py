@@ -7,6 +7,8 @@ from numpy.typing import NDArray
 
 from fedamp import rng, scenario
 
+_LAST = np.uint64(2**64 - 1)
+
 
 @dataclass(frozen=True)
 class BatchOrder:
@@ -25,7 +27,7 @@ class BatchOrder:
     steps: int
 
 
-def batch_order(config: scenario.Client, sizes: NDArray[np.int64], seeds: NDArray[np.uint64]) -> BatchOrder:
+def batch_order(config: scenario.Client, sizes: NDArray[np.int64], seeds: NDArray[np.void]) -> BatchOrder:
     """The steps of clients with these numbers of records.
 
     An epoch is a random order of the client's records, cut into batches, of which the last may be smaller; ``steps``
@@ -54,11 +56,11 @@ def batch_order(config: scenario.Client, sizes: NDArray[np.int64], seeds: NDArra
     return BatchOrder(records, (real / in_batch).astype(np.float32), count)
 
 
-def _orders(sizes: NDArray[np.int64], seeds: NDArray[np.uint64], epochs: int, longest: int) -> NDArray[np.int64]:
+def _orders(sizes: NDArray[np.int64], seeds: NDArray[np.void], epochs: int, longest: int) -> NDArray[np.int64]:
     """A permutation of each client's records for each epoch, shape [epochs, clients, longest]; padding comes last."""
     padding = np.arange(longest) >= sizes[:, None]
     orders = []
     for epoch in range(epochs):
-        keys = rng.uniforms(seeds, f"batch order of epoch {epoch}", longest)
-        orders.append(np.argsort(np.where(padding, 2.0, keys), axis=1, kind="stable"))
+        keys = rng.client_words(seeds, f"batch order of epoch {epoch}", longest)
+        orders.append(np.argsort(np.where(padding, _LAST, keys), axis=1, kind="stable"))
     return np.stack(orders)

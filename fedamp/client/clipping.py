@@ -16,6 +16,9 @@ from torch import Tensor
 SMALLEST_CLIP = 2.0**-90
 LARGEST_CLIP = 2.0**90
 
+# Units whose sum float64 holds exactly, in quanta: 2**53 / 2**31.
+LARGEST_COHORT = 1 << 22
+
 # Scaled norms aim this much below the clip: float32 rounds the scale and each product, by 2**-24 relative each.
 MARGIN = 1e-6
 

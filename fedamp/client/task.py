@@ -1,9 +1,12 @@
 """What a node must know to train: constant over a run, and sent as JSON with every message."""
 
-from typing import Literal
+from pathlib import Path
+from typing import Literal, Self
 
 from fedamp import scenario
 from fedamp.record import Record
+
+DATA_PLACES = ("path", "dataset")  # the keys of a data section that may name a folder
 
 
 class ClientTask(Record):
@@ -11,19 +14,17 @@ class ClientTask(Record):
 
     Attributes:
         version: of what nodes are told; a node of another fedamp refuses it.
-        model, client, submodels, data: sections of the scenario (``client`` has one step where the unit is a sample; a
-            deployment node reads the folder of its own configuration instead of the one that ``data`` names).
+        model, client, submodels, data: sections of the scenario (``client`` has one step where the unit is a sample).
         input_shape: shape of one record.
         num_classes: number of labels.
         unit: what is clipped and protected, a client or a record.
         split_seed: public seed of the partition into submodels; it is known to the adversary.
         linf_coordinates: coordinates are truncated at clip / sqrt(linf_coordinates) (ModelMix); 0: they are not.
         data_seed: decides the partition (and synthetic records).
-        folder: where relative paths of ``data`` start.
         precision: arithmetic of local training on a GPU.
     """
 
-    version: Literal[1] = 1
+    version: Literal[2] = 2
     model: scenario.Model
     input_shape: tuple[int, ...]
     num_classes: int
@@ -34,5 +35,19 @@ class ClientTask(Record):
     linf_coordinates: int
     data: scenario.Data
     data_seed: int
-    folder: str
     precision: Literal["float32", "tf32", "bfloat16"] = "float32"
+
+    def without_places(self) -> Self:
+        """The task for machines of their own, which have nothing to look for in the server's folders.
+
+        Such a node reads the data folder of its own configuration, gets the initial model from the server, and imports
+        a model of somebody's own from what is installed there.
+        """
+        named = {key: getattr(self.data, key, None) for key in DATA_PLACES}
+        places = {key: "" for key, place in named.items() if place and Path(place).is_absolute()}
+        return self.model_copy(
+            update={
+                "data": self.data.model_copy(update=places),
+                "model": self.model.model_copy(update={"initial": None, "folder": None}),
+            }
+        )

@@ -126,7 +126,7 @@ class Trainer:
         self.stacks = True
 
     def train(
-        self, start: dict[str, Tensor], cohort: Cohort, seeds: NDArray[np.uint64], arguments: Sequence[Tensor] = ()
+        self, start: dict[str, Tensor], cohort: Cohort, seeds: NDArray[np.void], arguments: Sequence[Tensor] = ()
     ) -> Trained:
         """Train every client of a cohort from where it starts.
 
@@ -152,7 +152,7 @@ class Trainer:
         return self._one_by_one(start, cohort, seeds, arguments)
 
     def _one_by_one(
-        self, start: dict[str, Tensor], cohort: Cohort, seeds: NDArray[np.uint64], arguments: Sequence[Tensor]
+        self, start: dict[str, Tensor], cohort: Cohort, seeds: NDArray[np.void], arguments: Sequence[Tensor]
     ) -> Trained:
         def alone(parameters: dict[str, Tensor], inputs: Tensor, *others: Tensor) -> Tensor:
             mine = {name: value[0] for name, value in parameters.items()}
@@ -172,7 +172,7 @@ class Trainer:
         rate, proximal = self.config.learning_rate, self.config.proximal
         return Stacked(together, start, arguments, rate, proximal, self.precision == "bfloat16")
 
-    def _train(self, clients: Stacked | Folded, cohort: Cohort, seeds: NDArray[np.uint64]) -> Trained:
+    def _train(self, clients: Stacked | Folded, cohort: Cohort, seeds: NDArray[np.void]) -> Trained:
         """Gradient descent on the mean cross-entropy of each batch."""
         order = batch_order(self.config, cohort.sizes, seeds)
         batches = _Batches(cohort, order, self.device)

@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedamp import rng
 from fedamp.client.clipping import ClippedSum, clip_and_sum
 from fedamp.client.folded import FoldedModule
 from fedamp.client.records import RecordSteps
@@ -33,7 +34,7 @@ class TrainInstruction:
     Attributes:
         round: number of the round.
         clients: ids of the clients.
-        seeds: 63-bit seed of each.
+        seeds: secret seed of each, 32 bytes.
         submodels: submodel of each; -1 for the whole model.
         batches: sizes of the consecutive batches in which they train stacked together.
         clips: clipping norm of the whole update; or of its shared and its split part.
@@ -45,7 +46,7 @@ class TrainInstruction:
 
     round: int
     clients: list[int]
-    seeds: list[int]
+    seeds: list[bytes]
     submodels: list[int]
     batches: list[int]
     clips: list[float]
@@ -57,15 +58,17 @@ class TrainInstruction:
                 f"clients, seeds, submodels and batches must agree, got {len(self.clients)}, {len(self.seeds)}, "
                 f"{len(self.submodels)} and a sum of {sum(self.batches)}"
             )
+        if any(len(seed) != rng.SEED_BYTES for seed in self.seeds):
+            raise ValueError(f"seeds must have {rng.SEED_BYTES} bytes, got {sorted(set(map(len, self.seeds)))}")
         if len(self.clips) not in (1, 2):
             raise ValueError(f"clips must be [all] or [shared, split], got {len(self.clips)} numbers")
         if self.extracted != WHOLE and set(self.submodels) - {self.extracted}:
             raise ValueError(f"submodels must all be {self.extracted}, the one that was sent, got {self.submodels}")
 
-    def stacks(self) -> Iterator[tuple[int, NDArray[np.int64], NDArray[np.uint64]]]:
+    def stacks(self) -> Iterator[tuple[int, NDArray[np.int64], NDArray[np.void]]]:
         """Who trains stacked together: the clients of a batch that have the same submodel, and their seeds."""
         clients, submodels = np.array(self.clients, dtype=np.int64), np.array(self.submodels, dtype=np.int64)
-        seeds, ends = np.array(self.seeds, dtype=np.uint64), np.cumsum(self.batches)
+        seeds, ends = np.array(self.seeds, dtype=f"V{rng.SEED_BYTES}"), np.cumsum(self.batches)
         for first, last in zip(ends - self.batches, ends, strict=True):
             batch = np.arange(first, last)
             for submodel in np.unique(submodels[batch]):
@@ -85,6 +88,7 @@ class TrainReport:
         loss_sum: cross-entropy of the received model, summed over the first batch of every client that did not fail.
         records: number of those records.
         seconds: time it took.
+        error: what the first unit whose records could not be read failed with; empty where all could be.
     """
 
     reported: list[int] = field(default_factory=list)
@@ -94,6 +98,7 @@ class TrainReport:
     loss_sum: float = 0.0
     records: int = 0
     seconds: float = 0.0
+    error: str = ""
 
     def add(self, clients: NDArray[np.int64], trained: Trained, clipped: ClippedSum) -> None:
         """Count clients that trained together."""
@@ -164,7 +169,7 @@ class TrainingNode:
         trainer: Trainer,
         received: dict[str, Tensor],
         clients: NDArray[np.int64],
-        seeds: NDArray[np.uint64],
+        seeds: NDArray[np.void],
         instruction: TrainInstruction,
         report: TrainReport,
     ) -> dict[str, NDArray[np.float64]]:
@@ -195,8 +200,8 @@ class TrainingNode:
         return kept
 
     def _gather(
-        self, clients: NDArray[np.int64], seeds: NDArray[np.uint64], report: TrainReport
-    ) -> tuple[NDArray[np.int64], NDArray[np.uint64], Cohort]:
+        self, clients: NDArray[np.int64], seeds: NDArray[np.void], report: TrainReport
+    ) -> tuple[NDArray[np.int64], NDArray[np.void], Cohort]:
         """The records of those clients whose records can be read; the others fail."""
         try:
             return clients, seeds, self._records(clients)
@@ -206,6 +211,7 @@ class TrainingNode:
                 raise
             log.warning("%d of %d clients failed: %s", (~readable).sum(), len(clients), error)
             report.failed += int((~readable).sum())
+            report.error = report.error or str(error)
             return clients[readable], seeds[readable], self._records(clients[readable])
 
     def _is_readable(self, client: np.int64) -> bool:

@@ -193,7 +193,8 @@ class StoredSource:
         if self._federation is not None:
             return training, training.take(slice(0))
         self._hold_out_size()
-        kept_out = partition.hold_out(rng.stream(seed, "test-set"), training.labels, self._config.test_fraction)
+        generator = rng.public_stream(seed, "test-set")
+        kept_out = partition.hold_out(generator, training.labels, self._config.test_fraction)
         return training.take(~kept_out), training.take(kept_out)
 
     def _hold_out_size(self) -> int:
@@ -216,7 +217,7 @@ class StoredSource:
         clients = self._config.clients
         if clients is None:
             return np.arange(len(training.labels)), len(training.labels)
-        generator = rng.stream(seed, "partition")
+        generator = rng.public_stream(seed, "partition")
         return partition.deal(self._config.partition, generator, training.labels, clients), clients
 
     def _num_classes(self, labels: NDArray[np.int64]) -> int:

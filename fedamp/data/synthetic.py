@@ -31,7 +31,7 @@ class SyntheticSource:
     def load(self, seed: int) -> "SyntheticDataset":
         config = self.config
         features = math.prod(config.shape) if config.shape else config.features
-        directions = rng.stream(seed, "synthetic-centres").standard_normal((features, config.classes))
+        directions = rng.public_stream(seed, "synthetic-centres").standard_normal((features, config.classes))
         if config.classes <= features:
             directions = np.linalg.qr(directions)[0]
         else:
@@ -85,7 +85,7 @@ class SyntheticDataset(Dataset):
         return replace(self, num_clients=self.num_clients * self.records_per_unit, records_per_unit=1)
 
     def _labels(self, part: str, records: NDArray[np.int64]) -> NDArray[np.int64]:
-        uniforms = rng.uniforms(self._seeds(part, records.ravel()), "synthetic-label", 1)
+        uniforms = rng.public_uniforms(self._seeds(part, records.ravel()), "synthetic-label", 1)
         return (uniforms * self.num_classes).astype(np.int64).reshape(records.shape)
 
     def _inputs(
@@ -101,7 +101,7 @@ class SyntheticDataset(Dataset):
         return inputs
 
     def _seeds(self, part: str, numbers: NDArray[np.int64]) -> NDArray[np.uint64]:
-        base = rng.stream(self.seed, f"synthetic-{part}").integers(2**63, dtype=np.uint64)
+        base = rng.public_stream(self.seed, f"synthetic-{part}").integers(2**63, dtype=np.uint64)
         return base + numbers.astype(np.uint64)
 
 
@@ -112,7 +112,7 @@ def _normals(seeds: NDArray[np.uint64], purpose: str, count: int) -> NDArray[np.
     step = max(1, _NUMBERS_AT_ONCE // (2 * half))
     for start in range(0, len(seeds), step):
         block = slice(start, start + step)
-        uniforms = rng.uniforms(seeds[block], purpose, 2 * half)
+        uniforms = rng.public_uniforms(seeds[block], purpose, 2 * half)
         radius = np.sqrt(-2 * np.log((1 - uniforms[:, :half]).astype(np.float32)))
         angle = (2 * math.pi * uniforms[:, half:]).astype(np.float32)
         normals[block, :half] = radius * np.cos(angle)

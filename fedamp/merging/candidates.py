@@ -137,8 +137,12 @@ def _check_ledger(run: Run) -> None:
 
 
 def cost_of_model(run: Run, round_: int) -> Mechanism:
-    """What releasing the model after a round costs, if nothing else of the run is released: its first rounds."""
+    """What releasing the model after a round costs, if nothing else of the run is released: its first rounds.
+
+    Of a run that was stopped early it is all rounds: who stopped it may have seen how its models do.
+    """
     mechanism = run.ledger.mechanism
+    round_ = run.plan.last_round if run.was_stopped_early else round_
     # Charged without amplification, a run spans the rounds in which one unit can have taken part.
     return mechanism.after(min(round_, mechanism.span)) if mechanism.is_private else NotPrivate()
 
@@ -158,7 +162,7 @@ def _check_same(first: Run, other: Run) -> None:
     if first.scenario.seed != other.scenario.seed and _dealt_by_seed(first.scenario):
         raise MergeError(
             f"{other.folder}: other units than {first.folder}'s: their records were dealt from seed "
-            f"{other.scenario.seed}, not {first.scenario.seed}; accepted: the same seed (with fedamp run --secret-seed "
+            f"{other.scenario.seed}, not {first.scenario.seed}; accepted: the same seed (without --known-seed "
             "where the noise must be independent), or a natural partition"
         )
     where = {"initial", "folder"}

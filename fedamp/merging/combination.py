@@ -38,7 +38,7 @@ def combine(request: MergeRequest, candidates: Candidates) -> Decision:
         if first.shares_noise_with(second):
             raise MergeError(
                 f"{first.name} and {second.name} draw their noise from the same seed, so that a combination can cancel "
-                "it; accepted: runs with noise of their own (fedamp run --secret-seed), or --method random-selection"
+                "it; accepted: runs with noise of their own (without --known-seed), or --method random-selection"
             )
     if request.utility not in (None, decision.ACCURACY):
         raise MergeError("--utility: accepted with --method linear-combination: accuracy, or --weights instead")

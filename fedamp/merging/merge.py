@@ -1,15 +1,16 @@
 """One merger: finished runs and a budget in, a folder with the merged model and its certificate out."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from fedamp import __version__, rng
 from fedamp.arrays import Arrays
 from fedamp.errors import MergeError
+from fedamp.gaussian import delta_left
 from fedamp.merging.candidates import Candidate, Candidates, read_candidates
 from fedamp.merging.combination import combine
 from fedamp.merging.decision import RANDOM_SELECTION, Decision, MergeRequest
@@ -64,16 +65,17 @@ def merge_runs(request: MergeRequest, out: Path | None = None) -> Merger:
     """
     candidates = read_candidates(request.models)
     selects = request.method == RANDOM_SELECTION
-    decision = (select if selects else combine)(request, candidates)
+    paid = replace(request, delta=delta_left(request.delta))
+    decision = (select if selects else combine)(paid, candidates)
     if decision.epsilon.upper > request.epsilon:
         raise MergeError(
             f"weights {', '.join(f'{weight:.6g}' for weight in decision.weights)} cost epsilon = "
             f"{decision.epsilon.upper:.6g} at delta = {request.delta:g}, more than the budget of {request.epsilon:g}"
         )
-    folder = new_folder(out, "merged")
+    folder, _ = new_folder(out, "merged")
     # It makes the digests of the inputs' ledgers say nothing to who does not have it: a ledger names its models'
     # digests, so a plain digest of it would let anybody who guesses a model without noise check the guess.
-    salt = f"{rng.seed_from_system():032x}"
+    salt = f"{rng.seed_from_system():064x}"
     write_secret(folder.salt, salt)
     drawn = _draw(request, candidates, decision) if selects else None
     parameters = drawn[0].parameters if drawn else candidates.combined(decision.weights)
@@ -94,8 +96,9 @@ def merge_runs(request: MergeRequest, out: Path | None = None) -> Merger:
 
 
 def draw(weights: Sequence[float], seed: int) -> int:
-    """Which model a random selection releases: an index, drawn with the given weights."""
-    return int(np.searchsorted(np.cumsum(weights[:-1]), rng.stream(seed, "merge").random(), side="right"))
+    """Which model a random selection releases: an index, drawn with the given weights (to 256 bits)."""
+    point = Fraction(int.from_bytes(rng.stream(seed, "merge").words(4).tobytes()), 2**256)
+    return sum(share <= point for share in accumulate(map(Fraction, weights[:-1])))
 
 
 def _draw(request: MergeRequest, candidates: Candidates, decision: Decision) -> tuple[Candidate, Draw]:

@@ -58,7 +58,7 @@ class Piece:
         logits: Tensor = functional_call(self.module, parameters, (inputs,))
         return logits
 
-    def arguments(self, seeds: NDArray[np.uint64]) -> list[Tensor]:
+    def arguments(self, seeds: NDArray[np.void]) -> list[Tensor]:
         """Further arguments of :meth:`forward`, of shape [clients, ...], drawn from each client's own seed."""
         return []
 
@@ -100,6 +100,6 @@ class MaskedPiece(Piece):
     def forward(self, parameters: dict[str, Tensor], inputs: Tensor, *arguments: Tensor) -> Tensor:
         return self._masks.call(parameters, inputs, *arguments)
 
-    def arguments(self, seeds: NDArray[np.uint64]) -> list[Tensor]:
-        kept = rng.uniforms(seeds, "dropout mask", self._masks.nodes) < self._keep
+    def arguments(self, seeds: NDArray[np.void]) -> list[Tensor]:
+        kept = rng.happens(rng.client_words(seeds, "dropout mask", self._masks.nodes), self._keep)
         return [torch.from_numpy(kept.astype(np.float32))]

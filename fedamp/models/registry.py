@@ -73,7 +73,7 @@ def initial_parameters(
         ModelError: as :func:`build`; a file that cannot be read or does not fit the model; a module of one's own whose
             initial values come from another generator than torch's.
     """
-    torch_seed = int(rng.stream(seed, "initial-model").integers(2**63))
+    torch_seed = int(rng.public_stream(seed, "initial-model").integers(2**63))
     values = _values(_build(config, tuple(input_shape), num_classes, torch_seed))
     if config.initial is not None:
         return _read(folder / config.initial, values)

@@ -79,7 +79,7 @@ class Split:
         _check_names(module, shared, self._shapes)
         check_count(type(module).__name__, self._declarations, shared, count)
         self._dealt = {each.layer: each.to_deal(shared) for each in self._declarations}
-        self.kept = self._deal(rng.stream(seed, "submodel-partition", partition_index))
+        self.kept = self._deal(rng.public_stream(seed, "submodel-partition", partition_index))
         self._owners = {name: self._dealt_owners(name) for name in self._shapes}
         self.shared = frozenset(name for name, owners in self._owners.items() if under(name, shared) or not owners)
         self._own = [self._indices(kept) for kept in self.kept]

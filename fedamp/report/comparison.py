@@ -6,6 +6,7 @@ from typing import Any
 
 from fedamp.report import style
 from fedamp.report.pictures import comparison_pictures
+from fedamp.report.words import KNOWN_SEED
 from fedamp.runs.run import Merged, Model, Run, read_models
 
 
@@ -33,7 +34,9 @@ def facts(model: Model) -> dict[str, Any]:
         "scenario": ", ".join(dict.fromkeys(scenarios)),
         "merged_by": None if isinstance(model, Run) else model.certificate.method,
         **model.summary.final.content(),
-        "epsilon": model.summary.epsilon.content(),
+        "epsilon": {"lower": model.summary.epsilon.content()["lower"], "upper": model.epsilon},
+        "released_rounds_epsilon_upper": run and run.released_rounds_epsilon,
+        "has_known_seed": model.has_known_seed,
         "unamplified_epsilon_upper": run and run.unamplified_epsilon,
         "delta": stated.delta,
         "unit": stated.unit,
@@ -61,9 +64,15 @@ def cautions(models: Sequence[Model]) -> list[str]:
     found = [f"the runs have different {what} ({', '.join(sorted(v))})" for what, v in promises.items() if len(v) > 1]
     if len({run.scenario.data.model_dump_json() for run in runs}) > 1:
         found.append("the runs were made on different data")
-    unfinished = [run.name for run in runs if run.summary.stopped_because in ("interrupted", "failed")]
+    for run in runs:
+        if run.reported_share < 1:
+            found.append(f"{run.name}: {run.reported_share:.1%} of the scheduled {run.ledger.unit}s reported")
+    unfinished = [run.name for run in runs if run.was_stopped_early]
     if unfinished:
-        found.append(f"not finished: {', '.join(unfinished)}")
+        found.append(f"not finished: {', '.join(unfinished)}; epsilon is what all their rounds would have cost")
+    known = [model.name for model in models if model.is_private and model.has_known_seed]
+    if known:
+        found.append(f"the seed of {', '.join(known)} is known: {KNOWN_SEED}")
     for merged in (model for model in models if isinstance(model, Merged)):
         inputs = [run.name for run in runs if merged.is_made_of(run)]
         if inputs:

@@ -20,7 +20,7 @@ from fedamp.report import style
 from fedamp.report.comparison import cautions, facts
 from fedamp.report.pictures import comparison_pictures, run_pictures
 from fedamp.report.tables import spread
-from fedamp.report.words import ENDINGS, protected
+from fedamp.report.words import ENDINGS, KNOWN_SEED, protected
 from fedamp.runs.folder import RunFolder
 from fedamp.runs.run import Model, Run, read_models
 
@@ -87,6 +87,7 @@ def _environment() -> Environment:
     environment.globals |= {
         "version": __version__,
         "endings": ENDINGS,
+        "known_seed": KNOWN_SEED,
         "protected": protected,
         "figures_of": _figures,
         "released_rounds": _released_rounds,

@@ -77,7 +77,10 @@ def _draw_spending(axes: Axes, run: Run) -> None:
     spent = np.array([record.epsilon_upper for record in run.rounds], dtype=float)
     axes.step(rounds, spent, where="post", color=CHARGED.color)
     end = (rounds[-1], spent[-1])
-    style.label(axes, f"charged: {at_most(spent[-1])}", end, (0, -5), ha="right", va="top", fontweight="bold")
+    words = f"charged: {at_most(run.epsilon)}"
+    if run.was_stopped_early:
+        words += f" (these rounds: {at_most(spent[-1])})"
+    style.label(axes, words, end, (0, -5), ha="right", va="top", fontweight="bold")
     highest = spent[-1]
     if run.is_amplified:
         plain = run.plan.unamplified_epsilon_by_round[rounds - 1]
@@ -91,7 +94,7 @@ def _draw_spending(axes: Axes, run: Run) -> None:
         middle = rounds[0] + 0.3 * (rounds[-1] - rounds[0])
         style.label(axes, f"budget: {budget:g}", (middle, budget), (0, 3), ha="center", va="bottom", color=style.GREY)
         highest = max(highest, budget)
-    axes.set(ylabel="ε spent, at most", ylim=(0, 1.25 * highest))
+    axes.set(ylabel="ε spent, at most", ylim=(0, 1.25 * highest or 1))
 
 
 def _run_by_cost(run: Run) -> Figure:
@@ -111,7 +114,8 @@ def _run_by_cost(run: Run) -> Figure:
         style.label(axes, f"budget: {budget:g}", (budget, 3), (-3, 0), ha="right", color=style.GREY)
         costs = np.append(costs, budget)
     axes.set(xlabel="privacy cost ε, at most (less is better)")
-    axes.set_xlim(max(costs.min() / 1.3, costs.max() / 300), costs.max() * (4 if run.is_amplified else 1.6))
+    left, right = max(costs.min() / 1.3, costs.max() / 300), costs.max() * (4 if run.is_amplified else 1.6)
+    axes.set_xlim(left or 0.1, right or 1.0)  # a run can cost nothing: at a delta of a half, say
     style.logarithmic(axes)
     style.percent(axes)
     return canvas
@@ -250,4 +254,5 @@ def _protection(models: Sequence[Model]) -> str:
     units = " or ".join(sorted({protected(promise["unit"], promise["group_size"]) for promise in private}))
     deltas = " or ".join(power(delta) for delta in sorted({promise["delta"] for promise in private}))
     of = f" of {models[0].ledger.units:,}" if len(models) == 1 and isinstance(models[0], Run) else ""
-    return f"protected: {units}{of}, δ = {deltas}"
+    known = "; known seed" if any(model.is_private and model.has_known_seed for model in models) else ""
+    return f"protected: {units}{of}, δ = {deltas}{known}"

@@ -11,7 +11,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.text import Text
 
 from fedamp.numbers import at_most
-from fedamp.report.words import GUARANTEES, protected
+from fedamp.report.words import GUARANTEES, KNOWN_SEED, protected
+from fedamp.text import harmless
 
 if TYPE_CHECKING:
     from fedamp.plan import Plan
@@ -20,7 +21,9 @@ if TYPE_CHECKING:
 
 
 class RunProgress:
-    """A bar with round, loss, accuracy, epsilon so far, clients per second and time left; silent without a terminal."""
+    """A bar with round, loss, accuracy, epsilon so far, who failed, clients per second and time left; silent without a
+    terminal.
+    """
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -34,12 +37,12 @@ class RunProgress:
             disable=not console.is_terminal,
             expand=True,
         )
-        self._reported = 0
+        self._reported = self._scheduled = self._failed = 0
 
     def started(self, prepared: "Prepared", finished: "Sequence[RoundRecord]") -> None:
         plan = prepared.plan
         if self._console.is_terminal:
-            self._console.print(f"[bold]{plan.scenario.name}[/] {plan.scenario.description}", highlight=False)
+            self._console.print(f"[bold]{plan.scenario.name}[/] {harmless(plan.scenario.description)}", highlight=False)
             for line in guarantee(plan):
                 self._console.print(line, highlight=False)
         self._budget = plan.scenario.privacy.epsilon
@@ -50,9 +53,16 @@ class RunProgress:
 
     def round_done(self, record: "RoundRecord") -> None:
         self._reported += record.reported
+        self._scheduled += record.scheduled
+        self._failed += int(record.unprotected.get("failed", 0))
         rate = self._reported / max(monotonic() - self._since, 1e-9)
         facts = [] if record.accuracy is None else [f"loss {record.loss:.3f}", f"accuracy {record.accuracy:.1%}"]
-        self._bar.facts = "  ".join([*facts, self._spent(record.epsilon_upper), f"{rate:,.0f} clients/s"])
+        facts += [self._spent(record.epsilon_upper)]
+        if self._reported < self._scheduled:
+            facts += [f"{self._reported:,} of {self._scheduled:,} reported"]
+        if self._failed:
+            facts += [f"{self._failed:,} failed"]
+        self._bar.facts = "  ".join([*facts, f"{rate:,.0f} clients/s"])
         self._bar.update(self._task, completed=record.round)
 
     def stopping(self) -> None:
@@ -101,4 +111,5 @@ def guarantee(plan: "Plan") -> list[str]:
         f"(unamplified {at_most(plan.unamplified_epsilon.upper, 3)})",
         f"noise multiplier {plan.noise_multiplier:.4g}; {plan.mechanism}",
         f"trusted server, hidden assignments; assumptions: {GUARANTEES}",
+        *([f"[yellow]known seed[/]: {KNOWN_SEED}"] if plan.known_seed else []),
     ]

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedamp.numbers import amount_of_bytes, amount_of_time, at_least, at_most, power
-from fedamp.report.words import ENDINGS, GUARANTEES, protected
+from fedamp.report.words import ENDINGS, GUARANTEES, KNOWN_SEED, protected
 
 if TYPE_CHECKING:
     from fedamp.data import LabelCounts
@@ -34,11 +34,21 @@ def run_table(summary: "Summary") -> Table:
         rows["privacy"] = "none: no noise was added"
     else:
         rows["epsilon"] = f"{at_most(summary.epsilon.upper, 3)} at delta = {summary.delta:g}"
+        released = summary.released_rounds_epsilon
+        if released is not None and released.upper < summary.epsilon.upper:
+            rows["epsilon"] += ", what all rounds cost"
+            rows["if not looked"] = f"{at_most(released.upper, 3)}, if nothing that was seen decided when it stopped"
+        if summary.has_known_seed:
+            rows["known seed"] = KNOWN_SEED
         rows["unamplified"] = f"{at_most(summary.unamplified_epsilon.upper, 3)} for the whole run"
         rows["noise multiplier"] = f"{summary.noise_multiplier:.4g}"
     clients, seconds, start = summary.clients_trained, summary.wall_seconds, summary.startup_seconds
     rows["rounds"] = str(summary.rounds_completed)
-    rows["clients trained"] = f"{clients:,} ({clients / max(seconds, 1e-9):,.0f} a second)"
+    scheduled = clients if summary.clients_scheduled is None else summary.clients_scheduled
+    missed = f" [yellow]of {scheduled:,} scheduled[/]" if clients < scheduled else ""
+    rows["clients trained"] = f"{clients:,}{missed} ({clients / max(seconds, 1e-9):,.0f} a second)"
+    if summary.clients_failed:
+        rows["failed"] = f"[yellow]{summary.clients_failed:,}[/], not finite or not readable: they count as zero"
     share, work = summary.cost.parameters_share, summary.cost.flops_share
     if share < 1:
         rows["sent to a client"] = f"{share:.0%} of the model; {work:.0%} of the work"
@@ -59,6 +69,7 @@ def privacy_table(answer: Answer) -> RenderableType:
         "epsilon": _bracket(answer["epsilon"]),
         **({} if poisson is None else {"by Poisson sampling": _bracket(poisson)}),
         "unamplified": _bracket(answer["unamplified_epsilon"]),
+        **({"known seed": KNOWN_SEED} if answer["known_seed"] else {}),
         "upper end from": answer["epsilon_bound"],
         "in words": answer["risk"]["in_words"],
         "budget": "none"
@@ -83,6 +94,7 @@ def calibration_table(answer: Answer) -> Table:
         "noise multiplier": f"{answer['noise_multiplier']:.6g}",
         "budget": f"epsilon <= {answer['budget']:g} at delta = {answer['delta']:g}",
         "epsilon": _bracket(answer["epsilon"]),
+        **({"known seed": KNOWN_SEED} if answer["known_seed"] else {}),
         "mechanism": answer["mechanism"],
     }
     return _facts(f"{answer['scenario']}: least noise for the budget", rows)
@@ -106,7 +118,7 @@ def comparison_table(answer: Answer) -> RenderableType:
             ]
         accuracy = "" if run["accuracy"] is None else f"{run['accuracy']:.1%}"
         table.add_row(run["name"], accuracy, at_most(run["epsilon"]["upper"]), *work)
-    return Group(table, *(Text(f"caution: {caution}") for caution in answer["cautions"]))
+    return Group(table, *(f"caution: {caution}" for caution in answer["cautions"]))
 
 
 def merge_table(answer: Answer) -> RenderableType:

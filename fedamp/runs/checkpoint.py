@@ -31,8 +31,8 @@ class Checkpoint:
     record: RoundRecord
 
 
-def write_checkpoint(folder: Path, checkpoint: Checkpoint, fingerprint: str) -> None:
-    """Write a checkpoint, then forget all but the last two."""
+def write_checkpoint(folder: Path, checkpoint: Checkpoint, fingerprint: str, every: int = 1) -> None:
+    """Write a checkpoint, then forget all but the last two, and the last two that are due ``every`` so many rounds."""
     state = checkpoint.state
     groups = {"parameters": state.parameters, **{f"moment.{name}": moment for name, moment in state.moments.items()}}
     groups |= {f"noise.{name}": remembered for name, remembered in state.noise.items()}
@@ -50,7 +50,9 @@ def write_checkpoint(folder: Path, checkpoint: Checkpoint, fingerprint: str) -> 
     folder.mkdir(exist_ok=True)
     content = save(arrays, metadata={"fedamp": header.to_json(), "order": json.dumps(list(state.parameters))})
     write_atomically(folder / f"round-{state.round:08d}.safetensors", content)
-    for old in checkpoints(folder)[:-KEPT]:
+    files = checkpoints(folder)
+    due = [file for file in files if int(file.stem.removeprefix("round-")) % every == 0]
+    for old in sorted({*files} - {*files[-KEPT:], *due[-KEPT:]}):
         old.unlink()
 
 

@@ -1,9 +1,9 @@
 """The run folder: where everything that a run leaves is, who may write into it, and the seed that it keeps."""
 
+import itertools
 import os
-import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from safetensors.numpy import save
@@ -12,8 +12,8 @@ from fedamp import rng
 from fedamp.arrays import Arrays
 from fedamp.errors import InputError, RunFolderError
 from fedamp.flower import chatter_to
-from fedamp.runs.files import LOCK, flush, locked, write_atomically
-from fedamp.runs.records import RoundRecord, Summary
+from fedamp.runs.files import LOCK, flush, locked, modes_of, read_regular, write_atomically
+from fedamp.runs.records import LARGEST, LedgerRecord, RoundRecord, Summary
 from fedamp.scenario import Scenario, scenario_file
 
 RUNS = Path("runs")
@@ -52,7 +52,10 @@ class RunFolder:
         Raises:
             RunFolderError: another line is damaged.
         """
-        lines = self.rounds.read_bytes().splitlines() if self.rounds.exists() else []
+        try:
+            lines = read_regular(self.rounds, LARGEST).splitlines() if self.rounds.exists() else []
+        except OSError as error:
+            raise RunFolderError(f"{self.rounds}: cannot be read ({error.strerror})") from None
         records: list[RoundRecord] = []
         for number, line in enumerate(lines, start=1):
             try:
@@ -100,39 +103,54 @@ class RunFolder:
 
 def write_secret(file: Path, text: str) -> None:
     """Write a file that its owner alone can read, and that survives a power cut; one that is there is replaced."""
-    file.unlink(missing_ok=True)
-    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode=0o600)
+    beside = file.with_name(f".{file.name}.writing")
+    beside.unlink(missing_ok=True)
+    descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode=0o600)
     with open(descriptor, "w") as stream:
         stream.write(text)
         stream.flush()
         os.fsync(descriptor)
+    beside.replace(file)
     flush(file.parent)
 
 
-def new_folder(out: Path | None, name: str) -> RunFolder:
+def new_folder(out: Path | None, name: str, private: bool = False) -> tuple[RunFolder, bool]:
     """Make the folder of a new run: ``out``, or ``runs/NAME`` with a number behind it where that is taken.
 
+    Args:
+        out: the folder; one that is there is used if it holds no run (:func:`holds_no_run`), which is to be asked again
+            when it is locked.
+        name: of the scenario.
+        private: readable by its owner alone.
+
+    Returns:
+        The folder, and whether it was made here: of two processes that want the same one, one has made it.
+
     Raises:
-        RunFolderError: if ``out`` holds something already, or cannot be written to.
+        RunFolderError: ``out`` holds something already, or cannot be made or written to.
     """
-    if out is None:
-        taken = [RUNS / name, *(RUNS / f"{name}-{number}" for number in range(2, 100_000))]
-        out = next(path for path in taken if not path.exists())
-    elif out.exists() and not (out.is_dir() and _holds_no_run(out)):
+    numbered = (RUNS / name if number == 1 else RUNS / f"{name}-{number}" for number in itertools.count(1))
+    for path in numbered if out is None else (out,):
+        try:
+            path.mkdir(mode=0o700 if private else 0o777, parents=True)
+            return RunFolder(path), True
+        except FileExistsError:
+            continue
+        except OSError as error:
+            raise RunFolderError(f"{path}: cannot be made ({error.strerror})") from None
+    assert out is not None, "there are numbers enough"
+    if not holds_no_run(out):
         raise RunFolderError(f"{out}: not an empty folder; accepted: a new one with --out, or --resume to go on in it")
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise RunFolderError(f"{out}: cannot be made ({error.strerror})") from None
     if not os.access(out, os.W_OK):
         raise RunFolderError(f"{out}: cannot be written to")
-    return RunFolder(out)
+    return RunFolder(out), False
 
 
-def _holds_no_run(folder: Path) -> bool:
+def holds_no_run(folder: Path) -> bool:
     """Whether a folder is empty, but for what a run leaves that was killed before it had written its scenario."""
-    left = ("log.txt", "seed.secret", LOCK)
-    return all(path.name in left or path.suffix == ".writing" for path in folder.iterdir())
+    return folder.is_dir() and all(
+        path.name in ("log.txt", LOCK) or path.suffix == ".writing" for path in folder.iterdir()
+    )
 
 
 def existing_folder(out: Path | None, name: str) -> RunFolder:
@@ -148,21 +166,25 @@ def existing_folder(out: Path | None, name: str) -> RunFolder:
         out = max(found, key=lambda path: path.stat().st_mtime)
     if not (out / "scenario.yaml").is_file():
         raise RunFolderError(f"{out}: not a run folder (no scenario.yaml)")
+    for path in out.iterdir():
+        if path.is_symlink():  # what is written there would be written elsewhere
+            raise RunFolderError(f"{path}: a link; accepted in a folder to go on in: files and folders")
     return RunFolder(out)
 
 
 @contextmanager
 def opened(
-    scenario: Scenario, out: Path | None, resume: bool, secret_seed: bool | None, lock: bool = True
+    scenario: Scenario, out: Path | None, resume: bool, lock: bool = True
 ) -> Iterator[tuple[RunFolder, int | None]]:
-    """A run folder while a run is played in it: locked, with scenario and seed in it, and all chatter in its log.
+    """A run folder while a run is played in it: locked, with the scenario in it, and all chatter in its log.
+
+    With a secret seed the folder and what is written into it are for its owner alone.
 
     Args:
-        scenario: validated, its paths absolute.
+        scenario: validated, its paths absolute; whether its seed is known is part of it.
         out: the folder; left out: a new one under ``runs``, or the newest one to resume.
         resume: go on in a folder.
-        secret_seed: whether the seed comes from the operating system; None, to resume: as the run began.
-        lock: False where another process plays, and locks.
+        lock: False where another process plays, and locks; then the folder is locked only while it is set up.
 
     Yields:
         The folder, and the secret seed (None: the scenario's seed is used, which is known).
@@ -170,33 +192,62 @@ def opened(
     Raises:
         RunFolderError: the folder, or its seed, is not there; or another process is running in it.
     """
-    folder = existing_folder(out, scenario.name) if resume else new_folder(out, scenario.name)
-    with locked(folder.path) if lock else nullcontext():
-        if not resume and folder.scenario.exists():  # since it was found empty
+    private = not scenario.known_seed
+    folder, made = (existing_folder(out, scenario.name), False) if resume else new_folder(out, scenario.name, private)
+    with ExitStack() as held:
+        held.enter_context(locked(folder.path))
+        if not resume and not holds_no_run(folder.path):  # any more
             raise RunFolderError(f"{folder.path}: another process began a run in it")
-        try:
-            seed = _seed(folder, resume, secret_seed)
+        seed = _seed(folder, private)
+        if private:
+            _keep_for_its_owner(folder.path)
+        with modes_of(folder.path):
             if not resume:
                 folder.write_scenario(scenario)
             folder.log.touch()
-            with chatter_to(folder.log, "ray", "fedamp"):
-                yield folder, seed
-        except InputError:
-            if not resume and not folder.ledger.exists():  # bad input leaves no half a run behind
-                shutil.rmtree(folder.path)
-            raise
+            if not lock:
+                held.close()
+            try:
+                with chatter_to(folder.log, "ray", "fedamp"):
+                    yield folder, seed
+            except InputError:
+                if not lock:
+                    held.enter_context(locked(folder.path))
+                if not resume and not folder.ledger.exists():  # bad input leaves no half a run behind
+                    _discard(folder, made)
+                raise
 
 
-def _seed(folder: RunFolder, resume: bool, secret: bool | None) -> int | None:
-    """Written before the scenario: a run that is resumed without its seed would go on with a known one."""
-    if resume:
-        return folder.read_seed() if secret or (secret is None and folder.seed.exists()) else None
-    folder.seed.unlink(missing_ok=True)
+def _seed(folder: RunFolder, secret: bool) -> int | None:
+    """The secret seed of a run, a new one where nothing was released yet; None where the run's seed is to be known.
+
+    A secret seed decides who takes part when. Without the ledger nobody knows what was released under it.
+    """
+    ledger = LedgerRecord.read(folder.ledger) if folder.ledger.exists() else None
+    if ledger is not None and ledger.has_known_seed == secret:
+        found, accepted = ("known", "with") if secret else ("secret", "without")
+        raise RunFolderError(f"{folder.path}: the run in it has a {found} seed; accepted: {accepted} --known-seed")
+    if ledger is None and folder.seed.exists():
+        raise RunFolderError(f"{folder.seed}: a secret seed without its ledger; accepted: a new run in another folder")
     if not secret:
         return None
-    folder.path.chmod(0o700)
-    folder.write_seed(rng.seed_from_system())
-    return folder.read_seed()
+    begun = folder.seed.exists() or folder.checkpoints.exists() or (ledger is not None and ledger.releases)
+    return folder.read_seed() if begun else rng.seed_from_system()
+
+
+def _keep_for_its_owner(folder: Path) -> None:
+    for path in (folder, *folder.rglob("*")):  # a copy, or an older version's, may be open to others
+        if not path.is_symlink():
+            path.chmod(0o700 if path.is_dir() else 0o600)
+
+
+def _discard(folder: RunFolder, made: bool) -> None:
+    """Remove what a start has written, and nothing else."""
+    for file in (folder.scenario, folder.log, folder.path / LOCK):
+        file.unlink(missing_ok=True)
+    if made:
+        with suppress(OSError):  # somebody else has put something there
+            folder.path.rmdir()
 
 
 def read_summary(folder: Path) -> Summary:

@@ -12,7 +12,7 @@ from fedamp.arrays import Arrays
 from fedamp.errors import FederationError, RunFolderError
 from fedamp.plan import ADJACENCY, Plan
 from fedamp.runs.files import write_atomically
-from fedamp.runs.records import FROM_SYSTEM, KNOWN_SEED, Bracket, LedgerEntry, LedgerRecord, PartRecord
+from fedamp.runs.records import FROM_SYSTEM, KNOWN_SEED, Bracket, Ending, LedgerEntry, LedgerRecord, PartRecord
 from fedamp.scenario import Scenario
 
 WRITTEN_BY = f"fedamp {__version__}"
@@ -21,12 +21,16 @@ ASSUMPTIONS = (
     "Check-in and submodel assignments are drawn afresh, independently for every unit, and hidden from whoever sees "
     "the releases.",
     "Noise is added to the sum; the denominator is public and fixed. A unit that fails counts as zero and is charged.",
-    "Gaussian noise is drawn in float64; attacks on floating-point noise are not covered.",
+    "Random numbers are AES-256 in counter mode, taken to be random. Noise is Gaussian, added to exact sums, rounded "
+    "once; what its finite precision costs, less than 1e-34, is paid from delta.",
     "Accuracy and loss are computed on a test set that is declared public.",
 )
 
-# What a newer fedamp may say otherwise of the same mechanism: a run that it interrupted must go on.
-_MAY_DIFFER = {"written_by", "mechanism_in_words", "whole_run_epsilon", "epsilon_bound", "assumptions", "releases"}
+# What a newer fedamp may say otherwise of the same mechanism, and what changes: an interrupted run must go on.
+_MAY_DIFFER = {
+    *("written_by", "mechanism_in_words", "whole_run_epsilon", "epsilon_bound", "guaranteed_epsilon", "assumptions"),
+    *("stopped_because", "releases"),
+}
 
 
 class Ledger:
@@ -45,8 +49,7 @@ class Ledger:
         self.file, self.plan = file, plan
         self.releases = list(releases)
         self._lines: list[str] = []
-        head = {key: value for key, value in planned(plan).content().items() if key != "releases"}
-        self._head = json.dumps(head, indent=1, allow_nan=False, ensure_ascii=False)[:-2]
+        self._head = {key: value for key, value in planned(plan).content().items() if key != "releases"}
 
     @classmethod
     def open(cls, file: Path, plan: Plan) -> "Ledger":
@@ -58,6 +61,11 @@ class Ledger:
         if not file.exists():
             return cls(file, plan)
         found, wanted = LedgerRecord.read(file), planned(plan)
+        if found.format != wanted.format:
+            raise RunFolderError(
+                f"{file}: {found.format}, of {found.written_by}, which drew other random numbers: the run cannot be "
+                f"gone on with; accepted: {wanted.format}, or a new folder"
+            )
         different = differences(found, wanted, set(LedgerRecord.model_fields) - _MAY_DIFFER)
         if different:
             raise RunFolderError(f"{file}: the ledger of another run; it differs in {', '.join(different)}")
@@ -75,6 +83,11 @@ class Ledger:
                     f"{entry.epsilon_upper:g}; the plan spends {spent:g}"
                 )
         return cls(file, plan, found.releases)
+
+    def begin(self) -> None:
+        """Write the ledger of a run that has released nothing, if there is none: from then on its absence is a loss."""
+        if not self.file.exists():
+            self._write(durable=True)
 
     def enter(self, round_: int, parameters: Arrays, durable: bool = True) -> LedgerEntry:
         """Write down a round that is about to be released.
@@ -99,14 +112,21 @@ class Ledger:
         if round_ != len(self.releases) + 1:
             raise FederationError(f"{self.file}: round {round_} is out of turn after round {len(self.releases)}")
         self.releases.append(entry)
+        self._head["stopped_because"] = None
         self._write(durable)
         return entry
+
+    def conclude(self, stopped_because: Ending) -> None:
+        """Write down why the run stopped; it may still be resumed."""
+        self._head["stopped_because"] = stopped_because
+        self._write(durable=True)
 
     def _write(self, durable: bool) -> None:
         # One line a round: a person can read it, and rewriting a few thousand lines takes less than a millisecond.
         self._lines += [entry.to_json() for entry in self.releases[len(self._lines) :]]
         releases = ",\n  ".join(self._lines)
-        write_atomically(self.file, f'{self._head},\n "releases": [\n  {releases}\n ]\n}}\n'.encode(), durable)
+        head = json.dumps(self._head, indent=1, allow_nan=False, ensure_ascii=False)[:-2]
+        write_atomically(self.file, f'{head},\n "releases": [\n  {releases}\n ]\n}}\n'.encode(), durable)
 
 
 def planned(plan: Plan, asked: Scenario | None = None) -> LedgerRecord:
@@ -118,7 +138,7 @@ def planned(plan: Plan, asked: Scenario | None = None) -> LedgerRecord:
     """
     privacy = plan.scenario.privacy
     return LedgerRecord(
-        format="fedamp ledger 2",
+        format="fedamp ledger 3",
         written_by=WRITTEN_BY,
         scenario=plan.scenario.name,
         scenario_sha256=fingerprint(asked or plan.scenario),
@@ -140,6 +160,7 @@ def planned(plan: Plan, asked: Scenario | None = None) -> LedgerRecord:
         mechanism_in_words=str(plan.mechanism),
         whole_run_epsilon=Bracket.of(plan.epsilon),
         epsilon_bound=plan.epsilon.method,
+        guaranteed_epsilon=plan.guaranteed_epsilon.upper if plan.is_private else None,
         noise_seed=KNOWN_SEED if plan.known_seed else FROM_SYSTEM,
         assumptions=ASSUMPTIONS,
         releases=(),
@@ -164,7 +185,12 @@ def digest(parameters: Arrays) -> str:
 
 
 def fingerprint(scenario: Scenario) -> str:
-    """SHA-256 of the scenario without what cannot change its results: its words, and where it runs."""
+    """SHA-256 of the scenario without its words, where it runs, and whether its seed is known.
+
+    The first two cannot change its results, and the last one stands in the ledger by itself (``noise_seed``).
+    """
     where = {"kind", "workers", "device", "address"}
-    text = scenario.model_dump_json(exclude={"description": True, "engine": where, "federation": True})
+    text = scenario.model_dump_json(
+        exclude={"description": True, "known_seed": True, "engine": where, "federation": True}
+    )
     return hashlib.sha256(text.encode()).hexdigest()

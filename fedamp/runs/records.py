@@ -3,7 +3,9 @@
 An infinite epsilon is ``math.inf`` here and null in a file, because JSON has no infinity.
 """
 
+import json
 import math
+from collections import Counter
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
@@ -22,7 +24,10 @@ from fedamp.accounting import Bounds, Mechanism, from_json
 from fedamp.errors import RunFolderError
 from fedamp.plan import ADJACENCY
 from fedamp.record import Record
-from fedamp.runs.files import write_atomically
+from fedamp.runs.files import read_regular, write_atomically
+from fedamp.scenario import LONGEST_RUN
+
+LARGEST = 1 << 29  # bytes of a file: the ledger of the longest run has a quarter of it
 
 FROM_SYSTEM = "from the operating system"
 KNOWN_SEED = "known: the scenario's, so that whoever knows it can subtract the noise"
@@ -37,6 +42,12 @@ def _mechanism(value: Any) -> Mechanism:
     return value if isinstance(value, Mechanism) else from_json(value)
 
 
+def _no_longer(mechanism: Mechanism) -> Mechanism:
+    if mechanism.span > LONGEST_RUN:
+        raise ValueError(f"it spans {mechanism.span} rounds; accepted: at most {LONGEST_RUN}")
+    return mechanism
+
+
 Words = Annotated[str, AfterValidator(lambda words: _SAME_WORDS.get(words, words))]
 Epsilon = Annotated[
     float,
@@ -47,6 +58,13 @@ Epsilon = Annotated[
 Loss = Annotated[float | None, AfterValidator(lambda value: value if value is None or math.isfinite(value) else None)]
 Expression = Annotated[Mechanism, PlainValidator(_mechanism), PlainSerializer(lambda mechanism: mechanism.to_json())]
 """An accounting expression; in a file it is what ``fedamp.accounting.from_json`` reads."""
+
+
+def _each_key_once(pairs: list[tuple[str, Any]]) -> None:
+    """Readers differ in which of two values they take: a person might see one, and the verification the other."""
+    if len({key for key, _ in pairs}) < len(pairs):
+        twice = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
+        raise ValueError(f"{twice}: stands twice")
 
 
 class FileRecord(Record):
@@ -62,10 +80,15 @@ class FileRecord(Record):
             RunFolderError: it is missing or damaged; one line that names the file, the key, and what is accepted.
         """
         try:
-            return cls.from_json(file.read_bytes())
+            text = read_regular(file, LARGEST)
+            record = cls.from_json(text)
+            json.loads(text, object_pairs_hook=_each_key_once)
+            return record
+        except RecursionError:
+            reason: object = "nested too deeply"
         except (OSError, ValueError) as error:
-            reason = error.strerror if isinstance(error, OSError) else error
-            raise RunFolderError(f"{file}: damaged {cls.kind}: {reason}") from None
+            reason = error.strerror or error if isinstance(error, OSError) else error
+        raise RunFolderError(f"{file}: damaged {cls.kind}: {reason}") from None
 
     def write(self, file: Path) -> None:
         """Replace the file by this record."""
@@ -97,6 +120,7 @@ class RoundRecord(Record):
         scheduled: size of the round's cohort.
         reported: units that answered.
         seconds: wall time of the round.
+        nodes_given_up, nodes_back: ids of nodes that are no longer waited for, and that answer again.
         unprotected: numbers computed from private data without noise. For the server's owner only.
     """
 
@@ -108,7 +132,13 @@ class RoundRecord(Record):
     scheduled: NonNegativeInt
     reported: NonNegativeInt
     seconds: float
+    nodes_given_up: tuple[NonNegativeInt, ...] = ()
+    nodes_back: tuple[NonNegativeInt, ...] = ()
     unprotected: dict[str, int | float]
+
+
+Ending = Literal["finished", "budget", "interrupted", "failed", "diverged"]
+"""Why a run stopped; the first two were decided before it began."""
 
 
 class Quality(Record):
@@ -128,7 +158,17 @@ class Cost(Record):
 
 
 class Summary(FileRecord):
-    """``summary.json`` of a run; its presence says that the run ended by itself or was told to."""
+    """``summary.json`` of a run; its presence says that the run ended by itself or was told to.
+
+    Attributes:
+        epsilon: what is guaranteed, however the run was stopped by somebody who saw what it released.
+        released_rounds_epsilon: what the released rounds cost, had their number been fixed before; None in older files.
+        has_known_seed: whether the noise follows from the scenario's seed; None in older files.
+        clients_scheduled, clients_trained: units that were to report in the released rounds, and that did; None in
+            older files.
+        clients_failed: units whose update was not finite, or whose records could not be read; they count as zero.
+        error: why it failed or diverged, in one line.
+    """
 
     kind: ClassVar[str] = "summary"
 
@@ -136,14 +176,19 @@ class Summary(FileRecord):
     name: str
     final: Quality
     epsilon: Bracket
+    released_rounds_epsilon: Bracket | None = None
     unamplified_epsilon: Bracket
+    has_known_seed: bool | None = None
     delta: float
     noise_multiplier: float
     rounds_completed: NonNegativeInt
+    clients_scheduled: NonNegativeInt | None = None
     clients_trained: NonNegativeInt
+    clients_failed: NonNegativeInt | None = None
     wall_seconds: float
     startup_seconds: float
-    stopped_because: Literal["finished", "budget", "interrupted", "failed"]
+    stopped_because: Ending
+    error: str | None = None
     parameters: NonNegativeInt
     cost: Cost
 
@@ -173,26 +218,29 @@ class LedgerRecord(FileRecord):
 
     kind: ClassVar[str] = "ledger"
 
-    format: Literal["fedamp ledger 2"]
+    # 2: noise was drawn in float64, from another generator. Such a run can be read, not gone on with.
+    format: Literal["fedamp ledger 2", "fedamp ledger 3"]
     written_by: str
     scenario: str
     scenario_sha256: str
-    unit: str
+    unit: Literal["client", "sample"]
     units: PositiveInt
     group_size: PositiveInt
     adjacency: Words
-    delta: float
+    delta: Annotated[float, Field(gt=0, lt=1)]
     budget_epsilon: float | None
     amplification_charged: bool
     parts: tuple[PartRecord, ...] = Field(min_length=1)
-    rounds_planned: PositiveInt
-    mechanism: Expression
+    rounds_planned: Annotated[PositiveInt, Field(le=LONGEST_RUN)]
+    mechanism: Annotated[Expression, AfterValidator(_no_longer)]
     mechanism_in_words: str
     whole_run_epsilon: Bracket
     epsilon_bound: str
+    guaranteed_epsilon: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None  # in older files
     noise_seed: Words
     assumptions: tuple[str, ...]
     guarantees_explained_in: str = "docs/threat-model.md"
+    stopped_because: Ending | None = None
     releases: tuple[LedgerEntry, ...]
 
     @property

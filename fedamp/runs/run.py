@@ -13,6 +13,7 @@ from fedamp.plan import Plan, make_plan
 from fedamp.runs.folder import RunFolder, read_summary
 from fedamp.runs.records import Certificate, LedgerRecord, MergedSummary, RoundRecord, Summary
 from fedamp.scenario import Scenario, scenario_file
+from fedamp.text import printable
 
 BYTES_DOWN, BYTES_UP = 4, 8  # a parameter travels as float32 to a client, its update as float64 back
 
@@ -51,6 +52,12 @@ class Run:
         return self.evaluated[-1].accuracy if self.evaluated else None
 
     @property
+    def reported_share(self) -> float:
+        """Share of the scheduled units that reported, over the run; 1 where none was scheduled."""
+        scheduled = sum(record.scheduled for record in self.rounds)
+        return sum(record.reported for record in self.rounds) / scheduled if scheduled else 1.0
+
+    @property
     def promise(self) -> dict[str, Any]:
         """What is protected, in which sense: delta, unit, adjacency, group size."""
         return {key: getattr(self.ledger, key) for key in ("delta", "unit", "adjacency", "group_size")}
@@ -60,18 +67,39 @@ class Run:
         """Whether noise was added at all."""
         return self.epsilon is not None
 
-    @property
+    @cached_property
     def epsilon(self) -> float | None:
-        """Upper end of what was spent; None (infinite) without noise."""
-        upper = self.summary.epsilon.upper
+        """Upper end of what is guaranteed; None (infinite) without noise.
+
+        Of a run that was stopped early this is what all its rounds would have cost: whoever stopped it may have seen
+        what it had released.
+        """
+        older = self.summary.released_rounds_epsilon is None and self.was_stopped_early
+        upper = self.plan.guaranteed_epsilon.upper if older else self.summary.epsilon.upper
         return upper if math.isfinite(upper) else None
+
+    @property
+    def was_stopped_early(self) -> bool:
+        """Whether it ended otherwise than was decided before it began."""
+        return self.summary.stopped_because not in ("finished", "budget")
+
+    @property
+    def has_known_seed(self) -> bool:
+        """Whether the noise follows from a seed that others may know."""
+        return self.ledger.has_known_seed
+
+    @property
+    def released_rounds_epsilon(self) -> float | None:
+        """Upper end of what the released rounds cost, had their number been fixed before; None without noise."""
+        return self.rounds[-1].epsilon_upper if self.is_private else None
 
     @cached_property
     def unamplified_epsilon(self) -> float | None:
-        """Upper end of what the released rounds would have cost had nothing been hidden; None without noise."""
+        """Upper end of what the same guarantee would have cost had nothing been hidden; None without noise."""
         if not self.is_private:
             return None
-        return float(self.plan.unamplified_epsilon_by_round[self.rounds[-1].round - 1])
+        last = self.plan.last_round if self.was_stopped_early else self.rounds[-1].round
+        return float(self.plan.unamplified_epsilon_by_round[last - 1])
 
     @property
     def is_amplified(self) -> bool:
@@ -112,6 +140,11 @@ class Merged:
     def is_private(self) -> bool:
         """Always: a merger keeps a finite budget, also with inputs without privacy."""
         return True
+
+    @property
+    def has_known_seed(self) -> bool:
+        """Whether an input's noise, or the draw, follows from a seed that others may know."""
+        return self.certificate.has_known_seed
 
     @property
     def promise(self) -> dict[str, Any]:
@@ -206,4 +239,4 @@ def _names_of(folders: Sequence[Path]) -> list[str]:
     depth = 1
     while len({path.parts[-depth:] for path in paths}) < len(paths):
         depth += 1
-    return ["/".join(path.parts[-depth:]).lstrip("/") for path in paths]
+    return [printable("/".join(path.parts[-depth:]).lstrip("/")) for path in paths]

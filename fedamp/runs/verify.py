@@ -15,8 +15,9 @@ from safetensors.numpy import load_file
 
 from fedamp.accounting import epsilon_over_rounds
 from fedamp.errors import RunFolderError, ScenarioError
+from fedamp.gaussian import delta_left
 from fedamp.numbers import at_most, power
-from fedamp.plan import Plan, make_plan
+from fedamp.plan import Plan, make_plan, weakness
 from fedamp.runs.checks import Check
 from fedamp.runs.folder import RunFolder
 from fedamp.runs.ledger import WRITTEN_BY, differences, digest, planned
@@ -52,17 +53,24 @@ def verify_ledger(path: Path) -> list[Check]:
         accepted = "the runs that this model was merged from" if merged else "a run folder, or a ledger.json"
         raise RunFolderError(f"{file}: no such ledger; accepted: {accepted}")
     ledger = LedgerRecord.read(file)
-    return list(_checks(ledger, files))
+    try:
+        return list(_checks(ledger, files))
+    except (ArithmeticError, MemoryError, RecursionError, ValueError) as error:
+        raise RunFolderError(f"{file}: damaged ledger: what it says cannot be charged ({error})") from None
 
 
 def _checks(ledger: LedgerRecord, files: RunFolder) -> Iterator[Check]:
     yield _mechanism(ledger)
     yield _rounds(ledger)
-    cost = ledger.mechanism.epsilon(ledger.delta).upper
+    cost = ledger.mechanism.epsilon(delta_left(ledger.delta)).upper
     yield _compared("whole run", "whole_run_epsilon", ledger.whole_run_epsilon.upper, cost)
-    yield _releases(ledger, files)
+    yield from _releases(ledger, files)
     yield _budget(ledger)
+    weak = weakness(ledger.delta, ledger.units)
+    yield Check("delta", "caution" if weak else "fine", weak or f"{power(ledger.delta)} for {ledger.units} units")
     yield Check("noise", "caution" if ledger.has_known_seed else "fine", ledger.noise_seed)
+    if files.rounds.is_file():
+        yield _reports(files)
     if files.scenario.is_file():
         yield _scenario(ledger, files)
     if files.model.is_file():
@@ -90,11 +98,34 @@ def _rounds(ledger: LedgerRecord) -> Check:
     return Check("rounds", "fine", f"{len(ledger.releases)} released of {ledger.rounds_planned} planned")
 
 
-def _releases(ledger: LedgerRecord, files: RunFolder) -> Check:
+def _releases(ledger: LedgerRecord, files: RunFolder) -> Iterator[Check]:
     try:
         spent = _spent(ledger, files)
     except ScenarioError as error:
-        return Check("releases", "wrong", str(error))
+        yield Check("releases", "wrong", str(error))
+        return
+    yield _each_release(ledger, spent)
+    if ledger.mechanism.is_private:
+        yield _guarantee(ledger, spent)
+
+
+def _guarantee(ledger: LedgerRecord, spent: NDArray[np.float64]) -> Check:
+    """What is guaranteed however the run was stopped: all rounds' cost, or that of those which the budget pays for."""
+    last = int(np.searchsorted(spent, ledger.budget_epsilon or math.inf, side="right"))
+    cost, released = float(spent[last - 1]) if last else 0.0, len(ledger.releases)
+    if ledger.guaranteed_epsilon is not None and ledger.guaranteed_epsilon < cost * (1 - TOLERANCE):
+        return _compared("guarantee", "guaranteed_epsilon", ledger.guaranteed_epsilon, cost)
+    cost = max(cost, ledger.guaranteed_epsilon or 0.0)
+    stop = ledger.stopped_because or "not finished"
+    if released >= last:
+        return Check("guarantee", "fine", f"epsilon {_shown(cost)}; when it stopped was decided before it began")
+    if stop in ("finished", "budget"):
+        return Check("guarantee", "wrong", f"stopped_because is {stop}, but after round {released} of {last}")
+    seen = f"{stop} after round {released}, perhaps for what was seen by then"
+    return Check("guarantee", "caution", f"epsilon {_shown(cost)}, what all {last} rounds cost: {seen}")
+
+
+def _each_release(ledger: LedgerRecord, spent: NDArray[np.float64]) -> Check:
     for number, (entry, cost) in enumerate(zip(ledger.releases, spent, strict=False), start=1):
         check = _compared("releases", f"round {number}: epsilon_upper", entry.epsilon_upper, cost)
         if not check.fine:
@@ -108,7 +139,7 @@ def _spent(ledger: LedgerRecord, files: RunFolder) -> NDArray[np.float64]:
     if not ledger.mechanism.is_private:
         return np.full(ledger.rounds_planned, np.inf)
     if ledger.epsilon_follows:
-        return epsilon_over_rounds(ledger.mechanism, ledger.delta)
+        return epsilon_over_rounds(ledger.mechanism, delta_left(ledger.delta))
     if not files.scenario.is_file():
         raise ScenarioError("when a unit can have taken part is not in the ledger; put scenario.yaml beside it")
     return _plan(ledger, files).epsilon_by_round
@@ -123,6 +154,16 @@ def _budget(ledger: LedgerRecord) -> Check:
     return Check("budget", "fine", f"{_shown(spent)} of {ledger.budget_epsilon:g}")
 
 
+def _reports(files: RunFolder) -> Check:
+    """No matter of privacy: the noise stays what it was, but there is less beside it."""
+    rounds = files.read_rounds()
+    scheduled, reported = sum(record.scheduled for record in rounds), sum(record.reported for record in rounds)
+    failed = sum(int(record.unprotected.get("failed", 0)) for record in rounds)
+    found = f"{reported:,} of {scheduled:,} scheduled units ({reported / max(scheduled, 1):.1%})"
+    found += f"; {failed:,} failed and count as zero" * (failed > 0)
+    return Check("reported", "caution" if reported < scheduled or failed else "fine", found)
+
+
 def _plan(ledger: LedgerRecord, files: RunFolder) -> Plan:
     """The scenario's plan with the ledger's noise where it was calibrated, so that nothing is searched again."""
     asked = scenario_file.load(files.scenario)
@@ -135,10 +176,13 @@ def _plan(ledger: LedgerRecord, files: RunFolder) -> Plan:
 def _scenario(ledger: LedgerRecord, files: RunFolder) -> Check:
     name = files.scenario.name
     try:
-        asked = planned(_plan(ledger, files), scenario_file.load(files.scenario))
+        scenario = scenario_file.load(files.scenario)
+        asked = planned(_plan(ledger, files), scenario)
     except (ScenarioError, ValueError) as error:
         return Check("scenario", "wrong", f"{name} cannot be planned ({error})")
     different = differences(ledger, asked, _FROM_SCENARIO)
+    if scenario.known_seed and not ledger.has_known_seed:
+        different.append("noise_seed")
     if different:
         return Check("scenario", "wrong", f"{name} gives another {', '.join(different)}")
     return Check("scenario", "fine", f"{name} is the one that was charged")

@@ -27,11 +27,6 @@ def explanation(error: ValidationError) -> tuple[str, str]:
     return ".".join(keys), words + (f" (and {others} more)" if others else "")
 
 
-def printable(message: str) -> str:
-    """A message in which nothing that a person wrote can break the line or hide."""
-    return "".join(character if character.isprintable() else "?" for character in message)
-
-
 def _words_of(detail: Any, keys: list[str], section: list[Node], accepted: list[Node]) -> str:
     kind, context = detail["type"], detail.get("ctx", {})
     if kind == "extra_forbidden":
@@ -98,6 +93,8 @@ def _accepted(node: Node) -> str:
         return str(node["const"]) if "const" in node else ", ".join(map(str, node["enum"]))
     if kind == "object":
         tag = next((value["const"] for value in properties.values() if "const" in value), None)
+        if not properties:
+            return "a section of names"
         return f"a section with {f'scheme or name {tag}' if tag else 'keys ' + ', '.join(properties)}"
     if kind in ("number", "integer"):
         limits = " and ".join(f"{sign} {node[key]:g}" for key, sign in _LIMITS.items() if key in node)

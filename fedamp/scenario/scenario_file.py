@@ -16,9 +16,13 @@ from pydantic import ValidationError
 
 from fedamp.errors import ModelError, ScenarioError
 from fedamp.models.architectures import architecture_of, is_import_path
-from fedamp.scenario.explanation import explanation, printable
+from fedamp.scenario.explanation import explanation
 from fedamp.scenario.schema import Scenario
 from fedamp.submodels import submodels_of
+from fedamp.text import printable
+
+LARGEST = 100_000  # values
+LARGEST_FILE = 10**7  # bytes
 
 _CHECKOUT = Path(__file__).resolve().parents[2] / "scenarios"
 SHIPPED = _CHECKOUT if _CHECKOUT.is_dir() else Path(sys.prefix) / "share" / "fedamp" / "scenarios"
@@ -56,8 +60,8 @@ def override(raw: Any, text: str) -> None:
         raise ScenarioError(f"--set {text}: {'.'.join(sections)} is not a section of the scenario")
     try:
         raw[last] = yaml.load(value, Loader=_Loader)
-    except yaml.YAMLError:
-        raise ScenarioError(f"--set {text}: the value is not valid YAML") from None
+    except (yaml.YAMLError, RecursionError, ValueError):
+        raise ScenarioError(printable(f"--set {text}: the value is not valid YAML")) from None
 
 
 def validate(raw: Any, source: str, overrides: Sequence[str] = ()) -> Scenario:
@@ -114,6 +118,12 @@ def json_schema() -> dict[str, Any]:
 class _Loader(yaml.SafeLoader):
     """SafeLoader that refuses a key written twice instead of silently keeping the last."""
 
+    def get_single_node(self) -> yaml.Node | None:
+        node = super().get_single_node()
+        if node is not None:
+            _size(node, {})
+        return node
+
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[str] = set()
         for key_node, _ in node.value:
@@ -126,8 +136,29 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
+def _size(node: yaml.Node, sizes: dict[int, int]) -> int:
+    """How many values a node is once its aliases are written out. Ten lines of aliases can be a billion.
+
+    Raises:
+        yaml.YAMLError: too many, or endlessly many, because it holds itself.
+    """
+    if id(node) not in sizes:
+        sizes[id(node)] = LARGEST  # for whatever refers to it from within
+        below = node.value if isinstance(node, yaml.CollectionNode) else ()
+        pairs = (part for pair in below for part in pair) if isinstance(node, yaml.MappingNode) else below
+        size = 1 + sum(_size(part, sizes) for part in pairs)
+        if size > LARGEST:
+            raise yaml.constructor.ConstructorError(
+                None, None, f"more than {LARGEST:,} values when its aliases are written out", node.start_mark
+            )
+        sizes[id(node)] = size
+    return sizes[id(node)]
+
+
 def _read(file: Path) -> Any:
     try:
+        if file.stat().st_size > LARGEST_FILE:
+            raise ScenarioError(f"{file}: larger than {LARGEST_FILE // 10**6} MB; accepted: a YAML file")
         return yaml.load(file.read_text(encoding="utf-8"), Loader=_Loader)
     except UnicodeDecodeError:
         raise ScenarioError(f"{file}: not a text file in UTF-8; accepted: a YAML file") from None

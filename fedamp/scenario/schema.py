@@ -4,14 +4,18 @@ Data and nothing else: how a section behaves is said by its family (:mod:`fedamp
 ...). Reading and error messages are in :mod:`fedamp.scenario.scenario_file`.
 """
 
+from itertools import pairwise
 from pathlib import Path
 from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+from fedamp import ids
 
 # fmt: off
 __all__ = [
+    "LONGEST_RUN",
     "AdaptiveClip", "AllCheckIn", "BalancedCheckIn", "BuiltInData", "CappedPoissonCheckIn", "CheckIn", "Client",
     "Count", "Data",
     "DirichletPartition", "DisjointSubmodels", "DropoutSubmodels", "Engine", "Faults", "Federation", "FolderData",
@@ -22,8 +26,17 @@ __all__ = [
 ]
 # fmt: on
 
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+def _no_truth(value: Any) -> Any:
+    if isinstance(value, bool):
+        raise ValueError(f"got {value}, as YAML reads on, off, yes and no; accepted: a number")
+    return value
+
+
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False), BeforeValidator(_no_truth)]
 Count = Annotated[int, Field(ge=1, strict=True)]
+NoiseMultiplier = Annotated[float, Field(ge=1e-6, le=1e12), BeforeValidator(_no_truth)]
+LONGEST_RUN = 1_000_000
 Probability = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
 
 
@@ -301,7 +314,7 @@ class DisjointSubmodels(Section):
     count: Annotated[int, Field(ge=2, strict=True)]
     shared: tuple[str, ...] = Field((), description="layers that every submodel holds, by name or prefix")
     shared_clip: Positive | None = Field(None, description="clipping norm of the shared part; left out: privacy.clip")
-    shared_noise_multiplier: Literal["same", "balanced"] | Positive = Field(
+    shared_noise_multiplier: Literal["same", "balanced"] | NoiseMultiplier = Field(
         "same",
         description="noise multiplier of the shared part: same as the split part; balanced: the split of the budget "
         "with the least noise in the two parts' mean updates together (docs/strategies.md); or a number",
@@ -316,7 +329,7 @@ class DropoutSubmodels(Section):
     keep: Annotated[float, Field(gt=0, lt=1)] = 0.5
     layers: tuple[str, ...] = Field((), description="hidden layers to mask; left out: all hidden layers")
     shared_clip: Positive | None = Field(None, description="clipping norm of the shared part; left out: privacy.clip")
-    shared_noise_multiplier: Literal["same", "balanced"] | Positive = Field(
+    shared_noise_multiplier: Literal["same", "balanced"] | NoiseMultiplier = Field(
         "same", description="as for disjoint submodels"
     )
 
@@ -400,7 +413,7 @@ class AdaptiveClip(Section):
     initial: Positive = 0.1
     quantile: Annotated[float, Field(gt=0, lt=1)] = 0.5
     learning_rate: Positive = 0.2
-    noise_multiplier: Positive = Field(10.0, description="noise on the count below the norm, in counts")
+    noise_multiplier: NoiseMultiplier = Field(10.0, description="noise on the count below the norm, in counts")
 
 
 class Privacy(Section):
@@ -408,7 +421,7 @@ class Privacy(Section):
 
     unit: Literal["client", "sample"] = "client"
     clip: Positive | AdaptiveClip = Field(description="clipping norm of a unit's update")
-    noise_multiplier: Literal["auto"] | Annotated[float, Field(ge=0, allow_inf_nan=False)] = Field(
+    noise_multiplier: Literal["auto"] | Annotated[Literal[0], BeforeValidator(_no_truth)] | NoiseMultiplier = Field(
         "auto", description="noise standard deviation over clipping norm; 0 trains without privacy; auto: calibrated"
     )
     epsilon: Positive | None = Field(None, description="budget; the run stops before the round that would exceed it")
@@ -446,16 +459,45 @@ class Engine(Section):
     address: str | None = Field(None, description="address of a Ray cluster; left out: this machine")
 
 
+def _as_text(value: Any) -> Any:
+    """YAML reads a single id as a number."""
+    return str(value) if type(value) is int else value
+
+
+Hosted = Annotated[str, BeforeValidator(_as_text)]
+
+
 class Federation(Section):
-    """What the server tolerates."""
+    """What the server tolerates, and of whom."""
 
     round_deadline: Positive = Field(600.0, description="seconds after which missing clients count as zero")
-    quorum: Annotated[float, Field(ge=0, le=1)] = Field(
-        0.0, description="share of a round's cohort that must report; below it the run stops and can be resumed"
+    quorum: Annotated[float, Field(ge=0, le=1)] | None = Field(
+        None,
+        description="share of a round's cohort that must report; below it, or where nobody does, the run stops and "
+        "can be resumed. Left out: everybody in a simulation, where a client that fails is a mistake; half in a "
+        "deployment, where machines come and go, and in a simulation with faults, which is to be like one",
     )
     nodes: Count = Field(1, description="deployment: how many nodes to wait for before the first round")
+    hosts: Literal["trusted"] | dict[str, Hosted] | None = Field(
+        None,
+        description="deployment: the units for which each node may speak, by the name under which it is registered: "
+        "ids such as 0-9,12, or all; trusted: whatever a registered node says",
+    )
     checkpoint_every: Count = Field(10, description="rounds between checkpoints")
     evaluate_every: Count = Field(1, description="rounds between evaluations on the public test set")
+
+    @model_validator(mode="after")
+    def _one_host_each(self) -> "Federation":
+        claims: list[tuple[int, int, str]] = []
+        for name, text in self.hosts.items() if isinstance(self.hosts, dict) else ():
+            try:
+                claims += [(*pair, name) for pair in ids.ranges(text)] if text != "all" else []
+            except ValueError as error:
+                raise ValueError(f"federation.hosts.{name} {error}, or all") from None
+        for (_, last, one), (first, _, other) in pairwise(sorted(claims)):
+            if first <= last:
+                raise ValueError(f"federation.hosts: unit {first} stands for {one} and for {other}; accepted: one node")
+        return self
 
 
 Rate = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
@@ -489,9 +531,10 @@ class Scenario(Section):
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=80)]
     description: str = ""
     seed: Annotated[int, Field(ge=0, strict=True)] = 0
+    known_seed: Annotated[bool, Field(strict=True)] = False
     data: Data
     model: Model
-    rounds: Count
+    rounds: Annotated[Count, Field(le=LONGEST_RUN)]
     check_in: CheckIn = AllCheckIn()
     submodels: Submodels = NoSubmodels()
     client: Client = Client()

@@ -1,7 +1,7 @@
 """The Flower ServerApp: ``flwr run .`` plays the scenario that the run configuration names.
 
 Run configuration: ``scenario`` (path or shipped name), ``out`` (run folder; empty: a new one under ``runs``),
-``resume`` and ``known-seed`` (draw from the scenario's seed instead of the operating system's).
+``resume`` and ``known-seed`` (draw from the scenario's seed, as its key ``known_seed`` asks for, too).
 
 What it prints goes to whoever may read the run's log in Flower, so it is only what is released. Everything else, such
 as which nodes were asked in which round, goes to the log in the run folder, which is the server's own.
@@ -10,6 +10,7 @@ as which nodes were asked in which round, goes to the log in the run folder, whi
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from time import monotonic, sleep
 
@@ -17,12 +18,15 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from fedamp.errors import DeploymentError, FederationError
+from fedamp.flower import is_simulated
+from fedamp.plan import privacy_units
 from fedamp.runs.folder import opened
 from fedamp.runs.records import RoundRecord
 from fedamp.scenario import Scenario, scenario_file
 from fedamp.server.loop import play
 from fedamp.server.setup import Prepared, prepare
 from fedamp.simulation.faults import with_faults
+from fedamp.strategies.hosts import Hosts
 
 app = ServerApp()
 log = logging.getLogger("fedamp.server")
@@ -34,11 +38,16 @@ def main(grid: Grid, context: Context) -> None:
     config = context.run_config
     scenario = scenario_file.load(str(config["scenario"]))
     out = Path(str(config["out"])) if config.get("out") else None
-    resume, known_seed = bool(config.get("resume", False)), bool(config.get("known-seed", False))
+    if config.get("known-seed", False):
+        scenario = scenario.model_copy(update={"known_seed": True})
+    known_seed = scenario.known_seed
     if scenario.faults is not None and not known_seed:
         raise DeploymentError("faults: a deployment has its own; accepted: with the run configuration known-seed=true")
-    with opened(scenario, out, resume, secret_seed=not known_seed) as (folder, seed):
+    Hosts.of(scenario.federation, grid, privacy_units(scenario))  # what it lacks is said before anything is made
+    with opened(scenario, out, bool(config.get("resume", False))) as (folder, seed):
         prepared = prepare(scenario, seed)
+        if not is_simulated(grid):
+            prepared = replace(prepared, task=prepared.task.without_places())
         wait_for_nodes(grid, scenario)
         with _reasons_kept_in(folder.log, secret=not known_seed):
             summary = play(prepared, with_faults(grid, scenario.faults), folder, PrintingObserver())
@@ -79,10 +88,13 @@ class PrintingObserver:
 
     def started(self, prepared: Prepared, finished: list[RoundRecord]) -> None:
         plan = prepared.plan
+        self._note = " (known seed: no protection from anybody who knows it)" if plan.known_seed else ""
         print(f"{plan.scenario.name}: {plan.scenario.rounds} rounds, {len(finished)} of them done", flush=True)
 
     def round_done(self, record: RoundRecord) -> None:
-        print(f"round {record.round}: accuracy {record.accuracy}, epsilon {record.epsilon_upper}", flush=True)
+        print(
+            f"round {record.round}: accuracy {record.accuracy}, epsilon {record.epsilon_upper}{self._note}", flush=True
+        )
 
     def stopping(self) -> None:
         print("stopping after this round", flush=True)

@@ -2,29 +2,30 @@
 
 A round's order is what makes a crash harmless. Nothing is released below quorum or beyond the budget. The state after a
 round is checkpointed (which shows nobody anything), then it is entered in the ledger, and only then is anything of it
-let out. A round that is computed again after a crash gives the same model, because all randomness is addressed; where
-it cannot (a deployment's clients may answer otherwise), every round is checkpointed, and the ledger refuses to release
-a round twice.
+let out. With a known seed a simulated round that is computed again after a crash gives the same model, because all
+randomness is addressed. With a secret one it has other noise, and a deployment's clients may answer otherwise: there
+every round is checkpointed, and the ledger refuses to release a round twice.
 """
 
 import logging
+import math
 import signal
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from time import perf_counter
 from types import FrameType
 from typing import Protocol
 
-from flwr.app import ConfigRecord, Message
+from flwr.app import ConfigRecord
 from flwr.serverapp import Grid
 
-from fedamp.errors import FederationError, RunFolderError
+from fedamp.errors import DivergedError, FederationError, RunFolderError
 from fedamp.runs.checkpoint import Checkpoint, checkpoints, read_checkpoint, write_checkpoint
 from fedamp.runs.folder import RunFolder
 from fedamp.runs.ledger import Ledger, fingerprint
-from fedamp.runs.records import Bracket, Cost, Quality, RoundRecord, Summary
+from fedamp.runs.records import Bracket, Cost, Ending, Quality, RoundRecord, Summary
 from fedamp.server.setup import Prepared
 from fedamp.strategies.aggregation import Aggregate
 from fedamp.strategies.pipeline import Release, ServerState
@@ -59,12 +60,13 @@ def play(prepared: Prepared, grid: Grid, folder: RunFolder, observer: Observer) 
         The summary, which has been written to the folder together with the model.
 
     Raises:
-        FederationError: below quorum, or where a round would be released twice. The folder stays usable.
+        FederationError: below quorum, nobody reported, or a round would be released twice. The folder stays usable.
+        DivergedError: the model is no longer finite; the round was not released.
         RunFolderError: if the folder's ledger or checkpoint is damaged or of another run.
     """
     run = _Run(prepared, grid, folder)
     observer.started(prepared, run.finished)
-    stopped_because = "finished"
+    stopped_because: Ending = "finished"
     with _interrupts(observer.stopping) as interrupted:
         try:
             for round_ in range(run.state.round + 1, prepared.plan.scenario.rounds + 1):
@@ -79,7 +81,10 @@ def play(prepared: Prepared, grid: Grid, folder: RunFolder, observer: Observer) 
                     break
         except (FederationError, KeyboardInterrupt) as error:
             # The ledger may be a round ahead of the state, so the file of the model stays as it was.
-            run.conclude("interrupted" if isinstance(error, KeyboardInterrupt) else "failed")
+            try:
+                run.conclude(_ending(error), error=str(error) or None)
+            except Exception:  # why the run ended is what a person must hear
+                log.exception("the summary could not be written")
             raise
     run.write_model()
     return run.conclude(stopped_because)
@@ -94,6 +99,9 @@ class _Run:
         self.ledger = Ledger.open(folder.ledger, self.plan)
         self.finished: list[RoundRecord] = []
         self.strategy = prepared.strategy(self._resume() or prepared.state)
+        self.ledger.begin()
+        if not (self.plan.known_seed or folder.seed.exists()):
+            folder.write_seed(self.plan.seed)
 
     @property
     def state(self) -> ServerState:
@@ -103,10 +111,10 @@ class _Run:
     def play_round(self, round_: int) -> RoundRecord:
         """Play one round up to its release."""
         start = perf_counter()
-        aggregate = ask(self.strategy, self.grid, round_, prepare_next=round_ < self._last_round)
+        aggregate = ask(self.strategy, self.grid, round_, prepare_next=round_ < self.plan.last_round)
         state, release = self.strategy.release(round_, aggregate)
         record = self._record(release, aggregate, start)
-        due = round_ % self.plan.scenario.federation.checkpoint_every == 0 or round_ == self._last_round
+        due = round_ % self.plan.scenario.federation.checkpoint_every == 0 or round_ == self.plan.last_round
         kept = due or not self._would_come_out_again(aggregate)
         if kept:
             self._write_checkpoint(state, record)
@@ -123,57 +131,61 @@ class _Run:
 
     def _write_checkpoint(self, state: ServerState, record: RoundRecord) -> None:
         self.folder.flush()
-        write_checkpoint(self.folder.checkpoints, Checkpoint(state, record), self.fingerprint)
+        every = self.plan.scenario.federation.checkpoint_every
+        write_checkpoint(self.folder.checkpoints, Checkpoint(state, record), self.fingerprint, every)
 
     def _would_come_out_again(self, aggregate: Aggregate) -> bool:
-        """Whether asking again gives the same: so it is where every worker of a simulation did what it was asked."""
-        roster, reproducible = self.strategy.roster, getattr(self.grid, "reproducible", False)
-        if not (reproducible or self.plan.known_seed):
-            return False
-        return bool(roster.everywhere) and not roster.host_of and not aggregate.missing_nodes
+        """If trying again gives the same: with a known seed, where all simulated workers did what they were asked."""
+        roster = self.strategy.roster
+        return self.plan.known_seed and bool(roster.everywhere) and not roster.host_of and not aggregate.missing_nodes
 
     def write_model(self) -> None:
         """Write the model of the last released round."""
         self.folder.write_model(self.state.parameters)
 
-    def conclude(self, stopped_because: str) -> Summary:
-        """Write the summary of what has been released."""
+    def conclude(self, stopped_because: Ending, error: str | None = None) -> Summary:
+        """Write down why the run stopped, and the summary of what has been released."""
         plan, done = self.plan, self.finished
         evaluated = next((record for record in reversed(done) if record.accuracy is not None), None)
         spent = plan.spent(done[-1].round if done else 0)
+        self.ledger.conclude(stopped_because)
         summary = Summary(
             name=plan.scenario.name,
             final=Quality(
                 accuracy=evaluated.accuracy if evaluated else None, loss=evaluated.loss if evaluated else None
             ),
-            epsilon=Bracket.of(spent),
+            epsilon=Bracket.of(plan.guaranteed_epsilon if done else spent),  # nothing was seen before the first round
+            released_rounds_epsilon=Bracket.of(spent),
             unamplified_epsilon=Bracket.of(plan.unamplified_epsilon),
+            has_known_seed=plan.known_seed,
             delta=plan.scenario.privacy.delta,
             noise_multiplier=plan.noise_multiplier,
             rounds_completed=len(done),
+            clients_scheduled=sum(record.scheduled for record in done),
             clients_trained=sum(record.reported for record in done),
+            clients_failed=sum(int(record.unprotected.get("failed", 0)) for record in done),
             wall_seconds=sum(record.seconds for record in done),
             startup_seconds=getattr(self.grid, "startup_seconds", 0.0),
             stopped_because=stopped_because,
+            error=error,
             parameters=sum(array.size for array in self.state.parameters.values()),
             cost=Cost(**self.prepared.cost()),
         )
         self.folder.write_summary(summary)
         return summary
 
-    @property
-    def _last_round(self) -> int:
-        return min(self.plan.scenario.rounds, self.plan.affordable_rounds)
-
     def _record(self, release: Release, collected: Aggregate, start: float) -> RoundRecord:
-        round_, accuracy, loss = release.round, None, None
-        if round_ % self.plan.scenario.federation.evaluate_every == 0 or round_ == self._last_round:
+        round_, accuracy, loss, silence = release.round, None, None, self.strategy.roster.silence
+        if round_ % self.plan.scenario.federation.evaluate_every == 0 or round_ == self.plan.last_round:
             accuracy, loss = self.prepared.evaluate(release.parameters)
+            if not math.isfinite(loss):
+                raise DivergedError(round_, "its loss")
         unprotected = {
             "training_loss": collected.loss_sum / max(collected.records, 1),
             "clipped": collected.clipped / max(collected.reported, 1),
             "failed": collected.failed,
             "refused_nodes": collected.refused_nodes,
+            "oversized_nodes": collected.oversized_nodes,
             "missing_nodes": collected.missing_nodes,
         }
         return RoundRecord(
@@ -184,17 +196,25 @@ class _Run:
             scheduled=len(self.plan.attendance.cohort(round_)),
             reported=collected.reported,
             seconds=perf_counter() - start,
+            nodes_given_up=tuple(silence.given_up),
+            nodes_back=tuple(silence.back),
             unprotected=unprotected,
         )
 
     def _resume(self) -> ServerState | None:
         """The state to go on from, None at the start of a run."""
         files = checkpoints(self.folder.checkpoints)
+        if files and not self.folder.ledger.exists():
+            raise RunFolderError(
+                f"{self.folder.ledger}: gone, but the run has checkpoints; accepted: as the run left it"
+            )
         if not files:
+            self._check_not_behind(0)
             self.finished = self.folder.forget_rounds_after(0)
             return None
         checkpoint = read_checkpoint(files[-1], self.fingerprint, self.prepared.state)
         state, record = checkpoint.state, checkpoint.record
+        self._check_not_behind(state.round)
         if not state.round - 1 <= len(self.ledger.releases):
             raise RunFolderError(
                 f"{self.folder.ledger}: ends at round {len(self.ledger.releases)}, before the checkpoint of round "
@@ -217,6 +237,15 @@ class _Run:
             self.finished.append(record)
         return state
 
+    def _check_not_behind(self, round_: int) -> None:
+        """With a secret seed a round comes out otherwise every time, so what was released cannot be computed again."""
+        released = len(self.ledger.releases)
+        if released > round_ and not self.plan.known_seed:
+            raise RunFolderError(
+                f"{self.folder.checkpoints}: ends at round {round_}, but round {released} was released; "
+                "accepted: as the run left it"
+            )
+
 
 def ask(strategy: PrivateStrategy, grid: Grid, round_: int, prepare_next: bool = False) -> Aggregate:
     """Ask the nodes and add up what they answer; while they train, the next round is prepared here."""
@@ -227,24 +256,16 @@ def ask(strategy: PrivateStrategy, grid: Grid, round_: int, prepare_next: bool =
         replies = grid.send_and_receive(messages, timeout=deadline) if messages else []
     if prepared is not None:
         prepared.result()
-    return strategy.aggregate(round_, _answers(messages, replies))
+    return strategy.aggregate(round_, replies)
 
 
-def _answers(messages: list[Message], replies: Iterable[Message]) -> list[Message]:
-    """The replies to the messages of this round. Others, such as late ones of an earlier round, are left out."""
-    asked = {message.metadata.message_id: message.metadata.dst_node_id for message in messages}
-    answers = []
-    for reply in replies:
-        node = asked.get(reply.metadata.reply_to_message_id)
-        if node is None:
-            log.warning("node %s answered a message of another round: left out", reply.metadata.src_node_id)
-        elif reply.has_error():  # Flower answers in its own name for a node that is gone
-            log.warning("node %s failed: error %s: %s", node, reply.error.code, reply.error.reason)
-        elif reply.metadata.src_node_id != node:
-            log.warning("node %s answered for node %s: left out", reply.metadata.src_node_id, node)
-        else:
-            answers.append(reply)
-    return answers
+def _ending(error: BaseException) -> Ending:
+    match error:
+        case DivergedError():
+            return "diverged"
+        case FederationError():
+            return "failed"
+    return "interrupted"
 
 
 @contextmanager

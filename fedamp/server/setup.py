@@ -115,7 +115,6 @@ def prepare(scenario: Scenario, seed: int | None = None) -> Prepared:
         linf_coordinates=plan.mixing.linf_coordinates,
         data=scenario.data,
         data_seed=data_seed,
-        folder="",
         precision=scenario.engine.precision,
     )
     pieces = plan.submodels.pieces(scenario.model, dataset.input_shape, dataset.num_classes, task.split_seed)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 
 from fedamp import flower, scenario
@@ -24,12 +25,12 @@ def open_grid(engine: scenario.Engine, log: Path, client_app: str = CLIENT_APP) 
     Raises:
         InputError: Ray is not installed, or the device or the cluster is not there.
     """
-    grid = _grid(engine, client_app)
-    with flower.chatter_to(log, "ray", LOGGER), grid:
+    grid = _grid(engine, log, client_app)
+    with flower.chatter_to(log, LOGGER), grid:
         yield grid
 
 
-def _grid(engine: scenario.Engine, client_app: str) -> SimulationGrid:
+def _grid(engine: scenario.Engine, log: Path, client_app: str) -> SimulationGrid:
     match engine.kind:
         case "serial":
             return SerialGrid(client_app, engine.device)
@@ -37,16 +38,12 @@ def _grid(engine: scenario.Engine, client_app: str) -> SimulationGrid:
             require_ray(engine.kind)
             from fedamp.simulation.ray import RayGrid
 
-            return RayGrid(client_app, engine)
+            return RayGrid(client_app, engine, log)
     raise ValueError(f"engine.kind must be ray or serial here, got {engine.kind}")
 
 
 def require_ray(kind: str) -> None:
     """Raise InputError where Ray is not installed."""
-    try:
-        import ray  # noqa: F401
-    except ModuleNotFoundError as error:
-        if error.name != "ray":
-            raise
+    if find_spec("ray") is None:
         accepted = "pip install 'fedamp[ray]', or engine.kind: serial"
-        raise InputError(f"engine.kind: {kind} needs Ray, which is not installed; accepted: {accepted}") from None
+        raise InputError(f"engine.kind: {kind} needs Ray, which is not installed; accepted: {accepted}")

@@ -29,6 +29,7 @@ class FaultyGrid:
 
     def __init__(self, grid: Grid, faults: scenario.Faults) -> None:
         self._grid, self._faults = grid, faults
+        self.simulated = flower.is_simulated(grid)
         self._late: list[Message] = []
 
     def __getattr__(self, name: str) -> Any:
@@ -53,15 +54,16 @@ class FaultyGrid:
         came = [reply for reply in replies if reply.metadata.reply_to_message_id in in_time]
         before = self._late
         self._late = [reply for reply in replies if reply.metadata.reply_to_message_id not in in_time]
-        twice = rng.stream(self._faults.seed, "faults repeating", round_).random(len(came)) < self._faults.repeating
+        generator = rng.public_stream(self._faults.seed, "faults repeating", round_)
+        twice = generator.random(len(came)) < self._faults.repeating
         return [*before, *came, *(reply for reply, again in zip(came, twice, strict=True) if again)]
 
     def _failing_and_late(self, round_: int, clients: NDArray[np.int64]) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
         """Which of the clients never answer, and which do so too late."""
         faults = self._faults
         seeds = rng.client_seeds(faults.seed, "faults", round_, clients)
-        draws = rng.uniforms(seeds, "faults", 2)
-        return (draws[:, 0] < faults.failing) | self._vanished(round_, clients), draws[:, 1] < faults.late
+        fails, lags = rng.client_words(seeds, "faults", 2).T
+        return rng.happens(fails, faults.failing) | self._vanished(round_, clients), rng.happens(lags, faults.late)
 
     def _vanished(self, round_: int, clients: NDArray[np.int64]) -> NDArray[np.bool_]:
         vanishing = self._faults.vanishing
@@ -69,13 +71,14 @@ class FaultyGrid:
             return np.zeros(len(clients), dtype=bool)
         away = np.zeros(vanishing.sites, dtype=bool)
         for left in range(max(1, round_ - vanishing.rounds + 1), round_ + 1):
-            away |= rng.stream(self._faults.seed, "faults vanishing", left).random(vanishing.sites) < vanishing.rate
+            generator = rng.public_stream(self._faults.seed, "faults vanishing", left)
+            away |= generator.random(vanishing.sites) < vanishing.rate
         vanished: NDArray[np.bool_] = away[clients % vanishing.sites]
         return vanished
 
     @contextmanager
     def _worker_killed(self, round_: int) -> Iterator[None]:
-        generator = rng.stream(self._faults.seed, "faults workers", round_)
+        generator = rng.public_stream(self._faults.seed, "faults workers", round_)
         prepare_kill = getattr(self._grid, "prepare_kill", None)
         if prepare_kill is None or generator.random() >= self._faults.killed_workers:
             yield

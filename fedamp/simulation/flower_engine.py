@@ -8,8 +8,6 @@ import os
 import shutil
 import socket
 import subprocess
-import sys
-import sysconfig
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -22,6 +20,7 @@ import psutil
 from fedamp import scenario
 from fedamp.errors import FederationError, InputError
 from fedamp.simulation.engines import CLIENT_APP, require_ray
+from fedamp.simulation.processes import environment, ray_of_its_own
 from fedamp.simulation.resources import worker_resources
 
 SERVER_APP = "fedamp.server.app:app"
@@ -118,9 +117,8 @@ def _superlink(folder: Path, output: IO[str]) -> Iterator[subprocess.Popen[bytes
     )
     command = [_tool("flower-superlink"), "--insecure", "--simulation", "--host", "127.0.0.1", "--port", str(port)]
     command.append("--disable-runtime-dependency-installation")
-    process = subprocess.Popen(
-        command, cwd=empty, env=_environment(folder), stdout=output, stderr=output, start_new_session=True
-    )
+    variables = _environment(folder) | ray_of_its_own()
+    process = subprocess.Popen(command, cwd=empty, env=variables, stdout=output, stderr=output, start_new_session=True)
     try:
         _wait_for_port(port, process)
         yield process
@@ -153,14 +151,7 @@ def _runs(folder: Path) -> list[dict[str, Any]]:
 
 
 def _environment(folder: Path) -> dict[str, str]:
-    """What the processes need to find this Python's Flower, and everything that this process can import."""
-    return os.environ | {
-        "FLWR_HOME": str(folder / "home"),
-        "FLWR_LOG_LEVEL": "INFO",
-        "RAY_ADDRESS": "local",  # else Flower's Ray joins whatever cluster was last started on this machine
-        "PATH": os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", os.defpath)]),
-        "PYTHONPATH": os.pathsep.join(str(Path(entry).absolute()) for entry in sys.path),
-    }
+    return environment() | {"FLWR_HOME": str(folder / "home"), "FLWR_LOG_LEVEL": "INFO"}
 
 
 def _tool(name: str) -> str:

@@ -22,14 +22,12 @@ class SimulationGrid(Grid):
 
     Attributes:
         workers: number of nodes; each hosts all clients that it is asked to train.
-        devices: torch's name of each node's device.
         startup_seconds: time until the nodes were ready; 0 before that.
-        reproducible: whether nodes that are asked the same again answer the same, to the bit.
+        simulated: that its nodes are no machines of others.
     """
 
-    reproducible = True
+    simulated = True
     workers: int
-    devices: list[str]
     startup_seconds: float
 
     def __init__(self) -> None:
@@ -42,10 +40,6 @@ class SimulationGrid(Grid):
 
     def __exit__(self, *_: object) -> None:
         """Leave nothing running."""
-
-    @abstractmethod
-    def describe(self) -> str:
-        """One line for people: engine, workers, device."""
 
     def wait(self) -> None:
         """Return when all nodes are ready; there is no need to, but to see how fast they are."""

@@ -10,7 +10,6 @@ from flwr.app import Context, Message, RecordDict, UserConfig
 from flwr.clientapp import ClientApp
 
 from fedamp import flower
-from fedamp.errors import InputError
 
 FIRST_NODE = flower.SERVER_NODE + 1
 
@@ -42,23 +41,6 @@ class Node:
         except Exception as error:
             reason = f"{type(error).__name__}: {error}"
             return flower.error_reply(message, flower.APP_RAISED, reason), traceback.format_exc()
-
-
-def available_device(device: str) -> str:
-    """The device of this process that ``auto`` stands for, or the device itself.
-
-    Raises:
-        InputError: the device is not there.
-    """
-    import torch
-
-    count = torch.cuda.device_count() if device != "cpu" else 0
-    if device == "auto":
-        return "cuda" if count else "cpu"
-    _, _, index = device.partition(":")
-    if device != "cpu" and int(index or 0) >= count:
-        raise InputError(f"engine.device: {device} is not there, torch sees {count} GPU(s); accepted here: auto, cpu")
-    return device
 
 
 def keep_freed_memory() -> None:

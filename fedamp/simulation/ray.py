@@ -1,195 +1,149 @@
 """The Ray engine: one persistent actor a node, on this machine or on a cluster."""
 
+import shutil
+import subprocess
+import sys
+import tempfile
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from functools import cached_property
+from contextlib import suppress
+from multiprocessing import Pipe
+from pathlib import Path
+from socket import gethostname
 from time import monotonic
 from typing import Any, Self
 
-import ray
+import psutil
 from flwr.app import Message
-from ray.exceptions import RayActorError, RayError
 
-from fedamp import flower, scenario
+from fedamp import scenario
+from fedamp.errors import FedampError, FederationError
 from fedamp.simulation.grid import SimulationGrid, log
-from fedamp.simulation.node import FIRST_NODE, Node
-from fedamp.simulation.ray_workers import Pool
-from fedamp.simulation.serial import answer_here
+from fedamp.simulation.node import FIRST_NODE
+from fedamp.simulation.processes import environment, ray_of_its_own
+from fedamp.simulation.resources import WorkerResources
 
-PATIENCE = 2.0  # seconds of training after which Ray is started: runs that are over before do better without
-RESENDS = 2  # how often a message is sent again because its worker died
-
-
-@dataclass
-class Sent:
-    """A message under way: with what, to which actor, the future answer (None: not sent yet), and how often."""
-
-    message: Message
-    arguments: tuple[Any, ...] = ()
-    actor: Any = None
-    answer: Any = None
-    times: int = 0
+START_DEADLINE = 300.0  # seconds, until Ray and all workers are ready
+GRACE = 30.0  # seconds that an answer of the driver may take beyond the deadline of what it was asked
+STOP_DEADLINE = 10.0  # seconds, until Ray has ended what it started
 
 
 class RayGrid(SimulationGrid):
     """A Flower grid over Ray actors, to be used as a context manager.
 
-    Ray takes seconds to start. On the cores of this machine it is started in the background once a run has taken a
-    while, and until the workers are there this process answers one message after the other: results depend on what is
-    in a message, not on who trains it. Elsewhere it starts at once, and the first use of the nodes waits for it.
-
-    The arrays of a round are put once into shared memory (messages of a round hold the same record), and everything
-    else is small. A worker that dies is replaced and its message sent again; one that misses a deadline is replaced,
-    so as not to delay the next round.
+    Ray is driven by a child of this process (:mod:`fedamp.simulation.ray_driver`), which starts while data and model
+    are loaded here; the first use of the nodes waits for it. Nothing of Ray lives in this process: Ray forks, which
+    hangs where another thread is inside a linear algebra library, it writes to the terminal, and it ends its driver
+    where one of its own processes dies. Whatever happens there is an exception here.
 
     Args:
         client_app: import path of the Flower client app, ``package.module:name``.
-        engine: workers, device and address. A Ray session that this process has already is used and left running.
+        engine: workers, device and address.
+        output: file that gets what Ray and its driver have to say.
     """
 
-    def __init__(self, client_app: str, engine: scenario.Engine) -> None:
+    def __init__(self, client_app: str, engine: scenario.Engine, output: Path) -> None:
         super().__init__()
-        self._pool = Pool(client_app, engine)
-        self._client_app = client_app
-        self._sent: dict[str, Sent] = {}
+        self._client_app, self._engine, self._output = client_app, engine, output
+        self._resources: WorkerResources | None = None
+        self.startup_seconds = 0.0
 
     def __enter__(self) -> Self:
-        if not self._pool.can_stand_in:
-            self._pool.start()
+        self._start = monotonic()
+        variables = environment() | {"RAY_AUTH_MODE": "token"}
+        if self._engine.address is None:
+            variables |= ray_of_its_own()
+        # Ray's sockets stand in it, and their paths must be short.
+        self._folder = Path(tempfile.mkdtemp(prefix="fedamp-", dir=variables.get("RAY_TMPDIR", "/tmp")))
+        self._pipe, theirs = Pipe()
+        command = [sys.executable, "-P", "-m", "fedamp.simulation.ray_driver", str(theirs.fileno())]
+        with theirs, self._output.open("ab") as output:
+            # Without preexec_fn Python does not fork; in a session of its own Ctrl-C does not reach it.
+            self._driver = subprocess.Popen(
+                command,
+                env=variables,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,
+            )
+        with suppress(OSError):  # the first answer says what is wrong
+            self._pipe.send((self._client_app, self._engine, self._folder))
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._pool.stop()
+        self._pipe.close()  # without it the driver ends
+        with suppress(subprocess.TimeoutExpired):
+            self._driver.wait(STOP_DEADLINE)
+        self._driver.kill()  # and what Ray started with it
+        self._driver.wait()
+        shutil.rmtree(self._folder, ignore_errors=True)
 
     @property
     def workers(self) -> int:  # type: ignore[override]
-        return self._pool.resources.workers
-
-    @property
-    def devices(self) -> list[str]:  # type: ignore[override]
-        return self.workers * [self._pool.resources.device]
-
-    @property
-    def startup_seconds(self) -> float:  # type: ignore[override]
-        return 0.0 if self._pool.can_stand_in else self._pool.startup_seconds
-
-    @cached_property
-    def _stand_in(self) -> Node | None:
-        """What answers in this process as long as there are no workers; None where it could not do their work."""
-        if not self._pool.can_stand_in:
-            return None
-        try:
-            return Node(self._client_app, partition=0, partitions=self.workers, device="cpu")
-        except Exception:  # the workers say better what is wrong with the app
-            return None
-
-    def describe(self) -> str:
-        ready = f"ready after {self._pool.startup_seconds:.1f} s" if self._pool.is_ready else "which are starting"
-        return f"ray engine, {self.workers} worker(s) on {self.devices[0]}, {ready}"
+        return self._ready_resources().workers
 
     def wait(self) -> None:
-        self._pool.wait()
+        """Return when the actors are ready.
+
+        Raises:
+            InputError: the device or the cluster is not there, or answers those who have no token.
+            FederationError: workers did not start, or could not import the client app.
+        """
+        self._ready_resources()
 
     def get_node_ids(self) -> list[int]:
         return [FIRST_NODE + partition for partition in range(self.workers)]
 
     def prepare_kill(self, worker: int) -> Callable[[], None]:
-        return self._pool.prepare_kill(worker)
+        """What kills a worker's process as ``kill -9`` does; nothing where it is on another machine."""
+        host, number = self._ask("process", worker)
+        if host != gethostname():
+            return lambda: None
+        process = psutil.Process(number)
+
+        def kill() -> None:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+
+        return kill
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
         """The replies that are there by now; waits for the workers to be ready."""
-        ids = [id_ for id_ in message_ids if id_ in self._sent]
-        self._send_new(ids)
-        answers = {id_: self._sent[id_].answer for id_ in ids}
-        ready = ray.wait(list(answers.values()), num_returns=len(ids), timeout=0)[0] if ids else []
-        replies = [self._reply(id_) for id_, answer in answers.items() if answer in ready]
-        return [reply for reply in replies if reply is not None]
-
-    def _dispatch(self, messages: list[Message]) -> None:
-        self._sent |= {message.metadata.message_id: Sent(message) for message in messages}
-        if self._stand_in is None or self._pool.is_ready:
-            self._send_new([message.metadata.message_id for message in messages])
-        else:
-            self._pool.start(PATIENCE)
-
-    def _send_new(self, message_ids: list[str]) -> None:
-        """Hand the messages that were not sent yet to the workers, as soon as these are ready."""
-        new = [self._sent[id_] for id_ in message_ids if self._sent[id_].answer is None]
-        if new:
-            self._pool.wait()
-        shared: dict[int, Any] = {}
-        for sent in new:
-            rest, arrays = flower.message_without_arrays(sent.message)
-            for record in arrays.values():
-                if id(record) not in shared:
-                    inline = flower.size(record) < self._pool.inline_bytes / len(new)
-                    shared[id(record)] = record if inline else ray.put(record)
-            sent.arguments = (rest, list(arrays), *(shared[id(record)] for record in arrays.values()))
-            self._send(sent)
-
-    def _send(self, sent: Sent) -> None:
-        sent.actor = self._pool.actors[_partition(sent.message)]
-        sent.answer = sent.actor.handle.remote(*sent.arguments)
-        sent.times += 1
-
-    def _answer_here(self, message_ids: list[str], deadline: float | None) -> dict[str, Message]:
-        """Replies to messages, one after the other, for as long as there are no workers."""
-        replies: dict[str, Message] = {}
-        for id_ in message_ids:
-            if self._stand_in is None or self._pool.is_ready:
-                break
-            message = self._sent.pop(id_).message
-            reply = None
-            if deadline is None or monotonic() < deadline:
-                reply = answer_here(self._stand_in, message, deadline)
-            if reply is not None:
-                replies[id_] = reply
+        replies: list[Message] = self._ask("pull", list(message_ids))
         return replies
 
+    def _dispatch(self, messages: list[Message]) -> None:
+        self._ask("push", messages)
+
     def _collect(self, message_ids: list[str], deadline: float | None) -> list[Message]:
-        replies = self._answer_here([id_ for id_ in message_ids if id_ in self._sent], deadline)
-        left = [id_ for id_ in message_ids if id_ in self._sent]
-        self._send_new(left)
-        waiting = {self._sent[id_].answer: id_ for id_ in left}
-        while waiting:
-            patience = None if deadline is None else max(0.0, deadline - monotonic())
-            ready, _ = ray.wait(list(waiting), num_returns=1, timeout=patience)
-            if not ready:
-                break
-            id_ = waiting.pop(ready[0])
-            reply = self._reply(id_)
-            if reply is None:
-                waiting[self._sent[id_].answer] = id_
-            else:
-                replies[id_] = reply
-        for id_ in waiting.values():
-            late = self._sent.pop(id_)
-            self._pool.replace(_partition(late.message), late.actor)
-        return [replies[id_] for id_ in message_ids if id_ in replies]
+        patience = None if deadline is None else max(0.0, deadline - monotonic())
+        replies: list[Message] = self._ask("collect", message_ids, patience, patience=patience)
+        return replies
 
-    def _reply(self, id_: str) -> Message | None:
-        """The reply to a message whose answer is there; None if the message had to be sent again."""
-        reply: Message
-        sent = self._sent[id_]
-        node = sent.message.metadata.dst_node_id
+    def _ready_resources(self) -> WorkerResources:
+        if self._resources is None:
+            self._resources = self._answer(START_DEADLINE)
+            self.startup_seconds = monotonic() - self._start
+            workers, device = self._resources.workers, self._resources.device
+            log.info("ray engine, %d worker(s) on %s, ready after %.1f s", workers, device, self.startup_seconds)
+        return self._resources
+
+    def _ask(self, name: str, *arguments: Any, patience: float | None = 0.0) -> Any:
+        """What a method of the driver returns, which may take so many seconds (None: as long as it likes)."""
+        self.wait()
+        with suppress(OSError):
+            self._pipe.send((name, arguments))
+        return self._answer(patience)
+
+    def _answer(self, patience: float | None) -> Any:
         try:
-            reply, trouble = ray.get(sent.answer)
-        except RayActorError as error:
-            log.warning("node %d: its worker died: %s", node, error)
-            self._pool.replace(_partition(sent.message), sent.actor)
-            if sent.times <= RESENDS:
-                self._send(sent)
-                return None
-            reason = f"the worker died {sent.times} times"
-            reply, trouble = flower.error_reply(sent.message, flower.APP_CRASHED, reason), ""
-        except RayError as error:
-            reason = f"{type(error).__name__}: {error}"
-            reply, trouble = flower.error_reply(sent.message, flower.NODE_LOST, reason), reason
-        if trouble:
-            log.warning("node %d: no result\n%s", node, trouble)
-        del self._sent[id_]
-        return reply
-
-
-def _partition(message: Message) -> int:
-    return message.metadata.dst_node_id - FIRST_NODE
+            if not self._pipe.poll(None if patience is None else patience + GRACE):
+                self._driver.kill()  # it cannot be asked anything else before it has answered this
+                raise FederationError(f"Ray did not answer within {patience:.1f} s")
+            answer = self._pipe.recv()
+        except (EOFError, OSError):
+            raise FederationError(f"Ray ended (exit code {self._driver.wait()})") from None
+        if isinstance(answer, FedampError):
+            raise answer
+        return answer

@@ -1,33 +1,29 @@
-"""Persistent Ray actors, and the life of the Ray session that they need."""
+"""Persistent Ray actors and the messages that they are sent, in the process that drives Ray."""
 
 import os
 import socket
 import sys
-import threading
-from collections.abc import Callable, Mapping
-from concurrent.futures import Future
-from contextlib import suppress
-from functools import cached_property
+from dataclasses import dataclass
 from time import monotonic
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import psutil
 import ray
 from flwr.app import ArrayRecord, Message
-from ray.exceptions import RayError
+from ray.exceptions import RayActorError, RayError
 
 from fedamp import flower, scenario
-from fedamp.errors import FedampError, FederationError, InputError
+from fedamp.errors import FedampError, FederationError
 from fedamp.simulation.grid import log
-from fedamp.simulation.node import Node, available_device
-from fedamp.simulation.resources import WorkerResources, worker_resources
+from fedamp.simulation.node import FIRST_NODE, Node
+from fedamp.simulation.resources import available_device, worker_resources
+
+if TYPE_CHECKING:
+    from fedamp.simulation.ray_driver import Session
 
 STARTUP_DEADLINE = 180.0  # seconds, until all workers have imported the client app
-# Ray carries small arguments and results inside the call, which takes 2 ms a round; shared memory takes 4 to 8 ms more.
-# Its own limit is 100 kB; where the session is ours we raise it, to 100,000 parameters for two workers.
-INLINE_LIMIT = 1_000_000
+CHECK_INTERVAL = 0.5  # seconds of waiting between two looks at whether Ray is alive
 SPARE_GPU = 0.05  # share of every GPU that is not reserved at first: room for workers whose machine was lost
-ADDRESS_DEADLINE = 5.0  # seconds, until a cluster answers
+RESENDS = 2  # how often a message is sent again because its worker died
 
 
 class RayWorker:
@@ -38,10 +34,10 @@ class RayWorker:
         self._arguments = (client_app, partition, partitions, device)
         self._node: Node | None = None
 
-    def ready(self) -> int:
-        """Import the client app, and return the process id."""
+    def ready(self) -> tuple[str, int]:
+        """Import the client app, and return the name of the machine and the process id."""
         self._ready_node()
-        return os.getpid()
+        return socket.gethostname(), os.getpid()
 
     def handle(self, rest: Message, names: list[str], *arrays: ArrayRecord) -> tuple[Message, str]:
         """Reply, and the traceback if the client app failed."""
@@ -55,176 +51,149 @@ class RayWorker:
         return self._node
 
 
-class Pool:
-    """The actors of a simulation. They start in the background, so that the caller can prepare meanwhile.
+@dataclass
+class Sent:
+    """A message under way: with what, to which actor, the future answer, and how often it was sent."""
+
+    message: Message
+    arguments: tuple[Any, ...]
+    actor: Any = None
+    answer: Any = None
+    times: int = 0
+
+
+class Workers:
+    """The actors of a simulation, ready to be used.
+
+    The arrays of a round are put once into shared memory (messages of a round hold the same record), and everything
+    else is small. A worker that dies is replaced and its message sent again; one that misses a deadline is replaced,
+    so as not to delay the next round.
 
     Args:
         client_app: import path of the Flower client app, ``package.module:name``.
-        engine: workers, device and address. A Ray session that this process has already is used and left running.
+        engine: workers, device and address.
+        session: the connection with Ray.
+
+    Raises:
+        InputError: the device is not there.
+        FederationError: workers did not start, or could not import the client app.
     """
 
-    startup_seconds: float = 0.0
-    inline_bytes: int = 90_000  # what a round may carry inside its calls
-    _granted: WorkerResources
-
-    def __init__(self, client_app: str, engine: scenario.Engine) -> None:
-        self._client_app, self._engine = client_app, engine
-        self._started: Future[list[Any]] = Future()
-        self._stop, self._hurry = threading.Event(), threading.Event()
-        self._thread: threading.Thread | None = None
-        self._borrowed = ray.is_initialized()
-
-    def start(self, patience: float = 0.0) -> None:
-        """Begin to start Ray and the actors in so many seconds, or when somebody waits for them; returns at once."""
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._live, args=(patience,), name="ray", daemon=True)
-            self._thread.start()
-
-    def wait(self) -> None:
-        """Return when the actors are ready.
-
-        Raises:
-            InputError: the device or the cluster is not there.
-            FederationError: workers did not start, or could not import the client app.
-        """
-        self._hurry.set()
-        self.start()
-        self._started.result()
-
-    def stop(self) -> None:
-        """End the actors, and Ray if it was started here."""
-        self._stop.set()
-        self._hurry.set()
-        if self._thread is not None:
-            self._thread.join()
-
-    @cached_property
-    def resources(self) -> WorkerResources:
-        """How many workers, on what; waits for Ray where nobody else knows."""
-        if self.can_stand_in:
-            return worker_resources(self._engine, ray._private.utils.get_num_cpus(), 0)
-        self.wait()
-        return self._granted
-
-    @cached_property
-    def can_stand_in(self) -> bool:
-        """Whether this process could do the workers' work: they get cores of this machine, in a Ray session of ours."""
-        engine = self._engine
-        if self._borrowed or engine.address is not None:
-            return False
-        return engine.device == "cpu" or (engine.device == "auto" and available_device("auto") == "cpu")
-
-    @property
-    def is_ready(self) -> bool:
-        """Whether there is nothing to wait for: the actors are ready, or will never be."""
-        return self._started.done()
-
-    @property
-    def actors(self) -> list[Any]:
-        """The actors; waits for them as :meth:`wait` does."""
-        self.wait()
-        return self._started.result()
-
-    def replace(self, partition: int, actor: Any) -> None:
-        """Put a new actor in the place of one that died or is stuck, unless that has happened already.
-
-        It reserves nothing to speak of: where a machine was lost, all that is left may be reserved.
-        """
-        if self.actors[partition] is actor:
-            ray.kill(actor)
-            self.actors[partition] = self._start_actor(partition, cpus=0, gpus=min(self._granted.gpus, SPARE_GPU / 10))
-
-    def prepare_kill(self, partition: int) -> Callable[[], None]:
-        """What ends an actor without warning."""
-        actor = self.actors[partition]
-        if self._engine.address is not None:  # its process may be on another machine
-            return lambda: ray.kill(actor)
-        process = psutil.Process(ray.get(actor.ready.remote()))
-
-        def kill() -> None:
-            with suppress(psutil.NoSuchProcess):
-                process.kill()
-
-        return kill
-
-    def _live(self, patience: float) -> None:
-        """Start Ray, wait, stop it; in one thread, because what Ray starts ends with the thread that started it."""
-        self._hurry.wait(patience)
-        if self._stop.is_set():
-            return
-        printer = ray._private.worker.print_to_stdstream
-        ray._private.worker.print_to_stdstream = _to_log
-        try:
-            start = monotonic()
-            if not self._borrowed:
-                _start_ray(self._engine)
-                if self._engine.address is None:
-                    self.inline_bytes = INLINE_LIMIT - 100_000
-            actors = self._start_actors()
-            self.startup_seconds = monotonic() - start
-            if actors:
-                device, seconds = self._granted.device, self.startup_seconds
-                log.info("ray engine, %d worker(s) on %s, ready after %.1f s", len(actors), device, seconds)
-                self._started.set_result(actors)
-            self._stop.wait()
-            for actor in actors:
-                ray.kill(actor)
-        except BaseException as error:
-            self._started.set_exception(error)
-        finally:
-            if not self._borrowed:
-                ray.shutdown()
-            ray._private.worker.print_to_stdstream = printer
-
-    def _start_actors(self) -> list[Any]:
-        """Actors that are ready; none where they are no longer wanted before they are."""
+    def __init__(self, client_app: str, engine: scenario.Engine, session: "Session") -> None:
+        self._client_app, self._session = client_app, session
+        self._sent: dict[str, Sent] = {}
         found = ray.cluster_resources()  # type: ignore[no-untyped-call]
-        self._granted = part = worker_resources(self._engine, found.get("CPU", 1), found.get("GPU", 0))
+        self.resources = part = worker_resources(engine, found.get("CPU", 1), found.get("GPU", 0))
         gpus = part.gpus * (1 - SPARE_GPU)
-        actors = [self._start_actor(partition, part.cpus, gpus) for partition in range(part.workers)]
-        answers = [actor.ready.remote() for actor in actors]
-        deadline = monotonic() + STARTUP_DEADLINE
-        while len(ray.wait(answers, num_returns=len(answers), timeout=0.1)[0]) < len(answers):
-            if self._stop.is_set():
-                return []
-            if monotonic() > deadline:
-                raise FederationError(
-                    f"{len(actors)} Ray workers were not ready within {STARTUP_DEADLINE:.0f} s; Ray has {dict(found)}"
-                )
+        self._actors = [self._start_actor(partition, part.cpus, gpus) for partition in range(part.workers)]
+        answers = [actor.ready.remote() for actor in self._actors]
+        if not self._wait(answers, len(answers), monotonic() + STARTUP_DEADLINE):
+            raise FederationError(
+                f"{len(answers)} Ray workers were not ready within {STARTUP_DEADLINE:.0f} s; Ray has {dict(found)}"
+            )
         try:
             ray.get(answers)
         except RayError as error:
             cause = getattr(error, "cause", error)
             if isinstance(cause, FedampError):
                 raise cause from None
-            raise FederationError(f"a Ray worker could not load {self._client_app}: {cause}") from error
-        return actors
+            raise FederationError(f"a Ray worker could not load {client_app}: {cause}") from error
+
+    def process(self, partition: int) -> tuple[str, int]:
+        """The machine and the process id of a worker."""
+        where: tuple[str, int] = ray.get(self._actors[partition].ready.remote())
+        return where
+
+    def push(self, messages: list[Message]) -> None:
+        """Send messages, which have ids."""
+        shared: dict[int, Any] = {}
+        for message in messages:
+            rest, arrays = flower.message_without_arrays(message)
+            for record in arrays.values():
+                if id(record) not in shared:
+                    inline = flower.size(record) < self._session.inline_bytes / len(messages)
+                    shared[id(record)] = record if inline else ray.put(record)
+            arguments = (rest, list(arrays), *(shared[id(record)] for record in arrays.values()))
+            self._sent[message.metadata.message_id] = sent = Sent(rest, arguments)
+            self._send(sent)
+
+    def pull(self, message_ids: list[str]) -> list[Message]:
+        """The replies that are there by now."""
+        waiting = {self._sent[id_].answer: id_ for id_ in message_ids if id_ in self._sent}
+        replies = [self._reply(waiting[answer]) for answer in self._wait(list(waiting), len(waiting), monotonic())]
+        return [reply for reply in replies if reply is not None]
+
+    def collect(self, message_ids: list[str], patience: float | None) -> list[Message]:
+        """The replies that come within so many seconds, in the order of the messages, which are forgotten."""
+        deadline = None if patience is None else monotonic() + patience
+        waiting = {self._sent[id_].answer: id_ for id_ in message_ids if id_ in self._sent}
+        replies: dict[str, Message] = {}
+        while waiting and (ready := self._wait(list(waiting), 1, deadline)):
+            id_ = waiting.pop(ready[0])
+            reply = self._reply(id_)
+            if reply is None:
+                waiting[self._sent[id_].answer] = id_
+            else:
+                replies[id_] = reply
+        for id_ in waiting.values():
+            self._replace(self._sent.pop(id_))
+        return [replies[id_] for id_ in message_ids if id_ in replies]
+
+    def _wait(self, answers: list[Any], number: int, deadline: float | None) -> list[Any]:
+        """So many of the answers as soon as they are there, or fewer at the deadline."""
+        while True:
+            self._session.check()
+            left = CHECK_INTERVAL if deadline is None else max(0.0, deadline - monotonic())
+            ready: list[Any] = (
+                ray.wait(answers, num_returns=number, timeout=min(left, CHECK_INTERVAL))[0] if answers else []
+            )
+            if len(ready) >= number or (deadline is not None and monotonic() >= deadline):
+                return ready
+
+    def _reply(self, id_: str) -> Message | None:
+        """The reply to a message whose answer is there; None if the message had to be sent again."""
+        reply: Message
+        sent = self._sent[id_]
+        node = sent.message.metadata.dst_node_id
+        try:
+            reply, trouble = ray.get(sent.answer)
+        except RayActorError as error:
+            self._replace(sent)
+            if sent.times <= RESENDS:
+                log.warning("node %d: its worker died: %s", node, error)
+                self._send(sent)
+                return None
+            reason = f"the worker died {sent.times} times; its clients count as zero"
+            reply, trouble = flower.error_reply(sent.message, flower.APP_CRASHED, reason), reason
+        except RayError as error:
+            reason = f"{type(error).__name__}: {error}"
+            reply, trouble = flower.error_reply(sent.message, flower.NODE_LOST, reason), reason
+        if trouble:
+            log.warning("node %d: no result\n%s", node, trouble)
+        del self._sent[id_]
+        return reply
+
+    def _send(self, sent: Sent) -> None:
+        sent.actor = self._actors[_partition(sent)]
+        sent.answer = sent.actor.handle.remote(*sent.arguments)
+        sent.times += 1
+
+    def _replace(self, sent: Sent) -> None:
+        """Put a new actor in the place of the one that died or is stuck, unless that has happened already.
+
+        It reserves nothing to speak of: where a machine was lost, all that is left may be reserved.
+        """
+        partition = _partition(sent)
+        if self._actors[partition] is sent.actor:
+            ray.kill(sent.actor)
+            gpus = min(self.resources.gpus, SPARE_GPU / 10)
+            self._actors[partition] = self._start_actor(partition, cpus=0, gpus=gpus)
 
     def _start_actor(self, partition: int, cpus: float, gpus: float) -> Any:
-        part = self._granted
+        part = self.resources
         actor = ray.remote(RayWorker).options(num_cpus=cpus, num_gpus=gpus, scheduling_strategy="SPREAD")
         return actor.remote(sys.path, self._client_app, partition, part.workers, part.device)
 
 
-def _start_ray(engine: scenario.Engine) -> None:
-    quiet: Mapping[str, Any] = {"log_to_driver": False, "logging_level": "ERROR", "logging_format": flower.LOG_FORMAT}
-    if engine.address is None:
-        workers = None if engine.workers == "auto" else engine.workers  # Ray starts a process a core at once
-        limits = {"max_direct_call_object_size": INLINE_LIMIT}
-        ray.init("local", include_dashboard=False, num_cpus=workers, _system_config=limits, **quiet)
-        return
-    try:
-        host, colon, port = engine.address.rpartition(":")
-        if colon:  # Ray itself would try for minutes
-            socket.create_connection((host, int(port)), timeout=ADDRESS_DEADLINE).close()
-        ray.init(engine.address, **quiet)
-    except (OSError, ValueError, RuntimeError) as error:
-        reason = str(error).splitlines()[0]
-        raise InputError(
-            f"engine.address: no Ray cluster at {engine.address!r} ({reason}); accepted: auto, or host:port"
-        ) from error
-
-
-def _to_log(data: Any, ignore_prefix: bool) -> None:
-    """Ray prints the deaths of workers on standard output, whatever its settings; they belong into the log."""
-    log.warning("ray: %s", " ".join(data["lines"]))
+def _partition(sent: Sent) -> int:
+    return sent.message.metadata.dst_node_id - FIRST_NODE

@@ -5,7 +5,6 @@ from math import ceil
 
 from fedamp import scenario
 from fedamp.errors import InputError
-from fedamp.simulation.node import available_device
 
 WORKERS_PER_GPU = 2  # one prepares and launches while the other computes
 
@@ -38,9 +37,25 @@ def worker_resources(engine: scenario.Engine, cores: float, gpus: float) -> Work
         workers = int(gpus) * WORKERS_PER_GPU if engine.workers == "auto" else engine.workers
         return WorkerResources(workers, device, cpus=_share(workers, cores), gpus=_share(workers, gpus))
     workers = WORKERS_PER_GPU if engine.workers == "auto" else engine.workers
-    return WorkerResources(
-        workers, device, cpus=_share(workers, cores), gpus=0
-    )  # one named GPU, which Ray does not hide
+    # One named GPU, which Ray does not hide.
+    return WorkerResources(workers, device, cpus=_share(workers, cores), gpus=0)
+
+
+def available_device(device: str) -> str:
+    """The device of this process that ``auto`` stands for, or the device itself.
+
+    Raises:
+        InputError: the device is not there.
+    """
+    import torch
+
+    count = torch.cuda.device_count() if device != "cpu" else 0
+    if device == "auto":
+        return "cuda" if count else "cpu"
+    _, _, index = device.partition(":")
+    if device != "cpu" and int(index or 0) >= count:
+        raise InputError(f"engine.device: {device} is not there, torch sees {count} GPU(s); accepted here: auto, cpu")
+    return device
 
 
 def _share(workers: int, units: float) -> float:

@@ -6,7 +6,8 @@ from flwr.app import Message
 
 from fedamp import flower
 from fedamp.simulation.grid import SimulationGrid, log
-from fedamp.simulation.node import FIRST_NODE, Node, available_device
+from fedamp.simulation.node import FIRST_NODE, Node
+from fedamp.simulation.resources import available_device
 
 
 class SerialGrid(SimulationGrid):
@@ -27,13 +28,9 @@ class SerialGrid(SimulationGrid):
     def __init__(self, client_app: str, device: str = "auto") -> None:
         super().__init__()
         start = monotonic()
-        self.devices = [available_device(device)]
-        self._node = Node(client_app, partition=0, partitions=1, device=self.devices[0])
+        self._node = Node(client_app, partition=0, partitions=1, device=available_device(device))
         self._waiting: dict[str, Message] = {}
         self.startup_seconds = monotonic() - start
-
-    def describe(self) -> str:
-        return f"serial engine, in this process, on {self.devices[0]}"
 
     def get_node_ids(self) -> list[int]:
         return [FIRST_NODE]
@@ -51,15 +48,9 @@ class SerialGrid(SimulationGrid):
         for message in messages:
             if deadline is not None and monotonic() >= deadline:
                 break
-            reply = answer_here(self._node, message, deadline)
-            if reply is not None:
+            reply, trouble = self._node.handle(flower.copy_message(message))
+            if trouble:
+                log.warning("node %d: the client app failed\n%s", message.metadata.dst_node_id, trouble)
+            if deadline is None or monotonic() < deadline:
                 replies.append(reply)
         return replies
-
-
-def answer_here(node: Node, message: Message, deadline: float | None) -> Message | None:
-    """The reply of a node in this process; None where it came after the deadline."""
-    reply, trouble = node.handle(flower.copy_message(message))
-    if trouble:
-        log.warning("node %d: the client app failed\n%s", message.metadata.dst_node_id, trouble)
-    return reply if deadline is None or monotonic() < deadline else None

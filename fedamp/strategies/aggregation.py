@@ -8,25 +8,30 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from flwr.app import ArrayRecord, Message, MetricRecord
-from pydantic import BaseModel, ConfigDict, FiniteFloat, NonNegativeInt, ValidationError
+from pydantic import BaseModel, ConfigDict, FiniteFloat, NonNegativeInt
 
 from fedamp import flower
 from fedamp.arrays import Sums
 from fedamp.client.clipping import quantum
 from fedamp.models.pieces import Piece
 from fedamp.strategies.model_parts import ModelParts
+from fedamp.strategies.replies import in_one_line, unexpected
 
 log = logging.getLogger("fedamp.server")
 
+_LARGEST_LOSS = 1e100  # of one node: sums of what nodes claim stay finite
 _BLOCK = 1 << 16  # numbers handled at a time: they stay in the cache from one operation to the next
 
 
 @dataclass(frozen=True)
 class Request:
-    """What one node was asked for: units, and the submodel that its sums are in the shape of (-1: the whole model)."""
+    """What one node was asked for: units, and the submodel that its sums are in the shape of (-1: the whole model);
+    and what the log calls it (empty: by its id).
+    """
 
     units: frozenset[int]
     extracted: int = -1
+    name: str = ""
 
 
 @dataclass(frozen=True)
@@ -52,9 +57,12 @@ class Aggregate:
         asked_nodes: how many were asked.
         reported, failed: units whose update is in the sums; those of them that were not finite and count as zero.
         refused_nodes: replies that were left out.
-        clipped, below_clip: units whose update was longer than the norm in some part, or within it in every part.
-        loss_sum, records: of the received model, on the units' records.
+        oversized_nodes: those whose sum the server had to clip to (clip x units): no honest one is.
+        clipped, below_clip: units whose update was longer than the norm in some part, or within it in every part, as
+            the nodes claim: a unit counts as one at most.
+        loss_sum, records: of the received model, on the units' records, as the nodes claim.
         nodes: those whose reply is in the sums.
+        errors: why replies were left out and units failed, each a line that names the node.
     """
 
     sums: Sums
@@ -62,11 +70,13 @@ class Aggregate:
     reported: int = 0
     failed: int = 0
     refused_nodes: int = 0
+    oversized_nodes: int = 0
     clipped: int = 0
     below_clip: int = 0
     loss_sum: float = 0.0
     records: int = 0
     nodes: set[int] = field(default_factory=set)
+    errors: list[str] = field(default_factory=list)
 
     @property
     def missing_nodes(self) -> int:
@@ -128,7 +138,8 @@ class ClippedSums(Aggregator):
                 _add(total, node, reply, asked)
             except Exception as error:  # whatever a faulty or hostile node sends, it must not stop the round
                 total.refused_nodes += 1
-                log.warning("reply of node %s left out: %s", node, _reason(error))
+                total.errors.append(f"node {_name(node, asked)}: {in_one_line(error)}")
+                log.warning("reply left out: %s", total.errors[-1])
         return total
 
 
@@ -148,49 +159,59 @@ class _Answer(BaseModel):
 def _add(total: Aggregate, node: int, reply: Message, asked: Asked) -> None:
     """Add one reply, or raise and leave ``total`` as it was."""
     if reply.has_error():
-        raise ValueError(f"error {reply.error.code}: {reply.error.reason}")
+        raise ValueError(reply.error.reason)
     if node not in asked.requests:
         raise ValueError("nothing was asked of it")
     if node in total.nodes:
         raise ValueError("it has answered already")
-    arrays, metrics = reply.content["arrays"], reply.content["metrics"]
+    arrays, metrics = reply.content.get("arrays"), reply.content.get("metrics")
     if not isinstance(arrays, ArrayRecord) or not isinstance(metrics, MetricRecord):
-        raise TypeError("arrays and metrics are records of another kind")
-    request, answer = asked.requests[node], _Answer.model_validate(dict(metrics))
+        raise TypeError(unexpected("records", reply.content, ("arrays", "metrics")))
+    if missing := set(_Answer.model_fields) - set(metrics):
+        raise ValueError(unexpected("metrics", metrics, missing))
+    request, claimed = asked.requests[node], metrics["reported"]
+    if isinstance(claimed, list) and len(claimed) > len(request.units):  # before millions are looked at
+        raise ValueError("it claims more units than it was asked for")
+    answer = _Answer.model_validate(dict(metrics))
     units = len(answer.reported)
     if len(set(answer.reported)) != units or not request.units.issuperset(answer.reported):
         raise ValueError("it claims units that it was not asked for")
-    _add_sums(total.sums, flower.from_record(arrays), units, request.extracted, asked)
+    if _add_sums(total.sums, flower.from_record(arrays), units, request.extracted, asked):
+        total.oversized_nodes += 1
+        log.warning(
+            "node %s sent a sum beyond (clip x units), which was clipped: it is no honest one", _name(node, asked)
+        )
     total.nodes.add(node)
     total.reported += units
     total.failed += min(answer.failed, len(request.units))
     total.clipped += min(answer.clipped, units)
     total.below_clip += min(answer.below_clip, units)
     total.records += answer.records
-    total.loss_sum += answer.loss_sum
+    total.loss_sum += min(max(answer.loss_sum, -_LARGEST_LOSS), _LARGEST_LOSS)
+    if "errors" in reply.content:
+        total.errors.append(f"node {_name(node, asked)}: {in_one_line(reply.content['errors']['first'])}")
 
 
-def _add_sums(totals: Sums, sums: Sums, units: int, extracted: int, asked: Asked) -> None:
+def _name(node: int, asked: Asked) -> str:
+    return (asked.requests[node].name if node in asked.requests else "") or str(node)
+
+
+def _add_sums(totals: Sums, sums: Sums, units: int, extracted: int, asked: Asked) -> bool:
+    """Returns whether they had to be clipped."""
     piece = asked.piece(extracted) if asked.piece and extracted >= 0 else None
     part = (
         totals if piece is None else {name: array.copy() for name, array in piece.extract(asked.model.zeros()).items()}
     )
     _check_form(sums, {name: array.shape for name, array in part.items()})
-    _add_limited(part, sums, asked, units)
+    clipped = _add_limited(part, sums, asked, units)
     if piece:
         piece.embed_add(totals, part)
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, ValidationError):
-        first = error.errors()[0]
-        return f"{first['loc'][0]}: {first['msg']}, got {first['input']!r:.80}"
-    return " ".join(str(error).split()) or type(error).__name__
+    return clipped
 
 
 def _check_form(sums: Sums, shapes: Mapping[str, tuple[int, ...]]) -> None:
     if set(sums) != set(shapes):
-        raise ValueError(f"arrays {sorted(set(sums) ^ set(shapes))} are missing or unknown")
+        raise ValueError(unexpected("arrays", sums, shapes))
     for name, array in sums.items():
         if array.dtype != np.float64 or array.shape != tuple(shapes[name]):
             raise ValueError(f"array {name} is {array.dtype} {array.shape}, not float64 {tuple(shapes[name])}")
@@ -200,9 +221,10 @@ def _check_form(sums: Sums, shapes: Mapping[str, tuple[int, ...]]) -> None:
             raise ValueError(f"array {name} holds NaN or infinity")
 
 
-def _add_limited(totals: Sums, sums: Sums, asked: Asked, units: int) -> None:
-    """Add every part, clipped to (clip x units), in whole quanta."""
+def _add_limited(totals: Sums, sums: Sums, asked: Asked, units: int) -> bool:
+    """Add every part, clipped to (clip x units), in whole quanta. Returns whether that took anything away."""
     norms = asked.model.norms(sums)
+    clipped = any(norm > clip * units for norm, clip in zip(norms, asked.clips, strict=True))
     for name, total in totals.items():
         part = asked.model.part_of[name]
         clip, norm = asked.clips[part], norms[part]
@@ -218,6 +240,8 @@ def _add_limited(totals: Sums, sums: Sums, asked: Asked, units: int) -> None:
             quanta = array[block] * (scale / grid)
             np.trunc(quanta, out=quanta)
             if p:
+                clipped = clipped or bool(np.abs(quanta).max() > most)
                 np.clip(quanta, -most, most, out=quanta)
             quanta *= grid
             into[block] += quanta
+    return clipped

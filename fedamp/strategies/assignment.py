@@ -24,7 +24,7 @@ class Assignment:
 
     round: int
     batches: list[Batch]
-    seed_of: dict[int, int]
+    seed_of: dict[int, bytes]
 
     @classmethod
     def of(cls, plan: Plan, round_: int, units_per_batch: int) -> "Assignment":

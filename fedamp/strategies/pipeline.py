@@ -1,6 +1,6 @@
 """What happens to the replies of a round between "received" and "released", in one place.
 
-    replies -> Aggregator -> quorum and budget -> Noise -> (mixing) -> ServerOptimizer -> Release
+    replies -> Aggregator -> quorum and budget -> Noise (and what mixing hides) -> ServerOptimizer -> Release
 
 No step changes the state that it is given: whoever plays the rounds goes over to the next one when the release has been
 written down.
@@ -8,12 +8,18 @@ written down.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from fractions import Fraction
 
+import numpy as np
 from flwr.app import Message
 
+from fedamp import rng
 from fedamp.arrays import Arrays, State, Sums
+from fedamp.client.clipping import LARGEST_COHORT
 from fedamp.clipping import NormCounts
-from fedamp.errors import FederationError
+from fedamp.errors import DivergedError, FederationError
+from fedamp.gaussian import Uniform
+from fedamp.mixing import Start, relative_width
 from fedamp.models.pieces import Pieces
 from fedamp.plan import Plan
 from fedamp.strategies.aggregation import Aggregate, Aggregator, Asked, ClippedSums, Request
@@ -49,12 +55,11 @@ class Release:
     Attributes:
         round: its number, from 1.
         parameters: the new global model. Public.
-        noisy_sums: the sum of the clipped updates with its noise, float64 by name. Public, but where models are mixed:
-            there it is hidden by ``offset`` besides, and only ``parameters`` are.
+        noisy_sums: the sum of the clipped updates with its noise and, where models are mixed, what hides it besides;
+            float64 by name, whole multiples of a power of two. Public.
         denominators: public expected number of contributors, by name: by what the sum is divided.
         clips: clipping norm of each part in this round. Public.
         clip_scale: the same over the plan's.
-        offset: of the mixture from which the server takes its step, in the model's units; empty without mixing. Secret.
     """
 
     round: int
@@ -63,7 +68,6 @@ class Release:
     denominators: Mapping[str, float]
     clips: tuple[float, ...]
     clip_scale: float
-    offset: Sums
 
 
 @dataclass(frozen=True)
@@ -100,47 +104,78 @@ class ReleasePipeline:
         asked = Asked(requests, self.model, clips, lambda submodel: self.pieces(submodel, round_), linf_coordinates)
         return self.aggregator.aggregate(replies, asked)
 
-    def release(self, state: ServerState, round_: int, aggregate: Aggregate) -> tuple[ServerState, Release]:
+    def release(
+        self, state: ServerState, round_: int, aggregate: Aggregate, needs_quorum: bool = True
+    ) -> tuple[ServerState, Release]:
         """The next state and what is released, if quorum and budget allow it.
 
         Args:
             state: after the round before; not changed.
             round_: number of the round.
             aggregate: of this round; its sums become those of the release.
+            needs_quorum: False for an audit, which plays each round once, whoever reports.
 
         Raises:
-            FederationError: out of turn, beyond the budget, or below quorum; nothing was released.
+            FederationError: out of turn, beyond the budget, below quorum, or nobody reported; nothing was released.
+            DivergedError: the model is no longer finite; nothing was released.
         """
-        self._check(state, round_, aggregate)
-        plan, sums = self.plan, aggregate.sums
-        noise = state.noise
-        if plan.is_private:
-            noise = self.noise.update(sums, self._deviations(state), noise, plan.seed, round_)
-        denominators = {name: plan.parts[part].denominator for name, part in self.model.part_of.items()}
-        mean = {name: array / denominators[name] for name, array in sums.items()}
-        start = plan.mixing.start(state.parameters, state.previous, plan.seed, round_)
-        parameters, moments = plan.optimizer.apply(start.parameters, mean, state.moments, round_)
-        counts = NormCounts(aggregate.below_clip, aggregate.reported, plan.expected_cohort)
-        scale = plan.clipping.next_scale(state.clip_scale, counts, plan.seed, round_, plan.is_private)
-        following = ServerState(parameters, round_, moments, start.remembered, scale, noise)
-        clips = tuple(self.clips(state))
-        return following, Release(round_, parameters, sums, denominators, clips, state.clip_scale, start.offset)
-
-    def _check(self, state: ServerState, round_: int, aggregate: Aggregate) -> None:
         if round_ != state.round + 1:
             raise FederationError(f"round {round_} is out of turn after round {state.round}")
         self.check_budget(round_)
-        scheduled, quorum = len(self.plan.attendance.cohort(round_)), self.plan.scenario.federation.quorum
-        if aggregate.reported < quorum * scheduled:
+        scheduled = len(self.plan.attendance.cohort(round_))
+        if scheduled > LARGEST_COHORT:
             raise FederationError(
-                f"round {round_}: {aggregate.reported} of {scheduled} {self.plan.scenario.privacy.unit}s reported, "
-                f"below federation.quorum {quorum:g}; nothing of it was released"
+                f"round {round_}: the sum of a cohort of {scheduled} could not be exact; "
+                f"accepted: at most {LARGEST_COHORT}"
             )
+        if needs_quorum:
+            self._check_reported(round_, aggregate)
+        plan, sums = self.plan, aggregate.sums
+        # A round that is tried again may have other replies. With the same noise the two releases would differ by
+        # exactly what the replies differ by; so what hides a release is drawn anew for every attempt, and kept nowhere.
+        seed = plan.seed if plan.known_seed else rng.seed_from_system()
+        noise, start = state.noise, plan.mixing.start(state.parameters, state.previous, round_)
+        if plan.is_private or start.multiples:
+            noise = self.noise.update(sums, self._deviations(state), self._hidden(start), noise, seed, round_)
+        denominators = {name: plan.parts[part].denominator for name, part in self.model.part_of.items()}
+        mean = {name: array / denominators[name] for name, array in sums.items()}
+        with np.errstate(all="ignore"):  # what is no longer finite is told below
+            parameters, moments = plan.optimizer.apply(start.parameters, mean, state.moments, round_)
+        if not all(np.isfinite(array).all() for array in parameters.values()):
+            raise DivergedError(round_, "a parameter")
+        counts = NormCounts(aggregate.below_clip, aggregate.reported, plan.expected_cohort)
+        scale = plan.clipping.next_scale(state.clip_scale, counts, seed, round_, plan.is_private)
+        following = ServerState(parameters, round_, moments, start.remembered, scale, noise)
+        clips = tuple(self.clips(state))
+        return following, Release(round_, parameters, sums, denominators, clips, state.clip_scale)
+
+    def _check_reported(self, round_: int, aggregate: Aggregate) -> None:
+        """Raise FederationError where fewer reported than the quorum, or nobody of those who were to.
+
+        Where nobody was to report there is nothing to miss: such a round releases its noise.
+        """
+        scheduled, reported, quorum = len(self.plan.attendance.cohort(round_)), aggregate.reported, self.plan.quorum
+        if scheduled == 0 or (reported > 0 and reported >= quorum * scheduled):
+            return
+        found = f"{reported or 'none'} of {scheduled} {self.plan.scenario.privacy.unit}s reported"
+        below = f", below federation.quorum {quorum:g}" if reported else ""
+        why = f" ({aggregate.errors[0]})" if aggregate.errors else ""
+        raise FederationError(f"round {round_}: {found}{below}{why}; nothing of it was released")
 
     def check_budget(self, round_: int) -> None:
         """Raise FederationError where a round would cost more than the budget."""
         if round_ > self.plan.affordable_rounds:
             raise FederationError(f"round {round_} would exceed the budget of epsilon")
+
+    def _hidden(self, start: Start) -> dict[str, Uniform]:
+        """What hides every array of the sum beside its noise: exactly what is charged for."""
+        widths = [
+            Fraction(relative_width(start.width, self.plan.largest_step(part))) * Fraction(part.clip)
+            for part in self.plan.parts
+        ]
+        return {
+            name: Uniform(widths[self.model.part_of[name]], multiples) for name, multiples in start.multiples.items()
+        }
 
     def _deviations(self, state: ServerState) -> dict[str, float]:
         """Standard deviation of the noise on every array."""

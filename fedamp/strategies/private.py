@@ -44,9 +44,10 @@ class PrivateStrategy(Strategy):
     def __init__(self, pipeline: ReleasePipeline, task: ClientTask, state: ServerState, units_per_batch: int) -> None:
         self.pipeline, self.task, self.state = pipeline, task, state
         self.units_per_batch = units_per_batch
-        self.roster = Roster()
+        self.roster = Roster(self.plan.scenario.federation, self.plan.units)
         self.collected: Aggregate | None = None
         self._requests: dict[int, Request] = {}
+        self._messages: list[Message] = []
         self._task_json = task.to_json()
         self._assignment = Assignment(0, [], {})
 
@@ -75,19 +76,31 @@ class PrivateStrategy(Strategy):
             extracted = _extracted(batches) if node not in self.roster.everywhere else WHOLE
             messages.append(Message(self._content(server_round, arrays, batches, extracted), node, "train"))
             units = frozenset(unit for batch in batches for unit in batch.units.tolist())
-            self._requests[node] = Request(units, extracted)
-        return self.pipeline.aggregator.prepare(messages)
+            self._requests[node] = Request(units, extracted, self.roster.name(node))
+        self._messages = list(self.pipeline.aggregator.prepare(messages))
+        return self._messages
 
     def aggregate(self, server_round: int, replies: Iterable[Message]) -> Aggregate:
         """Add up the replies to the messages of a round."""
-        self.collected = self.pipeline.aggregate(self.state, server_round, replies, self._requests)
+        came = list(replies)
+        honest = flower.answers(self._messages, came)
+        answered = {reply.metadata.src_node_id for reply in honest}
+        self.roster.note(self._requests, answered)
+        self.collected = self.pipeline.aggregate(self.state, server_round, honest, self._requests)
+        self.collected.refused_nodes += len(came) - len(honest)
+        late = [
+            f"node {self.roster.name(node)} did not answer in time" for node in sorted(set(self._requests) - answered)
+        ]
+        nobody = [] if self._requests else ["no connected node hosts any of them"]
+        self.collected.errors += [*self.roster.errors.values(), *late, *nobody]
         return self.collected
 
     def release(self, server_round: int, aggregate: Aggregate) -> tuple[ServerState, Release]:
         """What a round comes to, and the state after it; :attr:`state` is still the one before.
 
         Raises:
-            FederationError: out of turn, beyond the budget, or below quorum; nothing was released.
+            FederationError: out of turn, beyond the budget, below quorum, or nobody reported; nothing was released.
+            DivergedError: the model is no longer finite; nothing was released.
         """
         return self.pipeline.release(self.state, server_round, aggregate)
 

@@ -16,8 +16,8 @@ from fedamp.submodels import DisjointSubmodels
 def noise_too_small_by_a_third(monkeypatch):
     right = noise.add_noise
 
-    def wrong(sums, deviation_of, seed, round_):
-        right(sums, {name: deviation * 2 / 3 for name, deviation in deviation_of.items()}, seed, round_)
+    def wrong(sums, deviation_of, *rest):
+        right(sums, {name: deviation * 2 / 3 for name, deviation in deviation_of.items()}, *rest)
 
     monkeypatch.setattr(noise, "add_noise", wrong)
 

@@ -22,7 +22,7 @@ def test_the_table_says_both_bounds_and_what_was_attacked(fedamp, tmp_path):
 
 def test_a_mistake_ends_with_status_1_and_one_line(fedamp, tmp_path, monkeypatch):
     planted.no_clipping_on_the_client(monkeypatch)
-    answer = fedamp("audit", write_small(tmp_path, *STRONG), "--repetitions", 60, "--json")
+    answer = fedamp("audit", write_small(tmp_path, *STRONG), "--repetitions", 120, "--json")
     found = json.loads(answer.out)
     worst = max(found["findings"], key=lambda finding: finding["epsilon"]["lower"] - finding["epsilon"]["upper"])
     assert answer.status == 1

@@ -34,7 +34,8 @@ PLANTED = {
 }
 
 
-HARDER = {"noise, a sample", "clip by array", "kept submodel"}  # 100 repetitions do not show them at 99 % confidence
+# 100 repetitions do not show them at 99 % confidence, or only with luck.
+HARDER = {"noise", "noise, a sample", "clip by array", "kept submodel", "rescheduled"}
 
 
 @pytest.mark.parametrize("name", PLANTED)

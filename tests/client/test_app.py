@@ -33,7 +33,6 @@ def task_of(unit: str = "client", section: scenario.Data = DATA) -> ClientTask:
         linf_coordinates=0,
         data=section,
         data_seed=0,
-        folder="",
     )
 
 
@@ -52,7 +51,7 @@ def train_config(task: ClientTask, clients: list[int]) -> dict[str, object]:
         "task": task.to_json(),
         "round": 1,
         "clients": clients,
-        "seeds": [2**62 + client for client in clients],
+        "seeds": [client.to_bytes(32) for client in clients],
         "submodels": [-1] * len(clients),
         "batches": [len(clients)],
         "clips": [0.3],
@@ -65,7 +64,7 @@ def test_a_message_is_answered_with_what_the_worker_gives(unit: str) -> None:
     task, clients = task_of(unit), [3, 7, 11]
     reply = send("train", train_config(task, clients))
     dataset = DATASET.by_record() if unit == "sample" else DATASET
-    order = TrainInstruction(1, clients, [2**62 + client for client in clients], [-1] * 3, [3], [0.3])
+    order = TrainInstruction(1, clients, [client.to_bytes(32) for client in clients], [-1] * 3, [3], [0.3])
     sums, report = TrainingNode(task, dataset).train(ARRAYS, order)
     for name, array in flower.from_record(reply["arrays"]).items():  # type: ignore[arg-type]
         assert array.dtype == np.float64
@@ -111,7 +110,7 @@ def test_what_a_node_cannot_do() -> None:
         send("query", {}, hosts="first")
     with pytest.raises(DeploymentError, match="say which clients live here"):
         send("query", {}, data="folder")
-    with pytest.raises(DeploymentError, match="accepted: npz, parquet, huggingface"):
+    with pytest.raises(DeploymentError, match="accepted: data with a path or dataset"):
         send("train", train_config(task_of(), [1]), data="folder")
 
 

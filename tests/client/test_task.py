@@ -18,7 +18,6 @@ TASK = ClientTask(
     linf_coordinates=0,
     data=scenario.BuiltInData(name="digits", clients=10),
     data_seed=3,
-    folder="",
 )
 
 
@@ -32,7 +31,7 @@ OTHER_VALUES = [
     ({"num_classes": "10"}, "num_classes: .*valid integer"),
     ({"input_shape": [8, 8.5]}, "input_shape.1: "),
     ({"extra": 1}, "extra: no such key"),
-    ({"version": 2}, "version: .* 1, got 2"),
+    ({"version": 1}, "version: .* 2, got 1"),
 ]
 
 
@@ -52,3 +51,23 @@ def test_other_texts_are_refused(subtests: pytest.Subtests) -> None:
             pytest.raises(ValueError, match=r"missing|Invalid JSON|Input should be an object"),
         ):
             ClientTask.from_json(text)
+
+
+PLACES = [
+    (scenario.FolderData(name="npz", path="/srv/data"), {"path": ""}),
+    (scenario.HuggingFaceData(name="huggingface", dataset="/srv/data"), {"dataset": ""}),
+    (scenario.HuggingFaceData(name="huggingface", dataset="ylecun/mnist"), {"dataset": "ylecun/mnist"}),
+    (scenario.KnownImages(name="fashion-mnist"), {"path": None}),
+    (TASK.data, {}),
+]
+
+
+def test_a_task_for_other_machines_names_no_folder_of_the_server(subtests: pytest.Subtests) -> None:
+    model = scenario.Model(name="mine:net", initial="/srv/model.safetensors", folder="/srv")
+    for section, left in PLACES:
+        with subtests.test(section.name):
+            task = TASK.model_copy(update={"data": section, "model": model})
+            told = task.without_places()
+            assert "/srv" not in told.to_json()
+            assert left.items() <= told.data.model_dump().items()
+            assert ClientTask.from_json(told.to_json()) == told

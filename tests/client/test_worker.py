@@ -71,7 +71,6 @@ def task_of(scheme: str = "none", **changes: object) -> ClientTask:
         linf_coordinates=0,
         data=scenario.BuiltInData(name="digits", clients=10),
         data_seed=0,
-        folder="",
     )
     return task.model_copy(update=changes)
 
@@ -80,7 +79,7 @@ def order_of(
     clients: list[int], scheme: str = "none", batches: list[int] | None = None, **changes: object
 ) -> TrainInstruction:
     submodels = [client % 2 if scheme == "disjoint" else -1 for client in clients]
-    seeds = [1000 + client for client in clients]
+    seeds = [client.to_bytes(32) for client in clients]
     clips = [0.2] if scheme == "none" else [0.1, 0.2]
     return replace(TrainInstruction(1, clients, seeds, submodels, batches or [len(clients)], clips), **changes)
 
@@ -143,6 +142,7 @@ def test_one_client_changes_the_sum_by_at_most_the_clip(scheme: str, poison: str
     assert report.failed == int(broken)
     assert np.isfinite(report.loss_sum)
     assert (4 in report.reported) == (poison not in ("label", "unreadable"))
+    assert bool(report.error) == (poison in ("label", "unreadable"))
     if broken:
         assert max(norms(difference, scheme)) < 1e-5
 
@@ -182,7 +182,7 @@ def test_dropout_masks_follow_the_seed() -> None:
     worker = TrainingNode(task_of("dropout"), records())
     one, _ = worker.train(ARRAYS, order_of([2], "dropout"))
     again, _ = worker.train(ARRAYS, order_of([2], "dropout"))
-    other, _ = worker.train(ARRAYS, order_of([2], "dropout", seeds=[5]))
+    other, _ = worker.train(ARRAYS, order_of([2], "dropout", seeds=[bytes(31) + b"\x05"]))
     silent = [(sums["hidden.0.weight"] == 0).all(1) for sums in (one, again, other)]
     assert (silent[0] == silent[1]).all()
     assert (silent[0] != silent[2]).any()
@@ -211,9 +211,11 @@ def test_refusals() -> None:
     with pytest.raises(DataError, match=r"shape \[5\], the model takes \[6\]"):
         TrainingNode(task_of(input_shape=(6,)), records())
     with pytest.raises(ValueError, match="must agree"):
-        TrainInstruction(1, [1, 2], [1], [-1, -1], [2], [0.2])
+        TrainInstruction(1, [1, 2], [bytes(32)], [-1, -1], [2], [0.2])
+    with pytest.raises(ValueError, match=r"seeds must have 32 bytes, got \[8\]"):
+        TrainInstruction(1, [1], [bytes(8)], [0], [1], [0.2])
     with pytest.raises(ValueError, match="one that was sent"):
-        TrainInstruction(1, [1], [1], [0], [1], [0.2], extracted=1)
+        TrainInstruction(1, [1], [bytes(32)], [0], [1], [0.2], extracted=1)
 
 
 def test_batches_follow_from_model_and_data() -> None:

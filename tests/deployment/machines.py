@@ -25,12 +25,12 @@ from tests.documentation import shell
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = ROOT / "docs" / "deployment"
 PAGE = "docs/deployment.md"
+NODES = ["site0", "site1", "site2"]  # as on the page
 
 
-def block(title: str, networked: bool = False) -> str:
-    """The commands that stand under a title such as ``# server: make the keys``."""
-    commands = shell(PAGE, title)
-    return commands if networked else commands.replace("0.0.0.0", "127.0.0.1")  # a test stays on this machine
+def nginx() -> str | None:
+    """Where nginx is: installed, or put beside the tests' own Python by the Makefile."""
+    return shutil.which("nginx", path=os.pathsep.join([os.environ["PATH"], "/usr/sbin", sysconfig.get_path("scripts")]))
 
 
 class Network:
@@ -98,20 +98,31 @@ class Machines:
 
     def __init__(self, folder: Path, names: Sequence[str], network: "Network | None" = None) -> None:
         self.folder, self.names, self.server, self.network = folder, list(names), folder / "server", network
-        self.port = free_port()
+        self.port, self.inner_port = free_port(), free_port()  # of the proxy; of the SuperLink
         self.processes: dict[str, subprocess.Popen] = {}
         for name in ("server", *names):
             (folder / name).mkdir()
         shutil.copy(DOCUMENTS / "keys.sh", self.server)
         shutil.copytree(DOCUMENTS / "app", self.server / "app")
+        (self.server / "nginx.conf").write_text(self.ported((DOCUMENTS / "nginx.conf").read_text()))
         self.shell("server: make the keys")
         for name in names:
             for file in ("ca.crt", name):
                 shutil.copy(self.server / "keys" / file, folder / name)
 
-    def start_superlink(self) -> None:
+    def ported(self, text: str) -> str:
+        """The page's text with ports that are free here, and, where machines share an address, that address alone."""
+        text = text.replace("9090", str(self.inner_port))
+        return text.replace("listen 8000", f"listen {'' if self.network else '127.0.0.1:'}{self.port}")
+
+    def start_server(self) -> None:
+        """The SuperLink and the proxy before it."""
         self.start("superlink", "server: start the SuperLink", self.server)
-        probe = f"import socket; socket.create_connection(('127.0.0.1', {self.port}))"
+        self.start("proxy", "server: start the proxy", self.server)
+        self.wait_for_superlink()
+
+    def wait_for_superlink(self) -> None:
+        probe = f"import socket; socket.create_connection(('127.0.0.1', {self.inner_port}))"
         command = [*self._inside("server"), sys.executable, "-c", probe]
         wait(lambda: subprocess.run(command, capture_output=True).returncode == 0, 60, "the SuperLink to listen")
 
@@ -119,11 +130,19 @@ class Machines:
         settings = {"NODE": name, "RUNTIME_PORT": str(free_port())}
         self.start(name, "node: start the SuperNode", self.folder / name, **settings)
 
+    def start_stranger(self, name: str) -> None:
+        """A node whose key nobody has registered."""
+        folder = self.folder / name
+        (folder / "data").mkdir(parents=True)
+        shutil.copy(self.server / "keys" / "ca.crt", folder)
+        subprocess.run(["ssh-keygen", "-qt", "ecdsa", "-b", "384", "-N", "", "-f", str(folder / name)], check=True)
+        self.start_node(name)
+
     def start_run(self, **config: str | bool) -> None:
         """Start a run of the app; :meth:`status` tells how it goes."""
-        commands = block("server: start the run").strip()
+        commands = shell(PAGE, "server: start the run").strip()
         added = "".join(f" {key.replace('_', '-')}={json.dumps(value)}" for key, value in config.items())
-        self._run(commands.removesuffix('"') + added.replace('"', '\\"') + '"')
+        self._run(commands.removesuffix("'") + added + "'")
 
     def status(self) -> str:
         """Of the newest run."""
@@ -137,11 +156,11 @@ class Machines:
 
     def shell(self, title: str, where: str = "server") -> str:
         """Run commands of the page to their end."""
-        return self._run(block(title), self.folder / where)
+        return self._run(shell(PAGE, title), self.folder / where)
 
     def _run(self, commands: str, folder: Path | None = None) -> str:
         done = subprocess.run(
-            [*self._inside("server" if folder is None else folder.name), "sh", "-euc", commands],
+            [*self._inside("server" if folder is None else folder.name), "sh", "-euc", self.ported(commands)],
             env=self.environment(),
             cwd=folder or self.server,
             capture_output=True,
@@ -154,8 +173,8 @@ class Machines:
     def start(self, name: str, title: str, folder: Path, **settings: str) -> None:
         with (self.folder / f"{name}.log").open("a") as log:
             self.processes[name] = subprocess.Popen(
-                [*self._inside(folder.name), "sh", "-euc", block(title, self.network is not None)],
-                env=self.environment() | settings,
+                [*self._inside(folder.name), "sh", "-euc", self.ported(shell(PAGE, title))],
+                env=self.environment() | {"FLWR_LOG_LEVEL": "INFO"} | settings,
                 cwd=folder,
                 stdout=log,
                 stderr=log,
@@ -187,7 +206,7 @@ class Machines:
             "FLWR_TELEMETRY_ENABLED": "0",
             "FLWR_DISABLE_UPDATE_CHECK": "1",
             "OMP_NUM_THREADS": "1",
-            "PATH": os.pathsep.join([sysconfig.get_path("scripts"), os.environ["PATH"]]),
+            "PATH": os.pathsep.join([sysconfig.get_path("scripts"), os.environ["PATH"], "/usr/sbin"]),
             "PYTHONPATH": str(ROOT),
         }
 

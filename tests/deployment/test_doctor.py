@@ -39,13 +39,18 @@ def keys(tmp_path_factory) -> Path:
 
 
 class Health(http.server.BaseHTTPRequestHandler):
-    """Answers as a SuperLink does."""
+    """Answers as a SuperLink behind its proxy does."""
 
-    skew, status = 0.0, 200
+    skew, status, control, open_path = 0.0, 200, 200, None
 
     def do_GET(self) -> None:
         self.send_response_only(self.status)
         self.send_header("date", formatdate(time.time() + self.skew, usegmt=True))
+        self.send_header("content-length", "0")
+        self.end_headers()
+
+    def do_POST(self) -> None:
+        self.send_response_only(self.control if self.open_path == self.path else 403)
         self.send_header("content-length", "0")
         self.end_headers()
 
@@ -57,8 +62,8 @@ class Health(http.server.BaseHTTPRequestHandler):
 def serve(keys):
     servers = []
 
-    def start(certificate: str | None = "server.crt", skew: float = 0.0, status: int = 200) -> str:
-        handler = type("Handler", (Health,), {"skew": skew, "status": status})
+    def start(certificate: str | None = "server.crt", **answers: object) -> str:
+        handler = type("Handler", (Health,), answers)
         server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
         if certificate:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -81,7 +86,16 @@ def checks(address: str, authority: Path | None) -> dict[str, tuple[bool, str]]:
 def test_a_sound_deployment_is_fine(serve, keys):
     found = checks(serve(), keys / "ca.crt")
     assert all(fine for fine, _ in found.values())
-    expected = ["versions", "authority", "address", "certificate", "certificate's validity", "service", "clock"]
+    expected = [
+        "versions",
+        "authority",
+        "address",
+        "certificate",
+        "certificate's validity",
+        "service",
+        "clock",
+        "closed",
+    ]
     assert list(found) == expected
     assert found["certificate's validity"][1] in ("364 days left", "365 days left")
 
@@ -96,6 +110,16 @@ WRONG = [
     ({"skew": 90.0}, "ca.crt", "clock", "s from the server's; accepted: 5 s"),
     ({"skew": -90.0}, "ca.crt", "clock", "s from the server's; accepted: 5 s"),
     ({"status": 404}, "ca.crt", "service", "answers /health with 404"),
+    *(
+        ({"open_path": path}, "ca.crt", "closed", f"{path} answers with 200; whoever reaches this port can run code")
+        for path in ("/v1/control/list-runs", "/v1/runtime/get-nodes", "/v1/fleet/../control/list-runs")
+    ),
+    (
+        {"open_path": "/v1/runtime/get-nodes", "control": 401},
+        "ca.crt",
+        "closed",
+        "/v1/runtime/get-nodes answers with 401",
+    ),
 ]
 
 

@@ -7,16 +7,24 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from flwr.app import ConfigRecord, Context, Message, RecordDict
+from flwr.proto.node_pb2 import NodeInfo
+from safetensors.numpy import save_file
+from torch import nn
 
 from fedamp import flower
 from fedamp.client.app import app
 from fedamp.errors import DataError, DeploymentError
 from fedamp.scenario import scenario_file
+from fedamp.server.app import app as server_app
 from fedamp.server.setup import prepare
 from fedamp.strategies.roster import Roster
 from tests.federations import SMALL
 
 CLASSES, HOSTED = 3, {"one": [0, 3], "other": [1, 4]}
+
+
+def own_model(input_shape, num_classes):
+    return nn.Linear(input_shape[0], num_classes)
 
 
 def write(folder, name, kind, hosted):
@@ -45,18 +53,19 @@ class Nodes:
 
     def __init__(self, configurations: dict[int, dict]) -> None:
         flower.identify()
-        self.configurations = configurations
+        self.configurations, self.sent, self.run = configurations, [], flower.empty_run()
 
-    def get_node_ids(self):
-        return list(self.configurations)
+    def get_nodes(self):
+        return [NodeInfo(node_id=node, name=f"node{node % 2**32}") for node in self.configurations]
 
     def send_and_receive(self, messages, *, timeout=None):
         return [self.ask(message) for message in messages]
 
     def ask(self, message: Message) -> Message:
+        self.sent.append(message)
         node = message.metadata.dst_node_id
         context = Context(1, node, self.configurations[node], RecordDict(), {})
-        flower.set_message_id(message, "1")
+        flower.set_message_id(message, message.object_id)
         return app(message, context)
 
 
@@ -68,6 +77,7 @@ def nodes(request, tmp_path):
     raw = scenario_file.yaml.safe_load(SMALL) | {
         "data": {"name": request.param, "path": str(server), "partition": {"scheme": "natural"}},
         "check_in": {"scheme": "all"},
+        "federation": {"hosts": {"node1": "0,3", "node7": "1-2,4"}},
     }
     prepared = prepare(scenario_file.validate(raw, "small"))
     grid = Nodes({2**63 + 1: {"data": str(folders["one"])}, 2**63 + 7: {"data": str(folders["other"])}})
@@ -76,7 +86,7 @@ def nodes(request, tmp_path):
 
 def test_nodes_say_whose_records_they_hold_and_are_asked_for_those(nodes):
     grid, prepared, _ = nodes
-    roster = Roster()
+    roster = Roster(prepared.plan.scenario.federation, prepared.plan.units)
     roster.refresh(grid, 1, prepared.task.to_json())
     assert roster.host_of == {0: 2**63 + 1, 3: 2**63 + 1, 1: 2**63 + 7, 4: 2**63 + 7}
     assert roster.everywhere == []
@@ -105,3 +115,35 @@ def test_a_folder_that_does_not_say_whose_it_is_is_no_nodes(nodes):
     with pytest.raises((DeploymentError, DataError)) as caught:
         grid.ask(message)
     assert str(folders["one"]) in str(caught.value)
+
+
+def test_no_message_tells_where_the_server_keeps_what(nodes, tmp_path):
+    grid, prepared, _ = nodes
+    initial = tmp_path / "initial.safetensors"
+    save_file({"weight": np.zeros((CLASSES, 4), np.float32), "bias": np.zeros(CLASSES, np.float32)}, initial)
+    file = tmp_path / "scenario.yaml"
+    model = {
+        "name": "tests.deployment.test_nodes:own_model",
+        "initial": str(initial),
+        "folder": str(tmp_path / "models"),
+    }
+    raw = prepared.plan.scenario.model_dump(mode="json") | {"model": model, "rounds": 2}
+    file.write_text(scenario_file.yaml.safe_dump(raw))
+    config = {"scenario": str(file), "out": str(tmp_path / "run"), "resume": False, "known-seed": False}
+    server_app(grid, Context(1, 1, {}, RecordDict(), config))
+    assert {message.metadata.message_type for message in grid.sent} == {"query", "train"}
+    for message in grid.sent:
+        told = [str(dict(record)) for record in message.content.values() if isinstance(record, ConfigRecord)]
+        assert "own_model" in "".join(told)
+        assert str(tmp_path) not in "".join(told)
+
+
+def test_a_node_without_a_data_folder_is_told_what_to_add(nodes):
+    grid, prepared, _ = nodes
+    grid.configurations[2**63 + 1] = {"hosts": "0,3"}
+    task = prepared.task.without_places().to_json()
+    content = RecordDict(
+        {"config": ConfigRecord({"task": task}), "arrays": flower.to_record(prepared.state.parameters)}
+    )
+    with pytest.raises(DeploymentError, match='names no data folder; add data="FOLDER" to --node-config'):
+        grid.ask(Message(content, 2**63 + 1, "train"))

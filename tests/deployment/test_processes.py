@@ -1,9 +1,7 @@
 """Server and nodes as separate processes that know each other by certificate and key."""
 
+import json
 import re
-import subprocess
-import sysconfig
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,21 +12,14 @@ from fedamp.scenario import Faults, scenario_file
 from fedamp.simulation.engines import CLIENT_APP
 from fedamp.simulation.faults import FaultyGrid
 from fedamp.simulation.serial import SerialGrid
-from tests.deployment.machines import DOCUMENTS, PAGE, Machines, Network, deal_digits, wait
+from tests.deployment.machines import NODES, PAGE, Machines, Network, deal_digits, wait
 from tests.documentation import blocks
 from tests.server.plays import largest_difference, ledger_of, play_in, rounds_of
 
-NODES, CLIENTS, SEED = ["site0", "site1", "site2"], 60, 424242424242
+CLIENTS, SEED = 60, 424242424242
 # Clients train in other batches than in the simulation, so float32 sums of 64 products differ in their last bits
 # (2**-24 each, some hundred operations a step); updates are at most 0.5 long, divided by 10 and added over the rounds.
 TOLERANCE = 1e-5
-
-
-@pytest.fixture
-def machines(tmp_path):
-    machines = Machines(tmp_path, NODES)
-    yield machines
-    machines.stop()
 
 
 def write_scenario(machines: Machines, **changes) -> dict:
@@ -41,7 +32,6 @@ def write_scenario(machines: Machines, **changes) -> dict:
 
 
 def start_nodes(machines: Machines) -> None:
-    machines.shell("server: register the nodes")
     for name in NODES:
         machines.start_node(name)
     wait(lambda: machines.connected() == 3, 90, "three nodes", every=1)
@@ -82,31 +72,39 @@ def assert_equals_simulation(machines: Machines, raw: dict, away: set[int]) -> N
     assert largest_difference(*models) < TOLERANCE
 
 
-def test_the_scenario_of_the_simulation_runs_on_three_machines(machines):
-    raw = write_scenario(machines)
-    machines.start_superlink()
-    machines.start_node("site0")  # whose key nobody has registered yet
-    stranger = machines.processes["site0"]
+@pytest.mark.xdist_group("federation")
+def test_the_scenario_of_the_simulation_runs_on_three_machines_one_of_which_claims_everybodys_clients(federation):
+    raw = write_scenario(federation)
+    liar = federation.folder / "site2" / "data" / "federation.json"
+    liar.write_text(json.dumps(json.loads(liar.read_text()) | {"hosted": list(range(CLIENTS))}))
+    federation.start_stranger("site9")
+    federation.shell("node: check the way to the server", where="site1")
+    start_nodes(federation)
+    stranger = federation.processes["site9"]
     wait(lambda: stranger.poll() is not None, 60, "the stranger to be turned away")
     assert stranger.returncode != 0
-    machines.kill("site0")
-    machines.shell("node: check the way to the server", where="site1")
-    start_nodes(machines)
-    machines.start_run(known_seed=True)
-    wait_for_end(machines, 200)
-    assert_equals_simulation(machines, raw, away=set())
-    assert ledger_of(machines.server / "run")["noise_seed"].startswith("known: ")
-    # Nobody's log tells the seed, nor who was asked in which round.
-    told = "".join(machines.log(name) for name in ("superlink", *NODES))
+    federation.start_run(known_seed=True)
+    wait_for_end(federation, 200)
+    assert_equals_simulation(federation, raw, away=set())
+    assert ledger_of(federation.server / "run")["noise_seed"].startswith("known: ")
+    log = (federation.server / "run" / "log.txt").read_text()
+    assert re.search(r"node site2 \(\d+\) claims units that it may not speak for, refused: 0, 1, .* and 35 more", log)
+    assert log.count("may not speak for") == 1
+    # Nobody's log tells the seed, nor who was asked in which round, nor where the server keeps what.
+    told = "".join(federation.log(name) for name in ("superlink", "proxy", *NODES))
     assert str(SEED) not in told
     assert "clients" not in told
 
 
 @pytest.mark.slow
 def test_a_node_that_is_killed_and_restarted_counts_as_zero_until_it_is_back(machines):
-    rounds, federation = 14, {"nodes": 3, "round_deadline": 30}  # enough for a slow machine to see the node back
+    rounds, federation = (
+        14,
+        {"nodes": 3, "round_deadline": 30, "hosts": "trusted"},
+    )  # enough for a slow machine to see the node back
     raw = write_scenario(machines, rounds=rounds, federation=federation)
-    machines.start_superlink()
+    machines.start_server()
+    machines.shell("server: register the nodes")
     start_nodes(machines)
     machines.start_run(known_seed=True)
     wait_for_round(machines, 1, 120)
@@ -127,35 +125,19 @@ def test_a_node_that_is_killed_and_restarted_counts_as_zero_until_it_is_back(mac
 
 
 @pytest.mark.slow
-def test_machines_with_addresses_of_their_own(tmp_path):
+def test_machines_with_addresses_of_their_own(tmp_path, proxy):
     if not Network.allowed():
         pytest.skip("this system makes no network namespaces")
     with Network(["server", *NODES], tag="fda") as network:
         machines = Machines(tmp_path, NODES, network)
         try:
             raw = write_scenario(machines)
-            machines.start_superlink()
+            machines.start_server()
             machines.shell("node: check the way to the server", where="site1")
+            machines.shell("server: register the nodes")
             start_nodes(machines)
             machines.start_run(known_seed=True)
             wait_for_end(machines, 200)
             assert_equals_simulation(machines, raw, away=set())
         finally:
             machines.stop()
-
-
-def test_the_compose_file_gives_flower_options_that_it_knows():
-    services = yaml.safe_load((DOCUMENTS / "compose.yaml").read_text())["services"]
-    assert set(services) == {"superlink", *NODES}
-    programs: dict[str, set[str]] = {}
-    for service in services.values():
-        words = " ".join(service["command"]).split()
-        program = next(word for word in words if word.startswith("flower-"))
-        options = {word.partition("=")[0] for word in words if word.startswith("--")}
-        programs.setdefault(program, set()).update(options)
-    assert set(programs) == {"flower-superlink", "flower-supernode"}
-    for program, options in programs.items():
-        command = [Path(sysconfig.get_path("scripts")) / program, "--help"]
-        known = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-        assert options <= set(re.findall(r"--[a-z-]+", known))
-        assert "--insecure" not in options

@@ -38,7 +38,7 @@ def runs(tmp_path_factory):
     class Runs(dict[str, Path]):
         def __missing__(self, name: str) -> Path:
             secret, changes = RUNS[name]
-            self[name] = launch(small(*changes), Silent(), folder / name, secret_seed=secret)
+            self[name] = launch(small(f"known_seed={not secret}".lower(), *changes), Silent(), folder / name)
             return self[name]
 
     return Runs()

@@ -406,10 +406,10 @@ def test_a_secret_seed_is_kept_for_the_owner_alone_and_resumed_from(fedamp, runs
             if record.round == 2:
                 raise KeyboardInterrupt
 
-    scenario = small("rounds=4", "federation.checkpoint_every=1")
+    scenario = small("rounds=4", "known_seed=false")
     folder = tmp_path / "run"
     with pytest.raises(Exception, match="go on with"):
-        launch(scenario, Impatient(), folder, secret_seed=True)
+        launch(scenario, Impatient(), folder)
     seed = folder / "seed.secret"
     assert seed.stat().st_mode & 0o077 == 0
     kept = seed.read_text()

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from fedamp.errors import Interrupted
 from fedamp.launch import launch
 from fedamp.merging import MergeRequest, merge_runs
 from fedamp.report.pictures import plot_run
@@ -24,10 +25,29 @@ def runs(tmp_path_factory) -> dict[str, Path]:
         "open": ("privacy.noise_multiplier=0",),
         "budget": ("privacy.epsilon=3.2",),
     }
-    folders = {name: launch(small(*changes), Silent(), folder / name) for name, changes in overrides.items()}
+    folders = {
+        name: launch(small("known_seed=false", *changes), Silent(), folder / name)
+        for name, changes in overrides.items()
+    }
     for run in folders.values():
         plot_run(run)
     return folders
+
+
+class StopsAfterTwo(Silent):
+    def round_done(self, record) -> None:
+        if record.round == 2:
+            raise KeyboardInterrupt
+
+
+@pytest.fixture(scope="session")
+def stopped(tmp_path_factory) -> Path:
+    """A run with a known seed that was stopped after round 2 of 8."""
+    run = tmp_path_factory.mktemp("stopped") / "stopped"
+    with pytest.raises(Interrupted):
+        launch(small(), StopsAfterTwo(), run)
+    plot_run(run)
+    return run
 
 
 @pytest.fixture(scope="session")

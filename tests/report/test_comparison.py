@@ -52,14 +52,27 @@ def test_numbers_that_cannot_be_compared_are_pointed_out(runs, answer, tmp_path)
 
 def test_that_inputs_must_not_be_shown_with_the_merged_model_is_pointed_out(runs, merged, tmp_path):
     cautions = compare([runs["hidden"], runs["budget"], merged], tmp_path)["cautions"]
-    (caution,) = [text for text in cautions if "selected" in text]
+    (caution,) = [text for text in cautions if text.startswith("the epsilon of selected")]
     assert "hidden" in caution
     assert "budget" not in caution
     bare = tmp_path / "bare"
     shutil.copytree(merged, bare)
     (bare / "salt.secret").unlink()  # without it nobody can tell which runs went in
-    assert compare([runs["hidden"], bare], tmp_path / "out")["cautions"] == []
-    assert compare([merged, bare], tmp_path / "merged")["cautions"] == []
+    for models in ([runs["hidden"], bare], [merged, bare]):
+        (caution,) = compare(models, tmp_path / "out")["cautions"]
+        assert caution.startswith("the seed of ")  # of the draw
+
+
+def test_a_known_seed_and_an_early_stop_are_pointed_out(runs, stopped, tmp_path):
+    answer = compare([runs["hidden"], stopped], tmp_path)
+    assert answer["cautions"] == [
+        "not finished: stopped; epsilon is what all their rounds would have cost",
+        "the seed of stopped is known: no protection from anybody who knows the seed: for research, not for release",
+    ]
+    hidden, early = answer["runs"]
+    assert (hidden["has_known_seed"], early["has_known_seed"]) == (False, True)
+    assert hidden["released_rounds_epsilon_upper"] == hidden["epsilon"]["upper"]
+    assert early["released_rounds_epsilon_upper"] < early["epsilon"]["upper"] == hidden["epsilon"]["upper"]
 
 
 def test_a_folder_that_cannot_be_written_to_is_refused(runs, tmp_path):

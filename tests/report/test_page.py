@@ -13,6 +13,7 @@ import pytest
 
 from fedamp.errors import InputError
 from fedamp.report.page import write_report
+from fedamp.report.words import KNOWN_SEED
 
 pytestmark = pytest.mark.xdist_group("report")
 
@@ -77,7 +78,7 @@ def test_the_page_of_a_run(runs, tmp_path):
     ]
     assert page.facts["protected"] == "one client of 60, δ = 1e-5"
     assert page.facts["adjacency"] == ledger["adjacency"]
-    assert page.facts["ε spent"].startswith(f"{epsilon} at most, ")
+    assert page.facts["ε"].startswith(f"{epsilon} at most, ")
     assert page.facts["ε unamplified"] == unamplified
     assert page.facts["in words"].startswith(
         "Somebody who suspects that you took part, and accepts a false alarm in 1 "
@@ -103,6 +104,19 @@ def test_the_page_of_a_run(runs, tmp_path):
     ]
     assert page.texts("code") == [hashlib.sha256((folder / "ledger.json").read_bytes()).hexdigest()]
     assert page.texts("pre") == [" ".join((folder / "scenario.yaml").read_text().split())]
+
+
+def test_the_page_of_a_run_that_was_stopped_early_states_what_all_rounds_cost(stopped, tmp_path):
+    page = page_of(stopped, out=tmp_path)
+    ledger = content_of(stopped, "ledger.json")
+    whole, released = (
+        rounded_up(end) for end in (ledger["guaranteed_epsilon"], ledger["releases"][-1]["epsilon_upper"])
+    )
+    (verdict,) = page.texts("p", "verdict")
+    assert f"at a privacy cost of ε ≤ {whole} (unamplified " in verdict
+    assert verdict.endswith(f"; known seed: {KNOWN_SEED}.")
+    assert page.facts["ε if not looked"].startswith(f"{released}, the cost of the released rounds, if nothing")
+    assert page.facts["rounds"].startswith("2 of 8 (interrupted")
 
 
 def test_the_page_of_a_run_without_privacy_promises_nothing(runs, tmp_path):

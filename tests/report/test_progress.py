@@ -56,6 +56,13 @@ def test_rounds_that_are_not_evaluated_and_runs_without_privacy_say_so():
     assert "no privacy" in " ".join(shown(record(epsilon_upper=None), "privacy.noise_multiplier=0"))
 
 
+def test_clients_that_did_not_report_or_failed_are_counted():
+    assert "reported" not in " ".join(shown(RECORD))
+    text = " ".join(shown(record(reported=18, unprotected={"failed": 3}), width=200))
+    assert "18 of 20 reported" in text
+    assert "3 failed" in text
+
+
 @pytest.mark.parametrize("width", [40, 60, 80, 200])
 def test_the_display_never_wraps(width):
     lines = shown(LARGE, *MANY_ROUNDS, width=width)

@@ -7,7 +7,7 @@ import pytest
 
 from fedamp.errors import RunFolderError
 from fedamp.runs.folder import RunFolder
-from fedamp.runs.records import KNOWN_SEED
+from fedamp.runs.records import FROM_SYSTEM, KNOWN_SEED
 from fedamp.runs.verify import verify_ledger
 from tests.federations import small
 from tests.server.plays import play_in
@@ -83,12 +83,23 @@ def of(*keys, to):
 
 TAMPERED = [
     (of("releases", 2, "epsilon_upper", to=lambda e: e * 0.999), {"releases": "round 3: epsilon_upper is"}),
-    (of("releases", to=lambda all_: all_[1:]), {"rounds": "not 1, 2, 3"}),
-    (of("releases", to=lambda all_: all_[:-1]), {"model": "not the one that the last release names"}),
+    (of("releases", to=lambda all_: all_[1:]), {"rounds": "not 1, 2, 3", "guarantee": None}),
+    (
+        of("releases", to=lambda all_: all_[:-1]),
+        {
+            "model": "not the one that the last release names",
+            "guarantee": "stopped_because is finished, but after round 4",
+        },
+    ),
+    (of("guaranteed_epsilon", to=lambda e: e * 0.999), {"guarantee": "guaranteed_epsilon is"}),
+    (of("noise_seed", to=lambda words: FROM_SYSTEM), {"scenario": "another noise_seed"}),
     (of("releases", to=lambda all_: [*all_, all_[-1] | {"round": 6}]), {"rounds": "each once, up to at most 5"}),
     (of("releases", 4, "digest", to=lambda d: "0" * 64), {"model": "not the one that the last release names"}),
     (of("whole_run_epsilon", "upper", to=lambda e: e / 2), {"whole run": "computed again it is"}),
-    (of("delta", to=lambda d: d / 100), {"whole run": None, "releases": None, "scenario": "another delta"}),
+    (
+        of("delta", to=lambda d: d / 100),
+        {"whole run": None, "releases": None, "guarantee": None, "scenario": "another delta"},
+    ),
     (of("mechanism_in_words", to=lambda w: w + "!"), {"mechanism": "says another one than"}),
     (of("parts", 0, "noise_multiplier", to=lambda s: 2 * s), {"mechanism": "is not in it", "scenario": "parts"}),
     (of("budget_epsilon", to=lambda e: 0.5), {"budget": "exceeds 0.5", "scenario": "budget_epsilon"}),
@@ -152,7 +163,10 @@ def test_the_command_says_in_one_line_what_differs(fedamp, run):
 NO_LEDGER = [
     ("", "ledger.json: damaged ledger: Invalid JSON"),
     ("[]", "damaged ledger: Input should be an object, got []"),
-    ('{"format": "fedamp ledger 9"}', "format: Input should be 'fedamp ledger 2', got 'fedamp ledger 9'"),
+    (
+        '{"format": "fedamp ledger 9"}',
+        "format: Input should be 'fedamp ledger 2' or 'fedamp ledger 3', got 'fedamp ledger 9'",
+    ),
     (None, "no such ledger; accepted: a run folder, or a ledger.json"),
 ]
 

@@ -32,10 +32,11 @@ def test_a_run_leaves_everything_that_the_contract_names(tmp_path):
     names = {path.name for path in folder.path.iterdir()}
     assert {"scenario.yaml", "rounds.jsonl", "ledger.json", "summary.json", "model.safetensors"} <= names
     assert {"log.txt", "checkpoint"} <= names
-    assert scenario_file.load(folder.scenario) == small()
+    assert scenario_file.load(folder.scenario) == small("federation.quorum=1")
     lines = [json.loads(line) for line in folder.rounds.read_text().splitlines()]
     assert [line["round"] for line in lines] == list(range(1, 9))
     keys = {"round", "loss", "accuracy", "epsilon_upper", "scheduled", "reported", "seconds"}
+    keys |= {"nodes_given_up", "nodes_back"}
     assert all(set(line) == keys | {"version", "unprotected"} for line in lines)
     assert summary["rounds_completed"] == 8
     assert summary["clients_trained"] == sum(line["scheduled"] for line in lines) == 60 * 3

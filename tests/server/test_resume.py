@@ -3,17 +3,16 @@
 import json
 import os
 import random
-import shlex
 import signal
-import subprocess
-import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from fedamp.runs.verify import verify_ledger
 from tests.federations import small, write_small
+from tests.server.forks import Forks
 from tests.server.plays import Killed, killed_at, ledger_of, model_of, play_in, rounds_of
 
 STATEFUL = {
@@ -79,67 +78,6 @@ def test_a_run_killed_again_and_again_while_it_resumes_gets_to_the_same_end(tmp_
             assert_never_released_more_than_the_ledger_holds(folder, tmp_path / "whole")
     assert kills > 1
     assert_same_run(folder, tmp_path / "whole")
-
-
-# Runs the first line that it reads as `fedamp ...` itself, which imports and compiles everything, and then forks a
-# process for every further line.
-FORKS = """
-import os, shlex, sys
-from fedamp import cli
-
-def run(line):
-    sys.argv = ["fedamp", *shlex.split(line)]
-    return cli._status()
-
-def tell(number):
-    os.write(3, f"{number}\\n".encode())
-
-tell(run(sys.stdin.readline()))
-for line in sys.stdin:
-    child = os.fork()
-    if not child:
-        os._exit(run(line))
-    tell(child)
-    tell(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-"""
-
-
-class Forks:
-    """Real processes that run the command line, started in milliseconds after one whole run."""
-
-    def __init__(self, output: Path, *arguments: str) -> None:
-        reader, writer = os.pipe()
-        self._answers = os.fdopen(reader)
-        program = f"import os; os.dup2({writer}, 3)\n{FORKS}"
-        with output.open("w") as stream:
-            self._parent = subprocess.Popen(
-                [sys.executable, "-c", program],
-                stdin=subprocess.PIPE,
-                stdout=stream,
-                stderr=stream,
-                text=True,
-                pass_fds=[writer],
-                env=os.environ | {"OMP_NUM_THREADS": "1"},  # threads do not survive a fork
-            )
-        os.close(writer)
-        self._ask(arguments)
-
-    def start(self, *arguments: str) -> int:
-        """Start ``fedamp ARGUMENTS``; its process id."""
-        self._ask(arguments)
-        return self.answer()
-
-    def answer(self) -> int:
-        """Exit code of the process that was started last; minus the signal where one ended it."""
-        return int(self._answers.readline())
-
-    def stop(self) -> None:
-        self._parent.communicate(timeout=60)
-        self._answers.close()
-
-    def _ask(self, arguments: tuple[str, ...]) -> None:
-        self._parent.stdin.write(shlex.join(arguments) + "\n")
-        self._parent.stdin.flush()
 
 
 ROUNDS, KILLS = 30, 10
@@ -210,6 +148,12 @@ def test_ctrl_c_finishes_the_round_and_leaves_a_checkpoint_of_it(arena, interrup
     assert (folder / "checkpoint" / f"round-{released:08d}.safetensors").exists()
     summary = json.loads((folder / "summary.json").read_text())
     assert (summary["stopped_because"], summary["rounds_completed"]) == ("interrupted", released)
+    ledger = ledger_of(folder)
+    assert ledger["stopped_because"] == "interrupted"
+    assert summary["epsilon"]["upper"] == ledger["guaranteed_epsilon"] == ledger["whole_run_epsilon"]["upper"]
+    assert summary["released_rounds_epsilon"]["upper"] == ledger["releases"][-1]["epsilon_upper"]
+    cautions = {check.name: check.found for check in verify_ledger(folder) if check.verdict == "caution"}
+    assert f"interrupted after round {released}, perhaps for what was seen by then" in cautions["guarantee"]
     said = (arena.folder / "output.txt").read_text().removeprefix(said)
     assert said.count("finishing this round") == 1
     assert f"interrupted: go on with: fedamp run '{folder}/scenario.yaml' --resume --out '{folder}'\n" in said

@@ -2,30 +2,26 @@
 
 import os
 import shlex
-import shutil
 import signal
 import subprocess
 import sysconfig
 import tempfile
 from contextlib import contextmanager, suppress
 
-import numpy as np
 import pytest
-from flwr.app import ConfigRecord, Message, RecordDict
 
-from fedamp import flower
 from fedamp.errors import InputError
 from fedamp.scenario import Engine
 from fedamp.simulation.engines import open_grid
 from tests.deployment.machines import free_port, wait
-from tests.documentation import commands, shell
+from tests.documentation import ROOT, commands, shell
 
 pytest.importorskip("ray")
 
 APP = "tests.simulation.tiny_app:app"
 PAGE = "docs/cluster.md"
 SCRIPTS = sysconfig.get_path("scripts")
-ENVIRONMENT = os.environ | {"PATH": os.pathsep.join([SCRIPTS, os.environ["PATH"]])}
+ENVIRONMENT = os.environ | {"PATH": os.pathsep.join([SCRIPTS, os.environ["PATH"]]), "PYTHONPATH": str(ROOT)}
 
 
 @pytest.mark.parametrize("address", ["nonsense", "127.0.0.1:9", "ray://127.0.0.1:9", "127.0.0.1:port"])
@@ -40,33 +36,21 @@ def test_address_without_a_cluster_is_refused_in_one_line(tmp_path, address):
 def test_the_page_gives_ray_options_that_it_knows():
     from ray.scripts.scripts import cli
 
-    lines = [shlex.split(line)[1:] for line in commands(PAGE) if line.startswith("ray ")]
-    assert {name for name, *_ in lines} == {"start", "status"}
+    lines = [shlex.split(line.partition(" > ")[0])[1:] for line in commands(PAGE) if line.startswith("ray ")]
+    assert {name for name, *_ in lines} == {"get-auth-token", "start", "status"}
     for name, *words in lines:
         cli.commands[name].make_context(name, words)
 
 
-@pytest.mark.slow
-def test_two_machines_give_the_same_replies(tmp_path):
-    from ray.cluster_utils import Cluster
-
-    machine = {"num_cpus": 1, "object_store_memory": 200_000_000}
-    cluster = Cluster(initialize_head=True, head_node_args=machine)
-    try:
-        cluster.add_node(**machine)
-        arrays = flower.to_record({"w": np.arange(50_000, dtype=np.float32)})
-        content = RecordDict({"arrays": arrays, "config": ConfigRecord({"seeds": [1, 2]})})
-        with open_grid(Engine(address=cluster.address), tmp_path / "log.txt", APP) as grid:
-            sent = [Message(content, node, "train") for node in grid.get_node_ids()]
-            replies = grid.send_and_receive(sent, timeout=60)
-        assert len(replies) == 2
-        for reply in replies:
-            np.testing.assert_array_equal(reply.content["arrays"]["w"].numpy(), np.arange(50_000) + 3.0)
-    finally:
-        cluster.shutdown()
-
-
 # --- the page, as it stands there, with ports that are free -----------------------------------------------------------
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    """A home of its own, for the token."""
+    monkeypatch.setitem(ENVIRONMENT, "HOME", str(tmp_path))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    return tmp_path
 
 
 @contextmanager
@@ -92,23 +76,44 @@ def in_a_shell_of_its_own(commands_: str, log):
         process.wait()
 
 
-@pytest.mark.slow
-def test_the_page_and_a_machine_that_is_lost(tmp_path):
-    port = str(free_port())
+@pytest.fixture
+def ray_folder():
+    with tempfile.TemporaryDirectory(prefix="fedamp-") as folder:  # pytest's own are too deep for Ray's sockets
+        yield folder
 
-    ray_folder = tempfile.mkdtemp(prefix="fedamp-")  # pytest's own are too deep for Ray's sockets
+
+@pytest.mark.slow
+def test_a_cluster_that_lets_everybody_in_is_refused(home, ray_folder):
+    port = str(free_port())
+    head = shell(PAGE, "the head").replace("6379", port).replace("/tmp/ray-try", ray_folder)
+    commands_ = shell(PAGE, "the token") + head.replace("RAY_AUTH_MODE=token", "RAY_AUTH_MODE=disabled")
+    with (
+        in_a_shell_of_its_own(commands_, home / "head.log"),
+        pytest.raises(
+            InputError, match=rf"whoever reaches the Ray cluster at .*:{port} can run programs there; accepted"
+        ),
+        open_grid(Engine(address=f"127.0.0.1:{port}"), home / "log.txt", APP) as grid,
+    ):
+        grid.get_node_ids()
+    assert (home / ".ray" / "auth_token").stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.slow
+def test_the_page_and_a_machine_that_is_lost(tmp_path, home, ray_folder):
+    port = str(free_port())
 
     def block(title: str) -> str:
         return shell(PAGE, title).replace("6379", port).replace("/tmp/ray-try", ray_folder)
 
     def run(command: str) -> None:
         done = subprocess.run(
-            ["sh", "-euc", command], cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, timeout=300
+            ["sh", "-euc", command], cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, timeout=600
         )
         assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
 
     longer = "fedamp run digits --set rounds=300 --set check_in.k=30 --set privacy.epsilon=null"
     longer += " --set privacy.noise_multiplier=1"
+    run(block("the token"))
     with (
         in_a_shell_of_its_own(block("the head"), tmp_path / "head.log") as cut_the_head,
         in_a_shell_of_its_own(block("a second node"), tmp_path / "second.log") as cut_the_second,
@@ -124,7 +129,6 @@ def test_the_page_and_a_machine_that_is_lost(tmp_path):
             wait(lambda: rounds.read_text().count("\n") > before + 20, 120, "the rounds after the loss")
             cut_the_head()
             assert process.wait(timeout=200) != 0
-    shutil.rmtree(ray_folder)
     assert "its worker died" in (tmp_path / "lost" / "log.txt").read_text()
     run("fedamp run lost/scenario.yaml --resume --out lost --engine serial")
     run(f"{longer} --engine serial --out undisturbed")

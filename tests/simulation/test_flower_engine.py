@@ -5,7 +5,9 @@ import os
 import sys
 import tempfile
 import time
+from contextlib import suppress
 
+import psutil
 import pytest
 
 from fedamp.errors import FederationError, InputError
@@ -37,16 +39,26 @@ def _processes_naming(text: str) -> list[str]:
     return found
 
 
+def listening_addresses() -> set[str]:
+    found = set()
+    for child in psutil.Process().children(recursive=True):
+        with suppress(psutil.Error):
+            found |= {one.laddr.ip for one in child.net_connections("tcp") if one.status == psutil.CONN_LISTEN}
+    return found
+
+
 def test_messages_mean_the_same_to_stock_flower_and_a_failed_run_is_told_apart(tmp_path, capfd, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # and so this test's processes are told from others
-    log, out, watched = tmp_path / "log.txt", tmp_path / "result.json", []
+    log, out, heard = tmp_path / "log.txt", tmp_path / "result.json", set()
     config = {"out": str(out), "nodes": 2, "stay": False, "fail": True}
     with pytest.raises(FederationError, match=r"'finished:failed' \(.*the server app gave up\)"):
-        flower_engine.run(config, log, Engine(workers=2), watch=lambda: watched.append(1), **APPS)
-    assert json.loads(out.read_text()) == {"total": [6, 8, 10, 12, 14], "replies": 2, "code": 2}
+        flower_engine.run(config, log, Engine(workers=2), watch=lambda: heard.update(listening_addresses()), **APPS)
+    result = {"total": [6, 8, 10, 12, 14], "replies": 2, "code": 2, "simulation": True}
+    assert json.loads(out.read_text()) == result
     assert "clients 3 and 4 do not add up" in log.read_text()
     assert capfd.readouterr() == ("", "")
-    assert watched
+    assert heard
+    assert heard <= {"127.0.0.1", "::ffff:127.0.0.1"}  # of Flower's processes and of its Ray's
     assert processes_naming(str(tmp_path)) == []
 
 

@@ -26,9 +26,14 @@ def main(grid: Grid, context: Context) -> None:
         time.sleep(500)
     sent = [Message(RecordDict({"arrays": record, "config": config}), node, "train") for node in nodes]
     bad = Message(RecordDict({"config": config}), nodes[0], "train.fail")
-    *replies, failed = sorted(grid.send_and_receive([*sent, bad], timeout=60), key=lambda reply: reply.has_error())
+    *replies, failed = sorted(grid.send_and_receive([*sent, bad], timeout=200), key=lambda reply: reply.has_error())
     total = sum(reply.content["arrays"]["w"].numpy() for reply in replies)
-    result = {"total": total.tolist(), "replies": len(replies), "code": failed.error.code}
+    result = {
+        "total": total.tolist(),
+        "replies": len(replies),
+        "code": failed.error.code,
+        "simulation": flower.is_simulated(grid),
+    }
     Path(context.run_config["out"]).write_text(json.dumps(result))
     if context.run_config["fail"]:
         raise ValueError("the server app\ngave up")

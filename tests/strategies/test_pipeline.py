@@ -52,7 +52,7 @@ def test_a_release_is_the_step_of_the_model(grid):
 @pytest.mark.parametrize(
     ("override", "round_", "words"),
     [
-        ("federation={quorum: 1.0}", 1, "below federation.quorum 1"),
+        ("federation={quorum: 0.0}", 1, "none of 24 clients reported"),
         ("privacy.epsilon=0.01", 1, "would exceed the budget"),
         ("seed=3", 2, "round 2 is out of turn after round 0"),
     ],
@@ -81,7 +81,7 @@ def trained_by_the_first_submodel(prepared: Prepared, grid: SerialGrid, round_: 
     content = RecordDict(
         {"arrays": message.content["arrays"], "config": ConfigRecord(config | {"batches": [len(kept)]})}
     )
-    (reply,) = grid.send_and_receive([Message(content, message.metadata.dst_node_id, "train")])
+    (reply,) = grid.send_and_receive([flower.with_content(message, content)])
     strategy.aggregate_train(round_, [reply])
     change = strategy.state.parameters["hidden.0.weight"] - prepared.state.parameters["hidden.0.weight"]
     # What a node of its own would be sent of the model is what is trained.
@@ -137,9 +137,9 @@ class Telescoping(Noise):
     def init(self, parameters):
         return {"last": {name: np.zeros_like(array) for name, array in parameters.items()}}
 
-    def update(self, sums, deviation_of, state, seed, round_):
+    def update(self, sums, deviation_of, hidden, state, seed, round_):
         fresh = {name: np.zeros_like(array) for name, array in sums.items()}
-        IndependentGaussian().update(fresh, deviation_of, {}, seed, round_)
+        IndependentGaussian().update(fresh, deviation_of, hidden, {}, seed, round_)
         for name, total in sums.items():
             total += fresh[name].astype(np.float32) - state["last"][name]
         return {"last": {name: noise.astype(np.float32) for name, noise in fresh.items()}}
@@ -160,3 +160,19 @@ def test_noise_that_remembers_is_a_class_and_what_it_remembers_is_in_the_checkpo
         play(each, grid, range(4, 7))
     for name, array in strategy.state.parameters.items():
         assert np.array_equal(array, again.state.parameters[name])
+
+
+def test_a_forged_or_replayed_reply_is_left_out(grid, caplog):
+    """Of a round in which everybody takes part, so that an older reply names just the units that are asked for."""
+    prepared = prepare(small("check_in={scheme: all}"))
+    strategy = prepared.strategy(prepared.state)
+    (message,) = strategy.configure_train(1, strategy.arrays(), ConfigRecord(), grid)
+    (old,) = grid.send_and_receive([message])
+    strategy.aggregate_train(1, [old])
+    (message,) = strategy.configure_train(2, strategy.arrays(), ConfigRecord(), grid)
+    (new,) = grid.send_and_receive([message])
+    honest = strategy.aggregate(2, [new])
+    aggregate = strategy.aggregate(2, [old, new])
+    assert (aggregate.refused_nodes, aggregate.reported) == (1, 60)
+    assert all(np.array_equal(aggregate.sums[name], honest.sums[name]) for name in honest.sums)
+    assert "was left out: it answers nothing that was asked of it" in caplog.text

@@ -1,24 +1,39 @@
 """Which node is asked for which unit, while nodes come, go and misbehave."""
 
+import itertools
+
 import numpy as np
+import pytest
 from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.proto.node_pb2 import NodeInfo
 
 from fedamp import flower
+from fedamp.errors import DeploymentError
+from fedamp.scenario import Federation
 from fedamp.strategies.assignment import Batch
 from fedamp.strategies.roster import Roster
 
+UNITS = 20
+
 
 class Nodes:
-    """A grid of which only the queries matter: node id -> what it hosts (None: everything; text: an error)."""
+    """A grid of real nodes, of which only the queries matter.
 
-    def __init__(self, hosts: dict) -> None:
+    Args:
+        hosts: node id -> what it says it hosts (None: everything; text: something odd).
+        names: under which they are registered.
+    """
+
+    def __init__(self, hosts: dict, names: dict[int, str] | None = None) -> None:
         flower.identify()
-        self.hosts, self.asked = hosts, []
+        self.hosts, self.names, self.asked, self.numbers = hosts, names or {}, [], itertools.count()
 
-    def get_node_ids(self):
-        return list(self.hosts)
+    def get_nodes(self):
+        return [NodeInfo(node_id=node, name=self.names.get(node, "")) for node in self.hosts]
 
     def send_and_receive(self, messages, *, timeout=None):
+        for message in messages:
+            flower.set_message_id(message, str(next(self.numbers)))
         for message in messages:
             node = message.metadata.dst_node_id
             self.asked.append(node)
@@ -30,8 +45,18 @@ class Nodes:
             elif hosts == "odd":
                 yield Message(RecordDict({"something": ConfigRecord()}), reply_to=message)
             else:
-                answer = ConfigRecord({"all": hosts is None, "clients": list(hosts or ())})
-                yield Message(RecordDict({"hosts": answer}), reply_to=message)
+                yield claim(message, hosts)
+
+
+def claim(message: Message, hosts) -> Message:
+    answer = ConfigRecord({"all": hosts is None, "clients": list(hosts or ())})
+    return Message(RecordDict({"hosts": answer}), reply_to=message)
+
+
+class Workers(Nodes):
+    """As :class:`Nodes`, simulated."""
+
+    simulated = True
 
 
 def asked(roster: Roster, *batches: Batch) -> dict[int, list[int]]:
@@ -43,8 +68,8 @@ def batch(*units: int, submodel: int = -1) -> Batch:
     return Batch(np.array(units), submodel)
 
 
-def roster_of(grid: Nodes) -> Roster:
-    roster = Roster()
+def roster_of(grid: Nodes, hosts="trusted") -> Roster:
+    roster = Roster(Federation(hosts=hosts), UNITS)
     roster.refresh(grid, timeout=1)
     return roster
 
@@ -56,7 +81,7 @@ def test_hosted_units_go_to_their_node_and_units_of_nobody_are_left_out():
 
 def test_workers_that_host_everything_share_the_load_whatever_their_order():
     batches = [batch(*range(10)), batch(*range(10, 16)), batch(*range(16, 20))]
-    one, other = (roster_of(Nodes(dict.fromkeys(ids))) for ids in ([2, 3], [3, 2]))
+    one, other = (roster_of(Workers(dict.fromkeys(ids))) for ids in ([2, 3], [3, 2]))
     assert asked(one, *batches) == asked(other, *batches)
     assert sorted(map(len, asked(one, *batches).values())) == [10, 10]
 
@@ -67,9 +92,9 @@ def test_a_submodel_travels_with_its_units():
 
 
 def test_a_unit_hosted_twice_is_asked_once(caplog):
-    roster = roster_of(Nodes({2: [0, 1], 3: [1, 2]}))
+    roster = roster_of(Nodes({2: [0, 1], 3: [1, 2]}, {2: "north", 3: "south"}))
     assert asked(roster, batch(0, 1, 2)) == {2: [0, 1], 3: [2]}
-    assert "unit 1 is hosted by nodes 2 and 3" in caplog.text
+    assert "nodes north (2) and south (3) both claim units 1;" in caplog.text
 
 
 def test_nodes_that_answer_nonsense_are_named_and_the_others_train(caplog):
@@ -102,7 +127,7 @@ def test_a_node_that_vanishes_and_returns_under_another_name_is_asked_again(capl
     del grid.hosts[3]
     roster.refresh(grid, timeout=1)
     assert asked(roster, batch(0, 1)) == {2: [0]}
-    assert "[3] are gone" in caplog.text
+    assert "nodes 3 are gone" in caplog.text
     grid.hosts[7] = [1]
     roster.refresh(grid, timeout=1)
     assert asked(roster, batch(0, 1)) == {2: [0], 7: [1]}
@@ -116,3 +141,95 @@ def test_with_no_node_at_all_nobody_is_asked():
 def test_node_ids_as_large_as_flower_draws_them_are_kept_to_the_last_digit():
     one, other = 2**64 - 3, 2**63 + 5
     assert asked(roster_of(Nodes({one: [0, 2], other: [1]})), batch(0, 1, 2, 3)) == {one: [0, 2], other: [1]}
+
+
+NAMES = {2: "north", 3: "south", 4: "north"}
+SHARES = {"north": "0-9,12", "south": "10-11,13-19"}
+
+
+def test_a_node_is_believed_for_the_units_that_the_operator_gave_its_name_and_for_no_others(caplog):
+    grid = Nodes({2: range(UNITS), 3: range(UNITS), 9: range(UNITS)}, NAMES)
+    roster = roster_of(grid, SHARES)
+    own = {2: [*range(10), 12], 3: [10, 11, *range(13, 20)]}
+    assert asked(roster, batch(*range(UNITS))) == own
+    assert (
+        "node north (2) claims units that it may not speak for, refused: 10, 11, 13, 14, 15 and 4 more" in caplog.text
+    )
+    assert grid.asked == [2, 3]  # a node that may speak for nobody is not even asked
+    assert "node 9 is not in federation.hosts" in caplog.text
+    roster.refresh(grid, timeout=1)
+    assert caplog.text.count("node 9 is not in") == 1
+
+
+@pytest.mark.parametrize("hosts", [SHARES, "trusted"])
+def test_a_node_that_says_all_may_train_all_only_where_the_operator_says_so(hosts, caplog):
+    grid = Nodes({2: None, 3: [10]}, NAMES)
+    assert asked(roster_of(grid, hosts), batch(0, 10)) == {3: [10]}
+    assert "node north (2) did not say which clients it hosts: it says all of them" in caplog.text
+    assert asked(roster_of(grid, SHARES | {"north": "all"}), batch(0, 10)) == {2: [0], 3: [10]}
+
+
+@pytest.mark.parametrize(
+    "claimed",
+    [[-1], [UNITS], [10] * (UNITS + 1), [2**62], [1.0], [True], ["1"], [b"1"], 1, "0-9"],
+    ids=lambda claimed: repr(claimed),
+)
+def test_malformed_claims_name_the_node_and_the_others_train(claimed, caplog):
+    grid = Nodes({2: [], 3: [10]}, NAMES)
+    grid.send_and_receive = lambda messages, timeout: [
+        claim(messages[1], [10]),
+        Message(RecordDict({"hosts": ConfigRecord({"all": False, "clients": claimed})}), reply_to=messages[0]),
+    ]
+    for number, hosts in enumerate([SHARES, "trusted"]):
+        caplog.clear()
+        flower_ids(grid)
+        assert asked(roster_of(grid, hosts), batch(0, 10)) == {3: [10]}, number
+        assert "node north (2) " in caplog.text
+
+
+def flower_ids(grid: Nodes) -> None:
+    """Have a grid give the messages ids before it sends them."""
+    send = grid.send_and_receive
+
+    def sent(messages, timeout):
+        for message in messages:
+            flower.set_message_id(message, str(next(grid.numbers)))
+        return send(messages, timeout)
+
+    grid.send_and_receive = sent
+
+
+def test_a_node_cannot_answer_in_the_name_of_another(caplog):
+    """What a reply says of its sender is the sender's own word: Flower checks it against nothing that the app sees."""
+    grid = Nodes({2: [], 3: []}, {2: "north", 3: "south"})
+
+    def forged(messages, timeout):
+        [to_north, _] = messages
+        reply = claim(to_north, [10, 11])
+        reply.metadata.__dict__["_src_node_id"] = 3
+        return [reply]
+
+    grid.send_and_receive = forged
+    flower_ids(grid)
+    assert asked(roster_of(grid, SHARES), batch(10, 11)) == {}
+    assert "a reply in the name of node 3 was left out" in caplog.text
+
+
+def test_a_query_cannot_be_guessed():
+    queries = []
+    grid = Nodes({2: []})
+    grid.send_and_receive = lambda messages, timeout: queries.extend(messages) or ()
+    for _ in range(2):
+        roster_of(grid)
+    one, other = (query.content["config"] for query in queries)
+    assert one != other
+
+
+def test_real_nodes_without_a_word_of_the_operator_are_not_asked():
+    grid = Nodes({2: [0]})
+    with pytest.raises(DeploymentError, match=r"federation\.hosts is missing.*site0: 0-19.*trusted") as caught:
+        roster_of(grid, None)
+    assert "\n" not in str(caught.value)
+    assert grid.asked == []
+    with pytest.raises(DeploymentError, match=r"federation\.hosts\.north: there is no unit 20; accepted: 0-19"):
+        roster_of(grid, {"north": "0-20"})

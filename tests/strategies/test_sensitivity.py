@@ -103,7 +103,8 @@ def model_after(prepared: Prepared, grid, reply: Message) -> dict:
     silent = small(f"privacy={{unit: {prepared.plan.scenario.privacy.unit}, clip: 0.5, noise_multiplier: 0}}")
     plan = make_plan(prepared.plan.scenario.model_copy(update={"privacy": silent.privacy}), prepared.plan.units)
     strategy = replace(prepared, plan=plan).strategy(prepared.state)
-    list(strategy.configure_train(1, strategy.arrays(), ConfigRecord(), grid))
+    for message in strategy.configure_train(1, strategy.arrays(), ConfigRecord(), grid):
+        flower.set_message_id(message, reply.metadata.reply_to_message_id)
     strategy.aggregate_train(1, [reply])
     return strategy.state.parameters
 

@@ -1,0 +1,23 @@
+"""Text of others, such as a foreign ledger's or a node's: what a terminal and a log may be shown of it."""
+
+from typing import Any
+
+from rich.markup import escape
+
+LONGEST = 10_000
+
+
+def printable(text: object) -> str:
+    """One line in which nothing can move the cursor, colour, hide or reverse; cut where it is very long."""
+    words = " ".join(str(text).split())
+    shown = words if len(words) <= LONGEST else f"{words[:LONGEST]}..."
+    return "".join(character if character.isprintable() else "?" for character in shown)
+
+
+def harmless(answer: Any) -> Any:
+    """The same lists and mappings with every text printable, and no markup of rich's in it."""
+    if isinstance(answer, dict):
+        return {key: harmless(value) for key, value in answer.items()}
+    if isinstance(answer, list | tuple):
+        return [harmless(value) for value in answer]
+    return escape(printable(answer)) if isinstance(answer, str) else answer

@@ -1,0 +1,32 @@
+"""One deployment for all tests that can share it: what starts takes longer than what is tested."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.deployment.machines import NODES, Machines, nginx
+
+
+@pytest.fixture(scope="session")
+def proxy() -> None:
+    """Skips where there is no nginx."""
+    if nginx() is None:
+        pytest.skip("there is no nginx here, and `make install` could get none")
+
+
+@pytest.fixture(scope="session")
+def federation(tmp_path_factory, proxy) -> Iterator[Machines]:
+    """SuperLink and proxy, with registered nodes that are not running yet."""
+    machines = Machines(tmp_path_factory.mktemp("federation"), NODES)
+    machines.start_server()
+    machines.shell("server: register the nodes")
+    yield machines
+    machines.stop()
+
+
+@pytest.fixture
+def machines(tmp_path, proxy) -> Iterator[Machines]:
+    """A deployment of one's own, of which nothing is running yet."""
+    machines = Machines(tmp_path, NODES)
+    yield machines
+    machines.stop()

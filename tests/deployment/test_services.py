@@ -1,0 +1,147 @@
+"""Services that come back: the unit files, and a federation of them of which the SuperLink is killed."""
+
+import os
+import re
+import shutil
+import subprocess
+
+import pytest
+import yaml
+
+from tests.deployment.machines import DOCUMENTS, NODES, PAGE, free_port, nginx, wait
+from tests.deployment.test_processes import assert_equals_simulation, wait_for_end, wait_for_round, write_scenario
+from tests.deployment.units import Unit, settings
+from tests.documentation import shell
+from tests.server.plays import rounds_of
+
+UNITS = sorted(path.name for path in (DOCUMENTS / "systemd").glob("*.service"))
+
+
+def test_systemd_understands_the_unit_files(tmp_path):
+    if shutil.which("systemd-analyze") is None:
+        pytest.skip("there is no systemd-analyze here")
+    for file in UNITS:
+        # What is started need not be here for the file to be right.
+        text = (DOCUMENTS / "systemd" / file).read_text()
+        for program in ("/opt/fedamp/bin/flower-superlink", "/opt/fedamp/bin/flower-supernode", "/usr/sbin/nginx"):
+            text = text.replace(program, "/bin/true")
+        (tmp_path / file).write_text(text.replace("/usr/sbin/nft", "/bin/true"))
+    files = [str(tmp_path / file) for file in UNITS]
+    done = subprocess.run(["systemd-analyze", "verify", *files], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_services_come_back_whatever_they_end_with_and_have_users_of_their_own():
+    users = set()
+    for file in UNITS:
+        unit = settings(file)
+        assert unit["Restart"] == ["always"]
+        assert unit["StartLimitIntervalSec"] == ["0"]
+        assert unit["NoNewPrivileges"] == ["yes"]
+        users.update(unit["User"])
+    assert users == {"fedamp", "fedamp-proxy"}
+
+
+def options(text: str) -> set[str]:
+    return set(re.findall(r"(?<=\s)--[a-z-]+", text))
+
+
+def test_unit_files_and_compose_file_start_what_the_page_starts():
+    services = yaml.safe_load((DOCUMENTS / "compose.yaml").read_text())["services"]
+    assert set(services) == {"superlink", "proxy", *NODES}
+    superlink, node = (shell(PAGE, title) for title in ("server: start the SuperLink", "node: start the SuperNode"))
+    for name, page in [("superlink", superlink), ("supernode@", node)]:
+        assert options(settings(f"fedamp-{name}.service")["ExecStart"][0]) == options(page)
+    assert options("\n".join(["", *services["superlink"]["command"]])) == options(superlink)
+    for name in NODES:
+        assert options(services[name]["command"][0]) == options(node) - {"--port"}
+
+
+def test_in_the_compose_file_only_the_proxy_reaches_the_superlink():
+    compose = yaml.safe_load((DOCUMENTS / "compose.yaml").read_text())
+    services, networks = compose["services"], compose["networks"]
+    assert all(service["restart"] == "always" for service in services.values())
+    assert "ports" not in services["superlink"]
+    assert {name for name, service in services.items() if "inside" in service["networks"]} == {"superlink", "proxy"}
+    assert list(services["superlink"]["networks"]) == ["inside"]
+    assert networks["inside"]["internal"] is True
+    address = services["superlink"]["networks"]["inside"]["ipv4_address"]
+    assert f"127.0.0.1:9090/{address}:9090/" in services["proxy"]["command"][-1]
+    assert "https://127.0.0.1:9090" in (DOCUMENTS / "nginx.conf").read_text()
+
+
+@pytest.fixture
+def units(machines, request):
+    """The services of a deployment, on this machine."""
+    places = {
+        "/opt/fedamp/bin/": "",
+        "/usr/sbin/nginx": nginx(),
+        "/run/fedamp-proxy": str(machines.server / "proxy"),
+        "${CREDENTIALS_DIRECTORY}": str(machines.server / "proxy"),
+        "${SUPERLINK}": f"127.0.0.1:{machines.port}",
+        "9090": str(machines.inner_port),
+    }
+    environment = machines.environment() | {"FLWR_LOG_LEVEL": "INFO"}
+    running: dict[str, Unit] = {}
+
+    def start(name: str, file: str, **more: str) -> None:
+        folder = machines.folder / (name if name in NODES else "server")
+        all_places = places | {"/var/lib/fedamp": str(folder), "%i": name, "9094": str(free_port())}
+        running[name] = Unit(file, all_places, folder, environment, machines.folder / f"{name}.log")
+
+    start("superlink", "fedamp-superlink.service")
+    start("proxy", "fedamp-proxy.service")
+    machines.wait_for_superlink()
+    machines.shell("server: register the nodes")
+    for name in NODES:
+        start(name, "fedamp-supernode@.service")
+    yield running
+    for unit in running.values():
+        unit.stop()
+
+
+@pytest.mark.slow
+def test_a_federation_whose_processes_are_killed_comes_back_and_the_run_goes_on(machines, units):
+    raw = write_scenario(machines, rounds=3)
+    wait(lambda: machines.connected() == 3, 180, "three nodes", every=1)
+    machines.start_run(known_seed=True)
+    wait_for_round(machines, 1, 300)
+    for name in ("superlink", "proxy", "site0"):
+        units[name].kill()
+    wait(lambda: units["superlink"].ends == [-9], 10, "its end")
+    assert len(rounds_of(machines.server / "run")) < 3
+    machines.wait_for_superlink()
+    wait(lambda: machines.connected() == 3, 240, "three nodes to be back", every=2)
+    machines.start_run(known_seed=True, resume=True)
+    wait_for_end(machines, 600)
+    assert len(rounds_of(machines.server / "run")) == 3
+    assert_equals_simulation(machines, raw, away=set())
+    assert units["proxy"].ends == units["superlink"].ends == [-9]  # and not again
+    assert units["site0"].ends[0] == -9
+
+
+LISTEN = (
+    "import socket, time; kept = [socket.create_server(('127.0.0.1', port)) for port in (9090, 9094)]; time.sleep(60)"
+)
+CONNECT = "import socket, sys; socket.create_connection(('127.0.0.1', int(sys.argv[1])), timeout=5)"
+
+
+def test_other_users_of_a_machine_do_not_reach_flowers_ports(tmp_path):
+    nft = shutil.which("nft", path="/usr/sbin:/sbin")
+    if nft is None or os.geteuid() != 0 or subprocess.run(["unshare", "-n", "true"], capture_output=True).returncode:
+        pytest.skip("needs nft, root, and leave to make network namespaces")
+    group = 64777  # stands for fedamp's, which is not on this machine
+    rules = (DOCUMENTS / "systemd" / "loopback.nft").read_text().replace("skgid != fedamp", f"skgid != {group}")
+    (tmp_path / "rules").write_text(rules)
+    python = "/usr/bin/python3"  # the tests' own may lie where other users may not look
+    script = f"""
+        ip link set lo up; {nft} -f {tmp_path}/rules; {nft} -f {tmp_path}/rules  # twice, as two services do
+        {python} -c "{LISTEN}" & sleep 5
+        for who in "64778 64778" "64779 {group}" "0 0"; do for port in 9090 9094; do
+            set -- $who
+            as_them="setpriv --reuid $1 --regid $2 --clear-groups"
+            $as_them {python} -c "{CONNECT}" $port 2>/dev/null && echo open || echo shut
+        done; done; kill %1
+    """
+    done = subprocess.run(["unshare", "-n", "bash", "-uc", script], capture_output=True, text=True)
+    assert done.stdout.split() == ["shut", "shut", "open", "open", "open", "open"], done.stderr

@@ -1,0 +1,166 @@
+"""A round for which units were scheduled and that nobody answers, or too few: the run stops, says why, and goes on."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from fedamp import launch
+from fedamp.errors import FederationError
+from fedamp.runs.folder import RunFolder
+from fedamp.scenario import Engine, scenario_file
+from fedamp.simulation import flower_engine
+from fedamp.simulation.faults import FaultyGrid
+from fedamp.simulation.serial import SerialGrid
+from tests.documentation import ROOT
+from tests.federations import Silent, small, write_small
+from tests.server.plays import play_in, rounds_of
+
+# Its nodes own every parameter, so that nothing is shared between the submodels.
+NOTHING_SHARED = """
+from fedamp.models.units import Units
+from torch import nn
+
+
+class Network(nn.Module):
+    def __init__(self, input_shape, num_classes):
+        super().__init__()
+        self.encode = nn.Linear(64, 12)
+        self.decide = nn.Linear(12, num_classes, bias=False)
+
+    def units_to_split(self):
+        owned = {"encode.weight": 0, "encode.bias": 0, "decide.weight": 1}
+        return [Units("hidden", 12, owned, output="encode")]
+
+    def forward(self, inputs):
+        return self.decide(self.encode(inputs.flatten(1)).relu())
+"""
+HERE = os.environ | {"PYTHONPATH": str(ROOT)}
+ITS_ERROR = "parts must hold every parameter"
+
+
+def released(run) -> list:
+    ledger = run / "ledger.json"
+    return json.loads(ledger.read_text())["releases"] if ledger.exists() else []
+
+
+def assert_nothing_was_spent(run) -> None:
+    assert released(run) == []
+    assert rounds_of(run) == [] if (run / "rounds.jsonl").exists() else True
+    summary = json.loads((run / "summary.json").read_text())
+    assert (summary["stopped_because"], summary["rounds_completed"]) == ("failed", 0)
+    assert summary["epsilon"]["upper"] == 0
+
+
+@pytest.mark.parametrize("engine", ["serial", "ray"])
+def test_a_model_that_every_client_fails_to_train_costs_nothing(tmp_path, engine):
+    """In a process of its own, as a person starts it."""
+    (tmp_path / "my_model.py").write_text(NOTHING_SHARED)
+    model = ("model={name: 'my_model:Network'}", "submodels={scheme: disjoint, count: 2}")
+    raw = scenario_file.yaml.safe_load(write_small(tmp_path, *model[1:], "model={name: mlp}").read_text())
+    raw |= {"model": {"name": "my_model:Network"}, "engine": {"kind": engine, "workers": 2}}
+    (tmp_path / "mine.yaml").write_text(scenario_file.yaml.safe_dump(raw))
+    command = [sys.executable, "-c", "from fedamp.cli import main; main()", "run", "mine.yaml", "--out", "run"]
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=200, env=HERE)
+    assert ended.returncode == 1
+    [line] = ended.stderr.splitlines()
+    assert re.match(r"failed: round 1: none of \d+ clients reported \(node \d: ", line)
+    assert f"ValueError: {ITS_ERROR}" in line
+    assert line.endswith("log: run/log.txt")
+    assert ITS_ERROR in (tmp_path / "run" / "log.txt").read_text()
+    assert_nothing_was_spent(tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("app", "said"),
+    [
+        ("app", "did not say which clients it hosts: ValueError: No query function registered"),
+        ("hosting", "it answered with metrics num-examples, train_loss; expected below_clip, "),
+    ],
+)
+def test_a_foreign_client_app_is_told_what_it_answered_and_what_is_expected(tmp_path, app, said):
+    grid = SerialGrid(f"tests.server.foreign_app:{app}")
+    with pytest.raises(FederationError, match=r"round 1: none of \d+ clients reported \(node 2") as caught:
+        play_in(tmp_path, small(), grid=grid)
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert_nothing_was_spent(tmp_path)
+
+
+@pytest.mark.slow
+def test_flowers_quickstart_on_stock_flower_ends_with_that_line(tmp_path):
+    pytest.importorskip("ray")
+    scenario, run, log = write_small(tmp_path), tmp_path / "run", tmp_path / "flower.txt"
+    config = {"scenario": str(scenario), "out": str(run), "resume": False, "known-seed": True}
+    with pytest.raises(FederationError) as caught:
+        flower_engine.run(config, log, Engine(workers=1), client_app="tests.server.foreign_app:app")
+    assert "did not say which clients it hosts: " in str(caught.value)
+    assert "No query function registered" in str(caught.value)
+    assert_nothing_was_spent(run)
+
+
+def test_whatever_the_quorum_says_a_round_that_nobody_answers_is_not_released(tmp_path):
+    scenario = small("federation={quorum: 0}", "faults={failing: 1}")
+    with pytest.raises(FederationError, match=r"round 1: none of \d+ clients reported"):
+        play_in(tmp_path, scenario)
+    assert_nothing_was_spent(tmp_path)
+
+
+class Sick(FaultyGrid):
+    """Some clients never answer in some rounds."""
+
+    def __init__(self, rounds: set[int], clients: set[int]) -> None:
+        super().__init__(SerialGrid("fedamp.client.app:app", "cpu"), small("faults={}").faults)
+        self.rounds, self.clients = rounds, clients
+
+    def _failing_and_late(self, round_, clients):
+        fails = np.isin(clients, list(self.clients)) & (round_ in self.rounds)
+        return fails, np.zeros(len(clients), dtype=bool)
+
+
+def test_in_a_deployment_half_of_a_cohort_is_enough_and_less_is_not(tmp_path):
+    scenario = small("check_in={scheme: all}")
+    summary = play_in(tmp_path / "half", scenario, grid=Sick({2}, set(range(30))))
+    assert (summary.clients_scheduled, summary.clients_trained) == (480, 450)
+    with pytest.raises(FederationError, match=r"round 2: 29 of 60 clients reported, below federation\.quorum 0\.5"):
+        play_in(tmp_path / "less", scenario, grid=Sick({2}, set(range(31))))
+    everybody = small("check_in={scheme: all}", "federation={quorum: 1}")
+    with pytest.raises(FederationError, match=r"round 2: 59 of 60 clients reported, below federation\.quorum 1;"):
+        play_in(tmp_path / "one", everybody, grid=Sick({2}, {7}))
+    # It can be gone on with, and comes to what it would have come to.
+    play_in(tmp_path / "less", scenario)
+    play_in(tmp_path / "fine", scenario)
+    assert (tmp_path / "less" / "model.safetensors").read_bytes() == (
+        tmp_path / "fine" / "model.safetensors"
+    ).read_bytes()
+
+
+def test_a_simulation_writes_down_the_quorum_it_had_and_one_with_faults_that_of_a_deployment(tmp_path):
+    for name, override, quorum in (("fine", "seed=3", 1.0), ("faulty", "faults={failing: 0.1}", None)):
+        folder = RunFolder(launch.launch(small("rounds=3", override), Silent(), tmp_path / name))
+        assert scenario_file.load(folder.scenario).federation.quorum == quorum
+
+
+def test_who_did_not_report_is_said_wherever_the_run_is_shown(tmp_path, fedamp):
+    run, page = tmp_path / "run", tmp_path / "page.html"
+    answer = fedamp("run", write_small(tmp_path, "faults={failing: 0.2, seed: 4}"), "--out", run)
+    assert answer.status == 0, answer.err
+    summary = json.loads((run / "summary.json").read_text())
+    lines = rounds_of(run)
+    assert summary["clients_scheduled"] == sum(line["scheduled"] for line in lines) == 180
+    reported = summary["clients_trained"]
+    # Each of 180 with probability 0.8: 144 expected, standard deviation 5.4; five of them.
+    assert 117 < reported < 171
+    assert f"{reported} of 180 scheduled" in " ".join(answer.out.split())
+    checks = json.loads(fedamp("verify", run, "--json").out)["checks"]
+    [check] = [check for check in checks if check["name"] == "reported"]
+    assert check["verdict"] == "caution"
+    assert f"{reported} of 180 scheduled units ({reported / 180:.1%})" in check["found"]
+    assert fedamp("report", run, "--out", page).status == 0
+    assert f"{reported / 180:.1%} of the scheduled clients" in page.read_text()
+    cautions = json.loads(fedamp("compare", run, "--json", "--out", tmp_path / "plots").out)["cautions"]
+    assert any(f"{reported / 180:.1%} of the scheduled clients reported" in caution for caution in cautions)
