@@ -1,23 +1,20 @@
 """k hidden rounds of T: certified brackets, seconds and draws, ours beside the peers and plain Monte Carlo.
 
-``python -m benchmarks.k_of_t [--out FILE]``, a few minutes on two cores. A peer that is not installed is left out; one
-that runs into the time limit counts with the limit.
+A part of ``python -m benchmarks.accounting`` (alone: ``--only hidden_rounds``), a few minutes on two cores. A peer that
+is not installed is left out; one that runs into the time limit counts with the limit.
 
 Plain Monte Carlo draws from P and certifies as Dong and Özgür 2026 (arXiv 2605.07072) do, by estimate-verify-release:
 a mechanism whose mean of n draws in [0, 1] is at most d is released, and the whole is then (epsilon, min over tau of
 tau d + (1 - tau d) exp(-n KL(d, tau d)))-private. It has no lower end. Their O(T k) recursion is given the speed of
-ours.
+ours, and only the remove direction is asked of it; they verify both.
 """
 
-import argparse
 import functools
-import json
 import math
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,11 +24,8 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import accountants
-from benchmarks.accounting import versions
 from benchmarks.limited import Contender, Stopwatch, Timed
 
-RESULTS = Path(__file__).parent / "results" / "k_of_t.json"
-LIMIT = 150.0
 PLAIN_DRAWS = 10_000_000  # as the paper takes; one million cannot certify a delta of 1e-5 at all
 
 
@@ -56,6 +50,22 @@ SETTINGS = (
 )
 
 
+def others() -> dict[str, Any]:
+    """What else is made of hidden rounds: a name and the mechanism."""
+    from fedamp.accounting import Allocation, CappedPoisson, Compose, Gaussian, Poisson, Repeat, Submodels
+
+    run = Allocation(Gaussian(0.869), 10, 100)
+    return {
+        "the first 50 rounds of 10 of 100, 0.869": run.after(50),
+        "five epochs of 2 of 10, 1.5": Repeat(Allocation(Gaussian(1.5), 2, 10), 5),
+        "50 epochs of 2 of 10, 4": Repeat(Allocation(Gaussian(4.0), 2, 10), 50),
+        "10 of 100, 0.869, and a Gaussian release at 5": Compose([run, Gaussian(5.0)]),
+        "10 of 100, 0.869, who declines one in ten": Allocation(Poisson(Gaussian(0.869), 0.9), 10, 100),
+        "Poisson 0.1, at most 12 of 100, 0.869": CappedPoisson(Gaussian(0.869), 0.1, 12, 100),
+        "10 of 100, one of 4 submodels, 0.6": Allocation(Submodels(Gaussian(0.6), 4), 10, 100),
+    }
+
+
 def _timed(answer: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:
     """With the processor seconds of all threads, which tell more than a clock on a machine that others use."""
 
@@ -71,9 +81,11 @@ def _timed(answer: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any
 @_timed
 def sampled(noise_multiplier: float, rounds: int, chosen: int, delta: float, precision: float = 5e-3) -> dict[str, Any]:
     """Ours; both directions."""
-    from fedamp.accounting.sampled import SampledAllocation
+    from fedamp.accounting import Allocation, Gaussian
+    from fedamp.accounting.sampled_laws import sampled_profile
 
-    found = SampledAllocation.gaussian(noise_multiplier, chosen, rounds).epsilon(delta, precision=precision)
+    event = Allocation(Gaussian(noise_multiplier), chosen, rounds)
+    found = sampled_profile(event).epsilon(delta, precision=precision)
     return {"lower": found.lower, "upper": found.upper, "method": found.method}
 
 
@@ -82,7 +94,7 @@ def split(noise_multiplier: float, rounds: int, chosen: int, delta: float) -> di
     """The k-fold split by our numerical law; its lower end is that of some attack."""
     from fedamp.accounting import Allocation, Gaussian
 
-    found = Allocation(Gaussian(noise_multiplier), chosen, rounds).epsilon(delta)
+    found = Allocation(Gaussian(noise_multiplier), chosen, rounds).epsilon(delta, points=1200)
     return {"lower": found.lower, "upper": found.upper, "method": found.method}
 
 
@@ -99,12 +111,28 @@ def random_allocation(**question: Any) -> dict[str, Any]:
 
 
 @_timed
+def dp_accounting(noise_multiplier: float, rounds: int, chosen: int, delta: float) -> dict[str, Any]:
+    """Another scheme: Poisson sampling with as many rounds expected. dp-accounting has no k of T."""
+    upper = accountants.dp_accounting_composition(noise_multiplier, chosen / rounds, rounds, delta, 1e-3)
+    return {"lower": 0.0, "upper": upper, "method": "Poisson sampling at the same rate"}
+
+
+@_timed
+def others_sampled(name: str, delta: float) -> dict[str, Any]:
+    """Of ``others``: the bracket, and the upper end by the law or Rényi alone."""
+    event = others()[name]
+    found, unsampled = event.epsilon(delta), event.epsilon(delta, points=1200)
+    return {"lower": found.lower, "upper": found.upper, "method": found.method, "unsampled": unsampled.upper}
+
+
+@_timed
 def plain(noise_multiplier: float, rounds: int, chosen: int, delta: float) -> dict[str, Any]:
     """Plain Monte Carlo of the remove direction with the certificate of estimate-verify-release."""
+    from fedamp.accounting.hidden_rounds import HiddenRounds
     from fedamp.accounting.ratios import GaussianRound
-    from fedamp.accounting.tilted import Release
 
-    release, batch = Release(GaussianRound(noise_multiplier), chosen, rounds, rounds), 10_000
+    batch = 10_000
+    release = HiddenRounds(GaussianRound(noise_multiplier), (0.0,) * chosen + (1.0,), rounds)
 
     def losses(seed: int) -> NDArray[np.float64]:
         z = np.random.default_rng(seed).standard_normal((batch, rounds))
@@ -164,18 +192,16 @@ CONTENDERS = (
     Contender("fedamp, k-fold split", "fedamp", split, _WARM_UP),
     Contender("PLD_accounting", "PLD_accounting", pld_accounting, _WARM_UP),
     Contender("random-allocation", "random_allocation", random_allocation, _WARM_UP),
+    Contender("dp-accounting, Poisson", "dp_accounting", dp_accounting, _WARM_UP),
     Contender("plain Monte Carlo", "fedamp", plain, _WARM_UP),
 )
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure, print, and write the figures as JSON."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--out", type=Path, default=RESULTS, help="where the figures go (JSON)")
-    options = parser.parse_args(arguments)
-    with Stopwatch(CONTENDERS[0], LIMIT) as watch:
+def compare(limit: float) -> dict[str, Any]:
+    """Measure and print."""
+    with Stopwatch(CONTENDERS[0], limit) as watch:
         precise = watch.ask(**asdict(SETTINGS[0]), precision=1e-3)
-    answers = {contender.name: _asked(contender) for contender in CONTENDERS if contender.installed}
+    answers = {contender.name: _asked(contender, limit) for contender in CONTENDERS if contender.installed}
     figures = [
         asdict(setting)
         | {"answers": {name: asdict(given[i]) for name, given in answers.items()}}
@@ -184,24 +210,32 @@ def main(arguments: Sequence[str] | None = None) -> None:
     ]
     _print(figures)
     print(f"The first setting to one part in 1000: {precise.answer or precise.problem}, {precise.seconds:.1f} s")
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    report = {"versions": versions(), "limit_seconds": LIMIT, "first_to_1e-3": asdict(precise), "settings": figures}
-    options.out.write_text(json.dumps(report, indent=2) + "\n")
-    print(f"Figures: {options.out}")
+    warm_up = {"name": next(iter(others())), "delta": 1e-3}
+    with Stopwatch(Contender("fedamp", "fedamp", others_sampled, warm_up), limit) as watch:
+        more = {name: watch.ask(name=name, delta=1e-5) for name in others()}
+    for name, timed in more.items():
+        print(f"{name}: {timed.answer or timed.problem}")
+    return {
+        "first_to_1e-3": asdict(precise),
+        "settings": figures,
+        "others": {name: asdict(timed) for name, timed in more.items()},
+    }
 
 
-def _asked(contender: Contender) -> list[Timed]:
-    with Stopwatch(contender, LIMIT) as watch:
+def _asked(contender: Contender, limit: float) -> list[Timed]:
+    with Stopwatch(contender, limit) as watch:
         return [watch.ask(**asdict(setting)) for setting in SETTINGS]
 
 
 def _draws(setting: Setting, ours: Timed) -> dict[str, Any]:
     """Draws that each way of sampling needs for the width of our bracket; plain ones on one side only."""
-    from fedamp.accounting.sampled import SampledAllocation
+    from fedamp.accounting import Allocation, Gaussian
+    from fedamp.accounting.sampled_laws import sampled_profile
 
     if ours.answer is None:
         return {}
-    pilot = SampledAllocation.gaussian(setting.noise_multiplier, setting.chosen, setting.rounds).estimate(setting.delta)
+    event = Allocation(Gaussian(setting.noise_multiplier), setting.chosen, setting.rounds)
+    pilot = sampled_profile(event).estimate(setting.delta)
     gap = (ours.answer["upper"] - ours.answer["lower"]) / 2
     return {
         "our_draws": int(ours.answer["method"].split(", ", 1)[1].split(" draws")[0].replace(",", "")),
@@ -223,7 +257,3 @@ def _print(figures: Sequence[dict[str, Any]]) -> None:
             table.add_row(*label, name, *ends, f"{timed['seconds']:.2f}", f"{answer['processor_seconds']:.2f}", needed)
             label = [""] * 4
     Console(width=140).print(table)
-
-
-if __name__ == "__main__":
-    main()

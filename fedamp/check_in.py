@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from fedamp import rng, scenario
+from fedamp import accounting, rng, scenario
 from fedamp.accounting import Allocation, Compose, Mechanism, Poisson, Repeat
 
 UnitIds = NDArray[np.int64]
@@ -150,20 +150,103 @@ class Independent(_AlikeRounds):
         return self.rate * units
 
     def log_likelihood_ratio(self, ratios: Floats) -> Floats:
-        stays_out = math.log1p(-self.rate) if self.rate < 1 else -math.inf
-        return np.asarray(np.logaddexp(stays_out, math.log(self.rate) + ratios).sum(1))
+        return np.asarray(_thinned(ratios, self.rate).sum(1))
+
+
+@dataclass(frozen=True)
+class CappedPoisson(Schedule):
+    """Poisson sampling with a cap: in as many hidden rounds as coins of probability ``rate`` come to, but at most
+    ``at_most``.
+
+    Formal guarantees: the number of a unit's rounds is that of ``rounds`` coins, capped; its rounds are uniform among
+    all sets of that size, and units are independent (the scheme in the proof of Feldman, Shenfeld 2025, Corollary 4.7).
+
+    Who reaches the cap is not sent away for the rest of the run, which would empty the last rounds: all rounds expect
+    as many units.
+    """
+
+    rate: float
+    at_most: int
+    drawn_together = True
+    is_hidden = True
+    scheme = "capped-poisson"
+
+    def cohorts(self, units: int, seed: int) -> Iterator[UnitIds]:
+        numbers = np.zeros(units, dtype=np.uint32)
+        for coin in range(1, self.rounds + 1):
+            numbers += rng.happens(rng.stream(seed, "check-in coin", coin).words(units), self.rate)
+        return _owed_check_ins(seed, 1, self.rounds, np.minimum(numbers, self.at_most))
+
+    def charge(self, round_mechanism: Mechanism) -> Mechanism:
+        return accounting.CappedPoisson(round_mechanism, self.rate, self.at_most, self.rounds)
+
+    def most_check_ins(self, rounds: int) -> int:
+        return min(rounds, self.at_most)
+
+    def expected_cohort(self, units: int) -> float:
+        return units * float(np.minimum(np.arange(self.rounds + 1), self.at_most) @ self._chances()) / self.rounds
+
+    def log_likelihood_ratio(self, ratios: Floats) -> Floats:
+        chances, numbers = self._chances(), np.minimum(np.arange(self.rounds + 1), self.at_most)
+        sums = _log_sums_over_sets(ratios, self.at_most)
+        means = [sums[k] - math.log(math.comb(self.rounds, k)) for k in range(self.at_most + 1)]
+        with np.errstate(divide="ignore"):
+            capped = np.log(np.bincount(numbers, chances))
+        return np.asarray(np.logaddexp.reduce(np.stack(means) + capped[:, None], axis=0))
+
+    def shortened(self, rounds: int) -> Self:
+        return replace(self, rounds=rounds, at_most=max(1, round(self.at_most * rounds / self.rounds)))
+
+    def _chances(self) -> Floats:
+        """Of as many coins as rounds: the chance of each number of successes."""
+        chances = np.ones(1)
+        for _ in range(self.rounds):
+            chances = np.convolve(chances, [1 - self.rate, self.rate])
+        return chances
 
 
 @dataclass(frozen=True)
 class _KOfRounds(Schedule):
-    """Every unit takes part in exactly ``k`` hidden rounds."""
+    """Every unit is scheduled for exactly ``k`` hidden rounds, and takes part in each with probability
+    ``participation``.
+
+    Whoever declines contributes nothing. The coin must not look at the data or at anything released; ``participation``
+    may be more than the true probability: leaving rounds out never costs (docs/k-of-t.md).
+    """
 
     k: int
+    participation: float = 1.0
     drawn_together = True
     is_hidden = True
 
+    @abstractmethod
+    def scheduled(self, units: int, seed: int) -> Iterator[UnitIds]:
+        """As :meth:`cohorts`, did nobody decline."""
+
+    @abstractmethod
+    def charge_scheduled(self, round_mechanism: Mechanism) -> Mechanism:
+        """As :meth:`charge`, did nobody decline."""
+
+    @abstractmethod
+    def log_likelihood_ratio_scheduled(self, ratios: Floats) -> Floats:
+        """As :meth:`log_likelihood_ratio`, did nobody decline."""
+
+    def cohorts(self, units: int, seed: int) -> Iterator[UnitIds]:
+        for round_, cohort in enumerate(self.scheduled(units, seed), 1):
+            if self.participation == 1:
+                yield cohort
+            else:
+                yield cohort[rng.happens(rng.stream(seed, "declining", round_).words(len(cohort)), self.participation)]
+
+    def charge(self, round_mechanism: Mechanism) -> Mechanism:
+        declining = self.participation < 1
+        return self.charge_scheduled(Poisson(round_mechanism, self.participation) if declining else round_mechanism)
+
+    def log_likelihood_ratio(self, ratios: Floats) -> Floats:
+        return self.log_likelihood_ratio_scheduled(_thinned(ratios, self.participation))
+
     def expected_cohort(self, units: int) -> float:
-        return units * self.k / self.rounds
+        return units * self.k / self.rounds * self.participation
 
     def shortened(self, rounds: int) -> Self:
         return replace(self, rounds=rounds, k=max(1, round(self.k * rounds / self.rounds)))
@@ -171,7 +254,7 @@ class _KOfRounds(Schedule):
 
 @dataclass(frozen=True)
 class Balanced(_KOfRounds):
-    """Balanced iteration subsampling: every unit takes part in exactly ``k`` hidden rounds.
+    """Balanced iteration subsampling: every unit is scheduled for exactly ``k`` hidden rounds.
 
     Formal guarantees: the set of rounds of every unit is uniform among all sets of ``k`` out of ``rounds``, and
     independent over units (Dong, Chen, Özgür 2025, section 3.3; Feldman, Shenfeld 2025, k-out-of-t allocation).
@@ -182,21 +265,17 @@ class Balanced(_KOfRounds):
 
     scheme = "balanced"
 
-    def cohorts(self, units: int, seed: int) -> Iterator[UnitIds]:
-        return _owed_check_ins(units, seed, first_round=1, rounds=self.rounds, k=self.k)
+    def scheduled(self, units: int, seed: int) -> Iterator[UnitIds]:
+        return _owed_check_ins(seed, 1, self.rounds, np.full(units, self.k))
 
-    def charge(self, round_mechanism: Mechanism) -> Mechanism:
+    def charge_scheduled(self, round_mechanism: Mechanism) -> Mechanism:
         return Allocation(round_mechanism, self.k, self.rounds)
 
     def most_check_ins(self, rounds: int) -> int:
         return min(rounds, self.k)
 
-    def log_likelihood_ratio(self, ratios: Floats) -> Floats:
-        # Log of the elementary symmetric polynomials of the rounds so far; the mean is over all sets of k rounds.
-        sums = np.full((self.k + 1, len(ratios)), -np.inf)
-        sums[0] = 0
-        for round_ in range(self.rounds):
-            sums[1:] = np.logaddexp(sums[1:], sums[:-1] + ratios[:, round_])
+    def log_likelihood_ratio_scheduled(self, ratios: Floats) -> Floats:
+        sums = _log_sums_over_sets(ratios, self.k)
         return np.asarray(sums[self.k] - math.log(math.comb(self.rounds, self.k)))
 
 
@@ -204,16 +283,16 @@ class Balanced(_KOfRounds):
 class Stratified(_KOfRounds):
     """One hidden round in each of ``k`` consecutive blocks, their lengths as equal as integers allow.
 
-    Formal guarantees: in every block every unit takes part exactly once, in a uniformly random round, independently
+    Formal guarantees: in every block every unit is scheduled exactly once, in a uniformly random round, independently
     over blocks and units.
     """
 
     scheme = "stratified"
 
-    def cohorts(self, units: int, seed: int) -> Iterator[UnitIds]:
+    def scheduled(self, units: int, seed: int) -> Iterator[UnitIds]:
         first_round = 1
         for length in self.block_lengths():
-            yield from _owed_check_ins(units, seed, first_round, length, k=1)
+            yield from _owed_check_ins(seed, first_round, length, np.ones(units))
             first_round += length
 
     def block_lengths(self) -> list[int]:
@@ -221,7 +300,7 @@ class Stratified(_KOfRounds):
         shorter, longer = divmod(self.rounds, self.k)
         return [shorter + (block < longer) for block in range(self.k)]
 
-    def charge(self, round_mechanism: Mechanism) -> Mechanism:
+    def charge_scheduled(self, round_mechanism: Mechanism) -> Mechanism:
         blocks = [Allocation(round_mechanism, 1, length) for length in self.block_lengths()]
         return Repeat(blocks[0], self.k) if len(set(blocks)) == 1 else Compose(tuple(blocks))
 
@@ -230,12 +309,14 @@ class Stratified(_KOfRounds):
         in_longer = min(rounds, longer * (shorter + 1))
         return -(-in_longer // (shorter + 1)) + -(-(rounds - in_longer) // shorter)
 
-    def log_likelihood_ratio(self, ratios: Floats) -> Floats:
+    def log_likelihood_ratio_scheduled(self, ratios: Floats) -> Floats:
         blocks = np.split(ratios, np.cumsum(self.block_lengths())[:-1], axis=1)
         return np.asarray(np.sum([log_mean(block, axis=1) for block in blocks], axis=0))
 
 
-SCHEDULES: dict[str, type[Schedule]] = {each.scheme: each for each in (Everybody, Independent, Balanced, Stratified)}
+SCHEDULES: dict[str, type[Schedule]] = {
+    each.scheme: each for each in (Everybody, Independent, CappedPoisson, Balanced, Stratified)
+}
 
 
 def schedule_of(section: scenario.CheckIn, rounds: int) -> Schedule:
@@ -271,11 +352,28 @@ def log_mean(logs: Floats, axis: int) -> Floats:
     return np.asarray(np.logaddexp.reduce(logs, axis=axis) - math.log(logs.shape[axis]))
 
 
-def _owed_check_ins(units: int, seed: int, first_round: int, rounds: int, k: int) -> Iterator[UnitIds]:
-    owed = np.full(units, k, dtype=np.uint32)
+def _thinned(ratios: Floats, rate: float) -> Floats:
+    """Log-likelihood ratios of rounds in which a unit takes part with probability ``rate``."""
+    if rate == 1:
+        return ratios
+    return np.asarray(np.logaddexp(math.log1p(-rate), math.log(rate) + ratios))
+
+
+def _log_sums_over_sets(ratios: Floats, most: int) -> Floats:
+    """Logs of the elementary symmetric polynomials of degree 0, .., ``most``, shape [most + 1, repetitions]."""
+    sums = np.full((most + 1, len(ratios)), -np.inf)
+    sums[0] = 0
+    for round_ in ratios.T:
+        sums[1:] = np.logaddexp(sums[1:], sums[:-1] + round_)
+    return sums
+
+
+def _owed_check_ins(seed: int, first_round: int, rounds: int, check_ins: NDArray[Any]) -> Iterator[UnitIds]:
+    """Each unit in as many rounds as ``check_ins`` says, shape [units], a uniform set of them."""
+    owed = check_ins.astype(np.uint32)
     for index in range(rounds):
         # Integer draws make the probability owed / left exact, not exact up to a rounding of the quotient.
-        draw = rng.stream(seed, "check-in", first_round + index).integers(rounds - index, units)
+        draw = rng.stream(seed, "check-in", first_round + index).integers(rounds - index, len(owed))
         cohort = np.flatnonzero(draw < owed)
         owed[cohort] -= 1
         yield cohort

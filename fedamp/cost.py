@@ -3,7 +3,7 @@
 import math
 from typing import Any
 
-from fedamp.accounting import Group
+from fedamp.accounting import Group, Mechanism, in_words
 from fedamp.gaussian import delta_left
 from fedamp.plan import ADJACENCY, Plan, make_plan, privacy_units
 from fedamp.scenario import PoissonCheckIn, Scenario
@@ -11,6 +11,8 @@ from fedamp.scenario.scenario_file import validate
 
 ROUNDS_LISTED = 10_000  # of a longer run evenly spread ones
 GROUP_SIZES = (1, 2, 3, 5, 10)
+FALSE_POSITIVE_RATE = 0.01
+"""At which a suspicion's chances are told."""
 
 
 def privacy_cost(scenario: Scenario, groups: bool = False) -> dict[str, Any]:
@@ -36,6 +38,7 @@ def privacy_cost(scenario: Scenario, groups: bool = False) -> dict[str, Any]:
         "epsilon": plan.epsilon.to_json(),
         "epsilon_bound": plan.epsilon.method,
         "unamplified_epsilon": plan.unamplified_epsilon.to_json(),
+        "risk": risk(plan.mechanism, scenario.privacy.unit, scenario.privacy.group_size),
         "poisson_epsilon": _by_poisson(plan),
         "budget": scenario.privacy.epsilon,
         "rounds": scenario.rounds,
@@ -47,6 +50,21 @@ def privacy_cost(scenario: Scenario, groups: bool = False) -> dict[str, Any]:
             if round_ % every == 0 or round_ == scenario.rounds
         ],
         "groups": _groups(plan, groups),
+    }
+
+
+def risk(mechanism: Mechanism, unit: str, group_size: int) -> dict[str, Any]:
+    """What the most successful test of who took part achieves: a bracket of its true positive rate, and a sentence."""
+    lower, upper = mechanism.trade_off().true_positive_rate(FALSE_POSITIVE_RATE)
+    whom = (
+        {"client": "you", "sample": "a record of yours"}[unit]
+        if group_size == 1
+        else f"a group of {group_size} {unit}s"
+    )
+    return {
+        "false_positive_rate": FALSE_POSITIVE_RATE,
+        "true_positive_rate": {"lower": float(lower), "upper": float(upper)},
+        "in_words": in_words(mechanism, FALSE_POSITIVE_RATE, whom),
     }
 
 

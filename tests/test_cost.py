@@ -22,6 +22,21 @@ def test_it_is_shown_where_there_is_a_choice(fedamp):
     assert "by Poisson sampling" not in fedamp("privacy", "baseline").out
 
 
+def test_the_risk_is_told_in_words(fedamp):
+    """Phi(Phi^-1(0.01) + 1) = 0.0924 for one round with everybody and noise 1; a record or a group is named as such."""
+    once = ("--set", "rounds=1", "--set", "check_in={scheme: all}", "--set", "privacy.noise_multiplier=1")
+    answer = json.loads(fedamp("privacy", "balanced", *once, "--set", "privacy.epsilon=null", "--json").out)
+    risk = answer["risk"]
+    assert risk["false_positive_rate"] == 0.01
+    assert risk["true_positive_rate"]["lower"] <= 0.09236 <= risk["true_positive_rate"]["upper"] < 0.0926
+    assert risk["in_words"] == (
+        "Somebody who suspects that you took part, and accepts a false alarm in 1 of 100 cases in which you did not, "
+        "is right in at most 9.3 of 100 cases in which you did."
+    )
+    groups = fedamp("privacy", "balanced", *once, "--set", "privacy.group_size=3", "--set", "privacy.epsilon=null")
+    assert "a group of 3 clients took part" in " ".join(groups.out.replace("│", " ").split())
+
+
 def test_without_noise_neither_is_private(fedamp):
     bare = ("--set", "privacy.noise_multiplier=0", "--set", "privacy.epsilon=null", "--json")
     answer = json.loads(fedamp("privacy", "balanced", *bare).out)

@@ -1,18 +1,13 @@
 """Accounting of differential privacy amplified by hidden randomness; usable without the rest of fedamp."""
 
-from fedamp.accounting.amplification import Allocation, AllocationPrefix, Dropout, Poisson, Submodels
+from fedamp.accounting import answers
+from fedamp.accounting.amplification import Allocation, AllocationPrefix, CappedPoisson, Dropout, Poisson, Submodels
 from fedamp.accounting.bounds import Bounds
-from fedamp.accounting.calibration import calibrate, calibrate_count, epsilon_over_rounds
-from fedamp.accounting.composition import (
-    FIXED_GRADIENTS,
-    JOINT_RELEASE,
-    Compose,
-    LinearCombination,
-    RandomSelection,
-    Repeat,
-)
+from fedamp.accounting.calibration import calibrate, calibrate_count, calibrate_risk, epsilon_over_rounds
+from fedamp.accounting.composition import Compose, Repeat
 from fedamp.accounting.groups import Group, WithoutReplacement, group
-from fedamp.accounting.mechanism import Mechanism, Relation, from_json
+from fedamp.accounting.mechanism import Accountant, Mechanism, Relation, from_json
+from fedamp.accounting.merging import FIXED_GRADIENTS, JOINT_RELEASE, LinearCombination, RandomSelection
 from fedamp.accounting.releases import (
     Gaussian,
     GaussianMixture,
@@ -24,7 +19,7 @@ from fedamp.accounting.releases import (
     RandomisedResponse,
 )
 from fedamp.accounting.renyi import epsilon_from_rdp
-from fedamp.accounting.risk import calibrate_risk, in_words, privacy_profile, trade_off
+from fedamp.accounting.risk import in_words, plot, privacy_profile, trade_off
 from fedamp.accounting.tradeoff import TradeOff
 
 __all__ = [
@@ -33,6 +28,7 @@ __all__ = [
     "Allocation",
     "AllocationPrefix",
     "Bounds",
+    "CappedPoisson",
     "Compose",
     "Dropout",
     "Gaussian",
@@ -64,3 +60,6 @@ __all__ = [
     "privacy_profile",
     "trade_off",
 ]
+
+# The one place where what happened meets what it costs.
+Mechanism.accountant = Accountant(answers.epsilon, answers.delta, answers.rdp, trade_off, plot)

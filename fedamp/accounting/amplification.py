@@ -4,23 +4,21 @@ All conditions are the same: the hidden choice is independent across people, fre
 releases. Somebody who takes no part contributes zero, so that the neighbours are zero-out or add/remove.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fedamp.accounting import checks
 from fedamp.accounting.composition import Repeat
-from fedamp.accounting.mechanism import Mechanism, Relation, mechanism_of
+from fedamp.accounting.mechanism import Mechanism, OfOne, Relation, mechanism_of
 
 
 def hidden(mechanism: Mechanism, kind: str) -> Mechanism:
     """A mechanism of which a hidden choice may be part, or ValueError."""
-    from fedamp.accounting.groups import Group, WithoutReplacement
-
     if mechanism_of(mechanism).relation is Relation.SUBSTITUTION:
         raise ValueError(
             f"{kind} hides whether a person takes part: accepted are zero-out and add/remove, got a "
             f"mechanism for substitution ({mechanism.words})"
         )
-    if mechanism.contains((Group, WithoutReplacement)):
+    if mechanism.is_of_whole_run:
         raise ValueError(
             f"{kind} takes one person's release; a group or a batch applies to the whole run, got {mechanism.words}"
         )
@@ -28,7 +26,7 @@ def hidden(mechanism: Mechanism, kind: str) -> Mechanism:
 
 
 @dataclass(frozen=True)
-class Poisson(Mechanism):
+class Poisson(OfOne):
     """A person takes part with probability ``rate``, by a private coin.
 
     Parts that share the coin (the shared and the split part of one round) must be composed first and sampled together.
@@ -38,7 +36,6 @@ class Poisson(Mechanism):
         rate: in [0, 1].
     """
 
-    mechanism: Mechanism
     rate: float
 
     def __post_init__(self) -> None:
@@ -50,26 +47,12 @@ class Poisson(Mechanism):
         return f"Poisson sampling at rate {self.rate:g} of ({self.mechanism.words})"
 
     @property
-    def is_private(self) -> bool:
-        return self.rate == 0 or self.mechanism.is_private
-
-    @property
-    def releases_nothing(self) -> bool:
-        return self.rate == 0 or self.mechanism.releases_nothing
-
-    @property
-    def span(self) -> int:
-        return self.mechanism.span
-
-    def unamplified(self) -> Mechanism:
-        return self.mechanism.unamplified()
-
-    def _prefix(self, rounds: int) -> Mechanism:
-        return Poisson(self.mechanism.after(rounds), self.rate)
+    def is_empty(self) -> bool:
+        return self.rate == 0
 
 
 @dataclass(frozen=True)
-class Submodels(Mechanism):
+class Submodels(OfOne):
     """A person trains one of ``count`` disjoint submodels, drawn at random and hidden (Dong, Chen, Özgür 2025,
     Theorem 3.4).
 
@@ -82,7 +65,6 @@ class Submodels(Mechanism):
         count: >= 1.
     """
 
-    mechanism: Mechanism
     count: int
 
     def __post_init__(self) -> None:
@@ -93,19 +75,9 @@ class Submodels(Mechanism):
     def words(self) -> str:
         return f"one hidden submodel of {self.count} ({self.mechanism.words})"
 
-    @property
-    def span(self) -> int:
-        return self.mechanism.span
-
-    def unamplified(self) -> Mechanism:
-        return self.mechanism.unamplified()
-
-    def _prefix(self, rounds: int) -> Mechanism:
-        return Submodels(self.mechanism.after(rounds), self.count)
-
 
 @dataclass(frozen=True)
-class Dropout(Mechanism):
+class Dropout(OfOne):
     """A person keeps each unit with probability ``keep``, one mask a person and round, hidden from whoever sees the
     release.
 
@@ -114,7 +86,6 @@ class Dropout(Mechanism):
         keep: in (0, 1].
     """
 
-    mechanism: Mechanism
     keep: float
 
     def __post_init__(self) -> None:
@@ -127,19 +98,9 @@ class Dropout(Mechanism):
     def words(self) -> str:
         return f"hidden dropout, keep {self.keep:g}, of ({self.mechanism.words})"
 
-    @property
-    def span(self) -> int:
-        return self.mechanism.span
-
-    def unamplified(self) -> Mechanism:
-        return self.mechanism.unamplified()
-
-    def _prefix(self, rounds: int) -> Mechanism:
-        return Dropout(self.mechanism.after(rounds), self.keep)
-
 
 @dataclass(frozen=True)
-class Allocation(Mechanism):
+class Allocation(OfOne):
     """The whole run of ``rounds`` rounds, of which a person takes part in exactly ``k``, drawn at random and hidden.
 
     Args:
@@ -148,7 +109,6 @@ class Allocation(Mechanism):
         rounds: T >= 1.
     """
 
-    mechanism: Mechanism
     k: int
     rounds: int
 
@@ -163,12 +123,8 @@ class Allocation(Mechanism):
         return f"{chosen} of {self.rounds} ({self.mechanism.words})"
 
     @property
-    def is_private(self) -> bool:
-        return self.k == 0 or self.mechanism.is_private
-
-    @property
-    def releases_nothing(self) -> bool:
-        return self.k == 0 or self.mechanism.releases_nothing
+    def is_empty(self) -> bool:
+        return self.k == 0
 
     @property
     def span(self) -> int:
@@ -182,7 +138,7 @@ class Allocation(Mechanism):
 
 
 @dataclass(frozen=True)
-class AllocationPrefix(Mechanism):
+class AllocationPrefix(OfOne):
     """The first ``released`` rounds of an ``Allocation``; the others are not out, and may never be.
 
     Args:
@@ -192,7 +148,6 @@ class AllocationPrefix(Mechanism):
         released: 0 to ``rounds``.
     """
 
-    mechanism: Mechanism
     k: int
     rounds: int
     released: int
@@ -206,12 +161,8 @@ class AllocationPrefix(Mechanism):
         return f"the first {self.released} rounds of ({self.whole().words})"
 
     @property
-    def is_private(self) -> bool:
-        return self.k == 0 or self.released == 0 or self.mechanism.is_private
-
-    @property
-    def releases_nothing(self) -> bool:
-        return self.k == 0 or self.released == 0 or self.mechanism.releases_nothing
+    def is_empty(self) -> bool:
+        return self.k == 0 or self.released == 0
 
     @property
     def span(self) -> int:
@@ -226,3 +177,53 @@ class AllocationPrefix(Mechanism):
 
     def _prefix(self, rounds: int) -> Mechanism:
         return AllocationPrefix(self.mechanism, self.k, self.rounds, rounds)
+
+
+@dataclass(frozen=True)
+class CappedPoisson(OfOne):
+    """Poisson sampling over ``rounds`` rounds, with a cap on a person's rounds: of as many as their coins come to, but
+    at most ``at_most``, hidden and drawn uniformly (the scheme in the proof of Feldman, Shenfeld 2025, Corollary 4.7).
+
+    Args:
+        mechanism: one round.
+        rate: of the coins, in [0, 1].
+        at_most: 1 to ``rounds``.
+        rounds: T >= 1, of the whole run.
+        released: how many of them are out, 0 to ``rounds``; all if left out.
+    """
+
+    rate: float
+    at_most: int
+    rounds: int
+    released: int | None = None
+
+    def __post_init__(self) -> None:
+        hidden(self.mechanism, "CappedPoisson")
+        object.__setattr__(self, "rate", checks.probability("rate", self.rate))
+        object.__setattr__(self, "rounds", checks.count("rounds", self.rounds))
+        object.__setattr__(self, "at_most", checks.count("at_most", self.at_most, 1, self.rounds, "rounds"))
+        if self.released is not None:
+            released = checks.count("released", self.released, 0, self.rounds, "rounds")
+            object.__setattr__(self, "released", None if released == self.rounds else released)
+
+    @property
+    def words(self) -> str:
+        beginning = "" if self.released is None else f"the first {self.released} of "
+        return (
+            f"{beginning}{self.rounds} rounds of Poisson sampling at rate {self.rate:g}, at most {self.at_most} a "
+            f"person ({self.mechanism.words})"
+        )
+
+    @property
+    def is_empty(self) -> bool:
+        return self.rate == 0 or self.span == 0
+
+    @property
+    def span(self) -> int:
+        return self.rounds if self.released is None else self.released
+
+    def unamplified(self) -> Mechanism:
+        return Repeat(self.mechanism.unamplified(), min(self.at_most, self.span))
+
+    def _prefix(self, rounds: int) -> Mechanism:
+        return replace(self, released=rounds)

@@ -1,26 +1,28 @@
 """What a mechanism costs: the smallest upper end of all evaluators, and what is attained as the lower end."""
 
 import math
+import time
+import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import TypeGuard
+from typing import TypeVar
 
 import numpy as np
 
 from fedamp.accounting import checks, group_bounds, laws, renyi  # group_bounds registers what groups cost
-from fedamp.accounting.amplification import Allocation, AllocationPrefix
-from fedamp.accounting.bounds import Bounds
-from fedamp.accounting.composition import RandomSelection
+from fedamp.accounting.amplification import AllocationPrefix, CappedPoisson
+from fedamp.accounting.bounds import Array, Bounds
 from fedamp.accounting.divergences import log_moments
 from fedamp.accounting.groups import Group, WithoutReplacement
 from fedamp.accounting.mechanism import Mechanism
-from fedamp.accounting.moments import Array
+from fedamp.accounting.merging import RandomSelection
 from fedamp.accounting.points import DEFAULT_POINTS, NotEvaluable
-from fedamp.accounting.profiles import Profile, WithChanceOfAll
-from fedamp.accounting.reductions import attained, factors
+from fedamp.accounting.profiles import OfGroup, Profile, WithChanceOfAll
+from fedamp.accounting.reductions import attained
 from fedamp.accounting.releases import ModelMix
 from fedamp.accounting.renyi import HIGHEST_ORDER, Best
-from fedamp.accounting.sampled import SampledAllocation
+from fedamp.accounting.sampled_laws import is_sampled, sampled_profile
 
 CHECKED = "; the worst case of ModelMix is checked, not proved"
 """Beside every number that rests on Theorem 4.1 of Xiao, Wan, Devadas 2022."""
@@ -28,24 +30,53 @@ CHECKED = "; the worst case of ModelMix is checked, not proved"
 Question = Callable[[Profile], Bounds]
 
 
+T = TypeVar("T")
+
+_PATIENCE = 5.0
+"""Seconds, of the clock and of the processor, after which an answer says which bound it comes from."""
+
+
+def evaluated(compute: Callable[[], T]) -> T:
+    """What an evaluator computes.
+
+    Raises:
+        NotEvaluable: numbers on the way leave the range of floating point, or the memory there is.
+    """
+    try:
+        with np.errstate(over="raise", divide="raise", invalid="raise"):
+            return compute()
+    except (ArithmeticError, MemoryError) as error:
+        raise NotEvaluable(f"out of the range of floating point or of memory: {error or 'too large'}") from None
+
+
 def epsilon(event: Mechanism, delta: float, points: int | None = None, precision: float | None = None) -> Bounds:
     """See ``Mechanism.epsilon``."""
+    clock, processor = time.perf_counter(), time.process_time()
+    found = _epsilon(event, delta, points, precision)
+    seconds = min(time.perf_counter() - clock, time.process_time() - processor)
+    if seconds > _PATIENCE:
+        advice = "points=400 or precision=0.05 answer sooner, with a wider bracket"
+        warnings.warn(f"epsilon took {seconds:.0f} s, answered by: {found.method} ({advice})", stacklevel=3)
+    return found
+
+
+def _epsilon(event: Mechanism, delta: float, points: int | None, precision: float | None) -> Bounds:
     checks.delta(delta)
     if precision is not None and not 1e-4 <= checks.number("precision", precision) <= 0.1:
         raise ValueError(f"precision must be in [1e-4, 0.1], got {precision!r}")
     found = _unsampled_epsilon(event, delta, points)
-    if not _has_hidden_rounds(event) or (points is not None and precision is None):
-        return found
-    if isinstance(event, AllocationPrefix) and precision is None:  # one run has many, and each would take a second
-        whole = epsilon(event.whole(), delta)
-        if whole.upper < found.upper:
-            return Bounds(min(found.lower, whole.upper), whole.upper, f"{whole.method}, of the whole run")
+    if not is_sampled(event.mechanism if isinstance(event, Group) else event) or (
+        points is not None and precision is None
+    ):
         return found
     precision = PRECISION if precision is None else precision
     if found.lower >= (1 - precision) * found.upper or found.upper > _LARGEST_SAMPLED:
         return found
     try:
-        sampled = _sampled_epsilon(event, delta, precision)
+        if isinstance(event, Group):
+            sampled = OfGroup(_Sampled(event.mechanism, precision), event.size).below(found.upper, delta)
+        else:
+            sampled = _sampled_epsilon(event, delta, precision)
     except NotEvaluable:
         return found
     return _narrower(event, found, sampled)
@@ -68,10 +99,10 @@ def delta(event: Mechanism, epsilon: float, points: int | None = None, precision
         return renyi.best_delta(orders, rdp(event, orders), epsilon)
 
     found = _answer(event, points, lambda profile: profile.delta(epsilon), by_renyi, 1.0)
-    if precision is None or not _has_hidden_rounds(event):
+    if precision is None or not is_sampled(event):
         return found
     try:
-        sampled = hidden_rounds(event).delta(epsilon, precision=precision)
+        sampled = evaluated(lambda: sampled_profile(event).delta(epsilon, precision=precision))
     except NotEvaluable:
         return found
     return _narrower(event, found, sampled)
@@ -86,26 +117,6 @@ _LARGEST_SAMPLED = 25.0
 """Epsilon above which sampling is not tried: it takes too many draws there."""
 
 
-def _has_hidden_rounds(event: Mechanism) -> TypeGuard[Allocation | AllocationPrefix]:
-    """Whether it is a choice of several rounds, for which law and moments are bounds only."""
-    return isinstance(event, (Allocation, AllocationPrefix)) and event.k > 1 and event.is_private
-
-
-def hidden_rounds(event: Allocation | AllocationPrefix) -> SampledAllocation:
-    """The sampler of a choice of several rounds.
-
-    Raises:
-        NotEvaluable: a round has no numerical law.
-    """
-    released = event.released if isinstance(event, AllocationPrefix) else event.rounds
-    precision, others = factors(event.mechanism)
-    if precision and not others:
-        return SampledAllocation.gaussian(precision**-0.5, event.k, event.rounds, released)
-    law = laws.numerical_law(event.mechanism)
-    exact = attained(event.mechanism) is event.mechanism
-    return SampledAllocation.of_law(law if exact else law.upper_only(), event.k, event.rounds, released)
-
-
 def _narrower(event: Mechanism, found: Bounds, sampled: Bounds) -> Bounds:
     """What both brackets leave."""
     method = f"{sampled.method}, without mixing" if event.contains(ModelMix) else sampled.method
@@ -114,8 +125,22 @@ def _narrower(event: Mechanism, found: Bounds, sampled: Bounds) -> Bounds:
 
 
 @lru_cache(maxsize=256)
-def _sampled_epsilon(event: Allocation | AllocationPrefix, delta: float, precision: float) -> Bounds:
-    return hidden_rounds(event).epsilon(delta, precision=precision)
+def _sampled_epsilon(event: Mechanism, delta: float, precision: float) -> Bounds:
+    return evaluated(lambda: sampled_profile(event).epsilon(delta, precision=precision))
+
+
+@dataclass(frozen=True)
+class _Sampled:
+    """The profile of an event by sampling."""
+
+    event: Mechanism
+    precision: float
+
+    def epsilon(self, delta: float) -> Bounds:
+        return _sampled_epsilon(self.event, delta, self.precision)
+
+    def delta(self, epsilon: float) -> Bounds:
+        return sampled_profile(self.event).delta(epsilon, precision=self.precision)
 
 
 def rdp(event: Mechanism, orders: Sequence[float] | Array | float) -> Array:
@@ -126,14 +151,16 @@ def rdp(event: Mechanism, orders: Sequence[float] | Array | float) -> Array:
     highest = max(HIGHEST_ORDER, 2 ** math.ceil(math.log2(np.max(array))))
     if highest > 4096:
         raise ValueError(f"orders must be <= 4096, got {float(np.max(array))!r}")
-    return renyi.at_orders(log_moments(event, highest), array)
+    return evaluated(lambda: renyi.at_orders(log_moments(event, highest), array))
 
 
 def upper_epsilon(event: Mechanism, delta: float, points: int = DEFAULT_POINTS) -> float:
     """For searches: at least ``event.epsilon(delta).upper``, and hardly more, in half the time where a law is all
     that is needed.
     """
-    one_law = not isinstance(event, (AllocationPrefix, Group, WithoutReplacement)) and not event.contains(ModelMix)
+    one_law = not isinstance(
+        event, (AllocationPrefix, CappedPoisson, Group, WithoutReplacement)
+    ) and not event.contains(ModelMix)
     if one_law and event.is_private:
         upper = law_upper(event, delta, points)
         if upper < math.inf:
@@ -144,7 +171,7 @@ def upper_epsilon(event: Mechanism, delta: float, points: int = DEFAULT_POINTS) 
 def law_upper(event: Mechanism, delta: float, points: int) -> float:
     """Upper end of epsilon by the numerical law, in half the time of both ends; infinite where there is none."""
     try:
-        return laws.profile(event, points, with_lower=False).epsilon(delta).upper
+        return evaluated(lambda: laws.profile(event, points, with_lower=False).epsilon(delta).upper)
     except NotEvaluable:
         return math.inf
 
@@ -159,7 +186,7 @@ def _answer(
         seen = _partly_open(event, points)
         return ask(seen) if seen else Bounds(0.0 if event.parts else everything, everything, "a part without noise")
     try:
-        by_law, reason = ask(laws.profile(event, points)), ""
+        by_law, reason = evaluated(lambda: ask(laws.profile(event, points))), ""
     except NotEvaluable as error:
         by_law, reason = Bounds(0.0, everything), f" ({error})"
     mixes = event.contains(ModelMix)
@@ -167,18 +194,25 @@ def _answer(
     if mixes:
         method = method.removesuffix(", without mixing") + ", without mixing"
     if mixes or not by_law.lower >= 0.99 * upper:  # else no bound on the pair can be much smaller
-        best = by_renyi(renyi.search_orders(HIGHEST_ORDER))
-        if best.order == HIGHEST_ORDER and not mixes:  # tiny epsilons at tiny deltas
-            best = by_renyi(renyi.search_orders(4 * HIGHEST_ORDER))
+        best = _by_moments(by_renyi, everything, more=not mixes)
         if best.value < upper:
             upper, method = best.value, f"Rényi, order {best.order:g}{reason}{CHECKED if mixes else ''}"
     lower = by_law.lower
     if (known := attained(event)) is not event:
         try:
-            lower = ask(laws.profile(known, points)).lower if known is not None else 0.0
+            lower = 0.0 if known is None else evaluated(lambda: ask(laws.profile(known, points))).lower
         except NotEvaluable:
             lower = 0.0
     return Bounds(min(lower, upper), upper, method)
+
+
+def _by_moments(by_renyi: Callable[[Array], Best], everything: float, more: bool) -> Best:
+    """The best over the usual orders, and over ``more`` where the largest is the best: tiny epsilons at tiny deltas."""
+    try:
+        best = by_renyi(renyi.search_orders(HIGHEST_ORDER))
+        return by_renyi(renyi.search_orders(4 * HIGHEST_ORDER)) if more and best.order == HIGHEST_ORDER else best
+    except NotEvaluable:
+        return Best(everything, math.inf)
 
 
 def _partly_open(event: Mechanism, points: int | None) -> Profile | None:

@@ -4,6 +4,11 @@ import math
 from dataclasses import dataclass
 from typing import NoReturn
 
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+
 
 @dataclass(frozen=True)
 class Bounds:

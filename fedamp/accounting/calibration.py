@@ -7,14 +7,15 @@ import numpy as np
 
 from fedamp.accounting import checks, renyi
 from fedamp.accounting.amplification import Allocation
-from fedamp.accounting.answers import hidden_rounds, law_upper, upper_epsilon
-from fedamp.accounting.divergences import log_moments
+from fedamp.accounting.answers import law_upper, rdp, upper_epsilon
+from fedamp.accounting.bounds import Array
+from fedamp.accounting.laws import Detail
 from fedamp.accounting.mechanism import Mechanism
-from fedamp.accounting.moments import Array
 from fedamp.accounting.points import DEFAULT_POINTS, NotEvaluable
 from fedamp.accounting.renyi import HIGHEST_ORDER
-from fedamp.accounting.sampled import SampledAllocation
+from fedamp.accounting.risk import trade_off
 from fedamp.accounting.sampled_calibration import calibrate_sampled
+from fedamp.accounting.sampled_laws import is_sampled, sampled_profile
 
 CHECKPOINTS = 12
 """At how many rounds the numerical law is asked what has been spent: at all of a short run."""
@@ -46,38 +47,72 @@ def calibrate(
         ValueError: no noise multiplier up to 1e6 keeps the budget, or 1e-3 already does.
     """
     if advantage is not None or tpr_at is not None:
-        from fedamp.accounting.risk import calibrate_risk
-
         if epsilon is not None or delta is not None:
             raise ValueError("epsilon and delta, or a risk (advantage or tpr_at), must be given, got both")
         return calibrate_risk(build, advantage=advantage, tpr_at=tpr_at, tolerance=tolerance)
     epsilon, delta = checks.positive("epsilon", epsilon), checks.delta(delta)
     checks.positive("tolerance", tolerance)
+    if is_sampled(build(1.0)):
+        try:
+            return calibrate_sampled(
+                lambda noise: sampled_profile(build(noise)),
+                lambda noise: build(noise).epsilon(delta).upper,
+                epsilon,
+                delta,
+            )
+        except ValueError:
+            pass  # the law has to answer
     coarse = search(lambda noise: upper_epsilon(build(noise), delta, 200), epsilon, 1.0, 0.01, first_step=0.7)
-    sampled = _sampled_noise(build, coarse, epsilon, delta)
-    if sampled is not None:
-        return sampled
     return search(lambda noise: upper_epsilon(build(noise), delta), epsilon, coarse, tolerance, first_step=0.01)
 
 
-def _sampled_noise(build: Callable[[float], Mechanism], near: float, epsilon: float, delta: float) -> float | None:
-    """By sampling, where a person takes part in several hidden rounds and that helps."""
-    mechanism = build(near)
-    if not isinstance(mechanism, Allocation) or mechanism.k < 2:
-        return None
+def calibrate_risk(
+    build: Callable[[float], Mechanism],
+    *,
+    advantage: float | None = None,
+    tpr_at: tuple[float, float] | None = None,
+    tolerance: float = 1e-4,
+) -> float:
+    """Smallest noise multiplier that keeps a risk, on the safe side; exactly one risk is to be given.
+
+    Args:
+        build: from a noise multiplier > 0 to a mechanism whose risks fall as the noise rises.
+        advantage: in (0, 1); see :attr:`TradeOff.advantage`.
+        tpr_at: a false positive rate and the true positive rate allowed there, 0 < first < second < 1.
+        tolerance: relative; the answer is at most this much above the smallest one, as far as ``trade_off`` tells.
+
+    Returns:
+        A noise multiplier s with ``trade_off(build(s)).advantage.upper <= advantage``, or with
+        ``trade_off(build(s)).true_positive_rate(tpr_at[0])[1] <= tpr_at[1]``; 1e-3 or less if that keeps it already.
+
+    Raises:
+        ValueError: no noise multiplier up to 1e6 keeps the risk.
+    """
+    checks.positive("tolerance", tolerance)
+    if (advantage is None) == (tpr_at is None):
+        raise ValueError("exactly one of advantage and tpr_at must be given")
+    if tpr_at is None:
+        false, true = 0.0, checks.number("advantage", advantage)
+        valid, accepted = 0 < true < 1, "advantage must be in (0, 1)"
+    else:
+        false, true = tpr_at if np.shape(tpr_at) == (2,) else (math.nan, math.nan)
+        valid, accepted = 0 < false < true < 1, "tpr_at must be two rates, 0 < first < second < 1"
+    if not valid:
+        raise ValueError(f"{accepted}, got {advantage if tpr_at is None else tpr_at!r}")
+
+    def gain(noise: float) -> float:
+        """What the best attack gains over guessing."""
+        if tpr_at is None:
+            return build(noise).delta(0.0).upper
+        return float(trade_off(build(noise)).true_positive_rate(false)[1]) - false
+
     try:
-        if hidden_rounds(mechanism).estimate(delta).epsilon > 0.99 * upper_epsilon(mechanism, delta, 200):
-            return None  # less than the brackets are wide
-        noise = calibrate_sampled(lambda noise: _sampler(build(noise)), epsilon, delta)
-    except (NotEvaluable, ValueError):
-        return None
-    return noise if noise < near and build(noise).epsilon(delta).upper <= epsilon else None
-
-
-def _sampler(mechanism: Mechanism) -> SampledAllocation:
-    if not isinstance(mechanism, Allocation) or mechanism.k < 2:
-        raise NotEvaluable("one hidden round has an exact law")
-    return hidden_rounds(mechanism)
+        return search(gain, true - false, 1.0, tolerance, first_step=0.7)
+    except ValueError as error:
+        if "by any noise multiplier" not in str(error):
+            raise
+        goal = f"advantage = {advantage}" if tpr_at is None else f"tpr_at = {tpr_at}"
+        raise ValueError(f"{goal} is not reached by any noise multiplier up to 1e6") from None
 
 
 def search(
@@ -141,7 +176,7 @@ def calibrate_count(
         mechanism = build(number)
         if upper_epsilon(mechanism, delta) <= epsilon:
             return True
-        return isinstance(mechanism, Allocation) and mechanism.epsilon(delta).upper <= epsilon
+        return is_sampled(mechanism) and mechanism.epsilon(delta).upper <= epsilon
 
     good, bad = (smallest, largest) if fits(smallest) else (largest, smallest)
     if good == largest and not fits(largest):
@@ -182,18 +217,27 @@ def epsilon_over_rounds(mechanism: Mechanism, delta: float, rounds: Sequence[int
     spent = np.full(len(asked) + 1, np.inf)
     spent[-1] = whole
     for i in _checkpoints(len(asked)):
-        spent[i] = law_upper(mechanism.after(asked[i]), delta, 300)
+        spent[i] = _quick_upper(mechanism.after(asked[i]), delta)
     if not np.isfinite(spent[_checkpoints(len(asked))]).all() or law_upper(mechanism, delta, 300) > 1.01 * unsampled:
         spent[:-1] = np.minimum(spent[:-1], _by_moments(mechanism, delta, asked))
     return np.minimum.accumulate(spent[::-1])[::-1][:-1]
+
+
+def _quick_upper(mechanism: Mechanism, delta: float) -> float:
+    """An upper end of epsilon, to about four per cent where hidden rounds are sampled."""
+    if is_sampled(mechanism):
+        try:
+            return sampled_profile(mechanism, Detail(150, with_lower=False)).epsilon(delta, precision=0.04).upper
+        except NotEvaluable:
+            pass
+    return law_upper(mechanism, delta, 300)
 
 
 def _by_moments(mechanism: Mechanism, delta: float, rounds: list[int]) -> Array:
     """Upper ends by Rényi, infinite where it is not asked: at checkpoints alone for hidden rounds, which take long."""
     orders, spent = renyi.search_orders(HIGHEST_ORDER), np.full(len(rounds), np.inf)
     for i in _checkpoints(len(rounds)) if mechanism.contains(Allocation) else range(len(rounds)):
-        divergences = renyi.at_orders(log_moments(mechanism.after(rounds[i]), HIGHEST_ORDER), orders)
-        spent[i] = renyi.epsilons(orders, divergences, delta).min()
+        spent[i] = renyi.best_epsilon(orders, rdp(mechanism.after(rounds[i]), orders), delta).value
     return spent
 
 

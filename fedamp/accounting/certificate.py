@@ -35,7 +35,7 @@ def certify(proposal: Proposal, above: Array, below: Array, draws: int, failure:
     the mean of n independent draws in [0, b] with sample variance V is off by at most sqrt(2 V L / n) + 7 b L / (3 (n -
     1)), L = log(2 / failure), on either side; failure is shared among all of them.
     """
-    rounding = proposal.release.ratio_rounding
+    rounding = proposal.run.ratio_rounding
     epsilons = np.concatenate([above - rounding, below + rounding])
     total, squares = _sums(proposal, epsilons, draws)
     mean = total / draws
@@ -161,7 +161,7 @@ def _batches(
     proposal: Proposal, draws: int, question: int, use: Callable[[Array, Array], tuple[Array, Array]]
 ) -> list[tuple[Array, Array]]:
     """What becomes of each batch of draws. Batches do not depend on how many threads there are."""
-    rows = max(64, min(_MOST_ROWS, _BATCH // max(proposal.release.released, 1)))
+    rows = max(64, min(_MOST_ROWS, _BATCH // proposal.run.widest))
 
     def batch(first: int) -> tuple[Array, Array]:
         rng = np.random.Generator(np.random.SFC64(np.random.SeedSequence([SEED, question, first])))
@@ -173,9 +173,8 @@ def _batches(
 
 def _question(proposal: Proposal, epsilons: Array, draws: int) -> int:
     """A number for each question, so that different questions get independent draws."""
-    release = proposal.release
-    told = f"{proposal.name} {release.k} {release.rounds} {release.released} {draws}".encode()
-    digest = hashlib.blake2b(told + epsilons.tobytes() + release.round.fingerprint(), digest_size=8)
+    told = f"{proposal.name} {draws}".encode() + epsilons.tobytes() + proposal.run.fingerprint()
+    digest = hashlib.blake2b(told, digest_size=8)
     return 1 + int.from_bytes(digest.digest(), "little")
 
 

@@ -1,62 +1,78 @@
-"""The two directions of sampling k of T: which proposals there are, and which is the best."""
+"""The two directions of sampling hidden rounds: which proposals there are, and which is the best."""
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 
 from fedamp.accounting.certificate import Pilot, best
-from fedamp.accounting.tilted import AddProposal, Proposal, Release, RemoveProposal
+from fedamp.accounting.hidden_rounds import Run
+from fedamp.accounting.points import NotEvaluable
+from fedamp.accounting.tilted import AddProposal, Proposal, RemoveProposal
 
 HIGHEST_ORDER = 16
 
 _WIDE = 2.5
 """Standard deviation of a draw over its mean; about 1.5 is the least that a power of X reaches."""
 
-_DRIFTS = (1.5, 4, 10, 25)
-"""Drifts to try, in units of k / T: each adds so much to the order, were X the power k / T of the product of ratios."""
+_DRIFTS = (1.5, 4.0, 10.0, 25.0)
+"""Drifts to try; each adds so much to the order, were X a constant times G."""
+
+Rank = Callable[[Proposal], float]
+"""What a proposal's bound alone proves about the answer: the smaller, the better the proposal."""
 
 
 class Remove:
     """H(P, Q)."""
 
-    def pilot(self, release: Release, look: Callable[[Proposal], Pilot]) -> Pilot:
-        """The best order, and, where that leaves a wide spread, the best drift beside it."""
-        found = best(look(RemoveProposal(release, order)) for order in range(2, HIGHEST_ORDER + 1))
+    def pilot(self, run: Run, rank: Rank, look: Callable[[Proposal], Pilot]) -> Pilot:
+        """Of the order whose bound is the least, or the one below it; where that leaves a wide spread, of the best
+        drift beside it.
+        """
+        order = self.by_moments(run, rank).order
+        found = best(look(RemoveProposal(run, each)) for each in range(order, max(order - 2, 1), -1))
         if found.spread < _WIDE or not isinstance(found.proposal, RemoveProposal):
             return found
-        order, share = found.proposal.order, release.k / release.rounds
-        drifted = [look(RemoveProposal(release, order, drift * share)) for drift in _DRIFTS]
+        drifted = [look(RemoveProposal(run, found.proposal.order, drift)) for drift in _DRIFTS]
         return min([found, *drifted], key=lambda pilot: pilot.effort)
 
-    def same(self, proposal: Proposal, release: Release) -> Proposal:
-        """The proposal, of another release."""
+    def by_moments(self, run: Run, rank: Rank) -> RemoveProposal:
+        """The order whose bound is the least."""
+        found = RemoveProposal(run, 2)
+        for order in range(3, HIGHEST_ORDER + 1):
+            try:
+                proposal = RemoveProposal(run, order)
+            except NotEvaluable:
+                break
+            if rank(proposal) >= rank(found):
+                break
+            found = proposal
+        return found
+
+    def same(self, proposal: Proposal, run: Run) -> Proposal:
+        """The proposal, of another run."""
         assert isinstance(proposal, RemoveProposal)
-        return RemoveProposal(release, proposal.order, proposal.drift)
+        return RemoveProposal(run, proposal.order, proposal.drift)
 
-    def share(self, release: Release) -> float:
-        """P-mass at an infinite ratio: at most k rounds can meet it."""
-        return -math.expm1(min(release.k, release.released) * math.log1p(-release.round.infinite))
+    def share(self, run: Run) -> float:
+        """P-mass at infinite ratios, which only rounds taken part in can meet."""
+        return -math.expm1(sum(f.copies * f.most * math.log1p(-f.round.infinite) for f in run.factors))
 
 
-@dataclass(frozen=True)
 class Add:
-    """H(Q, P), around some epsilon."""
+    """H(Q, P)."""
 
-    near: float
-
-    def pilot(self, release: Release, look: Callable[[Proposal], Pilot]) -> Pilot:
-        """The best tilt, from that of the least bound down."""
-        candidates = [AddProposal(release, 2.0**power) for power in np.arange(-14, 6, 0.5)]
-        least = int(np.argmin([proposal.log_bound(self.near) for proposal in candidates]))
+    def pilot(self, run: Run, rank: Rank, look: Callable[[Proposal], Pilot]) -> Pilot:
+        """Of the best tilt, from that of the least bound down."""
+        candidates = [AddProposal(run, 2.0**power) for power in np.arange(-10, 10, 0.5)]
+        least = int(np.argmin([rank(proposal) for proposal in candidates]))
         return best(look(proposal) for proposal in candidates[least::-1])
 
-    def same(self, proposal: Proposal, release: Release) -> Proposal:
-        """The proposal, of another release."""
+    def same(self, proposal: Proposal, run: Run) -> Proposal:
+        """The proposal, of another run."""
         assert isinstance(proposal, AddProposal)
-        return AddProposal(release, proposal.tilt)
+        return AddProposal(run, proposal.tilt)
 
-    def share(self, release: Release) -> float:
+    def share(self, run: Run) -> float:
         """Q-mass at ratio 0, of any round."""
-        return -math.expm1(release.released * math.log1p(-release.round.zero))
+        return -math.expm1(sum(f.copies * f.rounds * math.log1p(-f.round.zero) for f in run.factors))

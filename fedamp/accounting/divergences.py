@@ -13,13 +13,15 @@ from typing import Any
 import numpy as np
 
 from fedamp.accounting import moments, transform
-from fedamp.accounting.amplification import Allocation, AllocationPrefix, Poisson, Submodels
-from fedamp.accounting.composition import Compose, RandomSelection, Repeat
+from fedamp.accounting.amplification import Allocation, AllocationPrefix, CappedPoisson, Poisson, Submodels
+from fedamp.accounting.bounds import Array
+from fedamp.accounting.composition import Compose, Repeat
 from fedamp.accounting.mechanism import Mechanism
-from fedamp.accounting.moments import Array
-from fedamp.accounting.occupancy import allocation_log_moments
+from fedamp.accounting.merging import RandomSelection
+from fedamp.accounting.occupancy import hidden_log_moments
+from fedamp.accounting.participation import participation
 from fedamp.accounting.points import NotEvaluable
-from fedamp.accounting.reductions import charged_as, factors
+from fedamp.accounting.reductions import charged_as, factors, hidden_rounds_bounds
 from fedamp.accounting.renyi import HIGHEST_ORDER
 from fedamp.accounting.transform import Transform
 
@@ -37,7 +39,8 @@ class Moments:
 
     symmetric = False
 
-    def __init__(self, event: Any = None) -> None:
+    def __init__(self, event: Any) -> None:
+        self.event = event
         self._known: dict[tuple[str, int], Array] = {}
 
     def central(self, highest: int) -> Array:
@@ -108,8 +111,7 @@ class _Product(Moments):
     """Zhu, Dong, Wang 2022, Theorem 10: moments multiply."""
 
     def __init__(self, event: Compose | Repeat) -> None:
-        super().__init__()
-        self.event = event
+        super().__init__(event)
         factors_ = [(event.mechanism, event.times)] if isinstance(event, Repeat) else [(m, 1) for m in event.mechanisms]
         self.factors = [(moments_of(part), times) for part, times in factors_ if times]
         self.symmetric = all(part.symmetric for part, _ in self.factors)
@@ -157,7 +159,7 @@ class _Mixture(Moments):
     """The law is drawn, not the variable (Yin, Zaheer, Li 2026, Theorems 5.1 and 5.2)."""
 
     def __init__(self, event: RandomSelection) -> None:
-        super().__init__()
+        super().__init__(event)
         used, self.weights = event.used
         self.parts = [moments_of(part) for part in used]
         self.symmetric = all(part.symmetric for part in self.parts)
@@ -180,7 +182,7 @@ class _Thinned(Moments):
     """(1 - rate) + rate X (Zhu, Dong, Wang 2022, Theorem 11)."""
 
     def __init__(self, event: Poisson) -> None:
-        super().__init__()
+        super().__init__(event)
         self.part, self.rate = moments_of(event.mechanism), event.rate
         self.symmetric = self.rate == 1 and self.part.symmetric
 
@@ -208,7 +210,7 @@ class _Mean(Moments):
     """
 
     def __init__(self, event: Submodels) -> None:
-        super().__init__()
+        super().__init__(event)
         self.part, self.count = moments_of(event.mechanism), event.count
         self.symmetric = self.count == 1 and self.part.symmetric
 
@@ -231,24 +233,25 @@ class _Mean(Moments):
         return transform.mean(self.part.transform, self.count, self.count, u)
 
 
-@answers_for(Allocation, AllocationPrefix)
+@answers_for(Allocation, AllocationPrefix, CappedPoisson)
 class _HiddenRounds(Moments):
-    """The smallest, order by order: the split's or the coins' bound, for a prefix the whole run's, since moments only
+    """The smallest, order by order: the split's or the coins' bound, those of runs with more rounds, since moments only
     grow with the rounds, and at low orders the exact moment (``occupancy``), if there are not too many overlaps.
     """
 
-    def __init__(self, event: Allocation | AllocationPrefix) -> None:
-        super().__init__()
-        self.event, self.split = event, moments_of(charged_as(event))
-        self.bounds = [self.split] + ([moments_of(event.whole())] if isinstance(event, AllocationPrefix) else [])
+    def __init__(self, event: Allocation | AllocationPrefix | CappedPoisson) -> None:
+        super().__init__(event)
+        self.bounds = [moments_of(bound) for bound in hidden_rounds_bounds(event)]
 
     def _raw(self, highest: int) -> Array:
         result = np.min([bound.raw(highest) for bound in self.bounds], axis=0)
-        one = moments_of(self.event.mechanism).raw(highest)
-        released = self.event.released if isinstance(self.event, AllocationPrefix) else None
-        for order in range(min(_EXACT_ORDER, highest), 1, -1) if self.event.k > 1 else ():
+        found = participation(self.event)
+        if found is None or len(found.chances) < 3:
+            return np.asarray(result)
+        one = moments_of(found.mechanism).raw(highest)
+        for order in range(min(_EXACT_ORDER, highest), 1, -1):
             try:
-                exact = allocation_log_moments(one[: order + 1], self.event.k, self.event.rounds, released)
+                exact = hidden_log_moments(one[: order + 1], found.chances, found.rounds, found.rounding)
             except NotEvaluable:
                 continue
             result[: order + 1] = np.minimum(result[: order + 1], exact)
@@ -259,7 +262,7 @@ class _HiddenRounds(Moments):
         return np.asarray(np.min([bound.negative(highest) for bound in self.bounds], axis=0))
 
     def _central(self, highest: int) -> Array:
-        return self.split.central(highest)
+        return self.bounds[0].central(highest)
 
     def transform(self, u: Array) -> Transform:
-        return self.split.transform(u)
+        return self.bounds[0].transform(u)

@@ -8,14 +8,13 @@ import numpy as np
 
 from fedamp.accounting import laws, moments
 from fedamp.accounting.amplification import Poisson
-from fedamp.accounting.bounds import Bounds
-from fedamp.accounting.composition import RandomSelection
+from fedamp.accounting.bounds import Array, Bounds
 from fedamp.accounting.divergences import Moments, answers_for, log_moments
 from fedamp.accounting.groups import Group, WithoutReplacement, exact_group, group, group_by_rounds
 from fedamp.accounting.law import Law
 from fedamp.accounting.laws import Detail
 from fedamp.accounting.mechanism import Mechanism
-from fedamp.accounting.moments import Array
+from fedamp.accounting.merging import RandomSelection
 from fedamp.accounting.points import DEFAULT_POINTS, NotEvaluable
 from fedamp.accounting.profiles import OfGroup, Profile, Smallest, SomeInBatch
 from fedamp.accounting.releases import RandomisedResponse
@@ -64,10 +63,6 @@ class _Group(Moments):
     """
 
     symmetric = True
-
-    def __init__(self, event: Group) -> None:
-        super().__init__()
-        self.event = event
 
     def _raw(self, highest: int) -> Array:
         more = max(highest, min(1024, highest * 2 ** math.ceil(math.log2(self.event.size))))
@@ -148,10 +143,6 @@ class _WithoutReplacement(Moments):
     """
 
     symmetric = True
-
-    def __init__(self, event: WithoutReplacement) -> None:
-        super().__init__()
-        self.event = event
 
     def _raw(self, highest: int) -> Array:
         if (coin := _as_one_coin(self.event)) is not None:

@@ -5,8 +5,9 @@ from dataclasses import dataclass, replace
 
 from fedamp.accounting import checks
 from fedamp.accounting.amplification import Poisson
-from fedamp.accounting.composition import Compose, RandomSelection, Repeat
+from fedamp.accounting.composition import Compose, Repeat
 from fedamp.accounting.mechanism import Mechanism, Relation, mechanism_of
+from fedamp.accounting.merging import RandomSelection
 from fedamp.accounting.releases import Gaussian, GroupPoissonGaussian, Laplace, NotPrivate, RandomisedResponse
 
 Rule = Callable[[Mechanism, int], Mechanism | None]
@@ -31,6 +32,10 @@ class Group(Mechanism):
     @property
     def words(self) -> str:
         return f"a group of {self.size}: {self.mechanism.words}"
+
+    @property
+    def is_of_whole_run(self) -> bool:
+        return True
 
     @property
     def span(self) -> int:
@@ -78,6 +83,10 @@ class WithoutReplacement(Mechanism):
     def words(self) -> str:
         together = "" if self.size == 1 else f", as {self.size} of them together see it"
         return f"{self.batch} of {self.population} people without replacement ({self.mechanism.words}){together}"
+
+    @property
+    def is_of_whole_run(self) -> bool:
+        return True
 
     @property
     def relation(self) -> Relation | None:

@@ -9,15 +9,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedamp.accounting.amplification import AllocationPrefix, Poisson, Submodels
-from fedamp.accounting.bounds import Bounds
-from fedamp.accounting.composition import Compose, RandomSelection, Repeat
+from fedamp.accounting.amplification import AllocationPrefix, CappedPoisson, Poisson, Submodels
+from fedamp.accounting.bounds import Array, Bounds
+from fedamp.accounting.composition import Compose, Repeat
 from fedamp.accounting.law import Law, normal_mass
 from fedamp.accounting.mechanism import Mechanism
-from fedamp.accounting.moments import Array
+from fedamp.accounting.merging import RandomSelection
 from fedamp.accounting.points import DEFAULT_POINTS, Cells
-from fedamp.accounting.profiles import Profile, Scaled, Smallest, refined
-from fedamp.accounting.reductions import charged_as, factors, prefix_bounds
+from fedamp.accounting.profiles import Profile, Smallest, refined
+from fedamp.accounting.reductions import charged_as, factors, hidden_rounds_bounds
 from fedamp.accounting.release_moments import log_density, log_ratio_of_mixture
 from fedamp.accounting.releases import (
     Gaussian,
@@ -178,9 +178,10 @@ def profile(event: Mechanism, points: int | None, with_lower: bool = True) -> Pr
     return ByLaw(event, points, with_lower)
 
 
-@profile.register
-def _(event: AllocationPrefix, points: int | None, with_lower: bool = True) -> Profile:
-    """For k > 1 the bounds are not exact, and no finer grid than the default is worth its time."""
-    points = DEFAULT_POINTS if points is None and event.k > 1 else points
-    bounds = prefix_bounds(event)
-    return Smallest([Scaled(profile(part, points, with_lower), chance) for part, chance in bounds])
+@profile.register(AllocationPrefix)
+@profile.register(CappedPoisson)
+def _(event: AllocationPrefix | CappedPoisson, points: int | None, with_lower: bool = True) -> Profile:
+    """Bounds of several rounds are not exact, and no finer grid than the default is worth its time."""
+    bounds = hidden_rounds_bounds(event)
+    points = DEFAULT_POINTS if points is None and len(bounds) > 1 else points
+    return Smallest([profile(part, points, with_lower) for part in bounds])

@@ -2,19 +2,19 @@
 
 A mechanism describes a release (or a whole run) whose *dominating pair* is known: the law of what is released when a
 person takes part, and when that person is out. Mechanisms nest freely. They hold no arithmetic: what one costs is
-computed by the evaluators (``answers``), which dispatch on its kind.
+computed by the evaluators, which dispatch on its kind and know mechanisms, not the other way round. ``epsilon`` and its
+like hand the question to the ``Accountant`` that ``fedamp.accounting`` appoints.
 """
 
 import html
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from fedamp.accounting import checks
-from fedamp.accounting.bounds import Bounds
-from fedamp.accounting.moments import Array
+from fedamp.accounting.bounds import Array, Bounds
 
 if TYPE_CHECKING:
     from fedamp.accounting.tradeoff import TradeOff
@@ -34,9 +34,21 @@ class Relation(StrEnum):
 
 
 @dataclass(frozen=True)
+class Accountant:
+    """Who answers the questions that mechanisms are asked; see the methods of ``Mechanism`` of the same names."""
+
+    epsilon: Callable[["Mechanism", float, int | None, float | None], Bounds]
+    delta: Callable[["Mechanism", float, int | None, float | None], Bounds]
+    rdp: Callable[["Mechanism", Sequence[float] | Array | float], Array]
+    trade_off: Callable[["Mechanism", int], "TradeOff"]
+    plot: Callable[["Mechanism", Any], Any]
+
+
+@dataclass(frozen=True)
 class Mechanism(ABC):
     """Base of all mechanisms. Not for direct use."""
 
+    accountant: ClassVar[Accountant]
     kinds: ClassVar[dict[str, type["Mechanism"]]] = {}
 
     def __init_subclass__(cls, *, is_kind: bool = True, **kwargs: Any) -> None:
@@ -63,17 +75,13 @@ class Mechanism(ABC):
             probability that is charged to delta. ``lower`` is what an adversary achieves in some worst case; 0 where
             none is known.
         """
-        from fedamp.accounting import answers
-
-        return answers.epsilon(self, delta, points, precision)
+        return self.accountant.epsilon(self, delta, points, precision)
 
     def delta(self, epsilon: float, *, points: int | None = None, precision: float | None = None) -> Bounds:
         """Smallest delta at which the mechanism is (epsilon, delta)-private, in both directions, as a bracket; see
         ``epsilon``. Hidden rounds are sampled only where a ``precision`` (relative, of delta) is given.
         """
-        from fedamp.accounting import answers
-
-        return answers.delta(self, epsilon, points, precision)
+        return self.accountant.delta(self, epsilon, points, precision)
 
     def rdp(self, orders: Sequence[float] | Array | float) -> Array:
         """Upper bounds of the Rényi divergence, the larger of both directions.
@@ -86,21 +94,15 @@ class Mechanism(ABC):
             shape (n,); infinite where no bound is known. With ``ModelMix`` inside, the worst case of its rounds is
             checked, not proved.
         """
-        from fedamp.accounting import answers
-
-        return answers.rdp(self, orders)
+        return self.accountant.rdp(self, orders)
 
     def trade_off(self, values: int = 100) -> "TradeOff":
         """Error rates of the best test of who took part; see ``fedamp.accounting.trade_off``."""
-        from fedamp.accounting import risk
-
-        return risk.trade_off(self, values)
+        return self.accountant.trade_off(self, values)
 
     def plot(self, axes: Any = None) -> Any:
         """Draw the most that any test recognises over its false alarms; returns matplotlib's axes."""
-        from fedamp.accounting import risk
-
-        return risk.plot(self, axes)
+        return self.accountant.plot(self, axes)
 
     # Structure.
 
@@ -128,14 +130,24 @@ class Mechanism(ABC):
         return self
 
     @property
+    def is_empty(self) -> bool:
+        """True if nobody ever takes part, whatever the parts are: rate 0, no rounds."""
+        return False
+
+    @property
     def is_private(self) -> bool:
         """False if some part is released without noise."""
-        return all(part.is_private for part in self.parts)
+        return self.is_empty or all(part.is_private for part in self.parts)
 
     @property
     def releases_nothing(self) -> bool:
         """True if the release does not depend on the person."""
-        return bool(self.parts) and all(part.releases_nothing for part in self.parts)
+        return self.is_empty or (bool(self.parts) and all(part.releases_nothing for part in self.parts))
+
+    @property
+    def is_of_whole_run(self) -> bool:
+        """True if some part applies to a whole run only, and a hidden choice cannot decide about it."""
+        return any(part.is_of_whole_run for part in self.parts)
 
     @property
     def parts(self) -> tuple["Mechanism", ...]:
@@ -169,6 +181,23 @@ class Mechanism(ABC):
     def to_json(self) -> dict[str, Any]:
         """Plain dictionaries, lists and numbers; ``from_json`` reads them back."""
         return {"kind": type(self).__name__} | {each.name: _plain(getattr(self, each.name)) for each in fields(self)}
+
+
+@dataclass(frozen=True)
+class OfOne(Mechanism, is_kind=False):
+    """A mechanism made of one other, whose rounds are that one's."""
+
+    mechanism: Mechanism
+
+    @property
+    def span(self) -> int:
+        return self.mechanism.span
+
+    def unamplified(self) -> Mechanism:
+        return self.mechanism.unamplified()
+
+    def _prefix(self, rounds: int) -> Mechanism:
+        return replace(self, mechanism=self.mechanism.after(rounds))
 
 
 @dataclass(frozen=True)

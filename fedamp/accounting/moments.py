@@ -14,9 +14,8 @@ from functools import lru_cache
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
-from numpy.typing import NDArray
 
-Array = NDArray[np.float64]
+from fedamp.accounting.bounds import Array
 
 
 @lru_cache(maxsize=8)

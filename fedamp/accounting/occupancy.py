@@ -1,7 +1,7 @@
-"""How often t random k-subsets of T rounds hold the same round: the occupancy numbers n_c.
+"""How often t random subsets of the rounds hold the same round: the occupancy numbers n_c.
 
 ``n_c`` is the number of rounds that exactly c of the subsets hold. They carry the integer moments of the likelihood
-ratio X of k hidden rounds of T: X^t is the mean over t independent subsets of prod_i x_i^(c_i), c_i the number of
+ratio X of hidden rounds: X^t is the mean over t independent subsets of prod_i x_i^(c_i), c_i the number of
 subsets that hold round i, so that E[X^t] is the mean over occupancies of prod_c mu_c^(n_c), mu_c = E[x^c].
 """
 
@@ -11,13 +11,14 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import gammaln
 
 from fedamp.accounting.points import Array, NotEvaluable
 
 UNIT = 2.0**-53
 
-_MOST_ROWS, _MOST_TO_EXTEND = 1_500_000, 10_000
-"""Rows that the recursion keeps at once (some 100 MB), and from which it goes on to one subset more."""
+_MOST_ROWS, _MOST_TO_EXTEND = 500_000, 5_000
+"""Rows that the recursion keeps at once (some 40 MB), and from which it goes on to one subset more."""
 
 
 class Occupancies(NamedTuple):
@@ -32,35 +33,33 @@ class Occupancies(NamedTuple):
     log_chance: Array
 
 
-def occupancies(k: int, rounds: int, released: int, order: int) -> Occupancies:
-    """Of ``order`` independent k-subsets of ``rounds`` rounds, counted on the first ``released`` rounds only.
+def occupancies(chances: tuple[float, ...], rounds: int, order: int) -> Occupancies:
+    """Of ``order`` independent subsets of ``rounds`` rounds, each uniform among those of a size drawn by ``chances``.
 
     Raises:
         NotEvaluable: there are too many to go on from, or on the way.
     """
-    found = _occupancies(k, rounds, released, order)
+    found = _occupancies(chances, rounds, order)
     if found is None:
-        raise NotEvaluable(f"{order} hidden choices of {k} of {rounds} rounds overlap in too many ways")
+        raise NotEvaluable(f"{order} hidden choices of up to {len(chances) - 1} of {rounds} rounds overlap too much")
     return found
 
 
 @lru_cache(maxsize=64)
-def _occupancies(k: int, rounds: int, released: int, order: int) -> Occupancies | None:
+def _occupancies(chances: tuple[float, ...], rounds: int, order: int) -> Occupancies | None:
     """Adding a subset takes a_c of the n_c rounds held c times, in C(n_c, a_c) ways each. Classes are taken one after
     another, and equal rows are merged after each, so that the work grows with the number of distinct occupancies.
     """
     if order == 0:
-        return Occupancies(np.array([[released]], np.int32), np.zeros(1))
-    before = _occupancies(k, rounds, released, order - 1)
+        return Occupancies(np.array([[rounds]], np.int32), np.zeros(1))
+    before = _occupancies(chances, rounds, order - 1)
     if before is None or len(before.counts) > _MOST_TO_EXTEND:
         return None
+    sizes = np.flatnonzero(chances).astype(np.int32)
     counts = np.pad(before.counts, ((0, 0), (0, 2)))  # the last column: rounds that the new subset has yet to take
-    log_chance = before.log_chance - log_choose(rounds, k)
-    fewest, most = max(0, k - (rounds - released)), min(k, released)
-    rows = np.repeat(np.arange(len(counts)), most - fewest + 1)
-    counts, log_chance = counts[rows], log_chance[rows]
-    counts[:, -1] = np.tile(np.arange(fewest, most + 1), len(before.counts))
-    log_chance += log_choose(rounds - released, k - counts[:, -1])
+    log_chance = np.add.outer(before.log_chance, np.log(np.array(chances)[sizes]) - log_choose(rounds, sizes)).ravel()
+    counts = np.repeat(counts, len(sizes), axis=0)
+    counts[:, -1] = np.tile(sizes, len(before.counts))
     for held in range(order - 1, -1, -1):
         there, left = counts[:, held], counts[:, -1]
         least = np.maximum(0, left - counts[:, :held].sum(axis=1))
@@ -78,13 +77,15 @@ def _occupancies(k: int, rounds: int, released: int, order: int) -> Occupancies 
     return Occupancies(np.ascontiguousarray(counts[:, :-1]), log_chance)
 
 
-def allocation_log_moments(log_moments: Array, k: int, rounds: int, released: int | None = None) -> Array:
-    """Integer moments of X for k hidden rounds of T, of which the first ``released`` (all, if left out) are out.
+def hidden_log_moments(log_moments: Array, chances: tuple[float, ...], rounds: int, off: float = 0.0) -> Array:
+    """Integer moments of X where a person takes part in hidden rounds, a uniform set of a size drawn by ``chances``.
 
     Exact where those of the round are, from above where they are; the remove direction of Rényi divergences.
 
     Args:
         log_moments: log E[x^a] of one round at a = 0..A, shape (A + 1,).
+        chances: of taking part 0, 1, .. times, each known to a relative error of ``off``.
+        rounds: all of them released.
 
     Returns:
         log E[X^a] at a = 0..A, shape (A + 1,), rounding included.
@@ -92,33 +93,32 @@ def allocation_log_moments(log_moments: Array, k: int, rounds: int, released: in
     Raises:
         NotEvaluable: hidden choices overlap in too many ways.
     """
-    released = rounds if released is None else released
     result = np.zeros(len(log_moments))
     for order in range(2, len(log_moments)):
-        counts, log_chance = occupancies(k, rounds, released, order)
+        counts, log_chance = occupancies(chances, rounds, order)
         held = counts[:, 2:] @ np.asarray(log_moments[2 : order + 1])
-        error = rounding(rounds, order) + 16 * order * UNIT * float(np.abs(held).max())
+        error = rounding(rounds, order) + 2 * order * off + 16 * order * UNIT * float(np.abs(held).max())
         result[order] = np.logaddexp.reduce(log_chance + held) + error
     return result
 
 
 def rounding(rounds: int, order: int) -> float:
     """Bound on the error of ``log_chance``: each of the ``order`` subsets adds at most ``order + 2`` log binomials,
-    of three log factorials each, all rounded to four units, and as many sums.
+    of three log factorials each, all rounded to eight units, and as many sums.
     """
     return 64 * order * (order + 2) * (math.lgamma(rounds + 1) + 1) * UNIT
 
 
-def log_choose(n: NDArray[np.int64] | int, m: NDArray[np.int64] | int) -> Array:
+def log_choose(n: NDArray[np.int32] | NDArray[np.int64] | int, m: NDArray[np.int32] | NDArray[np.int64] | int) -> Array:
     """log C(n, m) for whole numbers 0 <= m <= n."""
     n, m = np.asarray(n), np.asarray(m)
-    table = _log_factorials(1 << int(np.max(n, initial=1)).bit_length())
+    table = _log_factorials(1 << int(n.max(initial=1)).bit_length())
     return np.asarray(table[n] - table[m] - table[n - m])
 
 
 @lru_cache(maxsize=32)
 def _log_factorials(most: int) -> Array:
-    return np.array([math.lgamma(n + 1.0) for n in range(most + 1)])
+    return np.asarray(gammaln(np.arange(1.0, most + 2.0)))
 
 
 def _merged(counts: NDArray[np.int32], log_chance: Array) -> tuple[NDArray[np.int32], Array]:

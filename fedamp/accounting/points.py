@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 from numba import njit
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-Array = NDArray[np.float64]
+from fedamp.accounting.bounds import Array as Array
 
 DEFAULT_POINTS = 1200
 """Points a law is kept at; the width of a bracket falls with the square of it, the time rises with the square."""

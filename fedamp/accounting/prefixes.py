@@ -4,8 +4,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from fedamp.accounting import moments
-from fedamp.accounting.moments import Array
+from fedamp.accounting.bounds import Array
 
 
 def group_sizes(k: int, rounds: int) -> list[tuple[int, int]]:
@@ -82,16 +81,3 @@ def best_coin_groups(k: int, rounds: int, released: int) -> list[tuple[float, in
     ahead = 31 if k <= 200 else 0  # sizes of very many groups divide about equally well everywhere
     candidates = [coin_groups(k, rounds, r) for r in range(released, min(rounds, released + ahead) + 1)]
     return min(candidates, key=lambda groups: sum(n * p * p / size for p, size, n in groups))
-
-
-def most_likely_share(rounds: int, released: int) -> tuple[float, float]:
-    """A probability at which ``released`` or more of ``rounds`` rounds are out with a chance near 1/2, and that
-    chance.
-    """
-    rate = released / rounds
-    if rate in (0.0, 1.0):
-        return rate, 1.0
-    out = np.arange(rounds + 1.0)
-    logs = moments.log_choose(rounds, out) + out * np.log(rate) + (rounds - out) * np.log1p(-rate)
-    chance = np.exp(moments.log_sum(logs[released:]) - moments.log_sum(logs))
-    return rate, float(chance) * (1 - 1e-7)  # down: the exponents are rounded, for a million rounds by some 1e-8

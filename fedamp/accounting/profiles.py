@@ -58,24 +58,6 @@ class Smallest:
 
 
 @dataclass(frozen=True)
-class Scaled:
-    """delta is at most that of ``profile`` over ``chance``."""
-
-    profile: Profile
-    chance: float
-
-    def epsilon(self, delta: float) -> Bounds:
-        answer = self.profile.epsilon(delta * self.chance)
-        return answer if self.chance == 1 else Bounds(0.0, answer.upper, answer.method)
-
-    def delta(self, epsilon: float) -> Bounds:
-        answer = self.profile.delta(epsilon)
-        if self.chance == 1:
-            return answer
-        return Bounds(0.0, min(answer.upper / self.chance, 1.0), answer.method)
-
-
-@dataclass(frozen=True)
 class SomeInBatch:
     """A release that concerns the people in question with chance ``share`` alone, and then costs ``profile``.
 
@@ -132,10 +114,21 @@ class OfGroup:
         if epsilon == 0:
             return Bounds(0.0, min(1.0, self.size * self.profile.delta(0.0).upper), "group property")
         part = self.profile.delta(epsilon / self.size)
+        upper = min(1.0, part.upper * math.exp(min(self.log_factor(epsilon), 700.0)))
+        return Bounds(0.0, upper, f"group property of {part.method}")
+
+    def log_factor(self, epsilon: float) -> float:
+        """log of what delta is multiplied by, at epsilon > 0; it grows with epsilon."""
         log_factor = np.log(np.expm1(epsilon)) if epsilon < 700 else epsilon
         log_factor -= np.log(np.expm1(epsilon / self.size)) if epsilon < 700 * self.size else epsilon / self.size
-        upper = min(1.0, part.upper * math.exp(min(float(log_factor), 700.0)))
-        return Bounds(0.0, upper, f"group property of {part.method}")
+        return float(log_factor)
+
+    def below(self, known: float, delta: float) -> Bounds:
+        """An upper end of epsilon from few questions, given one: the factor there is at least that at a smaller one."""
+        for _ in range(2):
+            one = self.profile.epsilon(delta * math.exp(-self.log_factor(known)))
+            known = min(known, self.size * one.upper)
+        return Bounds(0.0, known, f"group property of {one.method}")
 
     def epsilon(self, delta: float) -> Bounds:
         low, high = 0.0, 1.0

@@ -5,15 +5,18 @@
 """
 
 import math
+from dataclasses import replace
 from functools import singledispatch
 
 import numpy as np
 
-from fedamp.accounting.amplification import Allocation, AllocationPrefix, Dropout, Poisson, Submodels
-from fedamp.accounting.composition import JOINT_RELEASE, NOTHING, Compose, LinearCombination, RandomSelection, Repeat
+from fedamp.accounting.amplification import Allocation, AllocationPrefix, CappedPoisson, Dropout, Poisson, Submodels
+from fedamp.accounting.composition import NOTHING, Compose, Repeat
 from fedamp.accounting.groups import Group, WithoutReplacement
-from fedamp.accounting.mechanism import Mechanism, Relation
-from fedamp.accounting.prefixes import best_coin_groups, group_sizes, most_likely_share
+from fedamp.accounting.mechanism import Mechanism, OfOne, Relation
+from fedamp.accounting.merging import JOINT_RELEASE, LinearCombination, RandomSelection
+from fedamp.accounting.participation import participation
+from fedamp.accounting.prefixes import best_coin_groups, group_sizes
 from fedamp.accounting.releases import (
     Gaussian,
     GaussianMixture,
@@ -68,29 +71,27 @@ def _(event: AllocationPrefix) -> Mechanism:
     return Compose(tuple(parts) or (NOTHING,))
 
 
-def randomly_released(event: AllocationPrefix) -> tuple[Mechanism, float]:
-    """Another bound of a prefix: a mechanism, and a chance by which its delta is to be divided.
-
-    Release every round with probability t, independently. Each group of the k-fold split is then the mean of rounds
-    that are out with probability t, and what it costs is at least the chance that ``released`` or more rounds are out
-    times what the prefix costs, because delta only grows with the rounds.
+@charged_as.register
+def _(event: CappedPoisson) -> Mechanism:
+    """Without the cap: leaving rounds out, by any rule that does not look at releases, never costs (docs/k-of-t.md;
+    Feldman, Shenfeld 2025, Corollary 4.7). Exact for a cap of one round.
     """
-    rate, chance = most_likely_share(event.rounds, event.released)
-    one_round = RandomSelection((event.mechanism, NOTHING), (rate, 1 - rate))
-    groups = (Repeat(Submodels(one_round, size), n) for size, n in group_sizes(event.k, event.rounds))
-    return Compose(tuple(groups) or (NOTHING,)), chance
+    if event.at_most > 1:
+        return Repeat(Poisson(event.mechanism, event.rate), event.span)
+    ever = -math.expm1(event.rounds * math.log1p(-event.rate)) if event.rate < 1 else 1.0
+    chance = min(1.0, ever * event.span / event.rounds * (1 + 1e-12))  # up: a larger rate costs more
+    return Poisson(Submodels(event.mechanism, event.span), chance) if event.span else NOTHING
 
 
-def prefix_bounds(event: AllocationPrefix) -> list[tuple[Mechanism, float]]:
-    """Mechanisms whose delta, over the number beside each, bounds that of a prefix: those that can be the best."""
-    share = event.released / event.rounds
-    bounds: list[tuple[Mechanism, float]] = [(event.whole(), 1.0)] if share > 0.5 or event.rounds <= 16 else []
-    if min(event.k, event.released) <= 12 or share > 0.85:
-        # Whole group sizes make this bound fall here and there as rounds are added; later rounds' bounds hold too.
-        later = range(event.released, event.rounds if event.rounds <= 16 else event.released + 1)
-        bounds += [(charged_as(event.whole().after(r)), 1.0) for r in later]
-    if event.k > 1 and (event.k > 12 or event.released <= 2 * event.k):
-        bounds.append(randomly_released(event))
+def hidden_rounds_bounds(event: Allocation | AllocationPrefix | CappedPoisson) -> list[Mechanism]:
+    """Mechanisms that each cost at least as much: what the event is charged as and, where that is not exact, a choice
+    of more rounds (which never costs less; docs/k-of-t.md).
+    """
+    bounds = [charged_as(event)]
+    if isinstance(event, CappedPoisson) and event.at_most > 1:
+        bounds.append(Allocation(event.mechanism, event.at_most, event.rounds).after(event.span))
+    elif isinstance(event, AllocationPrefix) and event.k > 1:
+        bounds.append(event.whole())
     return bounds
 
 
@@ -140,21 +141,9 @@ def attained(event: Mechanism) -> Mechanism | None:
 
 
 @attained.register
-def _(event: Poisson) -> Mechanism | None:
+def _(event: OfOne) -> Mechanism | None:
     part = attained(event.mechanism)
-    return event if part is event.mechanism else None if part is None else Poisson(part, event.rate)
-
-
-@attained.register
-def _(event: Submodels) -> Mechanism | None:
-    part = attained(event.mechanism)
-    return event if part is event.mechanism else None if part is None else Submodels(part, event.count)
-
-
-@attained.register
-def _(event: Repeat) -> Mechanism | None:
-    part = attained(event.mechanism)
-    return event if part is event.mechanism else None if part is None else Repeat(part, event.times)
+    return event if part is event.mechanism else None if part is None else replace(event, mechanism=part)
 
 
 @attained.register
@@ -184,29 +173,21 @@ def _(event: Dropout) -> Mechanism | None:
     return None if part is None else Poisson(part, event.keep)
 
 
-@attained.register
-def _(event: Allocation) -> Mechanism | None:
-    """For k > 1 the split is not attained; the sum of all rounds' releases is, or one round alone."""
-    if event.k == 0:
-        return NOTHING
-    if event.k == 1 and attained(event.mechanism) is event.mechanism:
+@attained.register(Allocation)
+@attained.register(AllocationPrefix)
+@attained.register(CappedPoisson)
+def _(event: Allocation | AllocationPrefix | CappedPoisson) -> Mechanism | None:
+    """Of one hidden round the run itself; of more the sum of all rounds' releases, or one round alone."""
+    most = event.at_most if isinstance(event, CappedPoisson) else event.k
+    if most == 1 and attained(event.mechanism) is event.mechanism:
         return event
-    signal = signal_to_noise(event.mechanism)
-    if signal is not None:
-        noise = (event.rounds / signal) ** 0.5 / event.k
-        return Gaussian(noise, relation=event.relation or Relation.ZERO_OUT)
-    return attained(event.after(1))
-
-
-@attained.register
-def _(event: AllocationPrefix) -> Mechanism | None:
-    """For k > 1 no split is attained; one round alone is."""
-    if event.releases_nothing:
+    if isinstance(event, Allocation) and event.k and (signal := signal_to_noise(event.mechanism)) is not None:
+        return Gaussian((event.rounds / signal) ** 0.5 / event.k, relation=event.relation or Relation.ZERO_OUT)
+    first = participation(event.after(min(1, event.span)))
+    if first is None or len(first.chances) < 2:
         return NOTHING
-    part = attained(event.mechanism)
-    if event.k == 1 and part is event.mechanism:
-        return event
-    return None if part is None else Poisson(part, event.k / event.rounds)
+    part = attained(first.mechanism)
+    return None if part is None else Poisson(part, first.chances[1] * (1 - first.rounding))
 
 
 @attained.register

@@ -1,13 +1,14 @@
 """Moments of the likelihood ratios of single releases; registered with ``divergences``."""
 
 import math
+from collections.abc import Callable
 from functools import lru_cache
 
 import numpy as np
 
 from fedamp.accounting import moments, transform
+from fedamp.accounting.bounds import Array
 from fedamp.accounting.divergences import Moments, answers_for, moments_of
-from fedamp.accounting.moments import Array
 from fedamp.accounting.reductions import concentrated
 from fedamp.accounting.releases import (
     Gaussian,
@@ -22,25 +23,43 @@ from fedamp.accounting.renyi import HIGHEST_ORDER
 from fedamp.accounting.transform import Transform
 
 
+def _below(shift: float, highest: int) -> Array:
+    """log moments of a shift by so many standard deviations of Gaussian noise, the worst of releases below."""
+    a = np.arange(highest + 1.0)
+    return a * (a - 1) * shift**2 / 2
+
+
+def _order(shift: float, highest: int, most: float) -> int:
+    """Up to which order moments are integrated: above ``most`` over the shift the bound below is as good."""
+    return min(highest, int(most / max(shift, 1e-9)))
+
+
+def _integrated(shift: float, highest: int, most: float, nodes: Callable[[int], tuple[Array, Array]]) -> Array:
+    """Central moments by quadrature at low orders, by |X - 1|^a <= X^a + 1 and the largest shift above."""
+    result, order = np.logaddexp(0.0, _below(shift, highest)), _order(shift, highest, most)
+    result[:2] = 0.0, -np.inf
+    if order >= 2:
+        result[: order + 1] = moments.from_nodes(*nodes(order), order)
+    return result
+
+
 @answers_for(Gaussian)
 class _Gaussian(Moments):
     symmetric = True
 
-    def __init__(self, event: Gaussian) -> None:
-        super().__init__()
-        self.noise = event.noise_multiplier / event.change
+    @property
+    def noise(self) -> float:
+        return float(self.event.noise_multiplier / self.event.change)
+
+    def _nodes(self, order: int) -> tuple[Array, Array]:
+        z = np.arange(-10.0, order / self.noise + 10.0, 0.25)  # E[X^a] is largest around z = a / s
+        return -z * z / 2 + np.log(0.25 / np.sqrt(2 * np.pi)), z / self.noise - 0.5 / self.noise**2
 
     def _central(self, highest: int) -> Array:
-        s, result = self.noise, np.logaddexp(0.0, self.raw(highest))  # |X - 1|^a <= X^a + 1
-        order = min(highest, max(2, int(4000 * s)))  # above, at such noise, that is as good as the integral
-        z = np.arange(-10.0, order / s + 10.0, 0.25)  # E[X^a] is largest around z = a / s
-        log_weights = -z * z / 2 + np.log(0.25 / np.sqrt(2 * np.pi))
-        result[: order + 1] = moments.from_nodes(log_weights, z / s - 0.5 / s**2, order)
-        return result
+        return _integrated(1 / self.noise, highest, 4000.0, self._nodes)
 
     def _raw(self, highest: int) -> Array:
-        a = np.arange(highest + 1.0)
-        return a * (a - 1) / (2 * self.noise**2)
+        return _below(1 / self.noise, highest)
 
     def transform(self, u: Array) -> Transform:
         return transform.gaussian(self.noise, u)
@@ -50,9 +69,9 @@ class _Gaussian(Moments):
 class _Laplace(Moments):
     symmetric = True
 
-    def __init__(self, event: Laplace) -> None:
-        super().__init__()
-        self.scale = event.scale / event.change
+    @property
+    def scale(self) -> float:
+        return float(self.event.scale / self.event.change)
 
     def _nodes(self, panels: int) -> tuple[Array, Array]:
         """Output y of Laplace(0): log X = (|y| - |y - 1|) / scale is constant below 0 and above 1; Gauss-Legendre
@@ -76,10 +95,10 @@ class _Laplace(Moments):
 class _RandomisedResponse(Moments):
     symmetric = True
 
-    def __init__(self, event: RandomisedResponse) -> None:
-        super().__init__()
-        true, false = np.log(event.probability), np.log1p(-event.probability)
-        self.nodes = np.array([true, false]), np.array([false - true, true - false])
+    @property
+    def nodes(self) -> tuple[Array, Array]:
+        true, false = np.log(self.event.probability), np.log1p(-self.event.probability)
+        return np.array([true, false]), np.array([false - true, true - false])
 
     def _central(self, highest: int) -> Array:
         return moments.from_nodes(*self.nodes, highest)
@@ -91,9 +110,6 @@ class _RandomisedResponse(Moments):
 @answers_for(NotPrivate)
 class _NotPrivate(Moments):
     symmetric = True
-
-    def __init__(self, event: NotPrivate) -> None:
-        super().__init__()
 
     def _central(self, highest: int) -> Array:
         return np.concatenate([[0.0, -np.inf], np.full(highest - 1, np.inf)])
@@ -109,28 +125,22 @@ class _NotPrivate(Moments):
 class _MixedCoordinate(Moments):
     symmetric = True
 
-    def __init__(self, event: MixedCoordinate) -> None:
-        super().__init__()
-        self.event = event
-
     def _central(self, highest: int) -> Array:
+        s, shift = self.event.noise_multiplier, self.event.shift
+        if _order(shift / s, highest, 4000.0) * shift > 1e5 * s / 16:  # no better than without mixing
+            return _integrated(shift / s, highest, 0.0, self._nodes)
+        return _integrated(shift / s, highest, 4000.0, self._nodes)
+
+    def _nodes(self, order: int) -> tuple[Array, Array]:
         s, width, shift = self.event.noise_multiplier, self.event.width, self.event.shift
-        a = np.arange(highest + 1.0)
-        result = np.logaddexp(0.0, a * (a - 1) * (shift / s) ** 2 / 2)  # |X - 1|^a <= X^a + 1, less with mixing
-        order = min(highest, max(2, int(4000 * s / shift)))  # above, at such noise, that is as good as the integral
         step, reach = s / 16, width / 2 + 10 * s
-        result[:2] = 0.0, -np.inf
-        if order * shift > 1e5 * step:  # no better than without mixing
-            return result
         flat = width / 2 - 20 * s - shift  # up to here the ratio is 1 to more digits than there are
         if flat < 1e5 * step:
             y = np.arange(-reach, reach + order * shift, step)
         else:
             y = np.r_[np.arange(-reach, -flat, step), np.arange(flat, reach + order * shift, step)]
         density = log_density(y, s, width)
-        ratios = log_density(y - shift, s, width) - density
-        result[: order + 1] = moments.from_nodes(density + math.log(step), ratios, order)
-        return result
+        return density + math.log(step), log_density(y - shift, s, width) - density
 
     def transform(self, u: Array) -> Transform:
         plain = transform.gaussian(self.event.noise_multiplier / self.event.shift, u)
@@ -163,8 +173,7 @@ class _ModelMix(Moments):
     symmetric = True
 
     def __init__(self, event: ModelMix) -> None:
-        super().__init__()
-        self.event = event
+        super().__init__(event)
         self.plain, self.worst = moments_of(Gaussian(event.noise_multiplier)), moments_of(concentrated(event))
 
     def _central(self, highest: int) -> Array:
@@ -200,32 +209,21 @@ def worst_is_concentrated(event: ModelMix, highest: int = HIGHEST_ORDER) -> Arra
 
 @answers_for(GaussianMixture)
 class _GaussianMixture(Moments):
-    def __init__(self, event: GaussianMixture) -> None:
-        super().__init__()
-        self.event, self.largest = event, event.shifts[-1]
+    @property
+    def largest(self) -> float:
+        return float(self.event.shifts[-1])
 
     def _nodes(self, low: float, high: float) -> tuple[Array, Array]:
         step = min(0.25, 0.5 / max(self.largest, 1e-9))
         z = np.arange(low, high, step)
         return -z * z / 2 + np.log(step / np.sqrt(2 * np.pi)), log_ratio_of_mixture(self.event, z)
 
-    def _quadrature_order(self, highest: int) -> int:
-        """Up to which order moments are integrated; those above, useless at such shifts, are bounded by the largest
-        shift.
-        """
-        return min(highest, max(2, int(1000 / max(self.largest, 1e-9))))
-
     def _central(self, highest: int) -> Array:
-        order = self._quadrature_order(highest)
-        a = np.arange(highest + 1.0)
-        central = np.logaddexp(0.0, a * (a - 1) * self.largest**2 / 2)  # |X - 1|^a <= X^a + 1
-        central[: order + 1] = moments.from_nodes(*self._nodes(-10.0, order * self.largest + 10.0), order)
-        return central
+        return _integrated(self.largest, highest, 1000.0, lambda order: self._nodes(-10.0, order * self.largest + 10.0))
 
     def _negative(self, highest: int) -> Array:
-        order = self._quadrature_order(highest)
-        b = np.arange(float(highest))
-        result = b * (b + 1) * self.largest**2 / 2
+        order = _order(self.largest, highest, 1000.0)
+        result = _below(self.largest, highest)[1:].copy()
         log_weights, log_ratios = self._nodes(-order * self.largest - 10.0, 10.0 + self.largest)
         result[:order] = [max(0.0, float(moments.log_sum(log_weights - n * log_ratios))) for n in range(order)]
         return result

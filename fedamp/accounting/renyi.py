@@ -9,11 +9,10 @@ from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedamp.accounting import checks
+from fedamp.accounting.bounds import Array
 
-Array = NDArray[np.float64]
 Conversion = Literal["tight", "loose"]
 
 HIGHEST_ORDER = 256

@@ -5,7 +5,6 @@ for the zero-out relation. See :class:`~fedamp.accounting.tradeoff.TradeOff` for
 """
 
 import math
-from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
@@ -13,9 +12,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedamp.accounting import checks
-from fedamp.accounting.calibration import search
-from fedamp.accounting.mechanism import Mechanism
-from fedamp.accounting.moments import Array
+from fedamp.accounting.bounds import Array
+from fedamp.accounting.mechanism import Mechanism, Relation
+from fedamp.accounting.points import DEFAULT_POINTS
 from fedamp.accounting.tradeoff import TradeOff
 
 _LARGEST_EPSILON = 50.0
@@ -32,8 +31,11 @@ def privacy_profile(mechanism: Mechanism, epsilons: ArrayLike) -> tuple[Array, A
     Returns:
         Lower and upper ends, of the shape of ``epsilons``, in [0, 1].
     """
-    grid = np.asarray(epsilons, dtype=np.float64)
-    answers = [mechanism.delta(epsilon) for epsilon in grid.ravel().tolist()]
+    return _profile(mechanism, np.asarray(epsilons, dtype=np.float64), None)
+
+
+def _profile(mechanism: Mechanism, grid: Array, points: int | None) -> tuple[Array, Array]:
+    answers = [mechanism.delta(epsilon, points=points) for epsilon in grid.ravel().tolist()]
     lower, upper = ([getattr(answer, end) for answer in answers] for end in ("lower", "upper"))
     return np.clip(lower, 0.0, 1.0).reshape(grid.shape), np.clip(upper, 0.0, 1.0).reshape(grid.shape)
 
@@ -46,93 +48,52 @@ def trade_off(mechanism: Mechanism, values: int = 100) -> TradeOff:
         mechanism: what is released.
         values: about so many values of the privacy profile are taken, at least 20: evenly from 0 to where delta is
             1e-2 and on to 1e-9 (not beyond epsilon = 50), and then where they help most. What is not known between
-            them is part of every bracket, whose width falls with the square of this number, down to that of delta.
+            them is part of every bracket, whose width falls with the square of this number, down to that of delta (as
+            the default grid gives it, hidden rounds not sampled).
     """
     checks.count("values", values, 20)
-    body, tail = (min(mechanism.epsilon(delta).upper, _LARGEST_EPSILON) for delta in (1e-2, 1e-9))
+    body, tail = (
+        min(mechanism.epsilon(delta, points=DEFAULT_POINTS).upper, _LARGEST_EPSILON) for delta in (1e-2, 1e-9)
+    )
     start = np.linspace(0.0, body, 7 * values // 20), np.linspace(body, tail, values // 4)
     epsilons = np.unique(np.concatenate(start))
-    curve = TradeOff(epsilons, *privacy_profile(mechanism, epsilons))
+    curve = TradeOff(epsilons, *_profile(mechanism, epsilons, DEFAULT_POINTS))
     for _ in range(4):
         more = curve.coarsest(values // 10)
-        known, new = (curve.epsilons, curve.lower, curve.upper), (more, *privacy_profile(mechanism, more))
+        known, new = (curve.epsilons, curve.lower, curve.upper), (more, *_profile(mechanism, more, DEFAULT_POINTS))
         order = np.argsort(np.r_[curve.epsilons, more])
         curve = TradeOff(*(np.r_[old, fresh][order] for old, fresh in zip(known, new, strict=True)))
     return curve
 
 
-def calibrate_risk(
-    build: Callable[[float], Mechanism],
-    *,
-    advantage: float | None = None,
-    tpr_at: tuple[float, float] | None = None,
-    tolerance: float = 1e-4,
-) -> float:
-    """Smallest noise multiplier that keeps a risk, on the safe side; exactly one risk is to be given.
-
-    Args:
-        build: from a noise multiplier > 0 to a mechanism whose risks fall as the noise rises.
-        advantage: in (0, 1); see :attr:`TradeOff.advantage`.
-        tpr_at: a false positive rate and the true positive rate allowed there, 0 < first < second < 1.
-        tolerance: relative; the answer is at most this much above the smallest one, as far as ``trade_off`` tells.
-
-    Returns:
-        A noise multiplier s with ``trade_off(build(s)).advantage.upper <= advantage``, or with
-        ``trade_off(build(s)).true_positive_rate(tpr_at[0])[1] <= tpr_at[1]``; 1e-3 or less if that keeps it already.
-
-    Raises:
-        ValueError: no noise multiplier up to 1e6 keeps the risk.
-    """
-    checks.positive("tolerance", tolerance)
-    if (advantage is None) == (tpr_at is None):
-        raise ValueError("exactly one of advantage and tpr_at must be given")
-    if tpr_at is None:
-        false, true = 0.0, checks.number("advantage", advantage)
-        valid, accepted = 0 < true < 1, "advantage must be in (0, 1)"
-    else:
-        false, true = tpr_at if np.shape(tpr_at) == (2,) else (math.nan, math.nan)
-        valid, accepted = 0 < false < true < 1, "tpr_at must be two rates, 0 < first < second < 1"
-    if not valid:
-        raise ValueError(f"{accepted}, got {advantage if tpr_at is None else tpr_at!r}")
-
-    def gain(noise: float) -> float:
-        """What the best attack gains over guessing."""
-        if tpr_at is None:
-            return build(noise).delta(0.0).upper
-        return float(trade_off(build(noise)).true_positive_rate(false)[1]) - false
-
-    try:
-        return search(gain, true - false, 1.0, tolerance, first_step=0.7)
-    except ValueError as error:
-        if "by any noise multiplier" not in str(error):
-            raise
-        goal = f"advantage = {advantage}" if tpr_at is None else f"tpr_at = {tpr_at}"
-        raise ValueError(f"{goal} is not reached by any noise multiplier up to 1e6") from None
-
-
-def in_words(mechanism: Mechanism, false_positive_rate: float = 0.01) -> str:
+def in_words(mechanism: Mechanism, false_positive_rate: float = 0.01, whom: str = "you") -> str:
     """The true positive rate at a false positive rate, rounded up, as a sentence for the people concerned.
 
     It is true of every test, however it is made, by somebody who knows everything but the noise, the mechanism's hidden
-    choices and whether the person took part. "Took part" is the zero-out or add/remove relation.
+    choices and whether the person took part (whose data was used, under substitution).
 
     Args:
         mechanism: the whole run.
         false_positive_rate: in (0, 1); taken at three digits.
+        whom: the guarantee is about: "you", or what "it" can stand for.
     """
     rate = float(f"{checks.probability('false_positive_rate', false_positive_rate):.3g}")
     if not 0 < rate < 1:
         raise ValueError(f"false_positive_rate must be in (0, 1), got {false_positive_rate!r}")
+    again = "you" if whom == "you" else "it"
+    claim, denied, true = f"{whom} took part", f"{again} did not", f"{again} did"
+    if mechanism.relation is Relation.SUBSTITUTION:
+        claim, denied, true = "certain data was used and not certain other data", "the other was", "it was"
     curve = trade_off(mechanism)
     if curve.advantage.upper == 0:
-        return "Nothing that is released depends on whether you took part: a suspicion stays a guess."
+        return f"Nothing that is released depends on whether {claim}: a suspicion stays a guess."
     people = 10 ** max(2, math.ceil(-math.log10(rate)))
     right = math.ceil(float(curve.true_positive_rate(rate)[1]) * people * 10) / 10
     number = f"{right:.1f}".removesuffix(".0")
     share = f"at most {number} of {people} cases" if right < people else "possibly every case"
     return (
-        f"Somebody who suspects that you took part, and accepts a false alarm in {rate * people:.4g} of {people} cases "
-        f"in which you did not, is right in {share} in which you did."
+        f"Somebody who suspects that {claim}, and accepts a false alarm in {rate * people:.4g} of {people} cases "
+        f"in which {denied}, is right in {share} in which {true}."
     )
 
 

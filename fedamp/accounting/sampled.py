@@ -1,4 +1,4 @@
-"""delta and epsilon of k hidden rounds of T, exact but for a certified bracket: tilted sampling.
+"""delta and epsilon of runs with hidden rounds, exact but for a certified bracket: tilted sampling.
 
 docs/k-of-t.md has the statement, the proofs and the figures. ``tilted`` draws, ``certificate`` bounds the error of
 means, this module asks.
@@ -15,10 +15,10 @@ import numpy as np
 from fedamp.accounting import checks
 from fedamp.accounting.bounds import Bounds
 from fedamp.accounting.certificate import Pilot, certify
-from fedamp.accounting.directions import HIGHEST_ORDER, Add, Remove
+from fedamp.accounting.directions import Add, Remove
+from fedamp.accounting.hidden_rounds import Run
 from fedamp.accounting.points import Array, NotEvaluable
-from fedamp.accounting.ratios import FiniteRound, GaussianRound, Round
-from fedamp.accounting.tilted import Proposal, Release, RemoveProposal
+from fedamp.accounting.tilted import Proposal
 
 if TYPE_CHECKING:
     from fedamp.accounting.law import Law
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 CHARGE = 1e-6
 """Share of delta that is charged for the probability that a certificate is wrong."""
 
-QUESTIONS = 16
+QUESTIONS = 32
 """A certificate is wrong with at most this fraction of what is charged: so many may be asked for one answer."""
 
 _STEPS = np.concatenate([np.arange(0.3, 1.8, 0.06), 1.8 * 1.25 ** np.arange(17)])
@@ -42,51 +42,20 @@ _HOPELESS = 0.1
 """Relative width beyond which the other bounds are as good."""
 
 
-@dataclass(frozen=True)
-class SampledAllocation:
-    """A person takes part in k hidden rounds of T, of which the first ``released`` are out.
+@dataclass(frozen=True, eq=False)
+class SampledProfile:
+    """The privacy profile of a run that has hidden rounds; docs/k-of-t.md.
 
     Args:
-        upper: likelihood ratio of one round, exact or larger in convex order.
+        upper: its likelihood ratio, exact or larger in convex order.
         lower: the same, exact or smaller; the same object as ``upper`` if exact, None if no lower end is wanted.
-        k: 0 to ``rounds``.
-        rounds: T >= 1.
-        released: 0 to ``rounds``.
-        split: makes a law whose add direction bounds this one's (that of the k-fold split of all rounds). Where it does
-            not decide, which is the rule, the add direction is not sampled.
+        law: makes a law whose add direction bounds this one's. Where it does not decide, which is the rule, the add
+            direction is not sampled.
     """
 
-    upper: Round
-    lower: Round | None
-    k: int
-    rounds: int
-    released: int
-    split: "Callable[[], Law] | None" = None
-
-    def __post_init__(self) -> None:
-        checks.count("rounds", self.rounds)
-        checks.count("k", self.k, 0, self.rounds, "rounds")
-        checks.count("released", self.released, 0, self.rounds, "rounds")
-
-    @classmethod
-    def gaussian(cls, noise_multiplier: float, k: int, rounds: int, released: int | None = None) -> "SampledAllocation":
-        """Gaussian noise in every round; all rounds are released if ``released`` is left out."""
-
-        def split() -> "Law":
-            from fedamp.accounting.law import Law
-
-            return _split(Law.gaussian(noise_multiplier), k, rounds)
-
-        one = GaussianRound(noise_multiplier)
-        return cls(one, one, k, rounds, rounds if released is None else released, split)
-
-    @classmethod
-    def of_law(cls, law: "Law", k: int, rounds: int, released: int | None = None) -> "SampledAllocation":
-        """Any round that has a numerical law."""
-        upper = FiniteRound(law.upper, law.rounding)
-        lower = None if len(law.lower) == 1 else FiniteRound(law.lower, law.rounding)
-        released = rounds if released is None else released
-        return cls(upper, lower, k, rounds, released, lambda: _split(law, k, rounds))
+    upper: Run
+    lower: Run | None
+    law: Callable[[], "Law"] | None = None
 
     def epsilon(self, delta: float, *, precision: float = 5e-3) -> Bounds:
         """Smallest epsilon >= 0 at ``delta``, in both directions.
@@ -102,24 +71,24 @@ class SampledAllocation:
             NotEvaluable: too much work, or not worth it; another bound has to answer.
         """
         remove = self.epsilon_remove(delta, precision=precision)
-        known = self._split_law.epsilon_add(delta).upper if self._split_law else math.inf
-        return _with_add(remove, known, lambda: self.epsilon_add(delta, precision=precision, near=remove.upper))
+        known = self._known(lambda law: law.epsilon_add(delta))
+        return _with_add(remove, known, lambda: self.epsilon_add(delta, precision=precision))
 
     def delta(self, epsilon: float, *, precision: float = 0.05) -> Bounds:
         """Smallest delta at ``epsilon`` >= 0, in both directions, with a bracket of a relative width of ``precision``;
         otherwise as :meth:`epsilon`.
         """
         remove = self.delta_remove(epsilon, precision=precision)
-        known = self._split_law.delta_add(epsilon).upper if self._split_law else math.inf
+        known = self._known(lambda law: law.delta_add(epsilon))
         return _with_add(remove, known, lambda: self.delta_add(epsilon, precision=precision))
 
     def epsilon_remove(self, delta: float, *, precision: float = 5e-3) -> Bounds:
         """As :meth:`epsilon`, for the remove direction H(P, Q) alone."""
         return self._epsilon(Remove(), delta, precision)
 
-    def epsilon_add(self, delta: float, *, precision: float = 5e-3, near: float = 1.0) -> Bounds:
-        """As :meth:`epsilon`, for the add direction H(Q, P) alone; the answer is expected ``near`` there."""
-        return self._epsilon(Add(near), delta, precision)
+    def epsilon_add(self, delta: float, *, precision: float = 5e-3) -> Bounds:
+        """As :meth:`epsilon`, for the add direction H(Q, P) alone."""
+        return self._epsilon(Add(), delta, precision)
 
     def delta_remove(self, epsilon: float, *, precision: float = 0.05) -> Bounds:
         """As :meth:`delta`, for the remove direction H(P, Q) alone."""
@@ -127,33 +96,31 @@ class SampledAllocation:
 
     def delta_add(self, epsilon: float, *, precision: float = 0.05) -> Bounds:
         """As :meth:`delta`, for the add direction H(Q, P) alone."""
-        if not self._is_trivial and epsilon > -self._release(self.upper).log_least + 1e-9:
+        if epsilon > -self.upper.log_least + 1e-9:
             return Bounds(0.0, 0.0, "an output that unlikely cannot occur")
-        return self._delta(Add(epsilon), epsilon, precision)
+        return self._delta(Add(), epsilon, precision)
 
-    @property
-    def _is_trivial(self) -> bool:
-        return self.k == 0 or self.released == 0
-
-    @cached_property
-    def _split_law(self) -> "Law | None":
-        return None if self.split is None or self._is_trivial else self.split()
-
-    def _release(self, one: Round) -> Release:
-        return Release(one, self.k, self.rounds, self.released)
+    def _known(self, ask: Callable[["Law"], Bounds]) -> float:
+        """An upper end of the add direction by the law."""
+        try:
+            return ask(self.law()).upper if self.law else math.inf
+        except NotEvaluable:
+            return math.inf
 
     def _epsilon(self, direction: Remove | Add, delta: float, precision: float) -> Bounds:
         checks.delta(delta)
         if not 1e-4 <= precision <= 0.1:
             raise ValueError(f"precision must be between 1e-4 and 0.1, got {precision!r}")
-        if self._is_trivial:
-            return Bounds(0.0, 0.0, "nothing is released")
         charge = CHARGE * delta
-        spendable = delta - charge - direction.share(self._release(self.upper))
+        spendable = delta - charge - direction.share(self.upper)
         if spendable <= 0:
             raise NotEvaluable("a round gives a person away with more than delta")
-        most = self._most_draws * max(1.0, (5e-3 / precision) ** 2)
-        pilot = direction.pilot(self._release(self.upper), lambda proposal: Pilot.at_delta(proposal, spendable))
+        most = self._most_draws * (5e-3 / precision) ** 2
+        pilot = direction.pilot(
+            self.upper,
+            lambda proposal: proposal.bound_at(spendable),
+            lambda proposal: Pilot.at_delta(proposal, spendable),
+        )
         failure, certified = charge / QUESTIONS, len(_STEPS) * 2
         log_term = math.log(2 * certified / failure)
         aim = 0.42 * precision * max(pilot.epsilon, 0.02)
@@ -175,18 +142,20 @@ class SampledAllocation:
     def _delta(self, direction: Remove | Add, epsilon: float, precision: float) -> Bounds:
         checks.epsilon(epsilon)
         checks.positive("precision", precision)
-        if self._is_trivial:
-            return Bounds(0.0, 0.0, "nothing is released")
         if epsilon > 200:
             raise NotEvaluable("epsilon is too large to be sampled")
         at = np.array([epsilon])
         most = self._most_draws
-        pilot = direction.pilot(self._release(self.upper), lambda proposal: Pilot.at_epsilon(proposal, epsilon))
+        pilot = direction.pilot(
+            self.upper,
+            lambda proposal: proposal.log_bound(epsilon),
+            lambda proposal: Pilot.at_epsilon(proposal, epsilon),
+        )
         charge = CHARGE * min(pilot.delta, 1e-3)
         failure = charge / QUESTIONS
         draws = int(min(max(pilot.draws_for(precision / 2, math.log(4 / failure)), 4096), most))
         upper_deltas, lower_deltas = self._certified(direction, pilot.proposal, at, at, draws, failure)
-        upper = float(upper_deltas[0]) + charge + direction.share(self._release(self.upper))
+        upper = float(upper_deltas[0]) + charge + direction.share(self.upper)
         if not upper <= 2 * pilot.delta:
             raise NotEvaluable("sampling leaves delta uncertain by more than a factor of two")
         upper = min(upper, 1.0)
@@ -194,27 +163,18 @@ class SampledAllocation:
 
     def estimate(self, delta: float, proposal: Proposal | None = None, draws: int = 4096) -> Pilot:
         """For searches: epsilon in the remove direction, not certified, by draws from what ``proposal`` is for another
-        allocation. Equal random numbers for all allocations make it a smooth function of the noise.
+        run. Equal random numbers for all runs make it a smooth function of the noise.
         """
-        release, direction = self._release(self.upper), Remove()
+        direction = Remove()
         if proposal is None:
-            return direction.pilot(release, lambda found: Pilot.at_delta(found, delta, draws))
-        return Pilot.at_delta(direction.same(proposal, release), delta, draws)
+            return direction.pilot(
+                self.upper, lambda found: found.bound_at(delta), lambda found: Pilot.at_delta(found, delta, draws)
+            )
+        return Pilot.at_delta(direction.same(proposal, self.upper), delta, draws)
 
     def moment_epsilon(self, delta: float) -> float:
         """For searches: about the least epsilon in the remove direction that moments of integer orders prove."""
-        least = math.inf
-        try:
-            for order in range(2, HIGHEST_ORDER + 1):
-                bound = RemoveProposal(self._release(self.upper), order).log_bound(0.0)
-                epsilon = (bound - math.log(delta)) / (order - 1)
-                if epsilon > least:
-                    break
-                least = epsilon
-        except NotEvaluable:
-            if least == math.inf:
-                raise
-        return max(least, 0.0)
+        return max(Remove().by_moments(self.upper, lambda found: found.bound_at(delta)).bound_at(delta), 0.0)
 
     def _certified(
         self, direction: Remove | Add, proposal: Proposal, above: Array, below: Array, draws: int, failure: float
@@ -226,15 +186,15 @@ class SampledAllocation:
         upper, _ = certify(proposal, above, nothing, draws, failure / 2)
         if self.lower is None:
             return upper, np.zeros(len(below))
-        other = direction.same(proposal, self._release(self.lower))
+        other = direction.same(proposal, self.lower)
         return upper, certify(other, nothing, below, draws, failure / 2)[1]
 
     @cached_property
     def _most_draws(self) -> float:
         """For a precision of 5e-3."""
-        each = (self.released * (self.k + 8) + 100) * (1 if self.lower in (self.upper, None) else 2)
+        each = self.upper.work * (1 if self.lower in (self.upper, None) else 2)
         if _WORK / each < 10_000:
-            raise NotEvaluable(f"{self.k} of {self.rounds} rounds take too long to be sampled")
+            raise NotEvaluable("a draw of all hidden rounds takes too long")
         return _WORK / each
 
 
@@ -257,15 +217,9 @@ def _with_add(remove: Bounds, known: float, sample: Callable[[], Bounds]) -> Bou
             raise
         add = Bounds(0.0, math.inf)
     if add.upper > known:
-        add = Bounds(min(add.lower, known), known, f"the add direction by the split; remove: {remove.method}")
+        add = Bounds(min(add.lower, known), known, f"the add direction by the law; remove: {remove.method}")
     decides = max(remove, add, key=lambda bounds: bounds.upper)
     return Bounds(max(remove.lower, add.lower), decides.upper, decides.method)
-
-
-def _split(law: "Law", k: int, rounds: int) -> "Law":
-    """One hidden round of each of k groups of rounds, as even as integers allow (Feldman, Shenfeld 2025, Lemma 3.2)."""
-    size, larger = divmod(rounds, k)
-    return law.product([(law.mean(size), k - larger), (law.mean(size + 1), larger)])
 
 
 def _method(proposal: Proposal, draws: int, charge: float) -> str:

@@ -1,45 +1,50 @@
-"""The least noise of k hidden rounds of T that the sampled evaluator certifies for a budget."""
+"""The least noise of a run with hidden rounds that the sampled evaluator certifies for a budget."""
 
 import math
 from collections.abc import Callable
+from functools import partial
 
-from fedamp.accounting import checks
 from fedamp.accounting.points import NotEvaluable
-from fedamp.accounting.sampled import QUESTIONS, SampledAllocation
+from fedamp.accounting.sampled import QUESTIONS, SampledProfile
+from fedamp.accounting.tilted import Proposal
 
 
 def calibrate_sampled(
-    build: Callable[[float], SampledAllocation], epsilon: float, delta: float, *, precision: float = 5e-3
+    build: Callable[[float], SampledProfile], certified: Callable[[float], float], epsilon: float, delta: float
 ) -> float:
-    """A noise multiplier that keeps (epsilon, delta), on the safe side of the smallest one.
+    """A noise multiplier that keeps (epsilon, delta), on the safe side of the smallest one by some 0.2 per cent.
 
     The search gives every candidate the same random numbers; the last candidates are certified, each on draws of its
     own.
 
     Args:
-        build: from a noise multiplier > 0 to the allocation with it, whose epsilon falls as the noise rises.
+        build: from a noise multiplier > 0 to the profile with it, whose epsilon falls as the noise rises.
+        certified: from a noise multiplier to an upper end of epsilon, half a per cent wide.
         epsilon: > 0.
         delta: in (0, 1).
-        precision: relative width of the bracket on epsilon at the answer.
 
     Returns:
-        s with ``build(s).epsilon(delta, precision=precision).upper <= epsilon``.
+        s with ``certified(s) <= epsilon``.
 
     Raises:
-        NotEvaluable: as ``SampledAllocation.epsilon``, or the add direction decides.
+        NotEvaluable: as ``SampledProfile.epsilon``, or the add direction decides.
         ValueError: the answer is not between 1e-3 and 1e6.
     """
-    checks.positive("epsilon", epsilon)
-    checks.delta(delta)
     near = _solve(lambda noise: build(noise).moment_epsilon(delta), epsilon, 1.0, 0.02)
-    near = _solve(lambda noise: build(noise).estimate(delta).epsilon, epsilon, near, 3e-3)
-    proposal = build(near).estimate(delta).proposal
-    near = _solve(lambda noise: build(noise).estimate(delta, proposal, 32768).epsilon, epsilon, near, precision / 20)
-    for attempt in range(QUESTIONS):
-        noise = near * (1 + (0.3 + 0.1 * attempt) * precision)
-        if build(noise).epsilon(delta, precision=precision).upper <= epsilon:
+    for draws, tolerance in ((4096, 5e-3), (32768, 2.5e-4)):
+        proposal = build(near).estimate(delta).proposal
+        near = _solve(partial(_estimated, build, delta, proposal, draws), epsilon, near, tolerance)
+    for attempt in range(QUESTIONS // 2):  # each may sample both directions
+        noise = near * (1 + (1.5 + 0.5 * attempt) * 1e-3)
+        if certified(noise) <= epsilon:
             return noise
     raise NotEvaluable(f"no noise multiplier near {near:.4g} is certified to keep epsilon = {epsilon:g}")
+
+
+def _estimated(
+    build: Callable[[float], SampledProfile], delta: float, proposal: Proposal, draws: int, noise: float
+) -> float:
+    return build(noise).estimate(delta, proposal, draws).epsilon
 
 
 def _solve(cost: Callable[[float], float], budget: float, guess: float, tolerance: float) -> float:

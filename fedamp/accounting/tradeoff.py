@@ -18,8 +18,7 @@ from numpy.typing import ArrayLike
 from scipy.special import log_ndtr, ndtr, ndtri
 
 from fedamp.accounting import checks
-from fedamp.accounting.bounds import Bounds
-from fedamp.accounting.moments import Array
+from fedamp.accounting.bounds import Array, Bounds
 
 _ROUNDING = 2.0**-48
 """Allowance for the few operations between delta and an error rate, each on numbers of at most 1."""

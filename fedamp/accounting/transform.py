@@ -17,9 +17,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from fedamp.accounting.bounds import Array
 from fedamp.accounting.moments import log_factorials, log_sum
-
-Array = NDArray[np.float64]
 
 GRID = np.exp(np.arange(-16.0, 64.0, 0.02))  # u; enough for every order that is worth using
 

@@ -13,6 +13,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from matplotlib.figure import Figure
 
 from fedamp import __version__
+from fedamp.cost import risk
 from fedamp.errors import InputError
 from fedamp.numbers import amount_of_bytes, amount_of_time, at_least, at_most, power
 from fedamp.report import style
@@ -90,6 +91,7 @@ def _environment() -> Environment:
         "protected": protected,
         "figures_of": _figures,
         "released_rounds": _released_rounds,
+        "risk_in_words": _risk_in_words,
     }
     return environment
 
@@ -106,6 +108,16 @@ def _figures(model: Model) -> Figures:
     if not file.is_file():  # it is drawn for two and three models
         return []
     return [("data:image/png;base64," + base64.b64encode(file.read_bytes()).decode(), CAPTIONS[name])]
+
+
+def _risk_in_words(model: Model) -> str:
+    """For the people concerned: of what was released."""
+    if isinstance(model, Run):
+        stated, released = model.ledger, len(model.ledger.releases)
+        mechanism = stated.mechanism.after(released) if stated.epsilon_follows else stated.mechanism
+        return str(risk(mechanism, stated.unit, stated.group_size)["in_words"])
+    certificate = model.certificate
+    return str(risk(certificate.mechanism, certificate.unit, certificate.group_size)["in_words"])
 
 
 def _released_rounds(run: Run) -> list[tuple[int, float | None, float, str]]:

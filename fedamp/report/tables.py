@@ -71,6 +71,7 @@ def privacy_table(answer: Answer) -> RenderableType:
         "unamplified": _bracket(answer["unamplified_epsilon"]),
         **({"known seed": KNOWN_SEED} if answer["known_seed"] else {}),
         "upper end from": answer["epsilon_bound"],
+        "in words": answer["risk"]["in_words"],
         "budget": "none"
         if answer["budget"] is None
         else f"epsilon <= {answer['budget']:g}, pays for {answer['affordable_rounds']} of {answer['rounds']} rounds",

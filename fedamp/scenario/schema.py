@@ -15,7 +15,9 @@ from fedamp import ids
 
 # fmt: off
 __all__ = [
-    "LONGEST_RUN", "AdaptiveClip", "AllCheckIn", "BalancedCheckIn", "BuiltInData", "CheckIn", "Client", "Count", "Data",
+    "LONGEST_RUN",
+    "AdaptiveClip", "AllCheckIn", "BalancedCheckIn", "BuiltInData", "CappedPoissonCheckIn", "CheckIn", "Client",
+    "Count", "Data",
     "DirichletPartition", "DisjointSubmodels", "DropoutSubmodels", "Engine", "Faults", "Federation", "FolderData",
     "GroupNorm", "HuggingFaceData", "IdxData", "IidPartition", "KnownImages", "Mixing", "Model", "NaturalPartition",
     "NoSubmodels", "Partition", "PoissonCheckIn", "Positive", "Privacy", "Probability", "Rate", "Scattering",
@@ -252,32 +254,51 @@ class PoissonCheckIn(Section):
     rate: Probability
 
 
+class CappedPoissonCheckIn(Section):
+    """In as many rounds as coins come to, one a round, but in no more than a cap; which rounds these are is hidden."""
+
+    scheme: Literal["capped-poisson"]
+    rate: Probability
+    at_most: Count = Field(description="the most rounds that a unit takes part in")
+
+    def check(self, scenario: "Scenario") -> None:
+        _check_most("at_most", self.at_most, scenario)
+
+
+_PARTICIPATION = Field(1.0, description="probability that a scheduled unit takes part; otherwise it declines")
+
+
 class BalancedCheckIn(Section):
-    """Everybody takes part in exactly k hidden rounds, chosen uniformly among all sets of k rounds."""
+    """Everybody is scheduled for exactly k hidden rounds, chosen uniformly among all sets of k rounds."""
 
     scheme: Literal["balanced"]
     k: Count
+    participation: Probability = _PARTICIPATION
 
     def check(self, scenario: "Scenario") -> None:
-        _check_k(self.k, scenario)
+        _check_most("k", self.k, scenario)
 
 
 class StratifiedCheckIn(Section):
-    """Rounds are cut into k blocks as equal as integers allow; everybody takes part in one hidden round of each."""
+    """Rounds are cut into k blocks as equal as integers allow; everybody is scheduled for one hidden round of each."""
 
     scheme: Literal["stratified"]
     k: Count
+    participation: Probability = _PARTICIPATION
 
     def check(self, scenario: "Scenario") -> None:
-        _check_k(self.k, scenario)
+        _check_most("k", self.k, scenario)
 
 
-def _check_k(k: int, scenario: "Scenario") -> None:
-    if k > scenario.rounds:
-        raise ValueError(f"check_in.k must be at most rounds ({scenario.rounds}), got {k}")
+def _check_most(key: str, number: int, scenario: "Scenario") -> None:
+    if number > scenario.rounds:
+        raise ValueError(f"check_in.{key} must be at most rounds ({scenario.rounds}), got {number}")
 
 
-CheckIn = Annotated[AllCheckIn | PoissonCheckIn | BalancedCheckIn | StratifiedCheckIn, Field(discriminator="scheme")]
+CheckIn = Annotated[
+    AllCheckIn | PoissonCheckIn | CappedPoissonCheckIn | BalancedCheckIn | StratifiedCheckIn,
+    Field(discriminator="scheme"),
+]
 
 
 class NoSubmodels(Section):

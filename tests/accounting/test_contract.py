@@ -42,6 +42,7 @@ VALUES = {  # of every field that a kind has, by its name
     "k": 2,
     "rounds": 4,
     "released": 3,
+    "at_most": 2,
     "times": 3,
     "batch": 2,
     "population": 5,
@@ -80,12 +81,12 @@ def product(*pairs):
     return np.array([np.prod(rows, axis=0) for rows in itertools.product(*pairs)])
 
 
-def in_rounds(pair, count, choices):
-    """``count`` releases of which the person is in those of a hidden choice, each choice equally likely."""
+def in_rounds(pair, count, choices, weights=None):
+    """``count`` releases of which the person is in those of a hidden choice; choices are equally likely or weighted."""
     listed = []
     for outputs in itertools.product(pair, repeat=count):
         inside = [math.prod(out[int(i not in chosen)] for i, out in enumerate(outputs)) for chosen in choices]
-        listed.append((np.mean(inside), math.prod(out[1] for out in outputs)))
+        listed.append((np.average(inside, weights=weights), math.prod(out[1] for out in outputs)))
     return finite(*listed)
 
 
@@ -95,6 +96,12 @@ def mixed(y):
 
 ONE, OTHER = finite((0.75, 0.25), (0.25, 0.75)), finite((0.6, 0.4), (0.4, 0.6))
 PAIRS = [set(c) for c in itertools.combinations(range(4), 2)]
+COINS = [set(c) for h in range(5) for c in itertools.combinations(range(4), h)]
+CAPPED = [  # four coins of 1/4, and a pair of their rounds where more than two came up; each with its chance
+    (set(kept), 0.25 ** len(coins) * 0.75 ** (4 - len(coins)) / math.comb(len(coins), min(2, len(coins))))
+    for coins in COINS
+    for kept in itertools.combinations(sorted(coins), min(2, len(coins)))
+]
 EXACT, WITHIN = True, False  # whether a worst case of the kind, or only some case of it
 ORACLES = {
     "Gaussian": lambda: (on_grid(norm(1, 1.5).pdf, norm(0, 1.5).pdf), EXACT),
@@ -126,6 +133,10 @@ ORACLES = {
     "Dropout": lambda: (ONE @ [[0.4, 0], [0.6, 1]], WITHIN),  # a model of one unit
     "Allocation": lambda: (in_rounds(ONE, 4, PAIRS), WITHIN),
     "AllocationPrefix": lambda: (in_rounds(ONE, 3, [chosen - {3} for chosen in PAIRS]), WITHIN),
+    "CappedPoisson": lambda: (
+        in_rounds(ONE, 3, [kept - {3} for kept, _ in CAPPED], [chance for _, chance in CAPPED]),
+        WITHIN,
+    ),
     "Group": lambda: (ONE, EXACT),  # one bit, whoever turns it
     "WithoutReplacement": lambda: (finite((0.75, 0.55), (0.25, 0.45)), EXACT),  # 0.6 * 0.75 + 0.4 * 0.25
 }
@@ -202,6 +213,7 @@ MONOTONE = {  # which way the cost goes with a field, and another value of it
     "rate": (1, 0.5),
     "count": (-1, 5),
     "k": (1, 3),
+    "at_most": (1, 3),
     "rounds": (-1, 8),
     "released": (1, 4),
     "times": (1, 6),

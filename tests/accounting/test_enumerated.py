@@ -101,7 +101,7 @@ def nested(draw, inner):
 MECHANISMS = st.recursive(responses(), nested, max_leaves=4)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(nested(MECHANISMS))
 def test_every_answer_brackets_the_enumerated_truth(both):
     mechanism, truth = both
@@ -118,7 +118,7 @@ def test_every_answer_brackets_the_enumerated_truth(both):
     assert np.all(mechanism.rdp(ORDERS) >= exact * (1 - 1e-7) - 1e-12)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(MECHANISMS)
 def test_what_is_exact_is_close(both):
     """Without check-in to several rounds every law is exact, so that the bracket is narrow as well."""

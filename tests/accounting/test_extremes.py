@@ -9,9 +9,11 @@ import pytest
 from fedamp.accounting import (
     Allocation,
     Compose,
+    Dropout,
     Gaussian,
     GroupPoissonGaussian,
     Laplace,
+    MixedCoordinate,
     ModelMix,
     Poisson,
     RandomisedResponse,
@@ -43,7 +45,10 @@ EXTREMES = [
     ModelMix(1.0, 1e6),
     ModelMix(1e-50, 1.0),
     Gaussian(1e-50),
+    Submodels(Gaussian(1e-10), 7),
     group(WithoutReplacement(Gaussian(0.05), 10, 1000), 3),
+    Submodels(MixedCoordinate(0.3, 0.3, 1e4), 10**7),
+    Dropout(Compose([MixedCoordinate(0.2, 1e-4, 1.0), MixedCoordinate(0.8, 1e4, 1e50)]), 0.1),
 ]
 
 
@@ -82,3 +87,14 @@ def test_noise_that_no_number_can_hold_is_refused(build):
     for noise in (1e-200, 1e200):
         with pytest.raises(ValueError, match="must be between 1e-50 and 1e50, got"):
             build(noise)
+
+
+def test_a_slow_answer_says_which_bound_it_comes_from(monkeypatch):
+    monkeypatch.setattr("fedamp.accounting.answers._PATIENCE", 0.0)
+    with pytest.warns(UserWarning, match=r"^epsilon took .* answered by: numerical law"):
+        Submodels(Gaussian(1.7), 3).epsilon(1e-5)
+
+
+def test_arithmetic_that_fails_leaves_the_answer_to_another_evaluator():
+    wide = Dropout(Compose([MixedCoordinate(0.2, 1e-4, 1.0), MixedCoordinate(0.8, 1e4, 1e50)]), 0.1)
+    assert wide.epsilon(1e-5).method.startswith("Rényi, order 1.01 (out of the range of floating point")

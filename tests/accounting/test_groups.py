@@ -81,10 +81,10 @@ def test_a_batch_of_one_holds_one_of_the_group():
 def test_sampled_groups_agree_with_dp_accountings_mixture_of_sensitivities(noise, rate, size, rounds):
     chances = [math.comb(size, i) * rate**i * (1 - rate) ** (size - i) for i in range(size + 1)]
     peer = dp.pld.privacy_loss_distribution.from_mixture_gaussian_mechanism(
-        noise, list(range(size + 1)), chances, value_discretization_interval=1e-3
+        noise, list(range(size + 1)), chances, value_discretization_interval=3e-3
     ).self_compose(rounds)
     bounds = Repeat(GroupPoissonGaussian(noise, rate, size), rounds).epsilon(DELTA)
-    # The peer rounds losses up by at most 1e-3 a round; its answer is above ours, by little.
+    # The peer rounds losses up by at most 3e-3 a round; its answer is above ours, by little.
     assert bounds.lower <= peer.get_epsilon_for_delta(DELTA) <= bounds.upper * 1.02 + 1e-3
 
 

@@ -15,8 +15,11 @@ from fedamp.accounting import (
     Poisson,
     Repeat,
     Submodels,
+    calibrate_risk,
+    in_words,
+    privacy_profile,
+    trade_off,
 )
-from fedamp.accounting.risk import calibrate_risk, in_words, privacy_profile, trade_off
 from fedamp.accounting.tradeoff import TradeOff
 from tests.documentation import run_session
 
@@ -65,6 +68,12 @@ def test_in_words():
     assert "in 2.5 of 1000 cases in which you did not, is right in at most 35.4 of 1000" in said
     assert "is right in possibly every case in which you did." in in_words(NotPrivate())
     assert "a suspicion stays a guess" in in_words(Repeat(Gaussian(1.0), 0))
+    assert "that a record of yours took part, and" in in_words(Gaussian(1.0), whom="a record of yours")
+    # Phi(Phi^-1(0.01) + 2) = 0.372: the other world is not one without the person
+    assert in_words(Gaussian(1.0, relation="substitution")) == (
+        "Somebody who suspects that certain data was used and not certain other data, and accepts a false alarm in 1 "
+        "of 100 cases in which the other was, is right in at most 37.3 of 100 cases in which it was."
+    )
 
 
 @given(noise=st.floats(0.3, 30.0), exponent=st.floats(-5.0, -0.05))

@@ -8,19 +8,47 @@ import numpy as np
 import pytest
 from dp_accounting.pld import privacy_loss_distribution
 
-from fedamp.accounting import Allocation, Compose, Gaussian, Poisson, RandomisedResponse, Submodels
+from fedamp.accounting import (
+    Allocation,
+    CappedPoisson,
+    Compose,
+    Gaussian,
+    Poisson,
+    RandomisedResponse,
+    Repeat,
+    Submodels,
+    calibrate,
+    group,
+)
 from fedamp.accounting.certificate import certify
+from fedamp.accounting.hidden_rounds import HiddenRounds, Run
 from fedamp.accounting.law import Law
 from fedamp.accounting.laws import numerical_law
-from fedamp.accounting.occupancy import allocation_log_moments
+from fedamp.accounting.occupancy import hidden_log_moments
+from fedamp.accounting.participation import participation
 from fedamp.accounting.points import NotEvaluable
 from fedamp.accounting.ratios import FiniteRound, GaussianRound
-from fedamp.accounting.sampled import SampledAllocation
-from fedamp.accounting.sampled_calibration import calibrate_sampled
-from fedamp.accounting.tilted import AddProposal, Release, RemoveProposal
+from fedamp.accounting.sampled import SampledProfile
+from fedamp.accounting.sampled_laws import sampled_profile
+from fedamp.accounting.tilted import AddProposal, RemoveProposal
 from tests.accounting.moments import raw
 
 DELTA = 1e-5
+
+
+def run_of(ratio, k, rounds, released=None) -> Run:
+    found = participation(Allocation(Gaussian(1.0), k, rounds).after(rounds if released is None else released))
+    return Run((HiddenRounds(ratio, found.chances, found.rounds, 1, found.rounding),))
+
+
+def sampled_of(noise, k, rounds, released=None) -> SampledProfile:
+    run = run_of(GaussianRound(noise), k, rounds, released)
+    return SampledProfile(run, run, lambda: numerical_law(Allocation(Gaussian(noise), k, rounds)))
+
+
+def sampled_of_law(law, k, rounds) -> SampledProfile:
+    upper, lower = (run_of(FiniteRound(points, law.rounding), k, rounds) for points in (law.upper, law.lower))
+    return SampledProfile(upper, lower)
 
 
 def integrated_law(noise: float, k: int, rounds: int, released: int) -> tuple[np.ndarray, np.ndarray]:
@@ -46,7 +74,7 @@ SMALL = [(0.8, 1, 2, 2), (1.5, 2, 3, 3), (0.7, 2, 3, 3), (1.0, 2, 5, 2), (1.2, 3
 @pytest.mark.parametrize(("noise", "k", "rounds", "released"), SMALL)
 def test_brackets_hold_the_integral_in_both_directions(noise, k, rounds, released):
     value, weight = integrated_law(noise, k, rounds, released)
-    sampled = SampledAllocation.gaussian(noise, k, rounds, released)
+    sampled = sampled_of(noise, k, rounds, released)
     for epsilon in (0.3, 1.5):
         scale = math.exp(epsilon)
         remove, add = sampled.delta_remove(epsilon), sampled.delta_add(epsilon)
@@ -65,7 +93,7 @@ def test_brackets_hold_the_integral_in_both_directions(noise, k, rounds, release
 @pytest.mark.parametrize(("noise", "k", "rounds", "released"), SMALL)
 def test_epsilon_inverts_the_integral(noise, k, rounds, released):
     value, weight = integrated_law(noise, k, rounds, released)
-    bounds = SampledAllocation.gaussian(noise, k, rounds, released).epsilon(1e-4)
+    bounds = sampled_of(noise, k, rounds, released).epsilon(1e-4)
 
     def exact(epsilon: float) -> float:
         scale = math.exp(epsilon)
@@ -86,7 +114,7 @@ TABLE = [  # brackets that an independent program certified, with 10^6 draws for
 
 @pytest.mark.parametrize(("k", "rounds", "noise", "low", "high"), TABLE)
 def test_table_of_the_design(k, rounds, noise, low, high):
-    bounds = SampledAllocation.gaussian(noise, k, rounds).epsilon(DELTA)
+    bounds = sampled_of(noise, k, rounds).epsilon(DELTA)
     assert bounds.lower <= high
     assert bounds.upper >= low
     assert bounds.width <= 5e-3 * bounds.upper
@@ -105,7 +133,7 @@ def test_plain_sampling_agrees(k, rounds, noise, epsilon):
     x = np.array([np.poly(-row)[k] for row in ratio]) / math.comb(rounds, k)
     value = np.maximum(1 - math.exp(epsilon) / x, 0)
     margin = 5 * value.std() / math.sqrt(draws)
-    bounds = SampledAllocation.gaussian(noise, k, rounds).delta_remove(epsilon)
+    bounds = sampled_of(noise, k, rounds).delta_remove(epsilon)
     assert bounds.lower <= value.mean() + margin
     assert bounds.upper >= value.mean() - margin
 
@@ -114,7 +142,7 @@ def test_plain_sampling_agrees(k, rounds, noise, epsilon):
 def test_every_round_is_a_composition(rounds):
     noise = 3.0
     exact = privacy_loss_distribution.from_gaussian_mechanism(noise / math.sqrt(rounds))
-    bounds = SampledAllocation.gaussian(noise, rounds, rounds).epsilon(DELTA)
+    bounds = sampled_of(noise, rounds, rounds).epsilon(DELTA)
     # dp_accounting rounds losses up to multiples of 1e-4.
     assert bounds.lower <= exact.get_epsilon_for_delta(DELTA)
     assert bounds.upper >= exact.get_epsilon_for_delta(DELTA) - 1e-4
@@ -124,18 +152,13 @@ def test_every_round_is_a_composition(rounds):
 def test_one_round_agrees_with_the_law():
     for noise, rounds in ((1.0, 10), (0.6, 30)):
         law = Allocation(Gaussian(noise), 1, rounds).epsilon(DELTA)
-        bounds = SampledAllocation.gaussian(noise, 1, rounds).epsilon(DELTA)
+        bounds = sampled_of(noise, 1, rounds).epsilon(DELTA)
         assert bounds.lower <= law.upper
         assert bounds.upper >= law.lower
 
 
-def test_nothing_released_costs_nothing():
-    for sampled in (SampledAllocation.gaussian(1.0, 0, 5), SampledAllocation.gaussian(1.0, 2, 5, 0)):
-        assert sampled.epsilon(DELTA).upper == sampled.delta(0.0).upper == 0
-
-
 def test_little_noise_needed_costs_epsilon_zero():
-    bounds = SampledAllocation.gaussian(50.0, 2, 4).epsilon(0.3)
+    bounds = sampled_of(50.0, 2, 4).epsilon(0.3)
     assert bounds.lower == bounds.upper == 0
 
 
@@ -158,7 +181,7 @@ def test_finite_laws_with_impossible_outcomes_by_enumeration():
     law = Law.from_points(ratios, masses, infinite=infinite)
     k, rounds = 2, 4
     value, weight = exact_of_finite(ratios, masses, k, rounds)
-    sampled = SampledAllocation.of_law(law, k, rounds)
+    sampled = sampled_of_law(law, k, rounds)
     for epsilon in (0.1, 1.0):
         remove = weight @ np.maximum(value - math.exp(epsilon), 0) + 1 - (1 - infinite) ** k
         bounds = sampled.delta_remove(epsilon)
@@ -181,7 +204,7 @@ def test_finite_laws_with_impossible_outcomes_by_enumeration():
 )
 def test_rounds_with_a_law_lie_below_the_split_and_hold_plain_sampling(round_, k, rounds):
     law = numerical_law(round_)
-    sampled = SampledAllocation.of_law(law, k, rounds)
+    sampled = sampled_of_law(law, k, rounds)
     bounds = sampled.epsilon(DELTA, precision=1e-2)
     split = Allocation(round_, k, rounds).epsilon(DELTA, points=1200)
     assert bounds.upper <= split.upper * 1.001
@@ -206,11 +229,170 @@ def _normalised(masses, last):
 
 
 def test_law_and_exact_gaussian_agree():
-    exact = SampledAllocation.gaussian(1.5, 3, 10).epsilon(DELTA)
-    by_law = SampledAllocation.of_law(numerical_law(Gaussian(1.5)), 3, 10).epsilon(DELTA)
+    exact = sampled_of(1.5, 3, 10).epsilon(DELTA)
+    by_law = sampled_of_law(numerical_law(Gaussian(1.5)), 3, 10).epsilon(DELTA)
     assert by_law.lower <= exact.upper
     assert by_law.upper >= exact.lower
     assert by_law.width <= 6e-3 * by_law.upper
+
+
+# What is made of hidden rounds, by enumeration of who takes part and of what comes out.
+
+
+def uniform_sets(rounds, size, chance=1.0):
+    sets = list(itertools.combinations(range(rounds), size))
+    return [(each, chance / len(sets)) for each in sets]
+
+
+def coins(rounds, rate):
+    sets = [each for size in range(rounds + 1) for each in itertools.combinations(range(rounds), size)]
+    return [(each, rate ** len(each) * (1 - rate) ** (rounds - len(each))) for each in sets]
+
+
+def capped(rounds, rate, at_most):
+    """By coins; where too many came up, a uniform set of those is kept."""
+    return [
+        (kept, chance * share)
+        for each, chance in coins(rounds, rate)
+        for kept, share in [(tuple(each[i] for i in s), p) for s, p in uniform_sets(len(each), min(at_most, len(each)))]
+    ]
+
+
+def declined(choices, participation):
+    return [
+        (tuple(each[i] for i in kept), chance * p)
+        for each, chance in choices
+        for kept, p in coins(len(each), participation)
+    ]
+
+
+def beginning(choices, released):
+    return [(tuple(i for i in each if i < released), chance) for each, chance in choices]
+
+
+def pair_of(choices, rounds, bit):
+    """(chance with the person in, out) of every list of bits; a bit is 0 with chance ``bit`` if the person is in."""
+    return [
+        (
+            sum(
+                c * math.prod((bit, 1 - bit)[o if i in each else 1 - o] for i, o in enumerate(out))
+                for each, c in choices
+            ),
+            math.prod((1 - bit, bit)[o] for o in out),
+        )
+        for out in itertools.product((0, 1), repeat=rounds)
+    ]
+
+
+def product_of(*pairs):
+    return np.array([np.prod(rows, axis=0) for rows in itertools.product(*pairs)]).T
+
+
+BIT = RandomisedResponse(0.8)
+TWO_OF_FOUR, ONE_BIT = pair_of(uniform_sets(4, 2), 4, 0.8), [(0.6, 0.4), (0.4, 0.6)]
+MADE = {
+    "epochs": (Repeat(Allocation(BIT, 2, 4), 2), lambda: product_of(TWO_OF_FOUR, TWO_OF_FOUR)),
+    "another release": (
+        Compose([Allocation(BIT, 2, 4), RandomisedResponse(0.6), RandomisedResponse(0.6)]),
+        lambda: product_of(TWO_OF_FOUR, ONE_BIT, ONE_BIT),
+    ),
+    "epochs, the last not finished": (
+        Repeat(Allocation(BIT, 2, 4), 2).after(7),
+        lambda: product_of(TWO_OF_FOUR, pair_of(beginning(uniform_sets(4, 2), 3), 3, 0.8)),
+    ),
+    "declining": (
+        Allocation(Poisson(BIT, 0.7), 3, 5),
+        lambda: product_of(pair_of(declined(uniform_sets(5, 3), 0.7), 5, 0.8)),
+    ),
+    "declining, a prefix": (
+        Allocation(Poisson(BIT, 0.7), 3, 5).after(4),
+        lambda: product_of(pair_of(beginning(declined(uniform_sets(5, 3), 0.7), 4), 4, 0.8)),
+    ),
+    "opting out of everything": (
+        Poisson(Allocation(BIT, 2, 4), 0.6),
+        lambda: product_of(pair_of([*uniform_sets(4, 2, 0.6), ((), 0.4)], 4, 0.8)),
+    ),
+    "a cap": (CappedPoisson(BIT, 0.4, 2, 5), lambda: product_of(pair_of(capped(5, 0.4, 2), 5, 0.8))),
+    "a cap, a prefix": (
+        CappedPoisson(BIT, 0.4, 3, 6).after(4),
+        lambda: product_of(pair_of(beginning(capped(6, 0.4, 3), 4), 4, 0.8)),
+    ),
+    "a cap, and declining": (
+        CappedPoisson(Poisson(BIT, 0.5), 0.7, 3, 4),
+        lambda: product_of(pair_of(declined(capped(4, 0.7, 3), 0.5), 4, 0.8)),
+    ),
+    "a cap of one": (
+        CappedPoisson(BIT, 0.4, 1, 5).after(4),
+        lambda: product_of(pair_of(beginning(capped(5, 0.4, 1), 4), 4, 0.8)),
+    ),
+    "a cap that binds nobody": (CappedPoisson(BIT, 0.3, 4, 4), lambda: product_of(pair_of(coins(4, 0.3), 4, 0.8))),
+}
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_what_is_made_of_hidden_rounds_by_enumeration(name):
+    event, oracle = MADE[name]
+    inside, outside = oracle()
+
+    def exact(epsilon: float) -> float:
+        scale = math.exp(epsilon)
+        return max(np.maximum(inside - scale * outside, 0).sum(), np.maximum(outside - scale * inside, 0).sum())
+
+    for delta in (1e-3, 0.05):
+        found = event.epsilon(delta)
+        # 1e-9: chances of either direction are sums of products.
+        assert exact(found.upper + 1e-9) <= delta * (1 + 1e-9)
+        assert found.lower == 0 or exact(found.lower - 1e-9) >= delta * (1 - 1e-9)
+        assert found.width <= 6e-3 * found.upper
+    for epsilon in (0.1, 0.8):
+        found = event.delta(epsilon, precision=0.05)
+        assert found.lower <= exact(epsilon) * (1 + 1e-9)
+        assert found.upper >= exact(epsilon) * (1 - 1e-9)
+        assert found.width <= 0.06 * found.upper
+    for order in (2, 4):
+        logs = [order * np.log(a) + (1 - order) * np.log(b) for a, b in ((inside, outside), (outside, inside))]
+        largest = max(float(np.logaddexp.reduce(each)) for each in logs) / (order - 1)
+        assert largest * (1 - 1e-9) <= event.rdp(order)[0]
+
+
+@pytest.mark.parametrize(
+    ("event", "shortened"),
+    [
+        (CappedPoisson(Gaussian(1.0), 0.2, 3, 10), Repeat(Poisson(Gaussian(1.0), 0.2), 10)),
+        (CappedPoisson(Gaussian(1.0), 0.2, 3, 10), Allocation(Gaussian(1.0), 3, 10)),
+        (Allocation(Poisson(Gaussian(1.0), 0.8), 3, 10), Allocation(Gaussian(1.0), 3, 10)),
+        (Allocation(Gaussian(1.0), 2, 10), Allocation(Gaussian(1.0), 3, 10)),
+    ],
+)
+def test_leaving_rounds_out_never_costs(event, shortened):
+    assert event.epsilon(DELTA).upper <= shortened.epsilon(DELTA).upper
+
+
+def test_a_product_with_everything_known_is_what_the_accountants_say():
+    """k = T is a composition: two epochs of it and another release are one Gaussian; dp_accounting's is 1e-4 off."""
+    event = Compose([Repeat(Allocation(Gaussian(4.0), 3, 3), 2), Gaussian(3.0)])
+    exact = privacy_loss_distribution.from_gaussian_mechanism((6 / 16 + 1 / 9) ** -0.5).get_epsilon_for_delta(DELTA)
+    found = sampled_profile(event).epsilon(DELTA)
+    assert found.lower <= exact <= found.upper + 1e-4
+    assert found.width <= 6e-3 * found.upper
+
+
+def test_a_group_costs_at_least_what_two_people_reveal_and_less_than_by_the_split():
+    """Each of two people in 2 of 3 rounds, pushing the same way, integrated over the three outputs."""
+    noise, delta, event = 4.0, 1e-3, group(Allocation(Gaussian(4.0), 2, 3), 2)
+    z = np.linspace(-8, 8, 121)
+    mass = np.exp(-z * z / 2) / math.sqrt(2 * math.pi) * (z[1] - z[0])
+    ratios = [np.exp(c * z / noise - c * c / noise**2 / 2) for c in range(3)]
+    choices = [np.isin(range(3), pair).astype(int) for pair in itertools.combinations(range(3), 2)]
+    value = sum(
+        np.multiply.outer(np.multiply.outer(ratios[a], ratios[b]), ratios[c])
+        for a, b, c in (one + other for one in choices for other in choices)
+    )
+    value, weight = value / len(choices) ** 2, np.multiply.outer(np.multiply.outer(mass, mass), mass)
+    found = event.epsilon(delta)
+    assert found.method.startswith("group property of sampled")
+    assert found.upper < event.epsilon(delta, points=1200).upper
+    assert (weight * np.maximum(value - math.exp(found.upper), 0)).sum() <= delta * (1 + 1e-3)  # the kink
 
 
 # Moments.
@@ -221,7 +403,8 @@ def test_law_and_exact_gaussian_agree():
 def test_moments_against_enumeration_of_choices(one_round, k, rounds, released):
     log_mu = raw(one_round, 256)[:5]
     choices = list(itertools.combinations(range(rounds), k))
-    found = allocation_log_moments(log_mu, k, rounds, released)
+    held = participation(Allocation(Gaussian(1.0), k, rounds).after(released))
+    found = hidden_log_moments(log_mu, held.chances, held.rounds, held.rounding)
     for order in (2, 3, 4):
         total = 0.0
         for drawn in itertools.product(choices, repeat=order):
@@ -231,15 +414,15 @@ def test_moments_against_enumeration_of_choices(one_round, k, rounds, released):
 
 
 def test_moment_that_a_bound_on_overlaps_missed():
-    found = allocation_log_moments(raw(Poisson(Gaussian(0.5), 0.1), 256)[:4], 2, 3)
+    found = hidden_log_moments(raw(Poisson(Gaussian(0.5), 0.1), 256)[:4], (0.0, 0.0, 1.0), 3)
     assert found[3] == pytest.approx(8.072, abs=1e-3)
 
 
 def test_proposals_reproduce_their_moment():
     """E_R[X^-t] M_t = E_Q[1 over what X can reach] = 1, with and without drift."""
-    release = Release(GaussianRound(3.0), 4, 12, 9)
+    run = run_of(GaussianRound(3.0), 4, 12, 9)
     for drift in (0.0, 0.7):
-        proposal = RemoveProposal(release, 2, drift)
+        proposal = RemoveProposal(run, 2, drift)
         log_a, log_b = proposal.draw(np.random.default_rng(2), 50_000)
         assert np.exp(log_b).mean() == pytest.approx(1.0, abs=5 * np.exp(log_b).std() / math.sqrt(50_000))
         assert np.exp(log_a).mean() == pytest.approx(1.0, abs=5 * np.exp(log_a).std() / math.sqrt(50_000))
@@ -251,9 +434,9 @@ def test_proposals_reproduce_their_moment():
 @pytest.mark.parametrize(
     ("proposal", "epsilon"),
     [
-        (RemoveProposal(Release(GaussianRound(1.0), 1, 2, 2), 3), 1.0),
-        (RemoveProposal(Release(GaussianRound(1.0), 1, 2, 2), 2, 0.5), 1.0),
-        (AddProposal(Release(GaussianRound(1.0), 1, 2, 2), 1.0), 1.0),
+        (RemoveProposal(run_of(GaussianRound(1.0), 1, 2, 2), 3), 1.0),
+        (RemoveProposal(run_of(GaussianRound(1.0), 1, 2, 2), 2, 0.5), 1.0),
+        (AddProposal(run_of(GaussianRound(1.0), 1, 2, 2), 1.0), 1.0),
     ],
 )
 def test_certificates_fail_no_more_often_than_they_say(proposal, epsilon):
@@ -274,10 +457,10 @@ def test_certificates_fail_no_more_often_than_they_say(proposal, epsilon):
 
 def test_values_never_exceed_their_bound():
     for proposal in (
-        RemoveProposal(Release(GaussianRound(0.9), 3, 9, 9), 3),
-        RemoveProposal(Release(GaussianRound(0.9), 3, 9, 5), 2, 0.5),
-        AddProposal(Release(GaussianRound(0.9), 3, 9, 7), 0.7),
-        RemoveProposal(Release(FiniteRound(numerical_law(Submodels(Gaussian(0.7), 3)).upper), 3, 9, 9), 4),
+        RemoveProposal(run_of(GaussianRound(0.9), 3, 9, 9), 3),
+        RemoveProposal(run_of(GaussianRound(0.9), 3, 9, 5), 2, 0.5),
+        AddProposal(run_of(GaussianRound(0.9), 3, 9, 7), 0.7),
+        RemoveProposal(run_of(FiniteRound(numerical_law(Submodels(Gaussian(0.7), 3)).upper), 3, 9, 9), 4),
     ):
         log_a, log_b = proposal.draw(np.random.default_rng(1), 20_000)
         for epsilon in (0.2, 1.0, 3.0):
@@ -287,7 +470,7 @@ def test_values_never_exceed_their_bound():
 
 
 def test_answers_do_not_depend_on_chance_or_threads():
-    first, second = (SampledAllocation.gaussian(1.0, 3, 10).epsilon(DELTA) for _ in range(2))
+    first, second = (sampled_of(1.0, 3, 10).epsilon(DELTA) for _ in range(2))
     assert first == second
 
 
@@ -296,28 +479,25 @@ def test_answers_do_not_depend_on_chance_or_threads():
 
 def test_too_much_work_is_refused_by_name():
     with pytest.raises(NotEvaluable):
-        SampledAllocation.gaussian(1.0, 5000, 100_000).epsilon(DELTA)
+        sampled_of(1.0, 5000, 100_000).epsilon(DELTA)
     with pytest.raises(NotEvaluable):
-        SampledAllocation.gaussian(0.02, 2, 10).epsilon(DELTA)
-    with pytest.raises(ValueError, match="k must be"):
-        SampledAllocation.gaussian(1.0, 6, 5)
+        sampled_of(0.02, 2, 10).epsilon(DELTA)
     with pytest.raises(ValueError, match="precision must be"):
-        SampledAllocation.gaussian(1.0, 2, 5).epsilon(DELTA, precision=0.0)
+        sampled_of(1.0, 2, 5).epsilon(DELTA, precision=0.0)
 
 
 # Calibration.
 
 
-def test_calibration_lands_on_the_safe_side_and_close():
-    noise = calibrate_sampled(lambda s: SampledAllocation.gaussian(s, 10, 100), 8.0, DELTA)
-    found = SampledAllocation.gaussian(noise, 10, 100).epsilon(DELTA)
-    assert 7.9 <= found.upper <= 8.0
-    assert noise < 0.869  # what the k-fold split needs
-
-
-def test_calibration_of_rounds_with_a_law():
-    def build(noise: float) -> SampledAllocation:
-        return SampledAllocation.of_law(numerical_law(Submodels(Gaussian(noise), 3)), 2, 8)
-
-    noise = calibrate_sampled(build, 2.0, DELTA, precision=1e-2)
-    assert 1.95 <= build(noise).epsilon(DELTA, precision=1e-2).upper <= 2.0
+@pytest.mark.parametrize(
+    ("build", "budget"),
+    [
+        (lambda s: Allocation(Gaussian(s), 10, 100), 8.0),
+        (lambda s: Allocation(Submodels(Gaussian(s), 3), 2, 8), 2.0),
+        (lambda s: Compose([Repeat(Allocation(Gaussian(s), 2, 6), 3), Gaussian(9.0)]), 3.0),
+        (lambda s: CappedPoisson(Gaussian(s), 0.2, 3, 10), 2.0),
+    ],
+)
+def test_calibration_lands_on_the_safe_side_and_close(build, budget):
+    noise = calibrate(build, budget, DELTA)
+    assert 0.99 * budget <= build(noise).epsilon(DELTA).upper <= budget

@@ -7,6 +7,7 @@ oracle is the charged expression, read from its JSON, beside the cohorts that ar
 import itertools
 import math
 from collections import Counter
+from dataclasses import replace
 from typing import get_args
 
 import numpy as np
@@ -16,15 +17,25 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter
 from scipy import stats
 
-from fedamp import scenario
+from fedamp import accounting, scenario
 from fedamp.accounting import Allocation, Compose, Gaussian, Poisson, Repeat, epsilon_over_rounds, from_json
-from fedamp.check_in import SCHEDULES, Attendance, Balanced, Everybody, Independent, Schedule, Stratified, schedule_of
+from fedamp.check_in import (
+    SCHEDULES,
+    Attendance,
+    Balanced,
+    CappedPoisson,
+    Everybody,
+    Independent,
+    Schedule,
+    Stratified,
+    schedule_of,
+)
 
 # A right schedule fails a check with this chance; seeds are fixed.
 UNLIKELY = 1e-4
 
 ROUNDS = 9
-EXAMPLES = {"rate": 0.4, "k": 4}
+EXAMPLES = {"rate": 0.4, "k": 4, "participation": 0.7, "at_most": 3}
 SECTIONS = {each.model_fields["scheme"].annotation: each for each in get_args(get_args(scenario.CheckIn)[0])}
 BY_SCHEME = {get_args(literal)[0]: section for literal, section in SECTIONS.items()}
 
@@ -34,9 +45,16 @@ def section_of(scheme: str) -> scenario.Section:
     return TypeAdapter(scenario.CheckIn).validate_python({"scheme": scheme, **keys})
 
 
-@pytest.fixture(params=sorted(SCHEDULES))
+EVERYBODY_COMES = [
+    replace(schedule_of(section_of(each), ROUNDS), participation=1.0) for each in ("balanced", "stratified")
+]
+
+
+@pytest.fixture(
+    params=[*(schedule_of(section_of(each), ROUNDS) for each in sorted(SCHEDULES)), *EVERYBODY_COMES], ids=str
+)
 def schedule(request) -> Schedule:
-    return schedule_of(section_of(request.param), ROUNDS)
+    return request.param
 
 
 def attendance_matrix(schedule: Schedule, units: int, seed: int) -> np.ndarray:
@@ -64,12 +82,15 @@ def test_what_is_drawn_is_what_is_charged(schedule):
     for kind, rounds, share in charged_blocks(schedule.charge(Gaussian(1.0)).to_json()):
         block = matrix[:, first : first + rounds]
         first += rounds
-        if kind == "Allocation":  # each unit exactly k times, its sets of rounds uniform
-            k = share
-            assert (block.sum(1) == k).all()
+        if kind == "sets":  # numbers of rounds as charged, and the sets of each number uniform
+            counts, sizes = np.bincount(block.sum(1), minlength=rounds + 1), np.flatnonzero(share)
+            assert counts.sum() == counts[sizes].sum()
+            assert len(sizes) == 1 or stats.chisquare(counts[sizes], units * share[sizes]).pvalue > UNLIKELY
             drawn = Counter(tuple(np.flatnonzero(row)) for row in block)
-            sets = list(itertools.combinations(range(rounds), k))
-            assert len(sets) == 1 or stats.chisquare([drawn[each] for each in sets]).pvalue > UNLIKELY
+            for size in sizes:
+                sets = list(itertools.combinations(range(rounds), size))
+                if len(sets) > 1 and counts[size] > 5 * len(sets):
+                    assert stats.chisquare([drawn[each] for each in sets]).pvalue > UNLIKELY
         elif share == 1:
             assert block.all()
         else:  # independent over units and rounds, each with the rate
@@ -82,12 +103,19 @@ def test_what_is_drawn_is_what_is_charged(schedule):
     assert first == ROUNDS
 
 
-def charged_blocks(tree: dict) -> list[tuple[str, int, float]]:
-    """Consecutive rounds of a charged expression: how a unit's are drawn in them, how many, rate or k."""
+def charged_blocks(tree: dict) -> list[tuple[str, int, float | np.ndarray]]:
+    """Consecutive rounds of a charged expression: how a unit's are drawn in them, how many, and the rate, or the chance
+    of every number of rounds.
+    """
     if tree["kind"] == "Compose":
         return [block for part in tree["mechanisms"] for block in charged_blocks(part)]
+    h = np.arange(tree.get("rounds", 0) + 1)
     if tree["kind"] == "Allocation":
-        return [("Allocation", tree["rounds"], tree["k"])]
+        inner = tree["mechanism"]
+        return [("sets", tree["rounds"], stats.binom(tree["k"], inner.get("rate", 1.0)).pmf(h))]
+    if tree["kind"] == "CappedPoisson":
+        coins = stats.binom(tree["rounds"], tree["rate"]).pmf(h)
+        return [("sets", tree["rounds"], np.bincount(np.minimum(h, tree["at_most"]), coins, minlength=len(h)))]
     assert tree["kind"] == "Repeat", tree
     inner = tree["mechanism"]
     if inner["kind"] == "Allocation":
@@ -187,6 +215,8 @@ def test_what_each_scheme_is_charged():
     assert Everybody(100).charge(gaussian) == Repeat(gaussian, 100)
     assert Stratified(100, 10).charge(gaussian) == Repeat(Allocation(gaussian, 1, 10), 10)
     assert {block.rounds for block in Stratified(7, 2).charge(gaussian).mechanisms} == {3, 4}
+    assert Balanced(100, 10, 0.9).charge(gaussian) == Allocation(Poisson(gaussian, 0.9), 10, 100)
+    assert CappedPoisson(100, 0.1, 12).charge(gaussian) == accounting.CappedPoisson(gaussian, 0.1, 12, 100)
 
 
 @given(
@@ -203,20 +233,33 @@ def test_k_of_any_number_of_rounds(rounds_k, units):
         assert (block.sum(axis=1) == 1).all()
 
 
+def coins(sets_of: int, rate: float) -> dict[tuple[int, ...], float]:
+    sets = [each for size in range(sets_of + 1) for each in itertools.combinations(range(sets_of), size)]
+    return {each: rate ** len(each) * (1 - rate) ** (sets_of - len(each)) for each in sets}
+
+
 SETS = {
-    Balanced(5, 2): list(itertools.combinations(range(5), 2)),
-    Stratified(5, 2): [(i, j) for i in range(3) for j in range(3, 5)],
-    Everybody(5): [tuple(range(5))],
-    Independent(5, 0.3): [s for size in range(6) for s in itertools.combinations(range(5), size)],
+    Balanced(5, 2): [(each, 1.0) for each in itertools.combinations(range(5), 2)],
+    Stratified(5, 2): [((i, j), 1.0) for i in range(3) for j in range(3, 5)],
+    Everybody(5): [(tuple(range(5)), 1.0)],
+    Independent(5, 0.3): list(coins(5, 0.3).items()),
+    Balanced(5, 3, 0.7): [
+        (tuple(each[i] for i in kept), chance)
+        for each in itertools.combinations(range(5), 3)
+        for kept, chance in coins(3, 0.7).items()
+    ],
+    CappedPoisson(5, 0.3, 2): [
+        (kept, chance / math.comb(len(each), min(2, len(each))))
+        for each, chance in coins(5, 0.3).items()
+        for kept in itertools.combinations(each, min(2, len(each)))
+    ],
 }
 
 
 @pytest.mark.parametrize("schedule", SETS, ids=str)
 def test_the_likelihood_ratio_by_going_through_all_sets(schedule):
     ratios = np.random.default_rng(1).normal(size=(7, 5))
-    rate = schedule.expected_cohort(1)
-    sets = SETS[schedule]
-    weights = [rate ** len(each) * (1 - rate) ** (5 - len(each)) for each in sets] if rate == 0.3 else [1] * len(sets)
+    sets, weights = zip(*SETS[schedule], strict=True)
     logs = [math.log(weight) + ratios[:, list(each)].sum(1) for weight, each in zip(weights, sets, strict=True)]
     expected = np.logaddexp.reduce(logs, axis=0) - math.log(sum(weights))
     assert schedule.log_likelihood_ratio(ratios) == pytest.approx(expected, rel=1e-12)

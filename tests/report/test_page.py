@@ -80,6 +80,9 @@ def test_the_page_of_a_run(runs, tmp_path):
     assert page.facts["adjacency"] == ledger["adjacency"]
     assert page.facts["ε"].startswith(f"{epsilon} at most, ")
     assert page.facts["ε unamplified"] == unamplified
+    assert page.facts["in words"].startswith(
+        "Somebody who suspects that you took part, and accepts a false alarm in 1 "
+    )
     assert page.facts["budget"] == "ε ≤ 12"
     assert page.facts["mechanism"] == f"{ledger['mechanism_in_words']}; hidden randomness is charged for"
     assert page.facts["rounds"] == "8 of 8 (finished)"
