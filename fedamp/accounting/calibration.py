@@ -9,6 +9,7 @@ from fedamp.accounting import checks, renyi
 from fedamp.accounting.amplification import Allocation
 from fedamp.accounting.answers import law_upper, rdp, upper_epsilon
 from fedamp.accounting.bounds import Array
+from fedamp.accounting.laws import Detail
 from fedamp.accounting.mechanism import Mechanism
 from fedamp.accounting.points import DEFAULT_POINTS, NotEvaluable
 from fedamp.accounting.renyi import HIGHEST_ORDER
@@ -226,7 +227,7 @@ def _quick_upper(mechanism: Mechanism, delta: float) -> float:
     """An upper end of epsilon, to about four per cent where hidden rounds are sampled."""
     if is_sampled(mechanism):
         try:
-            return sampled_profile(mechanism, 150).epsilon(delta, precision=0.04).upper
+            return sampled_profile(mechanism, Detail(150, with_lower=False)).epsilon(delta, precision=0.04).upper
         except NotEvaluable:
             pass
     return law_upper(mechanism, delta, 300)

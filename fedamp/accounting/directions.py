@@ -6,8 +6,9 @@ from collections.abc import Callable
 import numpy as np
 
 from fedamp.accounting.certificate import Pilot, best
+from fedamp.accounting.hidden_rounds import Run
 from fedamp.accounting.points import NotEvaluable
-from fedamp.accounting.tilted import AddProposal, Proposal, RemoveProposal, Run
+from fedamp.accounting.tilted import AddProposal, Proposal, RemoveProposal
 
 HIGHEST_ORDER = 16
 

@@ -16,8 +16,9 @@ from fedamp.accounting import checks
 from fedamp.accounting.bounds import Bounds
 from fedamp.accounting.certificate import Pilot, certify
 from fedamp.accounting.directions import Add, Remove
+from fedamp.accounting.hidden_rounds import Run
 from fedamp.accounting.points import Array, NotEvaluable
-from fedamp.accounting.tilted import Proposal, Run
+from fedamp.accounting.tilted import Proposal
 
 if TYPE_CHECKING:
     from fedamp.accounting.law import Law

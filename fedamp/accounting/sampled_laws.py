@@ -4,14 +4,13 @@ from functools import partial
 
 from fedamp.accounting import laws
 from fedamp.accounting.composition import Compose, Repeat
+from fedamp.accounting.hidden_rounds import HiddenRounds, Run
 from fedamp.accounting.mechanism import Mechanism, Relation
 from fedamp.accounting.participation import Participation, participation
-from fedamp.accounting.points import DEFAULT_POINTS
 from fedamp.accounting.ratios import FiniteRound, GaussianRound, Round
 from fedamp.accounting.reductions import attained, factors
 from fedamp.accounting.releases import Gaussian
 from fedamp.accounting.sampled import SampledProfile
-from fedamp.accounting.tilted import HiddenRounds, Run
 
 
 def is_sampled(event: Mechanism) -> bool:
@@ -19,12 +18,12 @@ def is_sampled(event: Mechanism) -> bool:
     return event.is_private and any(_hidden(other) for other in factors(event)[1])
 
 
-def sampled_profile(event: Mechanism, points: int = DEFAULT_POINTS) -> SampledProfile:
+def sampled_profile(event: Mechanism, detail: laws.Detail = laws.DEFAULT_DETAIL) -> SampledProfile:
     """The sampler of an event that ``is_sampled``: its hidden rounds one by one, and all the rest as one law.
 
     Args:
         event: what is released.
-        points: of the law that bounds the add direction.
+        detail: of the law that bounds the add direction.
 
     Raises:
         NotEvaluable: a round, or the rest, has no numerical law.
@@ -44,7 +43,7 @@ def sampled_profile(event: Mechanism, points: int = DEFAULT_POINTS) -> SampledPr
         )
         for ends in zip(*rounds, strict=True)
     )
-    run, bound = Run(upper), partial(laws.numerical_law, event, laws.Detail(points))
+    run, bound = Run(upper), partial(laws.numerical_law, event, detail)
     if all(above is below for above, below in rounds):
         return SampledProfile(run, run, bound)
     nothing = all(isinstance(below, FiniteRound) and len(below.points) == 1 for _, below in rounds)

@@ -1,133 +1,22 @@
 """Exact sampling of the likelihood ratio X of hidden rounds, tilted towards what delta is made of.
 
-X is a product of independent factors. One factor is the mean of e_h(x_1, .., x_r) / C(r, h) over the number h of rounds
-that a person takes part in, x_i the independent likelihood ratios of the rounds and e_h the elementary symmetric
-polynomial. A proposal R has a known density dR/dQ that bounds what is averaged; docs/k-of-t.md has the proofs.
+A proposal R has a known density dR/dQ that bounds what is averaged; docs/k-of-t.md has the proofs.
 """
 
 import math
-from dataclasses import dataclass
-from functools import cached_property
 from typing import NamedTuple, Protocol
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
-from fedamp.accounting.occupancy import UNIT, log_choose, occupancies
+from fedamp.accounting.bounds import Array
+from fedamp.accounting.hidden_rounds import HiddenRounds, Run
+from fedamp.accounting.occupancy import UNIT, occupancies
 from fedamp.accounting.occupancy import rounding as occupancy_rounding
-from fedamp.accounting.points import Array, NotEvaluable
-from fedamp.accounting.ratios import EXPONENT, Round
+from fedamp.accounting.ratios import EXPONENT
 
 _UNDRIFTED = 0.5
 """Share of draws without drift, whose inverse the bound is multiplied by."""
-
-
-@dataclass(frozen=True, eq=False)
-class HiddenRounds:
-    """One factor of X: a person takes part in H of ``rounds`` released rounds, a uniform set of a random size.
-
-    Args:
-        round: the likelihood ratio of one round.
-        chances: of H = 0, 1, ..; the last one is positive.
-        rounds: >= 1.
-        copies: how many independent factors like this one there are.
-        chance_rounding: bound on the relative error of ``chances``.
-    """
-
-    round: Round
-    chances: tuple[float, ...]
-    rounds: int
-    copies: int = 1
-    chance_rounding: float = 0.0
-
-    @property
-    def share(self) -> float:
-        """Expected part of the rounds that a person takes part in."""
-        return math.fsum(h * chance for h, chance in enumerate(self.chances)) / self.rounds
-
-    @property
-    def most(self) -> int:
-        """The most rounds that a person can take part in."""
-        return len(self.chances) - 1
-
-    def log_ratios(self, ratios: Array) -> Array:
-        """log X for rows of ratios, shape (draws, rounds).
-
-        With q the share, e_h of the first i ratios times q^h (1 - q)^(i - h) is, but for the weights x, a probability
-        of h successes in i trials: the recursion has the scale of a probability throughout.
-
-        Raises:
-            NotEvaluable: ratios leave the range in which the stated rounding holds.
-        """
-        if self.chances == (0.0, 1.0) and self.rounds == 1:
-            with np.errstate(divide="ignore"):
-                return np.asarray(np.log(ratios[:, 0]))
-        means, largest = _symmetric_means(ratios, *self._weights)
-        if not largest < 1e200:
-            raise NotEvaluable("likelihood ratios leave the range of floating point")
-        with np.errstate(divide="ignore"):
-            return np.asarray(np.log(means))
-
-    @cached_property
-    def _weights(self) -> tuple[float, Array, int]:
-        """The share q, the chance of each h over C(r, h) q^h (1 - q)^(r - h), and the least possible h."""
-        rate, taken = min(self.share, 1.0), np.flatnonzero(self.chances)
-        logs = np.log(np.array(self.chances)[taken]) - log_choose(self.rounds, taken) - taken * math.log(rate)
-        if rate < 1:
-            logs -= (self.rounds - taken) * math.log1p(-rate)
-        weights = np.zeros(len(self.chances))
-        with np.errstate(over="ignore"):  # refused where X is computed
-            weights[taken] = np.exp(logs)
-        return rate, weights, int(taken[0])
-
-    @property
-    def ratio_rounding(self) -> float:
-        """Bound on the relative error of X: a sum of products of h ratios (each off by a few units of its logarithm),
-        with three roundings a round, and the factors outside.
-
-        Underflow adds less than 1e-90: as many steps as there are, each off by 1e-308, times at most 1e200.
-        """
-        rate = min(self.share, 1.0)
-        outside = 16 * (math.lgamma(self.rounds + 1) + self.rounds + 1) - 8 * self.most * math.log(rate)
-        outside -= 8 * self.rounds * math.log1p(-rate) if rate < 1 else 0.0
-        units = 3 * self.rounds + (4 * EXPONENT + 4) * self.most + outside
-        return units * UNIT + 2 * self.most * self.round.law_rounding + self.chance_rounding
-
-
-@dataclass(frozen=True, eq=False)
-class Run:
-    """Everything that is released: X is the product of all factors."""
-
-    factors: tuple[HiddenRounds, ...]
-
-    @property
-    def ratio_rounding(self) -> float:
-        """Bound on the relative error of X."""
-        return sum(each.copies * (each.ratio_rounding + 4 * EXPONENT * UNIT) for each in self.factors)
-
-    @property
-    def log_least(self) -> float:
-        """log of a number that X is never below: the chance of having taken part in no round."""
-        chances = [(each.chances[0], each.copies) for each in self.factors]
-        return sum(copies * math.log(chance) if chance else -math.inf for chance, copies in chances)
-
-    @property
-    def widest(self) -> int:
-        """The most ratios that one factor has."""
-        return max(each.rounds for each in self.factors)
-
-    @property
-    def work(self) -> int:
-        """Steps of the recursion a draw."""
-        return sum(each.copies * (each.rounds * (each.most + 8) + 100) for each in self.factors)
-
-    def fingerprint(self) -> bytes:
-        """Tells runs apart, so that each has random numbers of its own."""
-        told = (
-            f"{each.chances} {each.rounds} {each.copies}".encode() + each.round.fingerprint() for each in self.factors
-        )
-        return b"|".join(told)
 
 
 class Proposal(Protocol):
@@ -303,40 +192,3 @@ class AddProposal:
                 log_a += exponent * log_products
                 log_ratio += factor.log_ratios(ratios)
         return log_a, log_a + log_ratio
-
-
-@njit(cache=True, nogil=True)
-def _symmetric_means(ratios, rate, tail, fewest):  # type: ignore[no-untyped-def]
-    """sum_h tail[h] p_h, p_h the weight of h successes: see ``HiddenRounds.log_ratios``. Also the largest prod max(1,
-    1 - q + q x), beyond which no number on the way can grow.
-
-    Sixteen rows at a time, side by side, so that the inner loop is one vector instruction. Only numbers of successes
-    from which ``fewest`` can still be reached are kept.
-    """
-    draws, rounds = ratios.shape
-    k, side = len(tail) - 1, 16
-    means, largest = np.empty(draws), 0.0
-    weights, growth, p = np.empty(side), np.empty(side), np.empty((k + 1, side))
-    for first in range(0, draws, side):
-        here = min(side, draws - first)
-        p[:], p[0], growth[:], weights[:] = 0.0, 1.0, 1.0, 1.0
-        for i in range(rounds):
-            for d in range(here):
-                weights[d] = rate * ratios[first + d, i]
-                growth[d] *= max(1.0, 1.0 - rate + weights[d])
-            for h in range(min(i + 1, k), max(0, fewest - (rounds - 1 - i)) - 1, -1):
-                if h == 0:
-                    for d in range(side):
-                        p[0, d] *= 1.0 - rate
-                else:
-                    for d in range(side):
-                        p[h, d] = (1.0 - rate) * p[h, d] + weights[d] * p[h - 1, d]
-        for d in range(here):
-            total = 0.0
-            for h in range(fewest, k + 1):
-                total += tail[h] * p[h, d]
-            means[first + d] = total
-            largest = max(largest, growth[d])
-            if not total < np.inf:
-                largest = np.inf
-    return means, largest
