@@ -55,6 +55,9 @@ class Nodes:
         flower.identify()
         self.configurations, self.sent, self.run = configurations, [], flower.empty_run()
 
+    def get_node_ids(self):
+        return list(self.configurations)
+
     def get_nodes(self):
         return [NodeInfo(node_id=node, name=f"node{node % 2**32}") for node in self.configurations]
 
