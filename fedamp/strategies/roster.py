@@ -73,7 +73,7 @@ class Roster:
             left = ", ".join(map(self.name, sorted(gone)))
             log.warning("nodes %s are gone; their clients count as zero until they are back", left)
             self._forget(gone)
-        self._names = names
+        self._names |= names
 
         def query(node: int) -> Message:
             # With a number that nobody can guess in it, so that another node cannot answer in this one's name.
@@ -81,7 +81,7 @@ class Roster:
             return Message(RecordDict({"config": config}), node, "query", ttl=timeout)
 
         queries = [query(node) for node in new if self._is_known(node, hosts)]
-        replies = self.silence.answers(grid, query)
+        replies = self.silence.answers(grid, query, self.name)
         replies += flower.answers(queries, grid.send_and_receive(queries, timeout=timeout) if queries else ())
         answered = {reply.metadata.src_node_id for reply in replies}
         asked = {message.metadata.dst_node_id for message in queries}

@@ -7,6 +7,7 @@ import time
 import numpy as np
 import pytest
 from flwr.app import Context, RecordDict
+from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
 
 from fedamp import flower
@@ -30,6 +31,7 @@ class Machines(Grid):
         flower.identify()
         self.asked: list[tuple[int, str]] = []
         self.hang = threading.Event()  # while it is set the silent node answers nothing
+        self.gone = False  # whether Flower believes that the silent node is
         self.replies: dict[str, object] = {}
         self.boxes = {node: queue.Queue() for node in HOSTS}
         self.number, self.one_at_a_time = 0, threading.Lock()
@@ -45,7 +47,10 @@ class Machines(Grid):
                 self.replies[message.metadata.message_id] = app(flower.copy_message(message), context)
 
     def get_node_ids(self):
-        return list(HOSTS)
+        return [node for node in HOSTS if node != SILENT or not self.gone]
+
+    def get_nodes(self):
+        return [NodeInfo(node_id=node, name=f"site{node % 8}") for node in self.get_node_ids()]
 
     def push_messages(self, messages):
         ids = []
@@ -94,10 +99,14 @@ def machines():
 
 
 class Watch:
-    """Lets the silent node hang after round 1, and go on after round 5."""
+    """Lets the silent node hang after round 1, and go on after round 5.
 
-    def __init__(self, machines: Machines) -> None:
-        self.machines = machines
+    Args:
+        heard_of: whether Flower hears from it meanwhile.
+    """
+
+    def __init__(self, machines: Machines, heard_of: bool = True) -> None:
+        self.machines, self.heard_of = machines, heard_of
 
     def started(self, prepared, finished) -> None:
         pass
@@ -105,6 +114,7 @@ class Watch:
     def round_done(self, record) -> None:
         if record.round == 1:
             self.machines.hang.set()
+        self.machines.gone = record.round in (3, 4) and not self.heard_of
         if record.round == 5:
             self.machines.hang.clear()
             time.sleep(0.5)  # it works off what had come meanwhile
@@ -128,19 +138,30 @@ def test_a_silent_node_stalls_two_rounds_and_is_back_when_it_answers(tmp_path, m
     assert [line["nodes_given_up"] for line in lines] == [[], [], [SILENT], [], [], [], [], []]
     assert [line["nodes_back"] for line in lines] == [[], [], [], [], [], [SILENT], [], []]
     assert machines.asked_to_train() == 6  # not in rounds 4 and 5
-    assert caplog.text.count(f"node {SILENT} did not answer in time") == 2
-    assert f"node {SILENT} missed 2 messages in a row" in caplog.text
-    assert f"node {SILENT} answers again" in caplog.text
+    assert caplog.text.count(f"node site7 ({SILENT}) did not answer in time") == 2
+    assert f"node site7 ({SILENT}) missed 2 messages in a row" in caplog.text
+    assert f"node site7 ({SILENT}) answers again" in caplog.text
     # What is charged, and by what is divided, is as planned.
     assert len(ledger_of(tmp_path)["releases"]) == ROUNDS
     assert ledger_of(tmp_path)["parts"][0]["denominator"] == 60
+
+
+def test_a_silent_node_that_flower_takes_for_gone_is_not_waited_for_either_when_it_is_connected_again(
+    tmp_path, machines, caplog
+):
+    play_in(tmp_path, federation(), Watch(machines, heard_of=False), grid=machines)
+    lines = rounds_of(tmp_path)
+    assert [line["reported"] for line in lines] == [60, 45, 45, 45, 45, 45, 60, 60]
+    assert [line["seconds"] > DEADLINE for line in lines[1:]] == [True, True, False, False, False, False, False]
+    assert [line["nodes_back"] for line in lines] == [[], [], [], [], [], [], [SILENT], []]
+    assert f"node site7 ({SILENT}) answers again" in caplog.text
 
 
 def test_who_is_silent_counts_for_the_quorum_as_scheduled(tmp_path, machines):
     machines.hang.set()
     scenario = federation().model_copy(deep=True)
     asked = scenario.federation.model_copy(update={"quorum": 0.8})
-    with pytest.raises(FederationError, match=rf"45 of 60 clients reported, below .* 0\.8 \(node {SILENT} did not"):
+    with pytest.raises(FederationError, match=rf"45 of 60 clients reported, below .* 0\.8 \(node site7 \({SILENT}\) did not"):
         play_in(tmp_path, scenario.model_copy(update={"federation": asked}), grid=machines)
 
 
