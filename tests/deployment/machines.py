@@ -17,6 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
+import psutil
 
 from fedamp.data import load
 from fedamp.scenario import BuiltInData
@@ -190,6 +191,19 @@ class Machines:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait(timeout=30)
+
+    def stop_for_now(self, name: str) -> None:
+        """SIGSTOP to a process and its children: it stays connected and does nothing, until :meth:`go_on`."""
+        for process in self._family(name):
+            process.suspend()
+
+    def go_on(self, name: str) -> None:
+        for process in self._family(name):
+            process.resume()
+
+    def _family(self, name: str) -> list[psutil.Process]:
+        process = psutil.Process(self.processes[name].pid)
+        return [process, *process.children(recursive=True)]
 
     def log(self, name: str) -> str:
         return (self.folder / f"{name}.log").read_text()

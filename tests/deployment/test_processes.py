@@ -8,9 +8,9 @@ import pytest
 import yaml
 from safetensors.numpy import load_file
 
-from fedamp.scenario import Faults, scenario_file
+from fedamp.scenario import scenario_file
 from fedamp.simulation.engines import CLIENT_APP
-from fedamp.simulation.faults import FaultyGrid
+from fedamp.simulation.faults import only
 from fedamp.simulation.serial import SerialGrid
 from tests.deployment.machines import NODES, PAGE, Machines, Network, deal_digits, wait
 from tests.documentation import blocks
@@ -48,15 +48,20 @@ def wait_for_round(machines: Machines, round_: int, seconds: float) -> None:
     wait(lambda: file.exists() and len(file.read_text().splitlines()) >= round_, seconds, f"round {round_}")
 
 
-class Away(FaultyGrid):
+class Away(SerialGrid):
     """Clients 40 to 59, those of the third node, do not answer in some rounds."""
 
     def __init__(self, rounds: set[int]) -> None:
-        super().__init__(SerialGrid(CLIENT_APP, "cpu"), Faults())
+        super().__init__(CLIENT_APP, "cpu")
         self.rounds = rounds
 
-    def _fates(self, round_, clients):
-        return (clients >= 40) & (round_ in self.rounds), np.zeros(len(clients), dtype=bool)
+    def send_and_receive(self, messages, *, timeout=None):
+        return super().send_and_receive([self._of_those_there(message) for message in messages], timeout=timeout)
+
+    def _of_those_there(self, message):
+        config = message.content["config"]
+        away = message.metadata.message_type == "train" and config["round"] in self.rounds
+        return only(message, np.array(config["clients"]) < 40) if away else message
 
 
 def assert_equals_simulation(machines: Machines, raw: dict, away: set[int]) -> None:
@@ -98,10 +103,8 @@ def test_the_scenario_of_the_simulation_runs_on_three_machines_one_of_which_clai
 
 @pytest.mark.slow
 def test_a_node_that_is_killed_and_restarted_counts_as_zero_until_it_is_back(machines):
-    rounds, federation = (
-        14,
-        {"nodes": 3, "round_deadline": 30, "hosts": "trusted"},
-    )  # enough for a slow machine to see the node back
+    rounds = 14  # enough for a slow machine to see the node back
+    federation = {"nodes": 3, "round_deadline": 30, "hosts": "trusted"}
     raw = write_scenario(machines, rounds=rounds, federation=federation)
     machines.start_server()
     machines.shell("server: register the nodes")
@@ -122,6 +125,37 @@ def test_a_node_that_is_killed_and_restarted_counts_as_zero_until_it_is_back(mac
     assert 1 not in away
     assert rounds not in away
     assert_equals_simulation(machines, raw, away)
+
+
+@pytest.mark.slow
+def test_a_node_that_is_stopped_is_given_up_after_two_rounds_and_back_when_it_goes_on(machines):
+    federation = {"nodes": 3, "round_deadline": 25, "hosts": {"site0": "0-19", "site1": "20-39", "site2": "40-59"}}
+    write_scenario(machines, rounds=30, federation=federation)
+    machines.start_server()
+    machines.shell("server: register the nodes")
+    start_nodes(machines)
+    machines.start_run(known_seed=True)
+    wait_for_round(machines, 1, 120)
+    machines.stop_for_now("site2")
+    run = machines.server / "run"
+
+    def happened(key: str) -> list[int]:
+        return [line["round"] for line in rounds_of(run) if line[key]]
+
+    wait(lambda: happened("nodes_given_up"), 150, "the node to be given up")
+    [last] = happened("nodes_given_up")
+    wait_for_round(machines, last + 2, 100)
+    machines.go_on("site2")
+    wait(lambda: happened("nodes_back"), 150, "the node to be back")
+    [back] = happened("nodes_back")
+    wait_for_round(machines, back + 1, 60)
+    lines, log = rounds_of(run), (run / "log.txt").read_text()
+    for line in lines[last : back - 1]:  # nobody waits for it
+        assert line["reported"] < line["scheduled"]
+        assert line["seconds"] < 25
+    assert lines[back - 1]["reported"] == lines[back - 1]["scheduled"]
+    assert len(re.findall(r"node site2 \(\d+\) missed 2 messages in a row", log)) == 1
+    assert len(re.findall(r"node site2 \(\d+\) answers again", log)) == 1
 
 
 @pytest.mark.slow
