@@ -129,7 +129,7 @@ def test_a_node_that_is_killed_and_restarted_counts_as_zero_until_it_is_back(mac
 
 @pytest.mark.slow
 def test_a_node_that_is_stopped_is_given_up_after_two_rounds_and_back_when_it_goes_on(machines):
-    federation = {"nodes": 3, "round_deadline": 25, "hosts": {"site0": "0-19", "site1": "20-39", "site2": "40-59"}}
+    federation = {"nodes": 3, "round_deadline": 45, "hosts": {"site0": "0-19", "site1": "20-39", "site2": "40-59"}}
     write_scenario(machines, rounds=30, federation=federation)
     machines.start_server()
     machines.shell("server: register the nodes")
@@ -142,7 +142,7 @@ def test_a_node_that_is_stopped_is_given_up_after_two_rounds_and_back_when_it_go
     def happened(key: str) -> list[int]:
         return [line["round"] for line in rounds_of(run) if line[key]]
 
-    wait(lambda: happened("nodes_given_up"), 150, "the node to be given up")
+    wait(lambda: happened("nodes_given_up"), 200, "the node to be given up")
     [last] = happened("nodes_given_up")
     wait_for_round(machines, last + 2, 100)
     machines.go_on("site2")
@@ -152,7 +152,7 @@ def test_a_node_that_is_stopped_is_given_up_after_two_rounds_and_back_when_it_go
     lines, log = rounds_of(run), (run / "log.txt").read_text()
     for line in lines[last : back - 1]:  # nobody waits for it
         assert line["reported"] < line["scheduled"]
-        assert line["seconds"] < 25
+        assert line["seconds"] < 45
     assert lines[back - 1]["reported"] == lines[back - 1]["scheduled"]
     assert len(re.findall(r"node site2 \(\d+\) missed 2 messages in a row", log)) == 1
     assert len(re.findall(r"node site2 \(\d+\) answers again", log)) == 1
