@@ -73,7 +73,10 @@ class Roster:
             left = ", ".join(map(self.name, sorted(gone)))
             log.warning("nodes %s are gone; their clients count as zero until they are back", left)
             self._forget(gone)
+            self.silence.lose(gone)
         self._names |= names
+        for node in self.silence.back:
+            log.warning("node %s is connected again", self.name(node))
 
         def query(node: int) -> Message:
             # With a number that nobody can guess in it, so that another node cannot answer in this one's name.

@@ -23,7 +23,8 @@ class Silence:
 
     Attributes:
         pings: the silent nodes, each with the ping that is under way, if there is one.
-        given_up, back: nodes that fell silent, and that answered again, since :meth:`begin_round`.
+        given_up: nodes that fell silent, or are no longer connected, since :meth:`begin_round`.
+        back: nodes that answered a ping, or are connected again.
     """
 
     pings: dict[int, Message | None] = field(default_factory=dict)
@@ -31,11 +32,18 @@ class Silence:
     back: list[int] = field(default_factory=list)
     _missed: Counter[int] = field(default_factory=Counter)
     _connected: set[int] = field(default_factory=set)
+    _lost: set[int] = field(default_factory=set)
 
     def begin_round(self, connected: set[int]) -> None:
         """Forget what was, and the pings to nodes that are gone."""
-        self.given_up, self.back, self._connected = [], [], connected
+        self.given_up, self.back, self._connected = [], sorted(self._lost & connected), connected
+        self._lost -= connected
         self.pings = {node: ping if node in connected else None for node, ping in self.pings.items()}
+
+    def lose(self, gone: Iterable[int]) -> None:
+        """Take in that nodes are no longer connected."""
+        self.given_up += sorted(gone)
+        self._lost |= set(gone)
 
     def note(self, asked: Iterable[int], answered: set[int], name: Callable[[int], str] = str) -> list[int]:
         """Count who did not answer, and return the nodes that are given up now; the log calls them by ``name``."""
@@ -50,9 +58,7 @@ class Silence:
                 del self._missed[node]
         return [node for node in asked if node in self.pings]
 
-    def answers(
-        self, grid: Grid, query: Callable[[int], Message], name: Callable[[int], str] = str
-    ) -> list[Message]:
+    def answers(self, grid: Grid, query: Callable[[int], Message], name: Callable[[int], str] = str) -> list[Message]:
         """What silent nodes have answered to their pings by now, who are silent no more; the others are sent one."""
         under_way = {ping.metadata.message_id: node for node, ping in self.pings.items() if ping is not None}
         came = []

@@ -92,6 +92,7 @@ def test_the_scenario_of_the_simulation_runs_on_three_machines_one_of_which_clai
     wait_for_end(federation, 200)
     assert_equals_simulation(federation, raw, away=set())
     assert ledger_of(federation.server / "run")["noise_seed"].startswith("known: ")
+    assert (federation.server / "superlink.db").stat().st_mode & 0o077 == 0  # single nodes' sums are in it
     log = (federation.server / "run" / "log.txt").read_text()
     assert re.search(r"node site2 \(\d+\) claims units that it may not speak for, refused: 0, 1, .* and 35 more", log)
     assert log.count("may not speak for") == 1
@@ -128,7 +129,7 @@ def test_a_node_that_is_killed_and_restarted_counts_as_zero_until_it_is_back(mac
 
 
 @pytest.mark.slow
-def test_a_node_that_is_stopped_is_given_up_after_two_rounds_and_back_when_it_goes_on(machines):
+def test_a_node_that_is_stopped_is_given_up_within_two_rounds_and_back_when_it_goes_on(machines):
     federation = {"nodes": 3, "round_deadline": 45, "hosts": {"site0": "0-19", "site1": "20-39", "site2": "40-59"}}
     write_scenario(machines, rounds=30, federation=federation)
     machines.start_server()
@@ -154,8 +155,9 @@ def test_a_node_that_is_stopped_is_given_up_after_two_rounds_and_back_when_it_go
         assert line["reported"] < line["scheduled"]
         assert line["seconds"] < 45
     assert lines[back - 1]["reported"] == lines[back - 1]["scheduled"]
-    assert len(re.findall(r"node site2 \(\d+\) missed 2 messages in a row", log)) == 1
-    assert len(re.findall(r"node site2 \(\d+\) answers again", log)) == 1
+    # Flower itself takes a node for gone that was silent for 36 to 60 s: in the second round, or the one after.
+    assert len(re.findall(r"site2 \(\d+\) (missed 2 messages in a row|are gone)", log)) == 1
+    assert len(re.findall(r"site2 \(\d+\) (answers|is connected) again", log)) == 1
 
 
 @pytest.mark.slow

@@ -25,8 +25,6 @@ ROUNDS = 8
 class Machines(Grid):
     """As a SuperLink does it: messages wait for their node, replies wait to be pulled, and old messages are gone."""
 
-    simulated = True  # so that nobody has to say which node may speak for whom
-
     def __init__(self) -> None:
         flower.identify()
         self.asked: list[tuple[int, str]] = []
@@ -51,9 +49,6 @@ class Machines(Grid):
 
     def get_nodes(self):
         return [NodeInfo(node_id=node, name=f"site{node % 8}") for node in self.get_node_ids()]
-
-    def get_nodes(self):
-        return [NodeInfo(node_id=node) for node in HOSTS]
 
     def push_messages(self, messages):
         ids = []

@@ -134,6 +134,22 @@ def test_a_node_that_vanishes_and_returns_under_another_name_is_asked_again(capl
     assert grid.asked == [2, 3, 7]
 
 
+def test_a_node_that_is_gone_and_connected_again_is_in_log_and_record_by_its_name(caplog):
+    grid = Nodes({2: [0], 3: [1]}, {2: "north", 3: "south"})
+    roster = roster_of(grid)
+    hosted = grid.hosts.pop(3)
+    roster.refresh(grid, timeout=1)
+    assert (roster.silence.given_up, roster.silence.back) == ([3], [])
+    assert "nodes south (3) are gone" in caplog.text
+    roster.refresh(grid, timeout=1)
+    assert (roster.silence.given_up, roster.silence.back) == ([], [])
+    grid.hosts[3] = hosted
+    roster.refresh(grid, timeout=1)
+    assert (roster.silence.given_up, roster.silence.back) == ([], [3])
+    assert "node south (3) is connected again" in caplog.text
+    assert asked(roster, batch(0, 1)) == {2: [0], 3: [1]}
+
+
 def test_with_no_node_at_all_nobody_is_asked():
     assert asked(roster_of(Nodes({})), batch(0, 1)) == {}
 
