@@ -276,3 +276,12 @@ def test_completion_knows_the_shipped_scenarios():
 def one_line(text: str) -> str:
     assert len(text.splitlines()) == 1, text
     return text.strip()
+
+
+def test_a_model_that_crashes_this_process_is_told_by_its_line(tmp_path):
+    """A model is built and evaluated where the command runs; a crash cannot be caught there."""
+    (tmp_path / "crashing.py").write_text("import os\n\n\ndef model(shape, classes):\n    os.kill(os.getpid(), 11)\n")
+    scenario = write_small(tmp_path, "model={name: 'crashing:model'}")
+    done = subprocess.run([*COMMAND, "run", scenario, "--out", tmp_path / "run"], capture_output=True, text=True)
+    assert done.returncode == -11
+    assert f'File "{tmp_path / "crashing.py"}", line 5 in model' in done.stderr

@@ -122,7 +122,9 @@ class Watch:
 
 
 def federation(*overrides: str):
-    return small("check_in={scheme: all}", f"federation={{round_deadline: {DEADLINE}, nodes: 3, hosts: trusted}}", *overrides)
+    return small(
+        "check_in={scheme: all}", f"federation={{round_deadline: {DEADLINE}, nodes: 3, hosts: trusted}}", *overrides
+    )
 
 
 def test_a_silent_node_stalls_two_rounds_and_is_back_when_it_answers(tmp_path, machines, caplog):
@@ -159,7 +161,9 @@ def test_who_is_silent_counts_for_the_quorum_as_scheduled(tmp_path, machines):
     machines.hang.set()
     scenario = federation().model_copy(deep=True)
     asked = scenario.federation.model_copy(update={"quorum": 0.8})
-    with pytest.raises(FederationError, match=rf"45 of 60 clients reported, below .* 0\.8 \(node site7 \({SILENT}\) did not"):
+    with pytest.raises(
+        FederationError, match=rf"45 of 60 clients reported, below .* 0\.8 \(node site7 \({SILENT}\) did not"
+    ):
         play_in(tmp_path, scenario.model_copy(update={"federation": asked}), grid=machines)
 
 
