@@ -151,9 +151,9 @@ def test_a_node_that_is_stopped_is_given_up_within_two_rounds_and_back_when_it_g
     [back] = happened("nodes_back")
     wait_for_round(machines, back + 1, 60)
     lines, log = rounds_of(run), (run / "log.txt").read_text()
-    for line in lines[last : back - 1]:  # nobody waits for it
+    assert len(re.findall(r"site2 \(\d+\) did not answer in time", log)) <= 2  # then nobody waits for it
+    for line in lines[last : back - 1]:
         assert line["reported"] < line["scheduled"]
-        assert line["seconds"] < 45
     assert lines[back - 1]["reported"] == lines[back - 1]["scheduled"]
     # Flower itself takes a node for gone that was silent for 36 to 60 s: in the second round, or the one after.
     assert len(re.findall(r"site2 \(\d+\) (missed 2 messages in a row|are gone)", log)) == 1
