@@ -55,7 +55,7 @@ class Away(FaultyGrid):
         super().__init__(SerialGrid(CLIENT_APP, "cpu"), Faults())
         self.rounds = rounds
 
-    def _fates(self, round_, clients):
+    def _failing_and_late(self, round_, clients):
         return (clients >= 40) & (round_ in self.rounds), np.zeros(len(clients), dtype=bool)
 
 
