@@ -119,7 +119,7 @@ OTHERS = {
 def test_what_hides_a_round_besides_its_noise_is_drawn_anew_too(what):
     overrides, read = OTHERS[what]
     for seed, again in ((5, False), (None, True)):  # None: the scenario's
-        prepared = prepare(small(*CHEAP, *overrides, "privacy.noise_multiplier=1.0e-9"), seed)
+        prepared = prepare(small(*CHEAP, *overrides, "privacy.noise_multiplier=1.0e-3"), seed)
         strategy = prepared.strategy(prepared.state)
         with SerialGrid(CLIENT_APP, "cpu") as grid:
             one, other = (read(strategy.release(1, ask(strategy, grid, 1))[0]) for _ in range(2))
