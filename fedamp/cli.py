@@ -4,6 +4,7 @@ Everything heavy (torch, Flower, Ray, plots) is imported by the command that nee
 answers at once.
 """
 
+import faulthandler
 import json
 import os
 import sys
@@ -340,6 +341,8 @@ def _print_path(name: str, path: Path | str) -> None:
 
 def main() -> None:
     """Entry point: one line for every error, and an exit status that tells."""
+    if sys.stderr and not faulthandler.is_enabled():
+        faulthandler.enable(all_threads=False)  # a model of a person's own may crash where it is evaluated: say where
     try:
         status = _status()
     except KeyboardInterrupt:  # a second Ctrl-C, while the first one was being handled

@@ -276,3 +276,17 @@ def test_completion_knows_the_shipped_scenarios():
 def one_line(text: str) -> str:
     assert len(text.splitlines()) == 1, text
     return text.strip()
+
+
+def test_a_model_that_crashes_the_server_is_named(tmp_path):
+    (tmp_path / "crashing.py").write_text(
+        "import ctypes\nfrom torch import nn\nclass Crashing(nn.Linear):\n"
+        "    def __init__(self, input_shape, num_classes):\n        super().__init__(64, num_classes)\n"
+        "    def forward(self, inputs):\n        return ctypes.string_at(0)\n"
+    )
+    raw = yaml.safe_load(write_small(tmp_path).read_text()) | {"model": {"name": "crashing:Crashing"}}
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump(raw))
+    ended = subprocess.run([*COMMAND, "run", "mine.yaml"], cwd=tmp_path, capture_output=True, text=True, timeout=100)
+    assert ended.returncode == -signal.SIGSEGV
+    assert "Segmentation fault" in ended.stderr
+    assert re.search(r'crashing.py", line 7 in forward', ended.stderr)
