@@ -111,7 +111,8 @@ OTHERS = {
         ("server={learning_rate: 0.5}", "mixing={width: 0.5}"),
         lambda state: state.parameters["output.weight"],
     ),
-    "noisy count": (("privacy.clip={initial: 0.3}",), lambda state: np.array([state.clip_scale])),
+    # Near the median of the norms, so that the noisy fraction is within 0 and 1.
+    "noisy count": (("privacy.clip={initial: 0.75}",), lambda state: np.array([state.clip_scale])),
 }
 
 
