@@ -341,8 +341,9 @@ def _print_path(name: str, path: Path | str) -> None:
 
 def main() -> None:
     """Entry point: one line for every error, and an exit status that tells."""
-    if not faulthandler.is_enabled() and sys.__stderr__ is not None:
-        faulthandler.enable(sys.__stderr__)  # a model of one's own that crashes this process is told by its line
+    if sys.__stderr__ is not None and not faulthandler.is_enabled():
+        # A model of a person's own may crash this process where it is built or evaluated: say where.
+        faulthandler.enable(sys.__stderr__, all_threads=False)
     try:
         status = _status()
     except KeyboardInterrupt:  # a second Ctrl-C, while the first one was being handled

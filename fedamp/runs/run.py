@@ -200,7 +200,8 @@ def read_run(folder: Path, name: str | None = None) -> Run:
         raise RunFolderError(f"{folder}: not a run folder (no {missing[0].name})")
     ledger, rounds = LedgerRecord.read(files.ledger), files.read_rounds()
     if summary.rounds_completed == 0:
-        raise RunFolderError(f"{folder}: no round was released; there is nothing to report")
+        why = f" ({summary.error})" if summary.error else ""
+        raise RunFolderError(f"{folder}: no round was released{why}; there is nothing to report")
     if summary.rounds_completed != len(rounds) or len(ledger.releases) < len(rounds):
         raise RunFolderError(
             f"{folder}: damaged run folder: summary.json says {summary.rounds_completed} rounds, rounds.jsonl holds "

@@ -95,7 +95,10 @@ def _rounds(ledger: LedgerRecord) -> Check:
         ledger.check_rounds(ledger.rounds_planned)
     except ValueError as error:
         return Check("rounds", "wrong", str(error))
-    return Check("rounds", "fine", f"{len(ledger.releases)} released of {ledger.rounds_planned} planned")
+    found = f"{len(ledger.releases)} released of {ledger.rounds_planned} planned"
+    if ledger.stopped_because in ("failed", "diverged"):
+        return Check("rounds", "caution", f"{found}; the run {ledger.stopped_because}")
+    return Check("rounds", "fine", found)
 
 
 def _releases(ledger: LedgerRecord, files: RunFolder) -> Iterator[Check]:
@@ -121,6 +124,8 @@ def _guarantee(ledger: LedgerRecord, spent: NDArray[np.float64]) -> Check:
         return Check("guarantee", "fine", f"epsilon {_shown(cost)}; when it stopped was decided before it began")
     if stop in ("finished", "budget"):
         return Check("guarantee", "wrong", f"stopped_because is {stop}, but after round {released} of {last}")
+    if released == 0:
+        return Check("guarantee", "fine", "epsilon 0.000: nothing was released, so there was nothing to stop for")
     seen = f"{stop} after round {released}, perhaps for what was seen by then"
     return Check("guarantee", "caution", f"epsilon {_shown(cost)}, what all {last} rounds cost: {seen}")
 

@@ -61,7 +61,7 @@ def play(prepared: Prepared, grid: Grid, folder: RunFolder, observer: Observer) 
 
     Raises:
         FederationError: below quorum, nobody reported, or a round would be released twice. The folder stays usable.
-        DivergedError: the model is no longer finite; the round was not released.
+        DivergedError: the model, or each update, is no longer finite; the round was not released.
         RunFolderError: if the folder's ledger or checkpoint is damaged or of another run.
     """
     run = _Run(prepared, grid, folder)

@@ -136,7 +136,11 @@ class Workers:
             else:
                 replies[id_] = reply
         for id_ in waiting.values():
-            self._replace(self._sent.pop(id_))
+            sent = self._sent.pop(id_)
+            self._replace(sent)
+            if sent.times > 1:  # a crash must not look like a slow node
+                reason = "the worker died, and the one in its place was late; its clients count as zero"
+                replies[id_] = flower.error_reply(sent.message, flower.APP_CRASHED, reason)
         return [replies[id_] for id_ in message_ids if id_ in replies]
 
     def _wait(self, answers: list[Any], number: int, deadline: float | None) -> list[Any]:

@@ -117,7 +117,7 @@ class ReleasePipeline:
 
         Raises:
             FederationError: out of turn, beyond the budget, below quorum, or nobody reported; nothing was released.
-            DivergedError: the model is no longer finite; nothing was released.
+            DivergedError: the model, or each update, is no longer finite; nothing was released.
         """
         if round_ != state.round + 1:
             raise FederationError(f"round {round_} is out of turn after round {state.round}")
@@ -150,11 +150,16 @@ class ReleasePipeline:
         return following, Release(round_, parameters, sums, denominators, clips, state.clip_scale)
 
     def _check_reported(self, round_: int, aggregate: Aggregate) -> None:
-        """Raise FederationError where fewer reported than the quorum, or nobody of those who were to.
+        """Raise FederationError where fewer reported than the quorum, or nobody of those who were to; DivergedError
+        where no update of several was finite, so that there would be nothing in the release but noise.
 
-        Where nobody was to report there is nothing to miss: such a round releases its noise.
+        Where nobody was to report there is nothing to miss: such a round releases its noise. So does one with a single
+        report, lest one unit's data decide whether the run goes on. The sum is looked at because a node may claim
+        that more units failed than are its own.
         """
         scheduled, reported, quorum = len(self.plan.attendance.cohort(round_)), aggregate.reported, self.plan.quorum
+        if 1 < reported <= aggregate.failed and not any(array.any() for array in aggregate.sums.values()):
+            raise DivergedError(round_, f"each of {reported} updates")
         if scheduled == 0 or (reported > 0 and reported >= quorum * scheduled):
             return
         found = f"{reported or 'none'} of {scheduled} {self.plan.scenario.privacy.unit}s reported"

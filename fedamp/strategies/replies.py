@@ -19,8 +19,11 @@ def in_one_line(said: object) -> str:
     if isinstance(said, ValidationError):
         first = said.errors()[0]
         said = f"{first['loc'][0]}: {first['msg']}, got {first['input']!r:.80}"
-    errors = re.findall(r"^(?:\w+\.)*\w*(?:Error|Exception): .*", str(said), re.MULTILINE)
-    text = " ".join((errors[-1].removesuffix("'>") if errors else str(said)).split())
+    text = str(said)
+    errors = list(re.finditer(r"^(?:\w+\.)*\w*(?:Error|Exception): ", text, re.MULTILINE))
+    if errors:  # Flower's own have their words on the next line
+        text = text[errors[-1].start() :].rstrip().removesuffix("'>")
+    text = " ".join(text.split())
     text = re.sub(r"<class '(?:[^']*\.)?(\w+)'>:<'(.*)'>", r"\1: \2", text)
     return printable(text)[:LONGEST] or type(said).__name__
 

@@ -130,6 +130,14 @@ def test_message_that_kills_every_worker_ends_in_an_error_reply(grid, log):
     assert len(tell(grid)) == 2  # the node is back
 
 
+def test_worker_that_dies_is_not_taken_for_a_slow_one(grid):
+    """A worker takes seconds to be back, so it dies fewer than three times before the deadline."""
+    nodes = grid.get_node_ids()
+    bad, good = grid.send_and_receive([message(nodes[0], "train.die"), message(nodes[1])], timeout=3)
+    assert bad.error.reason.startswith("the worker died")
+    assert good.has_content()
+
+
 def test_what_is_late_is_absent_and_does_not_hold_up_the_next_round(grid, log):
     nodes = grid.get_node_ids()
     start = time.monotonic()
