@@ -451,7 +451,9 @@ class Privacy(Section):
 class Engine(Section):
     """Where the clients train. The results do not depend on it (floating-point tolerance for ``flower`` and GPUs)."""
 
-    kind: Literal["ray", "serial", "flower"] = "ray"
+    kind: Literal["auto", "ray", "serial", "flower"] = Field(
+        "auto", description="auto: Ray where it is installed and worth its start, else serial; the same bits"
+    )
     workers: Count | Literal["auto"] = "auto"
     device: str = Field("auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$")
     clients_per_batch: Count | Literal["auto"] = Field("auto", description="how many clients train stacked together")
