@@ -4,6 +4,7 @@ Data and nothing else: how a section behaves is said by its family (:mod:`fedamp
 ...). Reading and error messages are in :mod:`fedamp.scenario.scenario_file`.
 """
 
+from html import escape
 from itertools import pairwise
 from pathlib import Path
 from pkgutil import iter_modules
@@ -546,6 +547,11 @@ class Scenario(Section):
     engine: Engine = Engine()
     federation: Federation = Federation()
     faults: Faults | None = None
+
+    def _repr_html_(self) -> str:
+        from fedamp.scenario.scenario_file import dump
+
+        return f"<pre>{escape(dump(self), quote=False)}</pre>"
 
     @model_validator(mode="after")
     def _possible_together(self) -> "Scenario":

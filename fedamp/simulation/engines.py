@@ -59,7 +59,8 @@ def open_grid(engine: scenario.Engine, log: Path, client_app: str = CLIENT_APP) 
     """The nodes of a simulation, for as long as the context lasts; nothing is left running after it.
 
     Args:
-        engine: ``ray`` or ``serial`` (:func:`choose`). Flower's own simulation brings its grid: :mod:`fedamp.simulation.flower_engine`.
+        engine: ``ray`` or ``serial`` (:func:`choose`). Flower's own simulation brings its grid:
+            :mod:`fedamp.simulation.flower_engine`.
         log: file that gets what Flower, Ray and the nodes have to say.
         client_app: import path of the Flower client app, ``package.module:name``.
 
