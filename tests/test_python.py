@@ -1,6 +1,8 @@
 """fedamp from Python: values in, objects out; what ``import fedamp`` costs; which engine trains."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
 
@@ -11,7 +13,7 @@ import yaml
 from safetensors.numpy import load_file
 
 import fedamp
-from fedamp.errors import InputError, RunFolderError, ScenarioError
+from fedamp.errors import InputError, Interrupted, RunFolderError, ScenarioError
 from fedamp.scenario import PoissonCheckIn
 from fedamp.simulation.engines import choose
 from tests.federations import SMALL
@@ -164,6 +166,15 @@ def test_leaving_the_loop_stops_and_the_folder_can_be_gone_on_in(whole, tmp_path
     assert finished.summary.stopped_because == "finished"
     same = (out / "model.safetensors").read_bytes() == (whole[0].folder / "model.safetensors").read_bytes()
     assert same == known_seed
+
+
+def test_ctrl_c_stops_a_run_after_the_round_and_says_how_to_go_on(tmp_path):
+    def press(record: object) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(Interrupted, match=r"go on with: fedamp run .* --resume"):
+        fedamp.run(SMALL_DICT, out=tmp_path / "run", callbacks=[press])
+    assert len(fedamp.open(tmp_path / "run").rounds) == 1
 
 
 def test_an_error_in_the_loop_is_the_callers_and_leaves_a_folder_to_go_on_in(tmp_path):
