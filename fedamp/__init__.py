@@ -1,7 +1,13 @@
 """fedamp: federated learning with differential privacy, amplified by the randomness that training has anyway."""
 
 import os
-from importlib import metadata
+from importlib import import_module, metadata
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fedamp.api import load, open, play, privacy, run
+
+__all__ = ["load", "open", "play", "privacy", "run"]
 
 # Flower and Ray read these when they are imported, and nothing of fedamp is imported before this.
 os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
@@ -22,3 +28,19 @@ def _installed_version() -> str:
 
 
 __version__ = _installed_version()
+
+
+def __getattr__(name: str) -> Any:
+    """What :mod:`fedamp.api` offers; it is imported when it is first used."""
+    if name not in __all__:
+        raise AttributeError(f"module 'fedamp' has no attribute {name!r}")
+    try:
+        return getattr(import_module("fedamp.api"), name)
+    except ModuleNotFoundError as error:
+        if error.name != "fedamp.api":
+            raise
+        raise AttributeError(f"fedamp.{name} needs the whole of fedamp; installed is the accountant alone") from None
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

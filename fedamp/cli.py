@@ -71,7 +71,7 @@ def run(
     overrides: Overrides,
     out_folder: Annotated[Path | None, Option("--out", help="run folder; left out: a new one under runs")] = None,
     resume: Annotated[bool, Option("--resume", help="go on where an interrupted run stopped")] = False,
-    engine: Annotated[str | None, Option(help="ray, serial or flower")] = None,
+    engine: Annotated[str | None, Option(help="auto, ray, serial or flower")] = None,
     known_seed: Annotated[
         bool | None,
         Option(

@@ -2,8 +2,9 @@
 
 import logging
 import shlex
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,9 +14,14 @@ from fedamp.runs.folder import RunFolder, opened, read_summary
 from fedamp.scenario import Scenario
 
 if TYPE_CHECKING:  # what imports torch is imported while Ray starts
+    from fedamp.runs.records import RoundRecord
     from fedamp.server.loop import Observer
 
 log = logging.getLogger("fedamp.launch")
+
+
+Progress = Generator["RoundRecord", None, Path]
+"""Released rounds, and at last the run folder."""
 
 
 def launch(scenario: Scenario, observer: "Observer", out: Path | None = None, resume: bool = False) -> Path:
@@ -35,6 +41,26 @@ def launch(scenario: Scenario, observer: "Observer", out: Path | None = None, re
         FederationError: the run could not go on; the message names the log, and the folder can be resumed.
         Interrupted: Ctrl-C twice; the message says how to go on.
     """
+    progress = rounds(scenario, observer, out, resume, finish_round=True)
+    while True:
+        try:
+            next(progress)
+        except StopIteration as end:
+            folder: Path = end.value
+            return folder
+
+
+def rounds(
+    scenario: Scenario, observer: "Observer", out: Path | None = None, resume: bool = False, finish_round: bool = False
+) -> Progress:
+    """The rounds of :func:`launch`, one by one as they are released; closed early, the folder can be gone on in.
+
+    Flower's own simulation plays all of them at once, and none is seen here.
+
+    Args:
+        scenario, observer, out, resume: as for :func:`launch`.
+        finish_round: whether Ctrl-C stops after the round, also where whoever iterates is at work; else at once.
+    """
     if scenario.federation.quorum is None and scenario.faults is None:  # nothing is broken on purpose
         everybody = scenario.federation.model_copy(update={"quorum": 1.0})
         scenario = scenario.model_copy(update={"federation": everybody})
@@ -42,8 +68,10 @@ def launch(scenario: Scenario, observer: "Observer", out: Path | None = None, re
     make_plan(scenario, privacy_units(scenario))
     on_flower = scenario.engine.kind == "flower"
     with opened(scenario, out, resume, lock=not on_flower) as (folder, seed), _explained(folder):
-        play_it = _play_on_flower if on_flower else _play_here
-        play_it(scenario, seed, folder, observer)
+        if on_flower:
+            _play_on_flower(scenario, seed, folder, observer)
+        else:
+            yield from _rounds_here(scenario, seed, folder, observer, finish_round)
     return folder.path
 
 
@@ -73,16 +101,26 @@ def _explained(folder: RunFolder) -> Iterator[None]:
         raise FederationError(f"{reason[:300]}; traceback in {folder.log}") from error
 
 
-def _play_here(scenario: Scenario, seed: int | None, folder: RunFolder, observer: "Observer") -> None:
-    from fedamp.simulation.engines import open_grid
+def _rounds_here(
+    scenario: Scenario, seed: int | None, folder: RunFolder, observer: "Observer", finish_round: bool
+) -> "Iterator[RoundRecord]":
+    from fedamp.simulation.engines import choose, open_grid
     from fedamp.simulation.faults import with_faults
 
-    # Ray starts in a child of its own while torch, data and model are loaded here.
-    with open_grid(scenario.engine, folder.log) as grid:
-        from fedamp.server.loop import play
+    engine, why, prepared = scenario.engine, f"{scenario.engine.kind}: engine.kind says so", None
+    if engine.kind == "auto":  # what there is to compute decides
         from fedamp.server.setup import prepare
 
-        play(prepare(scenario, seed), with_faults(grid, scenario.faults), folder, observer)
+        prepared = prepare(scenario, seed)
+        engine, why = choose(scenario, prepared.work)
+    log.info("engine %s", why)
+    # A Ray that was asked for starts in a child of its own while torch, data and model are loaded here.
+    with open_grid(engine, folder.log) as grid:
+        from fedamp.server.loop import rounds
+        from fedamp.server.setup import prepare
+
+        prepared = replace(prepared or prepare(scenario, seed), engine=why)
+        yield from rounds(prepared, with_faults(grid, scenario.faults), folder, observer, finish_round)
 
 
 def _play_on_flower(scenario: Scenario, seed: int | None, folder: RunFolder, observer: "Observer") -> None:

@@ -83,7 +83,7 @@ def test_an_unexpected_failure_is_one_line_and_its_traceback_is_in_the_log(fedam
     def broken(*_: object) -> None:
         raise RuntimeError("the dog\nate it")
 
-    monkeypatch.setattr("fedamp.server.loop.play", broken)
+    monkeypatch.setattr("fedamp.server.loop.rounds", broken)
     answer = fedamp("run", write_small(tmp_path), "--out", tmp_path / "run")
     log = tmp_path / "run" / "log.txt"
     assert answer.status == 1

@@ -129,14 +129,22 @@ def run_commands(fedamp, lines) -> None:
 def test_the_readme(fedamp, monkeypatch, tmp_path, capsys):
     monkeypatch.chdir(ROOT)
     run_commands(fedamp, [line for line in commands("README.md") if not line.startswith("make ")])
+    monkeypatch.chdir(tmp_path)
     exec(python("README.md"), {})
     shown = re.search(r"print\(run.*# (.*): a certified bracket", (ROOT / "README.md").read_text())
     assert shown is not None
-    assert capsys.readouterr().out.startswith(shown[1])
-    monkeypatch.chdir(tmp_path)
+    assert f"\n{shown[1]}" in capsys.readouterr().out
     assert write_files("README.md", tmp_path) == ["mine.yaml"]
     run_commands(fedamp, ["fedamp run mine.yaml --engine serial --set rounds=10"])
     assert json.loads((tmp_path / "runs" / "mine" / "summary.json").read_text())["epsilon"]["upper"] <= 6
+
+
+def test_from_python(monkeypatch, tmp_path, capsys):
+    monkeypatch.chdir(tmp_path)
+    exec(python("docs/python.md"), {})
+    assert "what it costs" in capsys.readouterr().out
+    assert (tmp_path / "runs" / "first" / "report.html").is_file()
+    assert len((tmp_path / "runs" / "watched" / "rounds.jsonl").read_text().splitlines()) == 20
 
 
 def test_write_a_scenario(fedamp, monkeypatch, tmp_path):

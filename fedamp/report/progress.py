@@ -45,6 +45,8 @@ class RunProgress:
             self._console.print(f"[bold]{plan.scenario.name}[/] {harmless(plan.scenario.description)}", highlight=False)
             for line in guarantee(plan):
                 self._console.print(line, highlight=False)
+            if prepared.engine:
+                self._console.print(f"engine {prepared.engine}", highlight=False, markup=False)
         self._budget = plan.scenario.privacy.epsilon
         rounds = min(plan.scenario.rounds, plan.affordable_rounds)
         self._task = self._bar.add_task("", total=rounds, completed=len(finished))

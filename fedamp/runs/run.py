@@ -6,14 +6,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from fedamp.errors import RunFolderError, ScenarioError
+from fedamp import rng
+from fedamp.errors import InputError, RunFolderError, ScenarioError
 from fedamp.plan import Plan, make_plan
+from fedamp.runs.checks import Check
+from fedamp.runs.files import modes_of
 from fedamp.runs.folder import RunFolder, read_summary
 from fedamp.runs.records import Certificate, LedgerRecord, MergedSummary, RoundRecord, Summary
 from fedamp.scenario import Scenario, scenario_file
 from fedamp.text import printable
+
+if TYPE_CHECKING:
+    import pandas
+    from matplotlib.figure import Figure
+    from torch import nn
 
 BYTES_DOWN, BYTES_UP = 4, 8  # a parameter travels as float32 to a client, its update as float64 back
 
@@ -115,6 +123,73 @@ class Run:
     def seconds_per_check_in(self) -> float:
         """Wall time of the run over the expected number of check-ins, which is public."""
         return self.summary.wall_seconds / (self.plan.expected_cohort * len(self.rounds))
+
+    def frame(self) -> "pandas.DataFrame":
+        """The rounds as a pandas frame, one row a round, without the unprotected numbers.
+
+        Raises:
+            InputError: pandas is not installed.
+        """
+        try:
+            import pandas
+        except ImportError:
+            raise InputError("frame() needs pandas, which is not installed; accepted: pip install pandas") from None
+        rows = [record.model_dump(exclude={"version", "unprotected"}) for record in self.rounds]
+        return pandas.DataFrame(rows).set_index("round")
+
+    def model(self) -> "nn.Module":
+        """The model after the last released round, as a torch module in evaluation mode.
+
+        Its records are loaded for the shape of an input; a model of one's own is imported.
+
+        Raises:
+            InputError: the data are not there, or ``model.safetensors`` is damaged or of another shape.
+        """
+        import torch
+
+        from fedamp import data
+        from fedamp.models.registry import build, initial_parameters
+
+        seed = rng.public_seed(self.scenario.seed, "data")
+        dataset = data.load(self.scenario.data, seed, Path())
+        released = self.scenario.model.model_copy(update={"initial": str(self.files.model.resolve())})
+        parameters = initial_parameters(released, dataset.input_shape, dataset.num_classes, seed)
+        module = build(self.scenario.model, dataset.input_shape, dataset.num_classes).cpu()
+        module.load_state_dict({name: torch.from_numpy(value) for name, value in parameters.items()}, strict=False)
+        return module.eval()
+
+    def plot(self, name: str = "rounds") -> "Figure":
+        """A picture: ``rounds`` (accuracy and epsilon by round) or ``accuracy-epsilon`` (accuracy against its cost).
+
+        Raises:
+            InputError: there is none of that name.
+        """
+        from fedamp.report.pictures import run_pictures
+
+        pictures = run_pictures(self)
+        if name not in pictures:
+            raise InputError(f"{self.folder}: no picture {name}; accepted here: {', '.join(pictures) or 'none'}")
+        return pictures[name]
+
+    def report(self, out: str | Path | None = None) -> Path:
+        """Write a page about the run that can be sent to a colleague; left out: ``report.html`` in its folder."""
+        from fedamp.report.page import write_report
+
+        with modes_of(self.folder):
+            return write_report([self.folder], Path(out) if out else self.folder / "report.html")
+
+    def verify(self) -> list[Check]:
+        """Compute every number of the ledger again; what was looked at, each fine, a caution, or wrong."""
+        from fedamp.runs.verify import verify_ledger
+
+        return verify_ledger(self.folder)
+
+    def _repr_html_(self) -> str:
+        from fedamp.report import notebook, style, tables
+        from fedamp.report.pictures import run_pictures
+
+        pictures = [f'<img src="{style.inline(picture)}">' for picture in run_pictures(self).values()]
+        return notebook.as_html(tables.run_table(self.summary)) + "".join(pictures)
 
 
 @dataclass(frozen=True)

@@ -7,12 +7,13 @@ Every error is one line: the file, the path of the key, what was found, and what
 import difflib
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import yaml
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from fedamp.errors import ModelError, ScenarioError
 from fedamp.models.architectures import architecture_of, is_import_path
@@ -28,44 +29,97 @@ _CHECKOUT = Path(__file__).resolve().parents[2] / "scenarios"
 SHIPPED = _CHECKOUT if _CHECKOUT.is_dir() else Path(sys.prefix) / "share" / "fedamp" / "scenarios"
 
 
-def load(path: str | Path, overrides: Sequence[str] = ()) -> Scenario:
+def load(
+    source: str | Path | Mapping[str, Any], overrides: Sequence[str] = (), changes: Mapping[str, Any] | None = None
+) -> Scenario:
     """Read and validate a scenario.
 
     Args:
-        path: a YAML file, or the name of a shipped scenario (``digits``).
+        source: a YAML file, the name of a shipped scenario (``digits``), or what stands in such a file.
         overrides: texts of the form ``key.path=value``; values are YAML.
+        changes: values by ``key.path``. A mapping changes the keys that it names, and no others, unless it says which
+            scheme or name it is of: then it is the whole section.
 
     Returns:
-        The scenario, with data and model paths made absolute (relative ones start at the scenario's folder).
+        The scenario, with data and model paths made absolute (relative ones start at the scenario's folder, or at the
+        working directory where there is no file).
 
     Raises:
         ScenarioError: with one line naming file, key path, and accepted values.
     """
-    file = find(path)
-    raw = _read(file)
+    file = None if isinstance(source, Mapping) else find(source)
+    raw = _read(file) if file else _plain(source)
     for text in overrides:
         override(raw, text)
-    return _with_absolute_paths(validate(raw, str(file), overrides), file.parent)
+    for key, value in (changes or {}).items():
+        _change(raw, key, _plain(value), key)
+    said = {text.partition("=")[0].strip(): f"--set {text}" for text in overrides} | _values(_plain(changes or {}))
+    folder = file.parent if file else Path()
+    return _with_absolute_paths(validate(raw, str(file or "scenario"), said), folder)
 
 
 def override(raw: Any, text: str) -> None:
     """Change parsed YAML in place by a text of the form ``key.path=value``."""
     path, separator, value = text.partition("=")
-    *sections, last = path.strip().split(".")
-    if not separator or not all([*sections, last]):
+    if not separator or not all(path.strip().split(".")):
         raise ScenarioError(f"--set {text}: accepted: key.path=value, e.g. privacy.epsilon=2")
-    for key in sections:
-        raw = raw.setdefault(key, {}) if isinstance(raw, dict) else None
-    if not isinstance(raw, dict):
-        raise ScenarioError(f"--set {text}: {'.'.join(sections)} is not a section of the scenario")
     try:
-        raw[last] = yaml.load(value, Loader=_Loader)
+        parsed = yaml.load(value, Loader=_Loader)
     except (yaml.YAMLError, RecursionError, ValueError):
         raise ScenarioError(printable(f"--set {text}: the value is not valid YAML")) from None
+    _change(raw, path.strip(), parsed, f"--set {text}", whole=True)
 
 
-def validate(raw: Any, source: str, overrides: Sequence[str] = ()) -> Scenario:
-    """Validate parsed YAML; errors name ``source``, or the override that brought the wrong value."""
+def _change(raw: Any, path: str, value: Any, said: str, whole: bool = False) -> None:
+    """Set a key in place; a mapping is merged into the section that is there, unless it is to be the whole one."""
+    *sections, last = path.split(".")
+    for key in sections:
+        if isinstance(raw, dict) and raw.get(key) is None:
+            raw[key] = {}
+        raw = raw[key] if isinstance(raw, dict) else None
+    if not isinstance(raw, dict):
+        raise ScenarioError(printable(f"{said}: {'.'.join(sections)} is not a section of the scenario"))
+    below = raw.get(last)
+    if whole or not isinstance(value, dict) or not isinstance(below, dict) or {"scheme", "name"} & value.keys():
+        raw[last] = value
+        return
+    for key, each in value.items():
+        _change(below, str(key), each, f"{said}.{key}")
+
+
+def _plain(value: Any) -> Any:
+    """A value of Python as YAML would read it; what it cannot hold is left to the validation."""
+    match value:
+        case BaseModel():
+            return value.model_dump(mode="json")
+        case Mapping():
+            return {str(key): _plain(each) for key, each in value.items()}
+        case list() | tuple():
+            return [_plain(each) for each in value]
+        case np.generic() | np.ndarray():
+            return value.tolist()
+        case Path():
+            return str(value)
+    return value
+
+
+def _values(changes: Mapping[str, Any], above: str = "") -> dict[str, str]:
+    """What was given for every key path, as ``key.path=value``."""
+    said = {}
+    for key, value in changes.items():
+        said[above + key] = f"{above}{key}={value!r}"
+        said |= _values(value, f"{above}{key}.") if isinstance(value, Mapping) else {}
+    return said
+
+
+def validate(raw: Any, source: str, said: Mapping[str, str] | None = None) -> Scenario:
+    """Validate parsed YAML.
+
+    Args:
+        raw: what was read.
+        source: what errors name as the place of a wrong value.
+        said: by the path of a key, what they name instead where the value came from elsewhere.
+    """
     if not isinstance(raw, dict):
         kind = {type(None): "an empty file", list: "a list", str: "text"}.get(type(raw), type(raw).__name__)
         raise ScenarioError(f"{source}: a scenario is a mapping of keys to values, got {kind}")
@@ -80,8 +134,7 @@ def validate(raw: Any, source: str, overrides: Sequence[str] = ()) -> Scenario:
         key, words = "", str(error)
     else:
         return scenario
-    changed = [text for text in overrides if text.partition("=")[0].strip() == key]
-    where = f"--set {changed[-1]}" if changed else f"{source}: {key}" if key else source
+    where = (said or {}).get(key, f"{source}: {key}" if key else source)
     raise ScenarioError(printable(f"{where}: {words}"))
 
 

@@ -4,6 +4,7 @@ Data and nothing else: how a section behaves is said by its family (:mod:`fedamp
 ...). Reading and error messages are in :mod:`fedamp.scenario.scenario_file`.
 """
 
+from html import escape
 from itertools import pairwise
 from pathlib import Path
 from pkgutil import iter_modules
@@ -451,7 +452,9 @@ class Privacy(Section):
 class Engine(Section):
     """Where the clients train. The results do not depend on it (floating-point tolerance for ``flower`` and GPUs)."""
 
-    kind: Literal["ray", "serial", "flower"] = "ray"
+    kind: Literal["auto", "ray", "serial", "flower"] = Field(
+        "auto", description="auto: Ray where it is installed and worth its start, else serial; the same bits"
+    )
     workers: Count | Literal["auto"] = "auto"
     device: str = Field("auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$")
     clients_per_batch: Count | Literal["auto"] = Field("auto", description="how many clients train stacked together")
@@ -544,6 +547,11 @@ class Scenario(Section):
     engine: Engine = Engine()
     federation: Federation = Federation()
     faults: Faults | None = None
+
+    def _repr_html_(self) -> str:
+        from fedamp.scenario.scenario_file import dump
+
+        return f"<pre>{escape(dump(self), quote=False)}</pre>"
 
     @model_validator(mode="after")
     def _possible_together(self) -> "Scenario":

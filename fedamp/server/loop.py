@@ -13,7 +13,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from time import perf_counter
 from types import FrameType
 from typing import Protocol
@@ -23,7 +23,7 @@ from flwr.serverapp import Grid
 
 from fedamp.errors import DivergedError, FederationError, RunFolderError
 from fedamp.runs.checkpoint import Checkpoint, checkpoints, read_checkpoint, write_checkpoint
-from fedamp.runs.folder import RunFolder
+from fedamp.runs.folder import RunFolder, read_summary
 from fedamp.runs.ledger import Ledger, fingerprint
 from fedamp.runs.records import Bracket, Cost, Ending, Quality, RoundRecord, Summary
 from fedamp.server.setup import Prepared
@@ -64,21 +64,39 @@ def play(prepared: Prepared, grid: Grid, folder: RunFolder, observer: Observer) 
         DivergedError: the model, or each update, is no longer finite; the round was not released.
         RunFolderError: if the folder's ledger or checkpoint is damaged or of another run.
     """
+    for _ in rounds(prepared, grid, folder, observer, finish_round=True):
+        pass
+    return read_summary(folder.path)
+
+
+def rounds(
+    prepared: Prepared, grid: Grid, folder: RunFolder, observer: Observer, finish_round: bool = False
+) -> Iterator[RoundRecord]:
+    """The rounds of :func:`play`, one by one as they are released; closed early, the folder can be gone on in.
+
+    Args:
+        prepared, grid, folder, observer: as for :func:`play`.
+        finish_round: whether Ctrl-C stops after the round, also where whoever iterates is at work; else at once.
+    """
     run = _Run(prepared, grid, folder)
     observer.started(prepared, run.finished)
     stopped_because: Ending = "finished"
-    with _interrupts(observer.stopping) as interrupted:
+    with _interrupts(observer.stopping) if finish_round else nullcontext(lambda: False) as interrupted:
         try:
             for round_ in range(run.state.round + 1, prepared.plan.scenario.rounds + 1):
                 if round_ > prepared.plan.affordable_rounds:
                     stopped_because = "budget"
                     log.info("stopped before round %d, which would exceed the budget", round_)
                     break
-                observer.round_done(run.play_round(round_))
+                record = run.play_round(round_)
+                observer.round_done(record)
+                yield record
                 if interrupted():
-                    run.keep()
                     stopped_because = "interrupted"
                     break
+        except GeneratorExit:
+            run.finish("interrupted")
+            raise
         except (FederationError, KeyboardInterrupt) as error:
             # The ledger may be a round ahead of the state, so the file of the model stays as it was.
             try:
@@ -86,8 +104,7 @@ def play(prepared: Prepared, grid: Grid, folder: RunFolder, observer: Observer) 
             except Exception:  # why the run ended is what a person must hear
                 log.exception("the summary could not be written")
             raise
-    run.write_model()
-    return run.conclude(stopped_because)
+    run.finish(stopped_because)
 
 
 class _Run:
@@ -125,9 +142,12 @@ class _Run:
         self.finished.append(record)
         return record
 
-    def keep(self) -> None:
-        """Make the last round, which was released, one from which a run can go on."""
-        self._write_checkpoint(self.state, self.finished[-1])
+    def finish(self, stopped_because: Ending) -> None:
+        """Leave the model of the last released round; of a run that was interrupted, also one to go on from."""
+        if stopped_because == "interrupted":
+            self._write_checkpoint(self.state, self.finished[-1])
+        self.folder.write_model(self.state.parameters)
+        self.conclude(stopped_because)
 
     def _write_checkpoint(self, state: ServerState, record: RoundRecord) -> None:
         self.folder.flush()
@@ -139,11 +159,7 @@ class _Run:
         roster = self.strategy.roster
         return self.plan.known_seed and bool(roster.everywhere) and not roster.host_of and not aggregate.missing_nodes
 
-    def write_model(self) -> None:
-        """Write the model of the last released round."""
-        self.folder.write_model(self.state.parameters)
-
-    def conclude(self, stopped_because: Ending, error: str | None = None) -> Summary:
+    def conclude(self, stopped_because: Ending, error: str | None = None) -> None:
         """Write down why the run stopped, and the summary of what has been released."""
         plan, done = self.plan, self.finished
         evaluated = next((record for record in reversed(done) if record.accuracy is not None), None)
@@ -172,7 +188,6 @@ class _Run:
             cost=Cost(**self.prepared.cost()),
         )
         self.folder.write_summary(summary)
-        return summary
 
     def _record(self, release: Release, collected: Aggregate, start: float) -> RoundRecord:
         round_, accuracy, loss, silence = release.round, None, None, self.strategy.roster.silence

@@ -44,6 +44,7 @@ class Prepared:
         units_per_batch: how many units train stacked together, about.
         pieces: what units train: (submodel, round) -> piece of the model.
         test: the public test set, inputs and labels.
+        engine: where the clients train, and why there, in words; empty in a deployment.
     """
 
     plan: Plan
@@ -52,6 +53,7 @@ class Prepared:
     units_per_batch: int
     pieces: Pieces
     test: tuple[NDArray[np.float32], NDArray[np.int64]]
+    engine: str = ""
 
     def strategy(self, state: ServerState) -> PrivateStrategy:
         """The strategy that plays the plan from a state on."""
@@ -85,6 +87,13 @@ class Prepared:
             "flops_per_record": flops,
             "flops_share": flops / whole.flops_per_record,
         }
+
+    @property
+    def work(self) -> float:
+        """Expected floating-point operations of the whole run, with one record in every gradient step."""
+        trainings = self.plan.expected_cohort * min(self.plan.scenario.rounds, self.plan.affordable_rounds)
+        client = self.plan.scenario.client
+        return trainings * (client.steps or client.epochs or 1) * self.cost()["flops_per_record"]
 
 
 def prepare(scenario: Scenario, seed: int | None = None) -> Prepared:

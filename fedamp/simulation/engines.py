@@ -7,10 +7,51 @@ from pathlib import Path
 
 from fedamp import flower, scenario
 from fedamp.errors import InputError
+from fedamp.models.architectures import is_import_path
 from fedamp.simulation.grid import LOGGER, SimulationGrid
 from fedamp.simulation.serial import SerialGrid
 
 CLIENT_APP = "fedamp.client.app:app"
+
+
+WORTH_RAY = 1e10
+"""Floating-point operations, with one record in every gradient step, from which on Ray's start pays.
+
+On one core the models that come with fedamp take some 10 s for as many, and Ray starts in 5 to 10 s.
+"""
+
+
+def choose(asked: scenario.Scenario, work: float) -> tuple[scenario.Engine, str]:
+    """The engine that trains where ``engine.kind`` says ``auto``; the results do not depend on it.
+
+    Args:
+        asked: the scenario.
+        work: floating-point operations of the run, with one record in every gradient step.
+
+    Returns:
+        The engine, ``ray`` or ``serial``, and why it is this one, in words.
+    """
+    kind, reason = _choose(asked, work)
+    return asked.engine.model_copy(update={"kind": kind}), f"{kind}: {reason}"
+
+
+def _choose(asked: scenario.Scenario, work: float) -> tuple[str, str]:
+    engine = asked.engine
+    if engine.address is not None:
+        return "ray", "engine.address is a cluster"
+    if asked.faults is not None and asked.faults.killed_workers:
+        return "ray", "faults.killed_workers needs workers"
+    own = is_import_path(asked.model.name)
+    if not ray_is_installed():
+        where = f", so the code of {asked.model.name} trains in the server's process" if own else ""
+        return "serial", f"Ray is not installed{where}"
+    if own:
+        return "ray", f"the code of {asked.model.name} trains in processes of its own"
+    if engine.workers not in ("auto", 1):
+        return "ray", f"engine.workers is {engine.workers}"
+    comparison = "at least" if work >= WORTH_RAY else "less than"
+    words = f"the clients' work, {work:.1e} operations, is {comparison} what Ray's start is worth, {WORTH_RAY:.0e}"
+    return "ray" if work >= WORTH_RAY else "serial", words
 
 
 @contextmanager
@@ -18,7 +59,8 @@ def open_grid(engine: scenario.Engine, log: Path, client_app: str = CLIENT_APP) 
     """The nodes of a simulation, for as long as the context lasts; nothing is left running after it.
 
     Args:
-        engine: ``ray`` or ``serial``. Flower's own simulation brings its grid: :mod:`fedamp.simulation.flower_engine`.
+        engine: ``ray`` or ``serial`` (:func:`choose`). Flower's own simulation brings its grid:
+            :mod:`fedamp.simulation.flower_engine`.
         log: file that gets what Flower, Ray and the nodes have to say.
         client_app: import path of the Flower client app, ``package.module:name``.
 
@@ -42,8 +84,16 @@ def _grid(engine: scenario.Engine, log: Path, client_app: str) -> SimulationGrid
     raise ValueError(f"engine.kind must be ray or serial here, got {engine.kind}")
 
 
+def ray_is_installed() -> bool:
+    """Whether Ray can be imported."""
+    try:
+        return find_spec("ray") is not None
+    except ValueError:  # its import is blocked
+        return False
+
+
 def require_ray(kind: str) -> None:
     """Raise InputError where Ray is not installed."""
-    if find_spec("ray") is None:
+    if not ray_is_installed():
         accepted = "pip install 'fedamp[ray]', or engine.kind: serial"
         raise InputError(f"engine.kind: {kind} needs Ray, which is not installed; accepted: {accepted}")

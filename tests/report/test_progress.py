@@ -37,7 +37,7 @@ def shown(record: RoundRecord, *overrides: str, width: int = 80, terminal: bool 
     stream = io.StringIO()
     console = Console(file=stream, force_terminal=terminal, width=width, height=24)
     with RunProgress(console).shown() as display:
-        display.started(SimpleNamespace(plan=make_plan(small(*overrides), 60)), [])
+        display.started(SimpleNamespace(plan=make_plan(small(*overrides), 60), engine=""), [])
         display.round_done(record)
     # What is redrawn in place stands behind the last movement of the cursor.
     last = re.split(r"\x1b\[\d*[AK]|\r", stream.getvalue())[-1]

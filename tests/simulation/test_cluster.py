@@ -28,7 +28,7 @@ ENVIRONMENT = os.environ | {"PATH": os.pathsep.join([SCRIPTS, os.environ["PATH"]
 def test_address_without_a_cluster_is_refused_in_one_line(tmp_path, address):
     with (
         pytest.raises(InputError, match=rf"engine\.address: no Ray cluster at '{address}' .*accepted: auto, or"),
-        open_grid(Engine(address=address), tmp_path / "log.txt", APP) as grid,
+        open_grid(Engine(kind="ray", address=address), tmp_path / "log.txt", APP) as grid,
     ):
         grid.get_node_ids()
 
@@ -92,7 +92,7 @@ def test_a_cluster_that_lets_everybody_in_is_refused(home, ray_folder):
         pytest.raises(
             InputError, match=rf"whoever reaches the Ray cluster at .*:{port} can run programs there; accepted"
         ),
-        open_grid(Engine(address=f"127.0.0.1:{port}"), home / "log.txt", APP) as grid,
+        open_grid(Engine(kind="ray", address=f"127.0.0.1:{port}"), home / "log.txt", APP) as grid,
     ):
         grid.get_node_ids()
     assert (home / ".ray" / "auth_token").stat().st_mode & 0o077 == 0

@@ -1,0 +1,229 @@
+"""fedamp from Python: values in, objects out; what ``import fedamp`` costs; which engine trains."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from safetensors.numpy import load_file
+
+import fedamp
+from fedamp.errors import InputError, Interrupted, RunFolderError, ScenarioError
+from fedamp.scenario import PoissonCheckIn
+from fedamp.simulation.engines import choose
+from tests.federations import SMALL
+
+SMALL_DICT = yaml.safe_load(SMALL) | {"rounds": 4, "engine": {}}
+
+
+@pytest.fixture(name="fedamp_command")
+def command(request):
+    """The entry point, which tests know as ``fedamp``; here that is the package."""
+    return request.getfixturevalue("fedamp")
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A whole run, and the records that a callback was given."""
+    seen = []
+    return fedamp.run(SMALL_DICT, out=tmp_path_factory.mktemp("runs") / "whole", callbacks=[seen.append]), seen
+
+
+def test_importing_fedamp_is_quick_and_brings_nothing_heavy():
+    program = (
+        "import sys, time; start = time.process_time(); import fedamp; took = time.process_time() - start;"
+        "print(took < 0.3, {'torch', 'ray', 'flwr', 'numpy', 'pydantic', 'matplotlib'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "True set()\n"
+
+
+# --- load ------------------------------------------------------------------------------------------------------------
+
+
+def test_overrides_are_values_by_dotted_key_or_nested(subtests):
+    for name, overrides in {
+        "dotted": {"privacy.epsilon": 2, "check_in.k": 5, "model.hidden": (8, 4)},
+        "nested": {"privacy": {"epsilon": 2}, "check_in": {"k": 5}, "model": {"hidden": [8, 4]}},
+        "numpy": {"privacy.epsilon": np.float64(2), "check_in": {"k": np.int64(5)}, "model.hidden": np.array([8, 4])},
+    }.items():
+        with subtests.test(name):
+            changed = fedamp.load("digits", **overrides)
+            assert (changed.privacy.epsilon, changed.check_in.k, changed.model.hidden) == (2, 5, (8, 4))
+            assert changed.privacy.clip == fedamp.load("digits").privacy.clip  # what was not named stays
+
+
+def test_a_section_of_another_scheme_replaces_the_one_that_is_there():
+    rate = 0.25
+    for section in ({"scheme": "poisson", "rate": rate}, PoissonCheckIn(scheme="poisson", rate=rate)):
+        assert fedamp.load("digits", check_in=section).check_in == PoissonCheckIn(scheme="poisson", rate=rate)
+    mixed = fedamp.load(fedamp.load(SMALL_DICT), mixing={"width": 0.1}, **{"server.momentum": 0})  # there was none
+    assert mixed.mixing is not None
+
+
+def test_dicts_and_scenarios_are_loaded_and_not_changed():
+    before = json.dumps(SMALL_DICT)
+    loaded = fedamp.load(SMALL_DICT, rounds=3)
+    assert (loaded.rounds, json.dumps(SMALL_DICT)) == (3, before)
+    assert fedamp.load(loaded) is loaded
+    assert fedamp.load(loaded, seed=9) == loaded.model_copy(update={"seed": 9})
+
+
+@pytest.mark.parametrize(
+    ("source", "overrides", "words"),
+    [
+        ("digits", {"privacy.epsilon": -1}, "privacy.epsilon=-1: got -1; accepted: a number > 0"),
+        ("digits", {"privacy": {"epsilon": -1}}, "privacy.epsilon=-1: "),
+        ("digits", {"privacy.epsilom": 1}, "did you mean epsilon?"),
+        ("digits", {"rounds.x": 1}, "rounds.x: rounds is not a section of the scenario"),
+        ("digits", {"data": object()}, "data="),
+        ("digitz", {}, "did you mean digits?"),
+        ({"name": "empty"}, {}, "scenario: "),
+    ],
+)
+def test_what_cannot_be_is_said_in_one_line(source, overrides, words):
+    with pytest.raises(ScenarioError) as caught:
+        fedamp.load(source, **overrides)
+    assert words in str(caught.value)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+# --- what it costs, and a run ----------------------------------------------------------------------------------------
+
+
+def test_privacy_is_what_the_command_says(fedamp_command, tmp_path):
+    file = tmp_path / "small.yaml"
+    file.write_text(yaml.safe_dump(SMALL_DICT))
+    answer = fedamp.privacy(SMALL_DICT)
+    assert answer == json.loads(fedamp_command("privacy", file, "--json").out)
+    assert str(answer) in fedamp_command("privacy", file).out
+    assert "noise multiplier" in answer._repr_html_()
+
+
+def test_a_run_can_be_looked_at(whole):
+    run, seen = whole
+    assert run.rounds == seen
+    assert [record.round for record in seen] == [1, 2, 3, 4]
+    assert run.epsilon == run.ledger.guaranteed_epsilon == pytest.approx(fedamp.privacy(SMALL_DICT)["epsilon"]["upper"])
+    frame = fedamp.open(run.folder).frame()
+    assert list(frame["epsilon_upper"]) == [record.epsilon_upper for record in seen]
+    assert "unprotected" not in frame
+    assert all(check.verdict != "wrong" for check in run.verify())
+    assert run.report() == run.folder / "report.html"
+    assert run.plot().axes
+    with pytest.raises(InputError, match="no picture nonsense; accepted here: rounds"):
+        run.plot("nonsense")
+    shown = run._repr_html_()
+    assert "accuracy" in shown
+    assert "data:image/" in shown
+    assert "scheme: balanced" in run.scenario._repr_html_()
+
+
+def test_the_model_of_a_run_has_the_released_weights(whole):
+    run, _ = whole
+    released, module = load_file(run.folder / "model.safetensors"), run.model()
+    assert {name: value.shape for name, value in module.named_parameters()} == {
+        name: value.shape for name, value in released.items()
+    }
+    assert all(np.array_equal(value.detach().numpy(), released[name]) for name, value in module.named_parameters())
+    assert module(torch.zeros(2, 64)).shape == (2, 10)
+
+
+def test_what_is_no_run_is_said_in_one_line(tmp_path):
+    with pytest.raises(RunFolderError, match="no such run folder"):
+        fedamp.open(tmp_path / "nowhere")
+
+
+# --- round by round --------------------------------------------------------------------------------------------------
+
+
+def test_playing_gives_each_round_as_it_is_released_and_the_same_model(whole, tmp_path):
+    out, numbers = tmp_path / "played", []
+    for record in fedamp.play(SMALL_DICT, out=out):
+        numbers.append(record.round)
+        assert len(json.loads((out / "ledger.json").read_text())["releases"]) == record.round
+    assert numbers == [1, 2, 3, 4]
+    assert (out / "model.safetensors").read_bytes() == (whole[0].folder / "model.safetensors").read_bytes()
+
+
+@pytest.mark.parametrize("known_seed", [True, False])
+def test_leaving_the_loop_stops_and_the_folder_can_be_gone_on_in(whole, tmp_path, known_seed):
+    scenario, out = fedamp.load(SMALL_DICT, known_seed=known_seed), tmp_path / "left"
+    for record in fedamp.play(scenario, out=out):
+        if record.round == 2:
+            break
+    left = fedamp.open(out)
+    assert (left.summary.stopped_because, len(left.rounds)) == ("interrupted", 2)
+    assert left.epsilon == pytest.approx(whole[0].epsilon)  # what was seen may have decided when it stopped
+    assert left.epsilon > left.released_rounds_epsilon
+    finished = fedamp.run(scenario, out=out, resume=True)
+    assert [record.round for record in finished.rounds] == [1, 2, 3, 4]
+    assert finished.summary.stopped_because == "finished"
+    same = (out / "model.safetensors").read_bytes() == (whole[0].folder / "model.safetensors").read_bytes()
+    assert same == known_seed
+
+
+def test_ctrl_c_stops_a_run_after_the_round_and_says_how_to_go_on(tmp_path):
+    def press(record: object) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(Interrupted, match=r"go on with: fedamp run .* --resume"):
+        fedamp.run(SMALL_DICT, out=tmp_path / "run", callbacks=[press])
+    assert len(fedamp.open(tmp_path / "run").rounds) == 1
+
+
+def test_an_error_in_the_loop_is_the_callers_and_leaves_a_folder_to_go_on_in(tmp_path):
+    def loop() -> None:
+        for record in fedamp.play(SMALL_DICT, out=tmp_path / "run"):
+            raise ZeroDivisionError(record.round)
+
+    with pytest.raises(ZeroDivisionError):
+        loop()
+    assert len(fedamp.open(tmp_path / "run").rounds) == 1
+
+
+def test_flowers_simulation_cannot_be_played_round_by_round(tmp_path):
+    with pytest.raises(ScenarioError, match=r"engine\.kind: flower .*; accepted: auto, ray, serial"):
+        fedamp.play(fedamp.load(SMALL_DICT, **{"engine.kind": "flower"}), out=tmp_path / "run")
+
+
+# --- the engine ------------------------------------------------------------------------------------------------------
+
+
+def engine_of(scenario, work=0.0):
+    engine, why = choose(fedamp.load(SMALL_DICT, **scenario), work)
+    assert why.startswith(f"{engine.kind}: ")
+    return engine.kind
+
+
+def test_the_engine_is_chosen_by_the_work_and_whose_code_it_is(monkeypatch):
+    pytest.importorskip("ray")
+    own = {"model": {"name": "mine:model"}}
+    cases = [({}, 1e6, "serial"), ({}, 1e12, "ray"), (own, 1e6, "ray"), ({"engine.workers": 2}, 1e6, "ray")]
+    cases += [({"engine.address": "10.0.0.1:6379"}, 1e6, "ray"), ({"faults": {"killed_workers": 0.1}}, 1e6, "ray")]
+    assert [engine_of(scenario, work) for scenario, work, _ in cases] == [kind for *_, kind in cases]
+    monkeypatch.setitem(sys.modules, "ray", None)
+    assert [engine_of(scenario, work) for scenario, work, _ in cases[:4]] == ["serial"] * 4
+    assert choose(fedamp.load(SMALL_DICT, **own), 0)[1].startswith("serial: Ray is not installed, so the code of mine:")
+
+
+def test_without_ray_a_run_trains_here_and_says_so(tmp_path):
+    program = (
+        "import sys; sys.modules['ray'] = None; from fedamp.cli import main;"
+        "sys.argv = ['fedamp', 'run', 'digits', '--set', 'rounds=2', '--set', 'check_in.k=1',"
+        " '--set', 'privacy.noise_multiplier=1', '--set', 'privacy.epsilon=null', '--out', sys.argv[1]]; main()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, tmp_path / "run"], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "engine serial: Ray is not installed" in (tmp_path / "run" / "log.txt").read_text()
+
+
+def test_the_log_says_which_engine_was_chosen(whole):
+    assert "engine serial: " in (whole[0].folder / "log.txt").read_text()
