@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
+from itertools import count
 
 import numpy as np
 
@@ -14,6 +15,7 @@ from fedamp.accounting.mechanism import Mechanism
 from fedamp.accounting.points import DEFAULT_POINTS, NotEvaluable
 from fedamp.accounting.renyi import HIGHEST_ORDER
 from fedamp.accounting.risk import trade_off
+from fedamp.accounting.sampled import QUESTIONS
 from fedamp.accounting.sampled_calibration import calibrate_sampled
 from fedamp.accounting.sampled_laws import is_sampled, sampled_profile
 
@@ -172,11 +174,14 @@ def calibrate_count(
     checks.delta(delta)
     checks.count("largest", largest, checks.count("smallest", smallest, 0))
 
+    sampled = count()  # a certificate allows for so many questions, in both directions; then the law decides
+
     def fits(number: int) -> bool:
         mechanism = build(number)
         if upper_epsilon(mechanism, delta) <= epsilon:
             return True
-        return is_sampled(mechanism) and mechanism.epsilon(delta).upper <= epsilon
+        ask = is_sampled(mechanism) and next(sampled) < QUESTIONS // 2
+        return ask and mechanism.epsilon(delta).upper <= epsilon
 
     good, bad = (smallest, largest) if fits(smallest) else (largest, smallest)
     if good == largest and not fits(largest):
