@@ -51,12 +51,17 @@ def evaluated(compute: Callable[[], T]) -> T:
 
 def epsilon(event: Mechanism, delta: float, points: int | None = None, precision: float | None = None) -> Bounds:
     """See ``Mechanism.epsilon``."""
+    return _patiently("epsilon", lambda: _epsilon(event, delta, points, precision))
+
+
+def _patiently(name: str, ask: Callable[[], Bounds]) -> Bounds:
+    """The answer to a question, and a warning if it took long."""
     clock, processor = time.perf_counter(), time.process_time()
-    found = _epsilon(event, delta, points, precision)
+    found = ask()
     seconds = min(time.perf_counter() - clock, time.process_time() - processor)
     if seconds > _PATIENCE:
         advice = "points=400 or precision=0.05 answer sooner, with a wider bracket"
-        warnings.warn(f"epsilon took {seconds:.0f} s, answered by: {found.method} ({advice})", stacklevel=3)
+        warnings.warn(f"{name} took {seconds:.0f} s, answered by: {found.method} ({advice})", stacklevel=4)
     return found
 
 
@@ -94,6 +99,10 @@ def _unsampled_epsilon(event: Mechanism, delta: float, points: int | None) -> Bo
 def delta(event: Mechanism, epsilon: float, points: int | None = None, precision: float | None = None) -> Bounds:
     """See ``Mechanism.delta``."""
     checks.epsilon(epsilon)
+    return _patiently("delta", lambda: _delta(event, epsilon, points, precision))
+
+
+def _delta(event: Mechanism, epsilon: float, points: int | None, precision: float | None) -> Bounds:
 
     def by_renyi(orders: Array) -> Best:
         return renyi.best_delta(orders, rdp(event, orders), epsilon)

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
+from itertools import count
 
 import numpy as np
 
@@ -14,10 +15,11 @@ from fedamp.accounting.mechanism import Mechanism
 from fedamp.accounting.points import DEFAULT_POINTS, NotEvaluable
 from fedamp.accounting.renyi import HIGHEST_ORDER
 from fedamp.accounting.risk import trade_off
+from fedamp.accounting.sampled import QUESTIONS
 from fedamp.accounting.sampled_calibration import calibrate_sampled
 from fedamp.accounting.sampled_laws import is_sampled, sampled_profile
 
-CHECKPOINTS = 12
+CHECKPOINTS = 13
 """At how many rounds the numerical law is asked what has been spent: at all of a short run."""
 
 
@@ -172,11 +174,14 @@ def calibrate_count(
     checks.delta(delta)
     checks.count("largest", largest, checks.count("smallest", smallest, 0))
 
+    sampled = count()  # a certificate allows for so many questions, in both directions; then the law decides
+
     def fits(number: int) -> bool:
         mechanism = build(number)
         if upper_epsilon(mechanism, delta) <= epsilon:
             return True
-        return is_sampled(mechanism) and mechanism.epsilon(delta).upper <= epsilon
+        ask = is_sampled(mechanism) and next(sampled) < QUESTIONS // 2
+        return ask and mechanism.epsilon(delta).upper <= epsilon
 
     good, bad = (smallest, largest) if fits(smallest) else (largest, smallest)
     if good == largest and not fits(largest):
@@ -224,10 +229,10 @@ def epsilon_over_rounds(mechanism: Mechanism, delta: float, rounds: Sequence[int
 
 
 def _quick_upper(mechanism: Mechanism, delta: float) -> float:
-    """An upper end of epsilon, to about four per cent where hidden rounds are sampled."""
+    """An upper end of epsilon, to about two per cent where hidden rounds are sampled."""
     if is_sampled(mechanism):
         try:
-            return sampled_profile(mechanism, Detail(150, with_lower=False)).epsilon(delta, precision=0.04).upper
+            return sampled_profile(mechanism, Detail(150, with_lower=False)).epsilon(delta, precision=0.02).upper
         except NotEvaluable:
             pass
     return law_upper(mechanism, delta, 300)
@@ -242,6 +247,8 @@ def _by_moments(mechanism: Mechanism, delta: float, rounds: list[int]) -> Array:
 
 
 def _checkpoints(count: int) -> list[int]:
-    """At most ``CHECKPOINTS`` of the numbers 0..count-1, denser at first, where the curve is steep."""
-    steps = (np.arange(CHECKPOINTS + 1) / CHECKPOINTS) ** 1.5
-    return np.unique((steps[:-1] * count).astype(int)).tolist() if count > CHECKPOINTS else list(range(count))
+    """At most ``CHECKPOINTS`` of the numbers 0..count-1, denser at first, where the curve is steep; one is near the
+    end, lest the curve ends in a long flat piece.
+    """
+    steps = np.append((np.arange(CHECKPOINTS - 1) / (CHECKPOINTS - 1)) ** 1.5, 0.96)
+    return np.unique((steps * count).astype(int)).tolist() if count > CHECKPOINTS else list(range(count))

@@ -55,10 +55,13 @@ class HiddenRounds:
             NotEvaluable: ratios leave the range in which the stated rounding holds.
         """
         if self.chances == (0.0, 1.0) and self.rounds == 1:
+            if not np.max(ratios) < math.inf:
+                raise NotEvaluable("likelihood ratios leave the range of floating point")
             with np.errstate(divide="ignore"):
                 return np.asarray(np.log(ratios[:, 0]))
-        means, largest = _symmetric_means(ratios, *self._weights)
-        if not largest < 1e200:
+        rate, tail, fewest = self._weights
+        means, largest = _symmetric_means(ratios, rate, tail, fewest)
+        if not largest * max(tail.max(), 1.0) < 1e200:
             raise NotEvaluable("likelihood ratios leave the range of floating point")
         with np.errstate(divide="ignore"):
             return np.asarray(np.log(means))
@@ -80,7 +83,8 @@ class HiddenRounds:
         """Bound on the relative error of X: a sum of products of h ratios (each off by a few units of its logarithm),
         with three roundings a round, and the factors outside.
 
-        Underflow adds less than 1e-90: as many steps as there are, each off by 1e-308, times at most 1e200.
+        Underflow adds less than 1e-90: as many steps as there are, each off by 1e-308, times at most 1e200 (what they
+        grow by, and the weight of h successes at the end).
         """
         rate = min(self.share, 1.0)
         outside = 16 * (math.lgamma(self.rounds + 1) + self.rounds + 1) - 8 * self.most * math.log(rate)

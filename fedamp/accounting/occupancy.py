@@ -21,6 +21,10 @@ _MOST_ROWS, _MOST_TO_EXTEND = 500_000, 5_000
 """Rows that the recursion keeps at once (some 40 MB), and from which it goes on to one subset more."""
 
 
+_LARGEST_TABLE = 1_000_000
+"""Log factorials up to here are kept; of larger numbers few are needed."""
+
+
 class Occupancies(NamedTuple):
     """All occupancies of t subsets.
 
@@ -112,7 +116,10 @@ def rounding(rounds: int, order: int) -> float:
 def log_choose(n: NDArray[np.int32] | NDArray[np.int64] | int, m: NDArray[np.int32] | NDArray[np.int64] | int) -> Array:
     """log C(n, m) for whole numbers 0 <= m <= n."""
     n, m = np.asarray(n), np.asarray(m)
-    table = _log_factorials(1 << int(n.max(initial=1)).bit_length())
+    most = int(n.max(initial=1))
+    if most > _LARGEST_TABLE:
+        return np.asarray(gammaln(n + 1.0) - gammaln(m + 1.0) - gammaln(n - m + 1.0))
+    table = _log_factorials(1 << most.bit_length())
     return np.asarray(table[n] - table[m] - table[n - m])
 
 

@@ -128,6 +128,8 @@ class OfGroup:
         for _ in range(2):
             one = self.profile.epsilon(delta * math.exp(-self.log_factor(known)))
             known = min(known, self.size * one.upper)
+            if known == 0:
+                break
         return Bounds(0.0, known, f"group property of {one.method}")
 
     def epsilon(self, delta: float) -> Bounds:

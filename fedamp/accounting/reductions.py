@@ -177,9 +177,12 @@ def _(event: Dropout) -> Mechanism | None:
 @attained.register(AllocationPrefix)
 @attained.register(CappedPoisson)
 def _(event: Allocation | AllocationPrefix | CappedPoisson) -> Mechanism | None:
-    """Of one hidden round the run itself; of more the sum of all rounds' releases, or one round alone."""
+    """Of one hidden round, and of all rounds, the run itself; of more the sum of all rounds' releases, or one round
+    alone.
+    """
     most = event.at_most if isinstance(event, CappedPoisson) else event.k
-    if most == 1 and attained(event.mechanism) is event.mechanism:
+    every = isinstance(event, Allocation) and event.k == event.rounds  # nothing is hidden
+    if (most == 1 or every) and attained(event.mechanism) is event.mechanism:
         return event
     if isinstance(event, Allocation) and event.k and (signal := signal_to_noise(event.mechanism)) is not None:
         return Gaussian((event.rounds / signal) ** 0.5 / event.k, relation=event.relation or Relation.ZERO_OUT)

@@ -49,13 +49,13 @@ class SampledProfile:
     Args:
         upper: its likelihood ratio, exact or larger in convex order.
         lower: the same, exact or smaller; the same object as ``upper`` if exact, None if no lower end is wanted.
-        law: makes a law whose add direction bounds this one's. Where it does not decide, which is the rule, the add
-            direction is not sampled.
+        laws: each makes a law whose add direction bounds this one's, asked in turn. Where none of it decides, which is
+            the rule, the add direction is not sampled.
     """
 
     upper: Run
     lower: Run | None
-    law: Callable[[], "Law"] | None = None
+    laws: tuple[Callable[[], "Law"], ...] = ()
 
     def epsilon(self, delta: float, *, precision: float = 5e-3) -> Bounds:
         """Smallest epsilon >= 0 at ``delta``, in both directions.
@@ -71,7 +71,7 @@ class SampledProfile:
             NotEvaluable: too much work, or not worth it; another bound has to answer.
         """
         remove = self.epsilon_remove(delta, precision=precision)
-        known = self._known(lambda law: law.epsilon_add(delta))
+        known = self._known(lambda law: law.epsilon_add(delta), remove.upper)
         return _with_add(remove, known, lambda: self.epsilon_add(delta, precision=precision))
 
     def delta(self, epsilon: float, *, precision: float = 0.05) -> Bounds:
@@ -79,7 +79,7 @@ class SampledProfile:
         otherwise as :meth:`epsilon`.
         """
         remove = self.delta_remove(epsilon, precision=precision)
-        known = self._known(lambda law: law.delta_add(epsilon))
+        known = self._known(lambda law: law.delta_add(epsilon), remove.upper)
         return _with_add(remove, known, lambda: self.delta_add(epsilon, precision=precision))
 
     def epsilon_remove(self, delta: float, *, precision: float = 5e-3) -> Bounds:
@@ -100,12 +100,17 @@ class SampledProfile:
             return Bounds(0.0, 0.0, "an output that unlikely cannot occur")
         return self._delta(Add(), epsilon, precision)
 
-    def _known(self, ask: Callable[["Law"], Bounds]) -> float:
-        """An upper end of the add direction by the law."""
-        try:
-            return ask(self.law()).upper if self.law else math.inf
-        except NotEvaluable:
-            return math.inf
+    def _known(self, ask: Callable[["Law"], Bounds], enough: float) -> float:
+        """An upper end of the add direction by the laws; no more of them are asked once it is at most ``enough``."""
+        known = math.inf
+        for law in self.laws:
+            try:
+                known = min(known, ask(law()).upper)
+            except NotEvaluable:
+                continue
+            if known <= enough:
+                break
+        return known
 
     def _epsilon(self, direction: Remove | Add, delta: float, precision: float) -> Bounds:
         checks.delta(delta)

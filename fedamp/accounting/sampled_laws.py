@@ -3,12 +3,13 @@
 from functools import partial
 
 from fedamp.accounting import laws
+from fedamp.accounting.amplification import AllocationPrefix, CappedPoisson
 from fedamp.accounting.composition import Compose, Repeat
 from fedamp.accounting.hidden_rounds import HiddenRounds, Run
 from fedamp.accounting.mechanism import Mechanism, Relation
 from fedamp.accounting.participation import Participation, participation
 from fedamp.accounting.ratios import FiniteRound, GaussianRound, Round
-from fedamp.accounting.reductions import attained, factors
+from fedamp.accounting.reductions import attained, factors, hidden_rounds_bounds
 from fedamp.accounting.releases import Gaussian
 from fedamp.accounting.sampled import SampledProfile
 
@@ -43,11 +44,13 @@ def sampled_profile(event: Mechanism, detail: laws.Detail = laws.DEFAULT_DETAIL)
         )
         for ends in zip(*rounds, strict=True)
     )
-    run, bound = Run(upper), partial(laws.numerical_law, event, detail)
+    run = Run(upper)
+    costlier = hidden_rounds_bounds(event)[::-1] if isinstance(event, AllocationPrefix | CappedPoisson) else [event]
+    bounds = tuple(partial(laws.numerical_law, each, detail) for each in costlier)
     if all(above is below for above, below in rounds):
-        return SampledProfile(run, run, bound)
+        return SampledProfile(run, run, bounds)
     nothing = all(isinstance(below, FiniteRound) and len(below.points) == 1 for _, below in rounds)
-    return SampledProfile(run, None if nothing else Run(lower), bound)
+    return SampledProfile(run, None if nothing else Run(lower), bounds)
 
 
 def _hidden(event: Mechanism) -> Participation | None:
