@@ -5,11 +5,12 @@ result = strategy.start(grid=grid, initial_arrays=arrays, num_rounds=..., train_
 """
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 from safetensors.numpy import save_file
@@ -60,6 +61,10 @@ class AppStrategy(PrivateStrategy):
         self.ledger = Ledger(self.out / "ledger.json", plan)
         self.ledger.begin()
 
+    def arrays(self) -> ArrayRecord:
+        """The global model, as a copy: an app's code may write to it."""
+        return ArrayRecord({name: Array(array) for name, array in self.state.parameters.items()})
+
     def start(
         self,
         grid: Grid,
@@ -106,8 +111,9 @@ class AppStrategy(PrivateStrategy):
         """The next global model, which is in the ledger by then."""
         state, release = self.release(server_round, self.aggregate(server_round, replies))
         spent = self.ledger.enter(server_round, release.parameters).epsilon_upper
-        self.state = state
-        save_file(state.parameters, self.out / "model.safetensors")
+        # NumPy makes numbers of the arrays without axes that some models have.
+        self.state = replace(state, parameters={name: np.asarray(array) for name, array in state.parameters.items()})
+        save_file(self.state.parameters, self.out / "model.safetensors")
         print(f"round {server_round}: epsilon {spent:.3f}", flush=True)
         return self.arrays(), MetricRecord({"epsilon": spent})
 
