@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedamp.errors import FedampError, FederationError, Interrupted
+from fedamp.errors import DivergedError, FedampError, FederationError, Interrupted
 from fedamp.plan import make_plan, privacy_units
 from fedamp.runs.folder import RunFolder, opened, read_summary
 from fedamp.scenario import Scenario
@@ -61,6 +61,8 @@ def _explained(folder: RunFolder) -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         raise Interrupted(how_to_resume(folder.path)) from None
+    except DivergedError as error:  # it would diverge again
+        raise FederationError(f"{error}; log: {folder.log}") from error
     except FederationError as error:
         raise FederationError(f"{error}; log: {folder.log}; {how_to_resume(folder.path)}") from error
     except FedampError:

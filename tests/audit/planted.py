@@ -68,8 +68,8 @@ def no_dropout(monkeypatch):
 def one_check_in_too_many(monkeypatch):
     right = check_in._owed_check_ins
 
-    def wrong(units, seed, first_round, rounds, k):
-        return right(units, seed, first_round, rounds, k + 1)
+    def wrong(seed, first_round, rounds, owed):
+        return right(seed, first_round, rounds, owed + 1)
 
     monkeypatch.setattr(check_in, "_owed_check_ins", wrong)
 

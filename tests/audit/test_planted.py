@@ -38,7 +38,10 @@ PLANTED = {
 HARDER = {"noise", "noise, a sample", "clip by array", "kept submodel", "rescheduled"}
 
 
-@pytest.mark.parametrize("name", PLANTED)
+SLOW = {"clip by array", "kept submodel", "rescheduled"}  # many repetitions of several rounds
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n in SLOW else n for n in PLANTED])
 def test_what_is_planted_is_found_and_is_not_there_without(name, monkeypatch):
     plant, overrides = PLANTED[name]
     scenario = small(*overrides)

@@ -70,7 +70,7 @@ def test_a_model_that_every_client_fails_to_train_costs_nothing(tmp_path, engine
     [line] = ended.stderr.splitlines()
     assert re.match(r"failed: round 1: none of \d+ clients reported \(node \d: ", line)
     assert f"ValueError: {ITS_ERROR}" in line
-    assert line.endswith("log: run/log.txt")
+    assert "; log: run/log.txt; go on with: fedamp run run/scenario.yaml --resume" in line
     assert ITS_ERROR in (tmp_path / "run" / "log.txt").read_text()
     assert_nothing_was_spent(tmp_path / "run")
 
