@@ -36,8 +36,8 @@ def here(tmp_path, monkeypatch):
     return tmp_path
 
 
-def run(commands: str) -> str:
-    done = subprocess.run(["sh", "-euc", commands], capture_output=True, text=True, timeout=240)
+def run(commands: str, timeout: float = 240) -> str:
+    done = subprocess.run(["sh", "-euc", commands], capture_output=True, text=True, timeout=timeout)
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     return done.stdout
 
@@ -139,5 +139,5 @@ def test_a_quickstart_runs_deployed(here):
         connection = [
             line for line in shell(PAGE, "deployment").splitlines() if not line.startswith(("flwr", "fedamp"))
         ]
-        told = run(with_ports("\n".join([*connection, shell(PAGE, "quickstart deployed")]), ports))
+        told = run(with_ports("\n".join([*connection, shell(PAGE, "quickstart deployed")]), ports), 600)
     assert_quickstart_is_charged(here / "quickstarted", told)
