@@ -31,6 +31,7 @@ FOREIGN = {
     "for",
     "done",
     "mkdir",
+    "patch",
 }
 FOREIGN |= {"nginx", "openssl", "pip", "ray", "sh"}
 FOREIGN |= {"apt", "echo", "install", "systemctl", "useradd"}  # of the system, as root: nobody but a reader runs these

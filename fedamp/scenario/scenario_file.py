@@ -125,7 +125,8 @@ def validate(raw: Any, source: str, said: Mapping[str, str] | None = None) -> Sc
         raise ScenarioError(f"{source}: a scenario is a mapping of keys to values, got {kind}")
     try:
         scenario = Scenario.model_validate(raw)
-        if not is_import_path(scenario.model.name):  # a model of one's own is asked when it is built
+        # A model of one's own is asked when it is built, and an app's own never is.
+        if scenario.data.name != "external" and not is_import_path(scenario.model.name):
             architecture_of(scenario.model)
             submodels_of(scenario.submodels).check(scenario.model)
     except ValidationError as error:

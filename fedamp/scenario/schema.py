@@ -19,7 +19,8 @@ __all__ = [
     "LONGEST_RUN",
     "AdaptiveClip", "AllCheckIn", "BalancedCheckIn", "BuiltInData", "CappedPoissonCheckIn", "CheckIn", "Client",
     "Count", "Data",
-    "DirichletPartition", "DisjointSubmodels", "DropoutSubmodels", "Engine", "Faults", "Federation", "FolderData",
+    "DirichletPartition", "DisjointSubmodels", "DropoutSubmodels", "Engine", "ExternalData", "Faults", "Federation",
+    "FolderData",
     "GroupNorm", "HuggingFaceData", "IdxData", "IidPartition", "KnownImages", "Mixing", "Model", "NaturalPartition",
     "NoSubmodels", "Partition", "PoissonCheckIn", "Positive", "Privacy", "Probability", "Rate", "Scattering",
     "Scenario", "Section", "Server", "ShardsPartition", "Standardise", "StratifiedCheckIn", "Submodels",
@@ -217,8 +218,25 @@ class HuggingFaceData(Section):
     test_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.2
 
 
+class ExternalData(Section):
+    """Records that a Flower app of your own reads on its nodes; fedamp knows how many clients there are."""
+
+    name: Literal["external"]
+    clients: Count = Field(description="number of clients, whose ids 0, 1, ... are the nodes' partition-id or hosts")
+
+    def check(self, scenario: "Scenario") -> None:
+        for key, found, accepted in (
+            ("model.name", scenario.model.name, "external"),
+            ("submodels.scheme", scenario.submodels.scheme, "none"),
+            ("privacy.unit", scenario.privacy.unit, "client"),
+        ):
+            if found != accepted:
+                raise ValueError(f"{key} must be {accepted} with external data, got {found}: the app trains its model")
+
+
 Data = Annotated[
-    BuiltInData | SyntheticData | FolderData | IdxData | KnownImages | HuggingFaceData, Field(discriminator="name")
+    BuiltInData | SyntheticData | FolderData | IdxData | KnownImages | HuggingFaceData | ExternalData,
+    Field(discriminator="name"),
 ]
 
 
@@ -228,7 +246,9 @@ Data = Annotated[
 class Model(Section):
     """A registered model, or one of your own as ``package.module:name`` (see docs/models.md)."""
 
-    name: str = Field(description="logistic, mlp, cnn, resnet20, resnet18, resnet101, or package.module:name")
+    name: str = Field(
+        description="logistic, mlp, cnn, resnet20, resnet18, resnet101, package.module:name, or external (an app's)"
+    )
     hidden: tuple[Count, ...] = Field((64,), description="mlp: units of every hidden layer")
     channels: tuple[Count, ...] = Field((16, 32), description="cnn: channels of every convolution")
     groups: Count = Field(4, description="cnn, resnets: groups of each GroupNorm")
@@ -555,7 +575,7 @@ class Scenario(Section):
 
     @model_validator(mode="after")
     def _possible_together(self) -> "Scenario":
-        for section in (self.check_in, self.privacy, self.mixing):
+        for section in (self.data, self.check_in, self.privacy, self.mixing):
             if section is not None:
                 section.check(self)
         partition = getattr(self.data, "partition", None)  # synthetic data are made for so many clients

@@ -49,14 +49,14 @@ def main(grid: Grid, context: Context) -> None:
         if not is_simulated(grid):
             prepared = replace(prepared, task=prepared.task.without_places())
         wait_for_nodes(grid, scenario)
-        with _reasons_kept_in(folder.log, secret=not known_seed):
+        with reasons_kept_in(folder.log, secret=not known_seed):
             summary = play(prepared, with_faults(grid, scenario.faults), folder, PrintingObserver())
     accuracy = summary.final.accuracy
     print(f"{summary.stopped_because} after round {summary.rounds_completed}: accuracy {accuracy}", flush=True)
 
 
 @contextmanager
-def _reasons_kept_in(file: Path, secret: bool) -> Iterator[None]:
+def reasons_kept_in(file: Path, secret: bool) -> Iterator[None]:
     """Why a run failed may tell who was asked; Flower shows the text of an exception to whoever reads its log."""
     try:
         yield

@@ -74,7 +74,10 @@ class PrivateStrategy(Strategy):
         messages = []
         for node, batches in self.roster.assign(self._assignment.batches).items():
             extracted = _extracted(batches) if node not in self.roster.everywhere else WHOLE
-            messages.append(Message(self._content(server_round, arrays, batches, extracted), node, "train"))
+            content = self._content(server_round, arrays, batches, extracted)
+            if config:  # what the app gives its training loop; fedamp's own client has no use for it
+                content["train_config"] = config.copy()
+            messages.append(Message(content, node, "train"))
             units = frozenset(unit for batch in batches for unit in batch.units.tolist())
             self._requests[node] = Request(units, extracted, self.roster.name(node))
         self._messages = list(self.pipeline.aggregator.prepare(messages))

@@ -36,10 +36,17 @@ def here(tmp_path, monkeypatch):
     return tmp_path
 
 
-def run(commands: str) -> str:
-    done = subprocess.run(["sh", "-euc", commands], capture_output=True, text=True, timeout=240)
+def run(commands: str, timeout: float = 240) -> str:
+    done = subprocess.run(["sh", "-euc", commands], capture_output=True, text=True, timeout=timeout)
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     return done.stdout
+
+
+def with_ports(commands: str, ports: dict[str, str]) -> str:
+    """The same commands on other ports than the documented ones."""
+    for documented, free in ports.items():
+        commands = commands.replace(documented, free)
+    return commands
 
 
 @contextmanager
@@ -84,19 +91,53 @@ def test_it_runs_in_flowers_local_simulation(here):
     assert_trained_and_charged(here / "simulated", told)
 
 
+@pytest.mark.parametrize("app", [APP, APP / "quickstart"])
+def test_flower_builds_what_its_hub_takes(here, app):
+    """Format 1 wants a licence file, Flower's oldest version and the one that it was made for."""
+    assert "fab-format-version = 1\n" in (here / app / "pyproject.toml").read_text()
+    assert "Successfully built" in run(f"flwr build --app {app}")
+
+
 @pytest.mark.slow
 def test_it_runs_deployed(here):
     ports = {"8000": str(free_port()), "9101": str(free_port()), "9102": str(free_port())}
-
-    def block(title: str) -> str:
-        commands = shell(PAGE, title)
-        for documented, free in ports.items():
-            commands = commands.replace(documented, free)
-        return commands
-
     with ExitStack() as stack:
         for title in ("superlink", "first node", "second node"):
-            stack.enter_context(running(block(title), here / f"{title}.log"))
+            stack.enter_context(running(with_ports(shell(PAGE, title), ports), here / f"{title}.log"))
             wait(lambda: listens(int(ports["8000"])), 60, "the SuperLink to listen")
-        told = run(block("deployment"))
+        told = run(with_ports(shell(PAGE, "deployment"), ports))
     assert_trained_and_charged(here / "deployed", told)
+
+
+def assert_quickstart_is_charged(out: Path, told: str) -> None:
+    ledger = json.loads((out / "private" / "ledger.json").read_text())
+    assert len(ledger["releases"]) == ledger["rounds_planned"] == 3
+    assert not [check for check in verify_ledger(out / "private") if check.verdict == "wrong"]
+    assert "failed" not in (out / "private" / "server.log").read_text()
+    assert "did not answer" not in (out / "private" / "server.log").read_text()
+    assert (out / "final_model.pt").exists()
+    assert f"round 3: epsilon {ledger['releases'][-1]['epsilon_upper']:.3f}" in told
+
+
+@pytest.mark.slow
+def test_a_quickstart_runs_in_flowers_local_simulation(here):
+    with (here / "superlink.log").open("a") as log, _superlink(here, log):
+        told = run(shell(PAGE, "quickstart"))
+    assert_quickstart_is_charged(here / "quickstarted", told)
+
+
+@pytest.mark.slow
+def test_a_quickstart_runs_deployed(here):
+    ports = {"8000": str(free_port()), "9101": str(free_port()), "9102": str(free_port())}
+    with ExitStack() as stack:
+        for title in ("superlink", "one client", "nine clients"):
+            stack.enter_context(running(with_ports(shell(PAGE, title), ports), here / f"{title}.log"))
+            wait(lambda: listens(int(ports["8000"])), 60, "the SuperLink to listen")
+        run("\n".join(line for line in shell(PAGE, "quickstart").splitlines() if line.startswith(("cp", "patch"))))
+        federation = here / "mine" / "quickstart" / "federation.yaml"
+        federation.write_text(federation.read_text().replace("nodes: 10", "nodes: 2"))
+        connection = [
+            line for line in shell(PAGE, "deployment").splitlines() if not line.startswith(("flwr", "fedamp"))
+        ]
+        told = run(with_ports("\n".join([*connection, shell(PAGE, "quickstart deployed")]), ports), 600)
+    assert_quickstart_is_charged(here / "quickstarted", told)

@@ -1,0 +1,1 @@
+"""A Flower app as its PyTorch quickstart lays it out."""

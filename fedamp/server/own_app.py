@@ -1,0 +1,164 @@
+"""The server of a Flower app that brings its own model, records and training.
+
+strategy = AppStrategy("federation.yaml", arrays, "out")  # instead of FedAvg(...)
+result = strategy.start(grid=grid, initial_arrays=arrays, num_rounds=..., train_config=...)
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import NoReturn
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Result
+from safetensors.numpy import save_file
+
+from fedamp import flower, rng
+from fedamp.arrays import Arrays
+from fedamp.client.task import ClientTask
+from fedamp.errors import ModelError, RunFolderError, ScenarioError
+from fedamp.plan import make_plan
+from fedamp.runs.ledger import Ledger
+from fedamp.scenario import ExternalData, Scenario, scenario_file
+from fedamp.server.app import reasons_kept_in, wait_for_nodes
+from fedamp.strategies.model_parts import ModelParts
+from fedamp.strategies.pipeline import ReleasePipeline
+from fedamp.strategies.private import PrivateStrategy
+
+LOG = "server.log"
+
+
+class AppStrategy(PrivateStrategy):
+    """PrivateStrategy for an app of one's own, with a ledger: every round is entered before its model is let out.
+
+    In ``out``: ``scenario.yaml``, ``ledger.json``, ``model.safetensors`` of the last round, and ``server.log``, which
+    tells who answered and must stay on the server.
+
+    Args:
+        scenario: or its file; with ``data: {name: external, clients: N}`` and ``model: {name: external}``.
+        arrays: the model to start from, float32; public.
+        out: a new folder, because a run is released once.
+
+    Raises:
+        ScenarioError: the scenario's data are not external.
+        ModelError: arrays that are not float32, or not finite.
+        RunFolderError: the folder exists.
+    """
+
+    def __init__(self, scenario: Scenario | str | Path, arrays: ArrayRecord, out: str | Path) -> None:
+        scenario = scenario if isinstance(scenario, Scenario) else scenario_file.load(scenario)
+        if not isinstance(scenario.data, ExternalData):
+            raise ScenarioError(f"data.name is {scenario.data.name}; accepted in an app of your own: external")
+        parameters = _parameters(arrays)
+        plan = make_plan(scenario, scenario.data.clients, None if scenario.known_seed else rng.seed_from_system())
+        pipeline = ReleasePipeline(plan, ModelParts.of(parameters), _no_pieces)
+        super().__init__(
+            pipeline, _task(scenario, plan.mixing.linf_coordinates), pipeline.start(parameters), plan.units
+        )
+        self.out = _new_folder(Path(out), scenario)
+        self.ledger = Ledger(self.out / "ledger.json", plan)
+        self.ledger.begin()
+
+    def arrays(self) -> ArrayRecord:
+        """The global model, as a copy: an app's code may write to it."""
+        return ArrayRecord({name: Array(array) for name, array in self.state.parameters.items()})
+
+    def start(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord,
+        num_rounds: int | None = None,
+        timeout: float | None = None,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
+    ) -> Result:
+        """Flower's loop, after ``federation.nodes`` nodes have connected.
+
+        Args:
+            grid, train_config, evaluate_fn: as for every Flower strategy.
+            initial_arrays: those that the strategy was made with.
+            num_rounds: at most as many as the plan has and the budget pays for; left out: that many.
+            timeout: seconds; left out: ``federation.round_deadline``.
+            evaluate_config: not used: clients are asked for no evaluation.
+
+        Raises:
+            ScenarioError: more rounds than were planned.
+            ModelError: other arrays.
+            FederationError: a round could not be released; why is in ``server.log``, because it tells who was asked.
+        """
+        affordable, federation = self.plan.affordable_rounds, self.plan.scenario.federation
+        if num_rounds is not None and num_rounds > affordable:
+            raise ScenarioError(f"num_rounds must be at most {affordable}, the scenario's rounds, got {num_rounds}")
+        given = _parameters(initial_arrays)
+        if list(given) != list(self.state.parameters) or any(
+            not np.array_equal(given[name], array) for name, array in self.state.parameters.items()
+        ):
+            raise ModelError("initial_arrays must be the arrays that the strategy was made with")
+        rounds, deadline = num_rounds or affordable, timeout or federation.round_deadline
+        file = self.out / LOG
+        with flower.chatter_to(file, "fedamp"), reasons_kept_in(file, secret=not self.plan.known_seed):
+            wait_for_nodes(grid, self.plan.scenario)
+            return super().start(
+                grid, self.arrays(), rounds, deadline, train_config, evaluate_config, evaluate_fn=evaluate_fn
+            )
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """The next global model, which is in the ledger by then."""
+        state, release = self.release(server_round, self.aggregate(server_round, replies))
+        spent = self.ledger.enter(server_round, release.parameters).epsilon_upper
+        # NumPy makes numbers of the arrays without axes that some models have.
+        self.state = replace(state, parameters={name: np.asarray(array) for name, array in state.parameters.items()})
+        save_file(self.state.parameters, self.out / "model.safetensors")
+        print(f"round {server_round}: epsilon {spent:.3f}", flush=True)
+        return self.arrays(), MetricRecord({"epsilon": spent})
+
+
+def _parameters(arrays: ArrayRecord) -> Arrays:
+    parameters = flower.from_record(arrays)
+    for name, array in parameters.items():
+        if array.dtype != np.float32:
+            raise ModelError(
+                f"array {name} is {array.dtype}; accepted: float32 (a batch norm counts its batches in int64: use "
+                "GroupNorm, or track_running_stats=False)"
+            )
+        if not np.isfinite(array).all():
+            raise ModelError(f"array {name} holds NaN or infinity; accepted: finite numbers")
+    if not parameters:
+        raise ModelError("the model has no arrays; accepted: at least one")
+    return parameters
+
+
+def _task(scenario: Scenario, linf_coordinates: int) -> ClientTask:
+    """What clients are told: the app knows the rest."""
+    return ClientTask(
+        model=scenario.model,
+        input_shape=(),
+        num_classes=0,
+        client=scenario.client,
+        unit="client",
+        submodels=scenario.submodels,
+        split_seed=0,
+        linf_coordinates=linf_coordinates,
+        data=scenario.data,
+        data_seed=0,
+    )
+
+
+def _new_folder(folder: Path, scenario: Scenario) -> Path:
+    try:
+        folder.mkdir(parents=True)
+    except FileExistsError:
+        raise RunFolderError(
+            f"{folder}: exists already; accepted: a new folder, because a run is released once"
+        ) from None
+    (folder / "scenario.yaml").write_text(scenario_file.dump(scenario))
+    return folder
+
+
+def _no_pieces(submodel: int, round_: int) -> NoReturn:
+    raise ModelError("the model of an app of one's own is not split; accepted: submodels: {scheme: none}")

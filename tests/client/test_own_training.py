@@ -1,0 +1,168 @@
+"""Training loops and Flower apps of somebody's own: clipped, added up and answered as fedamp's client does."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from flwr.app import ConfigRecord, Context, Message, RecordDict
+
+from fedamp import data, flower, scenario
+from fedamp.client.app import app
+from fedamp.client.task import ClientTask
+from fedamp.errors import DeploymentError
+from fedamp.models.registry import initial_parameters
+from tests.client import own_apps
+
+CLIP = 0.3
+DIGITS = scenario.BuiltInData(name="digits", clients=20)
+DATASET = data.load(DIGITS, 0, Path())
+LOGISTIC = scenario.Model(name="logistic")
+EXTERNAL = scenario.ExternalData(name="external", clients=10)
+ARRAYS = {"weight": np.linspace(-1, 1, 12, dtype=np.float32).reshape(4, 3), "scale": np.array(0.5, dtype=np.float32)}
+BOTH = pytest.mark.parametrize("foreign", [own_apps.hostile_app, own_apps.hostile_flower_app])
+
+
+def task_of(section: scenario.Data = EXTERNAL, submodels: scenario.Submodels | None = None) -> ClientTask:
+    return ClientTask(
+        model=scenario.Model(name="external") if section is EXTERNAL else LOGISTIC,
+        input_shape=() if section is EXTERNAL else DATASET.input_shape,
+        num_classes=10,
+        client=scenario.Client(steps=3, learning_rate=0.2),
+        unit="client",
+        submodels=submodels or scenario.NoSubmodels(),
+        split_seed=0,
+        linf_coordinates=0,
+        data=section,
+        data_seed=0,
+    )
+
+
+def config_of(task: ClientTask, clients: list[int], **changes: object) -> dict[str, object]:
+    return {
+        "task": task.to_json(),
+        "round": 1,
+        "clients": clients,
+        "seeds": [client.to_bytes(32) for client in clients],
+        "submodels": [-1] * len(clients),
+        "batches": [len(clients)],
+        "clips": [CLIP],
+        "extracted": -1,
+        **changes,
+    }
+
+
+def send(to, kind, config, arrays=ARRAYS, state=None, **node_config):
+    flower.identify()
+    content = RecordDict({"config": ConfigRecord(config), "train_config": ConfigRecord({"lr": 0.1})})
+    if kind == "train":
+        content["arrays"] = flower.to_record(arrays)
+    message = Message(content, 2, kind)
+    flower.set_message_id(message, "1")
+    return to(message, Context(1, 2, node_config, RecordDict() if state is None else state, {})).content
+
+
+def contribution(foreign, client):
+    """What one client adds, flat, and the reply."""
+    reply = send(foreign, "train", config_of(task_of(), [client]), hosts="0-9")
+    sums = flower.from_record(reply["arrays"])
+    assert {name: array.shape for name, array in sums.items()} == {name: array.shape for name, array in ARRAYS.items()}
+    return np.concatenate([sums[name].ravel() for name in ARRAYS]), reply
+
+
+@BOTH
+@pytest.mark.parametrize("client", range(10))
+def test_no_client_adds_more_than_its_clip_whatever_it_trains(foreign, client):
+    added, reply = contribution(foreign, client)
+    assert np.linalg.norm(added) <= CLIP  # exactly: updates are truncated towards zero
+    metrics = dict(reply["metrics"])
+    assert metrics["failed"] == (client not in own_apps.GOOD)
+    if client in own_apps.GOOD:
+        assert np.any(added)
+        assert "errors" not in reply
+        assert metrics["clipped"] + metrics["below_clip"] == 1
+    else:
+        assert not np.any(added)
+        assert reply["errors"]["first"].startswith(f"client {client}: ")
+    assert metrics["reported"] == ([] if client in own_apps.RAISED else [client])
+
+
+@BOTH
+def test_neighbouring_data_sets_differ_by_one_clip_at_most(foreign):
+    """All clients, and all without one: whatever that one does, the others' sum is the same to the bit."""
+    everybody = list(range(10))
+    whole = flower.from_record(send(foreign, "train", config_of(task_of(), everybody), hosts="0-9")["arrays"])
+    for left_out in everybody:
+        rest = [client for client in everybody if client != left_out]
+        sums = flower.from_record(send(foreign, "train", config_of(task_of(), rest), hosts="0-9")["arrays"])
+        difference = np.concatenate([(whole[name] - sums[name]).ravel() for name in ARRAYS])
+        np.testing.assert_array_equal(difference, contribution(foreign, left_out)[0])
+        assert np.linalg.norm(difference) <= CLIP
+
+
+def test_what_a_small_update_is_arrives_as_it_is():
+    added, _ = contribution(own_apps.hostile_app, 0)
+    np.testing.assert_allclose(added, 1e-4, atol=2**-24)  # float32 numbers around 1 are 2**-24 apart
+
+
+def test_nothing_that_a_handler_measures_leaves_the_node():
+    _, reply = contribution(own_apps.hostile_flower_app, 0)
+    metrics = dict(reply["metrics"])
+    assert metrics["loss_sum"] == metrics["records"] == 0
+    assert set(metrics) == set(dict(contribution(own_apps.hostile_app, 0)[1]["metrics"]))
+
+
+def test_the_same_loop_gives_the_same_sums_as_fedamps_client():
+    arrays = initial_parameters(LOGISTIC, DATASET.input_shape, 10, seed=1)
+    config = config_of(task_of(DIGITS), [3, 7, 11])
+    own = send(own_apps.descent_app, "train", config, arrays)
+    expected = send(app, "train", config, arrays)
+    for name, array in flower.from_record(expected["arrays"]).items():
+        # float32 gradients, once stacked and once one by one, in three steps of numbers below 0.3
+        np.testing.assert_allclose(flower.from_record(own["arrays"])[name], array, atol=1e-6)
+    assert dict(own["metrics"])["reported"] == [3, 7, 11]
+
+
+def test_a_loop_on_fedamps_data_hosts_what_fedamps_client_hosts():
+    for hosts in ("", "0-3,9"):
+        config = {"task": task_of(DIGITS).to_json()}
+        own, expected = (send(to, "query", config, hosts=hosts) for to in (own_apps.descent_app, app))
+        assert dict(own["hosts"]) == dict(expected["hosts"])
+
+
+@BOTH
+@pytest.mark.parametrize(("node", "clients"), [({"partition-id": 3}, [3]), ({"hosts": "0-1,5"}, [0, 1, 5])])
+def test_a_node_speaks_for_its_partition_or_its_hosts(foreign, node, clients):
+    answer = send(foreign, "query", {"task": task_of().to_json(), "nonce": "1"}, **node)["hosts"]
+    assert dict(answer) == {"all": False, "clients": clients}
+    with pytest.raises(DeploymentError, match=r"clients \[9\] are not among this node's hosts"):
+        send(foreign, "train", config_of(task_of(), [clients[0], 9]), **node)
+
+
+@BOTH
+def test_what_is_refused(foreign):
+    with pytest.raises(DeploymentError, match="names no client; add partition-id"):
+        send(foreign, "query", {"task": task_of().to_json()})
+    with pytest.raises(DeploymentError, match=r"accepted: submodels: \{scheme: none\}"):
+        send(foreign, "train", config_of(task_of(), [0], submodels=[1]), hosts="0-9")
+    with pytest.raises(DeploymentError, match=r"accepted: submodels: \{scheme: none\}"):
+        send(foreign, "train", config_of(task_of(), [0], clips=[0.1, 0.2]), hosts="0-9")
+    with pytest.raises(DeploymentError, match="PrivateStrategy, which alone is answered"):
+        send(foreign, "train", {"lr": 0.1}, hosts="0-9")
+
+
+def test_an_evaluation_on_a_clients_records_is_refused():
+    with pytest.raises(DeploymentError, match="evaluate messages are not answered"):
+        send(own_apps.hostile_flower_app, "evaluate", {}, hosts="0-9")
+
+
+def test_state_is_kept_for_a_node_of_one_client_and_shared_by_no_two():
+    def added(state, clients, **node):
+        reply = send(
+            own_apps.remembering_app, "train", config_of(task_of(), clients, clips=[100.0]), state=state, **node
+        )
+        return flower.from_record(reply["arrays"])["scale"]
+
+    state = RecordDict()
+    alone = {"partition-id": 4}
+    assert [round(float(added(state, [4], **alone))) for _ in range(3)] == [1, 2, 3]
+    assert round(float(added(RecordDict(), [3, 4, 5], hosts="3-5"))) == 3  # each one for the first time
