@@ -28,6 +28,7 @@ FOREIGN = {
     "flower-superlink",
     "flower-supernode",
     "flwr",
+    "umask",
     "for",
     "done",
     "mkdir",

@@ -31,6 +31,7 @@ PROMISED = {
         "Allocation",
         "AllocationPrefix",
         "Bounds",
+        "CappedPoisson",
         "Compose",
         "Dropout",
         "Gaussian",
