@@ -26,7 +26,7 @@ def figure_8(path: Path) -> Sequence[Comparison]:
     numbers: list[Comparison] = []
     unreliable = 0.0
     for panel, (axes, (rounds, noise)) in enumerate(zip(all_axes.flat, PANELS, strict=True)):
-        generator = rng.stream(8, "balls and bins", panel)
+        generator = rng.public_stream(8, "balls and bins", panel)
         means, limits = balls_and_bins.sampled_deltas(noise, rounds, EPSILONS, SAMPLES, generator, CONFIDENCE)
         combined = [published.combined_delta(noise, rounds, epsilon) for epsilon in EPSILONS]
         poisson = [published.poisson(noise, rounds, 1 / rounds).delta(epsilon).upper for epsilon in EPSILONS]

@@ -106,7 +106,9 @@ def errors(schedule: Schedule, times: NDArray[np.int16], epsilon: float, dimensi
     deviation = noise * math.sqrt(dimension * ROUNDS)
     label = f"mean estimation {type(schedule).__name__}"
     square = [
-        square_errors(times, size, deviation, dimension, rng.stream(SEED, label, size, dimension, int(10 * epsilon)))
+        square_errors(
+            times, size, deviation, dimension, rng.public_stream(SEED, label, size, dimension, int(10 * epsilon))
+        )
         for size in SIZES
     ]
     return Errors(

@@ -96,7 +96,7 @@ def write_halves(folder: Path) -> tuple[Path, Path]:
     digits = data.load(BuiltInData(name="digits"), rng.public_seed(SEED, "data"), Path())
     records = digits.by_record().gather(np.arange(digits.num_clients))
     inputs, labels = digits.test()
-    order = rng.stream(SEED, "halves").permutation(digits.num_clients)
+    order = rng.public_stream(SEED, "halves").permutation(digits.num_clients)
     halves = []
     for name, numbers in zip(("first", "second"), np.array_split(order, 2), strict=True):
         half = folder / name

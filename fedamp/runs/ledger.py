@@ -4,6 +4,7 @@ import hashlib
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -189,8 +190,13 @@ def fingerprint(scenario: Scenario) -> str:
 
     The first two cannot change its results, and the last one stands in the ledger by itself (``noise_seed``).
     """
-    where = {"kind", "workers", "device", "address"}
-    text = scenario.model_dump_json(
-        exclude={"description": True, "known_seed": True, "engine": where, "federation": True}
-    )
+    left_out: dict[str, Any] = {"description": True, "known_seed": True, "federation": True}
+    left_out["engine"] = {"kind", "workers", "device", "address"}
+    # Keys that came later, where they say what was always so: a ledger of before then has the same digest.
+    for section, key in (("data", "transform"), ("check_in", "participation")):
+        written = getattr(scenario, section)
+        field = type(written).model_fields.get(key)
+        if field is not None and getattr(written, key) == field.default:
+            left_out[section] = {key}
+    text = scenario.model_dump_json(exclude=left_out)
     return hashlib.sha256(text.encode()).hexdigest()

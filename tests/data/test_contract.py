@@ -66,12 +66,12 @@ def idx(folder):
 EXAMPLES = {module.name: lambda folder: {} for module in iter_modules(builtin.__path__)} | {
     each.__name__: each for each in (synthetic, npz, parquet, huggingface, idx)
 }
-# Known by name, read as IDX files: see test_idx.py.
-BY_NAME = {"fashion-mnist", "mnist"}
+# Known by name, read as IDX files (test_idx.py); records that only the nodes' own app has (tests/client).
+ELSEWHERE = {"fashion-mnist", "mnist", "external"}
 
 
 def test_every_kind_of_data_has_an_example():
-    assert set(EXAMPLES) | BY_NAME == set(sources.all())
+    assert set(EXAMPLES) | ELSEWHERE == set(sources.all())
 
 
 # Every kind of data, and every partition of one of them.

@@ -145,8 +145,9 @@ def test_a_node_without_a_data_folder_is_told_what_to_add(nodes):
     grid, prepared, _ = nodes
     grid.configurations[2**63 + 1] = {"hosts": "0,3"}
     task = prepared.task.without_places().to_json()
+    asked = {"round": 1, "clients": [0], "seeds": [bytes(32)], "submodels": [-1], "batches": [1], "clips": [1.0]}
     content = RecordDict(
-        {"config": ConfigRecord({"task": task}), "arrays": flower.to_record(prepared.state.parameters)}
+        {"config": ConfigRecord({"task": task, **asked}), "arrays": flower.to_record(prepared.state.parameters)}
     )
     with pytest.raises(DeploymentError, match='names no data folder; add data="FOLDER" to --node-config'):
         grid.ask(Message(content, 2**63 + 1, "train"))

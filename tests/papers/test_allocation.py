@@ -106,7 +106,7 @@ def test_the_error_is_that_of_the_whole_protocol_played_round_by_round(schedule)
 def test_simulated_errors_are_the_predicted_ones(schedule):
     times = allocation_mean.check_ins(schedule, 20_000, 2)
     for deviation, dimension in ((0.0, 1), (20.0, 1), (20.0, 7)):
-        generator = rng.stream(1, "errors", int(deviation), dimension)
+        generator = rng.public_stream(1, "errors", int(deviation), dimension)
         errors = allocation_mean.square_errors(times, 100, deviation, dimension, generator)
         margin = 5 * errors.std() / math.sqrt(len(errors))
         assert len(errors) == 400
