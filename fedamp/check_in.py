@@ -266,7 +266,7 @@ class Balanced(_KOfRounds):
     scheme = "balanced"
 
     def scheduled(self, units: int, seed: int) -> Iterator[UnitIds]:
-        return _owed_check_ins(seed, 1, self.rounds, np.full(units, self.k))
+        return _owed_check_ins(seed, 1, self.rounds, np.full(units, self.k, dtype=np.uint32))
 
     def charge_scheduled(self, round_mechanism: Mechanism) -> Mechanism:
         return Allocation(round_mechanism, self.k, self.rounds)
@@ -292,7 +292,7 @@ class Stratified(_KOfRounds):
     def scheduled(self, units: int, seed: int) -> Iterator[UnitIds]:
         first_round = 1
         for length in self.block_lengths():
-            yield from _owed_check_ins(seed, first_round, length, np.ones(units))
+            yield from _owed_check_ins(seed, first_round, length, np.ones(units, dtype=np.uint32))
             first_round += length
 
     def block_lengths(self) -> list[int]:

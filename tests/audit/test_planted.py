@@ -38,7 +38,14 @@ PLANTED = {
 HARDER = {"noise", "noise, a sample", "clip by array", "kept submodel", "rescheduled"}
 
 
-SLOW = {"clip by array", "kept submodel", "rescheduled"}  # many repetitions of several rounds
+SLOW = {
+    "clip by array",
+    "kept submodel",
+    "rescheduled",
+    "noise, a sample",
+    "fixed submodel",
+    "no dropout",
+}  # many repetitions of several rounds
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n in SLOW else n for n in PLANTED])

@@ -31,7 +31,10 @@ def session():
     ray.shutdown()
 
 
-@pytest.mark.parametrize(("scheme", "numbers"), [(scheme, [2]) for scheme in SCHEMES] + [("disjoint", [1, 3])])
+CASES = [pytest.param(scheme, [2], marks=[] if scheme == "disjoint" else pytest.mark.slow) for scheme in SCHEMES]
+
+
+@pytest.mark.parametrize(("scheme", "numbers"), [*CASES, pytest.param("disjoint", [1, 3], marks=pytest.mark.slow)])
 def test_serial_and_ray_give_the_same_bytes_for_any_number_of_workers(tmp_path, scheme, numbers):
     models, ledgers = {}, {}
     for engine, workers in [("serial", 1), *(("ray", number) for number in numbers)]:

@@ -85,6 +85,7 @@ def assert_trained_and_charged(out: Path, told: str) -> None:
     assert f"round {scenario.rounds}: accuracy {accuracy:.3f}, epsilon " in told
 
 
+@pytest.mark.slow
 def test_it_runs_in_flowers_local_simulation(here):
     with (here / "superlink.log").open("a") as log, _superlink(here, log):  # else Flower would leave one behind
         told = run(shell(PAGE, "simulation"))

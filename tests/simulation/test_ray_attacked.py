@@ -19,7 +19,7 @@ pytest.importorskip("ray")
 ROOT = str(Path(__file__).parents[2])
 FEDAMP = [sys.executable, "-c", "from fedamp.cli import main; main()"]
 ENVIRONMENT = os.environ | {"PYTHONPATH": ROOT}
-RUN = ["run", "digits", "--set=rounds=100", "--set=check_in.k=10", "--set=privacy.epsilon=null"]
+RUN = ["run", "digits", "--engine=ray", "--set=rounds=100", "--set=check_in.k=10", "--set=privacy.epsilon=null"]
 RUN += ["--set=privacy.noise_multiplier=1", "--set=federation.round_deadline=30", "--known-seed"]
 
 

@@ -56,7 +56,11 @@ def folder(tmp_path_factory):
 # Every strategy, and on Ray those whose messages hold more than a model and clients.
 ON_GRIDS = pytest.mark.parametrize(
     ("grid", "strategy"),
-    [*(("serial", name) for name in STRATEGIES), ("ray", "disjoint"), ("ray", "dropout")],
+    [
+        *(("serial", name) for name in STRATEGIES),
+        pytest.param("ray", "disjoint", marks=pytest.mark.slow),
+        pytest.param("ray", "dropout", marks=pytest.mark.slow),
+    ],
     indirect=["grid"],
 )
 
