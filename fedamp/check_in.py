@@ -199,10 +199,9 @@ class CappedPoisson(Schedule):
 
     def _chances(self) -> Floats:
         """Of as many coins as rounds: the chance of each number of successes."""
-        chances = np.ones(1)
-        for _ in range(self.rounds):
-            chances = np.convolve(chances, [1 - self.rate, self.rate])
-        return chances
+        from scipy.stats import binom  # only here: it takes a while
+
+        return np.asarray(binom.pmf(np.arange(self.rounds + 1), self.rounds, self.rate))
 
 
 @dataclass(frozen=True)

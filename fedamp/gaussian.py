@@ -35,9 +35,8 @@ DELTA = 2.0**-113
 
 _STEPS = 18  # log2 of the multiples of the grid in a standard deviation: at least as many, and less than twice
 _FURTHER = 4  # words of U that are drawn where the first does not decide
-_SHORTEST = (
-    2.0**-24
-)  # where a uniform in [-1/2, 1/2) is nearer to zero, 64 bits do not decide: the quantile is too steep
+# Where a uniform in [-1/2, 1/2) is nearer to zero, 64 bits do not decide: the quantile is too steep.
+_SHORTEST = 2.0**-24
 _BLOCK = 1 << 14  # numbers handled at a time: they stay in the cache
 
 _reals_lock = Lock()  # a context of mpmath is not for two threads at a time

@@ -15,6 +15,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedamp.client.clipping import MARGIN, ClippedSum, quantum
+from fedamp.client.folded import FoldedModule
+from fedamp.client.task import ClientTask
 
 # A norm at the clip is 2**31 quanta. An input has some hundred times the numbers that come back, so it gets more bits.
 _INPUT_BITS = 18 / 31
@@ -26,9 +28,15 @@ class RecordSteps:
     """Takes single steps from one model for many records.
 
     Args:
-        module: a network that :meth:`fedamp.client.folded.FoldedModule.can_run` accepts. It is copied.
+        module: a network that :meth:`can_run` accepts. It is copied.
         rate: learning rate.
     """
+
+    @staticmethod
+    def can_run(task: ClientTask, module: nn.Module, known: bool) -> bool:
+        """Whether a task is of single steps, from a built-in (``known``) network of linear layers alone."""
+        plain = not task.linf_coordinates and task.client.proximal == 0 and task.precision != "bfloat16"
+        return task.unit == "sample" and plain and known and FoldedModule.can_run(module)
 
     def __init__(self, module: nn.Module, rate: float) -> None:
         self._module, self._rate = copy.deepcopy(module), rate

@@ -19,6 +19,7 @@ from fedamp.client.task import DATA_PLACES, ClientTask
 from fedamp.client.worker import TrainInstruction, TrainReport
 from fedamp.data import Dataset
 from fedamp.errors import DeploymentError
+from fedamp.ids import ranges
 
 
 def instruction_of(message: Message) -> tuple[str, TrainInstruction]:
@@ -60,13 +61,9 @@ def hosts(context: Context) -> set[int] | None:
     if not listed:
         return None
     try:
-        hosted: set[int] = set()
-        for item in listed.split(","):
-            first, _, last = item.partition("-")
-            hosted.update(np.arange(int(first), int(last or first) + 1).tolist())
-    except ValueError:
-        raise DeploymentError(f"hosts must be ids and ranges such as 0-9,12, got {listed!r}") from None
-    return hosted
+        return {client for first, last in ranges(listed) for client in range(first, last + 1)}
+    except ValueError as error:
+        raise DeploymentError(f"hosts {error}") from None
 
 
 def clients_of_app(context: Context) -> set[int]:

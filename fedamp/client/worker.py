@@ -5,6 +5,7 @@ import time
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -111,6 +112,14 @@ class TrainReport:
         self.records += int(trained.records[fine].sum())
 
 
+class _Kept(NamedTuple):
+    """A piece of the model with what trains it: ``steps`` where single steps are all, which is faster."""
+
+    piece: Piece
+    trainer: Trainer
+    steps: RecordSteps | None
+
+
 class TrainingNode:
     """Trains the clients of a data set for a task, on one device.
 
@@ -133,7 +142,7 @@ class TrainingNode:
         submodels = submodels_of(task.submodels)
         self._client = task.client
         self._piece = submodels.pieces(task.model, tuple(task.input_shape), task.num_classes, task.split_seed)
-        self._trainers: dict[int, tuple[Piece, Trainer]] = {}
+        self._trainers: dict[int, _Kept] = {}
 
     def train(
         self, arrays: Arrays, instruction: TrainInstruction
@@ -153,10 +162,10 @@ class TrainingNode:
         with arithmetic(self.task.precision, self.device):
             received = _tensors(arrays, self.device)
             for submodel, clients, seeds in instruction.stacks():
-                piece, trainer = self._trainer(submodel, instruction.round)
-                part = self._train_stack(piece, trainer, received, clients, seeds, instruction, report)
+                kept = self._trainer(submodel, instruction.round)
+                part = self._train_stack(kept, received, clients, seeds, instruction, report)
                 if instruction.extracted == WHOLE:
-                    piece.embed_add(sums, part)
+                    kept.piece.embed_add(sums, part)
                 else:
                     for name, total in sums.items():
                         total += part[name]
@@ -165,8 +174,7 @@ class TrainingNode:
 
     def _train_stack(
         self,
-        piece: Piece,
-        trainer: Trainer,
+        kept: _Kept,
         received: dict[str, Tensor],
         clients: NDArray[np.int64],
         seeds: NDArray[np.void],
@@ -174,12 +182,12 @@ class TrainingNode:
         report: TrainReport,
     ) -> dict[str, NDArray[np.float64]]:
         """The sum of the clipped updates of some clients that train the same piece, in its shape."""
+        piece, trainer, steps = kept
         start = piece.extract(received) if instruction.extracted == WHOLE else received
         clients, seeds, cohort = self._gather(clients, seeds, report)
         parts = piece.parts if len(instruction.clips) == 2 else (tuple(start),)
-        if trainer.folded is not None and self.task.unit == "sample" and not self.task.linf_coordinates:
+        if steps is not None:
             inputs, labels = (torch.from_numpy(each[:, 0]).to(self.device) for each in (cohort.inputs, cohort.labels))
-            steps = RecordSteps(piece.module, self._client.learning_rate)
             clipped, losses = steps.sum(start, inputs, labels, parts, instruction.clips)
             report.add(clients, Trained({}, losses.cpu().numpy(), cohort.sizes), clipped)
             return {name: total.cpu().numpy() for name, total in clipped.sums.items()}
@@ -189,13 +197,15 @@ class TrainingNode:
         report.add(clients, trained, clipped)
         return {name: total.cpu().numpy() for name, total in clipped.sums.items()}
 
-    def _trainer(self, submodel: int, round_: int) -> tuple[Piece, Trainer]:
+    def _trainer(self, submodel: int, round_: int) -> _Kept:
         piece = self._piece(submodel, round_)
         kept = self._trainers.get(submodel)
-        if kept is None or kept[0] is not piece:
+        if kept is None or kept.piece is not piece:
             module = piece.module.to(self.device)
             folded = FoldedModule(module) if piece.known and FoldedModule.can_run(module) else None
-            kept = piece, Trainer(piece.forward, self._client, self.device, self.task.precision, folded)
+            trainer = Trainer(piece.forward, self._client, self.device, self.task.precision, folded)
+            single = RecordSteps.can_run(self.task, module, piece.known)
+            kept = _Kept(piece, trainer, RecordSteps(module, self._client.learning_rate) if single else None)
             self._trainers[submodel] = kept
         return kept
 

@@ -160,14 +160,10 @@ class JsonDigits(Table):
         return len(self._digits)
 
     def stored_labels(self) -> NDArray[np.int64]:
-        return np.repeat(np.arange(10), self._counts)
+        return np.repeat(np.arange(10), [len(digits) for digits in self._by_digit])
 
     def stored_inputs(self, records: NDArray[np.int64]) -> NDArray[np.float32]:
         return self._digits[records]
-
-    @property
-    def _counts(self) -> list[int]:
-        return [len(digits) for digits in self._by_digit]
 
     @cached_property
     def _digits(self) -> NDArray[np.float32]:

@@ -11,7 +11,6 @@ from fedamp import rng, scenario
 from fedamp.data import partition
 from fedamp.data.dataset import Cohort, Dataset, check_clients
 from fedamp.data.table import Table
-from fedamp.data.transform import TransformedTable
 from fedamp.errors import DataError
 
 
@@ -139,6 +138,8 @@ class StoredSource:
         opened = train or test
         assert opened is not None, "one of them is there"
         if config.transform:
+            from fedamp.data.transform import TransformedTable  # only here: most commands transform nothing
+
             train, test = (table and TransformedTable(table, config.transform) for table in (train, test))
         self._config, self._train, self._test, self._federation = config, train, test, federation
         self._source = opened.source

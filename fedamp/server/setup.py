@@ -12,8 +12,8 @@ from torch import nn
 
 from fedamp import data, rng
 from fedamp.arrays import Arrays
-from fedamp.client.folded import FoldedModule
 from fedamp.client.memory import clients_per_batch
+from fedamp.client.records import RecordSteps
 from fedamp.client.task import ClientTask
 from fedamp.data.dataset import Dataset
 from fedamp.models.cost import cost, kept_per_record
@@ -91,7 +91,7 @@ class Prepared:
     @property
     def work(self) -> float:
         """Expected floating-point operations of the whole run, with one record in every gradient step."""
-        trainings = self.plan.expected_cohort * min(self.plan.scenario.rounds, self.plan.affordable_rounds)
+        trainings = self.plan.expected_cohort * self.plan.last_round
         client = self.plan.scenario.client
         return trainings * (client.steps or client.epochs or 1) * self.cost()["flops_per_record"]
 
@@ -128,7 +128,7 @@ def prepare(scenario: Scenario, seed: int | None = None) -> Prepared:
     )
     pieces = plan.submodels.pieces(scenario.model, dataset.input_shape, dataset.num_classes, task.split_seed)
     state = _pipeline(plan, parameters, pieces).start(parameters)
-    units_per_batch = _units_per_batch(plan, dataset, _a_piece(plan, pieces).module)
+    units_per_batch = _units_per_batch(plan, task, dataset, _a_piece(plan, pieces))
     return Prepared(plan, task, state, units_per_batch, pieces, dataset.test())
 
 
@@ -143,13 +143,13 @@ def _a_piece(plan: Plan, pieces: Pieces) -> Piece:
     return pieces(submodel, 1)
 
 
-def _units_per_batch(plan: Plan, dataset: Dataset, trained: nn.Module) -> int:
-    asked = plan.scenario.engine.clients_per_batch
+def _units_per_batch(plan: Plan, task: ClientTask, dataset: Dataset, piece: Piece) -> int:
+    asked, trained = plan.scenario.engine.clients_per_batch, piece.module
     if asked != "auto":
         return asked
     units = dataset.by_record() if plan.scenario.privacy.unit == "sample" else dataset
     on_gpu = _on_gpu(plan)
-    if plan.scenario.privacy.unit == "sample" and not plan.mixing.linf_coordinates and FoldedModule.can_run(trained):
+    if RecordSteps.can_run(task, trained, piece.known):
         # No gradient of a record is ever formed (fedamp.client.records): memory holds its inputs alone.
         return max(1, min(RECORDS_AT_ONCE, math.ceil(plan.expected_cohort / 2)))
     size = sum(parameter.numel() for parameter in trained.parameters())

@@ -129,7 +129,7 @@ class ReleasePipeline:
                 f"accepted: at most {LARGEST_COHORT}"
             )
         if needs_quorum:
-            self._check_reported(round_, aggregate)
+            self._check_reported(round_, scheduled, aggregate)
         plan, sums = self.plan, aggregate.sums
         # A round that is tried again may have other replies. With the same noise the two releases would differ by
         # exactly what the replies differ by; so what hides a release is drawn anew for every attempt, and kept nowhere.
@@ -149,7 +149,7 @@ class ReleasePipeline:
         clips = tuple(self.clips(state))
         return following, Release(round_, parameters, sums, denominators, clips, state.clip_scale)
 
-    def _check_reported(self, round_: int, aggregate: Aggregate) -> None:
+    def _check_reported(self, round_: int, scheduled: int, aggregate: Aggregate) -> None:
         """Raise FederationError where fewer reported than the quorum, or nobody of those who were to; DivergedError
         where no update of several was finite, so that there would be nothing in the release but noise.
 
@@ -157,7 +157,7 @@ class ReleasePipeline:
         report, lest one unit's data decide whether the run goes on. The sum is looked at because a node may claim
         that more units failed than are its own.
         """
-        scheduled, reported, quorum = len(self.plan.attendance.cohort(round_)), aggregate.reported, self.plan.quorum
+        reported, quorum = aggregate.reported, self.plan.quorum
         if 1 < reported <= aggregate.failed and not any(array.any() for array in aggregate.sums.values()):
             raise DivergedError(round_, f"each of {reported} updates")
         if scheduled == 0 or (reported > 0 and reported >= quorum * scheduled):

@@ -12,6 +12,7 @@ from fedamp.client.task import ClientTask
 from fedamp.errors import DeploymentError
 from fedamp.models.registry import initial_parameters
 from tests.client import own_apps
+from tests.client.test_app import train_config
 
 CLIP = 0.3
 DIGITS = scenario.BuiltInData(name="digits", clients=20)
@@ -38,17 +39,7 @@ def task_of(section: scenario.Data = EXTERNAL, submodels: scenario.Submodels | N
 
 
 def config_of(task: ClientTask, clients: list[int], **changes: object) -> dict[str, object]:
-    return {
-        "task": task.to_json(),
-        "round": 1,
-        "clients": clients,
-        "seeds": [client.to_bytes(32) for client in clients],
-        "submodels": [-1] * len(clients),
-        "batches": [len(clients)],
-        "clips": [CLIP],
-        "extracted": -1,
-        **changes,
-    }
+    return train_config(task, clients) | {"clips": [CLIP]} | changes
 
 
 def send(to, kind, config, arrays=ARRAYS, state=None, **node_config):

@@ -102,16 +102,21 @@ def test_the_scenario_of_the_simulation_runs_on_three_machines_one_of_which_clai
     assert "clients" not in told
 
 
-@pytest.mark.slow
-def test_a_node_that_is_killed_and_restarted_counts_as_zero_until_it_is_back(machines):
-    rounds = 14  # enough for a slow machine to see the node back
-    federation = {"nodes": 3, "round_deadline": 30, "hosts": "trusted"}
-    raw = write_scenario(machines, rounds=rounds, federation=federation)
+def start_to_first_round(machines: Machines) -> None:
+    """Server, nodes and run, as the page says, up to the release of the first round."""
     machines.start_server()
     machines.shell("server: register the nodes")
     start_nodes(machines)
     machines.start_run(known_seed=True)
     wait_for_round(machines, 1, 120)
+
+
+@pytest.mark.slow
+def test_a_node_that_is_killed_and_restarted_counts_as_zero_until_it_is_back(machines):
+    rounds = 14  # enough for a slow machine to see the node back
+    federation = {"nodes": 3, "round_deadline": 30, "hosts": "trusted"}
+    raw = write_scenario(machines, rounds=rounds, federation=federation)
+    start_to_first_round(machines)
     machines.kill("site2")
     wait_for_round(machines, 2, 60)
     # Flower takes a while to see that the node is gone, and until then refuses another one with its key.
@@ -132,11 +137,7 @@ def test_a_node_that_is_killed_and_restarted_counts_as_zero_until_it_is_back(mac
 def test_a_node_that_is_stopped_is_given_up_within_two_rounds_and_back_when_it_goes_on(machines):
     federation = {"nodes": 3, "round_deadline": 45, "hosts": {"site0": "0-19", "site1": "20-39", "site2": "40-59"}}
     write_scenario(machines, rounds=30, federation=federation)
-    machines.start_server()
-    machines.shell("server: register the nodes")
-    start_nodes(machines)
-    machines.start_run(known_seed=True)
-    wait_for_round(machines, 1, 120)
+    start_to_first_round(machines)
     machines.stop_for_now("site2")
     run = machines.server / "run"
 
