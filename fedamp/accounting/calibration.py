@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from itertools import count
 
 import numpy as np
@@ -211,11 +212,16 @@ def epsilon_over_rounds(mechanism: Mechanism, delta: float, rounds: Sequence[int
         shape (len(rounds),).
     """
     checks.delta(delta)
-    asked = list(range(1, mechanism.span + 1)) if rounds is None else list(rounds)
+    asked = tuple(range(1, mechanism.span + 1)) if rounds is None else tuple(rounds)
     for number in asked:
         checks.count("rounds", number, 0, mechanism.span)
-    if sorted(asked) != asked:
+    if sorted(asked) != list(asked):
         raise ValueError("rounds must be ascending")
+    return _over_rounds(mechanism, delta, asked).copy()
+
+
+@lru_cache(maxsize=64)
+def _over_rounds(mechanism: Mechanism, delta: float, asked: tuple[int, ...]) -> Array:
     if not mechanism.is_private:
         return np.array([mechanism.after(number).epsilon(delta).upper for number in asked])
     whole, unsampled = mechanism.epsilon(delta).upper, mechanism.epsilon(delta, points=DEFAULT_POINTS).upper
@@ -238,7 +244,7 @@ def _quick_upper(mechanism: Mechanism, delta: float) -> float:
     return law_upper(mechanism, delta, 300)
 
 
-def _by_moments(mechanism: Mechanism, delta: float, rounds: list[int]) -> Array:
+def _by_moments(mechanism: Mechanism, delta: float, rounds: Sequence[int]) -> Array:
     """Upper ends by Rényi, infinite where it is not asked: at checkpoints alone for hidden rounds, which take long."""
     orders, spent = renyi.search_orders(HIGHEST_ORDER), np.full(len(rounds), np.inf)
     for i in _checkpoints(len(rounds)) if mechanism.contains(Allocation) else range(len(rounds)):
