@@ -17,8 +17,8 @@ from fedamp.accounting.points import DEFAULT_POINTS, NotEvaluable
 from fedamp.accounting.renyi import HIGHEST_ORDER
 from fedamp.accounting.risk import trade_off
 from fedamp.accounting.sampled import QUESTIONS
-from fedamp.accounting.sampled_calibration import calibrate_sampled
 from fedamp.accounting.sampled_laws import is_sampled, sampled_profile
+from fedamp.accounting.tilted import Proposal
 
 CHECKPOINTS = 13
 """At how many rounds the numerical law is asked what has been spent: at all of a short run."""
@@ -57,16 +57,35 @@ def calibrate(
     checks.positive("tolerance", tolerance)
     if is_sampled(build(1.0)):
         try:
-            return calibrate_sampled(
-                lambda noise: sampled_profile(build(noise)),
-                lambda noise: build(noise).epsilon(delta).upper,
-                epsilon,
-                delta,
-            )
+            return _calibrate_sampled(build, epsilon, delta)
         except ValueError:
             pass  # the law has to answer
-    coarse = search(lambda noise: upper_epsilon(build(noise), delta, 200), epsilon, 1.0, 0.01, first_step=0.7)
-    return search(lambda noise: upper_epsilon(build(noise), delta), epsilon, coarse, tolerance, first_step=0.01)
+    goal = f"epsilon = {epsilon:g}"
+    coarse = _search(lambda noise: upper_epsilon(build(noise), delta, 200), epsilon, goal, 1.0, 0.01, 0.7)
+    return _search(lambda noise: upper_epsilon(build(noise), delta), epsilon, goal, coarse, tolerance, 0.01)
+
+
+def _calibrate_sampled(build: Callable[[float], Mechanism], epsilon: float, delta: float) -> float:
+    """A noise multiplier that keeps the budget, on the safe side of the smallest one by some 0.2 per cent. The search
+    gives every candidate the same random numbers; the last candidates are certified, each on draws of its own.
+
+    Raises:
+        NotEvaluable: there is no answer by sampling.
+    """
+    goal = f"epsilon = {epsilon:g}"
+    near = _search(lambda noise: sampled_profile(build(noise)).moment_epsilon(delta), epsilon, goal, 1.0, 0.02, 0.3)
+    for draws, tolerance in ((4096, 5e-3), (32768, 2.5e-4)):
+        proposal = sampled_profile(build(near)).estimate(delta).proposal
+
+        def estimated(noise: float, proposal: Proposal = proposal, draws: int = draws) -> float:
+            return sampled_profile(build(noise)).estimate(delta, proposal, draws).epsilon
+
+        near = _search(estimated, epsilon, goal, near, tolerance, 2 * tolerance)
+    for attempt in range(QUESTIONS // 2):  # each may sample both directions
+        noise = near * (1 + (1.5 + 0.5 * attempt) * 1e-3)
+        if build(noise).epsilon(delta).upper <= epsilon:
+            return noise
+    raise NotEvaluable(f"no noise multiplier near {near:.4g} is certified to keep epsilon = {epsilon:g}")
 
 
 def calibrate_risk(
@@ -109,17 +128,12 @@ def calibrate_risk(
             return build(noise).delta(0.0).upper
         return float(trade_off(build(noise)).true_positive_rate(false)[1]) - false
 
-    try:
-        return search(gain, true - false, 1.0, tolerance, first_step=0.7)
-    except ValueError as error:
-        if "by any noise multiplier" not in str(error):
-            raise
-        goal = f"advantage = {advantage}" if tpr_at is None else f"tpr_at = {tpr_at}"
-        raise ValueError(f"{goal} is not reached by any noise multiplier up to 1e6") from None
+    goal = f"advantage = {advantage}" if tpr_at is None else f"tpr_at = {tpr_at}"
+    return _search(gain, true - false, goal, 1.0, tolerance, 0.7)
 
 
-def search(
-    cost: Callable[[float], float], budget: float, start: float, tolerance: float, *, first_step: float
+def _search(
+    cost: Callable[[float], float], budget: float, goal: str, start: float, tolerance: float, first_step: float
 ) -> float:
     """Where a falling cost meets the budget, from the right; in log noise and log cost it is nearly a straight line."""
 
@@ -132,7 +146,7 @@ def search(
         value = excess(position)
         ends[value > 0] = position, value
         if position > math.log(1e6):
-            raise ValueError(f"epsilon = {budget:g} is not reached by any noise multiplier up to 1e6")
+            raise ValueError(f"{goal} is not reached by any noise multiplier up to 1e6")
         if position < math.log(1e-3):
             return math.exp(position)
         position, step = position + (step if value > 0 else -step), 2 * step
