@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from fedamp.accounting import checks, group_bounds, laws, renyi  # group_bounds registers what groups cost
+from fedamp.accounting import checks, group_bounds, laws, release_moments, renyi
 from fedamp.accounting.amplification import AllocationPrefix, CappedPoisson
 from fedamp.accounting.bounds import Array, Bounds
 from fedamp.accounting.divergences import log_moments
@@ -202,7 +202,7 @@ def _answer(
     upper, method = by_law.upper, by_law.method
     if mixes:
         method = method.removesuffix(", without mixing") + ", without mixing"
-    if mixes or not by_law.lower >= 0.99 * upper:  # else no bound on the pair can be much smaller
+    if mixes or upper == everything:  # elsewhere it never decides (docs/accounting.md)
         best = _by_moments(by_renyi, everything, more=not mixes)
         if best.value < upper:
             upper, method = best.value, f"Rényi, order {best.order:g}{reason}{CHECKED if mixes else ''}"

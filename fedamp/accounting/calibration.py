@@ -14,6 +14,7 @@ from fedamp.accounting.bounds import Array
 from fedamp.accounting.laws import Detail
 from fedamp.accounting.mechanism import Mechanism
 from fedamp.accounting.points import DEFAULT_POINTS, NotEvaluable
+from fedamp.accounting.releases import ModelMix
 from fedamp.accounting.renyi import HIGHEST_ORDER
 from fedamp.accounting.risk import trade_off
 from fedamp.accounting.sampled import QUESTIONS
@@ -238,12 +239,12 @@ def epsilon_over_rounds(mechanism: Mechanism, delta: float, rounds: Sequence[int
 def _over_rounds(mechanism: Mechanism, delta: float, asked: tuple[int, ...]) -> Array:
     if not mechanism.is_private:
         return np.array([mechanism.after(number).epsilon(delta).upper for number in asked])
-    whole, unsampled = mechanism.epsilon(delta).upper, mechanism.epsilon(delta, points=DEFAULT_POINTS).upper
+    whole = mechanism.epsilon(delta).upper
     spent = np.full(len(asked) + 1, np.inf)
     spent[-1] = whole
     for i in _checkpoints(len(asked)):
         spent[i] = _quick_upper(mechanism.after(asked[i]), delta)
-    if not np.isfinite(spent[_checkpoints(len(asked))]).all() or law_upper(mechanism, delta, 300) > 1.01 * unsampled:
+    if mechanism.contains(ModelMix) or not np.isfinite(spent[_checkpoints(len(asked))]).all():
         spent[:-1] = np.minimum(spent[:-1], _by_moments(mechanism, delta, asked))
     return np.minimum.accumulate(spent[::-1])[::-1][:-1]
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numba import njit
 
-from fedamp.accounting.occupancy import UNIT
+from fedamp.accounting.moments import UNIT
 from fedamp.accounting.points import Array, NotEvaluable
 from fedamp.accounting.tilted import Proposal
 

@@ -12,18 +12,19 @@ from typing import Any
 
 import numpy as np
 
-from fedamp.accounting import moments, transform
+from fedamp.accounting import moments
 from fedamp.accounting.amplification import Allocation, AllocationPrefix, CappedPoisson, Poisson, Submodels
 from fedamp.accounting.bounds import Array
 from fedamp.accounting.composition import Compose, Repeat
+from fedamp.accounting.laws import numerical_law
 from fedamp.accounting.mechanism import Mechanism
 from fedamp.accounting.merging import RandomSelection
 from fedamp.accounting.occupancy import hidden_log_moments
 from fedamp.accounting.participation import participation
 from fedamp.accounting.points import NotEvaluable
-from fedamp.accounting.reductions import charged_as, factors, hidden_rounds_bounds
+from fedamp.accounting.reductions import charged_as, hidden_rounds_bounds
 from fedamp.accounting.renyi import HIGHEST_ORDER
-from fedamp.accounting.transform import Transform
+from fedamp.accounting.moments import Transform
 
 _EXACT_ORDER = 5
 """Up to which order the moments of several hidden rounds are exact; there are too many overlaps beyond."""
@@ -56,8 +57,19 @@ class Moments:
         return self._once(self._negative, highest)
 
     def transform(self, u: Array) -> Transform:
-        """Upper bounds of the Laplace transform of X."""
-        return transform.from_moments(self.raw(HIGHEST_ORDER), self.negative(HIGHEST_ORDER), u)
+        """Upper bounds of the Laplace transform of X, of a finite law that is larger in convex order."""
+        known = moments.transform_from_moments(self.raw(HIGHEST_ORDER), self.negative(HIGHEST_ORDER), u)
+        try:
+            finite = moments.transform_from_nodes(u, *self.finite_law())
+        except NotEvaluable:
+            return known
+        return Transform(np.minimum(known.log, finite.log), np.minimum(known.excess, finite.excess))
+
+    def finite_law(self) -> tuple[Array, Array, float]:
+        """Log masses under Q, log ratios, and the P-mass at infinity of X's law or one larger in convex order."""
+        law = numerical_law(self.event).upper
+        with np.errstate(divide="ignore"):
+            return np.log(np.append(law.mass_out, law.zero)), np.append(law.log_ratio, -np.inf), law.infinite
 
     def _once(self, compute: Callable[[int], Array], highest: int) -> Array:
         key = compute.__name__, highest
@@ -72,7 +84,7 @@ class Moments:
         return moments.raw(self.central(highest))
 
     def _negative(self, highest: int) -> Array:
-        return self.raw(highest)[1:] if self.symmetric else transform.negative_moments(self.transform, highest)
+        return self.raw(highest)[1:] if self.symmetric else moments.negative_moments(self.transform, highest)
 
 
 def log_moments(event: Mechanism, highest: int) -> Array:
@@ -130,16 +142,6 @@ class _Product(Moments):
             np.sum([np.zeros(highest), *(times * part.negative(highest) for part, times in self.factors)], axis=0)
         )
 
-    def transform(self, u: Array) -> Transform:
-        """Exact for a Gaussian times at most one other factor; from second and negative moments otherwise."""
-        precision, others = factors(self.event)
-        if not others:
-            return transform.gaussian(precision**-0.5, u) if precision else Transform(-u, np.zeros_like(u))
-        if len(others) == 1 and max(others.values()) == 1:
-            other = moments_of(next(iter(others)))
-            return transform.times_gaussian(precision**-0.5, other.transform, u) if precision else other.transform(u)
-        return super().transform(u)
-
 
 def _power(central: Array, times: int) -> Array:
     """Central moments of the product of ``times`` copies, by repeated squaring."""
@@ -173,9 +175,6 @@ class _Mixture(Moments):
     def _negative(self, highest: int) -> Array:
         return moments.mixture([part.negative(highest) for part in self.parts], self.weights)
 
-    def transform(self, u: Array) -> Transform:
-        return transform.mixture([part.transform(u) for part in self.parts], self.weights)
-
 
 @answers_for(Poisson)
 class _Thinned(Moments):
@@ -197,10 +196,10 @@ class _Thinned(Moments):
             return self.part.negative(highest)
         if self.part.symmetric:  # the remove direction is the larger: Mironov, Talwar, Zhang 2019, Theorem 5
             return self.raw(highest)[1:]
-        return transform.negative_moments(self.transform, highest)
+        return moments.negative_moments(self.transform, highest)
 
     def transform(self, u: Array) -> Transform:
-        return transform.thin(self.part.transform, self.rate, u)
+        return moments.transform_of_thinned(self.part.transform, self.rate, u)
 
 
 @answers_for(Submodels)
@@ -225,12 +224,12 @@ class _Mean(Moments):
             return self.part.negative(highest)
         # Jensen: the mean is at least the geometric mean, so E[mean^-b] <= E[copy^(-b/n)]^n. Between whole powers the
         # log moment of a copy is convex, so its linear interpolation is above it.
-        exact = transform.negative_moments(self.transform, highest)
+        exact = moments.negative_moments(self.transform, highest)
         powers, of_a_copy = np.arange(float(highest)), self.part.negative(highest)
         return np.minimum(exact, self.count * np.interp(powers / self.count, powers, of_a_copy))
 
     def transform(self, u: Array) -> Transform:
-        return transform.mean(self.part.transform, self.count, self.count, u)
+        return moments.transform_of_mean(self.part.transform, self.count, u)
 
 
 @answers_for(Allocation, AllocationPrefix, CappedPoisson)
@@ -263,6 +262,3 @@ class _HiddenRounds(Moments):
 
     def _central(self, highest: int) -> Array:
         return self.bounds[0].central(highest)
-
-    def transform(self, u: Array) -> Transform:
-        return self.bounds[0].transform(u)

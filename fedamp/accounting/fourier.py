@@ -17,9 +17,8 @@ from numba import njit
 from numpy.typing import NDArray
 
 from fedamp.accounting.lattice import Factors, Lattice, Moments, log_weights
+from fedamp.accounting.moments import UNIT
 from fedamp.accounting.points import Array, NotEvaluable, Points, regrid, spread
-
-_UNIT = 2.0**-53
 
 TRANSFORM = 7.0
 """Units by which a level of a transform of a power of two errs at most: a complex product errs by sqrt(5) (Brent,
@@ -48,7 +47,7 @@ def convolve(factors: Factors, lattice: Lattice, above: bool) -> tuple[Points, f
         log_error[better] = (np.log(error) + to_out)[better]
         with np.errstate(divide="ignore"):
             log_mass[better] = (np.log(np.maximum(mass, 0.0)) + to_out)[better]
-        rounding = max(rounding, _UNIT * (64.0 + float(np.abs(to_out).max()) + _exponents(placed, order.value)))
+        rounding = max(rounding, UNIT * (64.0 + float(np.abs(to_out).max()) + _exponents(placed, order.value)))
         # Beyond an end of the lattice, Q- and P-mass are at most what X^order dQ is there times its density at the end.
         if order in (lattice.orders[0], lattice.orders[-1]):
             beyond, end = (left, 0) if order is lattice.orders[0] else (right, -1)
@@ -169,17 +168,17 @@ def convolve_order(placed: Sequence[tuple[Placed, int]], order: float, size: int
     coefficient errs by at most ``TRANSFORM * log2(size)`` units of the sum of absolute inputs (Higham 2002, section
     24.1, by component). Errors are followed through the powers, coefficient by coefficient, and back.
     """
-    noise = TRANSFORM * _UNIT * math.log2(size)
+    noise = TRANSFORM * UNIT * math.log2(size)
     product = np.ones(size // 2 + 1, complex)
     largest = np.ones(size // 2 + 1)  # of what the exact coefficient can be
-    relative = np.full(size // 2 + 1, 4 * _UNIT * sum(times for _, times in placed))  # of the multiplications
+    relative = np.full(size // 2 + 1, 4 * UNIT * sum(times for _, times in placed))  # of the multiplications
     for law, times in placed:
         weights = log_weights(law.points, order)
         weights = np.exp(weights - weights.max())
         masses = np.bincount(law.index % size, weights / weights.sum(), size).astype(np.float64)
         transform = np.fft.rfft(masses)
         product *= _power(transform, times)
-        above = np.sqrt(transform.real**2 + transform.imag**2) * (1 + 8 * _UNIT) + noise
+        above = np.sqrt(transform.real**2 + transform.imag**2) * (1 + 8 * UNIT) + noise
         largest *= above**times
         relative += times * noise / above
     result = np.fft.irfft(product, size)

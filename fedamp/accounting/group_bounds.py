@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedamp.accounting import laws, moments
 from fedamp.accounting.amplification import Poisson
@@ -87,10 +88,10 @@ def of_group(of_one: Array, size: int) -> Array:
 # Batches of a fixed size.
 
 
-def in_batch(event: WithoutReplacement) -> tuple[Array, Array]:
+def in_batch(event: WithoutReplacement) -> tuple[NDArray[np.int64], Array]:
     """How many people of the group may be in the batch, and the log of each number's hypergeometric chance."""
     others = event.population - event.size
-    hits = np.arange(max(0.0, event.batch - others), min(event.size, event.batch) + 1)
+    hits = np.arange(max(0, event.batch - others), min(event.size, event.batch) + 1)
     logs = moments.log_choose(event.size, hits) + moments.log_choose(others, event.batch - hits)
     return hits, np.asarray(logs - moments.log_sum(logs))
 

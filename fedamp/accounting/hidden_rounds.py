@@ -12,7 +12,7 @@ import numpy as np
 from numba import njit
 
 from fedamp.accounting.bounds import Array
-from fedamp.accounting.occupancy import UNIT, log_choose
+from fedamp.accounting.moments import UNIT, log_choose
 from fedamp.accounting.points import NotEvaluable
 from fedamp.accounting.ratios import EXPONENT, Round
 

@@ -3,6 +3,7 @@
 Kinds that have no entry are charged as what ``reductions.charged_as`` makes of them.
 """
 
+import math
 from dataclasses import dataclass
 from functools import lru_cache, singledispatch
 from typing import NamedTuple
@@ -15,10 +16,10 @@ from fedamp.accounting.composition import Compose, Repeat
 from fedamp.accounting.law import Law, normal_mass
 from fedamp.accounting.mechanism import Mechanism
 from fedamp.accounting.merging import RandomSelection
+from fedamp.accounting.moments import log_sum
 from fedamp.accounting.points import DEFAULT_POINTS, Cells
 from fedamp.accounting.profiles import Profile, Smallest, refined
 from fedamp.accounting.reductions import charged_as, factors, hidden_rounds_bounds
-from fedamp.accounting.release_moments import log_density, log_ratio_of_mixture
 from fedamp.accounting.releases import (
     Gaussian,
     GaussianMixture,
@@ -143,6 +144,28 @@ def _(event: Submodels, detail: Detail) -> Law:
 def _(event: RandomSelection, detail: Detail) -> Law:
     used, weights = event.used
     return Law.mixture([numerical_law(part, detail) for part in used], list(weights))
+
+
+def log_density(y: Array, noise_multiplier: float, width: float) -> Array:
+    """log of (Phi((y + w/2)/s) - Phi((y - w/2)/s)) / w, the density of Gaussian plus uniform noise, even in y."""
+    from scipy.special import log_ndtr
+
+    s, half = noise_multiplier, width / 2
+    near = (half - np.abs(y)) / s
+    far = (-half - np.abs(y)) / s
+    if width < 0.01 * s:  # the difference would cancel; the density is that of the Gaussian, to second order
+        x, w = np.polynomial.legendre.leggauss(4)
+        points = (y[:, None] - half * x) / s
+        return log_sum(-points * points / 2 + np.log(w / 2)) - math.log(s * math.sqrt(2 * math.pi))
+    upper = log_ndtr(near)
+    return np.asarray(upper + np.log(-np.expm1(log_ndtr(far) - upper)) - math.log(width))
+
+
+def log_ratio_of_mixture(event: GaussianMixture, z: Array) -> Array:
+    """log X at z, shape (n,)."""
+    shifts, log_weights = np.array(event.shifts), np.log(event.weights)
+    chunks = np.array_split(z, max(1, len(z) * len(shifts) // 1_000_000))
+    return np.concatenate([log_sum(log_weights + shifts * (c[:, None] - shifts / 2)) for c in chunks])
 
 
 # The privacy profile.

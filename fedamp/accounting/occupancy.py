@@ -11,18 +11,12 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import gammaln
 
+from fedamp.accounting.moments import UNIT, log_choose
 from fedamp.accounting.points import Array, NotEvaluable
-
-UNIT = 2.0**-53
 
 _MOST_ROWS, _MOST_TO_EXTEND = 500_000, 5_000
 """Rows that the recursion keeps at once (some 40 MB), and from which it goes on to one subset more."""
-
-
-_LARGEST_TABLE = 1_000_000
-"""Log factorials up to here are kept; of larger numbers few are needed."""
 
 
 class Occupancies(NamedTuple):
@@ -111,21 +105,6 @@ def rounding(rounds: int, order: int) -> float:
     of three log factorials each, all rounded to eight units, and as many sums.
     """
     return 64 * order * (order + 2) * (math.lgamma(rounds + 1) + 1) * UNIT
-
-
-def log_choose(n: NDArray[np.int32] | NDArray[np.int64] | int, m: NDArray[np.int32] | NDArray[np.int64] | int) -> Array:
-    """log C(n, m) for whole numbers 0 <= m <= n."""
-    n, m = np.asarray(n), np.asarray(m)
-    most = int(n.max(initial=1))
-    if most > _LARGEST_TABLE:
-        return np.asarray(gammaln(n + 1.0) - gammaln(m + 1.0) - gammaln(n - m + 1.0))
-    table = _log_factorials(1 << most.bit_length())
-    return np.asarray(table[n] - table[m] - table[n - m])
-
-
-@lru_cache(maxsize=32)
-def _log_factorials(most: int) -> Array:
-    return np.asarray(gammaln(np.arange(1.0, most + 2.0)))
 
 
 def _merged(counts: NDArray[np.int32], log_chance: Array) -> tuple[NDArray[np.int32], Array]:

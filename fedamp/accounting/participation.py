@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from fedamp.accounting.amplification import Allocation, AllocationPrefix, CappedPoisson, Poisson
 from fedamp.accounting.mechanism import Mechanism
-from fedamp.accounting.occupancy import UNIT, log_choose
+from fedamp.accounting.moments import UNIT, log_choose
 from fedamp.accounting.points import Array
 
 

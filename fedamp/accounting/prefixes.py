@@ -48,6 +48,7 @@ def _eigenvalues(diagonal: Array, beside: Array) -> Array:
     return np.asarray(eigvalsh_tridiagonal(diagonal, beside))
 
 
+@lru_cache(maxsize=1024)
 def coin_groups(k: int, rounds: int, released: int, most: int = 12) -> list[tuple[float, int, int]]:
     """The coins of a prefix and the sizes of their groups, at most ``most`` distinct ones: triples (probability,
     size, number).
@@ -70,14 +71,3 @@ def coin_groups(k: int, rounds: int, released: int, most: int = 12) -> list[tupl
     sizes[np.argsort(sizes - low * coins, kind="stable")[: released - sizes.sum()]] += 1
     chunks = np.array_split(np.arange(len(coins)), min(most, len(coins)))
     return [(float(coins[chunk].max()), int(sizes[chunk].min()), len(chunk)) for chunk in chunks]
-
-
-@lru_cache(maxsize=1024)
-def best_coin_groups(k: int, rounds: int, released: int) -> list[tuple[float, int, int]]:
-    """The groups of this prefix or of one a little longer, which costs at least as much but may divide better.
-
-    The cheapest is told by the second moment, sum of p^2 / size.
-    """
-    ahead = 31 if k <= 200 else 0  # sizes of very many groups divide about equally well everywhere
-    candidates = [coin_groups(k, rounds, r) for r in range(released, min(rounds, released + ahead) + 1)]
-    return min(candidates, key=lambda groups: sum(n * p * p / size for p, size, n in groups))

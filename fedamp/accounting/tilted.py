@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from fedamp.accounting.bounds import Array
 from fedamp.accounting.hidden_rounds import HiddenRounds, Run
-from fedamp.accounting.occupancy import UNIT, occupancies
+from fedamp.accounting.moments import UNIT
+from fedamp.accounting.occupancy import occupancies
 from fedamp.accounting.occupancy import rounding as occupancy_rounding
 from fedamp.accounting.ratios import EXPONENT
 
