@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from fedamp.accounting import checks, group_bounds, laws, release_moments, renyi
+from fedamp.accounting import checks, group_bounds, laws, release_moments, renyi  # noqa: F401
 from fedamp.accounting.amplification import AllocationPrefix, CappedPoisson
 from fedamp.accounting.bounds import Array, Bounds
 from fedamp.accounting.divergences import log_moments
@@ -22,7 +22,7 @@ from fedamp.accounting.profiles import OfGroup, Profile, WithChanceOfAll
 from fedamp.accounting.reductions import attained
 from fedamp.accounting.releases import ModelMix
 from fedamp.accounting.renyi import HIGHEST_ORDER, Best
-from fedamp.accounting.sampled_laws import is_sampled, sampled_profile
+from fedamp.accounting.sampled import is_sampled, sampled_profile
 
 CHECKED = "; the worst case of ModelMix is checked, not proved"
 """Beside every number that rests on Theorem 4.1 of Xiao, Wan, Devadas 2022."""

@@ -13,16 +13,17 @@ from fedamp.accounting.answers import law_upper, rdp, upper_epsilon
 from fedamp.accounting.bounds import Array
 from fedamp.accounting.laws import Detail
 from fedamp.accounting.mechanism import Mechanism
-from fedamp.accounting.points import DEFAULT_POINTS, NotEvaluable
+from fedamp.accounting.points import NotEvaluable
 from fedamp.accounting.releases import ModelMix
 from fedamp.accounting.renyi import HIGHEST_ORDER
 from fedamp.accounting.risk import trade_off
-from fedamp.accounting.sampled import QUESTIONS
-from fedamp.accounting.sampled_laws import is_sampled, sampled_profile
+from fedamp.accounting.sampled import QUESTIONS, is_sampled, sampled_profile
 from fedamp.accounting.tilted import Proposal
 
 CHECKPOINTS = 13
-"""At how many rounds the numerical law is asked what has been spent: at all of a short run."""
+"""At how many rounds it is asked what has been spent, at most; sampling, which takes longer, at fewer."""
+
+_SAMPLED_CHECKPOINTS = 9
 
 
 def calibrate(
@@ -239,13 +240,16 @@ def epsilon_over_rounds(mechanism: Mechanism, delta: float, rounds: Sequence[int
 def _over_rounds(mechanism: Mechanism, delta: float, asked: tuple[int, ...]) -> Array:
     if not mechanism.is_private:
         return np.array([mechanism.after(number).epsilon(delta).upper for number in asked])
-    whole = mechanism.epsilon(delta).upper
     spent = np.full(len(asked) + 1, np.inf)
-    spent[-1] = whole
-    for i in _checkpoints(len(asked)):
+    spent[-1] = mechanism.epsilon(delta).upper
+    checkpoints = _checkpoints(len(asked), _SAMPLED_CHECKPOINTS if is_sampled(mechanism) else CHECKPOINTS)
+    for i in checkpoints:
         spent[i] = _quick_upper(mechanism.after(asked[i]), delta)
-    if mechanism.contains(ModelMix) or not np.isfinite(spent[_checkpoints(len(asked))]).all():
-        spent[:-1] = np.minimum(spent[:-1], _by_moments(mechanism, delta, asked))
+    if mechanism.contains(ModelMix) or not np.isfinite(spent[checkpoints]).all():
+        orders = renyi.search_orders(HIGHEST_ORDER)
+        for i in checkpoints if mechanism.contains(Allocation) else range(len(asked)):  # hidden rounds take long
+            by_moments = renyi.best_epsilon(orders, rdp(mechanism.after(asked[i]), orders), delta).value
+            spent[i] = min(spent[i], by_moments)
     return np.minimum.accumulate(spent[::-1])[::-1][:-1]
 
 
@@ -259,17 +263,11 @@ def _quick_upper(mechanism: Mechanism, delta: float) -> float:
     return law_upper(mechanism, delta, 300)
 
 
-def _by_moments(mechanism: Mechanism, delta: float, rounds: Sequence[int]) -> Array:
-    """Upper ends by Rényi, infinite where it is not asked: at checkpoints alone for hidden rounds, which take long."""
-    orders, spent = renyi.search_orders(HIGHEST_ORDER), np.full(len(rounds), np.inf)
-    for i in _checkpoints(len(rounds)) if mechanism.contains(Allocation) else range(len(rounds)):
-        spent[i] = renyi.best_epsilon(orders, rdp(mechanism.after(rounds[i]), orders), delta).value
-    return spent
-
-
-def _checkpoints(count: int) -> list[int]:
-    """At most ``CHECKPOINTS`` of the numbers 0..count-1, denser at first, where the curve is steep; one is near the
-    end, lest the curve ends in a long flat piece.
+def _checkpoints(count: int, most: int) -> list[int]:
+    """At most ``most`` of the numbers 0..count-1, denser at first, where the curve is steep; one is near the end, lest
+    the curve ends in a long flat piece.
     """
-    steps = np.append((np.arange(CHECKPOINTS - 1) / (CHECKPOINTS - 1)) ** 1.5, 0.96)
-    return np.unique((steps * count).astype(int)).tolist() if count > CHECKPOINTS else list(range(count))
+    if count <= most:
+        return list(range(count))
+    steps = np.append((np.arange(most - 1) / (most - 1)) ** 1.5, 0.96)
+    return np.unique((steps * count).astype(int)).tolist()

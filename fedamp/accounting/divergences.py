@@ -16,15 +16,15 @@ from fedamp.accounting import moments
 from fedamp.accounting.amplification import Allocation, AllocationPrefix, CappedPoisson, Poisson, Submodels
 from fedamp.accounting.bounds import Array
 from fedamp.accounting.composition import Compose, Repeat
+from fedamp.accounting.hidden_rounds import hidden_log_moments
 from fedamp.accounting.laws import numerical_law
 from fedamp.accounting.mechanism import Mechanism
 from fedamp.accounting.merging import RandomSelection
-from fedamp.accounting.occupancy import hidden_log_moments
+from fedamp.accounting.moments import Transform
 from fedamp.accounting.participation import participation
 from fedamp.accounting.points import NotEvaluable
 from fedamp.accounting.reductions import charged_as, hidden_rounds_bounds
 from fedamp.accounting.renyi import HIGHEST_ORDER
-from fedamp.accounting.moments import Transform
 
 _EXACT_ORDER = 5
 """Up to which order the moments of several hidden rounds are exact; there are too many overlaps beyond."""

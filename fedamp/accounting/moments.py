@@ -10,7 +10,6 @@ the exact Rényi divergence of the remove direction.
 Every array here has shape (A + 1,), holds log E[(X - 1)^j] at index j, 0 at index 0 and -inf at index 1.
 """
 
-import math
 from collections.abc import Callable
 from functools import lru_cache
 from typing import NamedTuple
@@ -20,7 +19,6 @@ from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from fedamp.accounting.bounds import Array
-
 
 UNIT = 2.0**-53
 """Largest relative error of one operation in floating point."""
@@ -32,7 +30,7 @@ _LARGEST_TABLE = 1_000_000
 @lru_cache(maxsize=32)
 def log_factorials(largest: int) -> Array:
     """log j! for j = 0..largest, each to a few units."""
-    return np.array([math.lgamma(j + 1) for j in range(largest + 1)])
+    return _log_factorial(np.arange(largest + 1))
 
 
 def log_choose(n: NDArray[np.integer] | int, m: NDArray[np.integer] | int) -> Array:
@@ -40,11 +38,15 @@ def log_choose(n: NDArray[np.integer] | int, m: NDArray[np.integer] | int) -> Ar
     n, m = np.asarray(n), np.asarray(m)
     most = int(n.max(initial=1))
     if most > _LARGEST_TABLE:
-        from scipy.special import gammaln  # only here: its import takes a while
-
-        return np.asarray(gammaln(n + 1.0) - gammaln(m + 1.0) - gammaln(n - m + 1.0))
+        return np.asarray(_log_factorial(n) - _log_factorial(m) - _log_factorial(n - m))
     table = log_factorials((1 << most.bit_length()) - 1)
     return np.asarray(table[n] - table[m] - table[n - m])
+
+
+def _log_factorial(n: NDArray[np.integer]) -> Array:
+    from scipy.special import gammaln  # its import takes a while, and not everybody needs it
+
+    return np.asarray(gammaln(n + 1.0))
 
 
 @lru_cache(maxsize=8)
@@ -188,8 +190,8 @@ def transform_of_thinned(inner: Callable[[Array], Transform], rate: float, u: Ar
 
 
 def transform_from_nodes(u: Array, log_weights: Array, log_ratios: Array, infinite: float = 0.0) -> Transform:
-    """Of a law with ``log_weights`` at ``log_ratios``, shape (n,), or one that is smaller in convex order; ``infinite`` is
-    the P-mass where X is infinite, which E[X] = 1 lacks there.
+    """Of a law with ``log_weights`` at ``log_ratios``, shape (n,), and P-mass ``infinite`` where X is infinite, or of
+    one that is smaller in convex order.
     """
     log, excess = np.empty_like(u), np.empty_like(u)
     ratios, weights = np.exp(np.minimum(log_ratios, 600.0)), np.exp(log_weights)
@@ -239,8 +241,8 @@ def _log_remainder(x: Array) -> Array:
 def negative_moments(transform: Callable[[Array], Transform], count: int) -> Array:
     """log E[X^-b] for b = 0..count-1, +inf where the grid does not hold the integral.
 
-    Means of copies have no closed form here, and the published shortcut (Dong, Chen and Özgür 2025, Lemma 3.18) is not an
-    upper bound: at noise multiplier 1, two copies, order 2 it gives 0.55017 for 0.56904. But
+    Means of copies have no closed form here, and the published shortcut (Dong, Chen and Özgür 2025, Lemma 3.18) is
+    not an upper bound: at noise multiplier 1, two copies, order 2 it gives 0.55017 for 0.56904. But
 
         E[X^-b] = 1 / Gamma(b) * integral over u > 0 of u^(b-1) E[exp(-u X)] du,
 

@@ -15,8 +15,7 @@ from fedamp.accounting.composition import NOTHING, Compose, Repeat
 from fedamp.accounting.groups import Group, WithoutReplacement
 from fedamp.accounting.mechanism import Mechanism, OfOne, Relation
 from fedamp.accounting.merging import JOINT_RELEASE, LinearCombination, RandomSelection
-from fedamp.accounting.participation import participation
-from fedamp.accounting.prefixes import coin_groups, group_sizes
+from fedamp.accounting.participation import best_coin_groups, group_sizes, participation
 from fedamp.accounting.releases import (
     Gaussian,
     GaussianMixture,
@@ -66,7 +65,7 @@ def _(event: AllocationPrefix) -> Mechanism:
     the partition X is at most the product of (1 - p_i) + p_i (mean of the group's copies), in convex order. Exact for
     k = 1.
     """
-    groups = coin_groups(event.k, event.rounds, event.released)
+    groups = best_coin_groups(event.k, event.rounds, event.released)
     parts = (Repeat(Poisson(Submodels(event.mechanism, size), p), n) for p, size, n in groups)
     return Compose(tuple(parts) or (NOTHING,))
 
