@@ -270,4 +270,4 @@ def _checkpoints(count: int, most: int) -> list[int]:
     if count <= most:
         return list(range(count))
     steps = np.append((np.arange(most - 1) / (most - 1)) ** 1.5, 0.96)
-    return np.unique((steps * count).astype(int)).tolist()
+    return sorted({int(step * count) for step in steps})

@@ -16,8 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedamp.accounting.bounds import Bounds
-from fedamp.accounting.fourier import convolve
-from fedamp.accounting.lattice import choose_lattice
+from fedamp.accounting.fourier import choose_lattice, convolve
 from fedamp.accounting.moments import UNIT
 from fedamp.accounting.pairing import Pairing, choose_edges, pair, reduced
 from fedamp.accounting.points import (

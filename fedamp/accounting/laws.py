@@ -4,12 +4,14 @@ Kinds that have no entry are charged as what ``reductions.charged_as`` makes of 
 """
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, singledispatch
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from fedamp.accounting import checks
 from fedamp.accounting.amplification import AllocationPrefix, CappedPoisson, Poisson, Submodels
 from fedamp.accounting.bounds import Array, Bounds
 from fedamp.accounting.composition import Compose, Repeat
@@ -18,7 +20,6 @@ from fedamp.accounting.mechanism import Mechanism
 from fedamp.accounting.merging import RandomSelection
 from fedamp.accounting.moments import log_sum
 from fedamp.accounting.points import DEFAULT_POINTS, Cells
-from fedamp.accounting.profiles import Profile, Smallest, refined
 from fedamp.accounting.reductions import charged_as, factors, hidden_rounds_bounds
 from fedamp.accounting.releases import (
     Gaussian,
@@ -169,6 +170,51 @@ def log_ratio_of_mixture(event: GaussianMixture, z: Array) -> Array:
 
 
 # The privacy profile.
+
+
+class Profile(Protocol):
+    """delta as a function of epsilon, and its inverse; both directions, bracketed. A mechanism is one, too.
+
+    What cannot be computed raises ``NotEvaluable``, which says why.
+    """
+
+    def epsilon(self, delta: float) -> Bounds:
+        """The smallest epsilon >= 0 at a delta in (0, 1)."""
+        ...
+
+    def delta(self, epsilon: float) -> Bounds:
+        """The smallest delta at an epsilon >= 0."""
+        ...
+
+
+def refined(answer: Callable[[int], Bounds], points: int | None, low: float, high: float) -> Bounds:
+    """The answer at so many points. Where no number is given, more are taken while that helps and the answer, between
+    ``low`` and ``high``, is known to no better than one part in 1000.
+    """
+    best = answer(DEFAULT_POINTS if points is None else checks.count("points", points, 50, 20_000))
+    for more in (2400, 4800) if points is None else ():
+        if not low <= best.upper <= high or best.width <= 1e-3 * best.upper:
+            break
+        finer = answer(more)
+        helps = finer.width < 0.7 * best.width
+        method = finer.method if finer.upper < best.upper else best.method
+        best = Bounds(max(best.lower, finer.lower), min(best.upper, finer.upper), method)
+        if not helps:
+            break
+    return best
+
+
+@dataclass(frozen=True)
+class Smallest:
+    """Several upper bounds of one profile; the smallest counts at each question."""
+
+    profiles: Sequence[Profile]
+
+    def epsilon(self, delta: float) -> Bounds:
+        return min((each.epsilon(delta) for each in self.profiles), key=lambda answer: answer.upper)
+
+    def delta(self, epsilon: float) -> Bounds:
+        return min((each.delta(epsilon) for each in self.profiles), key=lambda answer: answer.upper)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ Every array here has shape (A + 1,), holds log E[(X - 1)^j] at index j, 0 at ind
 
 from collections.abc import Callable
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
@@ -33,7 +33,7 @@ def log_factorials(largest: int) -> Array:
     return _log_factorial(np.arange(largest + 1))
 
 
-def log_choose(n: NDArray[np.integer] | int, m: NDArray[np.integer] | int) -> Array:
+def log_choose(n: NDArray[np.integer[Any]] | int, m: NDArray[np.integer[Any]] | int) -> Array:
     """log C(n, m) for whole numbers 0 <= m <= n."""
     n, m = np.asarray(n), np.asarray(m)
     most = int(n.max(initial=1))
@@ -43,7 +43,7 @@ def log_choose(n: NDArray[np.integer] | int, m: NDArray[np.integer] | int) -> Ar
     return np.asarray(table[n] - table[m] - table[n - m])
 
 
-def _log_factorial(n: NDArray[np.integer]) -> Array:
+def _log_factorial(n: NDArray[np.integer[Any]]) -> Array:
     from scipy.special import gammaln  # its import takes a while, and not everybody needs it
 
     return np.asarray(gammaln(n + 1.0))

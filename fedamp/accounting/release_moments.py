@@ -8,7 +8,6 @@ import numpy as np
 
 from fedamp.accounting import moments
 from fedamp.accounting.bounds import Array
-from fedamp.accounting.divergences import Moments, answers_for, moments_of
 from fedamp.accounting.laws import log_density, log_ratio_of_mixture
 from fedamp.accounting.reductions import concentrated
 from fedamp.accounting.releases import (
@@ -20,7 +19,7 @@ from fedamp.accounting.releases import (
     NotPrivate,
     RandomisedResponse,
 )
-from fedamp.accounting.renyi import HIGHEST_ORDER
+from fedamp.accounting.renyi import HIGHEST_ORDER, Moments, answers_for, moments_of
 
 
 def _below(shift: float, highest: int) -> Array:
@@ -65,40 +64,9 @@ class _Gaussian(Moments):
         return _below(1 / self.noise, highest)
 
 
-@answers_for(Laplace)
-class _Laplace(Moments):
+@answers_for(Laplace, RandomisedResponse)
+class _Finite(Moments):
     symmetric = True
-
-    @property
-    def scale(self) -> float:
-        return float(self.event.scale / self.event.change)
-
-    def _nodes(self, panels: int) -> tuple[Array, Array]:
-        """Output y of Laplace(0): log X = (|y| - |y - 1|) / scale is constant below 0 and above 1; Gauss-Legendre
-        panels between.
-        """
-        x, w = np.polynomial.legendre.leggauss(32)
-        y = ((x + 1) / 2 + np.arange(panels)[:, None]).ravel() / panels
-        gain = 1 / self.scale
-        between = np.log(np.tile(w, panels) * gain / (4 * panels)) - y * gain
-        log_weights = np.concatenate([[np.log(0.5)], between, [np.log(0.5) - gain]])
-        return log_weights, gain * np.concatenate([[-1.0], 2 * y - 1, [1.0]])
-
-    def _central(self, highest: int) -> Array:
-        return moments.from_nodes(*self._nodes(1 + int(highest / self.scale / 32)), highest)
-
-
-@answers_for(RandomisedResponse)
-class _RandomisedResponse(Moments):
-    symmetric = True
-
-    @property
-    def nodes(self) -> tuple[Array, Array]:
-        true, false = np.log(self.event.probability), np.log1p(-self.event.probability)
-        return np.array([true, false]), np.array([false - true, true - false])
-
-    def _central(self, highest: int) -> Array:
-        return moments.from_nodes(*self.nodes, highest)
 
 
 @answers_for(NotPrivate)
