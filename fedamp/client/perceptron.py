@@ -186,9 +186,6 @@ def _losses(logits: Tensor, batch: Batch) -> Tensor:
 
 
 def _logit_gradients(logits: Tensor, batch: Batch) -> Tensor:
-    """Gradients of the weighted cross-entropy by logits [clients, classes, batch], which are overwritten."""
+    """Gradients of the weighted cross-entropy: (softmax - one hot) * weight, as logits [clients, classes, batch]."""
     weights = batch.weights.unsqueeze(1)
-    logits -= logits.amax(1, keepdim=True)
-    logits.exp_()
-    logits *= weights / logits.sum(1, keepdim=True)
-    return logits.scatter_add_(1, batch.labels.unsqueeze(1), -weights)
+    return torch.softmax(logits, 1).mul_(weights).scatter_add_(1, batch.labels.unsqueeze(1), -weights)
