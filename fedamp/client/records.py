@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedamp.client.clipping import MARGIN, ClippedSum, quantum
-from fedamp.client.folded import FoldedModule
+from fedamp.client.perceptron import layers_of
 from fedamp.client.task import ClientTask
 
 # A norm at the clip is 2**31 quanta. An input has some hundred times the numbers that come back, so it gets more bits.
@@ -36,7 +36,7 @@ class RecordSteps:
     def can_run(task: ClientTask, module: nn.Module, known: bool) -> bool:
         """Whether a task is of single steps, from a built-in (``known``) network of linear layers alone."""
         plain = not task.linf_coordinates and task.client.proximal == 0 and task.precision != "bfloat16"
-        return task.unit == "sample" and plain and known and FoldedModule.can_run(module)
+        return task.unit == "sample" and plain and known and layers_of(module) is not None
 
     def __init__(self, module: nn.Module, rate: float) -> None:
         self._module, self._rate = copy.deepcopy(module), rate

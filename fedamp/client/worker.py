@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedamp import rng
+from fedamp.client import perceptron
 from fedamp.client.clipping import ClippedSum, clip_and_sum
-from fedamp.client.folded import FoldedModule
 from fedamp.client.records import RecordSteps
 from fedamp.client.task import ClientTask
 from fedamp.client.training import Trained, Trainer, arithmetic
@@ -208,8 +208,8 @@ class TrainingNode:
         kept = self._trainers.get(submodel)
         if kept is None or kept.piece is not piece:
             module = piece.module.to(self.device)
-            folded = FoldedModule(module) if piece.known and FoldedModule.can_run(module) else None
-            trainer = Trainer(piece.forward, self._client, self.device, self.task.precision, folded)
+            layers = perceptron.layers_of(module) if piece.known else None
+            trainer = Trainer(piece.forward, self._client, self.device, self.task.precision, layers)
             single = piece.owns_all and RecordSteps.can_run(self.task, module, piece.known)
             kept = _Kept(piece, trainer, RecordSteps(module, self._client.learning_rate) if single else None)
             self._trainers[submodel] = kept
