@@ -49,7 +49,7 @@ class FoldedModule:
 
 
 class Folded:
-    """The clients' parameters during local training, as :class:`fedamp.client.training.Stacked` but without FedProx.
+    """The clients' parameters during local training, as :class:`fedamp.client.training.Stacked` but plain SGD.
 
     As long as all clients hold the same parameters there is one copy of them: one product for the records of all
     clients, not one a client; the first step writes the stacks.
@@ -67,16 +67,16 @@ class Folded:
         self._values = {name: _Values.of(value, rate, anchor) for name, value in start.items()}
         self._anchor = anchor
 
-    def logits(self, inputs: Tensor) -> Tensor:
-        """Logits [clients, records, classes] for inputs [clients, records, ...]."""
+    def outputs(self, inputs: Tensor) -> Tensor:
+        """Outputs [clients, records, ...] for inputs [clients, records, ...]."""
         for name, stack in self._folded.stacks.items():
             stack.values = self._values[name]
-        logits: Tensor = self._folded.module(inputs.flatten(0, 1))
-        return logits.reshape(*inputs.shape[:2], *logits.shape[1:])
+        outputs: Tensor = self._folded.module(inputs.flatten(0, 1))
+        return outputs.reshape(*inputs.shape[:2], *outputs.shape[1:])
 
-    def descend(self, logits: Tensor, logit_gradients: Tensor, active: Tensor) -> None:
-        """One gradient step; clients that are not active have logit gradients of zero."""
-        torch.autograd.grad((logits * logit_gradients).sum(), self._anchor)
+    def descend(self, outputs: Tensor, output_gradients: Tensor, active: Tensor) -> None:
+        """One gradient step; clients that are not active have output gradients of zero."""
+        torch.autograd.grad((outputs * output_gradients).sum(), self._anchor)
 
     def updates(self) -> dict[str, Tensor]:
         """Trained minus start, by name. Ends the training: the memory is reused."""
