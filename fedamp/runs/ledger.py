@@ -34,6 +34,15 @@ _MAY_DIFFER = {
 }
 
 
+# Keys of sections that came after the first ledgers.
+_LATER = {
+    "data": {"transform"},
+    "check_in": {"participation"},
+    "client": {"loss", "optimizer", "momentum", "weight_decay", "beta1", "beta2", "epsilon"},
+    "model": {"vocabulary", "embedding"},
+}
+
+
 class Ledger:
     """The ledger file of one run.
 
@@ -198,10 +207,9 @@ def fingerprint(scenario: Scenario) -> str:
     left_out: dict[str, Any] = {"description": True, "known_seed": True, "federation": True}
     left_out["engine"] = {"kind", "workers", "device", "address"}
     # Keys that came later, where they say what was always so: a ledger of before then has the same digest.
-    for section, key in (("data", "transform"), ("check_in", "participation")):
+    for section, later in _LATER.items():
         written = getattr(scenario, section)
-        field = type(written).model_fields.get(key)
-        if field is not None and getattr(written, key) == field.default:
-            left_out[section] = {key}
+        fields = {key: field for key, field in type(written).model_fields.items() if key in later}
+        left_out[section] = {key for key, field in fields.items() if getattr(written, key) == field.default}
     text = scenario.model_dump_json(exclude=left_out)
     return hashlib.sha256(text.encode()).hexdigest()
