@@ -14,6 +14,7 @@ from torch import Tensor
 
 from fedamp import rng
 from fedamp.client import perceptron
+from fedamp.client.channels import ChannelsOfClients
 from fedamp.client.clipping import ClippedSum, clip_and_sum
 from fedamp.client.records import RecordSteps
 from fedamp.client.task import ClientTask
@@ -203,7 +204,8 @@ class TrainingNode:
         if kept is None or kept.piece is not piece:
             module = piece.module.to(self.device)
             layers = perceptron.layers_of(module) if piece.known else None
-            trainer = Trainer(piece.forward, self._client, self.device, self.task.precision, layers)
+            together = ChannelsOfClients(module) if piece.known and ChannelsOfClients.can_run(module) else None
+            trainer = Trainer(piece.forward, self._client, self.device, self.task.precision, layers, together)
             single = RecordSteps.can_run(self.task, module, piece.known)
             kept = _Kept(piece, trainer, RecordSteps(module, self._client.learning_rate) if single else None)
             self._trainers[submodel] = kept
