@@ -252,7 +252,7 @@ class Model(Section):
     """A registered model, or one of your own as ``package.module:name`` (see docs/models.md)."""
 
     name: str = Field(
-        description="logistic, mlp, cnn, resnet20, resnet18, resnet101, lstm, package.module:name, or external (an app's)"
+        description="logistic, mlp, cnn, resnet20, resnet18, resnet101, lstm, package.module:name, external (an app's)"
     )
     hidden: tuple[Count, ...] = Field((64,), description="mlp, lstm: units of every hidden layer")
     channels: tuple[Count, ...] = Field((16, 32), description="cnn: channels of every convolution")
