@@ -121,7 +121,10 @@ def _rounds_here(
         from fedamp.server.loop import rounds
         from fedamp.server.setup import prepare
 
-        prepared = replace(prepared or prepare(scenario, seed), engine=why, began=began)
+        prepared = prepared or prepare(scenario, seed)
+        if prepared.why_one_by_one:
+            why += f"; clients train one by one, slower than together: {prepared.why_one_by_one}"
+        prepared = replace(prepared, engine=why, began=began)
         yield from rounds(prepared, with_faults(grid, scenario.faults), folder, observer, finish_round)
 
 

@@ -80,7 +80,7 @@ WRONG = [
     ("check_in={scheme: poisson, rate: 2}", "check_in.rate", "> 0 and <= 1"),
     ("check_in={scheme: poisson, k: 2}", "check_in.k", "unknown key"),
     ("check_in=all", "check_in", "a section"),
-    ("data.name=svhn", "data", "digits, synthetic, npz"),
+    ("data.name=svhn", "data", "shakespeare, synthetic, npz"),
     ("data.clients=0", "data.clients", "an integer >= 1"),
     ("data.clients=null", "data.clients", "required"),
     ("data.test_fraction=1", "data.test_fraction", "> 0 and < 1"),

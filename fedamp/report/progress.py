@@ -73,8 +73,6 @@ class RunProgress(Silence):
                 self._console.print(line, highlight=False)
             if prepared.engine:
                 self._console.print(f"engine {prepared.engine}", highlight=False, markup=False)
-            if why := prepared.why_one_by_one:
-                self._console.print(f"clients train one by one, slower than together: {why}", markup=False)
         self._budget = plan.scenario.privacy.epsilon
         rounds = min(plan.scenario.rounds, plan.affordable_rounds)
         self._task = self._bar.add_task("", total=rounds, completed=len(finished))
