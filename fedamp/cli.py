@@ -18,7 +18,6 @@ import click
 from rich.console import Console, RenderableType
 from typer import Argument, Exit, Option, Typer
 
-from fedamp import __version__
 from fedamp.errors import FedampError, Interrupted
 from fedamp.report import tables
 from fedamp.text import harmless, printable
@@ -64,6 +63,8 @@ AsJson = Annotated[bool, Option("--json", help="one JSON object on standard outp
 def root(version: Annotated[bool, Option("--version", help="print the version")] = False) -> None:
     """See ``fedamp COMMAND --help``."""
     if version:
+        from fedamp import __version__
+
         print(f"fedamp {__version__}")
         raise Exit
 

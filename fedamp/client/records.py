@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from fedamp.client.clipping import MARGIN, ClippedSum, quantum
-from fedamp.client.folded import FoldedModule
 from fedamp.client.optimizers import is_plain
+from fedamp.client.perceptron import layers_of
 from fedamp.client.task import ClientTask
 from fedamp.losses import LOSSES, CrossEntropy, Loss
 
@@ -40,7 +40,7 @@ class RecordSteps:
         plain = not task.linf_coordinates and is_plain(task.client, steps=1) and task.precision != "bfloat16"
         # A loss of one's own may mix the records it is given, which are different people's here.
         by_record = task.client.loss in LOSSES and LOSSES[task.client.loss].output_axes == 2
-        return task.unit == "sample" and plain and by_record and known and FoldedModule.can_run(module)
+        return task.unit == "sample" and plain and by_record and known and layers_of(module) is not None
 
     def __init__(self, module: nn.Module, rate: float, loss: Loss | None = None) -> None:
         self._module, self._rate, self._loss = copy.deepcopy(module), rate, loss or CrossEntropy()

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedamp import scenario
+from fedamp.client import perceptron
 from fedamp.client.batch_order import BatchOrder, batch_order
-from fedamp.client.folded import Folded, FoldedModule
 from fedamp.client.optimizers import LocalOptimizer, is_plain, optimizer_of
 from fedamp.data import Cohort
 from fedamp.losses import CrossEntropy, Loss
@@ -108,8 +108,9 @@ class Stacked:
 class Trainer:
     """Trains clients whose models have the same architecture.
 
-    Clients train together under ``torch.func.vmap`` (or folded); where that cannot run the model, one after the other,
-    with the same result to floating-point tolerance.
+    Clients train together under ``torch.func.vmap``; where that cannot run the model, one after the other; and without
+    autograd (:mod:`fedamp.client.perceptron`) where that trains the model. The result is the same to floating-point
+    tolerance.
 
     Args:
         forward: the model. It must treat records independently.
@@ -118,7 +119,7 @@ class Trainer:
         rate: learning rate; left out: that of the first round.
         device: torch's name of the device.
         precision: ``float32``; ``tf32`` and ``bfloat16`` are for GPUs.
-        folded: the model of all clients at once, a faster way where it has one.
+        layers: of a model that is fully connected (:func:`fedamp.client.perceptron.layers_of`).
     """
 
     def __init__(
@@ -127,15 +128,15 @@ class Trainer:
         config: scenario.Client,
         device: str = "cpu",
         precision: str = "float32",
-        folded: FoldedModule | None = None,
+        layers: Sequence[str] | None = None,
         loss: Loss | None = None,
         rate: float | None = None,
     ) -> None:
         self.forward, self.config, self.device, self.precision = forward, config, device, precision
         self.loss = loss or CrossEntropy()
         self.rate = config.learning_rate_in(1) if rate is None else rate
-        plain = is_plain(config) and precision != "bfloat16"
-        self.folded = folded if plain else None
+        plain = is_plain(config) and type(self.loss) is CrossEntropy and precision != "bfloat16"
+        self.layers = layers if plain else None
         self.stacks = True
 
     def train(
@@ -150,8 +151,8 @@ class Trainer:
             arguments: further arguments of ``forward``, of shape [clients, ...].
         """
         arguments = [argument.to(self.device) for argument in arguments]
-        if self.folded is not None:
-            return self._train(Folded(self.folded, start, self.rate), cohort, seeds)
+        if self.layers is not None:
+            return self._without_autograd(self.layers, start, cohort, seeds)
         if self.stacks:
             try:
                 return self._train(self._stacked(torch.func.vmap(self.forward), start, arguments), cohort, seeds)
@@ -185,7 +186,15 @@ class Trainer:
         optimizer, low = optimizer_of(self.config), self.precision == "bfloat16"
         return Stacked(together, start, arguments, optimizer, self.rate, self.config.proximal, low)
 
-    def _train(self, clients: Stacked | Folded, cohort: Cohort, seeds: NDArray[np.void]) -> Trained:
+    def _without_autograd(
+        self, layers: Sequence[str], start: dict[str, Tensor], cohort: Cohort, seeds: NDArray[np.void]
+    ) -> Trained:
+        order = batch_order(self.config, cohort.sizes, seeds)
+        batches = _Batches(cohort, order, self.device)
+        updates, losses = perceptron.descend(layers, start, batches.inputs, batches.places(), self.rate)
+        return Trained(updates, losses.cpu().numpy(), (order.weights[0] > 0).sum(1))
+
+    def _train(self, clients: Stacked, cohort: Cohort, seeds: NDArray[np.void]) -> Trained:
         """Steps down the mean loss of each batch."""
         order = batch_order(self.config, cohort.sizes, seeds)
         batches = _Batches(cohort, order, self.device)
@@ -209,12 +218,22 @@ class _Batches:
         self.weights = torch.from_numpy(order.weights).to(device)
         self.records = None if order.records is None else torch.from_numpy(order.records).to(device)
         self.clients = torch.arange(len(cohort.sizes), device=device)[:, None]
+        self.steps = order.steps
 
     def __getitem__(self, step: int) -> tuple[Tensor, Tensor, Tensor]:
         if self.records is None:
             return self.inputs, self.labels, self.weights[0]
         records = self.records[step]
         return self.inputs[self.clients, records], self.labels[self.clients, records], self.weights[step]
+
+    def places(self) -> list[perceptron.Batch]:
+        """The same without the inputs."""
+        if self.records is None:
+            return [perceptron.Batch(None, self.labels, self.weights[0])] * self.steps
+        return [
+            perceptron.Batch(records, self.labels.gather(1, records), weights)
+            for records, weights in zip(self.records, self.weights, strict=True)
+        ]
 
 
 @contextmanager

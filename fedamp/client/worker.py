@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedamp import rng
+from fedamp.client import perceptron
 from fedamp.client.clipping import ClippedSum, clip_and_sum
-from fedamp.client.folded import FoldedModule
 from fedamp.client.records import RecordSteps
 from fedamp.client.task import ClientTask
 from fedamp.client.training import Trained, Trainer, arithmetic
@@ -39,7 +39,8 @@ class TrainInstruction:
         seeds: secret seed of each, 32 bytes.
         submodels: submodel of each; -1 for the whole model.
         batches: sizes of the consecutive batches in which they train stacked together.
-        clips: clipping norm of the whole update; or of its shared and its split part.
+        clips: clipping norm of the whole update (or of all that is trained, where nothing is shared); or of its shared
+            and its split part.
         extracted: the submodel that the arrays are; -1 for the whole model.
 
     Raises:
@@ -144,6 +145,7 @@ class TrainingNode:
         submodels = submodels_of(task.submodels)
         self._client, self._loss = task.client, loss_of(task.client, task.model)
         self._piece = submodels.pieces(task.model, tuple(task.input_shape), task.num_classes, task.split_seed)
+        self._frozen = submodels.a_piece(self._piece).frozen
         self._trainers: dict[int, _Kept] = {}
 
     def train(
@@ -156,11 +158,12 @@ class TrainingNode:
             instruction: who trains, and how the updates are clipped.
 
         Returns:
-            The sum of the clipped, quantised updates (trained minus received) in the shape of ``arrays``, and a report.
+            The sum of the clipped, quantised updates (trained minus received) in the shape of ``arrays``, without those
+            that are frozen, and a report.
         """
         begin = time.monotonic()
         report = TrainReport()
-        sums = {name: np.zeros(array.shape) for name, array in arrays.items()}
+        sums = {name: np.zeros(array.shape) for name, array in arrays.items() if name not in self._frozen}
         with arithmetic(self.task.precision, self.device):
             received = _tensors(arrays, self.device)
             for submodel, clients, seeds in instruction.stacks():
@@ -187,7 +190,9 @@ class TrainingNode:
         piece, _, trainer, steps = kept
         start = piece.extract(received) if instruction.extracted == WHOLE else received
         clients, seeds, cohort = self._gather(clients, seeds, report)
-        parts = piece.parts if len(instruction.clips) == 2 else (tuple(start),)
+        parts = (
+            piece.parts if len(instruction.clips) == 2 else (tuple(name for name in start if name not in self._frozen),)
+        )
         if steps is not None:
             inputs, labels = (torch.from_numpy(each[:, 0]).to(self.device) for each in (cohort.inputs, cohort.labels))
             clipped, losses = steps.sum(start, inputs, labels, parts, instruction.clips)
@@ -195,7 +200,8 @@ class TrainingNode:
             return {name: total.cpu().numpy() for name, total in clipped.sums.items()}
         stacked = {name: value.expand(len(clients), *value.shape) for name, value in start.items()}
         trained = trainer.train(stacked, cohort, seeds, piece.arguments(seeds))
-        clipped = clip_and_sum(trained.updates, parts, instruction.clips, self.task.linf_coordinates)
+        updates = piece.owned(trained.updates, seeds)
+        clipped = clip_and_sum(updates, parts, instruction.clips, self.task.linf_coordinates)
         report.add(clients, trained, clipped)
         return {name: total.cpu().numpy() for name, total in clipped.sums.items()}
 
@@ -205,9 +211,9 @@ class TrainingNode:
         rate = self._client.learning_rate_in(round_)
         if kept is None or kept.piece is not piece or kept.rate != rate:
             module = piece.module.to(self.device)
-            folded = FoldedModule(module) if piece.known and FoldedModule.can_run(module) else None
-            trainer = Trainer(piece.forward, self._client, self.device, self.task.precision, folded, self._loss, rate)
-            single = RecordSteps.can_run(self.task, module, piece.known)
+            layers = perceptron.layers_of(module) if piece.known else None
+            trainer = Trainer(piece.forward, self._client, self.device, self.task.precision, layers, self._loss, rate)
+            single = piece.owns_all and RecordSteps.can_run(self.task, module, piece.known)
             kept = _Kept(piece, rate, trainer, RecordSteps(module, rate, self._loss) if single else None)
             self._trainers[submodel] = kept
         return kept

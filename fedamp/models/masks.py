@@ -15,7 +15,7 @@ from torch.func import functional_call
 from torch.utils.hooks import RemovableHandle
 
 from fedamp.errors import ModelError
-from fedamp.models.units import Blocks, Units, declared, named_layers
+from fedamp.models.units import Blocks, Units, check_shared, declared, named_layers
 
 
 class Masks:
@@ -27,24 +27,30 @@ class Masks:
     Args:
         module: what is run; it is not changed.
         layers: hidden layers to mask, as the module names them; none: all that it declares.
+        rest: what becomes of the parameters of which no node owns anything: ``shared``, ``dealt`` or ``frozen``.
 
     Attributes:
         layers: number of nodes of every masked layer, in the order of the mask.
         nodes: length of a mask.
-        shared: parameters that no mask silences in any part; the others form the split group, in which the gradients
-            of masks without a common node have disjoint supports (Dong, Chen, Özgür 2025, Corollary 3.7).
+        shared, dealt, frozen: parameters that no mask silences in any part, by what becomes of them. Those neither
+            shared nor frozen form the split group, in which the updates of masks without a common node have disjoint
+            supports (Dong, Chen, Özgür 2025, Corollary 3.7), every coordinate of ``dealt`` counting as a node.
 
     Raises:
-        ModelError: a layer that the module does not declare, or a module that declares none.
+        ModelError: a layer that the module does not declare, a module that declares none, or nothing to share.
     """
 
-    def __init__(self, module: nn.Module, layers: Sequence[str] = ()) -> None:
+    def __init__(self, module: nn.Module, layers: Sequence[str] = (), rest: str = "shared") -> None:
         self.module = module
         self._declarations = named_layers(module, layers)
         self.layers = {declaration.layer: declaration.count for declaration in self._declarations}
         self.nodes = sum(self.layers.values())
         names = [name for name, _ in module.named_parameters()]
-        self.shared = frozenset(name for name in names if not any(each.owners(name) for each in self._declarations))
+        unowned = tuple(name for name in names if not any(each.owners(name) for each in self._declarations))
+        check_shared(type(module).__name__, unowned, rest)
+        self.shared = frozenset(unowned if rest == "shared" else ())
+        self.frozen = frozenset(unowned if rest == "frozen" else ())
+        self.dealt = unowned if rest == "dealt" else ()
 
     def call(self, parameters: Mapping[str, Tensor], inputs: Tensor, mask: Tensor) -> Tensor:
         """Logits [batch, classes] of the module with these parameter values, under a mask of shape [nodes]."""

@@ -337,31 +337,45 @@ class NoSubmodels(Section):
     scheme: Literal["none"] = "none"
 
 
-class DisjointSubmodels(Section):
-    """The split part of the model is cut into disjoint submodels; everybody trains one hidden one a round."""
+class _SplitSubmodels(Section):
+    """What is said about a model's shared part."""
 
-    scheme: Literal["disjoint"]
-    count: Annotated[int, Field(ge=2, strict=True)]
-    shared: tuple[str, ...] = Field((), description="layers that every submodel holds, by name or prefix")
+    rest: Literal["shared", "dealt", "frozen"] = Field(
+        "shared",
+        description="what no node owns, such as the output's bias: in the shared part; dealt out like the nodes, one "
+        "coordinate at a time; or never trained. Where nothing is shared, a round releases one part and costs less",
+    )
     shared_clip: Positive | None = Field(None, description="clipping norm of the shared part; left out: privacy.clip")
     shared_noise_multiplier: Literal["same", "balanced"] | NoiseMultiplier = Field(
         "same",
         description="noise multiplier of the shared part: same as the split part; balanced: the split of the budget "
         "with the least noise in the two parts' mean updates together (docs/strategies.md); or a number",
     )
+
+    @model_validator(mode="after")
+    def _no_key_of_nothing(self) -> "_SplitSubmodels":
+        given = ["shared_clip"] * (self.shared_clip is not None)
+        given += ["shared_noise_multiplier"] * (self.shared_noise_multiplier != "same")
+        if given and self.rest != "shared" and not getattr(self, "shared", ()):
+            raise ValueError(f"{given[0]} must be left out with rest: {self.rest}: nothing is shared")
+        return self
+
+
+class DisjointSubmodels(_SplitSubmodels):
+    """The split part of the model is cut into disjoint submodels; everybody trains one hidden one a round."""
+
+    scheme: Literal["disjoint"]
+    count: Annotated[int, Field(ge=2, strict=True)]
+    shared: tuple[str, ...] = Field((), description="layers that every submodel holds, by name or prefix")
     partition: Literal["fixed", "fresh"] = Field("fixed", description="one partition for the run, or a new one a round")
 
 
-class DropoutSubmodels(Section):
+class DropoutSubmodels(_SplitSubmodels):
     """Every node of the named layers is kept with probability ``keep``, in one mask a unit and round."""
 
     scheme: Literal["dropout"]
     keep: Annotated[float, Field(gt=0, lt=1)] = 0.5
     layers: tuple[str, ...] = Field((), description="hidden layers to mask; left out: all hidden layers")
-    shared_clip: Positive | None = Field(None, description="clipping norm of the shared part; left out: privacy.clip")
-    shared_noise_multiplier: Literal["same", "balanced"] | NoiseMultiplier = Field(
-        "same", description="as for disjoint submodels"
-    )
 
 
 Submodels = Annotated[NoSubmodels | DisjointSubmodels | DropoutSubmodels, Field(discriminator="scheme")]

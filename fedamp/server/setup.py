@@ -157,7 +157,7 @@ def prepare(scenario: Scenario, seed: int | None = None) -> Prepared:
     )
     pieces = plan.submodels.pieces(scenario.model, dataset.input_shape, dataset.num_classes, task.split_seed)
     state = _pipeline(plan, parameters, pieces).start(parameters)
-    units_per_batch = _units_per_batch(plan, task, dataset, _a_piece(plan, pieces))
+    units_per_batch = _units_per_batch(plan, task, dataset, plan.submodels.a_piece(pieces))
     prepared = Prepared(plan, task, state, units_per_batch, pieces, dataset.test())
     _check_outputs(prepared)
     return prepared
@@ -172,14 +172,9 @@ def _check_outputs(prepared: Prepared) -> None:
 
 
 def _pipeline(plan: Plan, parameters: Arrays, pieces: Pieces) -> ReleasePipeline:
-    shared = _a_piece(plan, pieces).shared if plan.submodels.share < 1 else None
-    return ReleasePipeline(plan, ModelParts.of(parameters, shared), pieces)
-
-
-def _a_piece(plan: Plan, pieces: Pieces) -> Piece:
-    """What a unit trains in the first round."""
-    ((_, submodel), *_others) = plan.submodels.choices(masks=1)
-    return pieces(submodel, 1)
+    piece = plan.submodels.a_piece(pieces)
+    trained = {name: array for name, array in parameters.items() if name not in piece.frozen}
+    return ReleasePipeline(plan, ModelParts.of(trained, piece.shared if len(plan.parts) == 2 else None), pieces)
 
 
 def _units_per_batch(plan: Plan, task: ClientTask, dataset: Dataset, piece: Piece) -> int:
@@ -188,7 +183,7 @@ def _units_per_batch(plan: Plan, task: ClientTask, dataset: Dataset, piece: Piec
         return asked
     units = dataset.by_record() if plan.scenario.privacy.unit == "sample" else dataset
     on_gpu = _on_gpu(plan)
-    if RecordSteps.can_run(task, trained, piece.known):
+    if piece.owns_all and RecordSteps.can_run(task, trained, piece.known):
         # No gradient of a record is ever formed (fedamp.client.records): memory holds its inputs alone.
         return max(1, min(RECORDS_AT_ONCE, math.ceil(plan.expected_cohort / 2)))
     size = sum(parameter.numel() for parameter in trained.parameters())

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from fedamp import losses, rng, scenario
 from fedamp.client.batch_order import batch_order
-from fedamp.client.folded import Folded, FoldedModule
+from fedamp.client.perceptron import layers_of
 from fedamp.client.training import Trainer
 from fedamp.data import Cohort
 from fedamp.models.masks import Masks
@@ -109,35 +109,45 @@ def test_stacked_training_equals_one_client_after_the_other(model: str, recipe: 
     assert all(not trained.updates[name][1].any() for name in start), "a client without records changes nothing"
 
 
-@pytest.mark.parametrize("recipe", RECIPES)
-def test_folded_training_equals_training_under_vmap(recipe: str) -> None:
-    config, shape = MODELS["mlp"]
+FULLY_CONNECTED = {
+    "few records": (scenario.Model(name="mlp", hidden=(9, 6)), (12,)),  # fewer than inputs: weights formed at the end
+    "many records": (scenario.Model(name="mlp", hidden=(9,)), (2, 2)),
+    "logistic": (scenario.Model(name="logistic"), (12,)),
+}
+
+
+@pytest.mark.parametrize("recipe", [name for name in RECIPES if name != "fedprox"])
+@pytest.mark.parametrize("model", FULLY_CONNECTED)
+@pytest.mark.parametrize("starts", ["together", "apart"])
+def test_training_without_autograd_equals_training_under_vmap(model: str, recipe: str, starts: str) -> None:
+    config, shape = FULLY_CONNECTED[model]
     module, client = build(config, shape, 4), RECIPES[recipe]
-    start, cohort = parameters_of(module), make_cohort(shape)
+    start, cohort = shared(parameters_of(module), 5), make_cohort(shape)
+    if starts == "apart":
+        generator = torch.Generator().manual_seed(0)
+        start = {name: value + 0.1 * torch.randn(value.shape, generator=generator) for name, value in start.items()}
     before = {name: value.clone() for name, value in start.items()}
-    under_vmap = Trainer(forward_of(module), client).train(shared(start, 5), cohort, SEEDS)
-    folded = Trainer(forward_of(module), client, folded=FoldedModule(module)).train(shared(start, 5), cohort, SEEDS)
+    under_vmap = Trainer(forward_of(module), client).train(start, cohort, SEEDS)
+    trained = Trainer(forward_of(module), client, layers=layers_of(module)).train(start, cohort, SEEDS)
     for name in start:
-        torch.testing.assert_close(folded.updates[name], under_vmap.updates[name], **TOLERANCE)
+        torch.testing.assert_close(trained.updates[name], under_vmap.updates[name], **TOLERANCE)
         assert torch.equal(start[name], before[name]), "the start is not overwritten"
-    np.testing.assert_allclose(folded.losses, under_vmap.losses, rtol=1e-5)
+    np.testing.assert_allclose(trained.losses, under_vmap.losses, rtol=1e-5)
+    np.testing.assert_array_equal(trained.records, under_vmap.records)
 
 
-def test_folding_refuses_other_uses_of_parameters() -> None:
-    class Scaled(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.output = nn.Linear(12, 4)
+def test_nobody_with_records_changes_nothing_without_autograd() -> None:
+    module = build(*MODELS["mlp"], 4)
+    nobody = Cohort(np.zeros((2, 0, 12), np.float32), np.zeros((2, 0), np.int64), np.zeros(2, np.int64))
+    trainer = Trainer(forward_of(module), RECIPES["full"], layers=layers_of(module))
+    trained = trainer.train(shared(parameters_of(module), 2), nobody, SEEDS[:2])
+    assert not any(update.any() for update in trained.updates.values())
+    assert not trained.losses.any()
 
-        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-            return self.output(inputs) * self.output.bias.sum()
 
-    assert not FoldedModule.can_run(build(*MODELS["cnn"], 4))
-    with pytest.raises(ValueError, match="linear layers only"):
-        FoldedModule(build(*MODELS["cnn"], 4))
-    values = shared(parameters_of(Scaled()), 2)
-    with pytest.raises(NotImplementedError, match="stacked parameters cannot go through"):
-        Folded(FoldedModule(Scaled()), values, 0.1).outputs(torch.zeros(2, 3, 12))
+def test_only_fully_connected_networks_do_without_autograd() -> None:
+    assert layers_of(build(*MODELS["cnn"], 4)) is None
+    assert layers_of(nn.Linear(12, 4)) is None
 
 
 @pytest.mark.parametrize("recipe", ["full", "fedprox"])
@@ -173,10 +183,10 @@ LOSSES = {
 }
 
 
-@pytest.mark.parametrize("way", ["folded", "vmap", "own"])
+@pytest.mark.parametrize("way", ["layers", "vmap", "own"])
 @pytest.mark.parametrize("loss", LOSSES)
 def test_other_losses_are_minimised(loss: str, way: str) -> None:
-    """Built in, folded where the model can be; and as one's own, under vmap."""
+    """Built in, on a fully connected network too; and as one's own."""
     criterion, draw = LOSSES[loss]
     kind = losses.LOSSES[loss] if way != "own" else type("Own", (losses.LOSSES[loss],), {})
     assert kind().is_known == (way != "own")
@@ -187,8 +197,8 @@ def test_other_losses_are_minimised(loss: str, way: str) -> None:
     generator = np.random.default_rng(3)
     inputs = generator.integers(0, 5, cohort.inputs.shape) if tokens else cohort.inputs
     cohort = Cohort(inputs, draw(generator, cohort.labels.shape), SIZES)
-    folded = FoldedModule(module) if way == "folded" and not tokens else None
-    trainer = Trainer(forward_of(module), client, folded=folded, loss=kind())
+    layers = layers_of(module) if way == "layers" else None
+    trainer = Trainer(forward_of(module), client, layers=layers, loss=kind())
     trained = trainer.train(shared(start, 5), cohort, SEEDS)
     assert trainer.stacks
     for i, seed in enumerate(SEEDS):
