@@ -53,12 +53,12 @@ def _words_of(detail: Any, keys: list[str], section: list[Node], accepted: list[
 def _meant(keys: list[str], known: list[str]) -> list[str]:
     """What a key may have been meant to be: one of its section, or one of another section with its path."""
     name = _SHORT.get(keys[-1], keys[-1])
-    close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-    if close:
-        return close
+    if name in known:
+        return [name]
     sections = {path: _options(node) for path, node in _schema()["properties"].items()}
     elsewhere = [f"{path}.{name}" for path, nodes in sections.items() if any(name in _keys(node) for node in nodes)]
-    return elsewhere or [name for name in sections if name == keys[-1]]
+    others = [path for path in elsewhere if path != ".".join(keys)]
+    return others or difflib.get_close_matches(name, known, n=1, cutoff=0.5)
 
 
 def _keys(node: Node) -> Node:
