@@ -137,6 +137,8 @@ class StoredSource:
     ) -> None:
         opened = train or test
         assert opened is not None, "one of them is there"
+        if federation is not None and any(step.name == "whiten" for step in config.transform):
+            raise DataError(f"{opened.source}: {_WHITENED_APART}")
         if config.transform:
             from fedamp.data.transform import TransformedTable  # only here: most commands transform nothing
 
@@ -234,6 +236,10 @@ class StoredSource:
         return int(labels.max()) + 1
 
 
+_WHITENED_APART = (
+    "data.transform whiten in a folder that holds a part of the federation: another machine may find other components; "
+    "accepted: the other transforms"
+)
 _NOT_ALL_RECORDS = (
     "the folder holds a part of the federation, and privacy.unit sample needs all records in one place; use client"
 )
