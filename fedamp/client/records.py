@@ -22,7 +22,7 @@ from fedamp.losses import LOSSES, CrossEntropy, Loss
 # A norm at the clip is 2**31 quanta. An input has some hundred times the numbers that come back, so it gets more bits.
 _INPUT_BITS = 18 / 31
 
-_BLOCK = 1 << 22  # numbers of one matrix product's float64 inputs
+_BLOCK = 1 << 16  # float64 numbers at once: they stay in the cache
 
 
 class RecordSteps:
@@ -122,7 +122,9 @@ class _Products:
         squares = back.square().sum(1)
         self._length = None
         if entered is not None:
-            self._length = torch.linalg.vector_norm(entered, dim=1, dtype=torch.float64)
+            self._length = squares.new_empty(len(entered))
+            for block in _blocks(*entered.shape):
+                self._length[block] = torch.linalg.vector_norm(entered[block].double(), dim=1)
             squares = squares * self._length.square()
         self.square_norms = squares
 
