@@ -17,7 +17,7 @@ from fedamp.accounting.group_bounds import OfGroup, WithChanceOfAll
 from fedamp.accounting.groups import Group, WithoutReplacement
 from fedamp.accounting.laws import Profile
 from fedamp.accounting.mechanism import Mechanism
-from fedamp.accounting.merging import RandomSelection
+from fedamp.accounting.merging import LinearCombination, RandomSelection
 from fedamp.accounting.points import DEFAULT_POINTS, NotEvaluable
 from fedamp.accounting.reductions import attained
 from fedamp.accounting.releases import ModelMix
@@ -127,10 +127,11 @@ _LARGEST_SAMPLED = 25.0
 
 
 def _narrower(event: Mechanism, found: Bounds, sampled: Bounds) -> Bounds:
-    """What both brackets leave."""
+    """What both brackets leave. The releases that a merged model is charged as may not be attained."""
     method = f"{sampled.method}, without mixing" if event.contains(ModelMix) else sampled.method
     upper, method = min((found.upper, found.method), (sampled.upper, method))
-    return Bounds(min(max(found.lower, sampled.lower), upper), upper, method)
+    lower = found.lower if event.contains(LinearCombination) else max(found.lower, sampled.lower)
+    return Bounds(min(lower, upper), upper, method)
 
 
 @lru_cache(maxsize=256)

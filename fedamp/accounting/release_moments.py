@@ -58,7 +58,7 @@ class _Gaussian(Moments):
         return _integrated(1 / self.noise, highest, 4000.0, self._nodes)
 
     def finite_law(self) -> tuple[Array, Array, float]:
-        return *self._nodes(2), 0.0
+        return (*self._nodes(2), 0.0) if self.noise > 0.04 else super().finite_law()
 
     def _raw(self, highest: int) -> Array:
         return _below(1 / self.noise, highest)

@@ -153,7 +153,7 @@ class Moments:
         known = moments.transform_from_moments(self.raw(HIGHEST_ORDER), self.negative(HIGHEST_ORDER), u)
         try:
             finite = moments.transform_from_nodes(u, *self.finite_law())
-        except NotEvaluable:
+        except (NotEvaluable, ArithmeticError, MemoryError):
             return known
         return Transform(np.minimum(known.log, finite.log), np.minimum(known.excess, finite.excess))
 
