@@ -79,7 +79,7 @@ def _epsilon(event: Mechanism, delta: float, points: int | None, precision: floa
         return found
     try:
         if isinstance(event, Group):
-            sampled = OfGroup(_Sampled(event.mechanism, precision), event.size).below(found.upper, delta)
+            sampled = OfGroup(_Sampled(event.mechanism, min(2 * precision, 0.1)), event.size).below(found.upper, delta)
         else:
             sampled = _sampled_epsilon(event, delta, precision)
     except NotEvaluable:
