@@ -75,7 +75,8 @@ def _epsilon(event: Mechanism, delta: float, points: int | None, precision: floa
     ):
         return found
     precision = PRECISION if precision is None else precision
-    if found.lower >= (1 - precision) * found.upper or found.upper > _LARGEST_SAMPLED:
+    size = event.size if isinstance(event, Group) else 1
+    if found.lower >= (1 - precision) * found.upper or found.upper > _LARGEST_SAMPLED * size:
         return found
     try:
         if isinstance(event, Group):
