@@ -172,7 +172,7 @@ class Moments:
 
 
 def log_moments(event: Mechanism, highest: int) -> Array:
-    """The larger of log E[X^a] and log E[X^(1-a)] at a = 0..highest (see ``renyi``)."""
+    """The larger of log E[X^a] and log E[X^(1-a)] at a = 0..highest."""
     found = moments_of(event)
     both = found.raw(highest).copy()
     both[1:] = np.maximum(both[1:], found.negative(highest))
