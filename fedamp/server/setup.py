@@ -184,8 +184,9 @@ def prepare(scenario: Scenario, seed: int | None = None) -> Prepared:
 def _check_outputs(prepared: Prepared) -> None:
     """The model must answer as the loss takes it: found now, not by every client."""
     task = prepared.task
+    module = prepared.module.cpu()  # made here, because a model of one's own is tried with gradients
     with torch.no_grad():
-        outputs = prepared.module.cpu()(torch.zeros(2, *task.input_shape, dtype=input_type(task.model)))
+        outputs = module(torch.zeros(2, *task.input_shape, dtype=input_type(task.model)))
     prepared.loss.check_outputs(tuple(outputs.shape), task.model.name)
 
 
