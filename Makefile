@@ -19,7 +19,7 @@ test: lint data          ## lint, type-check, and run the suite
 test-slow: install       ## the tests that take minutes
 	$(BIN)/python -m pytest -m slow --timeout 3600
 
-papers: install          ## the papers' figures and tables again; PAPER=modelmix for one of them
+papers: data             ## the papers' figures and tables again; PAPER=modelmix for one of them
 	$(BIN)/python -m benchmarks.papers $(PAPER)
 
 lint: install
