@@ -10,6 +10,7 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
 
@@ -275,6 +276,19 @@ def test_scenarios_validate(fedamp, tmp_path):
     answer = fedamp("scenarios", "validate", scenario, "--set", "model.name=mlpp")
     assert answer.status == 2
     assert "mlpp" in one_line(answer.err)
+
+
+def test_inputs_much_larger_than_one_get_a_hint(fedamp, tmp_path):
+    generator = np.random.default_rng(0)
+    income = generator.normal(1000, 200, size=(60, 4)).astype(np.float32)
+    np.savez(tmp_path / "train.npz", x=income, y=np.arange(60) % 2)
+    data = ["--set", f"data={{name: npz, path: {tmp_path}, clients: 40}}"]
+    scenario = write_small(tmp_path)
+    answer = fedamp("scenarios", "validate", scenario, *data)
+    assert answer.status == 0
+    assert re.match(r"caution: inputs are of size 1\.0\de\+03 .*standardise$", one_line(answer.err))
+    step = "data.transform=[{name: standardise, mean: 1000, deviation: 200}]"
+    assert not fedamp("scenarios", "validate", scenario, *data, "--set", step).err
 
 
 def test_scenarios_schema_is_a_json_schema(fedamp):

@@ -71,6 +71,8 @@ class RunProgress(Silence):
             self._console.print(f"[bold]{plan.scenario.name}[/] {harmless(plan.scenario.description)}", highlight=False)
             for line in guarantee(plan):
                 self._console.print(line, highlight=False)
+            if prepared.hint:
+                self._console.print(f"hint: {prepared.hint}", highlight=False, markup=False)
             if prepared.engine:
                 self._console.print(f"engine {prepared.engine}", highlight=False, markup=False)
         self._budget = plan.scenario.privacy.epsilon

@@ -24,7 +24,7 @@ __all__ = [
     "GroupNorm", "HuggingFaceData", "IdxData", "IidPartition", "KnownImages", "Mixing", "Model", "NaturalPartition",
     "NoSubmodels", "Partition", "PoissonCheckIn", "Positive", "Privacy", "Probability", "Rate", "Scattering",
     "Scenario", "Section", "Server", "ShardsPartition", "Standardise", "StratifiedCheckIn", "Submodels",
-    "SyntheticData", "Transform", "Vanishing",
+    "SyntheticData", "Transform", "Vanishing", "Whiten",
 ]
 # fmt: on
 
@@ -118,7 +118,15 @@ class GroupNorm(Section):
     groups: Count
 
 
-Transform = Annotated[Standardise | Scattering | GroupNorm, Field(discriminator="name")]
+class Whiten(Section):
+    """Principal components of what precedes it, as random shapes have them, each divided by its deviation there."""
+
+    name: Literal["whiten"]
+    components: Count = 1000
+    damping: Positive = Field(1e-3, description="added to each component's variance, as a share of all variance")
+
+
+Transform = Annotated[Standardise | Scattering | GroupNorm | Whiten, Field(discriminator="name")]
 Transforms = Annotated[
     tuple[Transform, ...], Field(description="what every input goes through, in order; depends on nothing else")
 ]

@@ -35,6 +35,7 @@ from fedamp.strategies.private import PrivateStrategy
 # a few are slower again.
 STACK, CONVOLUTIONS, SMALLEST_STACK = 50, 20, 16
 RECORDS_AT_ONCE = 4096
+LARGE_INPUTS = 30.0
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,23 @@ class Prepared:
     def strategy(self, state: ServerState) -> PrivateStrategy:
         """The strategy that plays the plan from a state on."""
         return PrivateStrategy(self.pipeline, self.task, state, self.units_per_batch)
+
+    @property
+    def hint(self) -> str | None:
+        """What the scenario should do with its inputs, where they are much larger than learning rates are meant for.
+
+        From the public test set.
+        """
+        inputs = self.test[0]
+        if not np.issubdtype(inputs.dtype, np.floating) or not inputs.size:
+            return None
+        size = math.sqrt(float(np.square(inputs, dtype=np.float64).mean()))
+        if size < LARGE_INPUTS:
+            return None
+        return (
+            f"inputs are of size {size:.3g} (root mean square of the public test set), so that a step moves the model far "
+            "and noise on it counts much; accepted as it is: better divide them by data.scale or data.transform standardise"
+        )
 
     @cached_property
     def pipeline(self) -> ReleasePipeline:
