@@ -46,13 +46,13 @@ def train(scenario: Scenario, evaluate_every: int | None = None) -> Outcome:
             messages = strategy.configure_train(round_, strategy.arrays(), ConfigRecord(), grid)
             strategy.aggregate_train(round_, grid.send_and_receive(messages))
             if evaluate_every and round_ % evaluate_every == 0:
-                accuracies.append(prepared.evaluate(strategy.state.parameters)[0])
+                accuracies.append(prepared.evaluate(strategy.state.parameters).score)
     seconds = time.perf_counter() - start
     collected, cost = strategy.collected, prepared.cost()
     assert collected is not None
     return Outcome(
         parameters=strategy.state.parameters,
-        accuracy=prepared.evaluate(strategy.state.parameters)[0],
+        accuracy=prepared.evaluate(strategy.state.parameters).score,
         accuracies=tuple(accuracies),
         clipped=collected.clipped / max(collected.reported, 1),
         parameters_share=cost["parameters_share"],
