@@ -1,9 +1,9 @@
 """Whitening by images of nobody: how features vary together is learned from random shapes, so it costs no privacy.
 
 Training on features whose variances differ by orders of magnitude takes many steps along the weak ones, and each step
-pays for noise. Private training therefore gains from whitened features; Mehta et al. 2022 ("Differentially private image
-classification from features") release a noisy covariance for it. Shapes with edges at all angles and places, on an empty
-background, have much the same covariance as photographs of objects do, and releasing it costs nothing.
+pays for noise. So private training gains from whitened features; Mehta et al. 2022 ("Differentially private image
+classification from features") release a noisy covariance for it. Shapes with edges at all angles and places on an empty
+background have a covariance much like that of pictures of objects, and it costs nothing.
 """
 
 from collections.abc import Callable
