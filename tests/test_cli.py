@@ -64,6 +64,38 @@ def test_without_a_terminal_there_is_a_table_and_nothing_else(finished):
     assert printed.out.splitlines()[-1] == f"run folder: {folder}"
 
 
+def test_quietly_only_the_folder_is_named_and_json_has_a_line_a_round(fedamp, finished, tmp_path):
+    scenario = finished[0] / "scenario.yaml"
+    quiet = fedamp("run", scenario, "--quiet", "--out", tmp_path / "a")
+    assert (quiet.status, quiet.out, quiet.err) == (0, f"{tmp_path / 'a'}\n", "")
+    printed = fedamp("run", scenario, "--json", "--out", tmp_path / "b")
+    *rounds, summary = map(json.loads, printed.out.splitlines())
+    kept = [json.loads(line) for line in (tmp_path / "b" / "rounds.jsonl").read_text().splitlines()]
+    assert rounds == [{key: value for key, value in line.items() if key != "unprotected"} for line in kept]
+    assert summary == json.loads((tmp_path / "b" / "summary.json").read_text()) | {"folder": str(tmp_path / "b")}
+    assert summary["startup_seconds"] > 0  # also where Ray had no part in it
+
+
+@pytest.mark.parametrize("command", ["", "run", "scenarios", "scenarios show"])
+def test_help_has_a_short_name(fedamp, command):
+    assert fedamp(*command.split(), "-h") == fedamp(*command.split(), "--help")
+    assert fedamp(*command.split(), "-h").status == 0
+
+
+def test_without_colour_there_are_no_italics_either():
+    environment = os.environ | {"NO_COLOR": "1", "FORCE_COLOR": "1", "TERM": "xterm"}
+    program = "from fedamp import cli; from rich.table import Table; cli.out.print(Table('a', title='b'))"
+    printed = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True).stdout
+    assert "b" in printed
+    assert "\x1b" not in printed
+
+
+def test_a_model_that_is_larger_than_the_machine_is_refused_before_it_is_made(fedamp, tmp_path):
+    answer = fedamp("scenarios", "validate", write_small(tmp_path), "--set", "model={name: mlp, hidden: [1000000000]}")
+    assert answer.status == 2
+    assert re.fullmatch(r"error: model mlp needs 1,200 GB, and this machine has .*; accepted: .*", one_line(answer.err))
+
+
 def test_run_never_writes_over_a_folder(fedamp, finished, tmp_path):
     folder, _ = finished
     before = {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()}
