@@ -112,13 +112,14 @@ def test_what_does_not_fit_is_refused_before_anything_is_computed(folder, steps,
         transformed(folder, *steps)
 
 
-def test_whitened_shapes_have_uncorrelated_components_and_records_do_not_matter(folder, monkeypatch):
+@pytest.mark.parametrize("images", [500, 100])  # more of them than the 216 features, and fewer
+def test_whitened_shapes_have_uncorrelated_components_and_records_do_not_matter(folder, monkeypatch, images):
     """Damping far below the smallest variance: the shapes themselves come out with the identity as covariance."""
-    monkeypatch.setattr(whitening, "IMAGES", 500)
+    monkeypatch.setattr(whitening, "IMAGES", images)
     monkeypatch.setattr(transform, "_whitening", transform._whitening.__wrapped__)
     step = {"name": "whiten", "components": 6, "damping": 1e-9}
     learned = whitening.Whitening.learned(lambda images: images, (2, 9, 12), 6, 1e-9)
-    components = learned.apply(whitening.shapes(500, (2, 9, 12)))
+    components = learned.apply(whitening.shapes(images, (2, 9, 12)))
     assert np.allclose(np.cov(components.T, bias=True), np.eye(6), atol=1e-3)
     assert np.abs(components.mean(0)).max() < 1e-3
     before = transformed(folder, step)
