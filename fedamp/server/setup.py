@@ -79,8 +79,8 @@ class Prepared:
         if size < LARGE_INPUTS:
             return None
         return (
-            f"inputs are of size {size:.3g} (root mean square of the public test set), so that a step moves the model far "
-            "and noise on it counts much; accepted as it is: better divide them by data.scale or data.transform standardise"
+            f"inputs are of size {size:.3g} (root mean square of the public test set), so that a step moves the model "
+            "far, and noise on it counts much; accepted, but better divided by data.scale or data.transform standardise"
         )
 
     @cached_property
