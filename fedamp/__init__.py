@@ -5,9 +5,9 @@ from importlib import import_module, metadata
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fedamp.api import load, open, play, privacy, run
+    from fedamp.api import load, open, play, privacy, run, sweep
 
-__all__ = ["load", "open", "play", "privacy", "run"]
+__all__ = ["load", "open", "play", "privacy", "run", "sweep"]
 
 # Flower and Ray read these when they are imported, and nothing of fedamp is imported before this.
 os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")

@@ -116,6 +116,7 @@ class RoundRecord(Record):
     Attributes:
         round: number, from 1.
         loss, accuracy: of the new global model on the public test set; None in rounds that are not evaluated.
+        validation_accuracy: on the public records that are kept apart for choosing; None where none are.
         epsilon_upper: upper end of what is spent so far; infinite without noise.
         scheduled: size of the round's cohort.
         reported: units that answered.
@@ -128,6 +129,7 @@ class RoundRecord(Record):
     round: PositiveInt
     loss: Loss
     accuracy: float | None
+    validation_accuracy: float | None = None
     epsilon_upper: Epsilon
     scheduled: NonNegativeInt
     reported: NonNegativeInt
@@ -142,10 +144,11 @@ Ending = Literal["finished", "budget", "interrupted", "failed", "diverged"]
 
 
 class Quality(Record):
-    """Of the last evaluated model on the public test set; None where none was."""
+    """Of the last evaluated model on the public test set, and on the records kept apart; None where none was."""
 
     accuracy: float | None
     loss: Loss
+    validation_accuracy: float | None = None
 
 
 class Cost(Record):

@@ -19,6 +19,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from fedamp.errors import DeploymentError, FederationError
 from fedamp.flower import is_simulated
+from fedamp.observers import Observer, watched
 from fedamp.plan import privacy_units
 from fedamp.runs.folder import opened
 from fedamp.runs.records import RoundRecord
@@ -27,6 +28,7 @@ from fedamp.server.loop import play
 from fedamp.server.setup import Prepared, prepare
 from fedamp.simulation.faults import with_faults
 from fedamp.strategies.hosts import Hosts
+from fedamp.trackers import trackers_of
 
 app = ServerApp()
 log = logging.getLogger("fedamp.server")
@@ -44,13 +46,17 @@ def main(grid: Grid, context: Context) -> None:
     if scenario.faults is not None and not known_seed:
         raise DeploymentError("faults: a deployment has its own; accepted: with the run configuration known-seed=true")
     Hosts.of(scenario.federation, grid, privacy_units(scenario))  # what it lacks is said before anything is made
+    trackers = trackers_of(scenario.trackers)
     with opened(scenario, out, bool(config.get("resume", False))) as (folder, seed):
         prepared = prepare(scenario, seed)
         if not is_simulated(grid):
             prepared = replace(prepared, task=prepared.task.without_places())
         wait_for_nodes(grid, scenario)
-        with reasons_kept_in(folder.log, secret=not known_seed):
-            summary = play(prepared, with_faults(grid, scenario.faults), folder, PrintingObserver())
+        with (
+            reasons_kept_in(folder.log, secret=not known_seed),
+            watched(folder.path, *trackers, PrintingObserver()) as watching,
+        ):
+            summary = play(prepared, with_faults(grid, scenario.faults), folder, watching)
     accuracy = summary.final.accuracy
     print(f"{summary.stopped_because} after round {summary.rounds_completed}: accuracy {accuracy}", flush=True)
 
@@ -83,7 +89,7 @@ def wait_for_nodes(grid: Grid, scenario: Scenario) -> None:
         log.warning("%d of federation.nodes %d are connected; the others count as zero", connected, federation.nodes)
 
 
-class PrintingObserver:
+class PrintingObserver(Observer):
     """Prints a line a round, of what is released."""
 
     def started(self, prepared: Prepared, finished: list[RoundRecord]) -> None:

@@ -16,12 +16,12 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from time import perf_counter
 from types import FrameType
-from typing import Protocol
 
 from flwr.app import ConfigRecord
 from flwr.serverapp import Grid
 
 from fedamp.errors import DivergedError, FederationError, RunFolderError
+from fedamp.observers import Observer as Observer
 from fedamp.runs.checkpoint import Checkpoint, checkpoints, read_checkpoint, write_checkpoint
 from fedamp.runs.folder import RunFolder, read_summary
 from fedamp.runs.ledger import Ledger, fingerprint
@@ -32,19 +32,6 @@ from fedamp.strategies.pipeline import Release, ServerState
 from fedamp.strategies.private import PrivateStrategy
 
 log = logging.getLogger("fedamp.server")
-
-
-class Observer(Protocol):
-    """Who watches a run: a progress display, a test."""
-
-    def started(self, prepared: Prepared, finished: list[RoundRecord]) -> None:
-        """Before the first round; ``finished`` holds the rounds of an earlier, interrupted part of the run."""
-
-    def round_done(self, record: RoundRecord) -> None:
-        """After every released round."""
-
-    def stopping(self) -> None:
-        """After the first Ctrl-C: the round is finished first. Called from a signal handler."""
 
 
 def play(prepared: Prepared, grid: Grid, folder: RunFolder, observer: Observer) -> Summary:
@@ -168,7 +155,9 @@ class _Run:
         summary = Summary(
             name=plan.scenario.name,
             final=Quality(
-                accuracy=evaluated.accuracy if evaluated else None, loss=evaluated.loss if evaluated else None
+                accuracy=evaluated and evaluated.accuracy,
+                loss=evaluated and evaluated.loss,
+                validation_accuracy=evaluated and evaluated.validation_accuracy,
             ),
             epsilon=Bracket.of(plan.guaranteed_epsilon if done else spent),  # nothing was seen before the first round
             released_rounds_epsilon=Bracket.of(spent),
@@ -190,9 +179,11 @@ class _Run:
         self.folder.write_summary(summary)
 
     def _record(self, release: Release, collected: Aggregate, start: float) -> RoundRecord:
-        round_, accuracy, loss, silence = release.round, None, None, self.strategy.roster.silence
+        round_, silence = release.round, self.strategy.roster.silence
+        accuracy = loss = validation_accuracy = None
         if round_ % self.plan.scenario.federation.evaluate_every == 0 or round_ == self.plan.last_round:
             accuracy, loss = self.prepared.evaluate(release.parameters)
+            validation_accuracy = self.prepared.validate(release.parameters)
             if not math.isfinite(loss):
                 raise DivergedError(round_, "its loss")
         unprotected = {
@@ -207,6 +198,7 @@ class _Run:
             round=round_,
             loss=loss,
             accuracy=accuracy,
+            validation_accuracy=validation_accuracy,
             epsilon_upper=float(self.plan.epsilon_by_round[round_ - 1]),
             scheduled=len(self.plan.attendance.cohort(round_)),
             reported=collected.reported,

@@ -16,6 +16,7 @@ from fedamp.client.memory import clients_per_batch
 from fedamp.client.records import RecordSteps
 from fedamp.client.task import ClientTask
 from fedamp.data.dataset import Dataset
+from fedamp.errors import ScenarioError
 from fedamp.models.cost import cost, kept_per_record
 from fedamp.models.evaluate import evaluate
 from fedamp.models.pieces import Piece, Pieces
@@ -32,6 +33,9 @@ from fedamp.strategies.private import PrivateStrategy
 STACK, CONVOLUTIONS, SMALLEST_STACK = 50, 20, 16
 RECORDS_AT_ONCE = 4096
 
+Records = tuple[NDArray[np.float32], NDArray[np.int64]]
+"""Inputs and labels."""
+
 
 @dataclass(frozen=True)
 class Prepared:
@@ -44,6 +48,7 @@ class Prepared:
         units_per_batch: how many units train stacked together, about.
         pieces: what units train: (submodel, round) -> piece of the model.
         test: the public test set, inputs and labels.
+        validation: public records that are kept apart for choosing between settings; there may be none.
         engine: where the clients train, and why there, in words; empty in a deployment.
     """
 
@@ -52,7 +57,8 @@ class Prepared:
     state: ServerState
     units_per_batch: int
     pieces: Pieces
-    test: tuple[NDArray[np.float32], NDArray[np.int64]]
+    test: Records
+    validation: Records
     engine: str = ""
 
     def strategy(self, state: ServerState) -> PrivateStrategy:
@@ -66,8 +72,14 @@ class Prepared:
 
     def evaluate(self, parameters: Arrays) -> tuple[float, float]:
         """Accuracy and mean loss of a model on the public test set."""
-        inputs, labels = self.test
-        return evaluate(self.module, parameters, inputs, labels, "cuda" if _on_gpu(self.plan) else "cpu")
+        return self._evaluate(parameters, self.test)
+
+    def validate(self, parameters: Arrays) -> float | None:
+        """Accuracy of a model on the records that are kept apart for choosing; None where there are none."""
+        return self._evaluate(parameters, self.validation)[0] if len(self.validation[1]) else None
+
+    def _evaluate(self, parameters: Arrays, records: Records) -> tuple[float, float]:
+        return evaluate(self.module, parameters, *records, "cuda" if _on_gpu(self.plan) else "cpu")
 
     @cached_property
     def module(self) -> nn.Module:
@@ -129,7 +141,29 @@ def prepare(scenario: Scenario, seed: int | None = None) -> Prepared:
     pieces = plan.submodels.pieces(scenario.model, dataset.input_shape, dataset.num_classes, task.split_seed)
     state = _pipeline(plan, parameters, pieces).start(parameters)
     units_per_batch = _units_per_batch(plan, task, dataset, _a_piece(plan, pieces))
-    return Prepared(plan, task, state, units_per_batch, pieces, dataset.test())
+    test, validation = _kept_apart(dataset.test(), scenario)
+    return Prepared(plan, task, state, units_per_batch, pieces, test, validation)
+
+
+def _kept_apart(public: Records, scenario: Scenario) -> tuple[Records, Records]:
+    """The public records in two: those to test on, and those to choose by.
+
+    Raises:
+        ScenarioError: nothing would be left to test on, or to choose by.
+    """
+    share, count = scenario.federation.validation_share, len(public[1])
+    if share == 0:
+        return public, (public[0][:0], public[1][:0])
+    kept = round(share * count)
+    if not 0 < kept < count:
+        raise ScenarioError(
+            f"federation.validation_share: {share:g} of {count} public test records are {kept}; accepted: a share that "
+            "leaves records to test on and records to choose by"
+        )
+    # Whatever the seed: what settings are chosen by with one seed must not be what they are tested on with another.
+    order = rng.public_stream(0, "validation").permutation(count)
+    first, others = np.sort(order[:kept]), np.sort(order[kept:])
+    return (public[0][others], public[1][others]), (public[0][first], public[1][first])
 
 
 def _pipeline(plan: Plan, parameters: Arrays, pieces: Pieces) -> ReleasePipeline:
