@@ -11,7 +11,6 @@ from typing import Annotated
 
 from typer import Argument, Exit, Option, Typer
 
-from fedamp import __version__
 from fedamp.commands import scenarios
 from fedamp.commands.failures import status_of
 from fedamp.commands.terminal import (
@@ -43,6 +42,8 @@ app.add_typer(scenarios.app, name="scenarios")
 def root(version: Annotated[bool, Option("--version", help="print the version")] = False) -> None:
     """See ``fedamp COMMAND --help``."""
     if version:
+        from fedamp import __version__
+
         print(f"fedamp {__version__}")
         raise Exit
 

@@ -19,7 +19,7 @@ from fedamp.check_in import UnitIds
 from fedamp.models.architectures import check_masked, check_split, is_import_path
 
 if TYPE_CHECKING:  # it needs torch, and plans are made without
-    from fedamp.models.pieces import Pieces
+    from fedamp.models.pieces import Piece, Pieces
 
 WHOLE = -1  # in the place of a submodel's number: the whole model
 
@@ -29,7 +29,7 @@ class Part:
     """A part of the model that is clipped, noised and averaged by itself.
 
     Attributes:
-        name: ``all``, or ``shared`` and ``split``.
+        name: ``all``; or ``split``, after ``shared`` where something is.
         clip: clipping norm of a unit's update of this part.
         noise_multiplier: standard deviation of the noise over ``clip``.
         denominator: public expected number of contributors a round, by which the noisy sum is divided.
@@ -93,6 +93,11 @@ class SubmodelScheme(ABC):
     def cut_index(self, round_: int) -> int:
         """Number of the partition in use in a round; 0 where it is always the same."""
 
+    def a_piece(self, pieces: "Pieces") -> "Piece":
+        """What some unit trains in the first round."""
+        ((_, submodel), *_others) = self.choices(masks=1)
+        return pieces(submodel, 1)
+
     def check(self, model: scenario.Model) -> None:
         """Refuse, without torch, a built-in model that cannot be cut so.
 
@@ -146,22 +151,28 @@ class WholeModel(SubmodelScheme):
 
 @dataclass(frozen=True, kw_only=True)
 class _SplitModel(SubmodelScheme):
-    """A shared part, whose release hides nothing, and a split part.
+    """A shared part (if any), whose release hides nothing, and a split part.
 
     Attributes:
+        rest: what no node owns: ``shared``, ``dealt`` out like the nodes, or ``frozen``.
         shared_clip: clipping norm of the shared part; None: as the split part's.
         shared_noise_multiplier: of the shared part: ``same``, ``balanced`` or a number.
     """
 
+    rest: str = "shared"
     shared_clip: float | None = None
     shared_noise_multiplier: str | float = "same"
 
     def parts(self, clip: float, noise_multiplier: float, expected_cohort: float) -> tuple[Part, ...]:
+        split = Part("split", clip, noise_multiplier, expected_cohort * self.share)
+        if not self._has_shared_part:
+            return (split,)
         shared_clip = clip if self.shared_clip is None else self.shared_clip
-        return (
-            Part("shared", shared_clip, self._shared_noise(noise_multiplier), expected_cohort),
-            Part("split", clip, noise_multiplier, expected_cohort * self.share),
-        )
+        return Part("shared", shared_clip, self._shared_noise(noise_multiplier), expected_cohort), split
+
+    @property
+    def _has_shared_part(self) -> bool:
+        return self.rest == "shared"
 
     def _shared_noise(self, noise_multiplier: float) -> float:
         """Noise multiplier of the shared part, given the split part's.
@@ -210,6 +221,10 @@ class DisjointSubmodels(_SplitModel):
     def copies(self) -> int:
         return self.count
 
+    @property
+    def _has_shared_part(self) -> bool:
+        return self.rest == "shared" or bool(self.shared)
+
     def _hide(self, release: Mechanism) -> Mechanism:
         return Submodels(release, self.count)
 
@@ -231,7 +246,8 @@ class DisjointSubmodels(_SplitModel):
 
         known = not is_import_path(model.name)
         whole = cache(lambda: Piece.whole(model, input_shape, num_classes))
-        cut = lru_cache(1)(lambda index: split(model, input_shape, num_classes, self.count, self.shared, seed, index))
+        form = (model, input_shape, num_classes, self.count, self.shared)
+        cut = lru_cache(1)(lambda index: split(*form, seed, index, self.rest))
         part = lru_cache(self.count)(lambda submodel, index: DisjointPiece(cut(index), submodel, known))
         cut(0)  # a model that cannot be cut is refused now
         return lambda submodel, round_: whole() if submodel == WHOLE else part(submodel, self.cut_index(round_))
@@ -277,7 +293,7 @@ class DropoutMasks(_SplitModel):
         from fedamp.models.pieces import MaskedPiece
         from fedamp.models.registry import build
 
-        masked = MaskedPiece(Masks(build(model, input_shape, num_classes), self.layers), self.keep)
+        masked = MaskedPiece(Masks(build(model, input_shape, num_classes), self.layers, self.rest), self.keep)
         return lambda submodel, round_: masked
 
 

@@ -52,8 +52,8 @@ def test_without_privacy_or_evaluation_what_is_not_there_is_left_out(tmp_path):
     changes = {"privacy.noise_multiplier": 0, "federation.evaluate_every": 2, "federation.validation_share": 0.5}
     run = fedamp.run(asked("tensorboard", **changes), out=tmp_path / "run")
     found = scalars(tmp_path / "run" / "tensorboard")
-    assert found.keys() == {"accuracy", "loss", "validation_accuracy"}
-    assert [step for step, _ in found["validation_accuracy"]] == [2, 4]
+    assert found.keys() == {"accuracy", "loss", "validation_score"}
+    assert [step for step, _ in found["validation_score"]] == [2, 4]
     assert math.isinf(run.rounds[-1].epsilon_upper)
 
 

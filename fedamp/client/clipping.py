@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 SMALLEST_CLIP = 2.0**-90
@@ -87,18 +88,19 @@ def clip_and_sum(
         torch.zeros(sum(stacks[name].shape[1:].numel() for name in part), dtype=torch.int64, device=_device(stacks))
         for part in parts
     ]
-    failed, clipped = [], []
+    norms = []
     for units in _blocks(stacks):
         flat = [torch.cat([stacks[name][units].flatten(1) for name in part], 1) for part in parts]
-        norms = _norms(flat)
-        failed.append(~torch.isfinite(norms).all(0))
-        clipped.append(~failed[-1] & (norms > torch.tensor(clips, dtype=torch.float64)[:, None]))
-        for total, step, block, norm in zip(totals, steps, flat, norms, strict=True):
-            total += step.sum(block, norm, failed[-1])
+        norms.append(_norms(flat))
+        for total, step, block, norm in zip(totals, steps, flat, norms[-1], strict=True):
+            total += step.sum(block, norm, ~np.isfinite(norms[-1]).all(0))
     sums: dict[str, Tensor] = {}
     for part, step, total in zip(parts, steps, totals, strict=True):
         sums |= _unflatten(total.double() * step.quantum, part, updates, stacks)
-    return ClippedSum({name: sums[name] for name in updates}, torch.cat(failed), torch.cat(clipped, 1))
+    all_norms = np.concatenate(norms, 1)
+    failed = ~np.isfinite(all_norms).all(0)
+    clipped = ~failed & (all_norms > np.array(clips)[:, None])
+    return ClippedSum({name: sums[name] for name in updates}, torch.from_numpy(failed), torch.from_numpy(clipped))
 
 
 @dataclass(frozen=True)
@@ -109,12 +111,13 @@ class _Step:
     quantum: float
     linf_coordinates: int
 
-    def sum(self, block: Tensor, norms: Tensor, failed: Tensor) -> Tensor:
+    def sum(self, block: Tensor, norms: NDArray[np.float64], failed: NDArray[np.bool_]) -> Tensor:
         """Sum over units, in quanta: int64. Overwrites the block."""
-        if bool(failed.any()):
-            block[failed.to(block.device)] = 0.0
-        scales = torch.where(failed, 0.0, (self.clip * (1 - MARGIN) / norms).clamp(max=1.0) / self.quantum)
-        block.mul_(scales.float().to(block.device)[:, None])
+        if failed.any():
+            block[torch.from_numpy(failed).to(block.device)] = 0.0
+        with np.errstate(divide="ignore", invalid="ignore"):
+            scales = np.where(failed, 0.0, np.minimum(self.clip * (1 - MARGIN) / norms, 1.0) / self.quantum)
+        block.mul_(torch.from_numpy(scales.astype(np.float32)).to(block.device)[:, None])
         if self.linf_coordinates:
             limit = _as_float32(math.floor(self.clip / self.quantum / math.sqrt(self.linf_coordinates)))
             block.clamp_(-limit, limit)
@@ -124,9 +127,9 @@ class _Step:
         return quanta[0].long() if len(quanta) == 1 else quanta.sum(0)
 
 
-def _norms(flat: Sequence[Tensor]) -> Tensor:
-    """Euclidean norms of units by part: float64 of shape [parts, units], on the host (a handful of numbers a unit)."""
-    return torch.stack([torch.linalg.vector_norm(block.double(), dim=1) for block in flat]).cpu()
+def _norms(flat: Sequence[Tensor]) -> NDArray[np.float64]:
+    """Euclidean norms of units by part, of shape [parts, units]."""
+    return np.stack([torch.linalg.vector_norm(block.double(), dim=1).cpu().numpy() for block in flat])
 
 
 def _device(stacks: Mapping[str, Tensor]) -> torch.device:

@@ -13,13 +13,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedamp import rng
+from fedamp.client import perceptron
 from fedamp.client.clipping import ClippedSum, clip_and_sum
-from fedamp.client.folded import FoldedModule
 from fedamp.client.records import RecordSteps
 from fedamp.client.task import ClientTask
 from fedamp.client.training import Trained, Trainer, arithmetic
 from fedamp.data import Cohort, Dataset
 from fedamp.errors import DataError
+from fedamp.losses import loss_of
 from fedamp.models.pieces import WHOLE, Piece
 from fedamp.submodels import submodels_of
 
@@ -38,7 +39,8 @@ class TrainInstruction:
         seeds: secret seed of each, 32 bytes.
         submodels: submodel of each; -1 for the whole model.
         batches: sizes of the consecutive batches in which they train stacked together.
-        clips: clipping norm of the whole update; or of its shared and its split part.
+        clips: clipping norm of the whole update (or of all that is trained, where nothing is shared); or of its shared
+            and its split part.
         extracted: the submodel that the arrays are; -1 for the whole model.
 
     Raises:
@@ -86,7 +88,7 @@ class TrainReport:
         failed: clients whose update was not finite, or whose records could not be read; they add zero.
         clipped: clients whose update was clipped in some part.
         below_clip: clients whose update was within the clip in every part.
-        loss_sum: cross-entropy of the received model, summed over the first batch of every client that did not fail.
+        loss_sum: loss of the received model, summed over the first batch of every client that did not fail.
         records: number of those records.
         seconds: time it took.
         error: what the first unit whose records could not be read failed with; empty where all could be.
@@ -116,6 +118,7 @@ class _Kept(NamedTuple):
     """A piece of the model with what trains it: ``steps`` where single steps are all, which is faster."""
 
     piece: Piece
+    rate: float
     trainer: Trainer
     steps: RecordSteps | None
 
@@ -140,8 +143,9 @@ class TrainingNode:
             )
         self.task, self.dataset, self.device = task, dataset, device
         submodels = submodels_of(task.submodels)
-        self._client = task.client
+        self._client, self._loss = task.client, loss_of(task.client, task.model)
         self._piece = submodels.pieces(task.model, tuple(task.input_shape), task.num_classes, task.split_seed)
+        self._frozen = submodels.a_piece(self._piece).frozen
         self._trainers: dict[int, _Kept] = {}
 
     def train(
@@ -154,11 +158,12 @@ class TrainingNode:
             instruction: who trains, and how the updates are clipped.
 
         Returns:
-            The sum of the clipped, quantised updates (trained minus received) in the shape of ``arrays``, and a report.
+            The sum of the clipped, quantised updates (trained minus received) in the shape of ``arrays``, without those
+            that are frozen, and a report.
         """
         begin = time.monotonic()
         report = TrainReport()
-        sums = {name: np.zeros(array.shape) for name, array in arrays.items()}
+        sums = {name: np.zeros(array.shape) for name, array in arrays.items() if name not in self._frozen}
         with arithmetic(self.task.precision, self.device):
             received = _tensors(arrays, self.device)
             for submodel, clients, seeds in instruction.stacks():
@@ -182,10 +187,12 @@ class TrainingNode:
         report: TrainReport,
     ) -> dict[str, NDArray[np.float64]]:
         """The sum of the clipped updates of some clients that train the same piece, in its shape."""
-        piece, trainer, steps = kept
+        piece, _, trainer, steps = kept
         start = piece.extract(received) if instruction.extracted == WHOLE else received
         clients, seeds, cohort = self._gather(clients, seeds, report)
-        parts = piece.parts if len(instruction.clips) == 2 else (tuple(start),)
+        parts = (
+            piece.parts if len(instruction.clips) == 2 else (tuple(name for name in start if name not in self._frozen),)
+        )
         if steps is not None:
             inputs, labels = (torch.from_numpy(each[:, 0]).to(self.device) for each in (cohort.inputs, cohort.labels))
             clipped, losses = steps.sum(start, inputs, labels, parts, instruction.clips)
@@ -193,19 +200,21 @@ class TrainingNode:
             return {name: total.cpu().numpy() for name, total in clipped.sums.items()}
         stacked = {name: value.expand(len(clients), *value.shape) for name, value in start.items()}
         trained = trainer.train(stacked, cohort, seeds, piece.arguments(seeds))
-        clipped = clip_and_sum(trained.updates, parts, instruction.clips, self.task.linf_coordinates)
+        updates = piece.owned(trained.updates, seeds)
+        clipped = clip_and_sum(updates, parts, instruction.clips, self.task.linf_coordinates)
         report.add(clients, trained, clipped)
         return {name: total.cpu().numpy() for name, total in clipped.sums.items()}
 
     def _trainer(self, submodel: int, round_: int) -> _Kept:
         piece = self._piece(submodel, round_)
         kept = self._trainers.get(submodel)
-        if kept is None or kept.piece is not piece:
+        rate = self._client.learning_rate_in(round_)
+        if kept is None or kept.piece is not piece or kept.rate != rate:
             module = piece.module.to(self.device)
-            folded = FoldedModule(module) if piece.known and FoldedModule.can_run(module) else None
-            trainer = Trainer(piece.forward, self._client, self.device, self.task.precision, folded)
-            single = RecordSteps.can_run(self.task, module, piece.known)
-            kept = _Kept(piece, trainer, RecordSteps(module, self._client.learning_rate) if single else None)
+            layers = perceptron.layers_of(module) if piece.known else None
+            trainer = Trainer(piece.forward, self._client, self.device, self.task.precision, layers, self._loss, rate)
+            single = piece.owns_all and RecordSteps.can_run(self.task, module, piece.known)
+            kept = _Kept(piece, rate, trainer, RecordSteps(module, rate, self._loss) if single else None)
             self._trainers[submodel] = kept
         return kept
 
@@ -233,8 +242,10 @@ class TrainingNode:
 
     def _records(self, clients: NDArray[np.int64]) -> Cohort:
         cohort = self.dataset.gather(clients)
-        if cohort.labels.size and not 0 <= cohort.labels.min() <= cohort.labels.max() < self.task.num_classes:
-            raise DataError(f"labels must be from 0 to {self.task.num_classes - 1}, got others")
+        if cohort.labels.size and not self._loss.labels.fit(cohort.labels, self.task.num_classes):
+            raise DataError(
+                f"labels must be {self._loss.labels.accepted}, for {self.task.num_classes} outputs; got others"
+            )
         return cohort
 
 

@@ -26,11 +26,13 @@ def list_scenarios() -> None:
 def show(scenario: ScenarioArgument, overrides: Overrides) -> None:
     """A scenario with every default written out, and how its data are partitioned."""
     from fedamp import data, rng
+    from fedamp.losses import form_of
     from fedamp.scenario.scenario_file import dump
 
     loaded = load_scenario(scenario, overrides)
     print(dump(loaded))
-    dataset = data.load(loaded.data, rng.public_seed(loaded.seed, "data"), Path())
+    form = form_of(loaded.client, loaded.model)
+    dataset = data.load(loaded.data, rng.public_seed(loaded.seed, "data"), Path(), form)
     out.print(tables.partition_table(dataset.label_counts(CLIENTS_SHOWN)))
 
 
@@ -38,19 +40,22 @@ def show(scenario: ScenarioArgument, overrides: Overrides) -> None:
 def validate(
     scenario: ScenarioArgument,
     overrides: Overrides,
-    import_model: Annotated[bool, Option("--import", help="run the code of a model of your own, to try it")] = False,
+    import_model: Annotated[
+        bool, Option("--import", help="run the code of a model or loss of your own, to try it")
+    ] = False,
 ) -> None:
     """Check a scenario together with its data and model, without running it."""
-    from fedamp.models.architectures import is_import_path
+    from fedamp.losses import brings_code
     from fedamp.plan import make_plan, privacy_units
     from fedamp.server.setup import prepare
 
     asked = load_scenario(scenario, overrides)
-    foreign = is_import_path(asked.model.name) and not import_model
+    foreign = brings_code(asked) and not import_model
     plan = make_plan(asked, privacy_units(asked)) if foreign else prepare(asked).plan
     print(printable(f"{scenario}: valid; {plan.units} units, {plan.scenario.rounds} rounds"))
     if foreign:
-        caution(f"the model {asked.model.name} was not tried, because that runs its code; to do so add --import")
+        named = ", ".join(name for name in (asked.model.name, asked.client.loss) if ":" in name)
+        caution(f"{named} was not tried, because that runs its code; to do so add --import")
     caution_about(asked)
 
 

@@ -15,7 +15,7 @@ from torch.func import functional_call
 from torch.utils.hooks import RemovableHandle
 
 from fedamp.errors import ModelError
-from fedamp.models.units import Blocks, Units, declared, named_layers
+from fedamp.models.units import Blocks, Units, check_shared, declared, named_layers
 
 
 class Masks:
@@ -27,24 +27,30 @@ class Masks:
     Args:
         module: what is run; it is not changed.
         layers: hidden layers to mask, as the module names them; none: all that it declares.
+        rest: what becomes of the parameters of which no node owns anything: ``shared``, ``dealt`` or ``frozen``.
 
     Attributes:
         layers: number of nodes of every masked layer, in the order of the mask.
         nodes: length of a mask.
-        shared: parameters that no mask silences in any part; the others form the split group, in which the gradients
-            of masks without a common node have disjoint supports (Dong, Chen, Özgür 2025, Corollary 3.7).
+        shared, dealt, frozen: parameters that no mask silences in any part, by what becomes of them. Those neither
+            shared nor frozen form the split group, in which the updates of masks without a common node have disjoint
+            supports (Dong, Chen, Özgür 2025, Corollary 3.7), every coordinate of ``dealt`` counting as a node.
 
     Raises:
-        ModelError: a layer that the module does not declare, or a module that declares none.
+        ModelError: a layer that the module does not declare, a module that declares none, or nothing to share.
     """
 
-    def __init__(self, module: nn.Module, layers: Sequence[str] = ()) -> None:
+    def __init__(self, module: nn.Module, layers: Sequence[str] = (), rest: str = "shared") -> None:
         self.module = module
         self._declarations = named_layers(module, layers)
         self.layers = {declaration.layer: declaration.count for declaration in self._declarations}
         self.nodes = sum(self.layers.values())
         names = [name for name, _ in module.named_parameters()]
-        self.shared = frozenset(name for name in names if not any(each.owners(name) for each in self._declarations))
+        unowned = tuple(name for name in names if not any(each.owners(name) for each in self._declarations))
+        check_shared(type(module).__name__, unowned, rest)
+        self.shared = frozenset(unowned if rest == "shared" else ())
+        self.frozen = frozenset(unowned if rest == "frozen" else ())
+        self.dealt = unowned if rest == "dealt" else ()
 
     def call(self, parameters: Mapping[str, Tensor], inputs: Tensor, mask: Tensor) -> Tensor:
         """Logits [batch, classes] of the module with these parameter values, under a mask of shape [nodes]."""
@@ -69,10 +75,10 @@ class Masks:
         self._attach(module, mask)
         return module
 
-    def check_silence(self, mask: Tensor, input_shape: tuple[int, ...]) -> None:
-        """Refuse the module if something that a dropped node owns has a gradient on random inputs."""
+    def check_silence(self, mask: Tensor, inputs: Tensor) -> None:
+        """Refuse the module if something that a dropped node owns has a gradient on these inputs."""
         parameters = {name: value.detach().requires_grad_() for name, value in self.module.named_parameters()}
-        logits = self.call(parameters, torch.randn(4, *input_shape), mask)
+        logits = self.call(parameters, inputs, mask)
         loss = (logits * torch.randn_like(logits)).sum()
         gradients = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True)
         found = {name: value for name, value in zip(parameters, gradients, strict=True) if value is not None}
@@ -88,7 +94,7 @@ class Masks:
         ]
 
 
-def prove_silence(module: nn.Module, input_shape: tuple[int, ...]) -> None:
+def prove_silence(module: nn.Module, input_shape: tuple[int, ...], vocabulary: int | None = None) -> None:
     """Refuse a module whose declaration does not hold: everything a dropped node owns must have gradient zero.
 
     Tried on random inputs (from torch's default generator), dropping every node once while all other layers are whole,
@@ -102,10 +108,15 @@ def prove_silence(module: nn.Module, input_shape: tuple[int, ...]) -> None:
     masks = Masks(module)
     layers = torch.cat([torch.full((count,), index) for index, count in enumerate(masks.layers.values())])
     half = (torch.rand(masks.nodes) < 0.5).float()
+
+    def inputs() -> Tensor:
+        shape = (4, *input_shape)
+        return torch.randn(shape) if vocabulary is None else torch.randint(vocabulary, shape)
+
     for kept in (half, 1 - half):
-        masks.check_silence(kept, input_shape)
+        masks.check_silence(kept, inputs())
         for layer in range(len(masks.layers)):
-            masks.check_silence(torch.where(layers == layer, kept, 1.0), input_shape)
+            masks.check_silence(torch.where(layers == layer, kept, 1.0), inputs())
 
 
 def _check_silence(

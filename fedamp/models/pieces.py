@@ -30,9 +30,12 @@ class Piece:
 
     Attributes:
         module: the network; its parameter values are arbitrary.
-        shared: names of the parameters in the shared part; all others are in the split part.
+        shared: names of the parameters in the shared part; those neither here nor frozen are in the split part.
+        frozen: names of the parameters that nobody trains: no update holds them.
         known: whether it is built in, so that it treats every record by itself and uses each layer once.
     """
+
+    frozen: frozenset[str] = frozenset()
 
     def __init__(self, module: nn.Module, shared: frozenset[str], known: bool) -> None:
         self._module, self.shared, self.known = module, shared, known
@@ -49,7 +52,7 @@ class Piece:
     @property
     def parts(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Names of the parameters in the shared and in the split part, in the order of the module."""
-        names = [name for name, _ in self.module.named_parameters()]
+        names = [name for name, _ in self.module.named_parameters() if name not in self.frozen]
         shared = tuple(name for name in names if name in self.shared)
         return shared, tuple(name for name in names if name not in self.shared)
 
@@ -61,6 +64,15 @@ class Piece:
     def arguments(self, seeds: NDArray[np.void]) -> list[Tensor]:
         """Further arguments of :meth:`forward`, of shape [clients, ...], drawn from each client's own seed."""
         return []
+
+    @property
+    def owns_all(self) -> bool:
+        """Whether whoever trains this piece may change every parameter of it."""
+        return True
+
+    def owned(self, updates: dict[str, Tensor], seeds: NDArray[np.void]) -> dict[str, Tensor]:
+        """The updates [clients, ...] without what is not these clients' to change. May overwrite them."""
+        return updates
 
     def extract(self, arrays: Mapping[str, Any]) -> dict[str, Any]:
         """This piece's part of the whole model's arrays."""
@@ -77,11 +89,20 @@ class DisjointPiece(Piece):
 
     def __init__(self, cut: Split, number: int, known: bool) -> None:
         self._cut, self._number = cut, number
-        self.shared, self.known = cut.shared, known
+        self.shared, self.frozen, self.known = cut.shared, cut.frozen, known
 
     @cached_property
     def module(self) -> nn.Module:  # made when it is trained: a server only cuts arrays
         return self._cut.module(self._number)
+
+    @property
+    def owns_all(self) -> bool:
+        return not self.frozen and not self._cut.own[self._number]
+
+    def owned(self, updates: dict[str, Tensor], seeds: NDArray[np.void]) -> dict[str, Tensor]:
+        for name, own in self._cut.own[self._number].items():
+            updates[name].mul_(torch.from_numpy(own).to(updates[name]))
+        return {name: update for name, update in updates.items() if name not in self.frozen}
 
     def extract(self, arrays: Mapping[str, Any]) -> dict[str, Any]:
         return self._cut.extract(arrays, self._number)
@@ -95,6 +116,7 @@ class MaskedPiece(Piece):
 
     def __init__(self, masks: Masks, keep: float) -> None:
         super().__init__(masks.module, masks.shared, known=False)
+        self.frozen = masks.frozen
         self._masks, self._keep = masks, keep
 
     def forward(self, parameters: dict[str, Tensor], inputs: Tensor, *arguments: Tensor) -> Tensor:
@@ -103,3 +125,15 @@ class MaskedPiece(Piece):
     def arguments(self, seeds: NDArray[np.void]) -> list[Tensor]:
         kept = rng.happens(rng.client_words(seeds, "dropout mask", self._masks.nodes), self._keep)
         return [torch.from_numpy(kept.astype(np.float32))]
+
+    @property
+    def owns_all(self) -> bool:
+        return not self._masks.dealt and not self.frozen
+
+    def owned(self, updates: dict[str, Tensor], seeds: NDArray[np.void]) -> dict[str, Tensor]:
+        dealt = [updates[name] for name in self._masks.dealt]
+        sizes = [update.shape[1:].numel() for update in dealt]
+        kept = torch.from_numpy(rng.happens(rng.client_words(seeds, "dropout rest", sum(sizes)), self._keep))
+        for update, own in zip(dealt, torch.split(kept, sizes, 1), strict=True):
+            update.mul_(own.view(update.shape).to(update))
+        return {name: update for name, update in updates.items() if name not in self.frozen}

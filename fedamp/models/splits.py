@@ -1,9 +1,10 @@
 """Disjoint submodels: the nodes of a model are dealt out, and each submodel is a smaller dense network of its own.
 
 Submodel j holds its nodes of *every* split layer, and everything else whole. What only its nodes own is the **split
-group**: no coordinate of it belongs to two submodels (Dong, Chen, Özgür 2025, Algorithm 1). What several submodels can
-touch (biases and norms of layers that are not split, the output's bias) is the **shared group**, whatever the scenario
-says; layers named in ``shared`` join it (section 3.2.2 there).
+group**: no coordinate of it belongs to two submodels (Dong, Chen, Özgür 2025, Algorithm 1). Layers named in ``shared``
+are the **shared group** (section 3.2.2 there). The **rest** is what no node owns: biases and norms of layers that are
+not split, the output's bias. Every submodel computes with it; it is in the shared group, or every coordinate of it is
+dealt to one submodel, which alone may change it, or it is frozen.
 
 **Nothing is rescaled.** A submodel computes what the full model computes with the other nodes left out. With one split
 hidden layer the full model's logits are the sum of the submodels' logits (less the repeated output biases), so the full
@@ -14,6 +15,7 @@ With a fixed partition they keep their initial values for ever, although the ful
 partition every round, all of them are trained in time.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
@@ -27,7 +29,7 @@ from fedamp import rng
 from fedamp.errors import ModelError
 from fedamp.models.masks import Masks
 from fedamp.models.registry import build, one_line, own_generator
-from fedamp.models.units import Blocks, Units, check_count, named_layers, under, unknown
+from fedamp.models.units import Blocks, Units, check_count, check_shared, named_layers, under, unknown
 from fedamp.scenario import Model
 
 Index = tuple[Any, ...]
@@ -42,6 +44,7 @@ def split(
     shared: tuple[str, ...] = (),
     seed: int = 0,
     partition_index: int = 0,
+    rest: str = "shared",
 ) -> "Split":
     """Cut the model of a scenario into ``count`` disjoint submodels.
 
@@ -50,13 +53,14 @@ def split(
         shared: layers that every submodel holds whole, by name or prefix.
         seed: public seed of the partitions (the adversary may know it).
         partition_index: the round for a fresh partition each round; 0 for a fixed one.
+        rest: what becomes of what no node owns: ``shared``, ``dealt`` or ``frozen``.
 
     Raises:
-        ModelError: a model that declares nothing to split, more submodels than nodes, or an unknown name in ``shared``.
+        ModelError: a model that declares nothing to split, more submodels than nodes, an unknown name in ``shared``, or
+            nothing at all in a shared group.
     """
-    return Split(
-        _template(config.model_dump_json(), tuple(input_shape), num_classes), count, shared, seed, partition_index
-    )
+    module = _template(config.model_dump_json(), tuple(input_shape), num_classes)
+    return Split(module, count, shared, seed, partition_index, rest)
 
 
 class Split:
@@ -64,12 +68,20 @@ class Split:
 
     Attributes:
         count: number of submodels.
-        shared: names of the parameters in the shared clip group; all others are in the split group.
+        shared: names of the parameters in the shared clip group; those neither here nor frozen are in the split group.
+        frozen: names of the parameters that nobody trains.
+        own: for every submodel, which coordinates of the rest are dealt to it: bool, by name.
         kept: for every submodel, its nodes in each declared layer (including those that every submodel holds).
     """
 
     def __init__(
-        self, module: nn.Module, count: int, shared: Sequence[str] = (), seed: int = 0, partition_index: int = 0
+        self,
+        module: nn.Module,
+        count: int,
+        shared: Sequence[str] = (),
+        seed: int = 0,
+        partition_index: int = 0,
+        rest: str = "shared",
     ) -> None:
         self.count = count
         self._full = module
@@ -79,10 +91,16 @@ class Split:
         _check_names(module, shared, self._shapes)
         check_count(type(module).__name__, self._declarations, shared, count)
         self._dealt = {each.layer: each.to_deal(shared) for each in self._declarations}
-        self.kept = self._deal(rng.public_stream(seed, "submodel-partition", partition_index))
+        generator = rng.public_stream(seed, "submodel-partition", partition_index)
+        self.kept = self._deal(generator)
         self._owners = {name: self._dealt_owners(name) for name in self._shapes}
-        self.shared = frozenset(name for name, owners in self._owners.items() if under(name, shared) or not owners)
-        self._own = [self._indices(kept) for kept in self.kept]
+        named = frozenset(name for name in self._shapes if under(name, shared))
+        unowned = frozenset(name for name, owners in self._owners.items() if not owners) - named
+        self.shared = named | unowned if rest == "shared" else named
+        self.frozen = unowned if rest == "frozen" else frozenset[str]()
+        check_shared(type(module).__name__, self.shared, rest)
+        self.own = self._deal_rest([name for name in self._shapes if rest == "dealt" and name in unowned], generator)
+        self._place = [self._indices(kept) for kept in self.kept]
 
     def module(self, j: int) -> nn.Module:
         """Submodel j as a network of its own (its parameter values are arbitrary).
@@ -98,7 +116,7 @@ class Split:
                 module: nn.Module = self._full.smaller(self.kept[j])  # type: ignore[operator]
         except Exception as error:  # whatever a person's own method raises
             raise ModelError(f"{type(self._full).__name__}.smaller() failed ({one_line(error)})") from error
-        expected = {name: _extracted_shape(self._shapes[name], index) for name, index in self._own[j].items()}
+        expected = {name: _extracted_shape(self._shapes[name], index) for name, index in self._place[j].items()}
         found = {name: tuple(value.shape) for name, value in module.named_parameters()}
         for name in sorted(expected.keys() | found.keys()):
             if expected.get(name) != found.get(name):
@@ -109,19 +127,24 @@ class Split:
         return module
 
     def extract(self, parameters: Mapping[str, Any], j: int) -> dict[str, Any]:
-        """Submodel j's part of the full model's arrays (numpy or torch); arrays that are not cut are not copied."""
+        """Submodel j's part of arrays of the full model (numpy or torch); arrays that are not cut are not copied."""
         if not self._extractable:
             return dict(parameters)
-        return {name: parameters[name][_like(parameters[name], index)] for name, index in self._own[j].items()}
+        places = {name: index for name, index in self._place[j].items() if name in parameters}
+        return {name: parameters[name][_like(parameters[name], index)] for name, index in places.items()}
 
     def embed_add(self, total: Mapping[str, Any], part: Mapping[str, Any], j: int) -> None:
         """Add submodel j's arrays to the full model's, in place, each coordinate where it belongs.
 
         Only coordinates that belong to submodel j can change, whatever ``part`` holds.
         """
-        for name, index in self._own[j].items():
-            place = _like(total[name], index)
-            total[name][place] += part[name] if self._extractable else part[name][place]
+        for name, index in self._place[j].items():
+            if name in self.own[j]:
+                (place,) = _like(total[name], (self.own[j][name],))
+                total[name][place] += part[name][place]
+            elif name not in self.frozen:
+                place = _like(total[name], index)
+                total[name][place] += part[name] if self._extractable else part[name][place]
 
     def _deal(self, generator: np.random.Generator) -> tuple[Kept, ...]:
         """Shuffle each layer's nodes and deal them out one by one, going on where the last layer stopped."""
@@ -136,6 +159,14 @@ class Split:
                 kept[each.layer] = tuple(sorted(kept_by_all.union(map(int, own))))
             dealt_before += len(nodes)
         return tuple(groups)
+
+    def _deal_rest(self, names: Sequence[str], generator: np.random.Generator) -> list[dict[str, NDArray[np.bool_]]]:
+        """Deal out all coordinates of some parameters, as evenly as integers allow."""
+        sizes = [math.prod(self._shapes[name]) for name in names]
+        owners = generator.permutation(np.arange(sum(sizes)) % self.count)
+        pieces = np.split(owners, np.cumsum(sizes)[:-1])
+        by_name = {name: piece.reshape(self._shapes[name]) for name, piece in zip(names, pieces, strict=False)}
+        return [{name: piece == j for name, piece in by_name.items()} for j in range(self.count)]
 
     def _dealt_owners(self, name: str) -> list[Units | Blocks]:
         """Declarations whose dealt nodes own something of a parameter."""

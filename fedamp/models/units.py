@@ -13,7 +13,7 @@ under the same parameter names. Without it the full network is trained under a m
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -175,6 +175,18 @@ def check_count(model: str, declarations: Sequence[Units | Blocks], shared: Sequ
             f"submodels.count: {count} submodels, but model {model} has {most} nodes to deal out"
             f"{rest} (of its narrowest hidden layer, or residual blocks that keep the shape)"
             + (f"; accepted: 2 to {most}" if most >= 2 else "")
+        )
+
+
+def check_shared(model: str, shared: Collection[str], rest: str) -> None:
+    """Refuse a shared part that would be charged and hold nothing.
+
+    Raises:
+        ModelError: one line that names the key.
+    """
+    if rest == "shared" and not shared:
+        raise ModelError(
+            f"submodels.rest: shared, but the nodes of model {model} own all of it, so that nothing is; accepted: dealt"
         )
 
 

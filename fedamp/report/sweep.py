@@ -13,6 +13,7 @@ from rich.table import Table
 
 from fedamp.numbers import at_most
 from fedamp.report import style
+from fedamp.report.words import is_share, metric, value_of
 from fedamp.sweeps.grid import in_words
 from fedamp.sweeps.results import REPEATED, Outcome, Sweep
 from fedamp.text import printable
@@ -26,42 +27,45 @@ NO_BEST = (
 def sweep_table(answer: Mapping[str, Any]) -> RenderableType:
     """Means and deviations over seeds, the best settings, and what choosing costs."""
     table = Table(box=box.SIMPLE, padding=(0, 1, 0, 0))
-    keys = answer["varied"]
+    keys, name = answer["varied"], next((outcome["metric"] for outcome in answer["outcomes"]), "accuracy")
     for key in keys or ["settings"]:
         table.add_column(short(key, keys), overflow="fold")
-    for heading in ("runs", "accuracy", "validation", "epsilon"):
+    for heading in ("runs", metric(name), "validation", "epsilon"):
         table.add_column(heading, justify="right", no_wrap=True)
     for outcome in answer["outcomes"]:
         values = [str(outcome["settings"][key]) for key in keys] or ["as it stands"]
-        scores = [_spread(outcome[key]) for key in ("accuracy", "validation_accuracy")]
+        scores = [_spread(name, outcome[key]) for key in ("score", "validation_score")]
         table.add_row(*values, str(outcome["runs"]), *scores, at_most(outcome["epsilon_upper"]))
     notes = [_unfinished(answer), _best(answer), *answer["choosing"]["in_words"]]
     return Group(table, *(note for note in notes if note))
 
 
 def sweep_picture(sweep: Sweep) -> Figure:
-    """Mean accuracy with its deviation over the first key that varies; a line for each combination of the others."""
+    """Mean score with its deviation over the first key that varies; a line for each combination of the others."""
     subtitle = "public test set; mean ± deviation of the seeds"
-    canvas, (axes,) = style.figure(f"{printable(sweep.scenario)}: accuracy", subtitle, (3.0,))
+    name = next((outcome.metric for outcome in sweep.outcomes), "accuracy")
+    scale = 100 if is_share(name) else 1
+    canvas, (axes,) = style.figure(f"{printable(sweep.scenario)}: {metric(name)}", subtitle, (3.0,))
     first, *others = sweep.varied or [""]
     places = _places(sweep.grid.get(first, [None]))
     lines: dict[str, list[Outcome]] = {}
     for outcome in sweep.outcomes:
         lines.setdefault(in_words({short(key, others): outcome.settings[key] for key in others}), []).append(outcome)
     for index, outcomes in enumerate(lines.values()):
-        look, shown = style.look(index), [outcome for outcome in outcomes if outcome.accuracy is not None]
-        accuracies = [outcome.accuracy for outcome in shown if outcome.accuracy is not None]
+        look, shown = style.look(index), [outcome for outcome in outcomes if outcome.score is not None]
+        scores = [outcome.score for outcome in shown if outcome.score is not None]
         axes.errorbar(
             [places[_value(outcome, first)] for outcome in shown],
-            [100 * accuracy.mean for accuracy in accuracies],
-            [100 * (accuracy.deviation or 0.0) for accuracy in accuracies],
+            [scale * score.mean for score in scores],
+            [scale * (score.deviation or 0.0) for score in scores],
             color=look.color,
             linestyle=look.dash,
             marker=look.marker,
             capsize=4,
         )
     _name_places(axes, first, places, sweep)
-    style.percent(axes)
+    lowest = min((scale * outcome.score.mean for outcome in sweep.outcomes if outcome.score), default=0.0)
+    style.quality(axes, metric(name), is_share(name), lowest)
     if others:
         handles = [
             Line2D([], [], label=style.shortened(words, 44), color=each.color, linestyle=each.dash, marker=each.marker)
@@ -73,7 +77,7 @@ def sweep_picture(sweep: Sweep) -> Figure:
 
 def draw(sweep: Sweep, folder: Path) -> list[str]:
     """Draw the picture into a folder; returns its file (none before the first finished run)."""
-    pictures = {"accuracy": sweep_picture(sweep)} if sweep.outcomes else {}
+    pictures = {"score": sweep_picture(sweep)} if sweep.outcomes else {}
     return [str(file) for file in style.save_all(pictures, folder)] if pictures else []
 
 
@@ -103,16 +107,17 @@ def short(key: str, keys: Sequence[str]) -> str:
     return end if sum(other.rpartition(".")[2] == end for other in keys) == 1 else key
 
 
-def _spread(score: Mapping[str, float | None] | None) -> str:
-    if score is None:
-        return ""
-    return f"{score['mean']:.1%}" + ("" if score["deviation"] is None else f" ± {score['deviation']:.1%}")
+def _spread(name: str, score: Mapping[str, Any] | None) -> str:
+    found = [] if score is None else [score["mean"], score["deviation"]]
+    return " ± ".join(value_of(name, value) for value in found if value is not None)
 
 
 def _best(answer: Mapping[str, Any]) -> str:
     if not answer["best"]:
         return NO_BEST if answer["varied"] and answer["outcomes"] else ""
-    each = [f"{in_words(best['settings'])} ({_spread(best['validation_accuracy'])})" for best in answer["best"]]
+    each = [
+        f"{in_words(best['settings'])} ({_spread(best['metric'], best['validation_score'])})" for best in answer["best"]
+    ]
     return "Best by the public records kept apart for choosing: " + "; ".join(each)
 
 

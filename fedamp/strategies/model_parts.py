@@ -10,10 +10,10 @@ from fedamp.arrays import Arrays, Sums
 
 @dataclass(frozen=True)
 class ModelParts:
-    """Shapes and parts of a model's arrays.
+    """Shapes and parts of the arrays of a model that are trained.
 
     Attributes:
-        shapes: shape of every array, by name, in the model's order.
+        shapes: shape of each, by name, in the model's order.
         part_of: index into the plan's parts, by name.
     """
 
@@ -22,7 +22,7 @@ class ModelParts:
 
     @classmethod
     def of(cls, arrays: Arrays, shared: frozenset[str] | None = None) -> "ModelParts":
-        """The parts of a model; ``shared`` names the arrays of the shared part, None where the model is not split."""
+        """The parts of a model; ``shared`` names the arrays of the shared part, None where it is one part."""
         part_of = {name: 0 if shared is None or name in shared else 1 for name in arrays}
         return cls({name: array.shape for name, array in arrays.items()}, part_of)
 

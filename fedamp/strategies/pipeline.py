@@ -14,7 +14,7 @@ import numpy as np
 from flwr.app import Message
 
 from fedamp import rng
-from fedamp.arrays import Arrays, State, Sums
+from fedamp.arrays import Arrays, State, Sums, zeros_like
 from fedamp.client.clipping import LARGEST_COHORT
 from fedamp.clipping import NormCounts
 from fedamp.errors import DivergedError, FederationError
@@ -138,9 +138,11 @@ class ReleasePipeline:
         if plan.is_private or start.multiples:
             noise = self.noise.update(sums, self._deviations(state), self._hidden(start), noise, seed, round_)
         denominators = {name: plan.parts[part].denominator for name, part in self.model.part_of.items()}
-        mean = {name: array / denominators[name] for name, array in sums.items()}
+        frozen = {name: array for name, array in state.parameters.items() if name not in self.model.shapes}
+        mean = {name: array / denominators[name] for name, array in sums.items()} | zeros_like(frozen)
         with np.errstate(all="ignore"):  # what is no longer finite is told below
             parameters, moments = plan.optimizer.apply(start.parameters, mean, state.moments, round_)
+        parameters |= frozen  # to the bit, whatever mixing does
         if not all(np.isfinite(array).all() for array in parameters.values()):
             raise DivergedError(round_, "a parameter")
         counts = NormCounts(aggregate.below_clip, aggregate.reported, plan.expected_cohort)
@@ -179,7 +181,9 @@ class ReleasePipeline:
             for part in self.plan.parts
         ]
         return {
-            name: Uniform(widths[self.model.part_of[name]], multiples) for name, multiples in start.multiples.items()
+            name: Uniform(widths[part], start.multiples[name])
+            for name, part in self.model.part_of.items()
+            if start.multiples
         }
 
     def _deviations(self, state: ServerState) -> dict[str, float]:

@@ -82,15 +82,20 @@ class Outcome:
     settings: Settings
     runs: tuple[Run, ...]
 
-    @cached_property
-    def accuracy(self) -> Spread | None:
-        """On the public test set."""
-        return Spread.of([run.accuracy for run in self.runs if run.accuracy is not None])
+    @property
+    def metric(self) -> str:
+        """What the score is: accuracy, or what leads in the task."""
+        return next((run.score[0] for run in self.runs if run.score), "accuracy")
 
     @cached_property
-    def validation_accuracy(self) -> Spread | None:
-        """On the public records that are kept apart for choosing; None unless every run has it."""
-        found = [run.summary.final.validation_accuracy for run in self.runs]
+    def score(self) -> Spread | None:
+        """The metric that leads, on the public test set."""
+        return Spread.of([run.score[1] for run in self.runs if run.score])
+
+    @cached_property
+    def validation_score(self) -> Spread | None:
+        """The same on the public records that are kept apart for choosing; None unless every run has it."""
+        found = [run.summary.final.validation_score for run in self.runs]
         return None if None in found else Spread.of([value for value in found if value is not None])
 
     @property
@@ -101,12 +106,12 @@ class Outcome:
 
     def to_json(self) -> dict[str, Any]:
         """As ``fedamp sweep --json`` prints it."""
-        accuracy, validation = self.accuracy, self.validation_accuracy
         return {
             "settings": self.settings,
             "runs": len(self.runs),
-            "accuracy": accuracy and accuracy.to_json(),
-            "validation_accuracy": validation and validation.to_json(),
+            "metric": self.metric,
+            "score": self.score and self.score.to_json(),
+            "validation_score": self.validation_score and self.validation_score.to_json(),
             "epsilon_upper": self.epsilon,
             "folders": [str(run.folder) for run in self.runs],
         }
@@ -148,14 +153,14 @@ class Sweep:
 
     @cached_property
     def best(self) -> list[Outcome]:
-        """The settings of the highest mean accuracy on the records kept apart for choosing; empty where none are.
+        """The settings of the highest mean score on the records kept apart for choosing; empty where none are.
 
         Keys of ``privacy`` say what is asked for, and are not chosen among: one for each combination of theirs.
         """
         found: dict[str, Outcome] = {}
         for outcome in self.outcomes:
             asked = json.dumps({key: value for key, value in outcome.settings.items() if key.startswith("privacy.")})
-            score = outcome.validation_accuracy
+            score = outcome.validation_score
             if score is None:
                 return []
             so_far = found.get(asked)
@@ -185,7 +190,7 @@ class Sweep:
         }
 
     def frame(self) -> "pandas.DataFrame":
-        """A row for each finished run: its settings, accuracies, and epsilon.
+        """A row for each finished run: its settings, scores, and epsilon.
 
         Raises:
             InputError: pandas is not installed.
@@ -197,8 +202,8 @@ class Sweep:
         return pandas.DataFrame(
             swept.settings
             | {
-                "accuracy": swept.run.accuracy,
-                "validation_accuracy": swept.run.summary.final.validation_accuracy,
+                **dict([swept.run.score] if swept.run.score else []),
+                "validation_score": swept.run.summary.final.validation_score,
                 "epsilon": swept.run.epsilon,
                 "folder": str(swept.folder),
             }
@@ -207,7 +212,7 @@ class Sweep:
         )
 
     def plot(self) -> "Figure":
-        """Mean accuracy, with its deviation, over the first key that varies; a line for each of the others' values."""
+        """Mean score, with its deviation, over the first key that varies; a line for each of the others' values."""
         from fedamp.report.sweep import sweep_picture
 
         return sweep_picture(self)
@@ -227,7 +232,7 @@ class Sweep:
 
 
 def _score(outcome: Outcome) -> float:
-    return outcome.validation_accuracy.mean if outcome.validation_accuracy else 0.0
+    return outcome.validation_score.mean if outcome.validation_score else 0.0
 
 
 def is_sweep(folder: Path) -> bool:

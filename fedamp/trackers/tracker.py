@@ -119,7 +119,8 @@ def public_numbers(record: RoundRecord) -> dict[str, float]:
     found = {
         "accuracy": record.accuracy,
         "loss": record.loss,
-        "validation_accuracy": record.validation_accuracy,
+        **record.metrics,
+        "validation_score": record.validation_score,
         "epsilon": record.epsilon_upper,
     }
     return {name: value for name, value in found.items() if value is not None and math.isfinite(value)}

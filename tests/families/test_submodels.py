@@ -8,11 +8,12 @@ from typing import get_args
 
 import numpy as np
 import pytest
+import torch
 from pydantic import TypeAdapter
 from scipy import stats
 
 from fedamp import scenario
-from fedamp.accounting import Compose, Gaussian, Poisson, Repeat, Submodels, calibrate, from_json
+from fedamp.accounting import Allocation, Compose, Gaussian, Poisson, Repeat, Submodels, calibrate, from_json
 from fedamp.errors import ScenarioError
 from fedamp.plan import make_plan
 from fedamp.submodels import SUBMODELS, SubmodelScheme, submodels_of
@@ -21,10 +22,19 @@ from tests.federations import small
 EXAMPLES = {"none": {}, "disjoint": {"count": 3}, "dropout": {"keep": 0.3}}
 
 
-@pytest.fixture(params=sorted(SUBMODELS))
+RESTS = [("disjoint", "dealt"), ("disjoint", "frozen"), ("dropout", "dealt"), ("dropout", "frozen")]
+
+
+@pytest.fixture(params=[(scheme, "shared") for scheme in sorted(SUBMODELS)] + RESTS, ids="-".join)
 def scheme(request) -> SubmodelScheme:
-    keys = {"scheme": request.param} | EXAMPLES[request.param]
+    name, rest = request.param
+    keys = {"scheme": name} | EXAMPLES[name] | ({} if rest == "shared" else {"rest": rest})
     return submodels_of(TypeAdapter(scenario.Submodels).validate_python(keys))
+
+
+def shares(scheme: SubmodelScheme) -> bool:
+    """Whether there is a part that is not hidden."""
+    return scheme.share < 1 and scheme.rest == "shared"
 
 
 # --- the contract -----------------------------------------------------------------------------------------------------
@@ -40,7 +50,8 @@ def test_parts_keep_the_given_norm_and_noise_and_divide_by_whom_they_can_expect(
     assert (parts[-1].clip, parts[-1].noise_multiplier) == (0.5, 1.5)
     assert parts[-1].denominator == pytest.approx(30 * scheme.share)
     assert all(part.denominator == 30 for part in parts[:-1])
-    assert [part.name for part in parts] == (["all"] if scheme.share == 1 else ["shared", "split"])
+    names = ["shared", "split"] if shares(scheme) else ["all"] if scheme.share == 1 else ["split"]
+    assert [part.name for part in parts] == names
     assert all(part.noise_multiplier == 0 for part in scheme.parts(0.5, 0.0, 30.0))
 
 
@@ -75,10 +86,42 @@ def test_a_model_of_two_parts_is_cut_in_two_and_the_cut_is_the_one_of_its_number
     pieces = scheme.pieces(model, (4,), 3, seed=5)
     for _, submodel in scheme.choices(2):
         piece = pieces(submodel, 1)
-        if scheme.share < 1:
-            assert piece.shared == {"output.bias"}
+        assert piece.shared == ({"output.bias"} if shares(scheme) else set())
+        assert piece.frozen == ({"output.bias"} if getattr(scheme, "rest", "") == "frozen" else set())
         assert piece is pieces(submodel, 1)
         assert (piece is pieces(submodel, 2)) == (scheme.cut_index(1) == scheme.cut_index(2))
+
+
+def test_what_is_dealt_or_frozen_moves_for_nobody_else(scheme):
+    """Three clients' updates of ones: each keeps those of its own coordinates, the same ones every time."""
+    if scheme.share == 1:
+        return
+    model, seeds = scenario.Model(name="mlp", hidden=(12,)), np.array([bytes([n]) * 32 for n in range(3)], "V32")
+    pieces = scheme.pieces(model, (4,), 100, seed=5)
+    kept = []
+    for _, submodel in scheme.choices(1):
+        piece = pieces(submodel, 1)
+        updates = {name: torch.ones(3, *value.shape) for name, value in piece.module.named_parameters()}
+        owned = piece.owned(updates, seeds)
+        assert set(owned) == set(updates) - set(piece.frozen)
+        assert all((owned[name] == 1).all() for name in owned if name != "output.bias")
+        assert piece.owns_all == (scheme.rest == "shared")
+        kept += list(owned.get("output.bias", []))
+    if scheme.rest == "dealt" and scheme.choices_are_all:  # three submodels: a coordinate is one's, for all its clients
+        assert all(torch.equal(kept[0], other) for other in kept[1:3])
+        assert (torch.stack(kept[::3]).sum(0) == 1).all()
+        assert {int(each.sum()) for each in kept} == {33, 34}
+    elif scheme.rest == "dealt":
+        assert stats.binomtest(int(torch.stack(kept).sum()), 300, scheme.share).pvalue > 1e-4
+        assert (kept[0] != kept[1]).any()
+
+
+def test_a_model_whose_nodes_own_all_of_it_is_dealt_in_one_part():
+    """``output.bias`` frozen and dealt: one clipping norm, one charge, Allocation(Submodels(...))."""
+    for rest in ("dealt", "frozen"):
+        split = plan(f"{{scheme: disjoint, count: 3, rest: {rest}}}", "check_in={scheme: balanced, k: 3}")
+        assert [part.name for part in split.parts] == ["split"]
+        assert split.mechanism == Allocation(Submodels(Gaussian(1.0), 3), k=3, rounds=8)
 
 
 # --- noise of the parts, and what is refused --------------------------------------------------------------------------
@@ -149,6 +192,7 @@ REFUSED = [
     ("submodels={scheme: disjoint, count: 2, shared: [outptu]}", "did you mean 'output'"),
     ("submodels={scheme: dropout, layers: [hidden.1]}", "submodels.layers: 'hidden.1' is unknown"),
     ("model={name: reznet20}", "model.name 'reznet20' is unknown"),
+    ("submodels={scheme: dropout, rest: dealt, shared_clip: 0.2}", "shared_clip must be left out with rest: dealt"),
 ]
 
 

@@ -36,6 +36,17 @@ SUBMODELS = {
     "fresh": "{scheme: disjoint, count: 4, partition: fresh}",
     "dropout": "{scheme: dropout, keep: 0.4, shared_clip: 0.3, shared_noise_multiplier: balanced}",
     "light dropout": "{scheme: dropout, keep: 0.7}",
+    "dealt": "{scheme: disjoint, count: 3, rest: dealt}",
+    "frozen masks": "{scheme: dropout, keep: 0.4, rest: frozen}",
+}
+COPIES = {  # of the parts, in which a unit's contribution is hidden among so many
+    "none": [1],
+    "disjoint": [1, 3],
+    "fresh": [1, 4],
+    "dropout": [1, 2],
+    "light dropout": [1, 1],
+    "dealt": [3],
+    "frozen masks": [2],
 }
 MIXING = {"none": None, "constant": "{width: 0.05, linf_coordinates: 4}", "schedule": "{width: [[1, 0.06], [4, 0.02]]}"}
 CLIP = {"number": "0.5", "adaptive": "{initial: 0.5, noise_multiplier: 2.0, learning_rate: 0.1}"}
@@ -185,8 +196,8 @@ def grid():
 SPLIT, SHARED = ("hidden.0.weight", "hidden.0.bias", "output.weight"), ("output.bias",)
 
 
-def names_of(parts: int) -> list[tuple[str, ...]]:
-    return [SPLIT + SHARED] if parts == 1 else [SHARED, SPLIT]
+def names_of(played: Played) -> list[tuple[str, ...]]:
+    return [tuple(played.sums)] if len(played.order["clips"]) == 1 else [SHARED, SPLIT]
 
 
 def flat(arrays: dict, names: tuple[str, ...]) -> np.ndarray:
@@ -221,8 +232,7 @@ def check_schedule(run: Run, charged: list[ChargedRounds], units: int) -> None:
 def check_noise(run: Run, charged: list[ChargedRounds]) -> None:
     """Noise over the clipping norm that clients were told, in the units of the sum, is the charged multiplier."""
     of_round = [rounds for rounds in charged for _ in range(rounds.rounds)]
-    parts = len(run.rounds[0].order["clips"])
-    for part, names in enumerate(names_of(parts)):
+    for part, names in enumerate(names_of(run.rounds[0])):
         for multiplier, group in itertools.groupby(
             zip(of_round, run.rounds, strict=True), key=lambda pair: pair[0].parts[part].noise_multiplier
         ):
@@ -249,7 +259,7 @@ def check_mixing(run: Run, charged: list[ChargedRounds]) -> None:
     """The uniform law about the midpoint is at least as wide as charged, in units of a unit's largest step."""
     of_round = [rounds for rounds in charged for _ in range(rounds.rounds)]
     for index, (rounds, played) in enumerate(zip(of_round, run.rounds, strict=True)):
-        for part, names in enumerate(names_of(len(played.order["clips"]))):
+        for part, names in enumerate(names_of(played)):
             midpoint = (flat(played.before, names) + flat(played.earlier, names)) / 2
             off = flat(played.still, names) - midpoint
             width = rounds.parts[part].width * factor(played, names) * played.order["clips"][part]
@@ -267,24 +277,25 @@ def check_mixing(run: Run, charged: list[ChargedRounds]) -> None:
 
 def check_submodels(run: Run, charged: list[ChargedRounds], scheme: str, grid: SerialGrid) -> None:
     """As many submodels as charged, disjoint, each as likely, another draw every time; what is shared is not hidden."""
-    copies = [part.copies for part in charged[0].parts]
+    copies = [part.copies for part in charged[0].parts][: len(COPIES[scheme])]
+    assert copies == COPIES[scheme]
     drawn = np.concatenate([played.order["submodels"] for played in run.rounds])
-    if scheme in ("disjoint", "fresh"):
-        assert copies[:2] == [1, {"disjoint": 3, "fresh": 4}[scheme]]
-        for submodel in range(copies[1]):
-            assert within_chance(int((drawn == submodel).sum()), drawn.size, 1 / copies[1])
-        supports = [support_alone(charged, grid, run.rounds[0], submodel=j) for j in range(copies[1])]
+    if scheme in ("disjoint", "fresh", "dealt"):
+        for submodel in range(copies[-1]):
+            assert within_chance(int((drawn == submodel).sum()), drawn.size, 1 / copies[-1])
+        supports = [support_alone(charged, grid, run.rounds[0], submodel=j) for j in range(copies[-1])]
         for one, other in itertools.combinations(supports, 2):
             assert not (one & other).any()
         assert all(one.any() for one in supports)
         return
     assert set(drawn) == {-1}
     if scheme == "none":
-        assert copies == [1] * len(copies)
         support_alone(charged, grid, run.rounds[0])
         return
-    keep = {"dropout": 0.4, "light dropout": 0.7}[scheme]
-    assert copies[:2] == [1, {"dropout": 2, "light dropout": 1}[scheme]]
+    if scheme == "frozen masks":
+        assert all(np.array_equal(played.noisy["output.bias"], played.before["output.bias"]) for played in run.rounds)
+        assert "output.bias" not in run.rounds[0].sums
+    keep = 0.7 if scheme == "light dropout" else 0.4
     places = [(played, place) for played in run.rounds for place in range(len(played.order["clients"]))][:20]
     masks = np.stack([support_alone(charged, grid, played, place)[-HIDDEN:] for played, place in places])
     assert within_chance(int(masks.sum()), masks.size, keep)
@@ -310,13 +321,14 @@ def support_alone(
     content = flower.RecordDict({"arrays": flower.to_record(parameters), "config": config})
     (reply,) = grid.send_and_receive([Message(content, grid.get_node_ids()[0], "train")])
     sums = flower.from_record(reply.content["arrays"])
-    for part, names in enumerate(names_of(len(order["clips"]))):
+    parts = names_of(replace(played, sums=sums))
+    for part, names in enumerate(parts):
         norm = np.linalg.norm(flat(sums, names))
         assert norm <= order["clips"][part]
         assert np.abs(flat(sums, names)).max() <= order["clips"][part] / np.sqrt(
             charged[0].parts[part].linf_coordinates
         )
-    return np.concatenate([flat(sums, SPLIT) != 0, (sums["output.weight"] != 0).any(0)])
+    return np.concatenate([flat(sums, parts[-1]) != 0, (sums["output.weight"] != 0).any(0)])
 
 
 def check_adaptive(run: Run, charged: list[ChargedRounds], units: int) -> None:

@@ -27,6 +27,8 @@ STRATEGIES = {
     "disjoint": ["submodels={scheme: disjoint, count: 3, shared: [output], shared_clip: 0.2}"],
     "fresh": ["submodels={scheme: disjoint, count: 2, partition: fresh}"],
     "dropout": ["submodels={scheme: dropout, keep: 0.5, shared_clip: 0.3}"],
+    "dealt": ["submodels={scheme: disjoint, count: 3, rest: dealt}"],
+    "frozen masks": ["submodels={scheme: dropout, keep: 0.5, rest: frozen}"],
     "modelmix": ["mixing={width: 0.1, linf_coordinates: 9}"],
     "modelmix of submodels": ["mixing={width: 0.1, linf_coordinates: 4}", "submodels={scheme: disjoint, count: 3}"],
     "adaptive": ["privacy.clip={initial: 0.5}"],
@@ -118,6 +120,9 @@ def norms(prepared: Prepared, one: dict, other: dict, per_unit: bool) -> list[fl
     part_of = prepared.pipeline.model.part_of
     squares = [0.0] * len(prepared.plan.parts)
     for name in one:
+        if name not in part_of:  # frozen, for everybody
+            assert np.array_equal(one[name], prepared.state.parameters[name])
+            continue
         part = part_of[name]
         factor = prepared.plan.parts[part].denominator if per_unit else 1.0
         difference = (one[name].astype(np.float64) - other[name].astype(np.float64)) * factor

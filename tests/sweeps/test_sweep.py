@@ -51,8 +51,8 @@ def test_every_combination_is_a_run_and_seeds_are_repetitions(swept):
         ({"client.learning_rate": 1.0}, 2),
     ]
     for outcome, rate in zip(swept.outcomes, (0.01, 1.0), strict=True):
-        for key in ("accuracy", "validation_accuracy"):
-            values = [final[key] for final in summaries(swept.folder, rate)]
+        for key, there in (("score", "accuracy"), ("validation_score", "validation_score")):
+            values = [final[there] for final in summaries(swept.folder, rate)]
             spread = getattr(outcome, key)
             assert (spread.mean, spread.deviation) == pytest.approx((np.mean(values), np.std(values, ddof=1)))
     frame = swept.frame()
@@ -63,7 +63,7 @@ def test_every_combination_is_a_run_and_seeds_are_repetitions(swept):
 
 def test_the_best_settings_are_those_of_the_records_kept_apart(swept):
     means = {
-        rate: np.mean([final["validation_accuracy"] for final in summaries(swept.folder, rate)]) for rate in (0.01, 1.0)
+        rate: np.mean([final["validation_score"] for final in summaries(swept.folder, rate)]) for rate in (0.01, 1.0)
     }
     (best,) = swept.best
     assert best.settings == {"client.learning_rate": max(means, key=means.get)}
@@ -173,7 +173,7 @@ def test_compare_shows_a_sweep_by_its_settings_and_its_runs_beside_others(comman
     assert alone | {"plots": []} == json.loads(sweeping.out) | {"plots": []} == swept.to_json() | {"plots": []}
     assert Path(alone["plots"][0]).is_file()
     table = command("compare", swept.folder, "--out", tmp_path / "a").out
-    assert f"{swept.outcomes[1].accuracy.mean:.1%} ± " in table
+    assert f"{swept.outcomes[1].score.mean:.1%} ± " in table
     run = fedamp.run(TINY, out=tmp_path / "run")
     beside = json.loads(command("compare", swept.folder, run.folder, "--out", tmp_path / "b", "--json").out)
     assert [Path(each["folder"]).name for each in beside["runs"]] == [*(s.folder.name for s in swept.runs), "run"]
