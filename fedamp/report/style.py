@@ -32,7 +32,7 @@ class Look:
 
 LOOKS = (  # each as light as no other, so that a grey print tells them apart
     Look("#0a2f5a", "-", "o"),
-    Look("#cf600d", (0, (5, 2)), "s"),
+    Look("#d86910", (0, (5, 2)), "s"),
     Look("#1a7a5c", (0, (1, 1.4)), "^"),
     Look("#000000", (0, (6, 2, 1, 2)), "D"),
     Look("#8a2f10", (0, (3, 1, 1, 1, 1, 1)), "v"),
