@@ -72,7 +72,7 @@ class Setting:
         return make_plan(scenario, privacy_units(scenario)).noise_multiplier
 
 
-class _Nobody(Observer):
+class Nobody(Observer):
     """Watches in silence."""
 
     def started(self, *_: object) -> None: ...
@@ -85,7 +85,7 @@ def _accuracy(overrides: list[str]) -> float:
     how = ("known_seed=true", "engine.kind=serial", "federation.evaluate_every=1000000")
     scenario = load(SCENARIO, [*overrides, *how])
     with tempfile.TemporaryDirectory() as folder:
-        summary = read_summary(launch(scenario, _Nobody(), Path(folder) / "run"))
+        summary = read_summary(launch(scenario, Nobody(), Path(folder) / "run"))
     return float(summary.final.accuracy)
 
 

@@ -23,10 +23,12 @@ from fedamp.commands.terminal import (
     load_scenario,
     out,
     print_answer,
+    print_line,
     print_path,
 )
 from fedamp.errors import FedampError, Interrupted
 from fedamp.report import tables
+from fedamp.text import printable
 
 app = Typer(
     help="Federated learning with differential privacy, amplified by the randomness that training has anyway.",
@@ -34,6 +36,7 @@ app = Typer(
     pretty_exceptions_enable=False,
     suggest_commands=False,  # click does
     rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(scenarios.app, name="scenarios")
 
@@ -61,17 +64,22 @@ def run(
             "--known-seed/--secret-seed", help="noise and assignments from seed, which protects nobody who knows it"
         ),
     ] = None,
+    quiet: Annotated[bool, Option("--quiet", "-q", help="print nothing but the run folder")] = False,
+    as_json: Annotated[
+        bool, Option("--json", help="a JSON object a line: every round, and at last the summary")
+    ] = False,
 ) -> None:
     """Run a federation and leave a run folder."""
     from fedamp.launch import how_to_resume, launch
-    from fedamp.report.progress import RunProgress
+    from fedamp.report.progress import JsonLines, RunProgress, Silence
 
     if engine is not None:
         overrides = [*overrides, f"engine.kind={engine}"]
     if known_seed is not None:
         overrides = [*overrides, f"known_seed={str(known_seed).lower()}"]
     scenario_ = load_scenario(scenario, overrides)
-    with RunProgress(err).shown() as progress:
+    progress = JsonLines() if as_json else Silence() if quiet else RunProgress(err)
+    with progress.shown():
         folder = launch(scenario_, progress, out_folder, resume)
 
     from fedamp.report.pictures import plot_run  # matplotlib takes a second
@@ -81,8 +89,13 @@ def run(
     with modes_of(folder):
         plot_run(folder)
     summary = read_summary(folder)
-    out.print(tables.run_table(summary))
-    print_path("run folder", folder)
+    if as_json:
+        print_line(summary.content() | {"folder": str(folder)})
+    elif quiet:
+        print(printable(folder))
+    else:
+        out.print(tables.run_table(summary))
+        print_path("run folder", folder)
     caution_about(scenario_)
     if summary.stopped_because == "interrupted":
         raise Interrupted(how_to_resume(folder))

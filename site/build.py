@@ -17,6 +17,8 @@ BUILD = ROOT / "build" / "docs"
 PAGES, SITE = BUILD / "pages", BUILD / "site"
 LINK = re.compile(r"(\]\()([^)\s#]+)(#[^)\s]*)?(\))")
 
+OUTSIDE = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "packaging/accounting/README.md")
+"""The pages that are not in docs."""
 REFERENCE = {
     "fedamp": ["fedamp.api", "fedamp.observers"],
     "accounting": ["fedamp.accounting"],
@@ -33,8 +35,7 @@ def main() -> None:
     """Put the pages together, build, and check every link; ends with exit status 1 where one leads nowhere."""
     shutil.rmtree(BUILD, ignore_errors=True)
     PAGES.mkdir(parents=True)
-    sources = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "packaging/accounting/README.md")]
-    for source in [*sources, *sorted((ROOT / "docs").rglob("*.md"))]:
+    for source in [*(ROOT / name for name in OUTSIDE), *sorted((ROOT / "docs").rglob("*.md"))]:
         text = executed(source) if source.parent.name == "tutorials" else source.read_text(encoding="utf-8")
         write(place_of(source), LINK.sub(lambda link, source=source: moved(link, source), text))
     for name, modules in REFERENCE.items():

@@ -51,8 +51,11 @@ def validate(
 
     asked = load_scenario(scenario, overrides)
     foreign = brings_code(asked) and not import_model
-    plan = make_plan(asked, privacy_units(asked)) if foreign else prepare(asked).plan
+    prepared = None if foreign else prepare(asked)
+    plan = prepared.plan if prepared else make_plan(asked, privacy_units(asked))
     print(printable(f"{scenario}: valid; {plan.units} units, {plan.scenario.rounds} rounds"))
+    if prepared and prepared.hint:
+        caution(prepared.hint)
     if foreign:
         named = ", ".join(name for name in (asked.model.name, asked.client.loss) if ":" in name)
         caution(f"{named} was not tried, because that runs its code; to do so add --import")

@@ -1,6 +1,7 @@
 """What every command reads and prints."""
 
 import json
+import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -16,7 +17,9 @@ if TYPE_CHECKING:
     from fedamp.runs.checks import Check
     from fedamp.scenario import Scenario
 
-out, err = Console(), Console(stderr=True)
+# NO_COLOR: no italics nor bold either, which rich would keep.
+PLAIN: Any = {"color_system": None} if os.environ.get("NO_COLOR") else {}
+out, err = Console(**PLAIN), Console(stderr=True, **PLAIN)
 
 
 def _shipped(incomplete: str) -> list[str]:
@@ -72,6 +75,11 @@ def caution_about(scenario: "Scenario") -> None:
 def print_json(value: Any) -> None:
     """One object, indented."""
     print(json.dumps(value, indent=2, allow_nan=False))
+
+
+def print_line(value: Any) -> None:
+    """One object on a line of its own, for what reads line by line."""
+    print(json.dumps(value))
 
 
 def print_path(name: str, path: Path | str) -> None:

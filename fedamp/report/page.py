@@ -21,7 +21,7 @@ from fedamp.report.board import board
 from fedamp.report.comparison import cautions, facts
 from fedamp.report.pictures import comparison_pictures, run_pictures
 from fedamp.report.tables import spread
-from fedamp.report.words import ENDINGS, KNOWN_SEED, metric, protected, score, value_of
+from fedamp.report.words import ENDINGS, KNOWN_SEED, common, metric, protected, score, value_of
 from fedamp.runs.folder import RunFolder
 from fedamp.runs.records import Score
 from fedamp.runs.run import Model, Run
@@ -99,6 +99,7 @@ def _environment() -> Environment:
         "risk_in_words": _risk_in_words,
         "board": lambda run: board(run, _risk_in_words(run) if run.is_private else ""),
         "metric": metric,
+        "common": common,
     }
     return environment
 

@@ -1,10 +1,11 @@
 """What a person sees at the terminal while a federation runs, or an audit."""
 
+import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from time import monotonic
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from rich.console import Console, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -22,7 +23,23 @@ if TYPE_CHECKING:
     from fedamp.sweeps.workers import Job
 
 
-class RunProgress(Observer):
+class Silence(Observer):
+    """An observer that says nothing."""
+
+    @contextmanager
+    def shown(self) -> "Iterator[Self]":
+        """The display for as long as the block runs."""
+        yield self
+
+
+class JsonLines(Silence):
+    """Prints every round as a line of JSON, without the numbers that are computed from private data."""
+
+    def round_done(self, record: "RoundRecord") -> None:
+        print(json.dumps({key: value for key, value in record.content().items() if key != "unprotected"}), flush=True)
+
+
+class RunProgress(Silence):
     """A bar with round, loss, accuracy, epsilon so far, who failed, clients per second and time left; silent without a
     terminal.
     """
@@ -47,6 +64,8 @@ class RunProgress(Observer):
             self._console.print(f"[bold]{plan.scenario.name}[/] {harmless(plan.scenario.description)}", highlight=False)
             for line in guarantee(plan):
                 self._console.print(line, highlight=False)
+            if prepared.hint:
+                self._console.print(f"hint: {prepared.hint}", highlight=False, markup=False)
             if prepared.engine:
                 self._console.print(f"engine {prepared.engine}", highlight=False, markup=False)
         self._budget = plan.scenario.privacy.epsilon
@@ -77,8 +96,7 @@ class RunProgress(Observer):
         self._console.print("finishing this round, then stopping; Ctrl-C again to stop at once", highlight=False)
 
     @contextmanager
-    def shown(self) -> "Iterator[RunProgress]":
-        """The display for as long as the block runs."""
+    def shown(self) -> "Iterator[Self]":
         try:
             yield self
         finally:
