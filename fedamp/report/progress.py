@@ -12,6 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.text import Text
 
 from fedamp.numbers import at_most
+from fedamp.observers import Observer
 from fedamp.report.words import GUARANTEES, KNOWN_SEED, metric, protected, value_of
 from fedamp.text import harmless
 
@@ -19,19 +20,11 @@ if TYPE_CHECKING:
     from fedamp.plan import Plan
     from fedamp.runs.records import RoundRecord
     from fedamp.server.setup import Prepared
+    from fedamp.sweeps.workers import Job
 
 
-class Silence:
+class Silence(Observer):
     """An observer that says nothing."""
-
-    def started(self, prepared: "Prepared", finished: "Sequence[RoundRecord]") -> None:
-        """Nothing is shown of a run that starts."""
-
-    def round_done(self, record: "RoundRecord") -> None:
-        """Nothing is shown of a round."""
-
-    def stopping(self) -> None:
-        """Nothing is shown of a run that stops."""
 
     @contextmanager
     def shown(self) -> "Iterator[Self]":
@@ -123,6 +116,48 @@ class _BarAndFacts(Progress):
     def get_renderables(self) -> Iterable[RenderableType]:
         yield self.make_tasks_table(self.tasks)
         yield Text(self.facts, no_wrap=True, overflow="ellipsis")
+
+
+class SweepProgress:
+    """A bar of all runs of a sweep, and a line for each run that ended before its end; no bar without a terminal."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._bar = Progress(
+            TextColumn("[bold]runs"),
+            MofNCompleteColumn(),
+            BarColumn(bar_width=None),
+            TimeRemainingColumn(compact=True),
+            TextColumn("left"),
+            console=console,
+            disable=not console.is_terminal,
+            expand=True,
+        )
+        self._task = self._bar.add_task("", total=None)
+        self._rounds: dict[str, int] = {}
+
+    def begun(self, jobs: "Sequence[Job]") -> None:
+        self._of = {job.name: job.scenario.rounds for job in jobs}
+        self._bar.update(self._task, total=len(jobs))
+        self._bar.start()
+
+    def round_done(self, job: "Job", round_: int) -> None:
+        self._rounds[job.name] = round_
+        done = sum(round_ / self._of[name] for name, round_ in self._rounds.items())
+        self._bar.update(self._task, completed=done)
+
+    def run_done(self, job: "Job", error: str | None) -> None:
+        self._rounds[job.name] = self._of[job.name]
+        if error and not error.startswith("interrupted"):
+            self._console.print(f"{job.folder}: {error}", highlight=False, markup=False, soft_wrap=True)
+
+    @contextmanager
+    def shown(self) -> "Iterator[SweepProgress]":
+        """The display for as long as the block runs."""
+        try:
+            yield self
+        finally:
+            self._bar.stop()
 
 
 @contextmanager

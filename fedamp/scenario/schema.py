@@ -10,9 +10,11 @@ from pathlib import Path
 from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from fedamp import ids
+from fedamp.scenario.section import Section
+from fedamp.scenario.trackers import Trackers
 
 # fmt: off
 __all__ = [
@@ -41,15 +43,6 @@ NoiseMultiplier = Annotated[float, Field(ge=1e-6, le=1e12), BeforeValidator(_no_
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 LONGEST_RUN = 1_000_000
 Probability = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
-
-
-class Section(BaseModel):
-    """Base of all sections: frozen, and strict about keys."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    def check(self, scenario: "Scenario") -> None:
-        """Refuse (ValueError, one line) what cannot go with the rest of the scenario. By default everything can."""
 
 
 # --- data -----------------------------------------------------------------------------------------------------------
@@ -568,6 +561,11 @@ class Federation(Section):
     )
     checkpoint_every: Count = Field(10, description="rounds between checkpoints")
     evaluate_every: Count = Field(1, description="rounds between evaluations on the public test set")
+    validation_share: Annotated[float, Field(ge=0, lt=1)] = Field(
+        0.0,
+        description="share of the public test records that is kept apart for choosing between settings (fedamp sweep); "
+        "accuracy and loss are those of the others",
+    )
 
     @model_validator(mode="after")
     def _one_host_each(self) -> "Federation":
@@ -627,6 +625,7 @@ class Scenario(Section):
     engine: Engine = Engine()
     federation: Federation = Federation()
     faults: Faults | None = None
+    trackers: Trackers = Field((), description="tensorboard, mlflow, wandb, or a section with such a name")
 
     def _repr_html_(self) -> str:
         from fedamp.scenario.scenario_file import dump
