@@ -98,7 +98,7 @@ def run(
     with modes_of(folder):
         plot_run(folder)
     summary = read_summary(folder)
-    out.print(tables.run_table(summary))
+    out.print(tables.run_table(summary, progress.clipped))
     _print_path("run folder", folder)
     _caution_about(scenario_)
     if summary.stopped_because == "interrupted":

@@ -22,6 +22,9 @@ LARGEST_COHORT = 1 << 22
 # Scaled norms aim this much below the clip: float32 rounds the scale and each product, by 2**-24 relative each.
 MARGIN = 1e-6
 
+# Added to the norms by which updates are divided, so that tiny ones stay small (Bu et al. 2023, gamma).
+STABILITY = 0.01
+
 # Numbers handled at a time: on a CPU few enough to stay in the cache, however large the stack.
 _BLOCK = {"cpu": 1 << 18, "cuda": 1 << 26}
 
@@ -58,7 +61,11 @@ class ClippedSum:
 
 
 def clip_and_sum(
-    updates: Mapping[str, Tensor], parts: Sequence[Sequence[str]], clips: Sequence[float], linf_coordinates: int = 0
+    updates: Mapping[str, Tensor],
+    parts: Sequence[Sequence[str]],
+    clips: Sequence[float],
+    linf_coordinates: int = 0,
+    normalised: bool = False,
 ) -> ClippedSum:
     """Clip every unit's update part by part, quantise it, and add up.
 
@@ -72,6 +79,7 @@ def clip_and_sum(
         clips: the clipping norm of each part.
         linf_coordinates: p >= 1 truncates coordinates at clip / sqrt(p) after clipping (Xiao, Wan, Devadas 2022,
             Algorithm 1); 0 does not.
+        normalised: scale short updates up, too (:func:`scales_of`).
 
     Raises:
         ValueError: parts that do not match the names or the clips, or a clip that is not accepted.
@@ -81,7 +89,7 @@ def clip_and_sum(
         raise ValueError(
             f"parts must hold every parameter once, none be empty, and have a clip each, got {parts} and clips {clips}"
         )
-    steps = [_Step(clip, quantum(clip), linf_coordinates) for clip in clips]
+    steps = [_Step(clip, quantum(clip), linf_coordinates, normalised) for clip in clips]
     stacks = {name: _as_in_memory(update) for name, update in updates.items()}
     totals = [
         torch.zeros(sum(stacks[name].shape[1:].numel() for name in part), dtype=torch.int64, device=_device(stacks))
@@ -101,6 +109,16 @@ def clip_and_sum(
     return ClippedSum({name: sums[name] for name in updates}, torch.cat(failed), torch.cat(clipped, 1))
 
 
+def scales_of(norms: Tensor, clips: Tensor | float, normalised: bool) -> Tensor:
+    """What updates of these norms are multiplied by, so that none is longer than its clip.
+
+    min(1, clip / norm); or, ``normalised``, clip / (norm + gamma), which makes all of them about as long as the clip
+    (AUTO-S: Bu et al. 2023, section 4). Either way a unit adds at most the clip.
+    """
+    limits = clips * (1 - MARGIN)
+    return limits / (norms + STABILITY) if normalised else (limits / norms).clamp(max=1.0)
+
+
 @dataclass(frozen=True)
 class _Step:
     """How one part is clipped."""
@@ -108,12 +126,13 @@ class _Step:
     clip: float
     quantum: float
     linf_coordinates: int
+    normalised: bool
 
     def sum(self, block: Tensor, norms: Tensor, failed: Tensor) -> Tensor:
         """Sum over units, in quanta: int64. Overwrites the block."""
         if bool(failed.any()):
             block[failed.to(block.device)] = 0.0
-        scales = torch.where(failed, 0.0, (self.clip * (1 - MARGIN) / norms).clamp(max=1.0) / self.quantum)
+        scales = torch.where(failed, 0.0, scales_of(norms, self.clip, self.normalised) / self.quantum)
         block.mul_(scales.float().to(block.device)[:, None])
         if self.linf_coordinates:
             limit = _as_float32(math.floor(self.clip / self.quantum / math.sqrt(self.linf_coordinates)))

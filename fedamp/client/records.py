@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedamp.client.clipping import MARGIN, ClippedSum, quantum
+from fedamp.client.clipping import ClippedSum, quantum, scales_of
 from fedamp.client.folded import FoldedModule
 from fedamp.client.task import ClientTask
 
@@ -49,6 +49,7 @@ class RecordSteps:
         labels: Tensor,
         parts: Sequence[Sequence[str]],
         clips: Sequence[float],
+        normalised: bool = False,
     ) -> tuple[ClippedSum, Tensor]:
         """The sum of the clipped updates, and each record's cross-entropy before its step.
 
@@ -58,6 +59,7 @@ class RecordSteps:
             labels: int64 [records].
             parts: the parameter names of each part; together all names, none twice.
             clips: the clipping norm of each part.
+            normalised: scale short updates up, too.
 
         Returns:
             What :func:`fedamp.client.clipping.clip_and_sum` gives for the updates, up to the rounding of single
@@ -69,7 +71,7 @@ class RecordSteps:
         failed = ~torch.isfinite(norms).all(0)
         limits = norms.new_tensor(clips)[:, None]
         clipped = ~failed & (norms > limits)
-        scales = torch.where(failed, 0.0, (limits * (1 - MARGIN) / norms).clamp(max=1.0))
+        scales = torch.where(failed, 0.0, scales_of(norms, limits, normalised))
         sums = {
             name: products[name].sum(scale, quantum(clip))
             for part, scale, clip in zip(parts, scales, clips, strict=True)

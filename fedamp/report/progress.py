@@ -38,6 +38,7 @@ class RunProgress:
             expand=True,
         )
         self._reported = self._scheduled = self._failed = 0
+        self._clipped: list[float] = []
 
     def started(self, prepared: "Prepared", finished: "Sequence[RoundRecord]") -> None:
         plan = prepared.plan
@@ -47,6 +48,7 @@ class RunProgress:
                 self._console.print(line, highlight=False)
             if prepared.engine:
                 self._console.print(f"engine {prepared.engine}", highlight=False, markup=False)
+        self._chosen_norm = isinstance(plan.scenario.privacy.clip, float)
         self._budget = plan.scenario.privacy.epsilon
         rounds = min(plan.scenario.rounds, plan.affordable_rounds)
         self._task = self._bar.add_task("", total=rounds, completed=len(finished))
@@ -57,6 +59,7 @@ class RunProgress:
         self._reported += record.reported
         self._scheduled += record.scheduled
         self._failed += int(record.unprotected.get("failed", 0))
+        self._clipped.append(record.unprotected.get("clipped", 0.0))
         rate = self._reported / max(monotonic() - self._since, 1e-9)
         facts = [] if record.accuracy is None else [f"loss {record.loss:.3f}", f"accuracy {record.accuracy:.1%}"]
         facts += [self._spent(record.epsilon_upper)]
@@ -66,6 +69,13 @@ class RunProgress:
             facts += [f"{self._failed:,} failed"]
         self._bar.facts = "  ".join([*facts, f"{rate:,.0f} clients/s"])
         self._bar.update(self._task, completed=record.round)
+
+    @property
+    def clipped(self) -> float | None:
+        """Share of the updates that were longer than the norm, round by round and on average; None where nobody chose
+        one, or nothing was seen. For the server's owner only.
+        """
+        return sum(self._clipped) / len(self._clipped) if self._clipped and self._chosen_norm else None
 
     def stopping(self) -> None:
         self._console.print("finishing this round, then stopping; Ctrl-C again to stop at once", highlight=False)

@@ -13,16 +13,17 @@ from tests.federations import small
 CLIP = scenario.AdaptiveClip(initial=0.1, quantile=0.7, learning_rate=0.3, noise_multiplier=2.0)
 
 
-RULES = {"number": 0.5, "adaptive": CLIP}
+SERVER = scenario.Server()
+RULES = {"number": 0.5, "auto": "auto", "adaptive": CLIP}
 
 
 def adapt(scale: float, below: int, reported: int, round_: int = 1, private: bool = False) -> float:
-    return clipping_of(CLIP).next_scale(scale, NormCounts(below, reported, 60.0), 3, round_, private)
+    return clipping_of(CLIP, SERVER, 8, 60.0).next_scale(scale, NormCounts(below, reported, 60.0), 3, round_, private)
 
 
 @pytest.fixture(params=RULES)
 def rule(request) -> ClippingRule:
-    return clipping_of(RULES[request.param])
+    return clipping_of(RULES[request.param], SERVER, 8, 60.0)
 
 
 def test_a_rule_that_charges_nothing_learns_nothing(rule):
