@@ -24,7 +24,6 @@ from typing import Any
 import numpy as np
 
 from fedamp import data
-from fedamp.clipping import Normalised
 from fedamp.numbers import amount_of_bytes
 from fedamp.plan import make_plan
 from fedamp.report import style
@@ -95,10 +94,11 @@ class Cell:
 
     def to_run(self, data_: dict[str, Any], rate: int, seed: int, noise: float) -> Scenario:
         """The federation at a rate of 2^rate (see :class:`Run`), with noise of that multiplier."""
-        rounds, momentum = FEDERATION["rounds"], SCHEMES[self.scheme].sections.get("server", SERVER)["momentum"]
-        auto = Normalised(rounds, data_["clients"] * CHECK_INS / rounds, momentum)
-        step = 2.0**rate / auto.travel(noise), auto.norm(noise)
-        return self._scenario(data_, seed, "auto", step, {"noise_multiplier": noise})
+        multiplier = {"noise_multiplier": noise}
+        plan = make_plan(self._scenario(data_, seed, "auto", (1.0, 1.0), multiplier), data_["clients"])
+        norm, server = plan.clipping.norm(noise), plan.scenario.server
+        step = 2.0**rate * (1 - server.momentum) / plan.scenario.rounds
+        return self._scenario(data_, seed, "auto", (step / norm, norm), multiplier)
 
     def _scenario(
         self, data_: dict[str, Any], seed: int, clip: str | float, step: tuple[float, float], noise: dict[str, Any]

@@ -16,8 +16,8 @@ from fedamp.gaussian import Address, add_gaussian
 SMALLEST_SCALE, LARGEST_SCALE = 2.0**-30, 2.0**30
 
 # How far a run moves the model where nobody says so (:class:`Normalised`): what lost least on digits, on synthetic data
-# and on Fashion-MNIST; and the least noise that counts, below which a run moves as far as it can without diverging.
-_TRAVEL, _LEAST_NOISE = 5.0, 4e-4
+# and on Fashion-MNIST; and the most by which a round may, because beyond it training diverges.
+_TRAVEL, _LONGEST_STEP = 5.0, 4.0
 
 
 @dataclass(frozen=True)
@@ -89,27 +89,30 @@ class FixedNorm(_Unchanging):
 class Normalised(_Unchanging):
     """Every update is scaled to the norm, the short ones too (AUTO-S: Bu et al. 2023); nothing beside it is released.
 
-    Then the norm says nothing about updates. It is how far a round moves the model if all updates agree, and
-    :meth:`travel` how far the run does, where ``server.learning_rate`` is 1: momentum m makes 1 / (1 - m) of a step.
+    Then the norm says nothing about updates. It is how far a round moves the model if all updates agree, where
+    ``server.learning_rate`` is 1; a run of R rounds with momentum m moves it by R / (1 - m) as much.
+
+    What is not learnt falls with that way D, as 1 / D say; noise grows as D q, where q is that of a coordinate of the
+    mean update of all rounds, over the norm. The sum is least at D proportional to q^(-1/2). Where a unit trains a
+    share of the model, the ways of the submodels add up as squares.
 
     Attributes:
-        rounds, cohort, momentum: of the run; ``cohort`` is the expected number of units a round.
+        rounds, momentum: of the run.
+        cohort: expected number of units a round.
+        share: chance that a unit trains a given parameter.
     """
 
     rounds: int
-    cohort: float
     momentum: float
+    cohort: float
+    share: float = 1.0
     normalises = True
 
     def norm(self, noise_multiplier: float) -> float:
-        return self.travel(noise_multiplier) * (1 - self.momentum) / self.rounds
-
-    def travel(self, noise_multiplier: float) -> float:
-        """What is not learnt falls with the way D, as 1 / D say; the noise grows as D q, where q is that of a coordinate
-        of the mean update of all rounds, over the norm. The sum is least at D proportional to q^(-1/2).
-        """
-        noise = noise_multiplier / (self.cohort * math.sqrt(self.rounds))
-        return _TRAVEL / math.sqrt(max(noise, _LEAST_NOISE))
+        noise = noise_multiplier / (self.cohort * self.share * math.sqrt(self.rounds))
+        longest = _LONGEST_STEP * self.rounds
+        way = min(_TRAVEL / math.sqrt(noise), longest) if noise else longest
+        return way * math.sqrt(self.share) * (1 - self.momentum) / self.rounds
 
 
 @dataclass(frozen=True)
@@ -143,16 +146,20 @@ class AdaptiveNorm(ClippingRule):
 
 
 def clipping_of(
-    section: float | str | scenario.AdaptiveClip, server: scenario.Server, rounds: int, cohort: float
+    section: float | str | scenario.AdaptiveClip,
+    server: scenario.Server,
+    rounds: int,
+    cohort: float,
+    share: float = 1.0,
 ) -> ClippingRule:
     """The rule that a scenario's ``privacy.clip`` names: a number, ``auto``, or a section.
 
     Args:
         server, rounds: of the scenario.
-        cohort: expected number of units a round.
+        cohort, share: expected number of units a round; chance that one trains a given parameter.
     """
     if isinstance(section, str):
-        return Normalised(rounds, cohort, server.momentum if server.optimizer == "sgd" else 0.0)
+        return Normalised(rounds, server.momentum if server.optimizer == "sgd" else 0.0, cohort, share)
     if isinstance(section, scenario.AdaptiveClip):
         return AdaptiveNorm(**section.model_dump())
     return FixedNorm(section)

@@ -72,7 +72,7 @@ class Plan:
     def clipping(self) -> ClippingRule:
         """How updates are clipped."""
         asked = self.scenario
-        return clipping_of(asked.privacy.clip, asked.server, asked.rounds, self.expected_cohort)
+        return clipping_of(asked.privacy.clip, asked.server, asked.rounds, self.expected_cohort, self.submodels.share)
 
     @cached_property
     def mixing(self) -> MixingRule:

@@ -44,6 +44,20 @@ def test_what_a_rule_lets_out_has_the_noise_that_it_charges(rule):
     assert np.log(scales).std() / abs(moved) == pytest.approx(charged.noise_multiplier, rel=0.11)
 
 
+def test_an_automatic_norm_moves_a_run_as_far_as_its_noise_allows():
+    """D (1 - m) / R with D = min(5 / sqrt(s / (n sqrt(R))), 4 R), worked out by hand; no update may be longer."""
+    for server, rounds, cohort, noise, expected in (
+        ({"momentum": 0.8}, 100, 50.0, 8.0, 5 / math.sqrt(0.016) * 0.2 / 100),
+        ({"optimizer": "adam", "momentum": 0.8}, 100, 50.0, 8.0, 5 / math.sqrt(0.016) / 100),
+        ({}, 4, 1000.0, 0.5, 4.0),  # 5 / sqrt(0.5 / 2000) would be 316
+        ({}, 60, 300.0, 0.0, 4.0),
+    ):
+        rule = clipping_of("auto", scenario.Server(**server), rounds, cohort)
+        assert rule.norm(noise) == pytest.approx(expected, rel=1e-9)
+    (part,) = make_plan(small("privacy.clip=auto", "privacy.noise_multiplier=2"), 60).parts
+    assert part.clip == pytest.approx(min(5 / math.sqrt(2 / (22.5 * math.sqrt(8))), 32) * 0.5 / 8)
+
+
 @pytest.mark.parametrize("below", [0, 20, 42, 60])
 def test_without_noise_it_is_the_geometric_update(below):
     # C <- C exp(-eta_C (b - gamma)), b the share of updates within the norm (Andrew et al. 2021, section 2.1).
