@@ -2,16 +2,18 @@
 
     python -m benchmarks.federations            goes on where it stopped; some 15 CPU minutes for all of it
     python -m benchmarks.federations --quick    a few rounds of two schemes, to see that it works
+    python -m benchmarks.federations --show     tables and picture of what there is
 
 Every scheme is tuned alike: its rate, a power of two, by the accuracy on 6,000 training images that
 nobody trains on, until both neighbours of the best rate are worse. Then it trains on all of them, once a seed, and is
-tested on the test set. Every run is a line of ``benchmarks/results/federations.jsonl``. From these come the table of
-the README and ``docs/images/federations.png``.
+tested on the test set. Every run is a line of ``benchmarks/results/federations.jsonl``. From these come the tables of
+the README and of docs/strategies.md, and ``docs/images/federations.png``.
 """
 
 import argparse
 import json
 import os
+import re
 import tempfile
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
@@ -34,6 +36,7 @@ from fedamp.simulation.engines import CLIENT_APP
 from fedamp.simulation.serial import SerialGrid
 
 RESULTS, PICTURE = Path("benchmarks/results/federations.jsonl"), Path("docs/images/federations.png")
+PAGES = {"iid": Path("README.md"), "dirichlet": Path("docs/strategies.md")}
 EPSILONS, SEEDS, DELTA = (1.0, 2.0, 4.0, 8.0), (1, 2, 3, 4, 5), 1e-5
 CLIENTS, RECORDS, HELD_OUT = 6000, 10, 6000
 FEATURES = [{"name": "scattering", "scales": 3, "angles": 2}, {"name": "group_norm", "groups": 19}]
@@ -273,6 +276,12 @@ def device_cost(scheme: str) -> tuple[float, str]:
     return cost["flops_share"], amount_of_bytes(int(4 * cost["parameters_per_client"]))
 
 
+def put_in(page: Path, partition: str, found: str) -> None:
+    """Put a table where a page has its place."""
+    place = re.compile(f"(<!-- federations: {partition} -->\n).*?(<!-- end -->)", re.DOTALL)
+    page.write_text(place.sub(lambda marks: f"{marks[1]}{found}\n{marks[2]}", page.read_text()))
+
+
 SHOWN = ("balanced", "split-2", "partial-2", "dropout", "poisson", "unamplified")
 
 
@@ -306,7 +315,7 @@ def main() -> None:
     """Measure what is missing, print, draw."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="a few rounds; the results go to a temporary folder")
-    parser.add_argument("--show", action="store_true", help="table and picture of what there is; measures nothing")
+    parser.add_argument("--show", action="store_true", help="tables and picture of what there is; measures nothing")
     asked = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="fedamp-federations-")) if asked.quick else Path()
     (folder / RESULTS).parent.mkdir(parents=True, exist_ok=True)
@@ -316,8 +325,11 @@ def main() -> None:
             bench.run(Cell("iid", name, EPSILONS[-1]), 7, SEEDS[0], False)
     elif not asked.show:
         measure(bench)
-    for partition in PARTITIONS:
-        print(f"\n{partition}\n\n{table(bench.runs, partition)}")
+    for partition, page in PAGES.items():
+        found = table(bench.runs, partition)
+        print(f"\n{partition}\n\n{found}")
+        if not asked.quick:
+            put_in(page, partition, found)
     draw(bench.runs, folder / PICTURE)
     print(f"\n{folder / RESULTS}\n{folder / PICTURE}\n{sum(run.seconds for run in bench.runs) / 60:.0f} CPU minutes")
 
