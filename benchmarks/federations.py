@@ -1,6 +1,6 @@
 """What each scheme is worth to a federation of thousands: Fashion-MNIST, 6,000 people with ten images each.
 
-    python -m benchmarks.federations            goes on where it stopped; some 15 CPU minutes for all of it
+    python -m benchmarks.federations            goes on where it stopped; half an hour on one core for all of it
     python -m benchmarks.federations --quick    a few rounds of two schemes, to see that it works
     python -m benchmarks.federations --show     tables and picture of what there is
 
@@ -214,7 +214,7 @@ def train(prepared: Prepared) -> tuple[float, float]:
         for round_ in range(1, prepared.plan.scenario.rounds + 1):
             strategy.state, _ = strategy.release(round_, ask(strategy, grid, round_))
     state = strategy.state
-    return prepared.evaluate(state.model)[0], prepared.evaluate(state.parameters)[0]
+    return prepared.evaluate(state.model).metrics["accuracy"], prepared.evaluate(state.parameters).metrics["accuracy"]
 
 
 def cells(partition: str) -> Iterator[Cell]:
@@ -260,11 +260,16 @@ def table(runs: list[Run], partition: str) -> str:
         values = [found.get(Cell(partition, name, epsilon if scheme.private else None)) for epsilon in EPSILONS]
         if any(values):
             work, sent = device_cost(name)
-            spread = [
-                f"{np.mean(each):.1f} ± {np.std(each, ddof=len(each) > 1):.1f}" if each else "" for each in values
-            ]
-            lines.append(f"| {scheme.words} | {' | '.join(spread)} | {work:.0%} | {sent} |")
-    return "\n".join(lines)
+            lines.append(f"| {scheme.words} | {' | '.join(map(_spread, values))} | {work:.0%} | {sent} |")
+    seeds = {run.seed for run in runs if run.partition == partition and not run.tuning}
+    caption = f"{len(seeds)} seeds at most; a value without a spread has one." if seeds else "Not measured yet."
+    return "\n".join([*lines, "", caption]) if seeds else caption
+
+
+def _spread(values: list[float] | None) -> str:
+    if not values:
+        return ""
+    return f"{np.mean(values):.1f}" + (f" ± {np.std(values, ddof=1):.1f}" if len(values) > 1 else "")
 
 
 @cache
@@ -304,9 +309,10 @@ def draw(runs: list[Run], file: Path) -> None:
         )
     axes.legend(loc="lower right", frameon=False, handlelength=3, fontsize=style.TEXT - 2)
     style.logarithmic(axes)
-    axes.set(xlabel="privacy budget ε (less is better)", xticks=EPSILONS)
-    style.percent(axes)
-    axes.set_ylabel("test accuracy, %")
+    limits = EPSILONS[0] / 1.2, EPSILONS[-1] * 1.2
+    axes.set(xlabel="privacy budget ε (less is better)", xticks=EPSILONS, xlim=limits, ylabel="test accuracy, %")
+    lowest = min((min(values) for cell, values in found.items() if cell.partition == "iid"), default=80.0)
+    axes.set_ylim(lowest - 6, None)  # room for the legend
     file.parent.mkdir(parents=True, exist_ok=True)
     style.save(canvas, file)
 

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from torch.func import functional_call, grad, vmap
 
+from benchmarks import in_jax
 from benchmarks.workloads import CLIP, NOISE_MULTIPLIER, RATE, Workload, records_of, train_one
 from fedamp.data import Dataset
 
@@ -139,6 +140,28 @@ def bare_vmap(workload: dict[str, Any], together: int, device: str = "cpu") -> d
         if device != "cpu":
             torch.cuda.synchronize()
         clock.round_done()
+    return asdict(clock.measured)
+
+
+def jax(workload: dict[str, Any], folder: str, together: int, threads: int) -> dict[str, Any]:
+    """One JAX program for the whole round (:mod:`benchmarks.in_jax`)."""
+    if folder:
+        sys.path.append(folder)
+    in_jax.limit_threads(threads)
+    work, clock, dataset, _, model = _in_torch(workload)
+    data = [part.numpy() for part in _stack(dataset, np.arange(work.clients))]
+    in_jax.rounds(
+        work.model["name"],
+        {name: value.numpy() for name, value in model.items()},
+        (data[0], data[1].astype(np.int32), data[2]),
+        steps=work.steps,
+        rate=RATE,
+        clip=CLIP,
+        noise_multiplier=NOISE_MULTIPLIER,
+        together=min(together, work.clients),
+        each=lambda _: clock.round_done(),
+        count=work.rounds + WARM_UP,
+    )
     return asdict(clock.measured)
 
 
@@ -275,7 +298,7 @@ def _status(process: str, key: str) -> int:
 
 
 def _in_torch(
-    workload: dict[str, Any], device: str
+    workload: dict[str, Any], device: str = "cpu"
 ) -> tuple[Workload, Clock, Dataset, torch.nn.Module, dict[str, Tensor]]:
     """What a loop in torch begins with: workload, clock, data, module and its parameters; on one thread."""
     torch.set_num_threads(1)

@@ -1,11 +1,13 @@
 """fedamp: federated learning with differential privacy, amplified by the randomness that training has anyway."""
 
 import os
-from importlib import import_module, metadata
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fedamp.api import load, open, play, privacy, run
+
+    __version__: str
 
 __all__ = ["load", "open", "play", "privacy", "run"]
 
@@ -19,6 +21,8 @@ os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
 
 def _installed_version() -> str:
     """The version of the distribution that this package came with: the whole tool, or the accountant alone."""
+    from importlib import metadata  # only here: it takes a quarter of the time of ``fedamp --help``
+
     for distribution in ("fedamp", "fedamp-accounting"):
         try:
             return metadata.version(distribution)
@@ -27,11 +31,10 @@ def _installed_version() -> str:
     return "unknown"
 
 
-__version__ = _installed_version()
-
-
 def __getattr__(name: str) -> Any:
-    """What :mod:`fedamp.api` offers; it is imported when it is first used."""
+    """The version, and what :mod:`fedamp.api` offers; it is imported when it is first used."""
+    if name == "__version__":
+        return globals().setdefault(name, _installed_version())
     if name not in __all__:
         raise AttributeError(f"module 'fedamp' has no attribute {name!r}")
     try:

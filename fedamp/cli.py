@@ -18,7 +18,6 @@ import click
 from rich.console import Console, RenderableType
 from typer import Argument, Exit, Option, Typer
 
-from fedamp import __version__
 from fedamp.errors import FedampError, Interrupted
 from fedamp.report import tables
 from fedamp.text import harmless, printable
@@ -61,6 +60,8 @@ AsJson = Annotated[bool, Option("--json", help="one JSON object on standard outp
 def root(version: Annotated[bool, Option("--version", help="print the version")] = False) -> None:
     """See ``fedamp COMMAND --help``."""
     if version:
+        from fedamp import __version__
+
         print(f"fedamp {__version__}")
         raise Exit
 
@@ -263,11 +264,13 @@ def list_scenarios() -> None:
 def show(scenario: ScenarioArgument, overrides: Overrides) -> None:
     """A scenario with every default written out, and how its data are partitioned."""
     from fedamp import data, rng
+    from fedamp.losses import form_of
     from fedamp.scenario.scenario_file import dump
 
     loaded = _load(scenario, overrides)
     print(dump(loaded))
-    dataset = data.load(loaded.data, rng.public_seed(loaded.seed, "data"), Path())
+    form = form_of(loaded.client, loaded.model)
+    dataset = data.load(loaded.data, rng.public_seed(loaded.seed, "data"), Path(), form)
     out.print(tables.partition_table(dataset.label_counts(CLIENTS_SHOWN)))
 
 
@@ -275,19 +278,22 @@ def show(scenario: ScenarioArgument, overrides: Overrides) -> None:
 def validate(
     scenario: ScenarioArgument,
     overrides: Overrides,
-    import_model: Annotated[bool, Option("--import", help="run the code of a model of your own, to try it")] = False,
+    import_model: Annotated[
+        bool, Option("--import", help="run the code of a model or loss of your own, to try it")
+    ] = False,
 ) -> None:
     """Check a scenario together with its data and model, without running it."""
-    from fedamp.models.architectures import is_import_path
+    from fedamp.losses import brings_code
     from fedamp.plan import make_plan, privacy_units
     from fedamp.server.setup import prepare
 
     asked = _load(scenario, overrides)
-    foreign = is_import_path(asked.model.name) and not import_model
+    foreign = brings_code(asked) and not import_model
     plan = make_plan(asked, privacy_units(asked)) if foreign else prepare(asked).plan
     print(printable(f"{scenario}: valid; {plan.units} units, {plan.scenario.rounds} rounds"))
     if foreign:
-        _caution(f"the model {asked.model.name} was not tried, because that runs its code; to do so add --import")
+        named = ", ".join(name for name in (asked.model.name, asked.client.loss) if ":" in name)
+        _caution(f"{named} was not tried, because that runs its code; to do so add --import")
     _caution_about(asked)
 
 

@@ -98,11 +98,11 @@ def add_gaussian(values: Floats, deviation: float, address: Address, hidden: Uni
         ValueError: what float64 cannot hold to a multiple of the grid: numbers of 2**32 deviations, widths of 2**20.
     """
     grid = grid_of(deviation or float(hidden.unit if hidden else 0))
-    gaussian, uniform = address.stream(), address.stream(", uniform")
+    gaussian, uniform = address.stream(), address.stream(", uniform") if hidden else None
     for start in range(0, len(values), _BLOCK):
         block = values[start : start + _BLOCK]
         part = None
-        if hidden:
+        if hidden and uniform:
             words = uniform.words(len(block))
             part = _in_units(hidden, grid, slice(start, start + _BLOCK)), words
 

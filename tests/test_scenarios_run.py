@@ -12,13 +12,14 @@ from fedamp.scenario import scenario_file
 from tests.federations import Silent
 
 NAMES = [file.stem for file in scenario_file.shipped_files()]
-OFFLINE = [name for name in NAMES if scenario_file.load(name).data.name in ("digits", "synthetic")]
+OFFLINE = [name for name in NAMES if scenario_file.load(name).data.name not in ("huggingface", "mnist")]
 TWINS = [name for name in NAMES if name not in OFFLINE]
 SHAPES = {"uoft-cs/cifar10": ((32, 32, 3), 10), "flwrlabs/femnist": ((28, 28), 62), "ylecun/mnist": ((28, 28), 10)}
 
 STORIES = {
     *("baseline", "disjoint-3", "disjoint-8", "partial-split", "dropout"),
     *("balanced", "balanced-submodels", "modelmix"),
+    *("regression", "multi-label", "characters"),
 }
 
 

@@ -19,8 +19,7 @@ from fedamp.accounting.releases import (
     RandomisedResponse,
 )
 from fedamp.accounting.renyi import epsilon_from_rdp
-from fedamp.accounting.risk import in_words, plot, privacy_profile, trade_off
-from fedamp.accounting.tradeoff import TradeOff
+from fedamp.accounting.risk import TradeOff, in_words, plot, privacy_profile, trade_off
 
 __all__ = [
     "FIXED_GRADIENTS",

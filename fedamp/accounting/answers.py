@@ -10,19 +10,19 @@ from typing import TypeVar
 
 import numpy as np
 
-from fedamp.accounting import checks, group_bounds, laws, renyi  # group_bounds registers what groups cost
+from fedamp.accounting import checks, group_bounds, laws, release_moments, renyi  # noqa: F401
 from fedamp.accounting.amplification import AllocationPrefix, CappedPoisson
 from fedamp.accounting.bounds import Array, Bounds
-from fedamp.accounting.divergences import log_moments
+from fedamp.accounting.group_bounds import OfGroup, WithChanceOfAll
 from fedamp.accounting.groups import Group, WithoutReplacement
+from fedamp.accounting.laws import Profile
 from fedamp.accounting.mechanism import Mechanism
 from fedamp.accounting.merging import RandomSelection
 from fedamp.accounting.points import DEFAULT_POINTS, NotEvaluable
-from fedamp.accounting.profiles import OfGroup, Profile, WithChanceOfAll
 from fedamp.accounting.reductions import attained
 from fedamp.accounting.releases import ModelMix
-from fedamp.accounting.renyi import HIGHEST_ORDER, Best
-from fedamp.accounting.sampled_laws import is_sampled, sampled_profile
+from fedamp.accounting.renyi import HIGHEST_ORDER, Best, log_moments
+from fedamp.accounting.sampled import is_sampled, sampled_profile
 
 CHECKED = "; the worst case of ModelMix is checked, not proved"
 """Beside every number that rests on Theorem 4.1 of Xiao, Wan, Devadas 2022."""
@@ -202,7 +202,7 @@ def _answer(
     upper, method = by_law.upper, by_law.method
     if mixes:
         method = method.removesuffix(", without mixing") + ", without mixing"
-    if mixes or not by_law.lower >= 0.99 * upper:  # else no bound on the pair can be much smaller
+    if mixes or upper == everything or 0 < by_law.lower < 0.99 * upper:  # elsewhere it never decides
         best = _by_moments(by_renyi, everything, more=not mixes)
         if best.value < upper:
             upper, method = best.value, f"Rényi, order {best.order:g}{reason}{CHECKED if mixes else ''}"

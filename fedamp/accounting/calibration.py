@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from itertools import count
 
 import numpy as np
@@ -12,15 +13,17 @@ from fedamp.accounting.answers import law_upper, rdp, upper_epsilon
 from fedamp.accounting.bounds import Array
 from fedamp.accounting.laws import Detail
 from fedamp.accounting.mechanism import Mechanism
-from fedamp.accounting.points import DEFAULT_POINTS, NotEvaluable
+from fedamp.accounting.points import NotEvaluable
+from fedamp.accounting.releases import ModelMix
 from fedamp.accounting.renyi import HIGHEST_ORDER
 from fedamp.accounting.risk import trade_off
-from fedamp.accounting.sampled import QUESTIONS
-from fedamp.accounting.sampled_calibration import calibrate_sampled
-from fedamp.accounting.sampled_laws import is_sampled, sampled_profile
+from fedamp.accounting.sampled import QUESTIONS, is_sampled, sampled_profile
+from fedamp.accounting.tilted import Proposal
 
 CHECKPOINTS = 13
-"""At how many rounds the numerical law is asked what has been spent: at all of a short run."""
+"""At how many rounds it is asked what has been spent, at most; sampling, which takes longer, at fewer."""
+
+_SAMPLED_CHECKPOINTS = 9
 
 
 def calibrate(
@@ -56,16 +59,35 @@ def calibrate(
     checks.positive("tolerance", tolerance)
     if is_sampled(build(1.0)):
         try:
-            return calibrate_sampled(
-                lambda noise: sampled_profile(build(noise)),
-                lambda noise: build(noise).epsilon(delta).upper,
-                epsilon,
-                delta,
-            )
+            return _calibrate_sampled(build, epsilon, delta)
         except ValueError:
             pass  # the law has to answer
-    coarse = search(lambda noise: upper_epsilon(build(noise), delta, 200), epsilon, 1.0, 0.01, first_step=0.7)
-    return search(lambda noise: upper_epsilon(build(noise), delta), epsilon, coarse, tolerance, first_step=0.01)
+    goal = f"epsilon = {epsilon:g}"
+    coarse = _search(lambda noise: upper_epsilon(build(noise), delta, 200), epsilon, goal, 1.0, 0.01, 0.7)
+    return _search(lambda noise: upper_epsilon(build(noise), delta), epsilon, goal, coarse, tolerance, 0.01)
+
+
+def _calibrate_sampled(build: Callable[[float], Mechanism], epsilon: float, delta: float) -> float:
+    """A noise multiplier that keeps the budget, on the safe side of the smallest one by some 0.2 per cent. The search
+    gives every candidate the same random numbers; the last candidates are certified, each on draws of its own.
+
+    Raises:
+        NotEvaluable: there is no answer by sampling.
+    """
+    goal = f"epsilon = {epsilon:g}"
+    near = _search(lambda noise: sampled_profile(build(noise)).moment_epsilon(delta), epsilon, goal, 1.0, 0.02, 0.3)
+    for draws, tolerance in ((4096, 5e-3), (32768, 2.5e-4)):
+        proposal = sampled_profile(build(near)).estimate(delta).proposal
+
+        def estimated(noise: float, proposal: Proposal = proposal, draws: int = draws) -> float:
+            return sampled_profile(build(noise)).estimate(delta, proposal, draws).epsilon
+
+        near = _search(estimated, epsilon, goal, near, tolerance, 2 * tolerance)
+    for attempt in range(QUESTIONS // 2):  # each may sample both directions
+        noise = near * (1 + (1.5 + 0.5 * attempt) * 1e-3)
+        if build(noise).epsilon(delta).upper <= epsilon:
+            return noise
+    raise NotEvaluable(f"no noise multiplier near {near:.4g} is certified to keep epsilon = {epsilon:g}")
 
 
 def calibrate_risk(
@@ -108,17 +130,12 @@ def calibrate_risk(
             return build(noise).delta(0.0).upper
         return float(trade_off(build(noise)).true_positive_rate(false)[1]) - false
 
-    try:
-        return search(gain, true - false, 1.0, tolerance, first_step=0.7)
-    except ValueError as error:
-        if "by any noise multiplier" not in str(error):
-            raise
-        goal = f"advantage = {advantage}" if tpr_at is None else f"tpr_at = {tpr_at}"
-        raise ValueError(f"{goal} is not reached by any noise multiplier up to 1e6") from None
+    goal = f"advantage = {advantage}" if tpr_at is None else f"tpr_at = {tpr_at}"
+    return _search(gain, true - false, goal, 1.0, tolerance, 0.7)
 
 
-def search(
-    cost: Callable[[float], float], budget: float, start: float, tolerance: float, *, first_step: float
+def _search(
+    cost: Callable[[float], float], budget: float, goal: str, start: float, tolerance: float, first_step: float
 ) -> float:
     """Where a falling cost meets the budget, from the right; in log noise and log cost it is nearly a straight line."""
 
@@ -131,7 +148,7 @@ def search(
         value = excess(position)
         ends[value > 0] = position, value
         if position > math.log(1e6):
-            raise ValueError(f"epsilon = {budget:g} is not reached by any noise multiplier up to 1e6")
+            raise ValueError(f"{goal} is not reached by any noise multiplier up to 1e6")
         if position < math.log(1e-3):
             return math.exp(position)
         position, step = position + (step if value > 0 else -step), 2 * step
@@ -211,20 +228,28 @@ def epsilon_over_rounds(mechanism: Mechanism, delta: float, rounds: Sequence[int
         shape (len(rounds),).
     """
     checks.delta(delta)
-    asked = list(range(1, mechanism.span + 1)) if rounds is None else list(rounds)
+    asked = tuple(range(1, mechanism.span + 1)) if rounds is None else tuple(rounds)
     for number in asked:
         checks.count("rounds", number, 0, mechanism.span)
-    if sorted(asked) != asked:
+    if sorted(asked) != list(asked):
         raise ValueError("rounds must be ascending")
+    return _over_rounds(mechanism, delta, asked).copy()
+
+
+@lru_cache(maxsize=64)
+def _over_rounds(mechanism: Mechanism, delta: float, asked: tuple[int, ...]) -> Array:
     if not mechanism.is_private:
         return np.array([mechanism.after(number).epsilon(delta).upper for number in asked])
-    whole, unsampled = mechanism.epsilon(delta).upper, mechanism.epsilon(delta, points=DEFAULT_POINTS).upper
     spent = np.full(len(asked) + 1, np.inf)
-    spent[-1] = whole
-    for i in _checkpoints(len(asked)):
+    spent[-1] = mechanism.epsilon(delta).upper
+    checkpoints = _checkpoints(len(asked), _SAMPLED_CHECKPOINTS if is_sampled(mechanism) else CHECKPOINTS)
+    for i in checkpoints:
         spent[i] = _quick_upper(mechanism.after(asked[i]), delta)
-    if not np.isfinite(spent[_checkpoints(len(asked))]).all() or law_upper(mechanism, delta, 300) > 1.01 * unsampled:
-        spent[:-1] = np.minimum(spent[:-1], _by_moments(mechanism, delta, asked))
+    if mechanism.contains(ModelMix) or not np.isfinite(spent[checkpoints]).all():
+        orders = renyi.search_orders(HIGHEST_ORDER)
+        for i in checkpoints if mechanism.contains(Allocation) else range(len(asked)):  # hidden rounds take long
+            by_moments = renyi.best_epsilon(orders, rdp(mechanism.after(asked[i]), orders), delta).value
+            spent[i] = min(spent[i], by_moments)
     return np.minimum.accumulate(spent[::-1])[::-1][:-1]
 
 
@@ -238,17 +263,11 @@ def _quick_upper(mechanism: Mechanism, delta: float) -> float:
     return law_upper(mechanism, delta, 300)
 
 
-def _by_moments(mechanism: Mechanism, delta: float, rounds: list[int]) -> Array:
-    """Upper ends by Rényi, infinite where it is not asked: at checkpoints alone for hidden rounds, which take long."""
-    orders, spent = renyi.search_orders(HIGHEST_ORDER), np.full(len(rounds), np.inf)
-    for i in _checkpoints(len(rounds)) if mechanism.contains(Allocation) else range(len(rounds)):
-        spent[i] = renyi.best_epsilon(orders, rdp(mechanism.after(rounds[i]), orders), delta).value
-    return spent
-
-
-def _checkpoints(count: int) -> list[int]:
-    """At most ``CHECKPOINTS`` of the numbers 0..count-1, denser at first, where the curve is steep; one is near the
-    end, lest the curve ends in a long flat piece.
+def _checkpoints(count: int, most: int) -> list[int]:
+    """At most ``most`` of the numbers 0..count-1, denser at first, where the curve is steep; one is near the end, lest
+    the curve ends in a long flat piece.
     """
-    steps = np.append((np.arange(CHECKPOINTS - 1) / (CHECKPOINTS - 1)) ** 1.5, 0.96)
-    return np.unique((steps * count).astype(int)).tolist() if count > CHECKPOINTS else list(range(count))
+    if count <= most:
+        return list(range(count))
+    steps = np.append((np.arange(most - 1) / (most - 1)) ** 1.5, 0.96)
+    return sorted({int(step * count) for step in steps})

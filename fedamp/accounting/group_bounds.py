@@ -5,19 +5,19 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedamp.accounting import laws, moments
 from fedamp.accounting.amplification import Poisson
 from fedamp.accounting.bounds import Array, Bounds
-from fedamp.accounting.divergences import Moments, answers_for, log_moments
 from fedamp.accounting.groups import Group, WithoutReplacement, exact_group, group, group_by_rounds
 from fedamp.accounting.law import Law
-from fedamp.accounting.laws import Detail
+from fedamp.accounting.laws import Detail, Profile, Smallest
 from fedamp.accounting.mechanism import Mechanism
 from fedamp.accounting.merging import RandomSelection
 from fedamp.accounting.points import DEFAULT_POINTS, NotEvaluable
-from fedamp.accounting.profiles import OfGroup, Profile, Smallest, SomeInBatch
 from fedamp.accounting.releases import RandomisedResponse
+from fedamp.accounting.renyi import Moments, answers_for, log_moments
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,93 @@ class Answered:
 
     def delta(self, epsilon: float) -> Bounds:
         return self.event.delta(epsilon, points=self.points)
+
+
+@dataclass(frozen=True)
+class SomeInBatch:
+    """A release that concerns the people in question with chance ``share`` alone, and then costs ``profile``.
+
+    delta(epsilon) <= share * delta'(log(1 + (e^epsilon - 1) / share)) (Balle, Barthe, Gaboardi 2018, Theorem 10).
+    """
+
+    profile: Profile
+    share: float
+
+    def epsilon(self, delta: float) -> Bounds:
+        if delta >= self.share:
+            return Bounds(0.0, 0.0, "smaller than the chance of being in the batch")
+        answer = self.profile.epsilon(delta / self.share)
+        upper = math.log1p(self.share * math.expm1(answer.upper)) if answer.upper < 700 else answer.upper
+        return Bounds(0.0, upper, answer.method)
+
+    def delta(self, epsilon: float) -> Bounds:
+        inner = math.log1p(math.expm1(epsilon) / self.share) if epsilon < 700 else epsilon
+        answer = self.profile.delta(inner)
+        return Bounds(0.0, self.share * answer.upper, answer.method)
+
+
+@dataclass(frozen=True)
+class WithChanceOfAll:
+    """With chance ``weight`` everything is seen (in ``bare`` cases nothing is hidden then), else ``profile`` holds."""
+
+    profile: Profile
+    weight: float
+    bare: bool
+
+    def epsilon(self, delta: float) -> Bounds:
+        if self.weight >= delta:
+            return Bounds(math.inf if self.bare else 0.0, math.inf, "a part without noise")
+        cost = self.profile.epsilon((delta - self.weight) / (1 - self.weight))
+        return cost if self.bare else Bounds(0.0, cost.upper, cost.method)
+
+    def delta(self, epsilon: float) -> Bounds:
+        cost = self.profile.delta(epsilon)
+        lower, upper = (self.weight + (1 - self.weight) * end for end in (cost.lower, cost.upper))
+        return Bounds(lower if self.bare else 0.0, min(upper, 1.0), cost.method)
+
+
+@dataclass(frozen=True)
+class OfGroup:
+    """The generic group property: K people are K changes of one person,
+
+    delta_K(epsilon) <= delta(epsilon / K) (e^epsilon - 1) / (e^(epsilon / K) - 1).
+    """
+
+    profile: Profile
+    size: int
+
+    def delta(self, epsilon: float) -> Bounds:
+        if epsilon == 0:
+            return Bounds(0.0, min(1.0, self.size * self.profile.delta(0.0).upper), "group property")
+        part = self.profile.delta(epsilon / self.size)
+        upper = min(1.0, part.upper * math.exp(min(self.log_factor(epsilon), 700.0)))
+        return Bounds(0.0, upper, f"group property of {part.method}")
+
+    def log_factor(self, epsilon: float) -> float:
+        """log of what delta is multiplied by, at epsilon > 0; it grows with epsilon."""
+        log_factor = np.log(np.expm1(epsilon)) if epsilon < 700 else epsilon
+        log_factor -= np.log(np.expm1(epsilon / self.size)) if epsilon < 700 * self.size else epsilon / self.size
+        return float(log_factor)
+
+    def below(self, known: float, delta: float) -> Bounds:
+        """An upper end of epsilon from few questions, given one: the factor there is at least that at a smaller one."""
+        for _ in range(2):
+            one = self.profile.epsilon(delta * math.exp(-self.log_factor(known)))
+            known = min(known, self.size * one.upper)
+            if known == 0:
+                break
+        return Bounds(0.0, known, f"group property of {one.method}")
+
+    def epsilon(self, delta: float) -> Bounds:
+        low, high = 0.0, 1.0
+        while self.delta(high).upper > delta:
+            low, high = high, 2 * high
+            if high > 1e4:
+                return Bounds(0.0, math.inf, "group property")
+        while high - low > 1e-4 * high:
+            middle = (low + high) / 2
+            low, high = (low, middle) if self.delta(middle).upper <= delta else (middle, high)
+        return Bounds(0.0, high, self.delta(high).method)
 
 
 # Groups.
@@ -87,10 +174,10 @@ def of_group(of_one: Array, size: int) -> Array:
 # Batches of a fixed size.
 
 
-def in_batch(event: WithoutReplacement) -> tuple[Array, Array]:
+def in_batch(event: WithoutReplacement) -> tuple[NDArray[np.int64], Array]:
     """How many people of the group may be in the batch, and the log of each number's hypergeometric chance."""
     others = event.population - event.size
-    hits = np.arange(max(0.0, event.batch - others), min(event.size, event.batch) + 1)
+    hits = np.arange(max(0, event.batch - others), min(event.size, event.batch) + 1)
     logs = moments.log_choose(event.size, hits) + moments.log_choose(others, event.batch - hits)
     return hits, np.asarray(logs - moments.log_sum(logs))
 

@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedamp.accounting.bounds import Bounds
-from fedamp.accounting.fourier import convolve
-from fedamp.accounting.lattice import choose_lattice
+from fedamp.accounting.fourier import choose_lattice, convolve
+from fedamp.accounting.moments import UNIT
 from fedamp.accounting.pairing import Pairing, choose_edges, pair, reduced
 from fedamp.accounting.points import (
     DEFAULT_POINTS,
@@ -35,8 +35,6 @@ from fedamp.accounting.points import (
 
 _FEW = 4
 """Products of fewer factors are paired; from here on they are convolved on a lattice."""
-
-_UNIT = 2.0**-53
 
 
 @dataclass(frozen=True, eq=False)
@@ -167,7 +165,7 @@ class Law:
         if rate in (0.0, 1.0):
             return self if rate else _ONE
         lower = self.lower if self.lower is _CONSTANT else thinned(self.lower, rate)
-        return Law(thinned(self.upper, rate), lower, self.rounding + 4 * _UNIT, self.points)
+        return Law(thinned(self.upper, rate), lower, self.rounding + 4 * UNIT, self.points)
 
     def mean(self, copies: int, of: int | None = None) -> "Law":
         """``(X_1 + ... + X_copies + (of - copies)) / of`` with independent copies; ``of`` defaults to ``copies``.
@@ -279,7 +277,7 @@ class Law:
 
 def _sum_of(*laws: Points) -> float:
     """Relative error of a sum of (some of) a law's positive masses, one after another, and of a few operations."""
-    return (max(len(law) for law in laws) + 64) * _UNIT
+    return (max(len(law) for law in laws) + 64) * UNIT
 
 
 def normal_mass(low: ArrayLike, high: ArrayLike) -> Array:
@@ -306,7 +304,7 @@ def _combine(a: Law, b: Law, pairing: Pairing) -> Law:
     a, b = (a._limited(), b._limited()) if a is not b else 2 * (a._limited(),)
     edges = choose_edges(a.upper, b.upper, pairing, points)
     # Each cell is a sum of at most so many positive terms, which errs by a unit each, and is split with a few more.
-    rounding = a.rounding + b.rounding + (2 * points + 64) * _UNIT
+    rounding = a.rounding + b.rounding + (2 * points + 64) * UNIT
     upper = pair(a.upper, b.upper, pairing, edges, spread)
     trivial = a.lower is _CONSTANT and b.lower is _CONSTANT
     lower = _CONSTANT if trivial else pair(a.lower, b.lower, pairing, edges, contract)

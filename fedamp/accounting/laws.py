@@ -3,22 +3,24 @@
 Kinds that have no entry are charged as what ``reductions.charged_as`` makes of them.
 """
 
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, singledispatch
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from fedamp.accounting import checks
 from fedamp.accounting.amplification import AllocationPrefix, CappedPoisson, Poisson, Submodels
 from fedamp.accounting.bounds import Array, Bounds
 from fedamp.accounting.composition import Compose, Repeat
 from fedamp.accounting.law import Law, normal_mass
 from fedamp.accounting.mechanism import Mechanism
 from fedamp.accounting.merging import RandomSelection
+from fedamp.accounting.moments import log_sum
 from fedamp.accounting.points import DEFAULT_POINTS, Cells
-from fedamp.accounting.profiles import Profile, Smallest, refined
 from fedamp.accounting.reductions import charged_as, factors, hidden_rounds_bounds
-from fedamp.accounting.release_moments import log_density, log_ratio_of_mixture
 from fedamp.accounting.releases import (
     Gaussian,
     GaussianMixture,
@@ -145,7 +147,74 @@ def _(event: RandomSelection, detail: Detail) -> Law:
     return Law.mixture([numerical_law(part, detail) for part in used], list(weights))
 
 
+def log_density(y: Array, noise_multiplier: float, width: float) -> Array:
+    """log of (Phi((y + w/2)/s) - Phi((y - w/2)/s)) / w, the density of Gaussian plus uniform noise, even in y."""
+    from scipy.special import log_ndtr
+
+    s, half = noise_multiplier, width / 2
+    near = (half - np.abs(y)) / s
+    far = (-half - np.abs(y)) / s
+    if width < 0.01 * s:  # the difference would cancel; the density is that of the Gaussian, to second order
+        x, w = np.polynomial.legendre.leggauss(4)
+        points = (y[:, None] - half * x) / s
+        return log_sum(-points * points / 2 + np.log(w / 2)) - math.log(s * math.sqrt(2 * math.pi))
+    upper = log_ndtr(near)
+    return np.asarray(upper + np.log(-np.expm1(log_ndtr(far) - upper)) - math.log(width))
+
+
+def log_ratio_of_mixture(event: GaussianMixture, z: Array) -> Array:
+    """log X at z, shape (n,)."""
+    shifts, log_weights = np.array(event.shifts), np.log(event.weights)
+    chunks = np.array_split(z, max(1, len(z) * len(shifts) // 1_000_000))
+    return np.concatenate([log_sum(log_weights + shifts * (c[:, None] - shifts / 2)) for c in chunks])
+
+
 # The privacy profile.
+
+
+class Profile(Protocol):
+    """delta as a function of epsilon, and its inverse; both directions, bracketed. A mechanism is one, too.
+
+    What cannot be computed raises ``NotEvaluable``, which says why.
+    """
+
+    def epsilon(self, delta: float) -> Bounds:
+        """The smallest epsilon >= 0 at a delta in (0, 1)."""
+        ...
+
+    def delta(self, epsilon: float) -> Bounds:
+        """The smallest delta at an epsilon >= 0."""
+        ...
+
+
+def refined(answer: Callable[[int], Bounds], points: int | None, low: float, high: float) -> Bounds:
+    """The answer at so many points. Where no number is given, more are taken while that helps and the answer, between
+    ``low`` and ``high``, is known to no better than one part in 1000.
+    """
+    best = answer(DEFAULT_POINTS if points is None else checks.count("points", points, 50, 20_000))
+    for more in (2400, 4800) if points is None else ():
+        if not low <= best.upper <= high or best.width <= 1e-3 * best.upper:
+            break
+        finer = answer(more)
+        helps = finer.width < 0.7 * best.width
+        method = finer.method if finer.upper < best.upper else best.method
+        best = Bounds(max(best.lower, finer.lower), min(best.upper, finer.upper), method)
+        if not helps:
+            break
+    return best
+
+
+@dataclass(frozen=True)
+class Smallest:
+    """Several upper bounds of one profile; the smallest counts at each question."""
+
+    profiles: Sequence[Profile]
+
+    def epsilon(self, delta: float) -> Bounds:
+        return min((each.epsilon(delta) for each in self.profiles), key=lambda answer: answer.upper)
+
+    def delta(self, epsilon: float) -> Bounds:
+        return min((each.delta(epsilon) for each in self.profiles), key=lambda answer: answer.upper)
 
 
 @dataclass(frozen=True)

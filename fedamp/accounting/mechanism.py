@@ -17,7 +17,7 @@ from fedamp.accounting import checks
 from fedamp.accounting.bounds import Array, Bounds
 
 if TYPE_CHECKING:
-    from fedamp.accounting.tradeoff import TradeOff
+    from fedamp.accounting.risk import TradeOff
 
 
 class Relation(StrEnum):

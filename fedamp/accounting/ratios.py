@@ -10,7 +10,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from fedamp.accounting import checks
-from fedamp.accounting.occupancy import UNIT
+from fedamp.accounting.moments import UNIT
 from fedamp.accounting.points import Array, Points
 
 EXPONENT = 750.0

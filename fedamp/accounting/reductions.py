@@ -15,8 +15,7 @@ from fedamp.accounting.composition import NOTHING, Compose, Repeat
 from fedamp.accounting.groups import Group, WithoutReplacement
 from fedamp.accounting.mechanism import Mechanism, OfOne, Relation
 from fedamp.accounting.merging import JOINT_RELEASE, LinearCombination, RandomSelection
-from fedamp.accounting.participation import participation
-from fedamp.accounting.prefixes import best_coin_groups, group_sizes
+from fedamp.accounting.participation import best_coin_groups, group_sizes, participation
 from fedamp.accounting.releases import (
     Gaussian,
     GaussianMixture,

@@ -6,9 +6,9 @@ from functools import lru_cache
 
 import numpy as np
 
-from fedamp.accounting import moments, transform
+from fedamp.accounting import moments
 from fedamp.accounting.bounds import Array
-from fedamp.accounting.divergences import Moments, answers_for, moments_of
+from fedamp.accounting.laws import log_density, log_ratio_of_mixture
 from fedamp.accounting.reductions import concentrated
 from fedamp.accounting.releases import (
     Gaussian,
@@ -19,8 +19,7 @@ from fedamp.accounting.releases import (
     NotPrivate,
     RandomisedResponse,
 )
-from fedamp.accounting.renyi import HIGHEST_ORDER
-from fedamp.accounting.transform import Transform
+from fedamp.accounting.renyi import HIGHEST_ORDER, Moments, answers_for, moments_of
 
 
 def _below(shift: float, highest: int) -> Array:
@@ -58,53 +57,16 @@ class _Gaussian(Moments):
     def _central(self, highest: int) -> Array:
         return _integrated(1 / self.noise, highest, 4000.0, self._nodes)
 
+    def finite_law(self) -> tuple[Array, Array, float]:
+        return *self._nodes(2), 0.0
+
     def _raw(self, highest: int) -> Array:
         return _below(1 / self.noise, highest)
 
-    def transform(self, u: Array) -> Transform:
-        return transform.gaussian(self.noise, u)
 
-
-@answers_for(Laplace)
-class _Laplace(Moments):
+@answers_for(Laplace, RandomisedResponse)
+class _Finite(Moments):
     symmetric = True
-
-    @property
-    def scale(self) -> float:
-        return float(self.event.scale / self.event.change)
-
-    def _nodes(self, panels: int) -> tuple[Array, Array]:
-        """Output y of Laplace(0): log X = (|y| - |y - 1|) / scale is constant below 0 and above 1; Gauss-Legendre
-        panels between.
-        """
-        x, w = np.polynomial.legendre.leggauss(32)
-        y = ((x + 1) / 2 + np.arange(panels)[:, None]).ravel() / panels
-        gain = 1 / self.scale
-        between = np.log(np.tile(w, panels) * gain / (4 * panels)) - y * gain
-        log_weights = np.concatenate([[np.log(0.5)], between, [np.log(0.5) - gain]])
-        return log_weights, gain * np.concatenate([[-1.0], 2 * y - 1, [1.0]])
-
-    def _central(self, highest: int) -> Array:
-        return moments.from_nodes(*self._nodes(1 + int(highest / self.scale / 32)), highest)
-
-    def transform(self, u: Array) -> Transform:
-        return transform.from_nodes(*self._nodes(4 + int(1 / self.scale)), u)
-
-
-@answers_for(RandomisedResponse)
-class _RandomisedResponse(Moments):
-    symmetric = True
-
-    @property
-    def nodes(self) -> tuple[Array, Array]:
-        true, false = np.log(self.event.probability), np.log1p(-self.event.probability)
-        return np.array([true, false]), np.array([false - true, true - false])
-
-    def _central(self, highest: int) -> Array:
-        return moments.from_nodes(*self.nodes, highest)
-
-    def transform(self, u: Array) -> Transform:
-        return transform.from_nodes(*self.nodes, u)
 
 
 @answers_for(NotPrivate)
@@ -116,9 +78,6 @@ class _NotPrivate(Moments):
 
     def _raw(self, highest: int) -> Array:
         return np.concatenate([[0.0, 0.0], np.full(highest - 1, np.inf)])
-
-    def transform(self, u: Array) -> Transform:
-        return Transform.from_log(u, np.zeros_like(u))
 
 
 @answers_for(MixedCoordinate)
@@ -141,25 +100,6 @@ class _MixedCoordinate(Moments):
             y = np.r_[np.arange(-reach, -flat, step), np.arange(flat, reach + order * shift, step)]
         density = log_density(y, s, width)
         return density + math.log(step), log_density(y - shift, s, width) - density
-
-    def transform(self, u: Array) -> Transform:
-        plain = transform.gaussian(self.event.noise_multiplier / self.event.shift, u)
-        return transform.smallest(super().transform(u), plain)
-
-
-def log_density(y: Array, noise_multiplier: float, width: float) -> Array:
-    """log of (Phi((y + w/2)/s) - Phi((y - w/2)/s)) / w, the density of Gaussian plus uniform noise, even in y."""
-    from scipy.special import log_ndtr
-
-    s, half = noise_multiplier, width / 2
-    near = (half - np.abs(y)) / s
-    far = (-half - np.abs(y)) / s
-    if width < 0.01 * s:  # the difference would cancel; the density is that of the Gaussian, to second order
-        x, w = np.polynomial.legendre.leggauss(4)
-        points = (y[:, None] - half * x) / s
-        return moments.log_sum(-points * points / 2 + np.log(w / 2)) - math.log(s * math.sqrt(2 * math.pi))
-    upper = log_ndtr(near)
-    return np.asarray(upper + np.log(-np.expm1(log_ndtr(far) - upper)) - math.log(width))
 
 
 @answers_for(ModelMix)
@@ -184,9 +124,6 @@ class _ModelMix(Moments):
         plain = self.plain.raw(highest)
         holds = worst_is_concentrated(self.event, highest)
         return np.where(holds, np.minimum(self.worst.raw(highest), plain), plain)
-
-    def transform(self, u: Array) -> Transform:
-        return transform.smallest(super().transform(u), self.plain.transform(u))
 
 
 @lru_cache(maxsize=64)
@@ -227,13 +164,3 @@ class _GaussianMixture(Moments):
         log_weights, log_ratios = self._nodes(-order * self.largest - 10.0, 10.0 + self.largest)
         result[:order] = [max(0.0, float(moments.log_sum(log_weights - n * log_ratios))) for n in range(order)]
         return result
-
-    def transform(self, u: Array) -> Transform:
-        return transform.from_nodes(*self._nodes(-40.0, 10.0 + 2 * self.largest), u)
-
-
-def log_ratio_of_mixture(event: GaussianMixture, z: Array) -> Array:
-    """log X at z, shape (n,)."""
-    shifts, log_weights = np.array(event.shifts), np.log(event.weights)
-    chunks = np.array_split(z, max(1, len(z) * len(shifts) // 1_000_000))
-    return np.concatenate([moments.log_sum(log_weights + shifts * (c[:, None] - shifts / 2)) for c in chunks])

@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedamp.accounting.bounds import Array
-from fedamp.accounting.hidden_rounds import HiddenRounds, Run
-from fedamp.accounting.occupancy import UNIT, occupancies
-from fedamp.accounting.occupancy import rounding as occupancy_rounding
+from fedamp.accounting.hidden_rounds import HiddenRounds, Run, occupancies
+from fedamp.accounting.hidden_rounds import rounding as occupancy_rounding
+from fedamp.accounting.moments import UNIT
 from fedamp.accounting.ratios import EXPONENT
 
 _UNDRIFTED = 0.5

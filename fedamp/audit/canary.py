@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from fedamp import data, flower
 from fedamp.client.worker import TrainingNode, TrainInstruction
 from fedamp.errors import DataError, FederationError
+from fedamp.losses import form_of
 from fedamp.server.setup import Prepared
 from fedamp.simulation.engines import CLIENT_APP
 from fedamp.simulation.faults import only
@@ -115,7 +116,8 @@ class Canary:
 
     def __init__(self, prepared: Prepared) -> None:
         task = prepared.task
-        dataset = data.load(prepared.plan.scenario.data, task.data_seed, Path())
+        form = form_of(task.client, task.model)
+        dataset = data.load(prepared.plan.scenario.data, task.data_seed, Path(), form)
         units = dataset.by_record() if task.unit == "sample" else dataset
         filled = np.flatnonzero(units.sizes(np.arange(min(_TRIED, units.num_clients))))
         if not len(filled):

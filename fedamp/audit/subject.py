@@ -94,7 +94,7 @@ def _worst_case(claim: Plan, played: Plan) -> Scenario:
         mixing = mixing.model_copy(update={"width": widths})
     return before.model_copy(
         update={
-            "client": scenario.Client(steps=1, learning_rate=_STRETCH * max(1.0, clips)),
+            "client": scenario.Client(loss=before.client.loss, steps=1, learning_rate=_STRETCH * max(1.0, clips)),
             "server": scenario.Server(learning_rate=rate),
             "mixing": mixing,
             "engine": scenario.Engine(kind="serial", device="cpu"),

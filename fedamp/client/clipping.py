@@ -11,7 +11,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
+
+Floats = NDArray[np.float64]
 
 SMALLEST_CLIP = 2.0**-90
 LARGEST_CLIP = 2.0**90
@@ -95,28 +98,30 @@ def clip_and_sum(
         torch.zeros(sum(stacks[name].shape[1:].numel() for name in part), dtype=torch.int64, device=_device(stacks))
         for part in parts
     ]
-    failed, clipped = [], []
+    norms = []
     for units in _blocks(stacks):
         flat = [torch.cat([stacks[name][units].flatten(1) for name in part], 1) for part in parts]
-        norms = _norms(flat)
-        failed.append(~torch.isfinite(norms).all(0))
-        clipped.append(~failed[-1] & (norms > torch.tensor(clips, dtype=torch.float64)[:, None]))
-        for total, step, block, norm in zip(totals, steps, flat, norms, strict=True):
-            total += step.sum(block, norm, failed[-1])
+        norms.append(_norms(flat))
+        for total, step, block, norm in zip(totals, steps, flat, norms[-1], strict=True):
+            total += step.sum(block, norm, ~np.isfinite(norms[-1]).all(0))
     sums: dict[str, Tensor] = {}
     for part, step, total in zip(parts, steps, totals, strict=True):
         sums |= _unflatten(total.double() * step.quantum, part, updates, stacks)
-    return ClippedSum({name: sums[name] for name in updates}, torch.cat(failed), torch.cat(clipped, 1))
+    all_norms = np.concatenate(norms, 1)
+    failed = ~np.isfinite(all_norms).all(0)
+    clipped = ~failed & (all_norms > np.array(clips)[:, None])
+    return ClippedSum({name: sums[name] for name in updates}, torch.from_numpy(failed), torch.from_numpy(clipped))
 
 
-def scales_of(norms: Tensor, clips: Tensor | float, normalised: bool) -> Tensor:
+def scales_of(norms: Floats, clips: Floats | float, normalised: bool) -> Floats:
     """What updates of these norms are multiplied by, so that none is longer than its clip.
 
     min(1, clip / norm); or, ``normalised``, clip / (norm + gamma), which makes all of them about as long as the clip
     (AUTO-S: Bu et al. 2023, section 4). Either way a unit adds at most the clip.
     """
-    limits = clips * (1 - MARGIN)
-    return limits / (norms + STABILITY) if normalised else (limits / norms).clamp(max=1.0)
+    limits = np.asarray(clips) * (1 - MARGIN)
+    with np.errstate(divide="ignore", invalid="ignore"):  # what is zero or not finite is the caller's
+        return np.asarray(limits / (norms + STABILITY) if normalised else np.minimum(limits / norms, 1.0))
 
 
 @dataclass(frozen=True)
@@ -128,12 +133,12 @@ class _Step:
     linf_coordinates: int
     normalised: bool
 
-    def sum(self, block: Tensor, norms: Tensor, failed: Tensor) -> Tensor:
+    def sum(self, block: Tensor, norms: Floats, failed: NDArray[np.bool_]) -> Tensor:
         """Sum over units, in quanta: int64. Overwrites the block."""
-        if bool(failed.any()):
-            block[failed.to(block.device)] = 0.0
-        scales = torch.where(failed, 0.0, scales_of(norms, self.clip, self.normalised) / self.quantum)
-        block.mul_(scales.float().to(block.device)[:, None])
+        if failed.any():
+            block[torch.from_numpy(failed).to(block.device)] = 0.0
+        scales = np.where(failed, 0.0, scales_of(norms, self.clip, self.normalised) / self.quantum)
+        block.mul_(torch.from_numpy(scales.astype(np.float32)).to(block.device)[:, None])
         if self.linf_coordinates:
             limit = _as_float32(math.floor(self.clip / self.quantum / math.sqrt(self.linf_coordinates)))
             block.clamp_(-limit, limit)
@@ -143,9 +148,9 @@ class _Step:
         return quanta[0].long() if len(quanta) == 1 else quanta.sum(0)
 
 
-def _norms(flat: Sequence[Tensor]) -> Tensor:
-    """Euclidean norms of units by part: float64 of shape [parts, units], on the host (a handful of numbers a unit)."""
-    return torch.stack([torch.linalg.vector_norm(block.double(), dim=1) for block in flat]).cpu()
+def _norms(flat: Sequence[Tensor]) -> Floats:
+    """Euclidean norms of units by part, of shape [parts, units]."""
+    return np.stack([torch.linalg.vector_norm(block.double(), dim=1).cpu().numpy() for block in flat])
 
 
 def _device(stacks: Mapping[str, Tensor]) -> torch.device:

@@ -38,7 +38,7 @@ Model = nn.Module | Mapping[str, Any]
 
 
 class Records(NamedTuple):
-    """The records of one unit: float32 inputs [records, *input_shape] and int64 labels [records]."""
+    """The records of one unit: inputs [records, *input_shape] (tokens: int64) and labels, as ``client.loss`` takes them."""
 
     inputs: NDArray[np.float32]
     labels: NDArray[np.int64]

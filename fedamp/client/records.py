@@ -10,13 +10,15 @@ import copy
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from fedamp.client.clipping import ClippedSum, quantum, scales_of
-from fedamp.client.folded import FoldedModule
+from fedamp.client.optimizers import is_plain
+from fedamp.client.perceptron import layers_of
 from fedamp.client.task import ClientTask
+from fedamp.losses import LOSSES, CrossEntropy, Loss
 
 # A norm at the clip is 2**31 quanta. An input has some hundred times the numbers that come back, so it gets more bits.
 _INPUT_BITS = 18 / 31
@@ -30,16 +32,19 @@ class RecordSteps:
     Args:
         module: a network that :meth:`can_run` accepts. It is copied.
         rate: learning rate.
+        loss: built in, for outputs [records, outputs].
     """
 
     @staticmethod
     def can_run(task: ClientTask, module: nn.Module, known: bool) -> bool:
         """Whether a task is of single steps, from a built-in (``known``) network of linear layers alone."""
-        plain = not task.linf_coordinates and task.client.proximal == 0 and task.precision != "bfloat16"
-        return task.unit == "sample" and plain and known and FoldedModule.can_run(module)
+        plain = not task.linf_coordinates and is_plain(task.client, steps=1) and task.precision != "bfloat16"
+        # A loss of one's own may mix the records it is given, which are different people's here.
+        by_record = task.client.loss in LOSSES and LOSSES[task.client.loss].output_axes == 2
+        return task.unit == "sample" and plain and by_record and known and layers_of(module) is not None
 
-    def __init__(self, module: nn.Module, rate: float) -> None:
-        self._module, self._rate = copy.deepcopy(module), rate
+    def __init__(self, module: nn.Module, rate: float, loss: Loss | None = None) -> None:
+        self._module, self._rate, self._loss = copy.deepcopy(module), rate, loss or CrossEntropy()
         self._layers = {name: layer for name, layer in self._module.named_modules() if isinstance(layer, nn.Linear)}
 
     def sum(
@@ -51,12 +56,12 @@ class RecordSteps:
         clips: Sequence[float],
         normalised: bool = False,
     ) -> tuple[ClippedSum, Tensor]:
-        """The sum of the clipped updates, and each record's cross-entropy before its step.
+        """The sum of the clipped updates, and each record's loss before its step.
 
         Args:
             start: the model, by parameter name.
             inputs: float32 [records, ...].
-            labels: int64 [records].
+            labels: [records, ...].
             parts: the parameter names of each part; together all names, none twice.
             clips: the clipping norm of each part.
             normalised: scale short updates up, too.
@@ -71,7 +76,8 @@ class RecordSteps:
         failed = ~torch.isfinite(norms).all(0)
         limits = norms.new_tensor(clips)[:, None]
         clipped = ~failed & (norms > limits)
-        scales = torch.where(failed, 0.0, scales_of(norms, limits, normalised))
+        scales = torch.from_numpy(scales_of(norms.cpu().numpy(), np.array(clips)[:, None], normalised)).to(norms)
+        scales = torch.where(failed, 0.0, scales)
         sums = {
             name: products[name].sum(scale, quantum(clip))
             for part, scale, clip in zip(parts, scales, clips, strict=True)
@@ -97,7 +103,7 @@ class RecordSteps:
             with torch.enable_grad():
                 parameters = {name: value.detach().requires_grad_() for name, value in start.items()}
                 logits = torch.func.functional_call(self._module, parameters, (inputs,))
-                losses = F.cross_entropy(logits, labels, reduction="none")
+                losses = self._loss.each(logits, labels)
             returned = torch.autograd.grad(losses.sum(), list(left.values()))
         finally:
             for hook in hooks:

@@ -16,7 +16,7 @@ class ClientTask(Record):
         version: of what nodes are told; a node of another fedamp refuses it.
         model, client, submodels, data: sections of the scenario (``client`` has one step where the unit is a sample).
         input_shape: shape of one record.
-        num_classes: number of labels.
+        num_classes: how many numbers the model answers with, for every record or token.
         unit: what is clipped and protected, a client or a record.
         split_seed: public seed of the partition into submodels; it is known to the adversary.
         linf_coordinates: coordinates are truncated at clip / sqrt(linf_coordinates) (ModelMix); 0: they are not.
@@ -25,7 +25,7 @@ class ClientTask(Record):
         precision: arithmetic of local training on a GPU.
     """
 
-    version: Literal[2] = 2
+    version: Literal[3] = 3
     model: scenario.Model
     input_shape: tuple[int, ...]
     num_classes: int

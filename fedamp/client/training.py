@@ -11,13 +11,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedamp import scenario
+from fedamp.client import perceptron
 from fedamp.client.batch_order import BatchOrder, batch_order
-from fedamp.client.folded import Folded, FoldedModule
+from fedamp.client.optimizers import LocalOptimizer, is_plain, optimizer_of
 from fedamp.data import Cohort
+from fedamp.losses import CrossEntropy, Loss
 
 log = logging.getLogger("fedamp.client")
 
-# Logits [records, classes] of one client: forward(parameters, inputs [records, ...], *arguments of the client).
+# Outputs [records, ...] of one client: forward(parameters, inputs [records, ...], *arguments of the client).
 Forward = Callable[..., Tensor]
 
 
@@ -27,8 +29,7 @@ class Trained:
 
     Attributes:
         updates: float32 of shape [clients, *shape] by parameter name: trained minus where it started.
-        losses: float64 of shape [clients]; the sum over the records of the first batch of their cross-entropy, before
-            training.
+        losses: float64 of shape [clients]; the sum over the records of the first batch of their loss, before training.
         records: int64 of shape [clients], how many records these were.
     """
 
@@ -41,9 +42,10 @@ class Stacked:
     """The clients' parameters during local training.
 
     Args:
-        together: logits [clients, records, classes] for parameters, inputs and arguments with an axis of clients.
+        together: outputs [clients, records, ...] for parameters, inputs and arguments with an axis of clients.
         start: parameters by name, of shape [clients, *shape]; never written to.
         arguments: further arguments of ``together``.
+        optimizer: which way a step goes; fresh.
         rate: learning rate.
         proximal: weight of the FedProx term (Li et al. 2020).
         bfloat16: whether matrix products may use bfloat16.
@@ -54,28 +56,36 @@ class Stacked:
         together: Forward,
         start: dict[str, Tensor],
         arguments: Sequence[Tensor],
+        optimizer: LocalOptimizer,
         rate: float,
         proximal: float,
         bfloat16: bool,
     ) -> None:
         self._together, self._start, self._arguments = together, start, arguments
-        self._rate, self._proximal, self._bfloat16 = rate, proximal, bfloat16
+        self._optimizer, self._rate, self._proximal, self._bfloat16 = optimizer, rate, proximal, bfloat16
         self._values = list(start.values())
         self._leaves: list[Tensor] = []
         self._untouched = True
 
-    def logits(self, inputs: Tensor) -> Tensor:
-        """Logits [clients, records, classes] for inputs [clients, records, ...]."""
+    def outputs(self, inputs: Tensor) -> Tensor:
+        """Outputs [clients, records, ...] for inputs [clients, records, ...]."""
         self._leaves = [value.detach().requires_grad_() for value in self._values]
         low = torch.autocast(inputs.device.type, dtype=torch.bfloat16) if self._bfloat16 else nullcontext()
         with low:
             return self._together(dict(zip(self._start, self._leaves, strict=True)), inputs, *self._arguments)
 
-    def descend(self, logits: Tensor, logit_gradients: Tensor, active: Tensor) -> None:
-        """One gradient step for the clients that are active: bool of shape [clients]."""
-        # Through a scalar: handing torch the logits' gradients makes it import its symbolic algebra, which takes longer
-        # than many rounds.
-        gradients = torch.autograd.grad((logits * logit_gradients).sum(), self._leaves, materialize_grads=True)
+    def descend(self, outputs: Tensor, output_gradients: Tensor, active: Tensor) -> None:
+        """One step for the clients that are active: bool of shape [clients]."""
+        # Through a scalar: handing torch the outputs' gradients makes it import its symbolic algebra, which takes
+        # longer than many rounds.
+        scalar = (outputs * output_gradients).sum()
+        gradients = list(torch.autograd.grad(scalar, self._leaves, materialize_grads=True))
+        if self._proximal:
+            away = torch._foreach_sub(self._values, list(self._start.values()))
+            gradients = list(torch._foreach_add(gradients, away, alpha=self._proximal))
+        gradients = self._optimizer.directions(gradients, self._values)
+        if self._proximal or not self._optimizer.rests_without_gradient:
+            gradients = [gradient * active.view(-1, *[1] * (gradient.dim() - 1)) for gradient in gradients]
         if self._untouched:  # what clients start from is shared, and not ours to overwrite
             # Stacks lie in memory as their gradients do: whatever way round, the steps that follow are fast.
             stacks = [torch.empty_like(gradient) for gradient in gradients]
@@ -83,11 +93,7 @@ class Stacked:
                 torch.add(value, gradient, alpha=-self._rate, out=stack)
             self._values, self._untouched = stacks, False
             return
-        if self._proximal:
-            pull = active * (self._rate * self._proximal)
-            for value, first in zip(self._values, self._start.values(), strict=True):
-                value.lerp_(first, pull.view(-1, *[1] * (value.dim() - 1)).to(value.dtype))
-        torch._foreach_add_(self._values, list(gradients), alpha=-self._rate)
+        torch._foreach_add_(self._values, gradients, alpha=-self._rate)
 
     def updates(self) -> dict[str, Tensor]:
         """Trained minus start, by name. Ends the training: the memory is reused."""
@@ -102,15 +108,18 @@ class Stacked:
 class Trainer:
     """Trains clients whose models have the same architecture.
 
-    Clients train together under ``torch.func.vmap`` (or folded); where that cannot run the model, one after the other,
-    with the same result to floating-point tolerance.
+    Clients train together under ``torch.func.vmap``; where that cannot run the model, one after the other; and without
+    autograd (:mod:`fedamp.client.perceptron`) where that trains the model. The result is the same to floating-point
+    tolerance.
 
     Args:
         forward: the model. It must treat records independently.
         config: the scenario's client section.
+        loss: what is minimised.
+        rate: learning rate; left out: that of the first round.
         device: torch's name of the device.
         precision: ``float32``; ``tf32`` and ``bfloat16`` are for GPUs.
-        folded: the model of all clients at once, a faster way where it has one.
+        layers: of a model that is fully connected (:func:`fedamp.client.perceptron.layers_of`).
     """
 
     def __init__(
@@ -119,10 +128,15 @@ class Trainer:
         config: scenario.Client,
         device: str = "cpu",
         precision: str = "float32",
-        folded: FoldedModule | None = None,
+        layers: Sequence[str] | None = None,
+        loss: Loss | None = None,
+        rate: float | None = None,
     ) -> None:
         self.forward, self.config, self.device, self.precision = forward, config, device, precision
-        self.folded = folded if config.proximal == 0 and precision != "bfloat16" else None
+        self.loss = loss or CrossEntropy()
+        self.rate = config.learning_rate_in(1) if rate is None else rate
+        plain = is_plain(config) and type(self.loss) is CrossEntropy and precision != "bfloat16"
+        self.layers = layers if plain else None
         self.stacks = True
 
     def train(
@@ -137,8 +151,8 @@ class Trainer:
             arguments: further arguments of ``forward``, of shape [clients, ...].
         """
         arguments = [argument.to(self.device) for argument in arguments]
-        if self.folded is not None:
-            return self._train(Folded(self.folded, start, self.config.learning_rate), cohort, seeds)
+        if self.layers is not None:
+            return self._without_autograd(self.layers, start, cohort, seeds)
         if self.stacks:
             try:
                 return self._train(self._stacked(torch.func.vmap(self.forward), start, arguments), cohort, seeds)
@@ -169,21 +183,29 @@ class Trainer:
         return Trained(updates, losses, records)
 
     def _stacked(self, together: Forward, start: dict[str, Tensor], arguments: Sequence[Tensor]) -> Stacked:
-        rate, proximal = self.config.learning_rate, self.config.proximal
-        return Stacked(together, start, arguments, rate, proximal, self.precision == "bfloat16")
+        optimizer, low = optimizer_of(self.config), self.precision == "bfloat16"
+        return Stacked(together, start, arguments, optimizer, self.rate, self.config.proximal, low)
 
-    def _train(self, clients: Stacked | Folded, cohort: Cohort, seeds: NDArray[np.void]) -> Trained:
-        """Gradient descent on the mean cross-entropy of each batch."""
+    def _without_autograd(
+        self, layers: Sequence[str], start: dict[str, Tensor], cohort: Cohort, seeds: NDArray[np.void]
+    ) -> Trained:
+        order = batch_order(self.config, cohort.sizes, seeds)
+        batches = _Batches(cohort, order, self.device)
+        updates, losses = perceptron.descend(layers, start, batches.inputs, batches.places(), self.rate)
+        return Trained(updates, losses.cpu().numpy(), (order.weights[0] > 0).sum(1))
+
+    def _train(self, clients: Stacked, cohort: Cohort, seeds: NDArray[np.void]) -> Trained:
+        """Steps down the mean loss of each batch."""
         order = batch_order(self.config, cohort.sizes, seeds)
         batches = _Batches(cohort, order, self.device)
         losses = torch.zeros(len(cohort.sizes), dtype=torch.float64)
         for step in range(order.steps):
             inputs, labels, weights = batches[step]
-            logits = clients.logits(inputs)
-            values = logits.detach().float()
+            outputs = clients.outputs(inputs)
+            values = outputs.detach().float()
             if step == 0:
-                losses = _losses(values, labels, weights).cpu()
-            clients.descend(logits, _logit_gradients(values, labels, weights), (weights > 0).any(1))
+                losses = self.loss.sums(values, labels, weights).cpu()
+            clients.descend(outputs, self.loss.gradients(values, labels, weights), (weights > 0).any(1))
         return Trained(clients.updates(), losses.numpy(), (order.weights[0] > 0).sum(1))
 
 
@@ -196,6 +218,7 @@ class _Batches:
         self.weights = torch.from_numpy(order.weights).to(device)
         self.records = None if order.records is None else torch.from_numpy(order.records).to(device)
         self.clients = torch.arange(len(cohort.sizes), device=device)[:, None]
+        self.steps = order.steps
 
     def __getitem__(self, step: int) -> tuple[Tensor, Tensor, Tensor]:
         if self.records is None:
@@ -203,22 +226,14 @@ class _Batches:
         records = self.records[step]
         return self.inputs[self.clients, records], self.labels[self.clients, records], self.weights[step]
 
-
-def _logit_gradients(logits: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
-    """Gradient of the weighted cross-entropy: (softmax - one hot) * weight, for logits [clients, records, classes]."""
-    # Classes first: a softmax over a short last axis is several times slower.
-    by_class = logits.flatten(0, 1).t().contiguous()
-    gradients = torch.softmax(by_class, 0)
-    gradients.scatter_add_(0, labels.view(1, -1), gradients.new_full((1, 1), -1.0).expand(1, labels.numel()))
-    gradients.mul_(weights.reshape(1, -1))
-    return gradients.t().reshape(logits.shape)
-
-
-def _losses(logits: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
-    """Sum over each client's real records of their cross-entropy: float64 of shape [clients]."""
-    log_probabilities = torch.log_softmax(logits.flatten(0, 1).t().contiguous(), 0)
-    picked = log_probabilities.gather(0, labels.view(1, -1)).view(labels.shape)
-    return -torch.where(weights > 0, picked, 0.0).double().sum(1)
+    def places(self) -> list[perceptron.Batch]:
+        """The same without the inputs."""
+        if self.records is None:
+            return [perceptron.Batch(None, self.labels, self.weights[0])] * self.steps
+        return [
+            perceptron.Batch(records, self.labels.gather(1, records), weights)
+            for records, weights in zip(self.records, self.weights, strict=True)
+        ]
 
 
 @contextmanager

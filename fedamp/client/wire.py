@@ -20,6 +20,7 @@ from fedamp.client.worker import TrainInstruction, TrainReport
 from fedamp.data import Dataset
 from fedamp.errors import DeploymentError
 from fedamp.ids import ranges
+from fedamp.losses import form_of
 
 
 def instruction_of(message: Message) -> tuple[str, TrainInstruction]:
@@ -100,7 +101,7 @@ def dataset(task_json: str, folder: str) -> tuple[ClientTask, Dataset]:
     elif any(config.get(key) == "" for key in DATA_PLACES):
         raise DeploymentError('this node\'s configuration names no data folder; add data="FOLDER" to --node-config')
     section: scenario.Data = _data.validate_python(config)
-    records = data.load(section, task.data_seed, Path())
+    records = data.load(section, task.data_seed, Path(), form_of(task.client, task.model))
     return task, records.by_record() if task.unit == "sample" else records
 
 

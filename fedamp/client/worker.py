@@ -13,13 +13,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedamp import rng
+from fedamp.client import perceptron
 from fedamp.client.clipping import ClippedSum, clip_and_sum
-from fedamp.client.folded import FoldedModule
 from fedamp.client.records import RecordSteps
 from fedamp.client.task import ClientTask
 from fedamp.client.training import Trained, Trainer, arithmetic
 from fedamp.data import Cohort, Dataset
 from fedamp.errors import DataError
+from fedamp.losses import loss_of
 from fedamp.models.pieces import WHOLE, Piece
 from fedamp.submodels import submodels_of
 
@@ -87,7 +88,7 @@ class TrainReport:
         failed: clients whose update was not finite, or whose records could not be read; they add zero.
         clipped: clients whose update was clipped in some part.
         below_clip: clients whose update was within the clip in every part.
-        loss_sum: cross-entropy of the received model, summed over the first batch of every client that did not fail.
+        loss_sum: loss of the received model, summed over the first batch of every client that did not fail.
         records: number of those records.
         seconds: time it took.
         error: what the first unit whose records could not be read failed with; empty where all could be.
@@ -117,6 +118,7 @@ class _Kept(NamedTuple):
     """A piece of the model with what trains it: ``steps`` where single steps are all, which is faster."""
 
     piece: Piece
+    rate: float
     trainer: Trainer
     steps: RecordSteps | None
 
@@ -141,7 +143,7 @@ class TrainingNode:
             )
         self.task, self.dataset, self.device = task, dataset, device
         submodels = submodels_of(task.submodels)
-        self._client = task.client
+        self._client, self._loss = task.client, loss_of(task.client, task.model)
         self._piece = submodels.pieces(task.model, tuple(task.input_shape), task.num_classes, task.split_seed)
         self._frozen = submodels.a_piece(self._piece).frozen
         self._trainers: dict[int, _Kept] = {}
@@ -185,12 +187,10 @@ class TrainingNode:
         report: TrainReport,
     ) -> dict[str, NDArray[np.float64]]:
         """The sum of the clipped updates of some clients that train the same piece, in its shape."""
-        piece, trainer, steps = kept
+        piece, _, trainer, steps = kept
         start = piece.extract(received) if instruction.extracted == WHOLE else received
         clients, seeds, cohort = self._gather(clients, seeds, report)
-        parts = (
-            piece.parts if len(instruction.clips) == 2 else (tuple(name for name in start if name not in self._frozen),)
-        )
+        parts = piece.parts if len(instruction.clips) == 2 else (sum(piece.parts, ()),)
         if steps is not None:
             inputs, labels = (torch.from_numpy(each[:, 0]).to(self.device) for each in (cohort.inputs, cohort.labels))
             clipped, losses = steps.sum(start, inputs, labels, parts, instruction.clips, self.task.normalised)
@@ -206,12 +206,13 @@ class TrainingNode:
     def _trainer(self, submodel: int, round_: int) -> _Kept:
         piece = self._piece(submodel, round_)
         kept = self._trainers.get(submodel)
-        if kept is None or kept.piece is not piece:
+        rate = self._client.learning_rate_in(round_)
+        if kept is None or kept.piece is not piece or kept.rate != rate:
             module = piece.module.to(self.device)
-            folded = FoldedModule(module) if piece.known and FoldedModule.can_run(module) else None
-            trainer = Trainer(piece.forward, self._client, self.device, self.task.precision, folded)
+            layers = perceptron.layers_of(module) if piece.known else None
+            trainer = Trainer(piece.forward, self._client, self.device, self.task.precision, layers, self._loss, rate)
             single = piece.owns_all and RecordSteps.can_run(self.task, module, piece.known)
-            kept = _Kept(piece, trainer, RecordSteps(module, self._client.learning_rate) if single else None)
+            kept = _Kept(piece, rate, trainer, RecordSteps(module, rate, self._loss) if single else None)
             self._trainers[submodel] = kept
         return kept
 
@@ -239,8 +240,10 @@ class TrainingNode:
 
     def _records(self, clients: NDArray[np.int64]) -> Cohort:
         cohort = self.dataset.gather(clients)
-        if cohort.labels.size and not 0 <= cohort.labels.min() <= cohort.labels.max() < self.task.num_classes:
-            raise DataError(f"labels must be from 0 to {self.task.num_classes - 1}, got others")
+        if cohort.labels.size and not self._loss.labels.fit(cohort.labels, self.task.num_classes):
+            raise DataError(
+                f"labels must be {self._loss.labels.accepted}, for {self.task.num_classes} outputs; got others"
+            )
         return cohort
 
 

@@ -2,10 +2,12 @@
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
+
+from fedamp.data.form import Form
 
 
 @dataclass(frozen=True)
@@ -13,13 +15,13 @@ class Cohort:
     """The records of some clients, padded to the longest of them.
 
     Attributes:
-        inputs: float32 of shape [clients, longest, *input_shape]; zeros after a client's last record.
-        labels: int64 of shape [clients, longest]; zeros after a client's last record.
+        inputs: float32 (tokens: int64) of shape [clients, longest, *input_shape]; zeros after a client's last record.
+        labels: of shape [clients, longest, ...], of a kind of :mod:`fedamp.data.form`; zeros after the last record.
         sizes: int64 of shape [clients]; how many of the records are real. Zero for a client without records.
     """
 
-    inputs: NDArray[np.float32]
-    labels: NDArray[np.int64]
+    inputs: NDArray[Any]
+    labels: NDArray[Any]
     sizes: NDArray[np.int64]
 
 
@@ -29,7 +31,7 @@ class LabelCounts:
 
     Attributes:
         clients: int64 of shape [rows], the ids of the clients shown.
-        counts: int64 of shape [rows, num_classes], records of every label.
+        counts: int64 of shape [rows, num_classes], records of every label; [rows, 0] where labels are no classes.
         num_clients: clients whose records are here (all of them, unless ``Dataset.hosted`` says otherwise).
         num_records: training records of all of them.
         smallest, median, largest: records of a client, over all of them.
@@ -53,13 +55,15 @@ class Dataset(ABC):
     Attributes:
         num_clients: number of clients; their ids are 0, 1, ..., num_clients - 1.
         input_shape: shape of one input.
-        num_classes: labels are 0, 1, ..., num_classes - 1.
+        num_classes: how many numbers a model answers with: labels are 0, 1, ..., num_classes - 1, or so many numbers.
+        form: what records are.
         hosted: ids of the clients whose records are here, ascending; None: all of them.
     """
 
     num_clients: int
     input_shape: tuple[int, ...]
     num_classes: int
+    form: Form = Form()
     hosted: NDArray[np.int64] | None = None
 
     @abstractmethod
@@ -67,7 +71,7 @@ class Dataset(ABC):
         """Records of each of the clients, shape [clients]."""
 
     @abstractmethod
-    def labels_of(self, client: int) -> NDArray[np.int64]:
+    def labels_of(self, client: int) -> NDArray[Any]:
         """The labels of one client's records."""
 
     @abstractmethod
@@ -80,8 +84,8 @@ class Dataset(ABC):
         """
 
     @abstractmethod
-    def test(self) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-        """The public test set, inputs [records, *input_shape] and labels [records]; made afresh by every call."""
+    def test(self) -> tuple[NDArray[Any], NDArray[Any]]:
+        """The public test set, inputs [records, *input_shape] and labels [records, ...]; made afresh by every call."""
 
     @abstractmethod
     def by_record(self) -> Self:
@@ -91,10 +95,11 @@ class Dataset(ABC):
         """Label counts of the first ``limit`` clients (that are here) and a summary of all."""
         here = np.arange(self.num_clients) if self.hosted is None else self.hosted
         sizes = self.sizes(here)
-        counts = [np.bincount(self.labels_of(client), minlength=self.num_classes) for client in here[:limit].tolist()]
+        shown, classes = here[:limit].tolist(), self.num_classes if self.form.labels.are_classes else 0
+        counts = [np.bincount(self.labels_of(client), minlength=classes) for client in shown] if classes else []
         return LabelCounts(
             clients=here[:limit],
-            counts=np.array(counts, dtype=np.int64).reshape(-1, self.num_classes),
+            counts=np.array(counts, dtype=np.int64).reshape(len(shown), classes),
             num_clients=len(here),
             num_records=int(sizes.sum()),
             smallest=int(sizes.min()) if sizes.size else 0,

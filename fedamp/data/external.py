@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from fedamp import scenario
+from fedamp.data.form import Form
 from fedamp.data.source import sources
 from fedamp.errors import DataError
 
@@ -23,7 +24,7 @@ class ExternalSource:
     def count_records(self) -> int:
         return self._refuse()
 
-    def load(self, seed: int) -> NoReturn:
+    def load(self, seed: int, form: Form) -> NoReturn:
         self._refuse()
 
     def _refuse(self) -> NoReturn:

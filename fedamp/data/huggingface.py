@@ -32,7 +32,9 @@ class HuggingFaceTable(Table):
     def __init__(self, split: Any, config: scenario.HuggingFaceData, source: str) -> None:
         self.source, self._split, self._config = source, split, config
         require(config.features, split.column_names, "data.features", source)
-        require(config.label, split.column_names, "data.label", source)
+        self._labels = [config.label] if isinstance(config.label, str) else config.label
+        for name in self._labels:
+            require(name, split.column_names, "data.label", source)
         if len(split) == 0:
             raise DataError(f"{source}: no records; at least one is needed")
         example = self._decode(np.zeros(1, dtype=np.int64))
@@ -42,7 +44,8 @@ class HuggingFaceTable(Table):
         return len(self._split)
 
     def stored_labels(self) -> NDArray[Any]:
-        return np.asarray(self._split[self._config.label][:])
+        columns = [_rectangular(self._split[name][:], f"{self.source}: column {name!r}") for name in self._labels]
+        return columns[0] if len(columns) == 1 else np.stack(columns, axis=1)
 
     def stored_column(self, name: str) -> NDArray[Any]:
         require(name, self._split.column_names, "data.partition.column", self.source)
@@ -125,6 +128,13 @@ def _from_hub(name: str, splits: list[str]) -> dict[str, Any]:
 
     federated = FederatedDataset(dataset=name, partitioners={}, shuffle=False)
     return {split: federated.load_split(split) for split in splits}
+
+
+def _rectangular(values: Any, where: str) -> NDArray[Any]:
+    try:
+        return np.asarray(values)
+    except ValueError:
+        raise DataError(f"{where} holds lists of different lengths; all must agree") from None
 
 
 def _as_array(value: Any) -> NDArray[Any]:

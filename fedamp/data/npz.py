@@ -28,8 +28,10 @@ _UNREADABLE = (OSError, ValueError, EOFError, RuntimeError, pickle.UnpicklingErr
 
 @sources.register("npz")
 def npz(config: scenario.FolderData, folder: Path) -> Source:
-    if not isinstance(config.features, str) and len(config.features) != 1:
-        raise DataError(f"data.features: npz takes the name of one array, got {len(config.features)}")
+    for key in ("features", "label"):
+        names = getattr(config, key)
+        if not isinstance(names, str) and len(names) != 1:
+            raise DataError(f"data.{key}: npz takes the name of one array, got {len(names)}")
     return open_folder(config, folder, _open_split)
 
 
@@ -88,7 +90,8 @@ class ArrayTable(Table):
     """
 
     def __init__(self, source: str, arrays: Mapping[str, Any], config: scenario.FolderData) -> None:
-        self.source, self._arrays, self._label = source, arrays, config.label
+        self.source, self._arrays = source, arrays
+        self._label = config.label if isinstance(config.label, str) else config.label[0]
         self._features = config.features if isinstance(config.features, str) else config.features[0]
         self._require(self._features, "data.features")
         self._require(self._label, "data.label")

@@ -43,19 +43,20 @@ class ParquetTable(Table):
 
         self.source = str(paths[0]) if len(paths) == 1 else f"{paths[0]} ... {paths[-1].name}"
         self._inputs = [config.features] if isinstance(config.features, str) else config.features
-        self._label = config.label
+        self._labels = [config.label] if isinstance(config.label, str) else config.label
         with self._readable():
             self._files = pyarrow.dataset.dataset([str(path) for path in paths], format="parquet")
             for name in self._inputs:
                 require(name, self._files.schema.names, "data.features", self.source)
-            require(self._label, self._files.schema.names, "data.label", self.source)
+            for name in self._labels:
+                require(name, self._files.schema.names, "data.label", self.source)
             groups = [group for file in self._files.get_fragments() for group in file.split_by_row_group()]
             self._groups = [group for group in groups if group.row_groups[0].num_rows]
             sizes = [group.row_groups[0].num_rows for group in self._groups]
             self._starts = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
             if not self._groups:
                 raise DataError(f"{self.source}: no records; at least one is needed")
-            example = self._dense(self._groups[0], self._groups[0].head(1, columns=self._inputs))
+            example = self._dense(self._groups[0].head(1, columns=self._inputs), self._groups[0].path)
         self._kept: dict[int, NDArray[Any]] = {}
         super().__init__(self.source, example.shape[1:], example.dtype, config.shape, config.scale)
 
@@ -63,7 +64,10 @@ class ParquetTable(Table):
         return int(self._starts[-1])
 
     def stored_labels(self) -> NDArray[Any]:
-        return self.stored_column(self._label)
+        if len(self._labels) == 1 and not self._holds_lists(self._labels[0]):
+            return self.stored_column(self._labels[0])
+        with self._readable():
+            return self._dense(self._files.to_table(columns=self._labels), self.source)
 
     def stored_column(self, name: str) -> NDArray[Any]:
         """One value a record, of any type."""
@@ -89,7 +93,7 @@ class ParquetTable(Table):
         if number not in self._kept:
             group = self._groups[number]
             with self._readable():
-                rows = self._dense(group, group.to_table(columns=self._inputs))
+                rows = self._dense(group.to_table(columns=self._inputs), group.path)
             if rows.shape[1:] != self.stored_shape or rows.dtype != self.stored_type:
                 raise DataError(
                     f"{group.path}: inputs of type {rows.dtype} and shape {list(rows.shape[1:])}, those of the first "
@@ -100,14 +104,20 @@ class ParquetTable(Table):
                 del self._kept[next(iter(self._kept))]
         return self._kept[number]
 
-    def _dense(self, group: Any, rows: Any) -> NDArray[Any]:
-        """The input columns of some rows as one array [rows, ...]."""
-        columns = [_stacked(rows.column(name), f"{group.path}: column {name!r}") for name in self._inputs]
+    def _dense(self, rows: Any, where: str) -> NDArray[Any]:
+        """All columns of some rows as one array [rows, ...]."""
+        columns = [_stacked(rows.column(name), f"{where}: column {name!r}") for name in rows.column_names]
         if len(columns) == 1:
             return columns[0]
         if any(column.ndim > 1 for column in columns):
-            raise DataError(f"{group.path}: data.features names several columns, so each must hold one number a record")
+            names = ", ".join(rows.column_names)
+            raise DataError(f"{where}: of several columns ({names}) each must hold one number a record")
         return np.stack(columns, axis=1)
+
+    def _holds_lists(self, name: str) -> bool:
+        import pyarrow as pa
+
+        return bool(pa.types.is_nested(self._files.schema.field(name).type))
 
     @contextmanager
     def _readable(self) -> Iterator[None]:
@@ -137,7 +147,7 @@ def _stacked(column: Any, where: str) -> NDArray[Any]:
         values = values.flatten()
         _refuse_empty_cells(values, where)
     if not (pa.types.is_integer(values.type) or pa.types.is_floating(values.type) or pa.types.is_boolean(values.type)):
-        raise DataError(f"{where} is of type {values.type}; inputs must be numbers or lists of numbers")
+        raise DataError(f"{where} is of type {values.type}; accepted: numbers or lists of numbers")
     return np.asarray(values.to_numpy(zero_copy_only=False)).reshape(shape)
 
 

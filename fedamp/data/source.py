@@ -12,13 +12,14 @@ from typing import Any, Protocol
 
 from fedamp import scenario
 from fedamp.data.dataset import Dataset
+from fedamp.data.form import Form
 from fedamp.registry import Registry
 
 
 class Source(Protocol):
     """Data that were opened, and of which as little as possible was read."""
 
-    def load(self, seed: int) -> Dataset:
+    def load(self, seed: int, form: Form) -> Dataset:
         """The data set; every record is a client where neither ``clients`` nor a natural partition deals them."""
 
     def count_clients(self) -> int:
@@ -32,18 +33,19 @@ class Source(Protocol):
 sources: Registry[Callable[[Any, Path], Source]] = Registry("fedamp.data")
 
 
-def load(config: scenario.Data, seed: int, folder: Path) -> Dataset:
+def load(config: scenario.Data, seed: int, folder: Path, form: Form = Form()) -> Dataset:  # noqa: B008 (frozen)
     """The data set that a scenario describes.
 
     Args:
         config: the ``data`` section.
         seed: decides the test set and the partition (and the records themselves where they are synthetic).
         folder: where relative paths start.
+        form: what records are taken to be (:func:`fedamp.losses.form_of`).
 
     Raises:
         DataError: what is wrong, where, and what is accepted, in one line.
     """
-    return open_source(config, folder).load(seed)
+    return open_source(config, folder).load(seed, form)
 
 
 def count_clients(config: scenario.Data, folder: Path) -> int:

@@ -1,7 +1,7 @@
 """Stored records: read from tables, split into training and test, and dealt to clients."""
 
 from dataclasses import dataclass, replace
-from typing import Annotated, Protocol
+from typing import Annotated, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,6 +10,7 @@ from pydantic import Field, model_validator
 from fedamp import rng, scenario
 from fedamp.data import partition
 from fedamp.data.dataset import Cohort, Dataset, check_clients
+from fedamp.data.form import Form, Labels, Numbers
 from fedamp.data.table import Table
 from fedamp.errors import DataError
 
@@ -19,7 +20,7 @@ class FederationFile(scenario.Section):
 
     clients: scenario.Count  # of the whole federation
     hosted: tuple[Annotated[int, Field(ge=0, strict=True)], ...]  # ids of those whose records are here
-    classes: Annotated[int, Field(ge=2, strict=True)]  # number of labels in the whole federation
+    classes: Annotated[int, Field(ge=2, strict=True)] | None = None  # number of labels in the whole federation
 
     @model_validator(mode="after")
     def _hosted_are_clients(self) -> "FederationFile":
@@ -35,21 +36,21 @@ class Records:
     Attributes:
         table: where the inputs are read from.
         numbers: int64 [records], which records of the table.
-        labels: int64 [records], of these.
+        labels: [records, ...], of these.
     """
 
     table: Table
     numbers: NDArray[np.int64]
-    labels: NDArray[np.int64]
+    labels: NDArray[Any]
 
     @classmethod
-    def all_of(cls, table: Table) -> "Records":
+    def all_of(cls, table: Table, labels_as: Labels) -> "Records":
         """All records of a table.
 
         Raises:
-            DataError: labels that are not class numbers, or inputs that are not finite.
+            DataError: labels of another kind, or inputs that are not finite.
         """
-        labels = table.labels()
+        labels = labels_as.checked(table.stored_labels(), len(table), table.source)
         table.check_inputs()
         return cls(table, np.arange(len(labels)), labels)
 
@@ -74,7 +75,7 @@ class StoredDataset(Dataset):
         sizes: NDArray[np.int64] = self.offsets[clients + 1] - self.offsets[clients]
         return sizes
 
-    def labels_of(self, client: int) -> NDArray[np.int64]:
+    def labels_of(self, client: int) -> NDArray[Any]:
         return self.training.labels[self.offsets[client] : self.offsets[client + 1]]
 
     def gather(self, clients: NDArray[np.int64]) -> Cohort:
@@ -82,17 +83,22 @@ class StoredDataset(Dataset):
         longest = int(sizes.max(initial=0))
         real = np.arange(longest) < sizes[:, None]
         positions = (self.offsets[clients][:, None] + np.arange(longest))[real]
-        rows, labels_here = self.training.table.read(self.training.numbers[positions]), self.training.labels[positions]
+        rows, labels_here = self._inputs(self.training.take(positions)), self.training.labels[positions]
         if real.all():
             shape = real.shape
-            return Cohort(rows.reshape(*shape, *self.input_shape), labels_here.reshape(shape), sizes)
-        inputs = np.zeros((*real.shape, *self.input_shape), dtype=np.float32)
-        labels = np.zeros(real.shape, dtype=np.int64)
+            labels = labels_here.reshape(*shape, *labels_here.shape[1:])
+            return Cohort(rows.reshape(*shape, *self.input_shape), labels, sizes)
+        inputs = np.zeros((*real.shape, *self.input_shape), dtype=rows.dtype)
+        labels = np.zeros((*real.shape, *labels_here.shape[1:]), dtype=labels_here.dtype)
         inputs[real], labels[real] = rows, labels_here
         return Cohort(inputs, labels, sizes)
 
-    def test(self) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-        return self.testing.table.read(self.testing.numbers), self.testing.labels.copy()
+    def test(self) -> tuple[NDArray[Any], NDArray[Any]]:
+        return self._inputs(self.testing), self.testing.labels.copy()
+
+    def _inputs(self, records: Records) -> NDArray[Any]:
+        inputs = records.table.read(records.numbers)
+        return inputs if self.form.vocabulary is None else self.form.tokens(inputs, records.table.source)
 
     def by_record(self) -> "StoredDataset":
         if self.hosted is not None:
@@ -161,26 +167,28 @@ class StoredSource:
             raise DataError(f"{self._source}: {_NOT_ALL_RECORDS}")
         return len(self._train) - (self._hold_out_size() if self._test is None else 0)
 
-    def load(self, seed: int) -> StoredDataset:
-        training, testing = self._split(seed)
-        owners, num_clients = self._owners(seed, training)
+    def load(self, seed: int, form: Form) -> StoredDataset:
+        self._check_dealt_by_label(form.labels)
+        training, testing = self._split(seed, form.labels)
+        owners, num_clients = self._owners(seed, training, form.labels)
         by_client = np.argsort(owners, kind="stable")
         offsets = np.concatenate([[0], np.cumsum(np.bincount(owners, minlength=num_clients))]).astype(np.int64)
         hosted = None if self._federation is None else np.array(sorted(self._federation.hosted), dtype=np.int64)
         return StoredDataset(
             num_clients=num_clients,
             input_shape=training.table.input_shape,
-            num_classes=self._num_classes(np.concatenate([training.labels, testing.labels])),
+            num_classes=self._outputs(training, testing, form.labels),
+            form=form,
             hosted=hosted,
             training=training.take(by_client),
             offsets=offsets,
             testing=testing,
         )
 
-    def _split(self, seed: int) -> tuple[Records, Records]:
+    def _split(self, seed: int, labels: Labels) -> tuple[Records, Records]:
         """Training and test records: from two tables, or from one of which a part is kept out."""
-        training = None if self._train is None else Records.all_of(self._train)
-        testing = None if self._test is None else Records.all_of(self._test)
+        training = None if self._train is None else Records.all_of(self._train, labels)
+        testing = None if self._test is None else Records.all_of(self._test, labels)
         if training is None:
             assert testing is not None
             return testing.take(slice(0)), testing
@@ -195,7 +203,7 @@ class StoredSource:
             return training, training.take(slice(0))
         self._hold_out_size()
         generator = rng.public_stream(seed, "test-set")
-        kept_out = partition.hold_out(generator, training.labels, self._config.test_fraction)
+        kept_out = partition.hold_out(generator, _strata(training, labels), self._config.test_fraction)
         return training.take(~kept_out), training.take(kept_out)
 
     def _hold_out_size(self) -> int:
@@ -204,7 +212,7 @@ class StoredSource:
             raise DataError(f"{self._source}: {len(self._train)} records; at least 2 are needed to keep a test set out")
         return partition.hold_out_size(len(self._train), self._config.test_fraction)
 
-    def _owners(self, seed: int, training: Records) -> tuple[NDArray[np.int64], int]:
+    def _owners(self, seed: int, training: Records, labels: Labels) -> tuple[NDArray[np.int64], int]:
         """The client of every training record, and the number of clients."""
         if self._train is None:
             assert self._federation is not None
@@ -219,19 +227,44 @@ class StoredSource:
         if clients is None:
             return np.arange(len(training.labels)), len(training.labels)
         generator = rng.public_stream(seed, "partition")
-        return partition.deal(self._config.partition, generator, training.labels, clients), clients
+        return partition.deal(self._config.partition, generator, _strata(training, labels), clients), clients
 
-    def _num_classes(self, labels: NDArray[np.int64]) -> int:
+    def _check_dealt_by_label(self, labels: Labels) -> None:
+        scheme = self._config.partition.scheme
+        if scheme in ("dirichlet", "shards") and not labels.are_classes:
+            raise DataError(
+                f"data.partition: {scheme} deals by class, and client.loss takes labels that are {labels.accepted}; "
+                "accepted: iid, natural"
+            )
+
+    def _outputs(self, training: Records, testing: Records, kind: Labels) -> int:
+        """How many numbers a model answers with."""
+        if training.labels.shape[1:] != testing.labels.shape[1:]:
+            raise DataError(
+                f"{self._source}: a label has shape {list(training.labels.shape[1:])}, one for testing "
+                f"{list(testing.labels.shape[1:])}; they must agree"
+            )
+        labels = np.concatenate([training.labels, testing.labels])
+        found = kind.outputs(labels)
+        if isinstance(kind, Numbers):
+            return found
         if self._federation is not None:
             classes = self._federation.classes
-            if labels.size and labels.max() >= classes:
+            if classes is None:
+                raise DataError(f"{self._source}: federation.json must say how many classes there are")
+            if found > classes:
                 raise DataError(
                     f"{self._source}: label {labels.max()}; federation.json says there are {classes} classes"
                 )
             return classes
-        if labels.min() > 0:
+        if kind.are_classes and labels.min() > 0:
             raise DataError(f"{self._source}: the smallest label is {labels.min()}; labels must count from 0")
-        return int(labels.max()) + 1
+        return found
+
+
+def _strata(records: Records, kind: Labels) -> NDArray[np.int64]:
+    """What records are dealt and kept out by: their class, if they have one."""
+    return records.labels if kind.are_classes else np.zeros(len(records.labels), dtype=np.int64)
 
 
 _NOT_ALL_RECORDS = (

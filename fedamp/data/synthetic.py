@@ -9,7 +9,9 @@ from numpy.typing import NDArray
 
 from fedamp import rng, scenario
 from fedamp.data.dataset import Cohort, Dataset, check_clients
+from fedamp.data.form import Form
 from fedamp.data.source import sources
+from fedamp.errors import DataError
 
 _NUMBERS_AT_ONCE = 1 << 16  # normals made in one go: their temporaries stay in the processor's cache
 
@@ -28,8 +30,10 @@ class SyntheticSource:
     def count_records(self) -> int:
         return self.config.clients * self.config.records_per_client
 
-    def load(self, seed: int) -> "SyntheticDataset":
+    def load(self, seed: int, form: Form) -> "SyntheticDataset":
         config = self.config
+        if form != Form():
+            raise DataError("data: synthetic has records of numbers and classes, and this task takes others")
         features = math.prod(config.shape) if config.shape else config.features
         directions = rng.public_stream(seed, "synthetic-centres").standard_normal((features, config.classes))
         if config.classes <= features:

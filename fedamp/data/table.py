@@ -51,7 +51,7 @@ class Table(ABC):
 
     @abstractmethod
     def stored_labels(self) -> NDArray[Any]:
-        """The labels as they are stored, shape [records]."""
+        """The labels as they are stored, shape [records] or [records, ...]."""
 
     @abstractmethod
     def stored_inputs(self, records: NDArray[np.int64]) -> NDArray[Any]:
@@ -90,25 +90,6 @@ class Table(ABC):
             step = max(1, 2**22 // bytes_per_record)
             for start in range(0, len(self), step):
                 self.read(np.arange(start, min(start + step, len(self))))
-
-    def labels(self) -> NDArray[np.int64]:
-        """The labels as class numbers, shape [records].
-
-        Raises:
-            DataError: labels that are not non-negative integers, one for each record.
-        """
-        labels = self.stored_labels()
-        accepted = "labels must be integers 0, 1, 2, ..."
-        if labels.shape != (len(self),):
-            raise DataError(
-                f"{self.source}: labels have shape {list(labels.shape)}, "
-                f"inputs {len(self)} records; give one label each"
-            )
-        if labels.dtype.kind not in "iu":
-            raise DataError(f"{self.source}: labels are of type {labels.dtype}; {accepted}")
-        if labels.size and labels.min() < 0:
-            raise DataError(f"{self.source}: label {labels.min()} at record {np.argmin(labels)}; {accepted}")
-        return labels.astype(np.int64)
 
     def column(self, name: str) -> NDArray[Any]:
         """Whose each record is, as stored: integers, strings or whatever else can be compared, shape [records].

@@ -77,8 +77,8 @@ class Candidates:
 
     @cached_property
     def accuracies(self) -> tuple[float, ...]:
-        """Each model's accuracy on the public test set."""
-        return tuple(self.prepared.evaluate(model.parameters)[0] for model in self.models)
+        """Each model's accuracy on the public test set, or the metric that leads where the task has none."""
+        return tuple(self.prepared.evaluate(model.parameters).score for model in self.models)
 
     def combined(self, weights: Sequence[float]) -> Arrays:
         """The weighted sum of the models."""

@@ -166,8 +166,8 @@ def _most_accurate(candidates: Candidates, chosen: Sequence[int]) -> list[Weight
     rows[:, list(chosen)] = grid
 
     def rank(row: Weights) -> tuple[float, float]:
-        accuracy, loss = candidates.prepared.evaluate(candidates.combined(row))
-        return -accuracy, loss
+        found = candidates.prepared.evaluate(candidates.combined(row))
+        return -found.score, found.loss
 
     return sorted((tuple(row) for row in rows.tolist()), key=rank)
 

@@ -17,7 +17,7 @@ from fedamp.merging.decision import RANDOM_SELECTION, Decision, MergeRequest
 from fedamp.merging.selection import select
 from fedamp.runs.folder import RunFolder, new_folder, write_secret
 from fedamp.runs.ledger import digest
-from fedamp.runs.records import FROM_SYSTEM, Bracket, Certificate, Draw, MergedInput, MergedSummary, Quality
+from fedamp.runs.records import FROM_SYSTEM, Bracket, Certificate, Draw, MergedInput, MergedSummary, Quality, measured
 from fedamp.runs.run import salted_digest
 
 GIVEN_SEED = "given, so known: it can be chosen for its draw"
@@ -82,8 +82,7 @@ def merge_runs(request: MergeRequest, out: Path | None = None) -> Merger:
     certificate = _certificate(request, candidates, decision, drawn, parameters, salt.encode())
     certificate.write(folder.certificate)  # as with a ledger, what is released is written down first
     folder.write_model(parameters)
-    accuracy, loss = candidates.prepared.evaluate(parameters)
-    final = Quality(accuracy=accuracy, loss=loss)
+    final = Quality(**measured(*candidates.prepared.evaluate(parameters)))
     MergedSummary(
         name=folder.path.name,
         final=final,

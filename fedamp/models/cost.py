@@ -7,7 +7,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
-from torch.nn.functional import cross_entropy
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
@@ -26,16 +25,15 @@ class Cost:
     flops_per_record: int
 
 
-def cost(module: nn.Module, input_shape: tuple[int, ...]) -> Cost:
+def cost(module: nn.Module, input_shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> Cost:
     """Count one pass of a single record of zeros; the module is left as it was."""
     parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
     with _Counter() as counter:  # type: ignore[no-untyped-call]
-        loss = cross_entropy(module(torch.zeros(1, *input_shape)), torch.zeros(1, dtype=torch.int64))
-        torch.autograd.grad(loss, parameters, allow_unused=True)
+        torch.autograd.grad(module(torch.zeros(1, *input_shape, dtype=dtype)).sum(), parameters, allow_unused=True)
     return Cost(sum(parameter.numel() for parameter in parameters), counter.flops)
 
 
-def kept_per_record(module: nn.Module, input_shape: tuple[int, ...]) -> int:
+def kept_per_record(module: nn.Module, input_shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> int:
     """How many numbers the forward pass of one record keeps for the backward pass, besides the parameters."""
     known = {parameter.untyped_storage().data_ptr() for parameter in module.parameters()}
     kept: dict[int, Tensor] = {}  # by place in memory: two operations may keep the same numbers
@@ -47,7 +45,7 @@ def kept_per_record(module: nn.Module, input_shape: tuple[int, ...]) -> int:
         return tensor
 
     with saved_tensors_hooks(keep, lambda tensor: tensor):
-        module(torch.zeros(1, *input_shape))
+        module(torch.zeros(1, *input_shape, dtype=dtype))
     return sum(tensor.numel() for tensor in kept.values())
 
 

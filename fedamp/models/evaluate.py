@@ -1,52 +1,71 @@
-"""Accuracy and loss of a model on a public test set."""
+"""Loss and metrics of a model on a public test set."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import nn
 from torch.func import functional_call
-from torch.nn.functional import cross_entropy
+
+from fedamp.losses import CrossEntropy, Loss
 
 # Multiplications below which one thread is faster: others have to be woken, and wait for work on cores that train.
 _ONE_THREAD = 100_000_000
 
 
+class Evaluation(NamedTuple):
+    """How good a model is.
+
+    Attributes:
+        loss: mean over the records; nan or inf where the model is.
+        metrics: by name; the first one leads (:class:`fedamp.losses.Loss`).
+    """
+
+    loss: float
+    metrics: dict[str, float]
+
+    @property
+    def score(self) -> float:
+        """The leading metric: at most 1, and more is better."""
+        return next(iter(self.metrics.values()))
+
+
 def evaluate(
     module: nn.Module,
     parameters: Mapping[str, NDArray[np.float32]],
-    inputs: NDArray[np.float32],
-    labels: NDArray[np.int64],
+    inputs: NDArray[Any],
+    labels: NDArray[Any],
     device: str = "cpu",
     batch: int = 1024,
-) -> tuple[float, float]:
-    """Share of records classified right, and mean cross-entropy in nats.
+    loss: Loss | None = None,
+) -> Evaluation:
+    """Mean loss and metrics on some records, each by itself.
 
     Args:
         module: gives the architecture; its own parameter values are not used, and it is left as it was.
         parameters: the values to evaluate, by name.
         inputs: shape [records, *input_shape].
-        labels: shape [records].
+        labels: shape [records, ...], as the loss takes them.
         batch: records in one forward pass; fixed, so that the result does not depend on anything else.
-
-    Returns:
-        (accuracy in [0, 1], loss); the loss is nan or inf where the model is.
+        loss: left out: cross-entropy.
     """
+    loss = loss or CrossEntropy()
     tensors = {name: torch.as_tensor(value, device=device) for name, value in parameters.items()}
     module = module.to(device)
     training = module.training
     module.eval()
-    right, loss = 0, 0.0
+    total, tally = 0.0, dict[str, Any]()
     with torch.no_grad(), _as_many_threads_as_pay(sum(value.size for value in parameters.values()) * len(labels)):
         for start in range(0, len(labels), batch):
             targets = torch.as_tensor(labels[start : start + batch], device=device)
-            logits = functional_call(module, tensors, (torch.as_tensor(inputs[start : start + batch], device=device),))
-            right += int((logits.argmax(dim=1) == targets).sum())
-            loss += float(cross_entropy(logits.double(), targets, reduction="sum"))
+            outputs = functional_call(module, tensors, (torch.as_tensor(inputs[start : start + batch], device=device),))
+            total += float(loss.each(outputs.double(), targets).sum())
+            tally = {name: tally.get(name, 0) + value for name, value in loss.tally(outputs, targets).items()}
     module.train(training)
-    return right / len(labels), loss / len(labels)
+    return Evaluation(total / len(labels), loss.metrics(tally))
 
 
 @contextmanager

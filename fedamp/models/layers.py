@@ -1,5 +1,6 @@
 """Building blocks of image models."""
 
+import torch
 from torch import Tensor, nn
 
 from fedamp.errors import ModelError
@@ -50,3 +51,25 @@ class Residual(nn.Module):
     def forward(self, inputs: Tensor) -> Tensor:
         values: Tensor = self.activation(self.shortcut(inputs) + self.branch(inputs))
         return values
+
+
+class LSTM(nn.Module):
+    """A long short-term memory (Hochreiter and Schmidhuber 1997), from zeros: [batch, length, into] to [.., out].
+
+    As ``torch.nn.LSTM`` with one bias, but of operations that ``torch.func.vmap`` knows.
+    """
+
+    def __init__(self, into: int, out: int) -> None:
+        super().__init__()
+        self.inputs, self.state = nn.Linear(into, 4 * out), nn.Linear(out, 4 * out, bias=False)
+
+    def forward(self, sequence: Tensor) -> Tensor:
+        entering = self.inputs(sequence)
+        hidden = cell = torch.zeros_like(entering[:, 0, : self.state.in_features])
+        answers = []
+        for place in range(sequence.shape[1]):
+            enters, forgets, new, leaves = (entering[:, place] + self.state(hidden)).chunk(4, dim=1)
+            cell = forgets.sigmoid() * cell + enters.sigmoid() * new.tanh()
+            hidden = leaves.sigmoid() * cell.tanh()
+            answers.append(hidden)
+        return torch.stack(answers, dim=1)

@@ -75,10 +75,10 @@ class Masks:
         self._attach(module, mask)
         return module
 
-    def check_silence(self, mask: Tensor, input_shape: tuple[int, ...]) -> None:
-        """Refuse the module if something that a dropped node owns has a gradient on random inputs."""
+    def check_silence(self, mask: Tensor, inputs: Tensor) -> None:
+        """Refuse the module if something that a dropped node owns has a gradient on these inputs."""
         parameters = {name: value.detach().requires_grad_() for name, value in self.module.named_parameters()}
-        logits = self.call(parameters, torch.randn(4, *input_shape), mask)
+        logits = self.call(parameters, inputs, mask)
         loss = (logits * torch.randn_like(logits)).sum()
         gradients = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True)
         found = {name: value for name, value in zip(parameters, gradients, strict=True) if value is not None}
@@ -94,7 +94,7 @@ class Masks:
         ]
 
 
-def prove_silence(module: nn.Module, input_shape: tuple[int, ...]) -> None:
+def prove_silence(module: nn.Module, input_shape: tuple[int, ...], vocabulary: int | None = None) -> None:
     """Refuse a module whose declaration does not hold: everything a dropped node owns must have gradient zero.
 
     Tried on random inputs (from torch's default generator), dropping every node once while all other layers are whole,
@@ -108,10 +108,15 @@ def prove_silence(module: nn.Module, input_shape: tuple[int, ...]) -> None:
     masks = Masks(module)
     layers = torch.cat([torch.full((count,), index) for index, count in enumerate(masks.layers.values())])
     half = (torch.rand(masks.nodes) < 0.5).float()
+
+    def inputs() -> Tensor:
+        shape = (4, *input_shape)
+        return torch.randn(shape) if vocabulary is None else torch.randint(vocabulary, shape)
+
     for kept in (half, 1 - half):
-        masks.check_silence(kept, input_shape)
+        masks.check_silence(kept, inputs())
         for layer in range(len(masks.layers)):
-            masks.check_silence(torch.where(layers == layer, kept, 1.0), input_shape)
+            masks.check_silence(torch.where(layers == layer, kept, 1.0), inputs())
 
 
 def _check_silence(

@@ -50,8 +50,9 @@ def build(config: Model, input_shape: tuple[int, ...], num_classes: int) -> nn.M
 
     Args:
         config: the scenario's model section.
-        input_shape: shape of one record; the model is called with float32 [batch, *input_shape].
-        num_classes: width of the output; the model answers with logits [batch, num_classes].
+        input_shape: shape of one record; the model is called with float32 (tokens: int64) [batch, *input_shape].
+        num_classes: width of the output; the model answers with [batch, num_classes], and one of sequences may with
+            [batch, length, num_classes].
 
     Raises:
         ModelError: an unknown name, a module of one's own that cannot be imported, built or called, or a breach of the
@@ -88,6 +89,11 @@ def initial_parameters(
     return values
 
 
+def input_type(config: Model) -> torch.dtype:
+    """What a model is called with: int64 where inputs are tokens, else float32."""
+    return torch.float32 if config.vocabulary is None else torch.int64
+
+
 def _build(config: Model, input_shape: tuple[int, ...], num_classes: int, torch_seed: int) -> nn.Module:
     with own_generator(torch_seed):
         if is_import_path(config.name):
@@ -96,7 +102,7 @@ def _build(config: Model, input_shape: tuple[int, ...], num_classes: int, torch_
             module = _network(config, input_shape, num_classes)
         check(module)
         if is_import_path(config.name):
-            _try(module, config.name, input_shape, num_classes)
+            _try(module, config, input_shape, num_classes)
     return module
 
 
@@ -141,20 +147,21 @@ def _import(config: Model, input_shape: tuple[int, ...], num_classes: int) -> nn
     return module
 
 
-def _try(module: nn.Module, name: str, input_shape: tuple[int, ...], num_classes: int) -> None:
+def _try(module: nn.Module, config: Model, input_shape: tuple[int, ...], num_classes: int) -> None:
     """One forward pass and, where nodes are declared, one masked backward pass: a model must keep what it says."""
     try:
         with torch.no_grad():
-            logits = module(torch.zeros(2, *input_shape))
+            outputs = module(torch.zeros(2, *input_shape, dtype=input_type(config)))
     except Exception as error:
         shape = [2, *input_shape]
-        raise ModelError(f"model {name} cannot take inputs of shape {shape} ({one_line(error)})") from error
-    if tuple(getattr(logits, "shape", ())) != (2, num_classes):
+        raise ModelError(f"model {config.name} cannot take inputs of shape {shape} ({one_line(error)})") from error
+    shape = tuple(getattr(outputs, "shape", ()))
+    if shape[:1] != (2,) or shape[-1:] != (num_classes,) or len(shape) not in (2, 3):
         raise ModelError(
-            f"model {name} must answer logits of shape [batch, {num_classes}], got "
-            f"{list(getattr(logits, 'shape', ())) or type(logits).__name__} for a batch of 2"
+            f"model {config.name} must answer logits of shape [batch, {num_classes}], got "
+            f"{list(shape) or type(outputs).__name__} for a batch of 2"
         )
-    prove_silence(module, input_shape)
+    prove_silence(module, input_shape, config.vocabulary)
 
 
 def _values(module: nn.Module) -> Arrays:

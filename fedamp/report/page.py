@@ -20,14 +20,15 @@ from fedamp.report import style
 from fedamp.report.comparison import cautions, facts
 from fedamp.report.pictures import comparison_pictures, run_pictures
 from fedamp.report.tables import spread
-from fedamp.report.words import ENDINGS, KNOWN_SEED, protected
+from fedamp.report.words import ENDINGS, KNOWN_SEED, metric, protected, score, value_of
 from fedamp.runs.folder import RunFolder
+from fedamp.runs.records import Score
 from fedamp.runs.run import Model, Run, read_models
 
 ROUNDS_SHOWN = 10
 CAPTIONS = {
-    "rounds": "Accuracy on the public test set, and the privacy cost so far, round by round.",
-    "accuracy-epsilon": "Accuracy against its privacy cost: as it was charged, and what the same models would have "
+    "rounds": "Quality on the public test set, and the privacy cost so far, round by round.",
+    "accuracy-epsilon": "Quality against its privacy cost: as it was charged, and what the same models would have "
     "cost unamplified, had nothing been hidden.",
     "cost": "What a client receives and sends when it checks in, and the wall time of the run for each check-in.",
     "epsilon-over-weights": "What the weights cost: epsilon over the weights of the models, and the weights that were "
@@ -81,6 +82,8 @@ def _environment() -> Environment:
         "bytes": amount_of_bytes,
         "seconds": amount_of_time,
         "sha256": lambda content: hashlib.sha256(content).hexdigest(),
+        "score": score,
+        "value": lambda found: "" if found is None else value_of(*found),
         "percent": lambda share: "" if share is None else f"{share:.1%}",
     }
     environment.tests["run"] = lambda model: isinstance(model, Run)
@@ -92,6 +95,7 @@ def _environment() -> Environment:
         "figures_of": _figures,
         "released_rounds": _released_rounds,
         "risk_in_words": _risk_in_words,
+        "metric": metric,
     }
     return environment
 
@@ -120,10 +124,10 @@ def _risk_in_words(model: Model) -> str:
     return str(risk(certificate.mechanism, certificate.unit, certificate.group_size)["in_words"])
 
 
-def _released_rounds(run: Run) -> list[tuple[int, float | None, float, str]]:
-    """Some of the ledger's releases: round, accuracy, epsilon spent, digest."""
-    accuracy = {record.round: record.accuracy for record in run.evaluated}
+def _released_rounds(run: Run) -> list[tuple[int, Score | None, float, str]]:
+    """Some of the ledger's releases: round, metric that leads, epsilon spent, digest."""
+    quality = {record.round: record.score for record in run.evaluated}
     return [
-        (release.round, accuracy.get(release.round), release.epsilon_upper, release.digest)
+        (release.round, quality.get(release.round), release.epsilon_upper, release.digest)
         for release in spread(run.ledger.releases, ROUNDS_SHOWN)
     ]

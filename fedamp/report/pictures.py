@@ -11,9 +11,10 @@ from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 
 from fedamp.numbers import at_most, power
-from fedamp.report import style
+from fedamp.report import style, words
 from fedamp.report.words import protected
 from fedamp.runs.folder import RunFolder
+from fedamp.runs.records import Score
 from fedamp.runs.run import Merged, Model, Run, read_run
 
 CHARGED, UNAMPLIFIED = style.LOOKS[0], style.LOOKS[1]
@@ -28,7 +29,7 @@ def plot_run(folder: Path) -> list[Path]:
 
 
 def run_pictures(run: Run) -> dict[str, Figure]:
-    """A run's pictures by name: accuracy and epsilon over rounds, and against each other.
+    """A run's pictures by name: accuracy (or what leads) and epsilon over rounds, and against each other.
 
     None before the first evaluated round.
     """
@@ -42,7 +43,7 @@ def run_pictures(run: Run) -> dict[str, Figure]:
 
 def comparison_pictures(models: Sequence[Model]) -> dict[str, Figure]:
     """Pictures of several models by name: of the runs by round and by client, of all by accuracy and epsilon."""
-    evaluated = [model for model in models if model.accuracy is not None]
+    evaluated = [model for model in models if model.score is not None]
     runs = [model for model in models if isinstance(model, Run)]
     pictures = {}
     if any(run.evaluated for run in runs):
@@ -60,10 +61,10 @@ def comparison_pictures(models: Sequence[Model]) -> dict[str, Figure]:
 def _run_by_round(run: Run) -> Figure:
     heights = (2.3, 2.3) if run.is_private else (2.8,)
     canvas, axes = style.figure(run.scenario.name, _protection([run]), heights)
-    rounds, accuracy = _accuracy_by_round(run)
-    axes[0].plot(rounds, accuracy, color=CHARGED.color, marker=CHARGED.marker if len(rounds) < 20 else None)
-    style.label(axes[0], f"{accuracy[-1]:.1f} %", (rounds[-1], accuracy[-1]), (0, 6), ha="right", fontweight="bold")
-    style.percent(axes[0])
+    rounds, quality = _quality_by_round(run)
+    axes[0].plot(rounds, quality, color=CHARGED.color, marker=CHARGED.marker if len(rounds) < 20 else None)
+    style.label(axes[0], _final_words(run), (rounds[-1], quality[-1]), (0, 6), ha="right", fontweight="bold")
+    _quality_axis(axes[0], [run], quality.min())
     axes[-1].set_xlabel("round")
     if run.is_private:
         axes[0].tick_params(labelbottom=False)
@@ -77,16 +78,16 @@ def _draw_spending(axes: Axes, run: Run) -> None:
     spent = np.array([record.epsilon_upper for record in run.rounds], dtype=float)
     axes.step(rounds, spent, where="post", color=CHARGED.color)
     end = (rounds[-1], spent[-1])
-    words = f"charged: {at_most(run.epsilon)}"
+    charged = f"charged: {at_most(run.epsilon)}"
     if run.was_stopped_early:
-        words += f" (these rounds: {at_most(spent[-1])})"
-    style.label(axes, words, end, (0, -5), ha="right", va="top", fontweight="bold")
+        charged += f" (these rounds: {at_most(spent[-1])})"
+    style.label(axes, charged, end, (0, -5), ha="right", va="top", fontweight="bold")
     highest = spent[-1]
     if run.is_amplified:
         plain = run.plan.unamplified_epsilon_by_round[rounds - 1]
         axes.step(rounds, plain, where="post", color=UNAMPLIFIED.color, linestyle=UNAMPLIFIED.dash)
-        words = f"unamplified: {at_most(plain[-1])}"
-        style.label(axes, words, (rounds[-1], plain[-1]), (0, 5), ha="right", va="bottom")
+        beside = f"unamplified: {at_most(plain[-1])}"
+        style.label(axes, beside, (rounds[-1], plain[-1]), (0, 5), ha="right", va="bottom")
         highest = plain[-1]
     budget = run.scenario.privacy.epsilon
     if budget is not None and budget < 3 * highest:
@@ -98,15 +99,15 @@ def _draw_spending(axes: Axes, run: Run) -> None:
 
 
 def _run_by_cost(run: Run) -> Figure:
-    canvas, (axes,) = style.figure(f"{run.scenario.name}: what accuracy costs", _protection([run]))
-    rounds, accuracy = _accuracy_by_round(run)
+    canvas, (axes,) = style.figure(f"{run.scenario.name}: what {_metric([run])} costs", _protection([run]))
+    rounds, quality = _quality_by_round(run)
     costs = np.array([record.epsilon_upper for record in run.evaluated], dtype=float)
     if not run.is_amplified:
-        _draw_costs(axes, costs, accuracy, CHARGED, "charged", ha="center", shift=(0, 8))
+        _draw_costs(axes, costs, quality, CHARGED, "charged", ha="center", shift=(0, 8))
     else:
-        _draw_costs(axes, costs, accuracy, CHARGED, "charged", ha="right", shift=(-2, 8))
+        _draw_costs(axes, costs, quality, CHARGED, "charged", ha="right", shift=(-2, 8))
         plain = run.plan.unamplified_epsilon_by_round[rounds - 1]
-        _draw_costs(axes, plain, accuracy, UNAMPLIFIED, "unamplified", ha="left", shift=(-6, 10))
+        _draw_costs(axes, plain, quality, UNAMPLIFIED, "unamplified", ha="left", shift=(-6, 10))
         costs = np.concatenate([costs, plain])
     budget = run.scenario.privacy.epsilon
     if budget is not None and budget < 3 * costs.max():
@@ -117,23 +118,23 @@ def _run_by_cost(run: Run) -> Figure:
     left, right = max(costs.min() / 1.3, costs.max() / 300), costs.max() * (4 if run.is_amplified else 1.6)
     axes.set_xlim(left or 0.1, right or 1.0)  # a run can cost nothing: at a delta of a half, say
     style.logarithmic(axes)
-    style.percent(axes)
+    _quality_axis(axes, [run], quality.min())
     return canvas
 
 
 def _draw_costs(
     axes: Axes,
     costs: NDArray[np.float64],
-    accuracy: NDArray[np.float64],
+    quality: NDArray[np.float64],
     look: style.Look,
-    words: str,
+    name: str,
     ha: str,
     shift: tuple[float, float],
 ) -> None:
-    axes.plot(costs, accuracy, color=look.color, linestyle=look.dash)
+    axes.plot(costs, quality, color=look.color, linestyle=look.dash)
     face = look.color if look is CHARGED else "white"
-    axes.plot(costs[-1:], accuracy[-1:], look.marker, color=look.color, markerfacecolor=face, markersize=8)
-    style.label(axes, f"{words}: {at_most(costs[-1])}", (costs[-1], accuracy[-1]), shift, ha=ha, color=look.color)
+    axes.plot(costs[-1:], quality[-1:], look.marker, color=look.color, markerfacecolor=face, markersize=8)
+    style.label(axes, f"{name}: {at_most(costs[-1])}", (costs[-1], quality[-1]), shift, ha=ha, color=look.color)
 
 
 # --- several models ---------------------------------------------------------------------------------------------------
@@ -144,15 +145,17 @@ def _models_by_round(models: Sequence[Model]) -> Figure:
     runs = {index: model for index, model in enumerate(models) if isinstance(model, Run)}
     private = any(run.is_private for run in runs.values())
     subtitle = _protection(list(runs.values()))
-    canvas, axes = style.figure("accuracy and privacy cost by round", subtitle, (2.4,) * (1 + private))
+    canvas, axes = style.figure(f"{_metric(models)} and privacy cost by round", subtitle, (2.4,) * (1 + private))
+    lowest = 0.0
     for index, run in runs.items():
-        rounds, accuracy = _accuracy_by_round(run)
-        axes[0].plot(rounds, accuracy, **_line(index, len(rounds)))
+        rounds, quality = _quality_by_round(run)
+        lowest = min(lowest, quality.min())
+        axes[0].plot(rounds, quality, **_line(index, len(rounds)))
         if run.is_private:
             spent = [record.epsilon_upper or 0.0 for record in run.rounds]
             line = _line(index, len(spent))
             axes[1].plot([record.round for record in run.rounds], spent, drawstyle="steps-post", **line)
-    style.percent(axes[0])
+    _quality_axis(axes[0], models, lowest)
     axes[-1].set_xlabel("round")
     if private:
         axes[1].sharex(axes[0])
@@ -165,25 +168,27 @@ def _models_by_round(models: Sequence[Model]) -> Figure:
 
 def _models_by_cost(models: Sequence[Model]) -> Figure:
     """Every final model at what it was charged (filled), a run's also at what it would cost unamplified (hollow)."""
-    canvas, (axes,) = style.figure("what accuracy costs", _protection(models), (3.2,))
+    canvas, (axes,) = style.figure(f"what {_metric(models)} costs", _protection(models), (3.2,))
     costs: list[float] = []
     for index, model in enumerate(models):
-        look, accuracy = style.look(index), _final_accuracy(model)
+        look, quality = style.look(index), _final(model)
         if model.epsilon is None:
-            axes.axhline(accuracy, color=look.color, linestyle=look.dash, linewidth=1.2)
+            axes.axhline(quality, color=look.color, linestyle=look.dash, linewidth=1.2)
             continue
         if isinstance(model, Run) and model.unamplified_epsilon is not None:
             ends = [model.epsilon, model.unamplified_epsilon]
-            axes.plot(ends, [accuracy, accuracy], color=style.GREY, linestyle=":", linewidth=1.2)
-            axes.plot(ends[1], accuracy, look.marker, color=look.color, mfc="white", markersize=9)
+            axes.plot(ends, [quality, quality], color=style.GREY, linestyle=":", linewidth=1.2)
+            axes.plot(ends[1], quality, look.marker, color=look.color, mfc="white", markersize=9)
             costs += ends[1:]
-        axes.plot(model.epsilon, accuracy, look.marker, color=look.color, markersize=9)
+        axes.plot(model.epsilon, quality, look.marker, color=look.color, markersize=9)
         costs.append(model.epsilon)
     axes.set(xlabel="privacy cost ε, at most (less is better)")
     style.logarithmic(axes)
     axes.set_xlim(min(costs) / 1.5, max(costs) * 1.5)
-    lowest = 10 * np.floor(min(map(_final_accuracy, models)) / 10) - 10
-    axes.set(ylabel="accuracy, %", ylim=(max(0, lowest), 103))
+    lowest = min(map(_final, models))
+    _quality_axis(axes, models, lowest)
+    if _in_percent(models):
+        axes.set_ylim(max(0, 10 * np.floor(lowest / 10) - 10), 103)
     circle: dict[str, Any] = {"color": style.GREY, "marker": "o", "linestyle": ""}
     shown = [Line2D([], [], label="charged", **circle)]
     if any(isinstance(model, Run) and model.is_amplified for model in models):
@@ -202,11 +207,11 @@ def _work_of_a_check_in(runs: Sequence[Run]) -> Figure:
         "ms a check-in, on the machine of the run": [1000 * run.seconds_per_check_in for run in runs],
     }
     places = np.arange(len(runs))
-    for axes, (words, values) in zip(panels, bars.items(), strict=True):
+    for axes, (unit, values) in zip(panels, bars.items(), strict=True):
         axes.barh(places, values, color=[style.look(place).color for place in places], height=0.62)
         for place, value in zip(places, values, strict=True):
             style.label(axes, f"{value:,.3g}", (value, place), (4, 0), va="center")
-        axes.set(yticks=places, yticklabels=[style.shortened(run.name, 18) for run in runs], xlabel=words)
+        axes.set(yticks=places, yticklabels=[style.shortened(run.name, 18) for run in runs], xlabel=unit)
         axes.set_xlim(0, 1.2 * max(values))
         axes.invert_yaxis()
         axes.set_axisbelow(True)
@@ -217,10 +222,10 @@ def _work_of_a_check_in(runs: Sequence[Run]) -> Figure:
 def _add_key(canvas: Figure, models: Mapping[int, Model]) -> None:
     """What each look stands for, the most accurate model first, below the picture."""
     handles = []
-    for index, model in sorted(models.items(), key=lambda item: -_final_accuracy(item[1])):
+    for index, model in sorted(models.items(), key=lambda item: -_final(item[1])):
         merged = ", merged" if isinstance(model, Merged) else ""
         name = style.shortened(model.name, LONGEST_NAME - len(merged))
-        label = f"{name}{merged}: {_final_accuracy(model):.1f} %"
+        label = f"{name}{merged}: {_final_words(model)}"
         handles.append(Line2D([], [], label=label, **_line(index, 0)))
     canvas.set_figheight(canvas.get_figheight() + 0.24 * len(handles) + 0.1)
     canvas.legend(handles=handles, loc="outside lower left", handlelength=4, frameon=False, fontsize=style.TEXT)
@@ -236,14 +241,41 @@ def _line(index: int, points: int) -> dict[str, Any]:
 # --- facts ------------------------------------------------------------------------------------------------------------
 
 
-def _accuracy_by_round(run: Run) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """The evaluated rounds, and their accuracies in percent."""
-    accuracy = [100 * (record.accuracy or 0.0) for record in run.evaluated]
-    return np.array([record.round for record in run.evaluated]), np.array(accuracy)
+def _quality_by_round(run: Run) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """The evaluated rounds, and the metric that leads; accuracy in per cent."""
+    quality = [_shown(record.score) for record in run.evaluated]
+    return np.array([record.round for record in run.evaluated]), np.array(quality)
 
 
-def _final_accuracy(model: Model) -> float:
-    return 100 * (model.accuracy or 0.0)
+def _final(model: Model) -> float:
+    return _shown(model.score)
+
+
+def _shown(score: Score | None) -> float:
+    name, value = score or ("accuracy", 0.0)
+    return 100 * value if words.is_share(name) else value
+
+
+def _final_words(model: Model) -> str:
+    name, value = model.score or ("accuracy", 0.0)
+    return f"{100 * value:.1f} %" if words.is_share(name) else f"{words.metric(name)} {value:.3g}"
+
+
+def _names(models: Sequence[Model]) -> list[str]:
+    return sorted({model.score[0] for model in models if model.score})
+
+
+def _metric(models: Sequence[Model]) -> str:
+    """What leads, in words; of models of several tasks, all that lead."""
+    return " or ".join(map(words.metric, _names(models)))
+
+
+def _in_percent(models: Sequence[Model]) -> bool:
+    return any(map(words.is_share, _names(models)))
+
+
+def _quality_axis(axes: Axes, models: Sequence[Model], lowest: float) -> None:
+    style.quality(axes, _metric(models), _in_percent(models), lowest)
 
 
 def _protection(models: Sequence[Model]) -> str:

@@ -11,7 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.text import Text
 
 from fedamp.numbers import at_most
-from fedamp.report.words import GUARANTEES, KNOWN_SEED, protected
+from fedamp.report.words import GUARANTEES, KNOWN_SEED, metric, protected, value_of
 from fedamp.text import harmless
 
 if TYPE_CHECKING:
@@ -61,7 +61,11 @@ class RunProgress:
         self._failed += int(record.unprotected.get("failed", 0))
         self._clipped.append(record.unprotected.get("clipped", 0.0))
         rate = self._reported / max(monotonic() - self._since, 1e-9)
-        facts = [] if record.accuracy is None else [f"loss {record.loss:.3f}", f"accuracy {record.accuracy:.1%}"]
+        facts = (
+            []
+            if record.score is None
+            else [f"loss {record.loss:.3f}", f"{metric(record.score[0])} {value_of(*record.score)}"]
+        )
         facts += [self._spent(record.epsilon_upper)]
         if self._reported < self._scheduled:
             facts += [f"{self._reported:,} of {self._scheduled:,} reported"]

@@ -100,9 +100,12 @@ def shortened(name: str, longest: int) -> str:
     return name if len(name) <= longest else "…" + name[1 - longest :]
 
 
-def percent(axes: Axes) -> None:
-    """A vertical axis from 0 to 100 %, with room above for words."""
-    axes.set(ylabel="accuracy, %", ylim=(0, 112), yticks=range(0, 101, 20))
+def quality(axes: Axes, words: str, percent: bool, lowest: float = 0.0) -> None:
+    """A vertical axis up to 100 %, or to 1, with room above for words; from ``lowest`` where that is below zero."""
+    top = 100 if percent else 1
+    bottom = min(0.0, max(lowest, -top)) * 1.1
+    axes.set(ylabel=f"{words}, %" if percent else words, ylim=(bottom, 1.12 * top))
+    axes.set_yticks([top * tick / 5 for tick in range(-5 if bottom < 0 else 0, 6) if top * tick / 5 >= bottom])
 
 
 def logarithmic(axes: Axes) -> None:

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedamp.numbers import amount_of_bytes, amount_of_time, at_least, at_most, power
-from fedamp.report.words import ENDINGS, GUARANTEES, KNOWN_SEED, protected
+from fedamp.report.words import ENDINGS, GUARANTEES, KNOWN_SEED, metric, protected, score, value_of
 
 if TYPE_CHECKING:
     from fedamp.data import LabelCounts
@@ -35,9 +35,11 @@ def run_table(summary: "Summary", clipped: float | None = None) -> Table:
     from the updates, of which it clipped a share.
     """
     rows = {}
-    accuracy, loss = summary.final.accuracy, summary.final.loss
-    if accuracy is not None:
-        rows["accuracy"] = f"{accuracy:.2%} on the public test set (loss {loss:.3f})"
+    if summary.final.score is not None:
+        name, value = summary.final.score
+        others = [f"{metric(other)} {value_of(other, found)}" for other, found in summary.final.metrics.items()]
+        others = [f"loss {summary.final.loss:.3f}", *(words for words in others if not words.startswith(metric(name)))]
+        rows[metric(name)] = f"{value_of(name, value, 2)} on the public test set ({', '.join(others)})"
     if math.isinf(summary.epsilon.upper):
         rows["privacy"] = "none: no noise was added"
     else:
@@ -114,7 +116,9 @@ def comparison_table(answer: Answer) -> RenderableType:
     """Several runs and merged models, one a row."""
     table = Table(box=box.SIMPLE, padding=(0, 1, 0, 0))
     table.add_column("run", overflow="fold")
-    headings = ("accuracy", "epsilon", "unamplified", "rounds", "bytes per\ncheck-in", "time per\ncheck-in")
+    leading = {run["score"][0] for run in answer["runs"] if run["score"]}
+    common = metric(leading.pop()) if len(leading) == 1 else None  # models of several tasks say each what theirs is
+    headings = (common or "quality", "epsilon", "unamplified", "rounds", "bytes per\ncheck-in", "time per\ncheck-in")
     for heading in headings:
         table.add_column(heading, justify="right", no_wrap=True)
     for run in answer["runs"]:
@@ -126,25 +130,28 @@ def comparison_table(answer: Answer) -> RenderableType:
                 amount_of_bytes(run["bytes_per_check_in"]),
                 amount_of_time(run["seconds_per_check_in"]),
             ]
-        accuracy = "" if run["accuracy"] is None else f"{run['accuracy']:.1%}"
-        table.add_row(run["name"], accuracy, at_most(run["epsilon"]["upper"]), *work)
+        quality = value_of(*run["score"]) if common and run["score"] else score(run["score"])
+        table.add_row(run["name"], quality, at_most(run["epsilon"]["upper"]), *work)
     return Group(table, *(f"caution: {caution}" for caution in answer["cautions"]))
 
 
 def merge_table(answer: Answer) -> RenderableType:
     """The inputs with their weights, and the merged model; the inputs' accuracies are for the owner alone."""
     drawn = answer["draw"] and answer["draw"]["model"]
-    inputs = Table("model", "weight", "epsilon alone", "accuracy", title=f"merged by {answer['method']}")
+    final = answer["final"]
+    leading = "accuracy" if final["accuracy"] is not None else next(iter(final["metrics"]))
+    reached = final["accuracy"] if leading == "accuracy" else final["metrics"][leading]
+    inputs = Table("model", "weight", "epsilon alone", metric(leading), title=f"merged by {answer['method']}")
     weighted = zip(answer["inputs"], answer["weights"], answer["unprotected"]["accuracies"], strict=True)
     for model, weight, accuracy in weighted:
         name = model["name"] + " (drawn)" * (model["name"] == drawn)
-        inputs.add_row(name, f"{weight:.6g}", at_most(model["epsilon_upper"], 4), f"{accuracy:.2%}")
+        inputs.add_row(name, f"{weight:.6g}", at_most(model["epsilon_upper"], 4), value_of(leading, accuracy, 2))
     rows = {
         "epsilon": _bracket(answer["epsilon"]),
         "budget": f"epsilon <= {answer['budget_epsilon']:g} at delta = {answer['delta']:g}",
         "upper end from": answer["epsilon_bound"],
         "weights": answer["weights_chosen_by"],
-        "accuracy": f"{answer['final']['accuracy']:.2%} on the public test set",
+        metric(leading): f"{value_of(leading, reached, 2)} on the public test set",
     }
     if answer["has_known_seed"]:
         rows["known seed"] = "the noise or the draw can be computed from it: for research, not for release"

@@ -13,6 +13,33 @@ ENDINGS = {
 KNOWN_SEED = "no protection from anybody who knows the seed: for research, not for release"
 
 
+_METRICS = {"r2": "R²", "f1": "F1", "mean_absolute_error": "mean absolute error"}
+_SHARES = ("accuracy", "f1")
+
+
+def metric(name: str) -> str:
+    """What a metric is called."""
+    return _METRICS.get(name, name.replace("_", " "))
+
+
+def is_share(name: str) -> bool:
+    """Whether a metric is read in per cent."""
+    return name in _SHARES
+
+
+def value_of(name: str, value: float, digits: int = 1) -> str:
+    """The value of a metric: 91.2%, or 0.467."""
+    return f"{value:.{digits}%}" if is_share(name) else f"{value:.{digits + 2}g}"
+
+
+def score(found: tuple[str, float] | None) -> str:
+    """A metric and its value: 91.2% accuracy, or R² 0.467; empty where there is none."""
+    if found is None:
+        return ""
+    words, value = metric(found[0]), value_of(*found)
+    return f"{value} {words}" if is_share(found[0]) else f"{words} {value}"
+
+
 def protected(unit: str, group_size: int) -> str:
     """Whom a guarantee is about."""
     return f"one {unit}" if group_size == 1 else f"any {group_size} {unit}s together"

@@ -34,6 +34,15 @@ _MAY_DIFFER = {
 }
 
 
+# Keys of sections that came after the first ledgers.
+_LATER = {
+    "data": {"transform"},
+    "check_in": {"participation"},
+    "client": {"loss", "optimizer", "momentum", "weight_decay", "beta1", "beta2", "epsilon"},
+    "model": {"vocabulary", "embedding"},
+}
+
+
 class Ledger:
     """The ledger file of one run.
 
@@ -51,6 +60,7 @@ class Ledger:
         self.releases = list(releases)
         self._lines: list[str] = []
         self._head = {key: value for key, value in planned(plan).content().items() if key != "releases"}
+        self._text = ""  # of the head, which is the same in every round
 
     @classmethod
     def open(cls, file: Path, plan: Plan) -> "Ledger":
@@ -113,21 +123,25 @@ class Ledger:
         if round_ != len(self.releases) + 1:
             raise FederationError(f"{self.file}: round {round_} is out of turn after round {len(self.releases)}")
         self.releases.append(entry)
-        self._head["stopped_because"] = None
+        self._set("stopped_because", None)
         self._write(durable)
         return entry
 
     def conclude(self, stopped_because: Ending) -> None:
         """Write down why the run stopped; it may still be resumed."""
-        self._head["stopped_because"] = stopped_because
+        self._set("stopped_because", stopped_because)
         self._write(durable=True)
+
+    def _set(self, key: str, value: str | None) -> None:
+        if self._head[key] != value:
+            self._head[key], self._text = value, ""
 
     def _write(self, durable: bool) -> None:
         # One line a round: a person can read it, and rewriting a few thousand lines takes less than a millisecond.
         self._lines += [entry.to_json() for entry in self.releases[len(self._lines) :]]
         releases = ",\n  ".join(self._lines)
-        head = json.dumps(self._head, indent=1, allow_nan=False, ensure_ascii=False)[:-2]
-        write_atomically(self.file, f'{head},\n "releases": [\n  {releases}\n ]\n}}\n'.encode(), durable)
+        self._text = self._text or json.dumps(self._head, indent=1, allow_nan=False, ensure_ascii=False)[:-2]
+        write_atomically(self.file, f'{self._text},\n "releases": [\n  {releases}\n ]\n}}\n'.encode(), durable)
 
 
 def planned(plan: Plan, asked: Scenario | None = None) -> LedgerRecord:
@@ -193,10 +207,9 @@ def fingerprint(scenario: Scenario) -> str:
     left_out: dict[str, Any] = {"description": True, "known_seed": True, "federation": True}
     left_out["engine"] = {"kind", "workers", "device", "address"}
     # Keys that came later, where they say what was always so: a ledger of before then has the same digest.
-    for section, key in (("data", "transform"), ("check_in", "participation")):
+    for section, later in _LATER.items():
         written = getattr(scenario, section)
-        field = type(written).model_fields.get(key)
-        if field is not None and getattr(written, key) == field.default:
-            left_out[section] = {key}
+        fields = {key: field for key, field in type(written).model_fields.items() if key in later}
+        left_out[section] = {key for key, field in fields.items() if getattr(written, key) == field.default}
     text = scenario.model_dump_json(exclude=left_out)
     return hashlib.sha256(text.encode()).hexdigest()

@@ -6,6 +6,7 @@ An infinite epsilon is ``math.inf`` here and null in a file, because JSON has no
 import json
 import math
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
@@ -110,12 +111,28 @@ class Bracket(Record):
 # --- rounds.jsonl and summary.json ------------------------------------------------------------------------------------
 
 
+Score = tuple[str, float]
+"""The metric that leads, by name: at most 1, and more is better."""
+
+
+def measured(loss: float | None, metrics: Mapping[str, float]) -> dict[str, Any]:
+    """The keys of a record that say how good a model is: ``loss``, ``accuracy``, and all other ``metrics``."""
+    others = {name: value for name, value in metrics.items() if name != "accuracy"}
+    return {"loss": loss, "accuracy": metrics.get("accuracy"), "metrics": others}
+
+
+def _score(accuracy: float | None, metrics: Mapping[str, float]) -> Score | None:
+    return next(iter(metrics.items()), None) if accuracy is None else ("accuracy", accuracy)
+
+
 class RoundRecord(Record):
     """A line of ``rounds.jsonl``.
 
     Attributes:
         round: number, from 1.
-        loss, accuracy: of the new global model on the public test set; None in rounds that are not evaluated.
+        loss, accuracy, metrics: of the new global model on the public test set; None and empty in rounds that are not
+            evaluated. Accuracy is the share of records (or labels, or tokens) that it gets right, None where the task
+            has none; metrics are the others that fit the task.
         epsilon_upper: upper end of what is spent so far; infinite without noise.
         scheduled: size of the round's cohort.
         reported: units that answered.
@@ -128,6 +145,7 @@ class RoundRecord(Record):
     round: PositiveInt
     loss: Loss
     accuracy: float | None
+    metrics: dict[str, float] = Field(default_factory=dict)
     epsilon_upper: Epsilon
     scheduled: NonNegativeInt
     reported: NonNegativeInt
@@ -136,16 +154,27 @@ class RoundRecord(Record):
     nodes_back: tuple[NonNegativeInt, ...] = ()
     unprotected: dict[str, int | float]
 
+    @property
+    def score(self) -> Score | None:
+        """The metric that leads; None in rounds that are not evaluated."""
+        return _score(self.accuracy, self.metrics)
+
 
 Ending = Literal["finished", "budget", "interrupted", "failed", "diverged"]
 """Why a run stopped; the first two were decided before it began."""
 
 
 class Quality(Record):
-    """Of the last evaluated model on the public test set; None where none was."""
+    """Of the last evaluated model on the public test set, as in a round's record; None and empty where none was."""
 
     accuracy: float | None
     loss: Loss
+    metrics: dict[str, float] = Field(default_factory=dict)
+
+    @property
+    def score(self) -> Score | None:
+        """The metric that leads; None where no model was evaluated."""
+        return _score(self.accuracy, self.metrics)
 
 
 class Cost(Record):

@@ -14,7 +14,7 @@ from fedamp.plan import Plan, make_plan
 from fedamp.runs.checks import Check
 from fedamp.runs.files import modes_of
 from fedamp.runs.folder import RunFolder, read_summary
-from fedamp.runs.records import Certificate, LedgerRecord, MergedSummary, RoundRecord, Summary
+from fedamp.runs.records import Certificate, LedgerRecord, MergedSummary, RoundRecord, Score, Summary
 from fedamp.scenario import Scenario, scenario_file
 from fedamp.text import printable
 
@@ -52,11 +52,16 @@ class Run:
     @property
     def evaluated(self) -> list[RoundRecord]:
         """The rounds whose model was evaluated on the public test set."""
-        return [record for record in self.rounds if record.accuracy is not None]
+        return [record for record in self.rounds if record.score is not None]
+
+    @property
+    def score(self) -> Score | None:
+        """The metric that leads, of the last evaluated model on the public test set; None where none was."""
+        return self.evaluated[-1].score if self.evaluated else None
 
     @property
     def accuracy(self) -> float | None:
-        """Accuracy of the last evaluated model on the public test set; None where none was."""
+        """Accuracy of the last evaluated model; None where none was, or where the task has none."""
         return self.evaluated[-1].accuracy if self.evaluated else None
 
     @property
@@ -134,7 +139,8 @@ class Run:
             import pandas
         except ImportError:
             raise InputError("frame() needs pandas, which is not installed; accepted: pip install pandas") from None
-        rows = [record.model_dump(exclude={"version", "unprotected"}) for record in self.rounds]
+        left_out = {"version", "unprotected", "metrics"}
+        rows = [record.model_dump(exclude=left_out) | record.metrics for record in self.rounds]
         return pandas.DataFrame(rows).set_index("round")
 
     def model(self) -> "nn.Module":
@@ -148,10 +154,11 @@ class Run:
         import torch
 
         from fedamp import data
+        from fedamp.losses import form_of
         from fedamp.models.registry import build, initial_parameters
 
         seed = rng.public_seed(self.scenario.seed, "data")
-        dataset = data.load(self.scenario.data, seed, Path())
+        dataset = data.load(self.scenario.data, seed, Path(), form_of(self.scenario.client, self.scenario.model))
         released = self.scenario.model.model_copy(update={"initial": str(self.files.model.resolve())})
         parameters = initial_parameters(released, dataset.input_shape, dataset.num_classes, seed)
         module = build(self.scenario.model, dataset.input_shape, dataset.num_classes).cpu()
@@ -202,8 +209,13 @@ class Merged:
     certificate: Certificate
 
     @property
+    def score(self) -> Score | None:
+        """The metric that leads, of the released model on the public test set."""
+        return self.summary.final.score
+
+    @property
     def accuracy(self) -> float | None:
-        """Accuracy of the released model on the public test set."""
+        """Accuracy of the released model; None where the task has none."""
         return self.summary.final.accuracy
 
     @property

@@ -16,6 +16,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from fedamp.errors import ModelError, ScenarioError
+from fedamp.losses import brings_code, check_name
 from fedamp.models.architectures import architecture_of, is_import_path
 from fedamp.scenario.explanation import explanation
 from fedamp.scenario.schema import Scenario
@@ -125,6 +126,7 @@ def validate(raw: Any, source: str, said: Mapping[str, str] | None = None) -> Sc
         raise ScenarioError(f"{source}: a scenario is a mapping of keys to values, got {kind}")
     try:
         scenario = Scenario.model_validate(raw)
+        check_name(scenario.client.loss)
         # A model of one's own is asked when it is built, and an app's own never is.
         if scenario.data.name != "external" and not is_import_path(scenario.model.name):
             architecture_of(scenario.model)
@@ -233,8 +235,8 @@ def _with_absolute_paths(scenario: Scenario, folder: Path) -> Scenario:
             "path": getattr(data, "path", None),
             "dataset": dataset if dataset and (folder / dataset).is_dir() else None,
         },
-        # A model of one's own: a run folder's scenario must find it where the first one did.
-        "model": {"initial": model.initial, "folder": (model.folder or "") if ":" in model.name else None},
+        # A model or loss of one's own: a run folder's scenario must find it where the first one did.
+        "model": {"initial": model.initial, "folder": (model.folder or "") if brings_code(scenario) else None},
     }
     changes = {}
     for section, found in paths.items():

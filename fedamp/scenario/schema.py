@@ -38,6 +38,7 @@ def _no_truth(value: Any) -> Any:
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False), BeforeValidator(_no_truth)]
 Count = Annotated[int, Field(ge=1, strict=True)]
 NoiseMultiplier = Annotated[float, Field(ge=1e-6, le=1e12), BeforeValidator(_no_truth)]
+NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 LONGEST_RUN = 1_000_000
 Probability = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
 
@@ -132,7 +133,7 @@ else:
 
 
 class BuiltInData(Section):
-    """A data set that fedamp brings: digits, the 1,797 real 8 x 8 digits of scikit-learn, works offline."""
+    """A data set that fedamp brings: digits (8 x 8 pixels), segments and diabetes, of scikit-learn, and shakespeare."""
 
     name: BuiltInName
     clients: Count | None = Field(None, description="number of clients; left out with a natural partition")
@@ -160,6 +161,9 @@ class SyntheticData(Section):
     test_records: Count = 2000
 
 
+Names = Annotated[list[str], Field(min_length=1)] | str
+
+
 class FolderData(Section):
     """Arrays on disk. npz: ``train.npz`` and ``test.npz`` with arrays x, y (and a client column); parquet likewise."""
 
@@ -167,8 +171,10 @@ class FolderData(Section):
     path: str = Field(description="folder; relative paths start at the scenario's folder")
     clients: Count | None = None
     partition: Partition = IidPartition()
-    features: list[str] | str = Field("x", description="array (npz) or column or columns (parquet) of the inputs")
-    label: str = "y"
+    features: Names = Field("x", description="array (npz) or column or columns (parquet) of the inputs")
+    label: Names = Field(
+        "y", description="likewise of the labels: classes, numbers or tokens, as client.loss takes them"
+    )
     shape: tuple[Count, ...] | None = Field(None, description="shape of one input; left out: as stored")
     scale: Positive = Field(1.0, description="inputs are divided by this (255 for images stored as bytes)")
     transform: Transforms = ()
@@ -208,7 +214,7 @@ class HuggingFaceData(Section):
     clients: Count | None = None
     partition: Partition = IidPartition()
     features: str = "image"
-    label: str = "label"
+    label: Names = Field("label", description="column or columns, as client.loss takes them")
     shape: tuple[Count, ...] | None = None
     scale: Positive = 255.0
     train_split: str = "train"
@@ -246,11 +252,15 @@ class Model(Section):
     """A registered model, or one of your own as ``package.module:name`` (see docs/models.md)."""
 
     name: str = Field(
-        description="logistic, mlp, cnn, resnet20, resnet18, resnet101, package.module:name, or external (an app's)"
+        description="logistic, mlp, cnn, resnet20, resnet18, resnet101, lstm, package.module:name, or external (an app's)"
     )
-    hidden: tuple[Count, ...] = Field((64,), description="mlp: units of every hidden layer")
+    hidden: tuple[Count, ...] = Field((64,), description="mlp, lstm: units of every hidden layer")
     channels: tuple[Count, ...] = Field((16, 32), description="cnn: channels of every convolution")
     groups: Count = Field(4, description="cnn, resnets: groups of each GroupNorm")
+    vocabulary: Annotated[int, Field(ge=2, le=1 << 24, strict=True)] | None = Field(
+        None, description="inputs are tokens, integers from 0 to below this; left out: they are numbers"
+    )
+    embedding: Count = Field(8, description="lstm: numbers that stand for a token")
     initial: str | None = Field(None, description="safetensors file to start from; left out: random from the seed")
     options: dict[str, Any] = Field(default_factory=dict, description="arguments of a model of your own")
     folder: str | None = Field(
@@ -374,19 +384,47 @@ Submodels = Annotated[NoSubmodels | DisjointSubmodels | DropoutSubmodels, Field(
 class Client(Section):
     """Local training: ``steps`` gradient steps, or ``epochs`` passes over the client's records."""
 
+    loss: str = Field(
+        "cross-entropy",
+        description="cross-entropy, mean-squared-error, binary-cross-entropy, token-cross-entropy, or "
+        "package.module:name (see docs/models.md)",
+    )
     steps: Count | None = None
     epochs: Count | None = None
     batch_size: Count | Literal["full"] = "full"
-    learning_rate: Positive = 0.1
-    proximal: Annotated[float, Field(ge=0, allow_inf_nan=False)] = Field(
+    optimizer: Literal["sgd", "adam"] = Field("sgd", description="starts afresh with every round of a client")
+    learning_rate: Positive | Annotated[tuple[tuple[Count, Positive], ...], Field(min_length=1)] = Field(
+        0.1, description="a number, or a list of [first round, number], the first of them for round 1"
+    )
+    momentum: Annotated[float, Field(ge=0, lt=1)] = Field(0.0, description="of sgd, over the steps of a round")
+    weight_decay: NotNegative = Field(0.0, description="weight of half the squared parameters in the loss")
+    beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    beta2: Annotated[float, Field(ge=0, lt=1)] = 0.999
+    epsilon: Positive = Field(1e-8, description="adam: added to the root of the second moment")
+    proximal: NotNegative = Field(
         0.0, description="weight of the FedProx term (Li et al. 2020) that pulls towards the global model"
     )
 
     @model_validator(mode="after")
-    def _one_measure_of_work(self) -> "Client":
+    def _goes_together(self) -> "Client":
         if self.steps is not None and self.epochs is not None:
             raise ValueError("give steps or epochs, not both")
+        if self.momentum and self.optimizer != "sgd":
+            raise ValueError("momentum is for optimizer sgd; adam has beta1")
+        _check_steps("learning_rate", self.learning_rates)
         return self
+
+    @property
+    def learning_rates(self) -> tuple[tuple[int, float], ...]:
+        """The first round and the learning rate of every step of the schedule."""
+        return self.learning_rate if isinstance(self.learning_rate, tuple) else ((1, self.learning_rate),)
+
+    def learning_rate_in(self, round_: int) -> float:
+        """The learning rate of a round, from 1."""
+        return next(rate for first, rate in reversed(self.learning_rates) if first <= round_)
+
+    def check(self, scenario: "Scenario") -> None:
+        _check_last("client.learning_rate", self.learning_rates, scenario)
 
 
 class Server(Section):
@@ -416,9 +454,7 @@ class Mixing(Section):
 
     @model_validator(mode="after")
     def _from_round_one_on(self) -> "Mixing":
-        firsts = [first for first, _ in self.steps]
-        if firsts[0] != 1 or firsts != sorted(set(firsts)):
-            raise ValueError(f"width must start at round 1 and name later rounds in order, got rounds {firsts}")
+        _check_steps("width", self.steps)
         return self
 
     @property
@@ -427,7 +463,7 @@ class Mixing(Section):
         return self.width if isinstance(self.width, tuple) else ((1, self.width),)
 
     def check(self, scenario: "Scenario") -> None:
-        server, last = scenario.server, self.steps[-1][0]
+        server = scenario.server
         if server.optimizer != "sgd" or server.momentum > 0:
             used = f"momentum {server.momentum:g}" if server.optimizer == "sgd" else server.optimizer
             raise ValueError(
@@ -439,8 +475,18 @@ class Mixing(Section):
                 "mixing needs a number or auto for privacy.clip: what the width hides is relative to the clipping "
                 "norm, which an adaptive norm would change after it was charged"
             )
-        if last > scenario.rounds:
-            raise ValueError(f"mixing.width names round {last}, but rounds is {scenario.rounds}")
+        _check_last("mixing.width", self.steps, scenario)
+
+
+def _check_steps(key: str, steps: tuple[tuple[int, float], ...]) -> None:
+    firsts = [first for first, _ in steps]
+    if firsts[0] != 1 or firsts != sorted(set(firsts)):
+        raise ValueError(f"{key} must start at round 1 and name later rounds in order, got rounds {firsts}")
+
+
+def _check_last(key: str, steps: tuple[tuple[int, float], ...], scenario: "Scenario") -> None:
+    if steps[-1][0] > scenario.rounds:
+        raise ValueError(f"{key} names round {steps[-1][0]}, but rounds is {scenario.rounds}")
 
 
 # --- privacy ----------------------------------------------------------------------------------------------------------
@@ -596,7 +642,7 @@ class Scenario(Section):
 
     @model_validator(mode="after")
     def _possible_together(self) -> "Scenario":
-        for section in (self.data, self.check_in, self.privacy, self.mixing):
+        for section in (self.data, self.check_in, self.client, self.privacy, self.mixing):
             if section is not None:
                 section.check(self)
         partition = getattr(self.data, "partition", None)  # synthetic data are made for so many clients

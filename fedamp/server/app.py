@@ -21,7 +21,7 @@ from fedamp.errors import DeploymentError, FederationError
 from fedamp.flower import is_simulated
 from fedamp.plan import privacy_units
 from fedamp.runs.folder import opened
-from fedamp.runs.records import RoundRecord
+from fedamp.runs.records import RoundRecord, Score
 from fedamp.scenario import Scenario, scenario_file
 from fedamp.server.loop import play
 from fedamp.server.setup import Prepared, prepare
@@ -51,8 +51,8 @@ def main(grid: Grid, context: Context) -> None:
         wait_for_nodes(grid, scenario)
         with reasons_kept_in(folder.log, secret=not known_seed):
             summary = play(prepared, with_faults(grid, scenario.faults), folder, PrintingObserver())
-    accuracy = summary.final.accuracy
-    print(f"{summary.stopped_because} after round {summary.rounds_completed}: accuracy {accuracy}", flush=True)
+    quality = _words(summary.final.score)
+    print(f"{summary.stopped_because} after round {summary.rounds_completed}: {quality}", flush=True)
 
 
 @contextmanager
@@ -83,6 +83,10 @@ def wait_for_nodes(grid: Grid, scenario: Scenario) -> None:
         log.warning("%d of federation.nodes %d are connected; the others count as zero", connected, federation.nodes)
 
 
+def _words(score: Score | None) -> str:
+    return "not evaluated" if score is None else f"{score[0]} {score[1]}"
+
+
 class PrintingObserver:
     """Prints a line a round, of what is released."""
 
@@ -92,9 +96,8 @@ class PrintingObserver:
         print(f"{plan.scenario.name}: {plan.scenario.rounds} rounds, {len(finished)} of them done", flush=True)
 
     def round_done(self, record: RoundRecord) -> None:
-        print(
-            f"round {record.round}: accuracy {record.accuracy}, epsilon {record.epsilon_upper}{self._note}", flush=True
-        )
+        spent = f"epsilon {record.epsilon_upper}{self._note}"
+        print(f"round {record.round}: {_words(record.score)}, {spent}", flush=True)
 
     def stopping(self) -> None:
         print("stopping after this round", flush=True)

@@ -25,7 +25,7 @@ from fedamp.errors import DivergedError, FederationError, RunFolderError
 from fedamp.runs.checkpoint import Checkpoint, checkpoints, read_checkpoint, write_checkpoint
 from fedamp.runs.folder import RunFolder, read_summary
 from fedamp.runs.ledger import Ledger, fingerprint
-from fedamp.runs.records import Bracket, Cost, Ending, Quality, RoundRecord, Summary
+from fedamp.runs.records import Bracket, Cost, Ending, Quality, RoundRecord, Summary, measured
 from fedamp.server.setup import Prepared
 from fedamp.strategies.aggregation import Aggregate
 from fedamp.strategies.pipeline import Release, ServerState
@@ -162,14 +162,14 @@ class _Run:
     def conclude(self, stopped_because: Ending, error: str | None = None) -> None:
         """Write down why the run stopped, and the summary of what has been released."""
         plan, done = self.plan, self.finished
-        evaluated = next((record for record in reversed(done) if record.accuracy is not None), None)
+        evaluated = next((record for record in reversed(done) if record.score is not None), None)
         spent = plan.spent(done[-1].round if done else 0)
         self.ledger.conclude(stopped_because)
         summary = Summary(
             name=plan.scenario.name,
-            final=Quality(
-                accuracy=evaluated.accuracy if evaluated else None, loss=evaluated.loss if evaluated else None
-            ),
+            final=Quality(**evaluated.model_dump(include={"accuracy", "loss", "metrics"}))
+            if evaluated
+            else Quality(accuracy=None, loss=None),
             epsilon=Bracket.of(plan.guaranteed_epsilon if done else spent),  # nothing was seen before the first round
             released_rounds_epsilon=Bracket.of(spent),
             unamplified_epsilon=Bracket.of(plan.unamplified_epsilon),
@@ -190,9 +190,9 @@ class _Run:
         self.folder.write_summary(summary)
 
     def _record(self, release: Release, collected: Aggregate, start: float) -> RoundRecord:
-        round_, accuracy, loss, silence = release.round, None, None, self.strategy.roster.silence
+        round_, loss, metrics, silence = release.round, None, dict[str, float](), self.strategy.roster.silence
         if round_ % self.plan.scenario.federation.evaluate_every == 0 or round_ == self.plan.last_round:
-            accuracy, loss = self.prepared.evaluate(release.parameters)
+            loss, metrics = self.prepared.evaluate(release.parameters)
             if not math.isfinite(loss):
                 raise DivergedError(round_, "its loss")
         unprotected = {
@@ -205,8 +205,7 @@ class _Run:
         }
         return RoundRecord(
             round=round_,
-            loss=loss,
-            accuracy=accuracy,
+            **measured(loss, metrics),
             epsilon_upper=float(self.plan.epsilon_by_round[round_ - 1]),
             scheduled=len(self.plan.attendance.cohort(round_)),
             reported=collected.reported,

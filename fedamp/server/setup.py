@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,10 +17,11 @@ from fedamp.client.memory import clients_per_batch
 from fedamp.client.records import RecordSteps
 from fedamp.client.task import ClientTask
 from fedamp.data.dataset import Dataset
+from fedamp.losses import Loss, form_of, loss_of
 from fedamp.models.cost import cost, kept_per_record
-from fedamp.models.evaluate import evaluate
+from fedamp.models.evaluate import Evaluation, evaluate
 from fedamp.models.pieces import Piece, Pieces
-from fedamp.models.registry import build, initial_parameters
+from fedamp.models.registry import build, initial_parameters, input_type
 from fedamp.plan import Plan, make_plan, privacy_units
 from fedamp.scenario import Scenario
 from fedamp.strategies.model_parts import ModelParts
@@ -52,7 +54,7 @@ class Prepared:
     state: ServerState
     units_per_batch: int
     pieces: Pieces
-    test: tuple[NDArray[np.float32], NDArray[np.int64]]
+    test: tuple[NDArray[Any], NDArray[Any]]
     engine: str = ""
 
     def strategy(self, state: ServerState) -> PrivateStrategy:
@@ -64,10 +66,16 @@ class Prepared:
         """The steps of the plan's releases."""
         return _pipeline(self.plan, self.state.parameters, self.pieces)
 
-    def evaluate(self, parameters: Arrays) -> tuple[float, float]:
-        """Accuracy and mean loss of a model on the public test set."""
+    def evaluate(self, parameters: Arrays) -> Evaluation:
+        """Loss and metrics of a model on the public test set."""
         inputs, labels = self.test
-        return evaluate(self.module, parameters, inputs, labels, "cuda" if _on_gpu(self.plan) else "cpu")
+        device = "cuda" if _on_gpu(self.plan) else "cpu"
+        return evaluate(self.module, parameters, inputs, labels, device, loss=self.loss)
+
+    @cached_property
+    def loss(self) -> Loss:
+        """What is minimised."""
+        return loss_of(self.task.client, self.task.model)
 
     @cached_property
     def module(self) -> nn.Module:
@@ -76,9 +84,10 @@ class Prepared:
 
     def cost(self) -> dict[str, float]:
         """What a unit receives and computes in a round, on average over the submodels, and as shares of the whole."""
-        whole = cost(self.module.cpu(), self.task.input_shape)
+        shape, dtype = self.task.input_shape, input_type(self.task.model)
+        whole = cost(self.module.cpu(), shape, dtype)
         choices = self.plan.submodels.choices(masks=1)
-        parts = [cost(self.pieces(submodel, 1).module.cpu(), self.task.input_shape) for _, submodel in choices]
+        parts = [cost(self.pieces(submodel, 1).module.cpu(), shape, dtype) for _, submodel in choices]
         parameters = float(np.mean([part.parameters for part in parts]))
         flops = float(np.mean([part.flops_per_record for part in parts]))
         return {
@@ -109,7 +118,7 @@ def prepare(scenario: Scenario, seed: int | None = None) -> Prepared:
     plan = make_plan(scenario, privacy_units(scenario), seed)
     # Partition, initial model and cut are public, so a deployment's nodes may derive them from the scenario too.
     data_seed = rng.public_seed(scenario.seed, "data")
-    dataset = data.load(scenario.data, data_seed, Path())
+    dataset = data.load(scenario.data, data_seed, Path(), form_of(scenario.client, scenario.model))
     parameters = initial_parameters(
         scenario.model, dataset.input_shape, dataset.num_classes, rng.public_seed(scenario.seed, "model")
     )
@@ -130,7 +139,17 @@ def prepare(scenario: Scenario, seed: int | None = None) -> Prepared:
     pieces = plan.submodels.pieces(scenario.model, dataset.input_shape, dataset.num_classes, task.split_seed)
     state = _pipeline(plan, parameters, pieces).start(parameters)
     units_per_batch = _units_per_batch(plan, task, dataset, plan.submodels.a_piece(pieces))
-    return Prepared(plan, task, state, units_per_batch, pieces, dataset.test())
+    prepared = Prepared(plan, task, state, units_per_batch, pieces, dataset.test())
+    _check_outputs(prepared)
+    return prepared
+
+
+def _check_outputs(prepared: Prepared) -> None:
+    """The model must answer as the loss takes it: found now, not by every client."""
+    task = prepared.task
+    with torch.no_grad():
+        outputs = prepared.module.cpu()(torch.zeros(2, *task.input_shape, dtype=input_type(task.model)))
+    prepared.loss.check_outputs(tuple(outputs.shape), task.model.name)
 
 
 def _pipeline(plan: Plan, parameters: Arrays, pieces: Pieces) -> ReleasePipeline:
@@ -149,7 +168,7 @@ def _units_per_batch(plan: Plan, task: ClientTask, dataset: Dataset, piece: Piec
         # No gradient of a record is ever formed (fedamp.client.records): memory holds its inputs alone.
         return max(1, min(RECORDS_AT_ONCE, math.ceil(plan.expected_cohort / 2)))
     size = sum(parameter.numel() for parameter in trained.parameters())
-    kept = kept_per_record(trained, dataset.input_shape)
+    kept = kept_per_record(trained, dataset.input_shape, input_type(task.model))
     fits = clients_per_batch(size, kept, units, "cuda" if on_gpu else "cpu")
     half = max(SMALLEST_STACK, math.ceil(plan.expected_cohort / 2))
     if on_gpu:

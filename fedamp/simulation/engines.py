@@ -7,6 +7,7 @@ from pathlib import Path
 
 from fedamp import flower, scenario
 from fedamp.errors import InputError
+from fedamp.losses import brings_code
 from fedamp.models.architectures import is_import_path
 from fedamp.simulation.grid import LOGGER, SimulationGrid
 from fedamp.simulation.serial import SerialGrid
@@ -41,12 +42,13 @@ def _choose(asked: scenario.Scenario, work: float) -> tuple[str, str]:
         return "ray", "engine.address is a cluster"
     if asked.faults is not None and asked.faults.killed_workers:
         return "ray", "faults.killed_workers needs workers"
-    own = is_import_path(asked.model.name)
+    own = brings_code(asked)
+    code = asked.model.name if is_import_path(asked.model.name) else asked.client.loss
     if not ray_is_installed():
-        where = f", so the code of {asked.model.name} trains in the server's process" if own else ""
+        where = f", so the code of {code} trains in the server's process" if own else ""
         return "serial", f"Ray is not installed{where}"
     if own:
-        return "ray", f"the code of {asked.model.name} trains in processes of its own"
+        return "ray", f"the code of {code} trains in processes of its own"
     if engine.workers not in ("auto", 1):
         return "ray", f"engine.workers is {engine.workers}"
     comparison = "at least" if work >= WORTH_RAY else "less than"

@@ -1,6 +1,6 @@
 """The Rényi evaluator's moments of both directions, apart."""
 
-from fedamp.accounting.divergences import moments_of
+from fedamp.accounting.renyi import moments_of
 
 
 def raw(mechanism, highest):

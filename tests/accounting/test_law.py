@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binom, norm
 
-from fedamp.accounting.fourier import Placed, convolve_order
-from fedamp.accounting.lattice import choose_lattice
+from fedamp.accounting.fourier import Placed, choose_lattice, convolve_order
 from fedamp.accounting.law import Law, normal_mass
 
 POINTS = 400

@@ -20,7 +20,7 @@ from fedamp.accounting import (
     privacy_profile,
     trade_off,
 )
-from fedamp.accounting.tradeoff import TradeOff
+from fedamp.accounting.risk import TradeOff
 from tests.documentation import run_session
 
 

@@ -21,15 +21,13 @@ from fedamp.accounting import (
     group,
 )
 from fedamp.accounting.certificate import certify
-from fedamp.accounting.hidden_rounds import HiddenRounds, Run
+from fedamp.accounting.hidden_rounds import HiddenRounds, Run, hidden_log_moments
 from fedamp.accounting.law import Law
 from fedamp.accounting.laws import numerical_law
-from fedamp.accounting.occupancy import hidden_log_moments
 from fedamp.accounting.participation import participation
 from fedamp.accounting.points import NotEvaluable
 from fedamp.accounting.ratios import FiniteRound, GaussianRound
-from fedamp.accounting.sampled import SampledProfile
-from fedamp.accounting.sampled_laws import sampled_profile
+from fedamp.accounting.sampled import SampledProfile, sampled_profile
 from fedamp.accounting.tilted import AddProposal, RemoveProposal
 from tests.accounting.moments import raw
 

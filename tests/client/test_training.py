@@ -9,9 +9,9 @@ from torch import nn
 from torch.func import functional_call
 from torch.nn import functional as F
 
-from fedamp import rng, scenario
+from fedamp import losses, rng, scenario
 from fedamp.client.batch_order import batch_order
-from fedamp.client.folded import Folded, FoldedModule
+from fedamp.client.perceptron import layers_of
 from fedamp.client.training import Trainer
 from fedamp.data import Cohort
 from fedamp.models.masks import Masks
@@ -32,6 +32,9 @@ RECIPES = {
     "minibatches": scenario.Client(steps=7, batch_size=3, learning_rate=0.2),
     "epochs": scenario.Client(epochs=3, batch_size=3, learning_rate=0.2),
     "fedprox": scenario.Client(epochs=4, batch_size=2, learning_rate=0.2, proximal=0.7),
+    "momentum": scenario.Client(epochs=2, batch_size=3, learning_rate=0.2, momentum=0.7, weight_decay=0.3),
+    "decay": scenario.Client(steps=2, learning_rate=0.2, weight_decay=0.3),
+    "adam": scenario.Client(epochs=2, batch_size=3, optimizer="adam", learning_rate=0.1, weight_decay=0.1, beta1=0.6),
 }
 
 
@@ -73,17 +76,21 @@ def record_batches(config: scenario.Client, size: int, seed: int) -> list[np.nda
     return batches[:steps]
 
 
-def plain_loop(forward, start, inputs, labels, config, size, seed):
+def plain_loop(forward, start, inputs, labels, config, size, seed, criterion=F.cross_entropy):
     """Local training of one client as one would write it first."""
     parameters = {name: value.clone().requires_grad_() for name, value in start.items()}
+    if config.optimizer == "adam":
+        betas, decay = (config.beta1, config.beta2), config.weight_decay
+        optimizer = torch.optim.Adam(parameters.values(), config.learning_rate, betas, config.epsilon, decay)
+    else:
+        momentum, decay = config.momentum, config.weight_decay
+        optimizer = torch.optim.SGD(parameters.values(), config.learning_rate, momentum, weight_decay=decay)
     for batch in record_batches(config, size, seed):
-        loss = F.cross_entropy(forward(parameters, torch.from_numpy(inputs[batch])), torch.from_numpy(labels[batch]))
+        loss = criterion(forward(parameters, torch.from_numpy(inputs[batch])), torch.from_numpy(labels[batch]))
         distance = sum(((value - start[name]) ** 2).sum() for name, value in parameters.items())
+        optimizer.zero_grad()
         (loss + config.proximal / 2 * distance).backward()
-        with torch.no_grad():
-            for value in parameters.values():
-                value -= config.learning_rate * value.grad
-                value.grad = None
+        optimizer.step()
     return {name: (value - start[name]).detach() for name, value in parameters.items()}
 
 
@@ -102,35 +109,45 @@ def test_stacked_training_equals_one_client_after_the_other(model: str, recipe: 
     assert all(not trained.updates[name][1].any() for name in start), "a client without records changes nothing"
 
 
-@pytest.mark.parametrize("recipe", RECIPES)
-def test_folded_training_equals_training_under_vmap(recipe: str) -> None:
-    config, shape = MODELS["mlp"]
+FULLY_CONNECTED = {
+    "few records": (scenario.Model(name="mlp", hidden=(9, 6)), (12,)),  # fewer than inputs: weights formed at the end
+    "many records": (scenario.Model(name="mlp", hidden=(9,)), (2, 2)),
+    "logistic": (scenario.Model(name="logistic"), (12,)),
+}
+
+
+@pytest.mark.parametrize("recipe", [name for name in RECIPES if name != "fedprox"])
+@pytest.mark.parametrize("model", FULLY_CONNECTED)
+@pytest.mark.parametrize("starts", ["together", "apart"])
+def test_training_without_autograd_equals_training_under_vmap(model: str, recipe: str, starts: str) -> None:
+    config, shape = FULLY_CONNECTED[model]
     module, client = build(config, shape, 4), RECIPES[recipe]
-    start, cohort = parameters_of(module), make_cohort(shape)
+    start, cohort = shared(parameters_of(module), 5), make_cohort(shape)
+    if starts == "apart":
+        generator = torch.Generator().manual_seed(0)
+        start = {name: value + 0.1 * torch.randn(value.shape, generator=generator) for name, value in start.items()}
     before = {name: value.clone() for name, value in start.items()}
-    under_vmap = Trainer(forward_of(module), client).train(shared(start, 5), cohort, SEEDS)
-    folded = Trainer(forward_of(module), client, folded=FoldedModule(module)).train(shared(start, 5), cohort, SEEDS)
+    under_vmap = Trainer(forward_of(module), client).train(start, cohort, SEEDS)
+    trained = Trainer(forward_of(module), client, layers=layers_of(module)).train(start, cohort, SEEDS)
     for name in start:
-        torch.testing.assert_close(folded.updates[name], under_vmap.updates[name], **TOLERANCE)
+        torch.testing.assert_close(trained.updates[name], under_vmap.updates[name], **TOLERANCE)
         assert torch.equal(start[name], before[name]), "the start is not overwritten"
-    np.testing.assert_allclose(folded.losses, under_vmap.losses, rtol=1e-5)
+    np.testing.assert_allclose(trained.losses, under_vmap.losses, rtol=1e-5)
+    np.testing.assert_array_equal(trained.records, under_vmap.records)
 
 
-def test_folding_refuses_other_uses_of_parameters() -> None:
-    class Scaled(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.output = nn.Linear(12, 4)
+def test_nobody_with_records_changes_nothing_without_autograd() -> None:
+    module = build(*MODELS["mlp"], 4)
+    nobody = Cohort(np.zeros((2, 0, 12), np.float32), np.zeros((2, 0), np.int64), np.zeros(2, np.int64))
+    trainer = Trainer(forward_of(module), RECIPES["full"], layers=layers_of(module))
+    trained = trainer.train(shared(parameters_of(module), 2), nobody, SEEDS[:2])
+    assert not any(update.any() for update in trained.updates.values())
+    assert not trained.losses.any()
 
-        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-            return self.output(inputs) * self.output.bias.sum()
 
-    assert not FoldedModule.can_run(build(*MODELS["cnn"], 4))
-    with pytest.raises(ValueError, match="linear layers only"):
-        FoldedModule(build(*MODELS["cnn"], 4))
-    values = shared(parameters_of(Scaled()), 2)
-    with pytest.raises(NotImplementedError, match="stacked parameters cannot go through"):
-        Folded(FoldedModule(Scaled()), values, 0.1).logits(torch.zeros(2, 3, 12))
+def test_only_fully_connected_networks_do_without_autograd() -> None:
+    assert layers_of(build(*MODELS["cnn"], 4)) is None
+    assert layers_of(nn.Linear(12, 4)) is None
 
 
 @pytest.mark.parametrize("recipe", ["full", "fedprox"])
@@ -150,6 +167,66 @@ def test_every_client_may_start_elsewhere(recipe: str) -> None:
         for name in own:
             torch.testing.assert_close(trained.updates[name][i], expected[name], **TOLERANCE)
     assert all(torch.equal(starts[name], before[name]) for name in before), "the start is not overwritten"
+
+
+def per_token(outputs, labels):
+    return F.cross_entropy(outputs.flatten(0, 1), labels.flatten())
+
+
+LOSSES = {
+    "mean-squared-error": (F.mse_loss, lambda g, n: g.normal(size=(*n, 4)).astype(np.float32)),
+    "binary-cross-entropy": (
+        F.binary_cross_entropy_with_logits,
+        lambda g, n: g.integers(0, 2, (*n, 4)).astype(np.float32),
+    ),
+    "token-cross-entropy": (per_token, lambda g, n: g.integers(0, 4, (*n, 6))),
+}
+
+
+@pytest.mark.parametrize("way", ["layers", "vmap", "own"])
+@pytest.mark.parametrize("loss", LOSSES)
+def test_other_losses_are_minimised(loss: str, way: str) -> None:
+    """Built in, on a fully connected network too; and as one's own."""
+    criterion, draw = LOSSES[loss]
+    kind = losses.LOSSES[loss] if way != "own" else type("Own", (losses.LOSSES[loss],), {})
+    assert kind().is_known == (way != "own")
+    tokens = loss.startswith("token")
+    config, shape = (scenario.Model(name="lstm", vocabulary=5, hidden=(3,)), (6,)) if tokens else MODELS["mlp"]
+    module, client = build(config, shape, 4), RECIPES["minibatches"]
+    start, cohort = parameters_of(module), make_cohort(shape)
+    generator = np.random.default_rng(3)
+    inputs = generator.integers(0, 5, cohort.inputs.shape) if tokens else cohort.inputs
+    cohort = Cohort(inputs, draw(generator, cohort.labels.shape), SIZES)
+    layers = layers_of(module) if way == "layers" else None
+    trainer = Trainer(forward_of(module), client, layers=layers, loss=kind())
+    trained = trainer.train(shared(start, 5), cohort, SEEDS)
+    assert trainer.stacks
+    for i, seed in enumerate(SEEDS):
+        one = cohort.inputs[i], cohort.labels[i]
+        expected = plain_loop(forward_of(module), start, *one, client, SIZES[i], seed, criterion)
+        for name in start:
+            torch.testing.assert_close(trained.updates[name][i], expected[name], **TOLERANCE)
+
+
+class MixesRecords(losses.MeanSquaredError):
+    """Looks across the records it is given, which a loss may not."""
+
+    def each(self, outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        return super().each(outputs - outputs.mean(0), labels) + outputs.sum()
+
+
+def test_a_loss_of_ones_own_never_mixes_clients() -> None:
+    config, shape = MODELS["mlp"]
+    module, cohort = build(config, shape, 4), make_cohort(shape)
+    labels = np.random.default_rng(3).normal(size=(*cohort.labels.shape, 4)).astype(np.float32)
+    trainer, start = Trainer(forward_of(module), RECIPES["full"], loss=MixesRecords()), parameters_of(module)
+    before = trainer.train(shared(start, 5), Cohort(cohort.inputs, labels, SIZES), SEEDS)
+    cohort.inputs[3] += 1
+    after = trainer.train(shared(start, 5), Cohort(cohort.inputs, labels, SIZES), SEEDS)
+    for name in start:
+        changed = (before.updates[name] != after.updates[name]).flatten(1).any(1)
+        assert not changed[[0, 1, 2, 4]].any()
+    assert changed[3]
 
 
 def test_dropout_masks_are_each_clients_own() -> None:

@@ -12,8 +12,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
-from fedamp import scenario
-from fedamp.data import builtin, count_clients, count_records, load
+from fedamp import data, scenario
+from fedamp.data import builtin, count_clients, count_records
+from fedamp.data.form import BINARY, NUMBERS, TOKENS, Form
 from fedamp.data.source import sources
 
 HERE = Path("/")
@@ -85,6 +86,18 @@ def config(request, tmp_path_factory):
     return TypeAdapter(scenario.Data).validate_python({"name": name, **keys})
 
 
+# What a data set's own labels are, where they are not classes.
+FORMS = {
+    "diabetes": Form(NUMBERS),
+    "segments": Form(BINARY),
+    "shakespeare": Form(TOKENS, vocabulary=61),
+}
+
+
+def load(config, seed, folder):
+    return data.load(config, seed, folder, FORMS.get(config.name, Form()))
+
+
 @pytest.fixture(scope="module")
 def dataset(config):
     return load(config, 7, HERE)
@@ -105,13 +118,19 @@ def test_shapes_and_types_are_as_promised(dataset):
     cohort = dataset.gather(np.arange(dataset.num_clients))
     longest = int(cohort.sizes.max())
     assert cohort.inputs.shape == (dataset.num_clients, longest, *dataset.input_shape)
-    assert cohort.labels.shape == (dataset.num_clients, longest)
-    assert [cohort.inputs.dtype, cohort.labels.dtype, cohort.sizes.dtype] == [np.float32, np.int64, np.int64]
-    assert 0 <= cohort.labels.min() <= cohort.labels.max() < dataset.num_classes
+    assert cohort.labels.shape[:2] == (dataset.num_clients, longest)
+    assert (cohort.labels.ndim == 2) == dataset.form.labels.are_classes
+    assert dataset.form.labels.fit(cohort.labels, dataset.num_classes)
+    assert not dataset.form.labels.fit(cohort.labels, dataset.num_classes - 1)
+    types = [
+        np.float32 if dataset.form.vocabulary is None else np.int64,
+        np.float32 if isinstance(dataset.form.labels, type(NUMBERS)) else np.int64,
+    ]
+    assert [cohort.inputs.dtype, cohort.labels.dtype, cohort.sizes.dtype] == [*types, np.int64]
     assert dataset.hosted is None
     inputs, labels = dataset.test()
     assert inputs.shape == (len(labels), *dataset.input_shape)
-    assert [inputs.dtype, labels.dtype] == [np.float32, np.int64]
+    assert [inputs.dtype, labels.dtype] == types
 
 
 def test_counts_without_loading_are_those_of_the_loaded_set(config, dataset):
@@ -120,9 +139,9 @@ def test_counts_without_loading_are_those_of_the_loaded_set(config, dataset):
 
 
 @settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(data=st.data())
-def test_gathering_together_is_reading_one_by_one(dataset, data):
-    clients = np.array(data.draw(st.lists(st.integers(0, dataset.num_clients - 1), max_size=20)), dtype=np.int64)
+@given(drawn=st.data())
+def test_gathering_together_is_reading_one_by_one(dataset, drawn):
+    clients = np.array(drawn.draw(st.lists(st.integers(0, dataset.num_clients - 1), max_size=20)), dtype=np.int64)
     together = dataset.gather(clients)
     assert np.array_equal(together.sizes, dataset.sizes(clients))
     for position, client in enumerate(clients):
@@ -159,7 +178,9 @@ def test_by_record_the_records_are_the_same_in_an_order_that_no_partition_change
 
 def test_label_counts_agree_with_the_records(dataset):
     table, cohort = dataset.label_counts(5), dataset.gather(np.arange(min(5, dataset.num_clients)))
-    for row, labels, size in zip(table.counts, cohort.labels, cohort.sizes, strict=True):
+    classes = dataset.num_classes if dataset.form.labels.are_classes else 0
+    assert table.counts.shape == (len(cohort.sizes), classes)
+    for row, labels, size in zip(table.counts, cohort.labels, cohort.sizes, strict=True) if classes else ():
         assert np.array_equal(row, np.bincount(labels[:size], minlength=dataset.num_classes))
     sizes = dataset.sizes(np.arange(dataset.num_clients))
     assert (table.num_clients, table.num_records) == (len(sizes), sizes.sum())
@@ -176,7 +197,7 @@ def test_ids_outside_the_federation_are_refused(dataset):
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_a_shape_that_is_asked_for_is_given(name, tmp_path):
     keys = {"clients": 3, **EXAMPLES[name](tmp_path)}
-    numbers = 64 if name == "digits" else 6
+    numbers = {"digits": 64, "segments": 64, "diabetes": 10, "shakespeare": 32}.get(name, 6)
     config = TypeAdapter(scenario.Data).validate_python({"name": name, **keys, "shape": (1, 2, numbers // 2)})
     dataset = load(config, 7, HERE)
     assert dataset.input_shape == (1, 2, numbers // 2)

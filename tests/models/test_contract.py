@@ -23,12 +23,9 @@ from fedamp.submodels import submodels_of
 SHAPES = [(8, 8), (3, 16, 16), (28, 28, 1)]
 CLASSES = 4
 SLOW = {"resnet18", "resnet101"}  # 11 and 45 million parameters, of the same code as resnet20
-NAMES = [pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name for name in sorted(architectures.all())]
-SPLIT = [
-    name
-    for name in sorted(architectures.all())
-    if name not in SLOW and most_submodels(architecture_of(Model(name=name)).units())
-]
+OF_NUMBERS = sorted(set(architectures.all()) - {"lstm"})  # of tokens: test_recurrent.py
+NAMES = [pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name for name in OF_NUMBERS]
+SPLIT = [name for name in OF_NUMBERS if name not in SLOW and most_submodels(architecture_of(Model(name=name)).units())]
 
 every_model = pytest.mark.parametrize("name", NAMES)
 every_splittable_model = pytest.mark.parametrize("name", SPLIT)
@@ -160,7 +157,7 @@ def test_what_can_be_split_is_known_without_torch():
         "import sys; from fedamp.models.architectures import architectures, architecture_of;"
         "from fedamp.submodels import submodels_of;"
         "from fedamp.scenario import DisjointSubmodels, Model;"
-        "[architecture_of(Model(name=name)).units() for name in architectures.all()];"
+        "[make(Model(name=name)).units() for name, make in architectures.all().items()];"
         "submodels_of(DisjointSubmodels(scheme='disjoint', count=3)).check(Model(name='mlp'));"
         "assert 'torch' not in sys.modules"
     )

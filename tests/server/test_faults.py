@@ -220,6 +220,7 @@ def test_wrong_faults_are_answered(subtests):
             assert said in str(caught.value)
 
 
+@pytest.mark.slow
 def test_workers_killed_in_the_middle_of_rounds_change_nothing(tmp_path):
     pytest.importorskip("ray")
     overrides = ["rounds=3", "engine={kind: ray, workers: 2}", "check_in={scheme: all}"]

@@ -56,7 +56,7 @@ def assert_nothing_was_spent(run) -> None:
     assert summary["epsilon"]["upper"] == 0
 
 
-@pytest.mark.parametrize("engine", ["serial", "ray"])
+@pytest.mark.parametrize("engine", ["serial", pytest.param("ray", marks=pytest.mark.slow)])
 def test_a_model_that_every_client_fails_to_train_costs_nothing(tmp_path, engine):
     """In a process of its own, as a person starts it."""
     (tmp_path / "my_model.py").write_text(NOTHING_SHARED)

@@ -71,7 +71,7 @@ def test_a_run_killed_again_and_again_while_it_resumes_gets_to_the_same_end(tmp_
     folder, generator, kills = tmp_path / "killed", random.Random(1), 0
     while True:
         try:
-            with killed_at(monkeypatch, generator.randrange(2, 16)):
+            with killed_at(monkeypatch, generator.randrange(2, 40)):  # the last start alone takes some twenty steps
                 play_in(folder, scenario)
             break
         except Killed:

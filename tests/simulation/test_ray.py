@@ -150,6 +150,7 @@ def test_what_is_late_is_absent_and_does_not_hold_up_the_next_round(grid, log):
     assert [reply.metadata.src_node_id for reply in again] == nodes
 
 
+@pytest.mark.slow
 def test_client_app_that_cannot_be_imported_is_named_at_once(tmp_path):
     with (
         pytest.raises(FederationError, match=r"could not load nowhere:app: .*No module named 'nowhere'"),
@@ -185,7 +186,7 @@ with open_grid(engine, pathlib.Path(sys.argv[2]), "tests.simulation.tiny_app:app
 """
 
 
-@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("end", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGKILL])
 def test_nothing_is_left_running(tmp_path, end):
     command = [sys.executable, "-c", PROGRAM, str(Path(__file__).parents[2]), str(tmp_path / "log.txt")]
     program = subprocess.Popen(

@@ -27,9 +27,9 @@ def main(grid: Grid, context: Context) -> None:
     def release(round_: int, arrays: ArrayRecord) -> MetricRecord:
         """What the server may do with a new model: all of it is covered by the epsilon that is charged here."""
         spent = ledger.enter(round_, strategy.state.parameters).epsilon_upper if round_ else 0.0
-        accuracy, loss = prepared.evaluate(strategy.state.parameters)
-        print(f"round {round_}: accuracy {accuracy:.3f}, epsilon {spent:.3f}", flush=True)
-        return MetricRecord({"accuracy": accuracy, "loss": loss, "epsilon": spent})
+        found = prepared.evaluate(strategy.state.parameters)
+        print(f"round {round_}: accuracy {found.score:.3f}, epsilon {spent:.3f}", flush=True)
+        return MetricRecord({"loss": found.loss, **found.metrics, "epsilon": spent})
 
     wait_for_nodes(grid, scenario)
     rounds = prepared.plan.affordable_rounds

@@ -35,7 +35,11 @@ class DigitsTable(Table):
 
     @cached_property
     def _numbers(self) -> NDArray[np.float32]:
-        package = find_spec("sklearn")  # importing it to ask where it is would take longer than many a training
-        assert package is not None, "scikit-learn is a dependency"
-        file = Path(str(package.origin)).parent / "datasets" / "data" / "digits.csv.gz"
-        return np.loadtxt(file, delimiter=",", dtype=np.float32)
+        return np.loadtxt(scikit_learn_file("digits.csv.gz"), delimiter=",", dtype=np.float32)
+
+
+def scikit_learn_file(name: str) -> Path:
+    """A file of records that scikit-learn carries."""
+    package = find_spec("sklearn")  # importing it to ask where it is would take longer than many a training
+    assert package is not None, "scikit-learn is a dependency"
+    return Path(str(package.origin)).parent / "datasets" / "data" / name

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from fedamp.errors import ModelError
 from fedamp.models.units import Blocks, Units, check_count, under, unknown
@@ -22,7 +22,13 @@ if TYPE_CHECKING:
 
 
 class Architecture(ABC):
-    """A network that has no parameters yet. Torch is imported by :meth:`modules` at the earliest."""
+    """A network that has no parameters yet. Torch is imported by :meth:`modules` at the earliest.
+
+    Attributes:
+        takes_tokens: whether inputs are tokens, not numbers.
+    """
+
+    takes_tokens: ClassVar[bool] = False
 
     @abstractmethod
     def layers(self) -> tuple[str, ...]:
@@ -46,7 +52,9 @@ class Architecture(ABC):
 
     @abstractmethod
     def forward(self, network: Any, inputs: Tensor) -> Tensor:
-        """Logits [batch, classes] for inputs [batch, *input_shape]; ``network`` has the submodules as attributes."""
+        """Outputs [batch, outputs] for inputs [batch, *input_shape] (of tokens: [batch, length, outputs]);
+        ``network`` has the submodules as attributes.
+        """
 
 
 architectures: Registry[Callable[[Model], Architecture]] = Registry(__name__)
@@ -61,12 +69,17 @@ def architecture_of(config: Model) -> Architecture:
     """The description of a built-in model.
 
     Raises:
-        ValueError: a name that is not registered.
+        ValueError: a name that is not registered, or a vocabulary where inputs are numbers, or none where tokens.
     """
     known = architectures.all()
     if config.name not in known:
         raise ValueError(f"model.name {unknown(config.name, [*sorted(known), 'package.module:name'])}")
-    return known[config.name](config)
+    found = known[config.name](config)
+    if found.takes_tokens != (config.vocabulary is not None):
+        wrong = "is required" if found.takes_tokens else "must be left out"
+        inputs = "tokens" if found.takes_tokens else "numbers"
+        raise ValueError(f"model.vocabulary {wrong} with model {config.name}, whose inputs are {inputs}")
+    return found
 
 
 def check_masked(config: Model, layers: Sequence[str]) -> None:

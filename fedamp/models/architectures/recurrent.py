@@ -1,0 +1,64 @@
+"""A character model: what comes next at every place of a sequence of tokens."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from fedamp.errors import ModelError
+from fedamp.models.architectures import Architecture, architectures
+from fedamp.models.units import Units
+from fedamp.scenario import Model
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class Recurrent(Architecture):
+    """embedding -> recurrent.0 -> recurrent.1 -> ... -> output, an answer [batch, length, outputs] at every place.
+
+    The recurrent layers are LSTMs (Hochreiter and Schmidhuber 1997), written so that clients train stacked.
+    """
+
+    vocabulary: int
+    embedding: int
+    widths: tuple[int, ...]
+    takes_tokens: ClassVar[bool] = True
+
+    def layers(self) -> tuple[str, ...]:
+        return ("embedding", *(f"recurrent.{index}" for index in range(len(self.widths))), "output")
+
+    def units(self) -> list[Units]:
+        return []
+
+    def smaller(self, kept: Mapping[str, tuple[int, ...]]) -> Recurrent:
+        return self
+
+    def modules(self, input_shape: tuple[int, ...], num_classes: int) -> dict[str, nn.Module]:
+        from torch import nn
+
+        from fedamp.models.layers import LSTM
+
+        if len(input_shape) != 1:
+            raise ModelError(f"model lstm needs sequences of tokens, [length], got input shape {list(input_shape)}")
+        sizes = [self.embedding, *self.widths]
+        return {
+            "embedding": nn.Embedding(self.vocabulary, self.embedding),
+            "recurrent": nn.ModuleList(LSTM(into, out) for into, out in itertools.pairwise(sizes)),
+            "output": nn.Linear(sizes[-1], num_classes),
+        }
+
+    def forward(self, network: Any, inputs: Tensor) -> Tensor:
+        values = network.embedding(inputs)
+        for layer in network.recurrent:
+            values = layer(values)
+        logits: Tensor = network.output(values)
+        return logits
+
+
+@architectures.register("lstm")
+def lstm(config: Model) -> Recurrent:
+    return Recurrent(config.vocabulary or 0, config.embedding, config.hidden)
