@@ -31,6 +31,7 @@ def rounds(
     clip: float,
     noise_multiplier: float,
     together: int,
+    library: bool,
     each: Callable[[int], None],
     count: int,
 ) -> None:
@@ -41,6 +42,7 @@ def rounds(
         model: where training starts.
         data: inputs [clients, records, ...], labels [clients, records], weight of every record in its client's loss.
         together: clients under one vmap; the program goes over the others in turn, in the same jit.
+        library: whether jax_privacy clips and adds up the gradients, of clients with one record and one step.
         each: called after every round.
     """
     import jax
@@ -62,11 +64,21 @@ def rounds(
         norm = jnp.sqrt(sum((value**2).sum() for value in change.values()))
         return {name: value * jnp.minimum(1.0, clip / norm) for name, value in change.items()}
 
+    def summed(start: Values, stack: tuple[Any, Any, Any]) -> Values:
+        if library:
+            from jax_privacy.clipping import clipped_grad
+
+            clipped = clipped_grad(
+                loss, l2_clip_norm=clip / rate, batch_argnums=(1, 2, 3), keep_batch_dim=False, nan_safe=False
+            )
+            return {name: -rate * value for name, value in clipped(start, *stack).items()}
+        updates = jax.vmap(update, in_axes=(None, 0))(start, stack)
+        return {name: value.sum(0) for name, value in updates.items()}
+
     @partial(jax.jit, donate_argnums=0)
     def play(start: Values, key: Any, data: tuple[Any, Any, Any]) -> Values:
         def some(total: Values, stack: tuple[Any, Any, Any]) -> tuple[Values, None]:
-            updates = jax.vmap(update, in_axes=(None, 0))(start, stack)
-            return {name: total[name] + value.sum(0) for name, value in updates.items()}, None
+            return {name: total[name] + value for name, value in summed(start, stack).items()}, None
 
         stacks = tuple(part.reshape(-1, together, *part.shape[1:]) for part in data)
         total, _ = jax.lax.scan(some, {name: jnp.zeros_like(value) for name, value in start.items()}, stacks)

@@ -1,5 +1,9 @@
-"""What grows with size, and what must not: start, clients a round, clients in all, parameters."""
+"""What grows with size, and what must not: start, clients a round, clients in all, parameters.
 
+``python -m benchmarks.scale [SECTION ...]``
+"""
+
+import json
 import resource
 import statistics
 import subprocess
@@ -158,3 +162,9 @@ def _apart(simulator: str, work: Workload, **question: Any) -> dict[str, Any]:
     """In a process of its own."""
     with ProcessPoolExecutor(1, get_context("spawn")) as pool:
         return pool.submit(simulators.answer, simulator, workload=asdict(work), **question).result()
+
+
+if __name__ == "__main__":
+    for section in SECTIONS:
+        if section.__name__ in sys.argv[1:] or len(sys.argv) == 1:
+            print(f"{section.__doc__}\n{json.dumps(section(), indent=1)}", flush=True)

@@ -1,14 +1,18 @@
-"""Speed of simulation beside its peers, in one run on one machine.
+"""Speed of simulation beside its peers, in one run on one machine: ten minutes on two idle cores.
 
-``python -m benchmarks.simulation [--quick] [--gpu] [--pfl FOLDER] [--only WORD] [--out FILE]``
+``python -m benchmarks.simulation [--quick] [--long] [--gpu] [--peers FOLDER] [--only WORD] [--out FILE]``
 
-Stock Flower's simulation, pfl, a plain torch loop over clients and a bare ``torch.func.vmap`` loop run the same models
-on the same data as fedamp, which runs whole: accounting, ledger, checkpoints. Nobody evaluates in the rounds that
-count. Figures are medians over the rounds of a steady state; passes take turns, so that a machine that is busy for a
-while is unfair to nobody for long.
+Stock Flower's simulation, pfl, one JAX program for the whole round, a plain torch loop over clients and a bare
+``torch.func.vmap`` loop run the same models on the same data as fedamp, which runs whole: accounting, ledger,
+checkpoints. Where the unit is a record, so do Opacus and jax_privacy. Nobody evaluates in the rounds that count.
+Figures are medians over the rounds of a steady state; passes take turns, so that a machine that is busy for a while is
+unfair to nobody for long. On a busy one, processor time is what to compare.
 
-pfl pins an older dp-accounting than fedamp's extra, so it lives in a folder of its own:
-``pip install --no-deps --target FOLDER pfl prv-accountant``. What is not installed is left out, with a note.
+What grows with size is measured by ``python -m benchmarks.scale``.
+
+Peers live in a folder of their own, because what they pin does not go with fedamp's extras:
+``pip install --no-deps --target FOLDER pfl prv-accountant opacus jax jaxlib ml_dtypes opt_einsum jax_privacy absl-py
+chex optax drjax immutabledict toolz``. What is not installed is left out, with a note.
 """
 
 import argparse
@@ -31,7 +35,6 @@ from rich.table import Table
 
 from benchmarks import simulators
 from benchmarks.limited import Contender, Stopwatch
-from benchmarks.scale import SECTIONS
 from benchmarks.workloads import Workload
 
 RESULTS = Path(__file__).parent / "results"
@@ -41,14 +44,23 @@ CNN = Workload("CNN 28x28", {"name": "cnn"}, {**IMAGES, "shape": [1, 28, 28], "r
 RESNET = Workload(
     "ResNet-20 32x32", {"name": "resnet20"}, {**IMAGES, "shape": [3, 32, 32], "records_per_client": 5}, 1, 100, 2
 )
-SMALL = ((MLP, 4), (replace(MLP, clients=1000, rounds=3), 2))
-IMAGE_MODELS = ((CNN, 2), (RESNET, 2), (replace(CNN, clients=1000, rounds=1), 1))
-LARGEST = ((replace(RESNET, clients=1000, rounds=1), 1),)
+RECORDS = Workload(
+    "records, MLP 64-128-10",
+    {"name": "mlp", "hidden": [128]},
+    {"name": "synthetic", "features": 64, "records_per_client": 1},
+    1,
+    1000,
+    10,
+    "sample",
+)
+USUAL = ((MLP, 3), (replace(MLP, clients=1000, rounds=5), 2), (RECORDS, 2), (CNN, 2), (RESNET, 1))
+LONG = ((replace(CNN, clients=1000, rounds=1), 1), (replace(RESNET, clients=1000, rounds=1), 1))
 QUICK = ((replace(MLP, rounds=5), 1), (replace(CNN, clients=20, rounds=1), 1))
 LIMIT = 600.0  # seconds a simulator may take for its rounds
 FEW = {"stock Flower": 3}  # rounds of simulators that are far slower; one pass
-# What the stacks of the bare loop hold: it is fastest so on a CPU.
+# What the stacks of the bare loop, and of JAX, hold: they are fastest so on a CPU.
 TOGETHER = {"mlp": 1000, "cnn": 10, "resnet20": 4}
+TOGETHER_IN_JAX = {"mlp": 1000, "cnn": 1, "resnet20": 1}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -56,7 +68,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="Speed of simulation beside its peers.")
     parser.add_argument("--quick", action="store_true", help="two models, few rounds, in two minutes")
     parser.add_argument("--gpu", action="store_true", help="on one CUDA device, against the plain and the vmap loop")
-    parser.add_argument("--pfl", default="", help="folder that pfl is installed in, if not in this environment")
+    parser.add_argument("--long", action="store_true", help="a thousand clients a round of the image models, too")
+    parser.add_argument("--peers", default="", help="folder that peers are installed in, if not in this environment")
     parser.add_argument("--only", default="", help="workloads with this word in their name; the others' figures stay")
     parser.add_argument("--out", type=Path, help="where the figures go (JSON)")
     options = parser.parse_args(arguments)
@@ -65,24 +78,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
         return
     name = "simulation_gpu" if options.gpu else "simulation_quick" if options.quick else "simulation"
     out = options.out or RESULTS / f"{name}.json"
-    workloads = QUICK if options.quick else (*SMALL, *IMAGE_MODELS, *LARGEST)
-    sections = () if options.gpu or options.only else SECTIONS[:2] if options.quick else SECTIONS
+    workloads = QUICK if options.quick else (*USUAL, *LONG) if options.long else USUAL
     figures: dict[str, Any] = json.loads(out.read_text()) if options.only and out.exists() else {}
     figures |= {"machine": machine(), "workloads": figures.get("workloads", [])}
 
-    def measure(chosen: Sequence[tuple[Workload, int]]) -> None:
-        for workload, passes in chosen:
-            if options.only.lower() in workload.name.lower():
-                keep(figures["workloads"], compare(workload, passes, options.pfl, options.gpu))
-                write(out, figures)
-
-    measure(workloads[:2])
-    for section in sections:
-        print(f"\n{section.__doc__}", flush=True)
-        figures[section.__name__] = section()
-        print(json.dumps(figures[section.__name__], indent=1), flush=True)
-        write(out, figures)
-    measure(workloads[2:])
+    for workload, passes in workloads:
+        if options.only.lower() in workload.name.lower():
+            keep(figures["workloads"], compare(workload, passes, options.peers, options.gpu))
+            write(out, figures)
     figures["load_at_end"] = os.getloadavg()
     write(out, figures)
     print(f"\nFigures: {out}")
@@ -118,9 +121,11 @@ def machine() -> dict[str, Any]:
     return found
 
 
-def questions(workload: Workload, pfl: str, gpu: bool) -> dict[str, dict[str, Any]]:
+def questions(workload: Workload, peers: str, gpu: bool) -> dict[str, dict[str, Any]]:
     """Who is asked what, by the name in the tables."""
-    together = TOGETHER[workload.model["name"]]
+    model = workload.model["name"]
+    together = TOGETHER[model]
+    jax = {"simulator": "jax", "folder": peers, "together": TOGETHER_IN_JAX[model]}
     if gpu:
         return {
             "plain torch loop": {"simulator": "plain_loop", "device": "cuda"},
@@ -128,19 +133,29 @@ def questions(workload: Workload, pfl: str, gpu: bool) -> dict[str, dict[str, An
             "fedamp, serial": {"simulator": "fedamp", "kind": "serial", "workers": 1, "device": "auto"},
             "fedamp, Ray": {"simulator": "fedamp", "kind": "ray", "workers": 2, "device": "auto"},
         }
-    return {
+    others: dict[str, dict[str, Any]] = {
         "stock Flower": {"simulator": "stock_flower"},
-        "pfl": {"simulator": "pfl", "folder": pfl},
+        "pfl": {"simulator": "pfl", "folder": peers},
         "plain torch loop": {"simulator": "plain_loop"},
+    }
+    if workload.unit == "sample":
+        others = {
+            "Opacus": {"simulator": "opacus", "folder": peers},
+            "jax_privacy, 1 thread": {**jax, "threads": 1, "library": True},
+        }
+    return {
+        **others,
         "bare vmap": {"simulator": "bare_vmap", "together": together},
+        "JAX, 1 thread": {**jax, "threads": 1},
+        "JAX, 2 threads": {**jax, "threads": 2},
         "fedamp, 1 worker": {"simulator": "fedamp", "kind": "serial", "workers": 1},
         "fedamp, 2 workers": {"simulator": "fedamp", "kind": "ray", "workers": 2},
     }
 
 
-def compare(workload: Workload, passes: int, pfl: str, gpu: bool) -> dict[str, Any]:
+def compare(workload: Workload, passes: int, peers: str, gpu: bool) -> dict[str, Any]:
     """Everybody on one workload."""
-    asked = questions(workload, pfl, gpu)
+    asked = questions(workload, peers, gpu)
     nothing_yet = {"seconds": [], "warm_up": [], "peak_bytes": 0, "processor_seconds": 0.0}
     answers: dict[str, dict[str, Any]] = {name: copy.deepcopy(nothing_yet) for name in asked}
     load = os.getloadavg()[0]

@@ -143,10 +143,9 @@ def bare_vmap(workload: dict[str, Any], together: int, device: str = "cpu") -> d
     return asdict(clock.measured)
 
 
-def jax(workload: dict[str, Any], folder: str, together: int, threads: int) -> dict[str, Any]:
-    """One JAX program for the whole round (:mod:`benchmarks.in_jax`)."""
-    if folder:
-        sys.path.append(folder)
+def jax(workload: dict[str, Any], folder: str, together: int, threads: int, library: bool = False) -> dict[str, Any]:
+    """One JAX program for the whole round (:mod:`benchmarks.in_jax`); ``library``: jax_privacy clips."""
+    sys.path.append(folder)
     in_jax.limit_threads(threads)
     work, clock, dataset, _, model = _in_torch(workload)
     data = [part.numpy() for part in _stack(dataset, np.arange(work.clients))]
@@ -159,9 +158,33 @@ def jax(workload: dict[str, Any], folder: str, together: int, threads: int) -> d
         clip=CLIP,
         noise_multiplier=NOISE_MULTIPLIER,
         together=min(together, work.clients),
+        library=library,
         each=lambda _: clock.round_done(),
         count=work.rounds + WARM_UP,
     )
+    return asdict(clock.measured)
+
+
+def opacus(workload: dict[str, Any], folder: str) -> dict[str, Any]:
+    """Opacus: gradients of all records of a round in one batch, clipped, with noise."""
+    sys.path.append(folder)
+    from opacus import GradSampleModule
+    from opacus.optimizers import DPOptimizer
+
+    work, clock, dataset, module, _ = _in_torch(workload)
+    inputs, labels, _ = _stack(dataset, np.arange(work.clients))
+    network = GradSampleModule(module)
+    optimizer = DPOptimizer(
+        torch.optim.SGD(network.parameters(), lr=RATE),
+        noise_multiplier=NOISE_MULTIPLIER,
+        max_grad_norm=CLIP / RATE,
+        expected_batch_size=work.clients,
+    )
+    for _ in range(work.rounds + WARM_UP):
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(network(inputs[:, 0]), labels[:, 0]).backward()
+        optimizer.step()
+        clock.round_done()
     return asdict(clock.measured)
 
 
@@ -200,8 +223,7 @@ def stock_flower(workload: dict[str, Any]) -> dict[str, Any]:
 
 def pfl(workload: dict[str, Any], folder: str) -> dict[str, Any]:
     """Apple's pfl in one process, with central Gaussian noise."""
-    if folder:
-        sys.path.append(folder)
+    sys.path.append(folder)
     multiprocessing.current_process().name = "MainProcess"  # in others pfl does without what it needs
     torch.set_num_threads(1)
     from pfl.aggregate.simulate import SimulatedBackend

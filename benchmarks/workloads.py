@@ -27,6 +27,7 @@ class Workload:
         steps: full-batch steps of a client.
         clients: a round.
         rounds: how many are measured, in each pass.
+        unit: what is clipped; ``sample`` where every client has one record and takes one step.
     """
 
     name: str
@@ -35,6 +36,7 @@ class Workload:
     steps: int
     clients: int
     rounds: int
+    unit: str = "client"
 
     def scenario(self, kind: str, workers: int, rounds: int, device: str = "cpu", **sections: Any) -> Scenario:
         """The workload as a scenario."""
@@ -45,7 +47,7 @@ class Workload:
             "model": self.model,
             "rounds": rounds,
             "client": {"steps": self.steps, "learning_rate": RATE},
-            "privacy": {"clip": CLIP, "noise_multiplier": NOISE_MULTIPLIER},
+            "privacy": {"clip": CLIP, "noise_multiplier": NOISE_MULTIPLIER, "unit": self.unit},
             "engine": {"kind": kind, "workers": workers, "device": device},
         }
         return scenario_file.validate(raw | sections, "benchmark")

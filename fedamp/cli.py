@@ -32,11 +32,14 @@ app = Typer(
     pretty_exceptions_enable=False,
     suggest_commands=False,  # click does
     rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 scenarios = Typer(help="The shipped scenarios, validation, and the JSON schema for editors.", no_args_is_help=True)
 app.add_typer(scenarios, name="scenarios")
 
-out, err = Console(), Console(stderr=True)
+# NO_COLOR: no italics nor bold either, which rich would keep.
+PLAIN: Any = {"color_system": None} if os.environ.get("NO_COLOR") else {}
+out, err = Console(**PLAIN), Console(stderr=True, **PLAIN)
 
 CLIENTS_SHOWN = 10
 
@@ -79,17 +82,22 @@ def run(
             "--known-seed/--secret-seed", help="noise and assignments from seed, which protects nobody who knows it"
         ),
     ] = None,
+    quiet: Annotated[bool, Option("--quiet", "-q", help="print nothing but the run folder")] = False,
+    as_json: Annotated[
+        bool, Option("--json", help="a JSON object a line: every round, and at last the summary")
+    ] = False,
 ) -> None:
     """Run a federation and leave a run folder."""
     from fedamp.launch import how_to_resume, launch
-    from fedamp.report.progress import RunProgress
+    from fedamp.report.progress import JsonLines, RunProgress, Silence
 
     if engine is not None:
         overrides = [*overrides, f"engine.kind={engine}"]
     if known_seed is not None:
         overrides = [*overrides, f"known_seed={str(known_seed).lower()}"]
     scenario_ = _load(scenario, overrides)
-    with RunProgress(err).shown() as progress:
+    progress = JsonLines() if as_json else Silence() if quiet else RunProgress(err)
+    with progress.shown():
         folder = launch(scenario_, progress, out_folder, resume)
 
     from fedamp.report.pictures import plot_run  # matplotlib takes a second
@@ -99,8 +107,13 @@ def run(
     with modes_of(folder):
         plot_run(folder)
     summary = read_summary(folder)
-    out.print(tables.run_table(summary, progress.clipped))
-    _print_path("run folder", folder)
+    if as_json:
+        print(json.dumps(summary.content() | {"folder": str(folder)}))
+    elif quiet:
+        print(printable(folder))
+    else:
+        out.print(tables.run_table(summary, progress.clipped))
+        _print_path("run folder", folder)
     _caution_about(scenario_)
     if summary.stopped_because == "interrupted":
         raise Interrupted(how_to_resume(folder))
@@ -289,8 +302,11 @@ def validate(
 
     asked = _load(scenario, overrides)
     foreign = brings_code(asked) and not import_model
-    plan = make_plan(asked, privacy_units(asked)) if foreign else prepare(asked).plan
+    prepared = None if foreign else prepare(asked)
+    plan = prepared.plan if prepared else make_plan(asked, privacy_units(asked))
     print(printable(f"{scenario}: valid; {plan.units} units, {plan.scenario.rounds} rounds"))
+    if prepared and prepared.hint:
+        _caution(prepared.hint)
     if foreign:
         named = ", ".join(name for name in (asked.model.name, asked.client.loss) if ":" in name)
         _caution(f"{named} was not tried, because that runs its code; to do so add --import")

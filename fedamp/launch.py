@@ -6,6 +6,7 @@ from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from time import perf_counter
 from typing import TYPE_CHECKING
 
 from fedamp.errors import DivergedError, FedampError, FederationError, Interrupted
@@ -104,6 +105,7 @@ def _explained(folder: RunFolder) -> Iterator[None]:
 def _rounds_here(
     scenario: Scenario, seed: int | None, folder: RunFolder, observer: "Observer", finish_round: bool
 ) -> "Iterator[RoundRecord]":
+    began = perf_counter()
     from fedamp.simulation.engines import choose, open_grid
     from fedamp.simulation.faults import with_faults
 
@@ -119,7 +121,10 @@ def _rounds_here(
         from fedamp.server.loop import rounds
         from fedamp.server.setup import prepare
 
-        prepared = replace(prepared or prepare(scenario, seed), engine=why)
+        prepared = prepared or prepare(scenario, seed)
+        if prepared.why_one_by_one:
+            why += f"; clients train one by one, slower than together: {prepared.why_one_by_one}"
+        prepared = replace(prepared, engine=why, began=began)
         yield from rounds(prepared, with_faults(grid, scenario.faults), folder, observer, finish_round)
 
 

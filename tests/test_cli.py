@@ -10,6 +10,7 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
 
@@ -61,6 +62,38 @@ def test_without_a_terminal_there_is_a_table_and_nothing_else(finished):
     assert "\x1b" not in printed.out
     assert "accuracy" in printed.out
     assert printed.out.splitlines()[-1] == f"run folder: {folder}"
+
+
+def test_quietly_only_the_folder_is_named_and_json_has_a_line_a_round(fedamp, finished, tmp_path):
+    scenario = finished[0] / "scenario.yaml"
+    quiet = fedamp("run", scenario, "--quiet", "--out", tmp_path / "a")
+    assert (quiet.status, quiet.out, quiet.err) == (0, f"{tmp_path / 'a'}\n", "")
+    printed = fedamp("run", scenario, "--json", "--out", tmp_path / "b")
+    *rounds, summary = map(json.loads, printed.out.splitlines())
+    kept = [json.loads(line) for line in (tmp_path / "b" / "rounds.jsonl").read_text().splitlines()]
+    assert rounds == [{key: value for key, value in line.items() if key != "unprotected"} for line in kept]
+    assert summary == json.loads((tmp_path / "b" / "summary.json").read_text()) | {"folder": str(tmp_path / "b")}
+    assert summary["startup_seconds"] > 0  # also where Ray had no part in it
+
+
+@pytest.mark.parametrize("command", ["", "run", "scenarios", "scenarios show"])
+def test_help_has_a_short_name(fedamp, command):
+    assert fedamp(*command.split(), "-h") == fedamp(*command.split(), "--help")
+    assert fedamp(*command.split(), "-h").status == 0
+
+
+def test_without_colour_there_are_no_italics_either():
+    environment = os.environ | {"NO_COLOR": "1", "FORCE_COLOR": "1", "TERM": "xterm"}
+    program = "from fedamp import cli; from rich.table import Table; cli.out.print(Table('a', title='b'))"
+    printed = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True).stdout
+    assert "b" in printed
+    assert "\x1b" not in printed
+
+
+def test_a_model_that_is_larger_than_the_machine_is_refused_before_it_is_made(fedamp, tmp_path):
+    answer = fedamp("scenarios", "validate", write_small(tmp_path), "--set", "model={name: mlp, hidden: [1000000000]}")
+    assert answer.status == 2
+    assert re.fullmatch(r"error: model mlp needs 1,200 GB, and this machine has .*; accepted: .*", one_line(answer.err))
 
 
 def test_run_never_writes_over_a_folder(fedamp, finished, tmp_path):
@@ -243,6 +276,19 @@ def test_scenarios_validate(fedamp, tmp_path):
     answer = fedamp("scenarios", "validate", scenario, "--set", "model.name=mlpp")
     assert answer.status == 2
     assert "mlpp" in one_line(answer.err)
+
+
+def test_inputs_much_larger_than_one_get_a_hint(fedamp, tmp_path):
+    generator = np.random.default_rng(0)
+    income = generator.normal(1000, 200, size=(60, 4)).astype(np.float32)
+    np.savez(tmp_path / "train.npz", x=income, y=np.arange(60) % 2)
+    data = ["--set", f"data={{name: npz, path: {tmp_path}, clients: 40}}"]
+    scenario = write_small(tmp_path)
+    answer = fedamp("scenarios", "validate", scenario, *data)
+    assert answer.status == 0
+    assert re.match(r"caution: inputs are of size 1\.0\de\+03 .*standardise$", one_line(answer.err))
+    step = "data.transform=[{name: standardise, mean: 1000, deviation: 200}]"
+    assert not fedamp("scenarios", "validate", scenario, *data, "--set", step).err
 
 
 def test_scenarios_schema_is_a_json_schema(fedamp):

@@ -36,7 +36,7 @@ COMMANDS = """
 import sys
 from fedamp.cli import main
 
-for name in ("enrolled", "low-rank", "tumours"):
+for name in ("enrolled", "low-rank", "tumours", "absolute"):
     for words in (["run", f"{name}.yaml", "--engine", "serial"], ["verify", f"runs/{name}"]):
         sys.argv = ["fedamp", *words]
         try:
@@ -59,6 +59,12 @@ def test_the_schedule_the_model_and_the_data_set_run(runs, name):
     assert summary["stopped_because"] == "finished"
     assert summary["final"]["accuracy"] > 0.7  # 0.74 to 0.88; guessing gets 0.1 of the digits, 0.63 of the tumours
     assert 0 < summary["epsilon"]["upper"] <= summary["unamplified_epsilon"]["upper"]
+
+
+def test_the_loss_is_minimised(runs):
+    first, *_, last = map(json.loads, (runs / "absolute" / "rounds.jsonl").read_text().splitlines())
+    assert last["loss"] < first["loss"]
+    assert last["metrics"]["r2"] > 0.2  # 0.41 without privacy; guessing the mean gets 0
 
 
 def test_an_addition_is_charged_and_split_as_it_says(runs):

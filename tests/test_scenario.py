@@ -1,6 +1,8 @@
 """Scenarios: what is accepted, and that every mistake gets one line that names file, key and accepted values."""
 
 import json
+import os
+import threading
 from pathlib import Path
 
 import jsonschema
@@ -80,7 +82,7 @@ WRONG = [
     ("check_in={scheme: poisson, rate: 2}", "check_in.rate", "> 0 and <= 1"),
     ("check_in={scheme: poisson, k: 2}", "check_in.k", "unknown key"),
     ("check_in=all", "check_in", "a section"),
-    ("data.name=svhn", "data", "digits, synthetic, npz"),
+    ("data.name=svhn", "data", "shakespeare, synthetic, npz"),
     ("data.clients=0", "data.clients", "an integer >= 1"),
     ("data.clients=null", "data.clients", "required"),
     ("data.test_fraction=1", "data.test_fraction", "> 0 and < 1"),
@@ -144,6 +146,13 @@ FILES = {
     "tab.yaml": (b"a:\n\t- 1", "not valid YAML"),
     "twice.yaml": (b"name: a\nname: b\n", "stands twice"),
     "number.yaml": (b"1: 2\n", "not text"),
+    "two.yaml": (b"name: a\n---\nname: b\n", "line 2: not valid YAML: a second document begins; a scenario is one"),
+    "merge.yaml": (b"c: &c {steps: 2}\nclient:\n  <<: *c\n", "line 3: not valid YAML: << merges mappings"),
+    "kinds.yaml": (
+        b"name: a\ndata: [digits]\nmodel: {name: mlp}\nrounds: 1\nprivacy: {clip: 1, noise_multiplier: 1}\n",
+        "line 2: data: got ['digits']; accepted: a section with name diabetes, digits, ",
+    ),
+    "lr.yaml": (b"name: a\nlr: 3\n", "line 2: lr: unknown key; did you mean client.learning_rate or server.learning"),
     "binary.yaml": (b"\xff\xfe\x00\x01", "not a text file"),
     "python.yaml": (b"a: !!python/object/apply:os.system ['true']\n", "not valid YAML"),
     "date.yaml": (b"name: 2020-13-45\n", "date.yaml"),
@@ -161,6 +170,41 @@ def test_a_file_that_is_no_scenario_is_refused_in_one_line(tmp_path, subtests):
             assert expected in str(caught.value)
             assert name in str(caught.value)
             assert "\n" not in str(caught.value)
+
+
+MEANT = {
+    "client.lr=1": "learning_rate",
+    "lr=1": "client.learning_rate or server.learning_rate",
+    "noise=1": "privacy.noise_multiplier",
+    "clip=1": "privacy.clip",
+    "client.clip=1": "privacy.clip",
+    "rouns=1": "rounds",
+}
+
+
+def test_a_key_that_others_call_otherwise_or_of_another_section_is_suggested(subtests):
+    for override, expected in MEANT.items():
+        with subtests.test(override):
+            assert f"--set {override}: unknown key; did you mean {expected}? " in message_of(override)
+
+
+def test_a_wrong_value_is_found_by_its_line(tmp_path):
+    file = tmp_path / "deep.yaml"
+    lines = [*DIGITS.read_text().splitlines(), "client:", "  # how long", "  steps: 2", "  batch_size: none"]
+    file.write_text("\n".join(line for line in lines if not line.startswith("client: {")))
+    with pytest.raises(ScenarioError, match=rf"deep\.yaml, line {len(lines) - 1}: client\.batch_size: got 'none'"):
+        scenario_file.load(file)
+    with pytest.raises(ScenarioError, match=r"deep\.yaml, line \d+: model\.name: missing; accepted: text"):
+        scenario_file.load(file, ["client=null", "model={}"])
+
+
+def test_a_pipe_is_read_as_a_shell_gives_it(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=lambda: pipe.write_text(DIGITS.read_text()))
+    writer.start()
+    assert scenario_file.load(pipe) == scenario_file.load(DIGITS)
+    writer.join()
 
 
 def test_a_missing_file_is_refused_with_the_nearest_shipped_one(tmp_path):

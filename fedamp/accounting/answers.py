@@ -17,7 +17,7 @@ from fedamp.accounting.group_bounds import OfGroup, WithChanceOfAll
 from fedamp.accounting.groups import Group, WithoutReplacement
 from fedamp.accounting.laws import Profile
 from fedamp.accounting.mechanism import Mechanism
-from fedamp.accounting.merging import RandomSelection
+from fedamp.accounting.merging import LinearCombination, RandomSelection
 from fedamp.accounting.points import DEFAULT_POINTS, NotEvaluable
 from fedamp.accounting.reductions import attained
 from fedamp.accounting.releases import ModelMix
@@ -75,11 +75,12 @@ def _epsilon(event: Mechanism, delta: float, points: int | None, precision: floa
     ):
         return found
     precision = PRECISION if precision is None else precision
-    if found.lower >= (1 - precision) * found.upper or found.upper > _LARGEST_SAMPLED:
+    size = event.size if isinstance(event, Group) else 1
+    if found.lower >= (1 - precision) * found.upper or found.upper > _LARGEST_SAMPLED * size:
         return found
     try:
         if isinstance(event, Group):
-            sampled = OfGroup(_Sampled(event.mechanism, precision), event.size).below(found.upper, delta)
+            sampled = OfGroup(_Sampled(event.mechanism, min(2 * precision, 0.1)), event.size).below(found.upper, delta)
         else:
             sampled = _sampled_epsilon(event, delta, precision)
     except NotEvaluable:
@@ -127,10 +128,11 @@ _LARGEST_SAMPLED = 25.0
 
 
 def _narrower(event: Mechanism, found: Bounds, sampled: Bounds) -> Bounds:
-    """What both brackets leave."""
+    """What both brackets leave. The releases that a merged model is charged as may not be attained."""
     method = f"{sampled.method}, without mixing" if event.contains(ModelMix) else sampled.method
     upper, method = min((found.upper, found.method), (sampled.upper, method))
-    return Bounds(min(max(found.lower, sampled.lower), upper), upper, method)
+    lower = found.lower if event.contains(LinearCombination) else max(found.lower, sampled.lower)
+    return Bounds(min(lower, upper), upper, method)
 
 
 @lru_cache(maxsize=256)

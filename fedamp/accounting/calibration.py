@@ -254,13 +254,20 @@ def _over_rounds(mechanism: Mechanism, delta: float, asked: tuple[int, ...]) -> 
 
 
 def _quick_upper(mechanism: Mechanism, delta: float) -> float:
-    """An upper end of epsilon, to about two per cent where hidden rounds are sampled."""
+    """An upper end of epsilon, to about two per cent where hidden rounds are sampled; where that leaves more, the law's
+    may be the smaller one.
+    """
+    sampled = math.inf
     if is_sampled(mechanism):
         try:
-            return sampled_profile(mechanism, Detail(150, with_lower=False)).epsilon(delta, precision=0.02).upper
+            found = sampled_profile(mechanism, Detail(150, with_lower=False)).epsilon(delta, precision=0.02)
         except NotEvaluable:
             pass
-    return law_upper(mechanism, delta, 300)
+        else:
+            sampled = found.upper
+            if found.width <= 0.03 * found.upper:
+                return sampled
+    return min(sampled, law_upper(mechanism, delta, 300))
 
 
 def _checkpoints(count: int, most: int) -> list[int]:

@@ -9,6 +9,7 @@ best. What error is left is added to every mass for an upper bound and subtracte
 """
 
 import math
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -16,8 +17,8 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from fedamp.accounting.moments import UNIT, log_sum
-from fedamp.accounting.points import DEFAULT_POINTS, Array, NotEvaluable, Points, regrid, spread
+from fedamp.accounting.moments import UNIT, log_sum, repeated
+from fedamp.accounting.points import DEFAULT_POINTS, Array, NotEvaluable, Points, coarse, regrid, spread
 
 LATTICE_LIMIT = 2**19
 """Most lattice points at the default number of points (in proportion, up to 8 times, where more are asked for);
@@ -60,7 +61,7 @@ class Lattice:
 
 def choose_lattice(factors: Factors, points: int) -> Lattice:
     """Orders, window and step such that the lattice widens the bracket less than a grid of ``points`` does."""
-    moments = Moments.of([(_coarse(law), times) for law, times in factors])
+    moments = Moments.of([(coarse(law, 150), times) for law, times in factors])
     deviation = max(float(np.sqrt(moments.centre(0.5)[1])), 1e-9)  # a constant has none
     right = _tilt_of_tail(moments, 1.0, 1.0 / deviation)
     left = _tilt_of_tail(moments, 0.0, -1.0 / deviation)
@@ -157,14 +158,6 @@ def _tilt_of_tail(moments: Moments, base: float, first: float) -> float:
             break
         tilt *= 1.3
     return tilt
-
-
-def _coarse(law: Points, blocks: int = 150) -> Points:
-    """About ``blocks`` points, each standing for neighbouring ones: enough to choose a lattice by."""
-    starts = np.unique(np.r_[np.arange(0, len(law), max(1, len(law) // blocks)), 1, len(law) - 1])
-    starts = starts[starts < len(law)]  # the outermost points stay alone
-    log_ratio = np.add.reduceat(law.log_ratio, starts) / np.diff(np.append(starts, len(law)))
-    return Points(log_ratio, np.add.reduceat(law.mass_in, starts), np.add.reduceat(law.mass_out, starts))
 
 
 def log_weights(law: Points, order: float) -> Array:
@@ -332,7 +325,7 @@ def convolve_order(placed: Sequence[tuple[Placed, int]], order: float, size: int
         weights = np.exp(weights - weights.max())
         masses = np.bincount(law.index % size, weights / weights.sum(), size).astype(np.float64)
         transform = np.fft.rfft(masses)
-        product *= _power(transform, times)
+        product *= repeated(transform, times, operator.mul)  # quicker than numpy's; within 4 * times units
         above = np.sqrt(transform.real**2 + transform.imag**2) * (1 + 8 * UNIT) + noise
         largest *= above**times
         relative += times * noise / above
@@ -341,16 +334,6 @@ def convolve_order(placed: Sequence[tuple[Placed, int]], order: float, size: int
     twice = 2.0 / size  # half of the coefficients are kept: the others are their conjugates
     error = twice * (float(largest @ relative) + noise * float(magnitude.sum()))
     return result, error * (1 + 1e-6)  # the bound is rounded, too
-
-
-def _power(base: NDArray[np.complex128], times: int) -> NDArray[np.complex128]:
-    """``base ** times`` by squaring: quicker than numpy's, and its relative error is below ``4 times`` units."""
-    result = base if times & 1 else np.ones_like(base)
-    while times := times >> 1:
-        base = base * base
-        if times & 1:
-            result = result * base
-    return result
 
 
 def _exponents(placed: Sequence[tuple[Placed, int]], order: float) -> float:

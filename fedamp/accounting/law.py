@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 
 from fedamp.accounting.bounds import Bounds
 from fedamp.accounting.fourier import choose_lattice, convolve
-from fedamp.accounting.moments import UNIT
+from fedamp.accounting.moments import UNIT, repeated
 from fedamp.accounting.pairing import Pairing, choose_edges, pair, reduced
 from fedamp.accounting.points import (
     DEFAULT_POINTS,
@@ -178,8 +178,7 @@ class Law:
         if copies == 0:
             return _ONE
         limited = self._limited()
-        average = _power(limited, copies, lambda a, m, b, n: _combine(a, b, Pairing((m / (m + n), n / (m + n)))))
-        return average.thin(copies / of)
+        return repeated((limited, 1), copies, _mean_of_both)[0].thin(copies / of)
 
     @staticmethod
     def product(factors: Sequence[tuple["Law", int]]) -> "Law":
@@ -189,7 +188,7 @@ class Law:
         factors = [(law, times) for law, times in factors if times > 0 and law is not _ONE]
         points = max((law.points for law, _ in factors), default=1)
         if sum(times for _, times in factors) < _FEW or not all(law.upper.mass_in.any() for law, _ in factors):
-            powers = [_power(law, times, lambda a, m, b, n: _multiply(a, b)) for law, times in factors]
+            powers = [repeated(law, times, _multiply) for law, times in factors]
             return functools.reduce(_multiply, powers, _ONE)
         lattice = choose_lattice([(law.upper, times) for law, times in factors], points)
         if not lattice.fine and max(times for _, times in factors) > 1:
@@ -311,6 +310,12 @@ def _combine(a: Law, b: Law, pairing: Pairing) -> Law:
     return Law(upper, lower, float(rounding), points)
 
 
+def _mean_of_both(a: tuple[Law, int], b: tuple[Law, int]) -> tuple[Law, int]:
+    """Of two means, each with its number of copies."""
+    copies = a[1] + b[1]
+    return _combine(a[0], b[0], Pairing((a[1] / copies, b[1] / copies))), copies
+
+
 def _multiply(a: Law, b: Law) -> Law:
     return b if a is _ONE else _combine(a, b, Pairing(None))
 
@@ -321,19 +326,6 @@ def _shortened(factors: Sequence[tuple[Law, int]]) -> list[tuple[Law, int]]:
     law, times = factors[longest]
     squared = [(_multiply(law, law), times // 2), (law, times % 2)]
     return [*factors[:longest], *(factor for factor in squared if factor[1]), *factors[longest + 1 :]]
-
-
-def _power(law: Law, times: int, combine: Callable[[Law, int, Law, int], Law]) -> Law:
-    """``times`` independent copies combined, by repeated doubling."""
-    result, count, size = None, 0, 1
-    while True:
-        if times & size:
-            result, count = (law, size) if result is None else (combine(result, count, law, size), count + size)
-        if 2 * size > times:
-            break
-        law, size = combine(law, size, law, size), 2 * size
-    assert result is not None
-    return result
 
 
 _CONSTANT = Points(np.zeros(1), np.ones(1), np.ones(1))

@@ -12,13 +12,15 @@ Every array here has shape (A + 1,), holds log E[(X - 1)^j] at index j, 0 at ind
 
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from fedamp.accounting.bounds import Array
+
+T = TypeVar("T")
 
 UNIT = 2.0**-53
 """Largest relative error of one operation in floating point."""
@@ -138,20 +140,21 @@ def mean(central: Array, copies: int) -> Array:
     Dong, Chen and Özgür 2025 (Eq. (2), k = 1).
     """
     factorials = log_factorials(len(central) - 1)
-    summed = power(central - factorials, copies) + factorials
+    summed = repeated(central - factorials, copies, convolve) + factorials
     return np.asarray(summed - np.arange(len(central)) * np.log(copies))
 
 
-def power(series: Array, exponent: int) -> Array:
-    """exponent-th power of a power series given by the logs of its coefficients."""
+def repeated(value: T, times: int, combine: Callable[[T, T], T]) -> T:
+    """``times`` >= 1 copies of a value combined, by doubling."""
     result = None
     while True:
-        if exponent & 1:
-            result = series if result is None else convolve(result, series)
-        exponent >>= 1
-        if not exponent:
-            return result if result is not None else constant(len(series) - 1)
-        series = convolve(series, series)
+        if times & 1:
+            result = value if result is None else combine(result, value)
+        times >>= 1
+        if not times:
+            assert result is not None
+            return result
+        value = combine(value, value)
 
 
 def convolve(first: Array, second: Array) -> Array:

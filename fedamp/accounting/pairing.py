@@ -12,7 +12,7 @@ from functools import lru_cache
 import numpy as np
 from numba import njit
 
-from fedamp.accounting.points import Array, Cells, Placement, Points, regrid, spread
+from fedamp.accounting.points import Array, Cells, Placement, Points, coarse, regrid, spread
 
 RATIO_LIMIT = 600.0
 """Largest |log ratio| that enters a mean: beyond it masses and ratios leave the range of floating point."""
@@ -132,7 +132,7 @@ def choose_edges(a: Points, b: Points, pairing: Pairing, points: int) -> Array:
         if len(distinct) <= points:
             return distinct
     larger = b if pairing.mean_weights is not None and pairing.mean_weights[1] > pairing.mean_weights[0] else a
-    a, b = _coarse(a, pairing), _coarse(b, pairing)
+    a, b = _guess(a, pairing), _guess(b, pairing)
     location = np.add.outer(pairing.locate(0, a.log_ratio), pairing.locate(1, b.log_ratio)).ravel()
     c_ab, c_ba, c_pp = pairing.coefficients
     mass_out = np.multiply.outer(a.mass_out, b.mass_out).ravel()
@@ -227,12 +227,9 @@ def _normal_tail() -> tuple[Array, Array]:
     return -np.log([math.erfc(value / math.sqrt(2)) / 2 for value in z]), z
 
 
-def _coarse(law: Points, pairing: Pairing, blocks: int = 80) -> Points:
-    """About ``blocks`` points, each standing for neighbouring ones; a mean also needs the point at X = 0."""
-    starts = np.unique(np.r_[np.arange(0, len(law), max(1, len(law) // blocks)), 1, len(law) - 1])
-    starts = starts[starts < len(law)]  # the outermost points stay alone: the grid has to reach them
-    log_ratio = np.add.reduceat(law.log_ratio, starts) / np.diff(np.append(starts, len(law)))
-    mass_in, mass_out = np.add.reduceat(law.mass_in, starts), np.add.reduceat(law.mass_out, starts)
-    if law.zero > _TAIL and pairing.mean_weights is not None:
-        log_ratio, mass_in, mass_out = np.r_[-np.inf, log_ratio], np.r_[0.0, mass_in], np.r_[law.zero, mass_out]
-    return Points(log_ratio, mass_in, mass_out)
+def _guess(law: Points, pairing: Pairing) -> Points:
+    """The law by a few points; a mean also needs the point at X = 0."""
+    few = coarse(law, 80)
+    if law.zero <= _TAIL or pairing.mean_weights is None:
+        return few
+    return Points(np.r_[-np.inf, few.log_ratio], np.r_[0.0, few.mass_in], np.r_[law.zero, few.mass_out])

@@ -125,6 +125,14 @@ def regrid(law: Points, edges: Array, place: Placement) -> Points:
     return place(Cells(edges, mass_in, mass_out, law.zero, law.infinite))
 
 
+def coarse(law: Points, blocks: int) -> Points:
+    """About so many points, each standing for neighbouring ones: no bound, but enough to choose a grid by."""
+    starts = np.unique(np.r_[np.arange(0, len(law), max(1, len(law) // blocks)), 1, len(law) - 1])
+    starts = starts[starts < len(law)]  # the outermost points stay alone: a grid has to reach them
+    log_ratio = np.add.reduceat(law.log_ratio, starts) / np.diff(np.append(starts, len(law)))
+    return Points(log_ratio, np.add.reduceat(law.mass_in, starts), np.add.reduceat(law.mass_out, starts))
+
+
 def thinned(law: Points, rate: float) -> Points:
     """The law of ``(1 - rate) + rate X``, for a rate in (0, 1)."""
     mass_in = (1.0 - rate) * law.mass_out + rate * law.mass_in

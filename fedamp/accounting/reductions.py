@@ -258,11 +258,15 @@ def _(event: Submodels) -> float | None:
 
 
 def factors(event: Mechanism, times: int = 1) -> tuple[float, dict[Mechanism, int]]:
-    """A product as one Gaussian (the sum of 1 / noise multiplier^2) and what else there is, with multiplicities."""
+    """What is charged as a product: one Gaussian (the sum of 1 / noise multiplier^2) and what else there is, with
+    multiplicities.
+    """
     if isinstance(event, Gaussian):
         return times * event.change**2 / event.noise_multiplier**2, {}
     if isinstance(event, Repeat):
         return factors(event.mechanism, times * event.times) if event.times else (0.0, {})
+    if isinstance(event, LinearCombination) and event.assumption == JOINT_RELEASE:
+        return factors(charged_as(event), times)
     if not isinstance(event, Compose):
         return 0.0, {event: times}
     precision, others = 0.0, dict[Mechanism, int]()

@@ -68,33 +68,17 @@ def checked_orders(orders: Sequence[float] | Array | float) -> Array:
     return array
 
 
-def prices(orders: Array, delta: float, conversion: Conversion = "tight") -> Array:
-    """What the conversion to (epsilon, delta) adds to the divergence of each order; the shape of ``orders``.
-
-    "tight": Canonne, Kamath and Steinke 2020, Proposition 12 (also Balle et al. 2020, Theorem 21); "loose": Mironov
-    2017, Proposition 3, which the tables of Dong, Chen and Özgür 2025 use.
-    """
-    price = -np.log(delta) / (orders - 1)
-    if conversion == "tight":
-        price = price + np.log1p(-1 / orders) - np.log(orders) / (orders - 1)
-    elif conversion != "loose":
-        raise ValueError(f'conversion must be "tight" or "loose", got {conversion!r}')
-    return np.asarray(price)
-
-
-def epsilons(orders: Array, divergences: Array, delta: float, conversion: Conversion = "tight") -> Array:
-    """epsilon that each order gives at ``delta``; the shape of ``divergences``. See ``prices`` for the conversions."""
-    return np.maximum(divergences + prices(orders, delta, conversion), 0.0)
-
-
 def epsilon_from_rdp(
     orders: Sequence[float] | Array,
     divergences: Sequence[float] | Array,
     delta: float,
     conversion: Conversion = "tight",
 ) -> float:
-    """epsilon at ``delta`` of Rényi divergences at some orders, both of shape (n,); see ``prices`` for the
-    conversions.
+    """epsilon at ``delta`` of Rényi divergences at some orders, both of shape (n,).
+
+    Args:
+        conversion: "tight" is that of Canonne, Kamath and Steinke 2020, Proposition 12 (also Balle et al. 2020, Theorem
+            21); "loose" that of Mironov 2017, Proposition 3, which the tables of Dong, Chen and Özgür 2025 use.
     """
     checked, values = checked_orders(orders), np.asarray(divergences, dtype=np.float64)
     if values.shape != checked.shape or not np.all(values >= 0):
@@ -103,8 +87,13 @@ def epsilon_from_rdp(
 
 
 def best_epsilon(orders: Array, divergences: Array, delta: float, conversion: Conversion = "tight") -> Best:
-    """Smallest epsilon over all orders."""
-    values = epsilons(orders, divergences, checks.delta(delta), conversion)
+    """Smallest epsilon over all orders; see ``epsilon_from_rdp``."""
+    price = -np.log(checks.delta(delta)) / (orders - 1)
+    if conversion == "tight":
+        price = price + np.log1p(-1 / orders) - np.log(orders) / (orders - 1)
+    elif conversion != "loose":
+        raise ValueError(f'conversion must be "tight" or "loose", got {conversion!r}')
+    values = np.maximum(divergences + price, 0.0)
     best = int(np.argmin(values))
     return Best(float(values[best]), float(orders[best]))
 
@@ -153,7 +142,7 @@ class Moments:
         known = moments.transform_from_moments(self.raw(HIGHEST_ORDER), self.negative(HIGHEST_ORDER), u)
         try:
             finite = moments.transform_from_nodes(u, *self.finite_law())
-        except NotEvaluable:
+        except (NotEvaluable, ArithmeticError, MemoryError):
             return known
         return Transform(np.minimum(known.log, finite.log), np.minimum(known.excess, finite.excess))
 
@@ -183,7 +172,7 @@ class Moments:
 
 
 def log_moments(event: Mechanism, highest: int) -> Array:
-    """The larger of log E[X^a] and log E[X^(1-a)] at a = 0..highest (see ``renyi``)."""
+    """The larger of log E[X^a] and log E[X^(1-a)] at a = 0..highest."""
     found = moments_of(event)
     both = found.raw(highest).copy()
     both[1:] = np.maximum(both[1:], found.negative(highest))
@@ -224,7 +213,7 @@ class _Product(Moments):
         self.symmetric = all(part.symmetric for part, _ in self.factors)
 
     def _central(self, highest: int) -> Array:
-        powers = [_power(part.central(highest), times) for part, times in self.factors]
+        powers = [moments.repeated(part.central(highest), times, moments.multiply) for part, times in self.factors]
         return functools.reduce(moments.multiply, powers) if powers else moments.constant(highest)
 
     def _raw(self, highest: int) -> Array:
@@ -236,19 +225,6 @@ class _Product(Moments):
         return np.asarray(
             np.sum([np.zeros(highest), *(times * part.negative(highest) for part, times in self.factors)], axis=0)
         )
-
-
-def _power(central: Array, times: int) -> Array:
-    """Central moments of the product of ``times`` copies, by repeated squaring."""
-    result = None
-    while True:
-        if times & 1:
-            result = central if result is None else moments.multiply(result, central)
-        times >>= 1
-        if not times:
-            assert result is not None
-            return result
-        central = moments.multiply(central, central)
 
 
 @answers_for(RandomSelection)

@@ -42,8 +42,8 @@ QUESTIONS = 32
 _STEPS = np.concatenate([np.arange(0.3, 1.8, 0.06), 1.8 * 1.25 ** np.arange(17)])
 """Where epsilon is certified, in expected half-widths from the pilot's: close by, and further off if that fails."""
 
-_WORK = 4e9
-"""Steps of the recursion that a precision of 5e-3 may take: two to four seconds on two cores."""
+_WORK = 2.5e9
+"""Steps of the recursion that a precision of 5e-3 may take: one to three seconds on two cores."""
 
 _FOR_ZERO = 50_000
 """Draws to confirm that epsilon is 0."""

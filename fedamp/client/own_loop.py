@@ -38,10 +38,10 @@ Model = nn.Module | Mapping[str, Any]
 
 
 class Records(NamedTuple):
-    """The records of one unit: inputs [records, *input_shape] (tokens: int64) and labels, as ``client.loss`` takes them."""
+    """The records of one unit: inputs [records, *input_shape] (tokens: int64), labels as ``client.loss`` takes them."""
 
-    inputs: NDArray[np.float32]
-    labels: NDArray[np.int64]
+    inputs: NDArray[Any]
+    labels: NDArray[Any]
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from fedamp import rng
 from fedamp.client import perceptron
+from fedamp.client.channels import ChannelsOfClients
 from fedamp.client.clipping import ClippedSum, clip_and_sum
 from fedamp.client.records import RecordSteps
 from fedamp.client.task import ClientTask
@@ -210,7 +211,9 @@ class TrainingNode:
         if kept is None or kept.piece is not piece or kept.rate != rate:
             module = piece.module.to(self.device)
             layers = perceptron.layers_of(module) if piece.known else None
-            trainer = Trainer(piece.forward, self._client, self.device, self.task.precision, layers, self._loss, rate)
+            together = ChannelsOfClients(module) if piece.known and ChannelsOfClients.can_run(module) else None
+            precision = self.task.precision
+            trainer = Trainer(piece.forward, self._client, self.device, precision, layers, together, self._loss, rate)
             single = piece.owns_all and RecordSteps.can_run(self.task, module, piece.known)
             kept = _Kept(piece, rate, trainer, RecordSteps(module, rate, self._loss) if single else None)
             self._trainers[submodel] = kept

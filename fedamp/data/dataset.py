@@ -7,7 +7,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from fedamp.data.form import Form
+from fedamp.data.form import CLASSIFICATION, Form
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Dataset(ABC):
     num_clients: int
     input_shape: tuple[int, ...]
     num_classes: int
-    form: Form = Form()
+    form: Form = CLASSIFICATION
     hosted: NDArray[np.int64] | None = None
 
     @abstractmethod

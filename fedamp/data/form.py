@@ -99,7 +99,7 @@ class Numbers(Labels):
         return int(labels.shape[1])
 
     def fit(self, labels: NDArray[Any], outputs: int) -> bool:
-        return labels.shape[2:] == (outputs,)
+        return bool(labels.shape[2:] == (outputs,))
 
 
 class Binary(Numbers):
@@ -131,7 +131,8 @@ class Tokens(Labels):
         return int(labels.max(initial=0)) + 1
 
     def fit(self, labels: NDArray[Any], outputs: int) -> bool:
-        return labels.ndim == 3 and bool(((labels == NOT_COUNTED) | ((labels >= 0) & (labels < outputs))).all())
+        counted = labels[labels != NOT_COUNTED]
+        return labels.ndim == 3 and (not counted.size or 0 <= counted.min() <= counted.max() < outputs)
 
 
 def _integers(stored: NDArray[Any], lowest: int) -> NDArray[np.int64]:
@@ -171,3 +172,6 @@ class Form:
                 f"accepted: integers 0 to {vocabulary - 1} (and data.scale 1)"
             )
         return inputs.astype(np.int64)
+
+
+CLASSIFICATION = Form()

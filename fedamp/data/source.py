@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from fedamp import scenario
 from fedamp.data.dataset import Dataset
-from fedamp.data.form import Form
+from fedamp.data.form import CLASSIFICATION, Form
 from fedamp.registry import Registry
 
 
@@ -33,7 +33,7 @@ class Source(Protocol):
 sources: Registry[Callable[[Any, Path], Source]] = Registry("fedamp.data")
 
 
-def load(config: scenario.Data, seed: int, folder: Path, form: Form = Form()) -> Dataset:  # noqa: B008 (frozen)
+def load(config: scenario.Data, seed: int, folder: Path, form: Form = CLASSIFICATION) -> Dataset:
     """The data set that a scenario describes.
 
     Args:

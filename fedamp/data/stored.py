@@ -143,6 +143,8 @@ class StoredSource:
     ) -> None:
         opened = train or test
         assert opened is not None, "one of them is there"
+        if federation is not None and any(step.name == "whiten" for step in config.transform):
+            raise DataError(f"{opened.source}: {_WHITENED_APART}")
         if config.transform:
             from fedamp.data.transform import TransformedTable  # only here: most commands transform nothing
 
@@ -267,6 +269,10 @@ def _strata(records: Records, kind: Labels) -> NDArray[np.int64]:
     return records.labels if kind.are_classes else np.zeros(len(records.labels), dtype=np.int64)
 
 
+_WHITENED_APART = (
+    "data.transform whiten in a folder that holds a part of the federation: another machine may find other components; "
+    "accepted: the other transforms"
+)
 _NOT_ALL_RECORDS = (
     "the folder holds a part of the federation, and privacy.unit sample needs all records in one place; use client"
 )

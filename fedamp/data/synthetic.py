@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from fedamp import rng, scenario
 from fedamp.data.dataset import Cohort, Dataset, check_clients
-from fedamp.data.form import Form
+from fedamp.data.form import CLASSIFICATION, Form
 from fedamp.data.source import sources
 from fedamp.errors import DataError
 
@@ -32,7 +32,7 @@ class SyntheticSource:
 
     def load(self, seed: int, form: Form) -> "SyntheticDataset":
         config = self.config
-        if form != Form():
+        if form != CLASSIFICATION:
             raise DataError("data: synthetic has records of numbers and classes, and this task takes others")
         features = math.prod(config.shape) if config.shape else config.features
         directions = rng.public_stream(seed, "synthetic-centres").standard_normal((features, config.classes))

@@ -8,7 +8,7 @@ import json
 import math
 import os
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from filelock import FileLock
 from numpy.typing import NDArray
 
 from fedamp import scenario
+from fedamp.data import whitening
 from fedamp.data.scattering import output_shape, scattering
 from fedamp.data.table import Table
 from fedamp.errors import DataError
@@ -37,7 +38,7 @@ class TransformedTable(Table):
     """
 
     def __init__(self, table: Table, steps: Sequence[scenario.Transform]) -> None:
-        self._table, self._steps = table, steps
+        self._table, self._steps = table, tuple(steps)
         shape = table.input_shape
         for number, step in enumerate(steps):
             try:
@@ -59,16 +60,13 @@ class TransformedTable(Table):
         self._table.check_inputs()
 
     def stored_inputs(self, records: NDArray[np.int64]) -> NDArray[np.float32]:
-        if any(step.name == "scattering" for step in self._steps):
+        if any(step.name in ("scattering", "whiten") for step in self._steps):
             cached: NDArray[np.float32] = self._cached[records]
             return cached
         return self._transformed(records)
 
     def _transformed(self, records: NDArray[np.int64]) -> NDArray[np.float32]:
-        inputs = self._table.read(records)
-        for step in self._steps:
-            inputs = _apply(step, inputs)
-        return inputs
+        return _apply(self._steps, self._table.read(records))
 
     @cached_property
     def _cached(self) -> NDArray[np.float32]:
@@ -107,22 +105,45 @@ class TransformedTable(Table):
 
 
 def _output_shape(step: scenario.Transform, shape: tuple[int, ...]) -> tuple[int, ...]:
+    if step.name in ("scattering", "whiten") and len(shape) != 3:
+        raise ValueError(f"{step.name} takes images of shape [channels, height, width]")
     if step.name == "scattering":
-        if len(shape) != 3:
-            raise ValueError("scattering takes images of shape [channels, height, width]")
         return output_shape((shape[0], shape[1], shape[2]), step.scales, step.angles)
+    if step.name == "whiten":
+        if step.components > min(math.prod(shape), whitening.IMAGES):
+            most = min(math.prod(shape), whitening.IMAGES)
+            raise ValueError(f"{step.components} components of {math.prod(shape)} features; accepted: at most {most}")
+        return (step.components,)
     if step.name == "group_norm" and shape[0] % step.groups:
         raise ValueError(f"{step.groups} groups do not divide {shape[0]} channels")
     return shape
 
 
-def _apply(step: scenario.Transform, inputs: NDArray[np.float32]) -> NDArray[np.float32]:
-    """One step on inputs of shape [records, ...]."""
-    if step.name == "scattering":
-        return scattering(inputs, step.scales, step.angles)
-    if step.name == "standardise":
-        return (inputs - np.float32(step.mean)) / np.float32(step.deviation)
-    grouped = inputs.reshape(len(inputs), step.groups, math.prod(inputs.shape[1:]) // step.groups)
+def _apply(steps: tuple[scenario.Transform, ...], images: NDArray[np.float32]) -> NDArray[np.float32]:
+    """The steps, one after another, on images of shape [records, ...]."""
+    values = images
+    for number, step in enumerate(steps):
+        if step.name == "scattering":
+            values = scattering(values, step.scales, step.angles)
+        elif step.name == "standardise":
+            values = (values - np.float32(step.mean)) / np.float32(step.deviation)
+        elif step.name == "group_norm":
+            values = _group_norm(values, step.groups)
+        else:
+            values = _whitening(steps[:number], step, images.shape[1:]).apply(values)
+    return values
+
+
+@cache
+def _whitening(
+    before: tuple[scenario.Transform, ...], step: scenario.Whiten, image_shape: tuple[int, ...]
+) -> whitening.Whitening:
+    """What whitens images after other steps; learned once for training and test records."""
+    return whitening.Whitening.learned(partial(_apply, before), image_shape, step.components, step.damping)
+
+
+def _group_norm(inputs: NDArray[np.float32], groups: int) -> NDArray[np.float32]:
+    grouped = inputs.reshape(len(inputs), groups, math.prod(inputs.shape[1:]) // groups)
     centred = grouped - grouped.mean(axis=2, keepdims=True)
     deviation = np.sqrt(np.square(centred).mean(axis=2, keepdims=True) + np.float32(_SMALLEST_DEVIATION))
     normal: NDArray[np.float32] = (centred / deviation).reshape(inputs.shape)

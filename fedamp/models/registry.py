@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
+import psutil
 import torch
 from numpy.typing import NDArray
 from safetensors import SafetensorError
@@ -113,6 +114,15 @@ def _network(config: Model, input_shape: tuple[int, ...], num_classes: int) -> N
         raise ModelError(str(error)) from None
     if config.options:
         raise ModelError(f"model.options are for a model of your own; {config.name} takes none")
+    with torch.device("meta"):  # shapes alone
+        outline = Network(architecture, input_shape, num_classes)
+    # Beside it there is at least an update, and a sum of updates in float64.
+    needed, memory = 16 * sum(each.numel() for each in outline.parameters()), psutil.virtual_memory().total
+    if needed > memory:
+        raise ModelError(
+            f"model {config.name} needs {needed / 1e9:,.0f} GB, and this machine has {memory / 1e9:,.0f} GB of memory; "
+            "accepted: smaller model.hidden, model.channels or data.shape"
+        )
     return Network(architecture, input_shape, num_classes)
 
 
@@ -153,8 +163,9 @@ def _try(module: nn.Module, config: Model, input_shape: tuple[int, ...], num_cla
         with torch.no_grad():
             outputs = module(torch.zeros(2, *input_shape, dtype=input_type(config)))
     except Exception as error:
-        shape = [2, *input_shape]
-        raise ModelError(f"model {config.name} cannot take inputs of shape {shape} ({one_line(error)})") from error
+        raise ModelError(
+            f"model {config.name} cannot take inputs of shape {[2, *input_shape]} ({one_line(error)})"
+        ) from error
     shape = tuple(getattr(outputs, "shape", ()))
     if shape[:1] != (2,) or shape[-1:] != (num_classes,) or len(shape) not in (2, 3):
         raise ModelError(

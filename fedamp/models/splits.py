@@ -213,7 +213,9 @@ def _index(shape: tuple[int, ...], cuts: Mapping[int, NDArray[np.int64]]) -> Ind
 
 def _like(array: Any, index: Index) -> Index:
     if isinstance(array, torch.Tensor):
-        return tuple(torch.from_numpy(each) if isinstance(each, np.ndarray) else each for each in index)
+        return tuple(
+            torch.from_numpy(each).to(array.device) if isinstance(each, np.ndarray) else each for each in index
+        )
     return index
 
 

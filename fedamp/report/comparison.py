@@ -34,7 +34,7 @@ def facts(model: Model) -> dict[str, Any]:
         "scenario": ", ".join(dict.fromkeys(scenarios)),
         "merged_by": None if isinstance(model, Run) else model.certificate.method,
         **model.summary.final.content(),
-        "score": model.score,
+        "score": list(model.score) if model.score else None,
         "epsilon": {"lower": model.summary.epsilon.content()["lower"], "upper": model.epsilon},
         "released_rounds_epsilon_upper": run and run.released_rounds_epsilon,
         "has_known_seed": model.has_known_seed,

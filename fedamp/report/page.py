@@ -20,7 +20,7 @@ from fedamp.report import style
 from fedamp.report.comparison import cautions, facts
 from fedamp.report.pictures import comparison_pictures, run_pictures
 from fedamp.report.tables import spread
-from fedamp.report.words import ENDINGS, KNOWN_SEED, metric, protected, score, value_of
+from fedamp.report.words import ENDINGS, KNOWN_SEED, common, metric, protected, score, value_of
 from fedamp.runs.folder import RunFolder
 from fedamp.runs.records import Score
 from fedamp.runs.run import Model, Run, read_models
@@ -96,6 +96,7 @@ def _environment() -> Environment:
         "released_rounds": _released_rounds,
         "risk_in_words": _risk_in_words,
         "metric": metric,
+        "common": common,
     }
     return environment
 

@@ -1,10 +1,11 @@
 """What a person sees at the terminal while a federation runs, or an audit."""
 
+import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from time import monotonic
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from rich.console import Console, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -20,7 +21,37 @@ if TYPE_CHECKING:
     from fedamp.server.setup import Prepared
 
 
-class RunProgress:
+class Silence:
+    """An observer that says nothing."""
+
+    def started(self, prepared: "Prepared", finished: "Sequence[RoundRecord]") -> None:
+        """Nothing is shown of a run that starts."""
+
+    def round_done(self, record: "RoundRecord") -> None:
+        """Nothing is shown of a round."""
+
+    def stopping(self) -> None:
+        """Nothing is shown of a run that stops."""
+
+    @property
+    def clipped(self) -> float | None:
+        """Share of the updates that were longer than the norm, for the server's owner only; None: not looked at."""
+        return None
+
+    @contextmanager
+    def shown(self) -> "Iterator[Self]":
+        """The display for as long as the block runs."""
+        yield self
+
+
+class JsonLines(Silence):
+    """Prints every round as a line of JSON, without the numbers that are computed from private data."""
+
+    def round_done(self, record: "RoundRecord") -> None:
+        print(json.dumps({key: value for key, value in record.content().items() if key != "unprotected"}), flush=True)
+
+
+class RunProgress(Silence):
     """A bar with round, loss, accuracy, epsilon so far, who failed, clients per second and time left; silent without a
     terminal.
     """
@@ -46,6 +77,8 @@ class RunProgress:
             self._console.print(f"[bold]{plan.scenario.name}[/] {harmless(plan.scenario.description)}", highlight=False)
             for line in guarantee(plan):
                 self._console.print(line, highlight=False)
+            if prepared.hint:
+                self._console.print(f"hint: {prepared.hint}", highlight=False, markup=False)
             if prepared.engine:
                 self._console.print(f"engine {prepared.engine}", highlight=False, markup=False)
         self._chosen_norm = isinstance(plan.scenario.privacy.clip, float)
@@ -85,8 +118,7 @@ class RunProgress:
         self._console.print("finishing this round, then stopping; Ctrl-C again to stop at once", highlight=False)
 
     @contextmanager
-    def shown(self) -> "Iterator[RunProgress]":
-        """The display for as long as the block runs."""
+    def shown(self) -> "Iterator[Self]":
         try:
             yield self
         finally:

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedamp.numbers import amount_of_bytes, amount_of_time, at_least, at_most, power
-from fedamp.report.words import ENDINGS, GUARANTEES, KNOWN_SEED, metric, protected, score, value_of
+from fedamp.report.words import ENDINGS, GUARANTEES, KNOWN_SEED, common, metric, protected, score, value_of
 
 if TYPE_CHECKING:
     from fedamp.data import LabelCounts
@@ -116,9 +116,8 @@ def comparison_table(answer: Answer) -> RenderableType:
     """Several runs and merged models, one a row."""
     table = Table(box=box.SIMPLE, padding=(0, 1, 0, 0))
     table.add_column("run", overflow="fold")
-    leading = {run["score"][0] for run in answer["runs"] if run["score"]}
-    common = metric(leading.pop()) if len(leading) == 1 else None  # models of several tasks say each what theirs is
-    headings = (common or "quality", "epsilon", "unamplified", "rounds", "bytes per\ncheck-in", "time per\ncheck-in")
+    leads = common(run["score"] for run in answer["runs"])  # models of several tasks say each what theirs is
+    headings = (leads or "quality", "epsilon", "unamplified", "rounds", "bytes per\ncheck-in", "time per\ncheck-in")
     for heading in headings:
         table.add_column(heading, justify="right", no_wrap=True)
     for run in answer["runs"]:
@@ -130,7 +129,7 @@ def comparison_table(answer: Answer) -> RenderableType:
                 amount_of_bytes(run["bytes_per_check_in"]),
                 amount_of_time(run["seconds_per_check_in"]),
             ]
-        quality = value_of(*run["score"]) if common and run["score"] else score(run["score"])
+        quality = value_of(*run["score"]) if leads and run["score"] else score(run["score"])
         table.add_row(run["name"], quality, at_most(run["epsilon"]["upper"]), *work)
     return Group(table, *(f"caution: {caution}" for caution in answer["cautions"]))
 

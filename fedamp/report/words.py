@@ -1,5 +1,7 @@
 """Words that tables, pictures and pages share."""
 
+from collections.abc import Iterable
+
 GUARANTEES = "docs/threat-model.md"
 
 ENDINGS = {
@@ -38,6 +40,12 @@ def score(found: tuple[str, float] | None) -> str:
         return ""
     words, value = metric(found[0]), value_of(*found)
     return f"{value} {words}" if is_share(found[0]) else f"{words} {value}"
+
+
+def common(scores: Iterable[tuple[str, float] | None]) -> str | None:
+    """The metric that several models have in common, in words; None where they are of several tasks."""
+    names = {found[0] for found in scores if found}
+    return metric(names.pop()) if len(names) == 1 else None
 
 
 def protected(unit: str, group_size: int) -> str:

@@ -11,6 +11,9 @@ from fedamp.scenario.schema import Scenario
 Node = dict[str, Any]
 """A node of the JSON schema."""
 
+_SHORT = {"lr": "learning_rate", "optimiser": "optimizer", "wd": "weight_decay", "noise": "noise_multiplier"}
+"""What others call a key."""
+
 _LIMITS = {"exclusiveMinimum": ">", "minimum": ">=", "exclusiveMaximum": "<", "maximum": "<="}
 
 
@@ -31,8 +34,9 @@ def _words_of(detail: Any, keys: list[str], section: list[Node], accepted: list[
     kind, context = detail["type"], detail.get("ctx", {})
     if kind == "extra_forbidden":
         known = list(dict.fromkeys(key for node in section for key in node.get("properties", {})))
-        close = difflib.get_close_matches(keys[-1], known, n=1, cutoff=0.5)
-        return f"unknown key; {f'did you mean {close[0]}? ' if close else ''}accepted keys: {', '.join(known)}"
+        close = _meant(keys, known)
+        hint = f"did you mean {' or '.join(close)}? " if close else ""
+        return f"unknown key; {hint}accepted keys: {', '.join(known)}"
     if kind == "value_error":
         return str(context["error"])
     if kind == "union_tag_invalid":
@@ -40,9 +44,26 @@ def _words_of(detail: Any, keys: list[str], section: list[Node], accepted: list[
         close = difflib.get_close_matches(tag, expected.split(", "), n=1)
         hint = f"; did you mean {close[0]}?" if close else ""
         return f"{context['discriminator'].strip(chr(39))} is {_shortened(tag)}; accepted: {expected}{hint}"
-    words = " or ".join(dict.fromkeys(filter(None, map(_accepted, accepted)))) or "see fedamp scenarios schema"
+    words = _section_of(accepted) or " or ".join(dict.fromkeys(filter(None, map(_accepted, accepted))))
+    words = words or "see fedamp scenarios schema"
     found = {"missing": "missing", "union_tag_not_found": f"missing key {context.get('discriminator')}"}
     return f"{found.get(kind) or 'got ' + _shortened(detail['input'])}; accepted: {words}"
+
+
+def _meant(keys: list[str], known: list[str]) -> list[str]:
+    """What a key may have been meant to be: one of its section, or one of another section with its path."""
+    name = _SHORT.get(keys[-1], keys[-1])
+    if name in known:
+        return [name]
+    sections = {path: _options(node) for path, node in _schema()["properties"].items()}
+    elsewhere = [f"{path}.{name}" for path, nodes in sections.items() if any(name in _keys(node) for node in nodes)]
+    others = [path for path in elsewhere if path != ".".join(keys)]
+    return others or difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+
+
+def _keys(node: Node) -> Node:
+    keys: Node = node.get("properties", {})
+    return keys
 
 
 def _walk(detail: Any) -> tuple[list[str], list[Node], list[Node]]:
@@ -84,6 +105,20 @@ def _tags(node: Node) -> list[Any]:
     properties = node.get("properties", {})
     tagged = [properties[key] for key in ("scheme", "name") if key in properties]
     return [node.get("title"), *(tag for kind in tagged for tag in [kind.get("const"), *kind.get("enum", [])])]
+
+
+def _section_of(nodes: list[Node]) -> str:
+    """Of sections told apart by their name or scheme: which there are; empty where it is something else."""
+    for key in ("scheme", "name"):
+        tags = [tag for node in nodes for tag in _tags_of(node, key)]
+        if len(nodes) > 1 and len(tags) >= len(nodes) and all(_tags_of(node, key) for node in nodes):
+            return f"a section with {key} {', '.join(tags)}, for example {{{key}: {tags[0]}}}"
+    return ""
+
+
+def _tags_of(node: Node, key: str) -> list[str]:
+    tag = _keys(node).get(key, {})
+    return [str(tag["const"])] if "const" in tag else [str(each) for each in tag.get("enum", [])]
 
 
 def _accepted(node: Node) -> str:

@@ -7,7 +7,7 @@ Every error is one line: the file, the path of the key, what was found, and what
 import difflib
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -49,14 +49,14 @@ def load(
         ScenarioError: with one line naming file, key path, and accepted values.
     """
     file = None if isinstance(source, Mapping) else find(source)
-    raw = _read(file) if file else _plain(source)
+    raw, lines = _read(file) if file else (_plain(source), {})
     for text in overrides:
         override(raw, text)
     for key, value in (changes or {}).items():
         _change(raw, key, _plain(value), key)
     said = {text.partition("=")[0].strip(): f"--set {text}" for text in overrides} | _values(_plain(changes or {}))
-    folder = file.parent if file else Path()
-    return _with_absolute_paths(validate(raw, str(file or "scenario"), said), folder)
+    folder = file.parent if file and file.is_file() else Path()  # a pipe has none
+    return _with_absolute_paths(validate(raw, str(file or "scenario"), said, lines), folder)
 
 
 def override(raw: Any, text: str) -> None:
@@ -113,13 +113,16 @@ def _values(changes: Mapping[str, Any], above: str = "") -> dict[str, str]:
     return said
 
 
-def validate(raw: Any, source: str, said: Mapping[str, str] | None = None) -> Scenario:
+def validate(
+    raw: Any, source: str, said: Mapping[str, str] | None = None, lines: Mapping[str, int] | None = None
+) -> Scenario:
     """Validate parsed YAML.
 
     Args:
         raw: what was read.
         source: what errors name as the place of a wrong value.
         said: by the path of a key, what they name instead where the value came from elsewhere.
+        lines: by the path of a key, the line of the source in which it stands.
     """
     if not isinstance(raw, dict):
         kind = {type(None): "an empty file", list: "a list", str: "text"}.get(type(raw), type(raw).__name__)
@@ -137,14 +140,24 @@ def validate(raw: Any, source: str, said: Mapping[str, str] | None = None) -> Sc
         key, words = "", str(error)
     else:
         return scenario
-    where = (said or {}).get(key, f"{source}: {key}" if key else source)
+    if key in (said or {}):
+        raise ScenarioError(printable(f"{said[key]}: {words}"))  # type: ignore[index]
+    line = _line(key, lines or {})
+    where = source + (f", line {line}" if line else "") + (f": {key}" if key else "")
     raise ScenarioError(printable(f"{where}: {words}"))
+
+
+def _line(key: str, lines: Mapping[str, int]) -> int | None:
+    """The line of a key; of one that is missing, that of the section it should be in."""
+    while key and key not in lines:
+        key = key.rpartition(".")[0]
+    return lines.get(key)
 
 
 def find(path: str | Path) -> Path:
     """The file of a scenario given by path or by the name of a shipped one."""
     file = Path(path)
-    if file.is_file():
+    if file.is_file() or file.is_fifo():  # a shell's <(command) is a pipe
         return file
     shipped = SHIPPED / f"{path}.yaml"
     if shipped.is_file():
@@ -172,17 +185,28 @@ def json_schema() -> dict[str, Any]:
 
 
 class _Loader(yaml.SafeLoader):
-    """SafeLoader that refuses a key written twice instead of silently keeping the last."""
+    """SafeLoader that refuses a key written twice instead of silently keeping the last.
+
+    Attributes:
+        lines: the line of every key that was read, by its path.
+    """
+
+    lines: Mapping[str, int]
 
     def get_single_node(self) -> yaml.Node | None:
         node = super().get_single_node()
+        self.lines = {}
         if node is not None:
             _size(node, {})
+            self.lines = dict(_lines(node))
         return node
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[str] = set()
         for key_node, _ in node.value:
+            if key_node.tag == "tag:yaml.org,2002:merge":
+                problem = "<< merges mappings, which is not accepted; write the keys out, or alias the whole section"
+                raise yaml.constructor.ConstructorError(None, None, problem, key_node.start_mark)
             key = self.construct_object(key_node, deep=True)
             if not isinstance(key, str):
                 raise yaml.constructor.ConstructorError(None, None, f"key {key!r} is not text", key_node.start_mark)
@@ -211,11 +235,24 @@ def _size(node: yaml.Node, sizes: dict[int, int]) -> int:
     return sizes[id(node)]
 
 
-def _read(file: Path) -> Any:
+def _lines(node: yaml.Node, path: str = "") -> Iterator[tuple[str, int]]:
+    """The path of every key below a node, and its line."""
+    if isinstance(node, yaml.MappingNode):
+        for key, value in node.value:
+            below = f"{path}.{key.value}" if path else str(key.value)
+            yield below, key.start_mark.line + 1
+            yield from _lines(value, below)
+
+
+def _read(file: Path) -> tuple[Any, Mapping[str, int]]:
+    """What a file says, and the line of every key."""
     try:
-        if file.stat().st_size > LARGEST_FILE:
+        with file.open("rb") as stream:
+            content = stream.read(LARGEST_FILE + 1)
+        if len(content) > LARGEST_FILE:
             raise ScenarioError(f"{file}: larger than {LARGEST_FILE // 10**6} MB; accepted: a YAML file")
-        return yaml.load(file.read_text(encoding="utf-8"), Loader=_Loader)
+        loader = _Loader(content.decode())
+        return loader.get_single_data(), loader.lines
     except UnicodeDecodeError:
         raise ScenarioError(f"{file}: not a text file in UTF-8; accepted: a YAML file") from None
     except OSError as error:
@@ -224,6 +261,8 @@ def _read(file: Path) -> Any:
         mark = getattr(error, "problem_mark", None)
         where = f", line {mark.line + 1}" if mark else ""
         problem = getattr(error, "problem", None) or str(error).splitlines()[0]
+        if problem == "but found another document":
+            problem = "a second document begins; a scenario is one document"
         raise ScenarioError(f"{file}{where}: not valid YAML: {problem}") from None
 
 

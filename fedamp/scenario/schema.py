@@ -24,7 +24,7 @@ __all__ = [
     "GroupNorm", "HuggingFaceData", "IdxData", "IidPartition", "KnownImages", "Mixing", "Model", "NaturalPartition",
     "NoSubmodels", "Partition", "PoissonCheckIn", "Positive", "Privacy", "Probability", "Rate", "Scattering",
     "Scenario", "Section", "Server", "ShardsPartition", "Standardise", "StratifiedCheckIn", "Submodels",
-    "SyntheticData", "Transform", "Vanishing",
+    "SyntheticData", "Transform", "Vanishing", "Whiten",
 ]
 # fmt: on
 
@@ -118,7 +118,15 @@ class GroupNorm(Section):
     groups: Count
 
 
-Transform = Annotated[Standardise | Scattering | GroupNorm, Field(discriminator="name")]
+class Whiten(Section):
+    """Principal components of what precedes it, as random shapes have them, each divided by its deviation there."""
+
+    name: Literal["whiten"]
+    components: Count = 1000
+    damping: Positive = Field(1e-3, description="added to each component's variance, as a share of all variance")
+
+
+Transform = Annotated[Standardise | Scattering | GroupNorm | Whiten, Field(discriminator="name")]
 Transforms = Annotated[
     tuple[Transform, ...], Field(description="what every input goes through, in order; depends on nothing else")
 ]
@@ -252,7 +260,7 @@ class Model(Section):
     """A registered model, or one of your own as ``package.module:name`` (see docs/models.md)."""
 
     name: str = Field(
-        description="logistic, mlp, cnn, resnet20, resnet18, resnet101, lstm, package.module:name, or external (an app's)"
+        description="logistic, mlp, cnn, resnet20, resnet18, resnet101, lstm, package.module:name, external (an app's)"
     )
     hidden: tuple[Count, ...] = Field((64,), description="mlp, lstm: units of every hidden layer")
     channels: tuple[Count, ...] = Field((16, 32), description="cnn: channels of every convolution")
@@ -423,9 +431,6 @@ class Client(Section):
         """The learning rate of a round, from 1."""
         return next(rate for first, rate in reversed(self.learning_rates) if first <= round_)
 
-    def check(self, scenario: "Scenario") -> None:
-        _check_last("client.learning_rate", self.learning_rates, scenario)
-
 
 class Server(Section):
     """What the server does with the noisy mean of the updates."""
@@ -475,18 +480,14 @@ class Mixing(Section):
                 "mixing needs a number or auto for privacy.clip: what the width hides is relative to the clipping "
                 "norm, which an adaptive norm would change after it was charged"
             )
-        _check_last("mixing.width", self.steps, scenario)
+        if self.steps[-1][0] > scenario.rounds:
+            raise ValueError(f"mixing.width names round {self.steps[-1][0]}, but rounds is {scenario.rounds}")
 
 
 def _check_steps(key: str, steps: tuple[tuple[int, float], ...]) -> None:
     firsts = [first for first, _ in steps]
     if firsts[0] != 1 or firsts != sorted(set(firsts)):
         raise ValueError(f"{key} must start at round 1 and name later rounds in order, got rounds {firsts}")
-
-
-def _check_last(key: str, steps: tuple[tuple[int, float], ...], scenario: "Scenario") -> None:
-    if steps[-1][0] > scenario.rounds:
-        raise ValueError(f"{key} names round {steps[-1][0]}, but rounds is {scenario.rounds}")
 
 
 # --- privacy ----------------------------------------------------------------------------------------------------------
@@ -642,7 +643,7 @@ class Scenario(Section):
 
     @model_validator(mode="after")
     def _possible_together(self) -> "Scenario":
-        for section in (self.data, self.check_in, self.client, self.privacy, self.mixing):
+        for section in (self.data, self.check_in, self.privacy, self.mixing):
             if section is not None:
                 section.check(self)
         partition = getattr(self.data, "partition", None)  # synthetic data are made for so many clients

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from time import monotonic, sleep
+from time import monotonic, perf_counter, sleep
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
@@ -35,7 +35,7 @@ log = logging.getLogger("fedamp.server")
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     """Play the scenario of the run configuration on the connected nodes."""
-    config = context.run_config
+    began, config = perf_counter(), context.run_config
     scenario = scenario_file.load(str(config["scenario"]))
     out = Path(str(config["out"])) if config.get("out") else None
     if config.get("known-seed", False):
@@ -45,7 +45,7 @@ def main(grid: Grid, context: Context) -> None:
         raise DeploymentError("faults: a deployment has its own; accepted: with the run configuration known-seed=true")
     Hosts.of(scenario.federation, grid, privacy_units(scenario))  # what it lacks is said before anything is made
     with opened(scenario, out, bool(config.get("resume", False))) as (folder, seed):
-        prepared = prepare(scenario, seed)
+        prepared = replace(prepare(scenario, seed), began=began)
         if not is_simulated(grid):
             prepared = replace(prepared, task=prepared.task.without_places())
         wait_for_nodes(grid, scenario)

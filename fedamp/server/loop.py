@@ -113,6 +113,7 @@ class _Run:
     def __init__(self, prepared: Prepared, grid: Grid, folder: RunFolder) -> None:
         self.prepared, self.plan, self.grid, self.folder = prepared, prepared.plan, grid, folder
         self.fingerprint = fingerprint(self.plan.scenario)
+        self.startup_seconds = 0.0
         self.ledger = Ledger.open(folder.ledger, self.plan)
         self.finished: list[RoundRecord] = []
         self.strategy = prepared.strategy(self._resume() or prepared.state)
@@ -127,6 +128,9 @@ class _Run:
 
     def play_round(self, round_: int) -> RoundRecord:
         """Play one round up to its release."""
+        if not self.startup_seconds:
+            self.grid.get_node_ids()  # waits for them: that is no work of the first round
+            self.startup_seconds = perf_counter() - self.prepared.began
         start = perf_counter()
         aggregate = ask(self.strategy, self.grid, round_, prepare_next=round_ < self.plan.last_round)
         state, release = self.strategy.release(round_, aggregate)
@@ -181,7 +185,7 @@ class _Run:
             clients_trained=sum(record.reported for record in done),
             clients_failed=sum(int(record.unprotected.get("failed", 0)) for record in done),
             wall_seconds=sum(record.seconds for record in done),
-            startup_seconds=getattr(self.grid, "startup_seconds", 0.0),
+            startup_seconds=self.startup_seconds,
             stopped_because=stopped_because,
             error=error,
             parameters=sum(array.size for array in self.state.parameters.values()),

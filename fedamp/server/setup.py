@@ -1,9 +1,10 @@
 """From a scenario to everything that a run needs: data, model, plan, strategy."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -18,10 +19,11 @@ from fedamp.client.records import RecordSteps
 from fedamp.client.task import ClientTask
 from fedamp.data.dataset import Dataset
 from fedamp.losses import Loss, form_of, loss_of
+from fedamp.models.architectures import is_import_path
 from fedamp.models.cost import cost, kept_per_record
 from fedamp.models.evaluate import Evaluation, evaluate
 from fedamp.models.pieces import Piece, Pieces
-from fedamp.models.registry import build, initial_parameters, input_type
+from fedamp.models.registry import build, initial_parameters, input_type, one_line
 from fedamp.plan import Plan, make_plan, privacy_units
 from fedamp.scenario import Scenario
 from fedamp.strategies.model_parts import ModelParts
@@ -33,6 +35,7 @@ from fedamp.strategies.private import PrivateStrategy
 # a few are slower again.
 STACK, CONVOLUTIONS, SMALLEST_STACK = 50, 20, 16
 RECORDS_AT_ONCE = 4096
+LARGE_INPUTS = 30.0
 
 
 @dataclass(frozen=True)
@@ -47,6 +50,7 @@ class Prepared:
         pieces: what units train: (submodel, round) -> piece of the model.
         test: the public test set, inputs and labels.
         engine: where the clients train, and why there, in words; empty in a deployment.
+        began: when it was begun to start the run, by :func:`time.perf_counter`; left out: now.
     """
 
     plan: Plan
@@ -56,10 +60,28 @@ class Prepared:
     pieces: Pieces
     test: tuple[NDArray[Any], NDArray[Any]]
     engine: str = ""
+    began: float = field(default_factory=perf_counter)
 
     def strategy(self, state: ServerState) -> PrivateStrategy:
         """The strategy that plays the plan from a state on."""
         return PrivateStrategy(self.pipeline, self.task, state, self.units_per_batch)
+
+    @property
+    def hint(self) -> str | None:
+        """What the scenario should do with its inputs, where they are much larger than learning rates are meant for.
+
+        From the public test set.
+        """
+        inputs = self.test[0]
+        if not np.issubdtype(inputs.dtype, np.floating) or not inputs.size:
+            return None
+        size = math.sqrt(float(np.square(inputs, dtype=np.float64).mean()))
+        if size < LARGE_INPUTS:
+            return None
+        return (
+            f"inputs are of size {size:.3g} (root mean square of the public test set), so that a step moves the model far "
+            "and noise on it counts much; accepted as it is: better divide them by data.scale or data.transform standardise"
+        )
 
     @cached_property
     def pipeline(self) -> ReleasePipeline:
@@ -96,6 +118,22 @@ class Prepared:
             "flops_per_record": flops,
             "flops_share": flops / whole.flops_per_record,
         }
+
+    @property
+    def why_one_by_one(self) -> str:
+        """Why clients cannot train stacked; empty where they can, as with every built-in model."""
+        if not is_import_path(self.task.model.name):
+            return ""
+        shape, dtype = self.task.input_shape, input_type(self.task.model)
+        stacked = {
+            name: torch.from_numpy(value).expand(2, *value.shape) for name, value in self.state.parameters.items()
+        }
+        forward = Piece(self.module.cpu(), frozenset(), known=False).forward
+        try:
+            torch.func.vmap(forward)(stacked, torch.zeros(2, 1, *shape, dtype=dtype))
+        except (RuntimeError, ValueError, NotImplementedError) as error:
+            return f"the model cannot run under torch.func.vmap ({one_line(error)})"
+        return ""
 
     @property
     def work(self) -> float:

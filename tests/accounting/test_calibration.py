@@ -32,7 +32,7 @@ DELTA = 1e-5
         ]
     ),
 )
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=5, deadline=None)
 def test_the_budget_is_kept_and_nearly_used(epsilon, delta, build):
     noise = calibrate(build, epsilon, delta)
     assert build(noise).epsilon(delta).upper <= epsilon

@@ -74,7 +74,6 @@ def test_modelmix_nests_by_renyi():
     mixed, plain = ModelMix(1.0, 6.0), Gaussian(1.0)
     for build in (
         lambda m: Repeat(Poisson(m, 0.01), 500),
-        lambda m: Allocation(m, 5, 50),
         lambda m: Allocation(Submodels(m, 3), 5, 50),
         lambda m: Allocation(m, 5, 50).after(20),
     ):

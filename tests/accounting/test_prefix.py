@@ -84,7 +84,7 @@ def test_groups_of_a_prefix_have_the_right_number_of_rounds(rounds, data):
     "run",
     [
         Allocation(Gaussian(1.0), 1, 12),
-        Allocation(Submodels(Gaussian(1.0), 3), 3, 7),
+        Allocation(Submodels(Gaussian(1.0), 3), 2, 4),
         Repeat(Poisson(Gaussian(1.0), 0.2), 12),
         Repeat(Allocation(Gaussian(2.0), 1, 4), 3),
         Compose([Allocation(Gaussian(2.0), 2, 6), Repeat(Gaussian(9.0), 5)]),

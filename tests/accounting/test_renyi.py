@@ -98,6 +98,17 @@ def test_add_direction_through_a_shared_part_is_an_upper_bound_and_close(power):
     assert exact * (1 - 1e-9) <= thinned <= exact * (1 + 2e-4)  # tables are interpolated upwards, to about 1e-4
 
 
+@pytest.mark.parametrize("power", [20, 40, 160])
+def test_add_direction_at_high_orders_is_an_upper_bound(power):
+    """Two Gaussian ratios, by a trapezoid sum in logarithms around where both are tiny (z near -power / 2)."""
+    z = np.arange(-power - 12.0, 12.0, 0.2)
+    log_ratio, log_mass = z - 0.5, -z * z / 2 + math.log(0.2 / math.sqrt(2 * math.pi))
+    log_mean = np.logaddexp(log_ratio[:, None], log_ratio) - math.log(2)
+    exact = float(np.logaddexp.reduce((log_mass[:, None] + log_mass - power * log_mean).ravel()))
+    ours = negative(Submodels(Gaussian(1.0), 2), 256)[power]
+    assert exact * (1 - 1e-9) <= ours <= 1.02 * exact  # beyond the nodes by Chernoff's bound
+
+
 def enumerate_products(probabilities):
     """All values and masses of a product of randomised responses' ratios."""
     values, masses = np.ones(1), np.ones(1)

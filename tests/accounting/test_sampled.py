@@ -447,7 +447,7 @@ def test_proposals_reproduce_their_moment():
 def test_certificates_fail_no_more_often_than_they_say(proposal, epsilon):
     """With many questions (epsilons that differ in the last digits) and a failure probability of 5 in 100."""
     value, weight = integrated_law(1.0, 1, 2, 2)
-    failures, trials = 0, 200
+    failures, trials = 0, 100
     for trial in range(trials):
         at = np.array([epsilon + 1e-9 * trial])
         scale = math.exp(epsilon)
@@ -456,8 +456,8 @@ def test_certificates_fail_no_more_often_than_they_say(proposal, epsilon):
         upper, lower = certify(proposal, at, at, 500, 0.05)
         failures += not lower[0] <= exact <= upper[0]
         assert upper[0] < 3 * exact  # a bracket that holds everything would be no test
-    # 10 expected at most; five standard deviations more.
-    assert failures <= 10 + 5 * math.sqrt(10)
+    # 5 expected at most; five standard deviations more.
+    assert failures <= 5 + 5 * math.sqrt(5)
 
 
 def test_values_never_exceed_their_bound():
@@ -498,8 +498,7 @@ def test_too_much_work_is_refused_by_name():
     ("build", "budget"),
     [
         (lambda s: Allocation(Gaussian(s), 10, 100), 8.0),
-        (lambda s: Allocation(Submodels(Gaussian(s), 3), 2, 8), 2.0),
-        (lambda s: Compose([Repeat(Allocation(Gaussian(s), 2, 6), 3), Gaussian(9.0)]), 3.0),
+        (lambda s: Compose([Repeat(Allocation(Submodels(Gaussian(s), 3), 2, 6), 3), Gaussian(9.0)]), 3.0),
         (lambda s: CappedPoisson(Gaussian(s), 0.2, 3, 10), 2.0),
     ],
 )

@@ -8,10 +8,26 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional as F
 
+from fedamp import scenario
 from fedamp.client.clipping import clip_and_sum, quantum
 from fedamp.client.records import RecordSteps
+from fedamp.client.task import ClientTask
+from fedamp.losses import LOSSES
+from fedamp.models.registry import build
 
 RATE = 0.7
+TASK = ClientTask(
+    model=scenario.Model(name="mlp"),
+    input_shape=(3, 4),
+    num_classes=4,
+    client=scenario.Client(),
+    unit="sample",
+    submodels=scenario.NoSubmodels(),
+    split_seed=0,
+    linf_coordinates=0,
+    data=scenario.BuiltInData(name="digits"),
+    data_seed=0,
+)
 
 
 def network(seed=0):
@@ -24,11 +40,11 @@ def records(count, seed=1, size=1.0):
     return size * torch.randn(count, 3, 4, generator=generator), torch.randint(0, 4, (count,), generator=generator)
 
 
-def updates(module, inputs, labels):
+def updates(module, inputs, labels, loss=F.cross_entropy):
     """Every record's update by a backward pass of its own."""
     each = []
     for one, label in zip(inputs, labels, strict=True):
-        gradients = torch.autograd.grad(F.cross_entropy(module(one[None]), label[None]), list(module.parameters()))
+        gradients = torch.autograd.grad(loss(module(one[None]), label[None]), list(module.parameters()))
         each.append([-RATE * gradient for gradient in gradients])
     names = [name for name, _ in module.named_parameters()]
     return {name: torch.stack([one[index] for one in each]) for index, name in enumerate(names)}
@@ -58,6 +74,47 @@ def test_the_sum_is_that_of_the_records_own_gradients(parts, clips, normalised):
             longest = clip if normalised else min(clip, 3)
             assert (found.sums[name] - expected.sums[name]).abs().max() < 40 * longest * 2**-11
     assert torch.allclose(losses.float(), F.cross_entropy(module(inputs), labels, reduction="none"), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("loss", "plain"),
+    [("mean-squared-error", F.mse_loss), ("binary-cross-entropy", F.binary_cross_entropy_with_logits)],
+)
+def test_other_losses_have_the_same_sums(loss, plain):
+    module, (inputs, classes) = network(), records(40)
+    labels = F.one_hot(classes, 4).float()
+    steps = RecordSteps(module, RATE, LOSSES[loss]())
+    found, losses = steps.sum(dict(module.named_parameters()), inputs, labels, WHOLE, (0.2,))
+    expected = clip_and_sum(updates(module, inputs, labels, plain), WHOLE, (0.2,))
+    assert torch.equal(found.clipped, expected.clipped)
+    for name in WHOLE[0]:
+        assert (found.sums[name] - expected.sums[name]).abs().max() < 40 * 0.2 * 2**-11
+    alone = [plain(module(one[None]), label[None]) for one, label in zip(inputs, labels, strict=True)]
+    assert torch.allclose(losses.float(), torch.stack(alone), atol=1e-5)
+
+
+SINGLE = {"steps": 1, "learning_rate": 0.3}
+
+
+@pytest.mark.parametrize(
+    ("client", "fast"),
+    [
+        ({}, True),
+        ({"loss": "binary-cross-entropy"}, True),
+        ({"momentum": 0.9}, True),  # a first step has none
+        ({"weight_decay": 0.1}, False),
+        ({"proximal": 0.1}, False),
+        ({"optimizer": "adam"}, False),
+        ({"loss": "token-cross-entropy"}, False),
+        ({"loss": "somebody:Loss"}, False),
+    ],
+)
+def test_only_plain_steps_of_known_losses_go_without_gradients_of_records(client, fast):
+    task = TASK.model_copy(update={"client": scenario.Client(**SINGLE, **client)})
+    module = build(task.model, (3, 4), 4)
+    assert RecordSteps.can_run(task, module, known=True) == fast
+    assert not RecordSteps.can_run(task, network(), known=False)
+    assert not RecordSteps.can_run(task.model_copy(update={"unit": "client"}), module, known=True)
 
 
 @settings(max_examples=25, deadline=None)

@@ -11,11 +11,12 @@ from torch.nn import functional as F
 
 from fedamp import losses, rng, scenario
 from fedamp.client.batch_order import batch_order
+from fedamp.client.channels import ChannelsOfClients
 from fedamp.client.perceptron import layers_of
 from fedamp.client.training import Trainer
 from fedamp.data import Cohort
 from fedamp.models.masks import Masks
-from fedamp.models.registry import build
+from fedamp.models.registry import Network, build
 
 SEEDS = rng.client_seeds(0, "test", 1, np.arange(5))
 SIZES = np.array([5, 0, 1, 7, 4])
@@ -134,6 +135,40 @@ def test_training_without_autograd_equals_training_under_vmap(model: str, recipe
         assert torch.equal(start[name], before[name]), "the start is not overwritten"
     np.testing.assert_allclose(trained.losses, under_vmap.losses, rtol=1e-5)
     np.testing.assert_array_equal(trained.records, under_vmap.records)
+
+
+CONVOLUTIONAL = {
+    "cnn": (scenario.Model(name="cnn", channels=(4, 6), groups=2), (6, 6, 1)),
+    "resnet20": (scenario.Model(name="resnet20"), (8, 8)),
+}
+
+
+@pytest.mark.parametrize("recipe", ["full", "minibatches", "fedprox"])
+@pytest.mark.parametrize("model", CONVOLUTIONAL)
+def test_clients_side_by_side_in_channels_train_as_under_vmap(model: str, recipe: str) -> None:
+    config, shape = CONVOLUTIONAL[model]
+    # A first step of a residual network's shared start, and more of the small one, whose rounding does not grow.
+    client = RECIPES[recipe] if model == "cnn" else RECIPES[recipe].model_copy(update={"steps": 1, "epochs": None})
+    module = build(config, shape, 4)
+    start, cohort = shared(parameters_of(module), 5), make_cohort(shape)
+    under_vmap = Trainer(forward_of(module), client).train(start, cohort, SEEDS)
+    trained = Trainer(forward_of(module), client, together=ChannelsOfClients(module)).train(start, cohort, SEEDS)
+    for name in start:
+        torch.testing.assert_close(trained.updates[name], under_vmap.updates[name], **TOLERANCE)
+    np.testing.assert_allclose(trained.losses, under_vmap.losses, rtol=1e-5)
+
+
+def test_channels_of_clients_refuse_other_uses_of_parameters() -> None:
+    class Scaled(Network):
+        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+            return super().forward(inputs) * self.output.bias.sum()
+
+    module = build(*MODELS["cnn"], 4)
+    assert ChannelsOfClients.can_run(module)
+    assert not ChannelsOfClients.can_run(build(*MODELS["mlp"], 4))
+    module.__class__ = Scaled
+    with pytest.raises(NotImplementedError, match="stacked parameters cannot go through"):
+        ChannelsOfClients(module)(shared(parameters_of(module), 2), torch.zeros(2, 3, 1, 6, 6))
 
 
 def test_nobody_with_records_changes_nothing_without_autograd() -> None:

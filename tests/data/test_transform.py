@@ -8,7 +8,7 @@ import pytest
 import torch
 from scipy import ndimage, signal
 
-from fedamp.data import load
+from fedamp.data import load, transform, whitening
 from fedamp.data.scattering import output_shape, scattering
 from fedamp.errors import DataError
 from fedamp.scenario import FolderData
@@ -103,9 +103,50 @@ def test_features_are_kept_for_their_owner_alone_and_belong_to_these_records(fol
     [
         ([{"name": "group_norm", "groups": 5}], r"transform\.0: 5 groups do not divide 2 channels.*\[2, 9, 12\]"),
         ([{"name": "scattering", "scales": 4}], "images of at least 16 x 16"),
+        ([{"name": "whiten"}], r"transform\.0: 1000 components of 216 features; accepted: at most 216"),
         ([{"name": "scattering"}, {"name": "scattering", "scales": 3}], r"transform\.1: .*\[162, 2, 3\]"),
     ],
 )
 def test_what_does_not_fit_is_refused_before_anything_is_computed(folder, steps, message):
     with pytest.raises(DataError, match=message):
         transformed(folder, *steps)
+
+
+def test_whitened_shapes_have_uncorrelated_components_and_records_do_not_matter(folder, monkeypatch):
+    """Damping far below the smallest variance: the shapes themselves come out with the identity as covariance."""
+    monkeypatch.setattr(whitening, "IMAGES", 500)
+    monkeypatch.setattr(transform, "_whitening", transform._whitening.__wrapped__)
+    step = {"name": "whiten", "components": 6, "damping": 1e-9}
+    learned = whitening.Whitening.learned(lambda images: images, (2, 9, 12), 6, 1e-9)
+    components = learned.apply(whitening.shapes(500, (2, 9, 12)))
+    assert np.allclose(np.cov(components.T, bias=True), np.eye(6), atol=1e-3)
+    assert np.abs(components.mean(0)).max() < 1e-3
+    before = transformed(folder, step)
+    assert before.shape == (10, 6)
+    arrays = dict(np.load(folder / "train.npz"))
+    other = arrays["x"].copy()
+    other[1::2] = 0
+    np.savez(folder / "train.npz", x=other, y=arrays["y"])
+    after = transformed(folder, step)
+    kept = [i for i in range(10) if any(np.array_equal(before[i], row) for row in after)]
+    assert 0 < len(kept) < 10, "what a record becomes depends on no other"
+
+
+def test_shapes_are_always_the_same_and_fill_some_of_the_image():
+    images = whitening.shapes(50, (1, 28, 28))
+    assert np.array_equal(images, whitening.shapes(50, (1, 28, 28)))
+    assert images.min() == 0 and images.max() <= 1
+    assert 0.05 < (images > 0).mean() < 0.5
+    assert len(np.unique(images.reshape(50, -1), axis=0)) == 50
+
+
+def test_a_machine_with_a_part_of_the_federation_whitens_nothing(folder):
+    (folder / "federation.json").write_text('{"clients": 20, "hosted": [0, 1], "classes": 2}')
+    with pytest.raises(DataError, match="another machine may find other components"):
+        config = FolderData(
+            name="npz",
+            path=str(folder),
+            partition={"scheme": "natural"},
+            transform=[{"name": "whiten", "components": 3}],
+        )
+        load(config, 0, HERE)

@@ -44,4 +44,6 @@ class DiabetesTable(Table):
 
     @cached_property
     def _measurements(self) -> NDArray[np.float64]:
-        return (np.loadtxt(scikit_learn_file("diabetes_data_raw.csv.gz")) - _MEANS) / _DEVIATIONS
+        measured = np.loadtxt(scikit_learn_file("diabetes_data_raw.csv.gz"))
+        standardised: NDArray[np.float64] = (measured - _MEANS) / _DEVIATIONS
+        return standardised

@@ -1,0 +1,127 @@
+"""Labels of every kind, and tokens, from every kind of file; and what is said of others."""
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from fedamp.data import load
+from fedamp.data.form import BINARY, CLASSES, NUMBERS, TOKENS, Form
+from fedamp.errors import DataError
+from fedamp.scenario import BuiltInData, FolderData, HuggingFaceData, SyntheticData
+
+COUNT = 30
+GENERATOR = np.random.default_rng(0)
+TOKEN = GENERATOR.integers(0, 9, (COUNT, 4))
+STORED = {
+    "one number": (NUMBERS, GENERATOR.normal(size=COUNT), 1),
+    "whole numbers": (NUMBERS, GENERATOR.integers(-5, 5, COUNT), 1),
+    "numbers": (NUMBERS, GENERATOR.normal(size=(COUNT, 3)), 3),
+    "one label": (BINARY, GENERATOR.integers(0, 2, COUNT).astype(bool), 1),
+    "labels": (BINARY, GENERATOR.integers(0, 2, (COUNT, 5)), 5),
+    "sequences": (TOKENS, np.where(TOKEN == 3, -100, TOKEN), int(TOKEN.max()) + 1),
+}
+
+
+def npz(folder, **arrays):
+    np.savez(folder / "train.npz", **arrays)
+    return FolderData(name="npz", path=str(folder), clients=4)
+
+
+def parquet(folder, **arrays):
+    table = pa.table({name: pa.array(array.tolist()) for name, array in arrays.items()})
+    pq.write_table(table, folder / "train.parquet", row_group_size=7)
+    return FolderData(name="parquet", path=str(folder), clients=4)
+
+
+def huggingface(folder, **arrays):
+    datasets = pytest.importorskip("datasets")
+    datasets.Dataset.from_dict({name: array.tolist() for name, array in arrays.items()}).save_to_disk(folder / "set")
+    keys = {"features": "x", "label": "y", "scale": 1.0, "test_split": None}
+    return HuggingFaceData(name="huggingface", dataset=str(folder / "set"), clients=4, **keys)
+
+
+@pytest.mark.parametrize("write", [npz, parquet, huggingface])
+def test_every_kind_is_read_from_every_kind_of_file(write, tmp_path, subtests):
+    x = np.arange(COUNT * 2).reshape(COUNT, 2)
+    for case, (labels, stored, outputs) in STORED.items():
+        with subtests.test(case):
+            folder = tmp_path / case
+            folder.mkdir()
+            dataset = load(write(folder, x=x, y=stored), 7, folder, Form(labels, vocabulary=2 * COUNT))
+            cohort = dataset.gather(np.arange(4))
+            assert dataset.num_classes == outputs
+            assert cohort.inputs.dtype == np.int64
+            real = np.arange(cohort.labels.shape[1]) < cohort.sizes[:, None]
+            first = np.concatenate([cohort.inputs[real][:, 0], dataset.test()[0][:, 0]]) // 2  # a record's number
+            found = np.concatenate([cohort.labels[real], dataset.test()[1]])
+            assert sorted(first) == list(range(COUNT))
+            expected = stored[first] if labels is TOKENS else stored[first].reshape(COUNT, -1).astype(np.float32)
+            np.testing.assert_array_equal(found, expected)
+            assert labels.fit(cohort.labels, outputs)
+            assert not labels.fit(cohort.labels, outputs + 1 if labels is not TOKENS else outputs - 1)
+
+
+def test_labels_may_be_several_columns(tmp_path):
+    columns = {"x": np.arange(COUNT), "a": np.arange(COUNT) % 2, "b": np.ones(COUNT, int)}
+    for write in (parquet, huggingface):
+        folder = tmp_path / write.__name__
+        folder.mkdir()
+        config = write(folder, **columns).model_copy(update={"label": ["a", "b"]})
+        inputs, labels = load(config, 7, folder, Form(BINARY)).test()
+        np.testing.assert_array_equal(labels, np.stack([inputs[:, 0] % 2, np.ones(len(inputs))], axis=1))
+
+
+REFUSED = {
+    "text": (NUMBERS, np.array(["a"] * COUNT), "labels are of type <U1; labels must be finite numbers"),
+    "not finite": (NUMBERS, np.where(np.arange(COUNT) == 3, np.nan, 0), "the label of record 3 is NaN, infinite"),
+    "too large": (NUMBERS, np.where(np.arange(COUNT) == 3, 1e39, 0), "the label of record 3 is NaN, infinite"),
+    "nothing": (NUMBERS, np.zeros((COUNT, 0)), "labels are empty lists"),
+    "not binary": (BINARY, np.arange(COUNT), r"the label of record 2 is \[2\.0\]; labels must be zeros and ones"),
+    "no sequence": (TOKENS, np.arange(COUNT), r"labels have shape \[30\]"),
+    "a real sequence": (TOKENS, np.zeros((COUNT, 3)), "labels are of type float64; labels must be lists of integers"),
+    "negative": (TOKENS, np.full((COUNT, 3), -1), "label -1 at record 0; labels must be lists of integers"),
+    "none counts": (TOKENS, np.full((COUNT, 3), -100), "no label counts"),
+    "lists of classes": (
+        CLASSES,
+        np.zeros((COUNT, 3), int),
+        r"labels have shape \[30, 3\], inputs 30 records; give int",
+    ),
+}
+
+
+def test_others_are_refused_in_one_line(tmp_path, subtests):
+    for case, (labels, stored, message) in REFUSED.items():
+        with subtests.test(case):
+            config = npz(tmp_path, x=np.zeros((COUNT, 2)), y=stored)
+            with pytest.raises(DataError, match=message):
+                load(config, 7, tmp_path, Form(labels))
+
+
+@pytest.mark.parametrize("wrong", [7.0, -1.0, 2.5])
+def test_inputs_that_are_no_tokens_are_refused(wrong, tmp_path):
+    config = npz(tmp_path, x=np.full((COUNT, 2), wrong), y=np.arange(COUNT) % 2)
+    with pytest.raises(DataError, match=rf"an input holds {wrong:g}, .*accepted: integers 0 to 6"):
+        load(config, 7, tmp_path, Form(vocabulary=7)).test()
+
+
+def test_what_has_no_classes_is_not_dealt_by_them(tmp_path):
+    config = BuiltInData(name="diabetes", clients=5, partition={"scheme": "dirichlet"})
+    with pytest.raises(DataError, match=r"dirichlet deals by class, .*; accepted: iid, natural"):
+        load(config, 7, tmp_path, Form(NUMBERS))
+    with pytest.raises(DataError, match="synthetic has records of numbers and classes"):
+        load(SyntheticData(name="synthetic", clients=5), 7, tmp_path, Form(NUMBERS))
+
+
+def test_a_part_of_a_federation_needs_no_classes_where_there_are_none(tmp_path):
+    arrays = {"x": np.zeros((COUNT, 2)), "y": np.zeros(COUNT), "client": np.repeat([2, 4], COUNT // 2)}
+    config = npz(tmp_path, **arrays).model_copy(update={"clients": None, "partition": natural()})
+    (tmp_path / "federation.json").write_text('{"clients": 6, "hosted": [2, 4]}')
+    assert load(config, 7, tmp_path, Form(NUMBERS)).num_classes == 1
+    np.savez(tmp_path / "train.npz", **arrays | {"y": np.zeros(COUNT, int)})
+    with pytest.raises(DataError, match=r"federation\.json must say how many classes there are"):
+        load(config, 7, tmp_path)
+
+
+def natural():
+    return FolderData(name="npz", path="", partition={"scheme": "natural"}).partition
