@@ -52,8 +52,9 @@ FEDERATION: dict[str, Any] = {
     "server": SERVER,
     "engine": {"kind": "serial"},
 }
+POISSON = {"check_in": {"scheme": "poisson", "rate": CHECK_INS / FEDERATION["rounds"]}}
 SPLIT = {"scheme": "disjoint", "shared_noise_multiplier": "balanced"}
-# A unit moves a coordinate by a step at most; the two models that are mixed are kept so many steps apart.
+# The longest step of a unit that is alone: the two models that are mixed are kept so many of them apart.
 MIXED_STEPS = 4.0
 
 
@@ -71,7 +72,7 @@ class Scheme:
 SCHEMES = {
     "none": Scheme("k of T, without noise", {}, private=False),
     "unamplified": Scheme("k of T, charged without amplification", {}, amplified=False),
-    "poisson": Scheme("Poisson sampling (DP-FedAvg)", {"check_in": {"scheme": "poisson", "rate": 0.05}}),
+    "poisson": Scheme("Poisson sampling (DP-FedAvg)", POISSON),
     "stratified": Scheme("k of T, one a block", {"check_in": {"scheme": "stratified", "k": CHECK_INS}}),
     "balanced": Scheme("k of T", {}),
     "split-2": Scheme("k of T, 2 submodels", {"submodels": {"scheme": "disjoint", "count": 2, "rest": "dealt"}}),
@@ -79,7 +80,7 @@ SCHEMES = {
     "partial-2": Scheme("k of T, 2 submodels and a shared part", {"submodels": {**SPLIT, "count": 2}}),
     "partial-4": Scheme("k of T, 4 submodels and a shared part", {"submodels": {**SPLIT, "count": 4}}),
     "dropout": Scheme("k of T, dropout of half", {"submodels": {"scheme": "dropout", "keep": 0.5, "rest": "dealt"}}),
-    "modelmix": Scheme("k of T, ModelMix", {"server": {**SERVER, "momentum": 0.0}}, mixed=True),
+    "modelmix": Scheme("Poisson sampling, ModelMix", {**POISSON, "server": {**SERVER, "momentum": 0.0}}, mixed=True),
 }
 
 
