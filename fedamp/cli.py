@@ -94,7 +94,7 @@ def run(
     elif quiet:
         print(printable(folder))
     else:
-        out.print(tables.run_table(summary))
+        out.print(tables.run_table(summary, progress.clipped))
         print_path("run folder", folder)
     caution_about(scenario_)
     if summary.stopped_because == "interrupted":

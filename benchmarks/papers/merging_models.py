@@ -89,4 +89,6 @@ def alone(groups: Sequence[Candidates]) -> Array:
 
 def combined(groups: Sequence[Candidates], weights: Array) -> Array:
     """Accuracy of their weighted sums, the mean over groups; shape (rows,)."""
-    return np.mean([[group.prepared.evaluate(group.combined(row)).score for row in weights] for group in groups], axis=0)
+    return np.mean(
+        [[group.prepared.evaluate(group.combined(row)).score for row in weights] for group in groups], axis=0
+    )

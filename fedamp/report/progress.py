@@ -26,6 +26,11 @@ if TYPE_CHECKING:
 class Silence(Observer):
     """An observer that says nothing."""
 
+    @property
+    def clipped(self) -> float | None:
+        """Share of the updates that were longer than the norm, for the server's owner only; None: not looked at."""
+        return None
+
     @contextmanager
     def shown(self) -> "Iterator[Self]":
         """The display for as long as the block runs."""
@@ -57,6 +62,7 @@ class RunProgress(Silence):
             expand=True,
         )
         self._reported = self._scheduled = self._failed = 0
+        self._clipped: list[float] = []
 
     def started(self, prepared: "Prepared", finished: "Sequence[RoundRecord]") -> None:
         plan = prepared.plan
@@ -68,6 +74,7 @@ class RunProgress(Silence):
                 self._console.print(f"hint: {prepared.hint}", highlight=False, markup=False)
             if prepared.engine:
                 self._console.print(f"engine {prepared.engine}", highlight=False, markup=False)
+        self._chosen_norm = isinstance(plan.scenario.privacy.clip, float)
         self._budget = plan.scenario.privacy.epsilon
         rounds = min(plan.scenario.rounds, plan.affordable_rounds)
         self._task = self._bar.add_task("", total=rounds, completed=len(finished))
@@ -78,6 +85,7 @@ class RunProgress(Silence):
         self._reported += record.reported
         self._scheduled += record.scheduled
         self._failed += int(record.unprotected.get("failed", 0))
+        self._clipped.append(record.unprotected.get("clipped", 0.0))
         rate = self._reported / max(monotonic() - self._since, 1e-9)
         facts = (
             []
@@ -91,6 +99,13 @@ class RunProgress(Silence):
             facts += [f"{self._failed:,} failed"]
         self._bar.facts = "  ".join([*facts, f"{rate:,.0f} clients/s"])
         self._bar.update(self._task, completed=record.round)
+
+    @property
+    def clipped(self) -> float | None:
+        """Share of the updates that were longer than the norm, round by round and on average; None where nobody chose
+        one, or nothing was seen. For the server's owner only.
+        """
+        return sum(self._clipped) / len(self._clipped) if self._clipped and self._chosen_norm else None
 
     def stopping(self) -> None:
         self._console.print("finishing this round, then stopping; Ctrl-C again to stop at once", highlight=False)

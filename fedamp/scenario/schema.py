@@ -431,6 +431,11 @@ class Server(Section):
     optimizer: Literal["sgd", "adam"] = "sgd"
     learning_rate: Positive = 1.0
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    averaging: Annotated[float, Field(ge=0, lt=1)] = Field(
+        0.0,
+        description="decay of the moving average of the models so far, which is then what is released; clients go on "
+        "from the last one. 0: no average",
+    )
     beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9
     beta2: Annotated[float, Field(ge=0, lt=1)] = 0.99
     epsilon: Positive = Field(1e-3, description="adam: added to the root of the second moment")
@@ -463,10 +468,10 @@ class Mixing(Section):
                 f"mixing needs server.optimizer sgd without momentum, got {used}: each round's noise would show again "
                 "in the next model, and the mixing hides it only once"
             )
-        if not isinstance(scenario.privacy.clip, float):
+        if isinstance(scenario.privacy.clip, AdaptiveClip):
             raise ValueError(
-                "mixing needs a number for privacy.clip: what the width hides is relative to the clipping norm, which "
-                "an adaptive norm would change after it was charged"
+                "mixing needs a number or auto for privacy.clip: what the width hides is relative to the clipping "
+                "norm, which an adaptive norm would change after it was charged"
             )
         if self.steps[-1][0] > scenario.rounds:
             raise ValueError(f"mixing.width names round {self.steps[-1][0]}, but rounds is {scenario.rounds}")
@@ -494,7 +499,10 @@ class Privacy(Section):
     """What is protected, and how strongly."""
 
     unit: Literal["client", "sample"] = "client"
-    clip: Positive | AdaptiveClip = Field(description="clipping norm of a unit's update")
+    clip: Literal["auto"] | Positive | AdaptiveClip = Field(
+        description="clipping norm of a unit's update; auto: every update is scaled to one norm, which follows from "
+        "rounds and momentum, so that there is none to choose"
+    )
     noise_multiplier: Literal["auto"] | Annotated[Literal[0], BeforeValidator(_no_truth)] | NoiseMultiplier = Field(
         "auto", description="noise standard deviation over clipping norm; 0 trains without privacy; auto: calibrated"
     )

@@ -137,7 +137,7 @@ class _Run:
         """Leave the model of the last released round; of a run that was interrupted, also one to go on from."""
         if stopped_because == "interrupted":
             self._write_checkpoint(self.state, self.finished[-1])
-        self.folder.write_model(self.state.parameters)
+        self.folder.write_model(self.state.model)
         self.conclude(stopped_because)
 
     def _write_checkpoint(self, state: ServerState, record: RoundRecord) -> None:
@@ -236,7 +236,7 @@ class _Run:
             )
         # A crash may have come between the checkpoint and the ledger, or between the ledger and rounds.jsonl.
         try:
-            self.ledger.enter(state.round, state.parameters)
+            self.ledger.enter(state.round, state.model)
         except FederationError as error:
             raise RunFolderError(f"{files[-1]}: not of the run whose ledger this is: {error}") from None
         self.finished = self.folder.forget_rounds_after(state.round)

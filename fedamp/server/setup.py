@@ -181,6 +181,7 @@ def prepare(scenario: Scenario, seed: int | None = None) -> Prepared:
         submodels=scenario.submodels,
         split_seed=rng.public_seed(scenario.seed, "split"),
         linf_coordinates=plan.mixing.linf_coordinates,
+        normalised=plan.clipping.normalises,
         data=scenario.data,
         data_seed=data_seed,
         precision=scenario.engine.precision,
