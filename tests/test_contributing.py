@@ -64,7 +64,7 @@ def test_the_schedule_the_model_and_the_data_set_run(runs, name):
 def test_the_loss_is_minimised(runs):
     first, *_, last = map(json.loads, (runs / "absolute" / "rounds.jsonl").read_text().splitlines())
     assert last["loss"] < first["loss"]
-    assert last["metrics"]["r2"] > 0.2  # 0.41 without privacy; guessing the mean gets 0
+    assert last["metrics"]["r2"] > 0.2  # 0.35; guessing the mean gets 0
 
 
 def test_an_addition_is_charged_and_split_as_it_says(runs):

@@ -2,6 +2,7 @@
 
 import ast
 import importlib
+import json
 import pkgutil
 import re
 import subprocess
@@ -14,8 +15,10 @@ import pytest
 import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from typer.main import get_command
 
 import fedamp
+from fedamp import cli
 from tests.documentation import ROOT
 
 FULL = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -24,7 +27,7 @@ ALONE = tomllib.loads((ROOT / "packaging" / "accounting" / "pyproject.toml").rea
 # Taking a name away, or giving it another meaning, breaks the programs of others: a new version, and a line in
 # CHANGELOG.md. The last two packages are used without the rest.
 PROMISED = {
-    "fedamp": ["load", "open", "play", "privacy", "run"],
+    "fedamp": ["load", "open", "play", "privacy", "run", "sweep"],
     "fedamp.accounting": [
         "FIXED_GRADIENTS",
         "JOINT_RELEASE",
@@ -96,9 +99,13 @@ def imported(folder: Path) -> set[str]:
 
 def test_what_is_imported_is_declared_and_nothing_else():
     optional = FULL["optional-dependencies"]
-    extras = names(optional["ray"] + optional["huggingface"] + optional["interop"] + optional["pandas"]) | {
-        "datasets"
-    }  # of flwr-datasets
+    extras = names(
+        optional["ray"]
+        + optional["huggingface"]
+        + optional["interop"]
+        + optional["pandas"]
+        + [each for name in ("tensorboard", "mlflow", "wandb") for each in optional[name]]
+    ) | {"datasets", "mlflow"}  # of flwr-datasets; of mlflow-skinny
     only_read = {"scikit-learn"}  # for the digits that it ships
     assert imported(ROOT / "fedamp") - extras == names(FULL["dependencies"]) - only_read
 
@@ -191,6 +198,42 @@ def test_the_whole_tool_installs_and_runs_elsewhere(tmp_path):
     where = environment.python("import fedamp; print(fedamp.__file__)")
     assert Path(where).is_relative_to(libraries)
     assert environment("fedamp", "--version").split() == ["fedamp", FULL["version"]]
-    assert "epsilon" in environment("fedamp", "privacy", "digits")
-    environment("fedamp", "run", "digits", "--set", "rounds=2", "--set", "engine.kind=serial", "--set", "check_in.k=1")
-    assert (tmp_path / "full" / "runs" / "digits" / "model.safetensors").is_file()
+    assert {" ".join(words) for words in every_command()} == {re.match(COMMAND, line)[0] for line in ELSEWHERE}
+    printed = {line: environment("fedamp", *line.split()) for line in ELSEWHERE}
+    assert "R²" in printed[ELSEWHERE[0]]
+    assert "perplexity" in printed[ELSEWHERE[1]]
+    assert json.loads(printed["scenarios schema"])["title"] == "Scenario"
+    here = tmp_path / "full"
+    assert (here / "a" / "model.safetensors").is_file()
+    assert "<h1>" in (here / "page.html").read_text()
+    assert (here / "comparison" / "rounds.png").is_file()
+    assert (here / "merged" / "certificate.json").is_file()
+
+
+def every_command():
+    """The words of every command."""
+    group = get_command(cli.app)
+    for name, command in group.commands.items():
+        below = getattr(command, "commands", None)
+        yield from ((name, each) for each in below) if below else [(name,)]
+
+
+COMMAND = r"(scenarios )?\w+"
+SHORT = "--set rounds=2 --set check_in.k=1 --set privacy.noise_multiplier=1 --set privacy.epsilon=null"
+ELSEWHERE = [
+    f"run regression {SHORT} --out a",
+    f"run characters {SHORT} --set data.clients=200 --out characters",
+    f"run regression {SHORT} --set seed=8 --out b",
+    f"privacy regression {SHORT}",
+    f"calibrate regression {SHORT} --epsilon 4",
+    f"audit regression {SHORT} --repetitions 20 --rounds 1",
+    "compare a b",
+    "report a --out page.html",
+    "merge a b --method random-selection --epsilon 50 --delta 1e-4 --out merged",
+    "verify a",
+    "doctor",
+    "scenarios list",
+    "scenarios show multi-label",
+    "scenarios validate digits",
+    "scenarios schema",
+]

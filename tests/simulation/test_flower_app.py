@@ -1,5 +1,6 @@
 """docs/flower-app: the app runs as its page says, on Flower's local simulation and deployed."""
 
+import io
 import json
 import os
 import shutil
@@ -7,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sysconfig
+import zipfile
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
@@ -80,7 +82,7 @@ def assert_trained_and_charged(out: Path, told: str) -> None:
     assert not [check for check in verify_ledger(out) if check.verdict == "wrong"]
     model = load_file(out / "model.safetensors")
     prepared = prepare(scenario)
-    accuracy, _ = prepared.evaluate({name: model[name] for name in prepared.state.parameters})
+    accuracy = prepared.evaluate({name: model[name] for name in prepared.state.parameters}).score
     assert accuracy > 0.5  # of ten digits; 0.76 to 0.81 in five trials, the noise is another each time
     assert f"round {scenario.rounds}: accuracy {accuracy:.3f}, epsilon " in told
 
@@ -97,6 +99,19 @@ def test_flower_builds_what_its_hub_takes(here, app):
     """Format 1 wants a licence file, Flower's oldest version and the one that it was made for."""
     assert "fab-format-version = 1\n" in (here / app / "pyproject.toml").read_text()
     assert "Successfully built" in run(f"flwr build --app {app}")
+
+
+def test_fedamp_itself_is_what_flowers_hub_takes(monkeypatch):
+    """With what it needs to run scenarios that bring their data, by the checks that Flower makes before an upload."""
+    from flwr.cli.app_cmd import publish
+    from flwr.cli.build import build_fab_from_disk
+
+    monkeypatch.chdir(ROOT)
+    with zipfile.ZipFile(io.BytesIO(build_fab_from_disk(ROOT))) as fab:
+        held = set(fab.namelist())
+    assert {"LICENSE", "fedamp/data/builtin/shakespeare.json", "scenarios/characters.yaml"} <= held
+    assert not {name for name in held if name.startswith(("tests/", "docs/", "benchmarks/"))}
+    publish._validate_files(publish._collect_file_paths(ROOT))
 
 
 @pytest.mark.slow
