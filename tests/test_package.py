@@ -184,6 +184,7 @@ def test_the_accountant_installs_alone(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 def test_the_whole_tool_installs_and_runs_elsewhere(tmp_path):
     """What it depends on is borrowed from this environment (torch alone is gigabytes); the wheel is the real one."""
     environment = Environment(tmp_path / "full")
