@@ -4,7 +4,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v p
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo data test test-slow papers lint install clean
+.PHONY: demo data test test-slow papers docs lint install clean
 
 demo: install            ## run the default scenario and draw its pictures
 	$(BIN)/fedamp run scenarios/digits.yaml
@@ -19,8 +19,12 @@ test: lint data          ## lint, type-check, and run the suite
 test-slow: install       ## the tests that take minutes
 	$(BIN)/python -m pytest -m slow --timeout 3600
 
-papers: install          ## the papers' figures and tables again; PAPER=modelmix for one of them
+papers: data             ## the papers' figures and tables again; PAPER=modelmix for one of them
 	$(BIN)/python -m benchmarks.papers $(PAPER)
+
+docs: install            ## the site in build/docs/site: tutorials executed, links checked
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[docs]'
+	$(BIN)/python site/build.py
 
 lint: install
 	$(BIN)/ruff check .

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 from flwr.app import ConfigRecord
 
+from fedamp.arrays import Arrays
 from fedamp.scenario import Scenario
 from fedamp.server.setup import prepare
 from fedamp.simulation.engines import CLIENT_APP
@@ -17,13 +18,15 @@ class Outcome:
     """What came of it.
 
     Attributes:
-        accuracy: of the last model on the test set.
+        parameters: of the last model.
+        accuracy: its, on the test set.
         accuracies: the same after every so many rounds, where that was asked for.
         clipped: share of the last round's updates that were clipped.
         parameters_share, flops_share: of the whole model, what a unit receives and computes.
         seconds: of training.
     """
 
+    parameters: Arrays
     accuracy: float
     accuracies: tuple[float, ...]
     clipped: float
@@ -48,6 +51,7 @@ def train(scenario: Scenario, evaluate_every: int | None = None) -> Outcome:
     collected, cost = strategy.collected, prepared.cost()
     assert collected is not None
     return Outcome(
+        parameters=strategy.state.parameters,
         accuracy=prepared.evaluate(strategy.state.parameters).score,
         accuracies=tuple(accuracies),
         clipped=collected.clipped / max(collected.reported, 1),

@@ -3,24 +3,23 @@
 Everything heavy (torch, Flower, Ray, plots) is imported by the function that needs it.
 """
 
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedamp.errors import Interrupted, RunFolderError, ScenarioError
+from fedamp.observers import Callback, Observer, Observers
 from fedamp.scenario import Scenario, scenario_file
 
 if TYPE_CHECKING:
     from fedamp.report.notebook import Answer
     from fedamp.runs.records import RoundRecord
     from fedamp.runs.run import Run
-    from fedamp.server.loop import Observer
-    from fedamp.server.setup import Prepared
+    from fedamp.sweeps import Sweep
+    from fedamp.sweeps.workers import Watcher
 
 Source = str | Path | Mapping[str, Any] | Scenario
 """A scenario, or where one is: a YAML file, the name of a shipped one, or what stands in such a file."""
-Callback = Callable[["RoundRecord"], object]
-"""A function of a round's record, called after its release; or an object with methods of ``Observer``."""
 
 
 def load(source: Source, /, **overrides: Any) -> Scenario:
@@ -61,7 +60,7 @@ def run(
     scenario: Source,
     out: str | Path | None = None,
     resume: bool = False,
-    callbacks: "Iterable[Callback | Observer]" = (),
+    callbacks: Iterable[Callback | Observer] = (),
 ) -> "Run":
     """Run a federation to its end or its budget, and leave a run folder. Ctrl-C stops after the round.
 
@@ -78,7 +77,7 @@ def run(
     """
     from fedamp.launch import how_to_resume, launch
 
-    folder = launch(load(scenario), _Callbacks(callbacks), _folder(out), resume)
+    folder = launch(load(scenario), Observers(callbacks), _folder(out), resume)
     finished = open(folder)
     if finished.summary.stopped_because == "interrupted":
         raise Interrupted(how_to_resume(folder))
@@ -103,7 +102,34 @@ def play(scenario: Source, out: str | Path | None = None, resume: bool = False) 
     asked = load(scenario)
     if asked.engine.kind == "flower":
         raise ScenarioError("engine.kind: flower cannot be played round by round; accepted: auto, ray, serial")
-    return rounds(asked, _Callbacks(()), _folder(out), resume)
+    return rounds(asked, Observers(()), _folder(out), resume)
+
+
+def sweep(
+    scenario: Source,
+    grid: Mapping[str, Any],
+    out: str | Path | None = None,
+    jobs: int | None = None,
+    watcher: "Watcher | None" = None,
+) -> "Sweep":
+    """Run a scenario with every combination of some values, several runs at once.
+
+    What is finished in the folder is not run again, and what was begun is gone on with.
+
+    Args:
+        scenario: a scenario, or whatever :func:`load` reads.
+        grid: values by key, as ``{"privacy.epsilon": [1, 2, 4], "seed": range(1, 6)}``; ``seed`` repeats a run.
+        out: folder; left out: ``sweeps/NAME``.
+        jobs: how many runs at once, each in a process of its own; left out: as many as there are cores.
+        watcher: told of every round and run.
+
+    Raises:
+        InputError: nothing was run; one line that says what is wrong.
+        Interrupted: Ctrl-C; the same call goes on where it stopped.
+    """
+    from fedamp.sweeps import sweep
+
+    return sweep(lambda settings: load(scenario, **settings), grid, _folder(out), jobs, watcher)
 
 
 def open(folder: str | Path) -> "Run":
@@ -122,26 +148,3 @@ def open(folder: str | Path) -> "Run":
 
 def _folder(out: str | Path | None) -> Path | None:
     return None if out is None else Path(out)
-
-
-class _Callbacks:
-    """Many observers as one; a function is one that hears of every round."""
-
-    def __init__(self, callbacks: "Iterable[Callback | Observer]") -> None:
-        self._callbacks = list(callbacks)
-
-    def started(self, prepared: "Prepared", finished: "list[RoundRecord]") -> None:
-        self._tell("started", prepared, finished)
-
-    def round_done(self, record: "RoundRecord") -> None:
-        self._tell("round_done", record)
-        for callback in self._callbacks:
-            if callable(callback) and not hasattr(callback, "round_done"):
-                callback(record)
-
-    def stopping(self) -> None:
-        self._tell("stopping")
-
-    def _tell(self, what: str, *arguments: object) -> None:
-        for callback in self._callbacks:
-            getattr(callback, what, lambda *_: None)(*arguments)

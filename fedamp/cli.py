@@ -5,26 +5,30 @@ answers at once.
 """
 
 import faulthandler
-import json
-import os
 import sys
-import tempfile
-import traceback
-from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
-import click
-from rich.console import Console, RenderableType
 from typer import Argument, Exit, Option, Typer
 
+from fedamp.commands import scenarios
+from fedamp.commands.failures import status_of
+from fedamp.commands.terminal import (
+    AsJson,
+    Overrides,
+    ScenarioArgument,
+    caution_about,
+    err,
+    judge,
+    load_scenario,
+    out,
+    print_answer,
+    print_line,
+    print_path,
+)
 from fedamp.errors import FedampError, Interrupted
 from fedamp.report import tables
-from fedamp.text import harmless, printable
-
-if TYPE_CHECKING:
-    from fedamp.runs.checks import Check
-    from fedamp.scenario import Scenario
+from fedamp.text import printable
 
 app = Typer(
     help="Federated learning with differential privacy, amplified by the randomness that training has anyway.",
@@ -34,29 +38,7 @@ app = Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-scenarios = Typer(help="The shipped scenarios, validation, and the JSON schema for editors.", no_args_is_help=True)
-app.add_typer(scenarios, name="scenarios")
-
-# NO_COLOR: no italics nor bold either, which rich would keep.
-PLAIN: Any = {"color_system": None} if os.environ.get("NO_COLOR") else {}
-out, err = Console(**PLAIN), Console(stderr=True, **PLAIN)
-
-CLIENTS_SHOWN = 10
-
-
-def _shipped(incomplete: str) -> list[str]:
-    from fedamp.scenario.scenario_file import shipped_files
-
-    return [file.stem for file in shipped_files() if file.stem.startswith(incomplete)]
-
-
-ScenarioArgument = Annotated[
-    str, Argument(help="a YAML file, or the name of a shipped scenario", autocompletion=_shipped)
-]
-Overrides = Annotated[
-    list[str], Option("--set", help="key.path=value, as often as needed", default_factory=list, show_default=False)
-]
-AsJson = Annotated[bool, Option("--json", help="one JSON object on standard output")]
+app.add_typer(scenarios.app, name="scenarios")
 
 
 @app.callback(invoke_without_command=True)
@@ -95,7 +77,7 @@ def run(
         overrides = [*overrides, f"engine.kind={engine}"]
     if known_seed is not None:
         overrides = [*overrides, f"known_seed={str(known_seed).lower()}"]
-    scenario_ = _load(scenario, overrides)
+    scenario_ = load_scenario(scenario, overrides)
     progress = JsonLines() if as_json else Silence() if quiet else RunProgress(err)
     with progress.shown():
         folder = launch(scenario_, progress, out_folder, resume)
@@ -108,15 +90,43 @@ def run(
         plot_run(folder)
     summary = read_summary(folder)
     if as_json:
-        print(json.dumps(summary.content() | {"folder": str(folder)}))
+        print_line(summary.content() | {"folder": str(folder)})
     elif quiet:
         print(printable(folder))
     else:
-        out.print(tables.run_table(summary))
-        _print_path("run folder", folder)
-    _caution_about(scenario_)
+        out.print(tables.run_table(summary, progress.clipped))
+        print_path("run folder", folder)
+    caution_about(scenario_)
     if summary.stopped_because == "interrupted":
         raise Interrupted(how_to_resume(folder))
+
+
+@app.command()
+def sweep(
+    scenario: ScenarioArgument,
+    overrides: Annotated[
+        list[str], Option("--set", help="key.path=value,value,... or seed=1..5, as often as needed", show_default=False)
+    ],
+    out_folder: Annotated[
+        Path | None, Option("--out", help="left out: sweeps/NAME; gone on with if it is there")
+    ] = None,
+    jobs: Annotated[int | None, Option(help="runs at once; left out: as many as there are cores")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run a scenario with every combination of some values, several runs at once."""
+    from fedamp.api import sweep
+    from fedamp.report.progress import SweepProgress
+    from fedamp.report.sweep import draw, sweep_table
+    from fedamp.sweeps.grid import grid_of
+
+    with SweepProgress(err).shown() as progress:
+        swept = sweep(scenario, grid_of(overrides), out_folder, jobs, progress)
+    pictures = draw(swept, swept.folder / "plots")
+    print_answer(swept.to_json() | {"plots": pictures}, as_json, sweep_table)
+    for file in () if as_json else pictures:
+        print_path("picture", file)
+    if swept.unfinished:
+        raise FedampError(f"{len(swept.unfinished)} of {len(swept.runs)} runs have not come to their end")
 
 
 @app.command()
@@ -129,9 +139,9 @@ def privacy(
     """What a scenario will cost, without running it; amplified and unamplified."""
     from fedamp.cost import privacy_cost
 
-    scenario_ = _load(scenario, overrides)
-    _print(privacy_cost(scenario_, groups), as_json, tables.privacy_table)
-    _caution_about(scenario_)
+    scenario_ = load_scenario(scenario, overrides)
+    print_answer(privacy_cost(scenario_, groups), as_json, tables.privacy_table)
+    caution_about(scenario_)
 
 
 @app.command()
@@ -145,22 +155,23 @@ def calibrate(
     """The smallest noise multiplier that keeps a budget, landing on the safe side."""
     from fedamp.cost import calibration
 
-    _print(calibration(_load(scenario, overrides), epsilon, delta), as_json, tables.calibration_table)
+    print_answer(calibration(load_scenario(scenario, overrides), epsilon, delta), as_json, tables.calibration_table)
 
 
 @app.command()
 def compare(
-    runs: Annotated[list[Path], Argument(help="folders of runs, and of merged models")],
+    runs: Annotated[list[Path], Argument(help="folders of runs, of merged models, and of sweeps")],
     out_folder: Annotated[Path, Option("--out", help="folder for the plots")] = Path("comparison"),
     as_json: AsJson = False,
 ) -> None:
-    """A table and plots of several runs."""
+    """A table and plots of several runs, or of a sweep."""
     from fedamp.report.comparison import compare
+    from fedamp.report.sweep import sweep_table
 
     answer = compare(runs, out_folder)
-    _print(answer, as_json, tables.comparison_table)
+    print_answer(answer, as_json, sweep_table if "outcomes" in answer else tables.comparison_table)
     for file in () if as_json else answer["plots"]:
-        _print_path("picture", file)
+        print_path("picture", file)
 
 
 @app.command()
@@ -171,7 +182,7 @@ def report(
     """One HTML file about a run, or several, that can be sent to a colleague."""
     from fedamp.report.page import write_report
 
-    _print_path("report", write_report(runs, out_file))
+    print_path("report", write_report(runs, out_file))
 
 
 @app.command()
@@ -210,9 +221,9 @@ def merge(
     )
     merger = merge_runs(request, out_folder)
     plot_merger(merger)
-    _print(merger.to_json(), as_json, tables.merge_table)
+    print_answer(merger.to_json(), as_json, tables.merge_table)
     if not as_json:
-        _print_path("run folder", merger.folder.path)
+        print_path("run folder", merger.folder.path)
 
 
 @app.command()
@@ -229,8 +240,8 @@ def audit(
     from fedamp.report.progress import audit_progress
 
     with audit_progress(err) as progress:
-        found = audit(_load(scenario, overrides), repetitions, rounds, confidence, progress)
-    _print(found.to_json(), as_json, tables.audit_table)
+        found = audit(load_scenario(scenario, overrides), repetitions, rounds, confidence, progress)
+    print_answer(found.to_json(), as_json, tables.audit_table)
     if found.refuted:
         raise FedampError(found.refutation())
 
@@ -245,8 +256,8 @@ def verify(
     from fedamp.runs.verify import verify_ledger
 
     checks = verify_ledger(run_)
-    _print(checks_json(checks), as_json, lambda answer: tables.checks_table("ledger", answer))
-    _judge(checks, f"{run_}: ")
+    print_answer(checks_json(checks), as_json, lambda answer: tables.checks_table("ledger", answer))
+    judge(checks, f"{run_}: ")
 
 
 @app.command()
@@ -261,104 +272,8 @@ def doctor(
 
     checks = examine_superlink(superlink, root_certificates) if superlink else []
     answer = examine_machine() | ({"deployment": checks_json(checks)} if checks else {})
-    _print(answer, as_json, tables.doctor_table)
-    _judge(checks)
-
-
-@scenarios.command("list")
-def list_scenarios() -> None:
-    """The shipped scenarios."""
-    from fedamp.scenario.scenario_file import load, shipped_files
-
-    out.print(tables.scenarios_table(map(load, shipped_files())))
-
-
-@scenarios.command()
-def show(scenario: ScenarioArgument, overrides: Overrides) -> None:
-    """A scenario with every default written out, and how its data are partitioned."""
-    from fedamp import data, rng
-    from fedamp.losses import form_of
-    from fedamp.scenario.scenario_file import dump
-
-    loaded = _load(scenario, overrides)
-    print(dump(loaded))
-    form = form_of(loaded.client, loaded.model)
-    dataset = data.load(loaded.data, rng.public_seed(loaded.seed, "data"), Path(), form)
-    out.print(tables.partition_table(dataset.label_counts(CLIENTS_SHOWN)))
-
-
-@scenarios.command()
-def validate(
-    scenario: ScenarioArgument,
-    overrides: Overrides,
-    import_model: Annotated[
-        bool, Option("--import", help="run the code of a model or loss of your own, to try it")
-    ] = False,
-) -> None:
-    """Check a scenario together with its data and model, without running it."""
-    from fedamp.losses import brings_code
-    from fedamp.plan import make_plan, privacy_units
-    from fedamp.server.setup import prepare
-
-    asked = _load(scenario, overrides)
-    foreign = brings_code(asked) and not import_model
-    prepared = None if foreign else prepare(asked)
-    plan = prepared.plan if prepared else make_plan(asked, privacy_units(asked))
-    print(printable(f"{scenario}: valid; {plan.units} units, {plan.scenario.rounds} rounds"))
-    if prepared and prepared.hint:
-        _caution(prepared.hint)
-    if foreign:
-        named = ", ".join(name for name in (asked.model.name, asked.client.loss) if ":" in name)
-        _caution(f"{named} was not tried, because that runs its code; to do so add --import")
-    _caution_about(asked)
-
-
-@scenarios.command()
-def schema() -> None:
-    """The JSON schema of a scenario."""
-    from fedamp.scenario.scenario_file import json_schema
-
-    _print_json(json_schema())
-
-
-def _load(path: str, overrides: list[str]) -> "Scenario":
-    from fedamp.scenario.scenario_file import load
-
-    return load(path, overrides)
-
-
-def _print(answer: dict[str, Any], as_json: bool, table: Callable[[dict[str, Any]], RenderableType]) -> None:
-    _print_json(answer) if as_json else out.print(table(harmless(answer)))
-
-
-def _judge(checks: "Sequence[Check]", about: str = "") -> None:
-    """Say on a line of its own what calls for caution; end with exit status 1 where anything is wrong."""
-    from fedamp.runs.checks import complaint
-
-    if caution := complaint(checks, "caution"):
-        _caution(f"{about}{caution}")
-    if wrong := complaint(checks):
-        raise FedampError(f"{about}{wrong}")
-
-
-def _caution(words: str) -> None:
-    print(f"caution: {printable(words)}", file=sys.stderr)
-
-
-def _caution_about(scenario: "Scenario") -> None:
-    from fedamp.plan import privacy_units, weakness
-
-    if words := weakness(scenario.privacy.delta, privacy_units(scenario)):
-        _caution(words)
-
-
-def _print_json(value: Any) -> None:
-    print(json.dumps(value, indent=2, allow_nan=False))
-
-
-def _print_path(name: str, path: Path | str) -> None:
-    """Unbroken at any width, so that it can be copied."""
-    out.print(f"{name}: {printable(path)}", highlight=False, markup=False, soft_wrap=True)
+    print_answer(answer, as_json, tables.doctor_table)
+    judge(checks)
 
 
 def main() -> None:
@@ -367,41 +282,7 @@ def main() -> None:
         # A model of a person's own may crash this process where it is built or evaluated: say where.
         faulthandler.enable(sys.__stderr__, all_threads=False)
     try:
-        status = _status()
+        status = status_of(app)
     except KeyboardInterrupt:  # a second Ctrl-C, while the first one was being handled
         status = Interrupted.exit_code
     sys.exit(status)
-
-
-def _status() -> int:
-    try:
-        result = app(standalone_mode=False)
-    except click.exceptions.NoArgsIsHelpError as error:
-        error.show()
-        return error.exit_code
-    except click.UsageError as error:
-        command = error.ctx.command_path if error.ctx else "fedamp"
-        return _fail(f"error: {error.format_message().rstrip('.')}; see {command} --help", error.exit_code)
-    except FedampError as error:
-        return _fail(f"{error.kind}: {error}", error.exit_code)
-    except BrokenPipeError:
-        # The reader of a pipe has seen enough; Python would complain once more when it closes standard output.
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115
-        return 1
-    except Exception as error:
-        reason = next(iter(str(error).splitlines()), "")
-        return _fail(f"failed: {type(error).__name__}: {reason}; traceback in {_keep_traceback()}", 1)
-    if result == Interrupted.exit_code:  # how typer says that Ctrl-C came where no run had begun
-        return _fail("interrupted", result)
-    return result if isinstance(result, int) else 0
-
-
-def _fail(message: str, exit_code: int) -> int:
-    print(printable(message), file=sys.stderr)
-    return exit_code
-
-
-def _keep_traceback() -> str:
-    with tempfile.NamedTemporaryFile("w", prefix="fedamp-", suffix=".log", delete=False) as file:
-        file.write(traceback.format_exc())
-    return file.name

@@ -73,13 +73,13 @@ def grid_of(deviation: float) -> float:
     return math.ldexp(1.0, math.frexp(deviation)[1] - 1 - _STEPS)
 
 
-def delta_left(delta: float) -> float:
-    """What is left of delta for the mechanism itself when the sampler is paid for.
+def delta_left(delta: float, runs: int = 1) -> float:
+    """What is left of delta for the mechanism itself when the sampler is paid for, in one run or in several.
 
     Raises:
         ValueError: a delta that does not pay for it.
     """
-    left = math.nextafter(delta - DELTA, 0.0)
+    left = math.nextafter(delta - runs * DELTA, 0.0)
     if left <= 0:
         raise ValueError(f"delta {delta:g} is less than what finite precision costs; accepted: above {DELTA:.2g}")
     return left

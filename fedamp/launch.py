@@ -10,13 +10,14 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 from fedamp.errors import DivergedError, FedampError, FederationError, Interrupted
+from fedamp.observers import Observer, watched
 from fedamp.plan import make_plan, privacy_units
 from fedamp.runs.folder import RunFolder, opened, read_summary
 from fedamp.scenario import Scenario
+from fedamp.trackers import trackers_of
 
 if TYPE_CHECKING:  # what imports torch is imported while Ray starts
     from fedamp.runs.records import RoundRecord
-    from fedamp.server.loop import Observer
 
 log = logging.getLogger("fedamp.launch")
 
@@ -25,7 +26,7 @@ Progress = Generator["RoundRecord", None, Path]
 """Released rounds, and at last the run folder."""
 
 
-def launch(scenario: Scenario, observer: "Observer", out: Path | None = None, resume: bool = False) -> Path:
+def launch(scenario: Scenario, observer: Observer, out: Path | None = None, resume: bool = False) -> Path:
     """Run a scenario on the engine that it names.
 
     Args:
@@ -52,7 +53,7 @@ def launch(scenario: Scenario, observer: "Observer", out: Path | None = None, re
 
 
 def rounds(
-    scenario: Scenario, observer: "Observer", out: Path | None = None, resume: bool = False, finish_round: bool = False
+    scenario: Scenario, observer: Observer, out: Path | None = None, resume: bool = False, finish_round: bool = False
 ) -> Progress:
     """The rounds of :func:`launch`, one by one as they are released; closed early, the folder can be gone on in.
 
@@ -68,11 +69,17 @@ def rounds(
     # What can be found wrong without torch is found before a folder is made.
     make_plan(scenario, privacy_units(scenario))
     on_flower = scenario.engine.kind == "flower"
-    with opened(scenario, out, resume, lock=not on_flower) as (folder, seed), _explained(folder):
+    # Flower's own simulation plays in another process, which has them there.
+    trackers = [] if on_flower else trackers_of(scenario.trackers)
+    with (
+        opened(scenario, out, resume, lock=not on_flower) as (folder, seed),
+        _explained(folder),
+        watched(folder.path, *trackers, observer) as watching,
+    ):
         if on_flower:
-            _play_on_flower(scenario, seed, folder, observer)
+            _play_on_flower(scenario, seed, folder, watching)
         else:
-            yield from _rounds_here(scenario, seed, folder, observer, finish_round)
+            yield from _rounds_here(scenario, seed, folder, watching, finish_round)
     return folder.path
 
 
@@ -103,7 +110,7 @@ def _explained(folder: RunFolder) -> Iterator[None]:
 
 
 def _rounds_here(
-    scenario: Scenario, seed: int | None, folder: RunFolder, observer: "Observer", finish_round: bool
+    scenario: Scenario, seed: int | None, folder: RunFolder, observer: Observer, finish_round: bool
 ) -> "Iterator[RoundRecord]":
     began = perf_counter()
     from fedamp.simulation.engines import choose, open_grid
@@ -128,7 +135,7 @@ def _rounds_here(
         yield from rounds(prepared, with_faults(grid, scenario.faults), folder, observer, finish_round)
 
 
-def _play_on_flower(scenario: Scenario, seed: int | None, folder: RunFolder, observer: "Observer") -> None:
+def _play_on_flower(scenario: Scenario, seed: int | None, folder: RunFolder, observer: Observer) -> None:
     """The same server app and client app, on Flower's own simulation in processes of its own."""
     from fedamp.server.setup import prepare
     from fedamp.simulation import flower_engine

@@ -9,6 +9,8 @@ import numpy as np
 from fedamp import scenario
 from fedamp.arrays import Arrays, State, Sums, zeros_like
 
+AVERAGE = "average"  # of the models so far, among what is remembered
+
 
 class ServerOptimizer(ABC):
     """A step of the server, with the mean update in the place of the negative gradient.
@@ -87,6 +89,31 @@ class Adam(ServerOptimizer):
         return moved, {"first": first, "second": second}
 
 
+@dataclass(frozen=True)
+class Averaged(ServerOptimizer):
+    """Another optimiser, and beside its models an exponential moving average of them, of which noise is averaged out.
+
+    The decay is min(``decay``, t / (t + 9)) in round t, so that the first models are soon forgotten (De et al. 2022,
+    section 3.2).
+    """
+
+    optimizer: ServerOptimizer
+    decay: float
+
+    @property
+    def learning_rate(self) -> float:  # type: ignore[override]
+        return self.optimizer.learning_rate
+
+    def init(self, parameters: Arrays) -> State:
+        return self.optimizer.init(parameters) | {AVERAGE: parameters}
+
+    def apply(self, parameters: Arrays, update: Sums, state: State, round_: int) -> tuple[Arrays, State]:
+        moved, following = self.optimizer.apply(parameters, update, state, round_)
+        weight = np.float32(1 - min(self.decay, round_ / (round_ + 9)))
+        average = {name: before + weight * (moved[name] - before) for name, before in state[AVERAGE].items()}
+        return moved, following | {AVERAGE: average}
+
+
 OPTIMIZERS: dict[str, type[ServerOptimizer]] = {each.scheme: each for each in (Sgd, Adam)}
 
 
@@ -94,4 +121,5 @@ def optimizer_of(section: scenario.Server) -> ServerOptimizer:
     """The optimiser that a scenario's ``server`` section names; keys that are another's mean nothing to it."""
     kind = OPTIMIZERS[section.optimizer]
     own = set(getattr(kind, "__dataclass_fields__"))  # noqa: B009 (which type it is, is known when it runs)
-    return kind(**section.model_dump(include=own))
+    optimizer = kind(**section.model_dump(include=own))
+    return Averaged(optimizer, section.averaging) if section.averaging else optimizer

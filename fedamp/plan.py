@@ -71,7 +71,8 @@ class Plan:
     @cached_property
     def clipping(self) -> ClippingRule:
         """How updates are clipped."""
-        return clipping_of(self.scenario.privacy.clip)
+        asked = self.scenario
+        return clipping_of(asked.privacy.clip, asked.server, asked.rounds, self.expected_cohort, self.submodels.share)
 
     @cached_property
     def mixing(self) -> MixingRule:
@@ -107,7 +108,7 @@ class Plan:
 
     def parts_at(self, noise_multiplier: float) -> tuple[Part, ...]:
         """The parts, had the whole update (or its split part) this noise multiplier."""
-        return self.submodels.parts(self.clipping.norm, noise_multiplier, self.expected_cohort)
+        return self.submodels.parts(self.clipping.norm(noise_multiplier), noise_multiplier, self.expected_cohort)
 
     def largest_step(self, part: Part) -> float:
         """The most by which one unit moves the model in a round, in a part of it."""

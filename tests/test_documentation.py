@@ -170,3 +170,16 @@ def test_read_a_ledger(fedamp, monkeypatch, tmp_path, capsys):
     # Theirs rounds losses up to a grid of 1e-4, twelve times.
     assert float(lower) <= float(theirs)
     assert float(upper) == pytest.approx(float(theirs), rel=2e-3)
+
+
+@pytest.mark.slow
+def test_sweeps_and_trackers(fedamp, monkeypatch, tmp_path, capsys):
+    pytest.importorskip("tensorboard")
+    monkeypatch.chdir(tmp_path)
+    for page in ("docs/sweeps.md", "docs/trackers.md"):
+        run_commands(fedamp, [line for line in commands(page) if not line.startswith("pip ")])
+        exec(python(page), {})
+    assert "Nothing is charged for choosing" in capsys.readouterr().out
+    assert len(json.loads((tmp_path / "sweeps" / "rates" / "sweep.json").read_text())["runs"]) == 8
+    assert list((tmp_path / "runs" / "tracked" / "tensorboard").iterdir())
+    assert list((tmp_path / "boards" / "called").iterdir())

@@ -27,7 +27,7 @@ ALONE = tomllib.loads((ROOT / "packaging" / "accounting" / "pyproject.toml").rea
 # Taking a name away, or giving it another meaning, breaks the programs of others: a new version, and a line in
 # CHANGELOG.md. The last two packages are used without the rest.
 PROMISED = {
-    "fedamp": ["load", "open", "play", "privacy", "run"],
+    "fedamp": ["load", "open", "play", "privacy", "run", "sweep"],
     "fedamp.accounting": [
         "FIXED_GRADIENTS",
         "JOINT_RELEASE",
@@ -99,9 +99,13 @@ def imported(folder: Path) -> set[str]:
 
 def test_what_is_imported_is_declared_and_nothing_else():
     optional = FULL["optional-dependencies"]
-    extras = names(optional["ray"] + optional["huggingface"] + optional["interop"] + optional["pandas"]) | {
-        "datasets"
-    }  # of flwr-datasets
+    extras = names(
+        optional["ray"]
+        + optional["huggingface"]
+        + optional["interop"]
+        + optional["pandas"]
+        + [each for name in ("tensorboard", "mlflow", "wandb") for each in optional[name]]
+    ) | {"datasets", "mlflow"}  # of flwr-datasets; of mlflow-skinny
     only_read = {"scikit-learn"}  # for the digits that it ships
     assert imported(ROOT / "fedamp") - extras == names(FULL["dependencies"]) - only_read
 

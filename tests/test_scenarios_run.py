@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 
 from fedamp import launch, scenario
@@ -9,11 +10,14 @@ from fedamp.models.registry import build
 from fedamp.models.splits import split
 from fedamp.plan import make_plan
 from fedamp.scenario import scenario_file
+from tests.data.test_idx import write
 from tests.federations import Silent
 
 NAMES = [file.stem for file in scenario_file.shipped_files()]
-OFFLINE = [name for name in NAMES if scenario_file.load(name).data.name not in ("huggingface", "mnist")]
-TWINS = [name for name in NAMES if name not in OFFLINE]
+SOURCES = {name: scenario_file.load(name).data.name for name in NAMES}
+OFFLINE = [name for name in NAMES if SOURCES[name] not in ("huggingface", "mnist", "fashion-mnist")]
+PICTURES = [name for name in NAMES if SOURCES[name] in ("mnist", "fashion-mnist")]
+TWINS = [name for name in NAMES if SOURCES[name] == "huggingface"]
 SHAPES = {"uoft-cs/cifar10": ((32, 32, 3), 10), "flwrlabs/femnist": ((28, 28), 62), "ylecun/mnist": ((28, 28), 10)}
 
 STORIES = {
@@ -26,11 +30,16 @@ STORIES = {
 def test_every_story_is_told():
     assert set(OFFLINE) >= STORIES
     assert {name.split("-")[0] for name in TWINS} == {"cifar10", "femnist", "mnist"}
+    assert {"fashion-mnist-disjoint-3", "fashion-mnist-dropout", "fashion-mnist-merging"} <= set(PICTURES)
 
 
 @pytest.mark.parametrize("name", OFFLINE)
 def test_it_runs_shortened(name, tmp_path):
-    shorter = ["rounds=2", "privacy.noise_multiplier=1", "privacy.epsilon=null", "engine.kind=serial"]
+    run_shortened(name, tmp_path, ())
+
+
+def run_shortened(name, tmp_path, changes):
+    shorter = ["rounds=2", "privacy.noise_multiplier=1", "privacy.epsilon=null", "engine.kind=serial", *changes]
     if hasattr(scenario_file.load(name).check_in, "k"):
         shorter.append("check_in.k=1")
     folder = launch.launch(scenario_file.load(name, shorter), Silent(), tmp_path / "run")
@@ -40,6 +49,24 @@ def test_it_runs_shortened(name, tmp_path):
     assert 0 < summary["epsilon"]["upper"] <= summary["unamplified_epsilon"]["upper"]
     if isinstance(scenario_file.load(name).submodels, scenario.DisjointSubmodels):
         assert summary["cost"]["parameters_share"] < 0.8
+
+
+def test_twins_on_pictures_run_on_a_few(subtests, tmp_path, monkeypatch):
+    """Noise in the format of MNIST; without whitening, which takes half a minute."""
+    monkeypatch.setenv("FEDAMP_CACHE", str(tmp_path / "cache"))
+    images = np.random.default_rng(0).integers(0, 256, (60, 28, 28), dtype=np.uint8)
+    folder = write(tmp_path / "pictures", False, images, np.arange(60, dtype=np.uint8) % 10)
+    for name in PICTURES:
+        changes = [f"data.path={folder}"]
+        data = scenario_file.load(name).data
+        if data.clients:
+            changes.append("data.clients=40")
+        kept = [step.model_dump() for step in data.transform if step.name != "whiten"]
+        changes.append(f"data.transform={json.dumps(kept)}")
+        if isinstance(scenario_file.load(name).check_in, scenario.PoissonCheckIn):
+            changes.append("check_in.rate=0.5")
+        with subtests.test(name):
+            run_shortened(name, tmp_path / name, changes)
 
 
 def test_a_twin_is_ready_for_its_data(subtests):

@@ -12,18 +12,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.papers import published
-from benchmarks.papers.allocation_delta import figure_8
+from benchmarks.papers.allocation_delta import figure_8, figure_10
+from benchmarks.papers.allocation_directions import figure_1, figure_4, figure_5, figure_9
 from benchmarks.papers.allocation_mean import figure_3
 from benchmarks.papers.drawing import (
     COMBINED,
     DECOMPOSITION,
     DIRECT,
-    LOCAL,
     LOOSE,
     LOWER,
     OURS,
     POISSON,
-    RECURSIVE,
     finish,
     make_readable,
     save,
@@ -36,56 +35,6 @@ from fedamp.accounting import Allocation, Gaussian
 PAPER = "Feldman, Shenfeld 2025"
 POISSON_RDP = POISSON_RDP_WHOLE | {"label": "Poisson, Rényi", "markersize": 9}
 Curve = NDArray[np.float64]
-
-
-def figure_1(path: Path) -> Sequence[Comparison]:
-    """Epsilon over the noise multiplier: 1 of a million rounds, delta 1e-10."""
-    noise, rounds, delta = np.geomspace(0.2, 2, 11), 10**6, 1e-10
-    local = curve(lambda s: published.local_epsilon(s, delta), noise)
-    decomposition = curve(lambda s: published.decomposition_epsilon(s, rounds, delta), noise)
-    recursive = curve(lambda s: published.recursive_epsilon(s, rounds, delta), noise)
-    direct = curve(lambda s: published.direct_epsilon(s, rounds, delta), noise)
-    poisson = curve(lambda s: published.poisson_epsilon(s, rounds, 1 / rounds, delta), noise)
-    ours = curve(lambda s: published.fedamp_epsilon(s, rounds, delta), noise)
-    figure, (axes, ratios) = plt.subplots(1, 2, figsize=(12, 4.6), layout="constrained")
-    lines = [
-        (local, LOCAL),
-        (decomposition, DECOMPOSITION),
-        (recursive, RECURSIVE),
-        (direct, DIRECT),
-        (poisson, POISSON),
-        (ours, OURS),
-    ]
-    for values, style in lines:
-        axes.plot(noise, values, **style)
-        ratios.plot(noise, values / poisson, **style)
-    axes.set(xscale="log", yscale="log", xlabel="noise multiplier", ylabel="epsilon", ylim=(1e-3, 100))
-    ratios.set(
-        xscale="log", xlabel="noise multiplier", ylabel="epsilon / epsilon of Poisson sampling", ylim=(0.45, 1.75)
-    )
-    axes.legend(fontsize=9, loc="lower left")
-    for one in (axes, ratios):
-        make_readable(one)
-    figure.suptitle(f"{PAPER}, Figure 1: 1 of 10^6 rounds, delta 1e-10", fontsize=11)
-    save(figure, path)
-    best = np.min([local, decomposition, recursive, direct], axis=0)
-    high = noise > 0.7
-    return [
-        *(at_point(f"noise {noise[i]:.3g}", ours[i], poisson[i], best[i]) for i in (0, 4, 7, 10)),
-        Comparison(
-            "the paper's best bound / Poisson, noise above 0.7",
-            1.1,
-            float(np.median(best[high] / poisson[high])),
-            f"median; the largest is {np.max(best[high] / poisson[high]):.3g}. The paper: typically within 10 %",
-        ),
-        Comparison("ours / Poisson", None, float(np.median(ours / poisson)), f"median; {spread(ours / poisson)}"),
-        Comparison(
-            "decomposition / Poisson, noise above 0.7",
-            1.6,
-            float(np.median(decomposition[high] / poisson[high])),
-            "Theorem 4.6: e / (e - 1) at small epsilon",
-        ),
-    ]
 
 
 def figure_2(path: Path) -> Sequence[Comparison]:
@@ -245,4 +194,16 @@ def at_point(where: str, ours: float, poisson: float, best: float, name: str = "
     return Comparison(f"epsilon, {where}", None, float(ours), f"Poisson {poisson:.4g}, {name} {best:.4g}")
 
 
-FIGURES: Sequence[Figure] = (figure_1, figure_2, figure_3, figure_6, figure_7, figure_8, figure_11)
+FIGURES: Sequence[Figure] = (
+    figure_1,
+    figure_2,
+    figure_3,
+    figure_4,
+    figure_5,
+    figure_6,
+    figure_7,
+    figure_8,
+    figure_9,
+    figure_10,
+    figure_11,
+)

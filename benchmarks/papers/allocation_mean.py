@@ -2,15 +2,12 @@
 
 Everybody holds a vector of d bits, each 1 with probability 0.9. Every round releases the noisy sum over those who check
 in, and the sum of all releases over n estimates the mean. Coordinates are alike, so one is simulated, with the noise
-that d of them need (a vector's norm is up to sqrt(d)), or some, where repetitions are few; errors are a coordinate's.
-
-Check-ins are fedamp's own schedules, its accounting sets the noise. People check in independently of each other, so a
-large population is many small samples.
+that d of them need (a vector's norm is up to sqrt(d)). Only the sum of all rounds is used, so what is drawn is how many
+ones check in, over all rounds together: everyone's once, or a binomial number. fedamp's accounting sets the noise.
 """
 
 import math
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,7 +25,8 @@ from fedamp.check_in import Balanced, Independent, Schedule
 
 MEAN, ROUNDS, DELTA, SEED = 0.9, 1000, 1e-10, 5
 SIZES = tuple(np.logspace(2, 5, 7, dtype=int).tolist())
-POPULATIONS, PEOPLE, REPETITIONS = 40, SIZES[-1], 10_000
+REPETITIONS = 10_000  # of a whole vector; of which up to this many coordinates are drawn:
+COORDINATES = 20
 ALLOCATION, SAMPLING = Balanced(ROUNDS, 1), Independent(ROUNDS, 1 / ROUNDS)
 
 
@@ -51,20 +49,23 @@ class Errors:
 
 def figure_3(path: Path) -> Sequence[Comparison]:
     """Square error of a private mean over the sample size: one of 1000 rounds against Poisson at rate 1/1000."""
-    allocated, sampled = (check_ins(schedule, PEOPLE, POPULATIONS) for schedule in SCHEMES)
     panels = [(1.0, 1), (0.1, 1), (0.1, 1000)]
-    figure, all_axes = plt.subplots(1, 3, figsize=(12, 4.6), layout="constrained")
-    numbers = [never_asked(sampled)]
-    for axes, (epsilon, dimension) in zip(all_axes, panels, strict=True):
-        poisson = errors(SAMPLING, sampled, epsilon, dimension)
-        ours = errors(ALLOCATION, allocated, epsilon, dimension)
+    figure, all_axes = plt.subplots(
+        2, 3, figsize=(12, 6.6), layout="constrained", sharex=True, height_ratios=(3, 2), squeeze=False
+    )
+    numbers = [never_asked()]
+    for (axes, ratios), (epsilon, dimension) in zip(all_axes.T, panels, strict=True):
+        poisson, ours = (errors(schedule, epsilon, dimension) for schedule in (SAMPLING, ALLOCATION))
         draw(axes, poisson, POISSON | {"label": "Poisson sampling at rate 1 / 1000"})
         draw(axes, ours, OURS | {"marker": "o", "linewidth": 1.6, "label": "one hidden round of 1000"})
-        axes.set(title=f"epsilon {epsilon:g}, dimension {dimension}", xlabel="people n", xscale="log", yscale="log")
-        make_readable(axes)
+        axes.set(title=f"epsilon {epsilon:g}, dimension {dimension}", xscale="log", yscale="log")
+        draw_ratio(ratios, poisson, ours)
+        for each in (axes, ratios):
+            make_readable(each)
         numbers += compare(epsilon, dimension, ours, poisson)
-    all_axes[0].set_ylabel("mean square error of a coordinate")
-    figure.legend(*all_axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=2, fontsize=9)
+    all_axes[0, 0].set_ylabel("mean square error of a coordinate")
+    all_axes[1, 0].set_ylabel("Poisson / one hidden round")
+    figure.legend(*all_axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=2, fontsize=9)
     title = "Feldman, Shenfeld 2025, Figure 3: simulated (bars: three standard deviations); lines are formulas"
     figure.suptitle(title, fontsize=11)
     save(figure, path)
@@ -78,20 +79,16 @@ def draw(axes: Axes, result: Errors, style: Style) -> None:
     axes.plot(SIZES, result.predicted, **{key: value for key, value in style.items() if key not in ("marker", "label")})
 
 
+def draw_ratio(axes: Axes, poisson: Errors, ours: Errors) -> None:
+    """How many times the error of allocation Poisson sampling has."""
+    ratio, spread = ratio_of(poisson, ours)
+    axes.errorbar(SIZES, ratio, spread, color="black", marker="o", linestyle="none")
+    axes.plot(SIZES, poisson.predicted / ours.predicted, color="black")
+    axes.axhline(1, color="0.5", linestyle=":")
+    axes.set(xlabel="people n", xscale="log", yscale="log" if ratio.max() > 2 else "linear")
+
+
 SCHEMES: tuple[Schedule, Schedule] = (ALLOCATION, SAMPLING)
-
-
-def check_ins(schedule: Schedule, people: int, populations: int) -> NDArray[np.int16]:
-    """How often everybody takes part in a run, shape (populations, people)."""
-    times = np.zeros((populations, people), dtype=np.int16)
-
-    def run(population: int) -> None:
-        for cohort in schedule.cohorts(people, seed=SEED + population):
-            times[population, cohort] += 1
-
-    with ThreadPoolExecutor(2) as threads:
-        list(threads.map(run, range(populations)))
-    return times
 
 
 def noise_multiplier(schedule: Schedule, epsilon: float) -> float:
@@ -99,15 +96,16 @@ def noise_multiplier(schedule: Schedule, epsilon: float) -> float:
     return calibrate(lambda multiplier: schedule.charge(Gaussian(multiplier)), epsilon, DELTA)
 
 
-def errors(schedule: Schedule, times: NDArray[np.int16], epsilon: float, dimension: int) -> Errors:
+def errors(schedule: Schedule, epsilon: float, dimension: int) -> Errors:
     """Simulated and predicted errors of one scheme at one budget."""
     noise = noise_multiplier(schedule, epsilon)
     # The rounds' noises are independent, and only their sum is used.
     deviation = noise * math.sqrt(dimension * ROUNDS)
+    draws = REPETITIONS * min(dimension, COORDINATES)
     label = f"mean estimation {type(schedule).__name__}"
     square = [
         square_errors(
-            times, size, deviation, dimension, rng.public_stream(SEED, label, size, dimension, int(10 * epsilon))
+            schedule, size, deviation, draws, rng.public_stream(SEED, label, size, dimension, int(10 * epsilon))
         )
         for size in SIZES
     ]
@@ -120,18 +118,14 @@ def errors(schedule: Schedule, times: NDArray[np.int16], epsilon: float, dimensi
 
 
 def square_errors(
-    times: NDArray[np.int16], size: int, deviation: float, dimension: int, generator: np.random.Generator
+    schedule: Schedule, size: int, deviation: float, draws: int, generator: np.random.Generator
 ) -> NDArray[np.float64]:
-    """The square errors of repetitions with ``size`` people each, at most ``REPETITIONS`` of them."""
-    groups = times.shape[1] // size
-    samples = times[:, : groups * size].reshape(-1, size)[:REPETITIONS]
-    coordinates = min(dimension, max(1, 1000 // len(samples)))
-    total = np.zeros(len(samples))
-    for _ in range(coordinates):
-        bits = generator.random(samples.shape, dtype=np.float32) < MEAN
-        releases = (samples * bits).sum(axis=1) + deviation * generator.standard_normal(len(samples))
-        total += (releases / size - MEAN) ** 2
-    return total / coordinates
+    """The square errors of ``draws`` estimates from ``size`` people each; shape (draws,)."""
+    ones = generator.binomial(size, MEAN, draws)
+    # Everyone's number of check-ins is binomial under Poisson sampling, and so is the number of all.
+    counted = ones if schedule is ALLOCATION else generator.binomial(ones * ROUNDS, 1 / ROUNDS)
+    estimates = (counted + deviation * generator.standard_normal(draws)) / size
+    return np.asarray((estimates - MEAN) ** 2)
 
 
 def predicted_error(schedule: Schedule, size: int, deviation: float) -> float:
@@ -143,17 +137,22 @@ def predicted_error(schedule: Schedule, size: int, deviation: float) -> float:
     return MEAN * (1 - MEAN) / size + MEAN * chance / size + (deviation / size) ** 2
 
 
-def never_asked(times: NDArray[np.int16]) -> Comparison:
+def never_asked() -> Comparison:
     """Who never takes part under Poisson sampling (section 1)."""
-    share = 100 * float(np.mean(times == 0))
+    share = 100 * (1 - 1 / ROUNDS) ** ROUNDS
     return Comparison("people whom Poisson sampling never asks, per cent", 37.0, share, "the paper: 1 / e")
+
+
+def ratio_of(poisson: Errors, ours: Errors) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Of the simulated errors, with three standard deviations of it; shape (sizes,) each."""
+    ratio = poisson.simulated / ours.simulated
+    return ratio, ratio * np.hypot(poisson.spread / poisson.simulated, ours.spread / ours.simulated)
 
 
 def compare(epsilon: float, dimension: int, ours: Errors, poisson: Errors) -> list[Comparison]:
     """The two prices of one panel: noise, and Poisson's varying number of check-ins."""
     at = f"epsilon {epsilon:g}, dimension {dimension}"
-    ratio, predicted = poisson.simulated / ours.simulated, poisson.predicted / ours.predicted
-    error = ratio * np.hypot(poisson.spread / poisson.simulated, ours.spread / ours.simulated)
+    (ratio, error), predicted = ratio_of(poisson, ours), poisson.predicted / ours.predicted
     squares = [
         Comparison(
             f"{at}: square error, Poisson / allocation, {SIZES[i]} people",

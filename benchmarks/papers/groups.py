@@ -1,6 +1,6 @@
 """Schuchardt, Stoian, Kosmala, Günnemann 2024: Group Privacy Amplification and Unified Amplification by Subsampling."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +15,8 @@ PAPER = "Schuchardt et al. 2024"
 DELTA = 1e-5
 NOISES = (0.2, 0.5, 1.0, 2.0, 5.0)
 """The noise multipliers of Figures 9 and 10."""
+RESPONSES = (0.6, 0.7, 0.75, 0.8, 0.9)
+"""The true response probabilities of Figure 8."""
 
 
 def figure_4(path: Path) -> Sequence[Comparison]:
@@ -24,8 +26,7 @@ def figure_4(path: Path) -> Sequence[Comparison]:
         for axes, rate in zip(all_axes.flat, curves.RATES, strict=True):
             axes.set(title=f"Poisson, rate {rate:g}", xlabel="order", ylabel="Rényi divergence (nats)")
             for size in curves.SIZES:
-                tight, generic = curves.tight_response(0.75, rate, size), _response_baseline(0.75, rate, size)
-                draw_orders(axes, orders, tight, generic, curves.sampled_response(0.75, rate, size), size)
+                draw_orders(axes, orders, *_response(0.75, rate, size), size)
                 numbers.append(_baseline_over_tight(rate, size))
     return numbers
 
@@ -37,24 +38,37 @@ def figure_5(path: Path) -> Sequence[Comparison]:
         for axes, rate in zip(all_axes.flat, curves.RATES, strict=True):
             axes.set(title=f"Poisson, rate {rate:g}", xlabel="order", ylabel="Rényi divergence (nats)")
             for size in curves.SIZES:
-                tight, generic = _gaussian(1.0, rate, size)
-                draw_orders(axes, orders, tight, generic, curves.sampled_gaussian(1.0, rate, size), size)
+                draw_orders(axes, orders, *_gaussian_curves(1.0, rate, size), size)
         for size in curves.SIZES:
             numbers += _transitions(1.0, 0.001, size, np.geomspace(1.05, 40, 60))
     return numbers
 
 
+def figure_8(path: Path) -> Sequence[Comparison]:
+    """Rényi divergence over its order: groups under Poisson sampling, randomised response, five probabilities."""
+    orders = curves.whole_orders(61)
+    ratios = _grid(path, "Figure 8: randomised response", "true response", RESPONSES, orders, _response)
+    what = "true response {:g}, rate {:g}, group of 8: baseline over tight, order 8"
+    at = int(np.flatnonzero(orders == 8)[0])
+    return [
+        Comparison(what.format(truth, rate), None, float(ratios[rate, truth, 8][at]))
+        for rate in curves.RATES
+        for truth in RESPONSES
+    ]
+
+
 def figure_9(path: Path) -> Sequence[Comparison]:
     """Rényi divergence over all orders: Gaussian noise, five noise multipliers and three rates."""
-    orders = curves.all_orders(17)
-    ratios = _grid(path, "Figure 9: all orders", orders)
+    orders = curves.all_orders(25)
+    ratios = _grid(path, "Figure 9: Gaussian noise, all orders", "noise", NOISES, orders, _gaussian_curves)
     what = "noise {:g}, rate 0.001, group of 8: last order drawn with the baseline a tenth above the tight bound"
     return [Comparison(what.format(n), None, float(orders[ratios[0.001, n, 8] > 1.1].max())) for n in NOISES]
 
 
 def figure_10(path: Path) -> Sequence[Comparison]:
     """Rényi divergence over small orders: Gaussian noise, five noise multipliers and three rates."""
-    _grid(path, "Figure 10: small orders", np.geomspace(1.1, 300, 30))
+    orders = np.geomspace(1.1, 300, 30)
+    _grid(path, "Figure 10: Gaussian noise, small orders", "noise", NOISES, orders, _gaussian_curves)
     cases = [(0.5, 2), (1.0, 2), (2.0, 2), (5.0, 2), (5.0, 8)]
     return [line for noise, size in cases for line in _transitions(noise, 0.001, size, np.geomspace(1.05, 400, 90))]
 
@@ -92,22 +106,39 @@ def figure_12(path: Path) -> Sequence[Comparison]:
     return numbers
 
 
-def _grid(path: Path, title: str, orders: curves.Floats) -> dict[tuple[float, float, int], curves.Floats]:
-    """A panel for every rate (rows) and noise multiplier (columns); the baseline over the tight bound in each."""
+def _grid(
+    path: Path,
+    title: str,
+    parameter: str,
+    values: Sequence[float],
+    orders: curves.Floats,
+    curves_of: Callable[[float, float, int], tuple[curves.Curve, curves.Curve, Mechanism]],
+) -> dict[tuple[float, float, int], curves.Floats]:
+    """A panel for every rate (rows) and parameter (columns); the baseline over the tight bound in each."""
     ratios = {}
     with panels(path, f"{PAPER}, {title}, groups of 2, 4, 8", rows=3, columns=5) as all_axes:
         for row, rate in zip(all_axes, curves.RATES, strict=True):
             row[0].set_ylabel(f"rate {rate:g}\nRényi divergence")
-            for axes, noise in zip(row, NOISES, strict=True):
+            for axes, value in zip(row, values, strict=True):
                 for size in curves.SIZES:
-                    tight, generic = _gaussian(noise, rate, size)
-                    sampled = curves.sampled_gaussian(noise, rate, size)
-                    ratios[rate, noise, size] = draw_orders(axes, orders, tight, generic, sampled, size)
-        for axes, noise in zip(all_axes[0], NOISES, strict=True):
-            axes.set_title(f"noise {noise:g}")
+                    tight, generic, ours = curves_of(value, rate, size)
+                    ratios[rate, value, size] = draw_orders(axes, orders, tight, generic, ours, size)
+        for axes, value in zip(all_axes[0], values, strict=True):
+            axes.set_title(f"{parameter} {value:g}")
         for axes in all_axes[-1]:
             axes.set_xlabel("order")
     return ratios
+
+
+def _response(truth: float, rate: float, size: int) -> tuple[curves.Curve, curves.Curve, Mechanism]:
+    """Theorem G.1, the group property of its case of one person, and fedamp's."""
+    tight = curves.tight_response(truth, rate, size)
+    return tight, _response_baseline(truth, rate, size), curves.sampled_response(truth, rate, size)
+
+
+def _gaussian_curves(noise: float, rate: float, size: int) -> tuple[curves.Curve, curves.Curve, Mechanism]:
+    """Theorem 4.2, the group property of its case of one person, and fedamp's."""
+    return *_gaussian(noise, rate, size), curves.sampled_gaussian(noise, rate, size)
 
 
 def _gaussian(noise: float, rate: float, size: int) -> tuple[curves.Curve, curves.Curve]:
@@ -160,6 +191,7 @@ FIGURES: Sequence[Figure] = (
     figure_5,
     figure_6,
     figure_7,
+    figure_8,
     figure_9,
     figure_10,
     figure_11,

@@ -9,9 +9,8 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 from numpy.typing import NDArray
-from PIL import Image
 
-from benchmarks.papers.drawing import OURS, Style, make_readable
+from benchmarks.papers.drawing import OURS, Style, make_readable, save
 from benchmarks.papers.groups_curves import Curve, Floats
 from fedamp.accounting import Mechanism
 
@@ -25,7 +24,13 @@ TIGHT: Style = {
     "label": "paper, tight",
 }
 TIGHT_CONVERTED: Style = TIGHT | {"label": "paper, tight (Rényi)"}
-BASELINE: Style = {"color": "0.45", "linestyle": (0, (5, 2)), "linewidth": 1.6, "label": "(baseline: group property)"}
+BASELINE: Style = {  # above fedamp's, and pale, so that it is seen where the two agree
+    "color": "0.65",
+    "linestyle": (0, (5, 2)),
+    "linewidth": 1.6,
+    "zorder": 5.5,
+    "label": "(baseline: group property)",
+}
 
 GENERIC_LAW: Style = {
     "color": "0.35",
@@ -65,15 +70,12 @@ def panels(path: Path, title: str, rows: int = 1, columns: int = 3) -> Iterator[
             make_readable(axes)
         axes.grid(visible=False, which="minor")
         axes.grid(color="0.9")
-        axes.margins(x=0.09)
+        axes.margins(x=0.04 + 0.04 * columns)  # room for the names of curves
     handles, labels = all_axes[0, 0].get_legend_handles_labels()
     known = dict(zip(labels, handles, strict=True))
     figure.suptitle(title, fontsize=11)
     figure.legend(known.values(), known.keys(), loc="outside lower center", ncols=4, fontsize=9)
-    figure.savefig(path, dpi=110)
-    plt.close(figure)
-    with Image.open(path) as picture:  # everything is grey: a fifth of the bytes
-        picture.convert("L").quantize(16).save(path, optimize=True)
+    save(figure, path)
 
 
 def draw_orders(axes: Axes, orders: Floats, tight: Curve, generic: Curve, mechanism: Mechanism, size: int) -> Floats:
@@ -89,7 +91,7 @@ def draw_orders(axes: Axes, orders: Floats, tight: Curve, generic: Curve, mechan
     axes.plot(orders, values, markevery=max(1, len(orders) // 10), **TIGHT)
     name_curve(axes, orders[-1], values[-1], str(size))
     if above[-1] > 1.15 * values[-1]:
-        name_curve(axes, orders[-1], above[-1], f"({size})")
+        name_curve(axes, orders[0], above[0], f"({size})", before=True)
     return np.asarray(above / values)
 
 

@@ -1,12 +1,6 @@
 """What the figures of merging have in common: how their curves look, and what is best at each epsilon."""
 
-import io
-from pathlib import Path
-
-import matplotlib.pyplot as plt
 import numpy as np
-from matplotlib.figure import Figure
-from PIL import Image
 
 from benchmarks.papers.drawing import OURS, Style
 from benchmarks.papers.merging_portfolio import Array
@@ -43,11 +37,3 @@ def frontier(epsilons: Array, utilities: Array) -> tuple[Array, Array]:
     best = np.maximum.accumulate(utilities[order])
     kept = np.concatenate([[True], best[1:] > best[:-1]]) & np.isfinite(epsilons[order])
     return epsilons[order][kept], utilities[order][kept]
-
-
-def save(figure: Figure, path: Path) -> None:
-    """Write a picture in sixteen greys, which is all that it has and takes a third of the room, and close it."""
-    buffer = io.BytesIO()
-    figure.savefig(buffer, dpi=120)
-    plt.close(figure)
-    Image.open(buffer).convert("L").quantize(16).save(path, optimize=True)

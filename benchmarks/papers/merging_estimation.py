@@ -13,7 +13,7 @@ import numpy as np
 from scipy.special import ndtr
 
 from benchmarks.papers.bounds.selection import random_selection_epsilon
-from benchmarks.papers.drawing import OURS, Style, make_readable
+from benchmarks.papers.drawing import OURS, Style, make_readable, save
 from benchmarks.papers.merging_curves import (
     COMBINATION,
     COMBINATION_RDP,
@@ -23,7 +23,6 @@ from benchmarks.papers.merging_curves import (
     SELECTION,
     SELECTION_RDP,
     frontier,
-    save,
 )
 from benchmarks.papers.merging_portfolio import DELTA, ORDERS, Array
 from benchmarks.papers.record import Comparison

@@ -1,13 +1,10 @@
-"""Models to merge, trained by real runs of ``scenarios/merging.yaml`` or, where MNIST is at hand, of its twin."""
+"""Models to merge, trained by real runs of ``scenarios/merging.yaml`` on its digits or on other data."""
 
 import itertools
 import multiprocessing
-import os
-import socket
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from unittest.mock import patch
 
@@ -16,7 +13,6 @@ import torch
 
 from benchmarks.papers.merging_portfolio import Array
 from fedamp import data, rng
-from fedamp.errors import DataError
 from fedamp.launch import launch
 from fedamp.merging.candidates import Candidates
 from fedamp.scenario import BuiltInData, scenario_file
@@ -67,27 +63,6 @@ def train_all(jobs: Sequence[Job]) -> list[Path]:
         return list(pool.map(train, jobs))
 
 
-@cache
-def mnist_or_digits() -> str:
-    """``mnist-merging`` where MNIST can be loaded, else ``merging``, and prints why."""
-    if not _hub_is_near():
-        os.environ.setdefault("HF_HUB_OFFLINE", "1")  # what was loaded before is found; nothing is waited for
-    try:
-        data.load(scenario_file.load("mnist-merging").data, SEED, Path())
-    except DataError as error:
-        print(f"scikit-learn's digits in place of MNIST: {error}", flush=True)
-        return "merging"
-    return "mnist-merging"
-
-
-def _hub_is_near() -> bool:
-    try:
-        socket.getaddrinfo("huggingface.co", 443)
-    except OSError:
-        return False
-    return True
-
-
 def write_halves(folder: Path) -> tuple[Path, Path]:
     """The training digits cut at random into two halves, to train on first without and then with privacy.
 
@@ -114,4 +89,6 @@ def alone(groups: Sequence[Candidates]) -> Array:
 
 def combined(groups: Sequence[Candidates], weights: Array) -> Array:
     """Accuracy of their weighted sums, the mean over groups; shape (rows,)."""
-    return np.mean([[group.prepared.evaluate(group.combined(row)).score for row in weights] for group in groups], axis=0)
+    return np.mean(
+        [[group.prepared.evaluate(group.combined(row)).score for row in weights] for group in groups], axis=0
+    )

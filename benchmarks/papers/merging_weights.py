@@ -10,9 +10,10 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.collections import PathCollection
 
-from benchmarks.papers.drawing import make_readable
-from benchmarks.papers.merging_curves import PAPER, SELECTION, SELECTION_RDP, save
+from benchmarks.papers.drawing import make_readable, save
+from benchmarks.papers.merging_curves import PAPER, SELECTION, SELECTION_RDP
 from benchmarks.papers.merging_portfolio import DELTA, MNIST, Array, simplex
 from benchmarks.papers.record import Comparison
 from fedamp.accounting import FIXED_GRADIENTS, Compose, Gaussian, LinearCombination, Repeat
@@ -34,16 +35,17 @@ def figure_2(path: Path) -> Sequence[Comparison]:
     figure.suptitle(f"{PAPER}, Figure 2: epsilon over the weights of three models, δ = 1e-5", fontsize=11)
     places = (all_axes[0, 0], all_axes[0, 1], all_axes[1, 0], all_axes[1, 1], all_axes[1, 2])
     for axes, (title, epsilons) in zip(places, panels.items(), strict=True):
-        _draw_map(axes, weights, epsilons, title)
+        shades = _draw_map(axes, weights, epsilons, title)
     _draw_small_weights(all_axes[0, 2])
+    figure.colorbar(shades, ax=all_axes, label="epsilon (in the five maps)", shrink=0.6, pad=0.01)
     save(figure, path)
     return _numbers(weights, panels)
 
 
-def _draw_map(axes: Axes, weights: Array, epsilons: Array, title: str) -> None:
+def _draw_map(axes: Axes, weights: Array, epsilons: Array, title: str) -> PathCollection:
     """Shades and lines of equal epsilon; the second model has what the other two leave."""
     across, up = weights[:, 0], weights[:, 2]
-    axes.scatter(across, up, c=epsilons, cmap="Greys", vmin=0, vmax=14, s=350, marker="s", linewidths=0)
+    shades = axes.scatter(across, up, c=epsilons, cmap="Greys", vmin=0, vmax=14, s=350, marker="s", linewidths=0)
     if len(np.unique(epsilons)) > 10:
         levels = np.unique(np.quantile(epsilons, [0.1, 0.3, 0.5, 0.7, 0.9]).round(2))
         lines = axes.tricontour(across, up, epsilons, levels=levels, colors="black", linewidths=0.9)
@@ -54,6 +56,7 @@ def _draw_map(axes: Axes, weights: Array, epsilons: Array, title: str) -> None:
     words = [f"{name}: {epsilons[np.argmax(weights[:, index])]:.2f}" for index, name in enumerate(NAMES)]
     lines_of_words = "\n".join(["epsilon alone", *words, f"about even: {middle:.2f}"])
     axes.text(1, 0.98, lines_of_words, ha="right", va="top", fontsize=9, transform=axes.transAxes)
+    return shades
 
 
 def _draw_small_weights(axes: Axes) -> None:

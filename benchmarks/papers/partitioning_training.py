@@ -280,18 +280,23 @@ def _accuracy(tuning: FineTuning, result: Result) -> Comparison:
 
 
 def _draw(accuracies: dict[Method, NDArray[np.float64]], public: float, path: Path) -> None:
-    """The mean of every method with its seeds, and the paper's accuracy."""
-    figure, axes = plt.subplots(figsize=(7, 4.6), layout="constrained")
-    figure.suptitle(f"{PAPER}, Table 1: here digits, there CIFAR-10", fontsize=11)
+    """The mean of every method with its seeds; the paper's accuracies, of other data, on an axis of their own."""
+    figure, (axes, theirs) = plt.subplots(
+        1, 2, figsize=(12, 4.6), layout="constrained", sharey=True, width_ratios=(3, 2)
+    )
+    figure.suptitle(f"{PAPER}, Table 1", fontsize=11)
     for row, (method, values) in enumerate(accuracies.items()):
         axes.plot(values, [row] * len(values), color="0.5", linestyle="none", marker="|", markersize=12)
         axes.plot(values.mean(), row, color="black", linestyle="none", marker="o", markersize=9)
-        axes.plot(method.published or math.nan, row, color="0.5", linestyle="none", marker="x", markersize=9)
+        theirs.plot(method.published or math.nan, row, color="0.5", linestyle="none", marker="x", markersize=9)
     axes.axvline(public, color="0.5", linestyle=":")
-    axes.set(yticks=range(len(accuracies)), yticklabels=[str(method) for method in accuracies], xlabel="accuracy, %")
+    axes.set(yticks=range(len(accuracies)), yticklabels=[str(method) for method in accuracies], title="here: digits")
+    theirs.set(title="paper: CIFAR-10, ResNet-101")
     axes.invert_yaxis()
-    make_readable(axes)
-    handles = [*axes.lines[:3], axes.lines[-1]]
-    labels = ["fedamp, each seed", "fedamp, mean", "paper", "public model, before"]
+    for each in (axes, theirs):
+        each.set_xlabel("accuracy, %")
+        make_readable(each)
+    handles = [*axes.lines[:2], axes.lines[-1], theirs.lines[0]]
+    labels = ["fedamp, each seed", "fedamp, mean", "public model, before", "paper"]
     figure.legend(handles, labels, loc="outside lower center", ncols=4, fontsize=9)
     save(figure, path)

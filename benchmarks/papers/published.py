@@ -2,15 +2,17 @@
 
 import math
 from collections.abc import Callable, Iterable
+from typing import Literal
 
 import numpy as np
 from scipy.special import logsumexp
 
 from benchmarks.papers.bounds import allocation, balls_and_bins, partitioning
 from fedamp.accounting import Allocation, Gaussian, Mechanism, Poisson, Repeat
-from fedamp.accounting.law import Law
 from fedamp.accounting.laws import Detail, numerical_law
 from fedamp.accounting.points import DEFAULT_POINTS
+
+Direction = Literal["remove", "add"]
 
 ORDERS = np.arange(2, 61)
 """The orders of Feldman and Shenfeld's own experiments."""
@@ -31,6 +33,12 @@ def poisson(noise_multiplier: float, rounds: int, rate: float) -> Mechanism:
 def fedamp_epsilon(noise_multiplier: float, rounds: int, delta: float, chosen: int = 1, epochs: int = 1) -> float:
     """Our upper end for ``chosen`` of ``rounds``, ``epochs`` times."""
     return repeated(Allocation(Gaussian(noise_multiplier), chosen, rounds), epochs).epsilon(delta).upper
+
+
+def by_law(mechanism: Mechanism, delta: float, direction: Direction) -> float:
+    """The upper end of epsilon in one direction, by the numerical law."""
+    law = numerical_law(mechanism, UPPER_ONLY)
+    return (law.epsilon_remove if direction == "remove" else law.epsilon_add)(delta).upper
 
 
 def local_epsilon(noise_multiplier: float, delta: float) -> float:
@@ -70,12 +78,29 @@ def _poisson_rdp_by_quadrature(noise_multiplier: float, rate: float, order: floa
 
 def direct_epsilon(noise_multiplier: float, rounds: int, delta: float, chosen: int = 1, epochs: int = 1) -> float:
     """Feldman and Shenfeld 2025, Theorems 4.8 and 4.9 with Lemma 3.2, at the orders they use."""
+    remove = direct_remove_epsilon(noise_multiplier, rounds, delta, chosen, epochs)
+    if chosen > 1 or epochs > 1:
+        return remove
+    return max(remove, direct_add_epsilon(noise_multiplier, rounds, delta))
+
+
+def direct_remove_epsilon(
+    noise_multiplier: float, rounds: int, delta: float, chosen: int = 1, epochs: int = 1
+) -> float:
+    """Theorem 4.8 with Lemma 3.2."""
     parts = allocation.allocation_sizes(rounds, chosen)
     divergences = {size: partitioning.forward_rdp(noise_multiplier, size, ORDERS) for size in set(parts)}
-    remove = allocation.epsilon_from_rdp(epochs * sum(divergences[size] for size in parts), ORDERS, delta)
-    if len(parts) > 1 or epochs > 1:
-        return remove
-    return max(remove, _smallest_epsilon(lambda e: allocation.direct_add(noise_multiplier, rounds, e), delta))
+    return allocation.epsilon_from_rdp(epochs * sum(divergences[size] for size in parts), ORDERS, delta)
+
+
+def direct_add_epsilon(noise_multiplier: float, rounds: int, delta: float, chosen: int = 1) -> float:
+    """Theorem 4.9 with Lemma 3.2: ``chosen`` shifted Gaussian losses, whose shifts add up.
+
+    (random-allocation 1.0.5 adds one shift only, whatever ``chosen``; that is no bound.)
+    """
+    part = rounds // chosen
+    shift = chosen * (1 - 1 / part) / (2 * noise_multiplier**2)
+    return shift + local_epsilon(noise_multiplier * math.sqrt(part / chosen), delta)
 
 
 def loose_rdp_epsilon(noise_multiplier: float, rounds: int, delta: float, chosen: int = 1) -> float:
@@ -84,26 +109,34 @@ def loose_rdp_epsilon(noise_multiplier: float, rounds: int, delta: float, chosen
     return allocation.epsilon_from_rdp(rdp, ORDERS, delta)
 
 
-def decomposition_epsilon(noise_multiplier: float, rounds: int, delta: float) -> float:
-    """Feldman and Shenfeld 2025, Theorem 4.6, remove direction (which they found to be the larger), at rate 1 / t."""
-    remove, _ = _poisson_profiles(noise_multiplier, rounds)
-    return _smallest_epsilon(lambda e: allocation.decomposition_remove(remove, rounds, e), delta)
+def decomposition_epsilon(noise_multiplier: float, rounds: int, delta: float, direction: Direction = "remove") -> float:
+    """Feldman and Shenfeld 2025, Theorem 4.6, at rate 1 / t; they found the remove direction to be the larger."""
+    bound = allocation.decomposition_remove if direction == "remove" else allocation.decomposition_add
+    profile = _poisson_profile(noise_multiplier, rounds, direction)
+    return _smallest_epsilon(lambda e: bound(profile, rounds, e), delta)
 
 
-def recursive_epsilon(noise_multiplier: float, rounds: int, delta: float) -> float:
-    """Feldman and Shenfeld 2025, Theorem 4.2, remove direction, bootstrapped with Theorems 4.6 and 4.9.
+def recursive_epsilon(
+    noise_multiplier: float, rounds: int, delta: float, chosen: int = 1, direction: Direction = "remove"
+) -> float:
+    """Feldman and Shenfeld 2025, Theorem 4.2 with Lemma 3.2, bootstrapped with Theorems 4.6 and 4.9.
 
     The smallest epsilon' whose own term takes no more than a half, a tenth or a hundredth of delta; the best of them.
     """
-    remove, _ = _poisson_profiles(noise_multiplier, rounds)
-    added = _recursion(noise_multiplier, rounds)
+    part = rounds // chosen
+    profile = _poisson_profile(noise_multiplier, chosen * part, direction)
+    known_at = _known_add(noise_multiplier, part)
+    bound = allocation.recursive_remove if direction == "remove" else allocation.recursive_add
+
+    def own_term(larger: float) -> float:
+        return bound(lambda *_: 0.0, part, larger, larger, min(1.0, chosen * known_at(larger)))
 
     def epsilon_by(share: float) -> float:
-        larger = _smallest_epsilon(lambda e: added(e)[1], share * delta)
-        if larger > math.log(rounds) / 2:
+        larger = _smallest_epsilon(lambda e: own_term(e) if e <= math.log(part) / 2 else 0.0, share * delta)
+        if larger > math.log(part) / 2:
             return math.inf
-        known, _ = added(larger)
-        return _smallest_epsilon(lambda e: allocation.recursive_remove(remove, rounds, e, larger, known), delta)
+        known = min(1.0, chosen * known_at(larger))
+        return _smallest_epsilon(lambda e: bound(profile, part, e, larger, known), delta)
 
     return min(epsilon_by(share) for share in (0.5, 0.1, 0.01))
 
@@ -120,11 +153,11 @@ def combined_epsilon(noise_multiplier: float, rounds: int, delta: float) -> floa
 
 def combined_delta(noise_multiplier: float, rounds: int, epsilon: float) -> float:
     """Like :func:`combined_epsilon`: delta at ``epsilon``; the recursion takes the best epsilon' of a grid."""
-    remove, _ = _poisson_profiles(noise_multiplier, rounds)
-    added = _recursion(noise_multiplier, rounds)
+    remove = _poisson_profile(noise_multiplier, rounds, "remove")
+    known = _known_add(noise_multiplier, rounds)
     rdp = partitioning.forward_rdp(noise_multiplier, rounds, ORDERS)
     recursive = (
-        allocation.recursive_remove(remove, rounds, epsilon, larger, added(larger)[0])
+        allocation.recursive_remove(remove, rounds, epsilon, larger, known(larger))
         for larger in np.geomspace(0.01, math.log(0.2 * rounds) / 2, 28).tolist()
     )
     return min(
@@ -149,31 +182,22 @@ def smallest_noise(epsilon_of: Callable[[float], float], epsilon: float) -> floa
     return high
 
 
-def _poisson_profiles(
-    noise_multiplier: float, rounds: int
-) -> tuple[Callable[[float, float], float], Callable[[float, float], float]]:
-    """Delta of Poisson sampling as a function of rate and epsilon: the remove and the add direction."""
+def _poisson_profile(noise_multiplier: float, rounds: int, direction: Direction) -> Callable[[float, float], float]:
+    """Delta of Poisson sampling in one direction as a function of rate and epsilon."""
 
-    def law(rate: float) -> Law:
-        return numerical_law(poisson(noise_multiplier, rounds, rate), UPPER_ONLY)
+    def delta(rate: float, epsilon: float) -> float:
+        law = numerical_law(poisson(noise_multiplier, rounds, rate), UPPER_ONLY)
+        return (law.delta_remove if direction == "remove" else law.delta_add)(epsilon).upper
 
-    return (
-        lambda rate, epsilon: law(rate).delta_remove(epsilon).upper,
-        lambda rate, epsilon: law(rate).delta_add(epsilon).upper,
+    return delta
+
+
+def _known_add(noise_multiplier: float, rounds: int) -> Callable[[float], float]:
+    """The add direction's delta as Theorem 4.2 takes it at epsilon': the smaller one of Theorems 4.6 and 4.9."""
+    add = _poisson_profile(noise_multiplier, rounds, "add")
+    return lambda larger: min(
+        allocation.direct_add(noise_multiplier, rounds, larger), allocation.decomposition_add(add, rounds, larger)
     )
-
-
-def _recursion(noise_multiplier: float, rounds: int) -> Callable[[float], tuple[float, float]]:
-    """From epsilon' of Theorem 4.2 to the add direction's delta there, and to what it adds to delta."""
-    _, add = _poisson_profiles(noise_multiplier, rounds)
-
-    def added(larger: float) -> tuple[float, float]:
-        known = min(
-            allocation.direct_add(noise_multiplier, rounds, larger), allocation.decomposition_add(add, rounds, larger)
-        )
-        return known, known / (math.exp(larger) * math.expm1(larger))
-
-    return added
 
 
 def _lowest(values: Iterable[float]) -> float:

@@ -196,16 +196,15 @@ def transform_from_nodes(u: Array, log_weights: Array, log_ratios: Array, infini
     """Of a law with ``log_weights`` at ``log_ratios``, shape (n,), and P-mass ``infinite`` where X is infinite, or of
     one that is smaller in convex order.
     """
+    ratios, weights, small = np.exp(np.minimum(log_ratios, 600.0)), np.exp(log_weights), u < 0.5
     log, excess = np.empty_like(u), np.empty_like(u)
-    ratios, weights = np.exp(np.minimum(log_ratios, 600.0)), np.exp(log_weights)
-    for chunk in np.array_split(np.arange(len(u)), max(1, len(u) * len(ratios) // 2_000_000)):
-        product = u[chunk, None] * ratios
-        log[chunk] = log_sum(log_weights - product)
-        gap = _exponential_remainder(product) @ weights + infinite * u[chunk]
-        excess[chunk] = _log_remainder(gap - u[chunk]) + gap
+    for rows in np.array_split(np.arange(len(u)), max(1, len(u) * len(ratios) // 1_000_000)):
+        near, far = rows[small[rows]], rows[~small[rows]]
+        gap = _exponential_remainder(u[near, None] * ratios) @ weights + infinite * u[near]
+        excess[near] = _log_remainder(gap - u[near]) + gap
+        log[far] = log_sum(log_weights - u[far, None] * ratios)
     if np.max(log_ratios) > 600:  # the mean of X is not held by the nodes; exp(-uX) is at most 1
         excess = u
-    small = u < 0.5
     return Transform(np.where(small, excess - u, log), np.where(small, excess, log + u))
 
 

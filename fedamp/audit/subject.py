@@ -6,6 +6,7 @@ is changed is free for an adversary to choose (the records and the other units),
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 from fedamp import scenario
 from fedamp.errors import ScenarioError
@@ -67,7 +68,9 @@ def _shortened(full: Plan, rounds: int) -> Scenario:
     mixing = whole.mixing
     if mixing is not None:
         mixing = mixing.model_copy(update={"width": tuple(step for step in mixing.steps if step[0] <= rounds)})
-    noise = {"noise_multiplier": full.noise_multiplier, "epsilon": None}
+    noise: dict[str, Any] = {"noise_multiplier": full.noise_multiplier, "epsilon": None}
+    if whole.privacy.clip == "auto":  # it would follow the number of rounds; the canary's updates are longer anyway
+        noise["clip"] = full.clipping.norm(full.noise_multiplier)
     return whole.model_copy(
         update={
             "rounds": rounds,

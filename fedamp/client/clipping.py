@@ -14,6 +14,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+Floats = NDArray[np.float64]
+
 SMALLEST_CLIP = 2.0**-90
 LARGEST_CLIP = 2.0**90
 
@@ -22,6 +24,9 @@ LARGEST_COHORT = 1 << 22
 
 # Scaled norms aim this much below the clip: float32 rounds the scale and each product, by 2**-24 relative each.
 MARGIN = 1e-6
+
+# Added to the norms by which updates are divided, so that tiny ones stay small (Bu et al. 2023, gamma).
+STABILITY = 0.01
 
 # Numbers handled at a time: on a CPU few enough to stay in the cache, however large the stack.
 _BLOCK = {"cpu": 1 << 18, "cuda": 1 << 26}
@@ -59,7 +64,11 @@ class ClippedSum:
 
 
 def clip_and_sum(
-    updates: Mapping[str, Tensor], parts: Sequence[Sequence[str]], clips: Sequence[float], linf_coordinates: int = 0
+    updates: Mapping[str, Tensor],
+    parts: Sequence[Sequence[str]],
+    clips: Sequence[float],
+    linf_coordinates: int = 0,
+    normalised: bool = False,
 ) -> ClippedSum:
     """Clip every unit's update part by part, quantise it, and add up.
 
@@ -73,6 +82,7 @@ def clip_and_sum(
         clips: the clipping norm of each part.
         linf_coordinates: p >= 1 truncates coordinates at clip / sqrt(p) after clipping (Xiao, Wan, Devadas 2022,
             Algorithm 1); 0 does not.
+        normalised: scale short updates up, too (:func:`scales_of`).
 
     Raises:
         ValueError: parts that do not match the names or the clips, or a clip that is not accepted.
@@ -82,7 +92,7 @@ def clip_and_sum(
         raise ValueError(
             f"parts must hold every parameter once, none be empty, and have a clip each, got {parts} and clips {clips}"
         )
-    steps = [_Step(clip, quantum(clip), linf_coordinates) for clip in clips]
+    steps = [_Step(clip, quantum(clip), linf_coordinates, normalised) for clip in clips]
     stacks = {name: _as_in_memory(update) for name, update in updates.items()}
     totals = [
         torch.zeros(sum(stacks[name].shape[1:].numel() for name in part), dtype=torch.int64, device=_device(stacks))
@@ -103,6 +113,17 @@ def clip_and_sum(
     return ClippedSum({name: sums[name] for name in updates}, torch.from_numpy(failed), torch.from_numpy(clipped))
 
 
+def scales_of(norms: Floats, clips: Floats | float, normalised: bool) -> Floats:
+    """What updates of these norms are multiplied by, so that none is longer than its clip.
+
+    min(1, clip / norm); or, ``normalised``, clip / (norm + gamma), which makes all of them about as long as the clip
+    (AUTO-S: Bu et al. 2023, section 4). Either way a unit adds at most the clip.
+    """
+    limits = np.asarray(clips) * (1 - MARGIN)
+    with np.errstate(divide="ignore", invalid="ignore"):  # what is zero or not finite is the caller's
+        return np.asarray(limits / (norms + STABILITY) if normalised else np.minimum(limits / norms, 1.0))
+
+
 @dataclass(frozen=True)
 class _Step:
     """How one part is clipped."""
@@ -110,13 +131,13 @@ class _Step:
     clip: float
     quantum: float
     linf_coordinates: int
+    normalised: bool
 
-    def sum(self, block: Tensor, norms: NDArray[np.float64], failed: NDArray[np.bool_]) -> Tensor:
+    def sum(self, block: Tensor, norms: Floats, failed: NDArray[np.bool_]) -> Tensor:
         """Sum over units, in quanta: int64. Overwrites the block."""
         if failed.any():
             block[torch.from_numpy(failed).to(block.device)] = 0.0
-        with np.errstate(divide="ignore", invalid="ignore"):
-            scales = np.where(failed, 0.0, np.minimum(self.clip * (1 - MARGIN) / norms, 1.0) / self.quantum)
+        scales = np.where(failed, 0.0, scales_of(norms, self.clip, self.normalised) / self.quantum)
         block.mul_(torch.from_numpy(scales.astype(np.float32)).to(block.device)[:, None])
         if self.linf_coordinates:
             limit = _as_float32(math.floor(self.clip / self.quantum / math.sqrt(self.linf_coordinates)))
@@ -127,7 +148,7 @@ class _Step:
         return quanta[0].long() if len(quanta) == 1 else quanta.sum(0)
 
 
-def _norms(flat: Sequence[Tensor]) -> NDArray[np.float64]:
+def _norms(flat: Sequence[Tensor]) -> Floats:
     """Euclidean norms of units by part, of shape [parts, units]."""
     return np.stack([torch.linalg.vector_norm(block.double(), dim=1).cpu().numpy() for block in flat])
 

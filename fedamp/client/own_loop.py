@@ -141,7 +141,7 @@ def sum_of_units(
         except Exception as error:  # whatever a loop does, the other clients' updates count
             _fail(report, f"client {client}: {type(error).__name__}: {error}")
             continue
-        clipped = clip_and_sum(update, [tuple(update)], instruction.clips, task.linf_coordinates)
+        clipped = clip_and_sum(update, [tuple(update)], instruction.clips, task.linf_coordinates, task.normalised)
         for name, total in sums.items():
             total += clipped.sums[name].numpy().reshape(total.shape)
         report.reported.append(client)

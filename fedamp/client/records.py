@@ -10,10 +10,11 @@ import copy
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedamp.client.clipping import MARGIN, ClippedSum, quantum
+from fedamp.client.clipping import ClippedSum, quantum, scales_of
 from fedamp.client.optimizers import is_plain
 from fedamp.client.perceptron import layers_of
 from fedamp.client.task import ClientTask
@@ -53,6 +54,7 @@ class RecordSteps:
         labels: Tensor,
         parts: Sequence[Sequence[str]],
         clips: Sequence[float],
+        normalised: bool = False,
     ) -> tuple[ClippedSum, Tensor]:
         """The sum of the clipped updates, and each record's loss before its step.
 
@@ -62,6 +64,7 @@ class RecordSteps:
             labels: [records, ...].
             parts: the parameter names of each part; together all names, none twice.
             clips: the clipping norm of each part.
+            normalised: scale short updates up, too.
 
         Returns:
             What :func:`fedamp.client.clipping.clip_and_sum` gives for the updates, up to the rounding of single
@@ -73,7 +76,8 @@ class RecordSteps:
         failed = ~torch.isfinite(norms).all(0)
         limits = torch.tensor(clips, dtype=norms.dtype).to(norms.device)[:, None]
         clipped = ~failed & (norms > limits)
-        scales = torch.where(failed, 0.0, (limits * (1 - MARGIN) / norms).clamp(max=1.0))
+        scales = torch.from_numpy(scales_of(norms.cpu().numpy(), np.array(clips)[:, None], normalised)).to(norms)
+        scales = torch.where(failed, 0.0, scales)
         sums = {
             name: products[name].sum(scale, quantum(clip))
             for part, scale, clip in zip(parts, scales, clips, strict=True)

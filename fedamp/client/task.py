@@ -20,6 +20,7 @@ class ClientTask(Record):
         unit: what is clipped and protected, a client or a record.
         split_seed: public seed of the partition into submodels; it is known to the adversary.
         linf_coordinates: coordinates are truncated at clip / sqrt(linf_coordinates) (ModelMix); 0: they are not.
+        normalised: short updates are scaled up to the clipping norm (``privacy.clip: auto``).
         data_seed: decides the partition (and synthetic records).
         precision: arithmetic of local training on a GPU.
     """
@@ -33,6 +34,7 @@ class ClientTask(Record):
     submodels: scenario.Submodels
     split_seed: int
     linf_coordinates: int
+    normalised: bool = False
     data: scenario.Data
     data_seed: int
     precision: Literal["float32", "tf32", "bfloat16"] = "float32"

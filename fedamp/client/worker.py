@@ -191,18 +191,16 @@ class TrainingNode:
         piece, _, trainer, steps = kept
         start = piece.extract(received) if instruction.extracted == WHOLE else received
         clients, seeds, cohort = self._gather(clients, seeds, report)
-        parts = (
-            piece.parts if len(instruction.clips) == 2 else (tuple(name for name in start if name not in self._frozen),)
-        )
+        parts = piece.parts if len(instruction.clips) == 2 else (sum(piece.parts, ()),)
         if steps is not None:
             inputs, labels = (torch.from_numpy(each[:, 0]).to(self.device) for each in (cohort.inputs, cohort.labels))
-            clipped, losses = steps.sum(start, inputs, labels, parts, instruction.clips)
+            clipped, losses = steps.sum(start, inputs, labels, parts, instruction.clips, self.task.normalised)
             report.add(clients, Trained({}, losses.cpu().numpy(), cohort.sizes), clipped)
             return {name: total.cpu().numpy() for name, total in clipped.sums.items()}
         stacked = {name: value.expand(len(clients), *value.shape) for name, value in start.items()}
         trained = trainer.train(stacked, cohort, seeds, piece.arguments(seeds))
         updates = piece.owned(trained.updates, seeds)
-        clipped = clip_and_sum(updates, parts, instruction.clips, self.task.linf_coordinates)
+        clipped = clip_and_sum(updates, parts, instruction.clips, self.task.linf_coordinates, self.task.normalised)
         report.add(clients, trained, clipped)
         return {name: total.cpu().numpy() for name, total in clipped.sums.items()}
 

@@ -1,9 +1,9 @@
 """Whitening by images of nobody: how features vary together is learned from random shapes, so it costs no privacy.
 
 Training on features whose variances differ by orders of magnitude takes many steps along the weak ones, and each step
-pays for noise. Private training therefore gains from whitened features; Mehta et al. 2022 ("Differentially private image
-classification from features") release a noisy covariance for it. Shapes with edges at all angles and places, on an empty
-background, have much the same covariance as photographs of objects do, and releasing it costs nothing.
+pays for noise. So private training gains from whitened features; Mehta et al. 2022 ("Differentially private image
+classification from features") release a noisy covariance for it. Shapes with edges at all angles and places on an empty
+background have a covariance much like that of pictures of objects, and it costs nothing.
 """
 
 from collections.abc import Callable
@@ -50,17 +50,27 @@ class Whitening:
         values = np.concatenate([block.reshape(len(block), -1) for block in blocks])
         mean = values.mean(0)
         values -= mean
-        covariance = values.T @ values / np.float32(len(values))
-        first = len(covariance) - components
-        variances, vectors = linalg.eigh(covariance, subset_by_index=[first, len(covariance) - 1], overwrite_a=True)
+        variances, vectors = _principal(values, components)
         floor = damping * float(np.square(values).sum(1).mean())
-        directions = vectors[:, ::-1] / np.sqrt(variances[::-1].clip(0) + floor)
-        return cls(mean, np.ascontiguousarray(directions, dtype=np.float32))
+        return cls(mean, np.ascontiguousarray(vectors / np.sqrt(variances + floor), dtype=np.float32))
 
     def apply(self, features: Floats) -> Floats:
         """Components [records, components] of features [records, ...]."""
         whitened: Floats = (features.reshape(len(features), -1) - self.mean) @ self.directions
         return whitened
+
+
+def _principal(values: Floats, components: int) -> tuple[Floats, Floats]:
+    """The largest variances of centred values [records, features], and their directions [features, components].
+
+    From the smaller of the two matrices of scalar products, which have the same eigenvalues.
+    """
+    records, features = values.shape
+    products = (values.T @ values if features <= records else values @ values.T) / np.float32(records)
+    last = len(products) - 1
+    variances, vectors = linalg.eigh(products, subset_by_index=[last + 1 - components, last], overwrite_a=True)
+    variances, vectors = variances[::-1].clip(np.finfo(np.float32).eps * variances[-1]), vectors[:, ::-1]
+    return variances, vectors if features <= records else values.T @ (vectors / np.sqrt(records * variances))
 
 
 def shapes(count: int, image_shape: tuple[int, int, int]) -> Floats:

@@ -213,4 +213,4 @@ def _checkpoint(run: Run, round_: int, prepared: Prepared) -> tuple[Arrays, Path
         kept = ", ".join(f"{run.folder}@{number}" for number in sorted({*files, run.summary.rounds_completed}))
         raise MergeError(f"{run.folder}@{round_}: no such checkpoint; accepted: {kept} (a run keeps its last {KEPT})")
     checkpoint = read_checkpoint(files[round_], run.ledger.scenario_sha256, prepared.state)
-    return checkpoint.state.parameters, files[round_]
+    return checkpoint.state.model, files[round_]

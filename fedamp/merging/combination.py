@@ -139,10 +139,13 @@ def _step_by_step(models: Sequence[Candidate], weights: Sequence[float]) -> Line
         asked, part = model.run.scenario, model.run.plan.parts[0]
         # A step enters the merged model with the learning rate times a factor that momentum gives it, which must be the
         # models' in common; Adam's steps are no sums of updates, and mixed models none of fixed ones.
-        plain = asked.server.optimizer == "sgd" and asked.mixing is None and model.run.plan.clipping.is_fixed
+        server = asked.server
+        steps_alone = server.optimizer == "sgd" and not server.averaging
+        plain = steps_alone and asked.mixing is None and model.run.plan.clipping.is_fixed
         if not plain or not model.mechanism.is_private:
             raise MergeError(
-                f"{model.name}: {option} needs noise, server.optimizer sgd, a fixed clipping norm and no mixing"
+                f"{model.name}: {option} needs noise, server.optimizer sgd without averaging, a fixed clipping norm "
+                "and no mixing"
             )
         if asked.server.momentum != momentum:
             raise MergeError(

@@ -6,16 +6,23 @@ from typing import Any
 
 from fedamp.report import style
 from fedamp.report.pictures import comparison_pictures
+from fedamp.report.sweep import draw
 from fedamp.report.words import KNOWN_SEED
-from fedamp.runs.run import Merged, Model, Run, read_models
+from fedamp.runs.run import Merged, Model, Run
+from fedamp.sweeps.results import is_sweep, read_models, read_sweep
 
 
 def compare(folders: Sequence[Path], out: Path) -> dict[str, Any]:
     """What ``fedamp compare --json`` prints; the pictures are drawn into ``out``.
 
+    A sweep is shown by its settings where it is alone, and stands for its finished runs beside others.
+
     Raises:
         RunFolderError: a folder is missing, damaged or given twice, or ``out`` cannot be written to.
     """
+    if len(folders) == 1 and is_sweep(folders[0]):
+        sweep = read_sweep(folders[0])
+        return sweep.to_json() | {"plots": draw(sweep, out)}
     models = read_models(folders)
     plots = style.save_all(comparison_pictures(models), out)
     return {"runs": list(map(facts, models)), "cautions": cautions(models), "plots": [str(file) for file in plots]}

@@ -12,16 +12,21 @@ WIDTH = 80
 PAGE = "<pre style='line-height: normal; font-family: monospace'>{code}</pre>"
 
 
+def _console() -> Console:
+    """One that shows nothing by itself, in a notebook either."""
+    return Console(file=io.StringIO(), width=WIDTH, record=True, force_jupyter=False)
+
+
 def as_text(shown: RenderableType) -> str:
     """Lines of at most 80 columns."""
-    console = Console(file=io.StringIO(), width=WIDTH, record=True)
+    console = _console()
     console.print(shown)
     return console.export_text()
 
 
 def as_html(shown: RenderableType) -> str:
     """The same, as one ``pre`` element that needs no style sheet."""
-    console = Console(file=io.StringIO(), width=WIDTH, record=True)
+    console = _console()
     console.print(shown)
     return console.export_html(inline_styles=True, code_format=PAGE)
 

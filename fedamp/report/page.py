@@ -17,13 +17,15 @@ from fedamp.cost import risk
 from fedamp.errors import InputError
 from fedamp.numbers import amount_of_bytes, amount_of_time, at_least, at_most, power
 from fedamp.report import style
+from fedamp.report.board import board
 from fedamp.report.comparison import cautions, facts
 from fedamp.report.pictures import comparison_pictures, run_pictures
 from fedamp.report.tables import spread
 from fedamp.report.words import ENDINGS, KNOWN_SEED, common, metric, protected, score, value_of
 from fedamp.runs.folder import RunFolder
 from fedamp.runs.records import Score
-from fedamp.runs.run import Model, Run, read_models
+from fedamp.runs.run import Model, Run
+from fedamp.sweeps.results import read_models
 
 ROUNDS_SHOWN = 10
 CAPTIONS = {
@@ -95,6 +97,7 @@ def _environment() -> Environment:
         "figures_of": _figures,
         "released_rounds": _released_rounds,
         "risk_in_words": _risk_in_words,
+        "board": lambda run: board(run, _risk_in_words(run) if run.is_private else ""),
         "metric": metric,
         "common": common,
     }

@@ -62,79 +62,81 @@ def _run_by_round(run: Run) -> Figure:
     heights = (2.3, 2.3) if run.is_private else (2.8,)
     canvas, axes = style.figure(run.scenario.name, _protection([run]), heights)
     rounds, quality = _quality_by_round(run)
-    axes[0].plot(rounds, quality, color=CHARGED.color, marker=CHARGED.marker if len(rounds) < 20 else None)
-    style.label(axes[0], _final_words(run), (rounds[-1], quality[-1]), (0, 6), ha="right", fontweight="bold")
+    marker = CHARGED.marker if len(rounds) < 20 else None
+    axes[0].plot(rounds, quality, color=CHARGED.color, marker=marker, clip_on=False)
     _quality_axis(axes[0], [run], quality.min())
+    style.at_end(axes[0], _final_words(run), quality[-1])
     axes[-1].set_xlabel("round")
     if run.is_private:
         axes[0].tick_params(labelbottom=False)
         axes[1].sharex(axes[0])
-        _draw_spending(axes[1], run)
+        style.key(canvas, _draw_spending(axes[1], run))
     return canvas
 
 
-def _draw_spending(axes: Axes, run: Run) -> None:
+def _draw_spending(axes: Axes, run: Run) -> list[Line2D]:
+    """What is spent, what it would be unamplified, and the budget; returns their entries in the key."""
     rounds = np.array([record.round for record in run.rounds])
     spent = np.array([record.epsilon_upper for record in run.rounds], dtype=float)
     axes.step(rounds, spent, where="post", color=CHARGED.color)
-    end = (rounds[-1], spent[-1])
     charged = f"charged: {at_most(run.epsilon)}"
     if run.was_stopped_early:
         charged += f" (these rounds: {at_most(spent[-1])})"
-    style.label(axes, charged, end, (0, -5), ha="right", va="top", fontweight="bold")
-    highest = spent[-1]
+    handles, highest = [_handle(CHARGED, charged)], spent[-1]
     if run.is_amplified:
         plain = run.plan.unamplified_epsilon_by_round[rounds - 1]
         axes.step(rounds, plain, where="post", color=UNAMPLIFIED.color, linestyle=UNAMPLIFIED.dash)
-        beside = f"unamplified: {at_most(plain[-1])}"
-        style.label(axes, beside, (rounds[-1], plain[-1]), (0, 5), ha="right", va="bottom")
+        handles.append(_handle(UNAMPLIFIED, f"unamplified, had nothing been hidden: {at_most(plain[-1])}"))
         highest = plain[-1]
     budget = run.scenario.privacy.epsilon
     if budget is not None and budget < 3 * highest:
         axes.axhline(budget, color=style.GREY, linestyle=":")
-        middle = rounds[0] + 0.3 * (rounds[-1] - rounds[0])
-        style.label(axes, f"budget: {budget:g}", (middle, budget), (0, 3), ha="center", va="bottom", color=style.GREY)
+        handles.append(Line2D([], [], color=style.GREY, linestyle=":", label=f"budget: {budget:g}"))
         highest = max(highest, budget)
-    axes.set(ylabel="ε spent, at most", ylim=(0, 1.25 * highest or 1))
+    axes.set(ylabel="ε spent, at most", ylim=(0, 1.05 * highest or 1))
+    return handles
 
 
 def _run_by_cost(run: Run) -> Figure:
     canvas, (axes,) = style.figure(f"{run.scenario.name}: what {_metric([run])} costs", _protection([run]))
     rounds, quality = _quality_by_round(run)
     costs = np.array([record.epsilon_upper for record in run.evaluated], dtype=float)
-    if not run.is_amplified:
-        _draw_costs(axes, costs, quality, CHARGED, "charged", ha="center", shift=(0, 8))
-    else:
-        _draw_costs(axes, costs, quality, CHARGED, "charged", ha="right", shift=(-2, 8))
+    handles = [_draw_costs(axes, costs, quality, CHARGED, "charged")]
+    if run.is_amplified:
         plain = run.plan.unamplified_epsilon_by_round[rounds - 1]
-        _draw_costs(axes, plain, quality, UNAMPLIFIED, "unamplified", ha="left", shift=(-6, 10))
+        handles.append(_draw_costs(axes, plain, quality, UNAMPLIFIED, "unamplified, had nothing been hidden"))
         costs = np.concatenate([costs, plain])
     budget = run.scenario.privacy.epsilon
     if budget is not None and budget < 3 * costs.max():
         axes.axvline(budget, color=style.GREY, linestyle=":", zorder=0)
-        style.label(axes, f"budget: {budget:g}", (budget, 3), (-3, 0), ha="right", color=style.GREY)
+        handles.append(Line2D([], [], color=style.GREY, linestyle=":", label=f"budget: {budget:g}"))
         costs = np.append(costs, budget)
     axes.set(xlabel="privacy cost ε, at most (less is better)")
-    left, right = max(costs.min() / 1.3, costs.max() / 300), costs.max() * (4 if run.is_amplified else 1.6)
+    left, right = max(costs.min() / 1.3, costs.max() / 300), costs.max() * 1.6
     axes.set_xlim(left or 0.1, right or 1.0)  # a run can cost nothing: at a delta of a half, say
     style.logarithmic(axes)
     _quality_axis(axes, [run], quality.min())
+    style.at_end(axes, _final_words(run), quality[-1])
+    style.key(canvas, handles)
     return canvas
 
 
 def _draw_costs(
-    axes: Axes,
-    costs: NDArray[np.float64],
-    quality: NDArray[np.float64],
-    look: style.Look,
-    name: str,
-    ha: str,
-    shift: tuple[float, float],
-) -> None:
+    axes: Axes, costs: NDArray[np.float64], quality: NDArray[np.float64], look: style.Look, name: str
+) -> Line2D:
+    """A line that ends in a marker; returns its entry in the key."""
     axes.plot(costs, quality, color=look.color, linestyle=look.dash)
     face = look.color if look is CHARGED else "white"
-    axes.plot(costs[-1:], quality[-1:], look.marker, color=look.color, markerfacecolor=face, markersize=8)
-    style.label(axes, f"{name}: {at_most(costs[-1])}", (costs[-1], quality[-1]), shift, ha=ha, color=look.color)
+    axes.plot(
+        costs[-1:], quality[-1:], look.marker, color=look.color, markerfacecolor=face, markersize=8, clip_on=False
+    )
+    handle = _handle(look, f"{name}: {at_most(costs[-1])}")
+    handle.set(marker=look.marker, markerfacecolor=face)
+    return handle
+
+
+def _handle(look: style.Look, name: str) -> Line2D:
+    return Line2D([], [], color=look.color, linestyle=look.dash, label=name)
 
 
 # --- several models ---------------------------------------------------------------------------------------------------
@@ -150,7 +152,7 @@ def _models_by_round(models: Sequence[Model]) -> Figure:
     for index, run in runs.items():
         rounds, quality = _quality_by_round(run)
         lowest = min(lowest, quality.min())
-        axes[0].plot(rounds, quality, **_line(index, len(rounds)))
+        axes[0].plot(rounds, quality, **_line(index, len(rounds)), clip_on=False)
         if run.is_private:
             spent = [record.epsilon_upper or 0.0 for record in run.rounds]
             line = _line(index, len(spent))
@@ -178,9 +180,9 @@ def _models_by_cost(models: Sequence[Model]) -> Figure:
         if isinstance(model, Run) and model.unamplified_epsilon is not None:
             ends = [model.epsilon, model.unamplified_epsilon]
             axes.plot(ends, [quality, quality], color=style.GREY, linestyle=":", linewidth=1.2)
-            axes.plot(ends[1], quality, look.marker, color=look.color, mfc="white", markersize=9)
+            axes.plot(ends[1], quality, look.marker, color=look.color, mfc="white", markersize=9, clip_on=False)
             costs += ends[1:]
-        axes.plot(model.epsilon, quality, look.marker, color=look.color, markersize=9)
+        axes.plot(model.epsilon, quality, look.marker, color=look.color, markersize=9, clip_on=False)
         costs.append(model.epsilon)
     axes.set(xlabel="privacy cost ε, at most (less is better)")
     style.logarithmic(axes)
@@ -188,13 +190,12 @@ def _models_by_cost(models: Sequence[Model]) -> Figure:
     lowest = min(map(_final, models))
     _quality_axis(axes, models, lowest)
     if _in_percent(models):
-        axes.set_ylim(max(0, 10 * np.floor(lowest / 10) - 10), 103)
+        axes.set_ylim(max(0, 10 * np.floor(lowest / 10) - 10), 100)
     circle: dict[str, Any] = {"color": style.GREY, "marker": "o", "linestyle": ""}
     shown = [Line2D([], [], label="charged", **circle)]
     if any(isinstance(model, Run) and model.is_amplified for model in models):
-        shown.append(Line2D([], [], label="unamplified", mfc="white", **circle))
-    axes.legend(handles=shown, loc="lower right", fontsize=10)
-    _add_key(canvas, dict(enumerate(models)))
+        shown.append(Line2D([], [], label="unamplified, had nothing been hidden", mfc="white", **circle))
+    _add_key(canvas, dict(enumerate(models)), shown)
     return canvas
 
 
@@ -219,16 +220,15 @@ def _work_of_a_check_in(runs: Sequence[Run]) -> Figure:
     return canvas
 
 
-def _add_key(canvas: Figure, models: Mapping[int, Model]) -> None:
+def _add_key(canvas: Figure, models: Mapping[int, Model], also: Sequence[Line2D] = ()) -> None:
     """What each look stands for, the most accurate model first, below the picture."""
-    handles = []
+    handles = list(also)
     for index, model in sorted(models.items(), key=lambda item: -_final(item[1])):
         merged = ", merged" if isinstance(model, Merged) else ""
         name = style.shortened(model.name, LONGEST_NAME - len(merged))
         label = f"{name}{merged}: {_final_words(model)}"
         handles.append(Line2D([], [], label=label, **_line(index, 0)))
-    canvas.set_figheight(canvas.get_figheight() + 0.24 * len(handles) + 0.1)
-    canvas.legend(handles=handles, loc="outside lower left", handlelength=4, frameon=False, fontsize=style.TEXT)
+    style.key(canvas, handles)
 
 
 def _line(index: int, points: int) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.text import Text
 
 from fedamp.numbers import at_most
+from fedamp.observers import Observer
 from fedamp.report.words import GUARANTEES, KNOWN_SEED, metric, protected, value_of
 from fedamp.text import harmless
 
@@ -19,19 +20,16 @@ if TYPE_CHECKING:
     from fedamp.plan import Plan
     from fedamp.runs.records import RoundRecord
     from fedamp.server.setup import Prepared
+    from fedamp.sweeps.workers import Job
 
 
-class Silence:
+class Silence(Observer):
     """An observer that says nothing."""
 
-    def started(self, prepared: "Prepared", finished: "Sequence[RoundRecord]") -> None:
-        """Nothing is shown of a run that starts."""
-
-    def round_done(self, record: "RoundRecord") -> None:
-        """Nothing is shown of a round."""
-
-    def stopping(self) -> None:
-        """Nothing is shown of a run that stops."""
+    @property
+    def clipped(self) -> float | None:
+        """Share of the updates that were longer than the norm, for the server's owner only; None: not looked at."""
+        return None
 
     @contextmanager
     def shown(self) -> "Iterator[Self]":
@@ -64,6 +62,7 @@ class RunProgress(Silence):
             expand=True,
         )
         self._reported = self._scheduled = self._failed = 0
+        self._clipped: list[float] = []
 
     def started(self, prepared: "Prepared", finished: "Sequence[RoundRecord]") -> None:
         plan = prepared.plan
@@ -75,6 +74,7 @@ class RunProgress(Silence):
                 self._console.print(f"hint: {prepared.hint}", highlight=False, markup=False)
             if prepared.engine:
                 self._console.print(f"engine {prepared.engine}", highlight=False, markup=False)
+        self._chosen_norm = isinstance(plan.scenario.privacy.clip, float)
         self._budget = plan.scenario.privacy.epsilon
         rounds = min(plan.scenario.rounds, plan.affordable_rounds)
         self._task = self._bar.add_task("", total=rounds, completed=len(finished))
@@ -85,6 +85,7 @@ class RunProgress(Silence):
         self._reported += record.reported
         self._scheduled += record.scheduled
         self._failed += int(record.unprotected.get("failed", 0))
+        self._clipped.append(record.unprotected.get("clipped", 0.0))
         rate = self._reported / max(monotonic() - self._since, 1e-9)
         facts = (
             []
@@ -98,6 +99,13 @@ class RunProgress(Silence):
             facts += [f"{self._failed:,} failed"]
         self._bar.facts = "  ".join([*facts, f"{rate:,.0f} clients/s"])
         self._bar.update(self._task, completed=record.round)
+
+    @property
+    def clipped(self) -> float | None:
+        """Share of the updates that were longer than the norm, round by round and on average; None where nobody chose
+        one, or nothing was seen. For the server's owner only.
+        """
+        return sum(self._clipped) / len(self._clipped) if self._clipped and self._chosen_norm else None
 
     def stopping(self) -> None:
         self._console.print("finishing this round, then stopping; Ctrl-C again to stop at once", highlight=False)
@@ -123,6 +131,48 @@ class _BarAndFacts(Progress):
     def get_renderables(self) -> Iterable[RenderableType]:
         yield self.make_tasks_table(self.tasks)
         yield Text(self.facts, no_wrap=True, overflow="ellipsis")
+
+
+class SweepProgress:
+    """A bar of all runs of a sweep, and a line for each run that ended before its end; no bar without a terminal."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._bar = Progress(
+            TextColumn("[bold]runs"),
+            MofNCompleteColumn(),
+            BarColumn(bar_width=None),
+            TimeRemainingColumn(compact=True),
+            TextColumn("left"),
+            console=console,
+            disable=not console.is_terminal,
+            expand=True,
+        )
+        self._task = self._bar.add_task("", total=None)
+        self._rounds: dict[str, int] = {}
+
+    def begun(self, jobs: "Sequence[Job]") -> None:
+        self._of = {job.name: job.scenario.rounds for job in jobs}
+        self._bar.update(self._task, total=len(jobs))
+        self._bar.start()
+
+    def round_done(self, job: "Job", round_: int) -> None:
+        self._rounds[job.name] = round_
+        done = sum(round_ / self._of[name] for name, round_ in self._rounds.items())
+        self._bar.update(self._task, completed=done)
+
+    def run_done(self, job: "Job", error: str | None) -> None:
+        self._rounds[job.name] = self._of[job.name]
+        if error and not error.startswith("interrupted"):
+            self._console.print(f"{job.folder}: {error}", highlight=False, markup=False, soft_wrap=True)
+
+    @contextmanager
+    def shown(self) -> "Iterator[SweepProgress]":
+        """The display for as long as the block runs."""
+        try:
+            yield self
+        finally:
+            self._bar.stop()
 
 
 @contextmanager

@@ -2,12 +2,13 @@
 
 import base64
 import io
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
@@ -29,13 +30,13 @@ class Look:
     marker: str
 
 
-LOOKS = (
-    Look("#0b3c6f", "-", "o"),
-    Look("#c2571a", (0, (5, 2)), "s"),
-    Look("#23866a", (0, (1, 1.4)), "^"),
+LOOKS = (  # each as light as no other, so that a grey print tells them apart
+    Look("#0a2f5a", "-", "o"),
+    Look("#d86910", (0, (5, 2)), "s"),
+    Look("#1a7a5c", (0, (1, 1.4)), "^"),
     Look("#000000", (0, (6, 2, 1, 2)), "D"),
-    Look("#8a5aa8", (0, (3, 1, 1, 1, 1, 1)), "v"),
-    Look("#7a7a7a", "-", "X"),
+    Look("#8a2f10", (0, (3, 1, 1, 1, 1, 1)), "v"),
+    Look("#60aadc", "-", "X"),
 )
 
 
@@ -95,16 +96,30 @@ def label(axes: Axes, text: str, at: tuple[float, float], shift: tuple[float, fl
     axes.annotate(text, at, xytext=shift, textcoords="offset points", fontsize=TEXT, bbox=ground, **options)
 
 
+def at_end(axes: Axes, text: str, height: float) -> None:
+    """Words beside the right edge, at the height of a line's end, where no line is."""
+    axes.annotate(
+        text, (1, height), xycoords=("axes fraction", "data"), xytext=(5, 0), textcoords="offset points", va="center",
+        fontsize=TEXT, fontweight="bold", annotation_clip=False,
+    )  # fmt: skip
+
+
+def key(canvas: Figure, handles: Sequence[Artist]) -> None:
+    """What each look stands for, a line each below the picture, where it covers nothing."""
+    canvas.set_figheight(canvas.get_figheight() + 0.24 * len(handles) + 0.1)
+    canvas.legend(handles=handles, loc="outside lower left", handlelength=4, frameon=False, fontsize=TEXT)
+
+
 def shortened(name: str, longest: int) -> str:
     """The end of a name, which tells more than its beginning."""
     return name if len(name) <= longest else "…" + name[1 - longest :]
 
 
 def quality(axes: Axes, words: str, percent: bool, lowest: float = 0.0) -> None:
-    """A vertical axis up to 100 %, or to 1, with room above for words; from ``lowest`` where that is below zero."""
+    """A vertical axis up to 100 %, or to 1; from ``lowest`` where that is below zero."""
     top = 100 if percent else 1
     bottom = min(0.0, max(lowest, -top)) * 1.1
-    axes.set(ylabel=f"{words}, %" if percent else words, ylim=(bottom, 1.12 * top))
+    axes.set(ylabel=f"{words}, %" if percent else words, ylim=(bottom, top))
     axes.set_yticks([top * tick / 5 for tick in range(-5 if bottom < 0 else 0, 6) if top * tick / 5 >= bottom])
 
 

@@ -24,8 +24,16 @@ LABELS_SHOWN = 10  # as many as fit 80 columns
 VERDICT_COLOURS = {"fine": "green", "caution": "yellow", "wrong": "red"}
 
 
-def run_table(summary: "Summary") -> Table:
-    """What a run came to: quality, cost, work, and how long it took."""
+_NORM_HINTS = {
+    True: "privacy.clip decides the step alone; auto chooses it",
+    False: "a smaller privacy.clip needs less noise; auto chooses it",
+}
+
+
+def run_table(summary: "Summary", clipped: float | None = None) -> Table:
+    """What a run came to: quality, cost, work, and how long it took; and a hint where the clipping norm was chosen far
+    from the updates, of which it clipped a share.
+    """
     rows = {}
     if summary.final.score is not None:
         name, value = summary.final.score
@@ -51,6 +59,8 @@ def run_table(summary: "Summary") -> Table:
     rows["clients trained"] = f"{clients:,}{missed} ({clients / max(seconds, 1e-9):,.0f} a second)"
     if summary.clients_failed:
         rows["failed"] = f"[yellow]{summary.clients_failed:,}[/], not finite or not readable: they count as zero"
+    if clipped is not None and not 0.01 <= clipped <= 0.99:
+        rows["clipped"] = f"{clipped:.0%} of the updates: " + _NORM_HINTS[clipped > 0.5]
     share, work = summary.cost.parameters_share, summary.cost.flops_share
     if share < 1:
         rows["sent to a client"] = f"{share:.0%} of the model; {work:.0%} of the work"

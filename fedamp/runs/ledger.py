@@ -204,7 +204,7 @@ def fingerprint(scenario: Scenario) -> str:
 
     The first two cannot change its results, and the last one stands in the ledger by itself (``noise_seed``).
     """
-    left_out: dict[str, Any] = {"description": True, "known_seed": True, "federation": True}
+    left_out: dict[str, Any] = {"description": True, "known_seed": True, "federation": True, "trackers": True}
     left_out["engine"] = {"kind", "workers", "device", "address"}
     # Keys that came later, where they say what was always so: a ledger of before then has the same digest.
     for section, later in _LATER.items():

@@ -133,6 +133,7 @@ class RoundRecord(Record):
         loss, accuracy, metrics: of the new global model on the public test set; None and empty in rounds that are not
             evaluated. Accuracy is the share of records (or labels, or tokens) that it gets right, None where the task
             has none; metrics are the others that fit the task.
+        validation_score: the metric that leads, on the public records kept apart for choosing; None where none are.
         epsilon_upper: upper end of what is spent so far; infinite without noise.
         scheduled: size of the round's cohort.
         reported: units that answered.
@@ -146,6 +147,7 @@ class RoundRecord(Record):
     loss: Loss
     accuracy: float | None
     metrics: dict[str, float] = Field(default_factory=dict)
+    validation_score: float | None = None
     epsilon_upper: Epsilon
     scheduled: NonNegativeInt
     reported: NonNegativeInt
@@ -165,11 +167,12 @@ Ending = Literal["finished", "budget", "interrupted", "failed", "diverged"]
 
 
 class Quality(Record):
-    """Of the last evaluated model on the public test set, as in a round's record; None and empty where none was."""
+    """Of the last evaluated model, as in a round's record; None and empty where none was."""
 
     accuracy: float | None
     loss: Loss
     metrics: dict[str, float] = Field(default_factory=dict)
+    validation_score: float | None = None
 
     @property
     def score(self) -> Score | None:

@@ -76,6 +76,8 @@ def _walk(detail: Any) -> tuple[list[str], list[Node], list[Node]]:
     nodes = _options(_schema())
     *_, last = detail["loc"] or [None]
     for step in detail["loc"]:
+        if isinstance(step, int):
+            nodes = [option for node in nodes for option in _sections_listed(node)] or nodes
         branches = [node for node in nodes if step in _tags(node)]
         below = [node["properties"][step] for node in nodes if step in node.get("properties", {})]
         unknown = step is last and detail["type"] == "extra_forbidden"
@@ -98,6 +100,11 @@ def _options(node: Node) -> list[Node]:
         return _options(_schema()["$defs"][node["$ref"].rsplit("/", 1)[1]])
     branches = node.get("anyOf") or node.get("oneOf") or []
     return [option for branch in branches for option in _options(branch)] or [node]
+
+
+def _sections_listed(node: Node) -> list[Node]:
+    """What may stand in a list of sections."""
+    return [option for option in _options(node.get("items", {})) if "properties" in option]
 
 
 def _tags(node: Node) -> list[Any]:

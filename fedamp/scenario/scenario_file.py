@@ -61,14 +61,19 @@ def load(
 
 def override(raw: Any, text: str) -> None:
     """Change parsed YAML in place by a text of the form ``key.path=value``."""
+    path, parsed = key_and_value(text)
+    _change(raw, path, parsed, f"--set {text}", whole=True)
+
+
+def key_and_value(text: str, several: bool = False) -> tuple[str, Any]:
+    """The two sides of a text of the form ``key.path=value``; of several values with commas between, their list."""
     path, separator, value = text.partition("=")
     if not separator or not all(path.strip().split(".")):
         raise ScenarioError(f"--set {text}: accepted: key.path=value, e.g. privacy.epsilon=2")
     try:
-        parsed = yaml.load(value, Loader=_Loader)
+        return path.strip(), yaml.load(f"[{value}]" if several else value, Loader=_Loader)
     except (yaml.YAMLError, RecursionError, ValueError):
         raise ScenarioError(printable(f"--set {text}: the value is not valid YAML")) from None
-    _change(raw, path.strip(), parsed, f"--set {text}", whole=True)
 
 
 def _change(raw: Any, path: str, value: Any, said: str, whole: bool = False) -> None:

@@ -10,9 +10,11 @@ from pathlib import Path
 from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from fedamp import ids
+from fedamp.scenario.section import Section
+from fedamp.scenario.trackers import Trackers
 
 # fmt: off
 __all__ = [
@@ -41,15 +43,6 @@ NoiseMultiplier = Annotated[float, Field(ge=1e-6, le=1e12), BeforeValidator(_no_
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 LONGEST_RUN = 1_000_000
 Probability = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
-
-
-class Section(BaseModel):
-    """Base of all sections: frozen, and strict about keys."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    def check(self, scenario: "Scenario") -> None:
-        """Refuse (ValueError, one line) what cannot go with the rest of the scenario. By default everything can."""
 
 
 # --- data -----------------------------------------------------------------------------------------------------------
@@ -438,6 +431,11 @@ class Server(Section):
     optimizer: Literal["sgd", "adam"] = "sgd"
     learning_rate: Positive = 1.0
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    averaging: Annotated[float, Field(ge=0, lt=1)] = Field(
+        0.0,
+        description="decay of the moving average of the models so far, which is then what is released; clients go on "
+        "from the last one. 0: no average",
+    )
     beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9
     beta2: Annotated[float, Field(ge=0, lt=1)] = 0.99
     epsilon: Positive = Field(1e-3, description="adam: added to the root of the second moment")
@@ -470,10 +468,10 @@ class Mixing(Section):
                 f"mixing needs server.optimizer sgd without momentum, got {used}: each round's noise would show again "
                 "in the next model, and the mixing hides it only once"
             )
-        if not isinstance(scenario.privacy.clip, float):
+        if isinstance(scenario.privacy.clip, AdaptiveClip):
             raise ValueError(
-                "mixing needs a number for privacy.clip: what the width hides is relative to the clipping norm, which "
-                "an adaptive norm would change after it was charged"
+                "mixing needs a number or auto for privacy.clip: what the width hides is relative to the clipping "
+                "norm, which an adaptive norm would change after it was charged"
             )
         if self.steps[-1][0] > scenario.rounds:
             raise ValueError(f"mixing.width names round {self.steps[-1][0]}, but rounds is {scenario.rounds}")
@@ -501,7 +499,10 @@ class Privacy(Section):
     """What is protected, and how strongly."""
 
     unit: Literal["client", "sample"] = "client"
-    clip: Positive | AdaptiveClip = Field(description="clipping norm of a unit's update")
+    clip: Literal["auto"] | Positive | AdaptiveClip = Field(
+        description="clipping norm of a unit's update; auto: every update is scaled to one norm, which follows from "
+        "rounds and momentum, so that there is none to choose"
+    )
     noise_multiplier: Literal["auto"] | Annotated[Literal[0], BeforeValidator(_no_truth)] | NoiseMultiplier = Field(
         "auto", description="noise standard deviation over clipping norm; 0 trains without privacy; auto: calibrated"
     )
@@ -568,6 +569,11 @@ class Federation(Section):
     )
     checkpoint_every: Count = Field(10, description="rounds between checkpoints")
     evaluate_every: Count = Field(1, description="rounds between evaluations on the public test set")
+    validation_share: Annotated[float, Field(ge=0, lt=1)] = Field(
+        0.0,
+        description="share of the public test records that is kept apart for choosing between settings (fedamp sweep); "
+        "accuracy and loss are those of the others",
+    )
 
     @model_validator(mode="after")
     def _one_host_each(self) -> "Federation":
@@ -627,6 +633,7 @@ class Scenario(Section):
     engine: Engine = Engine()
     federation: Federation = Federation()
     faults: Faults | None = None
+    trackers: Trackers = Field((), description="tensorboard, mlflow, wandb, or a section with such a name")
 
     def _repr_html_(self) -> str:
         from fedamp.scenario.scenario_file import dump

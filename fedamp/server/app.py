@@ -19,6 +19,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from fedamp.errors import DeploymentError, FederationError
 from fedamp.flower import is_simulated
+from fedamp.observers import Observer, watched
 from fedamp.plan import privacy_units
 from fedamp.runs.folder import opened
 from fedamp.runs.records import RoundRecord, Score
@@ -27,6 +28,7 @@ from fedamp.server.loop import play
 from fedamp.server.setup import Prepared, prepare
 from fedamp.simulation.faults import with_faults
 from fedamp.strategies.hosts import Hosts
+from fedamp.trackers import trackers_of
 
 app = ServerApp()
 log = logging.getLogger("fedamp.server")
@@ -44,13 +46,17 @@ def main(grid: Grid, context: Context) -> None:
     if scenario.faults is not None and not known_seed:
         raise DeploymentError("faults: a deployment has its own; accepted: with the run configuration known-seed=true")
     Hosts.of(scenario.federation, grid, privacy_units(scenario))  # what it lacks is said before anything is made
+    trackers = trackers_of(scenario.trackers)
     with opened(scenario, out, bool(config.get("resume", False))) as (folder, seed):
         prepared = replace(prepare(scenario, seed), began=began)
         if not is_simulated(grid):
             prepared = replace(prepared, task=prepared.task.without_places())
         wait_for_nodes(grid, scenario)
-        with reasons_kept_in(folder.log, secret=not known_seed):
-            summary = play(prepared, with_faults(grid, scenario.faults), folder, PrintingObserver())
+        with (
+            reasons_kept_in(folder.log, secret=not known_seed),
+            watched(folder.path, *trackers, PrintingObserver()) as watching,
+        ):
+            summary = play(prepared, with_faults(grid, scenario.faults), folder, watching)
     quality = _words(summary.final.score)
     print(f"{summary.stopped_because} after round {summary.rounds_completed}: {quality}", flush=True)
 
@@ -87,7 +93,7 @@ def _words(score: Score | None) -> str:
     return "not evaluated" if score is None else f"{score[0]} {score[1]}"
 
 
-class PrintingObserver:
+class PrintingObserver(Observer):
     """Prints a line a round, of what is released."""
 
     def started(self, prepared: Prepared, finished: list[RoundRecord]) -> None:

@@ -16,12 +16,12 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from time import perf_counter
 from types import FrameType
-from typing import Protocol
 
 from flwr.app import ConfigRecord
 from flwr.serverapp import Grid
 
 from fedamp.errors import DivergedError, FederationError, RunFolderError
+from fedamp.observers import Observer as Observer
 from fedamp.runs.checkpoint import Checkpoint, checkpoints, read_checkpoint, write_checkpoint
 from fedamp.runs.folder import RunFolder, read_summary
 from fedamp.runs.ledger import Ledger, fingerprint
@@ -32,19 +32,6 @@ from fedamp.strategies.pipeline import Release, ServerState
 from fedamp.strategies.private import PrivateStrategy
 
 log = logging.getLogger("fedamp.server")
-
-
-class Observer(Protocol):
-    """Who watches a run: a progress display, a test."""
-
-    def started(self, prepared: Prepared, finished: list[RoundRecord]) -> None:
-        """Before the first round; ``finished`` holds the rounds of an earlier, interrupted part of the run."""
-
-    def round_done(self, record: RoundRecord) -> None:
-        """After every released round."""
-
-    def stopping(self) -> None:
-        """After the first Ctrl-C: the round is finished first. Called from a signal handler."""
 
 
 def play(prepared: Prepared, grid: Grid, folder: RunFolder, observer: Observer) -> Summary:
@@ -150,7 +137,7 @@ class _Run:
         """Leave the model of the last released round; of a run that was interrupted, also one to go on from."""
         if stopped_because == "interrupted":
             self._write_checkpoint(self.state, self.finished[-1])
-        self.folder.write_model(self.state.parameters)
+        self.folder.write_model(self.state.model)
         self.conclude(stopped_because)
 
     def _write_checkpoint(self, state: ServerState, record: RoundRecord) -> None:
@@ -171,7 +158,7 @@ class _Run:
         self.ledger.conclude(stopped_because)
         summary = Summary(
             name=plan.scenario.name,
-            final=Quality(**evaluated.model_dump(include={"accuracy", "loss", "metrics"}))
+            final=Quality(**evaluated.model_dump(include=set(Quality.model_fields)))
             if evaluated
             else Quality(accuracy=None, loss=None),
             epsilon=Bracket.of(plan.guaranteed_epsilon if done else spent),  # nothing was seen before the first round
@@ -195,8 +182,10 @@ class _Run:
 
     def _record(self, release: Release, collected: Aggregate, start: float) -> RoundRecord:
         round_, loss, metrics, silence = release.round, None, dict[str, float](), self.strategy.roster.silence
+        validation_score = None
         if round_ % self.plan.scenario.federation.evaluate_every == 0 or round_ == self.plan.last_round:
             loss, metrics = self.prepared.evaluate(release.parameters)
+            validation_score = self.prepared.validate(release.parameters)
             if not math.isfinite(loss):
                 raise DivergedError(round_, "its loss")
         unprotected = {
@@ -210,6 +199,7 @@ class _Run:
         return RoundRecord(
             round=round_,
             **measured(loss, metrics),
+            validation_score=validation_score,
             epsilon_upper=float(self.plan.epsilon_by_round[round_ - 1]),
             scheduled=len(self.plan.attendance.cohort(round_)),
             reported=collected.reported,
@@ -246,7 +236,7 @@ class _Run:
             )
         # A crash may have come between the checkpoint and the ledger, or between the ledger and rounds.jsonl.
         try:
-            self.ledger.enter(state.round, state.parameters)
+            self.ledger.enter(state.round, state.model)
         except FederationError as error:
             raise RunFolderError(f"{files[-1]}: not of the run whose ledger this is: {error}") from None
         self.finished = self.folder.forget_rounds_after(state.round)

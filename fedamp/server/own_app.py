@@ -116,7 +116,7 @@ class AppStrategy(PrivateStrategy):
         spent = self.ledger.enter(server_round, release.parameters).epsilon_upper
         # NumPy makes numbers of the arrays without axes that some models have.
         self.state = replace(state, parameters={name: np.asarray(array) for name, array in state.parameters.items()})
-        self.folder.write_model(self.state.parameters)
+        self.folder.write_model(self.state.model)
         print(f"round {server_round}: epsilon {spent:.3f}", flush=True)
         return self.arrays(), MetricRecord({"epsilon": spent})
 

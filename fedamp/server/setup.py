@@ -18,6 +18,7 @@ from fedamp.client.memory import clients_per_batch
 from fedamp.client.records import RecordSteps
 from fedamp.client.task import ClientTask
 from fedamp.data.dataset import Dataset
+from fedamp.errors import ScenarioError
 from fedamp.losses import Loss, form_of, loss_of
 from fedamp.models.architectures import is_import_path
 from fedamp.models.cost import cost, kept_per_record
@@ -37,6 +38,9 @@ STACK, CONVOLUTIONS, SMALLEST_STACK = 50, 20, 16
 RECORDS_AT_ONCE = 4096
 LARGE_INPUTS = 30.0
 
+Records = tuple[NDArray[Any], NDArray[Any]]
+"""Inputs and labels."""
+
 
 @dataclass(frozen=True)
 class Prepared:
@@ -49,6 +53,7 @@ class Prepared:
         units_per_batch: how many units train stacked together, about.
         pieces: what units train: (submodel, round) -> piece of the model.
         test: the public test set, inputs and labels.
+        validation: public records that are kept apart for choosing between settings; there may be none.
         engine: where the clients train, and why there, in words; empty in a deployment.
         began: when it was begun to start the run, by :func:`time.perf_counter`; left out: now.
     """
@@ -58,7 +63,8 @@ class Prepared:
     state: ServerState
     units_per_batch: int
     pieces: Pieces
-    test: tuple[NDArray[Any], NDArray[Any]]
+    test: Records
+    validation: Records
     engine: str = ""
     began: float = field(default_factory=perf_counter)
 
@@ -79,8 +85,8 @@ class Prepared:
         if size < LARGE_INPUTS:
             return None
         return (
-            f"inputs are of size {size:.3g} (root mean square of the public test set), so that a step moves the model far "
-            "and noise on it counts much; accepted as it is: better divide them by data.scale or data.transform standardise"
+            f"inputs are of size {size:.3g} (root mean square of the public test set), so that a step moves the model "
+            "far, and noise on it counts much; accepted, but better divided by data.scale or data.transform standardise"
         )
 
     @cached_property
@@ -90,9 +96,15 @@ class Prepared:
 
     def evaluate(self, parameters: Arrays) -> Evaluation:
         """Loss and metrics of a model on the public test set."""
-        inputs, labels = self.test
+        return self._evaluate(parameters, self.test)
+
+    def validate(self, parameters: Arrays) -> float | None:
+        """The metric that leads, on the records that are kept apart for choosing; None where there are none."""
+        return self._evaluate(parameters, self.validation).score if len(self.validation[1]) else None
+
+    def _evaluate(self, parameters: Arrays, records: Records) -> Evaluation:
         device = "cuda" if _on_gpu(self.plan) else "cpu"
-        return evaluate(self.module, parameters, inputs, labels, device, loss=self.loss)
+        return evaluate(self.module, parameters, *records, device, loss=self.loss)
 
     @cached_property
     def loss(self) -> Loss:
@@ -169,6 +181,7 @@ def prepare(scenario: Scenario, seed: int | None = None) -> Prepared:
         submodels=scenario.submodels,
         split_seed=rng.public_seed(scenario.seed, "split"),
         linf_coordinates=plan.mixing.linf_coordinates,
+        normalised=plan.clipping.normalises,
         data=scenario.data,
         data_seed=data_seed,
         precision=scenario.engine.precision,
@@ -176,16 +189,38 @@ def prepare(scenario: Scenario, seed: int | None = None) -> Prepared:
     pieces = plan.submodels.pieces(scenario.model, dataset.input_shape, dataset.num_classes, task.split_seed)
     state = _pipeline(plan, parameters, pieces).start(parameters)
     units_per_batch = _units_per_batch(plan, task, dataset, plan.submodels.a_piece(pieces))
-    prepared = Prepared(plan, task, state, units_per_batch, pieces, dataset.test())
+    prepared = Prepared(plan, task, state, units_per_batch, pieces, *_kept_apart(dataset.test(), scenario))
     _check_outputs(prepared)
     return prepared
+
+
+def _kept_apart(public: Records, scenario: Scenario) -> tuple[Records, Records]:
+    """The public records in two: those to test on, and those to choose by.
+
+    Raises:
+        ScenarioError: nothing would be left to test on, or to choose by.
+    """
+    share, count = scenario.federation.validation_share, len(public[1])
+    if share == 0:
+        return public, (public[0][:0], public[1][:0])
+    kept = round(share * count)
+    if not 0 < kept < count:
+        raise ScenarioError(
+            f"federation.validation_share: {share:g} of {count} public test records are {kept}; accepted: a share that "
+            "leaves records to test on and records to choose by"
+        )
+    # Whatever the seed: what settings are chosen by with one seed must not be what they are tested on with another.
+    order = rng.public_stream(0, "validation").permutation(count)
+    first, others = np.sort(order[:kept]), np.sort(order[kept:])
+    return (public[0][others], public[1][others]), (public[0][first], public[1][first])
 
 
 def _check_outputs(prepared: Prepared) -> None:
     """The model must answer as the loss takes it: found now, not by every client."""
     task = prepared.task
+    module = prepared.module.cpu()  # made here, because a model of one's own is tried with gradients
     with torch.no_grad():
-        outputs = prepared.module.cpu()(torch.zeros(2, *task.input_shape, dtype=input_type(task.model)))
+        outputs = module(torch.zeros(2, *task.input_shape, dtype=input_type(task.model)))
     prepared.loss.check_outputs(tuple(outputs.shape), task.model.name)
 
 

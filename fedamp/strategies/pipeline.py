@@ -21,6 +21,7 @@ from fedamp.errors import DivergedError, FederationError
 from fedamp.gaussian import Uniform
 from fedamp.mixing import Start, relative_width
 from fedamp.models.pieces import Pieces
+from fedamp.optimizers import AVERAGE
 from fedamp.plan import Plan
 from fedamp.strategies.aggregation import Aggregate, Aggregator, Asked, ClippedSums, Request
 from fedamp.strategies.model_parts import ModelParts
@@ -32,7 +33,7 @@ class ServerState:
     """Everything that a round leaves for the next one.
 
     Attributes:
-        parameters: the global model.
+        parameters: the global model, from which clients go on.
         round: number of the last released round; 0 before the first.
         moments: what the server optimiser remembers.
         previous: the global model before ``parameters`` (ModelMix); None elsewhere.
@@ -47,6 +48,11 @@ class ServerState:
     clip_scale: float = 1.0
     noise: State = field(default_factory=dict)
 
+    @property
+    def model(self) -> Arrays:
+        """What a run leaves: the average of the models, where the server keeps one, else the last one."""
+        return self.moments.get(AVERAGE, self.parameters)
+
 
 @dataclass(frozen=True)
 class Release:
@@ -54,7 +60,7 @@ class Release:
 
     Attributes:
         round: its number, from 1.
-        parameters: the new global model. Public.
+        parameters: what :attr:`ServerState.model` is then. Public.
         noisy_sums: the sum of the clipped updates with its noise and, where models are mixed, what hides it besides;
             float64 by name, whole multiples of a power of two. Public.
         denominators: public expected number of contributors, by name: by what the sum is divided.
@@ -149,7 +155,7 @@ class ReleasePipeline:
         scale = plan.clipping.next_scale(state.clip_scale, counts, seed, round_, plan.is_private)
         following = ServerState(parameters, round_, moments, start.remembered, scale, noise)
         clips = tuple(self.clips(state))
-        return following, Release(round_, parameters, sums, denominators, clips, state.clip_scale)
+        return following, Release(round_, following.model, sums, denominators, clips, state.clip_scale)
 
     def _check_reported(self, round_: int, scheduled: int, aggregate: Aggregate) -> None:
         """Raise FederationError where fewer reported than the quorum, or nobody of those who were to; DivergedError

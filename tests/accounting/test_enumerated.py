@@ -136,7 +136,6 @@ S = 0.5
 LEVELS = {  # a hidden choice, and the cells of its coordinates (label, weight) that each outcome moves
     "poisson": (lambda m: Poisson(m, 0.1), [(0.1, (0,)), (0.9, ())]),
     "submodels": (lambda m: Submodels(m, 2), [(0.5, (0,)), (0.5, (1,))]),
-    "one of two": (lambda m: Allocation(m, 1, 2), [(0.5, (0,)), (0.5, (1,))]),
     "two of three": (lambda m: Allocation(m, 2, 3), [(1 / 3, c) for c in itertools.combinations(range(3), 2)]),
     "prefix": (
         lambda m: Allocation(m, 2, 3).after(2),

@@ -32,8 +32,10 @@ def unpack(flat: np.ndarray) -> dict[str, torch.Tensor]:
     return updates
 
 
-def clip(flat: np.ndarray, parts: str = "whole", clips: list[float] | None = None, linf: int = 0):
-    return clip_and_sum(unpack(flat), PARTS[parts], clips or [0.5] * len(PARTS[parts]), linf)
+def clip(
+    flat: np.ndarray, parts: str = "whole", clips: list[float] | None = None, linf: int = 0, normalised: bool = False
+):
+    return clip_and_sum(unpack(flat), PARTS[parts], clips or [0.5] * len(PARTS[parts]), linf, normalised)
 
 
 def exact_norm(tensors: list[np.ndarray]) -> mpmath.mpf:
@@ -41,12 +43,15 @@ def exact_norm(tensors: list[np.ndarray]) -> mpmath.mpf:
         return mpmath.sqrt(mpmath.fsum(mpmath.mpf(float(x)) ** 2 for tensor in tensors for x in tensor.ravel()))
 
 
+@pytest.mark.parametrize("normalised", [False, True])
 @pytest.mark.parametrize("parts", PARTS)
-@settings(deadline=None, max_examples=80)
+@settings(deadline=None, max_examples=50)
 @given(update=one_update, clips=st.tuples(any_clip, any_clip))
-def test_no_unit_adds_more_than_the_clip(parts: str, update: np.ndarray, clips: tuple[float, float]) -> None:
+def test_no_unit_adds_more_than_the_clip(
+    parts: str, normalised: bool, update: np.ndarray, clips: tuple[float, float]
+) -> None:
     chosen = list(clips[: len(PARTS[parts])])
-    result = clip(update[None], parts, chosen)
+    result = clip(update[None], parts, chosen, normalised=normalised)
     for names, bound in zip(PARTS[parts], chosen, strict=True):
         added = [result.sums[name].numpy() for name in names]
         assert all(np.isfinite(each).all() for each in added)
@@ -93,6 +98,18 @@ def test_a_clipped_update_points_where_it_did(update: np.ndarray, clip_norm: flo
     assert np.abs(clipped - expected).max() <= 1.3e-6 * np.abs(expected).max() + quantum(clip_norm)
     assert (np.abs(clipped) <= np.abs(update) * (1 + 1e-9)).all(), "truncation is towards zero"
     assert ((clipped / quantum(clip_norm)) % 1 == 0).all()
+
+
+def test_normalised_updates_are_as_long_as_the_clip_but_for_a_constant() -> None:
+    """u c / (||u|| + 0.01), whatever the length of u (Bu et al. 2023, AUTO-S)."""
+    direction = np.random.default_rng(0).normal(size=NUMBERS)
+    direction /= np.linalg.norm(direction)
+    for length, expected in ((100.0, 0.5), (0.99, 0.495), (0.01, 0.25), (1e-6, 0.5e-4), (0.0, 0.0)):
+        result = clip((length * direction)[None].astype(np.float32), normalised=True)
+        added = np.concatenate([each.numpy().ravel() for each in result.sums.values()])
+        # The margin of 1e-6, float32 lengths, and quanta of half the clip over 2**30 at 11 coordinates.
+        np.testing.assert_allclose(added, expected * direction, rtol=2e-4, atol=2e-9)
+        assert not result.failed.any()
 
 
 def test_small_updates_are_only_quantised() -> None:

@@ -50,27 +50,29 @@ def updates(module, inputs, labels, loss=F.cross_entropy):
     return {name: torch.stack([one[index] for one in each]) for index, name in enumerate(names)}
 
 
-def stepped(module, inputs, labels, parts, clips):
+def stepped(module, inputs, labels, parts, clips, normalised=False):
     start = dict(module.named_parameters())
-    return RecordSteps(module, RATE).sum(start, inputs, labels, parts, clips)
+    return RecordSteps(module, RATE).sum(start, inputs, labels, parts, clips, normalised)
 
 
 WHOLE = (("1.weight", "1.bias", "3.weight", "3.bias"),)
 TWO = (("3.weight", "1.bias"), ("1.weight", "3.bias"))
 
 
+@pytest.mark.parametrize("normalised", [False, True])
 @pytest.mark.parametrize(("parts", "clips"), [(WHOLE, (0.4,)), (TWO, (0.2, 0.3)), (WHOLE, (50.0,))])
-def test_the_sum_is_that_of_the_records_own_gradients(parts, clips):
+def test_the_sum_is_that_of_the_records_own_gradients(parts, clips, normalised):
     module = network()
     inputs, labels = records(40)
-    found, losses = stepped(module, inputs, labels, parts, clips)
-    expected = clip_and_sum(updates(module, inputs, labels), parts, clips)
+    found, losses = stepped(module, inputs, labels, parts, clips, normalised)
+    expected = clip_and_sum(updates(module, inputs, labels), parts, clips, normalised=normalised)
     assert torch.equal(found.clipped, expected.clipped)
     assert torch.equal(found.below_clip, expected.below_clip)
     for part, clip in zip(parts, clips, strict=True):
         for name in part:
             # Each factor of a record's product is truncated by at most 2**-12 of its length.
-            assert (found.sums[name] - expected.sums[name]).abs().max() < 40 * min(clip, 3) * 2**-11
+            longest = clip if normalised else min(clip, 3)
+            assert (found.sums[name] - expected.sums[name]).abs().max() < 40 * longest * 2**-11
     assert torch.allclose(losses.float(), F.cross_entropy(module(inputs), labels, reduction="none"), atol=1e-5)
 
 
@@ -116,10 +118,15 @@ def test_only_plain_steps_of_known_losses_go_without_gradients_of_records(client
 
 
 @settings(max_examples=25, deadline=None)
-@given(seed=st.integers(0, 10**6), size=st.sampled_from([1e-20, 1e-4, 1.0, 1e4, 1e12]), clip=st.floats(1e-6, 1e6))
-def test_one_record_is_within_the_clip_and_on_the_grid(seed, size, clip):
+@given(
+    seed=st.integers(0, 10**6),
+    size=st.sampled_from([1e-20, 1e-4, 1.0, 1e4, 1e12]),
+    clip=st.floats(1e-6, 1e6),
+    normalised=st.booleans(),
+)
+def test_one_record_is_within_the_clip_and_on_the_grid(seed, size, clip, normalised):
     inputs, labels = records(1, seed, size)
-    found, _ = stepped(network(), inputs, labels, WHOLE, (clip,))
+    found, _ = stepped(network(), inputs, labels, WHOLE, (clip,), normalised)
     total = np.concatenate([each.numpy().ravel() for each in found.sums.values()])
     assert np.linalg.norm(total) <= clip
     assert (total == np.round(total / quantum(clip)) * quantum(clip)).all()

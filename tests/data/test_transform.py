@@ -112,13 +112,14 @@ def test_what_does_not_fit_is_refused_before_anything_is_computed(folder, steps,
         transformed(folder, *steps)
 
 
-def test_whitened_shapes_have_uncorrelated_components_and_records_do_not_matter(folder, monkeypatch):
+@pytest.mark.parametrize("images", [500, 100])  # more of them than the 216 features, and fewer
+def test_whitened_shapes_have_uncorrelated_components_and_records_do_not_matter(folder, monkeypatch, images):
     """Damping far below the smallest variance: the shapes themselves come out with the identity as covariance."""
-    monkeypatch.setattr(whitening, "IMAGES", 500)
+    monkeypatch.setattr(whitening, "IMAGES", images)
     monkeypatch.setattr(transform, "_whitening", transform._whitening.__wrapped__)
     step = {"name": "whiten", "components": 6, "damping": 1e-9}
     learned = whitening.Whitening.learned(lambda images: images, (2, 9, 12), 6, 1e-9)
-    components = learned.apply(whitening.shapes(500, (2, 9, 12)))
+    components = learned.apply(whitening.shapes(images, (2, 9, 12)))
     assert np.allclose(np.cov(components.T, bias=True), np.eye(6), atol=1e-3)
     assert np.abs(components.mean(0)).max() < 1e-3
     before = transformed(folder, step)
@@ -135,18 +136,15 @@ def test_whitened_shapes_have_uncorrelated_components_and_records_do_not_matter(
 def test_shapes_are_always_the_same_and_fill_some_of_the_image():
     images = whitening.shapes(50, (1, 28, 28))
     assert np.array_equal(images, whitening.shapes(50, (1, 28, 28)))
-    assert images.min() == 0 and images.max() <= 1
+    assert images.min() == 0
+    assert images.max() <= 1
     assert 0.05 < (images > 0).mean() < 0.5
     assert len(np.unique(images.reshape(50, -1), axis=0)) == 50
 
 
 def test_a_machine_with_a_part_of_the_federation_whitens_nothing(folder):
     (folder / "federation.json").write_text('{"clients": 20, "hosted": [0, 1], "classes": 2}')
+    whiten = [{"name": "whiten", "components": 3}]
+    config = FolderData(name="npz", path=str(folder), partition={"scheme": "natural"}, transform=whiten)
     with pytest.raises(DataError, match="another machine may find other components"):
-        config = FolderData(
-            name="npz",
-            path=str(folder),
-            partition={"scheme": "natural"},
-            transform=[{"name": "whiten", "components": 3}],
-        )
         load(config, 0, HERE)

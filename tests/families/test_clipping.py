@@ -13,16 +13,17 @@ from tests.federations import small
 CLIP = scenario.AdaptiveClip(initial=0.1, quantile=0.7, learning_rate=0.3, noise_multiplier=2.0)
 
 
-RULES = {"number": 0.5, "adaptive": CLIP}
+SERVER = scenario.Server()
+RULES = {"number": 0.5, "auto": "auto", "adaptive": CLIP}
 
 
 def adapt(scale: float, below: int, reported: int, round_: int = 1, private: bool = False) -> float:
-    return clipping_of(CLIP).next_scale(scale, NormCounts(below, reported, 60.0), 3, round_, private)
+    return clipping_of(CLIP, SERVER, 8, 60.0).next_scale(scale, NormCounts(below, reported, 60.0), 3, round_, private)
 
 
 @pytest.fixture(params=RULES)
 def rule(request) -> ClippingRule:
-    return clipping_of(RULES[request.param])
+    return clipping_of(RULES[request.param], SERVER, 8, 60.0)
 
 
 def test_a_rule_that_charges_nothing_learns_nothing(rule):
@@ -41,6 +42,20 @@ def test_what_a_rule_lets_out_has_the_noise_that_it_charges(rule):
     a_unit_more = rule.next_scale(1.0, NormCounts(31, 61, 60.0), seed=3, round_=1, private=False)
     moved = np.log(a_unit_more) - np.log(rule.next_scale(1.0, counts, seed=3, round_=1, private=False))
     assert np.log(scales).std() / abs(moved) == pytest.approx(charged.noise_multiplier, rel=0.11)
+
+
+def test_an_automatic_norm_moves_a_run_as_far_as_its_noise_allows():
+    """D (1 - m) / R with D = min(5 / sqrt(s / (n sqrt(R))), 4 R), worked out by hand; no update may be longer."""
+    for server, rounds, cohort, noise, expected in (
+        ({"momentum": 0.8}, 100, 50.0, 8.0, 5 / math.sqrt(0.016) * 0.2 / 100),
+        ({"optimizer": "adam", "momentum": 0.8}, 100, 50.0, 8.0, 5 / math.sqrt(0.016) / 100),
+        ({}, 4, 1000.0, 0.5, 4.0),  # 5 / sqrt(0.5 / 2000) would be 316
+        ({}, 60, 300.0, 0.0, 4.0),
+    ):
+        rule = clipping_of("auto", scenario.Server(**server), rounds, cohort)
+        assert rule.norm(noise) == pytest.approx(expected, rel=1e-9)
+    (part,) = make_plan(small("privacy.clip=auto", "privacy.noise_multiplier=2"), 60).parts
+    assert part.clip == pytest.approx(min(5 / math.sqrt(2 / (22.5 * math.sqrt(8))), 32) * 0.5 / 8)
 
 
 @pytest.mark.parametrize("below", [0, 20, 42, 60])

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fedamp import scenario
-from fedamp.optimizers import OPTIMIZERS, optimizer_of
+from fedamp.optimizers import AVERAGE, OPTIMIZERS, optimizer_of
 
 SHAPES = {"w": (4, 3), "b": (3,)}
 
@@ -52,6 +52,23 @@ def test_twenty_steps_as_torch_takes_them(config, oracle):
         assert array.dtype == np.float32
         # float32 here, float64 there: 2**-24 relative a step, numbers up to 10, 20 steps
         np.testing.assert_allclose(array, expected[name].detach().numpy(), atol=2e-5)
+
+
+def test_an_average_forgets_its_start_and_changes_nothing_else():
+    """w_t beside a_t = a_(t-1) + (1 - min(decay, t / (t + 9))) (w_t - a_(t-1)), from the initial model on."""
+    for server in (scenario.Server(learning_rate=0.3, momentum=0.9), scenario.Server(optimizer="adam")):
+        plain, averaged = optimizer_of(server), optimizer_of(server.model_copy(update={"averaging": 0.6}))
+        one = other = {"w": np.ones(3, np.float32)}
+        state, beside = plain.init(one), averaged.init(other)
+        expected = np.ones(3)
+        for round_ in range(1, 40):
+            update = {"w": np.random.default_rng(round_).normal(size=3)}
+            one, state = plain.apply(one, update, state, round_)
+            other, beside = averaged.apply(other, update, beside, round_)
+            assert np.array_equal(one["w"], other["w"])
+            decay = min(0.6, round_ / (round_ + 9))
+            expected = decay * expected + (1 - decay) * one["w"]
+        np.testing.assert_allclose(beside[AVERAGE]["w"], expected, rtol=1e-5)  # float32 here, float64 there
 
 
 def test_every_optimizer_of_a_scenario_is_registered():

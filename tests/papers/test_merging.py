@@ -14,7 +14,6 @@ from scipy import integrate
 from scipy.optimize import brentq
 from scipy.stats import norm
 
-from benchmarks.papers import __main__ as command
 from benchmarks.papers import merging_estimation as estimation
 from benchmarks.papers import merging_models as models
 from benchmarks.papers.bounds.merging import Step, not_a_bound_algorithm_4, step_rdp
@@ -22,7 +21,6 @@ from benchmarks.papers.merging_curves import frontier
 from benchmarks.papers.merging_portfolio import DELTA, MNIST, ORDERS, Portfolio, simplex
 from benchmarks.papers.merging_tradeoffs import combination_curves, selection_curves
 from benchmarks.papers.merging_weights import what_two_steps_reveal
-from fedamp.errors import DataError
 from fedamp.merging import MergeRequest, merge_runs
 from fedamp.merging.candidates import read_candidates
 from fedamp.runs.run import read_run
@@ -240,20 +238,6 @@ def test_halves_share_nothing_but_the_test_set(tmp_path):
     assert not rows[0] & {row.tobytes() for row in halves[0][1]["x"]}
 
 
-@pytest.mark.parametrize(("there", "scenario"), [(True, "mnist-merging"), (False, "merging")])
-def test_mnist_is_taken_where_it_can_be_loaded_and_missed_aloud_elsewhere(monkeypatch, capsys, there, scenario):
-    def load(*_):
-        if not there:
-            raise DataError("no such data set")
-
-    monkeypatch.setattr(models.data, "load", load)
-    monkeypatch.setattr(models, "_hub_is_near", lambda: True)
-    models.mnist_or_digits.cache_clear()
-    assert models.mnist_or_digits() == scenario
-    models.mnist_or_digits.cache_clear()
-    assert ("digits in place of MNIST: no such data set" in capsys.readouterr().out) != there
-
-
 # --- the page ---------------------------------------------------------------------------------------------------------
 
 
@@ -270,11 +254,3 @@ def test_the_pages_fedamp_commands_run(fedamp, tmp_path, monkeypatch):
         answer = fedamp(*arguments, *shorter)
         assert answer.status == 0, answer.err
     assert (tmp_path / "runs" / "selected" / "certificate.json").is_file()
-
-
-def test_the_pages_figure_command_runs(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    whole, one = commands("python -m benchmarks.papers")
-    assert whole[3:] == ["merging"]
-    command.main(one[3:])
-    assert {file.name for file in (tmp_path / "again").iterdir()} == {"merging.json", "merging-figure-8.png"}

@@ -5,13 +5,18 @@ import math
 
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 from scipy.integrate import quad
 from scipy.stats import norm
 
-from benchmarks.papers import modelmix_training, record
+from benchmarks.papers import linear, modelmix_training, record
 from benchmarks.papers.bounds.modelmix import mixed_epsilon, mixed_rdp, one_coordinate_rdp
+from benchmarks.training import train
+from fedamp import data, rng
 from fedamp.accounting import ModelMix as Mechanism
 from fedamp.accounting import Poisson, Repeat
+from fedamp.check_in import Independent
+from fedamp.scenario import scenario_file
 from tests.papers.commands import run_commands
 
 NUMBERS = json.loads((record.RESULTS / "modelmix.json").read_text())
@@ -111,6 +116,52 @@ def test_a_training_learns():
     curve = modelmix_training.accuracies(training, seed=0, evaluate_every=10)
     assert curve.shape == (3,)
     assert curve[-1] > 50
+
+
+def test_linear_models_in_closed_form_take_fedamps_own_rounds(tmp_path):
+    """Everybody in four rounds on digits, clipped and without noise: the same model to rounding."""
+    save_file(
+        {"output.weight": np.zeros((10, 64), np.float32), "output.bias": np.zeros(10, np.float32)}, tmp_path / "zero"
+    )
+    sections = {
+        "name": "linear",
+        "seed": 3,
+        "data": {"name": "digits"},
+        "model": {"name": "logistic", "initial": str(tmp_path / "zero")},
+        "rounds": 4,
+        "check_in": {"scheme": "poisson", "rate": 1.0},
+        "client": {"learning_rate": 1.0},
+        "server": {"learning_rate": 4.0},
+        "privacy": {"unit": "sample", "clip": 0.4, "noise_multiplier": 0, "epsilon": None, "delta": 1e-5},
+    }
+    asked = scenario_file.validate(sections, "linear")
+    digits = data.load(asked.data, rng.public_seed(3, "data"), tmp_path)
+    everybody = digits.by_record().gather(np.arange(digits.num_clients))
+    records = linear.Records.of(everybody.inputs, everybody.labels)
+    (ours,) = linear.train([linear.Training(4.0, 0.4, 0.0)], records, Independent(4, 1.0), seed=1)
+    theirs = train(asked).parameters
+    # fedamp cuts every record's numbers off at 2^-13 of its largest, so that sums come out the same in any order.
+    np.testing.assert_allclose(theirs["output.weight"], ours[:-1].T, atol=2e-3 * np.abs(ours).max())
+    np.testing.assert_allclose(theirs["output.bias"], ours[-1], atol=1e-5)
+
+
+def test_truncation_of_linear_models_is_that_of_every_coordinate():
+    generator = np.random.default_rng(0)
+    inputs, errors = (generator.standard_normal(shape).astype(np.float32) for shape in ((40, 7), (40, 3)))
+    gradients = inputs[:, :, None] * errors[:, None, :]
+    truncated = (inputs.T @ errors) - linear.excess(inputs, errors, 0.8)
+    np.testing.assert_allclose(truncated, np.clip(gradients, -0.8, 0.8).sum(0), atol=1e-4)
+
+
+def test_linear_models_are_mixed_and_noised_as_much_as_they_are_charged_for():
+    """No gradient (a class alone has no error): what moves is noise, and the mixture of the first models, one point."""
+    records = linear.Records.of(np.zeros((30, 4000), np.float32), np.arange(30) % 2)
+    noised, mixed = linear.Training(2.0, 0.5, 3.0), linear.Training(2.0, 0.5, 0.0, (0.1,))
+    first, second = linear.train([noised, mixed], records, Independent(1, 1.0), seed=2)
+    # 8,000 numbers each: their deviation is known to 0.8 %; five times that.
+    assert first[:-1].std() == pytest.approx(2.0 / 30 * 3.0 * 0.5, rel=0.04)
+    assert np.abs(second[:-1]).max() == pytest.approx(0.1 * 2.0 / 2, rel=0.01)
+    assert second[:-1].std() == pytest.approx(0.1 * 2.0 / math.sqrt(12), rel=0.04)
 
 
 def test_the_pages_commands_are_accepted(fedamp, monkeypatch):

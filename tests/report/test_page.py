@@ -14,6 +14,7 @@ import pytest
 from fedamp.errors import InputError
 from fedamp.report.page import write_report
 from fedamp.report.words import KNOWN_SEED
+from fedamp.runs.verify import verify_ledger
 
 pytestmark = pytest.mark.xdist_group("report")
 
@@ -53,6 +54,14 @@ def text(element: ElementTree.Element) -> str:
     return " ".join("".join(element.itertext()).split())
 
 
+def in_cards(page: "Page") -> list[ElementTree.Element]:
+    return [
+        card.find("p")
+        for card in page.elements["div"]
+        if card.get("class", "").startswith("card") and card.find("p") is not None
+    ]
+
+
 def rounded_up(value: float) -> str:
     return f"{math.ceil(100 * value) / 100:.2f}"
 
@@ -72,7 +81,22 @@ def test_the_page_of_a_run(runs, tmp_path):
     epsilon = rounded_up(summary["epsilon"]["upper"])
     unamplified = rounded_up(summary["unamplified_epsilon"]["upper"])
     assert page.texts("title") == page.texts("h1") == ["small"]
-    assert page.texts("h2") == ["Guarantee", "What was done", "Ledger"]
+    assert page.texts("h2") == ["In short", "Guarantee", "What was done", "Ledger"]
+    cards = dict(zip(page.texts("h3"), [" ".join(text(p).split()) for p in in_cards(page)], strict=True))
+    assert list(cards) == [
+        "Who is protected?",
+        "Against whom?",
+        "What does it mean for a person?",
+        "How strong is it?",
+        "Could somebody take the noise away?",
+        "Who answered?",
+    ]
+    assert cards["Who is protected?"].startswith("Each of 60 clients: ")
+    assert "the server, which is trusted" in cards["Against whom?"]
+    assert cards["What does it mean for a person?"] == page.facts["in words"]
+    assert cards["How strong is it?"].startswith(f"ε ≤ {epsilon} at δ = 1e-5. ")
+    assert ("Yes: " in cards["Could somebody take the noise away?"]) == ("known" in ledger["noise_seed"])
+    assert cards["Who answered?"] == "Everybody who was scheduled, in 8 rounds."
     assert page.texts("p", "verdict") == [
         f"{summary['final']['accuracy']:.1%} accuracy at a privacy cost of ε ≤ {epsilon} (unamplified {unamplified})."
     ]
@@ -93,7 +117,7 @@ def test_the_page_of_a_run(runs, tmp_path):
     assert page.texts("li") == ledger["assumptions"]
     assert page.texts("p", "caution") == [f"Noise seed {ledger['noise_seed']}."]
     rounds = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
-    assert page.rows[1:] == [
+    assert page.rows[1 : 1 + len(rounds)] == [
         [
             str(release["round"]),
             f"{line['accuracy']:.1%}",
@@ -102,6 +126,9 @@ def test_the_page_of_a_run(runs, tmp_path):
         ]
         for release, line in zip(ledger["releases"], rounds, strict=True)
     ]
+    checks = page.rows[1 + len(rounds) :]
+    assert {verdict for _, verdict, _ in checks} <= {"fine", "caution"}
+    assert len(checks) == len(verify_ledger(folder))
     assert page.texts("code") == [hashlib.sha256((folder / "ledger.json").read_bytes()).hexdigest()]
     assert page.texts("pre") == [" ".join((folder / "scenario.yaml").read_text().split())]
 

@@ -6,6 +6,7 @@ import matplotlib.image
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
+from matplotlib.legend import Legend
 from matplotlib.text import Text
 
 from fedamp.numbers import at_most
@@ -110,3 +111,38 @@ def test_nothing_is_cut_off_at_the_edges(drawn):
         image = matplotlib.image.imread(stream)[..., :3]
         edges = np.concatenate([image[0], image[-1], image[:, 0], image[:, -1]])
         assert edges.min() == 1.0, words(picture)
+
+
+def test_words_and_keys_cover_no_line(drawn):
+    for picture in drawn:
+        picture.draw_without_rendering()
+        renderer = picture.canvas.get_renderer()
+        boxes = [text.get_window_extent(renderer) for axes in picture.axes for text in axes.texts]
+        boxes += [legend.get_window_extent(renderer) for legend in picture.findobj(Legend)]
+        for axes in picture.axes:
+            for line in axes.lines:
+                corners = line.get_transform().transform(line.get_xydata())
+                pieces = [corners] if len(corners) < 2 else map(between, corners[:-1], corners[1:])
+                places = np.concatenate([*pieces])
+                assert not any(box.contains(*place) for box in boxes for place in places), words(picture)
+
+
+def between(one, other):
+    return np.linspace(one, other, 50)
+
+
+def test_accuracy_goes_up_to_100_per_cent(drawn):
+    tops = [axes.get_ylim()[1] for picture in drawn for axes in picture.axes if axes.get_ylabel() == "accuracy, %"]
+    assert tops
+    assert set(tops) == {100}
+
+
+def test_colours_are_told_apart_in_grey_and_from_paper():
+    """Lightness by CIE 1976: a difference of 10 in L* is seen at a glance; white paper has 100."""
+    shares = [np.array(matplotlib.colors.to_rgb(each.color)) for each in style.LOOKS]
+    linear = [np.where(each <= 0.04045, each / 12.92, ((each + 0.055) / 1.055) ** 2.4) for each in shares]
+    luminance = np.array([each @ [0.2126, 0.7152, 0.0722] for each in linear])
+    lightness = np.where(luminance > 0.008856, 116 * np.cbrt(luminance) - 16, 903.3 * luminance)
+    steps = np.diff(np.sort(np.append(lightness, 100.0)))
+    assert steps.min() >= 10
+    assert lightness.max() <= 68

@@ -11,6 +11,8 @@ from rich.console import Console
 
 from fedamp.plan import make_plan
 from fedamp.report.progress import RunProgress, guarantee
+from fedamp.report.tables import run_table
+from fedamp.runs.folder import read_summary
 from fedamp.runs.records import RoundRecord
 from tests.federations import small
 
@@ -61,6 +63,23 @@ def test_clients_that_did_not_report_or_failed_are_counted():
     text = " ".join(shown(record(reported=18, unprotected={"failed": 3}), width=200))
     assert "18 of 20 reported" in text
     assert "3 failed" in text
+
+
+def test_updates_that_are_all_longer_than_a_chosen_norm_or_none_are_told(runs):
+    """And of a norm that follows by itself nothing is."""
+    for clip, share, expected in (
+        (0.5, 1.0, "100% of the updates"),
+        (0.5, 0.0, "0% of"),
+        (0.5, 0.5, ""),
+        ("auto", 1, ""),
+    ):
+        display = RunProgress(Console(file=io.StringIO()))
+        display.started(SimpleNamespace(plan=make_plan(small(f"privacy.clip={clip}"), 60), engine=""), [])
+        display.round_done(record(unprotected={"clipped": share}))
+        console = Console(file=io.StringIO(), width=80)
+        console.print(run_table(read_summary(runs["hidden"]), display.clipped))
+        assert expected in console.file.getvalue()
+        assert ("privacy.clip" in console.file.getvalue()) == bool(expected)
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 200])

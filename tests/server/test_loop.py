@@ -36,7 +36,7 @@ def test_a_run_leaves_everything_that_the_contract_names(tmp_path):
     lines = [json.loads(line) for line in folder.rounds.read_text().splitlines()]
     assert [line["round"] for line in lines] == list(range(1, 9))
     keys = {"round", "loss", "accuracy", "epsilon_upper", "scheduled", "reported", "seconds"}
-    keys |= {"nodes_given_up", "nodes_back"}
+    keys |= {"nodes_given_up", "nodes_back", "validation_score"}
     assert all(set(line) == keys | {"version", "unprotected"} for line in lines)
     assert summary["rounds_completed"] == 8
     assert summary["clients_trained"] == sum(line["scheduled"] for line in lines) == 60 * 3

@@ -18,6 +18,7 @@ from tests.server.plays import Killed, killed_at, ledger_of, model_of, play_in, 
 STATEFUL = {
     "momentum": [],
     "adam": ["server={optimizer: adam, learning_rate: 0.05}"],
+    "averaging": ["server={averaging: 0.7}"],
     "mixing": ["server={learning_rate: 0.5}", "mixing={width: 0.01}"],
     "adaptive": ["privacy.clip={initial: 0.3}"],
     "disjoint": ["model={name: mlp, hidden: [12]}", "submodels={scheme: disjoint, count: 3, partition: fresh}"],

@@ -189,7 +189,7 @@ def test_counts_that_lie_are_limited_to_what_was_asked():
 
 @pytest.mark.parametrize("below", [0, 1, 2, 10**9])
 def test_a_lie_moves_an_adaptive_norm_by_no_more_than_the_node_s_units_can(below):
-    rule = clipping_of(scenario.AdaptiveClip(initial=CLIP, learning_rate=0.2))
+    rule = clipping_of(scenario.AdaptiveClip(initial=CLIP, learning_rate=0.2), scenario.Server(), 8, 60.0)
 
     def scale(claimed: int) -> float:
         collected = collect([reply(below_clip=claimed), reply(node=3, reported=[3], below_clip=1)], asked_for())

@@ -49,7 +49,7 @@ COPIES = {  # of the parts, in which a unit's contribution is hidden among so ma
     "frozen masks": [2],
 }
 MIXING = {"none": None, "constant": "{width: 0.05, linf_coordinates: 4}", "schedule": "{width: [[1, 0.06], [4, 0.02]]}"}
-CLIP = {"number": "0.5", "adaptive": "{initial: 0.5, noise_multiplier: 2.0, learning_rate: 0.1}"}
+CLIP = {"number": "0.5", "auto": "auto", "adaptive": "{initial: 0.5, noise_multiplier: 2.0, learning_rate: 0.1}"}
 UNITS = {"client": 50, "sample": 100}
 
 # A right implementation fails a single check with this chance; there are some 200 checks, and seeds are fixed.
@@ -334,7 +334,7 @@ def support_alone(
 def check_adaptive(run: Run, charged: list[ChargedRounds], units: int) -> None:
     """The norm that clients are told moves with a noisy count, whose noise is charged (half a unit's weight)."""
     extra = charged[0].parts[len(run.rounds[0].order["clips"]) :]
-    if run.prepared.plan.scenario.privacy.clip == 0.5:
+    if run.prepared.plan.scenario.privacy.clip in (0.5, "auto"):
         assert extra == ()
         assert all(played.scale == (1.0, 1.0) for played in run.rounds)
         return
@@ -348,7 +348,7 @@ def check_adaptive(run: Run, charged: list[ChargedRounds], units: int) -> None:
     assert any(noise)  # some are cut off, where nobody or everybody is below the norm
 
 
-MODES = [("none", "number"), ("none", "adaptive"), ("constant", "number"), ("schedule", "number")]
+MODES = [("none", "auto"), ("none", "adaptive"), ("constant", "number"), ("schedule", "number")]
 
 
 def pairwise() -> list[tuple[str, str, str, str, str]]:
@@ -381,7 +381,7 @@ def test_what_is_charged_is_what_ran(choice, grid):
 
 @pytest.mark.parametrize("mixing", ["constant", "schedule"])
 def test_mixing_is_refused_with_a_norm_that_moves(mixing):
-    with pytest.raises(ScenarioError, match=r"mixing needs a number for privacy\.clip"):
+    with pytest.raises(ScenarioError, match=r"mixing needs a number or auto for privacy\.clip"):
         federation("balanced", "client", "disjoint", mixing, "adaptive")
 
 

@@ -32,6 +32,7 @@ STRATEGIES = {
     "modelmix": ["mixing={width: 0.1, linf_coordinates: 9}"],
     "modelmix of submodels": ["mixing={width: 0.1, linf_coordinates: 4}", "submodels={scheme: disjoint, count: 3}"],
     "adaptive": ["privacy.clip={initial: 0.5}"],
+    "auto": ["privacy.clip=auto"],
 }
 CLIENTS = {
     "a step": "{steps: 1, learning_rate: 1.0}",

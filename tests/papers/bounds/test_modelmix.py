@@ -124,7 +124,7 @@ def test_refuses_where_the_worst_case_is_not_confirmed(monkeypatch):
         modelmix.mixed_rdp(0.9, 3, [2])
 
 
-@pytest.mark.parametrize("noise_multiplier", [0.3, 0.7, 2])
+@pytest.mark.parametrize("noise_multiplier", [0.3, 2])
 def test_a_wider_gap_is_at_least_as_private(noise_multiplier):
     # The hockey-stick too, which the paper takes for granted when it enforces |w_{k-1} - w_{k-2}| >= tau only.
     widths = [0.1, 0.5, 1, 2, 4, 8, 14, 20]

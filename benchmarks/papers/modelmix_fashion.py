@@ -1,0 +1,153 @@
+"""Tables 1 and 3 of Xiao, Wan, Devadas 2022 on Fashion-MNIST: a linear model on scattering features, and on pixels.
+
+Sampling rate, rounds, clipping norms and distances are those of appendix E for Fashion-MNIST; the paper trains a small
+convolutional network there. A line has the best of three learning rates on 10,000 training records that are
+held out; then models are trained on all 60,000, and tested on the 10,000 test images. Noise multipliers are fedamp's.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import numpy as np
+
+from benchmarks.papers import linear
+from benchmarks.papers.drawing import OURS, Style, make_readable, save
+from benchmarks.papers.linear import Records, Training
+from benchmarks.papers.record import Comparison
+from fedamp import data, scenario
+from fedamp.accounting import calibrate
+from fedamp.check_in import Independent
+
+PAPER = "Xiao, Wan, Devadas 2022"
+RECORDS, HELD_OUT, EXPECTED, ROUNDS, DELTA, SEEDS = 60_000, 10_000, 8192, 800, 1e-5, (1,)
+SCHEDULE = Independent(ROUNDS, EXPECTED / RECORDS)
+BUDGETS = (0.2, 1.0)
+SCATTERING = ({"name": "scattering", "scales": 2, "angles": 4}, {"name": "group_norm", "groups": 25})
+
+
+@dataclass(frozen=True)
+class Method:
+    """A line of the tables.
+
+    Attributes:
+        printed: the paper's accuracy in percent at 0.2 and 1, with its network.
+        steps: learning rates times clipping norm that are tried; the paper's is 0.4 for both methods.
+    """
+
+    name: str
+    clip: float
+    gaps: tuple[float, ...]
+    truncation: int
+    printed: tuple[float, float]
+    steps: tuple[float, ...]
+
+    def training(self, step: float, noise_multiplier: float) -> Training:
+        return Training(step / self.clip, self.clip, noise_multiplier, self.gaps, self.truncation)
+
+    def noise_multiplier(self, epsilon: float) -> float:
+        """The least that keeps (epsilon, 1e-5); it is the same for every learning rate, as distances grow with it."""
+        training = self.training(1.0, 1.0)
+        rule = training.mixing(SCHEDULE)
+        step = training.learning_rate * self.clip / EXPECTED
+        return calibrate(lambda s: rule.charge(SCHEDULE, lambda width: rule.hide(s, step, width)), epsilon, DELTA)
+
+
+PLAIN = Method("DP-SGD", 0.1, (), 1, (53.4, 85.6), (0.4, 1.6, 6.4))
+MIXED = Method("ModelMix", 1.0, (0.05, 0.025), 1, (83.9, 88.8), (0.1, 0.4, 1.6))
+TRUNCATED = Method("ModelMix, p = 100", 1.0, (0.05, 0.025), 100, (83.9, 88.8), MIXED.steps)
+
+
+@cache
+def images(features: str) -> tuple[Records, Records]:
+    """Training and test records of Fashion-MNIST: ``scattering`` or ``pixels``."""
+    steps = SCATTERING if features == "scattering" else ({"name": "standardise", "mean": 0.2860, "deviation": 0.3530},)
+    loaded = data.load(scenario.KnownImages.model_validate({"name": "fashion-mnist", "transform": steps}), 0, Path())
+    training, (inputs, labels) = loaded.by_record().gather(np.arange(RECORDS)), loaded.test()
+    return Records.of(training.inputs, training.labels), Records.of(inputs, labels)
+
+
+def held_out(features: str, trainings: Sequence[Training]) -> list[float]:
+    """Accuracies on the last training records, trained on the others."""
+    training, _ = images(features)
+    models = linear.train(trainings, training.part(slice(0, RECORDS - HELD_OUT)), SCHEDULE, seed=0)
+    return [linear.accuracy(model, training.part(slice(RECORDS - HELD_OUT, RECORDS))) for model in models]
+
+
+def tested(features: str, trainings: Sequence[Training], seed: int) -> list[float]:
+    """Accuracies on the test set, trained on all training records."""
+    training, test = images(features)
+    return [linear.accuracy(model, test) for model in linear.train(trainings, training, SCHEDULE, seed)]
+
+
+@cache
+def chosen(features: str) -> dict[tuple[Method, float | None], Training]:
+    """The best training of each method at each budget; None: ModelMix without noise, as its best one at the largest."""
+    cells = [(method, epsilon) for method in (PLAIN, MIXED) for epsilon in BUDGETS]
+    candidates = {cell: [cell[0].training(step, noise(*cell)) for step in cell[0].steps] for cell in cells}
+    every = [training for trainings in candidates.values() for training in trainings]
+    reached = dict(zip(every, held_out(features, every), strict=True))
+    best: dict[tuple[Method, float | None], Training] = {
+        cell: max(trainings, key=lambda t: reached[t]) for cell, trainings in candidates.items()
+    }
+    for epsilon in BUDGETS:  # truncation does not move the best learning rate
+        step = best[MIXED, epsilon].learning_rate * MIXED.clip
+        best[TRUNCATED, epsilon] = TRUNCATED.training(step, noise(TRUNCATED, epsilon))
+    best[MIXED, None] = replace(best[MIXED, BUDGETS[-1]], noise_multiplier=0.0)
+    return best
+
+
+@cache
+def noise(method: Method, epsilon: float) -> float:
+    """Of a budget."""
+    return method.noise_multiplier(epsilon)
+
+
+@cache
+def reached(features: str) -> dict[tuple[Method, float | None], list[float]]:
+    """Test accuracies of the chosen trainings, one a seed."""
+    best = chosen(features)
+    by_seed = [tested(features, list(best.values()), seed) for seed in SEEDS]
+    return {cell: [values[index] for values in by_seed] for index, cell in enumerate(best)}
+
+
+def table_1(path: Path) -> Sequence[Comparison]:
+    """Accuracy at equal epsilon with and without ModelMix: linear models on Fashion-MNIST."""
+    figure, (axes, theirs) = plt.subplots(1, 2, figsize=(12, 4.6), layout="constrained", sharex=True)
+    looks: dict[str, Style] = {"scattering": {"marker": "o"}, "pixels": {"marker": "s", "markerfacecolor": "white"}}
+    grey: Style = {"color": "0.5", "linestyle": "--", "linewidth": 2.0}
+    numbers: list[Comparison] = []
+    for features, look in looks.items():
+        found, best = reached(features), chosen(features)
+        for method, style in ((PLAIN, OURS), (MIXED, grey)):
+            values = [np.mean(found[method, epsilon]) for epsilon in BUDGETS]
+            axes.plot(BUDGETS, values, **style | look | {"label": f"{method.name}, {features}"})
+        numbers += [_accuracy(features, method, epsilon, best, found) for method, epsilon in found]
+    for method, style in ((PLAIN, OURS), (MIXED, grey)):
+        theirs.plot(BUDGETS, method.printed, **style | {"marker": "x", "label": method.name})
+    axes.set(title="here: linear models")
+    theirs.set(title="paper: convolutional network on scattering features")
+    for each in (axes, theirs):
+        each.set(xlabel="epsilon (delta 1e-5)", ylabel="test accuracy, %")
+        make_readable(each)
+        each.legend(fontsize=9)
+    figure.suptitle(f"{PAPER}, Table 1, Fashion-MNIST", fontsize=11)
+    save(figure, path)
+    return numbers
+
+
+def _accuracy(
+    features: str,
+    method: Method,
+    epsilon: float | None,
+    best: Mapping[tuple[Method, float | None], Training],
+    found: Mapping[tuple[Method, float | None], list[float]],
+) -> Comparison:
+    training, values = best[method, epsilon], found[method, epsilon]
+    budget = "no noise but the mixture" if epsilon is None else f"epsilon {epsilon:g}"
+    printed = None if epsilon is None else method.printed[BUDGETS.index(epsilon)]
+    step = training.learning_rate * training.clip
+    remark = f"noise multiplier {training.noise_multiplier:.2f}, learning rate times clipping norm {step:g}"
+    return Comparison(f"{features}, {budget}, {method.name}, %", printed, float(np.mean(values)), remark)

@@ -1,0 +1,76 @@
+"""Who watches a run: a progress display, a tracker, a function of a person's own."""
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from fedamp.runs.records import RoundRecord
+    from fedamp.server.setup import Prepared
+
+Callback = Callable[["RoundRecord"], object]
+"""A function of a round's record, called after its release."""
+
+
+class Observer:
+    """What a run tells whoever watches it. Any object with some of these methods will do."""
+
+    def opened(self, folder: Path) -> None:
+        """The run's folder is there; nothing else is."""
+
+    def started(self, prepared: "Prepared", finished: "list[RoundRecord]") -> None:
+        """Before the first round; ``finished`` holds the rounds of an earlier, interrupted part of the run."""
+
+    def round_done(self, record: "RoundRecord") -> None:
+        """After every released round."""
+
+    def stopping(self) -> None:
+        """After the first Ctrl-C: the round is finished first. Called from a signal handler."""
+
+    def closed(self) -> None:
+        """After the last round, or whatever ended the run; called also where it never started."""
+
+
+class Observers(Observer):
+    """Many observers as one; a function is one that hears of every round."""
+
+    def __init__(self, observers: "Iterable[Callback | object]") -> None:
+        self._observers = list(observers)
+
+    def opened(self, folder: Path) -> None:
+        self._tell("opened", folder)
+
+    def started(self, prepared: "Prepared", finished: "list[RoundRecord]") -> None:
+        self._tell("started", prepared, finished)
+
+    def round_done(self, record: "RoundRecord") -> None:
+        for observer in self._observers:
+            heard = getattr(observer, "round_done", observer)
+            if callable(heard):
+                heard(record)
+
+    def stopping(self) -> None:
+        self._tell("stopping")
+
+    def closed(self) -> None:
+        self._tell("closed")
+
+    def _tell(self, what: str, *arguments: object) -> None:
+        for observer in self._observers:
+            getattr(observer, what, _ignore)(*arguments)
+
+
+@contextmanager
+def watched(folder: Path, *observers: object) -> Iterator[Observers]:
+    """Observers while a run is played in its folder: told that it is open, and at last that it is closed."""
+    all_ = Observers(observers)
+    try:
+        all_.opened(folder)
+        yield all_
+    finally:
+        all_.closed()
+
+
+def _ignore(*_: object) -> None:
+    """What an observer leaves out."""

@@ -1,0 +1,52 @@
+"""The site that ``make docs`` builds: every page has its place, and every link leads somewhere."""
+
+import importlib.util
+import subprocess
+import sys
+import tomllib
+
+import pytest
+
+from tests.documentation import PAGES, ROOT
+
+NOT_LISTED = {"docs/papers/", "packaging/"}  # reached from other pages
+
+
+def pages_of(nav):
+    for entry in nav:
+        for value in entry.values():
+            yield from [value] if isinstance(value, str) else pages_of(value)
+
+
+@pytest.fixture(scope="module")
+def site():
+    spec = importlib.util.spec_from_file_location("build_site", ROOT / "site" / "build.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_every_page_is_in_the_contents_once_and_every_entry_is_a_page(site):
+    listed = list(pages_of(tomllib.loads((ROOT / "site" / "zensical.toml").read_text())["project"]["nav"]))
+    assert len(listed) == len(set(listed))
+    written = {
+        str(site.place_of(ROOT / page)) for page in PAGES if not any(page.startswith(each) for each in NOT_LISTED)
+    }
+    assert set(listed) == written | {f"reference/{name}.md" for name in site.REFERENCE}
+
+
+def test_links_that_lead_nowhere_are_found(site, tmp_path):
+    (tmp_path / "a.html").write_text('<a href="b.html#there"></a><a href="b.html#gone"></a><img src="c.png">')
+    (tmp_path / "b.html").write_text('<p id="there"><a href="a.html"></a><a href="https://example.org/gone"></a>')
+    assert site.broken_links(tmp_path) == ["a.html: b.html#gone", "a.html: c.png"]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.skipif(importlib.util.find_spec("zensical") is None, reason="the extra docs is not installed")
+def test_the_site_is_built_its_tutorials_run_and_its_links_lead_somewhere(site):
+    subprocess.run([sys.executable, ROOT / "site" / "build.py"], check=True, cwd=ROOT)
+    first = (site.SITE / "tutorials" / "first.html").read_text()
+    assert "accuracy" in first
+    assert "first-output_" in first  # the picture of the run
+    assert 'id="fedamp.accounting.Allocation"' in (site.SITE / "reference" / "accounting.html").read_text()
