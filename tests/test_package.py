@@ -224,9 +224,10 @@ SHORT = "--set rounds=2 --set check_in.k=1 --set privacy.noise_multiplier=1 --se
 ELSEWHERE = [
     f"run regression {SHORT} --out a",
     f"run characters {SHORT} --set data.clients=200 --out characters",
-    f"run regression {SHORT} --set seed=8 --out b",
+    f"run regression {SHORT} --out b",
     f"privacy regression {SHORT}",
     f"calibrate regression {SHORT} --epsilon 4",
+    f"sweep regression {SHORT} --set seed=1,2 --jobs 1 --out swept",
     f"audit regression {SHORT} --repetitions 20 --rounds 1",
     "compare a b",
     "report a --out page.html",
