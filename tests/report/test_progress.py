@@ -39,7 +39,7 @@ def shown(record: RoundRecord, *overrides: str, width: int = 80, terminal: bool 
     stream = io.StringIO()
     console = Console(file=stream, force_terminal=terminal, width=width, height=24)
     with RunProgress(console).shown() as display:
-        display.started(SimpleNamespace(plan=make_plan(small(*overrides), 60), engine=""), [])
+        display.started(SimpleNamespace(plan=make_plan(small(*overrides), 60), engine="", hint=""), [])
         display.round_done(record)
     # What is redrawn in place stands behind the last movement of the cursor.
     last = re.split(r"\x1b\[\d*[AK]|\r", stream.getvalue())[-1]
@@ -74,7 +74,7 @@ def test_updates_that_are_all_longer_than_a_chosen_norm_or_none_are_told(runs):
         ("auto", 1, ""),
     ):
         display = RunProgress(Console(file=io.StringIO()))
-        display.started(SimpleNamespace(plan=make_plan(small(f"privacy.clip={clip}"), 60), engine=""), [])
+        display.started(SimpleNamespace(plan=make_plan(small(f"privacy.clip={clip}"), 60), engine="", hint=""), [])
         display.round_done(record(unprotected={"clipped": share}))
         console = Console(file=io.StringIO(), width=80)
         console.print(run_table(read_summary(runs["hidden"]), display.clipped))
