@@ -188,6 +188,7 @@ def test_the_accountant_installs_alone(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 def test_the_whole_tool_installs_and_runs_elsewhere(tmp_path):
     """What it depends on is borrowed from this environment (torch alone is gigabytes); the wheel is the real one."""
     environment = Environment(tmp_path / "full")
@@ -223,9 +224,10 @@ SHORT = "--set rounds=2 --set check_in.k=1 --set privacy.noise_multiplier=1 --se
 ELSEWHERE = [
     f"run regression {SHORT} --out a",
     f"run characters {SHORT} --set data.clients=200 --out characters",
-    f"run regression {SHORT} --set seed=8 --out b",
+    f"run regression {SHORT} --out b",
     f"privacy regression {SHORT}",
     f"calibrate regression {SHORT} --epsilon 4",
+    f"sweep regression {SHORT} --set seed=1,2 --jobs 1 --out swept",
     f"audit regression {SHORT} --repetitions 20 --rounds 1",
     "compare a b",
     "report a --out page.html",

@@ -14,6 +14,7 @@ from matplotlib.axes import Axes
 from benchmarks.papers import published
 from benchmarks.papers.bounds import modelmix
 from benchmarks.papers.drawing import OURS, make_readable, save
+from benchmarks.papers.modelmix_fashion import table_1
 from benchmarks.papers.modelmix_training import figure_2, table_2
 from benchmarks.papers.record import Comparison, Figure
 from fedamp.accounting import Bounds, Gaussian, Mechanism, ModelMix, Poisson, Repeat
@@ -134,4 +135,4 @@ def _by_fedamp(rate: float, gap: float, truncation: int, rounds: int) -> Bounds:
     return Repeat(Poisson(part, rate), rounds).epsilon(DELTA)
 
 
-FIGURES: Sequence[Figure] = (figure_2, figure_3, table_2)
+FIGURES: Sequence[Figure] = (figure_2, figure_3, table_1, table_2)

@@ -115,7 +115,7 @@ def reached(features: str) -> dict[tuple[Method, float | None], list[float]]:
 
 def table_1(path: Path) -> Sequence[Comparison]:
     """Accuracy at equal epsilon with and without ModelMix: linear models on Fashion-MNIST."""
-    figure, (axes, theirs) = plt.subplots(1, 2, figsize=(12, 4.6), layout="constrained", sharex=True)
+    figure, (axes, theirs) = plt.subplots(1, 2, figsize=(12, 4.6), layout="constrained", sharex=True, sharey=True)
     looks: dict[str, Style] = {"scattering": {"marker": "o"}, "pixels": {"marker": "s", "markerfacecolor": "white"}}
     grey: Style = {"color": "0.5", "linestyle": "--", "linewidth": 2.0}
     numbers: list[Comparison] = []
@@ -149,5 +149,6 @@ def _accuracy(
     budget = "no noise but the mixture" if epsilon is None else f"epsilon {epsilon:g}"
     printed = None if epsilon is None else method.printed[BUDGETS.index(epsilon)]
     step = training.learning_rate * training.clip
-    remark = f"noise multiplier {training.noise_multiplier:.2f}, learning rate times clipping norm {step:g}"
+    seeds = f"{len(values)} seed{'s' * (len(values) > 1)}"
+    remark = f"noise multiplier {training.noise_multiplier:.2f}, learning rate times clipping norm {step:g}, {seeds}"
     return Comparison(f"{features}, {budget}, {method.name}, %", printed, float(np.mean(values)), remark)

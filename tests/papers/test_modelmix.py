@@ -169,4 +169,4 @@ def test_the_pages_commands_are_accepted(fedamp, monkeypatch):
     monkeypatch.setattr(record, "make", lambda paper, figures, *_: made.append((paper, len(figures))))
     monkeypatch.setattr(record, "write_tables", lambda *_: None)
     run_commands("docs/papers/modelmix.md", fedamp)
-    assert made == [("modelmix", 3), ("modelmix", 1)]
+    assert made == [("modelmix", 4), ("modelmix", 1)]

@@ -16,7 +16,7 @@ OVERVIEW = ROOT / "docs" / "papers.md"
 PROMISED = {
     "partitioning": ["figure_1", "figure_2", "figure_3", "table_1"],
     "allocation": [f"figure_{n}" for n in range(1, 12)],
-    "modelmix": ["figure_2", "figure_3", "table_2"],
+    "modelmix": ["figure_2", "figure_3", "table_1", "table_2"],
     "groups": [f"figure_{n}" for n in range(3, 13)],
     "merging": ["figure_1", "figure_2", "figure_3", "figure_5", "figure_6", "figure_7", "figure_8"],
 }
