@@ -263,7 +263,8 @@ def table(runs: list[Run], partition: str) -> str:
             work, sent = device_cost(name)
             lines.append(f"| {scheme.words} | {' | '.join(map(_spread, values))} | {work:.0%} | {sent} |")
     seeds = {run.seed for run in runs if run.partition == partition and not run.tuning}
-    caption = f"{len(seeds)} seeds at most; a value without a spread has one." if seeds else "Not measured yet."
+    caption = f"Seeds: {len(seeds)}; what has no spread has one, and what is empty is not measured yet."
+    caption = caption if seeds else "Not measured yet."
     return "\n".join([*lines, "", caption]) if seeds else caption
 
 
@@ -312,8 +313,8 @@ def draw(runs: list[Run], file: Path) -> None:
     style.logarithmic(axes)
     limits = EPSILONS[0] / 1.2, EPSILONS[-1] * 1.2
     axes.set(xlabel="privacy budget ε (less is better)", xticks=EPSILONS, xlim=limits, ylabel="test accuracy, %")
-    lowest = min((min(values) for cell, values in found.items() if cell.partition == "iid"), default=80.0)
-    axes.set_ylim(lowest - 6, None)  # room for the legend
+    shown = [value for cell, values in found.items() if cell.partition == "iid" for value in values]
+    axes.set_ylim(min(shown, default=80.0) - 6, max(shown, default=90.0) + 1.5)  # room for the legend, and for words
     file.parent.mkdir(parents=True, exist_ok=True)
     style.save(canvas, file)
 

@@ -40,6 +40,8 @@ _LATER = {
     "check_in": {"participation"},
     "client": {"loss", "optimizer", "momentum", "weight_decay", "beta1", "beta2", "epsilon"},
     "model": {"vocabulary", "embedding"},
+    "server": {"averaging"},
+    "submodels": {"rest"},
 }
 
 
