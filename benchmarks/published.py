@@ -39,6 +39,7 @@ PUBLISHED = {
     "DPSUR (selective release; its charge is doubtful)": ((88.4, 89.3, 89.7), "Fu et al. 2024"),
 }
 
+UNTOLD = {"description", "engine", "federation", "seed"}  # settings that change no figure, or are kept with each run
 FIRST = "check-in"
 SCHEMES = {
     FIRST: "balanced: every record in exactly k hidden rounds",
@@ -88,7 +89,7 @@ def measure(seeds: tuple[int, ...], file: Path) -> None:
     rows: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}
     for scheme, name, epsilon in product(SCHEMES, (FASHION, DIGITS), EPSILONS):
         key, plan = f"{name} {scheme} {epsilon:g}", plan_of(name, scheme, epsilon)
-        settings = plan.scenario.model_dump(mode="json", exclude={"description", "engine", "federation", "seed"})
+        settings = plan.scenario.model_dump(mode="json", exclude=UNTOLD, exclude_defaults=True)
         if rows.get(key, {}).get("settings") != settings:
             rows[key] = {"settings": settings, "runs": []}
         rows[key] |= _cost(plan, rows[f"{name} {FIRST} {epsilon:g}"].get("noise_multiplier", plan.noise_multiplier))
