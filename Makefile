@@ -24,7 +24,7 @@ papers: data             ## the papers' figures and tables again; PAPER=modelmix
 
 docs: install            ## the site in build/docs/site: tutorials executed, links checked
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[docs]'
-	$(BIN)/python site/build.py
+	$(BIN)/python docs/site/build.py
 
 lint: install
 	$(BIN)/ruff check .

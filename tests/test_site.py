@@ -20,14 +20,14 @@ def pages_of(nav):
 
 @pytest.fixture(scope="module")
 def site():
-    spec = importlib.util.spec_from_file_location("build_site", ROOT / "site" / "build.py")
+    spec = importlib.util.spec_from_file_location("build_site", ROOT / "docs" / "site" / "build.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
 
 
 def test_every_page_is_in_the_contents_once_and_every_entry_is_a_page(site):
-    listed = list(pages_of(tomllib.loads((ROOT / "site" / "zensical.toml").read_text())["project"]["nav"]))
+    listed = list(pages_of(tomllib.loads((ROOT / "docs" / "site" / "zensical.toml").read_text())["project"]["nav"]))
     assert len(listed) == len(set(listed))
     written = {
         str(site.place_of(ROOT / page)) for page in PAGES if not any(page.startswith(each) for each in NOT_LISTED)
@@ -45,7 +45,7 @@ def test_links_that_lead_nowhere_are_found(site, tmp_path):
 @pytest.mark.timeout(1800)
 @pytest.mark.skipif(importlib.util.find_spec("zensical") is None, reason="the extra docs is not installed")
 def test_the_site_is_built_its_tutorials_run_and_its_links_lead_somewhere(site):
-    subprocess.run([sys.executable, ROOT / "site" / "build.py"], check=True, cwd=ROOT)
+    subprocess.run([sys.executable, ROOT / "docs" / "site" / "build.py"], check=True, cwd=ROOT)
     first = (site.SITE / "tutorials" / "first.html").read_text()
     assert "accuracy" in first
     assert "first-output_" in first  # the picture of the run

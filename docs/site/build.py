@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 BUILD = ROOT / "build" / "docs"
 PAGES, SITE = BUILD / "pages", BUILD / "site"
 LINK = re.compile(r"(\]\()([^)\s#]+)(#[^)\s]*)?(\))")
@@ -41,7 +41,7 @@ def main() -> None:
     for name, modules in REFERENCE.items():
         write(Path("reference") / f"{name}.md", "\n\n".join(f"::: {module}" for module in modules))
     config = BUILD / "zensical.toml"
-    shutil.copy(ROOT / "site" / "zensical.toml", config)
+    shutil.copy(ROOT / "docs" / "site" / "zensical.toml", config)
     subprocess.run([sys.executable, "-m", "zensical", "build", "--config-file", str(config)], check=True, cwd=BUILD)
     broken = list(broken_links(SITE))
     print(*broken, sep="\n")
