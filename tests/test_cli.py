@@ -84,7 +84,7 @@ def test_help_has_a_short_name(fedamp, command):
 
 def test_without_colour_there_are_no_italics_either():
     environment = os.environ | {"NO_COLOR": "1", "FORCE_COLOR": "1", "TERM": "xterm"}
-    program = "from fedamp.commands import terminal; from rich.table import Table; terminal.out.print(Table('a', title='b'))"
+    program = "from fedamp.commands.terminal import out; from rich.table import Table; out.print(Table('a', title='b'))"
     printed = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True).stdout
     assert "b" in printed
     assert "\x1b" not in printed
