@@ -76,9 +76,10 @@ def measured(plan: Plan, seed: int) -> dict[str, Any]:
     wall, cpu = time.monotonic(), time.process_time()
     with tempfile.TemporaryDirectory() as folder:
         summary = api.run(load(asked.model_dump(mode="json"), changes), Path(folder) / "run").summary
+    assert summary.final.accuracy is not None, "evaluated after the last round; a run that was stopped raises"
     return {
         "seed": seed,
-        "accuracy": summary.final.accuracy or 0.0,
+        "accuracy": summary.final.accuracy,
         "cpu_seconds": round(time.process_time() - cpu, 1),
         "seconds": round(time.monotonic() - wall, 1),
     }
