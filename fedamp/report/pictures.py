@@ -125,10 +125,11 @@ def _draw_costs(
     axes: Axes, costs: NDArray[np.float64], quality: NDArray[np.float64], look: style.Look, name: str
 ) -> Line2D:
     """A line that ends in a marker; returns its entry in the key."""
-    axes.plot(costs, quality, color=look.color, linestyle=look.dash)
+    shown = np.where(costs > 0, costs, np.nan)  # zero has no place on a logarithmic axis
+    axes.plot(shown, quality, color=look.color, linestyle=look.dash)
     face = look.color if look is CHARGED else "white"
     axes.plot(
-        costs[-1:], quality[-1:], look.marker, color=look.color, markerfacecolor=face, markersize=8, clip_on=False
+        shown[-1:], quality[-1:], look.marker, color=look.color, markerfacecolor=face, markersize=8, clip_on=False
     )
     handle = _handle(look, f"{name}: {at_most(costs[-1])}")
     handle.set(marker=look.marker, markerfacecolor=face)

@@ -25,8 +25,8 @@ def noise_too_small_by_a_third(monkeypatch):
 def no_clipping_on_the_client(monkeypatch):
     right = worker.clip_and_sum
 
-    def wrong(updates, parts, clips, linf_coordinates=0):
-        return right(updates, parts, [1e3 * clip for clip in clips], linf_coordinates)
+    def wrong(updates, parts, clips, *how):
+        return right(updates, parts, [1e3 * clip for clip in clips], *how)
 
     monkeypatch.setattr(worker, "clip_and_sum", wrong)
 
@@ -35,10 +35,10 @@ def every_array_clipped_by_itself(monkeypatch):
     """A common mistake: the norm of each array is within the clip, but not that of all together."""
     right = worker.clip_and_sum
 
-    def wrong(updates, parts, clips, linf_coordinates=0):
+    def wrong(updates, parts, clips, *how):
         alone = [(name,) for part in parts for name in part]
         clips = [clip for part, clip in zip(parts, clips, strict=True) for _ in part]
-        return right(updates, alone, clips, linf_coordinates)
+        return right(updates, alone, clips, *how)
 
     monkeypatch.setattr(worker, "clip_and_sum", wrong)
 

@@ -189,7 +189,10 @@ class Messages(SerialGrid):
 
 
 def test_a_node_learns_only_what_its_clients_must_do_in_this_round(tmp_path):
-    grid, chosen = Messages(), small("rounds=3", "submodels={scheme: disjoint, count: 3}", "model={name: mlp}")
+    grid, chosen = (
+        Messages(),
+        small("seed=4242", "rounds=3", "submodels={scheme: disjoint, count: 3}", "model={name: mlp}"),
+    )
     play_in(tmp_path / "run", chosen, grid=grid)
     plan = prepare(chosen).plan
     train = [message.content for message in grid.sent if message.metadata.message_type == "train"]

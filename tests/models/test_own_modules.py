@@ -38,7 +38,7 @@ def beside(tmp_path, monkeypatch):
 
 @pytest.fixture
 def documented(beside):
-    (snippet,) = re.findall(r"```python\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)
+    (snippet,) = re.findall(r"```python\n(# my_model.*?)```", DOCUMENT.read_text(), re.DOTALL)
     beside("my_model", snippet)
     return Model(name="my_model:TwoLayers", options={"width": 12})
 

@@ -13,10 +13,11 @@ from tests.documentation import ROOT
 FORKS = """
 import json, os, sys
 from fedamp import cli
+from fedamp.commands.failures import status_of
 
 def run(words):
     sys.argv = ["fedamp", *words]
-    return cli._status()
+    return status_of(cli.app)
 
 def fork(words):
     child = os.fork()

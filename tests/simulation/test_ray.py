@@ -120,6 +120,7 @@ def test_worker_killed_from_outside_between_rounds_is_started_again(grid):
     assert all(reply.has_content() for reply in grid.send_and_receive([message(node) for node in grid.get_node_ids()]))
 
 
+@pytest.mark.slow
 def test_message_that_kills_every_worker_ends_in_an_error_reply(grid, log):
     nodes = grid.get_node_ids()
     bad, good = grid.send_and_receive([message(nodes[0], "train.die"), message(nodes[1])], timeout=100)
@@ -186,7 +187,8 @@ with open_grid(engine, pathlib.Path(sys.argv[2]), "tests.simulation.tiny_app:app
 """
 
 
-@pytest.mark.parametrize("end", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGKILL])
+@pytest.mark.slow
+@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGKILL])
 def test_nothing_is_left_running(tmp_path, end):
     command = [sys.executable, "-c", PROGRAM, str(Path(__file__).parents[2]), str(tmp_path / "log.txt")]
     program = subprocess.Popen(

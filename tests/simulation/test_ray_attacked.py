@@ -155,6 +155,7 @@ with open_grid(engine, pathlib.Path(sys.argv[2]), "tests.simulation.tiny_app:app
 """
 
 
+@pytest.mark.slow
 def test_ray_starts_while_this_process_multiplies_matrices(tmp_path):
     """A fork beside OpenBLAS's threads hangs both: ``a @ b`` here, ``Popen(["true"], preexec_fn=...)`` in a thread."""
     threads = {name: value for name, value in ENVIRONMENT.items() if not name.endswith("_NUM_THREADS")}
