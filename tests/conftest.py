@@ -29,20 +29,10 @@ settings.load_profile("fedamp")
 LONGEST_FIRST = ("deployment", "simulation", "server", "papers", "merging")
 
 
-@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Order the rooms; tests that share a fixture of their module run in one process, lest it is made again there."""
-
-    def place(item: pytest.Item) -> int:
-        room = item.path.parent.name
-        return LONGEST_FIRST.index(room) if room in LONGEST_FIRST else len(LONGEST_FIRST)
-
-    items.sort(key=place)
-    for item in items:
-        fixtures = item._fixtureinfo.name2fixturedefs  # type: ignore[attr-defined]  # pytest offers no other way
-        shared = any(found.scope == "module" for name in fixtures for found in fixtures[name])
-        if shared and item.get_closest_marker("xdist_group") is None:
-            item.add_marker(pytest.mark.xdist_group(item.path.stem))
+    """Order the rooms."""
+    rooms = {name: place for place, name in enumerate(LONGEST_FIRST)}
+    items.sort(key=lambda item: rooms.get(item.path.parent.name, len(rooms)))
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,6 @@ import yaml
 
 from tests.federations import write_small
 
-pytestmark = pytest.mark.xdist_group("cli")
-
 COMMAND = [sys.executable, "-c", "from fedamp.cli import main; main()"]
 SHORT = ("rounds=2", "check_in.k=1")
 

@@ -10,8 +10,6 @@ import pytest
 
 from tests.documentation import ROOT, write_files
 
-pytestmark = pytest.mark.xdist_group("contributing")
-
 PAGE = "CONTRIBUTING.md"
 
 

@@ -16,8 +16,6 @@ import yaml
 from fedamp.scenario import scenario_file
 from tests.documentation import PAGES, ROOT, blocks, command_of, commands, find, python, text, write_files
 
-pytestmark = pytest.mark.xdist_group("documentation")
-
 # Programs of others, which the tests of their pages start.
 FOREIGN = {
     "cat",

@@ -5,13 +5,10 @@ import socket
 import ssl
 import subprocess
 
-import pytest
 from flwr.supernode.fleet_http_client import FleetHttpClient
 
 from fedamp import doctor
 from tests.deployment.machines import Machines
-
-pytestmark = pytest.mark.xdist_group("federation")
 
 _METHODS = [name for name in vars(FleetHttpClient) if not name.startswith("_")]
 FLEET = {"/v1/fleet/" + re.sub("(?<!^)(?=[A-Z])", "-", name).lower() for name in _METHODS}

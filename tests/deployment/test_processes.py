@@ -77,7 +77,6 @@ def assert_equals_simulation(machines: Machines, raw: dict, away: set[int]) -> N
     assert largest_difference(*models) < TOLERANCE
 
 
-@pytest.mark.xdist_group("federation")
 def test_the_scenario_of_the_simulation_runs_on_three_machines_one_of_which_claims_everybodys_clients(federation):
     raw = write_scenario(federation)
     liar = federation.folder / "site2" / "data" / "federation.json"

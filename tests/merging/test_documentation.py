@@ -4,11 +4,7 @@ import json
 import re
 import shlex
 
-import pytest
-
 from tests.documentation import commands, text
-
-pytestmark = pytest.mark.xdist_group("merging")
 
 PAGE = "docs/merging.md"
 

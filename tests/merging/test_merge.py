@@ -18,8 +18,6 @@ from fedamp.launch import launch
 from fedamp.runs.checkpoint import checkpoints
 from tests.federations import Silent, small
 
-pytestmark = pytest.mark.xdist_group("merging")
-
 SELECTION = ("--method", "random-selection", "--delta", "1e-5")
 COMBINATION = ("--method", "linear-combination", "--delta", "1e-5")
 

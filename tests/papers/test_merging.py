@@ -25,8 +25,6 @@ from fedamp.merging import MergeRequest, merge_runs
 from fedamp.merging.candidates import read_candidates
 from fedamp.runs.run import read_run
 
-pytestmark = pytest.mark.xdist_group("paper-merging")
-
 PAGE = Path(__file__).parents[2] / "docs" / "papers" / "merging.md"
 
 

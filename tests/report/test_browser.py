@@ -14,7 +14,6 @@ BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "
 WIDTHS = (400, 1000, 1600)
 
 pytestmark = [
-    pytest.mark.xdist_group("report"),
     pytest.mark.skipif(BROWSER is None, reason="no Chromium is installed"),
 ]
 

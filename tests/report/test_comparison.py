@@ -10,8 +10,6 @@ from fedamp.errors import RunFolderError
 from fedamp.report.comparison import compare
 from fedamp.report.tables import comparison_table
 
-pytestmark = pytest.mark.xdist_group("report")
-
 
 @pytest.fixture(scope="module")
 def answer(runs, merged, tmp_path_factory):

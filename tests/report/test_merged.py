@@ -8,8 +8,6 @@ import pytest
 from fedamp.errors import RunFolderError
 from fedamp.runs.run import read_merged
 
-pytestmark = pytest.mark.xdist_group("report")
-
 DAMAGES = {
     "another epsilon": ("certificate.json", lambda content: content | {"epsilon": {"lower": 0.0, "upper": 0.1}}),
     "another format": ("certificate.json", lambda content: content | {"format": "fedamp merge certificate 9"}),

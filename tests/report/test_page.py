@@ -16,8 +16,6 @@ from fedamp.report.page import write_report
 from fedamp.report.words import KNOWN_SEED
 from fedamp.runs.verify import verify_ledger
 
-pytestmark = pytest.mark.xdist_group("report")
-
 
 class Page(HTMLParser):
     """A page taken apart: facts by name, rows of tables, and the texts of every kind of element."""

@@ -14,8 +14,6 @@ from fedamp.report import style
 from fedamp.report.pictures import comparison_pictures, plot_run, run_pictures
 from fedamp.runs.run import read_models, read_run
 
-pytestmark = pytest.mark.xdist_group("report")
-
 
 def words(figure: Figure) -> str:
     return " | ".join(text.get_text() for text in figure.findobj(Text) if text.get_visible())

@@ -8,8 +8,6 @@ import pytest
 from fedamp.errors import RunFolderError
 from fedamp.runs.run import read_models, read_run
 
-pytestmark = pytest.mark.xdist_group("report")
-
 
 def test_a_run_is_read_as_it_was_played(runs):
     run = read_run(runs["hidden"])

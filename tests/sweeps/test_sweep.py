@@ -18,8 +18,6 @@ from fedamp.server.setup import prepare
 from fedamp.sweeps import read_sweep
 from tests.federations import SMALL, small, write_small
 
-pytestmark = pytest.mark.xdist_group("sweeps")
-
 TINY = yaml.safe_load(SMALL) | {"rounds": 3, "check_in": {"scheme": "all"}, "federation": {"validation_share": 0.4}}
 GRID = {"client.learning_rate": [0.01, 1.0], "seed": [1, 2]}
 
