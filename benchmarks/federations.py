@@ -279,7 +279,7 @@ def device_cost(scheme: str) -> tuple[float, str]:
     """Floating-point operations of a device over those of the whole model, and bytes of the model that it receives."""
     anywhere = {"name": "synthetic", "clients": CLIENTS, "shape": [19, 3, 3]}
     epsilon = EPSILONS[0] if SCHEMES[scheme].private else None
-    cost = prepare(Cell("iid", scheme, epsilon).to_run(anywhere, 0, 1, 1.0)).cost()
+    cost = prepare(Cell("iid", scheme, epsilon).to_run(anywhere, 0, 1, 1.0)).cost
     return cost["flops_share"], amount_of_bytes(int(4 * cost["parameters_per_client"]))
 
 

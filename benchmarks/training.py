@@ -48,7 +48,7 @@ def train(scenario: Scenario, evaluate_every: int | None = None) -> Outcome:
             if evaluate_every and round_ % evaluate_every == 0:
                 accuracies.append(prepared.evaluate(strategy.state.parameters).score)
     seconds = time.perf_counter() - start
-    collected, cost = strategy.collected, prepared.cost()
+    collected, cost = strategy.collected, prepared.cost
     assert collected is not None
     return Outcome(
         parameters=strategy.state.parameters,

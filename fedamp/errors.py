@@ -70,3 +70,8 @@ class Interrupted(FedampError):
     """A person stopped a run with Ctrl-C; the message says how to go on."""
 
     exit_code, kind = 130, "interrupted"
+
+
+def one_line(error: BaseException) -> str:
+    """Somebody else's exception, in the parentheses of an error line."""
+    return " ".join(f"{type(error).__name__}: {error}".split())

@@ -9,7 +9,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from fedamp.errors import DivergedError, FedampError, FederationError, Interrupted
+from fedamp.errors import DivergedError, FedampError, FederationError, Interrupted, one_line
 from fedamp.observers import Observer, watched
 from fedamp.plan import make_plan, privacy_units
 from fedamp.runs.folder import RunFolder, opened, read_summary
@@ -105,8 +105,7 @@ def _explained(folder: RunFolder) -> Iterator[None]:
         raise
     except Exception as error:
         log.exception("unexpected failure")
-        reason = " ".join(f"{type(error).__name__}: {error}".split())
-        raise FederationError(f"{reason[:300]}; traceback in {folder.log}") from error
+        raise FederationError(f"{one_line(error)[:300]}; traceback in {folder.log}") from error
 
 
 def _rounds_here(

@@ -6,17 +6,14 @@ must look at each record by itself; one of somebody's own is called with one cli
 Nothing here imports torch before a loss is computed, so that a scenario is checked at once.
 """
 
-import importlib
 import math
-import sys
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from fedamp import scenario
 from fedamp.data.form import BINARY, CLASSES, NOT_COUNTED, NUMBERS, TOKENS, Form, Labels
-from fedamp.errors import ModelError
-from fedamp.models.architectures import is_import_path
+from fedamp.errors import ModelError, one_line
+from fedamp.models.architectures import import_own, is_import_path
 from fedamp.models.units import unknown
 
 if TYPE_CHECKING:
@@ -264,15 +261,11 @@ def loss_of(client: scenario.Client, model: scenario.Model) -> Loss:
     check_name(client.loss)
     if not is_import_path(client.loss):
         return LOSSES[client.loss]()
-    path, _, attribute = client.loss.partition(":")
-    if model.folder is not None and model.folder not in sys.path:
-        sys.path.append(model.folder)  # behind what is installed, which it must not hide
     accepted = "accepted: package.module:name of a subclass of fedamp.losses.Loss"
     try:
-        kind = getattr(importlib.import_module(path), attribute)
+        kind = import_own(client.loss, model.folder)
     except Exception as error:  # whatever a foreign module raises while it is imported
-        reason = " ".join(f"{type(error).__name__}: {error}".split())
-        raise ModelError(f"client.loss {client.loss!r} cannot be imported ({reason}); {accepted}") from error
+        raise ModelError(f"client.loss {client.loss!r} cannot be imported ({one_line(error)}); {accepted}") from error
     if not (isinstance(kind, type) and issubclass(kind, Loss)) or kind.__abstractmethods__:
         raise ModelError(f"client.loss {client.loss!r} is {kind!r}; {accepted}, with all its methods")
     own: Loss = kind()
@@ -283,8 +276,3 @@ def loss_of(client: scenario.Client, model: scenario.Model) -> Loss:
 def form_of(client: scenario.Client, model: scenario.Model) -> Form:
     """What a scenario's task takes its records to be."""
     return Form(loss_of(client, model).labels, model.vocabulary)
-
-
-def leading(metrics: Mapping[str, float]) -> str:
-    """The name of the metric that leads: at most 1, and more is better."""
-    return next(iter(metrics))

@@ -1,7 +1,5 @@
 """Models by name: the registered ones, and a person's own by import path."""
 
-import importlib
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,8 +13,8 @@ from safetensors.numpy import load_file
 from torch import Tensor, nn
 
 from fedamp import rng
-from fedamp.errors import ModelError
-from fedamp.models.architectures import Architecture, architecture_of, is_import_path
+from fedamp.errors import ModelError, one_line
+from fedamp.models.architectures import Architecture, architecture_of, import_own, is_import_path
 from fedamp.models.masks import prove_silence
 from fedamp.models.rules import check
 from fedamp.models.units import Blocks, Units
@@ -135,11 +133,8 @@ def own_generator(torch_seed: int) -> Iterator[None]:
 
 
 def _import(config: Model, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
-    path, _, attribute = config.name.partition(":")
-    if config.folder is not None and config.folder not in sys.path:
-        sys.path.append(config.folder)  # behind what is installed, which it must not hide
     try:
-        factory = getattr(importlib.import_module(path), attribute)
+        factory = import_own(config.name, config.folder)
     except Exception as error:  # whatever a foreign module raises while it is imported
         raise ModelError(
             f"model.name {config.name!r} cannot be imported ({one_line(error)}); accepted: package.module:name, "
@@ -195,8 +190,3 @@ def _read(path: Path, expected: Mapping[str, NDArray[np.float32]]) -> Arrays:
                 f"got {found.dtype} of shape {list(found.shape)}"
             )
     return {name: values[name] for name in expected}
-
-
-def one_line(error: Exception) -> str:
-    """An exception in the parentheses of an error line."""
-    return " ".join(f"{type(error).__name__}: {error}".split())

@@ -26,9 +26,9 @@ from numpy.typing import NDArray
 from torch import nn
 
 from fedamp import rng
-from fedamp.errors import ModelError
+from fedamp.errors import ModelError, one_line
 from fedamp.models.masks import Masks
-from fedamp.models.registry import build, one_line, own_generator
+from fedamp.models.registry import build, own_generator
 from fedamp.models.units import Blocks, Units, check_count, check_shared, named_layers, under, unknown
 from fedamp.scenario import Model
 

@@ -5,7 +5,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from time import monotonic
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, TypeVar
 
 from rich.console import Console, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from fedamp.runs.records import RoundRecord
     from fedamp.server.setup import Prepared
     from fedamp.sweeps.workers import Job
+
+_SomeProgress = TypeVar("_SomeProgress", bound=Progress)
 
 
 class Silence(Observer):
@@ -51,16 +53,7 @@ class RunProgress(Silence):
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._bar = _BarAndFacts(
-            TextColumn("[bold]round"),
-            MofNCompleteColumn(),
-            BarColumn(bar_width=None),
-            TimeRemainingColumn(compact=True),
-            TextColumn("left"),
-            console=console,
-            disable=not console.is_terminal,
-            expand=True,
-        )
+        self._bar = _bar(_BarAndFacts, "round", console)
         self._reported = self._scheduled = self._failed = 0
         self._clipped: list[float] = []
 
@@ -74,7 +67,7 @@ class RunProgress(Silence):
                 self._console.print(f"hint: {prepared.hint}", highlight=False, markup=False)
             if prepared.engine:
                 self._console.print(f"engine {prepared.engine}", highlight=False, markup=False)
-        self._chosen_norm = isinstance(plan.scenario.privacy.clip, float)
+        self._chosen_norm = plan.clipping.is_fixed and not plan.clipping.normalises
         self._budget = plan.scenario.privacy.epsilon
         rounds = min(plan.scenario.rounds, plan.affordable_rounds)
         self._task = self._bar.add_task("", total=rounds, completed=len(finished))
@@ -133,21 +126,26 @@ class _BarAndFacts(Progress):
         yield Text(self.facts, no_wrap=True, overflow="ellipsis")
 
 
+def _bar(kind: type[_SomeProgress], what: str, console: Console) -> _SomeProgress:
+    """How many of them are done, as numbers and a bar, and the time left; nothing without a terminal."""
+    return kind(
+        TextColumn(f"[bold]{what}"),
+        MofNCompleteColumn(),
+        BarColumn(bar_width=None),
+        TimeRemainingColumn(compact=True),
+        TextColumn("left"),
+        console=console,
+        disable=not console.is_terminal,
+        expand=True,
+    )
+
+
 class SweepProgress:
     """A bar of all runs of a sweep, and a line for each run that ended before its end; no bar without a terminal."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._bar = Progress(
-            TextColumn("[bold]runs"),
-            MofNCompleteColumn(),
-            BarColumn(bar_width=None),
-            TimeRemainingColumn(compact=True),
-            TextColumn("left"),
-            console=console,
-            disable=not console.is_terminal,
-            expand=True,
-        )
+        self._bar = _bar(Progress, "runs", console)
         self._task = self._bar.add_task("", total=None)
         self._rounds: dict[str, int] = {}
 

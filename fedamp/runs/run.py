@@ -2,7 +2,7 @@
 
 import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -135,13 +135,9 @@ class Run:
         Raises:
             InputError: pandas is not installed.
         """
-        try:
-            import pandas
-        except ImportError:
-            raise InputError("frame() needs pandas, which is not installed; accepted: pip install pandas") from None
         left_out = {"version", "unprotected", "metrics"}
         rows = [record.model_dump(exclude=left_out) | record.metrics for record in self.rounds]
-        return pandas.DataFrame(rows).set_index("round")
+        return frame_of(rows).set_index("round")
 
     def model(self) -> "nn.Module":
         """The model after the last released round, as a torch module in evaluation mode.
@@ -271,6 +267,19 @@ def read_models(folders: Sequence[Path]) -> list[Model]:
         read_merged(folder, name) if RunFolder(folder).certificate.is_file() else read_run(folder, name)
         for folder, name in zip(folders, _names_of(folders), strict=True)
     ]
+
+
+def frame_of(rows: Iterable[Mapping[str, Any]]) -> "pandas.DataFrame":
+    """A pandas frame of rows with the same keys, which name its columns.
+
+    Raises:
+        InputError: pandas is not installed.
+    """
+    try:
+        import pandas
+    except ImportError:
+        raise InputError("frame() needs pandas, which is not installed; accepted: pip install pandas") from None
+    return pandas.DataFrame(rows)
 
 
 def read_run(folder: Path, name: str | None = None) -> Run:

@@ -176,7 +176,7 @@ class _Run:
             stopped_because=stopped_because,
             error=error,
             parameters=sum(array.size for array in self.state.parameters.values()),
-            cost=Cost(**self.prepared.cost()),
+            cost=Cost(**self.prepared.cost),
         )
         self.folder.write_summary(summary)
 

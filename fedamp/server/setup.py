@@ -18,13 +18,13 @@ from fedamp.client.memory import clients_per_batch
 from fedamp.client.records import RecordSteps
 from fedamp.client.task import ClientTask
 from fedamp.data.dataset import Dataset
-from fedamp.errors import ScenarioError
+from fedamp.errors import ScenarioError, one_line
 from fedamp.losses import Loss, form_of, loss_of
 from fedamp.models.architectures import is_import_path
 from fedamp.models.cost import cost, kept_per_record
 from fedamp.models.evaluate import Evaluation, evaluate
 from fedamp.models.pieces import Piece, Pieces
-from fedamp.models.registry import build, initial_parameters, input_type, one_line
+from fedamp.models.registry import build, initial_parameters, input_type
 from fedamp.plan import Plan, make_plan, privacy_units
 from fedamp.scenario import Scenario
 from fedamp.strategies.model_parts import ModelParts
@@ -116,6 +116,7 @@ class Prepared:
         """The whole model; its parameter values are arbitrary."""
         return build(self.plan.scenario.model, self.task.input_shape, self.task.num_classes)
 
+    @cached_property
     def cost(self) -> dict[str, float]:
         """What a unit receives and computes in a round, on average over the submodels, and as shares of the whole."""
         shape, dtype = self.task.input_shape, input_type(self.task.model)
@@ -152,7 +153,7 @@ class Prepared:
         """Expected floating-point operations of the whole run, with one record in every gradient step."""
         trainings = self.plan.expected_cohort * self.plan.last_round
         client = self.plan.scenario.client
-        return trainings * (client.steps or client.epochs or 1) * self.cost()["flops_per_record"]
+        return trainings * (client.steps or client.epochs or 1) * self.cost["flops_per_record"]
 
 
 def prepare(scenario: Scenario, seed: int | None = None) -> Prepared:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from fedamp.errors import InputError, RunFolderError
 from fedamp.record import Record
 from fedamp.runs import run as runs
+from fedamp.runs.folder import read_summary
 from fedamp.runs.records import FileRecord
 from fedamp.runs.run import Model, Run, read_run
 from fedamp.sweeps.choosing import cost_of_choosing
@@ -195,11 +195,7 @@ class Sweep:
         Raises:
             InputError: pandas is not installed.
         """
-        try:
-            import pandas
-        except ImportError:
-            raise InputError("frame() needs pandas, which is not installed; accepted: pip install pandas") from None
-        return pandas.DataFrame(
+        return runs.frame_of(
             swept.settings
             | {
                 **dict([swept.run.score] if swept.run.score else []),
@@ -250,17 +246,13 @@ def read_sweep(folder: Path, errors: Mapping[str, str] | None = None) -> Sweep:
     Raises:
         RunFolderError: ``sweep.json`` is missing or damaged, or a run in it is damaged.
     """
-    record = SweepRecord.read(folder / FILE)
-    runs = [
-        SweptRun(planned.settings, folder / RUNS / planned.folder, finished(folder / RUNS / planned.folder))
-        for planned in record.runs
-    ]
-    told = errors or {}
+    record, told = SweepRecord.read(folder / FILE), errors or {}
+    swept = [(planned, folder / RUNS / planned.folder) for planned in record.runs]
     return Sweep(
         folder,
         record.scenario,
         record.grid,
-        tuple(SweptRun(each.settings, each.folder, each.run, told.get(each.folder.name)) for each in runs),
+        tuple(SweptRun(each.settings, place, finished(place), told.get(each.folder)) for each, place in swept),
     )
 
 
@@ -280,12 +272,7 @@ def finished(folder: Path) -> Run | None:
     Raises:
         RunFolderError: it is damaged.
     """
-    if not (folder / "summary.json").is_file():
+    if not (folder / "summary.json").is_file() or read_summary(folder).rounds_completed == 0:
         return None
-    try:
-        run = read_run(folder, folder.name)
-    except RunFolderError as error:
-        if "no round was released" in str(error):
-            return None
-        raise
+    run = read_run(folder, folder.name)
     return None if run.was_stopped_early else run

@@ -8,6 +8,8 @@ A file of this package adds one (or a few) by registering what makes its descrip
 
 from __future__ import annotations
 
+import importlib
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -63,6 +65,18 @@ architectures: Registry[Callable[[Model], Architecture]] = Registry(__name__)
 def is_import_path(name: str) -> bool:
     """Whether a model name is of the form ``package.module:name``: a model of one's own."""
     return ":" in name
+
+
+def import_own(name: str, folder: str | None) -> Any:
+    """What ``package.module:name`` stands for, in a package that is installed or a module in a folder.
+
+    Raises:
+        Exception: whatever a foreign module raises while it is imported.
+    """
+    path, _, attribute = name.partition(":")
+    if folder is not None and folder not in sys.path:
+        sys.path.append(folder)  # behind what is installed, which it must not hide
+    return getattr(importlib.import_module(path), attribute)
 
 
 def architecture_of(config: Model) -> Architecture:
