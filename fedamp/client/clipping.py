@@ -101,8 +101,7 @@ def clip_and_sum(
         scales = np.where(failed, 0.0, scales_of(norm, clip, normalised) / unit).astype(np.float32)
         limit = math.floor(clip / unit / math.sqrt(linf_coordinates or 1))
         for name in part:
-            total = _sum_of_quanta(flat[name], scales, _as_float32(limit)).double() * unit
-            total = total.view(stacks[name].shape[1:])
+            total = _sum_of_quanta(flat[name], scales, _as_float32(limit), unit).view(stacks[name].shape[1:])
             sums[name] = total if stacks[name] is updates[name] else total.mT
     clipped = ~failed & (norms > np.array(clips)[:, None])
     return ClippedSum({name: sums[name] for name in updates}, torch.from_numpy(failed), torch.from_numpy(clipped))
@@ -122,20 +121,24 @@ def scales_of(norms: Floats, clips: Floats | float, normalised: bool) -> Floats:
 def _square_norms(stack: Tensor) -> Floats:
     """Squares of the units' Euclidean norms."""
     if stack.device.type == "cpu":
-        return np.asarray(clip_kernels.square_norms(stack.numpy()))
+        squares = np.empty(len(stack))
+        clip_kernels.square_norms(stack.numpy(), squares)
+        return squares
     return np.asarray(torch.linalg.vector_norm(stack, dim=1, dtype=torch.float64).square().cpu().numpy())
 
 
-def _sum_of_quanta(stack: Tensor, scales: NDArray[np.float32], limit: float) -> Tensor:
-    """The sum of the scaled units [units, numbers], in whole quanta: int64 of shape [numbers].
+def _sum_of_quanta(stack: Tensor, scales: NDArray[np.float32], limit: float, unit: float) -> Tensor:
+    """The sum of units [units, numbers], scaled, in whole quanta of size ``unit``: float64 of shape [numbers].
 
-    Below 2**31 each, as the scaled norm is, and at most ``limit`` in size. A unit whose scale is zero adds nothing.
+    Scaled numbers are below 2**31, as the norm is, and at most ``limit``. A unit whose scale is zero adds nothing.
     """
     if stack.device.type == "cpu":
-        return torch.from_numpy(clip_kernels.sum_of_quanta(stack.numpy(), scales, np.float32(limit)))
+        total = np.zeros(stack.shape[1], np.int64)
+        clip_kernels.add_quanta(stack.numpy(), scales, np.float32(limit), total)
+        return torch.from_numpy(total * unit)
     scale = torch.from_numpy(scales).to(stack.device)[:, None]
     scaled = torch.where(scale == 0, 0.0, stack * scale).clamp_(-limit, limit)
-    return scaled.to(torch.int32).sum(0)  # conversion to integers truncates towards zero
+    return scaled.to(torch.int32).sum(0).double() * unit  # conversion to integers truncates towards zero
 
 
 def _as_in_memory(stack: Tensor) -> Tensor:
