@@ -73,7 +73,7 @@ EXPRESSIONS = {
 def test_nested_laws_against_sampling(name):
     law, draw = EXPRESSIONS[name]()
     rng = np.random.default_rng(len(name))
-    size = 200_000
+    size = 100_000
     inside = draw(
         rng, size, np.ones(size, bool)
     )  # drawn from P, so that the rare events of the remove direction are seen
@@ -114,7 +114,11 @@ def poisson_delta(rate, noise_multiplier, times, epsilon):
 
 @pytest.mark.parametrize(
     ("rate", "noise_multiplier", "times", "relative_width"),
-    [(0.01, 0.6, 10_000, 1e-4), (0.1, 3.0, 1000, 1e-4), (0.002, 1.0, 200_000, 4e-4)],
+    [
+        (0.01, 0.6, 10_000, 1e-4),
+        (0.1, 3.0, 1000, 1e-4),
+        pytest.param(0.002, 1.0, 200_000, 4e-4, marks=pytest.mark.slow),
+    ],
 )
 def test_long_runs_with_rare_sampling_far_in_the_tail(rate, noise_multiplier, times, relative_width):
     """An untilted transform is off at 1e-10: in the first case dp-accounting's upper end has true delta 1.0036e-10."""
@@ -142,7 +146,7 @@ def overlap(first, second):
 
 
 def small_laws():
-    gaussians = st.floats(0.4, 4.0).map(lambda s: Law.gaussian(round(s, 2), points=POINTS))
+    gaussians = st.floats(0.4, 4.0).map(lambda s: Law.gaussian(round(s, 2), points=POINTS // 2))
     return st.recursive(
         gaussians,
         lambda inner: st.one_of(
@@ -165,7 +169,7 @@ def test_powers_add(law, first, second):
         assert overlap(split.epsilon_add(delta), whole.epsilon_add(delta))
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(small_laws(), st.integers(2, 30))
 def test_trivial_operations_and_monotonicity(law, count):
     for delta in (0.05, 1e-6):
