@@ -2,13 +2,14 @@
 
 from fedamp.accounting import answers
 from fedamp.accounting.amplification import Allocation, AllocationPrefix, CappedPoisson, Dropout, Poisson, Submodels
+from fedamp.accounting.answers import epsilon_from_rdp
 from fedamp.accounting.bounds import Bounds
 from fedamp.accounting.calibration import calibrate, calibrate_count, calibrate_risk, epsilon_over_rounds
-from fedamp.accounting.composition import Compose, Repeat
 from fedamp.accounting.groups import Group, WithoutReplacement, group
 from fedamp.accounting.mechanism import Accountant, Mechanism, Relation, from_json
 from fedamp.accounting.merging import FIXED_GRADIENTS, JOINT_RELEASE, LinearCombination, RandomSelection
 from fedamp.accounting.releases import (
+    Compose,
     Gaussian,
     GaussianMixture,
     GroupPoissonGaussian,
@@ -17,8 +18,8 @@ from fedamp.accounting.releases import (
     ModelMix,
     NotPrivate,
     RandomisedResponse,
+    Repeat,
 )
-from fedamp.accounting.renyi import epsilon_from_rdp
 from fedamp.accounting.risk import TradeOff, in_words, plot, privacy_profile, trade_off
 
 __all__ = [

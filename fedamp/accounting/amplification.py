@@ -7,8 +7,8 @@ releases. Somebody who takes no part contributes zero, so that the neighbours ar
 from dataclasses import dataclass, replace
 
 from fedamp.accounting import checks
-from fedamp.accounting.composition import Repeat
 from fedamp.accounting.mechanism import Mechanism, OfOne, Relation, mechanism_of
+from fedamp.accounting.releases import Repeat
 
 
 def hidden(mechanism: Mechanism, kind: str) -> Mechanism:

@@ -7,9 +7,9 @@ from itertools import count
 
 import numpy as np
 
-from fedamp.accounting import checks, renyi
+from fedamp.accounting import checks
 from fedamp.accounting.amplification import Allocation
-from fedamp.accounting.answers import law_upper, rdp, upper_epsilon
+from fedamp.accounting.answers import best_epsilon, law_upper, rdp, search_orders, upper_epsilon
 from fedamp.accounting.bounds import Array
 from fedamp.accounting.laws import Detail
 from fedamp.accounting.mechanism import Mechanism
@@ -246,9 +246,9 @@ def _over_rounds(mechanism: Mechanism, delta: float, asked: tuple[int, ...]) -> 
     for i in checkpoints:
         spent[i] = _quick_upper(mechanism.after(asked[i]), delta)
     if mechanism.contains(ModelMix) or not np.isfinite(spent[checkpoints]).all():
-        orders = renyi.search_orders(HIGHEST_ORDER)
+        orders = search_orders(HIGHEST_ORDER)
         for i in checkpoints if mechanism.contains(Allocation) else range(len(asked)):  # hidden rounds take long
-            by_moments = renyi.best_epsilon(orders, rdp(mechanism.after(asked[i]), orders), delta).value
+            by_moments = best_epsilon(orders, rdp(mechanism.after(asked[i]), orders), delta).value
             spent[i] = min(spent[i], by_moments)
     return np.minimum.accumulate(spent[::-1])[::-1][:-1]
 

@@ -5,10 +5,17 @@ from dataclasses import dataclass, replace
 
 from fedamp.accounting import checks
 from fedamp.accounting.amplification import Poisson
-from fedamp.accounting.composition import Compose, Repeat
 from fedamp.accounting.mechanism import Mechanism, Relation, mechanism_of
 from fedamp.accounting.merging import RandomSelection
-from fedamp.accounting.releases import Gaussian, GroupPoissonGaussian, Laplace, NotPrivate, RandomisedResponse
+from fedamp.accounting.releases import (
+    Compose,
+    Gaussian,
+    GroupPoissonGaussian,
+    Laplace,
+    NotPrivate,
+    RandomisedResponse,
+    Repeat,
+)
 
 Rule = Callable[[Mechanism, int], Mechanism | None]
 

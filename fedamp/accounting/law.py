@@ -167,18 +167,11 @@ class Law:
         lower = self.lower if self.lower is _CONSTANT else thinned(self.lower, rate)
         return Law(thinned(self.upper, rate), lower, self.rounding + 4 * UNIT, self.points)
 
-    def mean(self, copies: int, of: int | None = None) -> "Law":
-        """``(X_1 + ... + X_copies + (of - copies)) / of`` with independent copies; ``of`` defaults to ``copies``.
-
-        One hidden round of ``of`` (Dong, Chen, Özgür 2025, Theorem 3.1), of which ``copies`` are released.
-        """
-        of = copies if of is None else of
-        if not 0 <= copies <= of or of < 1:
-            raise ValueError(f"copies must be in 0..of and of >= 1, got copies={copies}, of={of}")
-        if copies == 0:
-            return _ONE
-        limited = self._limited()
-        return repeated((limited, 1), copies, _mean_of_both)[0].thin(copies / of)
+    def mean(self, copies: int) -> "Law":
+        """The mean of so many independent copies: one hidden choice of them (Dong, Chen, Özgür 2025, Theorem 3.4)."""
+        if copies < 1:
+            raise ValueError(f"copies must be >= 1, got {copies}")
+        return repeated((self._limited(), 1), copies, _mean_of_both)[0]
 
     @staticmethod
     def product(factors: Sequence[tuple["Law", int]]) -> "Law":

@@ -5,9 +5,8 @@ from dataclasses import dataclass
 
 from fedamp.accounting import checks
 from fedamp.accounting.amplification import Poisson
-from fedamp.accounting.composition import Compose, Repeat
 from fedamp.accounting.mechanism import Mechanism, mechanisms_of
-from fedamp.accounting.releases import Gaussian
+from fedamp.accounting.releases import Compose, Gaussian, Repeat
 
 JOINT_RELEASE = "joint release"
 FIXED_GRADIENTS = "gradients do not depend on the models"

@@ -100,8 +100,6 @@ def raw(central: Array) -> Array:
 
 def thin(central: Array, rate: float) -> Array:
     """Poisson sampling (Zhu et al. 2022, Theorem 11): X becomes 1 + rate (X - 1)."""
-    if rate == 0:
-        return constant(len(central) - 1)
     return np.asarray(central + np.arange(len(central)) * np.log(rate))
 
 
@@ -186,8 +184,6 @@ def transform_of_mean(inner: Callable[[Array], Transform], copies: int, u: Array
 
 def transform_of_thinned(inner: Callable[[Array], Transform], rate: float, u: Array) -> Transform:
     """Of (1 - rate) + rate X."""
-    if rate == 0:
-        return Transform(-u, np.zeros_like(u))
     part = inner(rate * u)
     return Transform(part.log - (1 - rate) * u, part.excess)
 

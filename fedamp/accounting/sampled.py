@@ -25,13 +25,11 @@ from functools import partial
 
 from fedamp.accounting import laws
 from fedamp.accounting.amplification import AllocationPrefix, CappedPoisson
-from fedamp.accounting.composition import Compose, Repeat
-from fedamp.accounting.hidden_rounds import HiddenRounds
+from fedamp.accounting.hidden_rounds import HiddenRounds, Participation, participation
 from fedamp.accounting.mechanism import Mechanism, Relation
-from fedamp.accounting.participation import Participation, participation
 from fedamp.accounting.ratios import FiniteRound, GaussianRound, Round
 from fedamp.accounting.reductions import attained, factors, hidden_rounds_bounds
-from fedamp.accounting.releases import Gaussian
+from fedamp.accounting.releases import Compose, Gaussian, Repeat
 
 CHARGE = 1e-6
 """Share of delta that is charged for the probability that a certificate is wrong."""
