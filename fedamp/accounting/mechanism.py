@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from fedamp.accounting import checks
@@ -149,14 +150,14 @@ class Mechanism(ABC):
         """True if some part applies to a whole run only, and a hidden choice cannot decide about it."""
         return any(part.is_of_whole_run for part in self.parts)
 
-    @property
+    @cached_property
     def parts(self) -> tuple["Mechanism", ...]:
         """The mechanisms this one is made of."""
         values = (getattr(self, each.name) for each in fields(self))
         nested = (value if isinstance(value, tuple) else (value,) for value in values)
         return tuple(item for items in nested for item in items if isinstance(item, Mechanism))
 
-    @property
+    @cached_property
     def relation(self) -> Relation | None:
         """The neighbouring relation that it is charged for, the same in all parts; None where any will do."""
         return common_relation(self.parts)
