@@ -1,4 +1,17 @@
-"""Accounting of differential privacy amplified by hidden randomness; usable without the rest of fedamp."""
+"""Accounting of differential privacy amplified by hidden randomness; usable without the rest of fedamp.
+
+To read it, in this order (docs/accounting.md has the mathematics, docs/k-of-t.md that of sampling):
+
+1. What happened: ``mechanism`` (the base of all expressions), ``releases``, ``amplification``, ``merging``, ``groups``;
+   ``bounds`` is what every answer is.
+2. What it is charged as, and what of it is attained: ``reductions``, a theorem or a real mechanism each.
+3. The privacy loss distribution from both sides: ``points`` (finite laws, pessimistic and optimistic), ``pairing``
+   (means and short products), ``fourier`` (long products), ``law`` (the operations), ``laws`` (of every kind).
+4. Rényi divergences: ``moments`` (their algebra), ``renyi`` (of every kind).
+5. k hidden rounds of T by sampling: ``ratios`` (of one round), ``hidden_rounds`` (of the run), ``tilted`` (overlaps,
+   exact moments and draws), ``certificate`` (how sure a mean is), ``sampled`` (epsilon and delta).
+6. ``group_bounds`` (groups and batches), ``answers`` (the smallest of all), ``calibration``, ``risk``, ``interop``.
+"""
 
 from fedamp.accounting import answers
 from fedamp.accounting.amplification import Allocation, AllocationPrefix, CappedPoisson, Dropout, Poisson, Submodels

@@ -1,7 +1,7 @@
 """Amplification by what stays hidden: sampling, submodels, dropout, and check-in to k of T rounds.
 
-All conditions are the same: the hidden choice is independent across people, fresh, and unknown to whoever sees the
-releases. Somebody who takes no part contributes zero, so that the neighbours are zero-out or add/remove.
+The hidden choice is independent across people, fresh, and unknown to whoever sees the releases. Somebody who takes no
+part contributes zero, so that the neighbours are zero-out or add/remove.
 """
 
 from dataclasses import dataclass, replace

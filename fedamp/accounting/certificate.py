@@ -24,7 +24,6 @@ _BATCH, _MOST_ROWS = 1_500_000, 16_384
 _PILOT = 4096
 """Draws that tell one proposal from another."""
 
-
 _SUMMING = 4 * _MOST_ROWS * UNIT + 1e-11
 """Bound on the relative error of sums of non-negative numbers, of a batch and then of up to 100,000 batches."""
 

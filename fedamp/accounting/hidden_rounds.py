@@ -142,10 +142,7 @@ class HiddenRounds:
         return len(self.chances) - 1
 
     def log_ratios(self, ratios: Array) -> Array:
-        """log X for rows of ratios, shape (draws, rounds).
-
-        With q the share, e_h of the first i ratios times q^h (1 - q)^(i - h) is, but for the weights x, a probability
-        of h successes in i trials: the recursion has the scale of a probability throughout.
+        """log X for rows of ratios, shape (draws, rounds); see ``_symmetric_means``.
 
         Raises:
             NotEvaluable: ratios leave the range in which the stated rounding holds.
@@ -226,8 +223,8 @@ class Run:
 
 @njit(cache=True, nogil=True)
 def _symmetric_means(ratios, rate, tail, fewest):  # type: ignore[no-untyped-def]
-    """sum_h tail[h] p_h, p_h the weight of h successes: see ``HiddenRounds.log_ratios``. Also the largest prod max(1,
-    1 - q + q x), beyond which no number on the way can grow.
+    """sum_h tail[h] p_h, p_h = e_h q^h (1 - q)^(T - h): but for the ratios the chance of h successes at rate q, so that
+    the recursion has the scale of a probability. Also the largest prod max(1, 1 - q + q x), beyond which nothing grows.
 
     Sixteen rows at a time, side by side, so that the inner loop is one vector instruction. Only numbers of successes
     from which ``fewest`` can still be reached are kept.

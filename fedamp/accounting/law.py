@@ -1,9 +1,7 @@
-"""The certified numerical law of a likelihood ratio.
+"""The certified numerical law of a likelihood ratio ``X = dP/dQ``: the privacy loss distribution, from both sides.
 
-Every release is described by the law of ``X = dP/dQ`` under Q, P being the output law with the person's data in
-and Q with it out. A :class:`Law` holds two finite laws, one larger and one smaller than X in convex order; each
-operation below keeps that order, and all the divergences that privacy needs are expectations of convex functions,
-so every answer is a bracket.
+A :class:`Law` holds two finite laws, one larger and one smaller than X in convex order (the pessimistic and the
+optimistic discretisation). Each operation keeps that order, so every answer is a bracket.
 """
 
 import functools
@@ -96,8 +94,8 @@ class Law:
         """X an increasing function of z, which is standard normal under Q and near shifted normals under P.
 
         Args:
-            log_ratio: log X at each z, increasing.
-            mass_in: P-mass of the intervals between two arrays of ends (maybe infinite); see :func:`normal_mass`.
+            log_ratio: log X at each z.
+            mass_in: P-mass of the intervals between two arrays of ends (maybe infinite).
             largest_shift: P has all but 1e-20 of its mass at z between -9.5 and this plus 9.5.
         """
         z = np.linspace(-9.5, largest_shift + 9.5, 4 * points)

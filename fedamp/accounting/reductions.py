@@ -228,36 +228,20 @@ def _(event: WithoutReplacement) -> Mechanism | None:
     return None if part is None else Poisson(part, event.batch / event.population)
 
 
-@singledispatch
 def signal_to_noise(event: Mechanism) -> float | None:
-    """Squared signal-to-noise ratio of a fixed linear statistic that is Gaussian in both worlds; None if there is
-    none.
+    """Squared signal-to-noise ratio of a fixed linear statistic that is Gaussian in both worlds; None if there is none.
+    For submodels it is the sum over them: the signal is in one, the noise in all.
     """
+    if isinstance(event, Gaussian):
+        return event.change**2 / event.noise_multiplier**2
+    if isinstance(event, (Repeat, Submodels)):
+        signal = signal_to_noise(event.mechanism)
+        times = event.times if isinstance(event, Repeat) else 1 / event.count
+        return None if signal is None else times * signal
+    if isinstance(event, Compose):
+        signals = [signal_to_noise(part) for part in event.mechanisms]
+        return None if None in signals else sum(signal for signal in signals if signal is not None)
     return None
-
-
-@signal_to_noise.register
-def _(event: Gaussian) -> float | None:
-    return event.change**2 / event.noise_multiplier**2
-
-
-@signal_to_noise.register
-def _(event: Compose) -> float | None:
-    signals = [signal_to_noise(part) for part in event.mechanisms]
-    return None if None in signals else sum(signal for signal in signals if signal is not None)
-
-
-@signal_to_noise.register
-def _(event: Repeat) -> float | None:
-    signal = signal_to_noise(event.mechanism)
-    return None if signal is None else event.times * signal
-
-
-@signal_to_noise.register
-def _(event: Submodels) -> float | None:
-    """The sum over the submodels: the signal is in one of them, the noise in all."""
-    signal = signal_to_noise(event.mechanism)
-    return None if signal is None else signal / event.count
 
 
 def factors(event: Mechanism, times: int = 1) -> tuple[float, dict[Mechanism, int]]:

@@ -42,13 +42,12 @@ from fedamp.accounting.tilted import hidden_log_moments
 
 HIGHEST_ORDER = 256
 
-
 _EXACT_ORDER = 5
 """Up to which order the moments of several hidden rounds are exact; there are too many overlaps beyond."""
 
 
 class Moments:
-    """What the Rényi evaluator knows of one mechanism; every answer is computed once. A kind whose numerical law has no
+    """What the Rényi evaluator knows of one mechanism, each answer computed once. A kind whose numerical law has no
     mass at infinity needs no more than to be registered.
 
     Attributes:
@@ -355,9 +354,8 @@ class _MixedCoordinate(Moments):
 @answers_for(ModelMix)
 class _ModelMix(Moments):
     """At whole orders from 2 up the worst contribution has its whole norm in as few coordinates as it may (Xiao, Wan,
-    Devadas 2022, Theorem 4.1, Corollary 4.1; both directions, since the laws are mirror images). The paper calls the
-    convexity behind it a simple calculation; what is needed of it is checked for the parameters in use, not proved
-    (``method`` says so), and orders at which the check fails are charged as plain Gaussian noise.
+    Devadas 2022, Theorem 4.1, Corollary 4.1). What is needed of it is checked for the parameters in use, not proved
+    (``method`` says so); orders at which the check fails are charged as plain Gaussian noise.
     """
 
     symmetric = True

@@ -1,7 +1,5 @@
-"""delta and epsilon of runs with hidden rounds, exact but for a certified bracket: tilted sampling.
-
-docs/k-of-t.md has the statement, the proofs and the figures. ``tilted`` draws, ``certificate`` bounds the error of
-means, this module asks, and says which mechanisms are sampled as what: hidden rounds, in a product with anything else.
+"""delta and epsilon of runs with hidden rounds by tilted sampling (docs/k-of-t.md), and which mechanisms are sampled as
+what: hidden rounds, in a product with anything else.
 """
 
 import math
@@ -84,14 +82,6 @@ class SampledProfile:
         remove = self.delta_remove(epsilon, precision=precision)
         known = self._known(lambda law: law.delta_add(epsilon), remove.upper)
         return _with_add(remove, known, lambda: self.delta_add(epsilon, precision=precision))
-
-    def epsilon_remove(self, delta: float, *, precision: float = 5e-3) -> Bounds:
-        """As :meth:`epsilon`, for the remove direction H(P, Q) alone."""
-        return self._epsilon(Remove(), delta, precision)
-
-    def epsilon_add(self, delta: float, *, precision: float = 5e-3) -> Bounds:
-        """As :meth:`epsilon`, for the add direction H(Q, P) alone."""
-        return self._epsilon(Add(), delta, precision)
 
     def delta_remove(self, epsilon: float, *, precision: float = 0.05) -> Bounds:
         """As :meth:`delta`, for the remove direction H(P, Q) alone."""

@@ -5,7 +5,7 @@ A proposal R has a known density dR/dQ that bounds what is averaged; docs/k-of-t
 
 import math
 from functools import lru_cache
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -127,40 +127,14 @@ def _merged(counts: NDArray[np.int32], log_chance: Array) -> tuple[NDArray[np.in
     return counts[starts], largest + np.log(total)
 
 
-# Proposals.
+# Proposals: laws R of the rounds to draw from, and what to average: delta(epsilon) = E_R[v], 0 <= v <= bound.
+#
+# Both know the ``power`` of X in their density, bounds on the total ``variation`` between the draws and R, and on the
+# ``relative`` error of what is averaged, X aside: with ``ratio_rounding`` r of X, values are off by at most a factor
+# exp(relative + power * r), and belong to an epsilon off by r.
 
 _UNDRIFTED = 0.5
 """Share of draws without drift, whose inverse the bound is multiplied by."""
-
-
-class Proposal(Protocol):
-    """A law R of the rounds to draw from, and what to average: delta(epsilon) = E_R[v], 0 <= v <= bound.
-
-    Attributes:
-        name: for a person to read.
-        variation: bound on the total variation between the draws and R.
-        relative: bound on the relative error of what is averaged, X aside; with ``ratio_rounding`` r of X, values are
-            off by at most a factor exp(relative + power * r), and belong to an epsilon off by r.
-        power: of X in the density of R.
-    """
-
-    run: Run
-    name: str
-    variation: float
-    relative: float
-    power: float
-
-    def log_bound(self, epsilon: float) -> float:
-        """log of the largest value of v."""
-        ...
-
-    def bound_at(self, delta: float) -> float:
-        """The epsilon at which the largest value of v is ``delta``: what a Rényi divergence proves."""
-        ...
-
-    def draw(self, rng: np.random.Generator, draws: int) -> tuple[Array, Array]:
-        """Logs of two positive numbers a and b each, of which v = (a - exp(epsilon) b)+."""
-        ...
 
 
 class _Tilted(NamedTuple):
@@ -200,14 +174,9 @@ class _Tilted(NamedTuple):
 
 
 class RemoveProposal:
-    """H(P, Q): dR = X^t (w / M_t + (1 - w) G^g / M_(t,g)) dQ, M_(t,g) = E[X^t G^g], where G is the product of all
-    ratios, each to the power of the share of its rounds that a person takes part in.
-
-    v = (X - e^epsilon)+ dQ/dR is at most M_t / w times the largest X^-t (X - e^epsilon)+, which is
-    e^(epsilon (1 - t)) (t - 1)^(t - 1) / t^t. Without drift (g = 0) w is 1, with it 1/2. The drift stands in for orders
-    with too many occupancies: where noise is high, X is nearly a constant times G.
-
-    Drawn by occupancies: X is symmetric, so that the rounds held c times may come in any order.
+    """H(P, Q), docs/k-of-t.md, Propositions 1 to 3: dR = X^t (w / M_t + (1 - w) G^g / M_(t,g)) dQ, where G is the
+    product of all ratios, each to the power of the share of its rounds that a person takes part in. Without drift (g =
+    0) w is 1, with it 1/2. The drift stands in for orders with too many occupancies.
 
     Args:
         order: t >= 2.
@@ -237,14 +206,17 @@ class RemoveProposal:
         return float(self._log_moments[0])
 
     def log_bound(self, epsilon: float) -> float:
+        """log of the largest value of v."""
         t = self.order
         largest = epsilon * (1 - t) + (t - 1) * math.log(t - 1) - t * math.log(t)
         return self.log_moment - math.log(self._weights[0]) + largest
 
     def bound_at(self, delta: float) -> float:
+        """The epsilon at which the largest value of v is ``delta``: what a Rényi divergence proves."""
         return (self.log_bound(0.0) - math.log(delta)) / (self.order - 1)
 
     def draw(self, rng: np.random.Generator, draws: int) -> tuple[Array, Array]:
+        """Logs of two positive numbers a and b each, of which v = (a - exp(epsilon) b)+."""
         drifted = (rng.random(draws) >= self._weights[0]).astype(int)
         log_ratio, log_drift = np.zeros(draws), np.zeros(draws)
         for factor, tilted in zip(self.run.factors, self._factors, strict=True):
@@ -268,10 +240,8 @@ class RemoveProposal:
 
 
 class AddProposal:
-    """dR prop. to G^-a dQ, with G as in ``RemoveProposal``: v = E[G^-a] G^a (1 - e^epsilon X)+.
-
-    By Jensen's inequality X, a mean over sets of rounds, is at least G, so that v is at most
-    E[G^-a] e^(-epsilon a) a^a / (1 + a)^(1 + a). Mass at x = 0 is left out here.
+    """H(Q, P), docs/k-of-t.md, Proposition 4: dR prop. to G^-a dQ, with G as in ``RemoveProposal``. Mass at x = 0 is
+    left out here.
 
     Args:
         tilt: a > 0.
@@ -306,3 +276,6 @@ class AddProposal:
                 log_a += exponent * log_products
                 log_ratio += factor.log_ratios(ratios)
         return log_a, log_a + log_ratio
+
+
+Proposal = RemoveProposal | AddProposal
