@@ -3,7 +3,7 @@
 One frozen object draws the cohorts, gives the expression that is charged and the likelihood ratio that an audit attacks
 with, so the three cannot disagree. Its fields are public; the number of units and the seed are arguments.
 
-A further schedule is a section in :mod:`fedamp.scenario.schema` and a class here, in ``SCHEDULES``.
+A further schedule is a section in :mod:`fedamp.scenario.sections.privacy` and a class here, in ``SCHEDULES``.
 """
 
 import math
