@@ -142,8 +142,8 @@ def _accuracy(row: dict[str, Any]) -> str:
     values = [100 * run["accuracy"] for run in row["runs"]]
     if not values:
         return ""
-    spread = f" ± {np.std(values, ddof=1):.1f} ({len(values)} seeds)" if len(values) > 1 else " (one seed)"
-    return f"{np.mean(values):.1f}{spread}"
+    spread = f" ± {np.std(values, ddof=1):.2f} ({len(values)} seeds)" if len(values) > 1 else " (one seed)"
+    return f"{np.mean(values):.2f}{spread}"
 
 
 def with_tables(text: str, rows: dict[str, Any]) -> str:

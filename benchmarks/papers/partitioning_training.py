@@ -46,7 +46,7 @@ FEATURES = ({"name": "scattering", "scales": 3, "angles": 2}, {"name": "group_no
 WIDTH, BLOCKS, SCALE = 16, 12, 0.1
 WHOLE = (0, 1, 10, 11)  # blocks that are in every submodel
 SHARED = ["stem", "output", *(f"blocks.{index}" for index in WHOLE)]
-FIRST_POWER, MOMENTUM, CLIP = -4, 0.9, 1.0
+FIRST_POWER, MOMENTUM, CLIP = -3, 0.9, 1.0
 PAPER = "Dong, Chen, Özgür 2025"
 TRAININGS = RESULTS / "partitioning-table-1.jsonl"
 
@@ -192,6 +192,7 @@ def scenario_of(tuning: FineTuning, folder: Path, seed: int, noise_multiplier: f
             "rounds": tuning.rounds,
             "check_in": {"scheme": "poisson", "rate": RATE},
             "submodels": {"scheme": "none"} if whole else split,
+            "engine": {"clients_per_batch": 600},
             "client": {"learning_rate": 1.0},
             "server": {"learning_rate": 2.0**tuning.power, "momentum": MOMENTUM},
             # Two parts of the same norm, or both together: the same noise on every coordinate at the same cost.
