@@ -25,7 +25,7 @@ from fedamp.observers import Observer as Observer
 from fedamp.runs.checkpoint import Checkpoint, checkpoints, read_checkpoint, write_checkpoint
 from fedamp.runs.folder import RunFolder, read_summary
 from fedamp.runs.ledger import Ledger, fingerprint
-from fedamp.runs.records import Bracket, Cost, Ending, Quality, RoundRecord, Summary, measured
+from fedamp.runs.records import Bracket, Cost, Ending, Quality, RoundRecord, Summary, measured, reports
 from fedamp.server.setup import Prepared
 from fedamp.strategies.aggregation import Aggregate
 from fedamp.strategies.pipeline import Release, ServerState
@@ -156,6 +156,7 @@ class _Run:
         plan, done = self.plan, self.finished
         evaluated = next((record for record in reversed(done) if record.score is not None), None)
         spent = plan.spent(done[-1].round if done else 0)
+        scheduled, reported, failed = reports(done)
         self.ledger.conclude(stopped_because)
         summary = Summary(
             name=plan.scenario.name,
@@ -169,9 +170,9 @@ class _Run:
             delta=plan.scenario.privacy.delta,
             noise_multiplier=plan.noise_multiplier,
             rounds_completed=len(done),
-            clients_scheduled=sum(record.scheduled for record in done),
-            clients_trained=sum(record.reported for record in done),
-            clients_failed=sum(int(record.unprotected.get("failed", 0)) for record in done),
+            clients_scheduled=scheduled,
+            clients_trained=reported,
+            clients_failed=failed,
             wall_seconds=sum(record.seconds for record in done),
             startup_seconds=self.startup_seconds,
             stopped_because=stopped_because,

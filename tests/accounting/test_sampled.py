@@ -21,14 +21,13 @@ from fedamp.accounting import (
     group,
 )
 from fedamp.accounting.certificate import certify
-from fedamp.accounting.hidden_rounds import HiddenRounds, Run, hidden_log_moments
+from fedamp.accounting.hidden_rounds import HiddenRounds, Run, participation
 from fedamp.accounting.law import Law
 from fedamp.accounting.laws import numerical_law
-from fedamp.accounting.participation import participation
 from fedamp.accounting.points import NotEvaluable
 from fedamp.accounting.ratios import FiniteRound, GaussianRound
 from fedamp.accounting.sampled import SampledProfile, sampled_profile
-from fedamp.accounting.tilted import AddProposal, RemoveProposal
+from fedamp.accounting.tilted import AddProposal, RemoveProposal, hidden_log_moments
 from tests.accounting.moments import raw
 
 DELTA = 1e-5
