@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from fedamp import data
+from benchmarks.training import best_power, fashion_mnist
 from fedamp.numbers import amount_of_bytes
 from fedamp.plan import make_plan
 from fedamp.report import style
@@ -127,12 +127,7 @@ def folders() -> dict[bool, Path]:
     home = Path(os.environ.get("FEDAMP_CACHE", Path.home() / ".cache" / "fedamp")) / "federations"
     result = {True: home / "tuning", False: home / "test"}
     if not (home / "done").exists():
-        section = {"name": "fashion-mnist", "clients": 1, "transform": FEATURES}
-        privacy = {"clip": 1, "noise_multiplier": 0}
-        scenario = scenario_file.validate({**FEDERATION, "data": section, "privacy": privacy}, "benchmark")
-        dataset = data.load(scenario.data, 0, Path())
-        cohort, test = dataset.gather(np.array([0])), dataset.test()
-        train = cohort.inputs[0], cohort.labels[0]
+        train, test = fashion_mnist(FEATURES)
         for tuning, folder in result.items():
             folder.mkdir(parents=True, exist_ok=True)
             kept = slice(HELD_OUT if tuning else 0, None)
@@ -199,12 +194,7 @@ class Bench:
 
     def best_rate(self, cell: Cell, start: int) -> int:
         """The rate with the highest accuracy, which no neighbour exceeds."""
-        while True:
-            found = {rate: self.run(cell, rate, SEEDS[0], True).accuracy for rate in (start, start - 1, start + 1)}
-            best = max(found, key=lambda rate: found[rate])
-            if best == start:
-                return best
-            start = best
+        return best_power(lambda rate: self.run(cell, rate, SEEDS[0], True).accuracy, start)
 
 
 def train(prepared: Prepared) -> tuple[float, float]:

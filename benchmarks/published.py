@@ -94,7 +94,7 @@ def measure(seeds: tuple[int, ...], file: Path) -> None:
         if rows.get(key, {}).get("settings") != settings:
             rows[key] = {"settings": settings, "runs": []}
         rows[key] |= _cost(plan, rows[f"{name} {FIRST} {epsilon:g}"].get("noise_multiplier", plan.noise_multiplier))
-    for scheme, name, seed, epsilon in product(SCHEMES, (FASHION, DIGITS), seeds, EPSILONS):
+    for seed, name, scheme, epsilon in product(seeds, (FASHION, DIGITS), SCHEMES, EPSILONS):
         key, plan = f"{name} {scheme} {epsilon:g}", plan_of(name, scheme, epsilon)
         if seed not in [run["seed"] for run in rows[key]["runs"]]:
             rows[key]["runs"].append(measured(plan, seed))
@@ -142,8 +142,8 @@ def _accuracy(row: dict[str, Any]) -> str:
     values = [100 * run["accuracy"] for run in row["runs"]]
     if not values:
         return ""
-    spread = f" ± {np.std(values, ddof=1):.1f} ({len(values)} seeds)" if len(values) > 1 else " (one seed)"
-    return f"{np.mean(values):.1f}{spread}"
+    spread = f" ± {np.std(values, ddof=1):.2f} ({len(values)} seeds)" if len(values) > 1 else " (one seed)"
+    return f"{np.mean(values):.2f}{spread}"
 
 
 def with_tables(text: str, rows: dict[str, Any]) -> str:

@@ -1,6 +1,6 @@
 """What grows with size, and what must not: start, clients a round, clients in all, parameters.
 
-``python -m benchmarks.scale [SECTION ...]``
+``python -m benchmarks.scale [SECTION ...]``; figures are kept in ``benchmarks/results/scale.json``, by section.
 """
 
 import json
@@ -22,12 +22,14 @@ import numpy as np
 from flwr.app import Message, MetricRecord, RecordDict
 
 from benchmarks import simulators
+from benchmarks.simulation import machine
 from benchmarks.workloads import Workload
 from fedamp import flower, scenario
 from fedamp.check_in import Balanced
 from fedamp.optimizers import optimizer_of
 from fedamp.plan import make_plan
 from fedamp.scenario import scenario_file
+from fedamp.server.setup import prepare
 from fedamp.strategies.aggregation import Asked, ClippedSums, Request
 from fedamp.strategies.model_parts import ModelParts
 from fedamp.strategies.noise import add_noise
@@ -40,6 +42,15 @@ SMALL = Workload(
     100,
     10,
 )
+LARGE = Workload(
+    "MLP 784-3000-2500-10",
+    {"name": "mlp", "hidden": [3000, 2500]},
+    {"name": "synthetic", "features": 784, "records_per_client": 10},
+    1,
+    100,
+    1,
+)
+RESULTS = Path(__file__).parent / "results" / "scale.json"
 
 
 def first_round() -> dict[str, Any]:
@@ -95,6 +106,34 @@ def submodels() -> dict[str, Any]:
         measured = _apart("fedamp", work, kind="serial", workers=1, **sections)
         found[name] = 1e3 * statistics.median(measured["seconds"]) / work.clients
     return {**found, "times_faster": found["full"] / found["four"]}
+
+
+def large_model() -> dict[str, Any]:
+    """10 million parameters, 100 clients a round, one worker: the whole model against four disjoint submodels.
+
+    Bytes on the wire are those of the arrays that a node of one client receives and sends.
+    """
+    work = replace(LARGE, rounds=1)
+    found: dict[str, Any] = {}
+    for name, sections in (("four", {"submodels": {"scheme": "disjoint", "count": 4}}), ("whole", {})):
+        measured = _apart("fedamp", work, kind="serial", workers=1, **sections)
+        found[name] = {
+            **_on_the_wire(work.scenario("serial", 1, 1, **sections)),
+            "seconds_a_round": statistics.median(measured["seconds"]),
+            "processor_seconds_a_round": measured["processor_seconds"],
+            "peak_megabytes": measured["peak_bytes"] / 1e6,
+        }
+    return found
+
+
+def _on_the_wire(made: scenario.Scenario) -> dict[str, Any]:
+    prepared = prepare(made)
+    strategy = prepared.strategy(prepared.state)
+    choices = [submodel for _, submodel in prepared.plan.submodels.choices(masks=1)]
+    received = [prepared.pieces(each, 1).extract(strategy.state.parameters) for each in choices]
+    parameters = statistics.mean(sum(array.size for array in arrays.values()) for arrays in received)
+    down = statistics.mean(flower.size(flower.to_record(arrays)) for arrays in received)
+    return {"parameters_of_a_client": parameters, "megabytes_down": down / 1e6, "megabytes_up": 8 * parameters / 1e6}
 
 
 def a_million_clients() -> dict[str, Any]:
@@ -155,7 +194,16 @@ def server() -> dict[str, Any]:
     return found
 
 
-SECTIONS = (first_round, accounting, clients_a_round, submodels, a_million_clients, check_in_schedule, server)
+SECTIONS = (
+    first_round,
+    accounting,
+    clients_a_round,
+    submodels,
+    large_model,
+    a_million_clients,
+    check_in_schedule,
+    server,
+)
 
 
 def _apart(simulator: str, work: Workload, **question: Any) -> dict[str, Any]:
@@ -165,6 +213,9 @@ def _apart(simulator: str, work: Workload, **question: Any) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
+    kept = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     for section in SECTIONS:
         if section.__name__ in sys.argv[1:] or len(sys.argv) == 1:
-            print(f"{section.__doc__}\n{json.dumps(section(), indent=1)}", flush=True)
+            kept[section.__name__] = {"machine": machine(), "figures": section()}
+            RESULTS.write_text(json.dumps(kept, indent=1) + "\n")
+            print(f"{section.__doc__}\n{json.dumps(kept[section.__name__]['figures'], indent=1)}", flush=True)

@@ -1,16 +1,25 @@
-"""Training a scenario from a benchmark, without a run folder."""
+"""Training a scenario from a benchmark, without a run folder; real images for it, and the search for its rate."""
 
 import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
 from flwr.app import ConfigRecord
+from numpy.typing import NDArray
 
+from fedamp import data
 from fedamp.arrays import Arrays
-from fedamp.scenario import Scenario
+from fedamp.scenario import KnownImages, Scenario
 from fedamp.server.setup import prepare
 from fedamp.simulation.engines import CLIENT_APP
 from fedamp.simulation.serial import SerialGrid
+
+Labelled = tuple[NDArray[np.float32], NDArray[np.int64]]
+"""Inputs [records, ...] and labels [records]."""
 
 
 @dataclass(frozen=True)
@@ -59,3 +68,21 @@ def train(scenario: Scenario, evaluate_every: int | None = None) -> Outcome:
         flops_share=cost["flops_share"],
         seconds=seconds,
     )
+
+
+def fashion_mnist(transform: Sequence[Mapping[str, Any]]) -> tuple[Labelled, Labelled]:
+    """Its 60,000 training and 10,000 test records after public transforms, which are kept on disk."""
+    section = KnownImages.model_validate({"name": "fashion-mnist", "transform": transform})
+    loaded = data.load(section, 0, Path())
+    training = loaded.by_record().gather(np.arange(60_000))
+    return (training.inputs[:, 0], training.labels[:, 0]), loaded.test()
+
+
+def best_power(score: Callable[[int], float], start: int) -> int:
+    """The whole number with the highest score near ``start``, with both neighbours no better: never at an edge."""
+    while True:
+        scores = {power: score(power) for power in (start, start - 1, start + 1)}
+        best = max(scores, key=lambda power: scores[power])
+        if best == start:
+            return best
+        start = best

@@ -6,9 +6,10 @@ held out; then models are trained on all 60,000, and tested on the 10,000 test i
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -16,13 +17,15 @@ import numpy as np
 from benchmarks.papers import linear
 from benchmarks.papers.drawing import OURS, Style, make_readable, save
 from benchmarks.papers.linear import Records, Training
-from benchmarks.papers.record import Comparison
-from fedamp import data, scenario
+from benchmarks.papers.record import RESULTS, Comparison, Kept
+from benchmarks.training import fashion_mnist
 from fedamp.accounting import calibrate
 from fedamp.check_in import Independent
 
 PAPER = "Xiao, Wan, Devadas 2022"
-RECORDS, HELD_OUT, EXPECTED, ROUNDS, DELTA, SEEDS = 60_000, 10_000, 8192, 800, 1e-5, (1,)
+RECORDS, HELD_OUT, EXPECTED, ROUNDS, DELTA = 60_000, 10_000, 8192, 800, 1e-5
+SEEDS, TUNING = (1, 2, 3), 0
+TRAININGS = RESULTS / "modelmix-table-1.jsonl"
 SCHEDULE = Independent(ROUNDS, EXPECTED / RECORDS)
 BUDGETS = (0.2, 1.0)
 SCATTERING = ({"name": "scattering", "scales": 2, "angles": 4}, {"name": "group_norm", "groups": 25})
@@ -64,22 +67,23 @@ TRUNCATED = Method("ModelMix, p = 100", 1.0, (0.05, 0.025), 100, (83.9, 88.8), M
 def images(features: str) -> tuple[Records, Records]:
     """Training and test records of Fashion-MNIST: ``scattering`` or ``pixels``."""
     steps = SCATTERING if features == "scattering" else ({"name": "standardise", "mean": 0.2860, "deviation": 0.3530},)
-    loaded = data.load(scenario.KnownImages.model_validate({"name": "fashion-mnist", "transform": steps}), 0, Path())
-    training, (inputs, labels) = loaded.by_record().gather(np.arange(RECORDS)), loaded.test()
-    return Records.of(training.inputs, training.labels), Records.of(inputs, labels)
+    training, test = fashion_mnist(steps)
+    return Records.of(*training), Records.of(*test)
 
 
-def held_out(features: str, trainings: Sequence[Training]) -> list[float]:
-    """Accuracies on the last training records, trained on the others."""
-    training, _ = images(features)
-    models = linear.train(trainings, training.part(slice(0, RECORDS - HELD_OUT)), SCHEDULE, seed=0)
-    return [linear.accuracy(model, training.part(slice(RECORDS - HELD_OUT, RECORDS))) for model in models]
+def accuracies(features: str, trainings: Sequence[Training], seed: int) -> list[float]:
+    """On the test set, trained on all training records; of the seed to tune with, on the last ones, which it leaves."""
 
+    def made() -> dict[str, Any]:
+        training, test = images(features)
+        if seed == TUNING:
+            first = RECORDS - HELD_OUT
+            training, test = training.part(slice(0, first)), training.part(slice(first, RECORDS))
+        models = linear.train(trainings, training, SCHEDULE, seed)
+        return {"accuracies": [linear.accuracy(model, test) for model in models]}
 
-def tested(features: str, trainings: Sequence[Training], seed: int) -> list[float]:
-    """Accuracies on the test set, trained on all training records."""
-    training, test = images(features)
-    return [linear.accuracy(model, test) for model in linear.train(trainings, training, SCHEDULE, seed)]
+    settings = {"features": features, "seed": seed, "trainings": [asdict(training) for training in trainings]}
+    return list(Kept(TRAININGS).get(settings, made)["accuracies"])
 
 
 @cache
@@ -88,7 +92,7 @@ def chosen(features: str) -> dict[tuple[Method, float | None], Training]:
     cells = [(method, epsilon) for method in (PLAIN, MIXED) for epsilon in BUDGETS]
     candidates = {cell: [cell[0].training(step, noise(*cell)) for step in cell[0].steps] for cell in cells}
     every = [training for trainings in candidates.values() for training in trainings]
-    reached = dict(zip(every, held_out(features, every), strict=True))
+    reached = dict(zip(every, accuracies(features, every, TUNING), strict=True))
     best: dict[tuple[Method, float | None], Training] = {
         cell: max(trainings, key=lambda t: reached[t]) for cell, trainings in candidates.items()
     }
@@ -109,7 +113,7 @@ def noise(method: Method, epsilon: float) -> float:
 def reached(features: str) -> dict[tuple[Method, float | None], list[float]]:
     """Test accuracies of the chosen trainings, one a seed."""
     best = chosen(features)
-    by_seed = [tested(features, list(best.values()), seed) for seed in SEEDS]
+    by_seed = [accuracies(features, list(best.values()), seed) for seed in SEEDS]
     return {cell: [values[index] for values in by_seed] for index, cell in enumerate(best)}
 
 
@@ -149,6 +153,6 @@ def _accuracy(
     budget = "no noise but the mixture" if epsilon is None else f"epsilon {epsilon:g}"
     printed = None if epsilon is None else method.printed[BUDGETS.index(epsilon)]
     step = training.learning_rate * training.clip
-    seeds = f"{len(values)} seed{'s' * (len(values) > 1)}"
-    remark = f"noise multiplier {training.noise_multiplier:.2f}, learning rate times clipping norm {step:g}, {seeds}"
+    seeds = f"± {np.std(values, ddof=1):.2f}, {len(values)} seeds"
+    remark = f"noise multiplier {training.noise_multiplier:.2f}, learning rate times clipping norm {step:g}; {seeds}"
     return Comparison(f"{features}, {budget}, {method.name}, %", printed, float(np.mean(values)), remark)

@@ -28,6 +28,28 @@ Figure = Callable[[Path], Sequence[Comparison]]
 """Draws the picture at a path (PNG) and gives its numbers. Its name is the figure's, its docstring the title."""
 
 
+class Kept:
+    """Trainings of a figure, a line of JSON each: what the file has is not made again, so a stopped command goes on."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._lines = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+    def get(self, settings: dict[str, Any], make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """What ``make`` gave for these settings."""
+        settings = json.loads(json.dumps(settings))  # as they are read back: tuples become lists
+        for line in self._lines:
+            if line["settings"] == settings:
+                return dict(line["result"])
+        before = processor_seconds()
+        line = {"settings": settings, "result": make(), "processor_seconds": round(processor_seconds() - before, 1)}
+        self._lines.append(line)
+        with self._file.open("a") as file:
+            file.write(json.dumps(line) + "\n")
+        print(json.dumps(line), flush=True)
+        return dict(line["result"])
+
+
 def picture_of(paper: str, figure: Figure, images: Path = IMAGES) -> Path:
     """Where the picture of a figure lies: ``modelmix-figure-2.png``."""
     return images / f"{paper}-{figure.__name__.replace('_', '-')}.png"

@@ -88,6 +88,18 @@ def test_the_command_makes_one_figure_anywhere_and_touches_nothing_else(tmp_path
     assert page_of("partitioning").read_bytes() == page
 
 
+def test_a_kept_training_is_not_made_again(tmp_path):
+    made = []
+
+    def train():
+        made.append(len(made))
+        return {"accuracy": 80.5}
+
+    for settings in ({"clips": (1.0, 2.0)}, {"clips": (1.0, 2.0)}, {"clips": (1.0, 3.0)}):
+        assert record.Kept(tmp_path / "trainings.jsonl").get(settings, train) == {"accuracy": 80.5}
+    assert made == [0, 1]
+
+
 @pytest.mark.parametrize(
     ("arguments", "accepted"),
     [(["partitionning"], "partitioning, allocation"), (["groups", "--figure", "figure_99"], "figure_3, figure_4")],
