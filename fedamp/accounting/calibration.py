@@ -245,7 +245,7 @@ def _over_rounds(mechanism: Mechanism, delta: float, asked: tuple[int, ...]) -> 
     spent = np.full(len(asked) + 1, np.inf)
     spent[-1] = mechanism.epsilon(delta).upper
     checkpoints = _checkpoints(len(asked), _SAMPLED_CHECKPOINTS if is_sampled(mechanism) else CHECKPOINTS)
-    highest = _order(mechanism, delta) + 1
+    highest = 2 * _order(mechanism, delta)
     for i in checkpoints:
         spent[i] = _quick_upper(mechanism.after(asked[i]), delta, highest)
     if mechanism.contains(ModelMix) or not np.isfinite(spent[checkpoints]).all():
@@ -257,7 +257,7 @@ def _over_rounds(mechanism: Mechanism, delta: float, asked: tuple[int, ...]) -> 
 
 
 def _order(mechanism: Mechanism, delta: float) -> int:
-    """The order at which the whole run is sampled, which is good enough for its beginnings, too; 0 if it is not."""
+    """The order at which the whole run is sampled; its beginnings need no more than twice that. 0 if it is not."""
     try:
         return sampled_profile(mechanism).by_moments(delta).order if is_sampled(mechanism) else 0
     except NotEvaluable:

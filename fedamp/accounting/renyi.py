@@ -125,6 +125,8 @@ def moments_of(event: Mechanism) -> Moments:
     """The moments of a mechanism of any kind."""
     if event.releases_nothing:
         return _Product(NOTHING)
+    if (isinstance(event, Poisson) and event.rate == 1) or (isinstance(event, Submodels) and event.count == 1):
+        return moments_of(event.mechanism)
     kind = _KINDS.get(type(event))
     return kind(event) if kind else moments_of(charged_as(event))
 
@@ -157,14 +159,10 @@ class _Product(Moments):
         return functools.reduce(moments.multiply, powers) if powers else moments.constant(highest)
 
     def _raw(self, highest: int) -> Array:
-        return np.asarray(
-            np.sum([np.zeros(highest + 1), *(times * part.raw(highest) for part, times in self.factors)], axis=0)
-        )
+        return sum((times * part.raw(highest) for part, times in self.factors), np.zeros(highest + 1))
 
     def _negative(self, highest: int) -> Array:
-        return np.asarray(
-            np.sum([np.zeros(highest), *(times * part.negative(highest) for part, times in self.factors)], axis=0)
-        )
+        return sum((times * part.negative(highest) for part, times in self.factors), np.zeros(highest))
 
 
 @answers_for(RandomSelection)
@@ -194,17 +192,11 @@ class _Thinned(Moments):
     def __init__(self, event: Poisson) -> None:
         super().__init__(event)
         self.part, self.rate = moments_of(event.mechanism), event.rate
-        self.symmetric = self.rate == 1 and self.part.symmetric
 
     def _central(self, highest: int) -> Array:
         return moments.thin(self.part.central(highest), self.rate)
 
-    def _raw(self, highest: int) -> Array:
-        return self.part.raw(highest) if self.rate == 1 else moments.raw(self.central(highest))
-
     def _negative(self, highest: int) -> Array:
-        if self.rate == 1:
-            return self.part.negative(highest)
         if self.part.symmetric:  # the remove direction is the larger: Mironov, Talwar, Zhang 2019, Theorem 5
             return self.raw(highest)[1:]
         return moments.negative_moments(self.transform, highest)
@@ -222,17 +214,11 @@ class _Mean(Moments):
     def __init__(self, event: Submodels) -> None:
         super().__init__(event)
         self.part, self.count = moments_of(event.mechanism), event.count
-        self.symmetric = self.count == 1 and self.part.symmetric
 
     def _central(self, highest: int) -> Array:
         return moments.mean(self.part.central(highest), self.count)
 
-    def _raw(self, highest: int) -> Array:
-        return self.part.raw(highest) if self.count == 1 else moments.raw(self.central(highest))
-
     def _negative(self, highest: int) -> Array:
-        if self.count == 1:
-            return self.part.negative(highest)
         # Jensen: the mean is at least the geometric mean, so E[mean^-b] <= E[copy^(-b/n)]^n. Between whole powers the
         # log moment of a copy is convex, so its linear interpolation is above it.
         exact = moments.negative_moments(self.transform, highest)
