@@ -7,7 +7,7 @@
 Every scheme is tuned alike: its rate, a power of two, by the accuracy on 6,000 training images that
 nobody trains on, until both neighbours of the best rate are worse. Then it trains on all of them, once a seed, and is
 tested on the test set. Every run is a line of ``benchmarks/results/federations.jsonl``. From these come the tables of
-the README and of docs/strategies.md, and ``docs/images/federations.png``.
+docs/strategies.md, an extract of them in the README, and ``docs/images/federations.png``.
 """
 
 import argparse
@@ -16,7 +16,7 @@ import os
 import re
 import tempfile
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
@@ -36,7 +36,6 @@ from fedamp.simulation.engines import CLIENT_APP
 from fedamp.simulation.serial import SerialGrid
 
 RESULTS, PICTURE = Path("benchmarks/results/federations.jsonl"), Path("docs/images/federations.png")
-PAGES = {"iid": Path("README.md"), "dirichlet": Path("docs/strategies.md")}
 EPSILONS, SEEDS, DELTA = (1.0, 2.0, 4.0, 8.0), (1, 2, 3, 4, 5), 1e-5
 CLIENTS, RECORDS, HELD_OUT = 6000, 10, 6000
 FEATURES = [{"name": "scattering", "scales": 3, "angles": 2}, {"name": "group_norm", "groups": 19}]
@@ -242,20 +241,22 @@ def tested(runs: Iterable[Run]) -> dict[Cell, list[float]]:
     return result
 
 
-def table(runs: list[Run], partition: str) -> str:
+def table(
+    runs: list[Run], partition: str, schemes: Iterable[str] = tuple(SCHEMES), epsilons: Sequence[float] = EPSILONS
+) -> str:
     """In Markdown: a scheme a row, with what it costs a device a check-in."""
     found = tested(runs)
-    heads = [f"ε = {epsilon:g}" for epsilon in EPSILONS]
+    heads = [f"ε = {epsilon:g}" for epsilon in epsilons]
     lines = [f"| | {' | '.join(heads)} | work | sent |", f"| --- |{' --- |' * len(heads)} --- | --- |"]
-    for name, scheme in SCHEMES.items():
-        values = [found.get(Cell(partition, name, epsilon if scheme.private else None)) for epsilon in EPSILONS]
+    for name in schemes:
+        scheme = SCHEMES[name]
+        values = [found.get(Cell(partition, name, epsilon if scheme.private else None)) for epsilon in epsilons]
         if any(values):
             work, sent = device_cost(name)
             lines.append(f"| {scheme.words} | {' | '.join(map(_spread, values))} | {work:.0%} | {sent} |")
     seeds = {run.seed for run in runs if run.partition == partition and not run.tuning}
-    caption = f"Seeds: {len(seeds)}; what has no spread has one, and what is empty is not measured yet."
-    caption = caption if seeds else "Not measured yet."
-    return "\n".join([*lines, "", caption]) if seeds else caption
+    caption = f"Seeds: {len(seeds)}; what has no spread has one." if seeds else "Not measured yet."
+    return "\n".join([*lines, "", caption])
 
 
 def _spread(values: list[float] | None) -> str:
@@ -273,9 +274,19 @@ def device_cost(scheme: str) -> tuple[float, str]:
     return cost["flops_share"], amount_of_bytes(int(4 * cost["parameters_per_client"]))
 
 
-def put_in(page: Path, partition: str, found: str) -> None:
-    """Put a table where a page has its place."""
-    place = re.compile(f"(<!-- federations: {partition} -->\n).*?(<!-- end -->)", re.DOTALL)
+def put_tables(runs: list[Run]) -> None:
+    """All tables, each in its place."""
+    strategies = Path("docs/strategies.md")
+    short = table(runs, "iid", ("none", "unamplified", "poisson", "balanced", "split-2"), (1.0, 4.0))
+    put_in(Path("README.md"), "iid, short", short)
+    for partition in PARTITIONS:
+        put_in(strategies, partition, table(runs, partition))
+
+
+def put_in(page: Path, name: str, found: str) -> None:
+    """Print a table, and put it where a page has its place."""
+    print(f"\n{name}\n\n{found}")
+    place = re.compile(f"(<!-- federations: {name} -->\n).*?(<!-- end -->)", re.DOTALL)
     page.write_text(place.sub(lambda marks: f"{marks[1]}{found}\n{marks[2]}", page.read_text()))
 
 
@@ -286,7 +297,7 @@ def draw(runs: list[Run], file: Path) -> None:
     """Accuracy against epsilon, iid."""
     found = tested(runs)
     subtitle = f"Fashion-MNIST, protected: one client of {CLIENTS:,}"
-    canvas, (axes,) = style.figure("what hidden randomness is worth", subtitle, (4.0,))
+    canvas, (axes,) = style.figure("what hidden randomness is worth", subtitle, (3.0,))
     for index, name in enumerate(SHOWN):
         look = style.look(index)
         points = [(epsilon, found[cell]) for epsilon in EPSILONS if (cell := Cell("iid", name, epsilon)) in found]
@@ -321,13 +332,11 @@ def main() -> None:
     if asked.quick:
         for name in ("balanced", "split-2"):
             bench.run(Cell("iid", name, EPSILONS[-1]), 7, SEEDS[0], False)
-    elif not asked.show:
-        measure(bench)
-    for partition, page in PAGES.items():
-        found = table(bench.runs, partition)
-        print(f"\n{partition}\n\n{found}")
-        if not asked.quick:
-            put_in(page, partition, found)
+        print(table(bench.runs, "iid"))
+    else:
+        if not asked.show:
+            measure(bench)
+        put_tables(bench.runs)
     draw(bench.runs, folder / PICTURE)
     print(f"\n{folder / RESULTS}\n{folder / PICTURE}\n{sum(run.seconds for run in bench.runs) / 60:.0f} CPU minutes")
 

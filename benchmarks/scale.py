@@ -1,6 +1,6 @@
 """What grows with size, and what must not: start, clients a round, clients in all, parameters.
 
-``python -m benchmarks.scale [SECTION ...]``
+``python -m benchmarks.scale [SECTION ...]``; figures are kept in ``benchmarks/results/scale.json``, by section.
 """
 
 import json
@@ -15,19 +15,21 @@ from dataclasses import asdict, replace
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
-from time import monotonic, perf_counter, sleep
+from time import monotonic, perf_counter, process_time, sleep
 from typing import Any
 
 import numpy as np
 from flwr.app import Message, MetricRecord, RecordDict
 
 from benchmarks import simulators
+from benchmarks.simulation import machine
 from benchmarks.workloads import Workload
 from fedamp import flower, scenario
 from fedamp.check_in import Balanced
 from fedamp.optimizers import optimizer_of
 from fedamp.plan import make_plan
 from fedamp.scenario import scenario_file
+from fedamp.server.setup import prepare
 from fedamp.strategies.aggregation import Asked, ClippedSums, Request
 from fedamp.strategies.model_parts import ModelParts
 from fedamp.strategies.noise import add_noise
@@ -40,6 +42,16 @@ SMALL = Workload(
     100,
     10,
 )
+LARGE = Workload(
+    "MLP 784-3000-2500-10",
+    {"name": "mlp", "hidden": [3000, 2500]},
+    {"name": "synthetic", "features": 784, "records_per_client": 10},
+    1,
+    100,
+    1,
+)
+FOUR = {"scheme": "disjoint", "count": 4}
+RESULTS = Path(__file__).parent / "results" / "scale.json"
 
 
 def first_round() -> dict[str, Any]:
@@ -79,50 +91,72 @@ def accounting() -> dict[str, Any]:
 
 
 def clients_a_round() -> dict[str, Any]:
-    """Milliseconds a client, with more and more clients a round (one worker)."""
-    found = {}
-    for clients, rounds in ((100, 20), (1000, 5), (10_000, 2)):
-        measured = _apart("fedamp", replace(SMALL, clients=clients, rounds=rounds), kind="serial", workers=1)
-        found[str(clients)] = 1e3 * statistics.median(measured["seconds"]) / clients
-    return found
+    """Milliseconds of processor time a client, with more and more clients a round (one worker)."""
+    works = [replace(SMALL, clients=clients, rounds=rounds) for clients, rounds in ((100, 20), (1000, 5), (10_000, 2))]
+    return {str(work.clients): _milliseconds_a_client(work) for work in works}
 
 
 def submodels() -> dict[str, Any]:
-    """Milliseconds a client with the full model, and with four disjoint submodels (MLP 64-1024-10, one worker)."""
+    """The same with the full model, and with four disjoint submodels (MLP 64-1024-10, one worker)."""
     work = replace(SMALL, model={"name": "mlp", "hidden": [1024]})
-    found = {}
-    for name, sections in (("full", {}), ("four", {"submodels": {"scheme": "disjoint", "count": 4}})):
-        measured = _apart("fedamp", work, kind="serial", workers=1, **sections)
-        found[name] = 1e3 * statistics.median(measured["seconds"]) / work.clients
+    found = {"full": _milliseconds_a_client(work), "four": _milliseconds_a_client(work, submodels=FOUR)}
     return {**found, "times_faster": found["full"] / found["four"]}
 
 
+def large_model() -> dict[str, Any]:
+    """10 million parameters, 100 clients a round, one worker: the whole model against four disjoint submodels.
+
+    Bytes on the wire are those of the arrays that a node of one client receives and sends.
+    """
+    work = replace(LARGE, rounds=1)
+    found: dict[str, Any] = {}
+    for name, sections in (("four", {"submodels": FOUR}), ("whole", {})):
+        measured = _apart("fedamp", work, kind="serial", workers=1, **sections)
+        found[name] = {
+            **_on_the_wire(work.scenario("serial", 1, 1, **sections)),
+            "seconds_a_round": statistics.median(measured["seconds"]),
+            "processor_seconds_a_round": measured["processor_seconds"],
+            "peak_megabytes": measured["peak_bytes"] / 1e6,
+        }
+    return found
+
+
+def _on_the_wire(made: scenario.Scenario) -> dict[str, Any]:
+    prepared = prepare(made)
+    strategy = prepared.strategy(prepared.state)
+    choices = [submodel for _, submodel in prepared.plan.submodels.choices(masks=1)]
+    received = [prepared.pieces(each, 1).extract(strategy.state.parameters) for each in choices]
+    parameters = statistics.mean(sum(array.size for array in arrays.values()) for arrays in received)
+    down = statistics.mean(flower.size(flower.to_record(arrays)) for arrays in received)
+    return {"parameters_of_a_client": parameters, "megabytes_down": down / 1e6, "megabytes_up": 8 * parameters / 1e6}
+
+
 def a_million_clients() -> dict[str, Any]:
-    """10,000 clients a round of 20,000 and of a million: seconds a round, and megabytes at the peak."""
+    """10,000 clients a round of 20,000 and of a million: processor seconds a round, and megabytes at the peak."""
     found = {}
     for clients in (20_000, 1_000_000):
         work = replace(SMALL, clients=clients, rounds=3)
         sections = {"check_in": {"scheme": "poisson", "rate": 10_000 / clients}}
         measured = _apart("fedamp", work, kind="serial", workers=1, **sections)
         found[str(clients)] = {
-            "seconds_a_round": statistics.median(measured["seconds"]),
+            "processor_seconds_a_round": measured["processor_seconds"] / work.rounds,
             "peak_megabytes": measured["peak_bytes"] / 1e6,
         }
     return found
 
 
 def check_in_schedule() -> dict[str, Any]:
-    """10 hidden rounds of a thousand, for a million clients: seconds, and megabytes on top."""
+    """10 hidden rounds of a thousand, for a million clients: processor seconds, and megabytes on top."""
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    start = perf_counter()
+    start = process_time()
     total = sum(len(cohort) for cohort in Balanced(rounds=1000, k=10).cohorts(1_000_000, seed=1))
-    seconds = perf_counter() - start
+    seconds = process_time() - start
     assert total == 10_000_000
     return {"seconds": seconds, "megabytes": (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1e3}
 
 
 def server() -> dict[str, Any]:
-    """Seconds for what the server does in a round with 44 million parameters."""
+    """Processor seconds for what the server does in a round with 44 million parameters."""
     shapes = [(2048, 1024)] * 20 + [(1024, 1024)] * 2
     generator = np.random.default_rng(1)
     model = {f"layer{i}": generator.random(shape, dtype=np.float32) for i, shape in enumerate(shapes)}
@@ -140,9 +174,9 @@ def server() -> dict[str, Any]:
     deviations = dict.fromkeys(model, 1.0)
 
     def timed(name: str, action: Callable[[], Any]) -> Any:
-        start = perf_counter()
+        start = process_time()
         result = action()
-        found[name] = min(found.get(name, np.inf), perf_counter() - start)
+        found[name] = min(found.get(name, np.inf), process_time() - start)
         return result
 
     for round_ in (1, 2, 3):
@@ -155,7 +189,21 @@ def server() -> dict[str, Any]:
     return found
 
 
-SECTIONS = (first_round, accounting, clients_a_round, submodels, a_million_clients, check_in_schedule, server)
+SECTIONS = (
+    first_round,
+    accounting,
+    clients_a_round,
+    submodels,
+    large_model,
+    a_million_clients,
+    check_in_schedule,
+    server,
+)
+
+
+def _milliseconds_a_client(work: Workload, **sections: Any) -> float:
+    measured = _apart("fedamp", work, kind="serial", workers=1, **sections)
+    return float(1e3 * measured["processor_seconds"] / work.clients / work.rounds)
 
 
 def _apart(simulator: str, work: Workload, **question: Any) -> dict[str, Any]:
@@ -165,6 +213,9 @@ def _apart(simulator: str, work: Workload, **question: Any) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
+    kept = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     for section in SECTIONS:
         if section.__name__ in sys.argv[1:] or len(sys.argv) == 1:
-            print(f"{section.__doc__}\n{json.dumps(section(), indent=1)}", flush=True)
+            kept[section.__name__] = {"machine": machine(), "figures": section()}
+            RESULTS.write_text(json.dumps(kept, indent=1) + "\n")
+            print(f"{section.__doc__}\n{json.dumps(kept[section.__name__]['figures'], indent=1)}", flush=True)

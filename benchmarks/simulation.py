@@ -1,12 +1,15 @@
 """Speed of simulation beside its peers, in one run on one machine: ten minutes on two idle cores.
 
-``python -m benchmarks.simulation [--quick] [--long] [--gpu] [--peers FOLDER] [--only WORD] [--out FILE]``
+``python -m benchmarks.simulation [--minutes N] [--quick] [--long] [--gpu] [--peers FOLDER] [--only WORD] [--out FILE]``
 
 Stock Flower's simulation, pfl, one JAX program for the whole round, a plain torch loop over clients and a bare
 ``torch.func.vmap`` loop run the same models on the same data as fedamp, which runs whole: accounting, ledger,
 checkpoints. Where the unit is a record, so do Opacus and jax_privacy. Nobody evaluates in the rounds that count.
 Figures are medians over the rounds of a steady state; passes take turns, so that a machine that is busy for a while is
-unfair to nobody for long. On a busy one, processor time is what to compare.
+unfair to nobody for long. Everybody has one pass, and more as long as there is time. On a busy machine, processor time
+is what to compare. Whoever takes longer than ``LIMIT`` for a pass, compilation included, is not measured.
+
+Figures go to ``benchmarks/results/simulation.json``, and from there to the table of ``docs/architecture.md``.
 
 What grows with size is measured by ``python -m benchmarks.scale``.
 
@@ -16,16 +19,16 @@ chex optax drjax immutabledict toolz``. What is not installed is left out, with 
 """
 
 import argparse
-import copy
 import json
 import os
 import platform
+import re
 import statistics
 import sys
 from collections.abc import Sequence
-from contextlib import ExitStack
 from dataclasses import asdict, replace
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import torch
@@ -35,6 +38,7 @@ from rich.table import Table
 
 from benchmarks import simulators
 from benchmarks.limited import Contender, Stopwatch
+from benchmarks.simulation_table import write_table
 from benchmarks.workloads import Workload
 
 RESULTS = Path(__file__).parent / "results"
@@ -53,11 +57,12 @@ RECORDS = Workload(
     10,
     "sample",
 )
-USUAL = ((MLP, 3), (replace(MLP, clients=1000, rounds=5), 2), (RECORDS, 2), (CNN, 2), (RESNET, 1))
+USUAL = ((MLP, 5), (replace(MLP, clients=1000, rounds=5), 3), (RECORDS, 3), (CNN, 3), (RESNET, 2))
 LONG = ((replace(CNN, clients=1000, rounds=1), 1), (replace(RESNET, clients=1000, rounds=1), 1))
 QUICK = ((replace(MLP, rounds=5), 1), (replace(CNN, clients=20, rounds=1), 1))
-LIMIT = 600.0  # seconds a simulator may take for its rounds
-FEW = {"stock Flower": 3}  # rounds of simulators that are far slower; one pass
+LIMIT = 90.0  # seconds a simulator may take for its start, compilation and rounds
+SLOW = "stock Flower"  # has one pass of few rounds, and none with a thousand clients a round but in --long
+SLOW_ROUNDS, SLOW_CLIENTS = 2, 100
 # What the stacks of the bare loop, and of JAX, hold: they are fastest so on a CPU.
 TOGETHER = {"mlp": 1000, "cnn": 10, "resnet20": 4}
 TOGETHER_IN_JAX = {"mlp": 1000, "cnn": 1, "resnet20": 1}
@@ -66,6 +71,7 @@ TOGETHER_IN_JAX = {"mlp": 1000, "cnn": 1, "resnet20": 1}
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure, print, and write the figures as JSON."""
     parser = argparse.ArgumentParser(description="Speed of simulation beside its peers.")
+    parser.add_argument("--minutes", type=float, default=10.0, help="no pass but the first is begun that ends later")
     parser.add_argument("--quick", action="store_true", help="two models, few rounds, in two minutes")
     parser.add_argument("--gpu", action="store_true", help="on one CUDA device, against the plain and the vmap loop")
     parser.add_argument("--long", action="store_true", help="a thousand clients a round of the image models, too")
@@ -82,12 +88,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
     figures: dict[str, Any] = json.loads(out.read_text()) if options.only and out.exists() else {}
     figures |= {"machine": machine(), "workloads": figures.get("workloads", [])}
 
-    for workload, passes in workloads:
-        if options.only.lower() in workload.name.lower():
-            keep(figures["workloads"], compare(workload, passes, options.peers, options.gpu))
-            write(out, figures)
-    figures["load_at_end"] = os.getloadavg()
-    write(out, figures)
+    chosen = [each for each in workloads if options.only.lower() in each[0].name.lower()]
+    races = [Race(workload, passes, questions(workload, options)) for workload, passes in chosen]
+    end = monotonic() + 60 * options.minutes
+    for number in range(max((race.passes for race in races), default=0)):
+        for race in races:
+            if number == 0 or (number < race.passes and monotonic() + race.seconds < end):
+                race.run()
+                keep(figures["workloads"], race.figures())
+                write(out, figures | {"load_at_end": os.getloadavg()})
+    for race in races:
+        show(race.workload, race.figures()["simulators"])
+    if out == RESULTS / "simulation.json":
+        write_table(figures)
     print(f"\nFigures: {out}")
 
 
@@ -114,6 +127,7 @@ def machine() -> dict[str, Any]:
         "torch": torch.__version__,
         "processor": platform.machine(),
         "cores": os.cpu_count(),
+        "gigahertz": gigahertz(),
         "load_at_start": os.getloadavg(),
     }
     if torch.cuda.is_available():
@@ -121,12 +135,20 @@ def machine() -> dict[str, Any]:
     return found
 
 
-def questions(workload: Workload, peers: str, gpu: bool) -> dict[str, dict[str, Any]]:
+def gigahertz() -> float | None:
+    """Clock of the first core, where Linux says it."""
+    cpus = Path("/proc/cpuinfo")
+    found = re.search(r"cpu MHz\s*: ([\d.]+)", cpus.read_text()) if cpus.exists() else None
+    return round(float(found[1]) / 1000, 1) if found else None
+
+
+def questions(workload: Workload, options: argparse.Namespace) -> dict[str, dict[str, Any]]:
     """Who is asked what, by the name in the tables."""
+    peers = options.peers
     model = workload.model["name"]
     together = TOGETHER[model]
     jax = {"simulator": "jax", "folder": peers, "together": TOGETHER_IN_JAX[model]}
-    if gpu:
+    if options.gpu:
         return {
             "plain torch loop": {"simulator": "plain_loop", "device": "cuda"},
             "bare vmap": {"simulator": "bare_vmap", "together": 100, "device": "cuda"},
@@ -134,7 +156,7 @@ def questions(workload: Workload, peers: str, gpu: bool) -> dict[str, dict[str, 
             "fedamp, Ray": {"simulator": "fedamp", "kind": "ray", "workers": 2, "device": "auto"},
         }
     others: dict[str, dict[str, Any]] = {
-        "stock Flower": {"simulator": "stock_flower"},
+        SLOW: {"simulator": "stock_flower"},
         "pfl": {"simulator": "pfl", "folder": peers},
         "plain torch loop": {"simulator": "plain_loop"},
     }
@@ -143,6 +165,8 @@ def questions(workload: Workload, peers: str, gpu: bool) -> dict[str, dict[str, 
             "Opacus": {"simulator": "opacus", "folder": peers},
             "jax_privacy, 1 thread": {**jax, "threads": 1, "library": True},
         }
+    if workload.clients > SLOW_CLIENTS and not options.long:
+        others.pop(SLOW, None)
     return {
         **others,
         "bare vmap": {"simulator": "bare_vmap", "together": together},
@@ -153,53 +177,63 @@ def questions(workload: Workload, peers: str, gpu: bool) -> dict[str, dict[str, 
     }
 
 
-def compare(workload: Workload, passes: int, peers: str, gpu: bool) -> dict[str, Any]:
-    """Everybody on one workload."""
-    asked = questions(workload, peers, gpu)
-    nothing_yet = {"seconds": [], "warm_up": [], "peak_bytes": 0, "processor_seconds": 0.0}
-    answers: dict[str, dict[str, Any]] = {name: copy.deepcopy(nothing_yet) for name in asked}
-    load = os.getloadavg()[0]
-    with ExitStack() as stack:
-        for pass_ in range(passes):
-            for name, question in asked.items():
-                if pass_ and name in FEW:
-                    continue
-                rounds = min(workload.rounds, FEW.get(name, workload.rounds))
-                # A process of its own each time: memory that others used before does not count.
-                watch = stack.enter_context(Stopwatch(Contender(name, "torch", simulators.answer, _NOTHING), LIMIT))
-                print(f"{workload.name}, {workload.clients} clients: {name} ...", file=sys.stderr, flush=True)
-                timed = watch.ask(workload=asdict(replace(workload, rounds=rounds)), **question)
-                watch._stop()
-                collect(answers[name], timed.answer, timed.problem)
-    rows = {name: figures_of(answer, workload.clients) for name, answer in answers.items()}
-    show(workload, rows)
-    return {**asdict(workload), "passes": passes, "load_before": load, "simulators": rows}
+class Race:
+    """Everybody on one workload.
+
+    Args:
+        workload: what is run.
+        passes: how many at most.
+        asked: the questions, by the name in the tables.
+    """
+
+    def __init__(self, workload: Workload, passes: int, asked: dict[str, dict[str, Any]]) -> None:
+        self.workload, self.passes, self.asked = workload, passes, asked
+        self.seconds = 0.0  # of the last pass
+        self._answers: dict[str, list[dict[str, Any]]] = {name: [] for name in asked}
+        self._problems: dict[str, str] = {}  # by simulator
+        self._load = os.getloadavg()[0]
+
+    def run(self) -> None:
+        """One pass: everybody once, but those who could not before, and who is slow."""
+        start = monotonic()
+        for name, question in self.asked.items():
+            done = name == SLOW and self._answers[name]
+            if done or question["simulator"] in self._problems:  # with two threads it compiles as long as with one
+                continue
+            rounds = min(self.workload.rounds, SLOW_ROUNDS) if name == SLOW else self.workload.rounds
+            print(f"{self.workload.name}, {self.workload.clients} clients: {name} ...", file=sys.stderr, flush=True)
+            # A process of its own each time: memory that others used before does not count.
+            with Stopwatch(Contender(name, "torch", simulators.answer, {"simulator": "nothing"}), LIMIT) as watch:
+                timed = watch.ask(workload=asdict(replace(self.workload, rounds=rounds)), **question)
+            if timed.problem:
+                self._problems[question["simulator"]] = f"not measured: {timed.problem}"
+            else:
+                self._answers[name].append(timed.answer)
+        self.seconds = monotonic() - start
+
+    def figures(self) -> dict[str, Any]:
+        """What is known so far."""
+        rows = {}
+        for name, answers in self._answers.items():
+            problem = {"problem": self._problems.get(self.asked[name]["simulator"], "")}
+            rows[name] = figures_of(answers, self.workload.clients) if answers else problem
+        return {**asdict(self.workload), "load_before": self._load, "simulators": rows}
 
 
-def collect(answer: dict[str, Any], measured: dict[str, Any] | None, problem: str) -> None:
-    """Add what one pass gave."""
-    if measured is None:
-        answer["problem"] = problem
-        return
-    answer["seconds"] += measured["seconds"]
-    answer["warm_up"].append(measured["warm_up"])
-    answer["processor_seconds"] += measured["processor_seconds"]
-    answer["peak_bytes"] = max(answer["peak_bytes"], measured["peak_bytes"])
-
-
-def figures_of(answer: dict[str, Any], clients: int) -> dict[str, Any]:
-    """Medians."""
-    if not answer["seconds"]:
-        return {"problem": answer.get("problem", "no round")}
-    seconds = statistics.median(answer["seconds"])
+def figures_of(answers: list[dict[str, Any]], clients: int) -> dict[str, Any]:
+    """Medians over all rounds of all passes, and over the rounds of each."""
+    rounds = [second for answer in answers for second in answer["seconds"]]
+    seconds = statistics.median(rounds)
+    processor = sum(answer["processor_seconds"] for answer in answers)
     return {
         "clients_per_second": clients / seconds,
+        "clients_per_second_by_pass": [clients / statistics.median(answer["seconds"]) for answer in answers],
         "rounds_per_second": 1 / seconds,
-        "processor_milliseconds_a_client": 1e3 * answer["processor_seconds"] / clients / len(answer["seconds"]),
-        "fastest_round_seconds": min(answer["seconds"]),
-        "rounds": len(answer["seconds"]),
-        "warm_up_seconds": statistics.median(answer["warm_up"]),
-        "peak_megabytes": answer["peak_bytes"] / 1e6,
+        "processor_milliseconds_a_client": 1e3 * processor / clients / len(rounds),
+        "fastest_round_seconds": min(rounds),
+        "rounds": len(rounds),
+        "warm_up_seconds": statistics.median(answer["warm_up"] for answer in answers),
+        "peak_megabytes": max(answer["peak_bytes"] for answer in answers) / 1e6,
     }
 
 
@@ -222,8 +256,6 @@ def show(workload: Workload, rows: dict[str, dict[str, Any]]) -> None:
         table.add_row(name, f"{speed:.4g}", f"{rounds:.3g}", work, f"{warm_up:.1f}", f"{memory:.0f}", *ratios)
     Console(width=140).print(table)
 
-
-_NOTHING: dict[str, Any] = {"simulator": "nothing"}
 
 if __name__ == "__main__":
     main()

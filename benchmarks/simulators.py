@@ -85,8 +85,9 @@ def fedamp(workload: dict[str, Any], kind: str, workers: int, device: str = "cpu
             if record.round < rounds:
                 clock.round_done()
 
+    federation = {"evaluate_every": rounds, "round_deadline": 3600}  # a busy machine is slow
     with tempfile.TemporaryDirectory() as name:
-        scenario = work.scenario(kind, workers, rounds, device, federation={"evaluate_every": rounds}, **sections)
+        scenario = work.scenario(kind, workers, rounds, device, federation=federation, **sections)
         folder, _ = new_folder(Path(name) / "run", scenario.name)
         folder.write_scenario(scenario)
         with open_grid(scenario.engine, folder.log) as grid:

@@ -3,7 +3,7 @@
 One frozen object draws the cohorts, gives the expression that is charged and the likelihood ratio that an audit attacks
 with, so the three cannot disagree. Its fields are public; the number of units and the seed are arguments.
 
-A further schedule is a section in :mod:`fedamp.scenario.schema` and a class here, in ``SCHEDULES``.
+A further schedule is a section in :mod:`fedamp.scenario.sections.privacy` and a class here, in ``SCHEDULES``.
 """
 
 import math
@@ -222,14 +222,6 @@ class _KOfRounds(Schedule):
     def scheduled(self, units: int, seed: int) -> Iterator[UnitIds]:
         """As :meth:`cohorts`, did nobody decline."""
 
-    @abstractmethod
-    def charge_scheduled(self, round_mechanism: Mechanism) -> Mechanism:
-        """As :meth:`charge`, did nobody decline."""
-
-    @abstractmethod
-    def log_likelihood_ratio_scheduled(self, ratios: Floats) -> Floats:
-        """As :meth:`log_likelihood_ratio`, did nobody decline."""
-
     def cohorts(self, units: int, seed: int) -> Iterator[UnitIds]:
         for round_, cohort in enumerate(self.scheduled(units, seed), 1):
             if self.participation == 1:
@@ -237,12 +229,9 @@ class _KOfRounds(Schedule):
             else:
                 yield cohort[rng.happens(rng.stream(seed, "declining", round_).words(len(cohort)), self.participation)]
 
-    def charge(self, round_mechanism: Mechanism) -> Mechanism:
-        declining = self.participation < 1
-        return self.charge_scheduled(Poisson(round_mechanism, self.participation) if declining else round_mechanism)
-
-    def log_likelihood_ratio(self, ratios: Floats) -> Floats:
-        return self.log_likelihood_ratio_scheduled(_thinned(ratios, self.participation))
+    def _of_scheduled(self, round_mechanism: Mechanism) -> Mechanism:
+        """What being scheduled for a round costs."""
+        return Poisson(round_mechanism, self.participation) if self.participation < 1 else round_mechanism
 
     def expected_cohort(self, units: int) -> float:
         return units * self.k / self.rounds * self.participation
@@ -267,14 +256,14 @@ class Balanced(_KOfRounds):
     def scheduled(self, units: int, seed: int) -> Iterator[UnitIds]:
         return _owed_check_ins(seed, 1, self.rounds, np.full(units, self.k, dtype=np.uint32))
 
-    def charge_scheduled(self, round_mechanism: Mechanism) -> Mechanism:
-        return Allocation(round_mechanism, self.k, self.rounds)
+    def charge(self, round_mechanism: Mechanism) -> Mechanism:
+        return Allocation(self._of_scheduled(round_mechanism), self.k, self.rounds)
 
     def most_check_ins(self, rounds: int) -> int:
         return min(rounds, self.k)
 
-    def log_likelihood_ratio_scheduled(self, ratios: Floats) -> Floats:
-        sums = _log_sums_over_sets(ratios, self.k)
+    def log_likelihood_ratio(self, ratios: Floats) -> Floats:
+        sums = _log_sums_over_sets(_thinned(ratios, self.participation), self.k)
         return np.asarray(sums[self.k] - math.log(math.comb(self.rounds, self.k)))
 
 
@@ -299,8 +288,9 @@ class Stratified(_KOfRounds):
         shorter, longer = divmod(self.rounds, self.k)
         return [shorter + (block < longer) for block in range(self.k)]
 
-    def charge_scheduled(self, round_mechanism: Mechanism) -> Mechanism:
-        blocks = [Allocation(round_mechanism, 1, length) for length in self.block_lengths()]
+    def charge(self, round_mechanism: Mechanism) -> Mechanism:
+        scheduled = self._of_scheduled(round_mechanism)
+        blocks = [Allocation(scheduled, 1, length) for length in self.block_lengths()]
         return Repeat(blocks[0], self.k) if len(set(blocks)) == 1 else Compose(tuple(blocks))
 
     def most_check_ins(self, rounds: int) -> int:
@@ -308,8 +298,8 @@ class Stratified(_KOfRounds):
         in_longer = min(rounds, longer * (shorter + 1))
         return -(-in_longer // (shorter + 1)) + -(-(rounds - in_longer) // shorter)
 
-    def log_likelihood_ratio_scheduled(self, ratios: Floats) -> Floats:
-        blocks = np.split(ratios, np.cumsum(self.block_lengths())[:-1], axis=1)
+    def log_likelihood_ratio(self, ratios: Floats) -> Floats:
+        blocks = np.split(_thinned(ratios, self.participation), np.cumsum(self.block_lengths())[:-1], axis=1)
         return np.asarray(np.sum([log_mean(block, axis=1) for block in blocks], axis=0))
 
 

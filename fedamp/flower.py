@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,7 @@ class NumpyArray(Array):
     def __init__(self, array: NDArray[Any]) -> None:
         view = np.ascontiguousarray(array).reshape(array.shape).view()
         view.flags.writeable = False
-        self.__dict__.update(_array=view, dtype=str(view.dtype), shape=tuple(view.shape), stype="numpy.ndarray")
+        self.__dict__.update(_array=view, dtype=_name_of(view.dtype), shape=view.shape, stype="numpy.ndarray")
 
     @property
     def data(self) -> bytes:  # type: ignore[override]
@@ -57,6 +58,11 @@ class NumpyArray(Array):
 
     def __reduce__(self) -> tuple[type["NumpyArray"], tuple[NDArray[Any]]]:
         return NumpyArray, (self.numpy(),)
+
+
+@cache
+def _name_of(dtype: np.dtype[Any]) -> str:
+    return str(dtype)  # takes NumPy as long as all the rest of a message
 
 
 def to_record(arrays: Mapping[str, NDArray[Any]]) -> ArrayRecord:

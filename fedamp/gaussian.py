@@ -20,9 +20,9 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtri
 
 from fedamp import rng
+from fedamp.normal import quantiles
 
 Floats = NDArray[np.float64]
 
@@ -157,23 +157,22 @@ def round_noisy(
         hidden: uniform numbers to be added, and the first 64 bits of each.
     """
     uniform = words.view(np.int64) * 2.0**-64
-    size = np.abs(uniform)
-    unsure = size < _SHORTEST
-    exact = np.copysign(ndtri(size, out=size), uniform)  # the quantile of the size, with the sign
+    unsure = np.abs(uniform) < _SHORTEST
+    exact = np.empty_like(uniform)
+    quantiles(uniform, exact)
     exact *= deviation
     exact += values
-    # Error of the noise: the quantile itself, to 2**-47 of at most 5.3 (scipy documents 2**-50); what the bits that are
-    # not drawn, and those that float64 has no room for, move it by (at most Mills' ratio times their share of U, which
-    # is 2**-53 of 1.26 in the middle and 2**-40 of 0.19 at the ends): together below 2**-42. The rest is rounding of
-    # sums and products of numbers whose size is bounded by the last terms.
+    # Error of the noise: the quantile itself, to 2**-47 of at most 5.3 (a test finds 2**-50); what bits that are not
+    # drawn, and those that float64 has no room for, move it by (at most Mills' ratio times their share of U, which is
+    # 2**-53 of 1.26 in the middle and 2**-40 of 0.19 at the ends): together below 2**-42. The rest is rounding of sums
+    # and products of numbers whose size is bounded by the last terms.
     error = deviation * 2.0**-42 + 2.0**-28
     if hidden:
         widths = float(hidden[0].unit) * hidden[0].multiples
         exact += widths * (hidden[1].view(np.int64) * 2.0**-64)
         error += widths.max() * 2.0**-50
     nearest: Floats = np.rint(exact)
-    with np.errstate(invalid="ignore"):  # the quantile of a word of zeros is infinite
-        exact -= nearest
+    exact -= nearest
     unsure |= np.abs(exact, out=exact) > 0.5 - error
     for place in np.flatnonzero(unsure):
         nearest[place] = _nearest(values, deviation, words, further, hidden, int(place))

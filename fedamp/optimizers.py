@@ -1,13 +1,17 @@
 """Server optimisers: what becomes of the noisy mean update. Post-processing, so it costs no privacy."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedamp import scenario
-from fedamp.arrays import Arrays, State, Sums, zeros_like
+from fedamp.arrays import Arrays, State, zeros_like
+
+Update = Mapping[str, NDArray[np.floating[Any]]]
 
 AVERAGE = "average"  # of the models so far, among what is remembered
 
@@ -28,7 +32,7 @@ class ServerOptimizer(ABC):
         """What is remembered before the first step: some model-shaped sets of arrays, by name."""
 
     @abstractmethod
-    def apply(self, parameters: Arrays, update: Sums, state: State, round_: int) -> tuple[Arrays, State]:
+    def apply(self, parameters: Arrays, update: Update, state: State, round_: int) -> tuple[Arrays, State]:
         """The model after a step, and what is remembered then, in new arrays.
 
         Args:
@@ -50,10 +54,10 @@ class Sgd(ServerOptimizer):
     def init(self, parameters: Arrays) -> State:
         return {"velocity": zeros_like(parameters)} if self.momentum else {}
 
-    def apply(self, parameters: Arrays, update: Sums, state: State, round_: int) -> tuple[Arrays, State]:
+    def apply(self, parameters: Arrays, update: Update, state: State, round_: int) -> tuple[Arrays, State]:
         if not self.momentum:
-            moved = {name: (self.learning_rate * update[name]).astype(np.float32) for name in parameters}
-            return {name: array + moved[name] for name, array in parameters.items()}, state
+            steps = ((name, self.learning_rate * update[name]) for name in parameters)  # one at a time in memory
+            return {name: parameters[name] + step.astype(np.float32) for name, step in steps}, state
         velocity = {
             name: np.float32(self.momentum) * before + update[name].astype(np.float32)
             for name, before in state["velocity"].items()
@@ -75,7 +79,7 @@ class Adam(ServerOptimizer):
     def init(self, parameters: Arrays) -> State:
         return {"first": zeros_like(parameters), "second": zeros_like(parameters)}
 
-    def apply(self, parameters: Arrays, update: Sums, state: State, round_: int) -> tuple[Arrays, State]:
+    def apply(self, parameters: Arrays, update: Update, state: State, round_: int) -> tuple[Arrays, State]:
         rate = np.float32(self.learning_rate / (1 - self.beta1**round_))
         correction = np.float32(1 - self.beta2**round_)
         moved, first, second = {}, {}, {}
@@ -107,7 +111,7 @@ class Averaged(ServerOptimizer):
     def init(self, parameters: Arrays) -> State:
         return self.optimizer.init(parameters) | {AVERAGE: parameters}
 
-    def apply(self, parameters: Arrays, update: Sums, state: State, round_: int) -> tuple[Arrays, State]:
+    def apply(self, parameters: Arrays, update: Update, state: State, round_: int) -> tuple[Arrays, State]:
         moved, following = self.optimizer.apply(parameters, update, state, round_)
         weight = np.float32(1 - min(self.decay, round_ / (round_ + 9)))
         average = {name: before + weight * (moved[name] - before) for name, before in state[AVERAGE].items()}

@@ -1,4 +1,4 @@
-"""From a scenario to a frozen plan and its :class:`Cost`: the only place where a number is derived from two others."""
+"""From a scenario to a frozen plan and its cost: the only place where a number is derived from two others."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -24,7 +24,7 @@ from fedamp.errors import ScenarioError
 from fedamp.gaussian import delta_left
 from fedamp.mixing import MixingRule, mixing_of
 from fedamp.optimizers import ServerOptimizer, optimizer_of
-from fedamp.scenario import Privacy, Scenario
+from fedamp.scenario import Scenario
 from fedamp.submodels import Part, SubmodelScheme, submodels_of
 
 DEFAULT_QUORUM = 0.5  # in a deployment, and with faults; fedamp.launch asks for everybody in a simulation
@@ -33,7 +33,7 @@ ADJACENCY = "zero-out: one unit's contribution is present or replaced by zero"
 
 @dataclass(frozen=True)
 class Plan:
-    """What a run will do.
+    """What a run will do, and what that costs.
 
     Attributes:
         scenario: what the person asked for.
@@ -97,9 +97,19 @@ class Plan:
 
     @cached_property
     def noise_multiplier(self) -> float:
-        """The scenario's noise multiplier, calibrated to the budget if it says ``auto``."""
+        """The scenario's noise multiplier; where it says ``auto``, the smallest that keeps the budget.
+
+        Raises:
+            ScenarioError: none does.
+        """
         privacy = self.scenario.privacy
-        return self.cost.calibrated() if privacy.noise_multiplier == "auto" else float(privacy.noise_multiplier)
+        if privacy.noise_multiplier != "auto":
+            return float(privacy.noise_multiplier)
+        assert privacy.epsilon is not None, "validated with the scenario"
+        try:
+            return calibrate(lambda noise: self.mechanism_at(noise, privacy.group_size), privacy.epsilon, self._delta)
+        except ValueError as error:
+            raise ScenarioError(f"privacy.noise_multiplier: auto finds none: {error}") from None
 
     @cached_property
     def parts(self) -> tuple[Part, ...]:
@@ -114,42 +124,71 @@ class Plan:
         """The most by which one unit moves the model in a round, in a part of it."""
         return self.optimizer.learning_rate * part.clip / part.denominator
 
+    # --- what it costs a unit, or a group of them, as the scenario asks to charge it ----------------------------------
+
     @cached_property
-    def cost(self) -> "Cost":
-        """What it costs."""
-        return Cost(self)
-
-    # --- what is asked for most often ---------------------------------------------------------------------------------
-
-    @property
     def mechanism(self) -> Mechanism:
-        """The accounting expression that the ledger charges."""
-        return self.cost.mechanism
+        """The accounting expression of the whole run, which the ledger charges."""
+        return self.mechanism_of_group(self.scenario.privacy.group_size)
 
-    @property
+    def mechanism_of_group(self, size: int) -> Mechanism:
+        """The same for ``size`` units together, whatever group size the scenario protects."""
+        return self.mechanism_at(self.noise_multiplier, size) if self.is_private else NotPrivate()
+
+    def mechanism_at(self, noise_multiplier: float, group_size: int) -> Mechanism:
+        """What a noise multiplier would make it."""
+        charged = self.mixing.charge(self.schedule, lambda width: self._round(noise_multiplier, width))
+        amplified = group(charged, group_size)
+        return amplified if self.scenario.privacy.amplification else amplified.unamplified()
+
+    def _round(self, noise_multiplier: float, width: float | None) -> Mechanism:
+        """What taking part in a round costs; ``width`` as in :class:`fedamp.mixing.MixingRule`."""
+        released = []
+        for part in self.parts_at(noise_multiplier):
+            hidden = self.mixing.hide(part.noise_multiplier, self.largest_step(part), width)
+            released.append(self.submodels.charge(part, hidden))
+        released += self.clipping.charges()
+        return released[0] if len(released) == 1 else Compose(tuple(released))
+
+    def _unamplified(self, rounds: int) -> Mechanism:
+        """The first rounds, had nothing been hidden: a unit pays for every round it can have taken part in."""
+        once = self._round(self.noise_multiplier, self.mixing.smallest_width).unamplified()
+        return group(Repeat(once, self.schedule.most_check_ins(rounds)), self.scenario.privacy.group_size)
+
+    # --- in numbers ---------------------------------------------------------------------------------------------------
+
+    @cached_property
     def epsilon(self) -> Bounds:
-        """What the whole run costs."""
-        return self.cost.epsilon
+        """Of the whole run."""
+        return self.mechanism.epsilon(self._delta)
 
-    @property
+    @cached_property
     def unamplified_epsilon(self) -> Bounds:
-        """What the whole run would cost if none of its randomness were hidden."""
-        return self.cost.unamplified_epsilon
+        """Of the whole run, if none of its randomness were hidden."""
+        return self.mechanism.unamplified().epsilon(self._delta)
 
-    @property
+    @cached_property
     def epsilon_by_round(self) -> NDArray[np.float64]:
         """Upper end of what is spent after each round; entry r - 1 is after round r."""
-        return self.cost.epsilon_by_round
+        if not self.is_private or not self.scenario.privacy.amplification:
+            return self.unamplified_epsilon_by_round
+        return epsilon_over_rounds(self.mechanism, self._delta)
 
-    @property
+    @cached_property
     def unamplified_epsilon_by_round(self) -> NDArray[np.float64]:
         """As ``epsilon_by_round``, had nothing been hidden."""
-        return self.cost.unamplified_epsilon_by_round
+        rounds = self.scenario.rounds
+        if not self.is_private:
+            return np.full(rounds, np.inf)
+        spent = epsilon_over_rounds(self._unamplified(rounds), self._delta)
+        check_ins = [self.schedule.most_check_ins(round_) for round_ in range(1, rounds + 1)]
+        return np.asarray(spent[np.array(check_ins) - 1])
 
-    @property
+    @cached_property
     def affordable_rounds(self) -> int:
         """How many rounds the budget pays for; all of them where there is no budget."""
-        return self.cost.affordable_rounds
+        budget = self.scenario.privacy.epsilon
+        return self.scenario.rounds if budget is None else int(np.searchsorted(self.epsilon_by_round, budget, "right"))
 
     @property
     def last_round(self) -> int:
@@ -168,119 +207,18 @@ class Plan:
 
     def spent(self, rounds: int) -> Bounds:
         """What a number of released rounds cost, had that number been fixed before."""
-        return self.cost.spent(rounds)
-
-    def mechanism_of_group(self, size: int) -> Mechanism:
-        """What the whole run costs ``size`` units together, whatever group size the scenario protects."""
-        return self.cost.of_group(size)
-
-
-@dataclass(frozen=True)
-class Cost:
-    """What a plan costs a unit (or a group of them), at the scenario's delta and as the scenario asks to charge it."""
-
-    plan: Plan
-
-    # --- the expression -----------------------------------------------------------------------------------------------
-
-    @cached_property
-    def mechanism(self) -> Mechanism:
-        """The accounting expression of the whole run."""
-        return self.of_group(self._privacy.group_size)
-
-    def of_group(self, size: int) -> Mechanism:
-        """The same for ``size`` units together."""
-        return self.mechanism_at(self.plan.noise_multiplier, size) if self.plan.is_private else NotPrivate()
-
-    def calibrated(self) -> float:
-        """The smallest noise multiplier with which the run keeps the scenario's budget, from the safe side.
-
-        Raises:
-            ScenarioError: there is none.
-        """
-        privacy = self._privacy
-        assert privacy.epsilon is not None, "validated with the scenario"
-        try:
-            return calibrate(lambda noise: self.mechanism_at(noise, privacy.group_size), privacy.epsilon, self._delta)
-        except ValueError as error:
-            raise ScenarioError(f"privacy.noise_multiplier: auto finds none: {error}") from None
-
-    def mechanism_at(self, noise_multiplier: float, group_size: int) -> Mechanism:
-        """What a noise multiplier would make it."""
-        plan = self.plan
-        charged = plan.mixing.charge(plan.schedule, lambda width: self._round(noise_multiplier, width))
-        amplified = group(charged, group_size)
-        return amplified if plan.scenario.privacy.amplification else amplified.unamplified()
-
-    def _round(self, noise_multiplier: float, width: float | None) -> Mechanism:
-        """What taking part in a round costs; ``width`` as in :class:`fedamp.mixing.MixingRule`."""
-        plan, released = self.plan, []
-        for part in plan.parts_at(noise_multiplier):
-            hidden = plan.mixing.hide(part.noise_multiplier, plan.largest_step(part), width)
-            released.append(plan.submodels.charge(part, hidden))
-        released += plan.clipping.charges()
-        return released[0] if len(released) == 1 else Compose(tuple(released))
-
-    def _unamplified(self, rounds: int) -> Mechanism:
-        """The first rounds, had nothing been hidden: a unit pays for every round it can have taken part in."""
-        once = self._round(self.plan.noise_multiplier, self.plan.mixing.smallest_width).unamplified()
-        return group(Repeat(once, self.plan.schedule.most_check_ins(rounds)), self._privacy.group_size)
-
-    # --- in numbers ---------------------------------------------------------------------------------------------------
-
-    @cached_property
-    def epsilon(self) -> Bounds:
-        """Of the whole run."""
-        return self.mechanism.epsilon(self._delta)
-
-    @cached_property
-    def unamplified_epsilon(self) -> Bounds:
-        """Of the whole run, if none of its randomness were hidden."""
-        return self.mechanism.unamplified().epsilon(self._delta)
-
-    @cached_property
-    def epsilon_by_round(self) -> NDArray[np.float64]:
-        """Upper end of what is spent after each round; entry r - 1 is after round r."""
-        if not self.plan.is_private or not self._privacy.amplification:
-            return self.unamplified_epsilon_by_round
-        return epsilon_over_rounds(self.mechanism, self._delta)
-
-    @cached_property
-    def unamplified_epsilon_by_round(self) -> NDArray[np.float64]:
-        """As ``epsilon_by_round``, had nothing been hidden."""
-        rounds = self.plan.scenario.rounds
-        if not self.plan.is_private:
-            return np.full(rounds, np.inf)
-        spent = epsilon_over_rounds(self._unamplified(rounds), self._delta)
-        check_ins = [self.plan.schedule.most_check_ins(round_) for round_ in range(1, rounds + 1)]
-        return np.asarray(spent[np.array(check_ins) - 1])
-
-    @cached_property
-    def affordable_rounds(self) -> int:
-        """How many rounds the budget pays for; all of them where there is no budget."""
-        budget = self._privacy.epsilon
-        if budget is None:
-            return self.plan.scenario.rounds
-        return int(np.searchsorted(self.epsilon_by_round, budget, side="right"))
-
-    def spent(self, rounds: int) -> Bounds:
-        """What is spent after a number of released rounds."""
         if rounds == 0:
             return Bounds(0.0, 0.0, "nothing released")
-        if not self.plan.is_private:
+        if not self.is_private:
             return self.epsilon
-        released = self.mechanism.after(rounds) if self._privacy.amplification else self._unamplified(rounds)
+        released = self.mechanism.after(rounds) if self.scenario.privacy.amplification else self._unamplified(rounds)
         bounds, upper = released.epsilon(self._delta), float(self.epsilon_by_round[rounds - 1])
         return Bounds(min(bounds.lower, upper), upper, bounds.method)
 
     @property
     def _delta(self) -> float:
         """What the scenario's delta leaves for the mechanism: the sampler of the noise is paid first."""
-        return delta_left(self._privacy.delta)
-
-    @property
-    def _privacy(self) -> Privacy:
-        return self.plan.scenario.privacy
+        return delta_left(self.scenario.privacy.delta)
 
 
 def weakness(delta: float, units: int) -> str | None:

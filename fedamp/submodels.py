@@ -81,17 +81,17 @@ class SubmodelScheme(ABC):
     def charge(self, part: Part, release: Mechanism) -> Mechanism:
         """What a part's release costs a unit of a round, if it costs ``release`` where nothing is hidden."""
 
-    @abstractmethod
     def draw(self, cohort: UnitIds, seed: int, round_: int) -> NDArray[np.int64]:
         """The hidden, independent, uniform submodel of every unit of a cohort; ``WHOLE``: none."""
+        return np.full(len(cohort), WHOLE)
 
     @abstractmethod
     def choices(self, masks: int) -> list[tuple[bytes, int]]:
         """(seed, submodel) of what can be drawn for a unit: all of it, or so many random masks; for an audit."""
 
-    @abstractmethod
     def cut_index(self, round_: int) -> int:
         """Number of the partition in use in a round; 0 where it is always the same."""
+        return 0
 
     def a_piece(self, pieces: "Pieces") -> "Piece":
         """What some unit trains in the first round."""
@@ -133,14 +133,8 @@ class WholeModel(SubmodelScheme):
     def charge(self, part: Part, release: Mechanism) -> Mechanism:
         return release
 
-    def draw(self, cohort: UnitIds, seed: int, round_: int) -> NDArray[np.int64]:
-        return np.full(len(cohort), WHOLE)
-
     def choices(self, masks: int) -> list[tuple[bytes, int]]:
         return [(bytes(rng.SEED_BYTES), WHOLE)]
-
-    def cut_index(self, round_: int) -> int:
-        return 0
 
     def pieces(self, model: scenario.Model, input_shape: tuple[int, ...], num_classes: int, seed: int) -> "Pieces":
         from fedamp.models.pieces import Piece
@@ -256,7 +250,7 @@ class DisjointSubmodels(_SplitModel):
 @dataclass(frozen=True, kw_only=True)
 class DropoutMasks(_SplitModel):
     """Every node of ``layers`` (empty: all hidden ones) is kept with probability ``keep``, in one mask a unit and
-    round.
+    round, which each client draws from its own seed.
     """
 
     keep: float
@@ -276,14 +270,8 @@ class DropoutMasks(_SplitModel):
     def _hide(self, release: Mechanism) -> Mechanism:
         return Dropout(release, self.keep)
 
-    def draw(self, cohort: UnitIds, seed: int, round_: int) -> NDArray[np.int64]:
-        return np.full(len(cohort), WHOLE)  # each client draws its mask from its own seed
-
     def choices(self, masks: int) -> list[tuple[bytes, int]]:
         return [(seed, WHOLE) for seed in rng.client_seeds(0, "audited mask", 0, np.arange(masks)).tolist()]
-
-    def cut_index(self, round_: int) -> int:
-        return 0
 
     def check(self, model: scenario.Model) -> None:
         check_masked(model, self.layers)

@@ -15,9 +15,13 @@ os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
 os.environ.setdefault("FLWR_DISABLE_UPDATE_CHECK", "1")
 os.environ.setdefault("FLWR_LOG_LEVEL", "ERROR")
 os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+# Images often forbid bytecode; each of the many processes that tests start would then compile the whole package again.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 import pytest
 from hypothesis import settings
+
+sys.dont_write_bytecode = False  # here too
 
 # How long an example takes says how busy the machine is. A clean checkout (CI) must not fail by luck: there the
 # examples are the same every time; elsewhere new ones are tried.

@@ -6,7 +6,13 @@ A block that begins with a comment such as ``# mine.yaml`` or ``# my_model.py: w
 
 import doctest
 import importlib
+import json
+import os
 import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -69,6 +75,36 @@ def commands(page: str) -> list[str]:
     without_documents = re.sub(r"(<<(\w+)).*?^\2$", "", joined, flags=re.DOTALL | re.MULTILINE)
     lines = (re.sub(r"(^|\s)#\s.*", "", line).strip() for line in without_documents.splitlines())
     return [line for line in lines if line]
+
+
+_COMMANDS = """
+import json
+import runpy
+import sys
+
+from fedamp.cli import main
+
+for words in json.loads(sys.argv[1]):
+    sys.argv = words
+    try:
+        main() if words[0] == "fedamp" else runpy.run_path(words[1], run_name="__main__")
+    except SystemExit as end:
+        if end.code:
+            sys.exit(f"{words}: {end.code}")
+"""
+
+
+def run_elsewhere(lines: Iterable[str], folder: Path, package: Path = ROOT) -> str:
+    """Run commands (``fedamp ...``, ``python FILE``) in one fresh process; returns what they print.
+
+    It finds nothing but the package and what is installed.
+    """
+    asked = json.dumps([shlex.split(line) for line in lines])
+    command = [sys.executable, "-P", "-c", _COMMANDS, asked]
+    environment = os.environ | {"PYTHONPATH": str(package)}
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def write_files(page: str, folder: Path) -> list[str]:

@@ -97,7 +97,8 @@ def executed(source: Path) -> str:
     notebook = jupytext.read(source, fmt="md")
     notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
     folder = BUILD / "runs" / source.stem
-    shutil.copytree(ROOT / "docs" / "flower-app", folder / "docs" / "flower-app")
+    for needed in ("flower-app", "deployment"):
+        shutil.copytree(ROOT / "docs" / needed, folder / "docs" / needed)
     NotebookClient(notebook, timeout=600, resources={"metadata": {"path": str(folder)}}).execute()
     place = PAGES / "tutorials"
     place.mkdir(parents=True, exist_ok=True)

@@ -1,14 +1,14 @@
 """Amplification by what stays hidden: sampling, submodels, dropout, and check-in to k of T rounds.
 
-All conditions are the same: the hidden choice is independent across people, fresh, and unknown to whoever sees the
-releases. Somebody who takes no part contributes zero, so that the neighbours are zero-out or add/remove.
+The hidden choice is independent across people, fresh, and unknown to whoever sees the releases. Somebody who takes no
+part contributes zero, so that the neighbours are zero-out or add/remove.
 """
 
 from dataclasses import dataclass, replace
 
 from fedamp.accounting import checks
-from fedamp.accounting.composition import Repeat
 from fedamp.accounting.mechanism import Mechanism, OfOne, Relation, mechanism_of
+from fedamp.accounting.releases import Repeat
 
 
 def hidden(mechanism: Mechanism, kind: str) -> Mechanism:

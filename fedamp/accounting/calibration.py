@@ -7,9 +7,9 @@ from itertools import count
 
 import numpy as np
 
-from fedamp.accounting import checks, renyi
+from fedamp.accounting import checks
 from fedamp.accounting.amplification import Allocation
-from fedamp.accounting.answers import law_upper, rdp, upper_epsilon
+from fedamp.accounting.answers import best_epsilon, law_upper, rdp, search_orders, upper_epsilon
 from fedamp.accounting.bounds import Array
 from fedamp.accounting.laws import Detail
 from fedamp.accounting.mechanism import Mechanism
@@ -18,12 +18,11 @@ from fedamp.accounting.releases import ModelMix
 from fedamp.accounting.renyi import HIGHEST_ORDER
 from fedamp.accounting.risk import trade_off
 from fedamp.accounting.sampled import QUESTIONS, is_sampled, sampled_profile
-from fedamp.accounting.tilted import Proposal
 
 CHECKPOINTS = 13
 """At how many rounds it is asked what has been spent, at most; sampling, which takes longer, at fewer."""
 
-_SAMPLED_CHECKPOINTS = 9
+_SAMPLED_CHECKPOINTS = 7
 
 
 def calibrate(
@@ -75,14 +74,17 @@ def _calibrate_sampled(build: Callable[[float], Mechanism], epsilon: float, delt
         NotEvaluable: there is no answer by sampling.
     """
     goal = f"epsilon = {epsilon:g}"
-    near = _search(lambda noise: sampled_profile(build(noise)).moment_epsilon(delta), epsilon, goal, 1.0, 0.02, 0.3)
-    for draws, tolerance in ((4096, 5e-3), (32768, 2.5e-4)):
-        proposal = sampled_profile(build(near)).estimate(delta).proposal
 
-        def estimated(noise: float, proposal: Proposal = proposal, draws: int = draws) -> float:
-            return sampled_profile(build(noise)).estimate(delta, proposal, draws).epsilon
+    near = _search(lambda noise: law_upper(build(noise), delta, 200), epsilon, goal, 1.0, 0.02, 0.3)
+    proposal = sampled_profile(build(near)).estimate(delta).proposal
 
-        near = _search(estimated, epsilon, goal, near, tolerance, 2 * tolerance)
+    def estimated(noise: float, draws: int = 4096) -> float:
+        return sampled_profile(build(noise)).estimate(delta, proposal, draws).epsilon
+
+    near = _search(estimated, epsilon, goal, near, 5e-3, 0.01)
+    # The slope is known well enough from few draws, the height is not.
+    slope = math.log(estimated(near * 0.99) / estimated(near)) / -math.log(0.99)
+    near *= float((estimated(near, 32_768) / epsilon) ** (1 / slope))
     for attempt in range(QUESTIONS // 2):  # each may sample both directions
         noise = near * (1 + (1.5 + 0.5 * attempt) * 1e-3)
         if build(noise).epsilon(delta).upper <= epsilon:
@@ -243,31 +245,35 @@ def _over_rounds(mechanism: Mechanism, delta: float, asked: tuple[int, ...]) -> 
     spent = np.full(len(asked) + 1, np.inf)
     spent[-1] = mechanism.epsilon(delta).upper
     checkpoints = _checkpoints(len(asked), _SAMPLED_CHECKPOINTS if is_sampled(mechanism) else CHECKPOINTS)
+    highest = 2 * _order(mechanism, delta)
     for i in checkpoints:
-        spent[i] = _quick_upper(mechanism.after(asked[i]), delta)
+        spent[i] = _quick_upper(mechanism.after(asked[i]), delta, highest)
     if mechanism.contains(ModelMix) or not np.isfinite(spent[checkpoints]).all():
-        orders = renyi.search_orders(HIGHEST_ORDER)
+        orders = search_orders(HIGHEST_ORDER)
         for i in checkpoints if mechanism.contains(Allocation) else range(len(asked)):  # hidden rounds take long
-            by_moments = renyi.best_epsilon(orders, rdp(mechanism.after(asked[i]), orders), delta).value
+            by_moments = best_epsilon(orders, rdp(mechanism.after(asked[i]), orders), delta).value
             spent[i] = min(spent[i], by_moments)
     return np.minimum.accumulate(spent[::-1])[::-1][:-1]
 
 
-def _quick_upper(mechanism: Mechanism, delta: float) -> float:
-    """An upper end of epsilon, to about two per cent where hidden rounds are sampled; where that leaves more, the law's
-    may be the smaller one.
-    """
-    sampled = math.inf
-    if is_sampled(mechanism):
-        try:
-            found = sampled_profile(mechanism, Detail(150, with_lower=False)).epsilon(delta, precision=0.02)
-        except NotEvaluable:
-            pass
-        else:
-            sampled = found.upper
-            if found.width <= 0.03 * found.upper:
-                return sampled
-    return min(sampled, law_upper(mechanism, delta, 300))
+def _order(mechanism: Mechanism, delta: float) -> int:
+    """The order at which the whole run is sampled; its beginnings need no more than twice that. 0 if it is not."""
+    try:
+        return sampled_profile(mechanism).by_moments(delta).order if is_sampled(mechanism) else 0
+    except NotEvaluable:
+        return 0
+
+
+def _quick_upper(mechanism: Mechanism, delta: float, highest: int) -> float:
+    """An upper end of epsilon: the law's, or where that is much lower, one of sampling to three per cent."""
+    by_law = law_upper(mechanism, delta, 300)
+    if not is_sampled(mechanism):
+        return by_law
+    profile = sampled_profile(mechanism, Detail(300, with_lower=False))
+    try:
+        return min(by_law, profile.epsilon(delta, precision=0.03, known=by_law, highest=highest).upper)
+    except NotEvaluable:
+        return by_law
 
 
 def _checkpoints(count: int, most: int) -> list[int]:

@@ -24,7 +24,6 @@ _BATCH, _MOST_ROWS = 1_500_000, 16_384
 _PILOT = 4096
 """Draws that tell one proposal from another."""
 
-
 _SUMMING = 4 * _MOST_ROWS * UNIT + 1e-11
 """Bound on the relative error of sums of non-negative numbers, of a batch and then of up to 100,000 batches."""
 
@@ -205,8 +204,11 @@ Rank = Callable[[Proposal], float]
 """What a proposal's bound alone proves about the answer: the smaller, the better the proposal."""
 
 
+@dataclass(frozen=True)
 class Remove:
-    """H(P, Q)."""
+    """H(P, Q), sampled by orders up to ``highest``."""
+
+    highest: int = HIGHEST_ORDER
 
     def pilot(self, run: Run, rank: Rank, look: Callable[[Proposal], Pilot]) -> Pilot:
         """Of the order whose bound is the least, or the one below it; where that leaves a wide spread, of the best
@@ -222,7 +224,7 @@ class Remove:
     def by_moments(self, run: Run, rank: Rank) -> RemoveProposal:
         """The order whose bound is the least."""
         found = RemoveProposal(run, 2)
-        for order in range(3, HIGHEST_ORDER + 1):
+        for order in range(3, self.highest + 1):
             try:
                 proposal = RemoveProposal(run, order)
             except NotEvaluable:
@@ -242,6 +244,7 @@ class Remove:
         return -math.expm1(sum(f.copies * f.most * math.log1p(-f.round.infinite) for f in run.factors))
 
 
+@dataclass(frozen=True)
 class Add:
     """H(Q, P)."""
 

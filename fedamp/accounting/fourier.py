@@ -1,11 +1,9 @@
 """The law of the product of many independent likelihood ratios, by Fourier transform.
 
-Every factor is put on a lattice of log ratios, above it in convex order (:func:`spread`) or below it
-(:func:`lattice_below`), and the lattice laws are convolved. A transform errs by some 1e-16 of the *largest* mass, far
-too much for a delta of 1e-10 after many factors. So the measure ``X^order dQ`` is convolved for a few orders (0 is Q,
-1 is P, more looks at the right tail, less than 0 at the left one), and each lattice point uses the order that knows it
-best. What error is left is added to every mass for an upper bound and subtracted for a lower one: a law with more
-(less) mass at each ratio has larger (smaller) divergences.
+Every factor is put on a lattice of log ratios, above or below it in convex order, and the lattice laws are convolved. A
+transform errs by some 1e-16 of the *largest* mass, too much for a delta of 1e-10. So ``X^order dQ`` is convolved for a
+few orders (0 is Q, 1 is P, more looks at the right tail, less than 0 at the left one), and each lattice point uses the
+order that knows it best. What error is left is added to every mass for an upper bound and subtracted for a lower one.
 """
 
 import math
@@ -144,10 +142,8 @@ class Moments:
 
 
 def _tilt_of_tail(moments: Moments, base: float, first: float) -> float:
-    """How far from order ``base``, in the direction of ``first``, an order looks at that one's tail.
-
-    Far enough to centre on what has a mass of about ``exp(-10)`` under ``base``, but in a heavy tail no further than
-    the spread doubles: beyond, rare large factors become the rule, and the lattice would have to hold sums of them.
+    """How far from order ``base``, in the direction of ``first``, an order centres on a mass of about ``exp(-10)``
+    under ``base``; in a heavy tail no further than the spread doubles, where rare large factors become the rule.
     """
     here, widest, tilt = moments.log_mean(base), 4 * moments.centre(base)[1], 0.02 * first
     slope = moments.centre(base + tilt)[0]

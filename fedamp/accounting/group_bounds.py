@@ -1,6 +1,7 @@
 """What groups, and batches of a fixed size, cost: both evaluators."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
@@ -58,26 +59,6 @@ class SomeInBatch:
 
 
 @dataclass(frozen=True)
-class WithChanceOfAll:
-    """With chance ``weight`` everything is seen (in ``bare`` cases nothing is hidden then), else ``profile`` holds."""
-
-    profile: Profile
-    weight: float
-    bare: bool
-
-    def epsilon(self, delta: float) -> Bounds:
-        if self.weight >= delta:
-            return Bounds(math.inf if self.bare else 0.0, math.inf, "a part without noise")
-        cost = self.profile.epsilon((delta - self.weight) / (1 - self.weight))
-        return cost if self.bare else Bounds(0.0, cost.upper, cost.method)
-
-    def delta(self, epsilon: float) -> Bounds:
-        cost = self.profile.delta(epsilon)
-        lower, upper = (self.weight + (1 - self.weight) * end for end in (cost.lower, cost.upper))
-        return Bounds(lower if self.bare else 0.0, min(upper, 1.0), cost.method)
-
-
-@dataclass(frozen=True)
 class OfGroup:
     """The generic group property: K people are K changes of one person,
 
@@ -91,23 +72,8 @@ class OfGroup:
         if epsilon == 0:
             return Bounds(0.0, min(1.0, self.size * self.profile.delta(0.0).upper), "group property")
         part = self.profile.delta(epsilon / self.size)
-        upper = min(1.0, part.upper * math.exp(min(self.log_factor(epsilon), 700.0)))
+        upper = min(1.0, part.upper * math.exp(min(_log_factor(epsilon, self.size), 700.0)))
         return Bounds(0.0, upper, f"group property of {part.method}")
-
-    def log_factor(self, epsilon: float) -> float:
-        """log of what delta is multiplied by, at epsilon > 0; it grows with epsilon."""
-        log_factor = np.log(np.expm1(epsilon)) if epsilon < 700 else epsilon
-        log_factor -= np.log(np.expm1(epsilon / self.size)) if epsilon < 700 * self.size else epsilon / self.size
-        return float(log_factor)
-
-    def below(self, known: float, delta: float) -> Bounds:
-        """An upper end of epsilon from few questions, given one: the factor there is at least that at a smaller one."""
-        for _ in range(2):
-            one = self.profile.epsilon(delta * math.exp(-self.log_factor(known)))
-            known = min(known, self.size * one.upper)
-            if known == 0:
-                break
-        return Bounds(0.0, known, f"group property of {one.method}")
 
     def epsilon(self, delta: float) -> Bounds:
         low, high = 0.0, 1.0
@@ -119,6 +85,25 @@ class OfGroup:
             middle = (low + high) / 2
             low, high = (low, middle) if self.delta(middle).upper <= delta else (middle, high)
         return Bounds(0.0, high, self.delta(high).method)
+
+
+def _log_factor(epsilon: float, size: int) -> float:
+    """log of what the group property multiplies delta by, at epsilon > 0; it grows with epsilon."""
+    log_factor = np.log(np.expm1(epsilon)) if epsilon < 700 else epsilon
+    log_factor -= np.log(np.expm1(epsilon / size)) if epsilon < 700 * size else epsilon / size
+    return float(log_factor)
+
+
+def epsilon_below(known: float, delta: float, size: int, of_one: Callable[[float], Bounds]) -> Bounds:
+    """The group property's epsilon from few questions, given an upper end: the factor there is at least that at a
+    smaller one. ``of_one`` answers with the epsilon of one person at a delta.
+    """
+    for _ in range(2):
+        one = of_one(delta * math.exp(-_log_factor(known, size)))
+        known = min(known, size * one.upper)
+        if known == 0:
+            break
+    return Bounds(0.0, known, f"group property of {one.method}")
 
 
 # Groups.

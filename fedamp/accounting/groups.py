@@ -5,10 +5,17 @@ from dataclasses import dataclass, replace
 
 from fedamp.accounting import checks
 from fedamp.accounting.amplification import Poisson
-from fedamp.accounting.composition import Compose, Repeat
 from fedamp.accounting.mechanism import Mechanism, Relation, mechanism_of
 from fedamp.accounting.merging import RandomSelection
-from fedamp.accounting.releases import Gaussian, GroupPoissonGaussian, Laplace, NotPrivate, RandomisedResponse
+from fedamp.accounting.releases import (
+    Compose,
+    Gaussian,
+    GroupPoissonGaussian,
+    Laplace,
+    NotPrivate,
+    RandomisedResponse,
+    Repeat,
+)
 
 Rule = Callable[[Mechanism, int], Mechanism | None]
 
@@ -50,12 +57,10 @@ class Group(Mechanism):
 
 @dataclass(frozen=True)
 class WithoutReplacement(Mechanism):
-    """A batch of ``batch`` out of ``population`` people, drawn uniformly without replacement; population and batch
-    are public.
+    """A batch of ``batch`` out of ``population`` people, drawn uniformly without replacement; both are public.
 
-    Its neighbours differ by substitution: ``size`` people are replaced by others (or their contributions zeroed) and
-    the population stays what it is. The batch's release is written for zero-out, as everywhere; a substitution is
-    charged as a change of two contributions.
+    Its neighbours differ by substitution: ``size`` people are replaced by others (or their contributions zeroed). The
+    batch's release is written for zero-out; a substitution is charged as a change of two contributions.
 
     Args:
         mechanism: one batch's release, for zero-out or add/remove.

@@ -1,132 +1,116 @@
-"""The likelihood ratio X of a run with hidden rounds: a product of independent factors, and its integer moments.
+"""Hidden rounds: in how many of them a person takes part, and the likelihood ratio X of a run that has them.
 
-One factor is the mean of e_h(x_1, .., x_r) / C(r, h) over the number h of rounds that a person takes part in, x_i the
-independent likelihood ratios of the rounds and e_h the elementary symmetric polynomial; docs/k-of-t.md.
+X is a product of independent factors. One factor is the mean of e_h(x_1, .., x_r) / C(r, h) over the number h of rounds
+that a person takes part in, x_i the independent likelihood ratios of the rounds and e_h the elementary symmetric
+polynomial; docs/k-of-t.md.
 """
 
 import math
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
-from typing import NamedTuple
+from functools import cached_property, singledispatch
 
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from fedamp.accounting.amplification import Allocation, AllocationPrefix, CappedPoisson, Poisson
 from fedamp.accounting.bounds import Array
+from fedamp.accounting.mechanism import Mechanism
 from fedamp.accounting.moments import UNIT, log_choose
 from fedamp.accounting.points import NotEvaluable
 from fedamp.accounting.ratios import EXPONENT, Round
 
-_MOST_ROWS, _MOST_TO_EXTEND = 500_000, 5_000
-"""Rows that the recursion keeps at once (some 40 MB), and from which it goes on to one subset more."""
 
-
-class Occupancies(NamedTuple):
-    """All occupancies of t subsets.
+@dataclass(frozen=True)
+class Participation:
+    """A person takes part in H of ``rounds`` released rounds: H is drawn, then a uniform set of that size.
 
     Attributes:
-        counts: shape (S, t + 1): n_0..n_t of each; rows sum to the rounds in question.
-        log_chance: shape (S,): log of the probability of each, under t independent uniform subsets.
+        mechanism: one round.
+        chances: of H = 0, 1, ..; the last one is positive.
+        rounds: how many are released.
+        rounding: bound on the relative error of ``chances``.
     """
 
-    counts: NDArray[np.int32]
-    log_chance: Array
+    mechanism: Mechanism
+    chances: tuple[float, ...]
+    rounds: int
+    rounding: float = 0.0
+
+    def with_refusals(self) -> "Participation":
+        """Poisson sampling inside the rounds told as a smaller number of them: a uniform set, thinned, is uniform."""
+        found = self
+        while isinstance(found.mechanism, Poisson) and 0 < found.mechanism.rate < 1:
+            rate, h = found.mechanism.rate, np.arange(len(found.chances))
+            logs = log_choose(h, np.minimum(h[:, None], h)) + h[:, None] * math.log(rate)
+            chances = _mixed(logs + (h - h[:, None]) * math.log1p(-rate), h[:, None] <= h, np.array(found.chances))
+            rounding = found.rounding + _rounding(len(h), rate)
+            found = Participation(found.mechanism.mechanism, chances, found.rounds, rounding)
+        return found
 
 
-def occupancies(chances: tuple[float, ...], rounds: int, order: int) -> Occupancies:
-    """Of ``order`` independent subsets of ``rounds`` rounds, each uniform among those of a size drawn by ``chances``.
-
-    Raises:
-        NotEvaluable: there are too many to go on from, or on the way.
-    """
-    found = _occupancies(chances, rounds, order)
-    if found is None:
-        raise NotEvaluable(f"{order} hidden choices of up to {len(chances) - 1} of {rounds} rounds overlap too much")
-    return found
+@singledispatch
+def participation(event: Mechanism) -> Participation | None:
+    """How often a person takes part in the rounds of an event; None for events that are no choice of rounds."""
+    return None
 
 
-@lru_cache(maxsize=64)
-def _occupancies(chances: tuple[float, ...], rounds: int, order: int) -> Occupancies | None:
-    """Adding a subset takes a_c of the n_c rounds held c times, in C(n_c, a_c) ways each. Classes are taken one after
-    another, and equal rows are merged after each, so that the work grows with the number of distinct occupancies.
-    """
-    if order == 0:
-        return Occupancies(np.array([[rounds]], np.int32), np.zeros(1))
-    before = _occupancies(chances, rounds, order - 1)
-    if before is None or len(before.counts) > _MOST_TO_EXTEND:
+@participation.register
+def _(event: Allocation) -> Participation:
+    return Participation(event.mechanism, (0.0,) * event.k + (1.0,), event.rounds).with_refusals()
+
+
+@participation.register
+def _(event: AllocationPrefix) -> Participation:
+    chosen = np.zeros(event.k + 1)
+    chosen[-1] = 1.0
+    return _first_rounds(event.mechanism, chosen, event.rounds, event.released, 0.0)
+
+
+@participation.register
+def _(event: CappedPoisson) -> Participation:
+    if event.rate in (0.0, 1.0):
+        chosen = np.zeros(int(event.rate) * event.at_most + 1)
+        chosen[-1] = 1.0
+        return _first_rounds(event.mechanism, chosen, event.rounds, event.span, 0.0)
+    h = np.arange(event.rounds + 1)
+    logs = log_choose(event.rounds, h) + h * math.log(event.rate) + h[::-1] * math.log1p(-event.rate)
+    chances = np.exp(logs)
+    capped = np.append(chances[: event.at_most], chances[event.at_most :].sum())
+    return _first_rounds(event.mechanism, capped, event.rounds, event.span, _rounding(event.rounds, event.rate))
+
+
+@participation.register
+def _(event: Poisson) -> Participation | None:
+    inner = participation(event.mechanism)
+    if inner is None or not 0 < event.rate <= 1:
         return None
-    sizes = np.flatnonzero(chances).astype(np.int32)
-    counts = np.pad(before.counts, ((0, 0), (0, 2)))  # the last column: rounds that the new subset has yet to take
-    log_chance = np.add.outer(before.log_chance, np.log(np.array(chances)[sizes]) - log_choose(rounds, sizes)).ravel()
-    counts = np.repeat(counts, len(sizes), axis=0)
-    counts[:, -1] = np.tile(sizes, len(before.counts))
-    for held in range(order - 1, -1, -1):
-        there, left = counts[:, held], counts[:, -1]
-        least = np.maximum(0, left - counts[:, :held].sum(axis=1))
-        ways = np.maximum(np.minimum(there, left) - least + 1, 0)
-        if ways.sum() > _MOST_ROWS:
-            return None
-        rows = np.repeat(np.arange(len(counts)), ways)
-        taken = least[rows] + (np.arange(len(rows)) - np.repeat(np.cumsum(ways) - ways, ways)).astype(np.int32)
-        log_chance = log_chance[rows] + log_choose(there[rows], taken)
-        counts = counts[rows]
-        counts[:, held + 1] += taken
-        counts[:, held] -= taken
-        counts[:, -1] -= taken
-        counts, log_chance = _merged(counts, log_chance)
-    return Occupancies(np.ascontiguousarray(counts[:, :-1]), log_chance)
+    chances = event.rate * np.array(inner.chances)
+    chances[0] += 1 - event.rate
+    return Participation(inner.mechanism, tuple(chances.tolist()), inner.rounds, inner.rounding + 4 * UNIT)
 
 
-def hidden_log_moments(log_moments: Array, chances: tuple[float, ...], rounds: int, off: float = 0.0) -> Array:
-    """Integer moments of X where a person takes part in hidden rounds, a uniform set of a size drawn by ``chances``.
-
-    Exact where those of the round are, from above where they are; the remove direction of Rényi divergences.
-
-    Args:
-        log_moments: log E[x^a] of one round at a = 0..A, shape (A + 1,).
-        chances: of taking part 0, 1, .. times, each known to a relative error of ``off``.
-        rounds: all of them released.
-
-    Returns:
-        log E[X^a] at a = 0..A, shape (A + 1,), rounding included.
-
-    Raises:
-        NotEvaluable: hidden choices overlap in too many ways.
-    """
-    result = np.zeros(len(log_moments))
-    for order in range(2, len(log_moments)):
-        counts, log_chance = occupancies(chances, rounds, order)
-        held = counts[:, 2:] @ np.asarray(log_moments[2 : order + 1])
-        error = rounding(rounds, order) + 2 * order * off + 16 * order * UNIT * float(np.abs(held).max())
-        result[order] = np.logaddexp.reduce(log_chance + held) + error
-    return result
+def _first_rounds(mechanism: Mechanism, chances: Array, rounds: int, released: int, rounding: float) -> Participation:
+    """Of a uniform set of h of all rounds, the part among those released is uniform, of a hypergeometric size."""
+    if released < rounds:
+        h, j = np.arange(len(chances)), np.arange(min(len(chances) - 1, released) + 1)[:, None]
+        there = (j <= h) & (h - j <= rounds - released)
+        outside = np.where(there, h - j, 0)
+        logs = log_choose(released, j) + log_choose(rounds - released, outside) - log_choose(rounds, h)
+        chances = np.array(_mixed(logs, there, chances))
+        rounding += _rounding(rounds)
+    return Participation(mechanism, tuple(chances.tolist()), released, rounding).with_refusals()
 
 
-def rounding(rounds: int, order: int) -> float:
-    """Bound on the error of ``log_chance``: each of the ``order`` subsets adds at most ``order + 2`` log binomials,
-    of three log factorials each, all rounded to eight units, and as many sums.
-    """
-    return 64 * order * (order + 2) * (math.lgamma(rounds + 1) + 1) * UNIT
+def _mixed(logs: Array, there: NDArray[np.bool_], chances: Array) -> tuple[float, ...]:
+    """The chances of j = 0, 1, .., given those of j under each h (``logs``, by j and h) and those of h."""
+    mixed = np.where(there, np.exp(np.where(there, logs, -np.inf)), 0.0) @ chances
+    return tuple(np.trim_zeros(mixed, "b").tolist())
 
 
-def _merged(counts: NDArray[np.int32], log_chance: Array) -> tuple[NDArray[np.int32], Array]:
-    """Equal rows put together. The first column follows from the others and is not compared."""
-    sizes = [int(size) + 1 for size in counts[:, 1:].max(axis=0)]
-    if math.prod(sizes) < 2**62:
-        key = np.zeros(len(counts), np.int64)
-        for column, size in enumerate(sizes, start=1):
-            key = key * size + counts[:, column]
-        order = np.argsort(key, kind="stable")
-    else:
-        order = np.lexsort(counts[:, 1:].T)
-    counts, log_chance = counts[order], log_chance[order]
-    differs = np.any(counts[1:] != counts[:-1], axis=1)
-    starts = np.concatenate([[0], np.flatnonzero(differs) + 1])
-    largest = np.maximum.reduceat(log_chance, starts)
-    lengths = np.diff(np.append(starts, len(counts)))
-    total = np.add.reduceat(np.exp(log_chance - np.repeat(largest, lengths)), starts)
-    return counts[starts], largest + np.log(total)
+def _rounding(rounds: int, rate: float = 0.5) -> float:
+    """Three log binomials of three log factorials each, powers of ``rate``, and sums, each rounded to a few units."""
+    return 64 * (math.lgamma(rounds + 1) + rounds * -math.log(min(rate, 1 - rate)) + rounds + 1) * UNIT
 
 
 @dataclass(frozen=True, eq=False)
@@ -158,10 +142,7 @@ class HiddenRounds:
         return len(self.chances) - 1
 
     def log_ratios(self, ratios: Array) -> Array:
-        """log X for rows of ratios, shape (draws, rounds).
-
-        With q the share, e_h of the first i ratios times q^h (1 - q)^(i - h) is, but for the weights x, a probability
-        of h successes in i trials: the recursion has the scale of a probability throughout.
+        """log X for rows of ratios, shape (draws, rounds); see ``_symmetric_means``.
 
         Raises:
             NotEvaluable: ratios leave the range in which the stated rounding holds.
@@ -242,8 +223,8 @@ class Run:
 
 @njit(cache=True, nogil=True)
 def _symmetric_means(ratios, rate, tail, fewest):  # type: ignore[no-untyped-def]
-    """sum_h tail[h] p_h, p_h the weight of h successes: see ``HiddenRounds.log_ratios``. Also the largest prod max(1,
-    1 - q + q x), beyond which no number on the way can grow.
+    """sum_h tail[h] p_h, p_h = e_h q^h (1 - q)^(T - h): but for the ratios the chance of h successes at rate q, so that
+    the recursion has the scale of a probability. Also the largest prod max(1, 1 - q + q x), beyond which nothing grows.
 
     Sixteen rows at a time, side by side, so that the inner loop is one vector instruction. Only numbers of successes
     from which ``fewest`` can still be reached are kept.

@@ -10,10 +10,9 @@ accountant has to be named.
 from typing import Any, Literal
 
 from fedamp.accounting.amplification import Poisson
-from fedamp.accounting.composition import NOTHING, Compose, Repeat
 from fedamp.accounting.groups import WithoutReplacement, substituted
 from fedamp.accounting.mechanism import Mechanism, Relation
-from fedamp.accounting.releases import Gaussian, Laplace, NotPrivate, RandomisedResponse
+from fedamp.accounting.releases import NOTHING, Compose, Gaussian, Laplace, NotPrivate, RandomisedResponse, Repeat
 
 _NAMES = {
     Relation.ZERO_OUT: "REPLACE_SPECIAL",

@@ -1,9 +1,7 @@
-"""The certified numerical law of a likelihood ratio.
+"""The certified numerical law of a likelihood ratio ``X = dP/dQ``: the privacy loss distribution, from both sides.
 
-Every release is described by the law of ``X = dP/dQ`` under Q, P being the output law with the person's data in
-and Q with it out. A :class:`Law` holds two finite laws, one larger and one smaller than X in convex order; each
-operation below keeps that order, and all the divergences that privacy needs are expectations of convex functions,
-so every answer is a bracket.
+A :class:`Law` holds two finite laws, one larger and one smaller than X in convex order (the pessimistic and the
+optimistic discretisation). Each operation keeps that order, so every answer is a bracket.
 """
 
 import functools
@@ -96,8 +94,8 @@ class Law:
         """X an increasing function of z, which is standard normal under Q and near shifted normals under P.
 
         Args:
-            log_ratio: log X at each z, increasing.
-            mass_in: P-mass of the intervals between two arrays of ends (maybe infinite); see :func:`normal_mass`.
+            log_ratio: log X at each z.
+            mass_in: P-mass of the intervals between two arrays of ends (maybe infinite).
             largest_shift: P has all but 1e-20 of its mass at z between -9.5 and this plus 9.5.
         """
         z = np.linspace(-9.5, largest_shift + 9.5, 4 * points)
@@ -167,18 +165,11 @@ class Law:
         lower = self.lower if self.lower is _CONSTANT else thinned(self.lower, rate)
         return Law(thinned(self.upper, rate), lower, self.rounding + 4 * UNIT, self.points)
 
-    def mean(self, copies: int, of: int | None = None) -> "Law":
-        """``(X_1 + ... + X_copies + (of - copies)) / of`` with independent copies; ``of`` defaults to ``copies``.
-
-        One hidden round of ``of`` (Dong, Chen, Özgür 2025, Theorem 3.1), of which ``copies`` are released.
-        """
-        of = copies if of is None else of
-        if not 0 <= copies <= of or of < 1:
-            raise ValueError(f"copies must be in 0..of and of >= 1, got copies={copies}, of={of}")
-        if copies == 0:
-            return _ONE
-        limited = self._limited()
-        return repeated((limited, 1), copies, _mean_of_both)[0].thin(copies / of)
+    def mean(self, copies: int) -> "Law":
+        """The mean of so many independent copies: one hidden choice of them (Dong, Chen, Özgür 2025, Theorem 3.4)."""
+        if copies < 1:
+            raise ValueError(f"copies must be >= 1, got {copies}")
+        return repeated((self._limited(), 1), copies, _mean_of_both)[0]
 
     @staticmethod
     def product(factors: Sequence[tuple["Law", int]]) -> "Law":

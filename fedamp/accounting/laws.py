@@ -14,7 +14,6 @@ import numpy as np
 from fedamp.accounting import checks
 from fedamp.accounting.amplification import AllocationPrefix, CappedPoisson, Poisson, Submodels
 from fedamp.accounting.bounds import Array, Bounds
-from fedamp.accounting.composition import Compose, Repeat
 from fedamp.accounting.law import Law, normal_mass
 from fedamp.accounting.mechanism import Mechanism
 from fedamp.accounting.merging import RandomSelection
@@ -22,12 +21,15 @@ from fedamp.accounting.moments import log_sum
 from fedamp.accounting.points import DEFAULT_POINTS, Cells
 from fedamp.accounting.reductions import charged_as, factors, hidden_rounds_bounds
 from fedamp.accounting.releases import (
+    Compose,
     Gaussian,
     GaussianMixture,
     Laplace,
     MixedCoordinate,
     ModelMix,
+    NotPrivate,
     RandomisedResponse,
+    Repeat,
 )
 
 
@@ -75,6 +77,12 @@ def _(event: RandomisedResponse, detail: Detail) -> Law:
     true, false = np.log(event.probability), np.log1p(-event.probability)
     log_weights, log_ratios = np.array([true, false]), np.array([false - true, true - false])
     return Law.from_points(np.exp(log_ratios), np.exp(log_weights), points=detail.points)
+
+
+@law_by_kind.register
+def _(event: NotPrivate, detail: Detail) -> Law:
+    """What is released with a person in cannot be released without."""
+    return Law.from_points([0.0], [1.0], infinite=1.0, points=detail.points)
 
 
 @law_by_kind.register

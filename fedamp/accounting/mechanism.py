@@ -1,9 +1,7 @@
-"""What happened, as a frozen expression: the base of every kind of event, its neighbouring relation, text and JSON.
+"""What happened, as a frozen expression: the base of every kind of mechanism, its neighbouring relation, text and JSON.
 
-A mechanism describes a release (or a whole run) whose *dominating pair* is known: the law of what is released when a
-person takes part, and when that person is out. Mechanisms nest freely. They hold no arithmetic: what one costs is
-computed by the evaluators, which dispatch on its kind and know mechanisms, not the other way round. ``epsilon`` and its
-like hand the question to the ``Accountant`` that ``fedamp.accounting`` appoints.
+Mechanisms nest freely and hold no arithmetic: evaluators dispatch on their kind and know mechanisms, not the other way
+round. ``epsilon`` and its like hand the question to the ``Accountant`` that ``fedamp.accounting`` appoints.
 """
 
 import html
@@ -11,6 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from fedamp.accounting import checks
@@ -66,9 +65,8 @@ class Mechanism(ABC):
             points: of the numerical law, 50 to 20,000; the width of the bracket falls with their square, the time rises
                 with it. Left out: 1200, and up to 4800 where that leaves a bracket wider than one part in 1000.
             precision: relative width of the bracket, 1e-4 to 0.1, that sampling aims at where a person takes part in
-                several hidden rounds (``Allocation``); the time rises with its inverse square. Left out: 5e-3 for a
-                whole run, about a second or two; prefixes are sampled on request only, and nothing is where ``points``
-                is given.
+                several hidden rounds (``Allocation``); the time rises with its inverse square. Left out: 5e-3, about a
+                second; nothing is sampled where ``points`` is given instead.
 
         Returns:
             ``upper`` is certified, and ``method`` names the evaluator that gave it; a sampled one is certain but for a
@@ -149,14 +147,14 @@ class Mechanism(ABC):
         """True if some part applies to a whole run only, and a hidden choice cannot decide about it."""
         return any(part.is_of_whole_run for part in self.parts)
 
-    @property
+    @cached_property
     def parts(self) -> tuple["Mechanism", ...]:
         """The mechanisms this one is made of."""
         values = (getattr(self, each.name) for each in fields(self))
         nested = (value if isinstance(value, tuple) else (value,) for value in values)
         return tuple(item for items in nested for item in items if isinstance(item, Mechanism))
 
-    @property
+    @cached_property
     def relation(self) -> Relation | None:
         """The neighbouring relation that it is charged for, the same in all parts; None where any will do."""
         return common_relation(self.parts)

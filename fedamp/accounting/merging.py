@@ -5,9 +5,8 @@ from dataclasses import dataclass
 
 from fedamp.accounting import checks
 from fedamp.accounting.amplification import Poisson
-from fedamp.accounting.composition import Compose, Repeat
 from fedamp.accounting.mechanism import Mechanism, mechanisms_of
-from fedamp.accounting.releases import Gaussian
+from fedamp.accounting.releases import Compose, Gaussian, Repeat
 
 JOINT_RELEASE = "joint release"
 FIXED_GRADIENTS = "gradients do not depend on the models"
@@ -59,13 +58,10 @@ class RandomSelection(Mechanism):
 class LinearCombination(Mechanism):
     """The released sum of weighted models, each trained privately on the same data with its own fresh randomness.
 
-    By default it is charged as if all the models with non-zero weight were released (Yin, Zaheer, Li 2026, Theorem 6.1;
-    tight without further structure).
-
-    The paper's cheaper charge per step (Theorems 6.2 and 6.4, Corollary 6.5, Algorithms 3 and 4) is conditional on the
-    trajectories of all models, which are not released: a model's later gradients may write what it learned earlier into
-    the merged model. It is right where gradients do not depend on the models (a single step, or mean estimation), so
-    it must be asked for by that assumption, which stays recorded in the mechanism.
+    By default it is charged as if all the models with non-zero weight were released (Yin, Zaheer, Li 2026, Theorem
+    6.1). The paper's cheaper charge per step (Theorems 6.2 and 6.4, Corollary 6.5) is conditional on the trajectories
+    of all models, which are not released. It is right where gradients do not depend on the models (a single step, or
+    mean estimation), so it must be asked for by that assumption, which stays recorded in the mechanism.
 
     Args:
         mechanisms: one training run per model, of one neighbouring relation.

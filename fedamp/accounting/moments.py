@@ -1,11 +1,9 @@
 """Moments of a likelihood ratio X, kept as logarithms of its central moments E[(X - 1)^j], j = 0..A.
 
-X is the density of a release with the person in, over the density with the person out, under the latter: X >= 0, E[X]
-= 1. For a base mechanism whose two laws are mirror images of each other (Gaussian, Laplace, randomised response,
-ModelMix) every central moment is >= 0: given \\|log X\\|, X is x with probability 1/(1+x) and 1/x otherwise, and
-(x-1)^j (1 + (-1)^j x^(1-j)) / (1+x) >= 0. Means, products, thinnings and mixtures keep that sign, and in central
-moments each of them is a sum of terms >= 0: nothing cancels, whatever the number of copies. Moments of order a are
-the exact Rényi divergence of the remove direction.
+Where the two laws are mirror images of each other (Gaussian, Laplace, randomised response, ModelMix) every central
+moment is >= 0: given \\|log X\\|, X is x with probability 1/(1+x) and 1/x otherwise, and (x-1)^j (1 + (-1)^j x^(1-j)) /
+(1+x) >= 0. Means, products, thinnings and mixtures keep that sign and are sums of terms >= 0: nothing cancels, whatever
+the number of copies.
 
 Every array here has shape (A + 1,), holds log E[(X - 1)^j] at index j, 0 at index 0 and -inf at index 1.
 """
@@ -100,8 +98,6 @@ def raw(central: Array) -> Array:
 
 def thin(central: Array, rate: float) -> Array:
     """Poisson sampling (Zhu et al. 2022, Theorem 11): X becomes 1 + rate (X - 1)."""
-    if rate == 0:
-        return constant(len(central) - 1)
     return np.asarray(central + np.arange(len(central)) * np.log(rate))
 
 
@@ -133,11 +129,8 @@ def mixture(parts: list[Array], weights: tuple[float, ...]) -> Array:
 
 
 def mean(central: Array, copies: int) -> Array:
-    """(X_1 + ... + X_copies) / copies, the X_i independent.
-
-    With C(u) = sum_j E[(X-1)^j] u^j / j!, the sum of n copies of X - 1 has C(u)^n: repeated squaring costs O(A^2 log
-    n). It equals the sums over integer partitions of Feldman and Shenfeld 2025 (Theorem 4.8) and over compositions of
-    Dong, Chen and Özgür 2025 (Eq. (2), k = 1).
+    """(X_1 + ... + X_copies) / copies, the X_i independent: with C(u) = sum_j E[(X-1)^j] u^j / j!, the sum of n copies
+    of X - 1 has C(u)^n, by repeated squaring.
     """
     factorials = log_factorials(len(central) - 1)
     summed = repeated(central - factorials, copies, convolve) + factorials
@@ -186,8 +179,6 @@ def transform_of_mean(inner: Callable[[Array], Transform], copies: int, u: Array
 
 def transform_of_thinned(inner: Callable[[Array], Transform], rate: float, u: Array) -> Transform:
     """Of (1 - rate) + rate X."""
-    if rate == 0:
-        return Transform(-u, np.zeros_like(u))
     part = inner(rate * u)
     return Transform(part.log - (1 - rate) * u, part.excess)
 
@@ -243,16 +234,11 @@ def _log_remainder(x: Array) -> Array:
 def negative_moments(transform: Callable[[Array], Transform], count: int) -> Array:
     """log E[X^-b] for b = 0..count-1, +inf where the grid does not hold the integral.
 
-    Means of copies have no closed form here, and the published shortcut (Dong, Chen and Özgür 2025, Lemma 3.18) is
-    not an upper bound: at noise multiplier 1, two copies, order 2 it gives 0.55017 for 0.56904. But
-
         E[X^-b] = 1 / Gamma(b) * integral over u > 0 of u^(b-1) E[exp(-u X)] du,
 
-    and E[exp(-u mean(X_1..X_n))] = E[exp(-u X / n)]^n: one integral over one variable, whatever the number of copies.
-    exp(-u x) is convex and decreasing in x, so a bound on the transform is a bound on the moment.
-
-    Computed as 1 + integral of u^(b-1) (E[exp(-uX)] - exp(-u)) / Gamma(b), so that costs near 0 keep their relative
-    accuracy, by a trapezoid sum over log u. The integrand is log-concave there, which bounds the tail.
+    computed as 1 + integral of u^(b-1) (E[exp(-uX)] - exp(-u)) / Gamma(b), so that costs near 0 keep their relative
+    accuracy, by a trapezoid sum over log u. The integrand is log-concave there, which bounds the tail. (The published
+    shortcut for means, Dong, Chen and Özgür 2025, Lemma 3.18, is not an upper bound.)
     """
     values = transform(_GRID)
     v = np.log(_GRID)

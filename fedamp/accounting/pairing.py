@@ -1,8 +1,7 @@
 """The law of a weighted mean, or of the product, of two independent likelihood ratios, and the grid it is put on.
 
-All pairs of points are formed and sorted into the cells of an adaptive grid (:func:`choose_edges`), which is then
-spread or contracted (:mod:`fedamp.accounting.points`). Everything summed is positive, so tails keep their
-relative accuracy however small they are.
+All pairs of points are sorted into the cells of an adaptive grid, which is then spread or contracted (``points``).
+Everything summed is positive, so tails keep their relative accuracy however small they are.
 """
 
 import math
@@ -123,10 +122,7 @@ def reduced(law: Points, points: int, place: Placement) -> Points:
 
 
 def choose_edges(a: Points, b: Points, pairing: Pairing, points: int) -> Array:
-    """A grid for the pair, from a guess of its law made with coarse versions of both sides.
-
-    The guess decides how wide the bracket becomes, never whether it holds.
-    """
+    """A grid for the pair, from a guess of its law made with coarse versions of both sides."""
     if len(a) * len(b) <= 64 * points:
         distinct = _all_pairs(a, b, pairing)
         if len(distinct) <= points:

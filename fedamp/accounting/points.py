@@ -1,10 +1,9 @@
-"""Point-mass laws of a likelihood ratio, and the two ways to put a law on a grid.
+"""Finite laws of a likelihood ratio, and the two ways to put a law on a grid.
 
-A law of ``X = dP/dQ`` is a set of points, each with a log ratio, a P-mass and a Q-mass. All the
-divergences that privacy needs are expectations of convex functions of X under Q, so moving mass
-apart with its mean kept (:func:`spread`) can only raise them, and moving it together
-(:func:`contract`) can only lower them. Keeping the mean of X under Q is keeping both the P-mass and the
-Q-mass, which is how it is done here: nothing is ever multiplied by a large ratio.
+All divergences that privacy needs are expectations of convex functions of X = dP/dQ under Q: moving mass apart with its
+mean kept (:func:`spread`, pessimistic) can only raise them, moving it together (:func:`contract`, optimistic) only
+lower them. Keeping the mean of X is keeping both the P-mass and the Q-mass: nothing is ever multiplied by a large
+ratio.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,9 +1,15 @@
-"""The likelihood ratio of one round, and draws of it tilted by one of its powers."""
+"""The likelihood ratio x of one round, a law under Q, and draws of it tilted by one of its powers.
+
+Both kinds have a ``fingerprint`` that tells laws apart, so that each has random numbers of its own, and know:
+
+    zero, infinite: Q-mass where x = 0, and P-mass where x is infinite.
+    law_rounding: bound on the relative error of all masses; ratios are off by at most twice that.
+    table_rounding: bound on the total variation between a draw and its law, and on the error of ``log_moment``.
+"""
 
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
 
 import numpy as np
 from numba import njit
@@ -18,44 +24,6 @@ EXPONENT = 750.0
 
 _PARTS = 2**14
 """A power of two, so that the part a uniform number falls in is found without rounding."""
-
-
-class Round(Protocol):
-    """The likelihood ratio x of one round, a law under Q.
-
-    Properties:
-        zero: Q-mass where x = 0.
-        infinite: P-mass where x is infinite.
-        law_rounding: bound on the relative error of all masses; ratios are off by at most twice that.
-        table_rounding: bound on the total variation between a draw and its law, and on the error of ``log_moment``.
-    """
-
-    @property
-    def zero(self) -> float: ...
-
-    @property
-    def infinite(self) -> float: ...
-
-    @property
-    def law_rounding(self) -> float: ...
-
-    @property
-    def table_rounding(self) -> float: ...
-
-    def log_moment(self, exponent: float) -> float:
-        """log of the mean of x^exponent over finite x > 0 under Q; at exponent 0 zero counts, too."""
-        ...
-
-    def fingerprint(self) -> bytes:
-        """Tells laws apart, so that each has random numbers of its own."""
-        ...
-
-    def draw(self, rng: np.random.Generator, exponents: Array, counts: NDArray[np.int32]) -> tuple[Array, Array]:
-        """Ratios x, shape (draws, rounds), and the logs of their products, shape (draws,): on row d the first
-        ``counts[d, 0]`` are drawn from the law tilted by x to the power ``exponents[0]``, the next ``counts[d, 1]`` by
-        ``exponents[1]``, and so on.
-        """
-        ...
 
 
 @dataclass(frozen=True)
@@ -74,13 +42,17 @@ class GaussianRound:
         checks.positive("noise_multiplier", self.noise_multiplier)
 
     def log_moment(self, exponent: float) -> float:
+        """log of the mean of x^exponent over finite x > 0 under Q; at exponent 0 zero counts, too."""
         return exponent * (exponent - 1) / self.noise_multiplier**2 / 2
 
     def fingerprint(self) -> bytes:
         return np.float64(self.noise_multiplier).tobytes()
 
     def draw(self, rng: np.random.Generator, exponents: Array, counts: NDArray[np.int32]) -> tuple[Array, Array]:
-        """Tilting by x^c moves z by c / s."""
+        """Ratios x, shape (draws, rounds), and the logs of their products, shape (draws,): on row d the first
+        ``counts[d, 0]`` are drawn from the law tilted by x to the power ``exponents[0]``, the next ``counts[d, 1]`` by
+        ``exponents[1]``, and so on. Tilting by x^c moves z by c / s.
+        """
         ratios = rng.standard_normal((len(counts), int(counts[0].sum())))
         precision = 1 / self.noise_multiplier
         log_products = _scale_and_shift(ratios, precision, (exponents - 0.5) * precision**2, counts)
@@ -158,6 +130,9 @@ class FiniteRound:
         return below, np.searchsorted(below, np.arange(_PARTS) / _PARTS, side="right").astype(np.int32)
 
 
+Round = GaussianRound | FiniteRound
+
+
 @njit(cache=True, nogil=True)
 def _scale_and_shift(values, scale, shifts, counts):  # type: ignore[no-untyped-def]
     """Each row's numbers times ``scale`` plus the shift of their class, in place; returns the sums of rows."""
@@ -167,8 +142,11 @@ def _scale_and_shift(values, scale, shifts, counts):  # type: ignore[no-untyped-
         for c in range(counts.shape[1]):
             for i in range(first, first + counts[d, c]):
                 values[d, i] = values[d, i] * scale + shifts[c]
-                sums[d] += values[d, i]
             first += counts[d, c]
+        total = 0.0
+        for i in range(first):
+            total += values[d, i]
+        sums[d] = total
     return sums
 
 

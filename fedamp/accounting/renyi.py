@@ -1,5 +1,4 @@
-"""The Rényi evaluator: moments of the likelihood ratio X of every kind of mechanism, one dispatch; and their
-conversion to epsilon and delta.
+"""The Rényi evaluator: moments of the likelihood ratio X of every kind of mechanism, one dispatch.
 
 ``moments_of(event)`` answers with four things, each exact or an upper bound: the central moments, the raw and the
 negative ones, and the Laplace transform, from which the negative ones follow. Kinds that have no entry are charged as
@@ -11,107 +10,44 @@ E[X^(1-a)] (add direction); the Rényi divergence of order a is that over a - 1.
 """
 
 import functools
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable
 from functools import lru_cache
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from fedamp.accounting import checks, moments
+from fedamp.accounting import moments
 from fedamp.accounting.amplification import Allocation, AllocationPrefix, CappedPoisson, Poisson, Submodels
 from fedamp.accounting.bounds import Array
-from fedamp.accounting.composition import Compose, Repeat
-from fedamp.accounting.hidden_rounds import hidden_log_moments
-from fedamp.accounting.laws import numerical_law
+from fedamp.accounting.hidden_rounds import participation
+from fedamp.accounting.laws import log_density, log_ratio_of_mixture, numerical_law
 from fedamp.accounting.mechanism import Mechanism
 from fedamp.accounting.merging import RandomSelection
 from fedamp.accounting.moments import Transform
-from fedamp.accounting.participation import participation
 from fedamp.accounting.points import NotEvaluable
-from fedamp.accounting.reductions import charged_as, hidden_rounds_bounds
-
-Conversion = Literal["tight", "loose"]
+from fedamp.accounting.reductions import charged_as, concentrated, hidden_rounds_bounds
+from fedamp.accounting.releases import (
+    NOTHING,
+    Compose,
+    Gaussian,
+    GaussianMixture,
+    Laplace,
+    MixedCoordinate,
+    ModelMix,
+    RandomisedResponse,
+    Repeat,
+)
+from fedamp.accounting.tilted import hidden_log_moments
 
 HIGHEST_ORDER = 256
-
-
-class Best(NamedTuple):
-    """The best value over all orders, and the order that gave it."""
-
-    value: float
-    order: float
-
-
-def search_orders(highest: int) -> Array:
-    """The orders searched by conversions: dense below 10, whole ones above; shape (n,)."""
-    dense = np.concatenate([1 + np.geomspace(0.01, 1, 20)[:-1], np.linspace(2, 10, 81)])
-    return np.concatenate([dense[dense < min(10, highest)], np.arange(min(10, highest), highest + 1)])
-
-
-def at_orders(log_moments: Array, orders: Array) -> Array:
-    """Rényi divergences at any orders in (1, A], by linear interpolation of ``(a - 1) * divergence``; leading axes
-    are kept.
-    """
-    low = np.clip(np.floor(orders).astype(int), 1, log_moments.shape[-1] - 2)
-    part = orders - low
-    low_moments, high_moments = log_moments[..., low], log_moments[..., low + 1]
-    with np.errstate(invalid="ignore"):
-        between = np.where(part > 0, low_moments + part * (high_moments - low_moments), low_moments)
-    return np.asarray(np.where(np.isnan(between), np.inf, np.maximum(between, 0.0)) / (orders - 1))
-
-
-def checked_orders(orders: Sequence[float] | Array | float) -> Array:
-    """Orders as an array of shape (n,), each > 1 and finite, or ValueError."""
-    array = np.atleast_1d(np.asarray(orders, dtype=np.float64))
-    if array.ndim != 1 or not array.size or not np.all((array > 1) & (array < np.inf)):
-        raise ValueError(f"orders must be > 1 and finite, got {orders!r}")
-    return array
-
-
-def epsilon_from_rdp(
-    orders: Sequence[float] | Array,
-    divergences: Sequence[float] | Array,
-    delta: float,
-    conversion: Conversion = "tight",
-) -> float:
-    """epsilon at ``delta`` of Rényi divergences at some orders, both of shape (n,).
-
-    Args:
-        conversion: "tight" is that of Canonne, Kamath and Steinke 2020, Proposition 12 (also Balle et al. 2020, Theorem
-            21); "loose" that of Mironov 2017, Proposition 3, which the tables of Dong, Chen and Özgür 2025 use.
-    """
-    checked, values = checked_orders(orders), np.asarray(divergences, dtype=np.float64)
-    if values.shape != checked.shape or not np.all(values >= 0):
-        raise ValueError(f"divergences must be >= 0 and one for each order, got {divergences!r}")
-    return best_epsilon(checked, values, delta, conversion).value
-
-
-def best_epsilon(orders: Array, divergences: Array, delta: float, conversion: Conversion = "tight") -> Best:
-    """Smallest epsilon over all orders; see ``epsilon_from_rdp``."""
-    price = -np.log(checks.delta(delta)) / (orders - 1)
-    if conversion == "tight":
-        price = price + np.log1p(-1 / orders) - np.log(orders) / (orders - 1)
-    elif conversion != "loose":
-        raise ValueError(f'conversion must be "tight" or "loose", got {conversion!r}')
-    values = np.maximum(divergences + price, 0.0)
-    best = int(np.argmin(values))
-    return Best(float(values[best]), float(orders[best]))
-
-
-def best_delta(orders: Array, divergences: Array, epsilon: float) -> Best:
-    """Smallest delta over all orders (Canonne, Kamath and Steinke 2020, Proposition 12), at most 1."""
-    with np.errstate(over="ignore"):
-        logs = (orders - 1) * (divergences - epsilon) - np.log(orders - 1) + orders * np.log1p(-1 / orders)
-    best = int(np.argmin(logs))
-    return Best(float(np.exp(min(logs[best], 0.0))), float(orders[best]))
-
 
 _EXACT_ORDER = 5
 """Up to which order the moments of several hidden rounds are exact; there are too many overlaps beyond."""
 
 
 class Moments:
-    """What the Rényi evaluator knows of one mechanism; every answer is computed once. A kind whose numerical law has no
+    """What the Rényi evaluator knows of one mechanism, each answer computed once. A kind whose numerical law has no
     mass at infinity needs no more than to be registered.
 
     Attributes:
@@ -173,6 +109,8 @@ class Moments:
 
 def log_moments(event: Mechanism, highest: int) -> Array:
     """The larger of log E[X^a] and log E[X^(1-a)] at a = 0..highest."""
+    if not event.is_private:
+        return np.concatenate([[0.0, 0.0], np.full(highest - 1, np.inf)])
     found = moments_of(event)
     both = found.raw(highest).copy()
     both[1:] = np.maximum(both[1:], found.negative(highest))
@@ -185,6 +123,10 @@ _KINDS: dict[type[Mechanism], Callable[[Any], Moments]] = {}
 @lru_cache(maxsize=1024)
 def moments_of(event: Mechanism) -> Moments:
     """The moments of a mechanism of any kind."""
+    if event.releases_nothing:
+        return _Product(NOTHING)
+    if (isinstance(event, Poisson) and event.rate == 1) or (isinstance(event, Submodels) and event.count == 1):
+        return moments_of(event.mechanism)
     kind = _KINDS.get(type(event))
     return kind(event) if kind else moments_of(charged_as(event))
 
@@ -217,14 +159,10 @@ class _Product(Moments):
         return functools.reduce(moments.multiply, powers) if powers else moments.constant(highest)
 
     def _raw(self, highest: int) -> Array:
-        return np.asarray(
-            np.sum([np.zeros(highest + 1), *(times * part.raw(highest) for part, times in self.factors)], axis=0)
-        )
+        return sum((times * part.raw(highest) for part, times in self.factors), np.zeros(highest + 1))
 
     def _negative(self, highest: int) -> Array:
-        return np.asarray(
-            np.sum([np.zeros(highest), *(times * part.negative(highest) for part, times in self.factors)], axis=0)
-        )
+        return sum((times * part.negative(highest) for part, times in self.factors), np.zeros(highest))
 
 
 @answers_for(RandomSelection)
@@ -254,17 +192,11 @@ class _Thinned(Moments):
     def __init__(self, event: Poisson) -> None:
         super().__init__(event)
         self.part, self.rate = moments_of(event.mechanism), event.rate
-        self.symmetric = self.rate == 1 and self.part.symmetric
 
     def _central(self, highest: int) -> Array:
-        return moments.thin(self.part.central(highest), self.rate) if self.rate else moments.constant(highest)
-
-    def _raw(self, highest: int) -> Array:
-        return self.part.raw(highest) if self.rate == 1 else moments.raw(self.central(highest))
+        return moments.thin(self.part.central(highest), self.rate)
 
     def _negative(self, highest: int) -> Array:
-        if self.rate == 1:
-            return self.part.negative(highest)
         if self.part.symmetric:  # the remove direction is the larger: Mironov, Talwar, Zhang 2019, Theorem 5
             return self.raw(highest)[1:]
         return moments.negative_moments(self.transform, highest)
@@ -282,17 +214,11 @@ class _Mean(Moments):
     def __init__(self, event: Submodels) -> None:
         super().__init__(event)
         self.part, self.count = moments_of(event.mechanism), event.count
-        self.symmetric = self.count == 1 and self.part.symmetric
 
     def _central(self, highest: int) -> Array:
         return moments.mean(self.part.central(highest), self.count)
 
-    def _raw(self, highest: int) -> Array:
-        return self.part.raw(highest) if self.count == 1 else moments.raw(self.central(highest))
-
     def _negative(self, highest: int) -> Array:
-        if self.count == 1:
-            return self.part.negative(highest)
         # Jensen: the mean is at least the geometric mean, so E[mean^-b] <= E[copy^(-b/n)]^n. Between whole powers the
         # log moment of a copy is convex, so its linear interpolation is above it.
         exact = moments.negative_moments(self.transform, highest)
@@ -306,7 +232,7 @@ class _Mean(Moments):
 @answers_for(Allocation, AllocationPrefix, CappedPoisson)
 class _HiddenRounds(Moments):
     """The smallest, order by order: the split's or the coins' bound, those of runs with more rounds, since moments only
-    grow with the rounds, and at low orders the exact moment (``occupancy``), if there are not too many overlaps.
+    grow with the rounds, and at low orders the exact moment (docs/k-of-t.md), if there are not too many overlaps.
     """
 
     def __init__(self, event: Allocation | AllocationPrefix | CappedPoisson) -> None:
@@ -333,3 +259,142 @@ class _HiddenRounds(Moments):
 
     def _central(self, highest: int) -> Array:
         return self.bounds[0].central(highest)
+
+
+# Single releases.
+
+
+def _below(shift: float, highest: int) -> Array:
+    """log moments of a shift by so many standard deviations of Gaussian noise, the worst of releases below."""
+    a = np.arange(highest + 1.0)
+    return a * (a - 1) * shift**2 / 2
+
+
+def _order(shift: float, highest: int, most: float) -> int:
+    """Up to which order moments are integrated: above ``most`` over the shift the bound below is as good."""
+    return min(highest, int(most / max(shift, 1e-9)))
+
+
+def _integrated(shift: float, highest: int, most: float, nodes: Callable[[int], tuple[Array, Array]]) -> Array:
+    """Central moments by quadrature at low orders, by |X - 1|^a <= X^a + 1 and the largest shift above."""
+    result, order = np.logaddexp(0.0, _below(shift, highest)), _order(shift, highest, most)
+    result[:2] = 0.0, -np.inf
+    if order >= 2:
+        result[: order + 1] = moments.from_nodes(*nodes(order), order)
+    return result
+
+
+@answers_for(Gaussian)
+class _Gaussian(Moments):
+    symmetric = True
+
+    @property
+    def noise(self) -> float:
+        return float(self.event.noise_multiplier / self.event.change)
+
+    def _nodes(self, order: int) -> tuple[Array, Array]:
+        z = np.arange(-10.0, order / self.noise + 10.0, 0.25)  # E[X^a] is largest around z = a / s
+        return -z * z / 2 + np.log(0.25 / np.sqrt(2 * np.pi)), z / self.noise - 0.5 / self.noise**2
+
+    def _central(self, highest: int) -> Array:
+        return _integrated(1 / self.noise, highest, 4000.0, self._nodes)
+
+    def finite_law(self) -> tuple[Array, Array, float]:
+        """By quadrature, more accurate than the numerical law; what lies left of the nodes counts as X = 0."""
+        if self.noise < 0.04:
+            return super().finite_law()
+        log_masses, log_ratios = self._nodes(2)
+        return np.append(log_masses, math.log(1e-22)), np.append(log_ratios, -np.inf), 0.0
+
+    def _raw(self, highest: int) -> Array:
+        return _below(1 / self.noise, highest)
+
+
+@answers_for(Laplace, RandomisedResponse)
+class _Finite(Moments):
+    symmetric = True
+
+
+@answers_for(MixedCoordinate)
+class _MixedCoordinate(Moments):
+    symmetric = True
+
+    def _central(self, highest: int) -> Array:
+        s, shift = self.event.noise_multiplier, self.event.shift
+        if _order(shift / s, highest, 4000.0) * shift > 1e5 * s / 16:  # no better than without mixing
+            return _integrated(shift / s, highest, 0.0, self._nodes)
+        return _integrated(shift / s, highest, 4000.0, self._nodes)
+
+    def _nodes(self, order: int) -> tuple[Array, Array]:
+        s, width, shift = self.event.noise_multiplier, self.event.width, self.event.shift
+        step, reach = s / 16, width / 2 + 10 * s
+        flat = width / 2 - 20 * s - shift  # up to here the ratio is 1 to more digits than there are
+        if flat < 1e5 * step:
+            y = np.arange(-reach, reach + order * shift, step)
+        else:
+            y = np.r_[np.arange(-reach, -flat, step), np.arange(flat, reach + order * shift, step)]
+        density = log_density(y, s, width)
+        return density + math.log(step), log_density(y - shift, s, width) - density
+
+
+@answers_for(ModelMix)
+class _ModelMix(Moments):
+    """At whole orders from 2 up the worst contribution has its whole norm in as few coordinates as it may (Xiao, Wan,
+    Devadas 2022, Theorem 4.1, Corollary 4.1). What is needed of it is checked for the parameters in use, not proved
+    (``method`` says so); orders at which the check fails are charged as plain Gaussian noise.
+    """
+
+    symmetric = True
+
+    def __init__(self, event: ModelMix) -> None:
+        super().__init__(event)
+        self.plain, self.worst = moments_of(Gaussian(event.noise_multiplier)), moments_of(concentrated(event))
+
+    def _central(self, highest: int) -> Array:
+        holds = bool(worst_is_concentrated(self.event, highest).all())
+        return (self.worst if holds else self.plain).central(highest)
+
+    def _raw(self, highest: int) -> Array:
+        plain = self.plain.raw(highest)
+        holds = worst_is_concentrated(self.event, highest)
+        return np.where(holds, np.minimum(self.worst.raw(highest), plain), plain)
+
+
+@lru_cache(maxsize=64)
+def worst_is_concentrated(event: ModelMix, highest: int = HIGHEST_ORDER) -> Array:
+    """Whether each order 0..highest has its worst case in the fewest coordinates, checked on a grid of shifts.
+
+    What is needed: log E[X^a] at shift v is at most (v / c)^2 times that at the largest shift c; convexity in v^2
+    implies it.
+    """
+    if event.width == 0:
+        return np.ones(highest + 1, dtype=bool)
+    largest = 1 / math.sqrt(event.linf_coordinates)
+    end = moments_of(MixedCoordinate(event.noise_multiplier, event.width, largest)).raw(highest)
+    holds = np.isfinite(end)
+    for part in (0.1, 0.25, 0.5, 0.75, 0.9):
+        inner = moments_of(MixedCoordinate(event.noise_multiplier, event.width, part * largest)).raw(highest)
+        holds &= inner <= part**2 * end * (1 + 1e-7) + 1e-12
+    return holds
+
+
+@answers_for(GaussianMixture)
+class _GaussianMixture(Moments):
+    @property
+    def largest(self) -> float:
+        return float(self.event.shifts[-1])
+
+    def _nodes(self, low: float, high: float) -> tuple[Array, Array]:
+        step = min(0.25, 0.5 / max(self.largest, 1e-9))
+        z = np.arange(low, high, step)
+        return -z * z / 2 + np.log(step / np.sqrt(2 * np.pi)), log_ratio_of_mixture(self.event, z)
+
+    def _central(self, highest: int) -> Array:
+        return _integrated(self.largest, highest, 1000.0, lambda order: self._nodes(-10.0, order * self.largest + 10.0))
+
+    def _negative(self, highest: int) -> Array:
+        order = _order(self.largest, highest, 1000.0)
+        result = _below(self.largest, highest)[1:].copy()
+        log_weights, log_ratios = self._nodes(-order * self.largest - 10.0, 10.0 + self.largest)
+        result[:order] = [max(0.0, float(moments.log_sum(log_weights - n * log_ratios))) for n in range(order)]
+        return result

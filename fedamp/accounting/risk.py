@@ -1,14 +1,10 @@
 """What a privacy guarantee means for the people concerned: error rates of attacks, instead of epsilon and delta.
 
-Somebody decides, from everything that is released, whether a person took part. A *false positive* accuses a person who
-did not, a *false negative* misses one who did. The *trade-off function* f gives the smallest false negative rate at
-each false positive rate (Dong, Roth, Su 2022). It says the same as the whole curve delta(epsilon). As delta is the
-larger of both directions, f is the *symmetric* trade-off function: the largest symmetric one that every test satisfies,
-whichever of the two worlds is its null hypothesis. Brackets are of that function: an attack beyond the upper end of a
-risk is impossible, a promise below the lower end would be false.
-
-Every figure is for the neighbouring relation of the mechanism it is asked of: "took part" against "contribution zeroed"
-for the zero-out relation.
+Somebody decides, from everything that is released, whether a person took part. The *trade-off function* f gives the
+smallest false negative rate of any test at each false positive rate (Dong, Roth, Su 2022), and says the same as the
+whole curve delta(epsilon). As delta is the larger of both directions, f is the largest *symmetric* trade-off function
+that every test satisfies, whichever of the two worlds is its null hypothesis. Brackets are of that function: an attack
+beyond the upper end of a risk is impossible, a promise below the lower end would be false. docs/risk.md has more.
 """
 
 import math
@@ -85,21 +81,14 @@ class TradeOff:
 
         It also bounds *reconstruction*: somebody who would come close enough to a person's data with probability at
         most kappa without the release, comes close enough with probability at most 1 - f(kappa) with it (Hayes,
-        Mahloujifar, Balle 2023, Theorem 2; Kaissis et al. 2023). Conditions: the data is drawn from the attacker's
-        prior, all else is fixed, and the world without the person (contribution zeroed) is the same for every value of
-        the data.
+        Mahloujifar, Balle 2023, Theorem 2), if the data is drawn from the attacker's prior and all else is fixed.
         """
         lower, upper = self.false_negative_rate(false_positive_rate)
         return 1.0 - upper, 1.0 - lower
 
     def identification(self, candidates: ArrayLike) -> tuple[Array, Array]:
-        """Probability of naming the right one of m equally likely candidates for a person's data: 1 - f(1 / m).
-
-        Proof: let E_z be the outputs at which the guess is z, Q the output's law with the person's contribution zeroed,
-        P_z with data z. The success is the mean over z of P_z(E_z) <= the mean of 1 - f(Q(E_z)) <= 1 - f(1 / m), as
-        1 - f is concave and the Q(E_z) sum to 1. No bound that knows only f (with f(0) = 1) can be smaller: if outputs
-        o are in [0, 1), Q is uniform, P_z has the density -f'(o - z mod 1) and z is one of 0, 1/m, .., then guessing
-        the largest z up to o succeeds with that probability. A given mechanism may allow less.
+        """Probability of naming the right one of m equally likely candidates for a person's data: 1 - f(1 / m); proof
+        in docs/risk.md. A given mechanism may allow less.
 
         Args:
             candidates: m, whole numbers >= 1, any shape.
@@ -135,10 +124,8 @@ class TradeOff:
 
     def gaussian(self, smallest_rate: float = 1e-6) -> GaussianFit:
         """The least mu of a Gaussian trade-off G_mu(alpha) = Phi(Phi^-1(1 - alpha) - mu) that stays below f, and what
-        is lost by reporting mu alone (Gomez, Kulynych, Kaissis et al. 2025, arXiv 2503.10945).
-
-        Only tests both of whose error rates are at least ``smallest_rate`` count. Without that limit the far tail would
-        decide: after sampling, mu would be as large as without it.
+        is lost by reporting mu alone (Gomez, Kulynych, Kaissis et al. 2025, arXiv 2503.10945). Only tests both of whose
+        error rates are at least ``smallest_rate`` count: without that limit the far tail would decide.
 
         Args:
             smallest_rate: in (0, 0.5).

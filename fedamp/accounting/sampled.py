@@ -1,37 +1,26 @@
-"""delta and epsilon of runs with hidden rounds, exact but for a certified bracket: tilted sampling.
-
-docs/k-of-t.md has the statement, the proofs and the figures. ``tilted`` draws, ``certificate`` bounds the error of
-means, this module asks, and says which mechanisms are sampled as what: hidden rounds, in a product with anything else.
+"""delta and epsilon of runs with hidden rounds by tilted sampling (docs/k-of-t.md), and which mechanisms are sampled as
+what: hidden rounds, in a product with anything else.
 """
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
-from typing import TYPE_CHECKING
+from functools import cached_property, partial
 
 import numpy as np
 
-from fedamp.accounting import checks
-from fedamp.accounting.bounds import Bounds
-from fedamp.accounting.certificate import Add, Pilot, Remove, certify
-from fedamp.accounting.hidden_rounds import Run
-from fedamp.accounting.points import Array, NotEvaluable
-from fedamp.accounting.tilted import Proposal
-
-if TYPE_CHECKING:
-    from fedamp.accounting.law import Law
-from functools import partial
-
-from fedamp.accounting import laws
+from fedamp.accounting import checks, laws
 from fedamp.accounting.amplification import AllocationPrefix, CappedPoisson
-from fedamp.accounting.composition import Compose, Repeat
-from fedamp.accounting.hidden_rounds import HiddenRounds
+from fedamp.accounting.bounds import Array, Bounds
+from fedamp.accounting.certificate import Add, Pilot, Remove, certify
+from fedamp.accounting.hidden_rounds import HiddenRounds, Participation, Run, participation
+from fedamp.accounting.law import Law
 from fedamp.accounting.mechanism import Mechanism, Relation
-from fedamp.accounting.participation import Participation, participation
+from fedamp.accounting.points import NotEvaluable
 from fedamp.accounting.ratios import FiniteRound, GaussianRound, Round
 from fedamp.accounting.reductions import attained, factors, hidden_rounds_bounds
-from fedamp.accounting.releases import Gaussian
+from fedamp.accounting.releases import Compose, Gaussian, Repeat
+from fedamp.accounting.tilted import Proposal, RemoveProposal
 
 CHARGE = 1e-6
 """Share of delta that is charged for the probability that a certificate is wrong."""
@@ -65,14 +54,16 @@ class SampledProfile:
 
     upper: Run
     lower: Run | None
-    laws: tuple[Callable[[], "Law"], ...] = ()
+    laws: tuple[Callable[[], Law], ...] = ()
 
-    def epsilon(self, delta: float, *, precision: float = 5e-3) -> Bounds:
+    def epsilon(self, delta: float, *, precision: float = 5e-3, known: float = math.inf, highest: int = 16) -> Bounds:
         """Smallest epsilon >= 0 at ``delta``, in both directions.
 
         Args:
             delta: in (0, 1).
             precision: relative width of the bracket that is aimed at, in [1e-4, 0.1].
+            known: an upper end from elsewhere; nothing is certified that would hardly be below it.
+            highest: order to try; low ones are found sooner.
 
         Returns:
             A bracket that is right but for a probability of 1e-6 delta, which ``upper`` has been charged for.
@@ -80,9 +71,9 @@ class SampledProfile:
         Raises:
             NotEvaluable: too much work, or not worth it; another bound has to answer.
         """
-        remove = self.epsilon_remove(delta, precision=precision)
-        known = self._known(lambda law: law.epsilon_add(delta), remove.upper)
-        return _with_add(remove, known, lambda: self.epsilon_add(delta, precision=precision))
+        remove = self._epsilon(Remove(highest), delta, precision, known)
+        add = self._known(lambda law: law.epsilon_add(delta), remove.upper)
+        return _with_add(remove, add, lambda: self._epsilon(Add(), delta, precision, known))
 
     def delta(self, epsilon: float, *, precision: float = 0.05) -> Bounds:
         """Smallest delta at ``epsilon`` >= 0, in both directions, with a bracket of a relative width of ``precision``;
@@ -91,14 +82,6 @@ class SampledProfile:
         remove = self.delta_remove(epsilon, precision=precision)
         known = self._known(lambda law: law.delta_add(epsilon), remove.upper)
         return _with_add(remove, known, lambda: self.delta_add(epsilon, precision=precision))
-
-    def epsilon_remove(self, delta: float, *, precision: float = 5e-3) -> Bounds:
-        """As :meth:`epsilon`, for the remove direction H(P, Q) alone."""
-        return self._epsilon(Remove(), delta, precision)
-
-    def epsilon_add(self, delta: float, *, precision: float = 5e-3) -> Bounds:
-        """As :meth:`epsilon`, for the add direction H(Q, P) alone."""
-        return self._epsilon(Add(), delta, precision)
 
     def delta_remove(self, epsilon: float, *, precision: float = 0.05) -> Bounds:
         """As :meth:`delta`, for the remove direction H(P, Q) alone."""
@@ -110,7 +93,7 @@ class SampledProfile:
             return Bounds(0.0, 0.0, "an output that unlikely cannot occur")
         return self._delta(Add(), epsilon, precision)
 
-    def _known(self, ask: Callable[["Law"], Bounds], enough: float) -> float:
+    def _known(self, ask: Callable[[Law], Bounds], enough: float) -> float:
         """An upper end of the add direction by the laws; no more of them are asked once it is at most ``enough``."""
         known = math.inf
         for law in self.laws:
@@ -122,7 +105,7 @@ class SampledProfile:
                 break
         return known
 
-    def _epsilon(self, direction: Remove | Add, delta: float, precision: float) -> Bounds:
+    def _epsilon(self, direction: Remove | Add, delta: float, precision: float, known: float = math.inf) -> Bounds:
         checks.delta(delta)
         if not 1e-4 <= precision <= 0.1:
             raise ValueError(f"precision must be between 1e-4 and 0.1, got {precision!r}")
@@ -136,6 +119,8 @@ class SampledProfile:
             lambda proposal: proposal.bound_at(spendable),
             lambda proposal: Pilot.at_delta(proposal, spendable),
         )
+        if pilot.epsilon * (1 + precision / 2) >= known:
+            raise NotEvaluable("another bound is as low")
         failure, certified = charge / QUESTIONS, len(_STEPS) * 2
         log_term = math.log(2 * certified / failure)
         aim = 0.42 * precision * max(pilot.epsilon, 0.02)
@@ -187,9 +172,9 @@ class SampledProfile:
             )
         return Pilot.at_delta(direction.same(proposal, self.upper), delta, draws)
 
-    def moment_epsilon(self, delta: float) -> float:
-        """For searches: about the least epsilon in the remove direction that moments of integer orders prove."""
-        return max(Remove().by_moments(self.upper, lambda found: found.bound_at(delta)).bound_at(delta), 0.0)
+    def by_moments(self, delta: float) -> RemoveProposal:
+        """For searches: the order whose moment proves the least epsilon, ``bound_at(delta)``."""
+        return Remove().by_moments(self.upper, lambda found: found.bound_at(delta))
 
     def _certified(
         self, direction: Remove | Add, proposal: Proposal, above: Array, below: Array, draws: int, failure: float

@@ -1,52 +1,140 @@
-"""Exact sampling of the likelihood ratio X of hidden rounds, tilted towards what delta is made of.
+"""Moments and exact draws of the likelihood ratio of hidden rounds, by how several choices of rounds overlap.
 
 A proposal R has a known density dR/dQ that bounds what is averaged; docs/k-of-t.md has the proofs.
 """
 
 import math
-from typing import NamedTuple, Protocol
+from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedamp.accounting.bounds import Array
-from fedamp.accounting.hidden_rounds import HiddenRounds, Run, occupancies
-from fedamp.accounting.hidden_rounds import rounding as occupancy_rounding
-from fedamp.accounting.moments import UNIT
+from fedamp.accounting.hidden_rounds import HiddenRounds, Run
+from fedamp.accounting.moments import UNIT, log_choose
+from fedamp.accounting.points import NotEvaluable
 from fedamp.accounting.ratios import EXPONENT
+
+_MOST_ROWS, _MOST_TO_EXTEND = 500_000, 5_000
+"""Rows that the recursion keeps at once (some 40 MB), and from which it goes on to one subset more."""
+
+
+class Occupancies(NamedTuple):
+    """All occupancies of t subsets.
+
+    Attributes:
+        counts: shape (S, t + 1): n_0..n_t of each; rows sum to the rounds in question.
+        log_chance: shape (S,): log of the probability of each, under t independent uniform subsets.
+    """
+
+    counts: NDArray[np.int32]
+    log_chance: Array
+
+
+def occupancies(chances: tuple[float, ...], rounds: int, order: int) -> Occupancies:
+    """Of ``order`` independent subsets of ``rounds`` rounds, each uniform among those of a size drawn by ``chances``.
+
+    Raises:
+        NotEvaluable: there are too many to go on from, or on the way.
+    """
+    found = _occupancies(chances, rounds, order)
+    if found is None:
+        raise NotEvaluable(f"{order} hidden choices of up to {len(chances) - 1} of {rounds} rounds overlap too much")
+    return found
+
+
+@lru_cache(maxsize=64)
+def _occupancies(chances: tuple[float, ...], rounds: int, order: int) -> Occupancies | None:
+    """Adding a subset takes a_c of the n_c rounds held c times, in C(n_c, a_c) ways each. Classes are taken one after
+    another, and equal rows are merged after each, so that the work grows with the number of distinct occupancies.
+    """
+    if order == 0:
+        return Occupancies(np.array([[rounds]], np.int32), np.zeros(1))
+    before = _occupancies(chances, rounds, order - 1)
+    if before is None or len(before.counts) > _MOST_TO_EXTEND:
+        return None
+    sizes = np.flatnonzero(chances).astype(np.int32)
+    counts = np.pad(before.counts, ((0, 0), (0, 2)))  # the last column: rounds that the new subset has yet to take
+    log_chance = np.add.outer(before.log_chance, np.log(np.array(chances)[sizes]) - log_choose(rounds, sizes)).ravel()
+    counts = np.repeat(counts, len(sizes), axis=0)
+    counts[:, -1] = np.tile(sizes, len(before.counts))
+    for held in range(order - 1, -1, -1):
+        there, left = counts[:, held], counts[:, -1]
+        least = np.maximum(0, left - counts[:, :held].sum(axis=1))
+        ways = np.maximum(np.minimum(there, left) - least + 1, 0)
+        if ways.sum() > _MOST_ROWS:
+            return None
+        rows = np.repeat(np.arange(len(counts)), ways)
+        taken = least[rows] + (np.arange(len(rows)) - np.repeat(np.cumsum(ways) - ways, ways)).astype(np.int32)
+        log_chance = log_chance[rows] + log_choose(there[rows], taken)
+        counts = counts[rows]
+        counts[:, held + 1] += taken
+        counts[:, held] -= taken
+        counts[:, -1] -= taken
+        counts, log_chance = _merged(counts, log_chance)
+    return Occupancies(np.ascontiguousarray(counts[:, :-1]), log_chance)
+
+
+def hidden_log_moments(log_moments: Array, chances: tuple[float, ...], rounds: int, off: float = 0.0) -> Array:
+    """Integer moments of X where a person takes part in hidden rounds, a uniform set of a size drawn by ``chances``.
+
+    Exact where those of the round are, from above where they are; the remove direction of Rényi divergences.
+
+    Args:
+        log_moments: log E[x^a] of one round at a = 0..A, shape (A + 1,).
+        chances: of taking part 0, 1, .. times, each known to a relative error of ``off``.
+        rounds: all of them released.
+
+    Returns:
+        log E[X^a] at a = 0..A, shape (A + 1,), rounding included.
+
+    Raises:
+        NotEvaluable: hidden choices overlap in too many ways.
+    """
+    result = np.zeros(len(log_moments))
+    for order in range(2, len(log_moments)):
+        counts, log_chance = occupancies(chances, rounds, order)
+        held = counts[:, 2:] @ np.asarray(log_moments[2 : order + 1])
+        error = rounding(rounds, order) + 2 * order * off + 16 * order * UNIT * float(np.abs(held).max())
+        result[order] = np.logaddexp.reduce(log_chance + held) + error
+    return result
+
+
+def rounding(rounds: int, order: int) -> float:
+    """Bound on the error of ``log_chance``: each of the ``order`` subsets adds at most ``order + 2`` log binomials,
+    of three log factorials each, all rounded to eight units, and as many sums.
+    """
+    return 64 * order * (order + 2) * (math.lgamma(rounds + 1) + 1) * UNIT
+
+
+def _merged(counts: NDArray[np.int32], log_chance: Array) -> tuple[NDArray[np.int32], Array]:
+    """Equal rows put together. The first column follows from the others and is not compared."""
+    sizes = [int(size) + 1 for size in counts[:, 1:].max(axis=0)]
+    if math.prod(sizes) < 2**62:
+        key = np.zeros(len(counts), np.int64)
+        for column, size in enumerate(sizes, start=1):
+            key = key * size + counts[:, column]
+        order = np.argsort(key, kind="stable")
+    else:
+        order = np.lexsort(counts[:, 1:].T)
+    counts, log_chance = counts[order], log_chance[order]
+    differs = np.any(counts[1:] != counts[:-1], axis=1)
+    starts = np.concatenate([[0], np.flatnonzero(differs) + 1])
+    largest = np.maximum.reduceat(log_chance, starts)
+    lengths = np.diff(np.append(starts, len(counts)))
+    total = np.add.reduceat(np.exp(log_chance - np.repeat(largest, lengths)), starts)
+    return counts[starts], largest + np.log(total)
+
+
+# Proposals: laws R of the rounds to draw from, and what to average: delta(epsilon) = E_R[v], 0 <= v <= bound.
+#
+# Both know the ``power`` of X in their density, bounds on the total ``variation`` between the draws and R, and on the
+# ``relative`` error of what is averaged, X aside: with ``ratio_rounding`` r of X, values are off by at most a factor
+# exp(relative + power * r), and belong to an epsilon off by r.
 
 _UNDRIFTED = 0.5
 """Share of draws without drift, whose inverse the bound is multiplied by."""
-
-
-class Proposal(Protocol):
-    """A law R of the rounds to draw from, and what to average: delta(epsilon) = E_R[v], 0 <= v <= bound.
-
-    Attributes:
-        name: for a person to read.
-        variation: bound on the total variation between the draws and R.
-        relative: bound on the relative error of what is averaged, X aside; with ``ratio_rounding`` r of X, values are
-            off by at most a factor exp(relative + power * r), and belong to an epsilon off by r.
-        power: of X in the density of R.
-    """
-
-    run: Run
-    name: str
-    variation: float
-    relative: float
-    power: float
-
-    def log_bound(self, epsilon: float) -> float:
-        """log of the largest value of v."""
-        ...
-
-    def bound_at(self, delta: float) -> float:
-        """The epsilon at which the largest value of v is ``delta``: what a Rényi divergence proves."""
-        ...
-
-    def draw(self, rng: np.random.Generator, draws: int) -> tuple[Array, Array]:
-        """Logs of two positive numbers a and b each, of which v = (a - exp(epsilon) b)+."""
-        ...
 
 
 class _Tilted(NamedTuple):
@@ -77,7 +165,7 @@ class _Tilted(NamedTuple):
         log_moments = largest[:, 0] + np.log(below[:, -1])
         size = float(np.abs(log_mu).max() * factor.rounds) + drifts[-1] * factor.share * factor.rounds * EXPONENT
         error = (
-            occupancy_rounding(factor.rounds, order)
+            rounding(factor.rounds, order)
             + 2 * order * factor.chance_rounding
             + factor.rounds * factor.round.table_rounding
             + ((8 * order + 16) * (size + 1) + below.shape[1]) * UNIT
@@ -86,14 +174,9 @@ class _Tilted(NamedTuple):
 
 
 class RemoveProposal:
-    """H(P, Q): dR = X^t (w / M_t + (1 - w) G^g / M_(t,g)) dQ, M_(t,g) = E[X^t G^g], where G is the product of all
-    ratios, each to the power of the share of its rounds that a person takes part in.
-
-    v = (X - e^epsilon)+ dQ/dR is at most M_t / w times the largest X^-t (X - e^epsilon)+, which is
-    e^(epsilon (1 - t)) (t - 1)^(t - 1) / t^t. Without drift (g = 0) w is 1, with it 1/2. The drift stands in for orders
-    with too many occupancies: where noise is high, X is nearly a constant times G.
-
-    Drawn by occupancies (see ``occupancy``): X is symmetric, so that the rounds held c times may come in any order.
+    """H(P, Q), docs/k-of-t.md, Propositions 1 to 3: dR = X^t (w / M_t + (1 - w) G^g / M_(t,g)) dQ, where G is the
+    product of all ratios, each to the power of the share of its rounds that a person takes part in. Without drift (g =
+    0) w is 1, with it 1/2. The drift stands in for orders with too many occupancies.
 
     Args:
         order: t >= 2.
@@ -123,14 +206,17 @@ class RemoveProposal:
         return float(self._log_moments[0])
 
     def log_bound(self, epsilon: float) -> float:
+        """log of the largest value of v."""
         t = self.order
         largest = epsilon * (1 - t) + (t - 1) * math.log(t - 1) - t * math.log(t)
         return self.log_moment - math.log(self._weights[0]) + largest
 
     def bound_at(self, delta: float) -> float:
+        """The epsilon at which the largest value of v is ``delta``: what a Rényi divergence proves."""
         return (self.log_bound(0.0) - math.log(delta)) / (self.order - 1)
 
     def draw(self, rng: np.random.Generator, draws: int) -> tuple[Array, Array]:
+        """Logs of two positive numbers a and b each, of which v = (a - exp(epsilon) b)+."""
         drifted = (rng.random(draws) >= self._weights[0]).astype(int)
         log_ratio, log_drift = np.zeros(draws), np.zeros(draws)
         for factor, tilted in zip(self.run.factors, self._factors, strict=True):
@@ -154,10 +240,8 @@ class RemoveProposal:
 
 
 class AddProposal:
-    """dR prop. to G^-a dQ, with G as in ``RemoveProposal``: v = E[G^-a] G^a (1 - e^epsilon X)+.
-
-    By Jensen's inequality X, a mean over sets of rounds, is at least G, so that v is at most
-    E[G^-a] e^(-epsilon a) a^a / (1 + a)^(1 + a). Mass at x = 0 is left out here.
+    """H(Q, P), docs/k-of-t.md, Proposition 4: dR prop. to G^-a dQ, with G as in ``RemoveProposal``. Mass at x = 0 is
+    left out here.
 
     Args:
         tilt: a > 0.
@@ -192,3 +276,6 @@ class AddProposal:
                 log_a += exponent * log_products
                 log_ratio += factor.log_ratios(ratios)
         return log_a, log_a + log_ratio
+
+
+Proposal = RemoveProposal | AddProposal

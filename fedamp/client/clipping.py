@@ -6,13 +6,15 @@ of units nor that of nodes changes a sum (2**22 units at full clip fit).
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+
+from fedamp.client import clip_kernels
 
 Floats = NDArray[np.float64]
 
@@ -27,9 +29,6 @@ MARGIN = 1e-6
 
 # Added to the norms by which updates are divided, so that tiny ones stay small (Bu et al. 2023, gamma).
 STABILITY = 0.01
-
-# Numbers handled at a time: on a CPU few enough to stay in the cache, however large the stack.
-_BLOCK = {"cpu": 1 << 18, "cuda": 1 << 26}
 
 
 def quantum(clip: float) -> float:
@@ -92,24 +91,19 @@ def clip_and_sum(
         raise ValueError(
             f"parts must hold every parameter once, none be empty, and have a clip each, got {parts} and clips {clips}"
         )
-    steps = [_Step(clip, quantum(clip), linf_coordinates, normalised) for clip in clips]
     stacks = {name: _as_in_memory(update) for name, update in updates.items()}
-    totals = [
-        torch.zeros(sum(stacks[name].shape[1:].numel() for name in part), dtype=torch.int64, device=_device(stacks))
-        for part in parts
-    ]
-    norms = []
-    for units in _blocks(stacks):
-        flat = [torch.cat([stacks[name][units].flatten(1) for name in part], 1) for part in parts]
-        norms.append(_norms(flat))
-        for total, step, block, norm in zip(totals, steps, flat, norms[-1], strict=True):
-            total += step.sum(block, norm, ~np.isfinite(norms[-1]).all(0))
+    flat = {name: stack.flatten(1) for name, stack in stacks.items()}
+    norms = np.sqrt([np.sum([_square_norms(flat[name]) for name in part], 0) for part in parts])
+    failed = ~np.isfinite(norms).all(0)
     sums: dict[str, Tensor] = {}
-    for part, step, total in zip(parts, steps, totals, strict=True):
-        sums |= _unflatten(total.double() * step.quantum, part, updates, stacks)
-    all_norms = np.concatenate(norms, 1)
-    failed = ~np.isfinite(all_norms).all(0)
-    clipped = ~failed & (all_norms > np.array(clips)[:, None])
+    for part, clip, norm in zip(parts, clips, norms, strict=True):
+        unit = quantum(clip)
+        scales = np.where(failed, 0.0, scales_of(norm, clip, normalised) / unit).astype(np.float32)
+        limit = math.floor(clip / unit / math.sqrt(linf_coordinates or 1))
+        for name in part:
+            total = _sum_of_quanta(flat[name], scales, _as_float32(limit), unit).view(stacks[name].shape[1:])
+            sums[name] = total if stacks[name] is updates[name] else total.mT
+    clipped = ~failed & (norms > np.array(clips)[:, None])
     return ClippedSum({name: sums[name] for name in updates}, torch.from_numpy(failed), torch.from_numpy(clipped))
 
 
@@ -124,56 +118,27 @@ def scales_of(norms: Floats, clips: Floats | float, normalised: bool) -> Floats:
         return np.asarray(limits / (norms + STABILITY) if normalised else np.minimum(limits / norms, 1.0))
 
 
-@dataclass(frozen=True)
-class _Step:
-    """How one part is clipped."""
-
-    clip: float
-    quantum: float
-    linf_coordinates: int
-    normalised: bool
-
-    def sum(self, block: Tensor, norms: Floats, failed: NDArray[np.bool_]) -> Tensor:
-        """Sum over units, in quanta: int64. Overwrites the block."""
-        if failed.any():
-            block[torch.from_numpy(failed).to(block.device)] = 0.0
-        scales = np.where(failed, 0.0, scales_of(norms, self.clip, self.normalised) / self.quantum)
-        block.mul_(torch.from_numpy(scales.astype(np.float32)).to(block.device)[:, None])
-        if self.linf_coordinates:
-            limit = _as_float32(math.floor(self.clip / self.quantum / math.sqrt(self.linf_coordinates)))
-            block.clamp_(-limit, limit)
-        # Below 2**31, as the scaled norm is; conversion to integers truncates towards zero.
-        quanta = block.to(torch.int32)
-        # Torch's sum over an axis of length one takes as long as all the rest of this.
-        return quanta[0].long() if len(quanta) == 1 else quanta.sum(0)
+def _square_norms(stack: Tensor) -> Floats:
+    """Squares of the units' Euclidean norms."""
+    if stack.device.type == "cpu":
+        squares = np.empty(len(stack))
+        clip_kernels.square_norms(stack.numpy(), squares)
+        return squares
+    return np.asarray(torch.linalg.vector_norm(stack, dim=1, dtype=torch.float64).square().cpu().numpy())
 
 
-def _norms(flat: Sequence[Tensor]) -> Floats:
-    """Euclidean norms of units by part, of shape [parts, units]."""
-    return np.stack([torch.linalg.vector_norm(block.double(), dim=1).cpu().numpy() for block in flat])
+def _sum_of_quanta(stack: Tensor, scales: NDArray[np.float32], limit: float, unit: float) -> Tensor:
+    """The sum of units [units, numbers], scaled, in whole quanta of size ``unit``: float64 of shape [numbers].
 
-
-def _device(stacks: Mapping[str, Tensor]) -> torch.device:
-    return next(iter(stacks.values())).device
-
-
-def _blocks(stacks: Mapping[str, Tensor]) -> Iterator[slice]:
-    """Consecutive units, some at a time (one empty block where there are none)."""
-    numbers = sum(stack.shape[1:].numel() for stack in stacks.values())
-    size = max(1, _BLOCK.get(_device(stacks).type, 1 << 26) // numbers)
-    for start in range(0, max(1, len(next(iter(stacks.values())))), size):
-        yield slice(start, start + size)
-
-
-def _unflatten(
-    total: Tensor, part: Sequence[str], updates: Mapping[str, Tensor], stacks: Mapping[str, Tensor]
-) -> dict[str, Tensor]:
-    shapes = [stacks[name].shape[1:] for name in part]
-    pieces = torch.split(total, [shape.numel() for shape in shapes])
-    return {
-        name: piece.view(shape) if stacks[name] is updates[name] else piece.view(shape).mT
-        for name, shape, piece in zip(part, shapes, pieces, strict=True)
-    }
+    Scaled numbers are below 2**31, as the norm is, and at most ``limit``. A unit whose scale is zero adds nothing.
+    """
+    if stack.device.type == "cpu":
+        total = np.zeros(stack.shape[1], np.int64)
+        clip_kernels.add_quanta(stack.numpy(), scales, np.float32(limit), total)
+        return torch.from_numpy(total * unit)
+    scale = torch.from_numpy(scales).to(stack.device)[:, None]
+    scaled = torch.where(scale == 0, 0.0, stack * scale).clamp_(-limit, limit)
+    return scaled.to(torch.int32).sum(0).double() * unit  # conversion to integers truncates towards zero
 
 
 def _as_in_memory(stack: Tensor) -> Tensor:

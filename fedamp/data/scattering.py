@@ -10,8 +10,8 @@ from itertools import product
 from typing import NamedTuple
 
 import numpy as np
+import scipy  # loads its parts when they are first used, which takes longer than to read most data
 from numpy.typing import NDArray
-from scipy import fft
 
 _WIDTH = 0.8  # standard deviation of the finest wavelet's envelope, in pixels
 _FREQUENCY = 3 * math.pi / 4  # of the finest wavelet, radians a pixel
@@ -53,7 +53,7 @@ def scattering(images: NDArray[np.float32], scales: int, angles: int) -> NDArray
     padding = [(step, step + -size % step) for size in images.shape[2:]]
     padded = np.pad(images, [(0, 0), (0, 0), *padding], mode="reflect")
     low, wavelets = _filters(padded.shape[2], padded.shape[3], scales, angles)
-    signal = fft.fft2(padded, workers=-1)
+    signal = scipy.fft.fft2(padded, workers=-1)
     averages = [_average(signal, low, scales)]
     second: list[NDArray[np.float32]] = []
     for wavelet in wavelets:
@@ -68,8 +68,8 @@ def scattering(images: NDArray[np.float32], scales: int, angles: int) -> NDArray
 def _modulus(signal: NDArray[np.complex64], wavelet: _Wavelet, sampled: int) -> NDArray[np.complex64]:
     """Fourier transform of |signal * wavelet|, sampled every 2^scale pixels; ``signal`` is so every 2^sampled."""
     band = signal * _coarse(wavelet.transform, sampled)
-    coefficients = fft.ifft2(_sample(band, wavelet.scale - sampled), workers=-1)
-    moduli: NDArray[np.complex64] = fft.fft2(np.abs(coefficients), workers=-1)
+    coefficients = scipy.fft.ifft2(_sample(band, wavelet.scale - sampled), workers=-1)
+    moduli: NDArray[np.complex64] = scipy.fft.fft2(np.abs(coefficients), workers=-1)
     return moduli
 
 
@@ -77,7 +77,7 @@ def _average(signal: NDArray[np.complex64], low: NDArray[np.float32], scales: in
     """The signal's local mean, sampled every 2^scales pixels."""
     sampled = round(math.log2(low.shape[0] / signal.shape[-2]))
     band = _sample(signal * _coarse(low, sampled), scales - sampled)
-    mean: NDArray[np.float32] = fft.ifft2(band, workers=-1).real
+    mean: NDArray[np.float32] = scipy.fft.ifft2(band, workers=-1).real
     return mean
 
 
@@ -112,8 +112,8 @@ def _filters(height: int, width: int, scales: int, angles: int) -> tuple[NDArray
         wave, envelope = (_gabor(grid, width_, theta, f, slant) for f in (frequency, 0.0))
         # A wavelet has mean zero: what the modulated envelope has of it is taken off.
         morlet = wave - wave.sum() / envelope.sum() * envelope
-        wavelets.append(_Wavelet(scale, fft.fft2(morlet).real.astype(np.float32)))
-    return fft.fft2(low).real.astype(np.float32), wavelets
+        wavelets.append(_Wavelet(scale, scipy.fft.fft2(morlet).real.astype(np.float32)))
+    return scipy.fft.fft2(low).real.astype(np.float32), wavelets
 
 
 def _gabor(grid: tuple[int, int], width: float, theta: float, frequency: float, slant: float) -> NDArray[np.complex128]:

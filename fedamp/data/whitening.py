@@ -10,8 +10,8 @@ from collections.abc import Callable
 from typing import Self
 
 import numpy as np
+import scipy  # loads its parts when they are first used
 from numpy.typing import NDArray
-from scipy import linalg
 
 from fedamp import rng
 
@@ -68,7 +68,7 @@ def _principal(values: Floats, components: int) -> tuple[Floats, Floats]:
     records, features = values.shape
     products = (values.T @ values if features <= records else values @ values.T) / np.float32(records)
     last = len(products) - 1
-    variances, vectors = linalg.eigh(products, subset_by_index=[last + 1 - components, last], overwrite_a=True)
+    variances, vectors = scipy.linalg.eigh(products, subset_by_index=[last + 1 - components, last], overwrite_a=True)
     variances, vectors = variances[::-1].clip(np.finfo(np.float32).eps * variances[-1]), vectors[:, ::-1]
     return variances, vectors if features <= records else values.T @ (vectors / np.sqrt(records * variances))
 

@@ -17,8 +17,8 @@ from fedamp.merging.decision import RANDOM_SELECTION, Decision, MergeRequest
 from fedamp.merging.selection import select
 from fedamp.runs.folder import RunFolder, new_folder, write_secret
 from fedamp.runs.ledger import digest
-from fedamp.runs.records import FROM_SYSTEM, Bracket, Certificate, Draw, MergedInput, MergedSummary, Quality, measured
-from fedamp.runs.run import salted_digest
+from fedamp.runs.merged import Certificate, Draw, MergedInput, MergedSummary, salted_digest
+from fedamp.runs.records import FROM_SYSTEM, Bracket, Quality, measured
 
 GIVEN_SEED = "given, so known: it can be chosen for its draw"
 ASSUMPTIONS = (

@@ -13,14 +13,13 @@ from safetensors.numpy import load_file
 from torch import Tensor, nn
 
 from fedamp import rng
+from fedamp.arrays import Arrays
 from fedamp.errors import ModelError, one_line
 from fedamp.models.architectures import Architecture, architecture_of, import_own, is_import_path
 from fedamp.models.masks import prove_silence
 from fedamp.models.rules import check
 from fedamp.models.units import Blocks, Units
 from fedamp.scenario import Model
-
-Arrays = dict[str, NDArray[np.float32]]
 
 
 class Network(nn.Module):

@@ -8,7 +8,8 @@ from fedamp.report import style
 from fedamp.report.pictures import comparison_pictures
 from fedamp.report.sweep import draw
 from fedamp.report.words import KNOWN_SEED
-from fedamp.runs.run import Merged, Model, Run
+from fedamp.runs.merged import Merged, Model
+from fedamp.runs.run import Run
 from fedamp.sweeps.results import is_sweep, read_models, read_sweep
 
 

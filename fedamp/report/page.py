@@ -23,8 +23,9 @@ from fedamp.report.pictures import comparison_pictures, run_pictures
 from fedamp.report.tables import spread
 from fedamp.report.words import ENDINGS, KNOWN_SEED, common, metric, protected, score, value_of
 from fedamp.runs.folder import RunFolder
+from fedamp.runs.merged import Model
 from fedamp.runs.records import Score
-from fedamp.runs.run import Model, Run
+from fedamp.runs.run import Run
 from fedamp.sweeps.results import read_models
 
 ROUNDS_SHOWN = 10

@@ -14,8 +14,9 @@ from fedamp.numbers import at_most, power
 from fedamp.report import style, words
 from fedamp.report.words import protected
 from fedamp.runs.folder import RunFolder
+from fedamp.runs.merged import Merged, Model
 from fedamp.runs.records import Score
-from fedamp.runs.run import Merged, Model, Run, read_run
+from fedamp.runs.run import Run, read_run
 
 CHARGED, UNAMPLIFIED = style.LOOKS[0], style.LOOKS[1]
 LONGEST_NAME = 34  # letters of a run's name in a key

@@ -8,19 +8,46 @@ import json
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated, Literal
 
 import numpy as np
+from pydantic import BeforeValidator, Field, PlainSerializer, PositiveInt
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from fedamp.arrays import Arrays
 from fedamp.errors import RunFolderError
+from fedamp.record import Record
 from fedamp.runs.files import write_atomically
 from fedamp.runs.ledger import digest
-from fedamp.runs.records import CheckpointHeader, RoundRecord
+from fedamp.runs.records import RoundRecord
 from fedamp.strategies.pipeline import ServerState
 
 KEPT = 2
+
+
+class CheckpointHeader(Record):
+    """What stands in a checkpoint beside its arrays.
+
+    Attributes:
+        round: after which it was written.
+        clip_scale: adaptive clipping norm over the plan's, exactly; as a hexadecimal text in the file.
+        scenario: fingerprint of what is run.
+        record: the round's line of ``rounds.jsonl``.
+        arrays_sha256: digest of the arrays.
+    """
+
+    format: Literal["fedamp checkpoint 1"]
+    round: PositiveInt
+    clip_scale: Annotated[
+        float,
+        Field(gt=0, allow_inf_nan=False),
+        BeforeValidator(lambda value: float.fromhex(value) if isinstance(value, str) else value),
+        PlainSerializer(lambda value: value.hex()),
+    ]
+    scenario: str
+    record: RoundRecord
+    arrays_sha256: str
 
 
 @dataclass(frozen=True)

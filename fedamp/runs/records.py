@@ -6,7 +6,7 @@ An infinite epsilon is ``math.inf`` here and null in a file, because JSON has no
 import json
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
@@ -18,7 +18,6 @@ from pydantic import (
     PlainSerializer,
     PlainValidator,
     PositiveInt,
-    model_validator,
 )
 
 from fedamp.accounting import Bounds, Mechanism, from_json
@@ -162,6 +161,13 @@ class RoundRecord(Record):
         return _score(self.accuracy, self.metrics)
 
 
+def reports(rounds: Iterable[RoundRecord]) -> tuple[int, int, int]:
+    """Units that were to report, that did, and whose update or records were no good, over some rounds."""
+    each = [(record.scheduled, record.reported, int(record.unprotected.get("failed", 0))) for record in rounds]
+    scheduled, reported, failed = map(sum, zip(*each, strict=True)) if each else (0, 0, 0)
+    return scheduled, reported, failed
+
+
 Ending = Literal["finished", "budget", "interrupted", "failed", "diverged"]
 """Why a run stopped; the first two were decided before it began."""
 
@@ -298,108 +304,3 @@ class LedgerRecord(FileRecord):
         rounds = [entry.round for entry in self.releases]
         if rounds != list(range(1, len(rounds) + 1)) or len(rounds) > most:
             raise ValueError(f"its rounds are not 1, 2, 3, ... each once, up to at most {most}")
-
-
-# --- what a checkpoint says of itself ---------------------------------------------------------------------------------
-
-
-class CheckpointHeader(Record):
-    """What stands in a checkpoint beside its arrays.
-
-    Attributes:
-        round: after which it was written.
-        clip_scale: adaptive clipping norm over the plan's, exactly; as a hexadecimal text in the file.
-        scenario: fingerprint of what is run.
-        record: the round's line of ``rounds.jsonl``.
-        arrays_sha256: digest of the arrays.
-    """
-
-    format: Literal["fedamp checkpoint 1"]
-    round: PositiveInt
-    clip_scale: Annotated[
-        float,
-        Field(gt=0, allow_inf_nan=False),
-        BeforeValidator(lambda value: float.fromhex(value) if isinstance(value, str) else value),
-        PlainSerializer(lambda value: value.hex()),
-    ]
-    scenario: str
-    record: RoundRecord
-    arrays_sha256: str
-
-
-# --- what a merger leaves ---------------------------------------------------------------------------------------------
-
-
-class MergedSummary(FileRecord):
-    """``summary.json`` of a merged model."""
-
-    kind: ClassVar[str] = "summary"
-
-    format: Literal["fedamp merge summary 1"] = "fedamp merge summary 1"
-    name: str
-    final: Quality
-    epsilon: Bracket
-    delta: float
-    method: str
-    parameters: NonNegativeInt
-    stopped_because: Literal["merged"] = "merged"
-
-
-class MergedInput(Record):
-    """One of the models that went into a merger, or could have: where it is from, and what it would cost alone."""
-
-    name: str
-    scenario: str
-    scenario_sha256: str
-    ledger_sha256_with_salt: str
-    round: PositiveInt
-    rounds_planned: PositiveInt
-    mechanism_in_words: str
-    epsilon_upper: Epsilon
-    noise_seed: Words
-
-
-class Draw(Record):
-    """Which model a random selection released, and the seed of the draw; that it is known costs nothing more."""
-
-    model: str
-    seed: str
-    seed_source: str
-
-
-class Certificate(FileRecord):
-    """``certificate.json`` of a merged model; docs/merging.md explains the keys.
-
-    Nothing in it depends on a model that is not released, so it can be handed out.
-    """
-
-    kind: ClassVar[str] = "certificate"
-
-    format: Literal["fedamp merge certificate 1"]
-    written_by: str
-    method: Literal["random-selection", "linear-combination"]
-    unit: str
-    units: PositiveInt
-    group_size: PositiveInt
-    adjacency: Words
-    delta: float
-    budget_epsilon: float
-    epsilon: Bracket
-    epsilon_bound: str
-    mechanism: Expression
-    mechanism_in_words: str
-    weights: tuple[float, ...] = Field(min_length=2)
-    weights_chosen_by: str
-    best_weights_by_accounting: dict[str, tuple[float, ...]]
-    inputs: tuple[MergedInput, ...]
-    draw: Draw | None
-    has_known_seed: bool = Field(validation_alias="rehearsal")  # the key of older files
-    model_sha256: str
-    assumptions: tuple[str, ...]
-    guarantees_explained_in: str = "docs/merging.md"
-
-    @model_validator(mode="after")
-    def _one_weight_each(self) -> Self:
-        if len(self.inputs) != len(self.weights):
-            raise ValueError(f"inputs: {len(self.inputs)} for {len(self.weights)} weights; accepted: one each")
-        return self

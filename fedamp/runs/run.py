@@ -1,8 +1,7 @@
 """Reading the folders of runs and of merged models: what was asked for, what was released, and what that cost."""
 
-import hashlib
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -14,9 +13,8 @@ from fedamp.plan import Plan, make_plan
 from fedamp.runs.checks import Check
 from fedamp.runs.files import modes_of
 from fedamp.runs.folder import RunFolder, read_summary
-from fedamp.runs.records import Certificate, LedgerRecord, MergedSummary, RoundRecord, Score, Summary
+from fedamp.runs.records import LedgerRecord, RoundRecord, Score, Summary, reports
 from fedamp.scenario import Scenario, scenario_file
-from fedamp.text import printable
 
 if TYPE_CHECKING:
     import pandas
@@ -67,8 +65,8 @@ class Run:
     @property
     def reported_share(self) -> float:
         """Share of the scheduled units that reported, over the run; 1 where none was scheduled."""
-        scheduled = sum(record.scheduled for record in self.rounds)
-        return sum(record.reported for record in self.rounds) / scheduled if scheduled else 1.0
+        scheduled, reported, _ = reports(self.rounds)
+        return reported / scheduled if scheduled else 1.0
 
     @property
     def promise(self) -> dict[str, Any]:
@@ -195,80 +193,6 @@ class Run:
         return notebook.as_html(tables.run_table(self.summary)) + "".join(pictures)
 
 
-@dataclass(frozen=True)
-class Merged:
-    """A merged model, as its files say."""
-
-    name: str
-    folder: Path
-    summary: MergedSummary
-    certificate: Certificate
-
-    @property
-    def score(self) -> Score | None:
-        """The metric that leads, of the released model on the public test set."""
-        return self.summary.final.score
-
-    @property
-    def accuracy(self) -> float | None:
-        """Accuracy of the released model; None where the task has none."""
-        return self.summary.final.accuracy
-
-    @property
-    def epsilon(self) -> float:
-        """Upper end of what releasing this model, and nothing else of its inputs, costs."""
-        return self.certificate.epsilon.upper
-
-    @property
-    def is_private(self) -> bool:
-        """Always: a merger keeps a finite budget, also with inputs without privacy."""
-        return True
-
-    @property
-    def has_known_seed(self) -> bool:
-        """Whether an input's noise, or the draw, follows from a seed that others may know."""
-        return self.certificate.has_known_seed
-
-    @property
-    def promise(self) -> dict[str, Any]:
-        """What is protected, in which sense: delta, unit, adjacency, group size."""
-        return {key: getattr(self.certificate, key) for key in ("delta", "unit", "adjacency", "group_size")}
-
-    @property
-    def method(self) -> str:
-        """``random selection`` or ``linear combination``."""
-        return self.certificate.method.replace("-", " ")
-
-    def is_made_of(self, run: Run) -> bool:
-        """Whether a model of this run went into it; known only where the merged model's salt is at hand."""
-        file = RunFolder(self.folder).salt
-        if not file.is_file():
-            return False
-        digest = salted_digest(file.read_bytes(), run)
-        return digest in {model.ledger_sha256_with_salt for model in self.certificate.inputs}
-
-
-Model = Run | Merged
-"""What a report can be about."""
-
-
-def salted_digest(salt: bytes, run: Run) -> str:
-    """SHA-256 of a salt followed by a run's ledger: it tells which run it is to whoever has both, and nobody else."""
-    return hashlib.sha256(salt + run.files.ledger.read_bytes()).hexdigest()
-
-
-def read_models(folders: Sequence[Path]) -> list[Model]:
-    """Read folders of runs and of merged models, named by as much of their paths as tells them apart.
-
-    Raises:
-        RunFolderError: one of them is missing, damaged, or given twice.
-    """
-    return [
-        read_merged(folder, name) if RunFolder(folder).certificate.is_file() else read_run(folder, name)
-        for folder, name in zip(folders, _names_of(folders), strict=True)
-    ]
-
-
 def frame_of(rows: Iterable[Mapping[str, Any]]) -> "pandas.DataFrame":
     """A pandas frame of rows with the same keys, which name its columns.
 
@@ -308,32 +232,3 @@ def read_run(folder: Path, name: str | None = None) -> Run:
     except ScenarioError as error:
         raise RunFolderError(f"damaged run folder: {error}") from None
     return Run(name or folder.resolve().name, folder, asked, summary, ledger, rounds)
-
-
-def read_merged(folder: Path, name: str | None = None) -> Merged:
-    """Read the folder of a merged model; ``name`` is the folder's own unless given.
-
-    Raises:
-        RunFolderError: one line that names the file that is missing or damaged.
-    """
-    files = RunFolder(folder)
-    summary, certificate = MergedSummary.read(files.summary), Certificate.read(files.certificate)
-    if summary.epsilon != certificate.epsilon:
-        raise RunFolderError(f"{files.certificate}: damaged certificate: summary.json has another epsilon")
-    return Merged(name or folder.resolve().name, folder, summary, certificate)
-
-
-def _names_of(folders: Sequence[Path]) -> list[str]:
-    """As much of each folder's path as tells it from the others.
-
-    Raises:
-        RunFolderError: a folder is given twice.
-    """
-    paths = [folder.resolve() for folder in folders]
-    for index, path in enumerate(paths):
-        if path in paths[:index]:
-            raise RunFolderError(f"{folders[index]}: given twice")
-    depth = 1
-    while len({path.parts[-depth:] for path in paths}) < len(paths):
-        depth += 1
-    return [printable("/".join(path.parts[-depth:]).lstrip("/")) for path in paths]

@@ -21,7 +21,7 @@ from fedamp.plan import Plan, make_plan, weakness
 from fedamp.runs.checks import Check
 from fedamp.runs.folder import RunFolder
 from fedamp.runs.ledger import WRITTEN_BY, differences, digest, planned
-from fedamp.runs.records import LedgerRecord
+from fedamp.runs.records import LedgerRecord, reports
 from fedamp.scenario import scenario_file
 
 TOLERANCE = 1e-6  # relative: sums come out in another order on another machine, and a text has so many digits
@@ -161,9 +161,7 @@ def _budget(ledger: LedgerRecord) -> Check:
 
 def _reports(files: RunFolder) -> Check:
     """No matter of privacy: the noise stays what it was, but there is less beside it."""
-    rounds = files.read_rounds()
-    scheduled, reported = sum(record.scheduled for record in rounds), sum(record.reported for record in rounds)
-    failed = sum(int(record.unprotected.get("failed", 0)) for record in rounds)
+    scheduled, reported, failed = reports(files.read_rounds())
     found = f"{reported:,} of {scheduled:,} scheduled units ({reported / max(scheduled, 1):.1%})"
     found += f"; {failed:,} failed and count as zero" * (failed > 0)
     return Check("reported", "caution" if reported < scheduled or failed else "fine", found)

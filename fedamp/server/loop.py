@@ -12,7 +12,7 @@ import math
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from time import perf_counter
 from types import FrameType
@@ -25,7 +25,7 @@ from fedamp.observers import Observer as Observer
 from fedamp.runs.checkpoint import Checkpoint, checkpoints, read_checkpoint, write_checkpoint
 from fedamp.runs.folder import RunFolder, read_summary
 from fedamp.runs.ledger import Ledger, fingerprint
-from fedamp.runs.records import Bracket, Cost, Ending, Quality, RoundRecord, Summary, measured
+from fedamp.runs.records import Bracket, Cost, Ending, Quality, RoundRecord, Summary, measured, reports
 from fedamp.server.setup import Prepared
 from fedamp.strategies.aggregation import Aggregate
 from fedamp.strategies.pipeline import Release, ServerState
@@ -68,14 +68,15 @@ def rounds(
     run = _Run(prepared, grid, folder)
     observer.started(prepared, run.finished)
     stopped_because: Ending = "finished"
-    with _interrupts(observer.stopping) if finish_round else nullcontext(lambda: False) as interrupted:
+    interrupts = _interrupts(observer.stopping) if finish_round else nullcontext(lambda: False)
+    with interrupts as interrupted, ThreadPoolExecutor(1) as meanwhile:
         try:
             for round_ in range(run.state.round + 1, prepared.plan.scenario.rounds + 1):
                 if round_ > prepared.plan.affordable_rounds:
                     stopped_because = "budget"
                     log.info("stopped before round %d, which would exceed the budget", round_)
                     break
-                record = run.play_round(round_)
+                record = run.play_round(round_, meanwhile)
                 observer.round_done(record)
                 yield record
                 if interrupted():
@@ -113,13 +114,13 @@ class _Run:
         """After the last round that was released."""
         return self.strategy.state
 
-    def play_round(self, round_: int) -> RoundRecord:
-        """Play one round up to its release."""
+    def play_round(self, round_: int, meanwhile: Executor) -> RoundRecord:
+        """Play one round up to its release; while clients train, the next one is prepared in another thread."""
         if not self.startup_seconds:
             self.grid.get_node_ids()  # waits for them: that is no work of the first round
             self.startup_seconds = perf_counter() - self.prepared.began
         start = perf_counter()
-        aggregate = ask(self.strategy, self.grid, round_, prepare_next=round_ < self.plan.last_round)
+        aggregate = ask(self.strategy, self.grid, round_, meanwhile if round_ < self.plan.last_round else None)
         state, release = self.strategy.release(round_, aggregate)
         record = self._record(release, aggregate, start)
         due = round_ % self.plan.scenario.federation.checkpoint_every == 0 or round_ == self.plan.last_round
@@ -155,6 +156,7 @@ class _Run:
         plan, done = self.plan, self.finished
         evaluated = next((record for record in reversed(done) if record.score is not None), None)
         spent = plan.spent(done[-1].round if done else 0)
+        scheduled, reported, failed = reports(done)
         self.ledger.conclude(stopped_because)
         summary = Summary(
             name=plan.scenario.name,
@@ -168,9 +170,9 @@ class _Run:
             delta=plan.scenario.privacy.delta,
             noise_multiplier=plan.noise_multiplier,
             rounds_completed=len(done),
-            clients_scheduled=sum(record.scheduled for record in done),
-            clients_trained=sum(record.reported for record in done),
-            clients_failed=sum(int(record.unprotected.get("failed", 0)) for record in done),
+            clients_scheduled=scheduled,
+            clients_trained=reported,
+            clients_failed=failed,
             wall_seconds=sum(record.seconds for record in done),
             startup_seconds=self.startup_seconds,
             stopped_because=stopped_because,
@@ -255,13 +257,12 @@ class _Run:
             )
 
 
-def ask(strategy: PrivateStrategy, grid: Grid, round_: int, prepare_next: bool = False) -> Aggregate:
-    """Ask the nodes and add up what they answer; while they train, the next round is prepared here."""
+def ask(strategy: PrivateStrategy, grid: Grid, round_: int, meanwhile: Executor | None = None) -> Aggregate:
+    """Ask the nodes and add up what they answer; while they train, the next round is prepared, where it can be."""
     messages = list(strategy.configure_train(round_, strategy.arrays(), ConfigRecord(), grid))
     deadline = strategy.plan.scenario.federation.round_deadline
-    with ThreadPoolExecutor(1) as meanwhile:
-        prepared = meanwhile.submit(strategy.prepare, round_ + 1) if prepare_next else None
-        replies = grid.send_and_receive(messages, timeout=deadline) if messages else []
+    prepared = meanwhile.submit(strategy.prepare, round_ + 1) if meanwhile else None
+    replies = grid.send_and_receive(messages, timeout=deadline) if messages else []
     if prepared is not None:
         prepared.result()
     return strategy.aggregate(round_, replies)

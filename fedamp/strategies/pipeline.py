@@ -6,15 +6,17 @@ No step changes the state that it is given: whoever plays the rounds goes over t
 written down.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 from flwr.app import Message
+from numpy.typing import NDArray
 
 from fedamp import rng
-from fedamp.arrays import Arrays, State, Sums, zeros_like
+from fedamp.arrays import Arrays, State, Sums
 from fedamp.client.clipping import LARGEST_COHORT
 from fedamp.clipping import NormCounts
 from fedamp.errors import DivergedError, FederationError
@@ -145,8 +147,8 @@ class ReleasePipeline:
             noise = self.noise.update(sums, self._deviations(state), self._hidden(start), noise, seed, round_)
         denominators = {name: plan.parts[part].denominator for name, part in self.model.part_of.items()}
         frozen = {name: array for name, array in state.parameters.items() if name not in self.model.shapes}
-        mean = {name: array / denominators[name] for name, array in sums.items()} | zeros_like(frozen)
         with np.errstate(all="ignore"):  # what is no longer finite is told below
+            mean = _Mean(sums, denominators, frozen)
             parameters, moments = plan.optimizer.apply(start.parameters, mean, state.moments, round_)
         parameters |= frozen  # to the bit, whatever mixing does
         if not all(np.isfinite(array).all() for array in parameters.values()):
@@ -196,3 +198,23 @@ class ReleasePipeline:
         """Standard deviation of the noise on every array."""
         parts = self.plan.parts
         return {name: parts[part].noise_deviation * state.clip_scale for name, part in self.model.part_of.items()}
+
+
+@dataclass(frozen=True)
+class _Mean(Mapping[str, NDArray[np.floating[Any]]]):
+    """The mean update, computed array by array as it is asked for: a second set of sums would be the largest thing in
+    memory.
+    """
+
+    sums: Sums
+    denominators: Mapping[str, float]
+    frozen: Arrays
+
+    def __getitem__(self, name: str) -> NDArray[np.floating[Any]]:
+        return np.zeros_like(self.frozen[name]) if name in self.frozen else self.sums[name] / self.denominators[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter((*self.sums, *self.frozen))
+
+    def __len__(self) -> int:
+        return len(self.sums) + len(self.frozen)

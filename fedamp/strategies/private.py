@@ -38,7 +38,8 @@ class PrivateStrategy(Strategy):
         task: what clients are told, constant over the run.
         state: after the last round that was released.
         units_per_batch: how many units train stacked together, about.
-        collected: what the last round's replies came to; None before the first. It must stay on the server.
+        collected: what the last round's replies came to; None before the first and while clients train. It must stay on
+            the server.
     """
 
     def __init__(self, pipeline: ReleasePipeline, task: ClientTask, state: ServerState, units_per_batch: int) -> None:
@@ -70,7 +71,7 @@ class PrivateStrategy(Strategy):
         self.pipeline.check_budget(server_round)
         self.roster.refresh(grid, self.plan.scenario.federation.round_deadline, self._task_json)
         self.prepare(server_round)
-        self._requests = {}
+        self._requests, self.collected = {}, None  # its sums would be in memory while clients train
         messages = []
         for node, batches in self.roster.assign(self._assignment.batches).items():
             extracted = _extracted(batches) if node not in self.roster.everywhere else WHOLE

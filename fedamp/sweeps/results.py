@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from pydantic import Field
 
 from fedamp.record import Record
-from fedamp.runs import run as runs
+from fedamp.runs import merged
 from fedamp.runs.folder import read_summary
 from fedamp.runs.records import FileRecord
-from fedamp.runs.run import Model, Run, read_run
+from fedamp.runs.run import Run, frame_of, read_run
 from fedamp.sweeps.choosing import cost_of_choosing
 from fedamp.sweeps.grid import Settings
 from fedamp.text import harmless
@@ -195,7 +195,7 @@ class Sweep:
         Raises:
             InputError: pandas is not installed.
         """
-        return runs.frame_of(
+        return frame_of(
             swept.settings
             | {
                 **dict([swept.run.score] if swept.run.score else []),
@@ -256,14 +256,14 @@ def read_sweep(folder: Path, errors: Mapping[str, str] | None = None) -> Sweep:
     )
 
 
-def read_models(folders: Sequence[Path]) -> list[Model]:
+def read_models(folders: Sequence[Path]) -> list[merged.Model]:
     """Read folders of runs and of merged models; a sweep stands for its finished runs.
 
     Raises:
         RunFolderError: one of them is missing, damaged, or given twice.
     """
     each = [[run.folder for run in read_sweep(folder).finished] if is_sweep(folder) else [folder] for folder in folders]
-    return runs.read_models([folder for below in each for folder in below])
+    return merged.read_models([folder for below in each for folder in below])
 
 
 def finished(folder: Path) -> Run | None:

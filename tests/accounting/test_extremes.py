@@ -25,23 +25,18 @@ from fedamp.accounting import (
     group,
 )
 
-EXTREMES = [
+EXTREMES = [  # the last ones take longer, by the same paths as others
     Repeat(Poisson(Gaussian(0.3), 0.9), 10**6),
-    Repeat(Poisson(Gaussian(0.05), 0.9), 10**6),
     Repeat(Gaussian(1e4), 3),
     Allocation(Gaussian(0.05), 7, 20),
     Allocation(Gaussian(0.05), 7, 20).after(5),
-    Allocation(Gaussian(100.0), 30, 100).after(50),
-    Allocation(ModelMix(0.2, 2.0), 10**3, 10**6),
     Allocation(Allocation(Gaussian(0.3), 1, 4), 2, 5),
     Submodels(Gaussian(0.02), 10**6),
-    Submodels(Laplace(0.05), 10**4),
     Poisson(GroupPoissonGaussian(0.05, 0.1, 3), 1e-6),
     Repeat(Poisson(Compose([Gaussian(0.2), Submodels(Gaussian(0.2), 2)]), 0.1), 50),
     Repeat(RandomSelection([Gaussian(30.0), RandomisedResponse(1 - 1e-15)], [1 - 1e-4, 1e-4]), 8),
     Repeat(RandomisedResponse(0.500001), 10**5),
     Repeat(Poisson(RandomisedResponse(0.6), 0.005), 47_963),
-    ModelMix(0.01, 5.0),
     ModelMix(1.0, 1e6),
     ModelMix(1e-50, 1.0),
     Gaussian(1e-50),
@@ -49,6 +44,11 @@ EXTREMES = [
     group(WithoutReplacement(Gaussian(0.05), 10, 1000), 3),
     Submodels(MixedCoordinate(0.3, 0.3, 1e4), 10**7),
     Dropout(Compose([MixedCoordinate(0.2, 1e-4, 1.0), MixedCoordinate(0.8, 1e4, 1e50)]), 0.1),
+    pytest.param(Allocation(Gaussian(100.0), 30, 100).after(50), marks=pytest.mark.slow),
+    pytest.param(Submodels(Laplace(0.05), 10**4), marks=pytest.mark.slow),
+    pytest.param(ModelMix(0.01, 5.0), marks=pytest.mark.slow),
+    pytest.param(Repeat(Poisson(Gaussian(0.05), 0.9), 10**6), marks=pytest.mark.slow),
+    pytest.param(Allocation(ModelMix(0.2, 2.0), 10**3, 10**6), marks=pytest.mark.slow),
 ]
 
 

@@ -206,7 +206,7 @@ def mean_deltas(noise_multiplier, copies, epsilon):
 @pytest.mark.parametrize("copies", [2, 3])
 def test_mean_of_few_against_quadrature(noise_multiplier, copies):
     law = Law.gaussian(noise_multiplier, points=1000).mean(copies)
-    for epsilon in (0.0, 0.1, 0.5, 1.5):
+    for epsilon in (0.0, 0.1, 0.5, 1.5) if copies == 2 else (0.1, 1.5):
         remove, add = mean_deltas(noise_multiplier, copies, epsilon)
         # 1e-9: the trapezoid has a kink to cross where the other copies alone exceed the target.
         assert law.delta_remove(epsilon).lower - 1e-9 <= remove <= law.delta_remove(epsilon).upper + 1e-9

@@ -25,16 +25,15 @@ def gaussian(noise_multiplier):
     return Law.gaussian(noise_multiplier, points=POINTS), sample
 
 
-def mean(node, copies, of=None):
+def mean(node, copies):
     law, draw = node
-    of = copies if of is None else of
 
     def sample(rng, size, inside):
-        # Under P the person is in one of the `of` copies, each as likely as the next; the last ones may be unreleased.
-        chosen = np.where(inside, rng.integers(0, of, size), -1)
-        return (sum(draw(rng, size, chosen == i) for i in range(copies)) + of - copies) / of
+        # Under P the person is in one of the copies, each as likely as the next.
+        chosen = np.where(inside, rng.integers(0, copies, size), -1)
+        return sum(draw(rng, size, chosen == i) for i in range(copies)) / copies
 
-    return law.mean(copies, of), sample
+    return law.mean(copies), sample
 
 
 def product(*factors):
@@ -56,7 +55,7 @@ def thin(node, rate):
 EXPRESSIONS = {
     "one hidden round of 50": lambda: mean(gaussian(1.0), 50),
     "heavy tail": lambda: mean(gaussian(0.4), 8),
-    "prefix of a hidden round": lambda: mean(gaussian(0.8), 5, of=12),
+    "prefix of a hidden round": lambda: thin(mean(gaussian(0.8), 5), 5 / 12),
     "k hidden rounds, uneven split": lambda: product((mean(gaussian(1.5), 4), 3), (mean(gaussian(1.5), 5), 2)),
     "submodels inside check-in": lambda: product((mean(gaussian(1.0), 12), 6)),
     "partly split model": lambda: product(
@@ -73,7 +72,7 @@ EXPRESSIONS = {
 def test_nested_laws_against_sampling(name):
     law, draw = EXPRESSIONS[name]()
     rng = np.random.default_rng(len(name))
-    size = 200_000
+    size = 100_000
     inside = draw(
         rng, size, np.ones(size, bool)
     )  # drawn from P, so that the rare events of the remove direction are seen
@@ -114,7 +113,11 @@ def poisson_delta(rate, noise_multiplier, times, epsilon):
 
 @pytest.mark.parametrize(
     ("rate", "noise_multiplier", "times", "relative_width"),
-    [(0.01, 0.6, 10_000, 1e-4), (0.1, 3.0, 1000, 1e-4), (0.002, 1.0, 200_000, 4e-4)],
+    [
+        (0.01, 0.6, 10_000, 1e-4),
+        (0.1, 3.0, 1000, 1e-4),
+        pytest.param(0.002, 1.0, 200_000, 4e-4, marks=pytest.mark.slow),
+    ],
 )
 def test_long_runs_with_rare_sampling_far_in_the_tail(rate, noise_multiplier, times, relative_width):
     """An untilted transform is off at 1e-10: in the first case dp-accounting's upper end has true delta 1.0036e-10."""
@@ -142,7 +145,7 @@ def overlap(first, second):
 
 
 def small_laws():
-    gaussians = st.floats(0.4, 4.0).map(lambda s: Law.gaussian(round(s, 2), points=POINTS))
+    gaussians = st.floats(0.4, 4.0).map(lambda s: Law.gaussian(round(s, 2), points=POINTS // 2))
     return st.recursive(
         gaussians,
         lambda inner: st.one_of(
@@ -165,7 +168,7 @@ def test_powers_add(law, first, second):
         assert overlap(split.epsilon_add(delta), whole.epsilon_add(delta))
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(small_laws(), st.integers(2, 30))
 def test_trivial_operations_and_monotonicity(law, count):
     for delta in (0.05, 1e-6):
@@ -173,9 +176,7 @@ def test_trivial_operations_and_monotonicity(law, count):
         for same in (law.thin(1.0), law.mean(1), Law.product([(law, 1)]), Law.mixture([law, law], [0.4, 0.6])):
             assert overlap(same.epsilon(delta), whole)
         assert law.thin(0.0).epsilon(delta).upper == 0.0
-        assert law.mean(0, of=count).epsilon(delta).upper == 0.0
         assert law.mean(count).epsilon(delta).lower <= whole.upper
-        assert law.mean(count - 1, of=count).epsilon(delta).lower <= law.mean(count).epsilon(delta).upper
         assert law.thin(0.5).epsilon(delta).lower <= whole.upper <= Law.product([(law, 2)]).epsilon(delta).upper
         assert 0.0 <= whole.lower <= whole.upper < np.inf
 
@@ -218,8 +219,7 @@ def test_the_published_prototype_setting():
     [
         (lambda law: law.thin(1.5), "rate must be in"),
         (lambda law: law.thin(float("nan")), "rate must be in"),
-        (lambda law: law.mean(3, of=2), "copies must be in"),
-        (lambda law: law.mean(-1), "copies must be in"),
+        (lambda law: law.mean(0), "copies must be >= 1"),
         (lambda law: Law.product([(law, -1)]), "multiplicities must be"),
         (lambda law: Law.mixture([law, law], [0.5, 0.6]), "weights must"),
         (lambda law: law.epsilon(0.0), "delta must be in"),

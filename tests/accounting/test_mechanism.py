@@ -37,10 +37,10 @@ ORDERS = [1.5, 2, 3, 8, 31.5, 100]
 
 @pytest.mark.parametrize(("noise", "rate", "times"), [(1.0, 0.01, 1000), (2.0, 0.2, 50)])
 def test_composed_poisson_gaussian_contains_the_reference(noise, rate, times):
-    peer = dp.pld.PLDAccountant(value_discretization_interval=1e-4)
+    peer = dp.pld.PLDAccountant(value_discretization_interval=5e-4)
     peer.compose(dp.PoissonSampledDpEvent(rate, dp.GaussianDpEvent(noise)), times)
     bounds = Repeat(Poisson(Gaussian(noise), rate), times).epsilon(DELTA)
-    # The reference is pessimistic, and with losses 1e-4 apart within 1e-3 of the truth.
+    # The reference is pessimistic, and with losses 5e-4 apart within 2e-4 of the truth.
     assert bounds.lower <= peer.get_epsilon(DELTA) <= bounds.upper * 1.001
     assert bounds.width <= 1e-3 * bounds.upper
     assert "numerical law" in bounds.method

@@ -1,5 +1,6 @@
 """ModelMix, groups, merging, batches without replacement, and dp-accounting events, against independent oracles."""
 
+import functools
 import math
 
 import dp_accounting as dp
@@ -28,7 +29,7 @@ from fedamp.accounting import (
     group,
 )
 from fedamp.accounting.interop import from_dp_accounting, to_dp_accounting
-from fedamp.accounting.release_moments import worst_is_concentrated
+from fedamp.accounting.renyi import worst_is_concentrated
 
 DELTA = 1e-5
 
@@ -53,7 +54,7 @@ def test_modelmix_is_the_integral_of_corollary_4_1(noise, width, coordinates):
     assert ModelMix(noise, width, coordinates).rdp([2])[0] == pytest.approx(exact, rel=1e-4)  # the integral's cut tails
 
 
-@pytest.mark.parametrize("noise", [0.5, 1.0, 3.0])
+@pytest.mark.parametrize("noise", [0.5, 3.0])
 def test_modelmix_costs_less_with_width_and_coordinates_and_never_more_than_its_noise(noise):
     orders = [2, 5, 20]
     by_width = [ModelMix(noise, width).rdp(orders) for width in (0, 1e-3, 0.3, 1, 4, 15)]
@@ -74,8 +75,8 @@ def test_modelmix_nests_by_renyi():
     mixed, plain = ModelMix(1.0, 6.0), Gaussian(1.0)
     for build in (
         lambda m: Repeat(Poisson(m, 0.01), 500),
-        lambda m: Allocation(Submodels(m, 3), 5, 50),
-        lambda m: Allocation(m, 5, 50).after(20),
+        lambda m: Allocation(Submodels(m, 3), 2, 12),
+        lambda m: Allocation(m, 2, 12).after(5),
     ):
         assert build(mixed).rdp([2])[0] < 0.9 * build(plain).rdp([2])[0]
         bounds = build(mixed).epsilon(DELTA, points=400)
@@ -114,9 +115,9 @@ def test_group_takes_the_tightest_rule_and_the_generic_one_is_above():
     assert group(Gaussian(3.0), 4) == Gaussian(0.75)
     assert group(NotPrivate(), 4) == NotPrivate()
     assert group(run, 4).epsilon(DELTA).upper < Group(run, 4).epsilon(DELTA).upper
-    allocation = Allocation(Gaussian(6.0), 2, 10)
-    costs = [group(allocation, size).epsilon(DELTA).upper for size in (1, 2, 4)]
-    assert costs[0] < costs[1] < costs[2] <= 1.001 * Group(Repeat(Gaussian(6.0), 2), 4).epsilon(DELTA).upper
+    allocation = Allocation(Gaussian(6.0), 2, 6)
+    costs = [group(allocation, size).epsilon(DELTA, points=400).upper for size in (1, 2, 4)]
+    assert costs[0] < costs[1] < costs[2] <= 1.001 * Group(Repeat(Gaussian(6.0), 2), 4).epsilon(DELTA, points=400).upper
     with pytest.raises(ValueError, match="applies to the whole run"):
         Poisson(Group(Laplace(1.0), 2), 0.5)
 
@@ -138,9 +139,11 @@ def test_a_part_without_privacy_costs_its_weight_in_delta_at_every_epsilon():
     assert cost.width < 1e-3
     assert selected.epsilon(2e-6).lower == math.inf
     assert np.all(np.isinf(selected.rdp([2, 8])))
-    hidden = RandomSelection([Gaussian(1.0), Poisson(NotPrivate(), 0.5)], [1 - 3e-6, 3e-6])
-    assert hidden.epsilon(DELTA).lower == 0
-    assert hidden.epsilon(DELTA).upper == cost.upper
+    coin = RandomSelection([Gaussian(1.0), Poisson(NotPrivate(), 0.5)], [1 - 3e-6, 3e-6]).epsilon(DELTA)
+    # Half of those draws show everything; in the others the ratio is 1/2, which tells nothing at these epsilons.
+    assert exact(coin.upper) - 1.5e-6 <= DELTA <= exact(coin.lower) - 1.5e-6
+    seen = Repeat(Poisson(NotPrivate(), 0.01), 100).delta(0.5)  # in one round at least
+    assert seen.lower <= 1 - 0.99**100 <= seen.upper <= seen.lower + 1e-4
     assert RandomSelection([NotPrivate(), NotPrivate()], [0.5, 0.5]).epsilon(DELTA).upper == math.inf
 
 
@@ -235,7 +238,8 @@ def test_dp_events_round_trip_with_their_relation(mechanism, accountant):
 def test_dp_events_mean_the_same(mechanism, accountant, room):
     event, relation = to_dp_accounting(mechanism, accountant)
     assert relation.name == ("REPLACE_ONE" if mechanism == SUBSTITUTED else "REPLACE_SPECIAL")
-    peer = {"pld": dp.pld.PLDAccountant, "rdp": dp.rdp.RdpAccountant}[accountant](neighboring_relation=relation)
+    by_law = functools.partial(dp.pld.PLDAccountant, value_discretization_interval=1e-3)
+    peer = {"pld": by_law, "rdp": dp.rdp.RdpAccountant}[accountant](neighboring_relation=relation)
     peer.compose(event)
     bounds = mechanism.epsilon(DELTA)
     assert bounds.lower <= peer.get_epsilon(DELTA) <= bounds.upper * room

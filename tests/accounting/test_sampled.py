@@ -21,14 +21,13 @@ from fedamp.accounting import (
     group,
 )
 from fedamp.accounting.certificate import certify
-from fedamp.accounting.hidden_rounds import HiddenRounds, Run, hidden_log_moments
+from fedamp.accounting.hidden_rounds import HiddenRounds, Run, participation
 from fedamp.accounting.law import Law
 from fedamp.accounting.laws import numerical_law
-from fedamp.accounting.participation import participation
 from fedamp.accounting.points import NotEvaluable
 from fedamp.accounting.ratios import FiniteRound, GaussianRound
 from fedamp.accounting.sampled import SampledProfile, sampled_profile
-from fedamp.accounting.tilted import AddProposal, RemoveProposal
+from fedamp.accounting.tilted import AddProposal, RemoveProposal, hidden_log_moments
 from tests.accounting.moments import raw
 
 DELTA = 1e-5
@@ -51,7 +50,7 @@ def sampled_of_law(law, k, rounds) -> SampledProfile:
 
 def integrated_law(noise: float, k: int, rounds: int, released: int) -> tuple[np.ndarray, np.ndarray]:
     """X on a grid of trapezoid nodes in ``released`` dimensions, by listing the choices of rounds, and the masses."""
-    z = np.linspace(-8.5, 8.5 + 3 / noise, {1: 4001, 2: 1201, 3: 181}[released])
+    z = np.linspace(-8.5, 8.5 + 3 / noise, {1: 4001, 2: 1201, 3: 121}[released])
     mass = np.exp(-z * z / 2) / math.sqrt(2 * math.pi) * (z[1] - z[0])
     ratio = np.exp(z / noise - 0.5 / noise**2)
     shapes = [tuple(-1 if i == axis else 1 for i in range(released)) for axis in range(released)]
@@ -70,35 +69,25 @@ SMALL = [(0.8, 1, 2, 2), (1.5, 2, 3, 3), (0.7, 2, 3, 3), (1.0, 2, 5, 2), (1.2, 3
 
 
 @pytest.mark.parametrize(("noise", "k", "rounds", "released"), SMALL)
-def test_brackets_hold_the_integral_in_both_directions(noise, k, rounds, released):
+def test_brackets_hold_the_integral_in_both_directions_and_epsilon_inverts_it(noise, k, rounds, released):
     value, weight = integrated_law(noise, k, rounds, released)
     sampled = sampled_of(noise, k, rounds, released)
-    for epsilon in (0.3, 1.5):
+
+    def exact(epsilon: float) -> tuple[float, float]:
         scale = math.exp(epsilon)
-        remove, add = sampled.delta_remove(epsilon), sampled.delta_add(epsilon)
-        # The trapezoid rule with kinks is off by some 1e-4 relative at 181 nodes a side.
-        for bounds, exact in (
-            (remove, weight @ np.maximum(value - scale, 0)),
-            (add, weight @ np.maximum(1 - scale * value, 0)),
-        ):
-            assert bounds.lower <= exact * (1 + 1e-3)
-            assert bounds.upper >= exact * (1 - 1e-3)
-            assert bounds.width <= 0.08 * bounds.upper
-        both = sampled.delta(epsilon)
-        assert both.upper >= max(remove.lower, add.lower)
+        return weight @ np.maximum(value - scale, 0), weight @ np.maximum(1 - scale * value, 0)
 
-
-@pytest.mark.parametrize(("noise", "k", "rounds", "released"), SMALL)
-def test_epsilon_inverts_the_integral(noise, k, rounds, released):
-    value, weight = integrated_law(noise, k, rounds, released)
-    bounds = sampled_of(noise, k, rounds, released).epsilon(1e-4)
-
-    def exact(epsilon: float) -> float:
-        scale = math.exp(epsilon)
-        return max(weight @ np.maximum(value - scale, 0), weight @ np.maximum(1 - scale * value, 0))
-
-    assert exact(bounds.lower - 1e-3) >= 1e-4
-    assert exact(bounds.upper + 1e-3) <= 1e-4
+    epsilon = 0.8
+    remove, add = sampled.delta_remove(epsilon), sampled.delta_add(epsilon)
+    # The trapezoid rule with kinks is off by some 2e-4 relative at 121 nodes a side.
+    for bounds, truth in zip((remove, add), exact(epsilon), strict=True):
+        assert bounds.lower <= truth * (1 + 1e-3)
+        assert bounds.upper >= truth * (1 - 1e-3)
+        assert bounds.width <= 0.08 * bounds.upper
+    assert sampled.delta(epsilon).upper >= max(remove.lower, add.lower)
+    bounds = sampled.epsilon(1e-4)
+    assert max(exact(bounds.lower - 1e-3)) >= 1e-4
+    assert max(exact(bounds.upper + 1e-3)) <= 1e-4
     assert bounds.width <= 6e-3 * bounds.upper
 
 
@@ -121,14 +110,20 @@ def test_table_of_the_design(k, rounds, noise, low, high):
     assert "charged to delta" in bounds.method
 
 
+def elementary(x, k):
+    """e_k of each row: the coefficient of s^k in prod (1 + s x_i), from its values at roots of unity."""
+    roots = np.exp(2j * math.pi * np.arange(x.shape[1] + 1) / (x.shape[1] + 1))
+    return np.fft.fft(np.prod(1 + x[:, :, None] * roots, axis=1)).real[:, k] / len(roots)
+
+
 @pytest.mark.parametrize(("k", "rounds", "noise", "epsilon"), [(3, 8, 1.5, 1.0), (5, 20, 2.0, 0.5)])
 def test_plain_sampling_agrees(k, rounds, noise, epsilon):
-    """Of the joint release: a hidden choice, and noise; the ratio by listing choices or by polynomials of numpy."""
+    """Of the joint release: a hidden choice, and noise."""
     rng, draws = np.random.default_rng(5), 20_000
     z = rng.standard_normal((draws, rounds))
     z[:, :k] += 1 / noise  # the chosen rounds; by symmetry the first ones
     ratio = np.exp(z / noise - 0.5 / noise**2)
-    x = np.array([np.poly(-row)[k] for row in ratio]) / math.comb(rounds, k)
+    x = elementary(ratio, k) / math.comb(rounds, k)
     value = np.maximum(1 - math.exp(epsilon) / x, 0)
     margin = 5 * value.std() / math.sqrt(draws)
     bounds = sampled_of(noise, k, rounds).delta_remove(epsilon)
@@ -155,11 +150,10 @@ def test_every_round_has_a_lower_end_without_sampling():
 
 
 def test_one_round_agrees_with_the_law():
-    for noise, rounds in ((1.0, 10), (0.6, 30)):
-        law = Allocation(Gaussian(noise), 1, rounds).epsilon(DELTA)
-        bounds = sampled_of(noise, 1, rounds).epsilon(DELTA)
-        assert bounds.lower <= law.upper
-        assert bounds.upper >= law.lower
+    law = Allocation(Gaussian(0.8), 1, 20).epsilon(DELTA)
+    bounds = sampled_of(0.8, 1, 20).epsilon(DELTA)
+    assert bounds.lower <= law.upper
+    assert bounds.upper >= law.lower
 
 
 def test_little_noise_needed_costs_epsilon_zero():
@@ -210,9 +204,9 @@ def test_finite_laws_with_impossible_outcomes_by_enumeration():
 def test_rounds_with_a_law_lie_below_the_split_and_hold_plain_sampling(round_, k, rounds):
     law = numerical_law(round_)
     sampled = sampled_of_law(law, k, rounds)
-    bounds = sampled.epsilon(DELTA, precision=1e-2)
+    bounds = sampled.epsilon(DELTA, precision=2e-2)
     split = Allocation(round_, k, rounds).epsilon(DELTA, points=1200)
-    assert bounds.upper <= split.upper * 1.001
+    assert bounds.upper <= split.upper * 1.01
     assert bounds.lower >= 0.9 * split.upper
     rng, draws, epsilon = np.random.default_rng(3), 10_000, 0.5
     points = law.upper
@@ -220,7 +214,7 @@ def test_rounds_with_a_law_lie_below_the_split_and_hold_plain_sampling(round_, k
         np.append(np.exp(points.log_ratio), 0.0), (draws, rounds - k), p=_normalised(points.mass_out, points.zero)
     )
     in_ = rng.choice(np.append(np.exp(points.log_ratio), 0.0), (draws, k), p=_normalised(points.mass_in, 0.0))
-    x = np.array([np.poly(-row)[k] for row in np.hstack([in_, out])]) / math.comb(rounds, k)
+    x = elementary(np.hstack([in_, out]), k) / math.comb(rounds, k)
     value = np.maximum(1 - math.exp(epsilon) / x, 0)
     margin = 5 * value.std() / math.sqrt(draws)
     found = sampled.delta_remove(epsilon)
@@ -343,17 +337,15 @@ def test_what_is_made_of_hidden_rounds_by_enumeration(name):
         scale = math.exp(epsilon)
         return max(np.maximum(inside - scale * outside, 0).sum(), np.maximum(outside - scale * inside, 0).sum())
 
-    for delta in (1e-3, 0.05):
-        found = event.epsilon(delta)
-        # 1e-9: chances of either direction are sums of products.
-        assert exact(found.upper + 1e-9) <= delta * (1 + 1e-9)
-        assert found.lower == 0 or exact(found.lower - 1e-9) >= delta * (1 - 1e-9)
-        assert found.width <= 6e-3 * found.upper
-    for epsilon in (0.1, 0.8):
-        found = event.delta(epsilon, precision=0.05)
-        assert found.lower <= exact(epsilon) * (1 + 1e-9)
-        assert found.upper >= exact(epsilon) * (1 - 1e-9)
-        assert found.width <= 0.06 * found.upper
+    found, delta = event.epsilon(1e-3), 1e-3
+    # 1e-9: chances of either direction are sums of products.
+    assert exact(found.upper + 1e-9) <= delta * (1 + 1e-9)
+    assert found.lower == 0 or exact(found.lower - 1e-9) >= delta * (1 - 1e-9)
+    assert found.width <= 6e-3 * found.upper
+    found, epsilon = event.delta(0.4, precision=0.05), 0.4
+    assert found.lower <= exact(epsilon) * (1 + 1e-9)
+    assert found.upper >= exact(epsilon) * (1 - 1e-9)
+    assert found.width <= 0.06 * found.upper
     for order in (2, 4):
         logs = [order * np.log(a) + (1 - order) * np.log(b) for a, b in ((inside, outside), (outside, inside))]
         largest = max(float(np.logaddexp.reduce(each)) for each in logs) / (order - 1)
@@ -447,12 +439,12 @@ def test_proposals_reproduce_their_moment():
 def test_certificates_fail_no_more_often_than_they_say(proposal, epsilon):
     """With many questions (epsilons that differ in the last digits) and a failure probability of 5 in 100."""
     value, weight = integrated_law(1.0, 1, 2, 2)
+    scale = math.exp(epsilon)
+    inner = value - scale if isinstance(proposal, RemoveProposal) else 1 - scale * value
+    exact = weight @ np.maximum(inner, 0)
     failures, trials = 0, 100
     for trial in range(trials):
         at = np.array([epsilon + 1e-9 * trial])
-        scale = math.exp(epsilon)
-        inner = value - scale if isinstance(proposal, RemoveProposal) else 1 - scale * value
-        exact = weight @ np.maximum(inner, 0)
         upper, lower = certify(proposal, at, at, 500, 0.05)
         failures += not lower[0] <= exact <= upper[0]
         assert upper[0] < 3 * exact  # a bracket that holds everything would be no test
@@ -498,7 +490,7 @@ def test_too_much_work_is_refused_by_name():
     ("build", "budget"),
     [
         (lambda s: Allocation(Gaussian(s), 10, 100), 8.0),
-        (lambda s: Compose([Repeat(Allocation(Submodels(Gaussian(s), 3), 2, 6), 3), Gaussian(9.0)]), 3.0),
+        (lambda s: Compose([Repeat(Allocation(Submodels(Gaussian(s), 3), 2, 4), 2), Gaussian(9.0)]), 3.0),
         (lambda s: CappedPoisson(Gaussian(s), 0.2, 3, 10), 2.0),
     ],
 )

@@ -15,6 +15,7 @@ from fedamp.simulation.serial import SerialGrid
 from tests.deployment.machines import NODES, PAGE, Machines, Network, deal_digits, wait
 from tests.documentation import blocks
 from tests.server.plays import largest_difference, ledger_of, play_in, rounds_of
+from tests.test_trackers import scalars
 
 CLIENTS, SEED = 60, 424242424242
 # Clients train in other batches than in the simulation, so float32 sums of 64 products differ in their last bits
@@ -78,7 +79,7 @@ def assert_equals_simulation(machines: Machines, raw: dict, away: set[int]) -> N
 
 
 def test_the_scenario_of_the_simulation_runs_on_three_machines_one_of_which_claims_everybodys_clients(federation):
-    raw = write_scenario(federation)
+    raw = write_scenario(federation, trackers=["tensorboard"])
     liar = federation.folder / "site2" / "data" / "federation.json"
     liar.write_text(json.dumps(json.loads(liar.read_text()) | {"hosted": list(range(CLIENTS))}))
     federation.start_stranger("site9")
@@ -92,6 +93,10 @@ def test_the_scenario_of_the_simulation_runs_on_three_machines_one_of_which_clai
     assert_equals_simulation(federation, raw, away=set())
     assert ledger_of(federation.server / "run")["noise_seed"].startswith("known: ")
     assert (federation.server / "superlink.db").stat().st_mode & 0o077 == 0  # single nodes' sums are in it
+    assert scalars(federation.server / "run" / "tensorboard") == {  # and nothing of what is not released
+        name: [(line["round"], pytest.approx(line[key], rel=1e-6)) for line in rounds_of(federation.server / "run")]
+        for name, key in (("accuracy", "accuracy"), ("loss", "loss"), ("epsilon", "epsilon_upper"))
+    }
     log = (federation.server / "run" / "log.txt").read_text()
     assert re.search(r"node site2 \(\d+\) claims units that it may not speak for, refused: 0, 1, .* and 35 more", log)
     assert log.count("may not speak for") == 1

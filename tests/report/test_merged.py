@@ -6,7 +6,7 @@ import shutil
 import pytest
 
 from fedamp.errors import RunFolderError
-from fedamp.runs.run import read_merged
+from fedamp.runs.merged import read_merged
 
 DAMAGES = {
     "another epsilon": ("certificate.json", lambda content: content | {"epsilon": {"lower": 0.0, "upper": 0.1}}),

@@ -6,7 +6,8 @@ import shutil
 import pytest
 
 from fedamp.errors import RunFolderError
-from fedamp.runs.run import read_models, read_run
+from fedamp.runs.merged import read_models
+from fedamp.runs.run import read_run
 
 
 def test_a_run_is_read_as_it_was_played(runs):

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from fedamp.scenario.section import Section
+from fedamp.scenario.sections.section import Section
 
 
 class _Tracker(Section):

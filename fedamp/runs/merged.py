@@ -1,0 +1,194 @@
+"""Merged models: their files, and reading them, alone or beside runs."""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Literal, Self
+
+from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
+
+from fedamp.errors import RunFolderError
+from fedamp.record import Record
+from fedamp.runs.folder import RunFolder
+from fedamp.runs.records import Bracket, Epsilon, Expression, FileRecord, Quality, Score, Words
+from fedamp.runs.run import Run, read_run
+from fedamp.text import printable
+
+
+class MergedSummary(FileRecord):
+    """``summary.json`` of a merged model."""
+
+    kind: ClassVar[str] = "summary"
+
+    format: Literal["fedamp merge summary 1"] = "fedamp merge summary 1"
+    name: str
+    final: Quality
+    epsilon: Bracket
+    delta: float
+    method: str
+    parameters: NonNegativeInt
+    stopped_because: Literal["merged"] = "merged"
+
+
+class MergedInput(Record):
+    """One of the models that went into a merger, or could have: where it is from, and what it would cost alone."""
+
+    name: str
+    scenario: str
+    scenario_sha256: str
+    ledger_sha256_with_salt: str
+    round: PositiveInt
+    rounds_planned: PositiveInt
+    mechanism_in_words: str
+    epsilon_upper: Epsilon
+    noise_seed: Words
+
+
+class Draw(Record):
+    """Which model a random selection released, and the seed of the draw; that it is known costs nothing more."""
+
+    model: str
+    seed: str
+    seed_source: str
+
+
+class Certificate(FileRecord):
+    """``certificate.json`` of a merged model; docs/merging.md explains the keys.
+
+    Nothing in it depends on a model that is not released, so it can be handed out.
+    """
+
+    kind: ClassVar[str] = "certificate"
+
+    format: Literal["fedamp merge certificate 1"]
+    written_by: str
+    method: Literal["random-selection", "linear-combination"]
+    unit: str
+    units: PositiveInt
+    group_size: PositiveInt
+    adjacency: Words
+    delta: float
+    budget_epsilon: float
+    epsilon: Bracket
+    epsilon_bound: str
+    mechanism: Expression
+    mechanism_in_words: str
+    weights: tuple[float, ...] = Field(min_length=2)
+    weights_chosen_by: str
+    best_weights_by_accounting: dict[str, tuple[float, ...]]
+    inputs: tuple[MergedInput, ...]
+    draw: Draw | None
+    has_known_seed: bool = Field(validation_alias="rehearsal")  # the key of older files
+    model_sha256: str
+    assumptions: tuple[str, ...]
+    guarantees_explained_in: str = "docs/merging.md"
+
+    @model_validator(mode="after")
+    def _one_weight_each(self) -> Self:
+        if len(self.inputs) != len(self.weights):
+            raise ValueError(f"inputs: {len(self.inputs)} for {len(self.weights)} weights; accepted: one each")
+        return self
+
+
+@dataclass(frozen=True)
+class Merged:
+    """A merged model, as its files say."""
+
+    name: str
+    folder: Path
+    summary: MergedSummary
+    certificate: Certificate
+
+    @property
+    def score(self) -> Score | None:
+        """The metric that leads, of the released model on the public test set."""
+        return self.summary.final.score
+
+    @property
+    def accuracy(self) -> float | None:
+        """Accuracy of the released model; None where the task has none."""
+        return self.summary.final.accuracy
+
+    @property
+    def epsilon(self) -> float:
+        """Upper end of what releasing this model, and nothing else of its inputs, costs."""
+        return self.certificate.epsilon.upper
+
+    @property
+    def is_private(self) -> bool:
+        """Always: a merger keeps a finite budget, also with inputs without privacy."""
+        return True
+
+    @property
+    def has_known_seed(self) -> bool:
+        """Whether an input's noise, or the draw, follows from a seed that others may know."""
+        return self.certificate.has_known_seed
+
+    @property
+    def promise(self) -> dict[str, Any]:
+        """What is protected, in which sense: delta, unit, adjacency, group size."""
+        return {key: getattr(self.certificate, key) for key in ("delta", "unit", "adjacency", "group_size")}
+
+    @property
+    def method(self) -> str:
+        """``random selection`` or ``linear combination``."""
+        return self.certificate.method.replace("-", " ")
+
+    def is_made_of(self, run: Run) -> bool:
+        """Whether a model of this run went into it; known only where the merged model's salt is at hand."""
+        file = RunFolder(self.folder).salt
+        if not file.is_file():
+            return False
+        digest = salted_digest(file.read_bytes(), run)
+        return digest in {model.ledger_sha256_with_salt for model in self.certificate.inputs}
+
+
+Model = Run | Merged
+"""What a report can be about."""
+
+
+def salted_digest(salt: bytes, run: Run) -> str:
+    """SHA-256 of a salt followed by a run's ledger: it tells which run it is to whoever has both, and nobody else."""
+    return hashlib.sha256(salt + run.files.ledger.read_bytes()).hexdigest()
+
+
+def read_models(folders: Sequence[Path]) -> list[Model]:
+    """Read folders of runs and of merged models, named by as much of their paths as tells them apart.
+
+    Raises:
+        RunFolderError: one of them is missing, damaged, or given twice.
+    """
+    return [
+        read_merged(folder, name) if RunFolder(folder).certificate.is_file() else read_run(folder, name)
+        for folder, name in zip(folders, _names_of(folders), strict=True)
+    ]
+
+
+def read_merged(folder: Path, name: str | None = None) -> Merged:
+    """Read the folder of a merged model; ``name`` is the folder's own unless given.
+
+    Raises:
+        RunFolderError: one line that names the file that is missing or damaged.
+    """
+    files = RunFolder(folder)
+    summary, certificate = MergedSummary.read(files.summary), Certificate.read(files.certificate)
+    if summary.epsilon != certificate.epsilon:
+        raise RunFolderError(f"{files.certificate}: damaged certificate: summary.json has another epsilon")
+    return Merged(name or folder.resolve().name, folder, summary, certificate)
+
+
+def _names_of(folders: Sequence[Path]) -> list[str]:
+    """As much of each folder's path as tells it from the others.
+
+    Raises:
+        RunFolderError: a folder is given twice.
+    """
+    paths = [folder.resolve() for folder in folders]
+    for index, path in enumerate(paths):
+        if path in paths[:index]:
+            raise RunFolderError(f"{folders[index]}: given twice")
+    depth = 1
+    while len({path.parts[-depth:] for path in paths}) < len(paths):
+        depth += 1
+    return [printable("/".join(path.parts[-depth:]).lstrip("/")) for path in paths]

@@ -1,0 +1,1 @@
+"""The sections of a scenario, by theme."""
