@@ -237,7 +237,7 @@ def _draw(runs: Runs, path: Path) -> None:
         axes.set(title=f"here: Fashion-MNIST, epsilon {tuning.epsilon:g}")
     for row, method in enumerate(METHODS):
         panels[-1].plot(method.published, row, color="0.5", linestyle="none", marker="x", markersize=9)
-    panels[-1].set(title="paper: CIFAR-10, ResNet-101, epsilon 8")
+    panels[-1].set(title="paper: CIFAR-10, epsilon 8")
     panels[0].set(yticks=range(len(METHODS)), yticklabels=[str(method) for method in METHODS])
     panels[0].invert_yaxis()
     for panel in panels:
