@@ -64,7 +64,7 @@ def _first_round(kind: str) -> float:
     with tempfile.TemporaryDirectory() as folder:
         file, out = Path(folder) / "scenario.yaml", Path(folder) / "run"
         file.write_text(scenario_file.dump(work.scenario(kind, 2, rounds=3)))
-        command = ["-c", "from fedamp.cli import main; main()", "run", str(file), "--out", str(out)]
+        command = ["-m", "fedamp", "run", str(file), "--out", str(out)]
         start = monotonic()
         run = subprocess.Popen([sys.executable, *command], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         rounds, seconds = out / "rounds.jsonl", None

@@ -93,8 +93,7 @@ def write(file: Path, rounds: int, faults: dict) -> Path:
 
 def start(scenario: Path, run: Path, resume: bool) -> subprocess.Popen:
     """``fedamp run``, with its words in a file beside the run folder."""
-    code = "from fedamp.cli import main; main()"
-    command = [sys.executable, "-c", code, "run", str(scenario), "--out", str(run), *(["--resume"] if resume else [])]
+    command = [sys.executable, "-m", "fedamp", "run", scenario, "--out", run, *(["--resume"] if resume else [])]
     with run.with_suffix(".out").open("a") as output:
         return subprocess.Popen(command, stdout=output, stderr=output)
 

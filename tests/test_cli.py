@@ -16,7 +16,7 @@ import yaml
 
 from tests.federations import write_small
 
-COMMAND = [sys.executable, "-c", "from fedamp.cli import main; main()"]
+COMMAND = [sys.executable, "-m", "fedamp"]
 SHORT = ("rounds=2", "check_in.k=1")
 
 

@@ -59,7 +59,7 @@ def test_a_model_that_every_client_fails_to_train_costs_nothing(tmp_path, engine
     raw = scenario_file.yaml.safe_load(write_small(tmp_path).read_text())
     raw |= {"model": {"name": "my_model:Network"}, "engine": {"kind": engine, "workers": 2}}
     (tmp_path / "mine.yaml").write_text(scenario_file.yaml.safe_dump(raw))
-    command = [sys.executable, "-c", "from fedamp.cli import main; main()", "run", "mine.yaml", "--out", "run"]
+    command = [sys.executable, "-m", "fedamp", "run", "mine.yaml", "--out", "run"]
     ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=200, env=HERE)
     assert ended.returncode == 1
     [line] = ended.stderr.splitlines()

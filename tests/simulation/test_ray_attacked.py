@@ -17,7 +17,7 @@ from fedamp.simulation import processes
 pytest.importorskip("ray")
 
 ROOT = str(Path(__file__).parents[2])
-FEDAMP = [sys.executable, "-c", "from fedamp.cli import main; main()"]
+FEDAMP = [sys.executable, "-m", "fedamp"]
 ENVIRONMENT = os.environ | {"PYTHONPATH": ROOT}
 RUN = ["run", "digits", "--engine=ray", "--set=rounds=100", "--set=check_in.k=10", "--set=privacy.epsilon=null"]
 RUN += ["--set=privacy.noise_multiplier=1", "--set=federation.round_deadline=30", "--known-seed"]

@@ -190,7 +190,7 @@ def sets(grid: dict) -> list[str]:
 
 # --- several at once -------------------------------------------------------------------------------------------------
 
-COMMAND = [sys.executable, "-c", "from fedamp.cli import main; main()", "sweep"]
+COMMAND = [sys.executable, "-m", "fedamp", "sweep"]
 FATAL = """
 import os
 

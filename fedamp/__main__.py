@@ -1,0 +1,5 @@
+"""The commands, as ``python -m fedamp``."""
+
+from fedamp.cli import main
+
+main()
