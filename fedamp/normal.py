@@ -6,10 +6,12 @@ import math
 
 from numba import njit
 
+from fedamp.accounting.compiled import compiled
+
 _TAIL = 0.075  # probabilities below it have coefficients of their own
 
 
-@njit(cache=True, nogil=True, fastmath={"contract"}, error_model="numpy")
+@compiled(nogil=True, fastmath={"contract"}, error_model="numpy")
 def quantiles(uniform, out):
     """For each U in [-1/2, 1/2], float64 [n]: the size of the quantile of |U|, with the sign of U.
 

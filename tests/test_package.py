@@ -11,6 +11,7 @@ import tomllib
 from importlib import metadata
 from pathlib import Path
 
+import numba
 import pytest
 import yaml
 from packaging.requirements import Requirement
@@ -19,6 +20,7 @@ from typer.main import get_command
 
 import fedamp
 from fedamp import cli
+from fedamp.accounting.compiled import compiled
 from tests.documentation import ROOT
 
 FULL = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -124,6 +126,17 @@ def test_the_accountant_imports_nothing_of_what_trains():
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, check=True)
     assert done.stdout == "set()\n"
+
+
+def test_what_is_compiled_needs_no_place_to_be_kept(monkeypatch):
+    monkeypatch.setattr(numba.config, "CACHE_LOCATOR_CLASSES", "ZipCacheLocator")  # as if nothing could be written to
+    with pytest.raises(RuntimeError, match="no locator"):
+        numba.njit(cache=True)(_twice)
+    assert compiled()(_twice)(21) == 42
+
+
+def _twice(number):
+    return 2 * number
 
 
 # --- public names ----------------------------------------------------------------------------------------------------

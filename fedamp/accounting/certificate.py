@@ -8,8 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
 
+from fedamp.accounting.compiled import compiled
 from fedamp.accounting.hidden_rounds import Run
 from fedamp.accounting.moments import UNIT
 from fedamp.accounting.points import Array, NotEvaluable
@@ -178,7 +178,7 @@ def _question(proposal: Proposal, epsilons: Array, draws: int) -> int:
     return 1 + int.from_bytes(digest.digest(), "little")
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def _excesses(a, b, scales):  # type: ignore[no-untyped-def]
     """Sums of (a - scale b)+ and of its square at each scale; ``scales`` increase."""
     total, squares = np.zeros(len(scales)), np.zeros(len(scales))

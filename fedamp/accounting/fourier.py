@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from fedamp.accounting.compiled import compiled
 from fedamp.accounting.moments import UNIT, log_sum, repeated
 from fedamp.accounting.points import DEFAULT_POINTS, Array, NotEvaluable, Points, coarse, regrid, spread
 
@@ -242,7 +242,7 @@ class Placed:
         return cls(Points(edges, mass_in, mass_out, law.zero, law.infinite), index, anchor)
 
 
-@njit(cache=True)
+@compiled()
 def lattice_below(log_ratio, mass_in, mass_out, anchor, step, first, size):  # type: ignore[no-untyped-def]
     """Contract a law onto the lattice ``anchor + step * (first + arange(size))``, which must reach around it.
 
@@ -297,7 +297,7 @@ def lattice_below(log_ratio, mass_in, mass_out, anchor, step, first, size):  # t
     return lattice_in, lattice_out
 
 
-@njit(cache=True)
+@compiled()
 def _moment(log_ratio, mass_in, mass_out, aim):  # type: ignore[no-untyped-def]
     """Mass times distance of X from ``exp(aim)``, in units of P right of X = 1 and of Q left of it."""
     if aim < 0.0:

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from functools import cached_property, singledispatch
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from fedamp.accounting.amplification import Allocation, AllocationPrefix, CappedPoisson, Poisson
 from fedamp.accounting.bounds import Array
+from fedamp.accounting.compiled import compiled
 from fedamp.accounting.mechanism import Mechanism
 from fedamp.accounting.moments import UNIT, log_choose
 from fedamp.accounting.points import NotEvaluable
@@ -221,7 +221,7 @@ class Run:
         return b"|".join(told)
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def _symmetric_means(ratios, rate, tail, fewest):  # type: ignore[no-untyped-def]
     """sum_h tail[h] p_h, p_h = e_h q^h (1 - q)^(T - h): but for the ratios the chance of h successes at rate q, so that
     the recursion has the scale of a probability. Also the largest prod max(1, 1 - q + q x), beyond which nothing grows.

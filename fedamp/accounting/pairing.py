@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-from numba import njit
 
+from fedamp.accounting.compiled import compiled
 from fedamp.accounting.points import Array, Cells, Placement, Points, coarse, regrid, spread
 
 RATIO_LIMIT = 600.0
@@ -67,7 +67,7 @@ def pair(a: Points, b: Points, pairing: Pairing, edges: Array, place: Placement)
     return place(Cells(edges, in_cells, out_cells, zero, infinite))
 
 
-@njit(cache=True)
+@compiled()
 def _sum_pairs(  # type: ignore[no-untyped-def]
     loc_a, in_a, out_a, loc_b, in_b, out_b, bounds, c_ab, c_ba, c_pp, symmetric, in_cells, out_cells
 ):

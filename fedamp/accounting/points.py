@@ -10,10 +10,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
 from numpy.typing import ArrayLike
 
 from fedamp.accounting.bounds import Array as Array
+from fedamp.accounting.compiled import compiled
 
 DEFAULT_POINTS = 1200
 """Points a law is kept at; the width of a bracket falls with the square of it, the time rises with the square."""
@@ -206,7 +206,7 @@ class PointProfile:
         return float(self.log_ratio[index]) + float(np.log1p(-rise)) if rise < 1 else -np.inf
 
 
-@njit(cache=True)
+@compiled()
 def _profile(log_ratio, mass_in, infinite):  # type: ignore[no-untyped-def]
     slope, delta = np.empty(len(log_ratio)), np.empty(len(log_ratio))
     steepness, height = 0.0, infinite

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from fedamp.accounting import checks
+from fedamp.accounting.compiled import compiled
 from fedamp.accounting.moments import UNIT
 from fedamp.accounting.points import Array, Points
 
@@ -133,7 +133,7 @@ class FiniteRound:
 Round = GaussianRound | FiniteRound
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def _scale_and_shift(values, scale, shifts, counts):  # type: ignore[no-untyped-def]
     """Each row's numbers times ``scale`` plus the shift of their class, in place; returns the sums of rows."""
     sums = np.zeros(len(values))
@@ -150,7 +150,7 @@ def _scale_and_shift(values, scale, shifts, counts):  # type: ignore[no-untyped-
     return sums
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def _invert(uniforms, log_values, values, below, starts, counts):  # type: ignore[no-untyped-def]
     """Each uniform number replaced by the value whose part of [0, 1) it falls in; returns the sums of log values."""
     parts, sums = starts.shape[1], np.zeros(len(uniforms))

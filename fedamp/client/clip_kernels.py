@@ -7,12 +7,13 @@ go to arrays of the caller's: making them here would take several times as long 
 # mypy: disable-error-code="no-untyped-def,untyped-decorator,assignment"
 
 import numpy as np
-from numba import njit
+
+from fedamp.accounting.compiled import compiled
 
 _BLOCK = 2048  # numbers of the sum handled at a time: they stay in the fastest cache while all units are added
 
 
-@njit(cache=True, nogil=True, fastmath={"reassoc", "contract"})
+@compiled(nogil=True, fastmath={"reassoc", "contract"})
 def square_norms(stack, squares):
     """Sums of squares, float64 [units], of float32 [units, numbers].
 
@@ -26,7 +27,7 @@ def square_norms(stack, squares):
         squares[unit] = total
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def add_quanta(stack, scales, limit, total):
     """Add to ``total``, int64 [numbers], every unit's scaled numbers, at most ``limit`` < 2**31 in size and truncated
     towards zero.
