@@ -243,7 +243,8 @@ def _over_rounds(mechanism: Mechanism, delta: float, asked: tuple[int, ...]) -> 
         return np.array([mechanism.after(number).epsilon(delta).upper for number in asked])
     spent = np.full(len(asked) + 1, np.inf)
     spent[-1] = mechanism.epsilon(delta).upper
-    checkpoints = _checkpoints(len(asked), _SAMPLED_CHECKPOINTS if is_sampled(mechanism) else CHECKPOINTS)
+    most = _SAMPLED_CHECKPOINTS if is_sampled(mechanism) else CHECKPOINTS
+    checkpoints = [i for i in _checkpoints(len(asked), most) if asked[i] < mechanism.span]  # the whole is known
     highest = 2 * _order(mechanism, delta)
     for i in checkpoints:
         spent[i] = _quick_upper(mechanism.after(asked[i]), delta, highest)
