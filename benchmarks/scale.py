@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from flwr.app import Message, MetricRecord, RecordDict
 
-from benchmarks import simulators
+from benchmarks import simulators, soak
 from benchmarks.simulation import machine
 from benchmarks.workloads import Workload
 from fedamp import flower, scenario
@@ -145,6 +145,22 @@ def a_million_clients() -> dict[str, Any]:
     return found
 
 
+def a_thousand_rounds() -> dict[str, Any]:
+    """A million clients, each in 10 of 1,000 rounds, two Ray workers: seconds of all rounds, and memory over them."""
+    rounds = 1000
+    work = replace(SMALL, clients=1_000_000, rounds=rounds)
+    federation = {"evaluate_every": 100}
+    made = work.scenario("ray", 2, rounds=rounds, check_in={"scheme": "balanced", "k": 10}, federation=federation)
+    samples: list[dict[str, float]] = []
+    with tempfile.TemporaryDirectory() as folder:
+        file, run = Path(folder) / "scenario.yaml", Path(folder) / "run"
+        file.write_text(scenario_file.dump(made))
+        process = soak.start(file, run, resume=False)
+        soak.watch(process, run, lambda released: samples.append(soak.memory(process.pid) | {"round": released}))
+        seconds = sum(line["seconds"] for line in soak.lines(run))
+    return {"milliseconds_a_client": seconds / 1e4, "megabytes": soak.growth(samples, rounds)}
+
+
 def check_in_schedule() -> dict[str, Any]:
     """10 hidden rounds of a thousand, for a million clients: processor seconds, and megabytes on top."""
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -196,6 +212,7 @@ SECTIONS = (
     submodels,
     large_model,
     a_million_clients,
+    a_thousand_rounds,
     check_in_schedule,
     server,
 )

@@ -6,6 +6,7 @@ answers at once.
 
 import faulthandler
 import sys
+import warnings
 from pathlib import Path
 from typing import Annotated
 
@@ -18,6 +19,7 @@ from fedamp.commands.terminal import (
     Overrides,
     ScenarioArgument,
     caution_about,
+    caution_as_warned,
     err,
     judge,
     load_scenario,
@@ -281,8 +283,10 @@ def main() -> None:
     if sys.__stderr__ is not None and not faulthandler.is_enabled():
         # A model of a person's own may crash this process where it is built or evaluated: say where.
         faulthandler.enable(sys.__stderr__, all_threads=False)
-    try:
-        status = status_of(app)
-    except KeyboardInterrupt:  # a second Ctrl-C, while the first one was being handled
-        status = Interrupted.exit_code
+    with warnings.catch_warnings():
+        warnings.showwarning = caution_as_warned
+        try:
+            status = status_of(app)
+        except KeyboardInterrupt:  # a second Ctrl-C, while the first one was being handled
+            status = Interrupted.exit_code
     sys.exit(status)

@@ -329,3 +329,13 @@ def test_a_model_that_crashes_this_process_is_told_by_its_line(tmp_path):
     done = subprocess.run([*COMMAND, "run", scenario, "--out", tmp_path / "run"], capture_output=True, text=True)
     assert done.returncode == -11
     assert f'File "{tmp_path / "crashing.py"}", line 5 in model' in done.stderr
+
+
+@pytest.mark.filterwarnings("always:.* took")
+def test_a_warning_is_a_line_of_its_own(fedamp, tmp_path, monkeypatch):
+    monkeypatch.setattr("fedamp.accounting.answers._PATIENCE", 0.0)
+    answer = fedamp("privacy", write_small(tmp_path), "--json")
+    assert answer.status == 0, answer.err
+    lines = answer.err.splitlines()
+    assert lines
+    assert all(re.match(r"caution: \w+ took \d+ s, answered by: ", line) for line in lines)

@@ -64,6 +64,13 @@ def caution(words: str) -> None:
     print(f"caution: {printable(words)}", file=sys.stderr)
 
 
+def caution_as_warned(
+    message: Warning | str, category: type[Warning], filename: str, lineno: int, *_: Any, **__: Any
+) -> None:
+    """What Python does with a warning: one line, and for those of others where it comes from."""
+    caution(str(message) if category is UserWarning else f"{message} ({category.__name__}, {filename}:{lineno})")
+
+
 def caution_about(scenario: "Scenario") -> None:
     """Say what is weak about a scenario's delta."""
     from fedamp.plan import privacy_units, weakness
