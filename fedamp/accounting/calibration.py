@@ -24,6 +24,12 @@ CHECKPOINTS = 13
 
 _SAMPLED_CHECKPOINTS = 7
 
+_ATTEMPTS = QUESTIONS // 4
+"""How many mechanisms a search has certified, in both directions; the rest of the questions that a certificate allows
+for are left to the curve over the rounds.
+"""
+assert 2 * (_ATTEMPTS + _SAMPLED_CHECKPOINTS) <= QUESTIONS
+
 
 def calibrate(
     build: Callable[[float], Mechanism],
@@ -84,7 +90,7 @@ def _calibrate_sampled(build: Callable[[float], Mechanism], epsilon: float, delt
     # The slope is known well enough from few draws, the height is not. Where epsilon falls to 0 there is no slope.
     slope = math.log(estimated(near * 0.99) / estimated(near)) / -math.log(0.99)
     near *= float((estimated(near, 32_768) / epsilon) ** (1 / slope))
-    for attempt in range(QUESTIONS // 2):  # each may sample both directions
+    for attempt in range(_ATTEMPTS):
         noise = near * (1 + (1.5 + 0.5 * attempt) * 1e-3)
         if build(noise).epsilon(delta).upper <= epsilon:
             return noise
@@ -192,13 +198,13 @@ def calibrate_count(
     checks.delta(delta)
     checks.count("largest", largest, checks.count("smallest", smallest, 0))
 
-    sampled = count()  # a certificate allows for so many questions, in both directions; then the law decides
+    sampled = count()
 
     def fits(number: int) -> bool:
         mechanism = build(number)
         if upper_epsilon(mechanism, delta) <= epsilon:
             return True
-        ask = is_sampled(mechanism) and next(sampled) < QUESTIONS // 2
+        ask = is_sampled(mechanism) and next(sampled) < _ATTEMPTS  # then the law decides
         return ask and mechanism.epsilon(delta).upper <= epsilon
 
     good, bad = (smallest, largest) if fits(smallest) else (largest, smallest)
