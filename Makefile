@@ -14,7 +14,7 @@ data: install            ## real images: Fashion-MNIST (from Debian), 10,000 dig
 	-sh benchmarks/data.sh $(VENV)/share/datasets
 
 test: lint data          ## lint, type-check, and run the suite
-	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder  # three: many tests wait for processes
+	$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder  # four: many tests wait for processes
 
 test-slow: install       ## the tests that take minutes
 	$(BIN)/python -m pytest -m slow --timeout 3600

@@ -125,7 +125,7 @@ def memory(pid: int) -> dict[str, float]:
             number = parents[number]
         return number == pid
 
-    workers = [number for number, name in names.items() if name.startswith("ray::Worker") and below(number)]
+    workers = [number for number, name in names.items() if name.startswith("ray::RayWorker") and below(number)]
     return {"driver": sizes.get(pid, 0.0), "workers": sum(sizes[number] for number in workers)}
 
 
