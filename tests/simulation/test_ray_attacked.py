@@ -19,7 +19,8 @@ pytest.importorskip("ray")
 ROOT = str(Path(__file__).parents[2])
 FEDAMP = [sys.executable, "-m", "fedamp"]
 ENVIRONMENT = os.environ | {"PYTHONPATH": ROOT}
-RUN = ["run", "digits", "--engine=ray", "--set=rounds=100", "--set=check_in.k=10", "--set=privacy.epsilon=null"]
+RUN = ["run", "digits", "--engine=ray", "--set=rounds=100", "--set=privacy.epsilon=null"]
+RUN += ["--set=check_in={scheme: poisson, rate: 0.1}"]  # whose cost is known soonest
 RUN += ["--set=privacy.noise_multiplier=1", "--set=federation.round_deadline=30", "--known-seed"]
 
 
