@@ -127,5 +127,6 @@ def test_a_node_keeps_the_memory_that_every_step_asks_for_again():
     command = [sys.executable, "-c", MEMORY, ROOT]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=100)
     nobody, node = map(int, done.stdout.split())
-    # With huge pages the system counts one fault where it clears 512 pages, and then there is nothing to tell.
-    assert node <= 1000 or node <= nobody / 10
+    if nobody < 1000:
+        pytest.skip("this system does not count the pages that it clears, or clears 512 of them at once")
+    assert node <= nobody / 10
