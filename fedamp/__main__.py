@@ -2,4 +2,9 @@
 
 from fedamp.cli import main
 
-main()
+try:
+    main()
+finally:
+    # A Ctrl-C that came while code in a string was run, as dataclasses and numba do, is remembered until the next such
+    # code; a module run with -m would end by the signal whatever its exit status.
+    exec("")

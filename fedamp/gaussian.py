@@ -162,7 +162,7 @@ def round_noisy(
     quantiles(uniform, exact)
     exact *= deviation
     exact += values
-    # Error of the noise: the quantile itself, to 2**-47 of at most 5.3 (a test finds 2**-50); what bits that are not
+    # Error of the noise: the quantile itself, to 2**-47 of at most 5.3 (a test allows 2**-48); what bits that are not
     # drawn, and those that float64 has no room for, move it by (at most Mills' ratio times their share of U, which is
     # 2**-53 of 1.26 in the middle and 2**-40 of 0.19 at the ends): together below 2**-42. The rest is rounding of sums
     # and products of numbers whose size is bounded by the last terms.

@@ -81,9 +81,9 @@ class SubmodelScheme(ABC):
     def charge(self, part: Part, release: Mechanism) -> Mechanism:
         """What a part's release costs a unit of a round, if it costs ``release`` where nothing is hidden."""
 
+    @abstractmethod
     def draw(self, cohort: UnitIds, seed: int, round_: int) -> NDArray[np.int64]:
         """The hidden, independent, uniform submodel of every unit of a cohort; ``WHOLE``: none."""
-        return np.full(len(cohort), WHOLE)
 
     @abstractmethod
     def choices(self, masks: int) -> list[tuple[bytes, int]]:
@@ -132,6 +132,9 @@ class WholeModel(SubmodelScheme):
 
     def charge(self, part: Part, release: Mechanism) -> Mechanism:
         return release
+
+    def draw(self, cohort: UnitIds, seed: int, round_: int) -> NDArray[np.int64]:
+        return np.full(len(cohort), WHOLE)
 
     def choices(self, masks: int) -> list[tuple[bytes, int]]:
         return [(bytes(rng.SEED_BYTES), WHOLE)]
@@ -250,7 +253,7 @@ class DisjointSubmodels(_SplitModel):
 @dataclass(frozen=True, kw_only=True)
 class DropoutMasks(_SplitModel):
     """Every node of ``layers`` (empty: all hidden ones) is kept with probability ``keep``, in one mask a unit and
-    round, which each client draws from its own seed.
+    round.
     """
 
     keep: float
@@ -269,6 +272,9 @@ class DropoutMasks(_SplitModel):
 
     def _hide(self, release: Mechanism) -> Mechanism:
         return Dropout(release, self.keep)
+
+    def draw(self, cohort: UnitIds, seed: int, round_: int) -> NDArray[np.int64]:
+        return np.full(len(cohort), WHOLE)  # each client draws its mask from its own seed
 
     def choices(self, masks: int) -> list[tuple[bytes, int]]:
         return [(seed, WHOLE) for seed in rng.client_seeds(0, "audited mask", 0, np.arange(masks)).tolist()]

@@ -75,11 +75,11 @@ def _epsilon(event: Mechanism, delta: float, points: int | None, precision: floa
         return found
     try:
         if size == 1:
-            sampled = _sampled_epsilon(event, delta, precision)
+            sampled = _sampled_epsilon(part, delta, precision)
         else:
-            finer = min(2 * precision, 0.1)
+            coarser = min(2 * precision, 0.1)
             sampled = group_bounds.epsilon_below(
-                found.upper, delta, size, lambda spent: _sampled_epsilon(part, spent, finer)
+                found.upper, delta, size, lambda spent: _sampled_epsilon(part, spent, coarser)
             )
     except NotEvaluable:
         return found
@@ -140,6 +140,8 @@ def _unsampled(event: Mechanism, points: int | None, question: Question) -> Boun
             lower = 0.0 if known is None else evaluated(lambda: question.of_profile(laws.profile(known, points))).lower
         except NotEvaluable:
             lower = 0.0
+    if lower > (1 + 1e-6) * upper + 1e-9:  # one of both is wrong, and nobody knows which
+        return Bounds(lower, question.worst, f"none: {method} contradicts what is attained")
     return Bounds(min(lower, upper), upper, method)
 
 

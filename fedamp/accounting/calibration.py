@@ -9,8 +9,8 @@ import numpy as np
 
 from fedamp.accounting import checks
 from fedamp.accounting.amplification import Allocation
-from fedamp.accounting.answers import best_epsilon, law_upper, rdp, search_orders, upper_epsilon
-from fedamp.accounting.bounds import Array
+from fedamp.accounting.answers import best_epsilon, evaluated, law_upper, rdp, search_orders, upper_epsilon
+from fedamp.accounting.bounds import Array, Bounds
 from fedamp.accounting.laws import Detail
 from fedamp.accounting.mechanism import Mechanism
 from fedamp.accounting.points import NotEvaluable
@@ -23,6 +23,12 @@ CHECKPOINTS = 13
 """At how many rounds it is asked what has been spent, at most; sampling, which takes longer, at fewer."""
 
 _SAMPLED_CHECKPOINTS = 7
+
+_ATTEMPTS = QUESTIONS // 4
+"""How many mechanisms a search has certified, in both directions; the rest of the questions that a certificate allows
+for are left to the curve over the rounds.
+"""
+assert 2 * (_ATTEMPTS + _SAMPLED_CHECKPOINTS) <= QUESTIONS
 
 
 def calibrate(
@@ -58,7 +64,7 @@ def calibrate(
     checks.positive("tolerance", tolerance)
     if is_sampled(build(1.0)):
         try:
-            return _calibrate_sampled(build, epsilon, delta)
+            return evaluated(lambda: _calibrate_sampled(build, epsilon, delta))
         except ValueError:
             pass  # the law has to answer
     goal = f"epsilon = {epsilon:g}"
@@ -71,10 +77,9 @@ def _calibrate_sampled(build: Callable[[float], Mechanism], epsilon: float, delt
     gives every candidate the same random numbers; the last candidates are certified, each on draws of its own.
 
     Raises:
-        NotEvaluable: there is no answer by sampling.
+        NotEvaluable, ArithmeticError: there is no answer by sampling.
     """
     goal = f"epsilon = {epsilon:g}"
-
     near = _search(lambda noise: law_upper(build(noise), delta, 200), epsilon, goal, 1.0, 0.02, 0.3)
     proposal = sampled_profile(build(near)).estimate(delta).proposal
 
@@ -82,10 +87,10 @@ def _calibrate_sampled(build: Callable[[float], Mechanism], epsilon: float, delt
         return sampled_profile(build(noise)).estimate(delta, proposal, draws).epsilon
 
     near = _search(estimated, epsilon, goal, near, 5e-3, 0.01)
-    # The slope is known well enough from few draws, the height is not.
+    # The slope is known well enough from few draws, the height is not. Where epsilon falls to 0 there is no slope.
     slope = math.log(estimated(near * 0.99) / estimated(near)) / -math.log(0.99)
     near *= float((estimated(near, 32_768) / epsilon) ** (1 / slope))
-    for attempt in range(QUESTIONS // 2):  # each may sample both directions
+    for attempt in range(_ATTEMPTS):
         noise = near * (1 + (1.5 + 0.5 * attempt) * 1e-3)
         if build(noise).epsilon(delta).upper <= epsilon:
             return noise
@@ -193,13 +198,13 @@ def calibrate_count(
     checks.delta(delta)
     checks.count("largest", largest, checks.count("smallest", smallest, 0))
 
-    sampled = count()  # a certificate allows for so many questions, in both directions; then the law decides
+    sampled = count()
 
     def fits(number: int) -> bool:
         mechanism = build(number)
         if upper_epsilon(mechanism, delta) <= epsilon:
             return True
-        ask = is_sampled(mechanism) and next(sampled) < QUESTIONS // 2
+        ask = is_sampled(mechanism) and next(sampled) < _ATTEMPTS  # then the law decides
         return ask and mechanism.epsilon(delta).upper <= epsilon
 
     good, bad = (smallest, largest) if fits(smallest) else (largest, smallest)
@@ -217,9 +222,9 @@ def calibrate_count(
 def epsilon_over_rounds(mechanism: Mechanism, delta: float, rounds: Sequence[int] | None = None) -> Array:
     """Upper ends of epsilon after each round: what has been spent when that many rounds are out.
 
-    The numerical law at some rounds, and Rényi bounds at every round where there is no law; then what is
-    spent at a round is at most what is spent at any later one, so the curve never falls, never exceeds the whole, and
-    ends at ``mechanism.epsilon(delta).upper``.
+    The numerical law at some rounds, or sampling where that is lower, and Rényi bounds at every round where there is no
+    law; then what is spent at a round is at most what is spent at any later one, so the curve never falls, never
+    exceeds the whole, and ends at ``mechanism.epsilon(delta).upper``.
 
     Args:
         mechanism: the whole run.
@@ -244,7 +249,8 @@ def _over_rounds(mechanism: Mechanism, delta: float, asked: tuple[int, ...]) -> 
         return np.array([mechanism.after(number).epsilon(delta).upper for number in asked])
     spent = np.full(len(asked) + 1, np.inf)
     spent[-1] = mechanism.epsilon(delta).upper
-    checkpoints = _checkpoints(len(asked), _SAMPLED_CHECKPOINTS if is_sampled(mechanism) else CHECKPOINTS)
+    most = _SAMPLED_CHECKPOINTS if is_sampled(mechanism) else CHECKPOINTS
+    checkpoints = [i for i in _checkpoints(len(asked), most) if asked[i] < mechanism.span]  # the whole is known
     highest = 2 * _order(mechanism, delta)
     for i in checkpoints:
         spent[i] = _quick_upper(mechanism.after(asked[i]), delta, highest)
@@ -269,9 +275,13 @@ def _quick_upper(mechanism: Mechanism, delta: float, highest: int) -> float:
     by_law = law_upper(mechanism, delta, 300)
     if not is_sampled(mechanism):
         return by_law
-    profile = sampled_profile(mechanism, Detail(300, with_lower=False))
+
+    def sampled() -> Bounds:
+        profile = sampled_profile(mechanism, Detail(300, with_lower=False))
+        return profile.epsilon(delta, precision=0.03, known=by_law, highest=highest)
+
     try:
-        return min(by_law, profile.epsilon(delta, precision=0.03, known=by_law, highest=highest).upper)
+        return min(by_law, evaluated(sampled).upper)
     except NotEvaluable:
         return by_law
 

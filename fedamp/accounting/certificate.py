@@ -241,7 +241,7 @@ class Remove:
 
     def share(self, run: Run) -> float:
         """P-mass at infinite ratios, which only rounds taken part in can meet."""
-        return -math.expm1(sum(f.copies * f.most * math.log1p(-f.round.infinite) for f in run.factors))
+        return _any_of((f.copies * f.most, f.round.infinite) for f in run.factors)
 
 
 @dataclass(frozen=True)
@@ -261,4 +261,9 @@ class Add:
 
     def share(self, run: Run) -> float:
         """Q-mass at ratio 0, of any round."""
-        return -math.expm1(sum(f.copies * f.rounds * math.log1p(-f.round.zero) for f in run.factors))
+        return _any_of((f.copies * f.rounds, f.round.zero) for f in run.factors)
+
+
+def _any_of(chances: Iterable[tuple[int, float]]) -> float:
+    """That any happens of independent events: pairs (how many, the chance of each)."""
+    return -math.expm1(sum(times * math.log1p(-chance) if chance < 1 else -math.inf for times, chance in chances))

@@ -54,8 +54,11 @@ class Law:
 
     def __post_init__(self) -> None:
         for law in (self.upper, self.lower):
-            if not np.isfinite(law.mass_in.sum() + law.mass_out.sum() + law.zero + law.infinite):
+            totals = law.mass_in.sum() + law.infinite, law.mass_out.sum() + law.zero
+            if not np.isfinite(totals).all():
                 raise NotEvaluable("the likelihood ratio leaves the range of floating point; use a Rényi bound")
+            if max(abs(total - 1) for total in totals) > 1e-6:  # far above rounding: what comes of it is no bound
+                raise NotEvaluable(f"the masses of a law come to {totals[0]:g} and {totals[1]:g}, not 1")
 
     # -- where laws come from
 

@@ -18,7 +18,7 @@ from fedamp.accounting.law import Law, normal_mass
 from fedamp.accounting.mechanism import Mechanism
 from fedamp.accounting.merging import RandomSelection
 from fedamp.accounting.moments import log_sum
-from fedamp.accounting.points import DEFAULT_POINTS, Cells
+from fedamp.accounting.points import DEFAULT_POINTS, Cells, NotEvaluable
 from fedamp.accounting.reductions import charged_as, factors, hidden_rounds_bounds
 from fedamp.accounting.releases import (
     Compose,
@@ -109,6 +109,8 @@ def _(event: MixedCoordinate, detail: Detail) -> Law:
     def masses(moved: float) -> Array:
         density = np.exp(log_density(inside - moved, s, width))
         between = (density.reshape(half.shape[0], -1) * w * half).sum(axis=1)
+        if between.sum() > 1 + 1e-9:
+            raise NotEvaluable("the noise is too narrow for so few points")
         outside = [max(0.0, 1 - between.sum())] * 2
         low, high = (outside[0], 0.0) if moved == 0 else (0.0, outside[1])
         return np.concatenate([[low], between, [high]])

@@ -48,6 +48,13 @@ class Points:
     def __len__(self) -> int:
         return len(self.log_ratio)
 
+    @property
+    def log_mass_out(self) -> Array:
+        """log of the Q-mass of each point, from the larger of its two masses: the other one may have underflowed."""
+        with np.errstate(divide="ignore"):
+            larger = np.log(np.where(self.log_ratio > 0, self.mass_in, self.mass_out))
+        return np.asarray(larger - np.maximum(self.log_ratio, 0.0))
+
 
 @dataclass(frozen=True, eq=False)
 class Cells:

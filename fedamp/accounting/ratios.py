@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from fedamp.accounting import checks
 from fedamp.accounting.compiled import compiled
 from fedamp.accounting.moments import UNIT
-from fedamp.accounting.points import Array, Points
+from fedamp.accounting.points import Array, NotEvaluable, Points
 
 EXPONENT = 750.0
 """exp of anything beyond is 0 or infinite."""
@@ -65,8 +65,7 @@ class FiniteRound:
     """A finite law of x, such as either end of a ``Law``: its upper law gives upper bounds, its lower law lower ones.
 
     Args:
-        points: log ratios with P-masses and Q-masses. Of the two masses the larger one is used at each point, as the
-            other may have underflowed.
+        points: log ratios with P-masses and Q-masses.
         law_rounding: bound on the relative error of the masses.
     """
 
@@ -88,7 +87,9 @@ class FiniteRound:
     def log_moment(self, exponent: float) -> float:
         logs = self._log_masses + exponent * self._log_ratios
         largest = float(logs.max(initial=-math.inf))
-        total = float(np.exp(logs - largest).sum()) if largest > -math.inf else 0.0
+        if largest == -math.inf:
+            raise NotEvaluable("the ratio of a round is 0 or infinite")
+        total = float(np.exp(logs - largest).sum())
         if exponent == 0:
             total += self.zero * math.exp(-largest)
         return largest + math.log(total)
@@ -102,11 +103,12 @@ class FiniteRound:
         tables = [self._table(float(exponent)) for exponent in exponents]
         values = np.append(self._log_ratios[::-1], -math.inf)
         below, starts = (np.stack(table) for table in zip(*tables, strict=True))
-        return ratios, _invert(ratios, values, np.exp(values), below, starts, counts)
+        with np.errstate(over="ignore"):  # refused where X is computed
+            return ratios, _invert(ratios, values, np.exp(values), below, starts, counts)
 
     @cached_property
     def _used(self) -> NDArray[np.bool_]:
-        return np.where(self.points.log_ratio > 0, self.points.mass_in, self.points.mass_out) > 0
+        return self.points.log_mass_out > -math.inf
 
     @cached_property
     def _log_ratios(self) -> Array:
@@ -115,9 +117,7 @@ class FiniteRound:
     @cached_property
     def _log_masses(self) -> Array:
         """Of the Q-masses."""
-        log_ratio, points = self._log_ratios, self.points
-        larger = np.where(log_ratio > 0, points.mass_in[self._used], points.mass_out[self._used])
-        return np.asarray(np.log(larger) - np.maximum(log_ratio, 0.0))
+        return self.points.log_mass_out[self._used]
 
     def _table(self, exponent: float) -> tuple[Array, NDArray[np.int32]]:
         """Distribution function from the largest ratio down to zero, and where in it each of ``_PARTS`` equal parts of

@@ -85,8 +85,8 @@ class Moments:
     def finite_law(self) -> tuple[Array, Array, float]:
         """Log masses under Q, log ratios, and the P-mass at infinity of X's law or one larger in convex order."""
         law = numerical_law(self.event).upper
-        with np.errstate(divide="ignore"):
-            return np.log(np.append(law.mass_out, law.zero)), np.append(law.log_ratio, -np.inf), law.infinite
+        log_zero = math.log(law.zero) if law.zero else -np.inf
+        return np.append(law.log_mass_out, log_zero), np.append(law.log_ratio, -np.inf), law.infinite
 
     def _once(self, compute: Callable[[int], Array], highest: int) -> Array:
         key = compute.__name__, highest

@@ -12,7 +12,7 @@ import numpy as np
 from fedamp.accounting import checks, laws
 from fedamp.accounting.amplification import AllocationPrefix, CappedPoisson
 from fedamp.accounting.bounds import Array, Bounds
-from fedamp.accounting.certificate import Add, Pilot, Remove, certify
+from fedamp.accounting.certificate import HIGHEST_ORDER, Add, Pilot, Remove, certify
 from fedamp.accounting.hidden_rounds import HiddenRounds, Participation, Run, participation
 from fedamp.accounting.law import Law
 from fedamp.accounting.mechanism import Mechanism, Relation
@@ -56,14 +56,16 @@ class SampledProfile:
     lower: Run | None
     laws: tuple[Callable[[], Law], ...] = ()
 
-    def epsilon(self, delta: float, *, precision: float = 5e-3, known: float = math.inf, highest: int = 16) -> Bounds:
+    def epsilon(
+        self, delta: float, *, precision: float = 5e-3, known: float = math.inf, highest: int = HIGHEST_ORDER
+    ) -> Bounds:
         """Smallest epsilon >= 0 at ``delta``, in both directions.
 
         Args:
             delta: in (0, 1).
             precision: relative width of the bracket that is aimed at, in [1e-4, 0.1].
             known: an upper end from elsewhere; nothing is certified that would hardly be below it.
-            highest: order to try; low ones are found sooner.
+            highest: order to try in the remove direction; low ones are found sooner.
 
         Returns:
             A bracket that is right but for a probability of 1e-6 delta, which ``upper`` has been charged for.

@@ -20,7 +20,7 @@ class Noise(ABC):
 
     A mechanism that remembers (correlated noise: DP-FTRL, matrix mechanisms) keeps what it remembers in its state,
     which goes to the checkpoint: noise of earlier rounds cannot be drawn again. Its charge belongs to the plan:
-    :class:`fedamp.plan.Cost` takes it that rounds have independent Gaussian noise.
+    :class:`fedamp.plan.Plan` takes it that rounds have independent Gaussian noise.
     """
 
     @abstractmethod

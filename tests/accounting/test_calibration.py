@@ -41,6 +41,12 @@ def test_the_budget_is_kept_and_nearly_used(epsilon, delta, build):
     assert build(noise * (1 - fewer)).epsilon(delta).upper > epsilon
 
 
+def test_where_epsilon_falls_to_zero_at_once_the_law_answers():
+    """Sampling has no slope to follow there."""
+    noise = calibrate(lambda s: Allocation(Gaussian(s), 2, 5), 1e-4, 0.1)
+    assert 0 <= Allocation(Gaussian(noise), 2, 5).epsilon(0.1).upper <= 1e-4
+
+
 def partially_split(noise: float, count: int):
     """A tenth of the clients a round, a shared and a split half: the setting of Dong, Chen and Özgür 2025, Table 1."""
     return Repeat(Poisson(Compose([Gaussian(noise), Submodels(Gaussian(noise), count)]), 0.1), 1000)

@@ -25,6 +25,23 @@ from fedamp.accounting import (
     group,
 )
 
+LITTLE_NOISE = [
+    (Submodels(Laplace(1e-4), 3), 1e4),
+    (Allocation(MixedCoordinate(0.3, 0.3, 1e4), 2, 4), 1e6),
+    (Allocation(Submodels(Gaussian(0.01), 3), 2, 4), 1e4),
+]
+
+
+@pytest.mark.parametrize(("run", "loss"), LITTLE_NOISE, ids=str)
+def test_a_loss_whose_exponential_has_no_room_in_floating_point_is_charged(run, loss):
+    """A person who took part loses about so much, or far more, with a probability of a quarter at least."""
+    upper = run.epsilon(1e-5).upper
+    assert upper >= 0.99 * loss
+    spent = epsilon_over_rounds(run, 1e-5)
+    assert spent[0] >= 0.49 * loss
+    assert spent[-1] == upper
+
+
 EXTREMES = [  # the last ones take longer, by the same paths as others
     Repeat(Poisson(Gaussian(0.3), 0.9), 10**6),
     Repeat(Gaussian(1e4), 3),

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from fedamp.client import clipping
 from fedamp.client.clipping import clip_and_sum, quantum
 
 SHAPES = {"hidden.weight": (2, 3), "hidden.bias": (2,), "output.weight": (3,)}
@@ -98,6 +99,25 @@ def test_a_clipped_update_points_where_it_did(update: np.ndarray, clip_norm: flo
     assert np.abs(clipped - expected).max() <= 1.3e-6 * np.abs(expected).max() + quantum(clip_norm)
     assert (np.abs(clipped) <= np.abs(update) * (1 + 1e-9)).all(), "truncation is towards zero"
     assert ((clipped / quantum(clip_norm)) % 1 == 0).all()
+
+
+@settings(deadline=None, max_examples=30)
+@given(cohort=cohorts, clip_norm=any_clip, linf=st.sampled_from([0, 1, 5]))
+def test_what_is_not_compiled_clips_alike(cohort: np.ndarray, clip_norm: float, linf: int) -> None:
+    """As a GPU does it."""
+    clips = [clip_norm, 2 * clip_norm]
+    compiled = clip(cohort, "split", clips, linf)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(clipping, "_COMPILED", ())
+        plain, first = clip(cohort, "split", clips, linf), clip(cohort[:1], "split", clips, linf)
+    assert torch.equal(plain.failed, compiled.failed)
+    assert torch.equal(plain.clipped, compiled.clipped)
+    for names, bound in zip(PARTS["split"], clips, strict=True):
+        assert exact_norm([first.sums[name].numpy() for name in names]) <= mpmath.mpf(bound)
+        for name in names:
+            # Norms add up in another order: scales and products may differ by 2e-7, and what is truncated by one.
+            room = len(cohort) * (2e-7 * bound + quantum(bound))
+            torch.testing.assert_close(plain.sums[name], compiled.sums[name], rtol=0, atol=room)
 
 
 def test_normalised_updates_are_as_long_as_the_clip_but_for_a_constant() -> None:
