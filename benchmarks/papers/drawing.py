@@ -77,7 +77,8 @@ def make_readable(axes: Axes) -> None:
     for axis, limits in ((axes.xaxis, axes.get_xlim()), (axes.yaxis, axes.get_ylim())):
         if axis.get_scale() == "log" and limits[1] < 1e4 * limits[0]:
             axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-            short = "246" if limits[1] < 100 * limits[0] else ""
+            width = limits[1] / limits[0]
+            short = "23456789" if width < 3 else "246" if width < 100 else ""
             axis.set_minor_formatter(FuncFormatter(lambda value, _, of=short: _minor_label(value, of)))
 
 

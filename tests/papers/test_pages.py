@@ -18,7 +18,7 @@ PROMISED = {
     "allocation": [f"figure_{n}" for n in range(1, 12)],
     "modelmix": ["figure_2", "figure_3", "table_1", "table_2"],
     "groups": [f"figure_{n}" for n in range(3, 13)],
-    "merging": ["figure_1", "figure_2", "figure_3", "figure_5", "figure_6", "figure_7", "figure_8"],
+    "merging": ["figure_1", "figure_2", "figure_3", "figure_4", "figure_5", "figure_6", "figure_7", "figure_8"],
 }
 
 
