@@ -1,17 +1,13 @@
 """Server optimisers: what becomes of the noisy mean update. Post-processing, so it costs no privacy."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedamp import scenario
-from fedamp.arrays import Arrays, State, zeros_like
-
-Update = Mapping[str, NDArray[np.floating[Any]]]
+from fedamp.arrays import Arrays, State, Update, zeros_like
 
 AVERAGE = "average"  # of the models so far, among what is remembered
 

@@ -192,7 +192,7 @@ def _excesses(a, b, scales):  # type: ignore[no-untyped-def]
     return total, squares
 
 
-HIGHEST_ORDER = 16
+HIGHEST_SAMPLED_ORDER = 16
 
 _WIDE = 2.5
 """Standard deviation of a draw over its mean; about 1.5 is the least that a power of X reaches."""
@@ -208,7 +208,7 @@ Rank = Callable[[Proposal], float]
 class Remove:
     """H(P, Q), sampled by orders up to ``highest``."""
 
-    highest: int = HIGHEST_ORDER
+    highest: int = HIGHEST_SAMPLED_ORDER
 
     def pilot(self, run: Run, rank: Rank, look: Callable[[Proposal], Pilot]) -> Pilot:
         """Of the order whose bound is the least, or the one below it; where that leaves a wide spread, of the best

@@ -12,7 +12,7 @@ import numpy as np
 from fedamp.accounting import checks, laws
 from fedamp.accounting.amplification import AllocationPrefix, CappedPoisson
 from fedamp.accounting.bounds import Array, Bounds
-from fedamp.accounting.certificate import HIGHEST_ORDER, Add, Pilot, Remove, certify
+from fedamp.accounting.certificate import HIGHEST_SAMPLED_ORDER, Add, Pilot, Remove, certify
 from fedamp.accounting.hidden_rounds import HiddenRounds, Participation, Run, participation
 from fedamp.accounting.law import Law
 from fedamp.accounting.mechanism import Mechanism, Relation
@@ -57,7 +57,7 @@ class SampledProfile:
     laws: tuple[Callable[[], Law], ...] = ()
 
     def epsilon(
-        self, delta: float, *, precision: float = 5e-3, known: float = math.inf, highest: int = HIGHEST_ORDER
+        self, delta: float, *, precision: float = 5e-3, known: float = math.inf, highest: int = HIGHEST_SAMPLED_ORDER
     ) -> Bounds:
         """Smallest epsilon >= 0 at ``delta``, in both directions.
 

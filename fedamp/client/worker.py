@@ -116,10 +116,9 @@ class TrainReport:
 
 
 class _Kept(NamedTuple):
-    """A piece of the model with its parts and what trains it: ``steps`` where single steps are all, which is faster."""
+    """A piece of the model with what trains it: ``steps`` where single steps are all, which is faster."""
 
     piece: Piece
-    parts: tuple[tuple[str, ...], ...]
     rate: float
     trainer: Trainer
     steps: RecordSteps | None
@@ -192,7 +191,7 @@ class TrainingNode:
         piece, trainer, steps = kept.piece, kept.trainer, kept.steps
         start = piece.extract(received) if instruction.extracted == WHOLE else received
         clients, seeds, cohort = self._gather(clients, seeds, report)
-        parts = kept.parts if len(instruction.clips) == 2 else (sum(kept.parts, ()),)
+        parts = piece.parts if len(instruction.clips) == 2 else (sum(piece.parts, ()),)
         if steps is not None:
             inputs, labels = (torch.from_numpy(each[:, 0]).to(self.device) for each in (cohort.inputs, cohort.labels))
             clipped, losses = steps.sum(start, inputs, labels, parts, instruction.clips, self.task.normalised)
@@ -216,7 +215,7 @@ class TrainingNode:
             precision = self.task.precision
             trainer = Trainer(piece.forward, self._client, self.device, precision, layers, together, self._loss, rate)
             single = piece.owns_all and RecordSteps.can_run(self.task, module, piece.known)
-            kept = _Kept(piece, piece.parts, rate, trainer, RecordSteps(module, rate, self._loss) if single else None)
+            kept = _Kept(piece, rate, trainer, RecordSteps(module, rate, self._loss) if single else None)
             self._trainers[submodel] = kept
         return kept
 

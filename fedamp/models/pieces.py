@@ -49,7 +49,7 @@ class Piece:
     def module(self) -> nn.Module:
         return self._module
 
-    @property
+    @cached_property
     def parts(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Names of the parameters in the shared and in the split part, in the order of the module."""
         names = [name for name, _ in self.module.named_parameters() if name not in self.frozen]

@@ -1,4 +1,4 @@
-"""Reading the folders of runs and of merged models: what was asked for, what was released, and what that cost."""
+"""Reading the folders of runs: what was asked for, what was released, and what that cost."""
 
 import math
 from collections.abc import Iterable, Mapping

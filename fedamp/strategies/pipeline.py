@@ -16,7 +16,7 @@ from flwr.app import Message
 from numpy.typing import NDArray
 
 from fedamp import rng
-from fedamp.arrays import Arrays, State, Sums
+from fedamp.arrays import Arrays, State, Sums, Update
 from fedamp.client.clipping import LARGEST_COHORT
 from fedamp.clipping import NormCounts
 from fedamp.errors import DivergedError, FederationError
@@ -201,7 +201,7 @@ class ReleasePipeline:
 
 
 @dataclass(frozen=True)
-class _Mean(Mapping[str, NDArray[np.floating[Any]]]):
+class _Mean(Update):
     """The mean update, computed array by array as it is asked for: a second set of sums would be the largest thing in
     memory.
     """
