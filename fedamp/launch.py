@@ -128,6 +128,7 @@ def _rounds_here(
         from fedamp.server.setup import prepare
 
         prepared = prepared or prepare(scenario, seed)
+        grid.demand = prepared.demand
         if prepared.why_one_by_one:
             why += f"; clients train one by one, slower than together: {prepared.why_one_by_one}"
         prepared = replace(prepared, engine=why, began=began)

@@ -15,7 +15,7 @@ from typing import Any, Self
 import psutil
 from flwr.app import Message
 
-from fedamp import scenario
+from fedamp import devices, scenario
 from fedamp.errors import FedampError, FederationError
 from fedamp.simulation.grid import SimulationGrid, log
 from fedamp.simulation.node import FIRST_NODE
@@ -51,7 +51,7 @@ class RayGrid(SimulationGrid):
         self._start = monotonic()
         variables = environment() | {"RAY_AUTH_MODE": "token"}
         if self._engine.address is None:
-            variables |= ray_of_its_own()
+            variables |= ray_of_its_own() | devices.environment_of(self._engine.device)
         # Ray's sockets stand in it, and their paths must be short.
         self._folder = Path(tempfile.mkdtemp(prefix="fedamp-", dir=variables.get("RAY_TMPDIR", "/tmp")))
         self._pipe, theirs = Pipe()
@@ -123,7 +123,11 @@ class RayGrid(SimulationGrid):
 
     def _ready_resources(self) -> WorkerResources:
         if self._resources is None:
-            self._resources = self._answer(START_DEADLINE)
+            answer = self._answer(START_DEADLINE)
+            if answer == "demand":
+                self._pipe.send(self.demand)
+                answer = self._answer(START_DEADLINE)
+            self._resources = answer
             self.startup_seconds = monotonic() - self._start
             workers, device = self._resources.workers, self._resources.device
             log.info("ray engine, %d worker(s) on %s, ready after %.1f s", workers, device, self.startup_seconds)

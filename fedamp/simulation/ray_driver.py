@@ -26,6 +26,8 @@ from fedamp.errors import FedampError, FederationError, InputError
 INLINE_LIMIT = 1_000_000
 ADDRESS_DEADLINE = 5.0  # seconds, until a cluster answers
 
+DEMAND = "demand"  # what the driver asks where GPUs are to be shared
+
 log = logging.getLogger("fedamp.simulation")
 
 
@@ -58,7 +60,14 @@ def _serve(pipe: Connection, client_app: str, engine: scenario.Engine, folder: P
 
     logging.basicConfig(format=LOG_FORMAT)
     logging.getLogger("fedamp").setLevel(logging.INFO)
-    workers = Workers(client_app, engine, session)
+    from fedamp.simulation.resources import Demand
+
+    def demand() -> Demand | None:
+        pipe.send(DEMAND)
+        answer: Demand | None = pipe.recv()
+        return answer
+
+    workers = Workers(client_app, engine, session, demand)
     pipe.send(workers.resources)
     while True:
         name, arguments = pipe.recv()
