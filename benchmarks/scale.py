@@ -22,6 +22,7 @@ import numpy as np
 from flwr.app import Message, MetricRecord, RecordDict
 
 from benchmarks import simulators, soak
+from benchmarks.lost_machine import Cluster
 from benchmarks.simulation import machine
 from benchmarks.workloads import Workload
 from fedamp import flower, scenario
@@ -161,6 +162,49 @@ def a_thousand_rounds() -> dict[str, Any]:
     return {"milliseconds_a_client": seconds / 1e4, "megabytes": soak.growth(samples, rounds)}
 
 
+def a_lost_machine() -> dict[str, Any]:
+    """A million clients, each in one of 100 rounds, on two machines of a Ray cluster, one of which is lost in round 40.
+
+    Seconds of a round, and whether all came out as without Ray.
+    """
+    rounds, lost_after, found = 100, 40, dict[str, Any]()
+    work = replace(SMALL, clients=1_000_000, rounds=rounds)
+    asked = {"check_in": {"scheme": "balanced", "k": 1}, "federation": {"evaluate_every": rounds}, "known_seed": True}
+    engine = {"kind": "ray", "address": Cluster.address}
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        for kind, sections in (("cluster", {"engine": engine}), ("alone", {})):
+            made = work.scenario("serial", 1, rounds=rounds, **(asked | sections))
+            (folder / f"{kind}.yaml").write_text(scenario_file.dump(made))
+        run, out = folder / "cluster", folder / "out.txt"
+        with Cluster() as cluster:
+            command = [sys.executable, "-m", "fedamp", "run", str(folder / "cluster.yaml"), "--out", str(run)]
+            process = cluster.start("fedamp-head", command, out)
+
+            def pull(released: int) -> None:
+                if released >= lost_after and "round" not in found:
+                    cluster.pull_the_cable()
+                    found["round"] = released
+
+            soak.watch(process, run, pull)
+        alone = soak.start(folder / "alone.yaml", folder / "alone", resume=False)
+        soak.watch(alone, folder / "alone", lambda released: None)
+        lines = soak.lines(run)
+        seconds = [line["seconds"] for line in lines]
+        lost = found["round"]
+        return {
+            "lost_after_round": lost,
+            "seconds_a_round_before": statistics.median(seconds[:lost]),
+            "seconds_of_the_longest_round": max(seconds),
+            "rounds_longer_than_twice_the_median": sum(each > 2 * statistics.median(seconds) for each in seconds),
+            "seconds_a_round_after": statistics.median(seconds[lost + 1 :]),
+            "clients": sum(line["scheduled"] for line in lines),
+            "clients_missing": sum(line["scheduled"] - line["reported"] for line in lines),
+            "each_round_once": [line["round"] for line in lines] == list(range(1, rounds + 1)),
+            "every_release_equal": soak.digests(run) == soak.digests(folder / "alone"),
+        }
+
+
 def check_in_schedule() -> dict[str, Any]:
     """10 hidden rounds of a thousand, for a million clients: processor seconds, and megabytes on top."""
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -213,6 +257,7 @@ SECTIONS = (
     large_model,
     a_million_clients,
     a_thousand_rounds,
+    a_lost_machine,
     check_in_schedule,
     server,
 )
