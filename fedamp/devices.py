@@ -6,6 +6,7 @@ which rules out ``mps``.
 """
 
 import os
+import re
 
 from fedamp.errors import InputError
 
@@ -18,15 +19,14 @@ def available(asked: str) -> str:
     Raises:
         InputError: this process does not see it, or there is no such device.
     """
-    import torch  # where a second counts, only processes that train have it
-
     if asked == "cpu":
         return asked
+    import torch  # it takes a second, which only processes that train have
+
     count = torch.cuda.device_count()
     if asked == "auto":
         return "cuda" if count else "cpu"
-    kind, _, index = asked.partition(":")
-    if kind == "cuda" and int(index or 0) < count:
+    if re.fullmatch(PATTERN, asked) and int(asked.partition(":")[2] or 0) < count:
         return asked
     raise InputError(f"engine.device: {asked} is not there, torch sees {count} GPU(s); accepted here: auto, cpu")
 

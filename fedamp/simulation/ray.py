@@ -20,7 +20,7 @@ from fedamp.errors import FedampError, FederationError
 from fedamp.simulation.grid import SimulationGrid, log
 from fedamp.simulation.node import FIRST_NODE
 from fedamp.simulation.processes import environment, ray_of_its_own
-from fedamp.simulation.resources import WorkerResources
+from fedamp.simulation.resources import Demand, WorkerResources
 
 START_DEADLINE = 300.0  # seconds, until Ray and all workers are ready
 GRACE = 30.0  # seconds that an answer of the driver may take beyond the deadline of what it was asked
@@ -124,7 +124,7 @@ class RayGrid(SimulationGrid):
     def _ready_resources(self) -> WorkerResources:
         if self._resources is None:
             answer = self._answer(START_DEADLINE)
-            if answer == "demand":
+            if answer is Demand:  # which is asked for where a GPU is to be shared
                 self._pipe.send(self.demand)
                 answer = self._answer(START_DEADLINE)
             self._resources = answer

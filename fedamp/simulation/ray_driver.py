@@ -26,8 +26,6 @@ from fedamp.errors import FedampError, FederationError, InputError
 INLINE_LIMIT = 1_000_000
 ADDRESS_DEADLINE = 5.0  # seconds, until a cluster answers
 
-DEMAND = "demand"  # what the driver asks where GPUs are to be shared
-
 log = logging.getLogger("fedamp.simulation")
 
 
@@ -57,13 +55,13 @@ def _serve(pipe: Connection, client_app: str, engine: scenario.Engine, folder: P
     # Flower takes a second to import, in which Ray starts its processes.
     from fedamp.flower import LOG_FORMAT
     from fedamp.simulation.ray_workers import Workers
+    from fedamp.simulation.resources import Demand
 
     logging.basicConfig(format=LOG_FORMAT)
     logging.getLogger("fedamp").setLevel(logging.INFO)
-    from fedamp.simulation.resources import Demand
 
     def demand() -> Demand | None:
-        pipe.send(DEMAND)
+        pipe.send(Demand)
         answer: Demand | None = pipe.recv()
         return answer
 

@@ -22,6 +22,7 @@ from fedamp.models.cost import kept_per_record
 from fedamp.models.evaluate import evaluate
 from fedamp.models.registry import build, initial_parameters
 from fedamp.server.setup import prepare
+from fedamp.simulation.resources import Demand
 from tests.client.second_device import ELSEWHERE, SecondDevice, memory
 from tests.federations import Silent, small
 
@@ -180,16 +181,19 @@ def test_a_run_takes_its_device_from_one_place(tmp_path: Path, monkeypatch: pyte
     asked = small("rounds=2", "check_in.k=1", "data.clients=20")
     here = launch.launch(asked, Silent(), tmp_path / "here")
     monkeypatch.setattr(devices, "available", lambda asked: str(ELSEWHERE))
-    monkeypatch.setattr(devices, "free_memory", lambda device: 1 << 40)
-    memory.peak = 0
-    there = launch.launch(asked, Silent(), tmp_path / "there")
+    with monkeypatch.context() as context:
+        context.setattr(devices, "here", lambda asked: "cpu")
+        memory.peak = 0
+        there = launch.launch(asked, Silent(), tmp_path / "there")
     for name, values in load_file(here / "model.safetensors").items():
         np.testing.assert_allclose(load_file(there / "model.safetensors")[name], values, rtol=1e-4, atol=1e-6)
-    assert memory.peak > 0
+    assert memory.peak > 0  # clients train there
     memory.peak = 0
     prepared = prepare(asked)
     prepared.evaluate(prepared.state.parameters)
     assert memory.peak > 4 * prepared.test[0].size
+    monkeypatch.setattr(devices, "free_memory", lambda device: 1 << 40)
+    assert prepared.demand == Demand(prepared.worker_bytes, free_bytes=1 << 40, batches=1)
 
 
 @pytest.fixture

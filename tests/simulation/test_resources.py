@@ -2,6 +2,7 @@
 
 import pytest
 
+from fedamp import devices
 from fedamp.errors import InputError
 from fedamp.scenario import Engine
 from fedamp.simulation.resources import Demand, WorkerResources, worker_resources
@@ -50,3 +51,19 @@ def test_cuda_without_a_gpu_is_refused():
         worker_resources(Engine(device="cuda"), 2, 0)
     with pytest.raises(InputError, match=r"engine\.device: cuda:1 is one machine's; accepted with engine\.address"):
         worker_resources(Engine(device="cuda:1", address="auto"), 2, 2)
+
+
+def test_a_device_that_is_not_there_is_named_in_one_line():
+    for asked in ("cuda:99", "mps", "cuda:first"):
+        with pytest.raises(InputError, match=rf"^engine\.device: {asked} is not there, torch sees \d+ GPU"):
+            devices.available(asked)
+        assert devices.here(asked) == "cpu"
+
+
+def test_ray_is_shown_no_other_gpu_than_the_one_that_is_named(monkeypatch):
+    monkeypatch.setattr(devices, "available", lambda asked: asked)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,7")
+    assert devices.environment_of("cuda:1") == {"CUDA_VISIBLE_DEVICES": "7"}
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    assert devices.environment_of("cuda:1") == {"CUDA_VISIBLE_DEVICES": "1"}
+    assert devices.environment_of("cuda") == devices.environment_of("cpu") == {}
