@@ -4,6 +4,7 @@ Its tensors say that they are on torch's ``meta`` device and hold real ones. As 
 both devices is an error, and so is handing one of its tensors to NumPy.
 """
 
+import threading
 import weakref
 from typing import Any
 
@@ -23,23 +24,26 @@ class Memory:
     def __init__(self) -> None:
         self.limit, self.used, self.peak = float("inf"), 0, 0
         self._holders: dict[int, int] = {}  # tensors of each storage
+        self._lock = threading.RLock()  # tensors die in whichever thread collects garbage
 
     def hold(self, tensor: "Elsewhere") -> None:
         storage = tensor.held.untyped_storage()
         place, size = storage.data_ptr(), storage.nbytes()
-        if place not in self._holders:
-            if self.used + size > self.limit:
-                raise torch.OutOfMemoryError("the second device is full")
-            self.used += size
-            self.peak = max(self.peak, self.used)
-        self._holders[place] = self._holders.get(place, 0) + 1
+        with self._lock:
+            if place not in self._holders:
+                if self.used + size > self.limit:
+                    raise torch.OutOfMemoryError("the second device is full")
+                self.used += size
+                self.peak = max(self.peak, self.used)
+            self._holders[place] = self._holders.get(place, 0) + 1
         weakref.finalize(tensor, self._release, place, size)
 
     def _release(self, place: int, size: int) -> None:
-        self._holders[place] -= 1
-        if not self._holders[place]:
-            del self._holders[place]
-            self.used -= size
+        with self._lock:
+            self._holders[place] -= 1
+            if not self._holders[place]:
+                del self._holders[place]
+                self.used -= size
 
 
 memory = Memory()

@@ -84,7 +84,6 @@ CASES: dict[str, dict[str, Any]] = {
     "tokens": {"client": client(loss="token-cross-entropy"), "model": LSTM},
     "convolutional": {"model": CNN},
     "convolutional, under vmap": {"model": CNN, "client": client(proximal=0.1)},
-    "residual": {"model": RESNET, "client": client(steps=1)},
     "own": {"model": own("WithTable")},
     "own, one by one": {"model": own("Undecided")},
     "coordinates": {"linf_coordinates": 4},

@@ -1,6 +1,5 @@
 """The Ray grid, as a Flower server app sees it: the serial grid's replies, whatever happens to the workers."""
 
-import json
 import os
 import signal
 import subprocess
@@ -16,7 +15,6 @@ from fedamp import flower, scenario
 from fedamp.errors import FederationError, InputError
 from fedamp.simulation.engines import open_grid
 from fedamp.simulation.resources import Demand
-from tests.documentation import ROOT
 
 pytest.importorskip("ray")
 
@@ -217,37 +215,20 @@ def _alive(pid: int) -> bool:
         return False
 
 
-SHARED = """
-import json, os, sys
-import ray
-from fedamp.scenario import Engine
-from fedamp.simulation.ray_workers import Workers, start_actors
-from fedamp.simulation.resources import Demand, worker_resources
-ray.init("local", num_cpus=4, num_gpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
-demand = Demand(worker_bytes=1 << 30, free_bytes=5 << 29, batches=4)
-actors = start_actors("fedamp.client.app:app", worker_resources(Engine(device="cuda"), 4, 2, demand))
-seen = ray.get([actor.__ray_call__.remote(lambda self: os.environ["CUDA_VISIBLE_DEVICES"]) for actor in actors])
-try:
-    ray.get(actors[0].ready.remote())
-except ray.exceptions.RayTaskError as error:
-    print(json.dumps([seen, ray.available_resources(), str(error.cause)]))
-"""
-
-
 @pytest.mark.slow
-def test_workers_share_gpus_as_ray_counts_them(tmp_path, monkeypatch):
-    """Ray is told of two GPUs; each worker sees one of them, and torch, here, none."""
-    from fedamp.simulation.ray_workers import SPARE_GPU
-
-    told = subprocess.run([sys.executable, "-c", SHARED], capture_output=True, text=True, timeout=120, cwd=ROOT)
-    seen, left, trouble = json.loads(told.stdout)
-    assert sorted(seen) == ["0", "0", "1", "1"]
-    assert left["GPU"] == pytest.approx(2 * SPARE_GPU)
-    assert trouble == "engine.device: cuda is not there, torch sees 0 GPU(s); accepted here: auto, cpu"
-    monkeypatch.setenv("RAY_OVERRIDE_RESOURCES", '{"GPU": 1}')
-    with open_grid(scenario.Engine(kind="ray"), tmp_path / "log.txt", APP) as grid:
-        grid.demand = Demand(worker_bytes=1, free_bytes=1, batches=1)
-        assert {node["device"] for node in tell(grid)} == {"cpu"}  # torch sees none
-    cuda = scenario.Engine(kind="ray", device="cuda")
-    with open_grid(cuda, tmp_path / "log.txt", APP) as grid, pytest.raises(InputError, match="torch sees 0"):
-        grid.wait()
+def test_workers_share_gpus_as_their_memory_allows(tmp_path, monkeypatch, grid):
+    """All of it but the GPUs, of which Ray is told, and which the app makes torch believe in."""
+    monkeypatch.setenv("RAY_OVERRIDE_RESOURCES", '{"CPU": 8, "GPU": 2}')
+    engine = scenario.Engine(kind="ray", device="cuda")
+    with open_grid(engine, tmp_path / "log.txt", "tests.simulation.gpu_app:app") as gpus:
+        gpus.demand = Demand(worker_bytes=1 << 30, free_bytes=4 << 30, batches=100)
+        told = tell(gpus)
+        assert [node["device"] for node in told] == ["cuda"] * 6
+        assert sorted(node["gpus"] for node in told) == ["0"] * 3 + ["1"] * 3
+        np.testing.assert_array_equal(round_of(gpus, 9, size=5), round_of(grid, 9, size=5))
+        node = gpus.get_node_ids()[0]
+        [reply] = gpus.send_and_receive([message(node, "train.die_once", mark=str(tmp_path / "mark"))], timeout=60)
+        assert reply.has_content()  # another worker found a place
+        assert tell(gpus)[0]["gpus"] in ("0", "1")
+    with open_grid(engine, tmp_path / "log.txt", APP) as none, pytest.raises(InputError, match="torch sees 0 GPU"):
+        none.wait()
