@@ -145,6 +145,7 @@ def _rounds_here(
         from fedamp.server.loop import rounds
 
         prepared = prepared or _prepare(scenario, seed, costs)
+        grid.demand = prepared.demand
         if prepared.why_one_by_one:
             why += f"; clients train one by one, slower than together: {prepared.why_one_by_one}"
         prepared = replace(prepared, engine=why, began=began)
