@@ -264,7 +264,7 @@ def server() -> dict[str, Any]:
         assert collected.reported == 1
         update = collected.sums
         timed("noise", lambda update=update, round_=round_: add_noise(update, deviations, {}, 1, round_))
-        step = partial(optimizer.apply, model, update, state, round_)
+        step = partial(optimizer.apply, model, update, dict.fromkeys(model, 100.0), state, round_)
         model, state = timed("optimizer", step)
     return found
 

@@ -239,7 +239,7 @@ def _check_outputs(prepared: Prepared) -> None:
 def _pipeline(plan: Plan, parameters: Arrays, pieces: Pieces) -> ReleasePipeline:
     piece = plan.submodels.a_piece(pieces)
     trained = {name: array for name, array in parameters.items() if name not in piece.frozen}
-    return ReleasePipeline(plan, ModelParts.of(trained, piece.shared if len(plan.parts) == 2 else None), pieces)
+    return ReleasePipeline(plan, ModelParts.of(trained, piece.shared if len(plan.parts_at(1.0)) == 2 else None), pieces)
 
 
 def _batch(plan: Plan, task: ClientTask, dataset: Dataset, piece: Piece) -> tuple[int, int]:
