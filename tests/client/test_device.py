@@ -136,7 +136,10 @@ def test_devices_do_not_mix() -> None:
         there.numpy()
 
 
-@pytest.mark.parametrize("case", CASES)
+SLOW = ["residual submodels"]  # twenty layers
+
+
+@pytest.mark.parametrize("case", [pytest.param(each, marks=[pytest.mark.slow] * (each in SLOW)) for each in CASES])
 def test_a_round_on_another_device_gives_the_same_sum(
     case: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
