@@ -57,7 +57,7 @@ class Law:
             totals = law.mass_in.sum() + law.infinite, law.mass_out.sum() + law.zero
             if not np.isfinite(totals).all():
                 raise NotEvaluable("the likelihood ratio leaves the range of floating point; use a Rényi bound")
-            if max(abs(total - 1) for total in totals) > 1e-6:  # far above rounding: what comes of it is no bound
+            if max(abs(total - 1) for total in totals) > 1e-6 + 2 * self.rounding:  # what comes of it is no bound
                 raise NotEvaluable(f"the masses of a law come to {totals[0]:g} and {totals[1]:g}, not 1")
 
     # -- where laws come from

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binom, norm
 
+from fedamp.accounting import Gaussian
 from fedamp.accounting.fourier import Placed, choose_lattice, convolve_order
 from fedamp.accounting.law import Law, normal_mass
 
@@ -44,6 +45,25 @@ def test_gaussian_brackets_the_closed_form_in_both_directions(noise_multiplier):
         bounds = law.epsilon(exact)
         assert bounds.lower <= epsilon <= bounds.upper
         assert bounds.width <= 3e-3 * epsilon
+
+
+@pytest.mark.parametrize("noise_multiplier", [0.2, 1.0, 20.0])
+def test_far_tails_and_deltas_near_one_against_forty_digits(noise_multiplier):
+    """Where mass outside the grid decides, and where hardly anything does."""
+    mpmath.mp.dps = 40
+    s = mpmath.mpf(noise_multiplier)
+
+    def exact(epsilon):
+        return mpmath.ncdf(1 / (2 * s) - epsilon * s) - mpmath.exp(epsilon) * mpmath.ncdf(-1 / (2 * s) - epsilon * s)
+
+    for delta in (1e-18, 1e-22, 1e-100, 1e-300):
+        bounds = Gaussian(noise_multiplier).epsilon(delta)
+        assert exact(mpmath.mpf(bounds.upper)) <= delta
+        assert bounds.upper < np.inf
+        assert bounds.lower == 0 or exact(mpmath.mpf(bounds.lower)) >= delta
+    for share in (0.999, 1.001):  # of delta at epsilon 0, up to 0.99 and more
+        bounds = Gaussian(noise_multiplier).epsilon(min(float(exact(mpmath.mpf(0))) * share, 1 - 1e-12))
+        assert bounds.upper == 0 if share > 1 else bounds.upper > 0
 
 
 @pytest.mark.parametrize("times", [2, 4, 100, 50_000])
