@@ -207,7 +207,7 @@ class Plan:
         return self.spent(self.last_round)
 
     def spent(self, rounds: int) -> Bounds:
-        """What a number of released rounds cost, had that number been fixed before: the upper end as ledgers have it."""
+        """What a number of released rounds cost, had that number been fixed before; the upper end is the ledger's."""
         if rounds == 0:
             return Bounds(0.0, 0.0, "nothing released")
         if not self.is_private:

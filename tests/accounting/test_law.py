@@ -9,9 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binom, norm
 
-from fedamp.accounting import Gaussian
+from fedamp.accounting import Gaussian, RandomisedResponse, Repeat
 from fedamp.accounting.fourier import Placed, choose_lattice, convolve_order
 from fedamp.accounting.law import Law, normal_mass
+from fedamp.accounting.laws import numerical_law
 
 POINTS = 400
 """Coarse, so that the suite is quick: a certified bracket has to hold at any number of points."""
@@ -118,6 +119,26 @@ def test_high_precision_values_far_in_the_tail():
             mpmath.mpf("-0.5") - epsilon
         )
         assert_brackets(law.delta(epsilon), float(exact), relative_width)
+
+
+def test_rounding_is_outside_the_bracket_not_inside():
+    """Three bits are a law of four atoms, without a grid: only rounding is left, and no digit of the oracle's is."""
+    mpmath.mp.dps = 40
+    for probability in np.linspace(0.51, 0.97, 12).tolist():
+        p, law = mpmath.mpf(probability), numerical_law(Repeat(RandomisedResponse(probability), 3))
+        each = mpmath.log(p / (1 - p))
+        atoms = [(mpmath.binomial(3, i) * p**i * (1 - p) ** (3 - i), (2 * i - 3) * each) for i in range(4)]
+
+        def exact(epsilon, atoms=atoms):
+            return sum(mass * (1 - mpmath.exp(epsilon - log)) for mass, log in atoms if log > epsilon)
+
+        for share in (0.0, 0.11, 0.27, 0.55, 0.83):
+            epsilon = share * float(atoms[3][1])
+            bounds, truth = law.delta(epsilon), exact(mpmath.mpf(epsilon))
+            assert bounds.lower <= truth <= bounds.upper <= truth * (1 + 1e-9)
+            inverse = law.epsilon(float(truth))
+            assert exact(mpmath.mpf(inverse.upper)) <= float(truth) <= exact(mpmath.mpf(inverse.lower))
+            assert inverse.width <= 1e-11
 
 
 # -- enumeration of small finite laws
