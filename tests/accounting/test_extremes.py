@@ -130,11 +130,14 @@ def test_what_leaves_the_range_of_floating_point_is_answered_too(run, least):
 
 
 def test_tails_of_a_mixed_coordinate_are_not_its_rounding():
-    """delta at epsilon 8 is 8.694156e-18 (mpmath, 400 digits), below the rounding of sums that come to 1."""
+    """delta at epsilon 8 is 8.694156e-18 (mpmath, 400 digits), below the rounding of sums that come to 1; at 15, beyond
+    the grid, 5.038e-52.
+    """
     for points in (50, 1200):
         lost = MixedCoordinate(1.0, 138.0, 1.0).delta(8.0, points=points)
         assert lost.lower <= 8.694157e-18
         assert lost.upper >= 8.694156e-18
+        assert MixedCoordinate(1.0, 138.0, 1.0).delta(15.0, points=points).upper >= 5.038e-52
 
 
 def test_arithmetic_that_fails_leaves_the_answer_to_another_evaluator():
