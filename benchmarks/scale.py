@@ -22,6 +22,7 @@ import numpy as np
 from flwr.app import Message, MetricRecord, RecordDict
 
 from benchmarks import simulators, soak
+from benchmarks.lost_machine import Cluster
 from benchmarks.simulation import machine
 from benchmarks.workloads import Workload
 from fedamp import flower, scenario
@@ -132,17 +133,37 @@ def _on_the_wire(made: scenario.Scenario) -> dict[str, Any]:
 
 
 def a_million_clients() -> dict[str, Any]:
-    """10,000 clients a round of 20,000 and of a million: processor seconds a round, and megabytes at the peak."""
+    """10,000 clients a round of 20,000 and of a million: processor seconds from Python's start until clients are asked,
+    and a round; and megabytes at the peak.
+    """
     found = {}
     for clients in (20_000, 1_000_000):
         work = replace(SMALL, clients=clients, rounds=3)
         sections = {"check_in": {"scheme": "poisson", "rate": 10_000 / clients}}
         measured = _apart("fedamp", work, kind="serial", workers=1, **sections)
         found[str(clients)] = {
+            "processor_seconds_to_start": statistics.median(_start(work, sections) for _ in range(3)),
             "processor_seconds_a_round": measured["processor_seconds"] / work.rounds,
             "peak_megabytes": measured["peak_bytes"] / 1e6,
         }
     return found
+
+
+def _start(work: Workload, sections: dict[str, Any]) -> float:
+    program = (
+        "import sys, time; from pathlib import Path; from fedamp.launch import rounds; "
+        "from fedamp.observers import Observer; from fedamp.scenario import scenario_file\n"
+        "class Watch(Observer):\n"
+        "    def started(self, *_): print(time.process_time())\n"
+        "    def round_done(self, *_): ...\n"
+        "    def stopping(self): ...\n"
+        "next(rounds(scenario_file.load(sys.argv[1]), Watch(), Path(sys.argv[2])))"
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        file, out = Path(folder) / "scenario.yaml", Path(folder) / "run"
+        file.write_text(scenario_file.dump(work.scenario("serial", 1, work.rounds, **sections)))
+        command = [sys.executable, "-c", program, str(file), str(out)]
+        return float(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
 
 
 def a_thousand_rounds() -> dict[str, Any]:
@@ -159,6 +180,49 @@ def a_thousand_rounds() -> dict[str, Any]:
         soak.watch(process, run, lambda released: samples.append(soak.memory(process.pid) | {"round": released}))
         seconds = sum(line["seconds"] for line in soak.lines(run))
     return {"milliseconds_a_client": seconds / 1e4, "megabytes": soak.growth(samples, rounds)}
+
+
+def a_lost_machine() -> dict[str, Any]:
+    """A million clients, each in one of 100 rounds, on two machines of a Ray cluster, one of which is lost in round 40.
+
+    Seconds of a round, and whether all came out as without Ray.
+    """
+    rounds, lost_after, found = 100, 40, dict[str, Any]()
+    work = replace(SMALL, clients=1_000_000, rounds=rounds)
+    asked = {"check_in": {"scheme": "balanced", "k": 1}, "federation": {"evaluate_every": rounds}, "known_seed": True}
+    engine = {"kind": "ray", "address": Cluster.address}
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        for kind, sections in (("cluster", {"engine": engine}), ("alone", {})):
+            made = work.scenario("serial", 1, rounds=rounds, **(asked | sections))
+            (folder / f"{kind}.yaml").write_text(scenario_file.dump(made))
+        run, out = folder / "cluster", folder / "out.txt"
+        with Cluster() as cluster:
+            command = [sys.executable, "-m", "fedamp", "run", str(folder / "cluster.yaml"), "--out", str(run)]
+            process = cluster.start("fedamp-head", command, out)
+
+            def pull(released: int) -> None:
+                if released >= lost_after and "round" not in found:
+                    cluster.pull_the_cable()
+                    found["round"] = released
+
+            soak.watch(process, run, pull)
+        alone = soak.start(folder / "alone.yaml", folder / "alone", resume=False)
+        soak.watch(alone, folder / "alone", lambda released: None)
+        lines = soak.lines(run)
+        seconds = [line["seconds"] for line in lines]
+        lost = found["round"]
+        return {
+            "lost_after_round": lost,
+            "seconds_a_round_before": statistics.median(seconds[:lost]),
+            "seconds_of_the_longest_round": max(seconds),
+            "rounds_longer_than_twice_the_median": sum(each > 2 * statistics.median(seconds) for each in seconds),
+            "seconds_a_round_after": statistics.median(seconds[lost + 1 :]),
+            "clients": sum(line["scheduled"] for line in lines),
+            "clients_missing": sum(line["scheduled"] - line["reported"] for line in lines),
+            "each_round_once": [line["round"] for line in lines] == list(range(1, rounds + 1)),
+            "every_release_equal": soak.digests(run) == soak.digests(folder / "alone"),
+        }
 
 
 def check_in_schedule() -> dict[str, Any]:
@@ -200,7 +264,7 @@ def server() -> dict[str, Any]:
         assert collected.reported == 1
         update = collected.sums
         timed("noise", lambda update=update, round_=round_: add_noise(update, deviations, {}, 1, round_))
-        step = partial(optimizer.apply, model, update, state, round_)
+        step = partial(optimizer.apply, model, update, dict.fromkeys(model, 100.0), state, round_)
         model, state = timed("optimizer", step)
     return found
 
@@ -213,6 +277,7 @@ SECTIONS = (
     large_model,
     a_million_clients,
     a_thousand_rounds,
+    a_lost_machine,
     check_in_schedule,
     server,
 )

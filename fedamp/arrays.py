@@ -1,17 +1,23 @@
 """Types of a model's arrays, by parameter name."""
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 Arrays = dict[str, NDArray[np.float32]]  # a model, or something of its shape that is kept
 Sums = dict[str, NDArray[np.float64]]  # sums of updates
-Update = Mapping[str, NDArray[np.floating[Any]]]  # a mean update, perhaps computed array by array as it is asked for
 State = dict[str, Arrays]  # what an optimiser or a noise mechanism remembers: some model-shaped sets of arrays
+
+BLOCK = 1 << 16  # coordinates handled at a time: they stay in the cache from one operation to the next
 
 
 def zeros_like(arrays: Mapping[str, NDArray[np.float32]]) -> Arrays:
     """Zeros of the same shapes."""
     return {name: np.zeros_like(array) for name, array in arrays.items()}
+
+
+def is_finite(arrays: Arrays) -> bool:
+    """Whether no number is infinite or NaN."""
+    flats = [array.reshape(-1) for array in arrays.values()]
+    return all(np.isfinite(flat[i : i + BLOCK]).all() for flat in flats for i in range(0, flat.size, BLOCK))

@@ -15,6 +15,7 @@ from typing import Any
 import psutil
 from packaging.requirements import Requirement
 
+from fedamp import devices
 from fedamp.errors import DeploymentError
 from fedamp.runs.checks import Check
 
@@ -36,8 +37,6 @@ REFUSALS = (403, 404)
 
 def examine_machine() -> dict[str, Any]:
     """Versions, devices and memory, as ``fedamp doctor --json`` prints them."""
-    import torch
-
     memory = psutil.virtual_memory()
     return {
         "python": platform.python_version(),
@@ -47,7 +46,7 @@ def examine_machine() -> dict[str, Any]:
         "memory_bytes": memory.total,
         "free_memory_bytes": memory.available,
         "free_disk_bytes": shutil.disk_usage(Path()).free,
-        "devices": [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())] or ["cpu"],
+        "devices": devices.names() or ["cpu"],
     }
 
 

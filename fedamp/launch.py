@@ -2,25 +2,28 @@
 
 import logging
 import shlex
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fedamp.errors import DivergedError, FedampError, FederationError, Interrupted, one_line
 from fedamp.observers import Observer, watched
 from fedamp.plan import make_plan, privacy_units
-from fedamp.runs.folder import RunFolder, opened, read_summary
 from fedamp.scenario import Scenario
-from fedamp.trackers import trackers_of
+from fedamp.start import beside, collect_again
 
-if TYPE_CHECKING:  # what imports torch is imported while Ray starts
+if TYPE_CHECKING:  # what is left to import is imported while costs are computed, and while Ray starts
+    from fedamp.runs.folder import RunFolder
     from fedamp.runs.records import RoundRecord
+    from fedamp.server.setup import Prepared
 
 log = logging.getLogger("fedamp.launch")
 
+Costs = Callable[[], Mapping[str, Any]]
+"""What waits for :meth:`fedamp.plan.Plan.costs`."""
 
 Progress = Generator["RoundRecord", None, Path]
 """Released rounds, and at last the run folder."""
@@ -47,6 +50,7 @@ def launch(scenario: Scenario, observer: Observer, out: Path | None = None, resu
     while True:
         try:
             next(progress)
+            collect_again()
         except StopIteration as end:
             folder: Path = end.value
             return folder
@@ -67,7 +71,10 @@ def rounds(
         everybody = scenario.federation.model_copy(update={"quorum": 1.0})
         scenario = scenario.model_copy(update={"federation": everybody})
     # What can be found wrong without torch is found before a folder is made.
-    make_plan(scenario, privacy_units(scenario))
+    costs = beside(make_plan(scenario, privacy_units(scenario)).costs)
+    from fedamp.runs.folder import opened
+    from fedamp.trackers import trackers_of
+
     on_flower = scenario.engine.kind == "flower"
     # Flower's own simulation plays in another process, which has them there.
     trackers = [] if on_flower else trackers_of(scenario.trackers)
@@ -77,9 +84,9 @@ def rounds(
         watched(folder.path, *trackers, observer) as watching,
     ):
         if on_flower:
-            _play_on_flower(scenario, seed, folder, watching)
+            _play_on_flower(scenario, seed, costs, folder, watching)
         else:
-            yield from _rounds_here(scenario, seed, folder, watching, finish_round)
+            yield from _rounds_here(scenario, seed, costs, folder, watching, finish_round)
     return folder.path
 
 
@@ -91,7 +98,7 @@ def how_to_resume(folder: Path) -> str:
 
 
 @contextmanager
-def _explained(folder: RunFolder) -> Iterator[None]:
+def _explained(folder: "RunFolder") -> Iterator[None]:
     """Turn what ends a run early into one line that says where to read more, or how to go on."""
     try:
         yield
@@ -108,8 +115,16 @@ def _explained(folder: RunFolder) -> Iterator[None]:
         raise FederationError(f"{one_line(error)[:300]}; traceback in {folder.log}") from error
 
 
+def _prepare(scenario: Scenario, seed: int | None, costs: Costs) -> "Prepared":
+    from fedamp.server.setup import prepare
+
+    prepared = prepare(scenario, seed)
+    prepared.plan.take(costs())
+    return prepared
+
+
 def _rounds_here(
-    scenario: Scenario, seed: int | None, folder: RunFolder, observer: Observer, finish_round: bool
+    scenario: Scenario, seed: int | None, costs: Costs, folder: "RunFolder", observer: Observer, finish_round: bool
 ) -> "Iterator[RoundRecord]":
     began = perf_counter()
     from fedamp.simulation.engines import choose, open_grid
@@ -117,30 +132,30 @@ def _rounds_here(
 
     engine, why, prepared = scenario.engine, f"{scenario.engine.kind}: engine.kind says so", None
     if engine.kind == "auto":  # what there is to compute decides
-        from fedamp.server.setup import prepare
-
-        prepared = prepare(scenario, seed)
+        prepared = _prepare(scenario, seed, costs)
         engine, why = choose(scenario, prepared.work)
     log.info("engine %s", why)
     # A Ray that was asked for starts in a child of its own while torch, data and model are loaded here.
     with open_grid(engine, folder.log) as grid:
         from fedamp.server.loop import rounds
-        from fedamp.server.setup import prepare
 
-        prepared = prepared or prepare(scenario, seed)
+        prepared = prepared or _prepare(scenario, seed, costs)
+        grid.demand = prepared.demand
         if prepared.why_one_by_one:
             why += f"; clients train one by one, slower than together: {prepared.why_one_by_one}"
         prepared = replace(prepared, engine=why, began=began)
         yield from rounds(prepared, with_faults(grid, scenario.faults), folder, observer, finish_round)
 
 
-def _play_on_flower(scenario: Scenario, seed: int | None, folder: RunFolder, observer: Observer) -> None:
+def _play_on_flower(
+    scenario: Scenario, seed: int | None, costs: Costs, folder: "RunFolder", observer: Observer
+) -> None:
     """The same server app and client app, on Flower's own simulation in processes of its own."""
-    from fedamp.server.setup import prepare
+    from fedamp.runs.folder import read_summary
     from fedamp.simulation import flower_engine
 
     seen = folder.read_rounds()
-    observer.started(prepare(scenario, seed), seen)
+    observer.started(_prepare(scenario, seed, costs), seen)
 
     def watch() -> None:
         for record in folder.read_rounds()[len(seen) :]:
@@ -163,6 +178,6 @@ def _play_on_flower(scenario: Scenario, seed: int | None, folder: RunFolder, obs
     watch()
 
 
-def _ended(folder: RunFolder) -> int:
+def _ended(folder: "RunFolder") -> int:
     """When the run was last ended, in nanoseconds; 0 where it never was."""
     return folder.summary.stat().st_mtime_ns if folder.summary.exists() else 0

@@ -1,15 +1,21 @@
 """Server optimisers: what becomes of the noisy mean update. Post-processing, so it costs no privacy."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedamp import scenario
-from fedamp.arrays import Arrays, State, Update, zeros_like
+from fedamp.arrays import BLOCK, Arrays, State, Sums, zeros_like
 
 AVERAGE = "average"  # of the models so far, among what is remembered
+
+Floats = NDArray[np.float32]
+Doubles = NDArray[np.float64]
+Step = tuple[Floats, dict[str, Floats]]
 
 
 class ServerOptimizer(ABC):
@@ -28,15 +34,42 @@ class ServerOptimizer(ABC):
         """What is remembered before the first step: some model-shaped sets of arrays, by name."""
 
     @abstractmethod
-    def apply(self, parameters: Arrays, update: Update, state: State, round_: int) -> tuple[Arrays, State]:
-        """The model after a step, and what is remembered then, in new arrays.
+    def step(self, parameters: Floats, update: Doubles, state: Mapping[str, Floats], round_: int) -> Step:
+        """Some coordinates after a step, and what is remembered of them: new arrays. Each coordinate moves by itself.
+
+        Args:
+            parameters: shape [n].
+            update: mean update, shape [n].
+            state: as :meth:`init` or the step before left it, by name, shape [n] each.
+            round_: number of this round, from 1.
+        """
+
+    def apply(
+        self, parameters: Arrays, sums: Sums, denominators: Mapping[str, float], state: State, round_: int
+    ) -> tuple[Arrays, State]:
+        """The model after a step, and what is remembered then, in new arrays; nothing else of their size is made.
 
         Args:
             parameters: the model, by name.
-            update: mean update, by name, same shapes.
+            sums: of updates, by name; an array without one stays as it is.
+            denominators: by what each sum is divided.
             state: as :meth:`init` or the step before left it.
             round_: number of this round, from 1.
         """
+        moved, following = dict(parameters), {kind: dict(arrays) for kind, arrays in state.items()}
+        for name, total in sums.items():
+            start, flat = parameters[name].reshape(-1), total.reshape(-1)
+            before = {kind: arrays[name].reshape(-1) for kind, arrays in state.items()}
+            for arrays in (moved, *following.values()):
+                arrays[name] = np.empty(total.shape, np.float32)
+            for place in range(0, total.size, BLOCK):
+                block = slice(place, place + BLOCK)
+                remembered = {kind: array[block] for kind, array in before.items()}
+                after, new = self.step(start[block], flat[block] / denominators[name], remembered, round_)
+                moved[name].reshape(-1)[block] = after
+                for kind, array in new.items():
+                    following[kind][name].reshape(-1)[block] = array
+        return moved, following
 
 
 @dataclass(frozen=True)
@@ -50,16 +83,11 @@ class Sgd(ServerOptimizer):
     def init(self, parameters: Arrays) -> State:
         return {"velocity": zeros_like(parameters)} if self.momentum else {}
 
-    def apply(self, parameters: Arrays, update: Update, state: State, round_: int) -> tuple[Arrays, State]:
+    def step(self, parameters: Floats, update: Doubles, state: Mapping[str, Floats], round_: int) -> Step:
         if not self.momentum:
-            steps = ((name, self.learning_rate * update[name]) for name in parameters)  # one at a time in memory
-            return {name: parameters[name] + step.astype(np.float32) for name, step in steps}, state
-        velocity = {
-            name: np.float32(self.momentum) * before + update[name].astype(np.float32)
-            for name, before in state["velocity"].items()
-        }
-        rate = np.float32(self.learning_rate)
-        return {name: array + rate * velocity[name] for name, array in parameters.items()}, {"velocity": velocity}
+            return parameters + (self.learning_rate * update).astype(np.float32), {}
+        velocity = np.float32(self.momentum) * state["velocity"] + update.astype(np.float32)
+        return parameters + np.float32(self.learning_rate) * velocity, {"velocity": velocity}
 
 
 @dataclass(frozen=True)
@@ -75,18 +103,13 @@ class Adam(ServerOptimizer):
     def init(self, parameters: Arrays) -> State:
         return {"first": zeros_like(parameters), "second": zeros_like(parameters)}
 
-    def apply(self, parameters: Arrays, update: Update, state: State, round_: int) -> tuple[Arrays, State]:
+    def step(self, parameters: Floats, update: Doubles, state: Mapping[str, Floats], round_: int) -> Step:
+        change, first, second = update.astype(np.float32), state["first"], state["second"]
+        first = first + np.float32(1 - self.beta1) * (change - first)
+        second = second + np.float32(1 - self.beta2) * (change * change - second)
+        root = np.sqrt(second / np.float32(1 - self.beta2**round_)) + np.float32(self.epsilon)
         rate = np.float32(self.learning_rate / (1 - self.beta1**round_))
-        correction = np.float32(1 - self.beta2**round_)
-        moved, first, second = {}, {}, {}
-        for name, array in parameters.items():
-            change = update[name].astype(np.float32)
-            one, two = state["first"][name], state["second"][name]
-            first[name] = one + np.float32(1 - self.beta1) * (change - one)
-            second[name] = two + np.float32(1 - self.beta2) * (change * change - two)
-            root = np.sqrt(second[name] / correction) + np.float32(self.epsilon)
-            moved[name] = array + rate * first[name] / root
-        return moved, {"first": first, "second": second}
+        return parameters + rate * first / root, {"first": first, "second": second}
 
 
 @dataclass(frozen=True)
@@ -107,11 +130,10 @@ class Averaged(ServerOptimizer):
     def init(self, parameters: Arrays) -> State:
         return self.optimizer.init(parameters) | {AVERAGE: parameters}
 
-    def apply(self, parameters: Arrays, update: Update, state: State, round_: int) -> tuple[Arrays, State]:
-        moved, following = self.optimizer.apply(parameters, update, state, round_)
+    def step(self, parameters: Floats, update: Doubles, state: Mapping[str, Floats], round_: int) -> Step:
+        moved, following = self.optimizer.step(parameters, update, state, round_)
         weight = np.float32(1 - min(self.decay, round_ / (round_ + 9)))
-        average = {name: before + weight * (moved[name] - before) for name, before in state[AVERAGE].items()}
-        return moved, following | {AVERAGE: average}
+        return moved, {**following, AVERAGE: state[AVERAGE] + weight * (moved - state[AVERAGE])}
 
 
 OPTIMIZERS: dict[str, type[ServerOptimizer]] = {each.scheme: each for each in (Sgd, Adam)}

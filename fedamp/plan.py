@@ -1,8 +1,10 @@
 """From a scenario to a frozen plan and its cost: the only place where a number is derived from two others."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -191,6 +193,15 @@ class Plan:
         budget = self.scenario.privacy.epsilon
         return self.scenario.rounds if budget is None else int(np.searchsorted(self.epsilon_by_round, budget, "right"))
 
+    def costs(self) -> dict[str, Any]:
+        """What takes long to compute, by name; :meth:`take` gives it to another process's plan of the same scenario."""
+        names = ("noise_multiplier", "epsilon", "unamplified_epsilon", "epsilon_by_round", "guaranteed_epsilon")
+        return {name: getattr(self, name) for name in names}
+
+    def take(self, costs: Mapping[str, Any]) -> None:
+        """Not compute again what another plan of the same scenario, for as many units, has computed."""
+        vars(self).update(costs)
+
     @property
     def last_round(self) -> int:
         """The last round that is played: the scenario's, or the last one that the budget pays for."""
@@ -204,10 +215,13 @@ class Plan:
         (Dwork, Roth 2014, Proposition 2.1). What its rounds cost by themselves (:meth:`spent`) covers a stop that
         depends on nothing that was seen.
         """
-        return self.spent(self.last_round)
+        return self._spent(self.last_round)
 
     def spent(self, rounds: int) -> Bounds:
         """What a number of released rounds cost, had that number been fixed before; the upper end is the ledger's."""
+        return self.guaranteed_epsilon if rounds == self.last_round else self._spent(rounds)
+
+    def _spent(self, rounds: int) -> Bounds:
         if rounds == 0:
             return Bounds(0.0, 0.0, "nothing released")
         if not self.is_private:

@@ -4,13 +4,16 @@ import tracemalloc
 
 import numpy as np
 import pytest
+from flwr.app import Message, MetricRecord, RecordDict
 
+from fedamp import flower
 from fedamp.check_in import Balanced, Stratified
 from fedamp.gaussian import Address, add_gaussian
 from fedamp.runs.folder import new_folder
 from fedamp.server.loop import play
 from fedamp.server.setup import prepare
 from fedamp.simulation.engines import open_grid
+from fedamp.strategies.aggregation import Request
 from fedamp.strategies.noise import add_noise
 from tests.federations import Silent, small
 
@@ -82,6 +85,41 @@ def test_memory_follows_the_cohort_not_the_clients_or_the_rounds(tmp_path):
     assert few.now[25] - few.now[5] < 20 * 10_000
     # Poisson sampling draws 8 bytes a client and compares them, 1 byte; 1 more where it finds who was drawn.
     assert many.on_top(4) - few.on_top(4) < 12 * 300_000
+
+
+def test_a_round_holds_no_more_than_four_copies_of_the_model():
+    """The model, the sum of its updates (in float64: two), the next model; beside them blocks."""
+    scenario = small(
+        "data={name: synthetic, features: 100, clients: 100}",
+        "model={name: mlp, hidden: [1500, 1500]}",
+        "submodels={scheme: disjoint, count: 4}",
+        "server.momentum=0",
+    )
+    prepared = prepare(scenario)
+    pipeline, state = prepared.pipeline, prepared.state
+    copy = sum(array.nbytes for array in state.parameters.values())
+    cohort = prepared.plan.attendance.cohort(1)[:8].tolist()
+    pieces = [prepared.pieces(unit % 4, 1).extract(state.parameters) for unit in cohort]
+    flower.identify()
+
+    def reply(number: int) -> Message:
+        asked = Message(RecordDict(), 2 + number, "train")
+        flower.set_message_id(asked, str(number))
+        facts = {"reported": cohort[number : number + 1], "failed": 0, "clipped": 0, "below_clip": 1, "records": 1}
+        arrays = flower.to_record({name: np.zeros(part.shape) for name, part in pieces[number].items()})
+        return Message(
+            RecordDict({"arrays": arrays, "metrics": MetricRecord(facts | {"loss_sum": 1.0})}), reply_to=asked
+        )
+
+    def play() -> None:
+        requests = {2 + number: Request(frozenset({unit}), unit % 4) for number, unit in enumerate(cohort)}
+        aggregate = pipeline.aggregate(state, 1, (reply(number) for number in range(len(cohort))), requests)
+        assert aggregate.reported == len(cohort)
+        pipeline.release(state, 1, aggregate, needs_quorum=False)
+
+    play()  # what is compiled and imported is no copy of the model
+    # Replies, a tenth of a sum each, are gone when the next model is made; a block in float64 takes half a megabyte.
+    assert copy + peak_of(play) < 4 * copy + 2_000_000
 
 
 def test_noise_in_pieces_is_a_stream_a_piece_whatever_the_threads():

@@ -20,7 +20,7 @@ app = ClientApp()
 def train(message: Message, context: Context) -> Message:
     """One round of the clients that the message names: the sum of their clipped updates."""
     task, instruction = wire.instruction_of(message)
-    node = _node(task, wire.text(context, "data"), wire.text(context, "device") or "cpu")
+    node = _node(task, wire.text(context, "data"), wire.device(context))
     wire.check_hosted(instruction, wire.hosts(context))
     arrays = flower.from_record(message.content["arrays"])  # type: ignore[arg-type]
     return wire.trained(message, *node.train(arrays, instruction))

@@ -95,7 +95,7 @@ def private_client(train: Train) -> ClientApp:
         dataset = None if external else wire.dataset(task_json, wire.text(context, "data"))[1]
         module = None if external else build(task.model, task.input_shape, task.num_classes)
         arrays: Arrays = flower.from_record(message.content["arrays"])  # type: ignore[arg-type]
-        config, device = train_config(message), wire.text(context, "device") or "cpu"
+        config, device = train_config(message), wire.device(context)
 
         def train_one(client: int) -> Mapping[str, Any]:
             about = TrainingContext(client, instruction.round, task.client, config, device, context)

@@ -15,6 +15,7 @@ from fedamp.client import perceptron
 from fedamp.client.batch_order import BatchOrder, batch_order
 from fedamp.client.optimizers import LocalOptimizer, is_plain, optimizer_of
 from fedamp.data import Cohort
+from fedamp.devices import is_gpu
 from fedamp.losses import CrossEntropy, Loss
 
 log = logging.getLogger("fedamp.client")
@@ -243,7 +244,7 @@ class _Batches:
 @contextmanager
 def arithmetic(precision: str, device: str) -> Iterator[None]:
     """Inside, a GPU rounds to tf32 only where the scenario asks for it (torch by default lets convolutions do so)."""
-    if not device.startswith("cuda"):
+    if not is_gpu(device):
         yield
         return
     matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn

@@ -2,7 +2,7 @@
 
 data     folder with this node's records, instead of the scenario's
 hosts    ids of the clients that live here, for example "0-9,12"; left out: those whose records are here
-device   cpu, cuda or cuda:N
+device   cpu, if left out; auto, cuda or cuda:N
 """
 
 from collections.abc import Iterable, Mapping
@@ -14,7 +14,7 @@ from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from numpy.typing import NDArray
 from pydantic import TypeAdapter
 
-from fedamp import data, flower, scenario
+from fedamp import data, devices, flower, scenario
 from fedamp.client.task import DATA_PLACES, ClientTask
 from fedamp.client.worker import TrainInstruction, TrainReport
 from fedamp.data import Dataset
@@ -54,6 +54,11 @@ def hosting(message: Message, clients: Iterable[int] | None) -> Message:
 def text(context: Context, key: str) -> str:
     """A node's configuration; empty where it says nothing."""
     return str(context.node_config.get(key, ""))
+
+
+def device(context: Context) -> str:
+    """The device on which a node trains."""
+    return devices.available(text(context, "device") or "cpu")
 
 
 def hosts(context: Context) -> set[int] | None:

@@ -1,6 +1,7 @@
 """A round on one node, without Flower: train the clients asked for, clip their updates, add them up."""
 
 import logging
+import sys
 import time
 import warnings
 from collections.abc import Iterator, Mapping
@@ -20,7 +21,7 @@ from fedamp.client.records import RecordSteps
 from fedamp.client.task import ClientTask
 from fedamp.client.training import Trained, Trainer, arithmetic
 from fedamp.data import Cohort, Dataset
-from fedamp.errors import DataError
+from fedamp.errors import DataError, InputError
 from fedamp.losses import loss_of
 from fedamp.models.pieces import WHOLE, Piece
 from fedamp.submodels import submodels_of
@@ -124,6 +125,21 @@ class _Kept(NamedTuple):
     steps: RecordSteps | None
 
 
+class _Stack(NamedTuple):
+    """Clients that train the same piece together, with their seeds and records."""
+
+    clients: NDArray[np.int64]
+    seeds: NDArray[np.void]
+    cohort: Cohort
+
+    def cut(self, size: int) -> list["_Stack"]:
+        """Stacks of at most so many clients."""
+        cohort, count = self.cohort, len(self.clients)
+        parts = [slice(first, first + size) for first in range(0, max(count, 1), size)]
+        each = [Cohort(cohort.inputs[part], cohort.labels[part], cohort.sizes[part]) for part in parts]
+        return [_Stack(self.clients[part], self.seeds[part], own) for part, own in zip(parts, each, strict=True)]
+
+
 class TrainingNode:
     """Trains the clients of a data set for a task, on one device.
 
@@ -148,6 +164,7 @@ class TrainingNode:
         self._piece = submodels.pieces(task.model, tuple(task.input_shape), task.num_classes, task.split_seed)
         self._frozen = submodels.a_piece(self._piece).frozen
         self._trainers: dict[int, _Kept] = {}
+        self._at_once = sys.maxsize  # clients that the device has room for, as far as is known
 
     def train(
         self, arrays: Arrays, instruction: TrainInstruction
@@ -169,28 +186,46 @@ class TrainingNode:
             received = _tensors(arrays, self.device)
             for submodel, clients, seeds in instruction.stacks():
                 kept = self._trainer(submodel, instruction.round)
-                part = self._train_stack(kept, received, clients, seeds, instruction, report)
-                if instruction.extracted == WHOLE:
-                    kept.piece.embed_add(sums, part)
-                else:
-                    for name, total in sums.items():
-                        total += part[name]
+                start = kept.piece.extract(received) if instruction.extracted == WHOLE else received
+                stack = self._gather(clients, seeds, report)
+                for part in self._within_memory(kept, start, stack, instruction, report):
+                    if instruction.extracted == WHOLE:
+                        kept.piece.embed_add(sums, part)
+                    else:
+                        for name, total in sums.items():
+                            total += part[name]
         report.seconds = time.monotonic() - begin
         return sums, report
 
+    def _within_memory(
+        self, kept: _Kept, start: dict[str, Tensor], stack: _Stack, instruction: TrainInstruction, report: TrainReport
+    ) -> Iterator[dict[str, NDArray[np.float64]]]:
+        """Sums that together are those of :meth:`_train_stack`: a stack that a GPU has no room for is cut in two."""
+        waiting = stack.cut(self._at_once)
+        while waiting:
+            stack = waiting.pop()
+            try:
+                yield self._train_stack(kept, start, stack, instruction, report)
+            except torch.OutOfMemoryError as error:
+                count = len(stack.clients)
+                if count == 1:
+                    raise InputError(
+                        f"{self.device} has no memory for the training of one client; accepted: fewer engine.workers, "
+                        "a smaller model or client.batch_size, or engine.device: cpu"
+                    ) from error
+                self._at_once = count // 2
+                waiting += stack.cut(self._at_once)
+                log.warning(
+                    "%s has no memory for %d clients together, so %d train at once from here on; engine.workers may be "
+                    "too many, or engine.clients_per_batch",
+                    *(self.device, count, self._at_once),
+                )
+
     def _train_stack(
-        self,
-        kept: _Kept,
-        received: dict[str, Tensor],
-        clients: NDArray[np.int64],
-        seeds: NDArray[np.void],
-        instruction: TrainInstruction,
-        report: TrainReport,
+        self, kept: _Kept, start: dict[str, Tensor], stack: _Stack, instruction: TrainInstruction, report: TrainReport
     ) -> dict[str, NDArray[np.float64]]:
         """The sum of the clipped updates of some clients that train the same piece, in its shape."""
-        piece, trainer, steps = kept.piece, kept.trainer, kept.steps
-        start = piece.extract(received) if instruction.extracted == WHOLE else received
-        clients, seeds, cohort = self._gather(clients, seeds, report)
+        (piece, _, trainer, steps), (clients, seeds, cohort) = kept, stack
         parts = piece.parts if len(instruction.clips) == 2 else (sum(piece.parts, ()),)
         if steps is not None:
             inputs, labels = (torch.from_numpy(each[:, 0]).to(self.device) for each in (cohort.inputs, cohort.labels))
@@ -219,12 +254,10 @@ class TrainingNode:
             self._trainers[submodel] = kept
         return kept
 
-    def _gather(
-        self, clients: NDArray[np.int64], seeds: NDArray[np.void], report: TrainReport
-    ) -> tuple[NDArray[np.int64], NDArray[np.void], Cohort]:
+    def _gather(self, clients: NDArray[np.int64], seeds: NDArray[np.void], report: TrainReport) -> _Stack:
         """The records of those clients whose records can be read; the others fail."""
         try:
-            return clients, seeds, self._records(clients)
+            return _Stack(clients, seeds, self._records(clients))
         except DataError as error:
             readable = np.array([self._is_readable(client) for client in clients], dtype=bool)
             if readable.all():
@@ -232,7 +265,7 @@ class TrainingNode:
             log.warning("%d of %d clients failed: %s", (~readable).sum(), len(clients), error)
             report.failed += int((~readable).sum())
             report.error = report.error or str(error)
-            return clients[readable], seeds[readable], self._records(clients[readable])
+            return _Stack(clients[readable], seeds[readable], self._records(clients[readable]))
 
     def _is_readable(self, client: np.int64) -> bool:
         try:

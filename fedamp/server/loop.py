@@ -122,6 +122,7 @@ class _Run:
         start = perf_counter()
         aggregate = ask(self.strategy, self.grid, round_, meanwhile if round_ < self.plan.last_round else None)
         state, release = self.strategy.release(round_, aggregate)
+        release.noisy_sums.clear()  # twice the model in memory, beside what evaluation and checkpoint need
         record = self._record(release, aggregate, start)
         due = round_ % self.plan.scenario.federation.checkpoint_every == 0 or round_ == self.plan.last_round
         kept = due or not self._would_come_out_again(aggregate)

@@ -12,9 +12,9 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from fedamp import data, rng
+from fedamp import data, devices, rng
 from fedamp.arrays import Arrays
-from fedamp.client.memory import clients_per_batch
+from fedamp.client.memory import bytes_of_a_worker, clients_per_batch, numbers_of_a_client
 from fedamp.client.records import RecordSteps
 from fedamp.client.task import ClientTask
 from fedamp.data.dataset import Dataset
@@ -27,6 +27,7 @@ from fedamp.models.pieces import Piece, Pieces
 from fedamp.models.registry import build, initial_parameters, input_type
 from fedamp.plan import Plan, make_plan, privacy_units
 from fedamp.scenario import Scenario
+from fedamp.simulation.resources import Demand
 from fedamp.strategies.model_parts import ModelParts
 from fedamp.strategies.pipeline import ReleasePipeline, ServerState
 from fedamp.strategies.private import PrivateStrategy
@@ -51,6 +52,7 @@ class Prepared:
         task: what clients are told.
         state: the state before the first round.
         units_per_batch: how many units train stacked together, about.
+        worker_bytes: memory of a GPU that a worker needs for it.
         pieces: what units train: (submodel, round) -> piece of the model.
         test: the public test set, inputs and labels.
         validation: public records that are kept apart for choosing between settings; there may be none.
@@ -62,6 +64,7 @@ class Prepared:
     task: ClientTask
     state: ServerState
     units_per_batch: int
+    worker_bytes: int
     pieces: Pieces
     test: Records
     validation: Records
@@ -103,8 +106,16 @@ class Prepared:
         return self._evaluate(parameters, self.validation).score if len(self.validation[1]) else None
 
     def _evaluate(self, parameters: Arrays, records: Records) -> Evaluation:
-        device = "cuda" if _on_gpu(self.plan) else "cpu"
-        return evaluate(self.module, parameters, *records, device, loss=self.loss)
+        return evaluate(self.module, parameters, *records, devices.here(_asked(self.plan)), loss=self.loss)
+
+    @property
+    def demand(self) -> Demand | None:
+        """What the run asks of a GPU, where it trains on such as this machine has."""
+        device = devices.here(_asked(self.plan))
+        if not devices.is_gpu(device):
+            return None
+        batches = math.ceil(self.plan.expected_cohort / self.units_per_batch)
+        return Demand(self.worker_bytes, devices.free_memory(device), batches)
 
     @cached_property
     def loss(self) -> Loss:
@@ -189,8 +200,8 @@ def prepare(scenario: Scenario, seed: int | None = None) -> Prepared:
     )
     pieces = plan.submodels.pieces(scenario.model, dataset.input_shape, dataset.num_classes, task.split_seed)
     state = _pipeline(plan, parameters, pieces).start(parameters)
-    units_per_batch = _units_per_batch(plan, task, dataset, plan.submodels.a_piece(pieces))
-    prepared = Prepared(plan, task, state, units_per_batch, pieces, *_kept_apart(dataset.test(), scenario))
+    batch = _batch(plan, task, dataset, plan.submodels.a_piece(pieces))
+    prepared = Prepared(plan, task, state, *batch, pieces, *_kept_apart(dataset.test(), scenario))
     _check_outputs(prepared)
     return prepared
 
@@ -228,27 +239,38 @@ def _check_outputs(prepared: Prepared) -> None:
 def _pipeline(plan: Plan, parameters: Arrays, pieces: Pieces) -> ReleasePipeline:
     piece = plan.submodels.a_piece(pieces)
     trained = {name: array for name, array in parameters.items() if name not in piece.frozen}
-    return ReleasePipeline(plan, ModelParts.of(trained, piece.shared if len(plan.parts) == 2 else None), pieces)
+    return ReleasePipeline(plan, ModelParts.of(trained, piece.shared if len(plan.parts_at(1.0)) == 2 else None), pieces)
 
 
-def _units_per_batch(plan: Plan, task: ClientTask, dataset: Dataset, piece: Piece) -> int:
-    asked, trained = plan.scenario.engine.clients_per_batch, piece.module
-    if asked != "auto":
-        return asked
+def _batch(plan: Plan, task: ClientTask, dataset: Dataset, piece: Piece) -> tuple[int, int]:
+    """How many units train stacked together, and the bytes that a worker needs for it on a GPU."""
+    trained = piece.module
     units = dataset.by_record() if plan.scenario.privacy.unit == "sample" else dataset
-    on_gpu = _on_gpu(plan)
-    if piece.owns_all and RecordSteps.can_run(task, trained, piece.known):
-        # No gradient of a record is ever formed (fedamp.client.records): memory holds its inputs alone.
-        return max(1, min(RECORDS_AT_ONCE, math.ceil(plan.expected_cohort / 2)))
-    size = sum(parameter.numel() for parameter in trained.parameters())
     kept = kept_per_record(trained, dataset.input_shape, input_type(task.model))
-    fits = clients_per_batch(size, kept, units, "cuda" if on_gpu else "cpu")
-    half = max(SMALLEST_STACK, math.ceil(plan.expected_cohort / 2))
-    if on_gpu:
-        return max(1, min(fits, half))
+    size = sum(parameter.numel() for parameter in trained.parameters())
+    single = piece.owns_all and RecordSteps.can_run(task, trained, piece.known)
+    # Of single steps no gradient of a record is ever formed: memory holds what a pass keeps, some of it as float64.
+    numbers = numbers_of_a_client(0, 4 * kept, units) if single else numbers_of_a_client(size, kept, units)
+    asked = plan.scenario.engine.clients_per_batch
+    together = asked if asked != "auto" else _units_together(plan, trained, None if single else numbers)
+    return together, bytes_of_a_worker(min(together, math.ceil(plan.expected_cohort)) * numbers)
+
+
+def _units_together(plan: Plan, trained: nn.Module, numbers: int | None) -> int:
+    """The size of batches; ``numbers``: those of a unit, None for single steps."""
+    half = math.ceil(plan.expected_cohort / 2)
+    if numbers is None:
+        return max(1, min(RECORDS_AT_ONCE, half))
+    asked = _asked(plan)
+    device = devices.here(asked) if asked == "auto" else asked  # one that is named may be a cluster's
+    most = min(clients_per_batch(numbers, device), max(SMALLEST_STACK, half))
+    if devices.is_gpu(device):
+        return most
     convolves = any(isinstance(layer, nn.Conv1d | nn.Conv2d | nn.Conv3d) for layer in trained.modules())
-    return max(1, min(fits, half, CONVOLUTIONS if convolves else STACK))
+    return min(most, CONVOLUTIONS if convolves else STACK)
 
 
-def _on_gpu(plan: Plan) -> bool:
-    return torch.cuda.is_available() and plan.scenario.engine.device != "cpu"
+def _asked(plan: Plan) -> str:
+    """The device that the scenario's engine asks for."""
+    engine = plan.scenario.engine
+    return "cpu" if engine.kind == "flower" else engine.device

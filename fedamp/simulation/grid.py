@@ -12,6 +12,7 @@ from flwr.serverapp import Grid
 from flwr.supercore.run import Run
 
 from fedamp import flower
+from fedamp.simulation.resources import Demand
 
 LOGGER = "fedamp.simulation"
 log = logging.getLogger(LOGGER)
@@ -23,12 +24,14 @@ class SimulationGrid(Grid):
     Attributes:
         workers: number of nodes; each hosts all clients that it is asked to train.
         startup_seconds: time until the nodes were ready; 0 before that.
+        demand: what the run asks of a GPU; may be said until the nodes are first waited for.
         simulated: that its nodes are no machines of others.
     """
 
     simulated = True
     workers: int
     startup_seconds: float
+    demand: Demand | None = None
 
     def __init__(self) -> None:
         flower.identify()

@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from flwr.app import Context, Message, RecordDict, UserConfig
 from flwr.clientapp import ClientApp
 
-from fedamp import flower
+from fedamp import devices, flower
 
 FIRST_NODE = flower.SERVER_NODE + 1
 
@@ -21,7 +21,10 @@ class Node:
         client_app: import path, ``package.module:name``.
         partition: number of this node, from 0.
         partitions: number of nodes.
-        device: torch's name of the device on which to train, ``cpu`` or ``cuda`` or ``cuda:N``.
+        device: on which to train (:mod:`fedamp.devices`).
+
+    Raises:
+        InputError: the device is not there.
     """
 
     def __init__(self, client_app: str, partition: int, partitions: int, device: str) -> None:
@@ -29,7 +32,7 @@ class Node:
         keep_freed_memory()
         module, _, name = client_app.partition(":")
         self.app: ClientApp = getattr(importlib.import_module(module), name)
-        self.device = device
+        self.device = device = devices.available(device)
         config: UserConfig = {"partition-id": partition, "num-partitions": partitions, "device": device}
         self.context = Context(1, FIRST_NODE + partition, config, RecordDict(), {})
 
@@ -64,7 +67,7 @@ def one_thread(device: str) -> Iterator[None]:
     """On a CPU a node trains with one thread: sums are the same in every engine, and cores not oversubscribed."""
     import torch
 
-    if not device.startswith("cpu"):
+    if devices.is_gpu(device):
         yield
         return
     before = torch.get_num_threads()

@@ -15,12 +15,12 @@ from typing import Any, Self
 import psutil
 from flwr.app import Message
 
-from fedamp import scenario
+from fedamp import devices, scenario
 from fedamp.errors import FedampError, FederationError
 from fedamp.simulation.grid import SimulationGrid, log
 from fedamp.simulation.node import FIRST_NODE
 from fedamp.simulation.processes import environment, ray_of_its_own
-from fedamp.simulation.resources import WorkerResources
+from fedamp.simulation.resources import Demand, WorkerResources
 
 START_DEADLINE = 300.0  # seconds, until Ray and all workers are ready
 GRACE = 30.0  # seconds that an answer of the driver may take beyond the deadline of what it was asked
@@ -51,7 +51,7 @@ class RayGrid(SimulationGrid):
         self._start = monotonic()
         variables = environment() | {"RAY_AUTH_MODE": "token"}
         if self._engine.address is None:
-            variables |= ray_of_its_own()
+            variables |= ray_of_its_own() | devices.environment_of(self._engine.device)
         # Ray's sockets stand in it, and their paths must be short.
         self._folder = Path(tempfile.mkdtemp(prefix="fedamp-", dir=variables.get("RAY_TMPDIR", "/tmp")))
         self._pipe, theirs = Pipe()
@@ -123,7 +123,11 @@ class RayGrid(SimulationGrid):
 
     def _ready_resources(self) -> WorkerResources:
         if self._resources is None:
-            self._resources = self._answer(START_DEADLINE)
+            answer = self._answer(START_DEADLINE)
+            if answer is Demand:  # which is asked for where a GPU is to be shared
+                self._pipe.send(self.demand)
+                answer = self._answer(START_DEADLINE)
+            self._resources = answer
             self.startup_seconds = monotonic() - self._start
             workers, device = self._resources.workers, self._resources.device
             log.info("ray engine, %d worker(s) on %s, ready after %.1f s", workers, device, self.startup_seconds)

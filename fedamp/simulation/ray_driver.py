@@ -55,10 +55,17 @@ def _serve(pipe: Connection, client_app: str, engine: scenario.Engine, folder: P
     # Flower takes a second to import, in which Ray starts its processes.
     from fedamp.flower import LOG_FORMAT
     from fedamp.simulation.ray_workers import Workers
+    from fedamp.simulation.resources import Demand
 
     logging.basicConfig(format=LOG_FORMAT)
     logging.getLogger("fedamp").setLevel(logging.INFO)
-    workers = Workers(client_app, engine, session)
+
+    def demand() -> Demand | None:
+        pipe.send(Demand)
+        answer: Demand | None = pipe.recv()
+        return answer
+
+    workers = Workers(client_app, engine, session, demand)
     pipe.send(workers.resources)
     while True:
         name, arguments = pipe.recv()

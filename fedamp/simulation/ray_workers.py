@@ -3,6 +3,7 @@
 import os
 import socket
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,7 @@ from fedamp import flower, scenario
 from fedamp.errors import FedampError, FederationError
 from fedamp.simulation.grid import log
 from fedamp.simulation.node import FIRST_NODE, Node
-from fedamp.simulation.resources import available_device, worker_resources
+from fedamp.simulation.resources import Demand, WorkerResources, worker_resources
 
 if TYPE_CHECKING:
     from fedamp.simulation.ray_driver import Session
@@ -46,7 +47,6 @@ class RayWorker:
 
     def _ready_node(self) -> Node:
         if self._node is None:
-            available_device(self._arguments[-1])
             self._node = Node(*self._arguments)
         return self._node
 
@@ -73,19 +73,23 @@ class Workers:
         client_app: import path of the Flower client app, ``package.module:name``.
         engine: workers, device and address.
         session: the connection with Ray.
+        demand: asked where a GPU is to be shared.
 
     Raises:
         InputError: the device is not there.
         FederationError: workers did not start, or could not import the client app.
     """
 
-    def __init__(self, client_app: str, engine: scenario.Engine, session: "Session") -> None:
+    def __init__(
+        self, client_app: str, engine: scenario.Engine, session: "Session", demand: Callable[[], Demand | None]
+    ) -> None:
         self._client_app, self._session = client_app, session
         self._sent: dict[str, Sent] = {}
         found = ray.cluster_resources()  # type: ignore[no-untyped-call]
-        self.resources = part = worker_resources(engine, found.get("CPU", 1), found.get("GPU", 0))
-        gpus = part.gpus * (1 - SPARE_GPU)
-        self._actors = [self._start_actor(partition, part.cpus, gpus) for partition in range(part.workers)]
+        cores, gpus = found.get("CPU", 1), found.get("GPU", 0)
+        shared = gpus and engine.workers == "auto" and engine.device != "cpu"
+        self.resources = worker_resources(engine, cores, gpus, demand() if shared else None)
+        self._actors = start_actors(client_app, self.resources)
         answers = [actor.ready.remote() for actor in self._actors]
         if not self._wait(answers, len(answers), monotonic() + STARTUP_DEADLINE):
             raise FederationError(
@@ -191,12 +195,18 @@ class Workers:
         if self._actors[partition] is sent.actor:
             ray.kill(sent.actor)
             gpus = min(self.resources.gpus, SPARE_GPU / 10)
-            self._actors[partition] = self._start_actor(partition, cpus=0, gpus=gpus)
+            self._actors[partition] = _start_actor(self._client_app, self.resources, partition, cpus=0, gpus=gpus)
 
-    def _start_actor(self, partition: int, cpus: float, gpus: float) -> Any:
-        part = self.resources
-        actor = ray.remote(RayWorker).options(num_cpus=cpus, num_gpus=gpus, scheduling_strategy="SPREAD")
-        return actor.remote(sys.path, self._client_app, partition, part.workers, part.device)
+
+def start_actors(client_app: str, part: WorkerResources) -> list[Any]:
+    """An actor for each worker; those that share a GPU leave some of it free for others that must move there."""
+    gpus = part.gpus * (1 - SPARE_GPU)
+    return [_start_actor(client_app, part, partition, part.cpus, gpus) for partition in range(part.workers)]
+
+
+def _start_actor(client_app: str, part: WorkerResources, partition: int, cpus: float, gpus: float) -> Any:
+    actor = ray.remote(RayWorker).options(num_cpus=cpus, num_gpus=gpus, scheduling_strategy="SPREAD")
+    return actor.remote(sys.path, client_app, partition, part.workers, part.device)
 
 
 def _partition(sent: Sent) -> int:

@@ -3,10 +3,26 @@
 from dataclasses import dataclass
 from math import ceil
 
-from fedamp import scenario
+from fedamp import devices, scenario
 from fedamp.errors import InputError
 
-WORKERS_PER_GPU = 2  # one prepares and launches while the other computes
+FEW, MOST = 2, 4  # workers of a GPU, which computes for one at a time: one prepares meanwhile, and more hardly help
+USED = 0.9  # share of a GPU's free memory that is planned with
+
+
+@dataclass(frozen=True)
+class Demand:
+    """What a run asks of a GPU like this machine's.
+
+    Attributes:
+        worker_bytes: memory that a worker needs.
+        free_bytes: memory that nobody uses.
+        batches: of a round; more workers have nothing to do.
+    """
+
+    worker_bytes: int
+    free_bytes: int
+    batches: int
 
 
 @dataclass(frozen=True)
@@ -19,43 +35,38 @@ class WorkerResources:
     gpus: float
 
 
-def worker_resources(engine: scenario.Engine, cores: float, gpus: float) -> WorkerResources:
+def worker_resources(
+    engine: scenario.Engine, cores: float, gpus: float, demand: Demand | None = None
+) -> WorkerResources:
     """Workers for the cores and GPUs that there are; more workers than cores (or GPUs) share them evenly.
+
+    Args:
+        cores, gpus: as Ray counts them; a GPU that is named by its number is the only one that it sees.
+        demand: of the run; left out: its GPUs are not here to be looked at, and are large enough.
 
     Raises:
         InputError: CUDA is asked for and there is no GPU.
     """
     device = engine.device
     if device == "auto":
-        device = "cuda" if gpus and (engine.address is not None or available_device("auto") == "cuda") else "cpu"
-    if device == "cpu":
+        device = "cuda" if gpus and (engine.address is not None or devices.here("auto") == "cuda") else "cpu"
+    if not devices.is_gpu(device):
         workers = max(1, int(cores)) if engine.workers == "auto" else engine.workers
         return WorkerResources(workers, device, cpus=_share(workers, cores), gpus=0)
     if not gpus:
         raise InputError(f"engine.device: {device} needs a GPU and Ray sees none; accepted here: auto, cpu")
-    if device == "cuda":
-        workers = int(gpus) * WORKERS_PER_GPU if engine.workers == "auto" else engine.workers
-        return WorkerResources(workers, device, cpus=_share(workers, cores), gpus=_share(workers, gpus))
-    workers = WORKERS_PER_GPU if engine.workers == "auto" else engine.workers
-    # One named GPU, which Ray does not hide.
-    return WorkerResources(workers, device, cpus=_share(workers, cores), gpus=0)
+    if engine.address is not None and device != "cuda":
+        raise InputError(f"engine.device: {device} is one machine's; accepted with engine.address: auto, cpu, cuda")
+    workers = int(gpus) * _sharing(cores, gpus, demand) if engine.workers == "auto" else engine.workers
+    return WorkerResources(workers, "cuda", cpus=_share(workers, cores), gpus=_share(workers, gpus))
 
 
-def available_device(device: str) -> str:
-    """The device of this process that ``auto`` stands for, or the device itself.
-
-    Raises:
-        InputError: the device is not there.
-    """
-    import torch
-
-    count = torch.cuda.device_count() if device != "cpu" else 0
-    if device == "auto":
-        return "cuda" if count else "cpu"
-    _, _, index = device.partition(":")
-    if device != "cpu" and int(index or 0) >= count:
-        raise InputError(f"engine.device: {device} is not there, torch sees {count} GPU(s); accepted here: auto, cpu")
-    return device
+def _sharing(cores: float, gpus: float, demand: Demand | None) -> int:
+    """How many workers share a GPU: as many as its memory holds, within reason, and have a core and a batch each."""
+    if demand is None:
+        return FEW
+    hold = int(demand.free_bytes * USED / demand.worker_bytes)
+    return max(1, min(hold, int(cores / gpus), ceil(demand.batches / gpus), MOST))
 
 
 def _share(workers: int, units: float) -> float:

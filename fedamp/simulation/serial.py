@@ -7,7 +7,6 @@ from flwr.app import Message
 from fedamp import flower
 from fedamp.simulation.grid import SimulationGrid, log
 from fedamp.simulation.node import FIRST_NODE, Node
-from fedamp.simulation.resources import available_device
 
 
 class SerialGrid(SimulationGrid):
@@ -17,10 +16,10 @@ class SerialGrid(SimulationGrid):
 
     Args:
         client_app: import path of the Flower client app, ``package.module:name``.
-        device: ``cpu``, ``cuda``, ``cuda:N``, or ``auto`` for CUDA where there is a GPU.
+        device: on which to train (:mod:`fedamp.devices`).
 
     Raises:
-        InputError: CUDA is asked for and not available.
+        InputError: the device is not there.
     """
 
     workers = 1
@@ -28,7 +27,7 @@ class SerialGrid(SimulationGrid):
     def __init__(self, client_app: str, device: str = "auto") -> None:
         super().__init__()
         start = monotonic()
-        self._node = Node(client_app, partition=0, partitions=1, device=available_device(device))
+        self._node = Node(client_app, partition=0, partitions=1, device=device)
         self._waiting: dict[str, Message] = {}
         self.startup_seconds = monotonic() - start
 

@@ -11,7 +11,7 @@ from flwr.app import ArrayRecord, Message, MetricRecord
 from pydantic import BaseModel, ConfigDict, FiniteFloat, NonNegativeInt
 
 from fedamp import flower
-from fedamp.arrays import Sums
+from fedamp.arrays import BLOCK, Sums
 from fedamp.client.clipping import quantum
 from fedamp.models.pieces import Piece
 from fedamp.strategies.model_parts import ModelParts
@@ -20,7 +20,6 @@ from fedamp.strategies.replies import in_one_line, unexpected
 log = logging.getLogger("fedamp.server")
 
 _LARGEST_LOSS = 1e100  # of one node: sums of what nodes claim stay finite
-_BLOCK = 1 << 16  # numbers handled at a time: they stay in the cache from one operation to the next
 
 
 @dataclass(frozen=True)
@@ -198,10 +197,10 @@ def _name(node: int, asked: Asked) -> str:
 
 def _add_sums(totals: Sums, sums: Sums, units: int, extracted: int, asked: Asked) -> bool:
     """Returns whether they had to be clipped."""
-    piece = asked.piece(extracted) if asked.piece and extracted >= 0 else None
-    part = (
-        totals if piece is None else {name: array.copy() for name, array in piece.extract(asked.model.zeros()).items()}
-    )
+    piece, part = asked.piece(extracted) if asked.piece and extracted >= 0 else None, totals
+    if piece:
+        nothing = {name: np.broadcast_to(0.0, shape) for name, shape in asked.model.shapes.items()}  # takes no memory
+        part = {name: np.zeros(array.shape) for name, array in piece.extract(nothing).items()}
     _check_form(sums, {name: array.shape for name, array in part.items()})
     clipped = _add_limited(part, sums, asked, units)
     if piece:
@@ -235,8 +234,8 @@ def _add_limited(totals: Sums, sums: Sums, asked: Asked, units: int) -> bool:
         most = np.floor(clip / grid / math.sqrt(p)) * units if p else np.inf
         into, array = total.view(), sums[name].reshape(-1)
         into.shape = (-1,)  # totals that are not contiguous would be an error, not a copy that gets the sum instead
-        for start in range(0, into.size, _BLOCK):
-            block = slice(start, start + _BLOCK)
+        for start in range(0, into.size, BLOCK):
+            block = slice(start, start + BLOCK)
             quanta = array[block] * (scale / grid)
             np.trunc(quanta, out=quanta)
             if p:

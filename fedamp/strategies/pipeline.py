@@ -6,17 +6,15 @@ No step changes the state that it is given: whoever plays the rounds goes over t
 written down.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Any
 
 import numpy as np
 from flwr.app import Message
-from numpy.typing import NDArray
 
 from fedamp import rng
-from fedamp.arrays import Arrays, State, Sums, Update
+from fedamp.arrays import Arrays, State, Sums, is_finite
 from fedamp.client.clipping import LARGEST_COHORT
 from fedamp.clipping import NormCounts
 from fedamp.errors import DivergedError, FederationError
@@ -148,10 +146,9 @@ class ReleasePipeline:
         denominators = {name: plan.parts[part].denominator for name, part in self.model.part_of.items()}
         frozen = {name: array for name, array in state.parameters.items() if name not in self.model.shapes}
         with np.errstate(all="ignore"):  # what is no longer finite is told below
-            mean = _Mean(sums, denominators, frozen)
-            parameters, moments = plan.optimizer.apply(start.parameters, mean, state.moments, round_)
+            parameters, moments = plan.optimizer.apply(start.parameters, sums, denominators, state.moments, round_)
         parameters |= frozen  # to the bit, whatever mixing does
-        if not all(np.isfinite(array).all() for array in parameters.values()):
+        if not is_finite(parameters):
             raise DivergedError(round_, "a parameter")
         counts = NormCounts(aggregate.below_clip, aggregate.reported, plan.expected_cohort)
         scale = plan.clipping.next_scale(state.clip_scale, counts, seed, round_, plan.is_private)
@@ -198,23 +195,3 @@ class ReleasePipeline:
         """Standard deviation of the noise on every array."""
         parts = self.plan.parts
         return {name: parts[part].noise_deviation * state.clip_scale for name, part in self.model.part_of.items()}
-
-
-@dataclass(frozen=True)
-class _Mean(Update):
-    """The mean update, computed array by array as it is asked for: a second set of sums would be the largest thing in
-    memory.
-    """
-
-    sums: Sums
-    denominators: Mapping[str, float]
-    frozen: Arrays
-
-    def __getitem__(self, name: str) -> NDArray[np.floating[Any]]:
-        return np.zeros_like(self.frozen[name]) if name in self.frozen else self.sums[name] / self.denominators[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter((*self.sums, *self.frozen))
-
-    def __len__(self) -> int:
-        return len(self.sums) + len(self.frozen)

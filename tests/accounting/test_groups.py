@@ -71,6 +71,13 @@ def test_a_larger_group_in_a_fixed_batch_costs_more_up_to_all_being_in_it(noise,
     assert smaller.delta(0.5).upper <= larger.delta(0.5).upper * (1 + 1e-6) + 1e-12  # 1e-6: widths of the brackets
 
 
+@pytest.mark.parametrize("delta", [1e-5, 1e-2])
+def test_epsilon_of_a_batch_is_where_its_delta_is(delta):
+    batch = WithoutReplacement(Gaussian(1.0), 30, 1000)
+    epsilon = batch.epsilon(delta).upper
+    assert batch.delta(epsilon).upper <= delta * (1 + 1e-3) <= batch.delta(epsilon * 0.99).upper  # widths of brackets
+
+
 def test_a_batch_of_one_holds_one_of_the_group():
     """8 of 10 substituted: with a chance of 0.8 the only contribution is another, at most 2 apart, noise 4."""
     grouped = group(WithoutReplacement(Gaussian(4.0), 1, 10), 8)
@@ -191,7 +198,9 @@ def test_people_who_choose_different_bits_turn_several(run, chosen, count):
         for epsilon in (0.0, 0.5, 1.0, 1.5):
             exact = np.maximum(inside - math.exp(epsilon) * outside, 0).sum()
             assert event.delta(epsilon).upper >= exact * (1 - 1e-9)
-        assert event.epsilon(1e-9).upper >= np.log(inside / outside).max() - 1e-6  # 1e-9 of mass lies below it
+        assert (
+            event.epsilon(1e-9, points=400).upper >= np.log(inside / outside).max() - 1e-6
+        )  # 1e-9 of mass lies below it
         for order in (2, 12):
             exact = np.log(np.sum(inside**order * outside ** (1.0 - order))) / (order - 1)
             assert event.rdp([order])[0] >= exact * (1 - 1e-9)

@@ -1,72 +1,30 @@
-"""Training on a second device, which exists everywhere: it computes on the CPU, but does not mix with it.
+"""Everything that computes, on a second device: what is made or left on the wrong one is an error, without a GPU."""
 
-Its tensors say that they are on torch's ``meta`` device and hold real ones. As on a GPU, an operation on tensors of
-both devices is an error, and so is handing one of its tensors to NumPy.
-"""
-
-from collections.abc import Iterator
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
+from safetensors.numpy import load_file
 
-from fedamp import rng, scenario
+from fedamp import devices, launch, rng, scenario
+from fedamp.client.memory import bytes_of_a_worker, numbers_of_a_client
 from fedamp.client.task import ClientTask
 from fedamp.client.worker import TrainingNode, TrainInstruction
 from fedamp.data import Cohort
+from fedamp.errors import InputError
+from fedamp.losses import LOSSES
+from fedamp.models.cost import kept_per_record
 from fedamp.models.evaluate import evaluate
 from fedamp.models.registry import build, initial_parameters
-
-ELSEWHERE = torch.device("meta")
-
-
-class Elsewhere(torch.Tensor):
-    """A tensor of the second device."""
-
-    held: torch.Tensor
-
-    @staticmethod
-    def __new__(cls, real: torch.Tensor) -> "Elsewhere":
-        shape = {"strides": real.stride(), "storage_offset": real.storage_offset(), "dtype": real.dtype}
-        made = torch.Tensor._make_wrapper_subclass(cls, real.shape, device=ELSEWHERE, **shape)
-        made.held = real
-        return made
-
-    @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return run(func, args, kwargs or {})
-
-
-class SecondDevice(TorchDispatchMode):
-    """Inside, the second device is there."""
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return run(func, args, kwargs or {})
-
-
-def run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    """An operation, on whichever device its arguments are."""
-    flat, structure = tree_flatten((args, kwargs))
-    tensors = [each for each in flat if isinstance(each, torch.Tensor)]
-    there = [each for each in tensors if isinstance(each, Elsewhere)]
-    asked = kwargs.get("device")
-    moves = func is torch.ops.aten._to_copy.default
-    if there and not moves and any(each.dim() for each in tensors if not isinstance(each, Elsewhere)):
-        raise RuntimeError(f"{func} mixes the CPU with the second device")
-    unwrapped, real_kwargs = tree_unflatten(
-        [each.held if isinstance(each, Elsewhere) else each for each in flat], structure
-    )
-    if asked is not None:
-        real_kwargs["device"] = "cpu"
-    out = func(*unwrapped, **real_kwargs)
-    on_it = torch.device(asked) == ELSEWHERE if asked is not None else bool(there)
-    if not on_it:
-        return out
-    known = {id(each.held): each for each in there}  # what was changed in place stays the same tensor
-    return tree_map(lambda each: known.get(id(each), Elsewhere(each)) if isinstance(each, torch.Tensor) else each, out)
+from fedamp.server.setup import prepare
+from fedamp.simulation.resources import Demand
+from tests.client.second_device import ELSEWHERE, SecondDevice, memory
+from tests.federations import Silent, small
 
 
 @pytest.fixture(autouse=True)
@@ -76,33 +34,97 @@ def second_device() -> Iterator[None]:
 
 
 class Records:
-    """Seven clients with up to six records."""
+    """Seven clients with up to six records, and labels as a loss takes them."""
 
     num_clients, num_classes, hosted = 7, 3, None
 
-    def __init__(self, shape: tuple[int, ...], longest: int) -> None:
+    def __init__(self, shape: tuple[int, ...], longest: int, loss: str = "cross-entropy") -> None:
         generator = np.random.default_rng(5)
         self.input_shape = shape
         self.lengths = generator.integers(1, longest + 1, 7)
-        self.inputs = generator.normal(size=(7, longest, *shape)).astype(np.float32)
-        self.labels = generator.integers(0, 3, (7, longest))
+        self.inputs: Any = generator.normal(size=(7, longest, *shape)).astype(np.float32)
+        self.labels: Any = generator.integers(0, 3, (7, longest))
+        if loss == "token-cross-entropy":
+            self.inputs = generator.integers(0, 5, (7, longest, *shape))
+            self.labels = generator.integers(0, 3, (7, longest, *shape))
+        elif loss != "cross-entropy":
+            self.labels = generator.integers(0, 2, (7, longest, 3)).astype(np.float32)
 
     def gather(self, clients: np.ndarray) -> Cohort:
-        return Cohort(self.inputs[clients], self.labels[clients], self.lengths[clients])
+        longest = self.lengths[clients].max(initial=0)
+        return Cohort(self.inputs[clients, :longest], self.labels[clients, :longest], self.lengths[clients])
+
+    def sizes(self, clients: np.ndarray) -> np.ndarray:
+        return self.lengths[clients]
 
 
-NO, DROPOUT = scenario.NoSubmodels(), scenario.DropoutSubmodels(scheme="dropout", keep=0.5)
+def client(**keys: Any) -> scenario.Client:
+    return scenario.Client(**{"steps": 2, "batch_size": 3, "learning_rate": 0.5} | keys)
+
+
+def own(name: str) -> scenario.Model:
+    return scenario.Model(name=f"tests.client.second_device:{name}")
+
+
+DROPOUT = scenario.DropoutSubmodels(scheme="dropout", keep=0.5)
 DISJOINT = scenario.DisjointSubmodels(scheme="disjoint", count=2)
 MLP, CNN = scenario.Model(name="mlp", hidden=(8,)), scenario.Model(name="cnn", channels=(4,), groups=2)
-STEPS = scenario.Client(steps=2, batch_size=3, learning_rate=0.5)
-CASES = {
-    "fully connected": (MLP, (5,), NO, STEPS, "client"),
-    "full batches, FedProx": (MLP, (5,), NO, scenario.Client(steps=3, learning_rate=0.5, proximal=0.1), "client"),
-    "convolutional": (CNN, (1, 6, 6), NO, STEPS, "client"),
-    "submodels": (MLP, (5,), DISJOINT, STEPS, "client"),
-    "dropout masks": (MLP, (5,), DROPOUT, STEPS, "client"),
-    "records": (MLP, (5,), NO, scenario.Client(steps=1, learning_rate=0.5), "sample"),
+RESNET, LSTM = scenario.Model(name="resnet20", groups=4), scenario.Model(name="lstm", hidden=(6,), vocabulary=5)
+IMAGES = {"cnn": (1, 6, 6), "resnet20": (1, 4, 4)}
+DEALT, FROZEN = {"rest": "dealt"}, {"rest": "frozen"}
+
+CASES: dict[str, dict[str, Any]] = {
+    "fully connected": {},
+    "full batches": {"client": client(batch_size="full", steps=3)},
+    "FedProx": {"client": client(proximal=0.1)},
+    "momentum and decay": {"client": client(momentum=0.9, weight_decay=0.01)},
+    "Adam": {"client": client(optimizer="adam", learning_rate=0.01)},
+    "numbers": {"client": client(loss="mean-squared-error")},
+    "labels": {"client": client(loss="binary-cross-entropy")},
+    "tokens": {"client": client(loss="token-cross-entropy"), "model": LSTM},
+    "convolutional": {"model": CNN},
+    "convolutional, under vmap": {"model": CNN, "client": client(proximal=0.1)},
+    "own": {"model": own("WithTable")},
+    "own, one by one": {"model": own("Undecided")},
+    "coordinates": {"linf_coordinates": 4},
+    "normalised": {"normalised": True},
+    "bfloat16": {"precision": "bfloat16"},
+    "submodels": {"submodels": DISJOINT},
+    "submodels, dealt": {"submodels": DISJOINT.model_copy(update=DEALT)},
+    "submodels, frozen": {"submodels": DISJOINT.model_copy(update=FROZEN)},
+    "convolutional submodels": {"model": CNN, "submodels": DISJOINT},
+    "residual submodels": {"model": RESNET, "submodels": DISJOINT, "client": client(steps=1)},
+    "own submodels": {"model": own("WithTable"), "submodels": DISJOINT},
+    "dropout": {"submodels": DROPOUT},
+    "dropout, dealt": {"submodels": DROPOUT.model_copy(update=DEALT)},
+    "dropout, frozen": {"submodels": DROPOUT.model_copy(update=FROZEN)},
+    "dropout of channels": {"model": CNN, "submodels": DROPOUT},
+    "dropout, one by one": {"model": own("Undecided"), "submodels": DROPOUT},
+    "records": {"unit": "sample"},
+    "records, convolutional": {"unit": "sample", "model": CNN},
+    "records, submodels": {"unit": "sample", "submodels": DISJOINT},
 }
+
+
+def federation(**said: Any) -> tuple[ClientTask, Records, dict[str, np.ndarray]]:
+    """A task, the clients' records, and where training starts."""
+    single = said.get("unit") == "sample"
+    given = {"model": MLP, "unit": "client", "submodels": scenario.NoSubmodels(), "linf_coordinates": 0} | said
+    given.setdefault("client", scenario.Client(steps=1, learning_rate=0.5) if single else client())
+    shape = IMAGES.get(given["model"].name, (5,))
+    task = ClientTask(
+        input_shape=shape, num_classes=3, split_seed=4, data_seed=0,
+        data=scenario.BuiltInData(name="digits", clients=10), **given,
+    )  # fmt: skip
+    records = Records(shape, 1 if single else 6, task.client.loss)
+    return task, records, initial_parameters(task.model, shape, 3, seed=1)
+
+
+def instruction(task: ClientTask, clients: int = 7, batches: tuple[int, ...] = (4, 3)) -> TrainInstruction:
+    seeds = rng.client_seeds(0, "test", 1, np.arange(clients)).tolist()
+    chosen = [number % 2 for number in range(clients)] if task.submodels.scheme == "disjoint" else [-1] * clients
+    split = task.submodels.scheme != "none" and task.submodels.rest == "shared"
+    return TrainInstruction(1, list(range(clients)), seeds, chosen, list(batches), [0.1, 0.2] if split else [0.2])
 
 
 def test_devices_do_not_mix() -> None:
@@ -115,28 +137,126 @@ def test_devices_do_not_mix() -> None:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_round_on_another_device_gives_the_same_sum(case: str) -> None:
-    model, shape, submodels, client, unit = CASES[case]
-    task = ClientTask(
-        model=model, input_shape=shape, num_classes=3, client=client, unit=unit, submodels=submodels, split_seed=4,
-        linf_coordinates=0, data=scenario.BuiltInData(name="digits", clients=10), data_seed=0,
-    )  # fmt: skip
-    arrays, records = initial_parameters(model, shape, 3, seed=1), Records(shape, 1 if unit == "sample" else 6)
-    records.lengths[2] = 0 if unit == "client" else 1
-    records.inputs[3] = np.nan  # a client that fails takes a way of its own
-    seeds = rng.client_seeds(0, "test", 1, np.arange(7)).tolist()
-    chosen = [number % 2 for number in range(7)] if submodels is DISJOINT else [-1] * 7
-    order = TrainInstruction(1, list(range(7)), seeds, chosen, [4, 3], [0.2] if submodels is NO else [0.1, 0.2])
-    there, here = (TrainingNode(task, records, device).train(arrays, order) for device in (str(ELSEWHERE), "cpu"))
-    assert there[1].failed == here[1].failed == 1
+def test_a_round_on_another_device_gives_the_same_sum(
+    case: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    low: list[str] = []  # devices on which bfloat16 was asked for
+    monkeypatch.setattr(torch, "autocast", lambda kind, dtype: low.append(kind) or nullcontext())
+    task, records, arrays = federation(**CASES[case])
+    caplog.set_level("INFO")
+    fails = task.client.loss != "token-cross-entropy"
+    if fails:
+        records.inputs[3] = np.nan  # a client that fails takes a way of its own
+    records.lengths[2] = 0 if task.unit == "client" else 1
+    there, here = (
+        TrainingNode(task, records, device).train(arrays, instruction(task)) for device in (str(ELSEWHERE), "cpu")
+    )
+    assert there[1].failed == here[1].failed == int(fails)
     assert there[1].clipped == here[1].clipped
+    assert np.isclose(there[1].loss_sum, here[1].loss_sum, rtol=1e-5)
     for name, total in here[0].items():
         # Torch steps lists of tensors another way where it does not know the device: float32 rounds otherwise.
-        np.testing.assert_allclose(there[0][name], total, rtol=1e-5, atol=1e-7)
+        np.testing.assert_allclose(there[0][name], total, rtol=1e-4, atol=1e-6)
+    assert ("train one by one" in caplog.text) == ("one by one" in case)  # where stacks that fail would go, too
+    assert set(low) == ({"cpu", str(ELSEWHERE)} if task.precision == "bfloat16" else set())
 
 
-def test_evaluation_on_another_device() -> None:
-    arrays, records = initial_parameters(CNN, (1, 6, 6), 3, seed=1), Records((1, 6, 6), 6)
-    test = records.inputs.reshape(-1, 1, 6, 6), records.labels.reshape(-1)
-    modules = [build(CNN, (1, 6, 6), 3) for _ in range(2)]
-    assert evaluate(modules[0], arrays, *test, str(ELSEWHERE)) == evaluate(modules[1], arrays, *test, "cpu")
+MODELS = {"cross-entropy": own("WithTable"), "mean-squared-error": CNN, "token-cross-entropy": LSTM}
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_evaluation_on_another_device(loss: str) -> None:
+    model = MODELS.get(loss, MLP)
+    task, records, arrays = federation(model=model, client=client(loss=loss))
+    test = records.inputs.reshape(-1, *task.input_shape), records.labels.reshape(-1, *records.labels.shape[2:])
+    found = [
+        evaluate(build(model, task.input_shape, 3), arrays, *test, device, loss=LOSSES[loss]())
+        for device in (str(ELSEWHERE), "cpu")
+    ]
+    assert found[0] == found[1]
+
+
+def test_a_run_takes_its_device_from_one_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = small("rounds=2", "check_in.k=1", "data.clients=20")
+    here = launch.launch(asked, Silent(), tmp_path / "here")
+    monkeypatch.setattr(devices, "available", lambda asked: str(ELSEWHERE))
+    with monkeypatch.context() as context:
+        context.setattr(devices, "here", lambda asked: "cpu")
+        memory.peak = 0
+        there = launch.launch(asked, Silent(), tmp_path / "there")
+    for name, values in load_file(here / "model.safetensors").items():
+        np.testing.assert_allclose(load_file(there / "model.safetensors")[name], values, rtol=1e-4, atol=1e-6)
+    assert memory.peak > 0  # clients train there
+    memory.peak = 0
+    prepared = prepare(asked)
+    prepared.evaluate(prepared.state.parameters)
+    assert memory.peak > 4 * prepared.test[0].size
+    monkeypatch.setattr(devices, "free_memory", lambda device: 1 << 40)
+    assert prepared.demand == Demand(prepared.worker_bytes, free_bytes=1 << 40, batches=1)
+
+
+@pytest.fixture
+def room() -> Iterator[Callable[[int], None]]:
+    """Leaves so many bytes on the second device."""
+
+    def leave(size: int) -> None:
+        memory.limit = memory.used + size
+        memory.peak = memory.used
+
+    yield leave
+    memory.limit = float("inf")
+
+
+# Wide, and with many records: what is the same for all clients is small beside what is stacked.
+CROWDED: dict[str, dict[str, Any]] = {
+    "fully connected": {},
+    "Adam": {"client": client(optimizer="adam", proximal=0.1, weight_decay=0.1)},
+    "numbers": {"client": client(loss="mean-squared-error", batch_size="full")},
+    "convolutional dropout": {"model": scenario.Model(name="cnn", channels=(8, 8)), "submodels": DROPOUT},
+    "records": {"unit": "sample"},
+    "records, Adam": {"unit": "sample", "client": scenario.Client(steps=1, optimizer="adam")},
+}
+
+
+@pytest.mark.parametrize("case", CROWDED)
+def test_a_batch_takes_no_more_memory_than_is_estimated(case: str, room: Callable[[int], None]) -> None:
+    task, records, arrays = federation(**{"model": scenario.Model(name="mlp", hidden=(256,))} | CROWDED[case])
+    clients = 2000 if case == "records" else 50
+    records.inputs, records.labels = (
+        np.resize(each, (clients, *each.shape[1:])) for each in (records.inputs, records.labels)
+    )
+    records.lengths = np.full(clients, records.inputs.shape[1])
+    module = build(task.model, task.input_shape, 3)
+    size, kept = sum(value.size for value in arrays.values()), kept_per_record(module, task.input_shape)
+    numbers = (
+        numbers_of_a_client(0, 4 * kept, records) if case == "records" else numbers_of_a_client(size, kept, records)
+    )
+    node = TrainingNode(task, records, str(ELSEWHERE))
+    room(1 << 40)
+    before = memory.used
+    node.train(arrays, instruction(task, clients, (clients,)))
+    estimate = bytes_of_a_worker(clients * numbers) - bytes_of_a_worker(0)
+    assert estimate / 8 < memory.peak - before < estimate
+
+
+def test_a_stack_that_has_no_room_is_cut(room: Callable[[int], None], caplog: pytest.LogCaptureFixture) -> None:
+    task, records, arrays = federation(model=CNN)
+    order = instruction(task, batches=(7,))
+    enough, enough_report = TrainingNode(task, records, str(ELSEWHERE)).train(arrays, order)
+    room(1 << 40)
+    before = memory.used
+    TrainingNode(task, records, str(ELSEWHERE)).train(arrays, order)
+    needed = memory.peak - before
+    gc.collect()  # what is freed later would be more room
+    room(needed // 2)
+    node = TrainingNode(task, records, str(ELSEWHERE))
+    for _ in range(2):  # what was learnt is kept
+        cut, report = node.train(arrays, order)
+        assert sorted(report.reported) == list(range(7))
+        assert (report.failed, report.clipped, report.records) == (0, enough_report.clipped, enough_report.records)
+        for name, total in enough.items():
+            np.testing.assert_allclose(cut[name], total, rtol=1e-4, atol=1e-6)
+    assert caplog.text.count("has no memory for 7 clients together, so 3 train at once") == 1
+    room(needed // 20)
+    with pytest.raises(InputError, match=r"no memory for the training of one client; accepted: fewer engine\.workers"):
+        node.train(arrays, order)

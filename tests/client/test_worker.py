@@ -8,7 +8,7 @@ import torch
 
 from fedamp import scenario
 from fedamp.client.clipping import quantum
-from fedamp.client.memory import clients_per_batch
+from fedamp.client.memory import clients_per_batch, numbers_of_a_client
 from fedamp.client.task import ClientTask
 from fedamp.client.worker import TrainingNode, TrainInstruction
 from fedamp.data import Cohort
@@ -219,11 +219,13 @@ def test_refusals() -> None:
 
 
 def test_batches_follow_from_model_and_data() -> None:
-    assert clients_per_batch(10**9, 10, records()) == 1
-    assert clients_per_batch(10, 10**9, records()) == 1
-    sizes = [clients_per_batch(parameters, 10, records()) for parameters in (10**3, 10**4, 10**5)]
+    def size(parameters: int, kept: int, device: str = "cpu") -> int:
+        return clients_per_batch(numbers_of_a_client(parameters, kept, records()), device)
+
+    assert size(10**9, 10) == size(10, 10**9) == 1
+    sizes = [size(parameters, 10) for parameters in (10**3, 10**4, 10**5)]
     assert sizes == sorted(sizes, reverse=True)
-    assert clients_per_batch(10**5, 10, records(), "cuda:1") > sizes[-1]
+    assert size(10**5, 10, "cuda:1") > sizes[-1]
 
 
 def test_torch_generator_is_left_alone() -> None:

@@ -21,7 +21,8 @@ def train(config: scenario.Server, rounds: int = 20) -> tuple[dict, dict, list]:
     updates = []
     for round_ in range(1, rounds + 1):
         updates.append({name: generator.normal(size=shape) for name, shape in SHAPES.items()})
-        parameters, state = optimizer.apply(parameters, updates[-1], state, round_)
+        sums = {name: 7 * update for name, update in updates[-1].items()}
+        parameters, state = optimizer.apply(parameters, sums, dict.fromkeys(sums, 7.0), state, round_)
     return start, parameters, updates
 
 
@@ -63,8 +64,8 @@ def test_an_average_forgets_its_start_and_changes_nothing_else():
         expected = np.ones(3)
         for round_ in range(1, 40):
             update = {"w": np.random.default_rng(round_).normal(size=3)}
-            one, state = plain.apply(one, update, state, round_)
-            other, beside = averaged.apply(other, update, beside, round_)
+            one, state = plain.apply(one, update, {"w": 1.0}, state, round_)
+            other, beside = averaged.apply(other, update, {"w": 1.0}, beside, round_)
             assert np.array_equal(one["w"], other["w"])
             decay = min(0.6, round_ / (round_ + 9))
             expected = decay * expected + (1 - decay) * one["w"]
@@ -81,7 +82,7 @@ def test_a_step_leaves_what_it_was_given_as_it_was(name):
     given = {"w": np.ones(3, np.float32)}
     state = optimizer.init(given)
     kept = {kind: {name: array.copy() for name, array in arrays.items()} for kind, arrays in state.items()}
-    moved, after = optimizer.apply(given, {"w": np.ones(3)}, state, 1)
+    moved, after = optimizer.apply(given, {"w": np.ones(3)}, {"w": 1.0}, state, 1)
     assert np.array_equal(given["w"], np.ones(3))
     assert not np.array_equal(moved["w"], given["w"])
     assert set(after) == set(kept)

@@ -14,6 +14,7 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from fedamp import flower, scenario
 from fedamp.errors import FederationError, InputError
 from fedamp.simulation.engines import open_grid
+from fedamp.simulation.resources import Demand
 
 pytest.importorskip("ray")
 
@@ -212,3 +213,22 @@ def _alive(pid: int) -> bool:
             return file.read().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
         return False
+
+
+@pytest.mark.slow
+def test_workers_share_gpus_as_their_memory_allows(tmp_path, monkeypatch, grid):
+    """All of it but the GPUs, of which Ray is told, and which the app makes torch believe in."""
+    monkeypatch.setenv("RAY_OVERRIDE_RESOURCES", '{"CPU": 8, "GPU": 2}')
+    engine = scenario.Engine(kind="ray", device="cuda")
+    with open_grid(engine, tmp_path / "log.txt", "tests.simulation.gpu_app:app") as gpus:
+        gpus.demand = Demand(worker_bytes=1 << 30, free_bytes=4 << 30, batches=100)
+        told = tell(gpus)
+        assert [node["device"] for node in told] == ["cuda"] * 6
+        assert sorted(node["gpus"] for node in told) == ["0"] * 3 + ["1"] * 3
+        np.testing.assert_array_equal(round_of(gpus, 9, size=5), round_of(grid, 9, size=5))
+        node = gpus.get_node_ids()[0]
+        [reply] = gpus.send_and_receive([message(node, "train.die_once", mark=str(tmp_path / "mark"))], timeout=60)
+        assert reply.has_content()  # another worker found a place
+        assert tell(gpus)[0]["gpus"] in ("0", "1")
+    with open_grid(engine, tmp_path / "log.txt", APP) as none, pytest.raises(InputError, match="torch sees 0 GPU"):
+        none.wait()

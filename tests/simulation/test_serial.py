@@ -103,6 +103,7 @@ def test_chatter_goes_to_the_file_only(tmp_path):
 
 MEMORY = """
 import resource, sys
+sys.modules["ray"] = None
 sys.path.insert(0, sys.argv[1])
 import torch
 from fedamp.simulation.node import Node
@@ -115,14 +116,14 @@ def faults(times):
 
 faults(5)
 nobody = faults(20)
-Node("tests.simulation.tiny_app:app", 0, 1, "cpu")
+Node("fedamp.client.app:app", 0, 1, "cpu")
 faults(5)
 print(nobody, faults(20))
 """
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="about the allocator of glibc")
-def test_a_node_keeps_the_memory_that_every_step_asks_for_again():
+def test_a_node_needs_no_ray_and_keeps_the_memory_that_every_step_asks_for_again():
     """Four blocks of 12 MB, 20 times: 245,760 pages, cleared by the system each time or once."""
     command = [sys.executable, "-c", MEMORY, ROOT]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=100)

@@ -58,6 +58,7 @@ def query(message: Message, context: Context) -> Message:
     arrays = flower.from_record(message.content["arrays"]) if "arrays" in message.content else {}
     told = {
         "pid": os.getpid(),
+        "gpus": os.environ.get("CUDA_VISIBLE_DEVICES", ""),
         "threads": torch.get_num_threads(),
         "writeable": any(array.flags.writeable for array in arrays.values()),
         "device": context.node_config["device"],

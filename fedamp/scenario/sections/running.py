@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from fedamp import ids
+from fedamp import devices, ids
 from fedamp.scenario.sections.section import Count, Positive, Probability, Rate, Section
 
 __all__ = ["Engine", "Faults", "Federation", "Vanishing"]
@@ -18,7 +18,7 @@ class Engine(Section):
         "auto", description="auto: Ray where it is installed and worth its start, else serial; the same bits"
     )
     workers: Count | Literal["auto"] = "auto"
-    device: str = Field("auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$")
+    device: str = Field("auto", pattern=devices.PATTERN)
     clients_per_batch: Count | Literal["auto"] = Field("auto", description="how many clients train stacked together")
     precision: Literal["float32", "tf32", "bfloat16"] = "float32"
     address: str | None = Field(None, description="address of a Ray cluster; left out: this machine")
