@@ -425,7 +425,7 @@ def test_moments_against_enumeration_of_choices(one_round, k, rounds, released):
         for drawn in itertools.product(choices, repeat=order):
             total += math.exp(sum(log_mu[sum(i in choice for choice in drawn)] for i in range(released)))
         exact = math.log(total / len(choices) ** order)
-        assert exact - 1e-12 <= found[order] <= exact + 1e-9
+        assert exact + 1e-14 <= found[order] <= exact + 1e-9  # rounding (of the sums here: 1e-15) is allowed for
 
 
 def test_moment_that_a_bound_on_overlaps_missed():
