@@ -30,6 +30,7 @@ from fedamp.scenario import Scenario
 from fedamp.submodels import Part, SubmodelScheme, submodels_of
 
 DEFAULT_QUORUM = 0.5  # in a deployment, and with faults; fedamp.launch asks for everybody in a simulation
+CURVE = "the curve over rounds: the least that is certified of this round or a later one"
 ADJACENCY = "zero-out: one unit's contribution is present or replaced by zero"
 
 
@@ -217,7 +218,7 @@ class Plan:
         return self._spent(self.last_round)
 
     def spent(self, rounds: int) -> Bounds:
-        """What a number of released rounds cost, had that number been fixed before."""
+        """What a number of released rounds cost, had that number been fixed before; the upper end is the ledger's."""
         return self.guaranteed_epsilon if rounds == self.last_round else self._spent(rounds)
 
     def _spent(self, rounds: int) -> Bounds:
@@ -227,7 +228,8 @@ class Plan:
             return self.epsilon
         released = self.mechanism.after(rounds) if self.scenario.privacy.amplification else self._unamplified(rounds)
         bounds, upper = released.epsilon(self._delta), float(self.epsilon_by_round[rounds - 1])
-        return Bounds(min(bounds.lower, upper), upper, bounds.method)
+        method = bounds.method if upper == bounds.upper else CURVE
+        return Bounds(min(bounds.lower, upper), upper, method)
 
     @property
     def _delta(self) -> float:

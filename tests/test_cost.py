@@ -4,6 +4,10 @@ import json
 
 import pytest
 
+from fedamp.gaussian import delta_left
+from fedamp.plan import CURVE, make_plan
+from tests.federations import small
+
 NOISE = ("--set", "rounds=30", "--set", "privacy.noise_multiplier=3", "--set", "privacy.epsilon=null", "--json")
 
 
@@ -41,3 +45,17 @@ def test_without_noise_neither_is_private(fedamp):
     bare = ("--set", "privacy.noise_multiplier=0", "--set", "privacy.epsilon=null", "--json")
     answer = json.loads(fedamp("privacy", "balanced", *bare).out)
     assert answer["epsilon"]["upper"] is answer["poisson_epsilon"]["upper"] is None
+
+
+def test_what_is_said_of_an_epsilon_is_said_of_that_number():
+    """The curve over rounds keeps one upper end for rounds that a fresh question answers more sharply, or less."""
+    plan = make_plan(small(), 60)
+    said = []
+    for rounds in (2, 7, 8):
+        spent, fresh = plan.spent(rounds), plan.mechanism.after(rounds).epsilon(delta_left(plan.scenario.privacy.delta))
+        assert spent.upper == plan.epsilon_by_round[rounds - 1]
+        assert spent.lower <= spent.upper
+        assert spent.method == (fresh.method if spent.upper == fresh.upper else CURVE)
+        said.append(spent.method)
+    assert CURVE in said
+    assert said[-1] != CURVE

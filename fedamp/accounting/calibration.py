@@ -51,10 +51,10 @@ def calibrate(
             rounds, which are sampled).
 
     Returns:
-        A noise multiplier s with ``build(s).epsilon(delta).upper <= epsilon``.
+        A noise multiplier s with ``build(s).epsilon(delta).upper <= epsilon``; some s < 1e-3 if that keeps it already.
 
     Raises:
-        ValueError: no noise multiplier up to 1e6 keeps the budget, or 1e-3 already does.
+        ValueError: no noise multiplier up to 1e6 keeps the budget.
     """
     if advantage is not None or tpr_at is not None:
         if epsilon is not None or delta is not None:
@@ -156,7 +156,7 @@ def _search(
         ends[value > 0] = position, value
         if position > math.log(1e6):
             raise ValueError(f"{goal} is not reached by any noise multiplier up to 1e6")
-        if position < math.log(1e-3):
+        if value <= 0 and position < math.log(1e-3):
             return math.exp(position)
         position, step = position + (step if value > 0 else -step), 2 * step
     (low, low_value), (high, high_value) = ends[True], ends[False]

@@ -52,13 +52,13 @@ def epsilon(value: object) -> float:
     return checked
 
 
-def count(name: str, value: object, smallest: int = 1, largest: int | None = None, limit: str = "") -> int:
-    """A whole number between ``smallest`` and ``largest``; floats and booleans are refused."""
+def count(name: str, value: object, smallest: int = 1, largest: int = 2**53, limit: str = "") -> int:
+    """A whole number from ``smallest`` to ``largest``, up to which floating point counts; no floats, no booleans."""
     if isinstance(value, bool) or not isinstance(value, numbers.Integral):
         raise ValueError(f"{name} must be a whole number, got {value!r}")
     value = int(value)
-    if value < smallest or (largest is not None and value > largest):
-        upper = "" if largest is None else f" and <= {limit or largest}"
+    if not smallest <= value <= largest:
+        upper = "" if largest == 2**53 and value < smallest else f" and <= {limit or largest}"
         raise ValueError(f"{name} must be >= {smallest}{upper}, got {value!r}")
     return value
 
@@ -71,10 +71,11 @@ def sequence(name: str, values: object) -> tuple[object, ...]:
 
 
 def weights(name: str, values: Sequence[object], size: int) -> tuple[float, ...]:
-    """``size`` numbers >= 0 that sum to one (to 1e-9)."""
+    """``size`` numbers >= 0 that sum to one (to 1e-9; thirds are written that way), exactly."""
     checked = tuple(probability(name, value) for value in sequence(name, values))
     if len(checked) != size:
         raise ValueError(f"{name} must have {size} entries, one for each mechanism, got {len(checked)}")
-    if abs(math.fsum(checked) - 1) > 1e-9:
-        raise ValueError(f"{name} must sum to 1, got {math.fsum(checked)!r}")
-    return checked
+    total = math.fsum(checked)
+    if abs(total - 1) > 1e-9:
+        raise ValueError(f"{name} must sum to 1, got {total!r}")
+    return checked if abs(total - 1) <= 1e-15 * size else tuple(weight / total for weight in checked)

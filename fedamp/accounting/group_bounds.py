@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedamp.accounting import laws, moments
-from fedamp.accounting.amplification import Poisson
+from fedamp.accounting.amplification import Allocation, AllocationPrefix, CappedPoisson, Dropout, Poisson, Submodels
 from fedamp.accounting.bounds import Array, Bounds
 from fedamp.accounting.groups import Group, WithoutReplacement, exact_group, group, group_by_rounds
 from fedamp.accounting.law import Law
@@ -112,12 +112,22 @@ def epsilon_below(known: float, delta: float, size: int, of_one: Callable[[float
 def other_bounds(event: Group) -> list[Mechanism]:
     """Bounds of a group with hidden choices revealed: all of them, or those inside rounds. The release is a mixture,
     over choices that do not depend on the data, of releases that cost the group no more than that (joint convexity);
-    and what is then left, compositions of (sampled) Gaussians, is exact for groups.
+    and what is then left, compositions of (sampled) Gaussians, is exact for groups. Where their choices differ, people
+    add to different sums, which costs less than if all added to one. Not so with bits: people who choose different bits
+    turn several, and all who choose one turn one. There the generic property is all.
     """
+    if _chooses_bits(event.mechanism):
+        return []
     bounds = [exact_group(event.mechanism.unamplified(), event.size)]
     if exact_group(event.mechanism, event.size) is None:
         bounds.append(group_by_rounds(event.mechanism, event.size))
     return [bound for bound in dict.fromkeys(bounds) if bound is not None]
+
+
+def _chooses_bits(mechanism: Mechanism) -> bool:
+    """Whether a person's hidden choice decides which of several bits is theirs."""
+    chooses = isinstance(mechanism, (Submodels, Dropout, Allocation, AllocationPrefix, CappedPoisson))
+    return (chooses and mechanism.contains(RandomisedResponse)) or any(map(_chooses_bits, mechanism.parts))
 
 
 @laws.profile.register

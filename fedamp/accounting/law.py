@@ -57,7 +57,7 @@ class Law:
             totals = law.mass_in.sum() + law.infinite, law.mass_out.sum() + law.zero
             if not np.isfinite(totals).all():
                 raise NotEvaluable("the likelihood ratio leaves the range of floating point; use a Rényi bound")
-            if max(abs(total - 1) for total in totals) > 1e-6:  # far above rounding: what comes of it is no bound
+            if max(abs(total - 1) for total in totals) > 1e-6 + 2 * self.rounding:  # what comes of it is no bound
                 raise NotEvaluable(f"the masses of a law come to {totals[0]:g} and {totals[1]:g}, not 1")
 
     # -- where laws come from
@@ -65,7 +65,7 @@ class Law:
     @classmethod
     def from_cells(cls, cells: Cells, *, points: int = DEFAULT_POINTS) -> "Law":
         """The law of which only the masses in cells are known."""
-        return cls(spread(cells), contract(cells), 1e-14, points)
+        return cls(spread(cells), contract(cells), _rounding_of(cells.edges), points)
 
     @classmethod
     @lru_cache(maxsize=256)
@@ -76,7 +76,7 @@ class Law:
             noise_multiplier: s > 0, standard deviation of the noise over the sensitivity.
         """
         if not noise_multiplier > 0:
-            raise ValueError(f"noise_multiplier must be > 0, got {noise_multiplier}")
+            raise NotEvaluable(f"noise_multiplier must be > 0, got {noise_multiplier}")
         shift = 1.0 / noise_multiplier
         return cls.from_function(
             lambda z: z * shift - shift**2 / 2,
@@ -123,7 +123,7 @@ class Law:
         # Outside [0, 1] the ratio is constant, so the outermost masses sit on the outermost edges.
         cells = Cells(log_ratio, np.r_[0.0, mass_in[1:-1], 0.0], np.r_[0.0, mass_out[1:-1], 0.0])
         ends = Points(log_ratio[[0, -1]], mass_in[[0, -1]], mass_out[[0, -1]])
-        return cls(union([spread(cells), ends]), union([contract(cells), ends]), 1e-14, points)
+        return cls(union([spread(cells), ends]), union([contract(cells), ends]), _rounding_of(log_ratio), points)
 
     @classmethod
     def from_points(
@@ -147,7 +147,7 @@ class Law:
         order = np.argsort(ratio[positive], kind="stable")
         ratio, zero, mass_out = ratio[positive][order], mass_out[~positive].sum(), mass_out[positive][order]
         exact = Points(np.log(ratio), ratio * mass_out, mass_out, float(zero), infinite)
-        return cls(exact, exact, 1e-14, points)
+        return cls(exact, exact, _rounding_of(exact.log_ratio), points)
 
     # -- operations
 
@@ -266,6 +266,13 @@ class Law:
         upper = profiles[1].epsilon_at(delta / (1 + slack)) + slack
         upper = max(upper, 0.0)
         return Bounds(min(max(lower, 0.0), upper), upper, self._method)
+
+
+def _rounding_of(log_ratios: Array) -> float:
+    """Relative error of masses from closed forms and of ratios: some operations, exponentials of numbers of up to 50
+    (as far as normal tails are looked at), and logs that are each known to some units of their own.
+    """
+    return (128 + 8 * float(np.max(np.abs(log_ratios)))) * UNIT
 
 
 def _sum_of(*laws: Points) -> float:

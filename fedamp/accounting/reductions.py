@@ -16,6 +16,7 @@ from fedamp.accounting.groups import Group, WithoutReplacement
 from fedamp.accounting.hidden_rounds import participation
 from fedamp.accounting.mechanism import Mechanism, OfOne, Relation
 from fedamp.accounting.merging import JOINT_RELEASE, LinearCombination, RandomSelection
+from fedamp.accounting.moments import UNIT
 from fedamp.accounting.releases import (
     NOTHING,
     Compose,
@@ -187,12 +188,13 @@ def _(event: Allocation | AllocationPrefix | CappedPoisson) -> Mechanism | None:
     if (most == 1 or every) and attained(event.mechanism) is event.mechanism:
         return event
     if isinstance(event, Allocation) and event.k and (signal := signal_to_noise(event.mechanism)) is not None:
-        return Gaussian((event.rounds / signal) ** 0.5 / event.k, relation=event.relation or Relation.ZERO_OUT)
+        noise = (event.rounds / signal) ** 0.5 / event.k
+        return Gaussian(noise, relation=event.relation or Relation.ZERO_OUT) if 1e-50 <= noise <= 1e50 else NOTHING
     first = participation(event.after(min(1, event.span)))
     if first is None or len(first.chances) < 2:
         return NOTHING
     part = attained(first.mechanism)
-    return None if part is None else Poisson(part, first.chances[1] * (1 - first.rounding))
+    return None if part is None else Poisson(part, first.chances[1] * max(0.0, 1 - first.rounding))
 
 
 @attained.register
@@ -284,6 +286,8 @@ def _chances(k: int, rounds: int, released: int) -> Array:
     proportional to 2F1(-n, T - n + 1; |r - k| + 1; x), n = min(k, r). Where k + r > T the coins of those not drawn
     are turned over.
     """
+    if min(k, released) == 1:
+        return np.array([max(k, released) / rounds])
     if k + released > rounds:
         hidden = (
             1 - _chances(k, rounds, rounds - released) if k <= released else 1 - _chances(rounds - k, rounds, released)
@@ -316,11 +320,12 @@ def coin_groups(k: int, rounds: int, released: int, most: int = 12) -> list[tupl
     Sizes are in proportion to the probabilities, which is best at order 2. Where there are more coins, neighbours
     share the largest probability and the smallest size among them, which costs more.
     """
-    coins = np.minimum(
-        np.sort(_chances(k, rounds, released)) * (1 + 1e-12) + 4e-15, 1.0
-    )  # up: a larger rate costs more
-    if not len(coins):
+    exact = np.sort(_chances(k, rounds, released))
+    if not len(exact):
         return []
+    # Up, by what eigenvalues of a matrix of norm 1 may be off: a larger rate costs more.
+    off = 8 * UNIT * (len(exact) + 4) if len(exact) > 1 else 0.0
+    coins = np.minimum(exact * (1 + 8 * UNIT) + off, 1.0)
     low, high = 0.0, released / coins[-1] * 2
     for _ in range(4):  # the largest multiple of the coins that fits, to one part in 20,000
         tried = np.linspace(low, high, 13)

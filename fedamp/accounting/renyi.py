@@ -292,9 +292,10 @@ class _Gaussian(Moments):
     def noise(self) -> float:
         return float(self.event.noise_multiplier / self.event.change)
 
-    def _nodes(self, order: int) -> tuple[Array, Array]:
-        z = np.arange(-10.0, order / self.noise + 10.0, 0.25)  # E[X^a] is largest around z = a / s
-        return -z * z / 2 + np.log(0.25 / np.sqrt(2 * np.pi)), z / self.noise - 0.5 / self.noise**2
+    def _nodes(self, order: int, step: float = 0.25) -> tuple[Array, Array]:
+        # E[X^a] is largest around z = a / s.
+        z = np.arange(-10.0, order / self.noise + 10.0, step)
+        return -z * z / 2 + np.log(step / np.sqrt(2 * np.pi)), z / self.noise - 0.5 / self.noise**2
 
     def _central(self, highest: int) -> Array:
         return _integrated(1 / self.noise, highest, 4000.0, self._nodes)
@@ -303,7 +304,7 @@ class _Gaussian(Moments):
         """By quadrature, more accurate than the numerical law; what lies left of the nodes counts as X = 0."""
         if self.noise < 0.04:
             return super().finite_law()
-        log_masses, log_ratios = self._nodes(2)
+        log_masses, log_ratios = self._nodes(2, 0.25 * min(1.0, self.noise))  # exp(-u X) falls within a few s
         return np.append(log_masses, math.log(1e-22)), np.append(log_ratios, -np.inf), 0.0
 
     def _raw(self, highest: int) -> Array:
@@ -395,6 +396,8 @@ class _GaussianMixture(Moments):
     def _negative(self, highest: int) -> Array:
         order = _order(self.largest, highest, 1000.0)
         result = _below(self.largest, highest)[1:].copy()
+        if not order:
+            return result
         log_weights, log_ratios = self._nodes(-order * self.largest - 10.0, 10.0 + self.largest)
         result[:order] = [max(0.0, float(moments.log_sum(log_weights - n * log_ratios))) for n in range(order)]
         return result

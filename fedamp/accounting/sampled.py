@@ -91,7 +91,7 @@ class SampledProfile:
 
     def delta_add(self, epsilon: float, *, precision: float = 0.05) -> Bounds:
         """As :meth:`delta`, for the add direction H(Q, P) alone."""
-        if epsilon > -self.upper.log_least + 1e-9:
+        if epsilon > self.upper.ratio_rounding - self.upper.log_least:
             return Bounds(0.0, 0.0, "an output that unlikely cannot occur")
         return self._delta(Add(), epsilon, precision)
 
@@ -247,7 +247,7 @@ def sampled_profile(event: Mechanism, detail: laws.Detail = laws.DEFAULT_DETAIL)
     hidden = [(found, times) for other, times in others.items() if (found := _hidden(other))]
     rest: list[Mechanism] = [Repeat(other, times) for other, times in others.items() if not _hidden(other)]
     if precision:
-        rest.append(Gaussian(precision**-0.5, relation=event.relation or Relation.ZERO_OUT))
+        rest.append(Gaussian(min(precision**-0.5, 1e50), relation=event.relation or Relation.ZERO_OUT))
     if rest:
         hidden.append((Participation(Compose(rest), (0.0, 1.0), 1), 1))
     rounds = [_rounds(found.mechanism) for found, _ in hidden]

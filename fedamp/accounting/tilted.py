@@ -49,6 +49,8 @@ def _occupancies(chances: tuple[float, ...], rounds: int, order: int) -> Occupan
     """Adding a subset takes a_c of the n_c rounds held c times, in C(n_c, a_c) ways each. Classes are taken one after
     another, and equal rows are merged after each, so that the work grows with the number of distinct occupancies.
     """
+    if rounds >= 2**31:  # no room in the table
+        return None
     if order == 0:
         return Occupancies(np.array([[rounds]], np.int32), np.zeros(1))
     before = _occupancies(chances, rounds, order - 1)

@@ -1,5 +1,7 @@
 """Calibration lands on the safe side of the budget, close to it, and reproduces a published table."""
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -39,6 +41,18 @@ def test_the_budget_is_kept_and_nearly_used(epsilon, delta, build):
     # The tolerance is 1e-4 of the noise; twice that is outside it. Several hidden rounds are known to half a per cent.
     fewer = 1e-2 if isinstance(build(noise), Allocation) else 2e-4
     assert build(noise * (1 - fewer)).epsilon(delta).upper > epsilon
+
+
+def test_little_noise_is_not_stepped_over():
+    """A search that halves its way down must not end on a noise that it has seen to cost more than the budget."""
+    for build, epsilon, scale in ((Gaussian, 1e5, 1), (lambda s: Gaussian(1000 * s), 10.0, 1000)):
+        noise = calibrate(build, epsilon, DELTA)
+        assert build(noise).epsilon(DELTA).upper <= epsilon < build(noise * 0.999).epsilon(DELTA).upper
+        assert noise * scale >= 1 / (
+            math.sqrt(2 * (epsilon + math.log(1 / DELTA))) + math.sqrt(2 * math.log(1 / DELTA))
+        )
+    noise = calibrate(lambda s: Gaussian(1000 * s), advantage=0.1)
+    assert Gaussian(1000 * noise).delta(0.0).upper <= 0.1
 
 
 def test_where_epsilon_falls_to_zero_at_once_the_law_answers():

@@ -197,7 +197,10 @@ def test_epsilon_and_delta_are_inverse_and_never_above_what_nothing_hidden_costs
     mechanism = example(kind)
     cost = mechanism.epsilon(DELTA)
     assert 0 <= cost.lower <= cost.upper < math.inf
-    assert mechanism.delta(cost.upper).lower <= DELTA * (1 + 1e-6)
+    back = mechanism.delta(cost.upper)
+    assert back.lower <= DELTA * (1 + 1e-6)
+    if not cost.method.startswith("sampled"):  # which is asked for epsilon alone
+        assert back.upper <= DELTA * (1 + 1e-3)
     assert mechanism.delta(cost.lower).upper >= DELTA * (1 - 1e-6) or cost.lower == 0
     assert cost.lower <= mechanism.unamplified().epsilon(DELTA).upper * 1.001
     assert mechanism.unamplified().relation == mechanism.relation

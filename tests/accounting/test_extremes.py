@@ -11,6 +11,7 @@ from fedamp.accounting import (
     Compose,
     Dropout,
     Gaussian,
+    GaussianMixture,
     GroupPoissonGaussian,
     Laplace,
     MixedCoordinate,
@@ -112,6 +113,36 @@ def test_a_slow_answer_says_which_bound_it_comes_from(monkeypatch):
         Submodels(Gaussian(1.7), 3).epsilon(1e-5)
 
 
+OUT_OF_RANGE = [  # sums of what is within the range of floating point, and are not
+    (Repeat(Gaussian(1e-50), 100), 5e101),
+    (Compose([Gaussian(1e-50), Poisson(RandomisedResponse(0.6), 0.5)]), 5e99),
+    (Allocation(Gaussian(1e50), 2, 10**6), 0.0),
+    (GroupPoissonGaussian(1e-50, 0.1, 3), 1e99),
+    (Allocation(RandomisedResponse(0.75), 2, 2**33), 0.0),
+]
+
+
+@pytest.mark.parametrize(("run", "least"), OUT_OF_RANGE, ids=str)
+def test_what_leaves_the_range_of_floating_point_is_answered_too(run, least):
+    assert least <= run.epsilon(1e-5).upper
+    assert 0 <= run.delta(1.0).upper <= 1
+    assert np.all(run.rdp([2, 50]) >= least / 1e3)
+
+
+def test_tails_of_a_mixed_coordinate_are_not_its_rounding():
+    """delta at epsilon 8 is 8.694156e-18 (mpmath, 400 digits), below the rounding of sums that come to 1; at 15, beyond
+    the grid, 5.038e-52.
+    """
+    for points in (50, 1200):
+        lost = MixedCoordinate(1.0, 138.0, 1.0).delta(8.0, points=points)
+        assert lost.lower <= 8.694157e-18
+        assert lost.upper >= 8.694156e-18
+        assert MixedCoordinate(1.0, 138.0, 1.0).delta(15.0, points=points).upper >= 5.038e-52
+
+
 def test_arithmetic_that_fails_leaves_the_answer_to_another_evaluator():
     wide = Dropout(Compose([MixedCoordinate(0.2, 1e-4, 1.0), MixedCoordinate(0.8, 1e4, 1e50)]), 0.1)
-    assert wide.epsilon(1e-5).method.startswith("Rényi, order 1.01 (out of the range of floating point")
+    assert wide.epsilon(1e-5).method.endswith("(the noise is too narrow for so few points)")
+    nothing = GaussianMixture((0.0, 1e200), (0.5, 0.5)).epsilon(1e-5)
+    assert nothing.upper == math.inf
+    assert nothing.method.startswith("none (out of the range of floating point")

@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from scipy.stats import norm
 
 from fedamp.accounting import (
+    Allocation,
+    CappedPoisson,
     Compose,
     Gaussian,
     GroupPoissonGaussian,
@@ -69,12 +71,19 @@ def test_a_larger_group_in_a_fixed_batch_costs_more_up_to_all_being_in_it(noise,
     assert smaller.delta(0.5).upper <= larger.delta(0.5).upper * (1 + 1e-6) + 1e-12  # 1e-6: widths of the brackets
 
 
+@pytest.mark.parametrize("delta", [1e-5, 1e-2])
+def test_epsilon_of_a_batch_is_where_its_delta_is(delta):
+    batch = WithoutReplacement(Gaussian(1.0), 30, 1000)
+    epsilon = batch.epsilon(delta).upper
+    assert batch.delta(epsilon).upper <= delta * (1 + 1e-3) <= batch.delta(epsilon * 0.99).upper  # widths of brackets
+
+
 def test_a_batch_of_one_holds_one_of_the_group():
     """8 of 10 substituted: with a chance of 0.8 the only contribution is another, at most 2 apart, noise 4."""
     grouped = group(WithoutReplacement(Gaussian(4.0), 1, 10), 8)
     exact_if_seen = math.log(0.2 + 0.8 * math.exp((2 / 4) ** 2))  # order 2
     apart = np.array([0.2 * norm.pdf(Z) + 0.8 * norm.pdf(Z - sign / 4) for sign in (1, -1)]) * 0.02
-    assert math.log(np.sum(apart[0] ** 2 / apart[1])) <= grouped.rdp([2])[0] <= exact_if_seen * (1 + 1e-12)
+    assert math.log(np.sum(apart[0] ** 2 / apart[1])) <= grouped.rdp([2])[0] <= exact_if_seen * (1 + 2e-11)
 
 
 @pytest.mark.parametrize(("noise", "rate", "size", "rounds"), [(2.0, 0.1, 4, 20)])
@@ -152,3 +161,45 @@ def test_a_bit_and_a_number_of_everybody():
     mixture = shifted @ np.array([math.comb(size, i) * rate**i * (1 - rate) ** (size - i) for i in counts])
     exact = math.log(np.sum(mixture**order * shifted[:, 0] ** (1 - order)) * 0.001) / (order - 1)
     assert exact <= group(Poisson(Laplace(scale), rate), size).rdp([order])[0] < 1.5 * exact
+
+
+def bits_of_two(chosen: list[tuple[tuple[int, ...], float]], count: int, truth: float) -> tuple[np.ndarray, np.ndarray]:
+    """The laws of ``count`` bits, of which two people turn those that they choose, and of none turned."""
+    pairs = [(set(a) | set(b), p * q) for (a, p), (b, q) in itertools.product(chosen, repeat=2)]
+    inside, outside = [], []
+    for out in itertools.product((0, 1), repeat=count):
+        inside.append(
+            sum(
+                chance * math.prod(truth if (i in turned) == (o == 1) else 1 - truth for i, o in enumerate(out))
+                for turned, chance in pairs
+            )
+        )
+        outside.append(math.prod(1 - truth if o else truth for o in out))
+    return np.array(inside), np.array(outside)
+
+
+BIT = RandomisedResponse(0.75)
+CHOICES_OF_BITS = [
+    (Submodels(BIT, 2), [((0,), 0.5), ((1,), 0.5)], 2),
+    (Poisson(Submodels(BIT, 2), 0.5), [((), 0.5), ((0,), 0.25), ((1,), 0.25)], 2),
+    (Allocation(BIT, 2, 3), [(pair, 1 / 3) for pair in itertools.combinations(range(3), 2)], 3),
+    (CappedPoisson(BIT, 0.5, 1, 2), [((), 0.25), ((0,), 0.375), ((1,), 0.375)], 2),
+]
+
+
+@pytest.mark.parametrize(("run", "chosen", "count"), CHOICES_OF_BITS)
+def test_people_who_choose_different_bits_turn_several(run, chosen, count):
+    """Two people in one of two hidden submodels tell log 6 of each other, not the log 3 of one bit."""
+    inside, outside = bits_of_two(chosen, count, 0.75)
+    charged = [group(run, 2)]
+    if run.span == 1:  # everybody of a batch of two is replaced, or falls silent
+        charged.append(WithoutReplacement(run, 2, 2, 2))
+    for event in charged:
+        for epsilon in (0.0, 0.5, 1.0, 1.5):
+            exact = np.maximum(inside - math.exp(epsilon) * outside, 0).sum()
+            assert event.delta(epsilon).upper >= exact * (1 - 1e-9)
+        largest = np.log(inside / outside).max()
+        assert event.epsilon(1e-9, points=400).upper >= largest - 1e-6  # 1e-9 of mass lies below it
+        for order in (2, 12):
+            exact = np.log(np.sum(inside**order * outside ** (1.0 - order))) / (order - 1)
+            assert event.rdp([order])[0] >= exact * (1 - 1e-9)

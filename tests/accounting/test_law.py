@@ -9,8 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binom, norm
 
+from fedamp.accounting import Gaussian, Poisson, RandomisedResponse, Repeat
 from fedamp.accounting.fourier import Placed, choose_lattice, convolve_order
 from fedamp.accounting.law import Law, normal_mass
+from fedamp.accounting.laws import numerical_law
 
 POINTS = 400
 """Coarse, so that the suite is quick: a certified bracket has to hold at any number of points."""
@@ -46,6 +48,27 @@ def test_gaussian_brackets_the_closed_form_in_both_directions(noise_multiplier):
         assert bounds.width <= 3e-3 * epsilon
 
 
+@pytest.mark.parametrize(("noise_multiplier", "rate"), [(0.2, 1.0), (1.0, 1.0), (20.0, 1.0), (1.0, 0.1)])
+def test_far_tails_and_deltas_near_one_against_forty_digits(noise_multiplier, rate):
+    """Where mass outside the grid decides, and where hardly anything does; the person removed."""
+    mpmath.mp.dps = 40
+    s, run = mpmath.mpf(noise_multiplier), Poisson(Gaussian(noise_multiplier), rate)
+
+    def exact(epsilon):
+        above = mpmath.exp(epsilon) - 1 + rate  # over rate: what the Gaussian ratio must exceed
+        cut = s * mpmath.log(above / rate) + 1 / (2 * s)
+        return rate * mpmath.ncdf(1 / s - cut) - above * mpmath.ncdf(-cut)
+
+    for delta in (1e-18, 1e-22, 3e-24, 1e-100, 1e-300):
+        bounds = run.epsilon(delta)
+        assert exact(mpmath.mpf(bounds.upper)) <= delta
+        assert bounds.upper < np.inf
+        assert bounds.lower == 0 or exact(mpmath.mpf(bounds.lower)) >= delta
+    for share in (0.999, 1.001):  # of delta at epsilon 0, up to 0.99 and more
+        bounds = run.epsilon(min(float(exact(mpmath.mpf(0))) * share, 1 - 1e-12))
+        assert bounds.upper == 0 if share > 1 else bounds.upper > 0
+
+
 @pytest.mark.parametrize("times", [2, 4, 100, 50_000])
 @pytest.mark.parametrize("delta", [1e-2, 1e-10])
 def test_product_of_gaussians_is_a_gaussian(times, delta):
@@ -74,7 +97,7 @@ def test_laplace_brackets_the_closed_form():
 
 @pytest.mark.parametrize("times", [5, 64, 1000, 20_000])
 def test_randomised_response_composes_to_a_binomial(times):
-    """Exact binomial tails down to 1e-12: the transform must keep its *relative* accuracy there."""
+    """Exact binomial tails: the transform must keep its *relative* accuracy down to 1e-12, and stay a bound beyond."""
     epsilon_each = 2.0 / np.sqrt(times)
     keep = 1 / (1 + np.exp(-epsilon_each))
     law = Law.from_points([np.exp(epsilon_each), np.exp(-epsilon_each)], [1 - keep, keep], points=POINTS)
@@ -82,7 +105,7 @@ def test_randomised_response_composes_to_a_binomial(times):
     heads = np.arange(times + 1)
     log_ratio = (2 * heads - times) * epsilon_each
     mass_in = binom.pmf(heads, times, keep)
-    for epsilon in (0.0, 2.0, 8.0, 14.0):
+    for epsilon in (0.0, 2.0, 8.0, 14.0, 22.0, 26.0, 30.0):  # the last: 1e-24 to 1e-45
         above = log_ratio > epsilon
         exact = mass_in[above] @ -np.expm1(epsilon - log_ratio[above])
         # Few points far apart are the worst case of a lattice; smooth laws are far better.
@@ -98,6 +121,26 @@ def test_high_precision_values_far_in_the_tail():
             mpmath.mpf("-0.5") - epsilon
         )
         assert_brackets(law.delta(epsilon), float(exact), relative_width)
+
+
+def test_rounding_is_outside_the_bracket_not_inside():
+    """A bit, and three, are laws of few atoms, without a grid: only rounding is left, and none of the oracle's."""
+    mpmath.mp.dps = 40
+    for probability, n in itertools.product(np.linspace(0.51, 0.97, 12).tolist(), (1, 3)):
+        p, law = mpmath.mpf(probability), numerical_law(Repeat(RandomisedResponse(probability), n))
+        each = mpmath.log(p / (1 - p))
+        atoms = [(mpmath.binomial(n, i) * p**i * (1 - p) ** (n - i), (2 * i - n) * each) for i in range(n + 1)]
+
+        def exact(epsilon, atoms=atoms):
+            return sum(mass * (1 - mpmath.exp(epsilon - log)) for mass, log in atoms if log > epsilon)
+
+        for share in (0.03, 0.11, 0.27, 0.55, 0.83):
+            epsilon = share * float(atoms[n][1])
+            bounds, truth = law.delta(epsilon), exact(mpmath.mpf(epsilon))
+            assert bounds.lower <= truth <= bounds.upper <= truth * (1 + 1e-9)
+            inverse = law.epsilon(float(truth))
+            assert exact(mpmath.mpf(inverse.upper)) <= float(truth) <= exact(mpmath.mpf(inverse.lower))
+            assert inverse.width <= 1e-9
 
 
 # -- enumeration of small finite laws

@@ -89,6 +89,22 @@ def test_groups_of_a_prefix_have_the_right_number_of_rounds(rounds, data):
     assert_allclose(law, expected, atol=1e-9)  # the probabilities are rounded up by 1e-12
 
 
+@pytest.mark.parametrize(("k", "rounds", "released"), [(30, 60, 40), (100, 1000, 500), (20, 25, 24)])
+def test_coins_that_share_a_group_take_part_no_less_often(k, rounds, released):
+    """With few distinct groups coins are rounded up, so that every number of rounds is exceeded at least as often."""
+    groups = coin_groups(k, rounds, released)
+    assert len(groups) <= 12
+    assert sum(size * n for _, size, n in groups) <= released
+    law = np.ones(1)
+    for p, _, n in groups:
+        for _ in range(n):
+            law = np.convolve(law, [1 - p, p])
+    expected = [hypergeometric(rounds, k, released, h) if k - h <= rounds - released else 0.0 for h in range(len(law))]
+    above, at_least = (np.cumsum(each[::-1])[::-1] for each in (law, np.array(expected)))
+    assert np.all(above >= at_least - 1e-12)  # sums of doubles
+    assert law @ np.arange(len(law)) <= 1.15 * k * released / rounds  # a dozen groups are not far off
+
+
 @pytest.mark.parametrize(
     "run",
     [

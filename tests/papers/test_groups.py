@@ -132,7 +132,7 @@ def test_figure_7_contains_a_real_sum():
     exact = math.log(np.sum(density[0] ** 4 * density[1] ** -3)) / 3
     transport, generic = substituted(1, 10, 8)
     charged = group(curves.drawn_gaussian(5.0, 1, 10), 8).rdp([4])[0]
-    assert exact <= charged <= transport(np.array([4.0]))[0] <= generic(np.array([4.0]))[0]
+    assert exact <= charged <= transport(np.array([4.0]))[0] * (1 + 1e-10) <= generic(np.array([4.0]))[0]
 
 
 @pytest.mark.parametrize(("batch", "population", "size"), [(100, 1000, 2), (100, 1000, 8), (1, 100, 8)])
