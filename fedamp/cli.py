@@ -30,7 +30,7 @@ from fedamp.commands.terminal import (
 )
 from fedamp.errors import FedampError, Interrupted
 from fedamp.report import tables
-from fedamp.start import collect_seldom
+from fedamp.start import seldom_collected
 from fedamp.text import printable
 
 app = Typer(
@@ -284,8 +284,7 @@ def main() -> None:
     if sys.__stderr__ is not None and not faulthandler.is_enabled():
         # A model of a person's own may crash this process where it is built or evaluated: say where.
         faulthandler.enable(sys.__stderr__, all_threads=False)
-    collect_seldom()
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), seldom_collected():
         warnings.showwarning = caution_as_warned
         try:
             status = status_of(app)

@@ -9,7 +9,10 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from fedamp.errors import DivergedError, FedampError, FederationError, Interrupted, one_line
+from fedamp.normal import quantiles
 from fedamp.observers import Observer, watched
 from fedamp.plan import make_plan, privacy_units
 from fedamp.scenario import Scenario
@@ -71,7 +74,9 @@ def rounds(
         everybody = scenario.federation.model_copy(update={"quorum": 1.0})
         scenario = scenario.model_copy(update={"federation": everybody})
     # What can be found wrong without torch is found before a folder is made.
-    costs = beside(make_plan(scenario, privacy_units(scenario)).costs)
+    plan = make_plan(scenario, privacy_units(scenario))
+    quantiles(np.empty(0), np.empty(0))  # numba takes a quarter of a second to get ready: not in both processes
+    costs = beside(plan.costs)
     from fedamp.runs.folder import opened
     from fedamp.trackers import trackers_of
 

@@ -9,6 +9,7 @@ anyway (how records are dealt, where training starts) comes from statistical one
 
 import hashlib
 import secrets
+from collections.abc import Iterator
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
@@ -97,8 +98,7 @@ def client_seeds(seed: int, purpose: str, round_: int, clients: NDArray[np.int64
     Returns:
         Array of shape (len(clients),) of 32 bytes each.
     """
-    keys = _Keys(seed)
-    seeds = b"".join(keys.of(purpose, round_, int(client)) for client in clients)
+    seeds = b"".join(_Keys(seed).of_each(clients.tolist(), purpose, round_))
     return np.frombuffer(seeds, dtype=f"V{SEED_BYTES}")
 
 
@@ -162,6 +162,15 @@ class _Keys:
         keyed = self._keyed.copy()
         keyed.update("/".join([purpose, *(str(int(index)) for index in indices)]).encode())
         return keyed.digest()
+
+    def of_each(self, last: list[int], purpose: str, *indices: int) -> Iterator[bytes]:
+        """The keys of addresses that differ in their last index: their beginning is hashed once."""
+        begun = self._keyed.copy()
+        begun.update("/".join([purpose, *(str(int(index)) for index in indices), ""]).encode())
+        for index in last:
+            keyed = begun.copy()
+            keyed.update(b"%d" % index)
+            yield keyed.digest()
 
 
 def _public_key(seed: int, purpose: str, indices: tuple[int, ...], bytes_: int) -> int:

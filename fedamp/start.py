@@ -6,8 +6,8 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
@@ -16,17 +16,22 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _WHILE_STARTING, _AFTERWARDS = 300_000, (700, 10, 10)  # objects that are made between two collections
-
 _PR_SET_PDEATHSIG = 1  # of Linux's prctl.h
 
 
-def collect_seldom() -> None:
-    """For the start: looking for garbage among all that is imported, again and again, takes a sixth of it."""
+@contextmanager
+def seldom_collected() -> Iterator[None]:
+    """For a start: looking for garbage among all that is imported, again and again, takes a sixth of it."""
+    before = gc.get_threshold()
     gc.set_threshold(_WHILE_STARTING)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
 
 
 def collect_again() -> None:
-    """As ever, but never again among what is there; nothing where :func:`collect_seldom` was not called."""
+    """As ever, but never again among what is there; nothing outside :func:`seldom_collected`."""
     if gc.get_threshold()[0] == _WHILE_STARTING:
         gc.freeze()
         gc.set_threshold(*_AFTERWARDS)

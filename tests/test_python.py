@@ -205,6 +205,7 @@ def test_the_engine_is_chosen_by_the_work_and_whose_code_it_is(monkeypatch):
     pytest.importorskip("ray")
     own = {"model": {"name": "mine:model"}}
     cases = [({}, 1e6, "serial"), ({}, 1e12, "ray"), (own, 1e6, "ray"), ({"engine.workers": 2}, 1e6, "ray")]
+    cases += [({"rounds": 20_000}, 1e12, "serial")]  # Ray's start would pay, its messages would not
     cases += [({"engine.address": "10.0.0.1:6379"}, 1e6, "ray"), ({"faults": {"killed_workers": 0.1}}, 1e6, "ray")]
     assert [engine_of(scenario, work) for scenario, work, _ in cases] == [kind for *_, kind in cases]
     monkeypatch.setitem(sys.modules, "ray", None)

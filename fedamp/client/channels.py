@@ -2,7 +2,8 @@
 
 ``torch.func.vmap`` convolves in groups, too, but moves the clients between batch and channels for whatever comes
 between two convolutions, and takes GroupNorm apart. Here they stay where they are: a convolution has as many times its
-groups as there are clients, and so has a GroupNorm; what treats every channel by itself does not notice.
+groups as there are clients, and so has a GroupNorm; what treats every channel by itself does not notice. ReLU and max
+pooling are one operation (:mod:`fedamp.client.pooling`).
 """
 
 import copy
@@ -13,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from fedamp.client.pooling import ReluMaxPool
 from fedamp.models.architectures.cnn import CNN
 from fedamp.models.architectures.resnet import ResNet
 from fedamp.models.registry import Network
@@ -34,6 +36,8 @@ class ChannelsOfClients:
         self._image = module.image
         self._network = copy.deepcopy(module)
         self._network.image = nn.Identity()
+        if isinstance(module.architecture, CNN):
+            _pool_fast(self._network)
         self._stacks: dict[str, _Stack] = {}
         for prefix, layer in self._network.named_modules():
             for name in [name for name, value in layer._parameters.items() if value is not None]:
@@ -46,6 +50,12 @@ class ChannelsOfClients:
         images = self._image(inputs.flatten(0, 1)).unflatten(0, inputs.shape[:2])  # type: ignore[operator]
         logits: Tensor = self._network(images.transpose(0, 1).flatten(1, 2))
         return logits
+
+
+def _pool_fast(network: Any) -> None:
+    for number, pool in enumerate(network.pools):
+        if pool.kernel_size == 2:
+            network.activations[number], network.pools[number] = nn.Identity(), ReluMaxPool()
 
 
 class _Stack(Tensor):

@@ -37,6 +37,14 @@ def numbers_of_a_client(parameters: int, kept_per_record: int, dataset: Dataset)
     return 2 * parameters + records * (kept_per_record + math.prod(dataset.input_shape))
 
 
+def numbers_of_a_record(kept_per_record: int, dataset: Dataset) -> int:
+    """The same where records take single steps: no gradient of one is ever formed (:mod:`fedamp.client.records`).
+
+    What a pass keeps, its derivatives, and both as float64, which clipping needs.
+    """
+    return numbers_of_a_client(0, 4 * kept_per_record, dataset)
+
+
 def clients_per_batch(numbers: int, device: str = "cpu") -> int:
     """The size of the batches in which clients train, at least 1.
 

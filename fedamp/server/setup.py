@@ -14,7 +14,7 @@ from torch import nn
 
 from fedamp import data, devices, rng
 from fedamp.arrays import Arrays
-from fedamp.client.memory import bytes_of_a_worker, clients_per_batch, numbers_of_a_client
+from fedamp.client.memory import bytes_of_a_worker, clients_per_batch, numbers_of_a_client, numbers_of_a_record
 from fedamp.client.records import RecordSteps
 from fedamp.client.task import ClientTask
 from fedamp.data.dataset import Dataset
@@ -249,8 +249,7 @@ def _batch(plan: Plan, task: ClientTask, dataset: Dataset, piece: Piece) -> tupl
     kept = kept_per_record(trained, dataset.input_shape, input_type(task.model))
     size = sum(parameter.numel() for parameter in trained.parameters())
     single = piece.owns_all and RecordSteps.can_run(task, trained, piece.known)
-    # Of single steps no gradient of a record is ever formed: memory holds what a pass keeps, some of it as float64.
-    numbers = numbers_of_a_client(0, 4 * kept, units) if single else numbers_of_a_client(size, kept, units)
+    numbers = numbers_of_a_record(kept, units) if single else numbers_of_a_client(size, kept, units)
     asked = plan.scenario.engine.clients_per_batch
     together = asked if asked != "auto" else _units_together(plan, trained, None if single else numbers)
     return together, bytes_of_a_worker(min(together, math.ceil(plan.expected_cohort)) * numbers)

@@ -21,9 +21,7 @@ from ray.exceptions import AuthenticationError
 from fedamp import scenario
 from fedamp.errors import FedampError, FederationError, InputError
 
-# Ray carries small arguments and results inside the call, which takes 2 ms a round; shared memory takes 4 to 8 ms more.
-# Its own limit is 100 kB; where the session is ours we raise it, to 100,000 parameters for two workers.
-INLINE_LIMIT = 1_000_000
+INLINE_LIMIT = 1_000_000  # of what Ray carries inside a call; its own is 100 kB
 ADDRESS_DEADLINE = 5.0  # seconds, until a cluster answers
 
 log = logging.getLogger("fedamp.simulation")
@@ -69,7 +67,9 @@ def _serve(pipe: Connection, client_app: str, engine: scenario.Engine, folder: P
     pipe.send(workers.resources)
     while True:
         name, arguments = pipe.recv()
-        pipe.send(getattr(workers, name)(*arguments))
+        answer = getattr(workers, name)(*arguments)
+        if answer is not None:  # nobody waits for messages to be sent
+            pipe.send(answer)
 
 
 class Session:
@@ -78,8 +78,6 @@ class Session:
     Raises:
         InputError: there is no cluster at the address, or it answers those who have no token.
     """
-
-    inline_bytes = 90_000  # what a round may carry inside its calls
 
     def __init__(self, pipe: Connection, engine: scenario.Engine, folder: Path) -> None:
         self._pipe = pipe
@@ -95,7 +93,6 @@ class Session:
                 _temp_dir=str(folder / "ray"),  # one within it: Ray opens the folder that it is given to everybody
                 **quiet,
             )
-            self.inline_bytes = INLINE_LIMIT - 100_000
         else:
             _connect(engine.address, quiet)
         here = psutil.Process().children()

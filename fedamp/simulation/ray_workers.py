@@ -1,9 +1,10 @@
 """Persistent Ray actors and the messages that they are sent, in the process that drives Ray."""
 
 import os
+import pickle
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -16,13 +17,14 @@ from fedamp import flower, scenario
 from fedamp.errors import FedampError, FederationError
 from fedamp.simulation.grid import log
 from fedamp.simulation.node import FIRST_NODE, Node
+from fedamp.simulation.ray import INLINE_BYTES
 from fedamp.simulation.resources import Demand, WorkerResources, worker_resources
 
 if TYPE_CHECKING:
     from fedamp.simulation.ray_driver import Session
 
 STARTUP_DEADLINE = 180.0  # seconds, until all workers have imported the client app
-CHECK_INTERVAL = 0.5  # seconds of waiting between two looks at whether Ray is alive
+CHECK_INTERVAL = 0.5  # seconds between two looks at whether Ray is alive
 SPARE_GPU = 0.05  # share of every GPU that is not reserved at first: room for workers whose machine was lost
 RESENDS = 2  # how often a message is sent again because its worker died
 
@@ -40,10 +42,14 @@ class RayWorker:
         self._ready_node()
         return socket.gethostname(), os.getpid()
 
-    def handle(self, rest: Message, names: list[str], *arrays: ArrayRecord) -> tuple[Message, str]:
-        """Reply, and the traceback if the client app failed."""
-        rest.content.update(zip(names, arrays, strict=True))
-        return self._ready_node().handle(rest)
+    def handle(self, content: bytes, names: list[str], *arrays: ArrayRecord) -> tuple[bytes | Message, str]:
+        """Reply, as bytes where it is small, and the traceback if the client app failed."""
+        message: Message = pickle.loads(content)
+        message.content.update(zip(names, arrays, strict=True))
+        reply, trouble = self._ready_node().handle(message)
+        _, found = flower.message_without_arrays(reply) if reply.has_content() else (reply, {})
+        small = sum(map(flower.size, found.values())) < INLINE_BYTES
+        return pickle.dumps(reply, pickle.HIGHEST_PROTOCOL) if small else reply, trouble
 
     def _ready_node(self) -> Node:
         if self._node is None:
@@ -51,11 +57,15 @@ class RayWorker:
         return self._node
 
 
+Answer = bytes | Message | tuple[int, str]
+"""A reply, pickled where it is small; or the code and the reason of an error."""
+
+
 @dataclass
 class Sent:
-    """A message under way: with what, to which actor, the future answer, and how often it was sent."""
+    """A message under way: to which worker, with what, to which actor, the future answer, and how often it was sent."""
 
-    message: Message
+    partition: int
     arguments: tuple[Any, ...]
     actor: Any = None
     answer: Any = None
@@ -65,9 +75,9 @@ class Sent:
 class Workers:
     """The actors of a simulation, ready to be used.
 
-    The arrays of a round are put once into shared memory (messages of a round hold the same record), and everything
-    else is small. A worker that dies is replaced and its message sent again; one that misses a deadline is replaced,
-    so as not to delay the next round.
+    Large arrays of a round are put once into shared memory (messages of a round hold the same record), and everything
+    else is small. Messages and small replies pass through as bytes. A worker that dies is replaced and its message sent
+    again; one that misses a deadline is replaced, so as not to delay the next round.
 
     Args:
         client_app: import path of the Flower client app, ``package.module:name``.
@@ -85,16 +95,18 @@ class Workers:
     ) -> None:
         self._client_app, self._session = client_app, session
         self._sent: dict[str, Sent] = {}
+        self._next_check = 0.0
         found = ray.cluster_resources()  # type: ignore[no-untyped-call]
         cores, gpus = found.get("CPU", 1), found.get("GPU", 0)
         shared = gpus and engine.workers == "auto" and engine.device != "cpu"
         self.resources = worker_resources(engine, cores, gpus, demand() if shared else None)
         self._actors = start_actors(client_app, self.resources)
-        answers = [actor.ready.remote() for actor in self._actors]
-        if not self._wait(answers, len(answers), monotonic() + STARTUP_DEADLINE):
-            raise FederationError(
-                f"{len(answers)} Ray workers were not ready within {STARTUP_DEADLINE:.0f} s; Ray has {dict(found)}"
-            )
+        answers, deadline = [actor.ready.remote() for actor in self._actors], monotonic() + STARTUP_DEADLINE
+        while len(self._ready(answers, deadline)) < len(answers):
+            if monotonic() >= deadline:
+                raise FederationError(
+                    f"{len(answers)} Ray workers were not ready within {STARTUP_DEADLINE:.0f} s; Ray has {dict(found)}"
+                )
         try:
             ray.get(answers)
         except RayError as error:
@@ -108,81 +120,79 @@ class Workers:
         where: tuple[str, int] = ray.get(self._actors[partition].ready.remote())
         return where
 
-    def push(self, messages: list[Message]) -> None:
-        """Send messages, which have ids."""
-        shared: dict[int, Any] = {}
-        for message in messages:
-            rest, arrays = flower.message_without_arrays(message)
-            for record in arrays.values():
-                if id(record) not in shared:
-                    inline = flower.size(record) < self._session.inline_bytes / len(messages)
-                    shared[id(record)] = record if inline else ray.put(record)
-            arguments = (rest, list(arrays), *(shared[id(record)] for record in arrays.values()))
-            self._sent[message.metadata.message_id] = sent = Sent(rest, arguments)
+    def push(
+        self, parcels: Iterable[tuple[str, int, bytes, dict[str, int]]], shared: Mapping[int, ArrayRecord]
+    ) -> None:
+        """Send messages: the id of each, its worker, what is in it, and which of the shared arrays have which name."""
+        places = {number: ray.put(record) for number, record in shared.items()}
+        for id_, partition, content, arrays in parcels:
+            arguments = (content, list(arrays), *(places[number] for number in arrays.values()))
+            self._sent[id_] = sent = Sent(partition, arguments)
             self._send(sent)
 
-    def pull(self, message_ids: list[str]) -> list[Message]:
-        """The replies that are there by now."""
+    def pull(self, message_ids: list[str]) -> dict[str, Answer]:
+        """The answers that are there by now, by message."""
         waiting = {self._sent[id_].answer: id_ for id_ in message_ids if id_ in self._sent}
-        replies = [self._reply(waiting[answer]) for answer in self._wait(list(waiting), len(waiting), monotonic())]
-        return [reply for reply in replies if reply is not None]
+        answers = {waiting[answer]: self._answer(waiting[answer]) for answer in self._ready(waiting, monotonic())}
+        return {id_: answer for id_, answer in answers.items() if answer is not None}
 
-    def collect(self, message_ids: list[str], patience: float | None) -> list[Message]:
-        """The replies that come within so many seconds, in the order of the messages, which are forgotten."""
+    def collect(self, message_ids: list[str], patience: float | None) -> dict[str, Answer]:
+        """The answers that come within so many seconds, by message; all the messages are forgotten."""
         deadline = None if patience is None else monotonic() + patience
         waiting = {self._sent[id_].answer: id_ for id_ in message_ids if id_ in self._sent}
-        replies: dict[str, Message] = {}
-        while waiting and (ready := self._wait(list(waiting), 1, deadline)):
-            id_ = waiting.pop(ready[0])
-            reply = self._reply(id_)
-            if reply is None:
-                waiting[self._sent[id_].answer] = id_
-            else:
-                replies[id_] = reply
+        answers: dict[str, Answer] = {}
+        while waiting:
+            ready = self._ready(waiting, deadline)
+            if not ready and deadline is not None and monotonic() >= deadline:
+                break
+            for id_ in [waiting.pop(answer) for answer in ready]:
+                answer = self._answer(id_)
+                if answer is None:
+                    waiting[self._sent[id_].answer] = id_
+                else:
+                    answers[id_] = answer
         for id_ in waiting.values():
             sent = self._sent.pop(id_)
             self._replace(sent)
             if sent.times > 1:  # a crash must not look like a slow node
                 reason = "the worker died, and the one in its place was late; its clients count as zero"
-                replies[id_] = flower.error_reply(sent.message, flower.APP_CRASHED, reason)
-        return [replies[id_] for id_ in message_ids if id_ in replies]
+                answers[id_] = flower.APP_CRASHED, reason
+        return answers
 
-    def _wait(self, answers: list[Any], number: int, deadline: float | None) -> list[Any]:
-        """So many of the answers as soon as they are there, or fewer at the deadline."""
-        while True:
+    def _ready(self, answers: Iterable[Any], deadline: float | None) -> list[Any]:
+        """Those that are there when all are, at the deadline, or after a while."""
+        if monotonic() >= self._next_check:
             self._session.check()
-            left = CHECK_INTERVAL if deadline is None else max(0.0, deadline - monotonic())
-            ready: list[Any] = (
-                ray.wait(answers, num_returns=number, timeout=min(left, CHECK_INTERVAL))[0] if answers else []
-            )
-            if len(ready) >= number or (deadline is not None and monotonic() >= deadline):
-                return ready
+            self._next_check = monotonic() + CHECK_INTERVAL
+        futures = list(answers)
+        left = CHECK_INTERVAL if deadline is None else min(CHECK_INTERVAL, max(0.0, deadline - monotonic()))
+        return ray.wait(futures, num_returns=len(futures), timeout=left)[0] if futures else []
 
-    def _reply(self, id_: str) -> Message | None:
-        """The reply to a message whose answer is there; None if the message had to be sent again."""
-        reply: Message
+    def _answer(self, id_: str) -> Answer | None:
+        """The answer to a message, which is there; None if the message had to be sent again."""
+        answer: Answer
         sent = self._sent[id_]
-        node = sent.message.metadata.dst_node_id
+        node = FIRST_NODE + sent.partition
         try:
-            reply, trouble = ray.get(sent.answer)
+            answer, trouble = ray.get(sent.answer)
         except RayActorError as error:
             self._replace(sent)
             if sent.times <= RESENDS:
                 log.warning("node %d: its worker died: %s", node, error)
                 self._send(sent)
                 return None
-            reason = f"the worker died {sent.times} times; its clients count as zero"
-            reply, trouble = flower.error_reply(sent.message, flower.APP_CRASHED, reason), reason
+            trouble = f"the worker died {sent.times} times; its clients count as zero"
+            answer = flower.APP_CRASHED, trouble
         except RayError as error:
-            reason = f"{type(error).__name__}: {error}"
-            reply, trouble = flower.error_reply(sent.message, flower.NODE_LOST, reason), reason
+            trouble = f"{type(error).__name__}: {error}"
+            answer = flower.NODE_LOST, trouble
         if trouble:
             log.warning("node %d: no result\n%s", node, trouble)
         del self._sent[id_]
-        return reply
+        return answer
 
     def _send(self, sent: Sent) -> None:
-        sent.actor = self._actors[_partition(sent)]
+        sent.actor = self._actors[sent.partition]
         sent.answer = sent.actor.handle.remote(*sent.arguments)
         sent.times += 1
 
@@ -191,7 +201,7 @@ class Workers:
 
         It reserves nothing to speak of: where a machine was lost, all that is left may be reserved.
         """
-        partition = _partition(sent)
+        partition = sent.partition
         if self._actors[partition] is sent.actor:
             ray.kill(sent.actor)
             gpus = min(self.resources.gpus, SPARE_GPU / 10)
@@ -207,7 +217,3 @@ def start_actors(client_app: str, part: WorkerResources) -> list[Any]:
 def _start_actor(client_app: str, part: WorkerResources, partition: int, cpus: float, gpus: float) -> Any:
     actor = ray.remote(RayWorker).options(num_cpus=cpus, num_gpus=gpus, scheduling_strategy="SPREAD")
     return actor.remote(sys.path, client_app, partition, part.workers, part.device)
-
-
-def _partition(sent: Sent) -> int:
-    return sent.message.metadata.dst_node_id - FIRST_NODE

@@ -6,6 +6,7 @@ both devices is an error, and so is handing one of its tensors to NumPy.
 
 import threading
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -25,6 +26,12 @@ class Memory:
         self.limit, self.used, self.peak = float("inf"), 0, 0
         self._holders: dict[int, int] = {}  # tensors of each storage
         self._lock = threading.RLock()  # tensors die in whichever thread collects garbage
+
+    def of(self, action: Callable[[], object]) -> int:
+        """Bytes that an action takes at most, on top of what was in use."""
+        self.peak = before = self.used
+        action()
+        return self.peak - before
 
     def hold(self, tensor: "Elsewhere") -> None:
         storage = tensor.held.untyped_storage()

@@ -81,7 +81,7 @@ def test_a_run_killed_again_and_again_while_it_resumes_gets_to_the_same_end(tmp_
     assert_same_run(folder, tmp_path / "whole")
 
 
-ROUNDS, KILLS = 30, 10
+ROUNDS, KILLS = 30, 6
 
 
 @dataclass

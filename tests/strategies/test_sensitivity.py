@@ -14,6 +14,7 @@ from fedamp import flower, scenario
 from fedamp.plan import make_plan
 from fedamp.server.setup import Prepared, prepare
 from fedamp.simulation.engines import open_grid
+from fedamp.simulation.faults import only
 from fedamp.strategies import PrivateStrategy
 from tests.federations import small
 
@@ -172,8 +173,10 @@ def test_a_record_moves_each_part_by_at_most_its_clip(strategy, folder, grid):
     prepared = federation(folder, strategy, "a step", unit="sample")
     _, message = first_message(prepared, grid)
     assert len(message.content["config"]["clients"]) == UNITS * RECORDS
+    tried = np.arange(UNITS * RECORDS) % 4 == 0
+    message = only(message, tried)
     whole = flower.from_record(answer(grid, message).content["arrays"])
-    for record in range(0, UNITS * RECORDS, 4):
+    for record in np.flatnonzero(tried).tolist():
         other = flower.from_record(answer(grid, message, without=record).content["arrays"])
         for norm, clip in zip(norms(prepared, whole, other, False), prepared.plan.parts, strict=True):
             assert norm <= clip.clip

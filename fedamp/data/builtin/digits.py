@@ -31,7 +31,7 @@ class DigitsTable(Table):
         return self._numbers[:, -1].astype(np.int64)
 
     def stored_inputs(self, records: NDArray[np.int64]) -> NDArray[np.float32]:
-        return self._numbers[records, :-1]
+        return self._numbers.take(records, axis=0)[:, :-1]  # twice as fast as both at once
 
     @cached_property
     def _numbers(self) -> NDArray[np.float32]:
