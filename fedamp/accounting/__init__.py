@@ -4,7 +4,7 @@ To read it, in this order (docs/accounting.md has the mathematics, docs/k-of-t.m
 
 1. What happened: ``mechanism`` (the base of all expressions), ``releases``, ``amplification``, ``merging``, ``groups``;
    ``bounds`` is what every answer is.
-2. What it is charged as, and what of it is attained: ``reductions``, a theorem or a real mechanism each.
+2. What it is charged as, and what of it is attained: ``reductions``, theorems and real mechanisms (with ``coins``).
 3. The privacy loss distribution from both sides: ``points`` (finite laws, pessimistic and optimistic), ``pairing``
    (means and short products), ``fourier`` (long products), ``law`` (the operations), ``laws`` (of every kind).
 4. Rényi divergences: ``moments`` (their algebra), ``renyi`` (of every kind).
