@@ -196,11 +196,12 @@ class Plan:
     def costs(self) -> dict[str, Any]:
         """What takes long to compute, by name; :meth:`take` gives it to another process's plan of the same scenario."""
         names = ("noise_multiplier", "epsilon", "unamplified_epsilon", "epsilon_by_round", "guaranteed_epsilon")
-        return {name: getattr(self, name) for name in names}
+        return {"units": self.units} | {name: getattr(self, name) for name in names}
 
     def take(self, costs: Mapping[str, Any]) -> None:
-        """Not compute again what another plan of the same scenario, for as many units, has computed."""
-        vars(self).update(costs)
+        """Not compute again what another plan of the same scenario has computed; nothing if it was for other units."""
+        if costs["units"] == self.units:  # the data may have changed since it was looked at
+            vars(self).update(costs)
 
     @property
     def last_round(self) -> int:

@@ -7,6 +7,7 @@ A round releases the noisy mean of every part of the model: of ``all`` of it, or
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, ClassVar
 
@@ -270,6 +271,13 @@ class DropoutMasks(_SplitModel):
         """Disjoint masks among which a unit's one is hidden (ibid., Corollary 3.7, extended)."""
         return max(1, math.floor(1 / self.keep))
 
+    @property
+    def probability(self) -> float:
+        """Of keeping a node: ``keep``, or the number below it where so many disjoint masks would not fit otherwise: 0.1
+        in floating point is more than a tenth.
+        """
+        return self.keep if self.copies * Fraction(self.keep) <= 1 else math.nextafter(self.keep, 0.0)
+
     def _hide(self, release: Mechanism) -> Mechanism:
         return Dropout(release, self.keep)
 
@@ -287,7 +295,7 @@ class DropoutMasks(_SplitModel):
         from fedamp.models.pieces import MaskedPiece
         from fedamp.models.registry import build
 
-        masked = MaskedPiece(Masks(build(model, input_shape, num_classes), self.layers, self.rest), self.keep)
+        masked = MaskedPiece(Masks(build(model, input_shape, num_classes), self.layers, self.rest), self.probability)
         return lambda submodel, round_: masked
 
 

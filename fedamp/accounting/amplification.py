@@ -83,7 +83,7 @@ class Dropout(OfOne):
 
     Args:
         mechanism: the release of the whole model.
-        keep: in (0, 1].
+        keep: in (0, 1]. What is one n-th to floating point counts as one n-th: whoever draws the masks rounds down.
     """
 
     keep: float

@@ -4,6 +4,7 @@ A new scheme meets the contract by being registered; ``EXAMPLES`` needs the keys
 it trains what it is charged for is seen from outside in tests/strategies/test_charge.py.
 """
 
+from fractions import Fraction
 from typing import get_args
 
 import numpy as np
@@ -16,7 +17,7 @@ from fedamp import scenario
 from fedamp.accounting import Allocation, Compose, Gaussian, Poisson, Repeat, Submodels, calibrate, from_json
 from fedamp.errors import ScenarioError
 from fedamp.plan import make_plan
-from fedamp.submodels import SUBMODELS, SubmodelScheme, submodels_of
+from fedamp.submodels import SUBMODELS, DropoutMasks, SubmodelScheme, submodels_of
 from tests.federations import small
 
 EXAMPLES = {"none": {}, "disjoint": {"count": 3}, "dropout": {"keep": 0.3}}
@@ -148,6 +149,14 @@ def test_without_noise_no_part_has_any():
         silent = plan(submodels, "privacy.noise_multiplier=0")
         assert [part.noise_multiplier for part in silent.parts] == [0, 0]
         assert silent.epsilon.upper == np.inf
+
+
+def test_as_many_disjoint_masks_fit_as_are_charged():
+    """One tenth in floating point is a little more: ten labels of that probability would come to more than one."""
+    schemes = [DropoutMasks(keep=1 / copies) for copies in range(2, 200)]
+    assert any(scheme.copies * Fraction(scheme.keep) > 1 for scheme in schemes)
+    assert all(scheme.copies * Fraction(scheme.probability) <= 1 for scheme in schemes)
+    assert all(scheme.keep * (1 - 2e-16) <= scheme.probability <= scheme.keep for scheme in schemes)
 
 
 @pytest.mark.parametrize(
