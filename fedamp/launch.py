@@ -138,7 +138,7 @@ def _rounds_here(
     engine, why, prepared = scenario.engine, f"{scenario.engine.kind}: engine.kind says so", None
     if engine.kind == "auto":  # what there is to compute decides
         prepared = _prepare(scenario, seed, costs)
-        engine, why = choose(scenario, prepared.work)
+        engine, why = choose(scenario, prepared.work, prepared.plan.last_round)
     log.info("engine %s", why)
     # A Ray that was asked for starts in a child of its own while torch, data and model are loaded here.
     with open_grid(engine, folder.log) as grid:

@@ -67,8 +67,8 @@ class ServerOptimizer(ABC):
                 remembered = {kind: array[block] for kind, array in before.items()}
                 after, new = self.step(start[block], flat[block] / denominators[name], remembered, round_)
                 moved[name].reshape(-1)[block] = after
-                for kind, array in new.items():
-                    following[kind][name].reshape(-1)[block] = array
+                for kind, arrays in following.items():  # what a step forgets to return is an error
+                    arrays[name].reshape(-1)[block] = new[kind]
         return moved, following
 
 

@@ -57,7 +57,10 @@ def beside(compute: Callable[[], T]) -> Callable[[], T]:
     context = get_context("fork")
     receiver, sender = context.Pipe(duplex=False)
     child = context.Process(target=_send, args=(compute, sender), daemon=True)
-    child.start()
+    try:
+        child.start()
+    except OSError:  # no process, or no memory, to be had
+        return compute
     sender.close()
 
     def result() -> T:
@@ -67,6 +70,7 @@ def beside(compute: Callable[[], T]) -> Callable[[], T]:
             return compute()
         finally:
             receiver.close()
+            child.kill()  # it has no more to give; nobody who interrupts this is to wait for it
             child.join()
         return found
 

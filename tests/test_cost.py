@@ -59,3 +59,19 @@ def test_what_is_said_of_an_epsilon_is_said_of_that_number():
         said.append(spent.method)
     assert CURVE in said
     assert said[-1] != CURVE
+
+
+def test_costs_that_another_process_has_computed_are_the_plans_own():
+    here, there, others = make_plan(small(), 60), make_plan(small(), 60), make_plan(small(), 61)
+    computed = there.costs()
+    here.take(computed)
+    others.take(computed)  # of a plan for one unit more
+    assert "epsilon" in vars(here)
+    assert "epsilon" not in vars(others)
+    fresh = make_plan(small(), 60)
+    assert (here.noise_multiplier, here.epsilon, here.spent(8)) == (
+        fresh.noise_multiplier,
+        fresh.epsilon,
+        fresh.spent(8),
+    )
+    assert here.epsilon_by_round.tolist() == fresh.epsilon_by_round.tolist()

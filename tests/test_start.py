@@ -7,7 +7,7 @@ import sys
 import pytest
 
 SCRIPT = """
-import os, signal, sys, threading
+import os, signal, sys, threading, time
 from fedamp.start import beside
 
 here = os.getpid()
@@ -30,6 +30,20 @@ except ValueError as error:
     assert str(error) == "as it would here"
 else:
     raise AssertionError("the error is lost")
+
+def interrupted(*_):
+    raise KeyboardInterrupt
+
+
+signal.signal(signal.SIGALRM, interrupted)
+begun, result = time.monotonic(), beside(lambda: time.sleep(100))
+signal.alarm(1)
+try:
+    result()
+except KeyboardInterrupt:
+    assert time.monotonic() - begun < 50  # nobody waits for the child then
+else:
+    raise AssertionError("the interrupt is lost")
 
 stop = threading.Event()
 thread = threading.Thread(target=stop.wait)

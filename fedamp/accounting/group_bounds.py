@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedamp.accounting import laws, moments
-from fedamp.accounting.amplification import Allocation, AllocationPrefix, CappedPoisson, Dropout, Poisson, Submodels
+from fedamp.accounting.amplification import Poisson
 from fedamp.accounting.bounds import Array, Bounds
-from fedamp.accounting.groups import Group, WithoutReplacement, exact_group, group, group_by_rounds
+from fedamp.accounting.groups import Group, WithoutReplacement, chooses_bits, exact_group, group, group_by_rounds
 from fedamp.accounting.law import Law
 from fedamp.accounting.laws import Detail, Profile, Smallest
 from fedamp.accounting.mechanism import Mechanism
@@ -116,18 +116,12 @@ def other_bounds(event: Group) -> list[Mechanism]:
     add to different sums, which costs less than if all added to one. Not so with bits: people who choose different bits
     turn several, and all who choose one turn one. There the generic property is all.
     """
-    if _chooses_bits(event.mechanism):
+    if chooses_bits(event.mechanism):
         return []
     bounds = [exact_group(event.mechanism.unamplified(), event.size)]
     if exact_group(event.mechanism, event.size) is None:
         bounds.append(group_by_rounds(event.mechanism, event.size))
     return [bound for bound in dict.fromkeys(bounds) if bound is not None]
-
-
-def _chooses_bits(mechanism: Mechanism) -> bool:
-    """Whether a person's hidden choice decides which of several bits is theirs."""
-    chooses = isinstance(mechanism, (Submodels, Dropout, Allocation, AllocationPrefix, CappedPoisson))
-    return (chooses and mechanism.contains(RandomisedResponse)) or any(map(_chooses_bits, mechanism.parts))
 
 
 @laws.profile.register

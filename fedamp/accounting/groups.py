@@ -4,9 +4,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from fedamp.accounting import checks
-from fedamp.accounting.amplification import Poisson
-from fedamp.accounting.mechanism import Mechanism, Relation, mechanism_of
-from fedamp.accounting.merging import RandomSelection
+from fedamp.accounting.amplification import Allocation, AllocationPrefix, CappedPoisson, Dropout, Poisson, Submodels
+from fedamp.accounting.mechanism import Mechanism, OfOne, Relation, mechanism_of
+from fedamp.accounting.merging import LinearCombination, RandomSelection
 from fedamp.accounting.releases import (
     Compose,
     Gaussian,
@@ -49,7 +49,7 @@ class Group(Mechanism):
         return self.mechanism.span
 
     def unamplified(self) -> Mechanism:
-        return group(self.mechanism.unamplified(), self.size)
+        return group(with_own_bits(self.mechanism, self.size).unamplified(), self.size)
 
     def _prefix(self, rounds: int) -> Mechanism:
         return Group(self.mechanism.after(rounds), self.size)
@@ -98,7 +98,8 @@ class WithoutReplacement(Mechanism):
         return Relation.SUBSTITUTION
 
     def unamplified(self) -> Mechanism:
-        people, opened = min(self.size, self.batch), self.mechanism.unamplified()
+        people = min(self.size, self.batch)
+        opened = with_own_bits(self.mechanism, people).unamplified()
         known = substituted(opened)
         return group(known, people) if known else WithoutReplacement(opened, self.batch, self.batch, people)
 
@@ -159,6 +160,25 @@ def group_by_rounds(mechanism: Mechanism, size: int) -> Mechanism | None:
     if isinstance(mechanism, (Repeat, Compose)):
         return _composed(mechanism, size, group_by_rounds)
     return exact_group(mechanism.unamplified(), size)
+
+
+def chooses_bits(mechanism: Mechanism) -> bool:
+    """Whether a person's hidden choice decides which of several randomised bits is theirs."""
+    return with_own_bits(mechanism, 2) != mechanism
+
+
+def with_own_bits(mechanism: Mechanism, size: int, chosen: bool = False) -> Mechanism:
+    """The same where, of ``size`` people whose hidden choices decide which bit is theirs, each has chosen another one,
+    the worst of all choices. ``chosen``: whether what is above it is such a choice.
+    """
+    chosen = chosen or isinstance(mechanism, (Submodels, Dropout, Allocation, AllocationPrefix, CappedPoisson))
+    if isinstance(mechanism, RandomisedResponse):
+        return Repeat(mechanism, size) if chosen else mechanism
+    if isinstance(mechanism, (Compose, RandomSelection, LinearCombination)):
+        return replace(mechanism, mechanisms=[with_own_bits(part, size, chosen) for part in mechanism.mechanisms])
+    if isinstance(mechanism, (OfOne, Group, WithoutReplacement)):
+        return replace(mechanism, mechanism=with_own_bits(mechanism.mechanism, size, chosen))
+    return mechanism
 
 
 def _composed(mechanism: Mechanism, size: int, rule: Rule) -> Mechanism | None:

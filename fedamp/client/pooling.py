@@ -1,6 +1,6 @@
 """ReLU and 2 x 2 max pooling in one pass, compiled: torch takes longer for the two than for a convolution before them.
 
-Values and gradients are those of ``max_pool2d(relu(inputs), 2)``, to the bit.
+Values and gradients are those of ``max_pool2d(relu(inputs), 2)``, to the bit; a NaN stays one, without a gradient.
 """
 
 # mypy: disable-error-code="no-untyped-def,untyped-decorator,no-untyped-call,misc"

@@ -213,7 +213,7 @@ class TrainingNode:
                         f"{self.device} has no memory for the training of one client; accepted: fewer engine.workers, "
                         "a smaller model or client.batch_size, or engine.device: cpu"
                     ) from error
-                self._at_once = count // 2
+                self._at_once = min(self._at_once, count // 2)
                 waiting += stack.cut(self._at_once)
                 log.warning(
                     "%s has no memory for %d clients together, so %d train at once from here on; engine.workers may be "
@@ -230,14 +230,16 @@ class TrainingNode:
         if steps is not None:
             inputs, labels = (torch.from_numpy(each[:, 0]).to(self.device) for each in (cohort.inputs, cohort.labels))
             clipped, losses = steps.sum(start, inputs, labels, parts, instruction.clips, self.task.normalised)
+            sums = {name: total.cpu().numpy() for name, total in clipped.sums.items()}
             report.add(clients, Trained({}, losses.cpu().numpy(), cohort.sizes), clipped)
-            return {name: total.cpu().numpy() for name, total in clipped.sums.items()}
+            return sums
         stacked = {name: value.expand(len(clients), *value.shape) for name, value in start.items()}
         trained = trainer.train(stacked, cohort, seeds, piece.arguments(seeds))
         updates = piece.owned(trained.updates, seeds)
         clipped = clip_and_sum(updates, parts, instruction.clips, self.task.linf_coordinates, self.task.normalised)
-        report.add(clients, trained, clipped)
-        return {name: total.cpu().numpy() for name, total in clipped.sums.items()}
+        sums = {name: total.cpu().numpy() for name, total in clipped.sums.items()}
+        report.add(clients, trained, clipped)  # at last: a stack that is cut in two is not counted twice
+        return sums
 
     def _trainer(self, submodel: int, round_: int) -> _Kept:
         piece = self._piece(submodel, round_)

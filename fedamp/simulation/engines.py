@@ -24,21 +24,22 @@ WORTH_MESSAGES = 1e8
 """The same in a round, from which on two workers are faster than one: Ray's messages take 3 to 5 ms a round."""
 
 
-def choose(asked: scenario.Scenario, work: float) -> tuple[scenario.Engine, str]:
+def choose(asked: scenario.Scenario, work: float, rounds: int) -> tuple[scenario.Engine, str]:
     """The engine that trains where ``engine.kind`` says ``auto``; the results do not depend on it.
 
     Args:
         asked: the scenario.
         work: floating-point operations of all rounds, with one record in every gradient step.
+        rounds: so many are played.
 
     Returns:
         The engine, ``ray`` or ``serial``, and why it is this one, in words.
     """
-    kind, reason = _choose(asked, work)
+    kind, reason = _choose(asked, work, work / max(rounds, 1))
     return asked.engine.model_copy(update={"kind": kind}), f"{kind}: {reason}"
 
 
-def _choose(asked: scenario.Scenario, work: float) -> tuple[str, str]:
+def _choose(asked: scenario.Scenario, work: float, a_round: float) -> tuple[str, str]:
     engine = asked.engine
     if engine.address is not None:
         return "ray", "engine.address is a cluster"
@@ -53,7 +54,7 @@ def _choose(asked: scenario.Scenario, work: float) -> tuple[str, str]:
         return "ray", f"the code of {code} trains in processes of its own"
     if engine.workers not in ("auto", 1):
         return "ray", f"engine.workers is {engine.workers}"
-    words, a_round = "the clients' work, {:.1e} operations{}, is {} what Ray's {} worth, {:.0e}", work / asked.rounds
+    words = "the clients' work, {:.1e} operations{}, is {} what Ray's {} worth, {:.0e}"
     if work < WORTH_RAY:
         return "serial", words.format(work, "", "less than", "start is", WORTH_RAY)
     if a_round < WORTH_MESSAGES:

@@ -28,7 +28,8 @@ GRACE = 30.0  # seconds that an answer of the driver may take beyond the deadlin
 STOP_DEADLINE = 10.0  # seconds, until Ray has ended what it started
 # Ray carries small arguments and results inside the call, which takes 2 ms a round; shared memory takes 4 to 8 ms more.
 # As bytes they cost its processes half of what they cost as objects. 900 kB are 100,000 parameters for two workers.
-INLINE_BYTES = 900_000
+# Where the session is ours, the limit is raised to a little more (``ray_driver``); a cluster has Ray's own, 100 kB.
+INLINE_BYTES, INLINE_BYTES_ON_CLUSTER = 900_000, 90_000
 
 
 class RayGrid(SimulationGrid):
@@ -120,11 +121,12 @@ class RayGrid(SimulationGrid):
     def _dispatch(self, messages: list[Message]) -> None:
         self.wait()
         self._sent |= {message.metadata.message_id: message for message in messages}
+        inline = INLINE_BYTES if self._engine.address is None else INLINE_BYTES_ON_CLUSTER
         shared: dict[int, ArrayRecord] = {}
         parcels = []
         for message in messages:
             rest, arrays = flower.message_without_arrays(message)
-            if sum(map(flower.size, arrays.values())) < INLINE_BYTES / len(messages):
+            if sum(map(flower.size, arrays.values())) < inline / len(messages):
                 rest, arrays = message, {}
             shared |= {id(record): record for record in arrays.values()}
             places = {name: id(record) for name, record in arrays.items()}
