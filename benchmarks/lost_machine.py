@@ -1,4 +1,4 @@
-"""Two machines of one Ray cluster, on this one: a network namespace each, joined by a cable that can be pulled."""
+"""Two machines of one Ray cluster, on this one: in a network of their own, whose cables can be pulled."""
 
 import os
 import secrets
@@ -11,7 +11,8 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from time import monotonic, sleep
 
-ADDRESSES = {"fedamp-head": "10.88.0.1", "fedamp-other": "10.88.0.2"}
+from tests.deployment.machines import Network
+
 PORT = 6379
 START_DEADLINE = 90.0  # seconds, until a Ray node runs
 
@@ -23,7 +24,8 @@ class Cluster:
         address: of the cluster, for ``engine.address``.
     """
 
-    address = f"{ADDRESSES['fedamp-head']}:{PORT}"
+    network = Network(["head", "other"], tag="fdr")
+    address = f"{network.address('head')}:{PORT}"
 
     def __enter__(self) -> "Cluster":
         self._token = secrets.token_hex(32)
@@ -31,19 +33,11 @@ class Cluster:
         with ExitStack() as stack:
             # Ray's sockets stand in it, and their paths must be short.
             self._folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fedamp-", dir="/tmp")))
+            stack.enter_context(self.network)
             stack.callback(self._end)
-            for machine in ADDRESSES:
-                _ip("netns", "add", machine)
-                stack.callback(_ip, "netns", "delete", machine)
-            head, other = ADDRESSES
-            _ip("-n", head, "link", "add", "cable", "type", "veth", "peer", "name", "cable", "netns", other)
-            for machine, address in ADDRESSES.items():
-                _ip("-n", machine, "address", "add", f"{address}/24", "dev", "cable")
-                for device in ("lo", "cable"):
-                    _ip("-n", machine, "link", "set", device, "up")
             folder = ["--temp-dir", str(self._folder / "ray")]
-            self._node(head, "--head", "--port", str(PORT), "--include-dashboard", "false", *folder)
-            self._node(other, "--address", self.address)
+            self._node("head", "--head", "--port", str(PORT), "--include-dashboard", "false", *folder)
+            self._node("other", "--address", self.address)
             self._stack = stack.pop_all()
         return self
 
@@ -60,7 +54,7 @@ class Cluster:
         with log.open("ab") as output:
             self._processes.append(
                 subprocess.Popen(
-                    ["ip", "netns", "exec", machine, *command],
+                    [*self.network.inside(machine), *command],
                     env=environment,
                     stdin=subprocess.DEVNULL,
                     stdout=output,
@@ -72,12 +66,12 @@ class Cluster:
 
     def pull_the_cable(self) -> None:
         """From now on the machines do not hear of each other; nobody tells them so."""
-        _ip("-n", "fedamp-other", "link", "set", "cable", "down")
+        self.network.pull_the_cable("other")
 
     def _node(self, machine: str, *options: str) -> None:
         log = self._folder / f"{machine}.log"
         ray = Path(sysconfig.get_path("scripts")) / "ray"
-        here = ["--node-ip-address", ADDRESSES[machine], "--num-cpus", "1", "--block"]
+        here = ["--node-ip-address", self.network.address(machine), "--num-cpus", "1", "--block"]
         process = self.start(machine, [sys.executable, str(ray), "start", *here, *options], log)
         deadline = monotonic() + START_DEADLINE
         while "Ray runtime started" not in log.read_text():
@@ -93,7 +87,3 @@ class Cluster:
             for process in self._processes:
                 with suppress(subprocess.TimeoutExpired):
                     process.wait(timeout=20)
-
-
-def _ip(*arguments: str) -> None:
-    subprocess.run(["ip", *arguments], check=True)

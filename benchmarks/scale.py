@@ -202,7 +202,7 @@ def a_lost_machine() -> dict[str, Any]:
         run, out = folder / "cluster", folder / "out.txt"
         with Cluster() as cluster:
             command = [sys.executable, "-m", "fedamp", "run", str(folder / "cluster.yaml"), "--out", str(run)]
-            process = cluster.start("fedamp-head", command, out)
+            process = cluster.start("head", command, out)
 
             def pull(released: int) -> None:
                 if released >= lost_after and "round" not in found:

@@ -230,13 +230,12 @@ class TrainingNode:
         if steps is not None:
             inputs, labels = (torch.from_numpy(each[:, 0]).to(self.device) for each in (cohort.inputs, cohort.labels))
             clipped, losses = steps.sum(start, inputs, labels, parts, instruction.clips, self.task.normalised)
-            sums = {name: total.cpu().numpy() for name, total in clipped.sums.items()}
-            report.add(clients, Trained({}, losses.cpu().numpy(), cohort.sizes), clipped)
-            return sums
-        stacked = {name: value.expand(len(clients), *value.shape) for name, value in start.items()}
-        trained = trainer.train(stacked, cohort, seeds, piece.arguments(seeds))
-        updates = piece.owned(trained.updates, seeds)
-        clipped = clip_and_sum(updates, parts, instruction.clips, self.task.linf_coordinates, self.task.normalised)
+            trained = Trained({}, losses.cpu().numpy(), cohort.sizes)
+        else:
+            stacked = {name: value.expand(len(clients), *value.shape) for name, value in start.items()}
+            trained = trainer.train(stacked, cohort, seeds, piece.arguments(seeds))
+            updates = piece.owned(trained.updates, seeds)
+            clipped = clip_and_sum(updates, parts, instruction.clips, self.task.linf_coordinates, self.task.normalised)
         sums = {name: total.cpu().numpy() for name, total in clipped.sums.items()}
         report.add(clients, trained, clipped)  # at last: a stack that is cut in two is not counted twice
         return sums

@@ -65,6 +65,10 @@ class Network:
         for name in ("hub", *self.machines):
             self._ip("netns", "delete", self.tag + name)
 
+    def pull_the_cable(self, machine: str) -> None:
+        """From now on a machine and the others do not hear of each other."""
+        self._ip("-n", self.tag + machine, "link", "set", "eth0", "down")
+
     def address(self, machine: str) -> str:
         return f"10.77.0.{self.machines.index(machine) + 1}"
 
