@@ -153,7 +153,7 @@ class Canary:
 
     def _update(self, round_: int, seed: bytes, submodel: int) -> Vector:
         clips = [part.clip for part in self._prepared.plan.parts]
-        instruction = TrainInstruction(round_, [self.client], [seed], [submodel], [1], clips)
+        instruction = TrainInstruction(round_, [self.client], [seed], [submodel], clips)
         sums, _ = self._node.train(self._prepared.state.parameters, instruction)
         return flat(sums)
 

@@ -27,6 +27,11 @@ class ChannelsOfClients:
         module: a network that :meth:`can_run` accepts. It is copied.
     """
 
+    @classmethod
+    def of(cls, module: nn.Module, known: bool) -> "ChannelsOfClients | None":
+        """A network that runs so, if a built-in (``known``) one can."""
+        return cls(module) if known and cls.can_run(module) else None
+
     @staticmethod
     def can_run(module: nn.Module) -> bool:
         """Whether it is built of convolutions, GroupNorm, what treats every channel by itself, and one linear layer."""

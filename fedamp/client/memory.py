@@ -1,60 +1,74 @@
-"""How many clients train stacked together, and the memory that they take (no torch here).
+"""The shape of the stacks in which units train together, and the memory that they take (no torch here).
 
-The number follows from the task and the kind of device alone: on machines of any size the results are the same.
+All of it follows from the task and the kind of device: neither from who takes part nor from anybody's records.
 """
 
-import math
+from typing import Annotated
 
-import numpy as np
+from pydantic import Field
 
-from fedamp.data import Dataset
 from fedamp.devices import is_gpu
+from fedamp.record import Record
 
-# Stacked float32 numbers a batch aims at: on a CPU a dozen clients even of a residual network (128 MB a worker); a GPU
-# is slow on small batches.
+# Stacked float32 numbers a stack aims at: on a CPU a dozen clients even of a residual network (128 MB a worker); a GPU
+# is slow on small stacks.
 _CPU_NUMBERS = 1 << 25
 _GPU_NUMBERS = 1 << 29
 
-# What a process takes of a GPU before its first tensor; and how many times its stacked numbers a batch holds at most:
+# Records in a stack, beyond which a CPU gains nothing: what is left of a large client's stack costs little.
+_CPU_RECORDS = 1 << 12
+
+# What a process takes of a GPU before its first tensor; and how many times its stacked numbers a stack holds at most:
 # gradients, what optimisers remember, what clipping makes (measured in tests/client/test_device.py).
 _CONTEXT_BYTES = 1 << 30
 _COPIES = 4
 
-_CLIENTS_LOOKED_AT = 1000
+_AtLeastOne = Annotated[int, Field(ge=1)]
 
 
-def numbers_of_a_client(parameters: int, kept_per_record: int, dataset: Dataset) -> int:
-    """Stacked float32 numbers for a client: its model and where that goes, its records and what a pass keeps of them.
+class StackSize(Record):
+    """The most that trains together: so many units, and so many places for records in all of them."""
+
+    units: _AtLeastOne = 32
+    records: _AtLeastOne = _CPU_RECORDS
+
+    def slots(self, places: int, most: int) -> int:
+        """How many units a stack has room for, a power of two, where each has so many places for records, and there are
+        at most so many units.
+        """
+        room = max(1, min(self.units, self.records // places))
+        return min(1 << (room.bit_length() - 1), power_above(most))
+
+
+def power_above(number: int) -> int:
+    """The smallest power of two that is not below a number; 1 for 0."""
+    return 1 << max(number - 1, 0).bit_length()
+
+
+def places_for(records: int, least: int) -> int:
+    """The places for records of a unit that has so many: a power of two, and not below ``least``, which is one."""
+    return max(least, power_above(records))
+
+
+def stack_size(parameters: int, per_record: int, units: int, device: str = "cpu") -> StackSize:
+    """The size of stacks that fit the memory.
 
     Args:
-        parameters: numbers in the model.
-        kept_per_record: numbers that a forward pass keeps for the backward pass
+        parameters: numbers in the model; a stack holds it and where it goes for each unit.
+        per_record: numbers that a record takes: its input, and what a forward pass keeps of it for the backward pass
             (:func:`fedamp.models.cost.kept_per_record`).
-        dataset: by records where the unit is a sample; the largest of its first clients counts.
-    """
-    clients = np.arange(min(dataset.num_clients, _CLIENTS_LOOKED_AT)) if dataset.hosted is None else dataset.hosted
-    records = int(dataset.sizes(clients[:_CLIENTS_LOOKED_AT]).max(initial=1))
-    return 2 * parameters + records * (kept_per_record + math.prod(dataset.input_shape))
-
-
-def numbers_of_a_record(kept_per_record: int, dataset: Dataset) -> int:
-    """The same where records take single steps: no gradient of one is ever formed (:mod:`fedamp.client.records`).
-
-    What a pass keeps, its derivatives, and both as float64, which clipping needs.
-    """
-    return numbers_of_a_client(0, 4 * kept_per_record, dataset)
-
-
-def clients_per_batch(numbers: int, device: str = "cpu") -> int:
-    """The size of the batches in which clients train, at least 1.
-
-    Args:
-        numbers: of a client (:func:`numbers_of_a_client`).
+        units: the most that should train together.
         device: of this kind; any two of them get the same answer.
     """
-    return max(1, (_GPU_NUMBERS if is_gpu(device) else _CPU_NUMBERS) // numbers)
+    gpu = is_gpu(device)
+    numbers = _GPU_NUMBERS if gpu else _CPU_NUMBERS
+    records = max(1, numbers // per_record)
+    return StackSize(
+        units=max(1, min(units, numbers // (2 * parameters + per_record))),
+        records=records if gpu else min(records, max(units, _CPU_RECORDS)),
+    )
 
 
 def bytes_of_a_worker(numbers: int) -> int:
-    """Memory of a GPU for a worker whose largest batch has so many stacked float32 numbers: an upper estimate."""
+    """Memory of a GPU for a worker whose largest stack has so many float32 numbers: an upper estimate."""
     return _CONTEXT_BYTES + 4 * _COPIES * numbers

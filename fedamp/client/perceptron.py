@@ -8,9 +8,12 @@ The first layer has an input X that never changes, and after steps with output g
 W - rate (G_1 + ... + G_t)' X. So it answers X W' - rate X X' (G_1 + ... + G_t): the products X W' of all clients are
 one large product, X X' is computed once, and weights are formed once, at the end. With fewer records than inputs that
 is less arithmetic, and the largest matrix is not touched in every step.
+
+Every width is a multiple of 16, filled up with zeros: then each client's block of every stack begins at a multiple of
+64 bytes, and matrix products round alike in every slot (:mod:`fedamp.client.stacks`).
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -18,6 +21,8 @@ from torch import Tensor, nn
 
 from fedamp.models.architectures.mlp import MLP
 from fedamp.models.registry import Network
+
+_WIDTH = 16
 
 
 @dataclass(frozen=True)
@@ -49,7 +54,7 @@ def descend(
 
     Args:
         layers: names of the linear layers, from the first on.
-        start: parameters by name, of shape [clients, *shape]; never written to.
+        start: where all clients start, parameters by name; never written to.
         inputs: float32 [clients, records, ...].
         batches: of the steps, in turn.
         rate: learning rate.
@@ -58,15 +63,16 @@ def descend(
         Trained minus start, by name; and the sum over the first batch of each client's cross-entropies before its first
         step: float64 [clients].
     """
-    losses = inputs.new_zeros(len(inputs), dtype=torch.float64)
-    if not batches:
-        return {
-            name: torch.zeros_like(value, memory_format=torch.contiguous_format) for name, value in start.items()
-        }, losses
+    clients, losses = len(inputs), inputs.new_zeros(len(inputs), dtype=torch.float64)
+    if not batches or not inputs.shape[1]:
+        return {name: value.new_zeros(clients, *value.shape) for name, value in start.items()}, losses
     inputs = inputs.flatten(2)
     kinds = [_First if inputs.shape[1] <= inputs.shape[2] else _Layer, *[_Layer] * (len(layers) - 1)]
+    inputs = _filled(inputs, 2)
+    classes = len(start[f"{layers[-1]}.bias"])
     stack = [
-        kind(start[f"{name}.weight"], start[f"{name}.bias"], rate) for name, kind in zip(layers, kinds, strict=True)
+        kind(_stacked(start[f"{name}.weight"], clients), _stacked(start[f"{name}.bias"], clients), rate)
+        for name, kind in zip(layers, kinds, strict=True)
     ]
     for number, batch in enumerate(batches):
         values = inputs if isinstance(stack[0], _First) else _rows(inputs, batch.records)
@@ -74,15 +80,49 @@ def descend(
             values = layer.forward(values, batch.records).relu_()
         logits = stack[-1].logits(values, batch.records)
         if number == 0:
-            losses = _losses(logits, batch)
-        gradients = _logit_gradients(logits, batch).mT
+            losses = _losses(logits[:, :classes], batch)
+        gradients = _filled(_logit_gradients(logits[:, :classes], batch), 1).mT
         for layer in reversed(stack[1:]):
             gradients = layer.backward(gradients)
         stack[0].step(gradients)
     updates = {}
     for name, layer in zip(layers, stack, strict=True):
-        updates[f"{name}.weight"], updates[f"{name}.bias"] = layer.updates()
+        for kind, update in zip(("weight", "bias"), layer.updates(), strict=True):
+            first = start[f"{name}.{kind}"]
+            updates[f"{name}.{kind}"] = update[(slice(None), *map(slice, first.shape))]
     return updates, losses
+
+
+class LayersOfClients:
+    """The same networks with autograd, for whatever loss and optimiser.
+
+    Args:
+        layers: names of the linear layers, from the first on.
+    """
+
+    def __init__(self, layers: Sequence[str]) -> None:
+        self._layers = layers
+
+    def __call__(self, parameters: Mapping[str, Tensor], inputs: Tensor) -> Tensor:
+        """Outputs [clients, records, outputs] for parameters [clients, *shape] and inputs [clients, records, ...]."""
+        values = _filled(inputs.flatten(2), 2)
+        for name in self._layers:
+            weight, bias = parameters[f"{name}.weight"], parameters[f"{name}.bias"]
+            values = values if name == self._layers[0] else values.relu()
+            values = torch.baddbmm(_filled(bias, 1).unsqueeze(1), values, _filled(_filled(weight, 1), 2).mT)
+        return values[..., : parameters[f"{self._layers[-1]}.bias"].shape[1]]
+
+
+def _filled(tensor: Tensor, axis: int) -> Tensor:
+    """With zeros up to the next multiple of 16 along an axis."""
+    missing = -tensor.shape[axis] % _WIDTH
+    return nn.functional.pad(tensor, [0, 0] * (tensor.dim() - 1 - axis) + [0, missing]) if missing else tensor
+
+
+def _stacked(parameter: Tensor, clients: int) -> Tensor:
+    for axis in range(parameter.dim()):
+        parameter = _filled(parameter, axis)
+    return parameter.expand(clients, *parameter.shape)
 
 
 class _Layer:
@@ -167,7 +207,7 @@ class _First(_Layer):
 
 
 def _linear(inputs: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    if weight.stride(0) == bias.stride(0) == 0:  # everybody's are the same: one product for all clients
+    if len(weight) == 1 or weight.stride(0) == 0:  # everybody's are the same: one product for all clients
         return nn.functional.linear(inputs, weight[0], bias[0, 0])
     return torch.baddbmm(bias, inputs, weight.mT)
 

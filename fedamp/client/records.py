@@ -12,16 +12,20 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedamp.client.clipping import ClippedSum, quantum, scales_of
 from fedamp.client.optimizers import is_plain
 from fedamp.client.perceptron import layers_of
+from fedamp.client.stacks import aligned, why_alone
 from fedamp.client.task import ClientTask
+from fedamp.data import Cohort
 from fedamp.losses import LOSSES, CrossEntropy, Loss
 
-# A norm at the clip is 2**31 quanta. An input has some hundred times the numbers that come back, so it gets more bits.
-_INPUT_BITS = 18 / 31
+# A norm at the clip is 2**31 quanta. An input has some hundred times the numbers that come back, so it gets more bits:
+# 18 of 31.
+_INPUT_BITS, _ALL_BITS = 18, 31
 
 _BLOCK = 1 << 16  # float64 numbers at once: they stay in the cache
 
@@ -50,26 +54,29 @@ class RecordSteps:
     def sum(
         self,
         start: Mapping[str, Tensor],
-        inputs: Tensor,
-        labels: Tensor,
+        cohort: Cohort,
         parts: Sequence[Sequence[str]],
         clips: Sequence[float],
         normalised: bool = False,
     ) -> tuple[ClippedSum, Tensor]:
         """The sum of the clipped updates, and each record's loss before its step.
 
+        How a record is rounded may depend on the number of slots, empty ones included.
+
         Args:
             start: the model, by parameter name.
-            inputs: float32 [records, ...].
-            labels: [records, ...].
+            cohort: of one record each [slots, 1, ...], or none in an empty slot.
             parts: the parameter names of each part; together all names, none twice.
             clips: the clipping norm of each part.
             normalised: scale short updates up, too.
 
         Returns:
             What :func:`fedamp.client.clipping.clip_and_sum` gives for the updates, up to the rounding of single
-            numbers by 2**-13 of a layer's largest; and float64 [records].
+            numbers by 2**-13 of a layer's largest; and float64 [slots].
         """
+        device = next(iter(start.values())).device
+        inputs, labels = (aligned(each[:, 0]).to(device) for each in (cohort.inputs, cohort.labels))
+        empty = torch.from_numpy(cohort.sizes == 0).to(device)
         losses, products = self._backward(start, inputs, labels)
         squares = {name: product.square_norms for name, product in products.items()}
         norms = torch.stack([torch.sqrt(sum((squares[name] for name in part), losses.new_zeros(()))) for part in parts])
@@ -77,13 +84,22 @@ class RecordSteps:
         limits = torch.tensor(clips, dtype=norms.dtype).to(norms.device)[:, None]
         clipped = ~failed & (norms > limits)
         scales = torch.from_numpy(scales_of(norms.cpu().numpy(), np.array(clips)[:, None], normalised)).to(norms)
-        scales = torch.where(failed, 0.0, scales)
+        scales = torch.where(failed | empty, 0.0, scales)
         sums = {
             name: products[name].sum(scale, quantum(clip))
             for part, scale, clip in zip(parts, scales, clips, strict=True)
             for name in part
         }
         return ClippedSum({name: sums[name] for name in start}, failed.cpu(), clipped.cpu()), losses
+
+    def why_alone(self, start: Mapping[str, Tensor], like: Cohort) -> str:
+        """Why records cannot share such slots; empty where they can."""
+
+        def train(cohort: Cohort, seeds: NDArray[np.void], kept: NDArray[np.int64]) -> dict[str, Tensor]:
+            alone = Cohort(cohort.inputs, cohort.labels, np.isin(np.arange(len(seeds)), kept).astype(np.int64))
+            return self.sum(start, alone, (tuple(start),), (1.0,))[0].sums
+
+        return why_alone(train, like, sum(value.numel() for value in start.values()))
 
     def _backward(
         self, start: Mapping[str, Tensor], inputs: Tensor, labels: Tensor
@@ -134,19 +150,27 @@ class _Products:
 
     def sum(self, scales: Tensor, quantum: float) -> Tensor:
         """The sum over records of ``scales`` [records] times the updates, each in whole quanta; float64."""
-        kept = (scales > 0) & (self.square_norms > 0)
-        back = self._back[kept] * scales[kept][:, None]
+        kept = ((scales > 0) & (self.square_norms > 0))[:, None]
+        back = torch.where(kept, self._back * scales[:, None], 0.0)
         if self._entered is None or self._length is None:
             return _whole(back, quantum).sum(0)
-        entered, length = self._entered[kept], self._length[kept]
+        # By powers of two alone: a logarithm may be rounded by a number's place among the others.
+        length = torch.where(kept[:, 0], self._length, 1.0)
+        _, size = torch.frexp(length)
         # How many quanta long the product is, in bits; the input gets its share of them.
-        bits = torch.log2(torch.linalg.vector_norm(back, dim=1) * length / quantum).clamp(min=0, max=31)
-        unit = torch.exp2(torch.floor(torch.log2(length)) - torch.floor(bits * _INPUT_BITS))[:, None]
-        total = back.new_zeros(back.shape[1], entered.shape[1])
-        for block in _blocks(len(back), entered.shape[1]):
+        _, bits = torch.frexp(torch.linalg.vector_norm(back, dim=1) * length / quantum)
+        unit = _power_of_two(size - 1 - bits.clamp(0, _ALL_BITS) * _INPUT_BITS // _ALL_BITS)[:, None]
+        total = back.new_zeros(back.shape[1], self._entered.shape[1])
+        for block in _blocks(len(back), self._entered.shape[1]):
             left = _whole(back[block], quantum / unit[block])
-            total.addmm_(left.T, _whole(entered[block].double(), unit[block]))
+            entered = torch.where(kept[block], self._entered[block], 0.0)
+            total.addmm_(left.T, _whole(entered.double(), unit[block]))
         return total
+
+
+def _power_of_two(exponents: Tensor) -> Tensor:
+    """2 ** exponents, exactly: float64 numbers from their bits. Exponents are in -1022 ... 1023."""
+    return ((exponents.long() + 1023) << 52).view(torch.float64)
 
 
 def _whole(values: Tensor, unit: Tensor | float) -> Tensor:

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Literal, Self
 
 from fedamp import scenario
+from fedamp.client.memory import StackSize
 from fedamp.record import Record
 
 DATA_PLACES = ("path", "dataset")  # the keys of a data section that may name a folder
@@ -23,9 +24,10 @@ class ClientTask(Record):
         normalised: short updates are scaled up to the clipping norm (``privacy.clip: auto``).
         data_seed: decides the partition (and synthetic records).
         precision: arithmetic of local training on a GPU.
+        stack: how many units train together at most.
     """
 
-    version: Literal[3] = 3
+    version: Literal[4] = 4
     model: scenario.Model
     input_shape: tuple[int, ...]
     num_classes: int
@@ -38,6 +40,7 @@ class ClientTask(Record):
     data: scenario.Data
     data_seed: int
     precision: Literal["float32", "tf32", "bfloat16"] = "float32"
+    stack: StackSize = StackSize()
 
     def without_places(self) -> Self:
         """The task for machines of their own, which have nothing to look for in the server's folders.

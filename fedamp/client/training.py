@@ -1,6 +1,6 @@
 """Local training of many clients at once: stacked parameters, padded records, one program for all."""
 
-import logging
+import copy
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -14,11 +14,10 @@ from fedamp import scenario
 from fedamp.client import perceptron
 from fedamp.client.batch_order import BatchOrder, batch_order
 from fedamp.client.optimizers import LocalOptimizer, is_plain, optimizer_of
+from fedamp.client.stacks import aligned, why_alone
 from fedamp.data import Cohort
 from fedamp.devices import is_gpu
 from fedamp.losses import CrossEntropy, Loss
-
-log = logging.getLogger("fedamp.client")
 
 # Outputs [records, ...] of one client: forward(parameters, inputs [records, ...], *arguments of the client).
 Forward = Callable[..., Tensor]
@@ -109,9 +108,9 @@ class Stacked:
 class Trainer:
     """Trains clients whose models have the same architecture.
 
-    Clients train together under ``torch.func.vmap``; where that cannot run the model, one after the other; without
-    autograd (:mod:`fedamp.client.perceptron`), or as one convolutional network (:mod:`fedamp.client.channels`), where
-    that trains the model. The result is the same to floating-point tolerance.
+    Clients train together under ``torch.func.vmap``; without autograd (:mod:`fedamp.client.perceptron`), or as one
+    convolutional network (:mod:`fedamp.client.channels`), where that trains the model. The result is the same to
+    floating-point tolerance. A stack of one client needs none of it: any model trains in one.
 
     Args:
         forward: the model. It must treat records independently.
@@ -140,85 +139,77 @@ class Trainer:
         self.rate = config.learning_rate_in(1) if rate is None else rate
         plain = is_plain(config) and type(self.loss) is CrossEntropy and precision != "bfloat16"
         self.layers, self.together = layers if plain else None, together
-        self.stacks = True
 
     def train(
         self, start: dict[str, Tensor], cohort: Cohort, seeds: NDArray[np.void], arguments: Sequence[Tensor] = ()
     ) -> Trained:
-        """Train every client of a cohort from where it starts.
+        """Train every client of a stack. What a client gets follows from the shape of the stack, not from its mates,
+        where its kernels keep to that (:func:`fedamp.client.stacks.keep_apart`).
 
         Args:
-            start: parameters by name, of shape [clients, *shape]; a view that repeats shared ones is enough.
+            start: where all of them start: parameters by name.
             cohort: the clients' records.
             seeds: a seed for each client, from which its order of records follows.
             arguments: further arguments of ``forward``, of shape [clients, ...].
         """
-        arguments = [argument.to(self.device) for argument in arguments]
+        order = batch_order(self.config, cohort.sizes, seeds, cohort.inputs.shape[1])
+        batches, clients = _Batches(cohort, order, self.device), len(cohort.sizes)
         if self.layers is not None:
-            return self._without_autograd(self.layers, start, cohort, seeds)
-        if self.together is not None:
-            return self._train(self._stacked(self.together, start, arguments), cohort, seeds)
-        if self.stacks:
-            try:
-                return self._train(self._stacked(torch.func.vmap(self.forward), start, arguments), cohort, seeds)
-            except torch.OutOfMemoryError:
-                raise
-            except (RuntimeError, ValueError, NotImplementedError) as error:
-                trained = self._one_by_one(start, cohort, seeds, arguments)
-                self.stacks = False
-                log.info("clients train one by one: the model cannot run under torch.func.vmap (%s)", error)
-                return trained
-        return self._one_by_one(start, cohort, seeds, arguments)
+            updates, losses = perceptron.descend(self.layers, start, batches.inputs, batches.places(), self.rate)
+            return Trained(updates, losses.cpu().numpy(), (order.weights[0] > 0).sum(1))
+        stacked = {name: value.expand(clients, *value.shape) for name, value in start.items()}
+        together = self.together or (self._alone if clients == 1 else torch.func.vmap(self.forward))
+        return self._train(self._stacked(together, stacked, [each.to(self.device) for each in arguments]), batches)
 
-    def _one_by_one(
-        self, start: dict[str, Tensor], cohort: Cohort, seeds: NDArray[np.void], arguments: Sequence[Tensor]
-    ) -> Trained:
-        def alone(parameters: dict[str, Tensor], inputs: Tensor, *others: Tensor) -> Tensor:
-            mine = {name: value[0] for name, value in parameters.items()}
-            return self.forward(mine, inputs[0], *(other[0] for other in others))[None]
+    def why_alone(
+        self,
+        start: dict[str, Tensor],
+        like: Cohort,
+        arguments: Callable[[NDArray[np.void]], Sequence[Tensor]],
+        vocabulary: int | None,
+    ) -> str:
+        """Why clients cannot share such a stack; empty where they can.
 
-        each = []
-        for client, size in enumerate(cohort.sizes):
-            one = slice(client, client + 1)
-            own = Cohort(cohort.inputs[one, :size], cohort.labels[one, :size], cohort.sizes[one])
-            first = {name: value[one] for name, value in start.items()}
-            each.append(self._train(self._stacked(alone, first, [other[one] for other in arguments]), own, seeds[one]))
-        updates = {name: torch.cat([one.updates[name] for one in each]) for name in start}
-        losses, records = (np.concatenate([getattr(one, name) for one in each]) for name in ("losses", "records"))
-        return Trained(updates, losses, records)
+        Args:
+            start, like: as ``start`` and ``cohort`` of :meth:`train`; the records are not looked at.
+            arguments: further arguments of ``forward``, of clients with these seeds.
+            vocabulary: number of tokens; None where inputs are numbers.
+        """
+        few = copy.copy(self)
+        few.config = self.config.model_copy(update={"steps": min(self.config.steps or 3, 3), "epochs": None})
+
+        def train(cohort: Cohort, seeds: NDArray[np.void], kept: NDArray[np.int64]) -> dict[str, Tensor]:
+            updates = few.train(start, cohort, seeds, arguments(seeds)).updates
+            return {name: update[torch.from_numpy(kept).to(update.device)] for name, update in updates.items()}
+
+        return why_alone(train, like, sum(value.numel() for value in start.values()), vocabulary)
+
+    def _alone(self, parameters: dict[str, Tensor], inputs: Tensor, *arguments: Tensor) -> Tensor:
+        mine = {name: value[0] for name, value in parameters.items()}
+        return self.forward(mine, inputs[0], *(argument[0] for argument in arguments))[None]
 
     def _stacked(self, together: Forward, start: dict[str, Tensor], arguments: Sequence[Tensor]) -> Stacked:
         optimizer, low = optimizer_of(self.config), self.precision == "bfloat16"
         return Stacked(together, start, arguments, optimizer, self.rate, self.config.proximal, low)
 
-    def _without_autograd(
-        self, layers: Sequence[str], start: dict[str, Tensor], cohort: Cohort, seeds: NDArray[np.void]
-    ) -> Trained:
-        order = batch_order(self.config, cohort.sizes, seeds)
-        batches = _Batches(cohort, order, self.device)
-        updates, losses = perceptron.descend(layers, start, batches.inputs, batches.places(), self.rate)
-        return Trained(updates, losses.cpu().numpy(), (order.weights[0] > 0).sum(1))
-
-    def _train(self, clients: Stacked, cohort: Cohort, seeds: NDArray[np.void]) -> Trained:
+    def _train(self, clients: Stacked, batches: "_Batches") -> Trained:
         """Steps down the mean loss of each batch."""
-        order = batch_order(self.config, cohort.sizes, seeds)
-        batches = _Batches(cohort, order, self.device)
-        losses = torch.zeros(len(cohort.sizes), dtype=torch.float64)
-        for step in range(order.steps):
+        losses = torch.zeros(len(batches.clients), dtype=torch.float64)
+        for step in range(batches.steps):
             inputs, labels, weights = batches[step]
             outputs = clients.outputs(inputs)
             values = outputs.detach().float()
             if step == 0:
                 losses = self.loss.sums(values, labels, weights).cpu()
             clients.descend(outputs, self.loss.gradients(values, labels, weights), (weights > 0).any(1))
-        return Trained(clients.updates(), losses.numpy(), (order.weights[0] > 0).sum(1))
+        return Trained(clients.updates(), losses.numpy(), (batches.weights[0] > 0).sum(1).cpu().numpy())
 
 
 class _Batches:
     """The records of every step, on the device."""
 
     def __init__(self, cohort: Cohort, order: BatchOrder, device: str) -> None:
-        self.inputs = torch.from_numpy(cohort.inputs).to(device)
+        self.inputs = aligned(cohort.inputs).to(device)
         self.labels = torch.from_numpy(cohort.labels).to(device)
         self.weights = torch.from_numpy(order.weights).to(device)
         self.records = None if order.records is None else torch.from_numpy(order.records).to(device)

@@ -3,10 +3,9 @@
 import logging
 import sys
 import time
-import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -17,11 +16,13 @@ from fedamp import rng
 from fedamp.client import perceptron
 from fedamp.client.channels import ChannelsOfClients
 from fedamp.client.clipping import ClippedSum, clip_and_sum
+from fedamp.client.memory import places_for
 from fedamp.client.records import RecordSteps
+from fedamp.client.stacks import Stack, aligned
 from fedamp.client.task import ClientTask
 from fedamp.client.training import Trained, Trainer, arithmetic
 from fedamp.data import Cohort, Dataset
-from fedamp.errors import DataError, InputError
+from fedamp.errors import DataError, InputError, one_line
 from fedamp.losses import loss_of
 from fedamp.models.pieces import WHOLE, Piece
 from fedamp.submodels import submodels_of
@@ -29,6 +30,7 @@ from fedamp.submodels import submodels_of
 log = logging.getLogger("fedamp.client")
 
 Arrays = Mapping[str, NDArray[np.float32]]
+_Shape = tuple[Any, ...]
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,6 @@ class TrainInstruction:
         clients: ids of the clients.
         seeds: secret seed of each, 32 bytes.
         submodels: submodel of each; -1 for the whole model.
-        batches: sizes of the consecutive batches in which they train stacked together.
         clips: clipping norm of the whole update (or of all that is trained, where nothing is shared); or of its shared
             and its split part.
         extracted: the submodel that the arrays are; -1 for the whole model.
@@ -53,15 +54,14 @@ class TrainInstruction:
     clients: list[int]
     seeds: list[bytes]
     submodels: list[int]
-    batches: list[int]
     clips: list[float]
     extracted: int = WHOLE
 
     def __post_init__(self) -> None:
-        if not len(self.clients) == len(self.seeds) == len(self.submodels) == sum(self.batches):
+        if not len(self.clients) == len(self.seeds) == len(self.submodels):
             raise ValueError(
-                f"clients, seeds, submodels and batches must agree, got {len(self.clients)}, {len(self.seeds)}, "
-                f"{len(self.submodels)} and a sum of {sum(self.batches)}"
+                f"clients, seeds and submodels must agree, got {len(self.clients)}, {len(self.seeds)} and "
+                f"{len(self.submodels)}"
             )
         if any(len(seed) != rng.SEED_BYTES for seed in self.seeds):
             raise ValueError(f"seeds must have {rng.SEED_BYTES} bytes, got {sorted(set(map(len, self.seeds)))}")
@@ -70,15 +70,12 @@ class TrainInstruction:
         if self.extracted != WHOLE and set(self.submodels) - {self.extracted}:
             raise ValueError(f"submodels must all be {self.extracted}, the one that was sent, got {self.submodels}")
 
-    def stacks(self) -> Iterator[tuple[int, NDArray[np.int64], NDArray[np.void]]]:
-        """Who trains stacked together: the clients of a batch that have the same submodel, and their seeds."""
+    def by_submodel(self) -> Iterator[tuple[int, NDArray[np.int64], NDArray[np.void]]]:
+        """The clients that train each submodel, and their seeds."""
         clients, submodels = np.array(self.clients, dtype=np.int64), np.array(self.submodels, dtype=np.int64)
-        seeds, ends = np.array(self.seeds, dtype=f"V{rng.SEED_BYTES}"), np.cumsum(self.batches)
-        for first, last in zip(ends - self.batches, ends, strict=True):
-            batch = np.arange(first, last)
-            for submodel in np.unique(submodels[batch]):
-                stack = batch[submodels[batch] == submodel]
-                yield int(submodel), clients[stack], seeds[stack]
+        seeds = np.array(self.seeds, dtype=f"V{rng.SEED_BYTES}")
+        for submodel in np.unique(submodels):
+            yield int(submodel), clients[submodels == submodel], seeds[submodels == submodel]
 
 
 @dataclass
@@ -86,14 +83,15 @@ class TrainReport:
     """What a node answers besides the sum. Computed from private data without noise: it must stay on the server.
 
     Attributes:
-        reported: clients whose updates are in the sum.
-        failed: clients whose update was not finite, or whose records could not be read; they add zero.
+        reported: clients that are in the sum, those that failed among them: whether a client fails follows from its
+            data, and must not decide whether a round has its quorum.
+        failed: clients whose records could not be read or trained, or whose update was not finite; they add zero.
         clipped: clients whose update was clipped in some part.
         below_clip: clients whose update was within the clip in every part.
         loss_sum: loss of the received model, summed over the first batch of every client that did not fail.
         records: number of those records.
         seconds: time it took.
-        error: what the first unit whose records could not be read failed with; empty where all could be.
+        error: what the first unit failed with whose records could not be read or trained; empty where all could be.
     """
 
     reported: list[int] = field(default_factory=list)
@@ -106,14 +104,23 @@ class TrainReport:
     error: str = ""
 
     def add(self, clients: NDArray[np.int64], trained: Trained, clipped: ClippedSum) -> None:
-        """Count clients that trained together."""
-        fine = ~clipped.failed.cpu().numpy()
+        """Count clients that trained together, in the first slots of a stack."""
+        here = slice(len(clients))
+        fine = ~clipped.failed.cpu().numpy()[here]
         self.reported += clients.tolist()
         self.failed += int((~fine).sum())
-        self.clipped += int(clipped.clipped.any(0).sum())
-        self.below_clip += int(clipped.below_clip.sum())
-        self.loss_sum += float(np.where(np.isfinite(trained.losses) & fine, trained.losses, 0.0).sum())
-        self.records += int(trained.records[fine].sum())
+        self.clipped += int(clipped.clipped[:, here].any(0).sum())
+        self.below_clip += int(clipped.below_clip[here].sum())
+        losses = trained.losses[here]
+        self.loss_sum += float(np.where(np.isfinite(losses) & fine, losses, 0.0).sum())
+        self.records += int(trained.records[here][fine].sum())
+
+    def fail(self, client: int, error: Exception) -> None:
+        """Count a client that adds zero, and keep the first reason."""
+        log.warning("client %d failed: %s: %s", client, type(error).__name__, one_line(error))
+        self.reported.append(client)
+        self.failed += 1
+        self.error = self.error or f"client {client}: {type(error).__name__}: {one_line(error)}"
 
 
 class _Kept(NamedTuple):
@@ -124,20 +131,10 @@ class _Kept(NamedTuple):
     trainer: Trainer
     steps: RecordSteps | None
 
-
-class _Stack(NamedTuple):
-    """Clients that train the same piece together, with their seeds and records."""
-
-    clients: NDArray[np.int64]
-    seeds: NDArray[np.void]
-    cohort: Cohort
-
-    def cut(self, size: int) -> list["_Stack"]:
-        """Stacks of at most so many clients."""
-        cohort, count = self.cohort, len(self.clients)
-        parts = [slice(first, first + size) for first in range(0, max(count, 1), size)]
-        each = [Cohort(cohort.inputs[part], cohort.labels[part], cohort.sizes[part]) for part in parts]
-        return [_Stack(self.clients[part], self.seeds[part], own) for part, own in zip(parts, each, strict=True)]
+    @property
+    def least_places(self) -> int:
+        """For records of a client: products of single rows round by their place in memory more often than others."""
+        return 1 if self.steps or isinstance(self.trainer.together, ChannelsOfClients) else 2
 
 
 class TrainingNode:
@@ -147,13 +144,14 @@ class TrainingNode:
         task: what to train, and how.
         dataset: the clients' records (one record each where the unit is a sample).
         device: torch's name of the device.
+        most: how many clients can be asked of this node at most, where that is known; no stack has more slots.
 
     Raises:
         DataError: records of another shape, or with more labels, than the model takes.
         ModelError: a model that cannot be built or split.
     """
 
-    def __init__(self, task: ClientTask, dataset: Dataset, device: str = "cpu") -> None:
+    def __init__(self, task: ClientTask, dataset: Dataset, device: str = "cpu", most: int | None = None) -> None:
         if tuple(dataset.input_shape) != tuple(task.input_shape):
             raise DataError(
                 f"inputs of the data have shape {list(dataset.input_shape)}, the model takes {list(task.input_shape)}"
@@ -163,8 +161,11 @@ class TrainingNode:
         self._client, self._loss = task.client, loss_of(task.client, task.model)
         self._piece = submodels.pieces(task.model, tuple(task.input_shape), task.num_classes, task.split_seed)
         self._frozen = submodels.a_piece(self._piece).frozen
+        self._most = sys.maxsize if most is None else most
         self._trainers: dict[int, _Kept] = {}
-        self._at_once = sys.maxsize  # clients that the device has room for, as far as is known
+        # By the shapes of a model and places for records: how many clients train together, and where that was tried.
+        self._slots: dict[_Shape, int] = {}
+        self._apart: set[tuple[_Shape, int]] = set()
 
     def train(
         self, arrays: Arrays, instruction: TrainInstruction
@@ -183,61 +184,110 @@ class TrainingNode:
         report = TrainReport()
         sums = {name: np.zeros(array.shape) for name, array in arrays.items() if name not in self._frozen}
         with arithmetic(self.task.precision, self.device):
-            received = _tensors(arrays, self.device)
-            for submodel, clients, seeds in instruction.stacks():
+            received = {name: aligned(array).to(self.device) for name, array in arrays.items()}
+            for submodel, clients, seeds in instruction.by_submodel():
                 kept = self._trainer(submodel, instruction.round)
                 start = kept.piece.extract(received) if instruction.extracted == WHOLE else received
-                stack = self._gather(clients, seeds, report)
-                for part in self._within_memory(kept, start, stack, instruction, report):
+                for part in self._sums(kept, start, clients, seeds, instruction, report):
                     if instruction.extracted == WHOLE:
                         kept.piece.embed_add(sums, part)
                     else:
                         for name, total in sums.items():
                             total += part[name]
+        report.reported.sort()  # in which order they trained tells their sizes
         report.seconds = time.monotonic() - begin
         return sums, report
 
-    def _within_memory(
-        self, kept: _Kept, start: dict[str, Tensor], stack: _Stack, instruction: TrainInstruction, report: TrainReport
+    def _sums(
+        self,
+        kept: _Kept,
+        start: dict[str, Tensor],
+        clients: NDArray[np.int64],
+        seeds: NDArray[np.void],
+        instruction: TrainInstruction,
+        report: TrainReport,
     ) -> Iterator[dict[str, NDArray[np.float64]]]:
-        """Sums that together are those of :meth:`_train_stack`: a stack that a GPU has no room for is cut in two."""
-        waiting = stack.cut(self._at_once)
+        """Sums of the clipped updates of clients that train the same piece, in its shape.
+
+        Stacks that raise are cut in two, as are those that a GPU has no room for, until it is told which client fails.
+        """
+        waiting = self._by_places(clients, kept.least_places, report)
         while waiting:
-            stack = waiting.pop()
+            places, members = waiting.pop()
+            shape = (*((name, *value.shape) for name, value in start.items()), places)
+            slots = self._slots.setdefault(shape, self.task.stack.slots(places, self._most))
+            if len(members) > slots:
+                waiting += [(places, members[first : first + slots]) for first in range(0, len(members), slots)]
+                continue
             try:
-                yield self._train_stack(kept, start, stack, instruction, report)
+                stack = Stack.of(clients[members], seeds[members], self._records(clients[members]), slots, places)
+                if slots > 1 and (shape, slots) not in self._apart and (why := self._why_alone(kept, start, stack)):
+                    log.warning("clients train one by one, slower than together: %s", why)
+                    self._slots[shape] = 1
+                    waiting.append((places, members))
+                    continue
+                self._apart.add((shape, slots))
+                sums = self._train_stack(kept, start, stack, instruction, report)
             except torch.OutOfMemoryError as error:
-                count = len(stack.clients)
-                if count == 1:
+                if slots == 1:
                     raise InputError(
                         f"{self.device} has no memory for the training of one client; accepted: fewer engine.workers, "
                         "a smaller model or client.batch_size, or engine.device: cpu"
                     ) from error
-                self._at_once = min(self._at_once, count // 2)
-                waiting += stack.cut(self._at_once)
+                self._slots[shape] = slots // 2
+                waiting.append((places, members))
                 log.warning(
                     "%s has no memory for %d clients together, so %d train at once from here on; engine.workers may be "
                     "too many, or engine.clients_per_batch",
-                    *(self.device, count, self._at_once),
+                    *(self.device, slots, slots // 2),
                 )
+            except Exception as error:  # whatever data and a model of somebody's own do; the others are not to notice
+                if len(members) == 1:
+                    report.fail(int(clients[members[0]]), error)
+                waiting += [(places, half) for half in np.array_split(members, 2) if len(members) > 1]
+            else:
+                yield sums
+
+    def _by_places(
+        self, clients: NDArray[np.int64], least: int, report: TrainReport
+    ) -> list[tuple[int, NDArray[np.int64]]]:
+        """Which of the clients, as indices, train in stacks of how many places for records."""
+        try:
+            sizes = self.dataset.sizes(clients)
+        except DataError:
+            sizes = np.array([self._size(client, report) for client in clients])
+        places = np.array([places_for(size, least) if size >= 0 else 0 for size in sizes.tolist()], np.int64)
+        return [(int(each), np.flatnonzero(places == each)) for each in np.unique(places) if each]
+
+    def _size(self, client: np.int64, report: TrainReport) -> int:
+        """How many records a client has; -1 for one that fails because they are not here."""
+        try:
+            return int(self.dataset.sizes(np.array([client]))[0])
+        except DataError as error:
+            report.fail(int(client), error)
+            return -1
+
+    def _why_alone(self, kept: _Kept, start: dict[str, Tensor], stack: Stack) -> str:
+        """Why clients cannot share a stack of this shape; empty where they can."""
+        if kept.steps is not None:
+            return kept.steps.why_alone(start, stack.cohort)
+        return kept.trainer.why_alone(start, stack.cohort, kept.piece.arguments, self.task.model.vocabulary)
 
     def _train_stack(
-        self, kept: _Kept, start: dict[str, Tensor], stack: _Stack, instruction: TrainInstruction, report: TrainReport
+        self, kept: _Kept, start: dict[str, Tensor], stack: Stack, instruction: TrainInstruction, report: TrainReport
     ) -> dict[str, NDArray[np.float64]]:
         """The sum of the clipped updates of some clients that train the same piece, in its shape."""
-        (piece, _, trainer, steps), (clients, seeds, cohort) = kept, stack
+        piece, cohort = kept.piece, stack.cohort
         parts = piece.parts if len(instruction.clips) == 2 else (sum(piece.parts, ()),)
-        if steps is not None:
-            inputs, labels = (torch.from_numpy(each[:, 0]).to(self.device) for each in (cohort.inputs, cohort.labels))
-            clipped, losses = steps.sum(start, inputs, labels, parts, instruction.clips, self.task.normalised)
+        if kept.steps is not None:
+            clipped, losses = kept.steps.sum(start, cohort, parts, instruction.clips, self.task.normalised)
             trained = Trained({}, losses.cpu().numpy(), cohort.sizes)
         else:
-            stacked = {name: value.expand(len(clients), *value.shape) for name, value in start.items()}
-            trained = trainer.train(stacked, cohort, seeds, piece.arguments(seeds))
-            updates = piece.owned(trained.updates, seeds)
+            trained = kept.trainer.train(start, cohort, stack.seeds, piece.arguments(stack.seeds))
+            updates = piece.owned(trained.updates, stack.seeds)
             clipped = clip_and_sum(updates, parts, instruction.clips, self.task.linf_coordinates, self.task.normalised)
         sums = {name: total.cpu().numpy() for name, total in clipped.sums.items()}
-        report.add(clients, trained, clipped)  # at last: a stack that is cut in two is not counted twice
+        report.add(stack.units, trained, clipped)  # at last: a stack that is cut in two is not counted twice
         return sums
 
     def _trainer(self, submodel: int, round_: int) -> _Kept:
@@ -247,33 +297,13 @@ class TrainingNode:
         if kept is None or kept.piece is not piece or kept.rate != rate:
             module = piece.module.to(self.device)
             layers = perceptron.layers_of(module) if piece.known else None
-            together = ChannelsOfClients(module) if piece.known and ChannelsOfClients.can_run(module) else None
+            together = perceptron.LayersOfClients(layers) if layers else ChannelsOfClients.of(module, piece.known)
             precision = self.task.precision
             trainer = Trainer(piece.forward, self._client, self.device, precision, layers, together, self._loss, rate)
             single = piece.owns_all and RecordSteps.can_run(self.task, module, piece.known)
             kept = _Kept(piece, rate, trainer, RecordSteps(module, rate, self._loss) if single else None)
             self._trainers[submodel] = kept
         return kept
-
-    def _gather(self, clients: NDArray[np.int64], seeds: NDArray[np.void], report: TrainReport) -> _Stack:
-        """The records of those clients whose records can be read; the others fail."""
-        try:
-            return _Stack(clients, seeds, self._records(clients))
-        except DataError as error:
-            readable = np.array([self._is_readable(client) for client in clients], dtype=bool)
-            if readable.all():
-                raise
-            log.warning("%d of %d clients failed: %s", (~readable).sum(), len(clients), error)
-            report.failed += int((~readable).sum())
-            report.error = report.error or str(error)
-            return _Stack(clients[readable], seeds[readable], self._records(clients[readable]))
-
-    def _is_readable(self, client: np.int64) -> bool:
-        try:
-            self._records(np.array([client]))
-        except DataError:
-            return False
-        return True
 
     def _records(self, clients: NDArray[np.int64]) -> Cohort:
         cohort = self.dataset.gather(clients)
@@ -282,10 +312,3 @@ class TrainingNode:
                 f"labels must be {self._loss.labels.accepted}, for {self.task.num_classes} outputs; got others"
             )
         return cohort
-
-
-def _tensors(arrays: Arrays, device: str) -> dict[str, Tensor]:
-    """The arrays on the device. They may be read-only, and nothing here writes to them."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
-        return {name: torch.from_numpy(array).to(device) for name, array in arrays.items()}

@@ -55,9 +55,7 @@ class AppStrategy(PrivateStrategy):
         parameters = _parameters(arrays)
         plan = make_plan(scenario, scenario.data.clients, None if scenario.known_seed else rng.seed_from_system())
         pipeline = ReleasePipeline(plan, ModelParts.of(parameters), _no_pieces)
-        super().__init__(
-            pipeline, _task(scenario, plan.mixing.linf_coordinates), pipeline.start(parameters), plan.units
-        )
+        super().__init__(pipeline, _task(scenario, plan.mixing.linf_coordinates), pipeline.start(parameters))
         self.folder = _new_folder(Path(out), scenario)
         with modes_of(self.folder.path):
             self.folder.write_scenario(scenario)

@@ -14,11 +14,12 @@ from torch import nn
 
 from fedamp import data, devices, rng
 from fedamp.arrays import Arrays
-from fedamp.client.memory import bytes_of_a_worker, clients_per_batch, numbers_of_a_client, numbers_of_a_record
+from fedamp.client.memory import StackSize, bytes_of_a_worker, stack_size
 from fedamp.client.records import RecordSteps
 from fedamp.client.task import ClientTask
-from fedamp.data.dataset import Dataset
-from fedamp.errors import ScenarioError, one_line
+from fedamp.client.training import Trainer
+from fedamp.data import Cohort
+from fedamp.errors import ScenarioError
 from fedamp.losses import Loss, form_of, loss_of
 from fedamp.models.architectures import is_import_path
 from fedamp.models.cost import cost, kept_per_record
@@ -34,8 +35,8 @@ from fedamp.strategies.private import PrivateStrategy
 
 # Beyond this many clients in a stack its memory leaves a CPU's caches; below the smallest, calls cost more than
 # arithmetic. In between a round is cut in two, so that two workers share it. Torch's convolutions of more clients than
-# a few are slower again.
-STACK, CONVOLUTIONS, SMALLEST_STACK = 50, 20, 16
+# a few are slower again. All are powers of two, as the slots of a stack are.
+STACK, CONVOLUTIONS, SMALLEST_STACK = 64, 16, 16
 RECORDS_AT_ONCE = 4096
 LARGE_INPUTS = 30.0
 
@@ -51,8 +52,7 @@ class Prepared:
         plan: what will be done, and its cost.
         task: what clients are told.
         state: the state before the first round.
-        units_per_batch: how many units train stacked together, about.
-        worker_bytes: memory of a GPU that a worker needs for it.
+        worker_bytes: memory of a GPU that a worker needs for a stack of units.
         pieces: what units train: (submodel, round) -> piece of the model.
         test: the public test set, inputs and labels.
         validation: public records that are kept apart for choosing between settings; there may be none.
@@ -63,7 +63,6 @@ class Prepared:
     plan: Plan
     task: ClientTask
     state: ServerState
-    units_per_batch: int
     worker_bytes: int
     pieces: Pieces
     test: Records
@@ -73,7 +72,7 @@ class Prepared:
 
     def strategy(self, state: ServerState) -> PrivateStrategy:
         """The strategy that plays the plan from a state on."""
-        return PrivateStrategy(self.pipeline, self.task, state, self.units_per_batch)
+        return PrivateStrategy(self.pipeline, self.task, state)
 
     @property
     def hint(self) -> str | None:
@@ -114,7 +113,7 @@ class Prepared:
         device = devices.here(_asked(self.plan))
         if not devices.is_gpu(device):
             return None
-        batches = math.ceil(self.plan.expected_cohort / self.units_per_batch)
+        batches = math.ceil(self.plan.expected_cohort / self.task.stack.units)
         return Demand(self.worker_bytes, devices.free_memory(device), batches)
 
     @cached_property
@@ -148,16 +147,13 @@ class Prepared:
         """Why clients cannot train stacked; empty where they can, as with every built-in model."""
         if not is_import_path(self.task.model.name):
             return ""
-        shape, dtype = self.task.input_shape, input_type(self.task.model)
-        stacked = {
-            name: torch.from_numpy(value).expand(2, *value.shape) for name, value in self.state.parameters.items()
-        }
-        forward = Piece(self.module.cpu(), frozenset(), known=False).forward
-        try:
-            torch.func.vmap(forward)(stacked, torch.zeros(2, 1, *shape, dtype=dtype))
-        except (RuntimeError, ValueError, NotImplementedError) as error:
-            return f"the model cannot run under torch.func.vmap ({one_line(error)})"
-        return ""
+        slots, (_, labels) = self.task.stack.slots(2, self.plan.units), self.test
+        records = np.zeros((slots, 2, *self.task.input_shape), self.test[0].dtype)
+        like = Cohort(records, np.zeros((slots, 2, *labels.shape[1:]), labels.dtype), np.zeros(slots, np.int64))
+        piece = self.plan.submodels.a_piece(self.pieces)
+        start = {name: torch.from_numpy(value) for name, value in piece.extract(self.state.parameters).items()}
+        trainer = Trainer(piece.forward, self.task.client, loss=self.loss)
+        return trainer.why_alone(start, like, piece.arguments, self.task.model.vocabulary)
 
     @property
     def work(self) -> float:
@@ -200,8 +196,9 @@ def prepare(scenario: Scenario, seed: int | None = None) -> Prepared:
     )
     pieces = plan.submodels.pieces(scenario.model, dataset.input_shape, dataset.num_classes, task.split_seed)
     state = _pipeline(plan, parameters, pieces).start(parameters)
-    batch = _batch(plan, task, dataset, plan.submodels.a_piece(pieces))
-    prepared = Prepared(plan, task, state, *batch, pieces, *_kept_apart(dataset.test(), scenario))
+    stack, worker_bytes = _stack(plan, task, plan.submodels.a_piece(pieces))
+    task = task.model_copy(update={"stack": stack})
+    prepared = Prepared(plan, task, state, worker_bytes, pieces, *_kept_apart(dataset.test(), scenario))
     _check_outputs(prepared)
     return prepared
 
@@ -242,31 +239,24 @@ def _pipeline(plan: Plan, parameters: Arrays, pieces: Pieces) -> ReleasePipeline
     return ReleasePipeline(plan, ModelParts.of(trained, piece.shared if len(plan.parts_at(1.0)) == 2 else None), pieces)
 
 
-def _batch(plan: Plan, task: ClientTask, dataset: Dataset, piece: Piece) -> tuple[int, int]:
-    """How many units train stacked together, and the bytes that a worker needs for it on a GPU."""
-    trained = piece.module
-    units = dataset.by_record() if plan.scenario.privacy.unit == "sample" else dataset
-    kept = kept_per_record(trained, dataset.input_shape, input_type(task.model))
-    size = sum(parameter.numel() for parameter in trained.parameters())
-    single = piece.owns_all and RecordSteps.can_run(task, trained, piece.known)
-    numbers = numbers_of_a_record(kept, units) if single else numbers_of_a_client(size, kept, units)
-    asked = plan.scenario.engine.clients_per_batch
-    together = asked if asked != "auto" else _units_together(plan, trained, None if single else numbers)
-    return together, bytes_of_a_worker(min(together, math.ceil(plan.expected_cohort)) * numbers)
-
-
-def _units_together(plan: Plan, trained: nn.Module, numbers: int | None) -> int:
-    """The size of batches; ``numbers``: those of a unit, None for single steps."""
-    half = math.ceil(plan.expected_cohort / 2)
-    if numbers is None:
-        return max(1, min(RECORDS_AT_ONCE, half))
-    asked = _asked(plan)
-    device = devices.here(asked) if asked == "auto" else asked  # one that is named may be a cluster's
-    most = min(clients_per_batch(numbers, device), max(SMALLEST_STACK, half))
-    if devices.is_gpu(device):
-        return most
-    convolves = any(isinstance(layer, nn.Conv1d | nn.Conv2d | nn.Conv3d) for layer in trained.modules())
-    return min(most, CONVOLUTIONS if convolves else STACK)
+def _stack(plan: Plan, task: ClientTask, piece: Piece) -> tuple[StackSize, int]:
+    """How many units train together, and the bytes that a worker needs for it on a GPU. Nobody's records count."""
+    trained, half = piece.module, math.ceil(plan.expected_cohort / 2)
+    per_record = kept_per_record(trained, task.input_shape, input_type(task.model)) + math.prod(task.input_shape)
+    parameters = sum(parameter.numel() for parameter in trained.parameters())
+    asked, device = plan.scenario.engine.clients_per_batch, _asked(plan)
+    device = devices.here(device) if device == "auto" else device  # one that is named may be a cluster's
+    if piece.owns_all and RecordSteps.can_run(task, trained, piece.known):
+        # No gradient of a record is ever formed. What a pass keeps, its derivatives, and both as float64.
+        parameters, per_record, most = 0, 4 * per_record, max(1, min(RECORDS_AT_ONCE, half))
+    elif devices.is_gpu(device):
+        most = max(SMALLEST_STACK, half)
+    else:
+        convolves = any(isinstance(layer, nn.Conv1d | nn.Conv2d | nn.Conv3d) for layer in trained.modules())
+        most = min(max(SMALLEST_STACK, half), CONVOLUTIONS if convolves else STACK)
+    size = stack_size(parameters, per_record, asked if asked != "auto" else most, device)
+    units = min(size.units, math.ceil(plan.expected_cohort))
+    return size, bytes_of_a_worker(2 * units * parameters + max(units, size.records) * per_record)
 
 
 def _asked(plan: Plan) -> str:

@@ -102,13 +102,10 @@ def _clients(message: Message) -> NDArray[np.int64]:
 
 
 def only(message: Message, kept: NDArray[np.bool_]) -> Message:
-    """The same message (it gets the same id), for some of its clients; the others' places in the batches close up."""
+    """The same message (it gets the same id), for some of its clients."""
     config: dict[str, Any] = dict(message.content["config"])
     for key in ("clients", "seeds", "submodels"):
         config[key] = [value for value, keep in zip(config[key], kept, strict=True) if keep]
-    ends = np.cumsum(np.array(config["batches"], dtype=np.int64))
-    sizes = [int(piece.sum()) for piece in np.split(kept, ends[:-1])]
-    config["batches"] = [size for size in sizes if size]
     return flower.with_content(message, RecordDict({**message.content, "config": ConfigRecord(config)}))
 
 

@@ -37,14 +37,12 @@ class PrivateStrategy(Strategy):
         pipeline: the steps of a release, and the plan.
         task: what clients are told, constant over the run.
         state: after the last round that was released.
-        units_per_batch: how many units train stacked together, about.
         collected: what the last round's replies came to; None before the first and while clients train. It must stay on
             the server.
     """
 
-    def __init__(self, pipeline: ReleasePipeline, task: ClientTask, state: ServerState, units_per_batch: int) -> None:
+    def __init__(self, pipeline: ReleasePipeline, task: ClientTask, state: ServerState) -> None:
         self.pipeline, self.task, self.state = pipeline, task, state
-        self.units_per_batch = units_per_batch
         self.roster = Roster(self.plan.scenario.federation, self.plan.units)
         self.collected: Aggregate | None = None
         self._requests: dict[int, Request] = {}
@@ -62,7 +60,7 @@ class PrivateStrategy(Strategy):
     def prepare(self, server_round: int) -> None:
         """Work out who trains what in a round, ahead of it if there is time."""
         if self._assignment.round != server_round:
-            self._assignment = Assignment.of(self.plan, server_round, self.units_per_batch)
+            self._assignment = Assignment.of(self.plan, server_round, self.task.stack.units)
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -132,7 +130,6 @@ class PrivateStrategy(Strategy):
                 "clients": units,
                 "seeds": [self._assignment.seed_of[unit] for unit in units],
                 "submodels": [batch.submodel for batch in batches for _ in batch.units],
-                "batches": [len(batch.units) for batch in batches],
                 "clips": self.pipeline.clips(self.state),
                 "extracted": extracted,
             }

@@ -53,7 +53,6 @@ def train_config(task: ClientTask, clients: list[int]) -> dict[str, object]:
         "clients": clients,
         "seeds": [client.to_bytes(32) for client in clients],
         "submodels": [-1] * len(clients),
-        "batches": [len(clients)],
         "clips": [0.3],
         "extracted": -1,
     }
@@ -64,7 +63,7 @@ def test_a_message_is_answered_with_what_the_worker_gives(unit: str) -> None:
     task, clients = task_of(unit), [3, 7, 11]
     reply = send("train", train_config(task, clients))
     dataset = DATASET.by_record() if unit == "sample" else DATASET
-    order = TrainInstruction(1, clients, [client.to_bytes(32) for client in clients], [-1] * 3, [3], [0.3])
+    order = TrainInstruction(1, clients, [client.to_bytes(32) for client in clients], [-1] * 3, [0.3])
     sums, report = TrainingNode(task, dataset).train(ARRAYS, order)
     for name, array in flower.from_record(reply["arrays"]).items():  # type: ignore[arg-type]
         assert array.dtype == np.float64

@@ -1,6 +1,7 @@
 """Everything that computes, on a second device: what is made or left on the wrong one is an error, without a GPU."""
 
 import gc
+import math
 from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
@@ -12,7 +13,7 @@ import torch
 from safetensors.numpy import load_file
 
 from fedamp import devices, launch, rng, scenario
-from fedamp.client.memory import bytes_of_a_worker, numbers_of_a_client, numbers_of_a_record
+from fedamp.client.memory import StackSize, bytes_of_a_worker
 from fedamp.client.task import ClientTask
 from fedamp.client.worker import TrainingNode, TrainInstruction
 from fedamp.data import Cohort
@@ -120,11 +121,11 @@ def federation(**said: Any) -> tuple[ClientTask, Records, dict[str, np.ndarray]]
     return task, records, initial_parameters(task.model, shape, 3, seed=1)
 
 
-def instruction(task: ClientTask, clients: int = 7, batches: tuple[int, ...] = (4, 3)) -> TrainInstruction:
+def instruction(task: ClientTask, clients: int = 7) -> TrainInstruction:
     seeds = rng.client_seeds(0, "test", 1, np.arange(clients)).tolist()
     chosen = [number % 2 for number in range(clients)] if task.submodels.scheme == "disjoint" else [-1] * clients
     split = task.submodels.scheme != "none" and task.submodels.rest == "shared"
-    return TrainInstruction(1, list(range(clients)), seeds, chosen, list(batches), [0.1, 0.2] if split else [0.2])
+    return TrainInstruction(1, list(range(clients)), seeds, chosen, [0.1, 0.2] if split else [0.2])
 
 
 def test_devices_do_not_mix() -> None:
@@ -160,7 +161,7 @@ def test_a_round_on_another_device_gives_the_same_sum(
     for name, total in here[0].items():
         # Torch steps lists of tensors another way where it does not know the device: float32 rounds otherwise.
         np.testing.assert_allclose(there[0][name], total, rtol=1e-4, atol=1e-6)
-    assert ("train one by one" in caplog.text) == ("one by one" in case)  # where stacks that fail would go, too
+    assert ("does not train in a stack" in caplog.text) == ("one by one" in case)  # as where devices are mixed
     assert set(low) == ({"cpu", str(ELSEWHERE)} if task.precision == "bfloat16" else set())
 
 
@@ -219,16 +220,20 @@ def test_a_batch_takes_no_more_memory_than_is_estimated(case: str) -> None:
     module = build(task.model, task.input_shape, 3)
     size, kept = sum(value.size for value in arrays.values()), kept_per_record(module, task.input_shape)
     single = case == "records"
-    numbers = numbers_of_a_record(kept, records) if single else numbers_of_a_client(size, kept, records)
+    slots, places = 1 << (clients - 1).bit_length(), 1 if task.unit == "sample" else 8
+    per_record = (4 if single else 1) * (kept + math.prod(task.input_shape))
+    numbers = slots * (places * per_record + (0 if single else 2 * size))
+    task = task.model_copy(update={"stack": StackSize(units=slots, records=slots * places)})
     node = TrainingNode(task, records, str(ELSEWHERE))
-    taken = memory.of(lambda: node.train(arrays, instruction(task, clients, (clients,))))
-    estimate = bytes_of_a_worker(clients * numbers) - bytes_of_a_worker(0)
+    node.train(arrays, instruction(task, clients))  # tries whether they keep apart
+    taken = memory.of(lambda: node.train(arrays, instruction(task, clients)))
+    estimate = bytes_of_a_worker(numbers) - bytes_of_a_worker(0)
     assert estimate / 8 < taken < estimate
 
 
 def test_a_stack_that_has_no_room_is_cut(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     task, records, arrays = federation(model=CNN)
-    order = instruction(task, batches=(7,))
+    order = instruction(task)
     enough, enough_report = TrainingNode(task, records, str(ELSEWHERE)).train(arrays, order)
     needed = memory.of(lambda: TrainingNode(task, records, str(ELSEWHERE)).train(arrays, order))
     gc.collect()  # what is freed later would be more room

@@ -12,6 +12,7 @@ from fedamp import scenario
 from fedamp.client.clipping import clip_and_sum, quantum
 from fedamp.client.records import RecordSteps
 from fedamp.client.task import ClientTask
+from fedamp.data import Cohort
 from fedamp.losses import LOSSES
 from fedamp.models.registry import build
 
@@ -50,9 +51,13 @@ def updates(module, inputs, labels, loss=F.cross_entropy):
     return {name: torch.stack([one[index] for one in each]) for index, name in enumerate(names)}
 
 
+def cohort_of(inputs, labels):
+    return Cohort(inputs[:, None].numpy(), labels[:, None].numpy(), np.ones(len(labels), np.int64))
+
+
 def stepped(module, inputs, labels, parts, clips, normalised=False):
     start = dict(module.named_parameters())
-    return RecordSteps(module, RATE).sum(start, inputs, labels, parts, clips, normalised)
+    return RecordSteps(module, RATE).sum(start, cohort_of(inputs, labels), parts, clips, normalised)
 
 
 WHOLE = (("1.weight", "1.bias", "3.weight", "3.bias"),)
@@ -84,7 +89,7 @@ def test_other_losses_have_the_same_sums(loss, plain):
     module, (inputs, classes) = network(), records(40)
     labels = F.one_hot(classes, 4).float()
     steps = RecordSteps(module, RATE, LOSSES[loss]())
-    found, losses = steps.sum(dict(module.named_parameters()), inputs, labels, WHOLE, (0.2,))
+    found, losses = steps.sum(dict(module.named_parameters()), cohort_of(inputs, labels), WHOLE, (0.2,))
     expected = clip_and_sum(updates(module, inputs, labels, plain), WHOLE, (0.2,))
     assert torch.equal(found.clipped, expected.clipped)
     for name in WHOLE[0]:

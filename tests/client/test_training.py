@@ -1,7 +1,5 @@
 """Stacked local training against a plain loop over clients that shares nothing with it but the order of records."""
 
-import logging
-
 import numpy as np
 import pytest
 import torch
@@ -45,10 +43,6 @@ def parameters_of(module: nn.Module) -> dict[str, torch.Tensor]:
 
 def forward_of(module: nn.Module):
     return lambda parameters, inputs: functional_call(module, parameters, (inputs,))
-
-
-def shared(start: dict[str, torch.Tensor], clients: int) -> dict[str, torch.Tensor]:
-    return {name: value.expand(clients, *value.shape) for name, value in start.items()}
 
 
 def make_cohort(shape: tuple[int, ...], sizes: np.ndarray = SIZES, classes: int = 4) -> Cohort:
@@ -101,7 +95,7 @@ def test_stacked_training_equals_one_client_after_the_other(model: str, recipe: 
     config, shape = MODELS[model]
     module, client = build(config, shape, 4), RECIPES[recipe]
     start, cohort = parameters_of(module), make_cohort(shape)
-    trained = Trainer(forward_of(module), client).train(shared(start, 5), cohort, SEEDS)
+    trained = Trainer(forward_of(module), client).train(start, cohort, SEEDS)
     for i, seed in enumerate(SEEDS):
         expected = plain_loop(forward_of(module), start, cohort.inputs[i], cohort.labels[i], client, SIZES[i], seed)
         for name in start:
@@ -119,14 +113,10 @@ FULLY_CONNECTED = {
 
 @pytest.mark.parametrize("recipe", [name for name in RECIPES if name != "fedprox"])
 @pytest.mark.parametrize("model", FULLY_CONNECTED)
-@pytest.mark.parametrize("starts", ["together", "apart"])
-def test_training_without_autograd_equals_training_under_vmap(model: str, recipe: str, starts: str) -> None:
+def test_training_without_autograd_equals_training_under_vmap(model: str, recipe: str) -> None:
     config, shape = FULLY_CONNECTED[model]
     module, client = build(config, shape, 4), RECIPES[recipe]
-    start, cohort = shared(parameters_of(module), 5), make_cohort(shape)
-    if starts == "apart":
-        generator = torch.Generator().manual_seed(0)
-        start = {name: value + 0.1 * torch.randn(value.shape, generator=generator) for name, value in start.items()}
+    start, cohort = parameters_of(module), make_cohort(shape)
     before = {name: value.clone() for name, value in start.items()}
     under_vmap = Trainer(forward_of(module), client).train(start, cohort, SEEDS)
     trained = Trainer(forward_of(module), client, layers=layers_of(module)).train(start, cohort, SEEDS)
@@ -150,7 +140,7 @@ def test_clients_side_by_side_in_channels_train_as_under_vmap(model: str, recipe
     # A first step of a residual network's shared start, and more of the small one, whose rounding does not grow.
     client = RECIPES[recipe] if model == "cnn" else RECIPES[recipe].model_copy(update={"steps": 1, "epochs": None})
     module = build(config, shape, 4)
-    start, cohort = shared(parameters_of(module), 5), make_cohort(shape)
+    start, cohort = parameters_of(module), make_cohort(shape)
     under_vmap = Trainer(forward_of(module), client).train(start, cohort, SEEDS)
     trained = Trainer(forward_of(module), client, together=ChannelsOfClients(module)).train(start, cohort, SEEDS)
     for name in start:
@@ -167,15 +157,16 @@ def test_channels_of_clients_refuse_other_uses_of_parameters() -> None:
     assert ChannelsOfClients.can_run(module)
     assert not ChannelsOfClients.can_run(build(*MODELS["mlp"], 4))
     module.__class__ = Scaled
+    stacked = {name: value.expand(2, *value.shape) for name, value in parameters_of(module).items()}
     with pytest.raises(NotImplementedError, match="stacked parameters cannot go through"):
-        ChannelsOfClients(module)(shared(parameters_of(module), 2), torch.zeros(2, 3, 1, 6, 6))
+        ChannelsOfClients(module)(stacked, torch.zeros(2, 3, 1, 6, 6))
 
 
 def test_nobody_with_records_changes_nothing_without_autograd() -> None:
     module = build(*MODELS["mlp"], 4)
     nobody = Cohort(np.zeros((2, 0, 12), np.float32), np.zeros((2, 0), np.int64), np.zeros(2, np.int64))
     trainer = Trainer(forward_of(module), RECIPES["full"], layers=layers_of(module))
-    trained = trainer.train(shared(parameters_of(module), 2), nobody, SEEDS[:2])
+    trained = trainer.train(parameters_of(module), nobody, SEEDS[:2])
     assert not any(update.any() for update in trained.updates.values())
     assert not trained.losses.any()
 
@@ -183,25 +174,6 @@ def test_nobody_with_records_changes_nothing_without_autograd() -> None:
 def test_only_fully_connected_networks_do_without_autograd() -> None:
     assert layers_of(build(*MODELS["cnn"], 4)) is None
     assert layers_of(nn.Linear(12, 4)) is None
-
-
-@pytest.mark.parametrize("recipe", ["full", "fedprox"])
-def test_every_client_may_start_elsewhere(recipe: str) -> None:
-    config, shape = MODELS["mlp"]
-    module, client = build(config, shape, 4), RECIPES[recipe]
-    cohort, generator = make_cohort(shape), torch.Generator().manual_seed(0)
-    starts = {
-        name: value + 0.1 * torch.randn(5, *value.shape, generator=generator)
-        for name, value in parameters_of(module).items()
-    }
-    before = {name: value.clone() for name, value in starts.items()}
-    trained = Trainer(forward_of(module), client).train(starts, cohort, SEEDS)
-    for i, seed in enumerate(SEEDS):
-        own = {name: value[i] for name, value in before.items()}
-        expected = plain_loop(forward_of(module), own, cohort.inputs[i], cohort.labels[i], client, SIZES[i], seed)
-        for name in own:
-            torch.testing.assert_close(trained.updates[name][i], expected[name], **TOLERANCE)
-    assert all(torch.equal(starts[name], before[name]) for name in before), "the start is not overwritten"
 
 
 def per_token(outputs, labels):
@@ -234,8 +206,7 @@ def test_other_losses_are_minimised(loss: str, way: str) -> None:
     cohort = Cohort(inputs, draw(generator, cohort.labels.shape), SIZES)
     layers = layers_of(module) if way == "layers" else None
     trainer = Trainer(forward_of(module), client, layers=layers, loss=kind())
-    trained = trainer.train(shared(start, 5), cohort, SEEDS)
-    assert trainer.stacks
+    trained = trainer.train(start, cohort, SEEDS)
     for i, seed in enumerate(SEEDS):
         one = cohort.inputs[i], cohort.labels[i]
         expected = plain_loop(forward_of(module), start, *one, client, SIZES[i], seed, criterion)
@@ -255,9 +226,9 @@ def test_a_loss_of_ones_own_never_mixes_clients() -> None:
     module, cohort = build(config, shape, 4), make_cohort(shape)
     labels = np.random.default_rng(3).normal(size=(*cohort.labels.shape, 4)).astype(np.float32)
     trainer, start = Trainer(forward_of(module), RECIPES["full"], loss=MixesRecords()), parameters_of(module)
-    before = trainer.train(shared(start, 5), Cohort(cohort.inputs, labels, SIZES), SEEDS)
+    before = trainer.train(start, Cohort(cohort.inputs, labels, SIZES), SEEDS)
     cohort.inputs[3] += 1
-    after = trainer.train(shared(start, 5), Cohort(cohort.inputs, labels, SIZES), SEEDS)
+    after = trainer.train(start, Cohort(cohort.inputs, labels, SIZES), SEEDS)
     for name in start:
         changed = (before.updates[name] != after.updates[name]).flatten(1).any(1)
         assert not changed[[0, 1, 2, 4]].any()
@@ -269,7 +240,7 @@ def test_dropout_masks_are_each_clients_own() -> None:
     module, client = build(config, shape, 4), RECIPES["minibatches"]
     masks, start, cohort = Masks(module), parameters_of(module), make_cohort(shape)
     chosen = torch.from_numpy((np.random.default_rng(1).random((5, masks.nodes)) < 0.5).astype(np.float32))
-    trained = Trainer(masks.call, client).train(shared(start, 5), cohort, SEEDS, [chosen])
+    trained = Trainer(masks.call, client).train(start, cohort, SEEDS, [chosen])
     for i, seed in enumerate(SEEDS):
         expected = plain_loop(
             lambda parameters, inputs, i=i: masks.call(parameters, inputs, chosen[i]),
@@ -286,7 +257,7 @@ def test_a_record_as_a_client_gets_its_own_gradient() -> None:
     module = build(config, shape, 4)
     start, cohort = parameters_of(module), make_cohort(shape, np.ones(6, dtype=np.int64))
     client = scenario.Client(steps=1, learning_rate=0.5)
-    trained = Trainer(forward_of(module), client).train(shared(start, 6), cohort, np.arange(6, dtype=np.uint64))
+    trained = Trainer(forward_of(module), client).train(start, cohort, np.arange(6, dtype=np.uint64))
     for i in range(6):
         loss = F.cross_entropy(module(torch.from_numpy(cohort.inputs[i])), torch.from_numpy(cohort.labels[i]))
         gradients = torch.autograd.grad(loss, list(module.parameters()))
@@ -294,25 +265,10 @@ def test_a_record_as_a_client_gets_its_own_gradient() -> None:
             torch.testing.assert_close(trained.updates[name][i], -0.5 * gradient, **TOLERANCE)
 
 
-def test_batch_mates_and_order_do_not_matter() -> None:
-    config, shape = MODELS["mlp"]
-    module, client = build(config, shape, 4), RECIPES["epochs"]
-    trainer, start, cohort = Trainer(forward_of(module), client), parameters_of(module), make_cohort(shape)
-    together = trainer.train(shared(start, 5), cohort, SEEDS)
-    again = trainer.train(shared(start, 5), cohort, SEEDS)
-    order = np.array([3, 0, 4])
-    few = Cohort(cohort.inputs[order], cohort.labels[order], cohort.sizes[order])
-    elsewhere = trainer.train(shared(start, 3), few, SEEDS[order])
-    for name in start:
-        assert torch.equal(together.updates[name], again.updates[name]), "the same batch gives the same bits"
-        torch.testing.assert_close(elsewhere.updates[name], together.updates[name][order], **TOLERANCE)
-    np.testing.assert_allclose(elsewhere.losses, together.losses[order], rtol=1e-5)
-
-
 def test_loss_is_that_of_the_received_model_on_the_first_batch() -> None:
     config, shape = MODELS["mlp"]
     module, cohort = build(config, shape, 4), make_cohort(shape)
-    trained = Trainer(forward_of(module), RECIPES["full"]).train(shared(parameters_of(module), 5), cohort, SEEDS)
+    trained = Trainer(forward_of(module), RECIPES["full"]).train(parameters_of(module), cohort, SEEDS)
     for i, size in enumerate(SIZES):
         logits = module(torch.from_numpy(cohort.inputs[i, :size]))
         expected = F.cross_entropy(logits, torch.from_numpy(cohort.labels[i, :size]), reduction="sum").item()
@@ -320,41 +276,14 @@ def test_loss_is_that_of_the_received_model_on_the_first_batch() -> None:
     assert trained.records.tolist() == SIZES.tolist()
 
 
-class Branching(nn.Module):
-    """Looks at its data to decide what to do, which vmap refuses."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.output = nn.Linear(12, 4)
-
-    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        if float(self.output.bias.detach().sum()) > 1e9:
-            return self.output(-inputs)
-        return self.output(inputs)
-
-
-@pytest.mark.parametrize("recipe", ["minibatches", "fedprox"])
-def test_a_model_that_cannot_be_vmapped_trains_one_by_one(recipe: str, caplog: pytest.LogCaptureFixture) -> None:
-    module, client, cohort = Branching(), RECIPES[recipe], make_cohort((12,))
-    start, trainer = parameters_of(module), Trainer(forward_of(module), client)
-    with caplog.at_level(logging.INFO, "fedamp.client"):
-        for _ in range(2):
-            trained = trainer.train(shared(start, 5), cohort, SEEDS)
-    for i, seed in enumerate(SEEDS):
-        expected = plain_loop(forward_of(module), start, cohort.inputs[i], cohort.labels[i], client, SIZES[i], seed)
-        for name in start:
-            torch.testing.assert_close(trained.updates[name][i], expected[name], **TOLERANCE)
-    assert [record.getMessage().startswith("clients train one by one") for record in caplog.records] == [True]
-
-
 def test_a_client_that_diverges_keeps_it_to_itself() -> None:
     config, shape = MODELS["mlp"]
     module, client = build(config, shape, 4), RECIPES["full"]
     start, cohort = parameters_of(module), make_cohort(shape)
     trainer = Trainer(forward_of(module), client)
-    fine = trainer.train(shared(start, 5), cohort, SEEDS)
+    fine = trainer.train(start, cohort, SEEDS)
     cohort.inputs[3] = np.inf
-    poisoned = trainer.train(shared(start, 5), cohort, SEEDS)
+    poisoned = trainer.train(start, cohort, SEEDS)
     others = np.array([0, 1, 2, 4])
     for name in start:
         assert torch.equal(poisoned.updates[name][others], fine.updates[name][others])
@@ -362,7 +291,7 @@ def test_a_client_that_diverges_keeps_it_to_itself() -> None:
 
 
 def test_an_epoch_uses_every_record_once() -> None:
-    plan = batch_order(scenario.Client(epochs=2, batch_size=3), SIZES, SEEDS)
+    plan = batch_order(scenario.Client(epochs=2, batch_size=3), SIZES, SEEDS, places=7)
     assert plan.steps == 6
     assert plan.records is not None
     for client, size in enumerate(SIZES):

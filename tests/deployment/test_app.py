@@ -200,7 +200,7 @@ def test_a_node_learns_only_what_its_clients_must_do_in_this_round(tmp_path):
     for round_, content in enumerate(train, start=1):
         assert set(content) == {"arrays", "config"}
         config = content["config"]
-        assert set(config) == {"task", "round", "clients", "seeds", "submodels", "batches", "clips", "extracted"}
+        assert set(config) == {"task", "round", "clients", "seeds", "submodels", "clips", "extracted"}
         assert sorted(config["clients"]) == plan.attendance.cohort(round_).tolist()
         told = json.loads(config["task"])
         # Neither the check-in, nor the noise, nor the run's seed.

@@ -145,7 +145,7 @@ def test_a_node_without_a_data_folder_is_told_what_to_add(nodes):
     grid, prepared, _ = nodes
     grid.configurations[2**63 + 1] = {"hosts": "0,3"}
     task = prepared.task.without_places().to_json()
-    asked = {"round": 1, "clients": [0], "seeds": [bytes(32)], "submodels": [-1], "batches": [1], "clips": [1.0]}
+    asked = {"round": 1, "clients": [0], "seeds": [bytes(32)], "submodels": [-1], "clips": [1.0]}
     content = RecordDict(
         {"config": ConfigRecord({"task": task, **asked}), "arrays": flower.to_record(prepared.state.parameters)}
     )

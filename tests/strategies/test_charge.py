@@ -316,7 +316,7 @@ def support_alone(
             "clients": [order["clients"][place]],
             "seeds": [order["seeds"][place]],
         }
-        | {"submodels": [submodel], "batches": [1], "clips": order["clips"], "extracted": -1}
+        | {"submodels": [submodel], "clips": order["clips"], "extracted": -1}
     )
     content = flower.RecordDict({"arrays": flower.to_record(parameters), "config": config})
     (reply,) = grid.send_and_receive([Message(content, grid.get_node_ids()[0], "train")])

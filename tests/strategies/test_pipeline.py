@@ -35,7 +35,7 @@ def play(strategy: PrivateStrategy, grid: SerialGrid, rounds: range) -> None:
 def with_steps(prepared: Prepared, **steps) -> PrivateStrategy:
     pipeline = replace(prepared.pipeline, **steps)
     state = pipeline.start(prepared.state.parameters)
-    return PrivateStrategy(pipeline, prepared.task, state, prepared.units_per_batch)
+    return PrivateStrategy(pipeline, prepared.task, state)
 
 
 def test_a_release_is_the_step_of_the_model(grid):
@@ -78,9 +78,7 @@ def trained_by_the_first_submodel(prepared: Prepared, grid: SerialGrid, round_: 
     kept = [place for place, submodel in enumerate(config["submodels"]) if submodel == 0]
     for key in ("clients", "seeds", "submodels"):
         config[key] = [config[key][place] for place in kept]
-    content = RecordDict(
-        {"arrays": message.content["arrays"], "config": ConfigRecord(config | {"batches": [len(kept)]})}
-    )
+    content = RecordDict({"arrays": message.content["arrays"], "config": ConfigRecord(config)})
     (reply,) = grid.send_and_receive([flower.with_content(message, content)])
     strategy.aggregate_train(round_, [reply])
     change = strategy.state.parameters["hidden.0.weight"] - prepared.state.parameters["hidden.0.weight"]

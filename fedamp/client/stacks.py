@@ -1,0 +1,121 @@
+"""Stacks of units, and the check that units in a stack keep apart, to the bit.
+
+The update of a unit must be a function of its own records, the released model, its own seed and public constants; else
+one person's records would change other people's updates, which nobody charges. Rounding is where it could fail: a
+matrix product rounds by its shape, and by where its operands lie in memory. So a stack has a public number of slots,
+whoever takes part, and a slot has places for as many records as the next power of two above the unit's own number.
+Whether a kernel then rounds alike in every slot, beside any mates, is tried before it is used.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedamp import rng
+from fedamp.data import Cohort
+from fedamp.errors import one_line
+
+
+@dataclass(frozen=True)
+class Stack:
+    """Units in the slots of a stack, from the first on; the slots behind them are empty.
+
+    Attributes:
+        units: int64 [units], their ids.
+        seeds: [slots], a secret seed each; zeros for empty slots.
+        cohort: records [slots, places, ...]; an empty slot has none.
+    """
+
+    units: NDArray[np.int64]
+    seeds: NDArray[np.void]
+    cohort: Cohort
+
+    @classmethod
+    def of(cls, units: NDArray[np.int64], seeds: NDArray[np.void], records: Cohort, slots: int, places: int) -> "Stack":
+        """Put units into a stack that has room for them."""
+        filled = np.zeros(slots, seeds.dtype)
+        filled[: len(units)] = seeds
+        sizes = np.zeros(slots, np.int64)
+        sizes[: len(units)] = records.sizes
+        inputs, labels = (_in_slots(each, slots, places) for each in (records.inputs, records.labels))
+        return cls(units, filled, Cohort(inputs, labels, sizes))
+
+
+def _in_slots(array: NDArray[Any], slots: int, places: int) -> NDArray[Any]:
+    # Torch's memory begins at a multiple of 64 bytes, NumPy's anywhere: kernels may round by where they begin.
+    filled = torch.zeros(slots, places, *array.shape[2:], dtype=torch.from_numpy(array[:0, :0]).dtype).numpy()
+    filled[: len(array), : array.shape[1]] = array
+    return filled
+
+
+def aligned(array: NDArray[Any]) -> Tensor:
+    """The array as a tensor on the CPU whose memory begins at a multiple of 64 bytes; a copy where it did not."""
+    fits = array.flags.writeable and array.ctypes.data % 64 == 0
+    return torch.from_numpy(array) if fits else torch.tensor(array)
+
+
+_COMPARED = 20_000  # numbers of units' updates, at least, before units are taken to keep apart
+
+_Filled = tuple[Cohort, NDArray[np.void]]
+Train = Callable[[Cohort, NDArray[np.void], NDArray[np.int64]], dict[str, Tensor]]
+
+
+def why_alone(train: Train, like: Cohort, numbers: int, vocabulary: int | None = None) -> str:
+    """Why units cannot share a stack; empty where each gets the same update, to the bit, in any slot, beside any mates.
+
+    Random units train, and once more in other slots, where every other one is gone: its slot is empty, or holds numbers
+    that are not finite. Small updates show a kernel's rounding seldom, so they are tried more often.
+
+    Args:
+        train: what some of the slots' units get by name, of records, seeds [slots] and these slots.
+        like: a stack; its records are not looked at, only their shape and type.
+        numbers: in the update of a unit.
+        vocabulary: number of tokens; None where inputs are numbers.
+
+    Raises:
+        torch.OutOfMemoryError: the device has no room for the stack.
+    """
+    generator, compared = rng.public_stream(0, "units apart"), 0
+    while compared < _COMPARED:
+        first, second, kept = _twice(generator, like, vocabulary)
+        try:
+            before = train(*first, kept[0])
+            after = train(*second, kept[1])
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:  # a model of somebody's own may do what it wants
+            return f"the model does not train in a stack ({one_line(error)})"
+        if not all(_same(values, after[name]) for name, values in before.items()):
+            return "what a client gets would depend on its mates, in the last bits"
+        compared += numbers * len(kept[0])
+    return ""
+
+
+def _twice(
+    generator: np.random.Generator, like: Cohort, vocabulary: int | None
+) -> tuple[_Filled, _Filled, tuple[NDArray[np.int64], NDArray[np.int64]]]:
+    """Random units in a stack, the same in other slots with half of them gone, and where those left are."""
+    slots, places = like.inputs.shape[:2]
+    sizes = generator.integers(places // 2 + 1, places + 1, slots)
+    inputs, labels = (_in_slots(each[:0], slots, places) for each in (like.inputs, like.labels))
+    shape = inputs.shape
+    drawn = generator.standard_normal(shape) if vocabulary is None else generator.integers(vocabulary, size=shape)
+    real = np.arange(places) < sizes[:, None]
+    inputs[real] = np.asarray(drawn)[real]
+    seeds = np.frombuffer(generator.bytes(rng.SEED_BYTES * slots), dtype=f"V{rng.SEED_BYTES}")
+    order = generator.permutation(slots)
+    moved, there = _in_slots(inputs[order], slots, places), sizes[order]
+    kept, *gone = np.split(generator.permutation(slots), [slots // 2, slots // 2 + slots // 4])
+    there[gone[0]] = moved[gone[0]] = 0
+    if vocabulary is None:
+        moved[gone[1]] = generator.choice([np.nan, np.inf], (len(gone[1]), *shape[1:]))
+    return (Cohort(inputs, labels, sizes), seeds), (Cohort(moved, labels, there), seeds[order]), (order[kept], kept)
+
+
+def _same(one: Tensor, other: Tensor) -> bool:
+    return bool(((one == other) | (one.isnan() & other.isnan())).all())
