@@ -24,7 +24,7 @@ from fedamp.models.architectures import is_import_path
 from fedamp.models.cost import cost, kept_per_record
 from fedamp.models.evaluate import Evaluation, evaluate
 from fedamp.models.pieces import Piece, Pieces
-from fedamp.models.registry import build, initial_parameters, input_type
+from fedamp.models.registry import build, initial_parameters, input_type, pinned
 from fedamp.plan import Plan, make_plan, privacy_units
 from fedamp.scenario import Scenario
 from fedamp.simulation.resources import Demand
@@ -148,6 +148,8 @@ class Prepared:
         """Why clients cannot train stacked; empty where they can, as with every built-in model."""
         if not is_import_path(self.task.model.name):
             return ""
+        if self.plan.submodels.a_piece(self.pieces).random:
+            return "the model draws random numbers, for each client from a stream of its own"
         shape, dtype = self.task.input_shape, input_type(self.task.model)
         stacked = {
             name: torch.from_numpy(value).expand(2, *value.shape) for name, value in self.state.parameters.items()
@@ -185,7 +187,7 @@ def prepare(scenario: Scenario, seed: int | None = None) -> Prepared:
         scenario.model, dataset.input_shape, dataset.num_classes, rng.public_seed(scenario.seed, "model")
     )
     task = ClientTask(
-        model=scenario.model,
+        model=pinned(scenario.model, dataset.input_shape, dataset.num_classes),
         input_shape=dataset.input_shape,
         num_classes=dataset.num_classes,
         client=scenario.client,
