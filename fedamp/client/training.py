@@ -10,13 +10,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedamp import scenario
+from fedamp import rng, scenario
 from fedamp.client import perceptron
 from fedamp.client.batch_order import BatchOrder, batch_order
 from fedamp.client.optimizers import LocalOptimizer, is_plain, optimizer_of
 from fedamp.data import Cohort
 from fedamp.devices import is_gpu
 from fedamp.losses import CrossEntropy, Loss
+from fedamp.models.generators import generators_from
 
 log = logging.getLogger("fedamp.client")
 
@@ -178,11 +179,14 @@ class Trainer:
             return self.forward(mine, inputs[0], *(other[0] for other in others))[None]
 
         each = []
+        words = rng.client_words(seeds, "what the model draws", 1)[:, 0].tolist()
         for client, size in enumerate(cohort.sizes):
             one = slice(client, client + 1)
             own = Cohort(cohort.inputs[one, :size], cohort.labels[one, :size], cohort.sizes[one])
             first = {name: value[one] for name, value in start.items()}
-            each.append(self._train(self._stacked(alone, first, [other[one] for other in arguments]), own, seeds[one]))
+            with generators_from(words[client] >> 1, is_gpu(self.device)):
+                stacked = self._stacked(alone, first, [other[one] for other in arguments])
+                each.append(self._train(stacked, own, seeds[one]))
         updates = {name: torch.cat([one.updates[name] for one in each]) for name in start}
         losses, records = (np.concatenate([getattr(one, name) for one in each]) for name in ("losses", "records"))
         return Trained(updates, losses, records)

@@ -250,6 +250,7 @@ class TrainingNode:
             together = ChannelsOfClients(module) if piece.known and ChannelsOfClients.can_run(module) else None
             precision = self.task.precision
             trainer = Trainer(piece.forward, self._client, self.device, precision, layers, together, self._loss, rate)
+            trainer.stacks = not piece.random
             single = piece.owns_all and RecordSteps.can_run(self.task, module, piece.known)
             kept = _Kept(piece, rate, trainer, RecordSteps(module, rate, self._loss) if single else None)
             self._trainers[submodel] = kept

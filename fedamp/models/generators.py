@@ -6,7 +6,6 @@ from contextlib import contextmanager
 
 import numpy as np
 import torch
-from torch import Tensor, nn
 
 
 @contextmanager
@@ -26,16 +25,3 @@ def generators_from(seed: int, gpus: bool = False) -> Iterator[None]:
         finally:
             np.random.set_state(numpy_before)
             random.setstate(python_before)
-
-
-def draws_randomness(module: nn.Module, inputs: Tensor) -> bool:
-    """Whether a forward pass in training draws random numbers."""
-
-    def next_numbers() -> tuple[float, ...]:
-        return torch.rand((), dtype=torch.float64).item(), np.random.random(), random.random()
-
-    with generators_from(0):
-        undisturbed = next_numbers()
-    with generators_from(0), torch.no_grad():
-        module(inputs)
-        return next_numbers() != undisturbed

@@ -1,8 +1,10 @@
 """Models by name: the registered ones, and a person's own by import path."""
 
 import hashlib
+import random
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psutil
@@ -16,7 +18,7 @@ from fedamp import rng
 from fedamp.arrays import Arrays
 from fedamp.errors import ModelError, one_line
 from fedamp.models.architectures import Architecture, architecture_of, import_own, is_import_path
-from fedamp.models.generators import draws_randomness, generators_from
+from fedamp.models.generators import generators_from
 from fedamp.models.masks import example, prove_silence
 from fedamp.models.rules import check
 from fedamp.models.units import Blocks, Units
@@ -61,22 +63,13 @@ def build(config: Model, input_shape: tuple[int, ...], num_classes: int) -> nn.M
 
 
 def pinned(config: Model, input_shape: tuple[int, ...], num_classes: int) -> Model:
-    """The section with the digest of a model's frozen weights, which :func:`build` holds every other one against.
+    """The section with the digest of the frozen weights of a model of one's own, which :func:`build` holds them to.
 
-    They are what a model of one's own has beside its parameters: nobody sends them, so everybody must hold the same.
-
-    Raises:
-        ModelError: as :func:`build`; frozen weights that are others each time.
+    They are what it has beside its parameters: nobody sends them, so everybody must hold the same.
     """
     if not is_import_path(config.name):
         return config
-    first, second = (_frozen_digest(config, tuple(input_shape), num_classes) for _ in range(2))
-    if first != second:
-        raise ModelError(
-            f"model {config.name}: its frozen weights (buffers and other constants) are others each time it is made; "
-            "accepted: from a file, or drawn from torch's default generator, without seeding it"
-        )
-    return config.model_copy(update={"frozen_sha256": first})
+    return config.model_copy(update={"frozen_sha256": _frozen_digest(config, tuple(input_shape), num_classes)})
 
 
 def initial_parameters(
@@ -108,9 +101,16 @@ def initial_parameters(
 
 
 def is_random(module: nn.Module, config: Model, input_shape: tuple[int, ...]) -> bool:
-    """Whether the forward pass of the scenario's model, made already, draws random numbers in training."""
-    inputs = _trial_inputs(config, input_shape)
-    return is_import_path(config.name) and draws_randomness(module, inputs)
+    """Whether the forward pass of a scenario's model draws random numbers, as it is trained."""
+
+    def next_numbers(called: bool) -> tuple[float, ...]:
+        with generators_from(0), torch.no_grad():
+            inputs = example((2, *input_shape), config.vocabulary)
+            if called:
+                module(inputs)
+            return torch.rand((), dtype=torch.float64).item(), np.random.random(), random.random()
+
+    return is_import_path(config.name) and next_numbers(True) != next_numbers(False)
 
 
 def input_type(config: Model) -> torch.dtype:
@@ -130,8 +130,8 @@ def _build(config: Model, input_shape: tuple[int, ...], num_classes: int, seed: 
     pin = config.frozen_sha256
     if pin is not None and (found := _frozen_digest(config, input_shape, num_classes)) != pin:
         raise ModelError(
-            f"model {config.name}: its frozen weights (buffers and other constants) have SHA-256 {found}; "
-            f"accepted: {pin}, those of the run"
+            f"model {config.name}: its frozen weights (buffers and other constants) have SHA-256 {found}; accepted: "
+            f"{pin}, as when the run began"
         )
     return module
 
@@ -142,8 +142,8 @@ def _network(config: Model, input_shape: tuple[int, ...], num_classes: int) -> N
     except ValueError as error:
         raise ModelError(str(error)) from None
     if config.options or config.frozen_sha256:
-        key = "options" if config.options else "frozen_sha256"
-        raise ModelError(f"model.{key} is for a model of your own; {config.name} takes none")
+        key = "options are" if config.options else "frozen_sha256 is"
+        raise ModelError(f"model.{key} for a model of your own; {config.name} takes none")
     with torch.device("meta"):  # shapes alone
         outline = Network(architecture, input_shape, num_classes)
     # Beside it there is at least an update, and a sum of updates in float64.
@@ -179,9 +179,8 @@ def _import(config: Model, input_shape: tuple[int, ...], num_classes: int) -> nn
 def _try(module: nn.Module, config: Model, input_shape: tuple[int, ...], num_classes: int) -> None:
     """Two forward passes and, where nodes are declared, masked backward passes: a model must keep what it says."""
     constants = {name: value.clone() for name, value in _constants(module).items()}
-    inputs = _trial_inputs(config, input_shape)
     try:
-        outputs, again = (_outputs(module, inputs) for _ in range(2))
+        outputs, again = (_outputs(module, config, input_shape) for _ in range(2))
     except Exception as error:
         raise ModelError(
             f"model {config.name} cannot take inputs of shape {[2, *input_shape]} ({one_line(error)})"
@@ -206,23 +205,18 @@ def _try(module: nn.Module, config: Model, input_shape: tuple[int, ...], num_cla
     prove_silence(module, input_shape, config.vocabulary)
 
 
-def _trial_inputs(config: Model, input_shape: tuple[int, ...]) -> Tensor:
-    return example(rng.public_stream(0, "trial"), (2, *input_shape), config.vocabulary)
-
-
-def _outputs(module: nn.Module, inputs: Tensor) -> Tensor:
+def _outputs(module: nn.Module, config: Model, input_shape: tuple[int, ...]) -> Any:
     with generators_from(0), torch.no_grad():
-        outputs: Tensor = module(inputs)
-        return outputs
+        return module(example((2, *input_shape), config.vocabulary))
 
 
 def _constants(module: nn.Module) -> dict[str, Tensor]:
-    """Tensors that are no parameters: buffers, and attributes of modules."""
+    """Tensors that do not follow from parameters: buffers, and attributes of modules."""
     attributes = {
         f"{name}.{key}".lstrip("."): value
         for name, submodule in module.named_modules()
         for key, value in vars(submodule).items()
-        if isinstance(value, Tensor)
+        if isinstance(value, Tensor) and not value.requires_grad
     }
     return dict(module.named_buffers()) | attributes
 

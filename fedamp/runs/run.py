@@ -143,8 +143,8 @@ class Run:
         Its records are loaded for the shape of an input; a model of one's own is imported.
 
         Raises:
-            InputError: the data are not there; ``model.safetensors`` is damaged or of another shape; or a model of one's
-                own has other frozen weights than in the run.
+            InputError: the data are not there; ``model.safetensors`` is damaged or of another shape; or the model has
+                other frozen weights than in the run.
         """
         import torch
 

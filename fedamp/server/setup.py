@@ -200,7 +200,7 @@ def prepare(scenario: Scenario, seed: int | None = None) -> Prepared:
         data_seed=data_seed,
         precision=scenario.engine.precision,
     )
-    pieces = plan.submodels.pieces(scenario.model, dataset.input_shape, dataset.num_classes, task.split_seed)
+    pieces = plan.submodels.pieces(task.model, dataset.input_shape, dataset.num_classes, task.split_seed)
     state = _pipeline(plan, parameters, pieces).start(parameters)
     batch = _batch(plan, task, dataset, plan.submodels.a_piece(pieces))
     prepared = Prepared(plan, task, state, *batch, pieces, *_kept_apart(dataset.test(), scenario))
