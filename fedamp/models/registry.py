@@ -194,13 +194,13 @@ def _try(module: nn.Module, config: Model, input_shape: tuple[int, ...], num_cla
     for name, value in _constants(module).items():
         if name in constants and not torch.equal(value, constants[name]):
             raise ModelError(
-                f"model {config.name}: {name} is no parameter, and changes when the model is called; records would be "
-                "remembered unprotected; accepted: constants"
+                f"model {config.name}: {name} is no parameter, and changes when the model is called, so that it would "
+                "remember records unprotected; accepted: constants"
             )
-    if not np.array_equal(outputs, again, equal_nan=True):
+    if not torch.equal(outputs.nan_to_num(), again.nan_to_num()):
         raise ModelError(
-            f"model {config.name} answers the same inputs in two ways, of which no seed decides; accepted: what is "
-            "drawn from torch's, NumPy's or Python's own generator, and nothing that is remembered from call to call"
+            f"model {config.name} answers the same inputs in two ways, and no seed decides; accepted: random numbers from "
+            "torch's, NumPy's or Python's default generator, and nothing that is remembered from call to call"
         )
     prove_silence(module, input_shape, config.vocabulary)
 

@@ -160,8 +160,8 @@ UNUSABLE = [
     ("own_models:wrong_width", {}, r"must answer logits of shape \[batch, 3\], got \[2, 7\]"),
     ("own_models:other_generator", {}, "parameter bias starts from another value each time"),
     ("own_models:remembers", {}, "mean is no parameter, and changes when the model is called"),
-    ("own_models:recalls", {}, "answers the same inputs in two ways, of which no seed decides"),
-    ("own_models:own_noise", {}, "answers the same inputs in two ways, of which no seed decides"),
+    ("own_models:recalls", {}, "answers the same inputs in two ways, and no seed decides"),
+    ("own_models:own_noise", {}, "answers the same inputs in two ways, and no seed decides"),
     ("own_models:nothing", {}, r"'own_models:nothing' cannot be imported \(AttributeError"),
     (
         "not_there:thing",
