@@ -199,8 +199,8 @@ def _try(module: nn.Module, config: Model, input_shape: tuple[int, ...], num_cla
             )
     if not torch.equal(outputs.nan_to_num(), again.nan_to_num()):
         raise ModelError(
-            f"model {config.name} answers the same inputs in two ways, and no seed decides; accepted: random numbers from "
-            "torch's, NumPy's or Python's default generator, and nothing that is remembered from call to call"
+            f"model {config.name} answers the same inputs in two ways, and no seed decides; accepted: random numbers "
+            "from torch's, NumPy's or Python's default generator, and nothing that is remembered from call to call"
         )
     prove_silence(module, input_shape, config.vocabulary)
 
