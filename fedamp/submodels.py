@@ -240,14 +240,15 @@ class DisjointSubmodels(_SplitModel):
 
     def pieces(self, model: scenario.Model, input_shape: tuple[int, ...], num_classes: int, seed: int) -> "Pieces":
         from fedamp.models.pieces import DisjointPiece, Piece
+        from fedamp.models.registry import is_random
         from fedamp.models.splits import split
 
         known = not is_import_path(model.name)
         whole = cache(lambda: Piece.whole(model, input_shape, num_classes))
         form = (model, input_shape, num_classes, self.count, self.shared)
         cut = lru_cache(1)(lambda index: split(*form, seed, index, self.rest))
-        part = lru_cache(self.count)(lambda submodel, index: DisjointPiece(cut(index), submodel, known))
-        cut(0)  # a model that cannot be cut is refused now
+        random = is_random(cut(0).full, model, input_shape)  # a model that cannot be cut is refused now
+        part = lru_cache(self.count)(lambda submodel, index: DisjointPiece(cut(index), submodel, known, random))
         return lambda submodel, round_: whole() if submodel == WHOLE else part(submodel, self.cut_index(round_))
 
 
@@ -293,9 +294,11 @@ class DropoutMasks(_SplitModel):
     def pieces(self, model: scenario.Model, input_shape: tuple[int, ...], num_classes: int, seed: int) -> "Pieces":
         from fedamp.models.masks import Masks
         from fedamp.models.pieces import MaskedPiece
-        from fedamp.models.registry import build
+        from fedamp.models.registry import build, is_random
 
-        masked = MaskedPiece(Masks(build(model, input_shape, num_classes), self.layers, self.rest), self.probability)
+        module = build(model, input_shape, num_classes)
+        random = is_random(module, model, input_shape)
+        masked = MaskedPiece(Masks(module, self.layers, self.rest), self.probability, random)
         return lambda submodel, round_: masked
 
 

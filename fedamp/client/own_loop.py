@@ -7,10 +7,8 @@ with something that is no such model, counts as zero and as failed.
 
 import copy
 import logging
-import random
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -29,6 +27,7 @@ from fedamp.client.task import ClientTask
 from fedamp.client.worker import TrainInstruction, TrainReport
 from fedamp.data import Dataset
 from fedamp.errors import DeploymentError
+from fedamp.models.generators import generators_from
 from fedamp.models.pieces import WHOLE
 from fedamp.models.registry import build
 
@@ -136,7 +135,8 @@ def sum_of_units(
     sums = {name: np.zeros(array.shape) for name, array in arrays.items()}
     for client, seed in zip(instruction.clients, instruction.seeds, strict=True):
         try:
-            with _generators_from(seed):
+            word = int(rng.client_words(np.frombuffer(seed, dtype=f"V{rng.SEED_BYTES}"), "own loop", 1)[0, 0])
+            with generators_from(word >> 1, gpus=True):  # so that no unit's draws depend on another's
                 update = _update(arrays, train_one(client))
         except Exception as error:  # whatever a loop does, the other clients' updates count
             _fail(report, f"client {client}: {type(error).__name__}: {error}")
@@ -204,19 +204,3 @@ def _records(dataset: Dataset | None, client: int) -> Records | None:
     cohort = dataset.gather(np.array([client]))
     size = int(cohort.sizes[0])
     return Records(cohort.inputs[0, :size].copy(), cohort.labels[0, :size].copy())
-
-
-@contextmanager
-def _generators_from(seed: bytes) -> Iterator[None]:
-    """The generators that loops use start from the unit's seed, so that no unit's draws depend on another's."""
-    word = int(rng.client_words(np.frombuffer(seed, dtype=f"V{rng.SEED_BYTES}"), "own loop", 1)[0, 0])
-    numpy_before, python_before = np.random.get_state(), random.getstate()
-    with torch.random.fork_rng():
-        torch.manual_seed(word >> 1)
-        np.random.seed(word >> 32)
-        random.seed(word)
-        try:
-            yield
-        finally:
-            np.random.set_state(numpy_before)
-            random.setstate(python_before)

@@ -15,7 +15,8 @@ class ClientTask(Record):
 
     Attributes:
         version: of what nodes are told; a node of another fedamp refuses it.
-        model, client, submodels, data: sections of the scenario (``client`` has one step where the unit is a sample).
+        model, client, submodels, data: sections of the scenario (``client`` has one step where the unit is a sample;
+            ``model.frozen_sha256`` is filled in, so that a node with other frozen weights refuses).
         input_shape: shape of one record.
         num_classes: how many numbers the model answers with, for every record or token.
         unit: what is clipped and protected, a client or a record.

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedamp import scenario
+from fedamp import rng, scenario
 from fedamp.client import perceptron
 from fedamp.client.batch_order import BatchOrder, batch_order
 from fedamp.client.optimizers import LocalOptimizer, is_plain, optimizer_of
@@ -18,6 +18,7 @@ from fedamp.client.stacks import aligned, why_alone
 from fedamp.data import Cohort
 from fedamp.devices import is_gpu
 from fedamp.losses import CrossEntropy, Loss
+from fedamp.models.generators import generators_from
 
 # Outputs [records, ...] of one client: forward(parameters, inputs [records, ...], *arguments of the client).
 Forward = Callable[..., Tensor]
@@ -158,8 +159,13 @@ class Trainer:
             updates, losses = perceptron.descend(self.layers, start, batches.inputs, batches.places(), self.rate)
             return Trained(updates, losses.cpu().numpy(), (order.weights[0] > 0).sum(1))
         stacked = {name: value.expand(clients, *value.shape) for name, value in start.items()}
-        together = self.together or (self._alone if clients == 1 else torch.func.vmap(self.forward))
-        return self._train(self._stacked(together, stacked, [each.to(self.device) for each in arguments]), batches)
+        arguments = [each.to(self.device) for each in arguments]
+        if self.together is None and clients == 1:
+            word = int(rng.client_words(seeds, "what the model draws", 1)[0, 0])
+            with generators_from(word >> 1, is_gpu(self.device)):
+                return self._train(self._stacked(self._alone, stacked, arguments), batches)
+        together = self.together or torch.func.vmap(self.forward)
+        return self._train(self._stacked(together, stacked, arguments), batches)
 
     def why_alone(
         self,

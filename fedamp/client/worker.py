@@ -215,7 +215,8 @@ class TrainingNode:
         while waiting:
             places, members = waiting.pop()
             shape = (*((name, *value.shape) for name, value in start.items()), places)
-            slots = self._slots.setdefault(shape, self.task.stack.slots(places, self._most))
+            most = 1 if kept.piece.random else self._most  # what a model draws is from the client's own stream
+            slots = self._slots.setdefault(shape, self.task.stack.slots(places, most))
             if len(members) > slots:
                 waiting += [(places, members[first : first + slots]) for first in range(0, len(members), slots)]
                 continue

@@ -10,7 +10,9 @@ from numpy.typing import NDArray
 from torch import nn
 from torch.func import functional_call
 
+from fedamp.devices import is_gpu
 from fedamp.losses import CrossEntropy, Loss
+from fedamp.models.generators import generators_from
 
 # Multiplications below which one thread is faster: others have to be woken, and wait for work on cores that train.
 _ONE_THREAD = 100_000_000
@@ -58,7 +60,8 @@ def evaluate(
     training = module.training
     module.eval()
     total, tally = 0.0, dict[str, Any]()
-    with torch.no_grad(), _as_many_threads_as_pay(sum(value.size for value in parameters.values()) * len(labels)):
+    threads = _as_many_threads_as_pay(sum(value.size for value in parameters.values()) * len(labels))
+    with torch.no_grad(), threads, generators_from(0, is_gpu(device)):  # a model of one's own may draw here, too
         for start in range(0, len(labels), batch):
             targets = torch.as_tensor(labels[start : start + batch], device=device)
             outputs = functional_call(module, tensors, (torch.as_tensor(inputs[start : start + batch], device=device),))

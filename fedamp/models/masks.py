@@ -1,13 +1,14 @@
 """Dropout masks: the full model with one 0/1 number for every node of some hidden layers.
 
 A dropped node says nothing to the rest of the network, and nothing reaches what it owns: the gradient of its weights,
-its bias and the columns it meets in the next layer is exactly zero. **Nothing is rescaled**: kept nodes speak as they
+its bias and the columns it meets in the next layer is exactly zero. Decay and the like would move them all the same, so
+:meth:`Masks.silence` takes them out of every update. **Nothing is rescaled**: kept nodes speak as they
 do in the full model, neither divided by the keep probability in training nor multiplied by it in evaluation. A masked
 model therefore computes what the extracted submodel of the kept nodes computes.
 """
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +17,8 @@ from torch.utils.hooks import RemovableHandle
 
 from fedamp.errors import ModelError
 from fedamp.models.units import Blocks, Units, check_shared, declared, named_layers
+
+_MOVED = 0.1  # deviation by which parameters are moved from where they start
 
 
 class Masks:
@@ -75,21 +78,43 @@ class Masks:
         self._attach(module, mask)
         return module
 
-    def check_silence(self, mask: Tensor, inputs: Tensor) -> None:
-        """Refuse the module if something that a dropped node owns has a gradient on these inputs."""
-        parameters = {name: value.detach().requires_grad_() for name, value in self.module.named_parameters()}
-        logits = self.call(parameters, inputs, mask)
-        loss = (logits * torch.randn_like(logits)).sum()
-        gradients = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True)
-        found = {name: value for name, value in zip(parameters, gradients, strict=True) if value is not None}
-        for declaration, part in zip(self._declarations, torch.split(mask, list(self.layers.values())), strict=True):
-            _check_silence(self.module, declaration, part, found)
+    def silence(self, updates: Mapping[str, Tensor], mask: Tensor) -> None:
+        """Set to zero what dropped nodes own, in place; of a coordinate with two owners, where either is dropped.
+
+        Args:
+            updates: of shape [masks, *shape] by parameter name.
+            mask: of shape [masks, nodes].
+        """
+        for declaration, part in self._parts(mask != 0):
+            for name, update in updates.items():
+                if declaration.owners(name):  # not a product: zero times NaN is NaN
+                    update.masked_fill_(~declaration.owned_by(name, update.shape[1:], part).to(update.device), 0.0)
+
+    def check_silence(self, inputs: Tensor, mask: Tensor) -> None:
+        """Refuse the module if something that a dropped node owns has a gradient, at random values near its own."""
+        start = {name: value.detach() for name, value in self.module.named_parameters()}
+        leaves = {name: (value + _MOVED * torch.randn_like(value)).requires_grad_() for name, value in start.items()}
+        outputs = self.call(leaves, inputs, mask)
+        loss = (outputs * torch.randn_like(outputs)).sum()
+        gradients = torch.autograd.grad(loss, list(leaves.values()), materialize_grads=True)
+        for declaration, part in self._parts((mask != 0)[None]):
+            for name, gradient in zip(leaves, gradients, strict=True):
+                if declaration.owners(name):
+                    dropped = ~declaration.owned_by(name, gradient.shape, part)[0]
+                    if bool((torch.where(dropped, gradient, 0.0) != 0).any()):
+                        raise ModelError(
+                            f"{type(self.module).__name__}.units_to_split(): layer {declaration.layer!r} says its "
+                            f"nodes own {name!r}, but leaving a node out does not silence it"
+                        )
+
+    def _parts(self, mask: Tensor) -> Iterator[tuple[Units | Blocks, Tensor]]:
+        """The layers, with their part of a mask of shape [..., nodes]."""
+        return zip(self._declarations, torch.split(mask, list(self.layers.values()), -1), strict=True)
 
     def _attach(self, module: nn.Module, mask: Tensor) -> list[RemovableHandle]:
-        parts = torch.split(mask, list(self.layers.values()))
         return [
             module.get_submodule(submodule).register_forward_hook(hook)
-            for declaration, part in zip(self._declarations, parts, strict=True)
+            for declaration, part in self._parts(mask)
             for submodule, hook in zip(declaration.submodules, declaration.hooks(part), strict=True)
         ]
 
@@ -97,8 +122,10 @@ class Masks:
 def prove_silence(module: nn.Module, input_shape: tuple[int, ...], vocabulary: int | None = None) -> None:
     """Refuse a module whose declaration does not hold: everything a dropped node owns must have gradient zero.
 
-    Tried on random inputs (from torch's default generator), dropping every node once while all other layers are whole,
-    so that no other silence covers for it, and once together with nodes of other layers.
+    No epsilon rests on it, because updates are silenced whatever a model does; but what is trained would not be the
+    submodel that is said. Tried on random inputs (from torch's default generator), dropping every node once while all
+    other layers are whole, so that no other silence covers for it, and once together with nodes of other layers. Each
+    time all parameters are moved from where they start: a layer that starts at zero would let nothing through.
 
     Raises:
         ModelError: a parameter with a gradient where the declaration says there can be none.
@@ -108,27 +135,12 @@ def prove_silence(module: nn.Module, input_shape: tuple[int, ...], vocabulary: i
     masks = Masks(module, rest="dealt")  # whatever a scenario makes of the rest, if it masks at all
     layers = torch.cat([torch.full((count,), index) for index, count in enumerate(masks.layers.values())])
     half = (torch.rand(masks.nodes) < 0.5).float()
-
-    def inputs() -> Tensor:
-        shape = (4, *input_shape)
-        return torch.randn(shape) if vocabulary is None else torch.randint(vocabulary, shape)
-
     for kept in (half, 1 - half):
-        masks.check_silence(kept, inputs())
+        masks.check_silence(example((4, *input_shape), vocabulary), kept)
         for layer in range(len(masks.layers)):
-            masks.check_silence(torch.where(layers == layer, kept, 1.0), inputs())
+            masks.check_silence(example((4, *input_shape), vocabulary), torch.where(layers == layer, kept, 1.0))
 
 
-def _check_silence(
-    module: nn.Module, declaration: Units | Blocks, mask: Tensor, gradients: Mapping[str, Tensor]
-) -> None:
-    nodes = torch.nonzero(mask == 0).flatten().tolist()
-    for name, gradient in gradients.items():
-        if not declaration.owners(name):
-            continue
-        dropped = declaration.owned_part(name, gradient, nodes)
-        if bool((dropped != 0).any()):
-            raise ModelError(
-                f"{type(module).__name__}.units_to_split(): layer {declaration.layer!r} says its nodes own {name!r}, "
-                "but leaving a node out does not silence it"
-            )
+def example(shape: tuple[int, ...], vocabulary: int | None) -> Tensor:
+    """Random inputs of this shape, the batch included: numbers, or tokens of a vocabulary."""
+    return torch.randn(shape) if vocabulary is None else torch.randint(vocabulary, shape)

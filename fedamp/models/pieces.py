@@ -15,7 +15,7 @@ from torch.func import functional_call
 from fedamp import rng
 from fedamp.models.architectures import is_import_path
 from fedamp.models.masks import Masks
-from fedamp.models.registry import build
+from fedamp.models.registry import build, is_random
 from fedamp.models.splits import Split
 from fedamp.scenario import Model
 
@@ -33,17 +33,20 @@ class Piece:
         shared: names of the parameters in the shared part; those neither here nor frozen are in the split part.
         frozen: names of the parameters that nobody trains: no update holds them.
         known: whether it is built in, so that it treats every record by itself and uses each layer once.
+        random: whether its forward pass draws random numbers in training: whoever trains it gives each unit a stream of
+            its own (:func:`fedamp.models.generators.generators_from`).
     """
 
     frozen: frozenset[str] = frozenset()
 
-    def __init__(self, module: nn.Module, shared: frozenset[str], known: bool) -> None:
-        self._module, self.shared, self.known = module, shared, known
+    def __init__(self, module: nn.Module, shared: frozenset[str], known: bool, random: bool = False) -> None:
+        self._module, self.shared, self.known, self.random = module, shared, known, random
 
     @classmethod
     def whole(cls, model: Model, input_shape: tuple[int, ...], num_classes: int) -> Piece:
         """All of a scenario's model."""
-        return cls(build(model, input_shape, num_classes), frozenset(), not is_import_path(model.name))
+        module = build(model, input_shape, num_classes)
+        return cls(module, frozenset(), not is_import_path(model.name), is_random(module, model, input_shape))
 
     @property
     def module(self) -> nn.Module:
@@ -71,8 +74,11 @@ class Piece:
         return True
 
     def owned(self, updates: dict[str, Tensor], seeds: NDArray[np.void]) -> dict[str, Tensor]:
-        """The updates [clients, ...] without what is not these clients' to change. May overwrite them."""
-        return updates
+        """The updates [clients, ...] without what is not these clients' to change. May overwrite them.
+
+        Charges for hidden submodels rest on this: what a submodel does not own is zero, whatever trained it.
+        """
+        return {name: update for name, update in updates.items() if name not in self.frozen}
 
     def extract(self, arrays: Mapping[str, Any]) -> dict[str, Any]:
         """This piece's part of the whole model's arrays."""
@@ -87,9 +93,9 @@ class Piece:
 class DisjointPiece(Piece):
     """A disjoint submodel, as a network of its own."""
 
-    def __init__(self, cut: Split, number: int, known: bool) -> None:
+    def __init__(self, cut: Split, number: int, known: bool, random: bool = False) -> None:
         self._cut, self._number = cut, number
-        self.shared, self.frozen, self.known = cut.shared, cut.frozen, known
+        self.shared, self.frozen, self.known, self.random = cut.shared, cut.frozen, known, random
 
     @cached_property
     def module(self) -> nn.Module:  # made when it is trained: a server only cuts arrays
@@ -97,12 +103,11 @@ class DisjointPiece(Piece):
 
     @property
     def owns_all(self) -> bool:
-        return not self.frozen and not self._cut.own[self._number]
+        return self._cut.extractable and not self.frozen and not self._cut.own[self._number]
 
     def owned(self, updates: dict[str, Tensor], seeds: NDArray[np.void]) -> dict[str, Tensor]:
-        for name, own in self._cut.own[self._number].items():
-            updates[name].mul_(torch.from_numpy(own).to(updates[name]))
-        return {name: update for name, update in updates.items() if name not in self.frozen}
+        self._cut.silence(updates, self._number)
+        return super().owned(updates, seeds)
 
     def extract(self, arrays: Mapping[str, Any]) -> dict[str, Any]:
         return self._cut.extract(arrays, self._number)
@@ -114,8 +119,8 @@ class DisjointPiece(Piece):
 class MaskedPiece(Piece):
     """The whole model, under a mask for each client that keeps every node with probability ``keep``."""
 
-    def __init__(self, masks: Masks, keep: float) -> None:
-        super().__init__(masks.module, masks.shared, known=False)
+    def __init__(self, masks: Masks, keep: float, random: bool = False) -> None:
+        super().__init__(masks.module, masks.shared, known=False, random=random)
         self.frozen = masks.frozen
         self._masks, self._keep = masks, keep
 
@@ -123,17 +128,21 @@ class MaskedPiece(Piece):
         return self._masks.call(parameters, inputs, *arguments)
 
     def arguments(self, seeds: NDArray[np.void]) -> list[Tensor]:
-        kept = rng.happens(rng.client_words(seeds, "dropout mask", self._masks.nodes), self._keep)
-        return [torch.from_numpy(kept.astype(np.float32))]
+        return [self._kept(seeds, "dropout mask", self._masks.nodes).float()]
 
     @property
     def owns_all(self) -> bool:
-        return not self._masks.dealt and not self.frozen
+        return False
 
     def owned(self, updates: dict[str, Tensor], seeds: NDArray[np.void]) -> dict[str, Tensor]:
+        self._masks.silence(updates, self._kept(seeds, "dropout mask", self._masks.nodes))
         dealt = [updates[name] for name in self._masks.dealt]
         sizes = [update.shape[1:].numel() for update in dealt]
-        kept = torch.from_numpy(rng.happens(rng.client_words(seeds, "dropout rest", sum(sizes)), self._keep))
+        kept = self._kept(seeds, "dropout rest", sum(sizes))
         for update, own in zip(dealt, torch.split(kept, sizes, 1), strict=True):
-            update.mul_(own.view(update.shape).to(update))
-        return {name: update for name, update in updates.items() if name not in self.frozen}
+            update.masked_fill_(~own.view(update.shape).to(update.device), 0.0)
+        return super().owned(updates, seeds)
+
+    def _kept(self, seeds: NDArray[np.void], purpose: str, count: int) -> Tensor:
+        """Which of ``count`` nodes each client keeps: bool [clients, count]."""
+        return torch.from_numpy(rng.happens(rng.client_words(seeds, purpose, count), self._keep))

@@ -1,8 +1,10 @@
 """Models by name: the registered ones, and a person's own by import path."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import hashlib
+import random
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psutil
@@ -16,7 +18,8 @@ from fedamp import rng
 from fedamp.arrays import Arrays
 from fedamp.errors import ModelError, one_line
 from fedamp.models.architectures import Architecture, architecture_of, import_own, is_import_path
-from fedamp.models.masks import prove_silence
+from fedamp.models.generators import generators_from
+from fedamp.models.masks import example, prove_silence
 from fedamp.models.rules import check
 from fedamp.models.units import Blocks, Units
 from fedamp.scenario import Model
@@ -44,7 +47,7 @@ class Network(nn.Module):
 def build(config: Model, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
     """The model of a scenario, checked. Its parameter values are arbitrary (but the same at every call).
 
-    Neither reads nor disturbs torch's global generator.
+    Neither reads nor disturbs anybody's generator.
 
     Args:
         config: the scenario's model section.
@@ -56,7 +59,17 @@ def build(config: Model, input_shape: tuple[int, ...], num_classes: int) -> nn.M
         ModelError: an unknown name, a module of one's own that cannot be imported, built or called, or a breach of the
             rules (:func:`fedamp.models.rules.check`).
     """
-    return _build(config, tuple(input_shape), num_classes, torch_seed=0)
+    return _build(config, tuple(input_shape), num_classes, seed=0)
+
+
+def pinned(config: Model, input_shape: tuple[int, ...], num_classes: int) -> Model:
+    """The section with the digest of the frozen weights of a model of one's own, which :func:`build` holds them to.
+
+    They are what it has beside its parameters: nobody sends them, so everybody must hold the same.
+    """
+    if not is_import_path(config.name):
+        return config
+    return config.model_copy(update={"frozen_sha256": _frozen_digest(config, tuple(input_shape), num_classes)})
 
 
 def initial_parameters(
@@ -72,19 +85,32 @@ def initial_parameters(
         ModelError: as :func:`build`; a file that cannot be read or does not fit the model; a module of one's own whose
             initial values come from another generator than torch's.
     """
-    torch_seed = int(rng.public_stream(seed, "initial-model").integers(2**63))
-    values = _values(_build(config, tuple(input_shape), num_classes, torch_seed))
+    own_seed = int(rng.public_stream(seed, "initial-model").integers(2**63))
+    values = _values(_build(config, tuple(input_shape), num_classes, own_seed))
     if config.initial is not None:
         return _read(folder / config.initial, values)
     if is_import_path(config.name):
-        again = _values(_build(config, tuple(input_shape), num_classes, torch_seed))
+        again = _values(_build(config, tuple(input_shape), num_classes, own_seed))
         for name, value in values.items():
             if not np.array_equal(value, again[name], equal_nan=True):
                 raise ModelError(
                     f"model {config.name}: parameter {name} starts from another value each time; "
-                    "draw initial values with torch only, without seeding it"
+                    "draw initial values from torch's default generator, without seeding it"
                 )
     return values
+
+
+def is_random(module: nn.Module, config: Model, input_shape: tuple[int, ...]) -> bool:
+    """Whether the forward pass of a scenario's model draws random numbers, as it is trained."""
+
+    def next_numbers(called: bool) -> tuple[float, ...]:
+        with generators_from(0), torch.no_grad():
+            inputs = example((2, *input_shape), config.vocabulary)
+            if called:
+                module(inputs)
+            return torch.rand((), dtype=torch.float64).item(), np.random.random(), random.random()
+
+    return is_import_path(config.name) and next_numbers(True) != next_numbers(False)
 
 
 def input_type(config: Model) -> torch.dtype:
@@ -92,15 +118,21 @@ def input_type(config: Model) -> torch.dtype:
     return torch.float32 if config.vocabulary is None else torch.int64
 
 
-def _build(config: Model, input_shape: tuple[int, ...], num_classes: int, torch_seed: int) -> nn.Module:
-    with own_generator(torch_seed):
-        if is_import_path(config.name):
-            module = _import(config, input_shape, num_classes)
-        else:
-            module = _network(config, input_shape, num_classes)
+def _build(config: Model, input_shape: tuple[int, ...], num_classes: int, seed: int) -> nn.Module:
+    with generators_from(seed):
+        if not is_import_path(config.name):
+            module: nn.Module = _network(config, input_shape, num_classes)
+            check(module)
+            return module
+        module = _import(config, input_shape, num_classes)
         check(module)
-        if is_import_path(config.name):
-            _try(module, config, input_shape, num_classes)
+        _try(module, config, input_shape, num_classes)
+    pin = config.frozen_sha256
+    if pin is not None and (found := _frozen_digest(config, input_shape, num_classes)) != pin:
+        raise ModelError(
+            f"model {config.name}: its frozen weights (buffers and other constants) have SHA-256 {found}; accepted: "
+            f"{pin}, as when the run began"
+        )
     return module
 
 
@@ -109,8 +141,9 @@ def _network(config: Model, input_shape: tuple[int, ...], num_classes: int) -> N
         architecture = architecture_of(config)
     except ValueError as error:
         raise ModelError(str(error)) from None
-    if config.options:
-        raise ModelError(f"model.options are for a model of your own; {config.name} takes none")
+    if config.options or config.frozen_sha256:
+        key = "options are" if config.options else "frozen_sha256 is"
+        raise ModelError(f"model.{key} for a model of your own; {config.name} takes none")
     with torch.device("meta"):  # shapes alone
         outline = Network(architecture, input_shape, num_classes)
     # Beside it there is at least an update, and a sum of updates in float64.
@@ -121,14 +154,6 @@ def _network(config: Model, input_shape: tuple[int, ...], num_classes: int) -> N
             "accepted: smaller model.hidden, model.channels or data.shape"
         )
     return Network(architecture, input_shape, num_classes)
-
-
-@contextmanager
-def own_generator(torch_seed: int) -> Iterator[None]:
-    """Inside, torch's default generator starts from a seed; outside, nothing is noticed."""
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(torch_seed)
-        yield
 
 
 def _import(config: Model, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
@@ -152,10 +177,10 @@ def _import(config: Model, input_shape: tuple[int, ...], num_classes: int) -> nn
 
 
 def _try(module: nn.Module, config: Model, input_shape: tuple[int, ...], num_classes: int) -> None:
-    """One forward pass and, where nodes are declared, one masked backward pass: a model must keep what it says."""
+    """Two forward passes and, where nodes are declared, masked backward passes: a model must keep what it says."""
+    constants = {name: value.clone() for name, value in _constants(module).items()}
     try:
-        with torch.no_grad():
-            outputs = module(torch.zeros(2, *input_shape, dtype=input_type(config)))
+        outputs, again = (_outputs(module, config, input_shape) for _ in range(2))
     except Exception as error:
         raise ModelError(
             f"model {config.name} cannot take inputs of shape {[2, *input_shape]} ({one_line(error)})"
@@ -166,7 +191,45 @@ def _try(module: nn.Module, config: Model, input_shape: tuple[int, ...], num_cla
             f"model {config.name} must answer logits of shape [batch, {num_classes}], got "
             f"{list(shape) or type(outputs).__name__} for a batch of 2"
         )
+    for name, value in _constants(module).items():
+        if name in constants and not torch.equal(value, constants[name]):
+            raise ModelError(
+                f"model {config.name}: {name} is no parameter, and changes when the model is called, so that it would "
+                "remember records unprotected; accepted: constants"
+            )
+    if not torch.equal(outputs.nan_to_num(), again.nan_to_num()):
+        raise ModelError(
+            f"model {config.name} answers the same inputs in two ways, and no seed decides; accepted: random numbers "
+            "from torch's, NumPy's or Python's default generator, and nothing that is remembered from call to call"
+        )
     prove_silence(module, input_shape, config.vocabulary)
+
+
+def _outputs(module: nn.Module, config: Model, input_shape: tuple[int, ...]) -> Any:
+    with generators_from(0), torch.no_grad():
+        return module(example((2, *input_shape), config.vocabulary))
+
+
+def _constants(module: nn.Module) -> dict[str, Tensor]:
+    """Tensors that do not follow from parameters: buffers, and attributes of modules."""
+    attributes = {
+        f"{name}.{key}".lstrip("."): value
+        for name, submodule in module.named_modules()
+        for key, value in vars(submodule).items()
+        if isinstance(value, Tensor) and not value.requires_grad
+    }
+    return dict(module.named_buffers()) | attributes
+
+
+def _frozen_digest(config: Model, input_shape: tuple[int, ...], num_classes: int) -> str:
+    """SHA-256 of names, types, shapes and bytes of the constants, as they are made."""
+    with generators_from(0):
+        module = _import(config, input_shape, num_classes)
+    state = hashlib.sha256()
+    for name, value in sorted(_constants(module).items()):
+        state.update(f"{name} {value.dtype} {list(value.shape)}\0".encode())
+        state.update(value.detach().cpu().flatten().view(torch.uint8).numpy().tobytes())
+    return state.hexdigest()
 
 
 def _values(module: nn.Module) -> Arrays:

@@ -3,7 +3,6 @@
 import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
-from torch.nn.modules.dropout import _DropoutNd
 
 from fedamp.errors import ModelError
 
@@ -16,8 +15,8 @@ def check(module: nn.Module) -> None:
     leave the client unprotected.
 
     Raises:
-        ModelError: batch norm, running statistics, integer buffers, dropout layers, parameters that are not float32,
-            frozen, or not yet of known shape, or no parameters at all.
+        ModelError: batch norm, running statistics, integer buffers, parameters that are not float32, frozen, or not yet
+            of known shape, or no parameters at all.
     """
     for name, submodule in module.named_modules():
         _check_submodule(name or type(module).__name__, submodule)
@@ -34,11 +33,6 @@ def _check_submodule(name: str, submodule: nn.Module) -> None:
         raise ModelError(f"model: {name} is {kind}, whose statistics mix records unprotected; use GroupNorm")
     if isinstance(submodule, _NormBase) and submodule.track_running_stats:
         raise ModelError(f"model: {name} ({kind}) keeps running statistics; use track_running_stats=False or GroupNorm")
-    if isinstance(submodule, _DropoutNd) and submodule.p > 0:
-        raise ModelError(
-            f"model: {name} is {kind}, whose masks are neither reproducible nor accounted; "
-            "use submodels: {scheme: dropout} in the scenario"
-        )
     for buffer_name, buffer in submodule.named_buffers(recurse=False):
         where = f"{name}.{buffer_name}"
         if not buffer.dtype.is_floating_point:

@@ -17,7 +17,7 @@ partition every round, all of them are trained in time.
 
 import math
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -27,8 +27,9 @@ from torch import nn
 
 from fedamp import rng
 from fedamp.errors import ModelError, one_line
+from fedamp.models.generators import generators_from
 from fedamp.models.masks import Masks
-from fedamp.models.registry import build, own_generator
+from fedamp.models.registry import build
 from fedamp.models.units import Blocks, Units, check_count, check_shared, named_layers, under, unknown
 from fedamp.scenario import Model
 
@@ -72,6 +73,8 @@ class Split:
         frozen: names of the parameters that nobody trains.
         own: for every submodel, which coordinates of the rest are dealt to it: bool, by name.
         kept: for every submodel, its nodes in each declared layer (including those that every submodel holds).
+        full: the module.
+        extractable: whether submodels are networks of their own, and not all of the model under a mask.
     """
 
     def __init__(
@@ -84,10 +87,10 @@ class Split:
         rest: str = "shared",
     ) -> None:
         self.count = count
-        self._full = module
+        self.full = module
         self._declarations = named_layers(module)
         self._shapes = {name: tuple(value.shape) for name, value in module.named_parameters()}
-        self._extractable = callable(getattr(module, "smaller", None))
+        self.extractable = callable(getattr(module, "smaller", None))
         _check_names(module, shared, self._shapes)
         check_count(type(module).__name__, self._declarations, shared, count)
         self._dealt = {each.layer: each.to_deal(shared) for each in self._declarations}
@@ -108,30 +111,36 @@ class Split:
         Raises:
             ModelError: the module's own ``smaller`` does not make a network of the extracted shapes.
         """
-        if not self._extractable:
-            masks = Masks(self._full)
-            return masks.fixed(masks.of(self.kept[j]))
+        if not self.extractable:
+            return self._masks.fixed(self._masks.of(self.kept[j]))
         try:
-            with own_generator(0):
-                module: nn.Module = self._full.smaller(self.kept[j])  # type: ignore[operator]
+            with generators_from(0):
+                module: nn.Module = self.full.smaller(self.kept[j])  # type: ignore[operator]
         except Exception as error:  # whatever a person's own method raises
-            raise ModelError(f"{type(self._full).__name__}.smaller() failed ({one_line(error)})") from error
+            raise ModelError(f"{type(self.full).__name__}.smaller() failed ({one_line(error)})") from error
         expected = {name: _extracted_shape(self._shapes[name], index) for name, index in self._place[j].items()}
         found = {name: tuple(value.shape) for name, value in module.named_parameters()}
         for name in sorted(expected.keys() | found.keys()):
             if expected.get(name) != found.get(name):
                 raise ModelError(
-                    f"{type(self._full).__name__}.smaller(): parameter {name!r} must have shape {expected.get(name)}, "
+                    f"{type(self.full).__name__}.smaller(): parameter {name!r} must have shape {expected.get(name)}, "
                     f"got {found.get(name)}"
                 )
         return module
 
     def extract(self, parameters: Mapping[str, Any], j: int) -> dict[str, Any]:
         """Submodel j's part of arrays of the full model (numpy or torch); arrays that are not cut are not copied."""
-        if not self._extractable:
+        if not self.extractable:
             return dict(parameters)
         places = {name: index for name, index in self._place[j].items() if name in parameters}
         return {name: parameters[name][_like(parameters[name], index)] for name, index in places.items()}
+
+    def silence(self, updates: Mapping[str, torch.Tensor], j: int) -> None:
+        """Set to zero, in place, what is not submodel j's to change of updates [clients, ...] of its arrays."""
+        if not self.extractable:
+            self._masks.silence(updates, self._masks.of(self.kept[j])[None])
+        for name, own in self.own[j].items():
+            updates[name].masked_fill_(torch.from_numpy(~own).to(updates[name].device), 0.0)
 
     def embed_add(self, total: Mapping[str, Any], part: Mapping[str, Any], j: int) -> None:
         """Add submodel j's arrays to the full model's, in place, each coordinate where it belongs.
@@ -144,7 +153,11 @@ class Split:
                 total[name][place] += part[name][place]
             elif name not in self.frozen:
                 place = _like(total[name], index)
-                total[name][place] += part[name] if self._extractable else part[name][place]
+                total[name][place] += part[name] if self.extractable else part[name][place]
+
+    @cached_property
+    def _masks(self) -> Masks:
+        return Masks(self.full, rest="dealt")  # what becomes of the rest is said here, not there
 
     def _deal(self, generator: np.random.Generator) -> tuple[Kept, ...]:
         """Shuffle each layer's nodes and deal them out one by one, going on where the last layer stopped."""

@@ -80,12 +80,15 @@ class Units:
         starts = np.asarray(nodes, dtype=np.int64) * per_node
         return (starts[:, None] + np.arange(per_node)).reshape(-1)
 
-    def owned_part(self, name: str, values: Tensor, nodes: list[int]) -> Tensor:
-        """What the nodes own of a parameter's values."""
-        import torch
+    def owned_by(self, name: str, shape: Sequence[int], kept: Tensor) -> Tensor:
+        """Which coordinates of a parameter of this shape kept nodes own, by masks: bool [masks, count].
 
+        Returns:
+            Bool of a shape that broadcasts to [masks, *shape].
+        """
         dimension = self.owned[name]
-        return values.index_select(dimension, torch.from_numpy(self.entries(values.shape[dimension], nodes)))
+        along = [-1 if each == dimension else 1 for each in range(len(shape))]
+        return kept.repeat_interleave(shape[dimension] // self.count, 1).view(len(kept), *along)
 
     def hooks(self, mask: Tensor) -> list[Hook]:
         """What multiplies the output of each submodule by the mask."""
@@ -135,9 +138,9 @@ class Blocks:
         """The node in whose branch a parameter lies, if any."""
         return [index for index, branch in enumerate(self.branches) if under(name, [branch])]
 
-    def owned_part(self, name: str, values: Tensor, nodes: list[int]) -> Tensor:
-        """What the nodes own of a parameter's values: all of it or nothing."""
-        return values if set(self.owners(name)) & set(nodes) else values.flatten()[:0]
+    def owned_by(self, name: str, shape: Sequence[int], kept: Tensor) -> Tensor:
+        """As of :class:`Units`: all coordinates or none."""
+        return kept[:, self.owners(name)].all(1).view(-1, *[1] * len(shape))
 
     def hooks(self, mask: Tensor) -> list[Hook]:
         """What multiplies the output of each submodule by the mask."""

@@ -39,7 +39,7 @@ _LATER = {
     "data": {"transform"},
     "check_in": {"participation"},
     "client": {"loss", "optimizer", "momentum", "weight_decay", "beta1", "beta2", "epsilon"},
-    "model": {"vocabulary", "embedding"},
+    "model": {"vocabulary", "embedding", "frozen_sha256"},
     "server": {"averaging"},
     "submodels": {"rest"},
 }
@@ -55,25 +55,29 @@ class Ledger:
         file: ``ledger.json``.
         plan: what is played.
         releases: of an interrupted run.
+        frozen_sha256: digest of the model's frozen weights (:func:`fedamp.models.registry.pinned`).
     """
 
-    def __init__(self, file: Path, plan: Plan, releases: tuple[LedgerEntry, ...] = ()) -> None:
+    def __init__(
+        self, file: Path, plan: Plan, releases: tuple[LedgerEntry, ...] = (), frozen_sha256: str | None = None
+    ) -> None:
         self.file, self.plan = file, plan
         self.releases = list(releases)
         self._lines: list[str] = []
-        self._head = {key: value for key, value in planned(plan).content().items() if key != "releases"}
+        head = planned(plan, frozen_sha256=frozen_sha256).content()
+        self._head = {key: value for key, value in head.items() if key != "releases"}
         self._text = ""  # of the head, which is the same in every round
 
     @classmethod
-    def open(cls, file: Path, plan: Plan) -> "Ledger":
+    def open(cls, file: Path, plan: Plan, frozen_sha256: str | None = None) -> "Ledger":
         """Read the ledger of an interrupted run, or start one.
 
         Raises:
             RunFolderError: if the file is damaged or belongs to another plan.
         """
         if not file.exists():
-            return cls(file, plan)
-        found, wanted = LedgerRecord.read(file), planned(plan)
+            return cls(file, plan, (), frozen_sha256)
+        found, wanted = LedgerRecord.read(file), planned(plan, frozen_sha256=frozen_sha256)
         if found.format != wanted.format:
             raise RunFolderError(
                 f"{file}: {found.format}, of {found.written_by}, which drew other random numbers: the run cannot be "
@@ -95,7 +99,7 @@ class Ledger:
                     f"{file}: damaged ledger: round {entry.round} cannot have left epsilon at "
                     f"{entry.epsilon_upper:g}; the plan spends {spent:g}"
                 )
-        return cls(file, plan, found.releases)
+        return cls(file, plan, found.releases, frozen_sha256)
 
     def begin(self) -> None:
         """Write the ledger of a run that has released nothing, if there is none: from then on its absence is a loss."""
@@ -146,12 +150,13 @@ class Ledger:
         write_atomically(self.file, f'{self._text},\n "releases": [\n  {releases}\n ]\n}}\n'.encode(), durable)
 
 
-def planned(plan: Plan, asked: Scenario | None = None) -> LedgerRecord:
+def planned(plan: Plan, asked: Scenario | None = None, frozen_sha256: str | None = None) -> LedgerRecord:
     """The ledger of a plan before its first release: what was planned, and what that costs.
 
     Args:
         plan: what is played.
         asked: the scenario as it was asked for, where the plan's has its noise filled in.
+        frozen_sha256: digest of the model's frozen weights.
     """
     privacy = plan.scenario.privacy
     return LedgerRecord(
@@ -159,6 +164,7 @@ def planned(plan: Plan, asked: Scenario | None = None) -> LedgerRecord:
         written_by=WRITTEN_BY,
         scenario=plan.scenario.name,
         scenario_sha256=fingerprint(asked or plan.scenario),
+        frozen_sha256=frozen_sha256,
         unit=privacy.unit,
         units=plan.units,
         group_size=privacy.group_size,

@@ -261,6 +261,7 @@ class LedgerRecord(FileRecord):
     written_by: str
     scenario: str
     scenario_sha256: str
+    frozen_sha256: str | None = None  # of a model of one's own; not in older files
     unit: Literal["client", "sample"]
     units: PositiveInt
     group_size: PositiveInt

@@ -143,7 +143,8 @@ class Run:
         Its records are loaded for the shape of an input; a model of one's own is imported.
 
         Raises:
-            InputError: the data are not there, or ``model.safetensors`` is damaged or of another shape.
+            InputError: the data are not there; ``model.safetensors`` is damaged or of another shape; or the model has
+                other frozen weights than in the run.
         """
         import torch
 
@@ -231,4 +232,7 @@ def read_run(folder: Path, name: str | None = None) -> Run:
         asked = scenario_file.load(files.scenario)
     except ScenarioError as error:
         raise RunFolderError(f"damaged run folder: {error}") from None
+    if ledger.frozen_sha256 is not None:  # whatever is built from the scenario is held against the ledger
+        pinned = asked.model.model_copy(update={"frozen_sha256": ledger.frozen_sha256})
+        asked = asked.model_copy(update={"model": pinned})
     return Run(name or folder.resolve().name, folder, asked, summary, ledger, rounds)

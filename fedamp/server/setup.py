@@ -25,7 +25,7 @@ from fedamp.models.architectures import is_import_path
 from fedamp.models.cost import cost, kept_per_record
 from fedamp.models.evaluate import Evaluation, evaluate
 from fedamp.models.pieces import Piece, Pieces
-from fedamp.models.registry import build, initial_parameters, input_type
+from fedamp.models.registry import build, initial_parameters, input_type, pinned
 from fedamp.plan import Plan, make_plan, privacy_units
 from fedamp.scenario import Scenario
 from fedamp.simulation.resources import Demand
@@ -147,10 +147,12 @@ class Prepared:
         """Why clients cannot train stacked; empty where they can, as with every built-in model."""
         if not is_import_path(self.task.model.name):
             return ""
+        piece = self.plan.submodels.a_piece(self.pieces)
+        if piece.random:
+            return "the model draws random numbers, for each client from a stream of its own"
         slots, (_, labels) = self.task.stack.slots(2, self.plan.units), self.test
         records = np.zeros((slots, 2, *self.task.input_shape), self.test[0].dtype)
         like = Cohort(records, np.zeros((slots, 2, *labels.shape[1:]), labels.dtype), np.zeros(slots, np.int64))
-        piece = self.plan.submodels.a_piece(self.pieces)
         start = {name: torch.from_numpy(value) for name, value in piece.extract(self.state.parameters).items()}
         trainer = Trainer(piece.forward, self.task.client, loss=self.loss)
         return trainer.why_alone(start, like, piece.arguments, self.task.model.vocabulary)
@@ -181,7 +183,7 @@ def prepare(scenario: Scenario, seed: int | None = None) -> Prepared:
         scenario.model, dataset.input_shape, dataset.num_classes, rng.public_seed(scenario.seed, "model")
     )
     task = ClientTask(
-        model=scenario.model,
+        model=pinned(scenario.model, dataset.input_shape, dataset.num_classes),
         input_shape=dataset.input_shape,
         num_classes=dataset.num_classes,
         client=scenario.client,
@@ -194,7 +196,7 @@ def prepare(scenario: Scenario, seed: int | None = None) -> Prepared:
         data_seed=data_seed,
         precision=scenario.engine.precision,
     )
-    pieces = plan.submodels.pieces(scenario.model, dataset.input_shape, dataset.num_classes, task.split_seed)
+    pieces = plan.submodels.pieces(task.model, dataset.input_shape, dataset.num_classes, task.split_seed)
     state = _pipeline(plan, parameters, pieces).start(parameters)
     stack, worker_bytes = _stack(plan, task, plan.submodels.a_piece(pieces))
     task = task.model_copy(update={"stack": stack})

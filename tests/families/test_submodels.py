@@ -105,8 +105,10 @@ def test_what_is_dealt_or_frozen_moves_for_nobody_else(scheme):
         updates = {name: torch.ones(3, *value.shape) for name, value in piece.module.named_parameters()}
         owned = piece.owned(updates, seeds)
         assert set(owned) == set(updates) - set(piece.frozen)
-        assert all((owned[name] == 1).all() for name in owned if name != "output.bias")
-        assert piece.owns_all == (scheme.rest == "shared")
+        (mask,) = piece.arguments(seeds) or [torch.ones(3, updates["hidden.0.bias"].shape[1])]
+        whose = {"hidden.0.weight": mask[:, :, None], "hidden.0.bias": mask, "output.weight": mask[:, None]}
+        assert all((owned[name] == own).all() for name, own in whose.items())
+        assert piece.owns_all == (scheme.rest == "shared" and scheme.choices_are_all)
         kept += list(owned.get("output.bias", []))
     if scheme.rest == "dealt" and scheme.choices_are_all:  # three submodels: a coordinate is one's, for all its clients
         assert all(torch.equal(kept[0], other) for other in kept[1:3])

@@ -12,7 +12,8 @@ from torch import nn
 from fedamp.errors import ModelError
 from fedamp.models.cost import Cost, cost, kept_per_record
 from fedamp.models.masks import Masks, prove_silence
-from fedamp.models.registry import build, initial_parameters
+from fedamp.models.pieces import Piece
+from fedamp.models.registry import build, initial_parameters, pinned
 from fedamp.models.rules import check
 from fedamp.models.splits import Split, split
 from fedamp.models.units import Blocks, Units
@@ -81,6 +82,8 @@ def test_without_smaller_the_full_network_is_trained_under_a_mask(documented):
 
 
 OWN = """
+import random
+
 import numpy as np
 import torch
 from torch import nn
@@ -97,8 +100,56 @@ def wrong_width(input_shape, num_classes):
 def other_generator(input_shape, num_classes):
     module = nn.Linear(input_shape[0], num_classes)
     with torch.no_grad():
-        module.bias.copy_(torch.from_numpy(np.random.normal(size=num_classes)))
+        module.bias.copy_(torch.from_numpy(np.random.default_rng().normal(size=num_classes)))
     return module
+
+class Holding(nn.Module):
+    # linear, with something beside its parameters, which the forward pass may use
+    def __init__(self, input_shape, num_classes, use=lambda self, inputs: inputs, **held):
+        super().__init__()
+        self.linear, self.use = nn.Linear(input_shape[0], num_classes), use
+        for name, value in held.items():
+            self.register_buffer(name, value)
+
+    def forward(self, inputs):
+        return self.linear(self.use(self, inputs))
+
+def scaled(input_shape, num_classes, scale=1.0):
+    return Holding(input_shape, num_classes, lambda self, x: self.scale * x, scale=torch.tensor(scale))
+
+def plain_tensor(input_shape, num_classes, scale=1.0):
+    module = Holding(input_shape, num_classes, lambda self, x: self.scale * x)
+    module.scale = torch.tensor(scale)
+    return module
+
+def fresh_scale(input_shape, num_classes):
+    return scaled(input_shape, num_classes, np.random.default_rng().normal())
+
+def running(self, inputs):
+    self.mean.mul_(0.9).add_(0.1 * inputs.mean())
+    return inputs - self.mean
+
+def remembers(input_shape, num_classes):
+    return Holding(input_shape, num_classes, running, mean=torch.zeros(()))
+
+def recall(self, inputs):
+    self.last, before = inputs, getattr(self, "last", 0)
+    return inputs + before
+
+def recalls(input_shape, num_classes):
+    return Holding(input_shape, num_classes, recall)
+
+def with_dropout(input_shape, num_classes):
+    return Holding(input_shape, num_classes, lambda self, x: nn.functional.dropout(x, 0.5, training=True))
+
+def drop_path(input_shape, num_classes):
+    return Holding(input_shape, num_classes, lambda self, x: x * (random.random() < 0.5))
+
+def numpy_noise(input_shape, num_classes):
+    return Holding(input_shape, num_classes, lambda self, x: x + np.random.normal())
+
+def own_noise(input_shape, num_classes):
+    return Holding(input_shape, num_classes, lambda self, x: x + np.random.default_rng().normal())
 """
 
 
@@ -108,6 +159,9 @@ UNUSABLE = [
     ("own_models:not_a_module", {}, r"must return a torch\.nn\.Module, got int"),
     ("own_models:wrong_width", {}, r"must answer logits of shape \[batch, 3\], got \[2, 7\]"),
     ("own_models:other_generator", {}, "parameter bias starts from another value each time"),
+    ("own_models:remembers", {}, "mean is no parameter, and changes when the model is called"),
+    ("own_models:recalls", {}, "answers the same inputs in two ways, and no seed decides"),
+    ("own_models:own_noise", {}, "answers the same inputs in two ways, and no seed decides"),
     ("own_models:nothing", {}, r"'own_models:nothing' cannot be imported \(AttributeError"),
     (
         "not_there:thing",
@@ -128,6 +182,42 @@ def test_what_cannot_be_used_is_refused_in_one_line(beside, subtests):
             assert "\n" not in str(refused.value)
 
 
+@pytest.mark.parametrize("name", ["scaled", "plain_tensor"])
+def test_another_frozen_weight_is_refused(beside, name):
+    beside("own_models", OWN)
+    asked = pinned(Model(name=f"own_models:{name}"), (4,), 3)
+    again = pinned(Model(name=f"own_models:{name}", options={"scale": 1.0}), (4,), 3)
+    assert again.frozen_sha256 == asked.frozen_sha256
+    build(asked, (4,), 3)
+    initial_parameters(asked, (4,), 3, seed=5)
+    other = asked.model_copy(update={"options": {"scale": 1.0 + 2**-23}})  # the next float32
+    with pytest.raises(ModelError, match=rf"frozen weights .* accepted: {asked.frozen_sha256}") as refused:
+        build(other, (4,), 3)
+    assert "\n" not in str(refused.value)
+
+
+def test_frozen_weights_that_are_others_each_time_are_refused(beside):
+    beside("own_models", OWN)
+    with pytest.raises(ModelError, match="frozen weights"):
+        build(pinned(Model(name="own_models:fresh_scale"), (4,), 3), (4,), 3)
+
+
+def test_a_built_in_model_has_nothing_to_pin():
+    assert pinned(Model(name="mlp"), (4,), 3).frozen_sha256 is None
+    with pytest.raises(ModelError, match=r"model\.frozen_sha256 is for a model of your own; mlp takes none"):
+        build(Model(name="mlp", frozen_sha256="0" * 64), (4,), 3)
+
+
+@pytest.mark.parametrize(
+    ("name", "random"),
+    [("linear", False), ("scaled", False), ("with_dropout", True), ("drop_path", True), ("numpy_noise", True)],
+)
+def test_what_draws_random_numbers_is_known(beside, name, random):
+    beside("own_models", OWN)
+    config = Model(name=f"own_models:{name}", options={"width": 4} if name == "linear" else {})
+    assert Piece.whole(config, (4,), 3).random == random
+
+
 def with_buffer(name, value):
     module = nn.Linear(2, 2)
     module.register_buffer(name, value)
@@ -142,7 +232,6 @@ BREACHES = [
         nn.Sequential(nn.InstanceNorm1d(2, track_running_stats=True)),
         r"0 \(InstanceNorm1d\) keeps running statistics",
     ),
-    (nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.1)), "1 is Dropout"),
     (with_buffer("count", torch.zeros((), dtype=torch.int64)), r"buffer 0\.count is int64"),
     (with_buffer("running_scale", torch.zeros(2)), r"buffer 0\.running_scale is a running statistic"),
     (nn.Sequential(nn.Linear(2, 2).double()), r"parameter 0\.weight is float64; only float32"),
@@ -239,6 +328,48 @@ def test_declarations_that_do_not_hold_are_refused(beside, make, message):
     )
     with pytest.raises(ModelError, match=message):
         build(Model(name="declaring:make"), (3,), 2)
+
+
+class ReZero(nn.Module):
+    """A residual branch behind a gate that starts at zero and lets no gradient through (Bachlechner et al. 2021)."""
+
+    def __init__(self, along, gate=0.0):
+        super().__init__()
+        self.first, self.second, self.decide = nn.Linear(3, 6), nn.Linear(6, 3), nn.Linear(3, 2)
+        self.activation, self.gate = nn.ReLU(), nn.Parameter(torch.tensor(gate))
+        self.along = along
+
+    def forward(self, inputs):  # [batch, 6, 3]: places and features could be taken for each other
+        branch = self.second(self.activation(self.first(inputs)))
+        return self.decide((inputs + self.gate * branch).mean(1))
+
+    def units_to_split(self):
+        return [Units("first", 6, RIGHT, "activation", self.along)]
+
+
+class LoRA(nn.Module):
+    """A low-rank update (Hu et al. 2022) whose second factor starts at zero; the nodes lie before it."""
+
+    def __init__(self, output):
+        super().__init__()
+        self.first, self.second, self.up = nn.Linear(3, 6), nn.Linear(6, 2), nn.Linear(2, 2, bias=False)
+        self.activation = nn.Sigmoid()
+        nn.init.zeros_(self.up.weight)
+        self.output = output
+
+    def forward(self, inputs):
+        return self.up(self.second(self.activation(self.first(inputs)))) + inputs.sum(1, keepdim=True)
+
+    def units_to_split(self):
+        return [Units("first", 6, RIGHT, self.output)]  # before the sigmoid, a node that is left out says one half
+
+
+@pytest.mark.parametrize(("wrong", "right"), [(ReZero(along=1), ReZero(along=2)), (LoRA("first"), LoRA("activation"))])
+def test_a_layer_that_starts_at_zero_hides_no_false_declaration(wrong, right):
+    shape = (6, 3) if isinstance(wrong, ReZero) else (3,)
+    prove_silence(right, shape)
+    with pytest.raises(ModelError, match=r"leaving a node out does not silence it"):
+        prove_silence(wrong, shape)
 
 
 class OneAfterTheOther(nn.Module):

@@ -38,7 +38,7 @@ def test_it_is_read(run):
     assert [record.content() for record in read.rounds] == lines
     older = ledger_of(run)
     older["mechanism"]["mechanism"]["relation"] = "zero-out"  # the only one that there was
-    older |= {"guaranteed_epsilon": None, "stopped_because": None}
+    older |= {"guaranteed_epsilon": None, "stopped_because": None, "frozen_sha256": None}
     assert read.ledger.content() == older | {"noise_seed": KNOWN_SEED, "adjacency": ADJACENCY}
     assert read.ledger.has_known_seed
 

@@ -27,6 +27,9 @@ class Model(Section):
     folder: str | None = Field(
         None, description="where a model of your own is looked for beside what is installed; left out: the scenario's"
     )
+    frozen_sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = Field(
+        None, description="of a model of your own: digest of its buffers; left out: what they are when the run begins"
+    )
 
 
 class Client(Section):
