@@ -52,7 +52,7 @@ def select(request: MergeRequest, candidates: Candidates) -> Decision:
         weights = max(best.values(), key=rank)
     mechanism = RandomSelection(mechanisms, weights)
     return Decision(
-        mechanism.weights,
+        tuple(mechanism.weights),
         mechanism,
         selection_epsilon(mechanisms, weights, request.delta),
         chosen_by,

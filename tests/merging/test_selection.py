@@ -193,7 +193,8 @@ def test_what_is_charged_is_drawn(asked):
     assert all((weight * 2**53).denominator == 1 for weight in weights)
     assert [weight == 0 for weight in weights] == [weight == 0 for weight in asked]
     # Each is rounded by less than one multiple, and the largest makes up for all of them.
-    assert all(abs(w - Fraction(a) / sum(map(Fraction, asked))) < len(asked) * 2**-53 for w, a in zip(weights, asked))
+    shares = [Fraction(weight) / sum(map(Fraction, asked)) for weight in asked]
+    assert all(abs(w - share) < len(asked) * 2**-53 for w, share in zip(weights, shares, strict=True))
     assert RandomSelection([Gaussian(1.0)] * len(asked), request.weights).weights == request.weights
     assert exact(request.weights) == request.weights
     chosen = best_weights(
