@@ -39,7 +39,7 @@ class HuggingFaceTable(Table):
         if len(split) == 0:
             raise DataError(f"{source}: no records; at least one is needed")
         example = self._decode(np.zeros(1, dtype=np.int64))
-        holds_images = _is_image(split[0][config.features])
+        holds_images = hasattr(split[0][config.features], "convert")  # of PIL
         scale = image_scale(config.scale, example.dtype) if holds_images else config.scale or 1.0
         super().__init__(source, example.shape[1:], example.dtype, config.shape, scale)
 
@@ -140,12 +140,8 @@ def _rectangular(values: Any, where: str) -> NDArray[Any]:
         raise DataError(f"{where} holds lists of different lengths; all must agree") from None
 
 
-def _is_image(value: Any) -> bool:
-    return hasattr(value, "convert")  # of PIL
-
-
 def _as_array(value: Any) -> NDArray[Any]:
-    if not _is_image(value):
+    if not hasattr(value, "convert"):
         return np.asarray(value)
     if value.mode == "1":
         value = value.convert("L")

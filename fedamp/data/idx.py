@@ -136,9 +136,8 @@ class IdxTable(Table):
         if count == 0:
             raise DataError(f"{images}: no records; at least one is needed")
         shape = config.shape or ((1, *stored) if len(stored) == 2 else None)
-        super().__init__(
-            str(images), tuple(stored), self._images.type, shape, image_scale(config.scale, self._images.type)
-        )
+        scale = image_scale(config.scale, self._images.type)
+        super().__init__(str(images), tuple(stored), self._images.type, shape, scale)
 
     def __len__(self) -> int:
         return self._images.shape[0]

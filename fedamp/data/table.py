@@ -108,8 +108,8 @@ class Table(ABC):
 
 
 def image_scale(asked: float | None, stored_type: np.dtype[Any]) -> float:
-    """What images are divided by: what the scenario says or, left out, the largest value of bytes (or of 16 bits without
-    a sign), so that they are in [0, 1]. Other numbers stay as they are.
+    """What images are divided by: what the scenario says or, left out, the largest value of bytes (or 16 bits), so that
+    they are in [0, 1]. Other numbers stay as they are.
     """
     return asked or (float(np.iinfo(stored_type).max) if stored_type.kind == "u" else 1.0)
 

@@ -96,14 +96,10 @@ def merge_runs(request: MergeRequest, out: Path | None = None) -> Merger:
 
 
 def draw(weights: Sequence[float], seed: int) -> int:
-    """Which model a random selection releases: an index, drawn with exactly the given weights, never one of weight 0.
-
-    Args:
-        weights: as :func:`fedamp.merging.decision.exact` makes them.
-        seed: of the draw.
+    """Which model a random selection releases: an index, drawn with exactly these weights, never one of weight 0.
 
     Raises:
-        ValueError: weights that do not sum to 1 exactly.
+        ValueError: weights that :func:`fedamp.merging.decision.exact` did not make: their sum is not exactly 1.
     """
     below = list(accumulate(map(Fraction, weights)))
     if below[-1] != 1:

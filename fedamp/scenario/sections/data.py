@@ -155,7 +155,7 @@ class FolderData(Section):
 
 
 _IMAGE_SCALE = Field(
-    None, description="inputs are divided by this; left out: images of bytes by 255, other numbers by nothing"
+    None, description="inputs are divided by this; left out: images of bytes by 255, numbers by nothing"
 )
 
 

@@ -52,9 +52,9 @@ class _KOfRounds(Section):
     @classmethod
     def _no_credit_for_declining(cls, keys: Any) -> Any:
         """Runs wrote ``participation: 1.0`` while it was a key."""
-        if not isinstance(keys, dict) or "participation" not in keys:
+        if not isinstance(keys, dict):
             return keys
-        if keys["participation"] != 1:
+        if keys.get("participation", 1) != 1:
             raise ValueError(
                 "participation is no key any more: clients who decline may do so in many rounds at once, and only what "
                 "the server draws is credited; accepted: leave it out, which covers any declining"
