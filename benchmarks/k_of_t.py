@@ -60,7 +60,7 @@ def others() -> dict[str, Any]:
         "five epochs of 2 of 10, 1.5": Repeat(Allocation(Gaussian(1.5), 2, 10), 5),
         "50 epochs of 2 of 10, 4": Repeat(Allocation(Gaussian(4.0), 2, 10), 50),
         "10 of 100, 0.869, and a Gaussian release at 5": Compose([run, Gaussian(5.0)]),
-        "10 of 100, 0.869, who declines one in ten": Allocation(Poisson(Gaussian(0.869), 0.9), 10, 100),
+        "10 of 100, 0.869, one round in ten left out by the server": Allocation(Poisson(Gaussian(0.869), 0.9), 10, 100),
         "Poisson 0.1, at most 12 of 100, 0.869": CappedPoisson(Gaussian(0.869), 0.1, 12, 100),
         "10 of 100, one of 4 submodels, 0.6": Allocation(Submodels(Gaussian(0.6), 4), 10, 100),
     }

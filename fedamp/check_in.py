@@ -206,35 +206,18 @@ class CappedPoisson(Schedule):
 
 @dataclass(frozen=True)
 class _KOfRounds(Schedule):
-    """Every unit is scheduled for exactly ``k`` hidden rounds, and takes part in each with probability
-    ``participation``.
+    """Every unit is scheduled for exactly ``k`` hidden rounds.
 
-    Whoever declines contributes nothing. The coin must not look at the data or at anything released; ``participation``
-    may be more than the true probability: leaving rounds out never costs (docs/k-of-t.md).
+    Whoever declines counts as zero and is charged as if taking part: that covers any declining, whatever it depends on
+    (docs/k-of-t.md), and less would not.
     """
 
     k: int
-    participation: float = 1.0
     drawn_together = True
     is_hidden = True
 
-    @abstractmethod
-    def scheduled(self, units: int, seed: int) -> Iterator[UnitIds]:
-        """As :meth:`cohorts`, did nobody decline."""
-
-    def cohorts(self, units: int, seed: int) -> Iterator[UnitIds]:
-        for round_, cohort in enumerate(self.scheduled(units, seed), 1):
-            if self.participation == 1:
-                yield cohort
-            else:
-                yield cohort[rng.happens(rng.stream(seed, "declining", round_).words(len(cohort)), self.participation)]
-
-    def _of_scheduled(self, round_mechanism: Mechanism) -> Mechanism:
-        """What being scheduled for a round costs."""
-        return Poisson(round_mechanism, self.participation) if self.participation < 1 else round_mechanism
-
     def expected_cohort(self, units: int) -> float:
-        return units * self.k / self.rounds * self.participation
+        return units * self.k / self.rounds
 
     def shortened(self, rounds: int) -> Self:
         return replace(self, rounds=rounds, k=max(1, round(self.k * rounds / self.rounds)))
@@ -253,17 +236,17 @@ class Balanced(_KOfRounds):
 
     scheme = "balanced"
 
-    def scheduled(self, units: int, seed: int) -> Iterator[UnitIds]:
+    def cohorts(self, units: int, seed: int) -> Iterator[UnitIds]:
         return _owed_check_ins(seed, 1, self.rounds, np.full(units, self.k, dtype=np.uint32))
 
     def charge(self, round_mechanism: Mechanism) -> Mechanism:
-        return Allocation(self._of_scheduled(round_mechanism), self.k, self.rounds)
+        return Allocation(round_mechanism, self.k, self.rounds)
 
     def most_check_ins(self, rounds: int) -> int:
         return min(rounds, self.k)
 
     def log_likelihood_ratio(self, ratios: Floats) -> Floats:
-        sums = _log_sums_over_sets(_thinned(ratios, self.participation), self.k)
+        sums = _log_sums_over_sets(ratios, self.k)
         return np.asarray(sums[self.k] - math.log(math.comb(self.rounds, self.k)))
 
 
@@ -277,7 +260,7 @@ class Stratified(_KOfRounds):
 
     scheme = "stratified"
 
-    def scheduled(self, units: int, seed: int) -> Iterator[UnitIds]:
+    def cohorts(self, units: int, seed: int) -> Iterator[UnitIds]:
         first_round = 1
         for length in self.block_lengths():
             yield from _owed_check_ins(seed, first_round, length, np.ones(units, dtype=np.uint32))
@@ -289,8 +272,7 @@ class Stratified(_KOfRounds):
         return [shorter + (block < longer) for block in range(self.k)]
 
     def charge(self, round_mechanism: Mechanism) -> Mechanism:
-        scheduled = self._of_scheduled(round_mechanism)
-        blocks = [Allocation(scheduled, 1, length) for length in self.block_lengths()]
+        blocks = [Allocation(round_mechanism, 1, length) for length in self.block_lengths()]
         return Repeat(blocks[0], self.k) if len(set(blocks)) == 1 else Compose(tuple(blocks))
 
     def most_check_ins(self, rounds: int) -> int:
@@ -299,7 +281,7 @@ class Stratified(_KOfRounds):
         return -(-in_longer // (shorter + 1)) + -(-(rounds - in_longer) // shorter)
 
     def log_likelihood_ratio(self, ratios: Floats) -> Floats:
-        blocks = np.split(_thinned(ratios, self.participation), np.cumsum(self.block_lengths())[:-1], axis=1)
+        blocks = np.split(ratios, np.cumsum(self.block_lengths())[:-1], axis=1)
         return np.asarray(np.sum([log_mean(block, axis=1) for block in blocks], axis=0))
 
 

@@ -21,10 +21,15 @@ def privacy_cost(scenario: Scenario, groups: bool = False) -> dict[str, Any]:
     Args:
         scenario: what would run.
         groups: compute groups even where it takes seconds; ``groups`` is null where it would and is not asked for.
+
+    Raises:
+        ScenarioError: the budget pays for no round, or no noise multiplier keeps it.
     """
     plan = make_plan(scenario, privacy_units(scenario))
+    plan.check_budget()
     every = math.ceil(scenario.rounds / ROUNDS_LISTED)
     by_round = zip(plan.epsilon_by_round, plan.unamplified_epsilon_by_round, strict=True)
+    plan.check_budget()  # exactly, now that the curve is known
     return {
         "scenario": scenario.name,
         "known_seed": scenario.known_seed,

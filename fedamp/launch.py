@@ -75,6 +75,7 @@ def rounds(
         scenario = scenario.model_copy(update={"federation": everybody})
     # What can be found wrong without torch is found before a folder is made.
     plan = make_plan(scenario, privacy_units(scenario))
+    plan.check_budget()
     quantiles(np.empty(0), np.empty(0))  # numba takes a quarter of a second to get ready: not in both processes
     costs = beside(plan.costs)
     from fedamp.runs.folder import opened
@@ -125,6 +126,7 @@ def _prepare(scenario: Scenario, seed: int | None, costs: Costs) -> "Prepared":
 
     prepared = prepare(scenario, seed)
     prepared.plan.take(costs())
+    prepared.plan.check_budget()
     return prepared
 
 

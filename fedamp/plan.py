@@ -25,6 +25,7 @@ from fedamp.clipping import ClippingRule, clipping_of
 from fedamp.errors import ScenarioError
 from fedamp.gaussian import delta_left
 from fedamp.mixing import MixingRule, mixing_of
+from fedamp.numbers import at_most
 from fedamp.optimizers import ServerOptimizer, optimizer_of
 from fedamp.scenario import Scenario
 from fedamp.submodels import Part, SubmodelScheme, submodels_of
@@ -153,10 +154,16 @@ class Plan:
         released += self.clipping.charges()
         return released[0] if len(released) == 1 else Compose(tuple(released))
 
-    def _unamplified(self, rounds: int) -> Mechanism:
+    def _unamplified(self, rounds: int, noise_multiplier: float) -> Mechanism:
         """The first rounds, had nothing been hidden: a unit pays for every round it can have taken part in."""
-        once = self._round(self.noise_multiplier, self.mixing.smallest_width).unamplified()
+        once = self._round(noise_multiplier, self.mixing.smallest_width).unamplified()
         return group(Repeat(once, self.schedule.most_check_ins(rounds)), self.scenario.privacy.group_size)
+
+    def _first(self, rounds: int, noise_multiplier: float) -> Mechanism:
+        """The first rounds, as they are charged."""
+        if not self.scenario.privacy.amplification:
+            return self._unamplified(rounds, noise_multiplier)
+        return self.mechanism_at(noise_multiplier, self.scenario.privacy.group_size).after(rounds)
 
     # --- in numbers ---------------------------------------------------------------------------------------------------
 
@@ -183,7 +190,7 @@ class Plan:
         rounds = self.scenario.rounds
         if not self.is_private:
             return np.full(rounds, np.inf)
-        spent = epsilon_over_rounds(self._unamplified(rounds), self._delta)
+        spent = epsilon_over_rounds(self._unamplified(rounds, self.noise_multiplier), self._delta)
         check_ins = [self.schedule.most_check_ins(round_) for round_ in range(1, rounds + 1)]
         return np.asarray(spent[np.array(check_ins) - 1])
 
@@ -192,6 +199,34 @@ class Plan:
         """How many rounds the budget pays for; all of them where there is no budget."""
         budget = self.scenario.privacy.epsilon
         return self.scenario.rounds if budget is None else int(np.searchsorted(self.epsilon_by_round, budget, "right"))
+
+    def check_budget(self) -> None:
+        """Refuse a budget that pays for no round.
+
+        What the first round costs decides where it can, because the curve over the rounds takes longer.
+
+        Raises:
+            ScenarioError: one line with the least noise multiplier that would do.
+        """
+        privacy = self.scenario.privacy
+        budget, noise = privacy.epsilon, privacy.noise_multiplier
+        if budget is None or noise == "auto":
+            return
+
+        def once(tried: float) -> Bounds:
+            return self._first(1, tried).epsilon(self._delta, points=300)
+
+        quick, cost = "epsilon_by_round" not in vars(self), once(noise)
+        if (quick and cost.upper <= budget) or (cost.lower <= budget and self.affordable_rounds):
+            return
+        least = calibrate(lambda tried: self._first(1, tried), budget, self._delta, tolerance=1e-3)
+        while once(least).upper > budget:  # calibrated with more points
+            least *= 1.001
+        raise ScenarioError(
+            f"privacy.epsilon: {budget:g} pays for no round with noise_multiplier {noise:g}, of which one costs "
+            f"{at_most(cost.upper)}; accepted: noise_multiplier at least {at_most(least, 4)} for one round, or auto "
+            f"for all {self.scenario.rounds}"
+        )
 
     def costs(self) -> dict[str, Any]:
         """What takes long to compute, by name; :meth:`take` gives it to another process's plan of the same scenario."""
@@ -227,7 +262,7 @@ class Plan:
             return Bounds(0.0, 0.0, "nothing released")
         if not self.is_private:
             return self.epsilon
-        released = self.mechanism.after(rounds) if self.scenario.privacy.amplification else self._unamplified(rounds)
+        released = self._first(rounds, self.noise_multiplier)
         bounds, upper = released.epsilon(self._delta), float(self.epsilon_by_round[rounds - 1])
         method = bounds.method if upper == bounds.upper else CURVE
         return Bounds(min(bounds.lower, upper), upper, method)

@@ -1,12 +1,18 @@
 """What a scenario costs before it runs; what Poisson sampling would cost, beside check-in to k of T rounds."""
 
 import json
+import math
+import re
 
 import pytest
+from scipy.optimize import brentq
+from scipy.stats import norm
 
+from fedamp import api
+from fedamp.errors import ScenarioError
 from fedamp.gaussian import delta_left
 from fedamp.plan import CURVE, make_plan
-from tests.federations import small
+from tests.federations import small, write_small
 
 NOISE = ("--set", "rounds=30", "--set", "privacy.noise_multiplier=3", "--set", "privacy.epsilon=null", "--json")
 
@@ -75,3 +81,73 @@ def test_costs_that_another_process_has_computed_are_the_plans_own():
         fresh.spent(8),
     )
     assert here.epsilon_by_round.tolist() == fresh.epsilon_by_round.tolist()
+
+
+# --- a budget that pays for no round ----------------------------------------------------------------------------------
+
+POOR = ("privacy.noise_multiplier=0.6", "privacy.epsilon=0.5", "check_in={scheme: poisson, rate: 0.1}")
+
+
+def least_noise_for_one_round(rate: float, epsilon: float, delta: float) -> float:
+    """Of the sampled Gaussian (Balle, Wang 2018, Theorem 8; Balle, Barthe, Gaboardi 2018, Theorem 8: tight)."""
+    inner = math.log1p(math.expm1(epsilon) / rate)
+
+    def excess(noise):
+        tails = norm.cdf(0.5 / noise - inner * noise) - math.exp(inner) * norm.cdf(-0.5 / noise - inner * noise)
+        return rate * tails - delta
+
+    return brentq(excess, 0.1, 100)
+
+
+@pytest.mark.parametrize("command", [("scenarios", "validate"), ("privacy",), ("run",)], ids=" ".join)
+def test_a_budget_that_pays_for_no_round_is_refused_with_the_least_noise_that_would_do(
+    fedamp, tmp_path, monkeypatch, command
+):
+    monkeypatch.chdir(tmp_path)
+    refused = fedamp(*command, write_small(tmp_path, *POOR))
+    assert refused.status == 2
+    said = re.fullmatch(
+        r"error: privacy\.epsilon: 0\.5 pays for no round with noise_multiplier 0\.6, of which one costs 4\.\d+; "
+        r"accepted: noise_multiplier at least ([\d.]+) for one round, or auto for all 8\n",
+        refused.err,
+    )
+    assert said, refused.err
+    assert not refused.out
+    assert not (tmp_path / "runs").exists()
+    needed = least_noise_for_one_round(0.1, 0.5, small().privacy.delta)
+    assert needed <= float(said[1]) <= needed * 1.003  # a calibration to 0.1 per cent, and a law of 300 points
+    enough = make_plan(small(*POOR, f"privacy.noise_multiplier={said[1]}"), 60)
+    enough.check_budget()
+    assert enough.affordable_rounds >= 1
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "check_in={scheme: balanced, k: 2}",
+        "mixing={width: 0.2}",
+        "privacy.amplification=false",
+        "privacy.group_size=2",
+        "rounds=1",
+    ],
+)
+def test_the_least_noise_does_whatever_is_charged(change):
+    asked = (*POOR, "server.momentum=0", change)
+    with pytest.raises(ScenarioError, match="pays for no round") as refused:
+        make_plan(small(*asked), 60).check_budget()
+    noise = str(refused.value).split("at least ")[1].split()[0]
+    enough = make_plan(small(*asked, f"privacy.noise_multiplier={noise}"), 60)
+    enough.check_budget()
+    assert enough.affordable_rounds >= 1
+    less = make_plan(small(*asked, f"privacy.noise_multiplier={float(noise) * 0.98}"), 60)
+    assert less.affordable_rounds == 0
+    with pytest.raises(ScenarioError, match="pays for no round"):
+        less.check_budget()
+
+
+def test_python_refuses_it_too(tmp_path):
+    for refused in (api.privacy, lambda asked: api.run(asked, tmp_path / "run"), lambda asked: next(api.play(asked))):
+        with pytest.raises(ScenarioError, match="pays for no round"):
+            refused(small(*POOR))
+    assert not (tmp_path / "run").exists()
+    make_plan(small("privacy.noise_multiplier=auto", "privacy.epsilon=0.01"), 60).check_budget()

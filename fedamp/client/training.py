@@ -145,7 +145,7 @@ class Trainer:
         self, start: dict[str, Tensor], cohort: Cohort, seeds: NDArray[np.void], arguments: Sequence[Tensor] = ()
     ) -> Trained:
         """Train every client of a stack. What a client gets follows from the shape of the stack, not from its mates,
-        where its kernels keep to that (:func:`fedamp.client.stacks.keep_apart`).
+        where its kernels keep to that (:func:`fedamp.client.stacks.why_alone`).
 
         Args:
             start: where all of them start: parameters by name.

@@ -47,12 +47,14 @@ def validate(
     """Check a scenario together with its data and model, without running it."""
     from fedamp.losses import brings_code
     from fedamp.plan import make_plan, privacy_units
-    from fedamp.server.setup import prepare
 
     asked = load_scenario(scenario, overrides)
     foreign = brings_code(asked) and not import_model
+    plan = make_plan(asked, privacy_units(asked))
+    plan.check_budget()
+    from fedamp.server.setup import prepare  # torch takes a while, and nothing above needs it
+
     prepared = None if foreign else prepare(asked)
-    plan = prepared.plan if prepared else make_plan(asked, privacy_units(asked))
     print(printable(f"{scenario}: valid; {plan.units} units, {plan.scenario.rounds} rounds"))
     if prepared and prepared.hint:
         caution(prepared.hint)

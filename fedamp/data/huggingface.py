@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from fedamp import scenario
 from fedamp.data.source import Source, sources
 from fedamp.data.stored import StoredSource
-from fedamp.data.table import Table, first_line, require
+from fedamp.data.table import Table, first_line, image_scale, require
 from fedamp.errors import DataError
 
 KEPT = 256 * 2**20  # bytes; splits whose decoded inputs fit are decoded once, larger ones as they are read
@@ -30,6 +30,7 @@ class HuggingFaceTable(Table):
     """
 
     def __init__(self, split: Any, config: scenario.HuggingFaceData, source: str) -> None:
+        split = split.with_format(None)  # a saved one (numpy, torch) would hide which columns hold images
         self.source, self._split, self._config = source, split, config
         require(config.features, split.column_names, "data.features", source)
         self._labels = [config.label] if isinstance(config.label, str) else config.label
@@ -38,7 +39,9 @@ class HuggingFaceTable(Table):
         if len(split) == 0:
             raise DataError(f"{source}: no records; at least one is needed")
         example = self._decode(np.zeros(1, dtype=np.int64))
-        super().__init__(source, example.shape[1:], example.dtype, config.shape, config.scale)
+        holds_images = hasattr(split[0][config.features], "convert")  # of PIL
+        scale = image_scale(config.scale, example.dtype) if holds_images else config.scale or 1.0
+        super().__init__(source, example.shape[1:], example.dtype, config.shape, scale)
 
     def __len__(self) -> int:
         return len(self._split)

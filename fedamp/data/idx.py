@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from fedamp import scenario
 from fedamp.data.source import Source, sources
 from fedamp.data.stored import StoredSource
-from fedamp.data.table import Table, first_line
+from fedamp.data.table import Table, first_line, image_scale
 from fedamp.errors import DataError
 
 _TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
@@ -136,7 +136,8 @@ class IdxTable(Table):
         if count == 0:
             raise DataError(f"{images}: no records; at least one is needed")
         shape = config.shape or ((1, *stored) if len(stored) == 2 else None)
-        super().__init__(str(images), tuple(stored), self._images.type, shape, config.scale)
+        scale = image_scale(config.scale, self._images.type)
+        super().__init__(str(images), tuple(stored), self._images.type, shape, scale)
 
     def __len__(self) -> int:
         return self._images.shape[0]

@@ -107,6 +107,13 @@ class Table(ABC):
         return values
 
 
+def image_scale(asked: float | None, stored_type: np.dtype[Any]) -> float:
+    """What images are divided by: what the scenario says or, left out, the largest value of bytes (or 16 bits), so that
+    they are in [0, 1]. Other numbers stay as they are.
+    """
+    return asked or (float(np.iinfo(stored_type).max) if stored_type.kind == "u" else 1.0)
+
+
 def require(name: str, present: list[str], key: str, source: str, what: str = "column") -> None:
     """Raises DataError if a column (or array) that a key of the scenario names is not there."""
     if name not in present:

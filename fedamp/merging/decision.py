@@ -1,8 +1,9 @@
 """What a person asks of a merger, and what is decided: which weights, at what cost, on which assumptions."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,7 +32,7 @@ class MergeRequest:
         models: ``RUN`` or ``RUN@ROUND``, two or more.
         method: ``random-selection`` or ``linear-combination``.
         epsilon, delta: the budget.
-        weights: given weights; None: chosen by the utility.
+        weights: given weights, made exact; None: chosen by the utility.
         utility: ``least-private``, ``accuracy``, ``most-accurate-first``, or a number for each model; None:
             least-private for random selection, accuracy for linear combination.
         data_independent_gradients, public_accuracies: assumptions that a person vouches for.
@@ -67,6 +68,8 @@ class MergeRequest:
                 raise MergeError(f"--{name}: accepted: finite numbers")
         if self.weights is not None and (min(self.weights) < 0 or abs(sum(self.weights) - 1) > 1e-9):
             raise MergeError("--weights: accepted: numbers >= 0 that sum to 1")
+        if self.weights is not None:
+            object.__setattr__(self, "weights", exact(self.weights))
         if self.data_independent_gradients and self.method == RANDOM_SELECTION:
             raise MergeError("--assume-data-independent-gradients: accepted with --method linear-combination")
         if self.seed is not None and self.seed < 0:
@@ -107,6 +110,17 @@ class Decision:
     assumptions: tuple[str, ...]
     epsilons: Callable[[Array], Array]
     best: dict[str, Weights]
+
+
+def exact(weights: Sequence[float]) -> Weights:
+    """The one distribution that is charged and drawn: weights in whole multiples of 2**-53, whose sum is exactly 1.
+
+    Float64 holds them without rounding. They are rounded down, and what is left goes to the largest; 0 stays 0.
+    """
+    total = sum(map(Fraction, weights))
+    shares = [math.floor(Fraction(weight) / total * 2**53) for weight in weights]
+    shares[shares.index(max(shares))] += 2**53 - sum(shares)
+    return tuple(share * 2.0**-53 for share in shares)
 
 
 def weights_of(text: str | None) -> Weights | None:

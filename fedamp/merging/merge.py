@@ -1,5 +1,6 @@
 """One merger: finished runs and a budget in, a folder with the merged model and its certificate out."""
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -95,9 +96,16 @@ def merge_runs(request: MergeRequest, out: Path | None = None) -> Merger:
 
 
 def draw(weights: Sequence[float], seed: int) -> int:
-    """Which model a random selection releases: an index, drawn with the given weights (to 256 bits)."""
+    """Which model a random selection releases: an index, drawn with exactly these weights, never one of weight 0.
+
+    Raises:
+        ValueError: weights that :func:`fedamp.merging.decision.exact` did not make: their sum is not exactly 1.
+    """
+    below = list(accumulate(map(Fraction, weights)))
+    if below[-1] != 1:
+        raise ValueError(f"weights must sum to 1 exactly, got {float(below[-1])!r}")
     point = Fraction(int.from_bytes(rng.stream(seed, "merge").words(4).tobytes()), 2**256)
-    return sum(share <= point for share in accumulate(map(Fraction, weights[:-1])))
+    return bisect_right(below, point)
 
 
 def _draw(request: MergeRequest, candidates: Candidates, decision: Decision) -> tuple[Candidate, Draw]:

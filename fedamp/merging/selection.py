@@ -50,9 +50,10 @@ def select(request: MergeRequest, candidates: Candidates) -> Decision:
                 f"the most private model alone costs {cheapest:.4g}"
             )
         weights = max(best.values(), key=rank)
+    mechanism = RandomSelection(mechanisms, weights)
     return Decision(
-        weights,
-        RandomSelection(mechanisms, weights),
+        tuple(mechanism.weights),
+        mechanism,
         selection_epsilon(mechanisms, weights, request.delta),
         chosen_by,
         (ONE_DRAW, *assumptions),
@@ -106,7 +107,8 @@ def selection_epsilon(mechanisms: Sequence[Mechanism], weights: Sequence[float],
     cost = RandomSelection(mechanisms, weights).epsilon(delta)
 
     def fits(epsilon: float) -> bool:
-        return sum(weight * part.delta(epsilon).upper for part, weight in used) <= delta
+        spent = math.fsum(weight * part.delta(epsilon).upper for part, weight in used)
+        return spent * (1 + 2**-51) <= delta  # products and sum are rounded, by 2**-53 each
 
     if math.isinf(cost.upper) or not fits(cost.upper):
         return cost
@@ -167,7 +169,7 @@ def _weights(models: int, first: int, second: int, share: float) -> Weights:
     weights = np.zeros(models)
     weights[first] = 1 - share
     weights[second] = 1.0 if first == second else share
-    return tuple(weights.tolist())
+    return decision.exact(weights.tolist())
 
 
 def selection_epsilons(mechanisms: Sequence[Mechanism], grid: Array, delta: float) -> Array:

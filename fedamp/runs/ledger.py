@@ -37,7 +37,6 @@ _MAY_DIFFER = {
 # Keys of sections that came after the first ledgers.
 _LATER = {
     "data": {"transform"},
-    "check_in": {"participation"},
     "client": {"loss", "optimizer", "momentum", "weight_decay", "beta1", "beta2", "epsilon"},
     "model": {"vocabulary", "embedding", "frozen_sha256"},
     "server": {"averaging"},

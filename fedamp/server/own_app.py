@@ -43,7 +43,7 @@ class AppStrategy(PrivateStrategy):
         out: a new folder, because a run is released once.
 
     Raises:
-        ScenarioError: the scenario's data are not external.
+        ScenarioError: the scenario's data are not external, or its budget pays for no round.
         ModelError: arrays that are not float32, or not finite.
         RunFolderError: the folder exists.
     """
@@ -54,6 +54,7 @@ class AppStrategy(PrivateStrategy):
             raise ScenarioError(f"data.name is {scenario.data.name}; accepted in an app of your own: external")
         parameters = _parameters(arrays)
         plan = make_plan(scenario, scenario.data.clients, None if scenario.known_seed else rng.seed_from_system())
+        plan.check_budget()
         pipeline = ReleasePipeline(plan, ModelParts.of(parameters), _no_pieces)
         super().__init__(pipeline, _task(scenario, plan.mixing.linf_coordinates), pipeline.start(parameters))
         self.folder = _new_folder(Path(out), scenario)

@@ -107,6 +107,45 @@ def test_colours_and_vectors(tmp_path):
     assert all(any(np.allclose(row, vector) for vector in vectors) for row in numbers)
 
 
+@pytest.mark.parametrize("format_", [None, "numpy"])
+def test_only_images_are_scaled_unless_asked(tmp_path, format_):
+    """A column of N(0, 1) keeps its deviation; 1 / 255 of it, 0.0039, is what it had."""
+    generator = np.random.default_rng(2)
+    content = {
+        "normal": generator.normal(size=(400, 5)).tolist(),
+        "count": generator.integers(0, 200, (400, 3)).tolist(),
+        "bytes": generator.integers(0, 256, (400, 2, 2)).tolist(),
+        "image": list(generator.integers(0, 256, (400, 2, 3, 3), dtype=np.uint8)),
+        "deep": list(generator.integers(0, 2**16, (400, 2, 3), dtype=np.uint16)),
+        "label": [0, 1] * 200,
+    }
+    features = {
+        "normal": datasets.Sequence(datasets.Value("float32")),
+        "count": datasets.Sequence(datasets.Value("uint8")),
+        "bytes": datasets.Array2D((2, 2), "uint8"),
+        "image": datasets.Image(),
+        "deep": datasets.Image(),
+        "label": datasets.Value("int64"),
+    }
+    split = datasets.Dataset.from_dict(content, features=datasets.Features(features)).with_format(format_)
+    split.save_to_disk(tmp_path / "set")
+    keys = {"name": "huggingface", "dataset": str(tmp_path / "set"), "test_split": None, "test_fraction": 0.01}
+
+    def inputs(column, **more):
+        config = HuggingFaceData(**keys, clients=396, features=column, **more)
+        return load(config, 0, HERE).gather(np.arange(396)).inputs[:, 0]
+
+    assert 0.95 < inputs("normal").std() < 1.05  # 1980 draws: deviation 0.016
+    for column in ("count", "bytes"):
+        assert inputs(column).max() > 190
+    for column in ("image", "deep"):
+        assert 0.99 < inputs(column).max() <= 1
+    assert inputs("image").shape == (396, 3, 2, 3)
+    assert inputs("deep").shape == (396, 1, 2, 3)
+    assert inputs("image", scale=1).max() > 250
+    assert inputs("normal", scale=255).std() < 0.005
+
+
 WRONG = [
     ({"features": "img"}, "no column 'img'; data.features must be one of image, label, writer"),
     ({"label": "digit"}, "no column 'digit'; data.label must be one of image, label, writer"),

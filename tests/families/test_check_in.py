@@ -6,8 +6,7 @@ oracle is the charged expression, read from its JSON, beside the cohorts that ar
 
 import itertools
 import math
-from collections import Counter
-from dataclasses import replace
+from collections import Counter, defaultdict
 from typing import get_args
 
 import numpy as np
@@ -18,7 +17,16 @@ from pydantic import TypeAdapter
 from scipy import stats
 
 from fedamp import accounting, scenario
-from fedamp.accounting import Allocation, Compose, Gaussian, Poisson, Repeat, epsilon_over_rounds, from_json
+from fedamp.accounting import (
+    Allocation,
+    Compose,
+    Gaussian,
+    Poisson,
+    RandomisedResponse,
+    Repeat,
+    epsilon_over_rounds,
+    from_json,
+)
 from fedamp.check_in import (
     SCHEDULES,
     Attendance,
@@ -30,12 +38,15 @@ from fedamp.check_in import (
     Stratified,
     schedule_of,
 )
+from fedamp.errors import ScenarioError
+from fedamp.runs.ledger import fingerprint
+from fedamp.scenario import scenario_file
 
 # A right schedule fails a check with this chance; seeds are fixed.
 UNLIKELY = 1e-4
 
 ROUNDS = 9
-EXAMPLES = {"rate": 0.4, "k": 4, "participation": 0.7, "at_most": 3}
+EXAMPLES = {"rate": 0.4, "k": 4, "at_most": 3}
 SECTIONS = {each.model_fields["scheme"].annotation: each for each in get_args(get_args(scenario.CheckIn)[0])}
 BY_SCHEME = {get_args(literal)[0]: section for literal, section in SECTIONS.items()}
 
@@ -45,14 +56,7 @@ def section_of(scheme: str) -> scenario.Section:
     return TypeAdapter(scenario.CheckIn).validate_python({"scheme": scheme, **keys})
 
 
-EVERYBODY_COMES = [
-    replace(schedule_of(section_of(each), ROUNDS), participation=1.0) for each in ("balanced", "stratified")
-]
-
-
-@pytest.fixture(
-    params=[*(schedule_of(section_of(each), ROUNDS) for each in sorted(SCHEDULES)), *EVERYBODY_COMES], ids=str
-)
+@pytest.fixture(params=[schedule_of(section_of(each), ROUNDS) for each in sorted(SCHEDULES)], ids=str)
 def schedule(request) -> Schedule:
     return request.param
 
@@ -111,8 +115,7 @@ def charged_blocks(tree: dict) -> list[tuple[str, int, float | np.ndarray]]:
         return [block for part in tree["mechanisms"] for block in charged_blocks(part)]
     h = np.arange(tree.get("rounds", 0) + 1)
     if tree["kind"] == "Allocation":
-        inner = tree["mechanism"]
-        return [("sets", tree["rounds"], stats.binom(tree["k"], inner.get("rate", 1.0)).pmf(h))]
+        return [("sets", tree["rounds"], (h == tree["k"]).astype(float))]
     if tree["kind"] == "CappedPoisson":
         coins = stats.binom(tree["rounds"], tree["rate"]).pmf(h)
         return [("sets", tree["rounds"], np.bincount(np.minimum(h, tree["at_most"]), coins, minlength=len(h)))]
@@ -215,7 +218,6 @@ def test_what_each_scheme_is_charged():
     assert Everybody(100).charge(gaussian) == Repeat(gaussian, 100)
     assert Stratified(100, 10).charge(gaussian) == Repeat(Allocation(gaussian, 1, 10), 10)
     assert {block.rounds for block in Stratified(7, 2).charge(gaussian).mechanisms} == {3, 4}
-    assert Balanced(100, 10, 0.9).charge(gaussian) == Allocation(Poisson(gaussian, 0.9), 10, 100)
     assert CappedPoisson(100, 0.1, 12).charge(gaussian) == accounting.CappedPoisson(gaussian, 0.1, 12, 100)
 
 
@@ -243,11 +245,6 @@ SETS = {
     Stratified(5, 2): [((i, j), 1.0) for i in range(3) for j in range(3, 5)],
     Everybody(5): [(tuple(range(5)), 1.0)],
     Independent(5, 0.3): list(coins(5, 0.3).items()),
-    Balanced(5, 3, 0.7): [
-        (tuple(each[i] for i in kept), chance)
-        for each in itertools.combinations(range(5), 3)
-        for kept, chance in coins(3, 0.7).items()
-    ],
     CappedPoisson(5, 0.3, 2): [
         (kept, chance / math.comb(len(each), min(2, len(each))))
         for each, chance in coins(5, 0.3).items()
@@ -263,3 +260,56 @@ def test_the_likelihood_ratio_by_going_through_all_sets(schedule):
     logs = [math.log(weight) + ratios[:, list(each)].sum(1) for weight, each in zip(weights, sets, strict=True)]
     expected = np.logaddexp.reduce(logs, axis=0) - math.log(sum(weights))
     assert schedule.log_likelihood_ratio(ratios) == pytest.approx(expected, rel=1e-12)
+
+
+# --- clients that decline ---------------------------------------------------------------------------------------------
+
+
+EPSILONS, RIGHT = (0.0, 0.3, 1.0, 2.0), 0.8
+
+
+def deltas_of_declining(k: int, rounds: int, declines) -> np.ndarray:
+    """delta at every epsilon, the larger of both directions, by all outputs: a scheduled unit that does not decline
+    tells the truth about a bit with chance 0.8; in any other round the bit is 1 with that chance.
+    """
+    sets, outputs = list(itertools.combinations(range(rounds), k)), list(itertools.product((0, 1), repeat=rounds))
+
+    def chance(each, output):
+        there = [i in each and not declines(each, i, output[:i]) for i in range(rounds)]
+        return math.prod(RIGHT if bit != here else 1 - RIGHT for bit, here in zip(output, there, strict=True))
+
+    inside = np.array([np.mean([chance(each, output) for each in sets]) for output in outputs])
+    outside = np.array([chance((), output) for output in outputs])
+    pairs = ((inside, outside), (outside, inside))
+    return np.array([max(np.maximum(p - math.exp(e) * q, 0).sum() for p, q in pairs) for e in EPSILONS])
+
+
+@pytest.mark.parametrize(("k", "rounds"), [(1, 3), (2, 4), (3, 4), (3, 5)])
+def test_k_of_t_covers_any_declining(k, rounds):
+    """Whoever is scheduled declines by a table that knows its whole schedule and all that was released before."""
+    random = np.random.default_rng(10 * k + rounds)
+    nobody = deltas_of_declining(k, rounds, lambda *_: False)
+    run = Allocation(RandomisedResponse(RIGHT), k, rounds)
+    assert (nobody <= [run.delta(epsilon).upper for epsilon in EPSILONS]).all()
+    for share in random.uniform(size=60):
+        table = defaultdict(lambda share=share: random.random() < share)
+        # Sums of at most 320 products, of rounding 2e-16 each.
+        assert (deltas_of_declining(k, rounds, lambda *known, t=table: t[known]) <= nobody + 1e-12).all()
+
+
+def test_declining_gets_no_credit_because_it_may_be_for_the_whole_run():
+    """One coin of 0.8 for the run costs more than coins of 0.9 a round would, which are heads more often."""
+    run = Allocation(Gaussian(1.0), 10, 100)
+    coins_of_the_server = Allocation(Poisson(Gaussian(1.0), 0.9), 10, 100)
+    assert Poisson(run, 0.8).epsilon(1e-5).lower > coins_of_the_server.epsilon(1e-5).upper + 0.1
+    assert run.epsilon(1e-5).lower > Poisson(run, 0.8).epsilon(1e-5).upper
+
+
+def test_participation_is_refused_and_where_it_said_nothing_is_left_out():
+    plain = scenario_file.load("digits")
+    written = scenario_file.load("digits", ["check_in.participation=1.0"])
+    assert written == plain
+    assert fingerprint(written) == fingerprint(plain)
+    for scheme in ("balanced", "stratified"):
+        with pytest.raises(ScenarioError, match=r": participation is no key any more: .*; accepted: leave it"):
+            scenario_file.load("digits", [f"check_in={{scheme: {scheme}, k: 5, participation: 0.9}}"])

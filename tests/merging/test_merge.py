@@ -14,6 +14,7 @@ from scipy.stats import norm
 
 from fedamp.accounting import from_json
 from fedamp.cost import privacy_cost
+from fedamp.gaussian import delta_left
 from fedamp.launch import launch
 from fedamp.runs.checkpoint import checkpoints
 from tests.federations import Silent, small
@@ -209,7 +210,8 @@ def test_combination_chooses_the_best_weights_of_what_it_pays_for(fedamp, runs, 
     command = ("merge", runs["one"], runs["two"], *COMBINATION, "--json")
     both = json.loads(fedamp(*command, "--epsilon", 9, "--out", tmp_path / "both").out)
     assert both["final"]["accuracy"] >= max(both["unprotected"]["accuracies"])
-    most_expensive = from_json(json.loads((runs["one"] / "ledger.json").read_text())["mechanism"]).epsilon(1e-5).upper
+    mechanism = from_json(json.loads((runs["one"] / "ledger.json").read_text())["mechanism"])
+    most_expensive = mechanism.epsilon(delta_left(1e-5)).upper
     alone = json.loads(fedamp(*command, "--epsilon", most_expensive * 1.001, "--out", tmp_path / "alone").out)
     assert alone["weights"] == [1.0, 0.0]
     assert alone["epsilon"]["upper"] == most_expensive

@@ -1,6 +1,7 @@
 """Random selection: feasible weights and their cost, against closed forms of Gaussians and the paper's boundaries."""
 
 import math
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -10,7 +11,8 @@ from scipy.optimize import brentq
 from scipy.stats import norm
 
 from benchmarks.papers.bounds import selection as paper
-from fedamp.accounting import Allocation, Bounds, Gaussian, ModelMix, NotPrivate, Repeat
+from fedamp.accounting import Allocation, Bounds, Gaussian, ModelMix, NotPrivate, RandomSelection, Repeat
+from fedamp.merging.decision import RANDOM_SELECTION, MergeRequest, exact
 from fedamp.merging.merge import draw
 from fedamp.merging.selection import (
     BY_PRIVACY_LOSS,
@@ -180,8 +182,35 @@ def test_the_picture_shows_what_a_model_without_privacy_costs_while_it_is_rare()
     assert shown[3] == math.inf
 
 
+@pytest.mark.parametrize(
+    "asked", [(0.5, 0.5 - 9e-10, 0.0), (1 / 3, 1 / 3, 1 / 3), (0.3, 0.7), (0.0, 1.0), (1 - 1e-12, 1e-12), (0.1,) * 10]
+)
+def test_what_is_charged_is_drawn(asked):
+    """A distribution in whole multiples of 2^-53, exactly; the accountant changes none of its weights."""
+    request = MergeRequest(("one",) * len(asked), RANDOM_SELECTION, 1.0, DELTA, weights=asked)
+    weights = [Fraction(weight) for weight in request.weights]
+    assert sum(weights) == 1
+    assert all((weight * 2**53).denominator == 1 for weight in weights)
+    assert [weight == 0 for weight in weights] == [weight == 0 for weight in asked]
+    # Each is rounded by less than one multiple, and the largest makes up for all of them.
+    shares = [Fraction(weight) / sum(map(Fraction, asked)) for weight in asked]
+    assert all(abs(w - share) < len(asked) * 2**-53 for w, share in zip(weights, shares, strict=True))
+    assert RandomSelection([Gaussian(1.0)] * len(asked), request.weights).weights == request.weights
+    assert exact(request.weights) == request.weights
+    chosen = best_weights(
+        [Gaussian(2.0), Gaussian(0.7)], least_private_first([Gaussian(2.0), Gaussian(0.7)], DELTA), 3.0, DELTA
+    )
+    assert all(sum(map(Fraction, each)) == 1 for each in chosen.values())
+
+
+def test_weights_that_leave_something_over_are_not_drawn_from():
+    """The rest would go to some model that was not charged for it: here to one of weight 0, with 9e-10."""
+    with pytest.raises(ValueError, match="weights must sum to 1 exactly"):
+        draw((0.5, 0.5 - 9e-10, 0.0), 1)
+
+
 def test_models_are_drawn_with_their_weights():
-    weights, draws = (0.2, 0.0, 0.5, 0.3), 3000
+    weights, draws = exact((0.2, 0.0, 0.5, 0.3)), 3000
     counts = np.bincount([draw(weights, seed) for seed in range(draws)], minlength=4)
     deviation = np.sqrt(draws * np.array(weights) * (1 - np.array(weights)))
     assert np.all(np.abs(counts - draws * np.array(weights)) <= 4 * deviation)  # 4 standard deviations; none for 0

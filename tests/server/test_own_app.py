@@ -123,6 +123,9 @@ def test_what_is_refused(tmp_path):
         AppStrategy(scenario(), record({**ARRAYS, "scale": np.array(np.nan, np.float32)}), tmp_path / "other")
     with pytest.raises(ScenarioError, match="accepted in an app of your own: external"):
         AppStrategy("digits", record(), tmp_path / "other")
+    poor = scenario(privacy={"clip": 1.0, "noise_multiplier": 0.5, "epsilon": 0.1})
+    with pytest.raises(ScenarioError, match="pays for no round"):
+        AppStrategy(poor, record(), tmp_path / "other")
     assert not (tmp_path / "other").exists()
 
 

@@ -154,13 +154,18 @@ class FolderData(Section):
     test_fraction: Share = Field(0.2, description="used where there is no test file")
 
 
+_IMAGE_SCALE = Field(
+    None, description="inputs are divided by this; left out: images of bytes by 255, numbers by nothing"
+)
+
+
 class _Images(Section):
     """What sections of IDX files have in common."""
 
     clients: Count | None = None
     partition: Partition = IidPartition()
     shape: tuple[Count, ...] | None = Field(None, description="shape of one input; left out: images as [1, 28, 28]")
-    scale: Positive = Field(255.0, description="inputs are divided by this")
+    scale: Positive | None = _IMAGE_SCALE
     transform: Transforms = ()
     test_fraction: Share = Field(0.2, description="used where there are no test files")
 
@@ -189,7 +194,7 @@ class HuggingFaceData(Section):
     features: str = "image"
     label: Names = Field("label", description="column or columns, as client.loss takes them")
     shape: tuple[Count, ...] | None = None
-    scale: Positive = 255.0
+    scale: Positive | None = _IMAGE_SCALE
     train_split: str = "train"
     test_split: str | None = "test"
     transform: Transforms = ()

@@ -1,6 +1,6 @@
 """What is protected, and what hides it: who takes part when, with which part of the model, mixing, noise."""
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -42,29 +42,39 @@ class CappedPoissonCheckIn(Section):
         _check_most("at_most", self.at_most, scenario)
 
 
-_PARTICIPATION = Field(1.0, description="probability that a scheduled unit takes part; otherwise it declines")
+class _KOfRounds(Section):
+    """Everybody is scheduled for k hidden rounds."""
+
+    scheme: str
+    k: Count
+
+    @model_validator(mode="before")
+    @classmethod
+    def _no_credit_for_declining(cls, keys: Any) -> Any:
+        """Runs wrote ``participation: 1.0`` while it was a key."""
+        if not isinstance(keys, dict):
+            return keys
+        if keys.get("participation", 1) != 1:
+            raise ValueError(
+                "participation is no key any more: clients who decline may do so in many rounds at once, and only what "
+                "the server draws is credited; accepted: leave it out, which covers any declining"
+            )
+        return {key: value for key, value in keys.items() if key != "participation"}
+
+    def check(self, scenario: "Scenario") -> None:
+        _check_most("k", self.k, scenario)
 
 
-class BalancedCheckIn(Section):
+class BalancedCheckIn(_KOfRounds):
     """Everybody is scheduled for exactly k hidden rounds, chosen uniformly among all sets of k rounds."""
 
     scheme: Literal["balanced"]
-    k: Count
-    participation: Probability = _PARTICIPATION
-
-    def check(self, scenario: "Scenario") -> None:
-        _check_most("k", self.k, scenario)
 
 
-class StratifiedCheckIn(Section):
+class StratifiedCheckIn(_KOfRounds):
     """Rounds are cut into k blocks as equal as integers allow; everybody is scheduled for one hidden round of each."""
 
     scheme: Literal["stratified"]
-    k: Count
-    participation: Probability = _PARTICIPATION
-
-    def check(self, scenario: "Scenario") -> None:
-        _check_most("k", self.k, scenario)
 
 
 def _check_most(key: str, number: int, scenario: "Scenario") -> None:
