@@ -8,7 +8,7 @@ import faulthandler
 import sys
 import warnings
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Exit, Option, Typer
 
@@ -32,6 +32,9 @@ from fedamp.errors import FedampError, Interrupted
 from fedamp.report import tables
 from fedamp.start import seldom_collected
 from fedamp.text import printable
+
+if TYPE_CHECKING:
+    from fedamp.audit import Audit, Sensitivity
 
 app = Typer(
     help="Federated learning with differential privacy, amplified by the randomness that training has anyway.",
@@ -236,15 +239,23 @@ def audit(
     repetitions: Annotated[int, Option(help="how often it is played, with and without the canary each")] = 500,
     rounds: Annotated[int, Option(help="longer scenarios are shortened to so many rounds")] = 8,
     confidence: Annotated[float, Option(help="that no lower bound is too high")] = 0.99,
+    by_sensitivity: Annotated[
+        bool, Option("--sensitivity", help="instead: how far one unit's data move the sum of a round, in clips")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """A lower bound on epsilon from attacking the real code, beside the accountant's upper bound."""
-    from fedamp.audit import audit
+    from fedamp.audit import audit, sensitivity
     from fedamp.report.progress import audit_progress
 
     with audit_progress(err) as progress:
-        found = audit(load_scenario(scenario, overrides), repetitions, rounds, confidence, progress)
-    print_answer(found.to_json(), as_json, tables.audit_table)
+        scenario_, table = load_scenario(scenario, overrides), tables.audit_table
+        found: Audit | Sensitivity
+        if by_sensitivity:
+            found, table = sensitivity(scenario_, repetitions, rounds, progress), tables.sensitivity_table
+        else:
+            found = audit(scenario_, repetitions, rounds, confidence, progress)
+    print_answer(found.to_json(), as_json, table)
     if found.refuted:
         raise FedampError(found.refutation())
 

@@ -20,7 +20,7 @@ app = ClientApp()
 def train(message: Message, context: Context) -> Message:
     """One round of the clients that the message names: the sum of their clipped updates."""
     task, instruction = wire.instruction_of(message)
-    node = _node(task, wire.text(context, "data"), wire.device(context))
+    node = node_of(task, wire.text(context, "data"), wire.device(context))
     wire.check_hosted(instruction, wire.hosts(context))
     arrays = flower.from_record(message.content["arrays"])  # type: ignore[arg-type]
     return wire.trained(message, *node.train(arrays, instruction))
@@ -33,6 +33,6 @@ def query(message: Message, context: Context) -> Message:
 
 
 @lru_cache(maxsize=2)
-def _node(task_json: str, folder: str, device: str) -> TrainingNode:
+def node_of(task_json: str, folder: str, device: str) -> TrainingNode:
     """What trains a task; kept, because data and model are the same in every round."""
     return TrainingNode(*wire.dataset(task_json, folder), device)
