@@ -28,7 +28,7 @@ from fedamp.commands.terminal import (
     print_line,
     print_path,
 )
-from fedamp.errors import FedampError, Interrupted
+from fedamp.errors import FedampError, Interrupted, fails_alone
 from fedamp.report import tables
 from fedamp.start import seldom_collected
 from fedamp.text import printable
@@ -88,20 +88,24 @@ def run(
     with progress.shown():
         folder = launch(scenario_, progress, out_folder, resume)
 
-    from fedamp.report.pictures import plot_run  # matplotlib takes a second
+    from fedamp.flower import chatter_to
     from fedamp.runs.files import modes_of
-    from fedamp.runs.folder import read_summary
+    from fedamp.runs.folder import RunFolder, read_summary
 
-    with modes_of(folder):
-        plot_run(folder)
-    summary = read_summary(folder)
-    if as_json:
-        print_line(summary.content() | {"folder": str(folder)})
-    elif quiet:
-        print(printable(folder))
-    else:
-        out.print(tables.run_table(summary, progress.clipped))
-        print_path("run folder", folder)
+    with chatter_to(RunFolder(folder).log, "fedamp"), modes_of(folder):
+        with fails_alone("drawing"):
+            from fedamp.report.pictures import plot_run  # matplotlib takes a second
+
+            plot_run(folder)
+        summary = read_summary(folder)
+        if as_json:
+            print_line(summary.content() | {"folder": str(folder)})
+        elif quiet:
+            print(printable(folder))
+        else:
+            with fails_alone("the table"):
+                out.print(tables.run_table(summary, progress.clipped))
+            print_path("run folder", folder)
     caution_about(scenario_)
     if summary.stopped_because == "interrupted":
         raise Interrupted(how_to_resume(folder))
@@ -127,7 +131,9 @@ def sweep(
 
     with SweepProgress(err).shown() as progress:
         swept = sweep(scenario, grid_of(overrides), out_folder, jobs, progress)
-    pictures = draw(swept, swept.folder / "plots")
+    pictures: list[str] = []
+    with fails_alone("drawing"):
+        pictures = draw(swept, swept.folder / "plots")
     print_answer(swept.to_json() | {"plots": pictures}, as_json, sweep_table)
     for file in () if as_json else pictures:
         print_path("picture", file)
@@ -212,7 +218,6 @@ def merge(
 ) -> None:
     """Merge trained models for a new budget, with a certificate."""
     from fedamp.merging import MergeRequest, merge_runs, utility_of, weights_of
-    from fedamp.report.weights import plot_merger
 
     request = MergeRequest(
         tuple(models),
@@ -226,7 +231,10 @@ def merge(
         seed=seed,
     )
     merger = merge_runs(request, out_folder)
-    plot_merger(merger)
+    with fails_alone("drawing"):
+        from fedamp.report.weights import plot_merger
+
+        plot_merger(merger)
     print_answer(merger.to_json(), as_json, tables.merge_table)
     if not as_json:
         print_path("run folder", merger.folder.path)
