@@ -46,6 +46,12 @@ class Change:
             int(draw.choice(counts)), str(draw.choice(inputs)), str(draw.choice(_LABELS)), int(draw.integers(1 << 32))
         )
 
+    @classmethod
+    def untrainable(cls, form: Form, records: int) -> "list[Change]":
+        """Changes to records that nobody can train on: the unit counts as zero, and as there."""
+        inputs = _NUMBERS if form.vocabulary is None else _TOKENS
+        return [cls(records, inputs=inputs[-1]), cls(records, labels=_LABELS[-1])]
+
     def mutated(self, other: "Change", draw: np.random.Generator) -> "Change":
         """This change, in one respect as the other."""
         key = str(draw.choice([each.name for each in fields(self)]))

@@ -265,11 +265,12 @@ class _Search:
         if self._scenario.privacy.unit == "client":  # a record cannot be without one
             without.append(self._world(round_, unit, "no records", (own[0][:0], own[1][:0])))
         counts = self._counts(round_)
-        plain = list(dict.fromkeys([max(size, 1), *counts]))
+        size = max(size, 1)
+        first = [*map(Change, dict.fromkeys([size, *counts])), *Change.untrainable(self._dataset.form, size)]
         for number in range(changes):
             change = Change.drawn(draw, self._dataset.form, counts)
-            if number < len(plain):
-                change = Change(plain[number])
+            if number < len(first):
+                change = first[number]
             elif self._best and draw.random() < 0.5:
                 change = self._best[1].mutated(change, draw)
             one = self._changed(round_, unit, change, draw)
