@@ -235,7 +235,7 @@ class _Search:
         worst, *worlds = self._worst
         if not worst.is_too_far:
             return found
-        folder, _ = new_folder(None, f"{found.scenario.name}-sensitivity", private=True)
+        folder, _ = new_folder(None, f"sensitivity-{found.scenario.name}", private=True)
         folder.write_scenario(found.scenario)
         found = replace(found, kept=folder.path)
         (folder.path / "sensitivity.json").write_text(json.dumps(found.to_json(), indent=2))
@@ -260,12 +260,11 @@ class _Search:
         self, round_: int, unit: int, changes: int, real: Aggregate, draw: np.random.Generator
     ) -> Iterator[Move]:
         """Changes of a unit of the cohort, each against the unit not being there, and against it without records."""
-        own, size = records_of(self._dataset, unit), int(self._dataset.sizes(np.array([unit]))[0])
+        own, size = records_of(self._dataset, unit), max(1, int(self._dataset.sizes(np.array([unit]))[0]))
         without = [self._world(round_, unit, "not there", None)]
         if self._scenario.privacy.unit == "client":  # a record cannot be without one
             without.append(self._world(round_, unit, "no records", (own[0][:0], own[1][:0])))
         counts = self._counts(round_)
-        size = max(size, 1)
         first = [*map(Change, dict.fromkeys([size, *counts])), *Change.untrainable(self._dataset.form, size)]
         for number in range(changes):
             change = Change.drawn(draw, self._dataset.form, counts)
