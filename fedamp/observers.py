@@ -77,10 +77,12 @@ class Observers(Observer):
             if may_raise and not name:
                 heard(*arguments)
                 continue
-            self._observers.remove(observer)
+            failed = True
             with fails_alone(name or f"{type(observer).__name__}.{what}"):
                 heard(*arguments)
-                self._observers.append(observer)
+                failed = False
+            if failed:
+                self._observers = [each for each in self._observers if each is not observer]
 
 
 @contextmanager

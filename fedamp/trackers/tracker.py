@@ -66,6 +66,7 @@ class Tracker(Observer):
 
     def opened(self, folder: Path) -> None:
         self.folder, self._told = folder, 0
+        self._run: str | None = None
         self._file = folder / f"tracker-{self.name}.json"
 
     def started(self, prepared: "Prepared", finished: list[RoundRecord]) -> None:
@@ -78,7 +79,8 @@ class Tracker(Observer):
             self._tell(record)
 
     def closed(self) -> None:
-        self.end(self._status())
+        if self._run is not None:
+            self.end(self._status())
 
     def _begin(self, prepared: "Prepared") -> None:
         kept = json.loads(self._file.read_text()) if self._file.exists() else {}
