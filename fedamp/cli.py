@@ -8,7 +8,7 @@ import faulthandler
 import sys
 import warnings
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Exit, Option, Typer
 
@@ -28,10 +28,13 @@ from fedamp.commands.terminal import (
     print_line,
     print_path,
 )
-from fedamp.errors import FedampError, Interrupted
+from fedamp.errors import FedampError, Interrupted, fails_alone
 from fedamp.report import tables
 from fedamp.start import seldom_collected
 from fedamp.text import printable
+
+if TYPE_CHECKING:
+    from fedamp.audit import Audit, Sensitivity
 
 app = Typer(
     help="Federated learning with differential privacy, amplified by the randomness that training has anyway.",
@@ -85,20 +88,24 @@ def run(
     with progress.shown():
         folder = launch(scenario_, progress, out_folder, resume)
 
-    from fedamp.report.pictures import plot_run  # matplotlib takes a second
+    from fedamp.flower import chatter_to
     from fedamp.runs.files import modes_of
-    from fedamp.runs.folder import read_summary
+    from fedamp.runs.folder import RunFolder, read_summary
 
-    with modes_of(folder):
-        plot_run(folder)
-    summary = read_summary(folder)
-    if as_json:
-        print_line(summary.content() | {"folder": str(folder)})
-    elif quiet:
-        print(printable(folder))
-    else:
-        out.print(tables.run_table(summary, progress.clipped))
-        print_path("run folder", folder)
+    with chatter_to(RunFolder(folder).log, "fedamp"), modes_of(folder):
+        with fails_alone("drawing"):
+            from fedamp.report.pictures import plot_run  # matplotlib takes a second
+
+            plot_run(folder)
+        summary = read_summary(folder)
+        if as_json:
+            print_line(summary.content() | {"folder": str(folder)})
+        elif quiet:
+            print(printable(folder))
+        else:
+            with fails_alone("the table"):
+                out.print(tables.run_table(summary, progress.clipped))
+            print_path("run folder", folder)
     caution_about(scenario_)
     if summary.stopped_because == "interrupted":
         raise Interrupted(how_to_resume(folder))
@@ -124,7 +131,9 @@ def sweep(
 
     with SweepProgress(err).shown() as progress:
         swept = sweep(scenario, grid_of(overrides), out_folder, jobs, progress)
-    pictures = draw(swept, swept.folder / "plots")
+    pictures: list[str] = []
+    with fails_alone("drawing"):
+        pictures = draw(swept, swept.folder / "plots")
     print_answer(swept.to_json() | {"plots": pictures}, as_json, sweep_table)
     for file in () if as_json else pictures:
         print_path("picture", file)
@@ -209,7 +218,6 @@ def merge(
 ) -> None:
     """Merge trained models for a new budget, with a certificate."""
     from fedamp.merging import MergeRequest, merge_runs, utility_of, weights_of
-    from fedamp.report.weights import plot_merger
 
     request = MergeRequest(
         tuple(models),
@@ -223,7 +231,10 @@ def merge(
         seed=seed,
     )
     merger = merge_runs(request, out_folder)
-    plot_merger(merger)
+    with fails_alone("drawing"):
+        from fedamp.report.weights import plot_merger
+
+        plot_merger(merger)
     print_answer(merger.to_json(), as_json, tables.merge_table)
     if not as_json:
         print_path("run folder", merger.folder.path)
@@ -236,15 +247,23 @@ def audit(
     repetitions: Annotated[int, Option(help="how often it is played, with and without the canary each")] = 500,
     rounds: Annotated[int, Option(help="longer scenarios are shortened to so many rounds")] = 8,
     confidence: Annotated[float, Option(help="that no lower bound is too high")] = 0.99,
+    by_sensitivity: Annotated[
+        bool, Option("--sensitivity", help="instead: how far one unit's data move the sum of a round, in clips")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """A lower bound on epsilon from attacking the real code, beside the accountant's upper bound."""
-    from fedamp.audit import audit
+    from fedamp.audit import audit, sensitivity
     from fedamp.report.progress import audit_progress
 
     with audit_progress(err) as progress:
-        found = audit(load_scenario(scenario, overrides), repetitions, rounds, confidence, progress)
-    print_answer(found.to_json(), as_json, tables.audit_table)
+        scenario_, table = load_scenario(scenario, overrides), tables.audit_table
+        found: Audit | Sensitivity
+        if by_sensitivity:
+            found, table = sensitivity(scenario_, repetitions, rounds, progress), tables.sensitivity_table
+        else:
+            found = audit(scenario_, repetitions, rounds, confidence, progress)
+    print_answer(found.to_json(), as_json, table)
     if found.refuted:
         raise FedampError(found.refutation())
 

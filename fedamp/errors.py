@@ -15,6 +15,13 @@
 Every message is one line: what was wrong, where, and what is accepted.
 """
 
+import logging
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+log = logging.getLogger("fedamp")
+
 
 class FedampError(Exception):
     """Base of all errors raised on purpose by fedamp; the command line prints ``kind: message``."""
@@ -75,3 +82,15 @@ class Interrupted(FedampError):
 def one_line(error: BaseException) -> str:
     """Somebody else's exception, in the parentheses of an error line."""
     return " ".join(f"{type(error).__name__}: {error}".split())
+
+
+@contextmanager
+def fails_alone(what: str) -> Iterator[None]:
+    """What fails inside ends nothing else: for what only tells of a run. The log and the terminal get a line each."""
+    try:
+        yield
+    except Exception as error:
+        line = f"{what} failed ({one_line(error)}); the run goes on without it"
+        log.warning(line)
+        with suppress(Warning):  # also where warnings are made errors
+            warnings.warn(line, stacklevel=3)

@@ -1,8 +1,9 @@
 """Flower without chatter and without copies: the only module that reaches into Flower's insides."""
 
 import logging
+import warnings
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -153,7 +154,7 @@ def error_reply(message: Message, code: int, reason: str) -> Message:
 @contextmanager
 def chatter_to(log: Path, *loggers: str) -> Iterator[None]:
     """Within the context, what Flower (and the other named loggers) has to say goes to a file and nowhere else."""
-    handler = logging.FileHandler(log, delay=True)
+    handler = _LogFile(log, delay=True)
     handler.setFormatter(logging.Formatter(LOG_FORMAT))
     quiet = [FLOWER_LOGGER, *(logging.getLogger(name) for name in loggers)]
     before = [(logger.handlers[:], logger.propagate, logger.level) for logger in quiet]
@@ -167,4 +168,13 @@ def chatter_to(log: Path, *loggers: str) -> Iterator[None]:
         for logger, (handlers, propagate, level) in zip(quiet, before, strict=True):
             logger.handlers, logger.propagate = handlers, propagate
             logger.setLevel(level)
-        handler.close()
+        with suppress(OSError):  # a full disk
+            handler.close()
+
+
+class _LogFile(logging.FileHandler):
+    """A log file that may fail, as a full disk has it: what it is told goes to where warnings go, once."""
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        with suppress(Warning):
+            warnings.warn(f"{self.baseFilename} cannot be written to; the run goes on without it", stacklevel=2)

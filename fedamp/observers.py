@@ -1,9 +1,14 @@
-"""Who watches a run: a progress display, a tracker, a function of a person's own."""
+"""Who watches a run: a progress display, a tracker, a function of a person's own.
+
+A run is what is released. What only tells of it fails alone (:func:`fedamp.errors.fails_alone`).
+"""
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from fedamp.errors import fails_alone
 
 if TYPE_CHECKING:
     from fedamp.runs.records import RoundRecord
@@ -14,7 +19,13 @@ Callback = Callable[["RoundRecord"], object]
 
 
 class Observer:
-    """What a run tells whoever watches it. Any object with some of these methods will do."""
+    """What a run tells whoever watches it. Any object with some of these methods will do.
+
+    Attributes:
+        only_tells: what it is called where it fails alone. Empty: what it raises ends the run.
+    """
+
+    only_tells = ""
 
     def opened(self, folder: Path) -> None:
         """The run's folder is there; nothing else is."""
@@ -33,7 +44,11 @@ class Observer:
 
 
 class Observers(Observer):
-    """Many observers as one; a function is one that hears of every round."""
+    """Many observers as one; a function is one that hears of every round.
+
+    One that only tells and has failed is told nothing more. What another one raises is raised, but for what it raises
+    when the run is over, or from a signal handler.
+    """
 
     def __init__(self, observers: "Iterable[Callback | object]") -> None:
         self._observers = list(observers)
@@ -45,20 +60,29 @@ class Observers(Observer):
         self._tell("started", prepared, finished)
 
     def round_done(self, record: "RoundRecord") -> None:
-        for observer in self._observers:
-            heard = getattr(observer, "round_done", observer)
-            if callable(heard):
-                heard(record)
+        self._tell("round_done", record)
 
     def stopping(self) -> None:
-        self._tell("stopping")
+        self._tell("stopping", may_raise=False)
 
     def closed(self) -> None:
-        self._tell("closed")
+        self._tell("closed", may_raise=False)
 
-    def _tell(self, what: str, *arguments: object) -> None:
-        for observer in self._observers:
-            getattr(observer, what, _ignore)(*arguments)
+    def _tell(self, what: str, *arguments: object, may_raise: bool = True) -> None:
+        for observer in list(self._observers):
+            heard = getattr(observer, what, observer if what == "round_done" else None)
+            name = getattr(observer, "only_tells", "")
+            if not callable(heard):
+                continue
+            if may_raise and not name:
+                heard(*arguments)
+                continue
+            failed = True
+            with fails_alone(name or f"{type(observer).__name__}.{what}"):
+                heard(*arguments)
+                failed = False
+            if failed:
+                self._observers = [each for each in self._observers if each is not observer]
 
 
 @contextmanager
@@ -70,7 +94,3 @@ def watched(folder: Path, *observers: object) -> Iterator[Observers]:
         yield all_
     finally:
         all_.closed()
-
-
-def _ignore(*_: object) -> None:
-    """What an observer leaves out."""

@@ -1,5 +1,6 @@
-"""A lower bound on epsilon, from attacking the real server and client code, beside what the accountant charges."""
+"""What the real server and client code leaks, and how far one unit's data move it, beside what is charged."""
 
 from fedamp.audit.audit import Audit, audit
+from fedamp.audit.sensitivity import Sensitivity, sensitivity
 
-__all__ = ["Audit", "audit"]
+__all__ = ["Audit", "Sensitivity", "audit", "sensitivity"]

@@ -21,7 +21,7 @@ def train(message: Message, context: Context) -> Message:
     """One round of the clients that the message names: the sum of their clipped updates."""
     task, instruction = wire.instruction_of(message)
     hosted = wire.hosts(context)
-    node = _node(task, wire.text(context, "data"), wire.device(context), None if hosted is None else len(hosted))
+    node = node_of(task, wire.text(context, "data"), wire.device(context), None if hosted is None else len(hosted))
     wire.check_hosted(instruction, hosted)
     arrays = flower.from_record(message.content["arrays"])  # type: ignore[arg-type]
     return wire.trained(message, *node.train(arrays, instruction))
@@ -34,7 +34,7 @@ def query(message: Message, context: Context) -> Message:
 
 
 @lru_cache(maxsize=2)
-def _node(task_json: str, folder: str, device: str, hosts: int | None) -> TrainingNode:
+def node_of(task_json: str, folder: str, device: str, hosts: int | None) -> TrainingNode:
     """What trains a task; kept, because data and model are the same in every round."""
     task, dataset = wire.dataset(task_json, folder)
     most = hosts if dataset.hosted is None else min(len(dataset.hosted), hosts or len(dataset.hosted))

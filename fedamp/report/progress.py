@@ -28,6 +28,8 @@ _SomeProgress = TypeVar("_SomeProgress", bound=Progress)
 class Silence(Observer):
     """An observer that says nothing."""
 
+    only_tells = "the display"
+
     @property
     def clipped(self) -> float | None:
         """Share of the updates that were longer than the norm, for the server's owner only; None: not looked at."""

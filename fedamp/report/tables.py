@@ -183,6 +183,29 @@ def audit_table(answer: Answer) -> RenderableType:
     return Group(_facts(f"{answer['scenario']}: audit", rows), bounds, note)
 
 
+def sensitivity_table(answer: Answer) -> RenderableType:
+    """How far one unit's data move the sum of a round, before its noise."""
+    verdict = {
+        "refuted": "REFUTED: one unit's data count for more than is charged",
+        "consistent": "consistent: nothing beyond what is charged was found",
+    }
+    rows = {
+        "verdict": verdict[answer["verdict"]],
+        "largest distance": f"{answer['largest_distance']:.6g} clips",
+        "changed": f"one {answer['unit']}'s records, {answer['repetitions']:,} times",
+        **({"both data sets": answer["kept"], "again": answer["repeat"]} if answer["kept"] else {}),
+    }
+    columns = ("round", "distance", "charged", answer["unit"], "its records", "against")
+    moves = Table(*columns, title="largest distance of each round, in clips")
+    for move in answer["rounds"]:
+        told = " (reports differ)" if move["is_told"] else ""
+        distance = f"{move['distance']:.4g}{told}"
+        moves.add_row(
+            str(move["round"]), distance, str(move["allowed"]), str(move["unit"]), move["records"], move["against"]
+        )
+    return Group(_facts(f"{answer['scenario']}: sensitivity", rows), moves)
+
+
 def checks_table(title: str, answer: Answer) -> Table:
     """Things that were looked at one by one, each with its verdict."""
     table = Table(title=title, show_header=False)

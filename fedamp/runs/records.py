@@ -55,7 +55,7 @@ Epsilon = Annotated[
     BeforeValidator(lambda value: math.inf if value is None else value),
     PlainSerializer(lambda value: value if math.isfinite(value) else None),
 ]
-Loss = Annotated[float | None, AfterValidator(lambda value: value if value is None or math.isfinite(value) else None)]
+Finite = Annotated[float | None, AfterValidator(lambda value: value if value is None or math.isfinite(value) else None)]
 Expression = Annotated[Mechanism, PlainValidator(_mechanism), PlainSerializer(lambda mechanism: mechanism.to_json())]
 """An accounting expression; in a file it is what ``fedamp.accounting.from_json`` reads."""
 
@@ -116,8 +116,9 @@ Score = tuple[str, float]
 
 def measured(loss: float | None, metrics: Mapping[str, float]) -> dict[str, Any]:
     """The keys of a record that say how good a model is: ``loss``, ``accuracy``, and all other ``metrics``."""
-    others = {name: value for name, value in metrics.items() if name != "accuracy"}
-    return {"loss": loss, "accuracy": metrics.get("accuracy"), "metrics": others}
+    # A loss of a person's own may have metrics that are not finite, which no file could hold.
+    others = {name: value for name, value in metrics.items() if math.isfinite(value)}
+    return {"loss": loss, "accuracy": others.pop("accuracy", None), "metrics": others}
 
 
 def _score(accuracy: float | None, metrics: Mapping[str, float]) -> Score | None:
@@ -143,10 +144,10 @@ class RoundRecord(Record):
 
     version: Literal[1] = 1
     round: PositiveInt
-    loss: Loss
-    accuracy: float | None
+    loss: Finite
+    accuracy: Finite
     metrics: dict[str, float] = Field(default_factory=dict)
-    validation_score: float | None = None
+    validation_score: Finite = None
     epsilon_upper: Epsilon
     scheduled: NonNegativeInt
     reported: NonNegativeInt
@@ -175,10 +176,10 @@ Ending = Literal["finished", "budget", "interrupted", "failed", "diverged"]
 class Quality(Record):
     """Of the last evaluated model, as in a round's record; None and empty where none was."""
 
-    accuracy: float | None
-    loss: Loss
+    accuracy: Finite
+    loss: Finite
     metrics: dict[str, float] = Field(default_factory=dict)
-    validation_score: float | None = None
+    validation_score: Finite = None
 
     @property
     def score(self) -> Score | None:

@@ -67,32 +67,27 @@ def rounds(
     """
     run = _Run(prepared, grid, folder)
     observer.started(prepared, run.finished)
-    stopped_because: Ending = "finished"
     interrupts = _interrupts(observer.stopping) if finish_round else nullcontext(lambda: False)
     with interrupts as interrupted, ThreadPoolExecutor(1) as meanwhile:
-        try:
-            for round_ in range(run.state.round + 1, prepared.plan.scenario.rounds + 1):
-                if round_ > prepared.plan.affordable_rounds:
-                    stopped_because = "budget"
-                    log.info("stopped before round %d, which would exceed the budget", round_)
-                    break
+        for round_ in range(run.state.round + 1, prepared.plan.last_round + 1):
+            try:
                 record = run.play_round(round_, meanwhile)
+            except (FederationError, KeyboardInterrupt) as error:
+                # The ledger may be a round ahead of the state, so the file of the model stays as it was.
+                try:
+                    run.conclude(_ending(error), error=str(error) or None)
+                except Exception:  # why the run ended is what a person must hear
+                    log.exception("the summary could not be written")
+                raise
+            try:
                 observer.round_done(record)
                 yield record
-                if interrupted():
-                    stopped_because = "interrupted"
-                    break
-        except GeneratorExit:
-            run.finish("interrupted")
-            raise
-        except (FederationError, KeyboardInterrupt) as error:
-            # The ledger may be a round ahead of the state, so the file of the model stays as it was.
-            try:
-                run.conclude(_ending(error), error=str(error) or None)
-            except Exception:  # why the run ended is what a person must hear
-                log.exception("the summary could not be written")
-            raise
-    run.finish(stopped_because)
+            except (Exception, GeneratorExit, KeyboardInterrupt):  # of a callback, or of whoever iterates
+                run.finish()
+                raise
+            if interrupted():
+                break
+    run.finish()
 
 
 class _Run:
@@ -135,8 +130,14 @@ class _Run:
         self.finished.append(record)
         return record
 
-    def finish(self, stopped_because: Ending) -> None:
+    def finish(self) -> None:
         """Leave the model of the last released round; of a run that was interrupted, also one to go on from."""
+        stopped_because: Ending = "finished"
+        if self.state.round < self.plan.last_round:
+            stopped_because = "interrupted"
+        elif self.plan.last_round < self.plan.scenario.rounds:
+            stopped_because = "budget"
+            log.info("stopped before round %d, which would exceed the budget", self.plan.last_round + 1)
         if stopped_because == "interrupted":
             self._write_checkpoint(self.state, self.finished[-1])
         self.folder.write_model(self.state.model)

@@ -19,7 +19,7 @@ from fedamp.client.records import RecordSteps
 from fedamp.client.task import ClientTask
 from fedamp.client.training import Trainer
 from fedamp.data import Cohort
-from fedamp.errors import ScenarioError
+from fedamp.errors import ScenarioError, fails_alone
 from fedamp.losses import Loss, form_of, loss_of
 from fedamp.models.architectures import is_import_path
 from fedamp.models.cost import cost, kept_per_record
@@ -130,16 +130,19 @@ class Prepared:
     def cost(self) -> dict[str, float]:
         """What a unit receives and computes in a round, on average over the submodels, and as shares of the whole."""
         shape, dtype = self.task.input_shape, input_type(self.task.model)
-        whole = cost(self.module.cpu(), shape, dtype)
         choices = self.plan.submodels.choices(masks=1)
-        parts = [cost(self.pieces(submodel, 1).module.cpu(), shape, dtype) for _, submodel in choices]
-        parameters = float(np.mean([part.parameters for part in parts]))
-        flops = float(np.mean([part.flops_per_record for part in parts]))
+        modules = [self.module.cpu(), *(self.pieces(submodel, 1).module.cpu() for _, submodel in choices)]
+        flops = [0] * len(modules)
+        with fails_alone("counting the model's operations"):
+            flops = [cost(module, shape, dtype).flops_per_record for module in modules]
+        sizes = [sum(each.numel() for each in module.parameters() if each.requires_grad) for module in modules]
+        parameters, parameters_share = _mean_and_share(sizes)
+        flops_per_record, flops_share = _mean_and_share(flops)
         return {
             "parameters_per_client": parameters,
-            "parameters_share": parameters / whole.parameters,
-            "flops_per_record": flops,
-            "flops_share": flops / whole.flops_per_record,
+            "parameters_share": parameters_share,
+            "flops_per_record": flops_per_record,
+            "flops_share": flops_share,
         }
 
     @property
@@ -203,6 +206,12 @@ def prepare(scenario: Scenario, seed: int | None = None) -> Prepared:
     prepared = Prepared(plan, task, state, worker_bytes, pieces, *_kept_apart(dataset.test(), scenario))
     _check_outputs(prepared)
     return prepared
+
+
+def _mean_and_share(numbers: list[int]) -> tuple[float, float]:
+    """Of the parts of a model, and as a share of the whole, the first number; all of nothing is 1."""
+    mean = float(np.mean(numbers[1:]))
+    return mean, mean / numbers[0] if numbers[0] else 1.0
 
 
 def _kept_apart(public: Records, scenario: Scenario) -> tuple[Records, Records]:

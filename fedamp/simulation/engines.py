@@ -6,7 +6,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from fedamp import flower, scenario
-from fedamp.errors import InputError
+from fedamp.errors import InputError, fails_alone
 from fedamp.losses import brings_code
 from fedamp.models.architectures import is_import_path
 from fedamp.simulation.grid import LOGGER, SimulationGrid
@@ -76,8 +76,13 @@ def open_grid(engine: scenario.Engine, log: Path, client_app: str = CLIENT_APP) 
         InputError: Ray is not installed, or the device or the cluster is not there.
     """
     grid = _grid(engine, log, client_app)
-    with flower.chatter_to(log, LOGGER), grid:
-        yield grid
+    with flower.chatter_to(log, LOGGER):
+        grid.__enter__()
+        try:
+            yield grid
+        finally:
+            with fails_alone("closing the engine"):  # all rounds have been played
+                grid.__exit__(None, None, None)
 
 
 def _grid(engine: scenario.Engine, log: Path, client_app: str) -> SimulationGrid:

@@ -1,10 +1,9 @@
 """What all trackers have in common: what they are told, once each, and that their failure is not the run's."""
 
 import json
-import logging
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -18,8 +17,6 @@ from fedamp.runs.records import RoundRecord, Summary
 
 if TYPE_CHECKING:
     from fedamp.server.setup import Prepared
-
-log = logging.getLogger("fedamp.trackers")
 
 
 class Tracker(Observer):
@@ -43,7 +40,7 @@ class Tracker(Observer):
                 f"trackers: {self.name} is not installed; accepted: pip install 'fedamp[{self.name}]', or without it"
             )
         self._unprotected = unprotected
-        self._works = True
+        self.only_tells = f"tracker {self.name}"
 
     # What each one does.
 
@@ -69,19 +66,21 @@ class Tracker(Observer):
 
     def opened(self, folder: Path) -> None:
         self.folder, self._told = folder, 0
+        self._run: str | None = None
         self._file = folder / f"tracker-{self.name}.json"
 
     def started(self, prepared: "Prepared", finished: list[RoundRecord]) -> None:
-        self._carefully(lambda: self._begin(prepared))
+        self._begin(prepared)
         for record in finished:
             self.round_done(record)
 
     def round_done(self, record: RoundRecord) -> None:
         if record.round > self._told:
-            self._carefully(lambda: self._tell(record))
+            self._tell(record)
 
     def closed(self) -> None:
-        self._carefully(lambda: self.end(self._status()))
+        if self._run is not None:
+            self.end(self._status())
 
     def _begin(self, prepared: "Prepared") -> None:
         kept = json.loads(self._file.read_text()) if self._file.exists() else {}
@@ -104,14 +103,6 @@ class Tracker(Observer):
             return "failed"
         ending = Summary.read(summary).stopped_because
         return {"budget": "finished", "diverged": "failed"}.get(ending, ending)
-
-    def _carefully(self, step: Callable[[], None]) -> None:
-        try:
-            if self._works:
-                step()
-        except Exception as error:
-            self._works = False
-            log.warning("tracker %s: %s: %s; the run goes on without it", self.name, type(error).__name__, error)
 
 
 def public_numbers(record: RoundRecord) -> dict[str, float]:

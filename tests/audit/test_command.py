@@ -40,8 +40,11 @@ def test_what_cannot_be_audited_is_one_line(fedamp, tmp_path):
 def test_the_page_s_commands_run(fedamp, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert write_files(PAGE, tmp_path) == ["audited.yaml"]
-    first, second = (shlex.split(command)[1:] for command in commands(PAGE))
+    first, second, third = (shlex.split(command)[1:] for command in commands(PAGE))
     assert "shortened from 100" in " ".join(fedamp(*first).out.split())
     answer = fedamp(*second)
     assert answer.status == 0
     assert json.loads(answer.out)["mechanism"].startswith("2 times")
+    answer = fedamp(*third)
+    assert (answer.status, answer.err) == (0, "")
+    assert "consistent" in answer.out

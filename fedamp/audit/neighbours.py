@@ -1,0 +1,158 @@
+"""Neighbouring data: a data set in which one unit has other records, and what those records may be."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedamp import rng
+from fedamp.data import Cohort, Dataset
+from fedamp.data.form import Form, Numbers
+from fedamp.data.stored import Records, StoredDataset
+from fedamp.data.table import Table
+
+Arrays = tuple[NDArray[Any], NDArray[Any]]
+"""Inputs [records, ...] and labels [records, ...]."""
+
+ITS_OWN = "its own"
+# How inputs are changed: numbers, and tokens. Some are refused when they are read: nobody can train on such records.
+_SCALED = {"times -1": -1.0, "times 100": 1e2, "times 1e10": 1e10, "times 1e38": 1e38}
+_NUMBERS = (ITS_OWN, "another unit's", "zeros", *_SCALED, "NaN", "infinity")
+_TOKENS = (ITS_OWN, "another unit's", "zeros", "drawn anew", "outside the vocabulary")
+_LABELS = (ITS_OWN, "drawn anew", "all zero", "none of the model's")
+
+_LARGEST = np.finfo(np.float32).max
+
+
+@dataclass(frozen=True)
+class Change:
+    """What one unit's records are replaced by: so many records, their inputs and labels changed in these ways."""
+
+    records: int
+    inputs: str = ITS_OWN
+    labels: str = ITS_OWN
+    seed: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.records} records, inputs {self.inputs}, labels {self.labels}"
+
+    @classmethod
+    def drawn(cls, draw: np.random.Generator, form: Form, counts: Sequence[int]) -> "Change":
+        """Some change to one of these numbers of records."""
+        inputs = _NUMBERS if form.vocabulary is None else _TOKENS
+        return cls(
+            int(draw.choice(counts)), str(draw.choice(inputs)), str(draw.choice(_LABELS)), int(draw.integers(1 << 32))
+        )
+
+    @classmethod
+    def untrainable(cls, form: Form, records: int) -> "list[Change]":
+        """Changes to records that nobody can train on: the unit counts as zero, and as there."""
+        inputs = _NUMBERS if form.vocabulary is None else _TOKENS
+        return [cls(records, inputs=inputs[-1]), cls(records, labels=_LABELS[-1])]
+
+    def mutated(self, other: "Change", draw: np.random.Generator) -> "Change":
+        """This change, in one respect as the other."""
+        key = str(draw.choice([each.name for each in fields(self)]))
+        return replace(self, **{key: getattr(other, key)})
+
+    def of(self, own: Arrays, other: Arrays, dataset: Dataset) -> Arrays:
+        """The records: ``own`` and ``other`` are those of the unit and of another one, each at least one."""
+        draw = rng.public_stream(self.seed, "changed records")
+        inputs, labels = (_repeated(each, self.records) for each in (other if self.inputs == "another unit's" else own))
+        outputs, vocabulary = dataset.num_classes, dataset.form.vocabulary
+        are_numbers = isinstance(dataset.form.labels, Numbers)
+        if self.inputs in _SCALED:
+            with np.errstate(over="ignore"):
+                inputs = np.clip(inputs * np.float32(_SCALED[self.inputs]), -_LARGEST, _LARGEST)
+        match self.inputs:
+            case "zeros":
+                inputs[...] = 0
+            case "drawn anew":
+                inputs[...] = draw.integers(vocabulary or 2, size=inputs.shape)
+            case "outside the vocabulary":
+                inputs[-1] = vocabulary
+            case "NaN":
+                inputs[-1] = np.nan
+            case "infinity":
+                inputs[-1] = np.inf
+        match self.labels:
+            case "drawn anew":
+                labels[...] = draw.integers(2 if are_numbers else outputs, size=labels.shape)
+            case "all zero":
+                labels[...] = 0
+            case "none of the model's":
+                labels[...] = 1e38 if are_numbers else outputs
+        return inputs, labels
+
+
+def _repeated(values: NDArray[Any], count: int) -> NDArray[Any]:
+    repeated: NDArray[Any] = values[np.arange(count) % len(values)]
+    return repeated
+
+
+def records_of(dataset: Dataset, unit: int) -> Arrays:
+    """One unit's inputs and labels; a record of zeros where it has none."""
+    cohort = dataset.gather(np.array([unit]))
+    if cohort.sizes[0]:
+        return cohort.inputs[0], cohort.labels[0]
+    inputs, labels = (np.zeros((1, *each.shape[2:]), each.dtype) for each in (cohort.inputs, cohort.labels))
+    return inputs, labels
+
+
+class Neighbour:
+    """A data set in which one unit has other records, which are read and refused as any stored ones are."""
+
+    def __init__(self, dataset: Dataset, unit: int, records: Arrays) -> None:
+        self._dataset, self._unit = dataset, unit
+        table = _Given(f"records of unit {unit}", *records)
+        own = Records(table, np.arange(len(table)), records[1])
+        self._own = StoredDataset(
+            num_clients=1,
+            input_shape=dataset.input_shape,
+            num_classes=dataset.num_classes,
+            form=dataset.form,
+            training=own,
+            offsets=np.array([0, len(table)]),
+            testing=own,
+        )
+
+    def __getattr__(self, name: str) -> Any:
+        """All else is as of the real data."""
+        return getattr(self._dataset, name)
+
+    def sizes(self, clients: NDArray[np.int64]) -> NDArray[np.int64]:
+        """As of any data set."""
+        return np.where(clients == self._unit, self._own.offsets[1], self._dataset.sizes(clients))
+
+    def gather(self, clients: NDArray[np.int64]) -> Cohort:
+        """As of any data set."""
+        changed, sizes = clients == self._unit, self.sizes(clients)
+        real, own = self._dataset.gather(clients[~changed]), self._own.gather(np.zeros(changed.sum(), dtype=np.int64))
+        longest = int(sizes.max(initial=0))
+
+        def together(one: NDArray[Any], other: NDArray[Any]) -> NDArray[Any]:
+            both = np.zeros((len(clients), longest, *one.shape[2:]), one.dtype)
+            for some, values in ((~changed, one[:, :longest]), (changed, other)):
+                both[some, : values.shape[1]] = values
+            return both
+
+        return Cohort(together(real.inputs, own.inputs), together(real.labels, own.labels), sizes)
+
+
+class _Given(Table):
+    """Records in memory, as they are handed out."""
+
+    def __init__(self, source: str, inputs: NDArray[Any], labels: NDArray[Any]) -> None:
+        super().__init__(source, inputs.shape[1:], inputs.dtype)
+        self._inputs, self._labels = inputs, labels
+
+    def __len__(self) -> int:
+        return len(self._labels)
+
+    def stored_labels(self) -> NDArray[Any]:
+        return self._labels
+
+    def stored_inputs(self, records: NDArray[np.int64]) -> NDArray[Any]:
+        return self._inputs[records]
