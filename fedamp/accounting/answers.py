@@ -19,6 +19,7 @@ from fedamp.accounting.points import DEFAULT_POINTS, NotEvaluable
 from fedamp.accounting.reductions import attained
 from fedamp.accounting.releases import ModelMix, NotPrivate
 from fedamp.accounting.renyi import HIGHEST_ORDER, log_moments
+from fedamp.accounting.revealed import revealed
 from fedamp.accounting.sampled import is_sampled, sampled_profile
 
 CHECKED = "; the worst case of ModelMix is checked, not proved"
@@ -121,7 +122,7 @@ def _narrower(event: Mechanism, found: Bounds, sampled: Bounds) -> Bounds:
 
 
 def _unsampled(event: Mechanism, points: int | None, question: Question) -> Bounds:
-    """The answer by the law and, where it may decide, by Rényi divergences."""
+    """The answer by the law, with its hidden choices revealed and, where it may decide, by Rényi divergences."""
     if event.releases_nothing:
         return Bounds(0.0, 0.0, "nothing is released")
     if isinstance(event, NotPrivate):
@@ -130,10 +131,12 @@ def _unsampled(event: Mechanism, points: int | None, question: Question) -> Boun
         by_law, reason = evaluated(lambda: question.of_profile(laws.profile(event, points))), ""
     except NotEvaluable as error:
         by_law, reason = Bounds(0.0, question.worst, f"none ({error})"), f" ({error})"
-    mixes, upper, method = event.contains(ModelMix), by_law.upper, by_law.method
-    if mixes:
+    told = _with_choices_revealed(event, points, question, narrow=by_law.lower >= 0.99 * by_law.upper < question.worst)
+    upper, method = min((by_law.upper, by_law.method), (told.upper, told.method))
+    if mixes := event.contains(ModelMix):
         method = method.removesuffix(", without mixing") + ", without mixing"
-    if event.is_private and (mixes or upper == question.worst or 0 < by_law.lower < 0.99 * upper):  # else it never does
+    narrowest = max(by_law.lower, told.lower)
+    if event.is_private and (mixes or upper == question.worst or 0 < narrowest < 0.99 * upper):  # else it never does
         best = _by_moments(event, question, more=not mixes)
         if best.value < upper:
             upper, method = best.value, f"Rényi, order {best.order:g}{reason}{CHECKED if mixes else ''}"
@@ -143,9 +146,28 @@ def _unsampled(event: Mechanism, points: int | None, question: Question) -> Boun
             lower = 0.0 if known is None else evaluated(lambda: question.of_profile(laws.profile(known, points))).lower
         except NotEvaluable:
             lower = 0.0
+    lower = max(lower, told.lower)
     if lower > (1 + 1e-6) * upper + 1e-9:  # one of both is wrong, and nobody knows which
         return Bounds(lower, question.worst, f"none: {method} contradicts what is attained")
     return Bounds(min(lower, upper), upper, method)
+
+
+def _with_choices_revealed(event: Mechanism, points: int | None, question: Question, narrow: bool) -> Bounds:
+    """Both ends in closed form, or the upper one by the law of what is left when nothing is hidden; where the bracket is
+    ``narrow`` only what cannot be above that.
+    """
+    plain, told = event.unamplified(), Bounds(0.0, question.worst)
+    if narrow and plain == event:
+        return told
+    try:
+        if (closed := revealed(event)) is not None:
+            return evaluated(lambda: question.of_profile(closed))
+        if not narrow and plain != event:
+            found = evaluated(lambda: question.of_profile(laws.profile(plain, points)))
+            told = Bounds(0.0, found.upper, f"{found.method}, unamplified")
+    except NotEvaluable:
+        pass
+    return told
 
 
 def _by_moments(event: Mechanism, question: Question, more: bool) -> Best:
@@ -172,11 +194,15 @@ def upper_epsilon(event: Mechanism, delta: float, points: int = DEFAULT_POINTS) 
 
 
 def law_upper(event: Mechanism, delta: float, points: int) -> float:
-    """Upper end of epsilon by the numerical law, in half the time of both ends; infinite where there is none."""
+    """Upper end of epsilon by the numerical law, in half the time of both ends, or with hidden choices revealed; infinite
+    where there is neither.
+    """
     try:
-        return evaluated(lambda: laws.profile(event, points, with_lower=False).epsilon(delta).upper)
+        upper = evaluated(lambda: laws.profile(event, points, with_lower=False).epsilon(delta).upper)
     except NotEvaluable:
-        return math.inf
+        upper = math.inf
+    told = revealed(event)
+    return upper if told is None or told.delta(upper).upper > delta else min(upper, told.epsilon(delta).upper)
 
 
 def evaluated(compute: Callable[[], T]) -> T:
