@@ -19,7 +19,7 @@ from fedamp.accounting.points import DEFAULT_POINTS, NotEvaluable
 from fedamp.accounting.reductions import attained
 from fedamp.accounting.releases import ModelMix, NotPrivate
 from fedamp.accounting.renyi import HIGHEST_ORDER, log_moments
-from fedamp.accounting.revealed import revealed
+from fedamp.accounting.revealed import Revealed, revealed
 from fedamp.accounting.sampled import is_sampled, sampled_profile
 
 CHECKED = "; the worst case of ModelMix is checked, not proved"
@@ -28,8 +28,8 @@ CHECKED = "; the worst case of ModelMix is checked, not proved"
 PRECISION = 5e-3
 """Relative width of the bracket on epsilon that sampling aims at."""
 
-_LARGEST_SAMPLED = 25.0
-"""Epsilon above which sampling is not tried: it takes too many draws there."""
+_LARGEST_SAMPLED = 450.0
+"""Epsilon above which sampling is not tried: likelihood ratios leave the range of floating point."""
 
 _PATIENCE = 5.0
 """Seconds, of the clock and of the processor, after which an answer says which bound it comes from."""
@@ -132,11 +132,11 @@ def _unsampled(event: Mechanism, points: int | None, question: Question) -> Boun
     except NotEvaluable as error:
         by_law, reason = Bounds(0.0, question.worst, f"none ({error})"), f" ({error})"
     told = _with_choices_revealed(event, points, question, narrow=by_law.lower >= 0.99 * by_law.upper < question.worst)
-    upper, method = min((by_law.upper, by_law.method), (told.upper, told.method))
+    upper, method = (told.upper, told.method) if told.upper < by_law.upper else (by_law.upper, by_law.method)
     if mixes := event.contains(ModelMix):
         method = method.removesuffix(", without mixing") + ", without mixing"
-    narrowest = max(by_law.lower, told.lower)
-    if event.is_private and (mixes or upper == question.worst or 0 < narrowest < 0.99 * upper):  # else it never does
+    wide = told.lower < 0.99 * upper and (by_law.upper == question.worst or 0 < by_law.lower < 0.99 * upper)
+    if event.is_private and (mixes or wide):  # else it never does
         best = _by_moments(event, question, more=not mixes)
         if best.value < upper:
             upper, method = best.value, f"Rényi, order {best.order:g}{reason}{CHECKED if mixes else ''}"
@@ -153,21 +153,26 @@ def _unsampled(event: Mechanism, points: int | None, question: Question) -> Boun
 
 
 def _with_choices_revealed(event: Mechanism, points: int | None, question: Question, narrow: bool) -> Bounds:
-    """Both ends in closed form, or the upper one by the law of what is left when nothing is hidden; where the bracket is
-    ``narrow`` only what cannot be above that.
+    """Both ends in closed form, or the upper one by the law of what is left when nothing is hidden. A ``narrow``
+    bracket needs no more than the closed form, and none where nothing is hidden.
     """
-    plain, told = event.unamplified(), Bounds(0.0, question.worst)
-    if narrow and plain == event:
-        return told
+    told, unknown = _revealed(event), Bounds(0.0, question.worst)
+    if told is not None:
+        return unknown if narrow and told.is_plain else evaluated(lambda: question.of_profile(told))
     try:
-        if (closed := revealed(event)) is not None:
-            return evaluated(lambda: question.of_profile(closed))
-        if not narrow and plain != event:
-            found = evaluated(lambda: question.of_profile(laws.profile(plain, points)))
-            told = Bounds(0.0, found.upper, f"{found.method}, unamplified")
-    except NotEvaluable:
-        pass
-    return told
+        if narrow or (plain := event.unamplified()) == event:
+            return unknown
+        found = evaluated(lambda: question.of_profile(laws.profile(plain, points)))
+    except ValueError:  # without amplification there is less noise, too little for a mechanism or for its law
+        return unknown
+    return Bounds(0.0, found.upper, f"{found.method}, unamplified")
+
+
+def _revealed(event: Mechanism) -> Revealed | None:
+    try:
+        return evaluated(lambda: revealed(event))
+    except ValueError:
+        return None
 
 
 def _by_moments(event: Mechanism, question: Question, more: bool) -> Best:
@@ -194,15 +199,17 @@ def upper_epsilon(event: Mechanism, delta: float, points: int = DEFAULT_POINTS) 
 
 
 def law_upper(event: Mechanism, delta: float, points: int) -> float:
-    """Upper end of epsilon by the numerical law, in half the time of both ends, or with hidden choices revealed; infinite
-    where there is neither.
+    """Upper end of epsilon by the numerical law, in half the time of both ends, or with hidden choices revealed;
+    infinite where neither has an answer.
     """
     try:
         upper = evaluated(lambda: laws.profile(event, points, with_lower=False).epsilon(delta).upper)
     except NotEvaluable:
         upper = math.inf
-    told = revealed(event)
-    return upper if told is None or told.delta(upper).upper > delta else min(upper, told.epsilon(delta).upper)
+    told = _revealed(event)
+    if told is None or (upper < math.inf and (told.is_plain or told.delta(upper).upper > delta)):
+        return upper
+    return min(upper, told.epsilon(delta).upper)
 
 
 def evaluated(compute: Callable[[], T]) -> T:

@@ -1,7 +1,7 @@
 """What a budget buys, and what a run has spent: the least noise, the best whole number, the cost after each round."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from itertools import count
 
@@ -16,6 +16,7 @@ from fedamp.accounting.mechanism import Mechanism
 from fedamp.accounting.points import NotEvaluable
 from fedamp.accounting.releases import ModelMix
 from fedamp.accounting.renyi import HIGHEST_ORDER
+from fedamp.accounting.revealed import revealed
 from fedamp.accounting.risk import trade_off
 from fedamp.accounting.sampled import QUESTIONS, is_sampled, sampled_profile
 
@@ -259,13 +260,33 @@ def _over_rounds(mechanism: Mechanism, delta: float, asked: tuple[int, ...]) -> 
         for i in checkpoints if mechanism.contains(Allocation) else range(len(asked)):  # hidden rounds take long
             by_moments = best_epsilon(orders, rdp(mechanism.after(asked[i]), orders), delta).value
             spent[i] = min(spent[i], by_moments)
-    return np.minimum.accumulate(spent[::-1])[::-1][:-1]
+    spent = np.minimum.accumulate(spent[::-1])[::-1][:-1]
+    for i, unamplified in _below(mechanism, delta, asked, spent):
+        spent[i] = min(spent[i], unamplified)
+    return spent
+
+
+def _below(mechanism: Mechanism, delta: float, asked: Sequence[int], spent: Array) -> Iterator[tuple[int, float]]:
+    """What nothing hidden would cost at a round, for every round at which the steps of a curve may be above that."""
+
+    @lru_cache
+    def cost(event: Mechanism) -> float:
+        told = revealed(event)
+        return math.inf if told is None else told.epsilon(delta).upper
+
+    parts = [(0, len(asked))]
+    while parts:
+        first, end = parts.pop()
+        if first < end and spent[end - 1] > (unamplified := cost(mechanism.after(asked[first]).unamplified())):
+            yield first, unamplified
+            middle = (first + 1 + end) // 2
+            parts += [(first + 1, middle), (middle, end)]
 
 
 def _order(mechanism: Mechanism, delta: float) -> int:
     """The order at which the whole run is sampled; its beginnings need no more than twice that. 0 if it is not."""
     try:
-        return sampled_profile(mechanism).by_moments(delta).order if is_sampled(mechanism) else 0
+        return int(sampled_profile(mechanism).by_moments(delta).order) if is_sampled(mechanism) else 0
     except NotEvaluable:
         return 0
 

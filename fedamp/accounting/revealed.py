@@ -12,10 +12,10 @@ H(P, Q) = E_P[(1 - e^epsilon / X)+] >= sum_A w_A E_(P_A)[(1 - e^epsilon / (w_A L
 So the ends are apart by at most the largest -log w_A, however much is lost: log C(T, k) for k of T rounds.
 """
 
-import functools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache, singledispatch
+from functools import lru_cache, partial, reduce, singledispatch
 
 import numpy as np
 
@@ -48,6 +48,11 @@ class Revealed:
     chance: Array
     log_weight: Array
     off: float = 0.0
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether nothing is hidden."""
+        return not self.log_weight.any()
 
     def epsilon(self, delta: float) -> Bounds:
         """The smallest epsilon >= 0 at ``delta``."""
@@ -83,10 +88,11 @@ class Revealed:
 
     def times(self, other: "Revealed") -> "Revealed":
         """Of two mechanisms, one after the other."""
-        sums = (np.add.outer(getattr(self, each), getattr(other, each)) for each in ("least", "most"))
-        logs = np.add.outer(self.log_weight, other.log_weight)
+        least, most, logs = (
+            np.add.outer(getattr(self, each), getattr(other, each)) for each in ("least", "most", "log_weight")
+        )
         chance = np.multiply.outer(self.chance, other.chance)
-        return _of(*sums, chance, logs, self.off + other.off + 4 * UNIT)
+        return _of(least, most, chance, logs, self.off + other.off + 4 * UNIT)
 
     def chosen(self, chance: float, log_weight: float) -> "Revealed":
         """What is released if a choice falls on this mechanism, which it does with ``chance``."""
@@ -97,23 +103,23 @@ _METHOD = "hidden choices revealed, closed form"
 
 
 def _of(least: Array, most: Array, chance: Array, log_weight: Array, off: float) -> Revealed:
-    """Rows of any shape, the same ones put together, and neighbours where they are too many or too rare."""
-    rows = [each.ravel() for each in (most, log_weight, least, chance)]
-    order = np.lexsort((rows[1], rows[0], rows[3] >= _RARE))
-    most, log_weight, least, chance = (each[order] for each in rows)
-    near = [np.isclose(each[1:], each[:-1], rtol=1e-12, atol=0.0) for each in (most, log_weight)]
-    rare = chance[1:] < _RARE
-    starts = np.flatnonzero(np.r_[True, ~(rare | (near[0] & near[1] & (chance[:-1] >= _RARE)))])
+    """Rows of any shape. The same ones are put together, and so are neighbours where they are too many or too rare."""
+    most, log_weight, least, chance = (each.ravel() for each in (most, log_weight, least, chance))
+    rare = chance < _RARE
+    order = np.lexsort((log_weight, most, ~rare))
+    most, log_weight, least, chance, rare = (each[order] for each in (most, log_weight, least, chance, rare))
+    same = np.isclose(most[1:], most[:-1], rtol=1e-12, atol=0) & np.isclose(log_weight[1:], log_weight[:-1], 1e-12, 0)
+    starts = np.flatnonzero(np.r_[True, ~(rare[1:] | (same & ~rare[:-1]))])
     if len(starts) > _MOST_KINDS:
         starts = starts[np.linspace(0, len(starts), _MOST_KINDS, endpoint=False).astype(int)]
-    smallest, total = (functools.partial(each.reduceat, indices=starts) for each in (np.minimum, np.add))
+    lowest, total = (partial(each.reduceat, indices=starts) for each in (np.minimum, np.add))
     highest = np.maximum.reduceat(most, starts)
-    return Revealed(smallest(least), highest, total(chance), smallest(log_weight), off + len(chance) * UNIT)
+    return Revealed(lowest(least), highest, total(chance), lowest(log_weight), off + len(chance) * UNIT)
 
 
 def _of_gaussian(signal: Array, epsilon: Array | float, side: int) -> Array:
-    """delta at ``epsilon`` >= 0 of Gaussians with these squared signal-to-noise ratios, from above (``side`` 1) or below
-    (-1) (Balle, Wang 2018, Theorem 8): Phi(a) - e^epsilon Phi(b), with e^epsilon phi(b) = phi(a), a >= b.
+    """delta at ``epsilon`` >= 0 of Gaussians with these squared signal-to-noise ratios, from above (``side`` 1) or
+    below (-1) (Balle, Wang 2018, Theorem 8): Phi(a) - e^epsilon Phi(b), with e^epsilon phi(b) = phi(a), a >= b.
     """
     from scipy.special import erfcx, ndtr  # its import takes a while
 
@@ -183,7 +189,7 @@ def _(event: Repeat) -> Revealed | None:
 def _(event: Compose) -> Revealed | None:
     parts = [revealed(part) for part in event.mechanisms]
     known = [part for part in parts if part is not None]
-    return functools.reduce(Revealed.times, known) if len(known) == len(parts) else None
+    return reduce(Revealed.times, known) if len(known) == len(parts) else None
 
 
 @_by_kind.register
@@ -223,10 +229,12 @@ def _(event: Allocation | AllocationPrefix | CappedPoisson) -> Revealed | None:
     return _one_of(parts, found.rounding + 64 * (math.lgamma(found.rounds + 1) + 1) * UNIT)
 
 
-def _one_of(parts: list[tuple[Revealed | None, float, float]], off: float = 4 * UNIT) -> Revealed | None:
+def _one_of(parts: Sequence[tuple[Revealed | None, float, float]], off: float = 4 * UNIT) -> Revealed | None:
     """A choice among mechanisms: triples (what is chosen, the chance that it is, log w of each such choice)."""
     chosen = [part.chosen(chance, log_weight) for part, chance, log_weight in parts if part is not None]
     if len(chosen) < len(parts):
         return None
-    rows = (np.concatenate([getattr(part, each) for part in chosen]) for each in ("least", "most", "chance", "log_weight"))
-    return _of(*rows, off + max(part.off for part in chosen) + 4 * UNIT)
+    least, most, chance, log_weight = (
+        np.concatenate([getattr(part, each) for part in chosen]) for each in ("least", "most", "chance", "log_weight")
+    )
+    return _of(least, most, chance, log_weight, off + max(part.off for part in chosen) + 4 * UNIT)
