@@ -156,7 +156,7 @@ def _with_choices_revealed(event: Mechanism, points: int | None, question: Quest
     """Both ends in closed form, or the upper one by the law of what is left when nothing is hidden. A ``narrow``
     bracket needs no more than the closed form, and none where nothing is hidden.
     """
-    told, unknown = _revealed(event), Bounds(0.0, question.worst)
+    told, unknown = closed_form(event), Bounds(0.0, question.worst)
     if told is not None:
         return unknown if narrow and told.is_plain else evaluated(lambda: question.of_profile(told))
     try:
@@ -168,10 +168,11 @@ def _with_choices_revealed(event: Mechanism, points: int | None, question: Quest
     return Bounds(0.0, found.upper, f"{found.method}, unamplified")
 
 
-def _revealed(event: Mechanism) -> Revealed | None:
+def closed_form(event: Mechanism, hidden: bool = True) -> Revealed | None:
+    """The choices of a mechanism, or of it with nothing ``hidden``, if releases are Gaussian and in range."""
     try:
-        return evaluated(lambda: revealed(event))
-    except ValueError:
+        return evaluated(lambda: revealed(event if hidden else event.unamplified()))
+    except ValueError:  # without amplification there is less noise, maybe too little
         return None
 
 
@@ -206,7 +207,7 @@ def law_upper(event: Mechanism, delta: float, points: int) -> float:
         upper = evaluated(lambda: laws.profile(event, points, with_lower=False).epsilon(delta).upper)
     except NotEvaluable:
         upper = math.inf
-    told = _revealed(event)
+    told = closed_form(event)
     if told is None or (upper < math.inf and (told.is_plain or told.delta(upper).upper > delta)):
         return upper
     return min(upper, told.epsilon(delta).upper)

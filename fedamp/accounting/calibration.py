@@ -1,7 +1,7 @@
 """What a budget buys, and what a run has spent: the least noise, the best whole number, the cost after each round."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from itertools import count
 
@@ -9,14 +9,13 @@ import numpy as np
 
 from fedamp.accounting import checks
 from fedamp.accounting.amplification import Allocation
-from fedamp.accounting.answers import best_epsilon, evaluated, law_upper, rdp, search_orders, upper_epsilon
+from fedamp.accounting.answers import best_epsilon, closed_form, evaluated, law_upper, rdp, search_orders, upper_epsilon
 from fedamp.accounting.bounds import Array, Bounds
 from fedamp.accounting.laws import Detail
 from fedamp.accounting.mechanism import Mechanism
 from fedamp.accounting.points import NotEvaluable
 from fedamp.accounting.releases import ModelMix
 from fedamp.accounting.renyi import HIGHEST_ORDER
-from fedamp.accounting.revealed import revealed
 from fedamp.accounting.risk import trade_off
 from fedamp.accounting.sampled import QUESTIONS, is_sampled, sampled_profile
 
@@ -261,26 +260,15 @@ def _over_rounds(mechanism: Mechanism, delta: float, asked: tuple[int, ...]) -> 
             by_moments = best_epsilon(orders, rdp(mechanism.after(asked[i]), orders), delta).value
             spent[i] = min(spent[i], by_moments)
     spent = np.minimum.accumulate(spent[::-1])[::-1][:-1]
-    for i, unamplified in _below(mechanism, delta, asked, spent):
-        spent[i] = min(spent[i], unamplified)
-    return spent
-
-
-def _below(mechanism: Mechanism, delta: float, asked: Sequence[int], spent: Array) -> Iterator[tuple[int, float]]:
-    """What nothing hidden would cost at a round, for every round at which the steps of a curve may be above that."""
-
-    @lru_cache
-    def cost(event: Mechanism) -> float:
-        told = revealed(event)
-        return math.inf if told is None else told.epsilon(delta).upper
-
     parts = [(0, len(asked))]
-    while parts:
+    while parts:  # rounds between checkpoints, at which the curve may be above what nothing hidden costs
         first, end = parts.pop()
-        if first < end and spent[end - 1] > (unamplified := cost(mechanism.after(asked[first]).unamplified())):
-            yield first, unamplified
+        told = closed_form(mechanism.after(asked[first]), hidden=False) if first < end else None
+        if told is not None and (unamplified := told.epsilon(delta).upper) < spent[end - 1]:
+            spent[first] = min(spent[first], unamplified)
             middle = (first + 1 + end) // 2
             parts += [(first + 1, middle), (middle, end)]
+    return np.asarray(spent)
 
 
 def _order(mechanism: Mechanism, delta: float) -> int:

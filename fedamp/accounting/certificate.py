@@ -215,15 +215,16 @@ class Remove:
     highest: int = HIGHEST_SAMPLED_ORDER
 
     def pilot(self, run: Run, rank: Rank, look: Callable[[Proposal], Pilot]) -> Pilot:
-        """Of the order whose bound is the least, or the one below it; where that leaves a wide spread, of the best
+        """Of the order whose bound is the least, or the whole one below; where that leaves a wide spread, of the best
         drift beside it.
         """
         proposal = self.by_moments(run, rank)
         highest = int(proposal.order)
         if highest == 2:
-            low = min((RemoveProposal(run, each) for each in _LOW_ORDERS), key=rank)
-            if rank(low) < rank(proposal):
-                return look(low)
+            with suppress(NotEvaluable):
+                low = min((RemoveProposal(run, each) for each in _LOW_ORDERS), key=rank)
+                if rank(low) < rank(proposal):
+                    return look(low)
         found = best(look(RemoveProposal(run, each)) for each in range(highest, max(highest - 2, 1), -1))
         if found.spread < _WIDE or not isinstance(found.proposal, RemoveProposal):
             return found

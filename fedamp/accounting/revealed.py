@@ -131,7 +131,8 @@ def _of_gaussian(signal: Array, epsilon: Array | float, side: int) -> Array:
     with np.errstate(under="ignore", over="ignore"):
         below = ndtr(a)
         delta = below - np.exp(-a * a / 2) * erfcx(-b / math.sqrt(2)) / 2
-        slack = below * (64 + 8 * a * a) * UNIT + 1e-300  # both functions are known to some units, the tail to a^2
+        square = np.minimum(a * a, 1e4)  # beyond, tails are 0
+        slack = below * (64 + 8 * square) * UNIT + 1e-300  # both functions are known to some units, the tail to a^2
     return np.where(some, np.clip(delta + side * slack, 0.0, 1.0), np.where(signal > 0, 1.0, 0.0))
 
 
@@ -156,7 +157,8 @@ def _by_kind(event: Mechanism) -> Revealed | None:
     if above is None or known is event:
         return above
     if below is None:
-        return Revealed(0 * above.least, above.most, above.chance, 0 * above.log_weight, above.off)
+        nothing = np.zeros(len(above.chance))
+        return Revealed(nothing, above.most, above.chance, nothing, above.off)
     most = np.full(len(below.chance), above.most.max())
     return Revealed(below.least, most, below.chance, below.log_weight, max(below.off, above.off))
 
