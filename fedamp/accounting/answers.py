@@ -153,8 +153,8 @@ def _unsampled(event: Mechanism, points: int | None, question: Question) -> Boun
 
 
 def _with_choices_revealed(event: Mechanism, points: int | None, question: Question, narrow: bool) -> Bounds:
-    """Both ends in closed form, or the upper one by the law of what is left when nothing is hidden. A ``narrow``
-    bracket needs no more than the closed form, and none where nothing is hidden.
+    """Both ends in closed form, or the upper one of what is left when nothing is hidden. A ``narrow`` bracket needs no
+    more than the closed form, and none where nothing is hidden.
     """
     told, unknown = closed_form(event), Bounds(0.0, question.worst)
     if told is not None:
@@ -162,8 +162,8 @@ def _with_choices_revealed(event: Mechanism, points: int | None, question: Quest
     try:
         if narrow or (plain := event.unamplified()) == event:
             return unknown
-        found = evaluated(lambda: question.of_profile(laws.profile(plain, points)))
-    except ValueError:  # without amplification there is less noise, too little for a mechanism or for its law
+        found = question.of_profile(group_bounds.Answered(plain, points))
+    except ValueError:  # without amplification there is less noise, maybe too little
         return unknown
     return Bounds(0.0, found.upper, f"{found.method}, unamplified")
 
@@ -172,7 +172,7 @@ def closed_form(event: Mechanism, hidden: bool = True) -> Revealed | None:
     """The choices of a mechanism, or of it with nothing ``hidden``, if releases are Gaussian and in range."""
     try:
         return evaluated(lambda: revealed(event if hidden else event.unamplified()))
-    except ValueError:  # without amplification there is less noise, maybe too little
+    except ValueError:
         return None
 
 
