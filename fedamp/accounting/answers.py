@@ -165,7 +165,7 @@ def _with_choices_revealed(event: Mechanism, points: int | None, question: Quest
         found = question.of_profile(group_bounds.Answered(plain, points))
     except ValueError:  # without amplification there is less noise, maybe too little
         return unknown
-    return Bounds(0.0, found.upper, f"{found.method}, unamplified")
+    return Bounds(0.0, found.upper, f"unamplified: {found.method}")
 
 
 def closed_form(event: Mechanism, hidden: bool = True) -> Revealed | None:

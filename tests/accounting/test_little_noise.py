@@ -32,6 +32,7 @@ from fedamp.accounting import (
 )
 from fedamp.accounting.answers import upper_epsilon
 from fedamp.accounting.certificate import certify
+from fedamp.accounting.laws import Detail, numerical_law
 from fedamp.accounting.revealed import revealed
 from fedamp.accounting.sampled import sampled_profile
 from fedamp.accounting.tilted import RemoveProposal
@@ -270,6 +271,41 @@ def test_draws_of_a_low_order_are_within_their_bound(order):
 
 
 # The closed form by itself.
+
+
+def nested(rng: np.random.Generator, depth: int):
+    """A random expression of Gaussian releases."""
+    if depth == 0:
+        return Gaussian(float(np.exp(rng.uniform(-1.5, 1.0))))
+    part, other = nested(rng, depth - 1), nested(rng, depth - 1)
+    rate, count = float(rng.uniform(0.05, 0.95)), int(rng.integers(1, 5))
+    kinds = [
+        lambda: Poisson(part, rate),
+        lambda: Submodels(part, count),
+        lambda: Repeat(part, count),
+        lambda: Compose([part, other]),
+        lambda: Allocation(part, 1, count),
+        lambda: Allocation(part, 1, count + 2).after(count),
+        lambda: CappedPoisson(part, rate, 1, count),
+        lambda: RandomSelection([part, other], [rate, 1 - rate]),
+        lambda: GroupPoissonGaussian(1.0, rate, count),
+    ]
+    return kinds[rng.integers(len(kinds))]()
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_random_expressions_have_a_law_between_both_ends(seed):
+    """Of all kinds that have an exact numerical law, which is computed in another way."""
+    event = nested(np.random.default_rng(seed), 1 + seed % 4)
+    law, found = numerical_law(event, Detail(300)), revealed(event)
+    for delta in (0.1, 1e-3, 1e-6):
+        exact, ends = law.epsilon(delta), found.epsilon(delta)
+        assert ends.lower <= exact.upper
+        assert exact.lower <= ends.upper
+    for epsilon in (0.0, 1.0, 5.0):
+        exact, ends = law.delta(epsilon), found.delta(epsilon)
+        assert ends.lower <= exact.upper
+        assert exact.lower <= ends.upper
 
 
 def test_many_kinds_of_choices_keep_the_order_of_the_ends():
