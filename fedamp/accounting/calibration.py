@@ -259,8 +259,9 @@ def _over_rounds(mechanism: Mechanism, delta: float, asked: tuple[int, ...]) -> 
         for i in checkpoints if mechanism.contains(Allocation) else range(len(asked)):  # hidden rounds take long
             by_moments = best_epsilon(orders, rdp(mechanism.after(asked[i]), orders), delta).value
             spent[i] = min(spent[i], by_moments)
-    spent = np.minimum.accumulate(spent[::-1])[::-1][:-1]
-    parts = [(0, len(asked))]
+    spent = np.minimum.accumulate(spent[::-1])[::-1]
+    hides = (whole := closed_form(mechanism)) is not None and not whole.is_plain
+    parts = [(0, sum(number < mechanism.span for number in asked))] if hides else []
     while parts:  # rounds between checkpoints, at which the curve may be above what nothing hidden costs
         first, end = parts.pop()
         told = closed_form(mechanism.after(asked[first]), hidden=False) if first < end else None
@@ -268,7 +269,7 @@ def _over_rounds(mechanism: Mechanism, delta: float, asked: tuple[int, ...]) -> 
             spent[first] = min(spent[first], unamplified)
             middle = (first + 1 + end) // 2
             parts += [(first + 1, middle), (middle, end)]
-    return np.asarray(spent)
+    return np.minimum.accumulate(spent[::-1])[::-1][:-1]
 
 
 def _order(mechanism: Mechanism, delta: float) -> int:
