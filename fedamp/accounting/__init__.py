@@ -10,7 +10,8 @@ To read it, in this order (docs/accounting.md has the mathematics, docs/k-of-t.m
 4. Rényi divergences: ``moments`` (their algebra), ``renyi`` (of every kind).
 5. k hidden rounds of T by sampling: ``ratios`` (of one round), ``hidden_rounds`` (of the run), ``tilted`` (overlaps,
    exact moments and draws), ``certificate`` (how sure a mean is), ``sampled`` (epsilon and delta).
-6. ``group_bounds`` (groups and batches), ``answers`` (the smallest of all), ``calibration``, ``risk``, ``interop``.
+6. ``revealed`` (closed forms, for little noise), ``group_bounds`` (groups and batches), ``answers`` (the smallest of
+   all), ``calibration``, ``risk``, ``interop``.
 """
 
 from fedamp.accounting import answers

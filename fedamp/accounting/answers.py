@@ -19,6 +19,7 @@ from fedamp.accounting.points import DEFAULT_POINTS, NotEvaluable
 from fedamp.accounting.reductions import attained
 from fedamp.accounting.releases import ModelMix, NotPrivate
 from fedamp.accounting.renyi import HIGHEST_ORDER, log_moments
+from fedamp.accounting.revealed import Revealed, revealed
 from fedamp.accounting.sampled import is_sampled, sampled_profile
 
 CHECKED = "; the worst case of ModelMix is checked, not proved"
@@ -27,8 +28,8 @@ CHECKED = "; the worst case of ModelMix is checked, not proved"
 PRECISION = 5e-3
 """Relative width of the bracket on epsilon that sampling aims at."""
 
-_LARGEST_SAMPLED = 25.0
-"""Epsilon above which sampling is not tried: it takes too many draws there."""
+_LARGEST_SAMPLED = 450.0
+"""Epsilon above which sampling is not tried: likelihood ratios leave the range of floating point."""
 
 _PATIENCE = 5.0
 """Seconds, of the clock and of the processor, after which an answer says which bound it comes from."""
@@ -121,7 +122,7 @@ def _narrower(event: Mechanism, found: Bounds, sampled: Bounds) -> Bounds:
 
 
 def _unsampled(event: Mechanism, points: int | None, question: Question) -> Bounds:
-    """The answer by the law and, where it may decide, by Rényi divergences."""
+    """The answer by the law, with its hidden choices revealed and, where it may decide, by Rényi divergences."""
     if event.releases_nothing:
         return Bounds(0.0, 0.0, "nothing is released")
     if isinstance(event, NotPrivate):
@@ -130,10 +131,12 @@ def _unsampled(event: Mechanism, points: int | None, question: Question) -> Boun
         by_law, reason = evaluated(lambda: question.of_profile(laws.profile(event, points))), ""
     except NotEvaluable as error:
         by_law, reason = Bounds(0.0, question.worst, f"none ({error})"), f" ({error})"
-    mixes, upper, method = event.contains(ModelMix), by_law.upper, by_law.method
-    if mixes:
+    told = _with_choices_revealed(event, points, question, narrow=by_law.lower >= 0.99 * by_law.upper < question.worst)
+    upper, method = (told.upper, told.method) if told.upper < by_law.upper else (by_law.upper, by_law.method)
+    if mixes := event.contains(ModelMix):
         method = method.removesuffix(", without mixing") + ", without mixing"
-    if event.is_private and (mixes or upper == question.worst or 0 < by_law.lower < 0.99 * upper):  # else it never does
+    wide = told.lower < 0.99 * upper and (by_law.upper == question.worst or 0 < by_law.lower < 0.99 * upper)
+    if event.is_private and (mixes or wide):  # else it never does
         best = _by_moments(event, question, more=not mixes)
         if best.value < upper:
             upper, method = best.value, f"Rényi, order {best.order:g}{reason}{CHECKED if mixes else ''}"
@@ -143,9 +146,34 @@ def _unsampled(event: Mechanism, points: int | None, question: Question) -> Boun
             lower = 0.0 if known is None else evaluated(lambda: question.of_profile(laws.profile(known, points))).lower
         except NotEvaluable:
             lower = 0.0
+    lower = max(lower, told.lower)
     if lower > (1 + 1e-6) * upper + 1e-9:  # one of both is wrong, and nobody knows which
         return Bounds(lower, question.worst, f"none: {method} contradicts what is attained")
     return Bounds(min(lower, upper), upper, method)
+
+
+def _with_choices_revealed(event: Mechanism, points: int | None, question: Question, narrow: bool) -> Bounds:
+    """Both ends in closed form, or the upper one of what is left when nothing is hidden. A ``narrow`` bracket needs no
+    more than the closed form, and none where nothing is hidden.
+    """
+    told, unknown = closed_form(event), Bounds(0.0, question.worst)
+    if told is not None:
+        return unknown if narrow and told.is_plain else evaluated(lambda: question.of_profile(told))
+    try:
+        if narrow or (plain := event.unamplified()) == event:
+            return unknown
+        found = question.of_profile(group_bounds.Answered(plain, points))
+    except ValueError:  # without amplification there is less noise, maybe too little
+        return unknown
+    return Bounds(0.0, found.upper, f"unamplified: {found.method}")
+
+
+def closed_form(event: Mechanism, hidden: bool = True) -> Revealed | None:
+    """The choices of a mechanism, or of it with nothing ``hidden``, if releases are Gaussian and in range."""
+    try:
+        return evaluated(lambda: revealed(event if hidden else event.unamplified()))
+    except ValueError:
+        return None
 
 
 def _by_moments(event: Mechanism, question: Question, more: bool) -> Best:
@@ -172,11 +200,17 @@ def upper_epsilon(event: Mechanism, delta: float, points: int = DEFAULT_POINTS) 
 
 
 def law_upper(event: Mechanism, delta: float, points: int) -> float:
-    """Upper end of epsilon by the numerical law, in half the time of both ends; infinite where there is none."""
+    """Upper end of epsilon by the numerical law, in half the time of both ends, or with hidden choices revealed;
+    infinite where neither has an answer.
+    """
     try:
-        return evaluated(lambda: laws.profile(event, points, with_lower=False).epsilon(delta).upper)
+        upper = evaluated(lambda: laws.profile(event, points, with_lower=False).epsilon(delta).upper)
     except NotEvaluable:
-        return math.inf
+        upper = math.inf
+    told = closed_form(event)
+    if told is None or (upper < math.inf and (told.is_plain or told.delta(upper).upper > delta)):
+        return upper
+    return min(upper, told.epsilon(delta).upper)
 
 
 def evaluated(compute: Callable[[], T]) -> T:

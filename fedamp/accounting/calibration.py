@@ -9,7 +9,7 @@ import numpy as np
 
 from fedamp.accounting import checks
 from fedamp.accounting.amplification import Allocation
-from fedamp.accounting.answers import best_epsilon, evaluated, law_upper, rdp, search_orders, upper_epsilon
+from fedamp.accounting.answers import best_epsilon, closed_form, evaluated, law_upper, rdp, search_orders, upper_epsilon
 from fedamp.accounting.bounds import Array, Bounds
 from fedamp.accounting.laws import Detail
 from fedamp.accounting.mechanism import Mechanism
@@ -259,13 +259,23 @@ def _over_rounds(mechanism: Mechanism, delta: float, asked: tuple[int, ...]) -> 
         for i in checkpoints if mechanism.contains(Allocation) else range(len(asked)):  # hidden rounds take long
             by_moments = best_epsilon(orders, rdp(mechanism.after(asked[i]), orders), delta).value
             spent[i] = min(spent[i], by_moments)
+    spent = np.minimum.accumulate(spent[::-1])[::-1]
+    hides = (whole := closed_form(mechanism)) is not None and not whole.is_plain
+    parts = [(0, sum(number < mechanism.span for number in asked))] if hides else []
+    while parts:  # rounds between checkpoints, at which the curve may be above what nothing hidden costs
+        first, end = parts.pop()
+        told = closed_form(mechanism.after(asked[first]), hidden=False) if first < end else None
+        if told is not None and (unamplified := told.epsilon(delta).upper) < spent[end - 1]:
+            spent[first] = min(spent[first], unamplified)
+            middle = (first + 1 + end) // 2
+            parts += [(first + 1, middle), (middle, end)]
     return np.minimum.accumulate(spent[::-1])[::-1][:-1]
 
 
 def _order(mechanism: Mechanism, delta: float) -> int:
     """The order at which the whole run is sampled; its beginnings need no more than twice that. 0 if it is not."""
     try:
-        return sampled_profile(mechanism).by_moments(delta).order if is_sampled(mechanism) else 0
+        return int(sampled_profile(mechanism).by_moments(delta).order) if is_sampled(mechanism) else 0
     except NotEvaluable:
         return 0
 

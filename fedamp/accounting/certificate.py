@@ -5,6 +5,7 @@ import math
 import os
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -197,6 +198,9 @@ HIGHEST_SAMPLED_ORDER = 16
 _WIDE = 2.5
 """Standard deviation of a draw over its mean; about 1.5 is the least that a power of X reaches."""
 
+_LOW_ORDERS = (1.05, 1.1, 1.15, 1.2, 1.25, 1.3, 1.4, 1.5, 1.6, 1.7, 1.8, 1.9)
+"""Orders to try where noise is little."""
+
 _DRIFTS = (1.5, 4.0, 10.0, 25.0)
 """Drifts to try; each adds so much to the order, were X a constant times G."""
 
@@ -211,15 +215,24 @@ class Remove:
     highest: int = HIGHEST_SAMPLED_ORDER
 
     def pilot(self, run: Run, rank: Rank, look: Callable[[Proposal], Pilot]) -> Pilot:
-        """Of the order whose bound is the least, or the one below it; where that leaves a wide spread, of the best
+        """Of the order whose bound is the least, or the whole one below; where that leaves a wide spread, of the best
         drift beside it.
         """
-        order = self.by_moments(run, rank).order
-        found = best(look(RemoveProposal(run, each)) for each in range(order, max(order - 2, 1), -1))
+        proposal = self.by_moments(run, rank)
+        highest = int(proposal.order)
+        if highest == 2:
+            with suppress(NotEvaluable):
+                low = min((RemoveProposal(run, each) for each in _LOW_ORDERS), key=rank)
+                if rank(low) < rank(proposal):
+                    return look(low)
+        found = best(look(RemoveProposal(run, each)) for each in range(highest, max(highest - 2, 1), -1))
         if found.spread < _WIDE or not isinstance(found.proposal, RemoveProposal):
             return found
-        drifted = [look(RemoveProposal(run, found.proposal.order, drift)) for drift in _DRIFTS]
-        return min([found, *drifted], key=lambda pilot: pilot.effort)
+        drifted, order = [found], found.proposal.order
+        for drift in _DRIFTS:
+            with suppress(NotEvaluable):  # with so much of it ratios leave the range of floating point
+                drifted.append(look(RemoveProposal(run, order, drift)))
+        return min(drifted, key=lambda pilot: pilot.effort)
 
     def by_moments(self, run: Run, rank: Rank) -> RemoveProposal:
         """The order whose bound is the least."""

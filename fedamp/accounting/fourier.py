@@ -60,7 +60,9 @@ class Lattice:
 def choose_lattice(factors: Factors, points: int) -> Lattice:
     """Orders, window and step such that the lattice widens the bracket less than a grid of ``points`` does."""
     moments = Moments.of([(coarse(law, 150), times) for law, times in factors])
-    deviation = max(float(np.sqrt(moments.centre(0.5)[1])), 1e-9)  # a constant has none
+    between, under_in = (float(np.sqrt(moments.centre(order)[1])) for order in (0.5, 1.0))
+    # A constant has none. At little noise X is nearly constant but where P is: there the scale is P's.
+    deviation = max(between, under_in / 32, 1e-9)
     right = _tilt_of_tail(moments, 1.0, 1.0 / deviation)
     left = _tilt_of_tail(moments, 0.0, -1.0 / deviation)
     together = moments.centre(1.0)[0] - moments.centre(0.0)[0] < 8 * deviation

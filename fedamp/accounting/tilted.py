@@ -4,6 +4,7 @@ A proposal R has a known density dR/dQ that bounds what is averaged; docs/k-of-t
 """
 
 import math
+from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -103,7 +104,7 @@ def hidden_log_moments(log_moments: Array, chances: tuple[float, ...], rounds: i
     return result
 
 
-def rounding(rounds: int, order: int) -> float:
+def rounding(rounds: int, order: float) -> float:
     """Bound on the error of ``log_chance``: each of the ``order`` subsets adds at most ``order + 2`` log binomials,
     of three log factorials each, all rounded to eight units, and as many sums.
     """
@@ -143,8 +144,9 @@ class _Tilted(NamedTuple):
     """One factor of X under the tilts X^t and, in a second row of each array, X^t G^g.
 
     Attributes:
-        counts: shape (S, t + 1), the occupancies.
-        exponents: shape (1 or 2, t + 1): of the ratio of a round that is held 0, .., t times.
+        counts: shape (S, n), the occupancies; n = t + 1, or 4 for t below 2.
+        exponents: shape (1 or 2, n): of the ratio of a round that is held 0, .., t times (below 2: by neither, by one,
+            by the other, by both).
         below: shape (1 or 2, S), distribution function over occupancies.
         log_moments: shape (1 or 2,): log E[X^t], log E[X^t G^g].
         error: bound on the error of the latter.
@@ -157,9 +159,11 @@ class _Tilted(NamedTuple):
     error: float
 
     @classmethod
-    def of(cls, factor: HiddenRounds, order: int, drifts: Array) -> "_Tilted":
-        counts, log_chance = occupancies(factor.chances, factor.rounds, order)
-        exponents = np.arange(order + 1.0) + drifts[:, None] * factor.share
+    def of(cls, factor: HiddenRounds, order: float, drifts: Array) -> "_Tilted":
+        held = np.arange(order + 1.0) if order >= 2 else np.array([0.0, 1.0, order - 1, order])
+        found = occupancies(factor.chances, factor.rounds, int(order)) if order >= 2 else _overlaps(factor, order - 1)
+        counts, log_chance = found
+        exponents = held + drifts[:, None] * factor.share
         log_mu = np.array([[factor.round.log_moment(exponent) for exponent in row] for row in exponents])
         log_weights = log_chance + log_mu @ counts.T
         largest = log_weights.max(axis=1, keepdims=True)
@@ -167,7 +171,7 @@ class _Tilted(NamedTuple):
         log_moments = largest[:, 0] + np.log(below[:, -1])
         size = float(np.abs(log_mu).max() * factor.rounds) + drifts[-1] * factor.share * factor.rounds * EXPONENT
         error = (
-            rounding(factor.rounds, order)
+            rounding(factor.rounds, max(order, 2))
             + 2 * order * factor.chance_rounding
             + factor.rounds * factor.round.table_rounding
             + ((8 * order + 16) * (size + 1) + below.shape[1]) * UNIT
@@ -175,19 +179,51 @@ class _Tilted(NamedTuple):
         return cls(counts, exponents, below / below[:, -1:], log_moments, error)
 
 
+def _overlaps(factor: HiddenRounds, power: float) -> Occupancies:
+    """How many rounds are in neither, in the first alone, in the second alone, and in both of two sets: the first
+    counts by its probability w, the second by w to a ``power`` in (0, 1), so that the weights are no chances.
+    """
+    sizes, rounds = np.flatnonzero(factor.chances), factor.rounds
+    if len(sizes) ** 2 * (factor.most + 1) > 4 * _MOST_ROWS:
+        raise NotEvaluable(f"two hidden choices of up to {factor.most} of {rounds} rounds overlap in too many ways")
+    first, second, both = (each.ravel() for each in np.meshgrid(sizes, sizes, np.arange(factor.most + 1)))
+    there = (both <= np.minimum(first, second)) & (first + second - both <= rounds)
+    first, second, both = first[there], second[there], both[there]
+    log_chances = np.log(factor.chances, where=np.array(factor.chances) > 0, out=np.zeros(factor.most + 1))
+    log_weight = log_chances[first] + log_choose(first, both) + log_choose(rounds - first, second - both)
+    log_weight += power * (log_chances[second] - log_choose(rounds, second))
+    counts = np.stack([rounds - first - second + both, first - both, second - both, both], axis=1)
+    return Occupancies(counts.astype(np.int32), log_weight)
+
+
+def _sum_of_powers(factor: HiddenRounds, power: float) -> tuple[HiddenRounds, float]:
+    """The sum over all sets of (w times their ratio) to a ``power`` in (0, 1): as hidden rounds, whose ratios are to be
+    given to that power, and the log of what their mean is to be multiplied by.
+    """
+    h = np.arange(factor.most + 1)
+    with np.errstate(divide="ignore"):
+        logs = power * np.log(factor.chances) + (1 - power) * log_choose(factor.rounds, h)
+    total = float(np.logaddexp.reduce(logs))
+    if np.any((logs > -np.inf) & (logs < total - 600)):
+        raise NotEvaluable("the chances of hidden choices are too unlike for an order below 2")
+    off = power * factor.chance_rounding + rounding(factor.rounds, 2)
+    return replace(factor, chances=tuple(np.exp(logs - total).tolist()), chance_rounding=off), total
+
+
 class RemoveProposal:
     """H(P, Q), docs/k-of-t.md, Propositions 1 to 3: dR = X^t (w / M_t + (1 - w) G^g / M_(t,g)) dQ, where G is the
     product of all ratios, each to the power of the share of its rounds that a person takes part in. Without drift (g =
-    0) w is 1, with it 1/2. The drift stands in for orders with too many occupancies.
+    0) w is 1, with it 1/2. The drift stands in for orders with too many occupancies. Below 2, for little noise, X^t
+    stands for X times the sum over all choices of (their probability times their ratio)^(t - 1) (Proposition 5).
 
     Args:
-        order: t >= 2.
+        order: t, a whole number from 2 on, or between 1 and 2.
         drift: g >= 0.
     """
 
-    def __init__(self, run: Run, order: int, drift: float = 0.0) -> None:
+    def __init__(self, run: Run, order: float, drift: float = 0.0) -> None:
         self.run, self.order, self.drift, self.power = run, order, drift, float(order)
-        self.name = f"order {order}" + (f" and drift {drift:.2g}" if drift else "")
+        self.name = f"order {order:.3g}" + (f" and drift {drift:.2g}" if drift else "")
         self._weights = np.array([_UNDRIFTED, 1 - _UNDRIFTED] if drift else [1.0])
         self._factors = [_Tilted.of(each, order, np.array([0.0, drift] if drift else [0.0])) for each in run.factors]
         both = list(zip(run.factors, self._factors, strict=True))
@@ -197,6 +233,8 @@ class RemoveProposal:
             * (3 * tilted.error + (3 + 4 * drift * each.share) * each.rounds * each.round.law_rounding + 64 * UNIT)
             for each, tilted in both
         )
+        self._powers = [_sum_of_powers(each, order - 1) for each in run.factors] if order < 2 else []
+        self.relative += sum(each.copies * (each.ratio_rounding + 64 * UNIT) for each, _ in self._powers)
         self.variation = sum(
             each.copies * (each.rounds * each.round.table_rounding + 4 * tilted.below.size * UNIT)
             for each, tilted in both
@@ -220,23 +258,26 @@ class RemoveProposal:
     def draw(self, rng: np.random.Generator, draws: int) -> tuple[Array, Array]:
         """Logs of two positive numbers a and b each, of which v = (a - exp(epsilon) b)+."""
         drifted = (rng.random(draws) >= self._weights[0]).astype(int)
-        log_ratio, log_drift = np.zeros(draws), np.zeros(draws)
-        for factor, tilted in zip(self.run.factors, self._factors, strict=True):
+        log_ratio, log_drift, log_power = np.zeros(draws), np.zeros(draws), np.zeros(draws)
+        for j, (factor, tilted) in enumerate(zip(self.run.factors, self._factors, strict=True)):
             for _ in range(factor.copies):
-                uniforms, width = rng.random(draws), self.order + 1
+                uniforms, width = rng.random(draws), tilted.counts.shape[1]
                 counts = np.zeros((draws, tilted.exponents.size), np.int32)
                 for i, below in enumerate(tilted.below):
                     drawn = np.searchsorted(below, uniforms[drifted == i], side="right")
                     counts[drifted == i, i * width : (i + 1) * width] = tilted.counts[np.minimum(drawn, len(below) - 1)]
                 ratios, log_products = factor.round.draw(rng, tilted.exponents.ravel(), counts)
                 log_ratio += factor.log_ratios(ratios)
+                if self._powers:
+                    powers, log_total = self._powers[j]
+                    log_power += powers.log_ratios(ratios ** (self.order - 1)) + log_total
                 if self.drift:
                     log_drift += self.drift * factor.share * log_products
         density = np.log(self._weights[0]) - self._log_moments[0]
         if self.drift:
             density = np.logaddexp(density, np.log(self._weights[1]) + log_drift - self._log_moments[1])
         with np.errstate(invalid="ignore"):
-            log_b = -self.order * log_ratio - density
+            log_b = -(log_ratio + log_power if self._powers else self.order * log_ratio) - density
         some = log_ratio > -math.inf
         return np.where(some, log_b + log_ratio, -math.inf), np.where(some, log_b, math.inf)
 
