@@ -161,8 +161,8 @@ class Plan:
     # --- in numbers ---------------------------------------------------------------------------------------------------
 
     @cached_property
-    def epsilon(self) -> Bounds:
-        """Of the whole run."""
+    def planned_epsilon(self) -> Bounds:
+        """Of all rounds that the scenario asks for; what a run guarantees is :attr:`guaranteed_epsilon`."""
         return self.mechanism.epsilon(self._delta)
 
     @cached_property
@@ -195,7 +195,7 @@ class Plan:
 
     def costs(self) -> dict[str, Any]:
         """What takes long to compute, by name; :meth:`take` gives it to another process's plan of the same scenario."""
-        names = ("noise_multiplier", "epsilon", "unamplified_epsilon", "epsilon_by_round", "guaranteed_epsilon")
+        names = ("noise_multiplier", "planned_epsilon", "unamplified_epsilon", "epsilon_by_round", "guaranteed_epsilon")
         return {"units": self.units} | {name: getattr(self, name) for name in names}
 
     def take(self, costs: Mapping[str, Any]) -> None:
@@ -226,7 +226,7 @@ class Plan:
         if rounds == 0:
             return Bounds(0.0, 0.0, "nothing released")
         if not self.is_private:
-            return self.epsilon
+            return self.planned_epsilon
         released = self.mechanism.after(rounds) if self.scenario.privacy.amplification else self._unamplified(rounds)
         bounds, upper = released.epsilon(self._delta), float(self.epsilon_by_round[rounds - 1])
         method = bounds.method if upper == bounds.upper else CURVE
