@@ -1,4 +1,4 @@
-"""The chain of a ledger as docs/ledger.md describes it, in code of its own: left out, and made anew as a forger would."""
+"""The chain of a ledger as docs/ledger.md describes it, in code of its own: left out, or made anew by a forger."""
 
 import hashlib
 import json
@@ -9,11 +9,13 @@ FILES = ("scenario.yaml", "model.safetensors", *SALTED)
 
 
 def without_chain(ledger: dict) -> dict:
-    """What two runs with the same known seed have in common: a line of a round holds its time, and the salt is secret."""
-    releases = [
-        {key: release[key] for key in release if key not in ("record", "link")} for release in ledger["releases"]
-    ]
-    return {key: ledger[key] for key in ledger if key not in ("files", "head")} | {"releases": releases}
+    """What runs with the same known seed have in common: a line of a round holds its time, and the salt is secret."""
+
+    def without(content: dict, *left_out: str) -> dict:
+        return {key: value for key, value in content.items() if key not in left_out}
+
+    releases = [without(release, "record", "link") for release in ledger["releases"]]
+    return without(ledger, "files", "head") | {"releases": releases}
 
 
 def relinked(ledger: dict) -> dict:

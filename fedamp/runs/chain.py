@@ -94,7 +94,7 @@ def _altered_files(folder: RunFolder, ledger: Json) -> Iterator[str]:
         return
     here = {name for name in _NAMED if (folder.path / name).is_file()}
     named, salt = ledger["files"], b""
-    if here.intersection(_OWNERS):
+    if here.intersection(_OWNERS) and (named is not None or ledger["releases"]):
         if not folder.salt.is_file():
             yield f"{folder.salt.name}: gone, so that nothing shows whether {', '.join(_OWNERS)} were altered"
             return
@@ -108,7 +108,7 @@ def _altered_files(folder: RunFolder, ledger: Json) -> Iterator[str]:
     for name in _NAMED:
         file = folder.path / name
         if name not in here:
-            if name in named and here.intersection(_OWNERS):  # else what was handed out
+            if name in _OWNERS and here.intersection(_OWNERS):  # else it is what was handed out
                 yield f"{name}: gone (of a run that was killed as it ended, --resume makes it again)"
         elif name not in named:
             yield f"{name}: was not there when the run ended"

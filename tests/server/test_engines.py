@@ -1,10 +1,13 @@
 """Where clients train, and on how many workers, does not change one bit of the model."""
 
+import json
+
 import pytest
 
 from fedamp.launch import launch
 from fedamp.runs.folder import RunFolder
 from tests.federations import Silent, small
+from tests.server.plays import ledger_of
 
 ray = pytest.importorskip("ray")
 
