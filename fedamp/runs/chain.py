@@ -64,16 +64,13 @@ def altered(folder: RunFolder) -> Iterator[str]:
     Raises:
         RunFolderError: a file cannot be read.
     """
-    try:
-        yield from altered_ledger(folder.ledger)
-        yield from _altered_files(folder, json.loads(read_regular(folder.ledger, LARGEST)))
-    except OSError as error:
-        raise RunFolderError(f"{error.filename or folder.path}: cannot be read ({error.strerror})") from None
+    yield from altered_ledger(folder.ledger)
+    yield from _altered_files(folder, json.loads(_content(folder.ledger)))
 
 
 def altered_ledger(file: Path) -> Iterator[str]:
     """As :func:`altered`, of the ledger alone."""
-    ledger = json.loads(read_regular(file, LARGEST))
+    ledger = json.loads(_content(file))
     if ledger.get("head") is None:
         return
     last = start(ledger)
@@ -93,12 +90,12 @@ def _altered_files(folder: RunFolder, ledger: Json) -> Iterator[str]:
     if ledger.get("head") is None:
         return
     here = {name for name in _NAMED if (folder.path / name).is_file()}
-    named, salt = ledger["files"], b""
+    named, salt = ledger.get("files"), b""
     if here.intersection(_OWNERS) and (named is not None or ledger["releases"]):
         if not folder.salt.is_file():
             yield f"{folder.salt.name}: gone, so that nothing shows whether {', '.join(_OWNERS)} were altered"
             return
-        salt = folder.salt.read_bytes()
+        salt = _content(folder.salt)
     if named is None:  # the run goes on, or was killed
         if folder.summary.name in here:
             yield f"{folder.summary.name}: not of this ledger, which says that the run has not ended"
@@ -120,15 +117,22 @@ def _altered_files(folder: RunFolder, ledger: Json) -> Iterator[str]:
 def _altered_lines(file: Path, ledger: Json, salt: bytes) -> Iterator[str]:
     """Lines of ``rounds.jsonl`` that are not those of the releases; one that a crash left unfinished is none."""
     releases = ledger["releases"]
-    for number, line in enumerate(read_regular(file, LARGEST).split(b"\n")[:-1]):
+    for number, line in enumerate(_content(file).split(b"\n")[:-1]):
         if number >= len(releases):
             yield f"{file.name}: line {number + 1}: of no release"
-        elif releases[number]["record"] not in (None, salted(salt, line)):
+        elif releases[number].get("record") not in (None, salted(salt, line)):
             yield f"{file.name}: line {number + 1}: not as it was written down with the release of round {number + 1}"
 
 
 def _digest(file: Path, salt: bytes) -> str:
-    if file.name in _OWNERS:
-        return salted(salt, file.read_bytes())
+    if file.suffix != ".safetensors":
+        return salted(salt if file.name in _OWNERS else b"", _content(file))
     with file.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _content(file: Path) -> bytes:
+    try:
+        return read_regular(file, LARGEST)
+    except OSError as error:
+        raise RunFolderError(f"{file}: cannot be read ({error.strerror})") from None

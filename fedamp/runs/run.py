@@ -181,11 +181,15 @@ class Run:
         with modes_of(self.folder):
             return write_report([self.folder], Path(out) if out else self.folder / "report.html")
 
-    def verify(self) -> list[Check]:
-        """Compute every number of the ledger again; what was looked at, each fine, a caution, or wrong."""
+    def verify(self, head: str | None = None) -> list[Check]:
+        """Compute every number of the ledger again, and look for what was altered; each is fine, a caution, or wrong.
+
+        Args:
+            head: of the ledger's chain, as somebody wrote it down.
+        """
         from fedamp.runs.verify import verify_ledger
 
-        return verify_ledger(self.folder)
+        return verify_ledger(self.folder, head)
 
     def _repr_html_(self) -> str:
         from fedamp.report import notebook, style, tables
