@@ -5,6 +5,7 @@ import json
 import math
 from collections.abc import Iterable
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -64,13 +65,13 @@ class Ledger:
     that the ledger names: releasing another one would spend the round's budget twice, so it is refused.
 
     Args:
-        folder: of the run.
+        file: ``ledger.json``, in the folder of the run.
         plan: what is played.
         found: the ledger of an interrupted run.
     """
 
-    def __init__(self, folder: RunFolder, plan: Plan, found: LedgerRecord | None = None) -> None:
-        self.folder, self.file, self.plan = folder, folder.ledger, plan
+    def __init__(self, file: Path, plan: Plan, found: LedgerRecord | None = None) -> None:
+        self.file, self.folder, self.plan = file, RunFolder(file.parent), plan
         self.releases: list[LedgerEntry] = []
         self._lines: list[str] = []
         self._head = {key: value for key, value in planned(plan).content().items() if key not in ("releases", "head")}
@@ -81,15 +82,14 @@ class Ledger:
         self._add(found.releases if found else ())
 
     @classmethod
-    def open(cls, folder: RunFolder, plan: Plan) -> "Ledger":
+    def open(cls, file: Path, plan: Plan) -> "Ledger":
         """Read the ledger of an interrupted run, or start one.
 
         Raises:
             RunFolderError: if the file is damaged or belongs to another plan.
         """
-        file = folder.ledger
         if not file.exists():
-            return cls(folder, plan)
+            return cls(file, plan)
         found, wanted = LedgerRecord.read(file), planned(plan)
         if found.format == "fedamp ledger 2":
             raise RunFolderError(
@@ -112,11 +112,12 @@ class Ledger:
                     f"{file}: damaged ledger: round {entry.round} cannot have left epsilon at "
                     f"{entry.epsilon_upper:g}; the plan spends {spent:g}"
                 )
-        if found.head is not None and found.releases and not folder.salt.exists():
-            raise RunFolderError(f"{folder.salt}: gone; accepted: as the run left it")
+        salt = RunFolder(file.parent).salt
+        if found.head is not None and found.releases and not salt.exists():
+            raise RunFolderError(f"{salt}: gone; accepted: as the run left it")
         for complaint in chain.altered_ledger(file):
             raise RunFolderError(f"{file}: damaged ledger: {complaint}")
-        return cls(folder, plan, found)
+        return cls(file, plan, found)
 
     @cached_property
     def _salt(self) -> bytes:

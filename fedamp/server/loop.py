@@ -102,7 +102,7 @@ class _Run:
         self.prepared, self.plan, self.grid, self.folder = prepared, prepared.plan, grid, folder
         self.fingerprint = fingerprint(self.plan.scenario)
         self.startup_seconds = 0.0
-        self.ledger = Ledger.open(folder, self.plan)
+        self.ledger = Ledger.open(folder.ledger, self.plan)
         self.finished: list[RoundRecord] = []
         self.strategy = prepared.strategy(self._resume() or prepared.state)
         self.ledger.begin()

@@ -61,7 +61,7 @@ class AppStrategy(PrivateStrategy):
         self.folder = _new_folder(Path(out), scenario)
         with modes_of(self.folder.path):
             self.folder.write_scenario(scenario)
-            self.ledger = Ledger(self.folder, plan)
+            self.ledger = Ledger(self.folder.ledger, plan)
             self.ledger.begin()
 
     def arrays(self) -> ArrayRecord:
