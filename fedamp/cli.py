@@ -99,8 +99,8 @@ def run(
         print(printable(folder))
     else:
         out.print(tables.run_table(summary, progress.clipped))
+        print_path("ledger's head", head or "none")
         print_path("run folder", folder)
-        out.print(f"ledger's head: {head}", soft_wrap=True)
     caution_about(scenario_)
     if summary.stopped_because == "interrupted":
         raise Interrupted(how_to_resume(folder))

@@ -64,31 +64,26 @@ def altered(folder: RunFolder) -> Iterator[str]:
     Raises:
         RunFolderError: a file cannot be read.
     """
-    yield from altered_ledger(folder.ledger)
-    yield from _altered_files(folder, json.loads(_content(folder.ledger)))
+    ledger = json.loads(_content(folder.ledger))
+    if ledger.get("head") is not None:
+        yield from altered_ledger(ledger)
+        yield from _altered_files(folder, ledger)
 
 
-def altered_ledger(file: Path) -> Iterator[str]:
-    """As :func:`altered`, of the ledger alone."""
-    ledger = json.loads(_content(file))
-    if ledger.get("head") is None:
-        return
+def altered_ledger(ledger: Json) -> Iterator[str]:
+    """As :func:`altered`, of a ledger with a chain, alone."""
     last = start(ledger)
     for release in ledger["releases"]:
-        last = after(last, release)
-        if release["link"] != last:
-            first = release["round"] == 1
-            what = "round 1, or a key that stands before releases," if first else f"round {release['round']}"
-            yield f"ledger.json: releases: {what} is not as it was written down"
-            last = release["link"]
+        if release["link"] != after(last, release):
+            also = ", or a key that stands before releases," if release["round"] == 1 else ""
+            yield f"ledger.json: releases: round {release['round']}{also} is not as it was written down"
+        last = release["link"]
     if ledger["head"] != head(last, ledger):
         what = "stopped_because, files or the number of releases" if ledger["releases"] else "a key"
         yield f"ledger.json: head: {what} is not as it was written down"
 
 
 def _altered_files(folder: RunFolder, ledger: Json) -> Iterator[str]:
-    if ledger.get("head") is None:
-        return
     here = {name for name in _NAMED if (folder.path / name).is_file()}
     named, salt = ledger.get("files"), b""
     if here.intersection(_OWNERS) and (named is not None or ledger["releases"]):

@@ -112,11 +112,12 @@ class Ledger:
                     f"{file}: damaged ledger: round {entry.round} cannot have left epsilon at "
                     f"{entry.epsilon_upper:g}; the plan spends {spent:g}"
                 )
-        salt = RunFolder(file.parent).salt
-        if found.head is not None and found.releases and not salt.exists():
-            raise RunFolderError(f"{salt}: gone; accepted: as the run left it")
-        for complaint in chain.altered_ledger(file):
-            raise RunFolderError(f"{file}: damaged ledger: {complaint}")
+        if found.head is not None:
+            salt = RunFolder(file.parent).salt
+            if found.releases and not salt.exists():
+                raise RunFolderError(f"{salt}: gone; accepted: as the run left it")
+            for complaint in chain.altered_ledger(json.loads(file.read_bytes())):
+                raise RunFolderError(f"{file.parent}: damaged ledger: {complaint}")
         return cls(file, plan, found)
 
     @cached_property
@@ -139,7 +140,7 @@ class Ledger:
         Args:
             round_: its number.
             parameters: the model.
-            record: its line of ``rounds.jsonl``, where there is one.
+            record: its line of ``rounds.jsonl``, where one is to be written.
             durable: whether the entry must survive a power cut, which takes longer than many a round of a simulation.
 
         Raises:
@@ -156,7 +157,7 @@ class Ledger:
                     f"{self.file}: round {round_} was released before with another model; "
                     "releasing it again would spend its privacy budget twice"
                 )
-            if known.record == entry.record:
+            if record is None or known.record == line:
                 return known
             # Computed again after a crash, it took another time: its line is another one, and so is each later link.
             entry, later = known.model_copy(update={"record": line}), self.releases[round_:]

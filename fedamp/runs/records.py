@@ -6,7 +6,7 @@ An infinite epsilon is ``math.inf`` here and null in a file, because JSON has no
 import json
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
@@ -262,13 +262,6 @@ class Claim(Record):
     noise_multiplier: float
     has_known_seed: bool | None
     stopped_because: Ending | None
-
-    def differences(self, other: "Claim") -> Iterator[tuple[str, Any, Any]]:
-        """The keys in which two claims differ, with both values; what one does not say is no difference."""
-        for key in type(self).model_fields:
-            ours, theirs = getattr(self, key), getattr(other, key)
-            if ours != theirs and None not in (ours, theirs):
-                yield key, ours, theirs
 
 
 class LedgerEntry(Record):

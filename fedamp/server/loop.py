@@ -164,9 +164,8 @@ class _Run:
             final=Quality(**evaluated.model_dump(include=set(Quality.model_fields)))
             if evaluated
             else Quality(accuracy=None, loss=None),
-            epsilon=Bracket.of(plan.guaranteed_epsilon)
-            if released
-            else spent,  # nothing was seen before the first round
+            # Nothing was seen before the first round.
+            epsilon=Bracket.of(plan.guaranteed_epsilon) if released else spent,
             released_rounds_epsilon=spent,
             unamplified_epsilon=Bracket.of(plan.unamplified_epsilon),
             has_known_seed=plan.known_seed,
@@ -241,7 +240,7 @@ class _Run:
             )
         # A crash may have come between the checkpoint and the ledger, or between the ledger and rounds.jsonl.
         try:
-            self.ledger.enter(state.round, state.model, record)
+            self.ledger.enter(state.round, state.model, record if len(kept) < state.round else None)
         except FederationError as error:
             raise RunFolderError(f"{files[-1]}: not of the run whose ledger this is: {error}") from None
         self.finished = self.folder.forget_rounds_after(state.round)
