@@ -246,7 +246,7 @@ def read_run(folder: Path, name: str | None = None) -> Run:
             f"{folder}: damaged run folder: summary.json says {summary.rounds_completed} rounds, rounds.jsonl holds "
             f"{len(rounds)} and ledger.json {len(ledger.releases)}"
         )
-    for complaint in (*altered(files), *contradictions(ledger, summary, rounds)):
+    for complaint in (*contradictions(ledger, summary, rounds), *altered(files)):
         raise RunFolderError(f"{folder}: {complaint}; see fedamp verify")
     try:
         asked = scenario_file.load(files.scenario)

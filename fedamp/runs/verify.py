@@ -26,6 +26,8 @@ from fedamp.runs.records import LedgerRecord, Summary, reports
 from fedamp.runs.run import TOLERANCE, contradictions
 from fedamp.scenario import scenario_file
 
+SHOWN = 5  # of what was altered
+
 # What follows from the scenario alone. The number of units is taken from the ledger, because the records are not here.
 _FROM_SCENARIO = {
     *("scenario_sha256", "scenario", "unit", "group_size", "adjacency", "delta", "budget_epsilon"),
@@ -87,7 +89,7 @@ def _chain(ledger: LedgerRecord, files: RunFolder, head: str | None) -> Check:
     if head not in (None, ledger.head):
         complaints.append(f"ledger.json: head: {ledger.head}, but {head} was written down")
     if complaints:
-        return Check("chain", "wrong", "; ".join(complaints))
+        return Check("chain", "wrong", _listed(complaints))
     if files.rounds.is_file() and None in (entry.record for entry in ledger.releases):
         return Check(
             "chain", "caution", f"head {ledger.head}; it covers no line of rounds that an older version played"
@@ -95,12 +97,17 @@ def _chain(ledger: LedgerRecord, files: RunFolder, head: str | None) -> Check:
     return Check("chain", "fine", f"head {ledger.head}")
 
 
+def _listed(complaints: list[str]) -> str:
+    more = [f"and {len(complaints) - SHOWN} more"] if len(complaints) > SHOWN else []
+    return "; ".join(complaints[:SHOWN] + more)
+
+
 def _said(ledger: LedgerRecord, files: RunFolder) -> Check:
     """What summary.json and rounds.jsonl say of what the ledger says."""
     summary = Summary.read(files.summary) if files.summary.is_file() else None
     complaints = list(contradictions(ledger, summary, files.read_rounds()))
     if complaints:
-        return Check("claim", "wrong", "; ".join(complaints))
+        return Check("claim", "wrong", _listed(complaints))
     return Check("claim", "fine", "the files beside the ledger say what it says")
 
 

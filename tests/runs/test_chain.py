@@ -10,14 +10,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fedamp.errors import RunFolderError
+from fedamp.errors import FederationError, Interrupted, RunFolderError
 from fedamp.launch import launch
 from fedamp.merging import MergeRequest, merge_runs
 from fedamp.report.comparison import compare
 from fedamp.report.page import write_report
 from fedamp.runs.run import read_run
 from fedamp.runs.verify import verify_ledger
-from tests.chains import change_ledger, forge
+from tests.chains import change_ledger, forge, without_chain
 from tests.federations import Silent, small
 
 FILES = ("summary.json", "rounds.jsonl", "ledger.json", "scenario.yaml", "model.safetensors")
@@ -73,6 +73,18 @@ def change(content: dict, path: tuple) -> None:
     for key in above:
         content = content[key]
     content[last] = altered(content[last])
+
+
+class Crash(Silent):
+    """Ends a run after a round, as a lost machine does."""
+
+    def __init__(self, round_: int, error: type[BaseException] = MemoryError) -> None:
+        super().__init__()
+        self.round, self.error = round_, error
+
+    def round_done(self, record) -> None:
+        if record.round == self.round:
+            raise self.error
 
 
 def test_every_key_of_the_summary(played, run):
@@ -265,13 +277,8 @@ def test_a_round_that_is_played_again_takes_its_place_in_the_chain(tmp_path):
     """With a known seed a crash may take rounds whose lines were written down. Played again they take another time."""
     scenario = small("rounds=4", "check_in.k=2", "federation.checkpoint_every=4")
 
-    class Stopped(Silent):
-        def round_done(self, record) -> None:
-            if record.round == 3:
-                raise MemoryError
-
-    with pytest.raises(Exception, match="MemoryError"):
-        launch(scenario, Stopped(), tmp_path / "run")
+    with pytest.raises(FederationError, match="MemoryError"):
+        launch(scenario, Crash(3), tmp_path / "run")
     before = json.loads((tmp_path / "run" / "ledger.json").read_text())
     assert wrong(tmp_path / "run") == ""
     launch(scenario, Silent(), tmp_path / "run", resume=True)
@@ -299,3 +306,47 @@ def test_the_ledger_tells_nothing_of_what_is_the_owner_s(run):
         assert hashlib.sha256(content).hexdigest() not in ledger
     assert (run / "salt.secret").read_text() not in ledger
     assert (run / "salt.secret").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_run_that_goes_on_has_no_summary_until_it_ends_again(tmp_path):
+    """One of an earlier end would say less than was released since."""
+    scenario, folder = small("rounds=6", "check_in.k=2", "known_seed=false"), tmp_path / "run"
+    with pytest.raises(Interrupted):
+        launch(scenario, Crash(2, KeyboardInterrupt), folder)
+    head = json.loads((folder / "ledger.json").read_text())["head"]
+    assert wrong(folder, head) == ""
+    with pytest.raises(FederationError):
+        launch(scenario, Crash(4), folder, resume=True)
+    assert not (folder / "summary.json").exists()
+    assert wrong(folder) == ""
+    launch(scenario, Silent(), folder, resume=True)
+    assert wrong(folder) == ""
+    assert head in wrong(folder, head)
+
+
+def test_a_run_of_an_older_version_gets_a_chain_for_the_rounds_that_it_goes_on_with(tmp_path):
+    scenario, folder = small("rounds=6", "check_in.k=2", "known_seed=false"), tmp_path / "run"
+    with pytest.raises(FederationError):
+        launch(scenario, Crash(3), folder)
+    older = without_chain(json.loads((folder / "ledger.json").read_text())) | {"format": "fedamp ledger 3"}
+    (folder / "ledger.json").write_text(json.dumps(older))
+    (folder / "salt.secret").unlink()
+    launch(scenario, Silent(), folder, resume=True)
+    chain, *_ = verify_ledger(folder)
+    assert (chain.name, chain.verdict) == ("chain", "caution")
+    assert "no line of rounds that an older version played" in chain.found
+    records = [entry["record"] for entry in json.loads((folder / "ledger.json").read_text())["releases"]]
+    assert records[:3] == [None] * 3
+    assert None not in records[3:]
+    (folder / "rounds.jsonl").write_text((folder / "rounds.jsonl").read_text().replace('"round": 2', '"round": 2 '))
+    assert "rounds.jsonl: not as the run left it" in wrong(folder)
+
+
+@pytest.mark.parametrize("lost", ["salt.secret", "rounds.jsonl"])
+def test_a_run_whose_chain_cannot_be_gone_on_with_is_refused(tmp_path, lost):
+    scenario, folder = small("rounds=6", "check_in.k=2", "known_seed=false"), tmp_path / "run"
+    with pytest.raises(FederationError):
+        launch(scenario, Crash(3), folder)
+    (folder / lost).unlink()
+    with pytest.raises(RunFolderError, match=lost):
+        launch(scenario, Silent(), folder, resume=True)
