@@ -352,3 +352,13 @@ def test_a_run_whose_chain_cannot_be_gone_on_with_is_refused(tmp_path, lost):
     (folder / lost).unlink()
     with pytest.raises(RunFolderError, match=lost):
         launch(scenario, Silent(), folder, resume=True)
+
+
+def test_a_line_whose_end_a_crash_took_is_a_line(tmp_path):
+    scenario, folder = small("rounds=6", "check_in.k=2", "known_seed=false"), tmp_path / "run"
+    with pytest.raises(FederationError):
+        launch(scenario, Crash(3), folder)
+    (folder / "rounds.jsonl").write_bytes((folder / "rounds.jsonl").read_bytes()[:-1])
+    assert wrong(folder) == ""
+    launch(scenario, Silent(), folder, resume=True)
+    assert wrong(folder) == ""
