@@ -109,8 +109,8 @@ def _cost(plan: Plan, noise: float) -> dict[str, Any]:
     return {
         "units": plan.units,
         "noise_multiplier": plan.noise_multiplier,
-        "epsilon": plan.epsilon.to_json(),
-        "epsilon_with_check_in_s_noise": other.epsilon.to_json(),
+        "epsilon": plan.planned_epsilon.to_json(),
+        "epsilon_with_check_in_s_noise": other.planned_epsilon.to_json(),
     }
 
 

@@ -91,20 +91,22 @@ def run(
     from fedamp.flower import chatter_to
     from fedamp.runs.files import modes_of
     from fedamp.runs.folder import RunFolder, read_summary
+    from fedamp.runs.records import LedgerRecord
 
     with chatter_to(RunFolder(folder).log, "fedamp"), modes_of(folder):
         with fails_alone("drawing"):
             from fedamp.report.pictures import plot_run  # matplotlib takes a second
 
             plot_run(folder)
-        summary = read_summary(folder)
+        summary, head = read_summary(folder), LedgerRecord.read(RunFolder(folder).ledger).head
         if as_json:
-            print_line(summary.content() | {"folder": str(folder)})
+            print_line(summary.content() | {"folder": str(folder), "head": head})
         elif quiet:
             print(printable(folder))
         else:
             with fails_alone("the table"):
                 out.print(tables.run_table(summary, progress.clipped))
+            print_path("ledger's head", head or "none")
             print_path("run folder", folder)
     caution_about(scenario_)
     if summary.stopped_because == "interrupted":
@@ -271,13 +273,16 @@ def audit(
 @app.command()
 def verify(
     run_: Annotated[Path, Argument(metavar="RUN", help="a run folder, or a ledger.json")],
+    head: Annotated[
+        str | None, Option(help="the chain's head, as the run printed it and somebody wrote it down")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Compute every number of a ledger again: does each release cost what the ledger says?"""
+    """Compute every number of a ledger again, and find whatever was altered since the run wrote it down."""
     from fedamp.runs.checks import checks_json
     from fedamp.runs.verify import verify_ledger
 
-    checks = verify_ledger(run_)
+    checks = verify_ledger(run_, head)
     print_answer(checks_json(checks), as_json, lambda answer: tables.checks_table("ledger", answer))
     judge(checks, f"{run_}: ")
 

@@ -40,8 +40,8 @@ def privacy_cost(scenario: Scenario, groups: bool = False) -> dict[str, Any]:
         "group_size": scenario.privacy.group_size,
         "noise_multiplier": plan.noise_multiplier,
         "expected_cohort": plan.expected_cohort,
-        "epsilon": plan.epsilon.to_json(),
-        "epsilon_bound": plan.epsilon.method,
+        "epsilon": plan.planned_epsilon.to_json(),
+        "epsilon_bound": plan.planned_epsilon.method,
         "unamplified_epsilon": plan.unamplified_epsilon.to_json(),
         "risk": risk(plan.mechanism, scenario.privacy.unit, scenario.privacy.group_size),
         "poisson_epsilon": _by_poisson(plan),
@@ -92,8 +92,8 @@ def calibration(scenario: Scenario, epsilon: float, delta: float | None = None) 
         "scenario": scenario.name,
         "known_seed": scenario.known_seed,
         "noise_multiplier": plan.noise_multiplier,
-        "epsilon": plan.epsilon.to_json(),
-        "epsilon_bound": plan.epsilon.method,
+        "epsilon": plan.planned_epsilon.to_json(),
+        "epsilon_bound": plan.planned_epsilon.method,
         "delta": scenario.privacy.delta,
         "budget": epsilon,
         "mechanism": str(plan.mechanism),
@@ -107,7 +107,9 @@ def _by_poisson(plan: Plan) -> dict[str, float | None] | None:
         return None
     check_in = PoissonCheckIn(scheme="poisson", rate=plan.expected_cohort / plan.units)
     privacy = asked.privacy.model_copy(update={"noise_multiplier": plan.noise_multiplier})
-    return make_plan(asked.model_copy(update={"check_in": check_in, "privacy": privacy}), plan.units).epsilon.to_json()
+    return make_plan(
+        asked.model_copy(update={"check_in": check_in, "privacy": privacy}), plan.units
+    ).planned_epsilon.to_json()
 
 
 def _groups(plan: Plan, wanted: bool) -> list[dict[str, Any]] | None:

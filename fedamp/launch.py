@@ -181,7 +181,8 @@ def _play_on_flower(
     try:
         flower_engine.run(config, folder.log, scenario.engine, watch=watch)
     except FederationError as error:  # Flower is not told why, where it could tell who was asked
-        raise FederationError((_ended(folder) != before and read_summary(folder.path).error) or str(error)) from error
+        told = _ended(folder) not in (0, before) and read_summary(folder.path).error
+        raise FederationError(told or str(error)) from error
     watch()
 
 

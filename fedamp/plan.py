@@ -168,8 +168,8 @@ class Plan:
     # --- in numbers ---------------------------------------------------------------------------------------------------
 
     @cached_property
-    def epsilon(self) -> Bounds:
-        """Of the whole run."""
+    def planned_epsilon(self) -> Bounds:
+        """Of all rounds that the scenario asks for; what a run guarantees is :attr:`guaranteed_epsilon`."""
         return self.mechanism.epsilon(self._delta)
 
     @cached_property
@@ -230,7 +230,7 @@ class Plan:
 
     def costs(self) -> dict[str, Any]:
         """What takes long to compute, by name; :meth:`take` gives it to another process's plan of the same scenario."""
-        names = ("noise_multiplier", "epsilon", "unamplified_epsilon", "epsilon_by_round", "guaranteed_epsilon")
+        names = ("noise_multiplier", "planned_epsilon", "unamplified_epsilon", "epsilon_by_round", "guaranteed_epsilon")
         return {"units": self.units} | {name: getattr(self, name) for name in names}
 
     def take(self, costs: Mapping[str, Any]) -> None:
@@ -261,7 +261,7 @@ class Plan:
         if rounds == 0:
             return Bounds(0.0, 0.0, "nothing released")
         if not self.is_private:
-            return self.epsilon
+            return self.planned_epsilon
         released = self._first(rounds, self.noise_multiplier)
         bounds, upper = released.epsilon(self._delta), float(self.epsilon_by_round[rounds - 1])
         method = bounds.method if upper == bounds.upper else CURVE

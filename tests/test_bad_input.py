@@ -10,6 +10,7 @@ from safetensors import safe_open
 from safetensors.numpy import save_file
 
 from fedamp.scenario import scenario_file
+from tests.chains import change_ledger
 from tests.federations import small
 from tests.server.plays import play_in
 
@@ -308,7 +309,7 @@ DAMAGED = {
         "at most 6",
     ),
     "ledger that is behind": (
-        ledger(lambda content: content.update(releases=content["releases"][:2])),
+        lambda folder: change_ledger(folder, lambda content: content.update(releases=content["releases"][:2])),
         "before the checkpoint of round 6",
     ),
     "ledger with a cheaper round": (

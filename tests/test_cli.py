@@ -70,7 +70,9 @@ def test_quietly_only_the_folder_is_named_and_json_has_a_line_a_round(fedamp, fi
     *rounds, summary = map(json.loads, printed.out.splitlines())
     kept = [json.loads(line) for line in (tmp_path / "b" / "rounds.jsonl").read_text().splitlines()]
     assert rounds == [{key: value for key, value in line.items() if key != "unprotected"} for line in kept]
-    assert summary == json.loads((tmp_path / "b" / "summary.json").read_text()) | {"folder": str(tmp_path / "b")}
+    head = json.loads((tmp_path / "b" / "ledger.json").read_text())["head"]
+    left = json.loads((tmp_path / "b" / "summary.json").read_text())
+    assert summary == left | {"folder": str(tmp_path / "b"), "head": head}
     assert summary["startup_seconds"] > 0  # also where Ray had no part in it
 
 

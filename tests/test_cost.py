@@ -72,12 +72,12 @@ def test_costs_that_another_process_has_computed_are_the_plans_own():
     computed = there.costs()
     here.take(computed)
     others.take(computed)  # of a plan for one unit more
-    assert "epsilon" in vars(here)
-    assert "epsilon" not in vars(others)
+    assert "planned_epsilon" in vars(here)
+    assert "planned_epsilon" not in vars(others)
     fresh = make_plan(small(), 60)
-    assert (here.noise_multiplier, here.epsilon, here.spent(8)) == (
+    assert (here.noise_multiplier, here.planned_epsilon, here.spent(8)) == (
         fresh.noise_multiplier,
-        fresh.epsilon,
+        fresh.planned_epsilon,
         fresh.spent(8),
     )
     assert here.epsilon_by_round.tolist() == fresh.epsilon_by_round.tolist()

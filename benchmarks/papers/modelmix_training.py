@@ -78,7 +78,7 @@ class Training:
 
     def epsilon(self) -> float:
         """What it costs."""
-        return make_plan(self.scenario(0), RECORDS).epsilon.upper
+        return make_plan(self.scenario(0), RECORDS).planned_epsilon.upper
 
 
 def accuracies(training: Training, seed: int, evaluate_every: int | None = None) -> np.ndarray:

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 
 from fedamp import __version__
 from fedamp.cost import risk
-from fedamp.errors import InputError
+from fedamp.errors import InputError, RunFolderError
 from fedamp.numbers import amount_of_bytes, amount_of_time, at_least, at_most, power
 from fedamp.report import style
 from fedamp.report.board import board
@@ -22,6 +22,7 @@ from fedamp.report.comparison import cautions, facts
 from fedamp.report.pictures import comparison_pictures, run_pictures
 from fedamp.report.tables import spread
 from fedamp.report.words import ENDINGS, KNOWN_SEED, common, metric, protected, score, value_of
+from fedamp.runs.checks import complaint
 from fedamp.runs.folder import RunFolder
 from fedamp.runs.merged import Model
 from fedamp.runs.records import Score
@@ -50,14 +51,19 @@ def write_report(folders: Sequence[Path], out: Path) -> Path:
         out: the HTML file; one that is there is replaced.
 
     Raises:
-        RunFolderError: a folder is missing, damaged or given twice.
+        RunFolderError: a folder is missing, damaged or given twice, or ``fedamp verify`` finds it wrong.
         InputError: ``out`` cannot be written.
     """
     models = read_models(folders)
+    checks = {model.folder: model.verify() for model in models if isinstance(model, Run)}
+    for folder, found in checks.items():
+        if wrong := complaint(found):
+            raise RunFolderError(f"{folder}: {wrong}")
     page = _environment().get_template("page.html.j2")
     content = page.render(
         models=models,
         alone=len(models) == 1,
+        checks=checks,
         rows=list(map(facts, models)),
         cautions=cautions(models),
         comparison_figures=_inline(comparison_pictures(models)) if len(models) > 1 else [],

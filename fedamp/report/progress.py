@@ -190,7 +190,7 @@ def guarantee(plan: "Plan") -> list[str]:
         return ["[yellow]without privacy[/]: no noise is added, epsilon is infinite"]
     return [
         f"{protected(privacy.unit, privacy.group_size)} of {plan.units:,}: epsilon <= "
-        f"{at_most(plan.epsilon.upper, 3)} at delta = {privacy.delta:g} "
+        f"{at_most(plan.planned_epsilon.upper, 3)} at delta = {privacy.delta:g} "
         f"(unamplified {at_most(plan.unamplified_epsilon.upper, 3)})",
         f"noise multiplier {plan.noise_multiplier:.4g}; {plan.mechanism}",
         f"trusted server, hidden assignments; assumptions: {GUARANTEES}",

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich import box
 from rich.console import Group, RenderableType
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from fedamp.numbers import amount_of_bytes, amount_of_time, at_least, at_most, power
@@ -208,7 +208,7 @@ def sensitivity_table(answer: Answer) -> RenderableType:
 
 def checks_table(title: str, answer: Answer) -> Table:
     """Things that were looked at one by one, each with its verdict."""
-    table = Table(title=title, show_header=False)
+    table = Table("", "", Column(overflow="fold"), title=title, show_header=False)  # all of a long digest
     for check in answer["checks"]:
         verdict = check["verdict"]
         table.add_row(Text(verdict, VERDICT_COLOURS[verdict]), check["name"], check["found"])

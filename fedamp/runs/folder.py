@@ -68,7 +68,8 @@ class RunFolder:
     def forget_rounds_after(self, round_: int) -> list[RoundRecord]:
         """Keep the rounds up to a checkpoint; the later ones are computed again. Returns what is kept."""
         kept = [record for record in self.read_rounds() if record.round <= round_]
-        write_atomically(self.rounds, "".join(f"{record.to_json()}\n" for record in kept).encode())
+        lines = self.rounds.read_bytes().splitlines()[: len(kept)] if kept else []
+        write_atomically(self.rounds, b"".join(line + b"\n" for line in lines))
         return kept
 
     def write_scenario(self, scenario: Scenario) -> None:

@@ -3,17 +3,30 @@
 import hashlib
 import json
 import math
+from collections.abc import Iterable
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from fedamp import __version__
+from fedamp import __version__, rng
 from fedamp.arrays import Arrays
 from fedamp.errors import FederationError, RunFolderError
 from fedamp.plan import ADJACENCY, Plan
+from fedamp.runs import chain
 from fedamp.runs.files import write_atomically
-from fedamp.runs.records import FROM_SYSTEM, KNOWN_SEED, Bracket, Ending, LedgerEntry, LedgerRecord, PartRecord
+from fedamp.runs.folder import RunFolder, write_secret
+from fedamp.runs.records import (
+    FROM_SYSTEM,
+    KNOWN_SEED,
+    Bracket,
+    LedgerEntry,
+    LedgerRecord,
+    PartRecord,
+    RoundRecord,
+    Summary,
+)
 from fedamp.scenario import Scenario
 
 WRITTEN_BY = f"fedamp {__version__}"
@@ -30,7 +43,7 @@ ASSUMPTIONS = (
 # What a newer fedamp may say otherwise of the same mechanism, and what changes: an interrupted run must go on.
 _MAY_DIFFER = {
     *("written_by", "mechanism_in_words", "whole_run_epsilon", "epsilon_bound", "guaranteed_epsilon", "assumptions"),
-    *("stopped_because", "releases"),
+    *("format", "stopped_because", "files", "releases", "head"),
 }
 
 
@@ -51,21 +64,25 @@ class Ledger:
     that the ledger names: releasing another one would spend the round's budget twice, so it is refused.
 
     Args:
-        file: ``ledger.json``.
+        file: ``ledger.json``, in the folder of the run.
         plan: what is played.
-        releases: of an interrupted run.
         frozen_sha256: digest of the model's frozen weights (:func:`fedamp.models.registry.pinned`).
+        found: the ledger of an interrupted run.
     """
 
     def __init__(
-        self, file: Path, plan: Plan, releases: tuple[LedgerEntry, ...] = (), frozen_sha256: str | None = None
+        self, file: Path, plan: Plan, frozen_sha256: str | None = None, found: LedgerRecord | None = None
     ) -> None:
-        self.file, self.plan = file, plan
-        self.releases = list(releases)
+        self.file, self.folder, self.plan = file, RunFolder(file.parent), plan
+        self.releases: list[LedgerEntry] = []
         self._lines: list[str] = []
         head = planned(plan, frozen_sha256=frozen_sha256).content()
-        self._head = {key: value for key, value in head.items() if key != "releases"}
-        self._text = ""  # of the head, which is the same in every round
+        self._head = {key: value for key, value in head.items() if key not in ("releases", "head")}
+        if found is not None:
+            self._head |= {"stopped_because": found.stopped_because, "files": found.files}
+        self._text = ""  # of what stands before the releases, which is the same in every round
+        self._start = chain.start(self._head)
+        self._add(found.releases if found else ())
 
     @classmethod
     def open(cls, file: Path, plan: Plan, frozen_sha256: str | None = None) -> "Ledger":
@@ -75,9 +92,9 @@ class Ledger:
             RunFolderError: if the file is damaged or belongs to another plan.
         """
         if not file.exists():
-            return cls(file, plan, (), frozen_sha256)
+            return cls(file, plan, frozen_sha256)
         found, wanted = LedgerRecord.read(file), planned(plan, frozen_sha256=frozen_sha256)
-        if found.format != wanted.format:
+        if found.format == "fedamp ledger 2":
             raise RunFolderError(
                 f"{file}: {found.format}, of {found.written_by}, which drew other random numbers: the run cannot be "
                 f"gone on with; accepted: {wanted.format}, or a new folder"
@@ -98,55 +115,99 @@ class Ledger:
                     f"{file}: damaged ledger: round {entry.round} cannot have left epsilon at "
                     f"{entry.epsilon_upper:g}; the plan spends {spent:g}"
                 )
-        return cls(file, plan, found.releases, frozen_sha256)
+        if found.head is not None:
+            salt = RunFolder(file.parent).salt
+            if found.releases and not salt.exists():
+                raise RunFolderError(f"{salt}: gone; accepted: as the run left it")
+            for complaint in chain.altered_ledger(json.loads(file.read_bytes())):
+                raise RunFolderError(f"{file.parent}: damaged ledger: {complaint}")
+        return cls(file, plan, frozen_sha256, found)
+
+    @cached_property
+    def _salt(self) -> bytes:
+        """Of the digests of what is the owner's."""
+        if not self.folder.salt.exists():
+            write_secret(self.folder.salt, f"{rng.seed_from_system():064x}")
+        return self.folder.salt.read_bytes()
 
     def begin(self) -> None:
         """Write the ledger of a run that has released nothing, if there is none: from then on its absence is a loss."""
         if not self.file.exists():
             self._write(durable=True)
 
-    def enter(self, round_: int, parameters: Arrays, durable: bool = True) -> LedgerEntry:
+    def enter(
+        self, round_: int, parameters: Arrays, record: RoundRecord | None = None, durable: bool = True
+    ) -> LedgerEntry:
         """Write down a round that is about to be released.
 
         Args:
             round_: its number.
             parameters: the model.
+            record: its line of ``rounds.jsonl``, where one is to be written.
             durable: whether the entry must survive a power cut, which takes longer than many a round of a simulation.
 
         Raises:
             FederationError: if the round was released before with another model, or is out of turn.
         """
         spent = float(self.plan.epsilon_by_round[round_ - 1])
-        entry = LedgerEntry(round=round_, epsilon_upper=spent, digest=digest(parameters))
+        line = None if record is None else chain.salted(self._salt, record.to_json().encode())
+        entry = LedgerEntry(round=round_, epsilon_upper=spent, digest=digest(parameters), record=line)
+        later: list[LedgerEntry] = []
         if round_ <= len(self.releases):
-            if self.releases[round_ - 1].digest != entry.digest:
+            known = self.releases[round_ - 1]
+            if known.digest != entry.digest:
                 raise FederationError(
                     f"{self.file}: round {round_} was released before with another model; "
                     "releasing it again would spend its privacy budget twice"
                 )
-            return entry
-        if round_ != len(self.releases) + 1:
+            if record is None or known.record == line:
+                return known
+            # Computed again after a crash, it took another time: its line is another one, and so is each later link.
+            entry, later = known.model_copy(update={"record": line}), self.releases[round_:]
+            del self.releases[round_ - 1 :], self._lines[round_ - 1 :]
+        elif round_ != len(self.releases) + 1:
             raise FederationError(f"{self.file}: round {round_} is out of turn after round {len(self.releases)}")
-        self.releases.append(entry)
-        self._set("stopped_because", None)
+        self._add([entry, *later])
+        self._end(None, None)
         self._write(durable)
         return entry
 
-    def conclude(self, stopped_because: Ending) -> None:
-        """Write down why the run stopped; it may still be resumed."""
-        self._set("stopped_because", stopped_because)
-        self._write(durable=True)
+    def conclude(self, summary: Summary) -> None:
+        """Write down why the run stopped and the digests of the files that it leaves; then write the summary.
 
-    def _set(self, key: str, value: str | None) -> None:
-        if self._head[key] != value:
-            self._head[key], self._text = value, ""
+        The run may still be resumed. If it has no round left to play, all stays as it was, and so does the head.
+        """
+        left = chain.digests(self.folder, self._salt)
+        ended = (self._head["stopped_because"], self._head["files"])
+        if ended == (summary.stopped_because, left) and summary.error is None:
+            return
+        left[self.folder.summary.name] = chain.salted(self._salt, summary.to_text().encode())
+        self._end(summary.stopped_because, left)
+        self._write(durable=True)
+        self.folder.write_summary(summary)
+
+    def _end(self, stopped_because: str | None, files: dict[str, str] | None) -> None:
+        if (self._head["stopped_because"], self._head["files"]) != (stopped_because, files):
+            self._head |= {"stopped_because": stopped_because, "files": files}
+            self._text = ""
+            self.folder.summary.unlink(missing_ok=True)  # of an earlier end
+
+    def _add(self, releases: Iterable[LedgerEntry]) -> None:
+        for entry in releases:
+            link = chain.after(self._last, entry.content())
+            self.releases.append(entry.model_copy(update={"link": link}))
+
+    @property
+    def _last(self) -> str:
+        return (self.releases[-1].link if self.releases else None) or self._start
 
     def _write(self, durable: bool) -> None:
         # One line a round: a person can read it, and rewriting a few thousand lines takes less than a millisecond.
         self._lines += [entry.to_json() for entry in self.releases[len(self._lines) :]]
-        releases = ",\n  ".join(self._lines)
+        releases, head = ",\n  ".join(self._lines), chain.head(self._last, self._head)
         self._text = self._text or json.dumps(self._head, indent=1, allow_nan=False, ensure_ascii=False)[:-2]
-        write_atomically(self.file, f'{self._text},\n "releases": [\n  {releases}\n ]\n}}\n'.encode(), durable)
+        text = f'{self._text},\n "releases": [\n  {releases}\n ],\n "head": "{head}"\n}}\n'
+        write_atomically(self.file, text.encode(), durable)
 
 
 def planned(plan: Plan, asked: Scenario | None = None, frozen_sha256: str | None = None) -> LedgerRecord:
@@ -159,7 +220,7 @@ def planned(plan: Plan, asked: Scenario | None = None, frozen_sha256: str | None
     """
     privacy = plan.scenario.privacy
     return LedgerRecord(
-        format="fedamp ledger 3",
+        format="fedamp ledger 4",
         written_by=WRITTEN_BY,
         scenario=plan.scenario.name,
         scenario_sha256=fingerprint(asked or plan.scenario),
@@ -180,12 +241,13 @@ def planned(plan: Plan, asked: Scenario | None = None, frozen_sha256: str | None
         rounds_planned=plan.scenario.rounds,
         mechanism=plan.mechanism,
         mechanism_in_words=str(plan.mechanism),
-        whole_run_epsilon=Bracket.of(plan.epsilon),
-        epsilon_bound=plan.epsilon.method,
+        whole_run_epsilon=Bracket.of(plan.planned_epsilon),
+        epsilon_bound=plan.planned_epsilon.method,
         guaranteed_epsilon=plan.guaranteed_epsilon.upper if plan.is_private else None,
         noise_seed=KNOWN_SEED if plan.known_seed else FROM_SYSTEM,
         assumptions=ASSUMPTIONS,
         releases=(),
+        head="",
     )
 
 

@@ -18,6 +18,7 @@ from pydantic import (
     PlainSerializer,
     PlainValidator,
     PositiveInt,
+    model_validator,
 )
 
 from fedamp.accounting import Bounds, Mechanism, from_json
@@ -27,7 +28,7 @@ from fedamp.record import Record
 from fedamp.runs.files import read_regular, write_atomically
 from fedamp.scenario import LONGEST_RUN
 
-LARGEST = 1 << 29  # bytes of a file: the ledger of the longest run has a quarter of it
+LARGEST = 1 << 29  # bytes of a file: the ledger of the longest run has three fifths of it
 
 FROM_SYSTEM = "from the operating system"
 KNOWN_SEED = "known: the scenario's, so that whoever knows it can subtract the noise"
@@ -231,16 +232,51 @@ class Summary(FileRecord):
     parameters: NonNegativeInt
     cost: Cost
 
+    @property
+    def claim(self) -> "Claim":
+        """What it says of what was guaranteed; the ledger says the same."""
+        shared = set(Claim.model_fields) - {"epsilon", "released_rounds_epsilon"}
+        return Claim(
+            epsilon=self.epsilon.upper,
+            released_rounds_epsilon=self.released_rounds_epsilon and self.released_rounds_epsilon.upper,
+            **self.model_dump(include=shared),
+        )
+
 
 # --- ledger.json ------------------------------------------------------------------------------------------------------
 
 
+class Claim(Record):
+    """What a ledger says that was guaranteed, in short. Summary, pages, tables and mergers say what the ledger says.
+
+    Attributes:
+        epsilon: upper end of what is guaranteed, however the run was stopped by somebody who saw what it released.
+        released_rounds_epsilon: upper end of what the released rounds cost, had their number been fixed before.
+        noise_multiplier: of the whole update, or of its split part.
+
+    What an older file does not say is None.
+    """
+
+    epsilon: Epsilon
+    released_rounds_epsilon: Epsilon | None
+    delta: float
+    noise_multiplier: float
+    has_known_seed: bool | None
+    stopped_because: Ending | None
+
+
 class LedgerEntry(Record):
-    """One released round: its number, what is spent after it (infinite without noise), SHA-256 of its model."""
+    """One released round: its number, what is spent after it (infinite without noise), SHA-256 of its model.
+
+    ``record`` is the salted digest of its line of ``rounds.jsonl``, None where there is none; ``link`` is that of
+    :mod:`fedamp.runs.chain`, None in older files.
+    """
 
     round: PositiveInt
     epsilon_upper: Epsilon
     digest: str
+    record: str | None = None
+    link: str | None = None
 
 
 class PartRecord(Record):
@@ -257,8 +293,8 @@ class LedgerRecord(FileRecord):
 
     kind: ClassVar[str] = "ledger"
 
-    # 2: noise was drawn in float64, from another generator. Such a run can be read, not gone on with.
-    format: Literal["fedamp ledger 2", "fedamp ledger 3"]
+    # 2: noise was drawn in float64, from another generator. Such a run can be read, not gone on with. 3: has no chain.
+    format: Literal["fedamp ledger 2", "fedamp ledger 3", "fedamp ledger 4"]
     written_by: str
     scenario: str
     scenario_sha256: str
@@ -281,7 +317,28 @@ class LedgerRecord(FileRecord):
     assumptions: tuple[str, ...]
     guarantees_explained_in: str = "docs/threat-model.md"
     stopped_because: Ending | None = None
+    files: dict[str, str] | None = None
     releases: tuple[LedgerEntry, ...]
+    head: str | None = None
+
+    @model_validator(mode="after")
+    def _has_its_chain(self) -> Self:
+        if self.format == "fedamp ledger 4" and None in (self.head, *(entry.link for entry in self.releases)):
+            raise ValueError("head, or the link of a release: missing")
+        return self
+
+    @property
+    def claim(self) -> Claim:
+        """What was guaranteed; of an older file, which does not say it, what was spent."""
+        spent = self.releases[-1].epsilon_upper if self.releases else 0.0
+        return Claim(
+            epsilon=spent if not self.releases or self.guaranteed_epsilon is None else self.guaranteed_epsilon,
+            released_rounds_epsilon=spent,
+            delta=self.delta,
+            noise_multiplier=self.parts[-1].noise_multiplier,
+            has_known_seed=self.has_known_seed,
+            stopped_because=self.stopped_because,
+        )
 
     @property
     def has_known_seed(self) -> bool:

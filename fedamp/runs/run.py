@@ -1,7 +1,7 @@
 """Reading the folders of runs: what was asked for, what was released, and what that cost."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from fedamp import rng
 from fedamp.errors import InputError, RunFolderError, ScenarioError
 from fedamp.plan import Plan, make_plan
+from fedamp.runs.chain import altered
 from fedamp.runs.checks import Check
 from fedamp.runs.files import modes_of
 from fedamp.runs.folder import RunFolder, read_summary
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from torch import nn
 
+TOLERANCE = 1e-6  # relative: sums come out in another order on another machine, and a text has so many digits
 BYTES_DOWN, BYTES_UP = 4, 8  # a parameter travels as float32 to a client, its update as float64 back
 
 
@@ -43,7 +45,7 @@ class Run:
     @cached_property
     def plan(self) -> Plan:
         """The plan as it was played: with the noise of the ledger, so that nothing is calibrated again."""
-        noise = {"noise_multiplier": self.summary.noise_multiplier}
+        noise = {"noise_multiplier": self.ledger.claim.noise_multiplier}
         privacy = self.scenario.privacy.model_copy(update=noise)
         return make_plan(self.scenario.model_copy(update={"privacy": privacy}), self.ledger.units)
 
@@ -85,8 +87,8 @@ class Run:
         Of a run that was stopped early this is what all its rounds would have cost: whoever stopped it may have seen
         what it had released.
         """
-        older = self.summary.released_rounds_epsilon is None and self.was_stopped_early
-        upper = self.plan.guaranteed_epsilon.upper if older else self.summary.epsilon.upper
+        older = self.ledger.guaranteed_epsilon is None and self.was_stopped_early
+        upper = self.plan.guaranteed_epsilon.upper if older else self.ledger.claim.epsilon
         return upper if math.isfinite(upper) else None
 
     @property
@@ -102,7 +104,7 @@ class Run:
     @property
     def released_rounds_epsilon(self) -> float | None:
         """Upper end of what the released rounds cost, had their number been fixed before; None without noise."""
-        return self.rounds[-1].epsilon_upper if self.is_private else None
+        return self.ledger.claim.released_rounds_epsilon if self.is_private else None
 
     @cached_property
     def unamplified_epsilon(self) -> float | None:
@@ -180,11 +182,15 @@ class Run:
         with modes_of(self.folder):
             return write_report([self.folder], Path(out) if out else self.folder / "report.html")
 
-    def verify(self) -> list[Check]:
-        """Compute every number of the ledger again; what was looked at, each fine, a caution, or wrong."""
+    def verify(self, head: str | None = None) -> list[Check]:
+        """Compute every number of the ledger again, and look for what was altered; each is fine, a caution, or wrong.
+
+        Args:
+            head: of the ledger's chain, as somebody wrote it down.
+        """
         from fedamp.runs.verify import verify_ledger
 
-        return verify_ledger(self.folder)
+        return verify_ledger(self.folder, head)
 
     def _repr_html_(self) -> str:
         from fedamp.report import notebook, style, tables
@@ -207,11 +213,24 @@ def frame_of(rows: Iterable[Mapping[str, Any]]) -> "pandas.DataFrame":
     return pandas.DataFrame(rows)
 
 
+def contradictions(ledger: LedgerRecord, summary: Summary | None, rounds: Sequence[RoundRecord]) -> Iterator[str]:
+    """Where the files beside a ledger say otherwise than it does of what was guaranteed and spent: file, key, both."""
+    for key, found in ledger.claim:
+        said = getattr(summary.claim, key) if summary else None
+        if said != found and None not in (said, found):  # an older file does not say all
+            yield f"summary.json: {key}: {said}, but ledger.json says {found}"
+    for record, entry in zip(rounds, ledger.releases, strict=False):
+        # Another version, or machine, that went on with a run may have charged a little more.
+        if record.epsilon_upper < entry.epsilon_upper * (1 - TOLERANCE):
+            said = f"epsilon_upper: {record.epsilon_upper}, but ledger.json says {entry.epsilon_upper}"
+            yield f"rounds.jsonl: round {record.round}: {said}"
+
+
 def read_run(folder: Path, name: str | None = None) -> Run:
     """Read a run folder; ``name`` is the folder's own unless given.
 
     Raises:
-        RunFolderError: one line that names the file that is missing or damaged.
+        RunFolderError: one line that names the file that is missing, damaged, or not as the run left it.
     """
     if not folder.is_dir():
         raise RunFolderError(f"{folder}: no such run folder")
@@ -228,6 +247,8 @@ def read_run(folder: Path, name: str | None = None) -> Run:
             f"{folder}: damaged run folder: summary.json says {summary.rounds_completed} rounds, rounds.jsonl holds "
             f"{len(rounds)} and ledger.json {len(ledger.releases)}"
         )
+    for complaint in (*contradictions(ledger, summary, rounds), *altered(files)):
+        raise RunFolderError(f"{folder}: {complaint}; see fedamp verify")
     try:
         asked = scenario_file.load(files.scenario)
     except ScenarioError as error:

@@ -1,6 +1,6 @@
 """An auditor's look at a ledger: is every number in it at least what its own mechanism costs, computed again?
 
-It needs ``ledger.json`` alone. A scenario and a model that lie beside it are checked against it; no records are read.
+It needs ``ledger.json`` alone. What lies beside it is checked against it; no records are read.
 """
 
 import math
@@ -18,13 +18,15 @@ from fedamp.errors import RunFolderError, ScenarioError
 from fedamp.gaussian import delta_left
 from fedamp.numbers import at_most, power
 from fedamp.plan import Plan, make_plan, weakness
+from fedamp.runs.chain import altered
 from fedamp.runs.checks import Check
 from fedamp.runs.folder import RunFolder
 from fedamp.runs.ledger import WRITTEN_BY, differences, digest, planned
-from fedamp.runs.records import LedgerRecord, reports
+from fedamp.runs.records import LedgerRecord, Summary, reports
+from fedamp.runs.run import TOLERANCE, contradictions
 from fedamp.scenario import scenario_file
 
-TOLERANCE = 1e-6  # relative: sums come out in another order on another machine, and a text has so many digits
+SHOWN = 5  # of what was altered
 
 # What follows from the scenario alone. The number of units is taken from the ledger, because the records are not here.
 _FROM_SCENARIO = {
@@ -33,12 +35,12 @@ _FROM_SCENARIO = {
 }
 
 
-def verify_ledger(path: Path) -> list[Check]:
-    """Compute a ledger's numbers again.
+def verify_ledger(path: Path, head: str | None = None) -> list[Check]:
+    """Compute a ledger's numbers again, and see whether anything was altered since the run wrote it down.
 
     Args:
-        path: a run folder, or a ``ledger.json``; what lies beside it (``scenario.yaml``, ``model.safetensors``) is
-            checked against it.
+        path: a run folder, or a ``ledger.json``; what lies beside it is checked against it.
+        head: of the ledger's chain, as it was written down elsewhere; left out: any will do.
 
     Returns:
         What was looked at; nothing of it is wrong where nothing was changed.
@@ -54,7 +56,7 @@ def verify_ledger(path: Path) -> list[Check]:
         raise RunFolderError(f"{file}: no such ledger; accepted: {accepted}")
     ledger = LedgerRecord.read(file)
     try:
-        return list(_checks(ledger, files))
+        return [_chain(ledger, files, head), *_checks(ledger, files)]
     except (ArithmeticError, MemoryError, RecursionError, ValueError) as error:
         raise RunFolderError(f"{file}: damaged ledger: what it says cannot be charged ({error})") from None
 
@@ -69,12 +71,44 @@ def _checks(ledger: LedgerRecord, files: RunFolder) -> Iterator[Check]:
     weak = weakness(ledger.delta, ledger.units)
     yield Check("delta", "caution" if weak else "fine", weak or f"{power(ledger.delta)} for {ledger.units} units")
     yield Check("noise", "caution" if ledger.has_known_seed else "fine", ledger.noise_seed)
+    if files.rounds.is_file() or files.summary.is_file():
+        yield _said(ledger, files)
     if files.rounds.is_file():
         yield _reports(files)
     if files.scenario.is_file():
         yield _scenario(ledger, files)
     if files.model.is_file():
         yield _model(ledger, files)
+
+
+def _chain(ledger: LedgerRecord, files: RunFolder, head: str | None) -> Check:
+    if ledger.head is None:
+        none = f"none: {ledger.written_by} made none, so that nothing shows whether a file was altered"
+        return Check("chain", "wrong" if head else "caution", none)
+    complaints = list(altered(files))
+    if head not in (None, ledger.head):
+        complaints.append(f"ledger.json: head: {ledger.head}, but {head} was written down")
+    if complaints:
+        return Check("chain", "wrong", _listed(complaints))
+    if files.rounds.is_file() and None in (entry.record for entry in ledger.releases):
+        return Check(
+            "chain", "caution", f"head {ledger.head}; it covers no line of rounds that an older version played"
+        )
+    return Check("chain", "fine", f"head {ledger.head}")
+
+
+def _listed(complaints: list[str]) -> str:
+    more = [f"and {len(complaints) - SHOWN} more"] if len(complaints) > SHOWN else []
+    return "; ".join(complaints[:SHOWN] + more)
+
+
+def _said(ledger: LedgerRecord, files: RunFolder) -> Check:
+    """What summary.json and rounds.jsonl say of what the ledger says."""
+    summary = Summary.read(files.summary) if files.summary.is_file() else None
+    complaints = list(contradictions(ledger, summary, files.read_rounds()))
+    if complaints:
+        return Check("claim", "wrong", _listed(complaints))
+    return Check("claim", "fine", "the files beside the ledger say what it says")
 
 
 def _mechanism(ledger: LedgerRecord) -> Check:
@@ -198,6 +232,9 @@ def _model(ledger: LedgerRecord, files: RunFolder) -> Check:
     except (OSError, SafetensorError) as error:
         return Check("model", "wrong", f"{name} cannot be read ({' '.join(str(error).split())})")
     if not ledger.releases or ledger.releases[-1].digest != found:
+        earlier = [entry.round for entry in ledger.releases if entry.digest == found]
+        if earlier and ledger.stopped_because not in ("finished", "budget"):
+            return Check("model", "caution", f"{name} is the one of round {earlier[-1]} of {len(ledger.releases)}")
         return Check("model", "wrong", f"{name} is not the one that the last release names")
     return Check("model", "fine", f"{name} is the one of round {len(ledger.releases)}")
 

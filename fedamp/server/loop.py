@@ -124,7 +124,7 @@ class _Run:
         if kept:
             self._write_checkpoint(state, record)
         # A power cut may take the rounds since a simulation's last checkpoint: they are computed again, to the bit.
-        self.ledger.enter(round_, release.parameters, durable=kept)
+        self.ledger.enter(round_, release.parameters, record, durable=kept)
         self.strategy.state = state
         self.folder.append_round(record)
         self.finished.append(record)
@@ -157,16 +157,17 @@ class _Run:
         """Write down why the run stopped, and the summary of what has been released."""
         plan, done = self.plan, self.finished
         evaluated = next((record for record in reversed(done) if record.score is not None), None)
-        spent = plan.spent(done[-1].round if done else 0)
+        released = self.ledger.releases
+        spent = Bracket(lower=plan.spent(len(released)).lower, upper=released[-1].epsilon_upper if released else 0.0)
         scheduled, reported, failed = reports(done)
-        self.ledger.conclude(stopped_because)
         summary = Summary(
             name=plan.scenario.name,
             final=Quality(**evaluated.model_dump(include=set(Quality.model_fields)))
             if evaluated
             else Quality(accuracy=None, loss=None),
-            epsilon=Bracket.of(plan.guaranteed_epsilon if done else spent),  # nothing was seen before the first round
-            released_rounds_epsilon=Bracket.of(spent),
+            # Nothing was seen before the first round.
+            epsilon=Bracket.of(plan.guaranteed_epsilon) if released else spent,
+            released_rounds_epsilon=spent,
             unamplified_epsilon=Bracket.of(plan.unamplified_epsilon),
             has_known_seed=plan.known_seed,
             delta=plan.scenario.privacy.delta,
@@ -182,7 +183,7 @@ class _Run:
             parameters=sum(array.size for array in self.state.parameters.values()),
             cost=Cost(**self.prepared.cost),
         )
-        self.folder.write_summary(summary)
+        self.ledger.conclude(summary)
 
     def _record(self, release: Release, collected: Aggregate, start: float) -> RoundRecord:
         round_, loss, metrics, silence = release.round, None, dict[str, float](), self.strategy.roster.silence
@@ -240,7 +241,7 @@ class _Run:
             )
         # A crash may have come between the checkpoint and the ledger, or between the ledger and rounds.jsonl.
         try:
-            self.ledger.enter(state.round, state.model)
+            self.ledger.enter(state.round, state.model, record if len(kept) < state.round else None)
         except FederationError as error:
             raise RunFolderError(f"{files[-1]}: not of the run whose ledger this is: {error}") from None
         self.finished = self.folder.forget_rounds_after(state.round)

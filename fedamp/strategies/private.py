@@ -150,7 +150,7 @@ class PrivateStrategy(Strategy):
 
     def summary(self) -> None:
         """Say in the log what will be charged."""
-        log.info("%s: %s", self.plan.mechanism, self.plan.epsilon)
+        log.info("%s: %s", self.plan.mechanism, self.plan.planned_epsilon)
 
 
 def _extracted(batches: list[Batch]) -> int:

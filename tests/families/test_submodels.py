@@ -150,7 +150,7 @@ def test_without_noise_no_part_has_any():
         submodels = f"{{scheme: disjoint, count: 3, shared_noise_multiplier: {noise}}}"
         silent = plan(submodels, "privacy.noise_multiplier=0")
         assert [part.noise_multiplier for part in silent.parts] == [0, 0]
-        assert silent.epsilon.upper == np.inf
+        assert silent.planned_epsilon.upper == np.inf
 
 
 def test_as_many_disjoint_masks_fit_as_are_charged():

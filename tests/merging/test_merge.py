@@ -17,6 +17,7 @@ from fedamp.cost import privacy_cost
 from fedamp.gaussian import delta_left
 from fedamp.launch import launch
 from fedamp.runs.checkpoint import checkpoints
+from tests.chains import change_ledger, forge
 from tests.federations import Silent, small
 
 SELECTION = ("--method", "random-selection", "--delta", "1e-5")
@@ -290,8 +291,7 @@ def test_runs_that_do_not_go_together_are_refused_in_one_line(fedamp, runs, subt
 
 def test_another_adjacency_is_refused(fedamp, runs, tmp_path):
     folder = shutil.copytree(runs["little"], tmp_path / "run")
-    ledger = json.loads((folder / "ledger.json").read_text())
-    (folder / "ledger.json").write_text(json.dumps(ledger | {"adjacency": "one unit's data replaced by another's"}))
+    change_ledger(folder, lambda ledger: ledger.update(adjacency="one unit's data replaced by another's"))
     answer = fedamp("merge", runs["much"], folder, *SELECTION, "--epsilon", 3, "--out", tmp_path / "merged")
     assert answer.status == 2
     assert "another adjacency" in answer.err
@@ -358,19 +358,20 @@ def test_models_are_named_once_and_there_are_two_or_more(fedamp, runs, tmp_path)
 def change_model(folder: Path) -> None:
     model = load_file(folder / "model.safetensors")
     save_file({name: array + 1 for name, array in model.items()}, folder / "model.safetensors")
+    forge(folder)
 
 
 def change_mechanism(folder: Path) -> None:
-    ledger = json.loads((folder / "ledger.json").read_text())
-    ledger["mechanism"]["mechanism"]["noise_multiplier"] = 20.0
-    (folder / "ledger.json").write_text(json.dumps(ledger))
+    change_ledger(folder, lambda ledger: ledger["mechanism"]["mechanism"].update(noise_multiplier=20.0))
 
 
 def change_noise(folder: Path) -> None:
     """Ledger and summary agree on more noise than the scenario asked for."""
     change_mechanism(folder)
+    change_ledger(folder, lambda ledger: ledger["parts"][-1].update(noise_multiplier=20.0))
     summary = json.loads((folder / "summary.json").read_text())
     (folder / "summary.json").write_text(json.dumps(summary | {"noise_multiplier": 20.0}))
+    forge(folder)
 
 
 def change_kind(folder: Path) -> None:

@@ -15,6 +15,7 @@ from fedamp.errors import InputError
 from fedamp.report.page import write_report
 from fedamp.report.words import KNOWN_SEED
 from fedamp.runs.verify import verify_ledger
+from tests.chains import forge
 
 
 class Page(HTMLParser):
@@ -212,6 +213,7 @@ def test_what_must_stay_on_the_server_does(runs, tmp_path):
     (folder / "rounds.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     summary = content_of(folder, "summary.json") | {"clients_trained": 99_999}
     (folder / "summary.json").write_text(json.dumps(summary))
+    forge(folder)
     assert not re.search(r"77,?777|88,?888|99,?999", page_of(folder, out=tmp_path).text)
 
 
@@ -220,6 +222,7 @@ def test_text_of_others_is_not_markup(runs, tmp_path):
     shutil.copytree(runs["hidden"], folder)
     scenario = folder / "scenario.yaml"
     scenario.write_text(scenario.read_text().replace("description: ''", "description: <script>alert(1)</script>"))
+    forge(folder)
     page = page_of(folder, runs["open"], out=tmp_path)
     assert "script" not in page.elements
     assert page.texts("h2")[0] == "run <b>&"

@@ -8,6 +8,7 @@ import pytest
 from fedamp.errors import RunFolderError
 from fedamp.runs.merged import read_models
 from fedamp.runs.run import read_run
+from tests.chains import forge
 
 
 def test_a_run_is_read_as_it_was_played(runs):
@@ -24,6 +25,7 @@ def test_a_calibrated_run_is_not_calibrated_again(runs, tmp_path, monkeypatch):
     shutil.copytree(runs["hidden"], folder)
     scenario = folder / "scenario.yaml"
     scenario.write_text(scenario.read_text().replace("noise_multiplier: 1.0", "noise_multiplier: auto"))
+    forge(folder)
     monkeypatch.setattr("fedamp.plan.calibrate", None)
     assert read_run(folder).plan.noise_multiplier == 1.0
 

@@ -12,10 +12,12 @@ from fedamp import launch
 from fedamp.accounting import from_json
 from fedamp.errors import FederationError, RunFolderError, ScenarioError
 from fedamp.runs.folder import RunFolder
+from fedamp.runs.verify import verify_ledger
 from fedamp.scenario import scenario_file
 from fedamp.server.setup import prepare
+from tests.chains import change_ledger
 from tests.federations import Silent, small
-from tests.server.plays import Killed
+from tests.server.plays import Killed, ledger_of
 
 
 def run(tmp_path, *overrides, name="run"):
@@ -177,7 +179,8 @@ def test_a_run_that_crashed_goes_on_to_the_same_model(tmp_path, rounds):
         launch.launch(small(), StopsAfter(rounds), tmp_path / "crashed")
     crashed = RunFolder(launch.launch(small(), Silent(), tmp_path / "crashed", resume=True))
     assert crashed.model.read_bytes() == whole.model.read_bytes()
-    assert json.loads(crashed.ledger.read_text()) == json.loads(whole.ledger.read_text())
+    assert ledger_of(crashed.path) == ledger_of(whole.path)
+    assert not [check for check in verify_ledger(crashed.path) if check.verdict == "wrong"]
     assert [record.round for record in crashed.read_rounds()] == list(range(1, 9))
     again = json.loads(crashed.summary.read_text())
     assert again["clients_trained"] == summary["clients_trained"]
@@ -187,9 +190,7 @@ def test_a_round_is_never_released_with_two_models(tmp_path):
     with pytest.raises(Killed):
         launch.launch(small(), StopsAfter(5), tmp_path / "crashed")
     folder = RunFolder(tmp_path / "crashed")
-    content = json.loads(folder.ledger.read_text())
-    content["releases"][4]["digest"] = "0" * 64
-    folder.ledger.write_text(json.dumps(content))
+    change_ledger(folder.path, lambda content: content["releases"][4].update(digest="0" * 64))
     with pytest.raises(FederationError, match="round 5 was released before"):
         launch.launch(small(), Silent(), folder.path, resume=True)
 

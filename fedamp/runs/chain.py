@@ -1,0 +1,133 @@
+"""The chain of digests in a ledger: each link covers the one before and what is written down next, the head everything.
+
+It finds what was altered later, in the ledger and in the files beside it. Somebody who alters a file and makes the
+chain anew is found by the head alone, if it was written down elsewhere.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from fedamp.errors import RunFolderError
+from fedamp.runs.files import read_regular
+from fedamp.runs.folder import RunFolder
+from fedamp.runs.records import LARGEST
+
+Json = Mapping[str, Any]
+
+_LAST = ("stopped_because", "files")
+_LATER = {*_LAST, "releases", "head"}
+
+# Numbers without noise stand in these. Everybody may see the ledger, and a plain digest would let them check a guess.
+_OWNERS = ("rounds.jsonl", "summary.json")
+_NAMED = ("scenario.yaml", "model.safetensors", *_OWNERS)
+
+
+def link(previous: str, content: Json) -> str:
+    """SHA-256 of the link before and of a JSON object, its keys sorted."""
+    return hashlib.sha256((previous + json.dumps(content, sort_keys=True)).encode()).hexdigest()
+
+
+def start(ledger: Json) -> str:
+    """The first link: of what was planned, and what that costs."""
+    return link("", {key: value for key, value in ledger.items() if key not in _LATER})
+
+
+def after(previous: str, release: Json) -> str:
+    """The link of a release."""
+    return link(previous, {key: value for key, value in release.items() if key != "link"})
+
+
+def head(last: str, ledger: Json) -> str:
+    """The head: of the last link, why the run stopped, and the digests of the files it left."""
+    return link(last, {key: ledger.get(key) for key in _LAST})
+
+
+def salted(salt: bytes, content: bytes) -> str:
+    """SHA-256 of the run's salt followed by something that is the owner's: it tells nothing to who lacks the salt."""
+    return hashlib.sha256(salt + content).hexdigest()
+
+
+def digests(folder: RunFolder, salt: bytes) -> dict[str, str]:
+    """The digests of the files that a run left, by name."""
+    files = [folder.path / name for name in _NAMED]
+    return {file.name: _digest(file, salt) for file in files if file.is_file()}
+
+
+def altered(folder: RunFolder) -> Iterator[str]:
+    """What in a run folder is not as the chain says: each file with its line, round or key.
+
+    Nothing where the ledger, which must have been read before, has no chain.
+
+    Raises:
+        RunFolderError: a file cannot be read.
+    """
+    ledger = json.loads(_content(folder.ledger))
+    if ledger.get("head") is not None:
+        yield from altered_ledger(ledger)
+        yield from _altered_files(folder, ledger)
+
+
+def altered_ledger(ledger: Json) -> Iterator[str]:
+    """As :func:`altered`, of a ledger with a chain, alone."""
+    last = start(ledger)
+    for release in ledger["releases"]:
+        if release["link"] != after(last, release):
+            also = ", or a key that stands before releases," if release["round"] == 1 else ""
+            yield f"ledger.json: releases: round {release['round']}{also} is not as it was written down"
+        last = release["link"]
+    if ledger["head"] != head(last, ledger):
+        what = "stopped_because, files or the number of releases" if ledger["releases"] else "a key"
+        yield f"ledger.json: head: {what} is not as it was written down"
+
+
+def _altered_files(folder: RunFolder, ledger: Json) -> Iterator[str]:
+    here = {name for name in _NAMED if (folder.path / name).is_file()}
+    named, salt = ledger.get("files"), b""
+    if here.intersection(_OWNERS) and (named is not None or ledger["releases"]):
+        if not folder.salt.is_file():
+            yield f"{folder.salt.name}: gone, so that nothing shows whether {', '.join(_OWNERS)} were altered"
+            return
+        salt = _content(folder.salt)
+    if named is None:  # the run goes on, or was killed
+        if folder.summary.name in here:
+            yield f"{folder.summary.name}: not of this ledger, which says that the run has not ended"
+        if folder.rounds.name in here:
+            yield from _altered_lines(folder.rounds, ledger, salt)
+        return
+    for name in _NAMED:
+        file = folder.path / name
+        if name not in here:
+            if name in _OWNERS and here.intersection(_OWNERS):  # else it is what was handed out
+                yield f"{name}: gone (of a run that was killed as it ended, --resume makes it again)"
+        elif name not in named:
+            yield f"{name}: was not there when the run ended"
+        elif _digest(file, salt) != named[name]:
+            lines = list(_altered_lines(file, ledger, salt)) if name == folder.rounds.name else []
+            yield from lines or [f"{name}: not as the run left it"]
+
+
+def _altered_lines(file: Path, ledger: Json, salt: bytes) -> Iterator[str]:
+    """Lines of ``rounds.jsonl`` that are not those of the releases; one that a crash left unfinished is none."""
+    releases = ledger["releases"]
+    for number, line in enumerate(_content(file).split(b"\n")[:-1]):
+        if number >= len(releases):
+            yield f"{file.name}: line {number + 1}: of no release"
+        elif releases[number].get("record") not in (None, salted(salt, line)):
+            yield f"{file.name}: line {number + 1}: not as it was written down with the release of round {number + 1}"
+
+
+def _digest(file: Path, salt: bytes) -> str:
+    if file.suffix != ".safetensors":
+        return salted(salt if file.name in _OWNERS else b"", _content(file))
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _content(file: Path) -> bytes:
+    try:
+        return read_regular(file, LARGEST)
+    except OSError as error:
+        raise RunFolderError(f"{file}: cannot be read ({error.strerror})") from None
