@@ -6,7 +6,6 @@ with something that is no such model, counts as zero and as failed.
 """
 
 import copy
-import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -26,12 +25,10 @@ from fedamp.client.clipping import clip_and_sum
 from fedamp.client.task import ClientTask
 from fedamp.client.worker import TrainInstruction, TrainReport
 from fedamp.data import Dataset
-from fedamp.errors import DeploymentError
+from fedamp.errors import DeploymentError, one_line
 from fedamp.models.generators import generators_from
 from fedamp.models.pieces import WHOLE
 from fedamp.models.registry import build
-
-log = logging.getLogger("fedamp.client")
 
 Model = nn.Module | Mapping[str, Any]
 
@@ -139,16 +136,17 @@ def sum_of_units(
             with generators_from(word >> 1, gpus=True):  # so that no unit's draws depend on another's
                 update = _update(arrays, train_one(client))
         except Exception as error:  # whatever a loop does, the other clients' updates count
-            _fail(report, f"client {client}: {type(error).__name__}: {error}")
+            report.fail(client, one_line(error))
             continue
         clipped = clip_and_sum(update, [tuple(update)], instruction.clips, task.linf_coordinates, task.normalised)
         for name, total in sums.items():
             total += clipped.sums[name].numpy().reshape(total.shape)
-        report.reported.append(client)
         report.clipped += int(clipped.clipped.any())
         report.below_clip += int(clipped.below_clip.any())
         if clipped.failed.any():
-            _fail(report, f"client {client}: its update is not finite")
+            report.fail(client, "its update is not finite")
+        else:
+            report.reported.append(client)
     report.seconds = time.monotonic() - begin
     return sums, report
 
@@ -157,12 +155,6 @@ def train_config(message: Message) -> dict[str, Any]:
     """What the server app gave to ``start`` for the loops."""
     found = message.content.get("train_config")
     return dict(found) if isinstance(found, ConfigRecord) else {}
-
-
-def _fail(report: TrainReport, why: str) -> None:
-    log.warning("%s", why)
-    report.failed += 1
-    report.error = report.error or why
 
 
 def _update(arrays: Arrays, trained: Mapping[str, Any]) -> dict[str, Tensor]:

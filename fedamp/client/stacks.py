@@ -68,7 +68,7 @@ Train = Callable[[Cohort, NDArray[np.void], NDArray[np.int64]], dict[str, Tensor
 def why_alone(train: Train, like: Cohort, numbers: int, vocabulary: int | None = None) -> str:
     """Why units cannot share a stack; empty where each gets the same update, to the bit, in any slot, beside any mates.
 
-    Random units train, and once more in other slots, where every other one is gone: its slot is empty, or holds numbers
+    Random units train (not where there is one slot), and once more in other slots, where every other one is gone: its slot is empty, or holds numbers
     that are not finite. Small updates show a kernel's rounding seldom, so they are tried more often.
 
     Args:
@@ -81,7 +81,7 @@ def why_alone(train: Train, like: Cohort, numbers: int, vocabulary: int | None =
         torch.OutOfMemoryError: the device has no room for the stack.
     """
     generator, compared = rng.public_stream(0, "units apart"), 0
-    while compared < _COMPARED:
+    while like.inputs.shape[0] > 1 and compared < _COMPARED:
         first, second, kept = _twice(generator, like, vocabulary)
         try:
             before = train(*first, kept[0])

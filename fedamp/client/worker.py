@@ -115,12 +115,12 @@ class TrainReport:
         self.loss_sum += float(np.where(np.isfinite(losses) & fine, losses, 0.0).sum())
         self.records += int(trained.records[here][fine].sum())
 
-    def fail(self, client: int, error: Exception) -> None:
+    def fail(self, client: int, why: str) -> None:
         """Count a client that adds zero, and keep the first reason."""
-        log.warning("client %d failed: %s: %s", client, type(error).__name__, one_line(error))
+        log.warning("client %d: %s", client, why)
         self.reported.append(client)
         self.failed += 1
-        self.error = self.error or f"client {client}: {type(error).__name__}: {one_line(error)}"
+        self.error = self.error or f"client {client}: {why}"
 
 
 class _Kept(NamedTuple):
@@ -244,7 +244,7 @@ class TrainingNode:
                 )
             except Exception as error:  # whatever data and a model of somebody's own do; the others are not to notice
                 if len(members) == 1:
-                    report.fail(int(clients[members[0]]), error)
+                    report.fail(int(clients[members[0]]), one_line(error))
                 waiting += [(places, half) for half in np.array_split(members, 2) if len(members) > 1]
             else:
                 yield sums
@@ -265,7 +265,7 @@ class TrainingNode:
         try:
             return int(self.dataset.sizes(np.array([client]))[0])
         except DataError as error:
-            report.fail(int(client), error)
+            report.fail(int(client), one_line(error))
             return -1
 
     def _why_alone(self, kept: _Kept, start: dict[str, Tensor], stack: Stack) -> str:

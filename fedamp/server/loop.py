@@ -48,7 +48,7 @@ def play(prepared: Prepared, grid: Grid, folder: RunFolder, observer: Observer) 
 
     Raises:
         FederationError: below quorum, nobody reported, or a round would be released twice. The folder stays usable.
-        DivergedError: the model, or each update, is no longer finite; the round was not released.
+        DivergedError: the model is no longer finite; the round was not released.
         RunFolderError: if the folder's ledger or checkpoint is damaged or of another run.
     """
     for _ in rounds(prepared, grid, folder, observer, finish_round=True):
@@ -71,6 +71,8 @@ def rounds(
     with interrupts as interrupted, ThreadPoolExecutor(1) as meanwhile:
         for round_ in range(run.state.round + 1, prepared.plan.last_round + 1):
             try:
+                if round_ == 1:
+                    prepared.check_training()
                 record = run.play_round(round_, meanwhile)
             except (FederationError, KeyboardInterrupt) as error:
                 # The ledger may be a round ahead of the state, so the file of the model stays as it was.

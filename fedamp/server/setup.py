@@ -10,16 +10,17 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 
 from fedamp import data, devices, rng
 from fedamp.arrays import Arrays
 from fedamp.client.memory import StackSize, bytes_of_a_worker, stack_size
 from fedamp.client.records import RecordSteps
+from fedamp.client.stacks import aligned
 from fedamp.client.task import ClientTask
 from fedamp.client.training import Trainer
 from fedamp.data import Cohort
-from fedamp.errors import ScenarioError, fails_alone
+from fedamp.errors import DivergedError, FederationError, ScenarioError, fails_alone, one_line
 from fedamp.losses import Loss, form_of, loss_of
 from fedamp.models.architectures import is_import_path
 from fedamp.models.cost import cost, kept_per_record
@@ -39,6 +40,7 @@ from fedamp.strategies.private import PrivateStrategy
 STACK, CONVOLUTIONS, SMALLEST_STACK = 64, 16, 16
 RECORDS_AT_ONCE = 4096
 LARGE_INPUTS = 30.0
+_TRIED = 8  # public records that are trained on before the first round
 
 Records = tuple[NDArray[Any], NDArray[Any]]
 """Inputs and labels."""
@@ -150,15 +152,46 @@ class Prepared:
         """Why clients cannot train stacked; empty where they can, as with every built-in model."""
         if not is_import_path(self.task.model.name):
             return ""
-        piece = self.plan.submodels.a_piece(self.pieces)
-        if piece.random:
+        if self._piece.random:
             return "the model draws random numbers, for each client from a stream of its own"
         slots, (_, labels) = self.task.stack.slots(2, self.plan.units), self.test
         records = np.zeros((slots, 2, *self.task.input_shape), self.test[0].dtype)
         like = Cohort(records, np.zeros((slots, 2, *labels.shape[1:]), labels.dtype), np.zeros(slots, np.int64))
-        start = {name: torch.from_numpy(value) for name, value in piece.extract(self.state.parameters).items()}
-        trainer = Trainer(piece.forward, self.task.client, loss=self.loss)
-        return trainer.why_alone(start, like, piece.arguments, self.task.model.vocabulary)
+        return self._trainer.why_alone(self._start, like, self._piece.arguments, self.task.model.vocabulary)
+
+    @cached_property
+    def _piece(self) -> Piece:
+        return self.plan.submodels.a_piece(self.pieces)
+
+    @property
+    def _start(self) -> dict[str, Tensor]:
+        """What is trained first of :attr:`_piece`."""
+        return {name: aligned(array) for name, array in self._piece.extract(self.state.parameters).items()}
+
+    @property
+    def _trainer(self) -> Trainer:
+        return Trainer(self._piece.forward, self.task.client, loss=self.loss)
+
+    def check_training(self) -> None:
+        """Train the first model on public test records, as a unit would: what fails for everybody is found before a round.
+
+        Once units train, failures follow from their data, and stop nothing.
+
+        Raises:
+            FederationError: training raises; one line.
+            DivergedError: the update is not finite.
+        """
+        (inputs, labels), seeds = self.test, np.zeros(1, dtype=f"V{rng.SEED_BYTES}")
+        count = min(_TRIED, len(labels))
+        records = Cohort(inputs[None, :count], labels[None, :count], np.array([count]))
+        try:
+            trained = self._trainer.train(self._start, records, seeds, self._piece.arguments(seeds))
+        except Exception as error:  # whatever a model of somebody's own does
+            raise FederationError(
+                f"round 1: nobody could train; public test records cannot be trained on ({one_line(error)})"
+            ) from error
+        if not all(bool(update.isfinite().all()) for update in trained.updates.values()):
+            raise DivergedError(1, "an update of public test records")
 
     @property
     def work(self) -> float:

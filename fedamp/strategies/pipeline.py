@@ -6,6 +6,7 @@ No step changes the state that it is given: whoever plays the rounds goes over t
 written down.
 """
 
+import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -26,6 +27,8 @@ from fedamp.plan import Plan
 from fedamp.strategies.aggregation import Aggregate, Aggregator, Asked, ClippedSums, Request
 from fedamp.strategies.model_parts import ModelParts
 from fedamp.strategies.noise import IndependentGaussian, Noise
+
+log = logging.getLogger("fedamp.server")
 
 
 @dataclass(frozen=True)
@@ -123,7 +126,7 @@ class ReleasePipeline:
 
         Raises:
             FederationError: out of turn, beyond the budget, below quorum, or nobody reported; nothing was released.
-            DivergedError: the model, or each update, is no longer finite; nothing was released.
+            DivergedError: the model is no longer finite; nothing was released.
         """
         if round_ != state.round + 1:
             raise FederationError(f"round {round_} is out of turn after round {state.round}")
@@ -157,22 +160,24 @@ class ReleasePipeline:
         return following, Release(round_, following.model, sums, denominators, clips, state.clip_scale)
 
     def _check_reported(self, round_: int, scheduled: int, aggregate: Aggregate) -> None:
-        """Raise FederationError where fewer reported than the quorum, or nobody of those who were to; DivergedError
-        where no update of several was finite, so that there would be nothing in the release but noise.
+        """Raise FederationError where fewer reported than the quorum, or nobody of those who were to.
 
-        Where nobody was to report there is nothing to miss: such a round releases its noise. So does one with a single
-        report, lest one unit's data decide whether the run goes on. The sum is looked at because a node may claim
-        that more units failed than are its own.
+        Where nobody was to report there is nothing to miss: such a round releases its noise. So does one in which every
+        unit failed, lest people's data decide whether the run goes on.
         """
         reported, quorum = aggregate.reported, self.plan.quorum
-        if 1 < reported <= aggregate.failed and not any(array.any() for array in aggregate.sums.values()):
-            raise DivergedError(round_, f"each of {reported} updates")
+        if 0 < reported <= aggregate.failed:
+            log.warning("round %d: each of %d %ss failed: the release is noise", round_, reported, self._unit)
         if scheduled == 0 or (reported > 0 and reported >= quorum * scheduled):
             return
-        found = f"{reported or 'none'} of {scheduled} {self.plan.scenario.privacy.unit}s reported"
+        found = f"{reported or 'none'} of {scheduled} {self._unit}s reported"
         below = f", below federation.quorum {quorum:g}" if reported else ""
         why = f" ({aggregate.errors[0]})" if aggregate.errors else ""
         raise FederationError(f"round {round_}: {found}{below}{why}; nothing of it was released")
+
+    @property
+    def _unit(self) -> str:
+        return self.plan.scenario.privacy.unit
 
     def check_budget(self, round_: int) -> None:
         """Raise FederationError where a round would cost more than the budget."""

@@ -102,7 +102,7 @@ class PrivateStrategy(Strategy):
 
         Raises:
             FederationError: out of turn, beyond the budget, below quorum, or nobody reported; nothing was released.
-            DivergedError: the model, or each update, is no longer finite; nothing was released.
+            DivergedError: the model is no longer finite; nothing was released.
         """
         return self.pipeline.release(self.state, server_round, aggregate)
 
