@@ -64,8 +64,9 @@ class CanaryGrid(SerialGrid):
             reported.append(units[trains | (units >= self._canaries)].tolist())
         replies = super().send_and_receive(trained, timeout=timeout)
         for reply, units_ in zip(replies, reported, strict=True):
-            if reply.has_error():  # it would count as zero, and the audit would praise what it never tried
-                raise FederationError(f"audit: the canary could not be trained: {reply.error.reason}")
+            failed = reply.error.reason if reply.has_error() else dict(reply.content.get("errors") or {}).get("first")
+            if failed:  # it would count as zero, and the audit would praise what it never tried
+                raise FederationError(f"audit: the canary could not be trained: {failed!s}")
             reply.content["metrics"]["reported"] = units_
         return replies
 

@@ -7,6 +7,7 @@ whoever takes part, and a slot has places for as many records as the next power 
 Whether a kernel then rounds alike in every slot, beside any mates, is tried before it is used.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -59,7 +60,8 @@ def aligned(array: NDArray[Any]) -> Tensor:
     return torch.from_numpy(array) if fits else torch.tensor(array)
 
 
-_COMPARED = 20_000  # numbers of units' updates, at least, before units are taken to keep apart
+# Numbers of updates that are looked at, twice, before units are taken to keep apart; and stacks, at most.
+_COMPARED, _TRIES = 40_000, 100
 
 _Filled = tuple[Cohort, NDArray[np.void]]
 Train = Callable[[Cohort, NDArray[np.void], NDArray[np.int64]], dict[str, Tensor]]
@@ -68,8 +70,9 @@ Train = Callable[[Cohort, NDArray[np.void], NDArray[np.int64]], dict[str, Tensor
 def why_alone(train: Train, like: Cohort, numbers: int, vocabulary: int | None = None) -> str:
     """Why units cannot share a stack; empty where each gets the same update, to the bit, in any slot, beside any mates.
 
-    Random units train (not where there is one slot), and once more in other slots, where every other one is gone: its slot is empty, or holds numbers
-    that are not finite. Small updates show a kernel's rounding seldom, so they are tried more often.
+    Random units train, and once more in other slots, where every other one is gone: its slot is empty, or holds numbers
+    that are not finite. Small updates show a kernel's rounding seldom, so they are tried more often. A stack of one
+    slot has no mates.
 
     Args:
         train: what some of the slots' units get by name, of records, seeds [slots] and these slots.
@@ -80,8 +83,8 @@ def why_alone(train: Train, like: Cohort, numbers: int, vocabulary: int | None =
     Raises:
         torch.OutOfMemoryError: the device has no room for the stack.
     """
-    generator, compared = rng.public_stream(0, "units apart"), 0
-    while like.inputs.shape[0] > 1 and compared < _COMPARED:
+    generator, slots = rng.public_stream(0, "units apart"), len(like.sizes)
+    for _ in range(min(_TRIES, math.ceil(_COMPARED / (numbers * slots))) if slots > 1 else 0):
         first, second, kept = _twice(generator, like, vocabulary)
         try:
             before = train(*first, kept[0])
@@ -92,7 +95,6 @@ def why_alone(train: Train, like: Cohort, numbers: int, vocabulary: int | None =
             return f"the model does not train in a stack ({one_line(error)})"
         if not all(_same(values, after[name]) for name, values in before.items()):
             return "what a client gets would depend on its mates, in the last bits"
-        compared += numbers * len(kept[0])
     return ""
 
 
@@ -110,10 +112,11 @@ def _twice(
     seeds = np.frombuffer(generator.bytes(rng.SEED_BYTES * slots), dtype=f"V{rng.SEED_BYTES}")
     order = generator.permutation(slots)
     moved, there = _in_slots(inputs[order], slots, places), sizes[order]
-    kept, *gone = np.split(generator.permutation(slots), [slots // 2, slots // 2 + slots // 4])
-    there[gone[0]] = moved[gone[0]] = 0
+    kept, gone = np.split(generator.permutation(slots), [slots // 2])
+    empty = generator.random(len(gone)) < (0.5 if vocabulary is None else 1)
+    there[gone[empty]] = moved[gone[empty]] = 0
     if vocabulary is None:
-        moved[gone[1]] = generator.choice([np.nan, np.inf], (len(gone[1]), *shape[1:]))
+        moved[gone[~empty]] = generator.choice([np.nan, np.inf], ((~empty).sum(), *shape[1:]))
     return (Cohort(inputs, labels, sizes), seeds), (Cohort(moved, labels, there), seeds[order]), (order[kept], kept)
 
 

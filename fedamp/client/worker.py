@@ -115,10 +115,10 @@ class TrainReport:
         self.loss_sum += float(np.where(np.isfinite(losses) & fine, losses, 0.0).sum())
         self.records += int(trained.records[here][fine].sum())
 
-    def fail(self, client: int, why: str) -> None:
-        """Count a client that adds zero, and keep the first reason."""
+    def fail(self, client: int, why: str, there: bool = True) -> None:
+        """Count a client that adds zero, and keep the first reason; one that lives elsewhere is not ``there``."""
         log.warning("client %d: %s", client, why)
-        self.reported.append(client)
+        self.reported += [client] * there
         self.failed += 1
         self.error = self.error or f"client {client}: {why}"
 
@@ -265,7 +265,7 @@ class TrainingNode:
         try:
             return int(self.dataset.sizes(np.array([client]))[0])
         except DataError as error:
-            report.fail(int(client), one_line(error))
+            report.fail(int(client), one_line(error), there=False)
             return -1
 
     def _why_alone(self, kept: _Kept, start: dict[str, Tensor], stack: Stack) -> str:

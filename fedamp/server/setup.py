@@ -173,7 +173,7 @@ class Prepared:
         return Trainer(self._piece.forward, self.task.client, loss=self.loss)
 
     def check_training(self) -> None:
-        """Train the first model on public test records, as a unit would: what fails for everybody is found before a round.
+        """Train the first model on public test records: what fails for everybody is found before the first round.
 
         Once units train, failures follow from their data, and stop nothing.
 

@@ -170,7 +170,7 @@ def test_the_update_outside_what_a_submodel_owns_is_zero(case, scheme, rest, opt
             number,
         )
     clips = [CLIP, CLIP] if rest == "shared" else [CLIP]
-    order = TrainInstruction(1, [number], seeds.tolist(), [submodel], [1], clips)
+    order = TrainInstruction(1, [number], seeds.tolist(), [submodel], clips)
     sums, report = TrainingNode(task, records(scale)).train(arrays, order)
     assert report.failed == 0
     expected = owned_by_hand(case, {name: array.shape for name, array in arrays.items()}, kept)
@@ -228,7 +228,7 @@ def test_a_unit_whose_own_part_is_not_finite_has_failed_and_another_one_has_not(
     data.inputs[2] = np.nan
     arrays = initial_parameters(MODELS["plain"][0], (6, 6), CLASSES, seed=1)
     seeds = [bytes([number] * 32) for number in range(4)]
-    _, report = worker.train(arrays, TrainInstruction(1, [0, 1, 2, 3], seeds, [-1] * 4, [4], [CLIP]))
+    _, report = worker.train(arrays, TrainInstruction(1, [0, 1, 2, 3], seeds, [-1] * 4, [CLIP]))
     assert (report.failed, sorted(report.reported)) == (1, [0, 1, 2, 3])
 
 

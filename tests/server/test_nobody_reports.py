@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import subprocess
 import sys
 
@@ -63,10 +62,9 @@ def test_a_model_that_every_client_fails_to_train_costs_nothing(tmp_path, engine
     ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=200, env=HERE)
     assert ended.returncode == 1
     [line] = ended.stderr.splitlines()
-    assert re.match(r"failed: round 1: none of \d+ clients reported \(node \d: ", line)
+    assert line.startswith("failed: round 1: nobody could train; public test records cannot be trained on (")
     assert f"ValueError: {ITS_ERROR}" in line
     assert "; log: run/log.txt; go on with: fedamp run run/scenario.yaml --resume" in line
-    assert ITS_ERROR in (tmp_path / "run" / "log.txt").read_text()
     assert_nothing_was_spent(tmp_path / "run")
 
 

@@ -79,7 +79,7 @@ def test_a_round_survives_whatever_clients_do_and_is_in_the_ledger(tmp_path, nam
     assert released == [(0, 0), (1, 1), (2, 2)]  # entered first
     assert not [check for check in verify_ledger(tmp_path / "out") if check.verdict == "wrong"]
     assert set(result.arrays) == set(ARRAYS)
-    assert strategy.collected.reported == len(own_apps.GOOD + own_apps.NOT_FINITE)
+    assert strategy.collected.reported == len(own_apps.GOOD + own_apps.NOT_FINITE + own_apps.RAISED)
     assert strategy.collected.failed == len(own_apps.NOT_FINITE + own_apps.RAISED)
     told = (tmp_path / "out" / LOG).read_text()
     assert all(f"client {client}: " in told for client in own_apps.NOT_FINITE + own_apps.RAISED)
