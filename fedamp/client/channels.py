@@ -38,6 +38,7 @@ class ChannelsOfClients:
         return isinstance(module, Network) and isinstance(module.architecture, CNN | ResNet)
 
     def __init__(self, module: nn.Module) -> None:
+        self.takes_single_records = isinstance(module.architecture, CNN)  # others' kernels round them by their slot
         self._image = module.image
         self._network = copy.deepcopy(module)
         self._network.image = nn.Identity()

@@ -45,9 +45,15 @@ def power_above(number: int) -> int:
     return 1 << max(number - 1, 0).bit_length()
 
 
-def places_for(records: int, least: int) -> int:
-    """The places for records of a unit that has so many: a power of two, and not below ``least``, which is one."""
-    return max(least, power_above(records))
+def places_for(records: int, least: int, fine: bool) -> int:
+    """The places for records of a unit that has so many, at least ``least``: the next power of two.
+
+    Or, where steps are ``fine``, the next multiple of an eighth of that power, and of two. Fine steps save arithmetic where records take much of it; coarse ones fill stacks better.
+    """
+    if records <= least:
+        return least
+    step = max(2, power_above(records) // 8) if fine else power_above(records)
+    return -(-records // step) * step
 
 
 def stack_size(parameters: int, per_record: int, units: int, device: str = "cpu") -> StackSize:

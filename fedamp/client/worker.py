@@ -131,10 +131,12 @@ class _Kept(NamedTuple):
     trainer: Trainer
     steps: RecordSteps | None
 
-    @property
-    def least_places(self) -> int:
-        """For records of a client: products of single rows round by their place in memory more often than others."""
-        return 1 if self.steps or isinstance(self.trainer.together, ChannelsOfClients) else 2
+    def places(self, records: int) -> int:
+        """For the records of a client. Products of single rows often round by their place in memory."""
+        together = self.trainer.together
+        channels = together if isinstance(together, ChannelsOfClients) else None
+        least = 1 if self.steps or (channels and channels.takes_single_records) else 2
+        return places_for(records, least, fine=channels is not None)
 
 
 class TrainingNode:
@@ -211,7 +213,7 @@ class TrainingNode:
 
         Stacks that raise are cut in two, as are those that a GPU has no room for, until it is told which client fails.
         """
-        waiting = self._by_places(clients, kept.least_places, report)
+        waiting = self._by_places(clients, kept, report)
         while waiting:
             places, members = waiting.pop()
             shape = (*((name, *value.shape) for name, value in start.items()), places)
@@ -250,14 +252,14 @@ class TrainingNode:
                 yield sums
 
     def _by_places(
-        self, clients: NDArray[np.int64], least: int, report: TrainReport
+        self, clients: NDArray[np.int64], kept: _Kept, report: TrainReport
     ) -> list[tuple[int, NDArray[np.int64]]]:
         """Which of the clients, as indices, train in stacks of how many places for records."""
         try:
             sizes = self.dataset.sizes(clients)
         except DataError:
             sizes = np.array([self._size(client, report) for client in clients])
-        places = np.array([places_for(size, least) if size >= 0 else 0 for size in sizes.tolist()], np.int64)
+        places = np.array([kept.places(size) if size >= 0 else 0 for size in sizes.tolist()], np.int64)
         return [(int(each), np.flatnonzero(places == each)) for each in np.unique(places) if each]
 
     def _size(self, client: np.int64, report: TrainReport) -> int:

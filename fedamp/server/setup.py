@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from fedamp import data, devices, rng
 from fedamp.arrays import Arrays
-from fedamp.client.memory import StackSize, bytes_of_a_worker, stack_size
+from fedamp.client.memory import StackSize, bytes_of_a_worker, power_above, stack_size
 from fedamp.client.records import RecordSteps
 from fedamp.client.stacks import aligned
 from fedamp.client.task import ClientTask
@@ -37,7 +37,7 @@ from fedamp.strategies.private import PrivateStrategy
 # Beyond this many clients in a stack its memory leaves a CPU's caches; below the smallest, calls cost more than
 # arithmetic. In between a round is cut in two, so that two workers share it. Torch's convolutions of more clients than
 # a few are slower again. All are powers of two, as the slots of a stack are.
-STACK, CONVOLUTIONS, SMALLEST_STACK = 64, 16, 16
+STACK, CONVOLUTIONS, SMALLEST_STACK = 64, 8, 16
 RECORDS_AT_ONCE = 4096
 LARGE_INPUTS = 30.0
 _TRIED = 8  # public records that are trained on before the first round
@@ -285,14 +285,14 @@ def _pipeline(plan: Plan, parameters: Arrays, pieces: Pieces) -> ReleasePipeline
 
 def _stack(plan: Plan, task: ClientTask, piece: Piece) -> tuple[StackSize, int]:
     """How many units train together, and the bytes that a worker needs for it on a GPU. Nobody's records count."""
-    trained, half = piece.module, math.ceil(plan.expected_cohort / 2)
+    trained, half = piece.module, power_above(math.ceil(plan.expected_cohort / 2))
     per_record = kept_per_record(trained, task.input_shape, input_type(task.model)) + math.prod(task.input_shape)
     parameters = sum(parameter.numel() for parameter in trained.parameters())
     asked, device = plan.scenario.engine.clients_per_batch, _asked(plan)
     device = devices.here(device) if device == "auto" else device  # one that is named may be a cluster's
     if piece.owns_all and RecordSteps.can_run(task, trained, piece.known):
         # No gradient of a record is ever formed. What a pass keeps, its derivatives, and both as float64.
-        parameters, per_record, most = 0, 4 * per_record, max(1, min(RECORDS_AT_ONCE, half))
+        parameters, per_record, most = 0, 4 * per_record, min(RECORDS_AT_ONCE, half)
     elif devices.is_gpu(device):
         most = max(SMALLEST_STACK, half)
     else:

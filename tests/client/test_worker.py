@@ -223,7 +223,9 @@ def test_stacks_follow_from_the_model_and_the_kind_of_device() -> None:
     assert slots(10**6, 10, "cuda:1") > sizes[1]
     assert slots(10, 10, places=1 << 12) == 1, "a client with many records takes no stack of many"
     assert StackSize(units=50, records=10**6).slots(4, most=3) == 4
-    assert [places_for(records, 2) for records in (0, 1, 2, 3, 4, 5, 9)] == [2, 2, 2, 4, 4, 8, 16]
+    sizes = (0, 1, 2, 3, 4, 5, 9, 17, 1000)
+    assert [places_for(records, 2, fine=False) for records in sizes] == [2, 2, 2, 4, 4, 8, 16, 32, 1024]
+    assert [places_for(records, 1, fine=True) for records in sizes] == [1, 1, 2, 4, 4, 6, 10, 20, 1024]
 
 
 def test_torch_generator_is_left_alone() -> None:
