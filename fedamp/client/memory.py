@@ -48,7 +48,8 @@ def power_above(number: int) -> int:
 def places_for(records: int, least: int, fine: bool) -> int:
     """The places for records of a unit that has so many, at least ``least``: the next power of two.
 
-    Or, where steps are ``fine``, the next multiple of an eighth of that power, and of two. Fine steps save arithmetic where records take much of it; coarse ones fill stacks better.
+    Or, where steps are ``fine``, the next multiple of an eighth of that power, and of two. Fine steps save arithmetic
+    where records take much of it; coarse ones fill stacks better.
     """
     if records <= least:
         return least

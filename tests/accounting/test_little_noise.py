@@ -72,7 +72,7 @@ def hiding(noise: float) -> list:
     ]
 
 
-@pytest.mark.parametrize("noise", [0.01, pytest.param(0.03, marks=pytest.mark.slow), 0.1])
+@pytest.mark.parametrize("noise", [0.1, *(pytest.param(noise, marks=pytest.mark.slow) for noise in (0.01, 0.03))])
 def test_hiding_costs_no_more_than_hiding_nothing(noise):
     for event in hiding(noise):
         unamplified = event.unamplified()

@@ -155,7 +155,8 @@ def test_both_data_sets_are_kept_and_the_command_finds_them_again(fedamp, tmp_pa
     assert answer.err.endswith(f"both data sets are in {kept}\n")
     assert kept.stat().st_mode & 0o077 == 0  # they are private
     assert json.loads((kept / "sensitivity.json").read_text()) == found
-    one, other = (np.load(kept / name) for name in ("one.npz", "other.npz"))
+    with np.load(kept / "one.npz") as first, np.load(kept / "other.npz") as second:
+        one, other = dict(first), dict(second)
     worst = max(found["rounds"], key=lambda move: move["distance"])
     assert set(one["client"]) == set(range(60))
     assert set(range(60)) - set(other["client"]) <= {worst["unit"]}
