@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from fedamp.client.clipping import ClippedSum, quantum, scales_of
 from fedamp.client.optimizers import is_plain
 from fedamp.client.perceptron import layers_of
-from fedamp.client.stacks import aligned, why_alone
+from fedamp.client.stacks import MILD_RATE, aligned, why_alone
 from fedamp.client.task import ClientTask
 from fedamp.data import Cohort
 from fedamp.losses import LOSSES, CrossEntropy, Loss
@@ -94,10 +94,12 @@ class RecordSteps:
 
     def why_alone(self, start: Mapping[str, Tensor], like: Cohort) -> str:
         """Why records cannot share such slots; empty where they can."""
+        mild = copy.copy(self)
+        mild._rate = MILD_RATE
 
         def train(cohort: Cohort, seeds: NDArray[np.void], kept: NDArray[np.int64]) -> dict[str, Tensor]:
             alone = Cohort(cohort.inputs, cohort.labels, np.isin(np.arange(len(seeds)), kept).astype(np.int64))
-            return self.sum(start, alone, (tuple(start),), (1.0,))[0].sums
+            return mild.sum(start, alone, (tuple(start),), (1.0,))[0].sums
 
         return why_alone(train, like, sum(value.numel() for value in start.values()))
 

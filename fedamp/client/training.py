@@ -14,7 +14,7 @@ from fedamp import rng, scenario
 from fedamp.client import perceptron
 from fedamp.client.batch_order import BatchOrder, batch_order
 from fedamp.client.optimizers import LocalOptimizer, is_plain, optimizer_of
-from fedamp.client.stacks import aligned, why_alone
+from fedamp.client.stacks import MILD_RATE, aligned, why_alone
 from fedamp.data import Cohort
 from fedamp.devices import is_gpu
 from fedamp.losses import CrossEntropy, Loss
@@ -182,6 +182,7 @@ class Trainer:
             vocabulary: number of tokens; None where inputs are numbers.
         """
         few = copy.copy(self)
+        few.rate = MILD_RATE
         few.config = self.config.model_copy(update={"steps": min(self.config.steps or 3, 3), "epochs": None})
 
         def train(cohort: Cohort, seeds: NDArray[np.void], kept: NDArray[np.int64]) -> dict[str, Tensor]:

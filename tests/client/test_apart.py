@@ -18,6 +18,7 @@ from fedamp import scenario
 from fedamp.client.memory import StackSize
 from fedamp.client.stacks import why_alone
 from fedamp.client.task import ClientTask
+from fedamp.client.training import Trainer
 from fedamp.client.worker import TrainingNode, TrainInstruction
 from fedamp.data import Cohort
 from fedamp.errors import DataError
@@ -229,3 +230,16 @@ def test_what_depends_on_slot_or_mates_is_found(slots: int, fault: str) -> None:
         return {"weight": sums[torch.from_numpy(kept), None]}
 
     assert bool(why_alone(train, like, 1)) == (fault != "none" and slots > 1)
+
+
+def test_a_learning_rate_that_diverges_hides_nothing() -> None:
+    """Two updates that are not finite would look alike."""
+
+    def by_slot(parameters: dict[str, torch.Tensor], inputs: torch.Tensor) -> torch.Tensor:
+        outputs = torch.bmm(inputs, parameters["weight"].mT)
+        return outputs * (1 + torch.arange(len(inputs))[:, None, None] % 2 * 2**-22)
+
+    like = Cohort(np.zeros((8, 4, 3), np.float32), np.zeros((8, 4), np.int64), np.zeros(8, np.int64))
+    start = {"weight": torch.ones(CLASSES, 3)}
+    trainer = Trainer(by_slot, scenario.Client(learning_rate=1e30, steps=3), together=by_slot)
+    assert trainer.why_alone(start, like, lambda seeds: [], None)
