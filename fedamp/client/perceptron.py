@@ -64,7 +64,7 @@ def descend(
         step: float64 [clients].
     """
     clients, losses = len(inputs), inputs.new_zeros(len(inputs), dtype=torch.float64)
-    if not batches or not inputs.shape[1]:
+    if not batches:
         return {name: value.new_zeros(clients, *value.shape) for name, value in start.items()}, losses
     inputs = inputs.flatten(2)
     kinds = [_First if inputs.shape[1] <= inputs.shape[2] else _Layer, *[_Layer] * (len(layers) - 1)]

@@ -12,7 +12,7 @@ from fedamp.plan import Plan
 
 @dataclass(frozen=True)
 class Batch:
-    """Units that train stacked together: their sorted ids, and the submodel that they train (-1: the whole model)."""
+    """Units for which one node is asked: their sorted ids, and the submodel that they train (-1: the whole model)."""
 
     units: UnitIds
     submodel: int
@@ -28,8 +28,7 @@ class Assignment:
 
     @classmethod
     def of(cls, plan: Plan, round_: int, units_per_batch: int) -> "Assignment":
-        """A round's cohort in batches of about ``units_per_batch``, whoever is free, so that results do not depend on
-        the workers.
+        """A round's cohort in batches of about ``units_per_batch``. How it is cut changes no result.
 
         Their number follows from the *expected* cohort, and is even, so that two workers get the same work every round.
         """
