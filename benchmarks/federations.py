@@ -26,14 +26,15 @@ from typing import Any
 import numpy as np
 
 from benchmarks.training import best_power, fashion_mnist
-from fedamp.numbers import amount_of_bytes
-from fedamp.plan import make_plan
+from fedamp.base.numbers import amount_of_bytes
+from fedamp.engines.engines import CLIENT_APP
+from fedamp.engines.serial import SerialGrid
+from fedamp.federation import reader
+from fedamp.federation.plan import make_plan
+from fedamp.federation.scenario import Scenario
 from fedamp.report import style
-from fedamp.scenario import Scenario, scenario_file
 from fedamp.server.loop import ask
 from fedamp.server.setup import Prepared, prepare
-from fedamp.simulation.engines import CLIENT_APP
-from fedamp.simulation.serial import SerialGrid
 
 RESULTS, PICTURE = Path("benchmarks/results/federations.jsonl"), Path("docs/images/federations.png")
 EPSILONS, SEEDS, DELTA = (1.0, 2.0, 4.0, 8.0), (1, 2, 3, 4, 5), 1e-5
@@ -113,7 +114,7 @@ class Cell:
         if scheme.mixed:
             width = MIXED_STEPS * rate * norm * raw["rounds"] / (data_["clients"] * CHECK_INS)
             raw["mixing"] = {"width": width, "linf_coordinates": 25}
-        return scenario_file.validate(raw, self.scheme)
+        return reader.validate(raw, self.scheme)
 
 
 @cache

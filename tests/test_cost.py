@@ -10,8 +10,8 @@ from scipy.stats import norm
 
 from fedamp import api
 from fedamp.errors import ScenarioError
-from fedamp.gaussian import delta_left
-from fedamp.plan import CURVE, make_plan
+from fedamp.federation.plan import CURVE, make_plan
+from fedamp.noise.gaussian import delta_left
 from tests.federations import small, write_small
 
 NOISE = ("--set", "rounds=30", "--set", "privacy.noise_multiplier=3", "--set", "privacy.epsilon=null", "--json")

@@ -8,12 +8,12 @@ from time import process_time
 import pytest
 import yaml
 
+from fedamp.engines.engines import CLIENT_APP
+from fedamp.engines.serial import SerialGrid
 from fedamp.errors import FederationError
 from fedamp.runs.folder import RunFolder
 from fedamp.server.loop import play
 from fedamp.server.setup import prepare
-from fedamp.simulation.engines import CLIENT_APP
-from fedamp.simulation.serial import SerialGrid
 from tests.federations import SMALL, Silent, small, write_small
 from tests.server.plays import play_in
 

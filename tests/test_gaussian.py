@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fedamp import gaussian, rng
-from fedamp.gaussian import Address, Uniform, add_gaussian, grid_of, round_noisy
-from fedamp.normal import quantiles
+from fedamp import rng
+from fedamp.noise import gaussian
+from fedamp.noise.gaussian import Address, Uniform, add_gaussian, grid_of, round_noisy
+from fedamp.noise.normal import quantiles
 
 FURTHER = 256  # bits of a uniform beyond the first 64
 

@@ -13,9 +13,9 @@ import yaml
 from safetensors.numpy import load_file
 
 import fedamp
+from fedamp.engines.engines import choose
 from fedamp.errors import InputError, Interrupted, RunFolderError, ScenarioError
-from fedamp.scenario import PoissonCheckIn
-from fedamp.simulation.engines import choose
+from fedamp.federation.privacy import PoissonCheckIn
 from tests.federations import SMALL
 
 SMALL_DICT = yaml.safe_load(SMALL) | {"rounds": 4, "engine": {}}

@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 from flwr.app import Message, MetricRecord, RecordDict
 
-from fedamp import flower
-from fedamp.check_in import Balanced, Stratified
-from fedamp.gaussian import Address, add_gaussian
+from fedamp.engines import flower
+from fedamp.engines.engines import open_grid
+from fedamp.federation.check_in import Balanced, Stratified
+from fedamp.noise.gaussian import Address, add_gaussian
+from fedamp.noise.independent import add_noise
 from fedamp.runs.folder import new_folder
 from fedamp.server.loop import play
 from fedamp.server.setup import prepare
-from fedamp.simulation.engines import open_grid
 from fedamp.strategies.aggregation import Request
-from fedamp.strategies.noise import add_noise
 from tests.federations import Silent, small
 
 PIECE = 1 << 20  # of noise: numbers of one stream

@@ -7,7 +7,7 @@ import numpy as np
 from scipy.optimize import brentq
 from scipy.stats import norm
 
-from fedamp.plan import make_plan
+from fedamp.federation.plan import make_plan
 from fedamp.report.progress import guarantee
 from fedamp.report.words import GUARANTEES
 from tests.documentation import ROOT, text

@@ -23,9 +23,9 @@ from fedamp.client.task import ClientTask
 from fedamp.client.training import Trained, Trainer, arithmetic
 from fedamp.data import Cohort, Dataset
 from fedamp.errors import DataError, InputError, one_line
-from fedamp.losses import loss_of
+from fedamp.federation.losses import loss_of
+from fedamp.federation.submodels import submodels_of
 from fedamp.models.pieces import WHOLE, Piece
-from fedamp.submodels import submodels_of
 
 log = logging.getLogger("fedamp.client")
 

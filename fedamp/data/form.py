@@ -1,6 +1,6 @@
 """What a task takes records to be: what their labels are, and whether their inputs are numbers or tokens.
 
-The loss says what labels it takes (:mod:`fedamp.losses`), the model whether it takes tokens (``model.vocabulary``).
+The loss says what labels it takes, the model whether it takes tokens (``model.vocabulary``).
 """
 
 from abc import ABC, abstractmethod

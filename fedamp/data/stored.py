@@ -7,18 +7,20 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from fedamp import rng, scenario
+from fedamp import rng
+from fedamp.base.section import Count, Section
 from fedamp.data import partition
 from fedamp.data.dataset import Cohort, Dataset, check_clients
 from fedamp.data.form import Form, Labels, Numbers
+from fedamp.data.sections import Partition, Transform
 from fedamp.data.table import Table
 from fedamp.errors import DataError
 
 
-class FederationFile(scenario.Section):
+class FederationFile(Section):
     """``federation.json``: what a folder that holds a part of the federation says about the whole."""
 
-    clients: scenario.Count  # of the whole federation
+    clients: Count  # of the whole federation
     hosted: tuple[Annotated[int, Field(ge=0, strict=True)], ...]  # ids of those whose records are here
     classes: Annotated[int, Field(ge=2, strict=True)] | None = None  # number of labels in the whole federation
 
@@ -115,13 +117,13 @@ class StoredSection(Protocol):
     def clients(self) -> int | None: ...
 
     @property
-    def partition(self) -> scenario.Partition: ...
+    def partition(self) -> Partition: ...
 
     @property
     def test_fraction(self) -> float: ...
 
     @property
-    def transform(self) -> tuple[scenario.Transform, ...]: ...
+    def transform(self) -> tuple[Transform, ...]: ...
 
 
 class StoredSource:

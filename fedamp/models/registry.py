@@ -15,14 +15,14 @@ from safetensors.numpy import load_file
 from torch import Tensor, nn
 
 from fedamp import rng
-from fedamp.arrays import Arrays
+from fedamp.base.arrays import Arrays
 from fedamp.errors import ModelError, one_line
 from fedamp.models.architectures import Architecture, architecture_of, import_own, is_import_path
 from fedamp.models.generators import generators_from
 from fedamp.models.masks import example, prove_silence
 from fedamp.models.rules import check
+from fedamp.models.section import Model
 from fedamp.models.units import Blocks, Units
-from fedamp.scenario import Model
 
 
 class Network(nn.Module):

@@ -9,12 +9,13 @@ from pathlib import Path
 from safetensors.numpy import save
 
 from fedamp import rng
-from fedamp.arrays import Arrays
+from fedamp.base.arrays import Arrays
+from fedamp.engines.flower import chatter_to
 from fedamp.errors import InputError, RunFolderError
-from fedamp.flower import chatter_to
+from fedamp.federation import reader
+from fedamp.federation.scenario import Scenario
 from fedamp.runs.files import LOCK, flush, locked, modes_of, read_regular, write_atomically
 from fedamp.runs.records import LARGEST, LedgerRecord, RoundRecord, Summary
-from fedamp.scenario import Scenario, scenario_file
 
 RUNS = Path("runs")
 
@@ -74,7 +75,7 @@ class RunFolder:
 
     def write_scenario(self, scenario: Scenario) -> None:
         """Write the resolved scenario."""
-        write_atomically(self.scenario, scenario_file.dump(scenario).encode())
+        write_atomically(self.scenario, reader.dump(scenario).encode())
 
     def write_model(self, parameters: Arrays) -> None:
         """Write the model of the last released round."""

@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 
 from fedamp import __version__, rng
-from fedamp.arrays import Arrays
+from fedamp.base.arrays import Arrays
 from fedamp.errors import FederationError, RunFolderError
-from fedamp.plan import ADJACENCY, Plan
+from fedamp.federation.plan import ADJACENCY, Plan
+from fedamp.federation.scenario import Scenario
 from fedamp.runs import chain
 from fedamp.runs.files import write_atomically
 from fedamp.runs.folder import RunFolder, write_secret
@@ -27,7 +28,6 @@ from fedamp.runs.records import (
     RoundRecord,
     Summary,
 )
-from fedamp.scenario import Scenario
 
 WRITTEN_BY = f"fedamp {__version__}"
 ASSUMPTIONS = (

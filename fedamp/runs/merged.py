@@ -8,12 +8,12 @@ from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
+from fedamp.base.record import Record
+from fedamp.base.text import printable
 from fedamp.errors import RunFolderError
-from fedamp.record import Record
 from fedamp.runs.folder import RunFolder
 from fedamp.runs.records import Bracket, Epsilon, Expression, FileRecord, Quality, Score, Words
 from fedamp.runs.run import Run, read_run
-from fedamp.text import printable
 
 
 class MergedSummary(FileRecord):

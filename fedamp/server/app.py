@@ -17,18 +17,19 @@ from time import monotonic, perf_counter, sleep
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
+from fedamp.engines.faults import with_faults
+from fedamp.engines.flower import is_simulated
 from fedamp.errors import DeploymentError, FederationError, fails_alone
-from fedamp.flower import is_simulated
-from fedamp.observers import Observer, watched
-from fedamp.plan import privacy_units
+from fedamp.federation import reader
+from fedamp.federation.plan import privacy_units
+from fedamp.federation.scenario import Scenario
 from fedamp.runs.folder import opened
 from fedamp.runs.records import RoundRecord, Score
-from fedamp.scenario import Scenario, scenario_file
 from fedamp.server.loop import play
+from fedamp.server.observers import Observer, watched
 from fedamp.server.setup import Prepared, prepare
-from fedamp.simulation.faults import with_faults
+from fedamp.server.trackers import trackers_of
 from fedamp.strategies.hosts import Hosts
-from fedamp.trackers import trackers_of
 
 app = ServerApp()
 log = logging.getLogger("fedamp.server")
@@ -38,7 +39,7 @@ log = logging.getLogger("fedamp.server")
 def main(grid: Grid, context: Context) -> None:
     """Play the scenario of the run configuration on the connected nodes."""
     began, config = perf_counter(), context.run_config
-    scenario = scenario_file.load(str(config["scenario"]))
+    scenario = reader.load(str(config["scenario"]))
     out = Path(str(config["out"])) if config.get("out") else None
     if config.get("known-seed", False):
         scenario = scenario.model_copy(update={"known_seed": True})

@@ -21,11 +21,11 @@ from flwr.app import ConfigRecord
 from flwr.serverapp import Grid
 
 from fedamp.errors import DivergedError, FederationError, RunFolderError
-from fedamp.observers import Observer as Observer
 from fedamp.runs.checkpoint import Checkpoint, checkpoints, read_checkpoint, write_checkpoint
 from fedamp.runs.folder import RunFolder, read_summary
 from fedamp.runs.ledger import Ledger, fingerprint
 from fedamp.runs.records import Bracket, Cost, Ending, Quality, RoundRecord, Summary, measured, reports
+from fedamp.server.observers import Observer as Observer
 from fedamp.server.setup import Prepared
 from fedamp.strategies.aggregation import Aggregate
 from fedamp.strategies.pipeline import Release, ServerState

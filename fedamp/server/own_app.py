@@ -14,15 +14,18 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 
-from fedamp import flower, rng
-from fedamp.arrays import Arrays
+from fedamp import rng
+from fedamp.base.arrays import Arrays
 from fedamp.client.task import ClientTask
+from fedamp.data.sections import ExternalData
+from fedamp.engines import flower
 from fedamp.errors import ModelError, RunFolderError, ScenarioError
-from fedamp.plan import make_plan
+from fedamp.federation import reader
+from fedamp.federation.plan import make_plan
+from fedamp.federation.scenario import Scenario
 from fedamp.runs.files import modes_of
 from fedamp.runs.folder import RunFolder, new_folder
 from fedamp.runs.ledger import Ledger
-from fedamp.scenario import ExternalData, Scenario, scenario_file
 from fedamp.server.app import reasons_kept_in, wait_for_nodes
 from fedamp.strategies.model_parts import ModelParts
 from fedamp.strategies.pipeline import ReleasePipeline
@@ -49,7 +52,7 @@ class AppStrategy(PrivateStrategy):
     """
 
     def __init__(self, scenario: Scenario | str | Path, arrays: ArrayRecord, out: str | Path) -> None:
-        scenario = scenario if isinstance(scenario, Scenario) else scenario_file.load(scenario)
+        scenario = scenario if isinstance(scenario, Scenario) else reader.load(scenario)
         if not isinstance(scenario.data, ExternalData):
             raise ScenarioError(f"data.name is {scenario.data.name}; accepted in an app of your own: external")
         parameters = _parameters(arrays)

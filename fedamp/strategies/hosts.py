@@ -5,10 +5,10 @@ from typing import Literal, Self
 
 from flwr.serverapp import Grid
 
-from fedamp import flower
+from fedamp.base.ids import Ranges, ranges
+from fedamp.engines import flower
 from fedamp.errors import DeploymentError
-from fedamp.ids import Ranges, ranges
-from fedamp.scenario import Federation
+from fedamp.federation.running import Federation
 
 Permit = Ranges | Literal["all"]
 """The units that a node may claim; ``all``: also that it can train any unit, so that the server need not know whose

@@ -8,8 +8,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from fedamp.data import load
+from fedamp.data.sections import FolderData
 from fedamp.errors import DataError
-from fedamp.scenario import FolderData
 
 GOOD = {"x": np.eye(6, dtype=np.float32), "y": np.array([0, 1, 2] * 2), "client": np.arange(6) // 2}
 

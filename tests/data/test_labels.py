@@ -7,8 +7,8 @@ import pytest
 
 from fedamp.data import load
 from fedamp.data.form import BINARY, CLASSES, NUMBERS, TOKENS, Form
+from fedamp.data.sections import BuiltInData, FolderData, HuggingFaceData, SyntheticData
 from fedamp.errors import DataError
-from fedamp.scenario import BuiltInData, FolderData, HuggingFaceData, SyntheticData
 
 COUNT = 30
 GENERATOR = np.random.default_rng(0)

@@ -10,8 +10,8 @@ from scipy import ndimage, signal
 
 from fedamp.data import load, transform, whitening
 from fedamp.data.scattering import output_shape, scattering
+from fedamp.data.sections import FolderData
 from fedamp.errors import DataError
-from fedamp.scenario import FolderData
 
 HERE = Path("/")
 

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from flwr.app import Context, RecordDict
 
+from fedamp.engines.engines import CLIENT_APP
+from fedamp.engines.faults import FaultyGrid
+from fedamp.engines.serial import SerialGrid
 from fedamp.errors import DeploymentError, FederationError, InputError, RunFolderError
-from fedamp.scenario import Faults
+from fedamp.federation.running import Faults
 from fedamp.server.app import app, wait_for_nodes
 from fedamp.server.setup import prepare
-from fedamp.simulation.engines import CLIENT_APP
-from fedamp.simulation.faults import FaultyGrid
-from fedamp.simulation.serial import SerialGrid
 from tests.chains import change_ledger
 from tests.federations import small, write_small
 from tests.server.plays import ledger_of, model_of, play_in, rounds_of

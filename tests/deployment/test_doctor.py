@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from fedamp import doctor
+from fedamp.cli import doctor
 from tests.deployment.machines import DOCUMENTS, free_port
 
 

@@ -11,14 +11,15 @@ from torch.func import functional_call, vmap
 from torch.nn.functional import cross_entropy
 
 from fedamp.errors import ModelError
+from fedamp.federation.privacy import DisjointSubmodels, DropoutSubmodels
+from fedamp.federation.submodels import submodels_of
 from fedamp.models.architectures import architecture_of, architectures
 from fedamp.models.cost import cost, kept_per_record
 from fedamp.models.masks import Masks, prove_silence
 from fedamp.models.registry import build, initial_parameters
+from fedamp.models.section import Model
 from fedamp.models.splits import split
 from fedamp.models.units import most_submodels
-from fedamp.scenario import DisjointSubmodels, DropoutSubmodels, Model
-from fedamp.submodels import submodels_of
 
 SHAPES = [(8, 8), (3, 16, 16), (28, 28, 1)]
 CLASSES = 4
@@ -155,7 +156,7 @@ def test_dropout_takes_every_layer_that_it_names_and_no_other(name):
 def test_what_can_be_split_is_known_without_torch():
     code = (
         "import sys; from fedamp.models.architectures import architectures, architecture_of;"
-        "from fedamp.submodels import submodels_of;"
+        "from fedamp.federation.submodels import submodels_of;"
         "from fedamp.scenario import DisjointSubmodels, Model;"
         "[make(Model(name=name)).units() for name, make in architectures.all().items()];"
         "submodels_of(DisjointSubmodels(scheme='disjoint', count=3)).check(Model(name='mlp'));"

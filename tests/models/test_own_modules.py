@@ -15,9 +15,9 @@ from fedamp.models.masks import Masks, prove_silence
 from fedamp.models.pieces import Piece
 from fedamp.models.registry import build, initial_parameters, pinned
 from fedamp.models.rules import check
+from fedamp.models.section import Model
 from fedamp.models.splits import Split, split
 from fedamp.models.units import Blocks, Units
-from fedamp.scenario import Model
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "models.md"
 

@@ -6,12 +6,13 @@ from torch import nn
 from torch.func import functional_call, vmap
 
 from fedamp.errors import ModelError
+from fedamp.federation.privacy import DisjointSubmodels, DropoutSubmodels
+from fedamp.federation.submodels import submodels_of
 from fedamp.models.architectures import architecture_of
 from fedamp.models.cost import cost, kept_per_record
 from fedamp.models.layers import LSTM
 from fedamp.models.registry import build, initial_parameters, input_type
-from fedamp.scenario import DisjointSubmodels, DropoutSubmodels, Model
-from fedamp.submodels import submodels_of
+from fedamp.models.section import Model
 
 CHARACTERS = Model(name="lstm", vocabulary=7, embedding=3, hidden=(5, 4))
 

@@ -8,7 +8,7 @@ from safetensors.numpy import save_file
 from fedamp.errors import ModelError
 from fedamp.models.architectures import architecture_of
 from fedamp.models.registry import Network, build, initial_parameters
-from fedamp.scenario import Model
+from fedamp.models.section import Model
 
 
 @pytest.mark.parametrize(

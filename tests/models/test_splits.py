@@ -12,9 +12,9 @@ from fedamp.errors import ModelError
 from fedamp.models.architectures import architecture_of
 from fedamp.models.masks import Masks
 from fedamp.models.registry import build, initial_parameters
+from fedamp.models.section import Model
 from fedamp.models.splits import split
 from fedamp.models.units import most_submodels
-from fedamp.scenario import Model
 
 MLP = Model(name="mlp", hidden=(7, 5))
 CNN = Model(name="cnn", channels=(8, 12))

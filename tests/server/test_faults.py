@@ -6,14 +6,14 @@ from time import monotonic
 import numpy as np
 import pytest
 
-from fedamp import launch
+from fedamp.engines.engines import CLIENT_APP
+from fedamp.engines.faults import FaultyGrid
+from fedamp.engines.serial import SerialGrid
 from fedamp.errors import FederationError, ScenarioError
+from fedamp.federation.running import Faults
 from fedamp.runs.folder import RunFolder
-from fedamp.scenario import Faults
+from fedamp.server import launch
 from fedamp.server.setup import prepare
-from fedamp.simulation.engines import CLIENT_APP
-from fedamp.simulation.faults import FaultyGrid
-from fedamp.simulation.serial import SerialGrid
 from tests.federations import Silent, small
 from tests.server.plays import (
     Killed,

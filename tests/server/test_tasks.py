@@ -8,9 +8,9 @@ import pytest
 import yaml
 
 import fedamp
-from fedamp import launch
 from fedamp.errors import InputError, ModelError
-from fedamp.scenario import scenario_file
+from fedamp.federation import reader
+from fedamp.server import launch
 from fedamp.server.setup import prepare
 from tests.federations import Silent, small
 
@@ -78,7 +78,7 @@ def test_the_learning_rate_follows_its_schedule(tmp_path):
 
 OWN = """
 import torch
-from fedamp.losses import CrossEntropy, MeanSquaredError
+from fedamp.federation.losses import CrossEntropy, MeanSquaredError
 
 class Huber(MeanSquaredError):
     def each(self, outputs, labels):
@@ -96,7 +96,7 @@ def test_a_loss_of_ones_own_lies_beside_the_scenario(tmp_path, monkeypatch):
     raw["client"]["loss"] = "own_losses:Huber"
     file = tmp_path / "own.yaml"
     file.write_text(yaml.safe_dump(raw))
-    folder = launch.launch(scenario_file.load(file), Silent(), tmp_path / "run")
+    folder = launch.launch(reader.load(file), Silent(), tmp_path / "run")
     _, plain = played(tmp_path / "plain", *DIABETES)
     found = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
     # Within its delta the Huber loss is half the squared error, so half the rate of decay: same first loss, halved.
@@ -107,7 +107,7 @@ def test_a_loss_of_ones_own_lies_beside_the_scenario(tmp_path, monkeypatch):
         raw["client"]["loss"] = f"own_losses:{wrong}"
         file.write_text(yaml.safe_dump(raw))
         with pytest.raises(ModelError, match=rf"client\.loss 'own_losses:{wrong}' .*{message}"):
-            prepare(scenario_file.load(file))
+            prepare(reader.load(file))
 
 
 REFUSED = {

@@ -7,9 +7,9 @@ import pytest
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.proto.node_pb2 import NodeInfo
 
-from fedamp import flower
+from fedamp.engines import flower
 from fedamp.errors import DeploymentError
-from fedamp.scenario import Federation
+from fedamp.federation.running import Federation
 from fedamp.strategies.assignment import Batch
 from fedamp.strategies.roster import Roster
 

@@ -1,0 +1,3 @@
+"""The command line."""
+
+from fedamp.cli.commands import main as main

@@ -1,0 +1,147 @@
+"""Server optimisers: what becomes of the noisy mean update. Post-processing, so it costs no privacy."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedamp.base.arrays import BLOCK, Arrays, State, Sums, zeros_like
+from fedamp.federation.training import Server
+
+AVERAGE = "average"  # of the models so far, among what is remembered
+
+Floats = NDArray[np.float32]
+Doubles = NDArray[np.float64]
+Step = tuple[Floats, dict[str, Floats]]
+
+
+class ServerOptimizer(ABC):
+    """A step of the server, with the mean update in the place of the negative gradient.
+
+    Attributes:
+        scheme: its name in ``server.optimizer``.
+        learning_rate: what a mean update is multiplied by, at least where nothing is remembered.
+    """
+
+    scheme: ClassVar[str]
+    learning_rate: float
+
+    @abstractmethod
+    def init(self, parameters: Arrays) -> State:
+        """What is remembered before the first step: some model-shaped sets of arrays, by name."""
+
+    @abstractmethod
+    def step(self, parameters: Floats, update: Doubles, state: Mapping[str, Floats], round_: int) -> Step:
+        """Some coordinates after a step, and what is remembered of them: new arrays. Each coordinate moves by itself.
+
+        Args:
+            parameters: shape [n].
+            update: mean update, shape [n].
+            state: as :meth:`init` or the step before left it, by name, shape [n] each.
+            round_: number of this round, from 1.
+        """
+
+    def apply(
+        self, parameters: Arrays, sums: Sums, denominators: Mapping[str, float], state: State, round_: int
+    ) -> tuple[Arrays, State]:
+        """The model after a step, and what is remembered then, in new arrays; nothing else of their size is made.
+
+        Args:
+            parameters: the model, by name.
+            sums: of updates, by name; an array without one stays as it is.
+            denominators: by what each sum is divided.
+            state: as :meth:`init` or the step before left it.
+            round_: number of this round, from 1.
+        """
+        moved, following = dict(parameters), {kind: dict(arrays) for kind, arrays in state.items()}
+        for name, total in sums.items():
+            start, flat = parameters[name].reshape(-1), total.reshape(-1)
+            before = {kind: arrays[name].reshape(-1) for kind, arrays in state.items()}
+            for arrays in (moved, *following.values()):
+                arrays[name] = np.empty(total.shape, np.float32)
+            for place in range(0, total.size, BLOCK):
+                block = slice(place, place + BLOCK)
+                remembered = {kind: array[block] for kind, array in before.items()}
+                after, new = self.step(start[block], flat[block] / denominators[name], remembered, round_)
+                moved[name].reshape(-1)[block] = after
+                for kind, arrays in following.items():  # what a step forgets to return is an error
+                    arrays[name].reshape(-1)[block] = new[kind]
+        return moved, following
+
+
+@dataclass(frozen=True)
+class Sgd(ServerOptimizer):
+    """Gradient descent with momentum: ``v = m v + u; w = w + r v``."""
+
+    learning_rate: float
+    momentum: float = 0.0
+    scheme = "sgd"
+
+    def init(self, parameters: Arrays) -> State:
+        return {"velocity": zeros_like(parameters)} if self.momentum else {}
+
+    def step(self, parameters: Floats, update: Doubles, state: Mapping[str, Floats], round_: int) -> Step:
+        if not self.momentum:
+            return parameters + (self.learning_rate * update).astype(np.float32), {}
+        velocity = np.float32(self.momentum) * state["velocity"] + update.astype(np.float32)
+        return parameters + np.float32(self.learning_rate) * velocity, {"velocity": velocity}
+
+
+@dataclass(frozen=True)
+class Adam(ServerOptimizer):
+    """Adam with bias correction (Kingma, Ba 2015; on federated updates: Reddi et al. 2021)."""
+
+    learning_rate: float
+    beta1: float
+    beta2: float
+    epsilon: float
+    scheme = "adam"
+
+    def init(self, parameters: Arrays) -> State:
+        return {"first": zeros_like(parameters), "second": zeros_like(parameters)}
+
+    def step(self, parameters: Floats, update: Doubles, state: Mapping[str, Floats], round_: int) -> Step:
+        change, first, second = update.astype(np.float32), state["first"], state["second"]
+        first = first + np.float32(1 - self.beta1) * (change - first)
+        second = second + np.float32(1 - self.beta2) * (change * change - second)
+        root = np.sqrt(second / np.float32(1 - self.beta2**round_)) + np.float32(self.epsilon)
+        rate = np.float32(self.learning_rate / (1 - self.beta1**round_))
+        return parameters + rate * first / root, {"first": first, "second": second}
+
+
+@dataclass(frozen=True)
+class Averaged(ServerOptimizer):
+    """Another optimiser, and beside its models an exponential moving average of them, of which noise is averaged out.
+
+    The decay is min(``decay``, t / (t + 9)) in round t, so that the first models are soon forgotten (De et al. 2022,
+    section 3.2).
+    """
+
+    optimizer: ServerOptimizer
+    decay: float
+
+    @property
+    def learning_rate(self) -> float:  # type: ignore[override]
+        return self.optimizer.learning_rate
+
+    def init(self, parameters: Arrays) -> State:
+        return self.optimizer.init(parameters) | {AVERAGE: parameters}
+
+    def step(self, parameters: Floats, update: Doubles, state: Mapping[str, Floats], round_: int) -> Step:
+        moved, following = self.optimizer.step(parameters, update, state, round_)
+        weight = np.float32(1 - min(self.decay, round_ / (round_ + 9)))
+        return moved, {**following, AVERAGE: state[AVERAGE] + weight * (moved - state[AVERAGE])}
+
+
+OPTIMIZERS: dict[str, type[ServerOptimizer]] = {each.scheme: each for each in (Sgd, Adam)}
+
+
+def optimizer_of(section: Server) -> ServerOptimizer:
+    """The optimiser that a scenario's ``server`` section names; keys that are another's mean nothing to it."""
+    kind = OPTIMIZERS[section.optimizer]
+    own = set(getattr(kind, "__dataclass_fields__"))  # noqa: B009 (which type it is, is known when it runs)
+    optimizer = kind(**section.model_dump(include=own))
+    return Averaged(optimizer, section.averaging) if section.averaging else optimizer
