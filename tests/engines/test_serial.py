@@ -91,7 +91,7 @@ def test_strided_arrays_keep_their_values():
 
 def test_chatter_goes_to_the_file_only(tmp_path):
     code = (
-        "import pathlib, sys\nfrom fedamp import flower\nfrom flwr.supercore import log\n"
+        "import pathlib, sys\nfrom fedamp.engines import flower\nfrom flwr.supercore import log\n"
         "with flower.chatter_to(pathlib.Path(sys.argv[1])): log(40, 'noise')"
     )
     done = subprocess.run(
