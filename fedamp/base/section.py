@@ -22,7 +22,7 @@ class Section(BaseModel):
 def no_truth(value: Any) -> Any:
     """YAML reads ``on`` and ``yes`` as truths, which Python takes for numbers."""
     if isinstance(value, bool):
-        raise ValueError(f"got {value}, as YAML reads on, off, yes and no; accepted: a number")
+        raise ValueError(f"got {value}, as YAML reads on, off, yes and no; expected: a number")
     return value
 
 

@@ -234,7 +234,7 @@ class TrainingNode:
             except torch.OutOfMemoryError as error:
                 if slots == 1:
                     raise InputError(
-                        f"{self.device} has no memory for the training of one client; accepted: fewer engine.workers, "
+                        f"{self.device} has no memory for the training of one client; expected: fewer engine.workers, "
                         "a smaller model or client.batch_size, or engine.device: cpu"
                     ) from error
                 self._slots[shape] = slots // 2
@@ -312,6 +312,6 @@ class TrainingNode:
         cohort = self.dataset.gather(clients)
         if cohort.labels.size and not self._loss.labels.fit(cohort.labels, self.task.num_classes):
             raise DataError(
-                f"labels must be {self._loss.labels.accepted}, for {self.task.num_classes} outputs; got others"
+                f"labels must be {self._loss.labels.expected}, for {self.task.num_classes} outputs; got others"
             )
         return cohort

@@ -263,7 +263,7 @@ def loss_of(client: Client, model: Model) -> Loss:
     check_name(client.loss)
     if not is_import_path(client.loss):
         return LOSSES[client.loss]()
-    accepted = "accepted: package.module:name of a subclass of fedamp.federation.losses.Loss"
+    accepted = "expected: package.module:name of a subclass of fedamp.federation.losses.Loss"
     try:
         kind = import_own(client.loss, model.folder)
     except Exception as error:  # whatever a foreign module raises while it is imported

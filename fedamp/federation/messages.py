@@ -36,18 +36,18 @@ def _words_of(detail: Any, keys: list[str], section: list[Node], accepted: list[
         known = list(dict.fromkeys(key for node in section for key in node.get("properties", {})))
         close = _meant(keys, known)
         hint = f"did you mean {' or '.join(close)}? " if close else ""
-        return f"unknown key; {hint}accepted keys: {', '.join(known)}"
+        return f"unknown key; {hint}expected keys: {', '.join(known)}"
     if kind == "value_error":
         return str(context["error"])
     if kind == "union_tag_invalid":
         tag, expected = str(context["tag"]), context["expected_tags"].replace("'", "")
         close = difflib.get_close_matches(tag, expected.split(", "), n=1)
         hint = f"; did you mean {close[0]}?" if close else ""
-        return f"{context['discriminator'].strip(chr(39))} is {_shortened(tag)}; accepted: {expected}{hint}"
+        return f"{context['discriminator'].strip(chr(39))} is {_shortened(tag)}; expected: {expected}{hint}"
     words = _section_of(accepted) or " or ".join(dict.fromkeys(filter(None, map(_accepted, accepted))))
     words = words or "see fedamp scenarios schema"
     found = {"missing": "missing", "union_tag_not_found": f"missing key {context.get('discriminator')}"}
-    return f"{found.get(kind) or 'got ' + _shortened(detail['input'])}; accepted: {words}"
+    return f"{found.get(kind) or 'got ' + _shortened(detail['input'])}; expected: {words}"
 
 
 def _meant(keys: list[str], known: list[str]) -> list[str]:

@@ -215,7 +215,7 @@ class Plan:
             least *= 1.001
         raise ScenarioError(
             f"privacy.epsilon: {budget:g} pays for no round with noise_multiplier {noise:g}, of which one costs "
-            f"{at_most(cost.upper)}; accepted: noise_multiplier at least {at_most(least, 4)} for one round, or auto "
+            f"{at_most(cost.upper)}; expected: noise_multiplier at least {at_most(least, 4)} for one round, or auto "
             f"for all {self.scenario.rounds}"
         )
 
@@ -274,7 +274,7 @@ def weakness(delta: float, units: int) -> str | None:
         return None
     return (
         f"delta {delta:g} is above 1/units, {1 / units:.3g}: a release that shows all of some unit's data would be as "
-        "private; accepted without caution: well below it"
+        "private; expected without caution: well below it"
     )
 
 
@@ -298,6 +298,6 @@ def make_plan(scenario: Scenario, units: int, seed: int | None = None) -> Plan:
     if plan.expected_cohort < 1:
         raise ScenarioError(
             f"check_in: the expected cohort is {plan.expected_cohort:.3g} of {units} {scenario.privacy.unit}s, "
-            "so rounds would be empty; accepted: at least 1 (raise the rate or k, or use fewer rounds)"
+            "so rounds would be empty; expected: at least 1 (raise the rate or k, or use fewer rounds)"
         )
     return plan

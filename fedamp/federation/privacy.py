@@ -57,7 +57,7 @@ class _KOfRounds(Section):
         if keys.get("participation", 1) != 1:
             raise ValueError(
                 "participation is no key any more: clients who decline may do so in many rounds at once, and only what "
-                "the server draws is credited; accepted: leave it out, which covers any declining"
+                "the server draws is credited; expected: leave it out, which covers any declining"
             )
         return {key: value for key, value in keys.items() if key != "participation"}
 

@@ -69,7 +69,7 @@ def key_and_value(text: str, several: bool = False) -> tuple[str, Any]:
     """The two sides of a text of the form ``key.path=value``; of several values with commas between, their list."""
     path, separator, value = text.partition("=")
     if not separator or not all(path.strip().split(".")):
-        raise ScenarioError(f"--set {text}: accepted: key.path=value, e.g. privacy.epsilon=2")
+        raise ScenarioError(f"--set {text}: expected: key.path=value, e.g. privacy.epsilon=2")
     try:
         return path.strip(), yaml.load(f"[{value}]" if several else value, Loader=_Loader)
     except (yaml.YAMLError, RecursionError, ValueError):
@@ -171,7 +171,7 @@ def find(path: str | Path) -> Path:
     close = difflib.get_close_matches(file.stem, names, n=1)
     hint = f"; did you mean {close[0]}?" if close else ""
     kind = "a folder" if file.is_dir() else "no such file"
-    raise ScenarioError(f"{path}: {kind}; accepted: a YAML file or a shipped scenario ({', '.join(names)}){hint}")
+    raise ScenarioError(f"{path}: {kind}; expected: a YAML file or a shipped scenario ({', '.join(names)}){hint}")
 
 
 def shipped_files() -> list[Path]:
@@ -255,11 +255,11 @@ def _read(file: Path) -> tuple[Any, Mapping[str, int]]:
         with file.open("rb") as stream:
             content = stream.read(LARGEST_FILE + 1)
         if len(content) > LARGEST_FILE:
-            raise ScenarioError(f"{file}: larger than {LARGEST_FILE // 10**6} MB; accepted: a YAML file")
+            raise ScenarioError(f"{file}: larger than {LARGEST_FILE // 10**6} MB; expected: a YAML file")
         loader = _Loader(content.decode())
         return loader.get_single_data(), loader.lines
     except UnicodeDecodeError:
-        raise ScenarioError(f"{file}: not a text file in UTF-8; accepted: a YAML file") from None
+        raise ScenarioError(f"{file}: not a text file in UTF-8; expected: a YAML file") from None
     except OSError as error:
         raise ScenarioError(f"{file}: cannot be read ({error.strerror})") from None
     except (yaml.YAMLError, RecursionError, ValueError) as error:

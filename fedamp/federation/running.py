@@ -66,7 +66,7 @@ class Federation(Section):
                 raise ValueError(f"federation.hosts.{name} {error}, or all") from None
         for (_, last, one), (first, _, other) in pairwise(sorted(claims)):
             if first <= last:
-                raise ValueError(f"federation.hosts: unit {first} stands for {one} and for {other}; accepted: one node")
+                raise ValueError(f"federation.hosts: unit {first} stands for {one} and for {other}; expected: one node")
         return self
 
 

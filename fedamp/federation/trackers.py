@@ -46,7 +46,7 @@ def _named(value: Any) -> Any:
 def _once(trackers: tuple[_Tracker, ...]) -> tuple[_Tracker, ...]:
     names = [getattr(tracker, "name", "") for tracker in trackers]
     if len(set(names)) < len(names):
-        raise ValueError("a tracker stands twice; accepted: each once")
+        raise ValueError("a tracker stands twice; expected: each once")
     return trackers
 
 

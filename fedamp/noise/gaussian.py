@@ -81,7 +81,7 @@ def delta_left(delta: float, runs: int = 1) -> float:
     """
     left = math.nextafter(delta - runs * DELTA, 0.0)
     if left <= 0:
-        raise ValueError(f"delta {delta:g} is less than what finite precision costs; accepted: above {DELTA:.2g}")
+        raise ValueError(f"delta {delta:g} is less than what finite precision costs; expected: above {DELTA:.2g}")
     return left
 
 
@@ -122,7 +122,7 @@ def _split(values: Floats, grid: float) -> tuple[Floats, Floats]:
         fits = scaled.max() < 2.0**51 and scaled.min() > -(2.0**51)
     if not fits:
         raise ValueError(
-            f"noise: a sum of {np.abs(values).max():.3g} where noise is a multiple of {grid:.3g}; accepted: at most "
+            f"noise: a sum of {np.abs(values).max():.3g} where noise is a multiple of {grid:.3g}; expected: at most "
             "2**32 standard deviations of the noise"
         )
     whole = np.rint(scaled)
@@ -135,7 +135,7 @@ def _in_units(hidden: Uniform, grid: float, block: slice) -> Uniform:
     if not (float(unit) * multiples <= 2.0**39).all():
         raise ValueError(
             f"mixing: a width of {float(hidden.unit) * multiples.max():.3g} where noise is a multiple of {grid:.3g}; "
-            "accepted: at most 2**20 standard deviations of the noise"
+            "expected: at most 2**20 standard deviations of the noise"
         )
     return Uniform(unit, multiples)
 

@@ -114,7 +114,7 @@ def test_what_a_node_cannot_do() -> None:
         send("query", {}, hosts="first")
     with pytest.raises(DeploymentError, match="say which clients live here"):
         send("query", {}, data="folder")
-    with pytest.raises(DeploymentError, match="accepted: data with a path or dataset"):
+    with pytest.raises(DeploymentError, match="expected: data with a path or dataset"):
         send("train", train_config(task_of(), [1]), data="folder")
 
 

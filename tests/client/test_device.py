@@ -257,5 +257,5 @@ def test_a_stack_that_has_no_room_is_cut(monkeypatch: pytest.MonkeyPatch, caplog
         told.append(caplog.text.count("has no memory for 8 clients together, so 4 train at once"))
     assert told[0] == told[1] > 0, "what was learnt is kept"
     monkeypatch.setattr(memory, "limit", memory.used + needed // 20)
-    with pytest.raises(InputError, match=r"no memory for the training of one client; accepted: fewer engine\.workers"):
+    with pytest.raises(InputError, match=r"no memory for the training of one client; expected: fewer engine\.workers"):
         node.train(arrays, order)

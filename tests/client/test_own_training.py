@@ -138,9 +138,9 @@ def test_a_node_speaks_for_its_partition_or_its_hosts(foreign, node, clients):
 def test_what_is_refused(foreign):
     with pytest.raises(DeploymentError, match="names no client; add partition-id"):
         send(foreign, "query", {"task": task_of().to_json()})
-    with pytest.raises(DeploymentError, match=r"accepted: submodels: \{scheme: none\}"):
+    with pytest.raises(DeploymentError, match=r"expected: submodels: \{scheme: none\}"):
         send(foreign, "train", config_of(task_of(), [0], submodels=[1]), hosts="0-9")
-    with pytest.raises(DeploymentError, match=r"accepted: submodels: \{scheme: none\}"):
+    with pytest.raises(DeploymentError, match=r"expected: submodels: \{scheme: none\}"):
         send(foreign, "train", config_of(task_of(), [0], clips=[0.1, 0.2]), hosts="0-9")
     with pytest.raises(DeploymentError, match="PrivateStrategy, which alone is answered"):
         send(foreign, "train", {"lr": 0.1}, hosts="0-9")

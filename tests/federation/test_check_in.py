@@ -313,5 +313,5 @@ def test_participation_is_refused_and_where_it_said_nothing_is_left_out():
     assert written == plain
     assert fingerprint(written) == fingerprint(plain)
     for scheme in ("balanced", "stratified"):
-        with pytest.raises(ScenarioError, match=r": participation is no key any more: .*; accepted: leave it"):
+        with pytest.raises(ScenarioError, match=r": participation is no key any more: .*; expected: leave it"):
             reader.load("digits", [f"check_in={{scheme: {scheme}, k: 5, participation: 0.9}}"])

@@ -157,7 +157,7 @@ def test_what_can_be_split_is_known_without_torch():
     code = (
         "import sys; from fedamp.models.architectures import architectures, architecture_of;"
         "from fedamp.federation.submodels import submodels_of;"
-        "from fedamp.scenario import DisjointSubmodels, Model;"
+        "from fedamp.federation.privacy import DisjointSubmodels; from fedamp.models.section import Model;"
         "[make(Model(name=name)).units() for name, make in architectures.all().items()];"
         "submodels_of(DisjointSubmodels(scheme='disjoint', count=3)).check(Model(name='mlp'));"
         "assert 'torch' not in sys.modules"

@@ -55,7 +55,7 @@ def subject_of(asked: Scenario, rounds: int) -> Subject:
     full = make_plan(asked, privacy_units(asked))
     if not full.is_private:
         raise ScenarioError(
-            "privacy.noise_multiplier is 0: nothing is claimed, so nothing can be audited; accepted: > 0"
+            "privacy.noise_multiplier is 0: nothing is claimed, so nothing can be audited; expected: > 0"
         )
     claim = Plan(_shortened(full, min(rounds, asked.rounds)), full.units, full.seed)
     canaries = asked.privacy.group_size
