@@ -155,7 +155,7 @@ def a_million_clients() -> dict[str, Any]:
 def _start(work: Workload, sections: dict[str, Any]) -> float:
     program = (
         "import os, sys; from pathlib import Path; from fedamp.server.launch import rounds; "
-        "from fedamp.server.observers import Observer; from fedamp.scenario import scenario_file\n"
+        "from fedamp.server.observers import Observer; from fedamp.federation import reader\n"
         "class Watch(Observer):\n"
         "    def started(self, *_): print(sum(os.times()[:4]))\n"
         "    def round_done(self, *_): ...\n"
