@@ -5,6 +5,7 @@ import importlib
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from typing import Any
 
 from flwr.app import Context, Message, RecordDict, UserConfig
 from flwr.clientapp import ClientApp
@@ -31,8 +32,7 @@ class Node:
     def __init__(self, client_app: str, partition: int, partitions: int, device: str) -> None:
         flower.identify()
         keep_freed_memory()
-        module, _, name = client_app.partition(":")
-        self.app: ClientApp = getattr(importlib.import_module(module), name)
+        self.app: ClientApp = load_app(client_app)
         self.device = device = devices.available(device)
         config: UserConfig = {"partition-id": partition, "num-partitions": partitions, "device": device}
         self.context = Context(1, FIRST_NODE + partition, config, RecordDict(), {})
@@ -45,6 +45,12 @@ class Node:
         except Exception as error:
             reason = f"{type(error).__name__}: {error}"
             return flower.error_reply(message, flower.APP_RAISED, reason), traceback.format_exc()
+
+
+def load_app(path: str) -> Any:
+    """A Flower app by its import path, ``package.module:name``."""
+    module, _, name = path.partition(":")
+    return getattr(importlib.import_module(module), name)
 
 
 def keep_freed_memory() -> None:

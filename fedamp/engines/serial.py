@@ -26,10 +26,8 @@ class SerialGrid(SimulationGrid):
 
     def __init__(self, client_app: str, device: str = "auto") -> None:
         super().__init__()
-        start = monotonic()
         self._node = Node(client_app, partition=0, partitions=1, device=device)
         self._waiting: dict[str, Message] = {}
-        self.startup_seconds = monotonic() - start
 
     def get_node_ids(self) -> list[int]:
         return [FIRST_NODE]

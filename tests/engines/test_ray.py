@@ -78,7 +78,6 @@ def test_workers_are_processes_with_one_thread_and_a_read_only_model(grid):
     assert not any(node["writeable"] for node in told)
     assert [(node["partition"], node["partitions"], node["device"]) for node in told] == [(0, 2, "cpu"), (1, 2, "cpu")]
     assert grid.workers == 2
-    assert grid.startup_seconds > 0
 
 
 def test_replies_come_in_send_order_and_once(grid):
@@ -181,7 +180,7 @@ from fedamp.engines.engines import open_grid
 from flwr.app import ConfigRecord, Message, RecordDict
 engine = Engine(kind="ray", workers=1)
 with open_grid(engine, pathlib.Path(sys.argv[2]), "tests.engines.tiny_app:app") as grid:
-    grid.wait()
+    grid.get_node_ids()
     [node] = grid.get_node_ids()
     [reply] = grid.send_and_receive([Message(RecordDict(), node, "query")])
     print(reply.content["node"]["pid"], flush=True)
@@ -232,4 +231,4 @@ def test_workers_share_gpus_as_their_memory_allows(tmp_path, monkeypatch, grid):
         assert reply.has_content()  # another worker found a place
         assert tell(gpus)[0]["gpus"] in ("0", "1")
     with open_grid(engine, tmp_path / "log.txt", APP) as none, pytest.raises(InputError, match="torch sees 0 GPU"):
-        none.wait()
+        none.get_node_ids()
