@@ -35,11 +35,11 @@ def choose(asked: Scenario, work: float, rounds: int) -> tuple[Engine, str]:
     Returns:
         The engine, ``ray`` or ``serial``, and the reason.
     """
-    kind, reason = _choose(asked, work, work / max(rounds, 1))
+    kind, reason = _kind_and_reason(asked, work, work / max(rounds, 1))
     return asked.engine.model_copy(update={"kind": kind}), f"{kind}: {reason}"
 
 
-def _choose(asked: Scenario, work: float, a_round: float) -> tuple[str, str]:
+def _kind_and_reason(asked: Scenario, work: float, a_round: float) -> tuple[str, str]:
     engine = asked.engine
     if engine.address is not None:
         return "ray", "engine.address is a cluster"

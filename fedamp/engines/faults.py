@@ -1,8 +1,6 @@
 """The faults that a scenario asks for: clients fail or are late, sites vanish, answers come twice, workers die."""
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from threading import Timer
+from collections.abc import Iterable
 from typing import Any, cast
 
 import numpy as np
@@ -51,8 +49,10 @@ class FaultyGrid:
             if (lags & ~fails).any():
                 rest = only(message, lags & ~fails)
                 late.append(Message(rest.content, rest.metadata.dst_node_id, "train"))
-        with self._worker_killed(round_):
-            replies = list(self._grid.send_and_receive([*prompt, *late], timeout=timeout))
+        killing = self._stream("workers", round_)
+        if killing.random() < self._faults.killed_workers and hasattr(self._grid, "kill_soon"):
+            self._grid.kill_soon(int(killing.integers(self.workers)), killing.random() * LONGEST_WAIT)
+        replies = list(self._grid.send_and_receive([*prompt, *late], timeout=timeout))
         in_time = {message.metadata.message_id for message in prompt}
         came = [reply for reply in replies if reply.metadata.reply_to_message_id in in_time]
         before = self._late
@@ -71,21 +71,6 @@ class FaultyGrid:
             draws = [self._stream("vanishing", since).random(sites) for since in range(first, round_ + 1)]
             gone |= (np.array(draws) < faults.vanishing.rate).any(axis=0)[clients % sites]
         return gone, rng.happens(lags, faults.late)
-
-    @contextmanager
-    def _worker_killed(self, round_: int) -> Iterator[None]:
-        generator = self._stream("workers", round_)
-        prepare_kill = getattr(self._grid, "prepare_kill", None)
-        if prepare_kill is None or generator.random() >= self._faults.killed_workers:
-            yield
-            return
-        kill = prepare_kill(int(generator.integers(self.workers)))
-        timer = Timer(generator.random() * LONGEST_WAIT, kill)
-        timer.start()
-        try:
-            yield
-        finally:
-            timer.join()
 
     def _stream(self, what: str, round_: int) -> np.random.Generator:
         return rng.public_stream(self._faults.seed, f"faults {what}", round_)

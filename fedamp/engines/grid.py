@@ -3,7 +3,7 @@
 import itertools
 import logging
 from abc import abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from time import monotonic
 from typing import Self
 
@@ -42,9 +42,8 @@ class SimulationGrid(Grid):
     def __exit__(self, *_: object) -> None:
         """Leave nothing running."""
 
-    def prepare_kill(self, worker: int) -> Callable[[], None]:
-        """A function that kills the process of a worker, numbered from 0; it does nothing without such a process."""
-        return lambda: None
+    def kill_soon(self, worker: int, seconds: float) -> None:
+        """Kill the process of a worker, numbered from 0, after so many seconds, if it has a process of its own."""
 
     @abstractmethod
     def _dispatch(self, messages: list[Message]) -> None:

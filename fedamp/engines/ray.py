@@ -3,19 +3,16 @@
 import pickle
 import subprocess
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
 from multiprocessing import Pipe
 from pathlib import Path
-from socket import gethostname
 from time import monotonic
 from typing import Any, Self
 
-import psutil
-from flwr.app import ArrayRecord, Message
+from flwr.app import Message
 
 from fedamp.base import devices
-from fedamp.engines import flower
 from fedamp.engines.grid import SimulationGrid, log
 from fedamp.engines.node import FIRST_NODE
 from fedamp.engines.processes import environment, private_ray, ray_folder
@@ -26,10 +23,6 @@ from fedamp.federation.running import Engine
 START_DEADLINE = 300.0  # seconds, until Ray and all workers are ready
 GRACE = 30.0  # seconds that an answer of the driver may take beyond the deadline of the request
 STOP_DEADLINE = 10.0  # seconds, until Ray has ended its processes
-# Ray carries small arguments and results inside the call, which takes 2 ms a round; shared memory takes 4 to 8 ms more.
-# As bytes they cost its processes half of what they cost as objects. 900 kB are 100,000 parameters for two workers.
-# Our own session has a limit of a little more (``ray_driver``); a cluster has Ray's own, 100 kB.
-INLINE_BYTES, INLINE_BYTES_ON_CLUSTER = 900_000, 90_000
 
 
 class RayGrid(SimulationGrid):
@@ -50,7 +43,6 @@ class RayGrid(SimulationGrid):
         super().__init__()
         self._client_app, self._engine, self._output = client_app, engine, output
         self._resources: WorkerResources | None = None
-        self._sent: dict[str, Message] = {}
 
     def __enter__(self) -> Self:
         self._start = monotonic()
@@ -103,59 +95,21 @@ class RayGrid(SimulationGrid):
     def get_node_ids(self) -> list[int]:
         return [FIRST_NODE + partition for partition in range(self.workers)]
 
-    def prepare_kill(self, worker: int) -> Callable[[], None]:
-        """A function that kills the process of a worker; it does nothing for one on another machine."""
-        host, number = self._ask("process", worker)
-        if host != gethostname():
-            return lambda: None
-        process = psutil.Process(number)
-
-        def kill() -> None:
-            with suppress(psutil.NoSuchProcess):
-                process.kill()
-
-        return kill
+    def kill_soon(self, worker: int, seconds: float) -> None:
+        self._tell("kill_soon", (worker, seconds))
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
         """The replies that are there by now."""
-        return self._replies(self._ask("pull", list(message_ids)))
+        replies = self._ask("pull", list(message_ids))
+        return [pickle.loads(reply) for reply in replies.values()]
 
     def _dispatch(self, messages: list[Message]) -> None:
-        self._sent |= {message.metadata.message_id: message for message in messages}
-        inline = INLINE_BYTES if self._engine.address is None else INLINE_BYTES_ON_CLUSTER
-        shared: dict[int, ArrayRecord] = {}
-        parcels = []
-        for message in messages:
-            rest, arrays = flower.message_without_arrays(message)
-            if sum(map(flower.size, arrays.values())) < inline / len(messages):
-                rest, arrays = message, {}
-            shared |= {id(record): record for record in arrays.values()}
-            places = {name: id(record) for name, record in arrays.items()}
-            number, partition = message.metadata.message_id, message.metadata.dst_node_id - FIRST_NODE
-            parcels.append((number, partition, pickle.dumps(rest, pickle.HIGHEST_PROTOCOL), places))
-        self._tell("push", (parcels, shared))
+        self._tell("push", (messages,))  # pickle keeps one copy of arrays that several messages hold
 
     def _collect(self, message_ids: list[str], deadline: float | None) -> list[Message]:
         patience = None if deadline is None else max(0.0, deadline - monotonic())
-        answers = self._ask("collect", message_ids, patience, patience=patience)
-        replies = self._replies({id_: answers[id_] for id_ in message_ids if id_ in answers})
-        for id_ in message_ids:
-            self._sent.pop(id_, None)
-        return replies
-
-    def _replies(self, answers: dict[str, Any]) -> list[Message]:
-        """The driver's answers as messages; the messages that they answer are forgotten."""
-        replies = []
-        for id_, answer in answers.items():
-            message = self._sent.pop(id_)
-            match answer:
-                case Message():
-                    replies.append(answer)
-                case bytes():
-                    replies.append(pickle.loads(answer))
-                case code, reason:
-                    replies.append(flower.error_reply(message, code, reason))
-        return replies
+        replies = self._ask("collect", message_ids, patience, patience=patience)
+        return [pickle.loads(replies[id_]) for id_ in message_ids if id_ in replies]
 
     def _tell(self, *content: Any) -> None:
         with suppress(OSError):  # the next answer says what is wrong

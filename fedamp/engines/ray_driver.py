@@ -19,7 +19,7 @@ from ray.exceptions import AuthenticationError
 from fedamp.errors import FedampError, FederationError, InputError
 from fedamp.federation.running import Engine
 
-INLINE_LIMIT = 1_000_000  # bytes that Ray carries inside a call; Ray's default is 100 kB
+INLINE_LIMIT = 1_000_000  # bytes that Ray carries inside a call, a little more than ``ray_workers`` uses
 ADDRESS_DEADLINE = 5.0  # seconds, until a cluster answers
 QUIET: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
 
@@ -79,7 +79,7 @@ def _serve(pipe: Connection, client_app: str, engine: Engine, folder: str) -> No
     while True:
         name, arguments = pipe.recv()
         answer = getattr(workers, name)(*arguments)
-        if answer is not None:  # push has no answer
+        if answer is not None:  # push and kill_soon have no answer
             pipe.send(answer)
 
 

@@ -12,7 +12,7 @@ from fedamp.engines.node import FIRST_NODE, Node
 class SerialGrid(SimulationGrid):
     """A Flower grid with one node, which is this process.
 
-    A message cannot be interrupted: one that is under way at the deadline is finished, and its reply is dropped.
+    A message cannot be interrupted: one that runs at the deadline is finished, and its reply is dropped.
 
     Args:
         client_app: import path of the Flower client app, ``package.module:name``.
