@@ -187,18 +187,11 @@ class Machines:
         """As a power cut does."""
         kill(self.processes.pop(name))
 
-    def stop_for_now(self, name: str) -> None:
-        """SIGSTOP to a process and its children: it stays connected and does nothing, until :meth:`go_on`."""
-        for process in self._family(name):
-            process.suspend()
-
-    def go_on(self, name: str) -> None:
-        for process in self._family(name):
-            process.resume()
-
-    def _family(self, name: str) -> list[psutil.Process]:
+    def signal(self, name: str, number: int) -> None:
+        """To a process and its children; after SIGSTOP it stays connected and does nothing, until SIGCONT."""
         process = psutil.Process(self.processes[name].pid)
-        return [process, *process.children(recursive=True)]
+        for each in (process, *process.children(recursive=True)):
+            each.send_signal(number)
 
     def log(self, name: str) -> str:
         return (self.folder / f"{name}.log").read_text()
@@ -220,7 +213,7 @@ class Machines:
         }
 
 
-def deal_digits(folder: Path, names: Sequence[str], clients: int) -> None:
+def partition_digits(folder: Path, names: Sequence[str], clients: int) -> None:
     """The digits as one folder ``all``, as the server's (``server``), and as one a node with its own clients."""
     everything = load(BuiltInData(name="digits", clients=clients), seed=5, folder=Path())
     inputs, labels = everything.test()
@@ -228,10 +221,10 @@ def deal_digits(folder: Path, names: Sequence[str], clients: int) -> None:
     for name, hosted in [("all", ids), ("server", ids[:0]), *zip(names, np.array_split(ids, len(names)), strict=True)]:
         path = folder / name / "data"
         path.mkdir(parents=True)
-        cohort = everything.gather(hosted)
-        real = np.arange(cohort.inputs.shape[1]) < cohort.sizes[:, None]
-        owners = np.repeat(hosted, cohort.sizes)
         if len(hosted):
+            cohort = everything.gather(hosted)
+            real = np.arange(cohort.inputs.shape[1]) < cohort.sizes[:, None]
+            owners = np.repeat(hosted, cohort.sizes)
             np.savez(path / "train.npz", x=cohort.inputs[real], y=cohort.labels[real], client=owners)
         if name in ("all", "server"):
             np.savez(path / "test.npz", x=inputs, y=labels)

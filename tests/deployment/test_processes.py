@@ -2,6 +2,7 @@
 
 import json
 import re
+import signal
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from fedamp.engines.faults import FaultyGrid
 from fedamp.engines.serial import SerialGrid
 from fedamp.federation import reader
 from fedamp.federation.running import Faults
-from tests.deployment.machines import NODES, PAGE, Machines, Network, deal_digits, wait
+from tests.deployment.machines import NODES, PAGE, Machines, Network, partition_digits, wait
 from tests.documentation import blocks
 from tests.server.plays import largest_difference, ledger_of, play_in, rounds_of
 from tests.test_trackers import scalars
@@ -26,7 +27,7 @@ TOLERANCE = 1e-5
 
 def write_scenario(machines: Machines, **changes) -> dict:
     """The page's scenario, and data for it."""
-    deal_digits(machines.folder, NODES, CLIENTS)
+    partition_digits(machines.folder, NODES, CLIENTS)
     [block] = blocks(PAGE, "yaml")
     raw = yaml.safe_load(block.text) | {"seed": SEED} | changes
     (machines.server / "hospitals.yaml").write_text(yaml.safe_dump(raw))
@@ -106,7 +107,7 @@ def start_to_first_round(machines: Machines) -> None:
     machines.shell("server: register the nodes")
     start_nodes(machines)
     machines.start_run(known_seed=True)
-    wait_for_round(machines, 1, 120)
+    wait_for_round(machines, 1, 240)
 
 
 @pytest.mark.slow
@@ -136,7 +137,7 @@ def test_a_node_that_stops_is_given_up_within_two_rounds_and_comes_back(machines
     federation = {"nodes": 3, "round_deadline": 45, "hosts": {"site0": "0-19", "site1": "20-39", "site2": "40-59"}}
     write_scenario(machines, rounds=30, federation=federation)
     start_to_first_round(machines)
-    machines.stop_for_now("site2")
+    machines.signal("site2", signal.SIGSTOP)
     run = machines.server / "run"
 
     def happened(key: str) -> list[int]:
@@ -145,7 +146,7 @@ def test_a_node_that_stops_is_given_up_within_two_rounds_and_comes_back(machines
     wait(lambda: happened("nodes_given_up"), 200, "the node to be given up")
     [last] = happened("nodes_given_up")
     wait_for_round(machines, last + 2, 100)
-    machines.go_on("site2")
+    machines.signal("site2", signal.SIGCONT)
     wait(lambda: happened("nodes_back"), 150, "the node to be back")
     [back] = happened("nodes_back")
     wait_for_round(machines, back + 1, 60)
