@@ -51,11 +51,6 @@ class NumpyArray(Array):
         """As the stock array does: the name of the class is part of Flower's wire format."""
         return Array(self.numpy()).deflate()
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Array) and np.array_equal(self.numpy(), other.numpy())
-
-    __hash__ = None  # type: ignore[assignment]
-
     def __reduce__(self) -> tuple[type["NumpyArray"], tuple[NDArray[Any]]]:
         return NumpyArray, (self.numpy(),)
 

@@ -3,17 +3,13 @@
 import os
 import secrets
 import sys
-import sysconfig
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 
 def environment() -> dict[str, str]:
-    """Of a process that finds the same Python, its commands, and all that this process can import."""
-    return os.environ | {
-        "PATH": os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", os.defpath)]),
-        "PYTHONPATH": os.pathsep.join(str(Path(entry).absolute()) for entry in sys.path),
-    }
+    """Of a process that can import all that this process can."""
+    return os.environ | {"PYTHONPATH": os.pathsep.join(str(Path(entry).absolute()) for entry in sys.path)}
 
 
 def private_ray() -> dict[str, str]:

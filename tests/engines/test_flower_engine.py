@@ -15,7 +15,7 @@ from fedamp.federation.running import Engine
 
 pytest.importorskip("ray")
 
-APPS = ("tests.engines.tiny_server:app", "tests.engines.tiny_app:app")
+APPS = ("tests.engines.tiny_app:server", "tests.engines.tiny_app:app")
 
 
 @pytest.fixture
