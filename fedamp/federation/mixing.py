@@ -5,7 +5,6 @@ added where the noise is, so that what leaves is their exact sum, rounded once (
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Annotated
 
@@ -13,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from fedamp.accounting import Compose, Gaussian, Mechanism, ModelMix
+from fedamp.accounting import Gaussian, Mechanism, ModelMix
 from fedamp.base.arrays import Arrays, Sums
 from fedamp.base.section import Count, Positive, Section, Steps, check_steps
 from fedamp.federation.check_in import CheckIn
@@ -63,9 +62,10 @@ class MixingRule(ABC):
             width: what the round is charged at, as :attr:`smallest_width` or :attr:`Start.width`.
         """
 
+    @property
     @abstractmethod
-    def charge(self, check_in: CheckIn, rounds: int, one_round: Callable[[float | None], Mechanism]) -> Mechanism:
-        """The cost of all rounds for a unit, if ``one_round(width)`` is that of taking part in one of that width."""
+    def charged_rounds(self) -> tuple[tuple[int, float | None], ...]:
+        """All rounds in order: how many consecutive ones are charged at which width (as :meth:`hide` takes it)."""
 
     @abstractmethod
     def start(self, current: Arrays, previous: Arrays | None, round_: int) -> Start:
@@ -80,14 +80,16 @@ class MixingRule(ABC):
 class NoMixing(MixingRule):
     """The server takes its step from the last model."""
 
+    rounds: int
     linf_coordinates = 0
     smallest_width = None
 
     def hide(self, noise_multiplier: float, step: float, width: float | None) -> Mechanism:
         return Gaussian(noise_multiplier)
 
-    def charge(self, check_in: CheckIn, rounds: int, one_round: Callable[[float | None], Mechanism]) -> Mechanism:
-        return check_in.charge(one_round(None), rounds)
+    @property
+    def charged_rounds(self) -> tuple[tuple[int, float | None], ...]:
+        return ((self.rounds, None),)
 
     def start(self, current: Arrays, previous: Arrays | None, round_: int) -> Start:
         return Start(current)
@@ -138,10 +140,11 @@ class MixedModels(MixingRule):
         # Only the ratio to a unit's largest step matters (Xiao, Wan, Devadas 2022, Corollary 4.1).
         return ModelMix(noise_multiplier, relative_width(width, step), self.linf_coordinates)
 
-    def charge(self, check_in: CheckIn, rounds: int, one_round: Callable[[float | None], Mechanism]) -> Mechanism:
-        if len({rounds.charged for rounds in self.stretches}) == 1:
-            return check_in.charge(one_round(self.smallest_width), rounds)
-        return Compose(tuple(check_in.charge(one_round(each.charged), each.rounds) for each in self.stretches))
+    @property
+    def charged_rounds(self) -> tuple[tuple[int, float | None], ...]:
+        if len({each.charged for each in self.stretches}) == 1:
+            return ((sum(each.rounds for each in self.stretches), self.smallest_width),)
+        return tuple((each.rounds, each.charged) for each in self.stretches)
 
     def start(self, current: Arrays, previous: Arrays | None, round_: int) -> Start:
         rounds, before = self._at(round_), previous or current
@@ -225,4 +228,4 @@ class Mixing(Section):
 
 def mixing_of(section: Mixing | None, check_in: CheckIn, rounds: int) -> MixingRule:
     """The rule of a scenario's ``mixing`` section; None: no mixing."""
-    return section.rule(check_in, rounds) if section else NoMixing()
+    return section.rule(check_in, rounds) if section else NoMixing(rounds)
