@@ -108,7 +108,7 @@ def _over_tls(connection: http.client.HTTPSConnection) -> list[Check]:
     ready, no_superlink = answer.status == 200, f"something answers /health with {answer.status}, no SuperLink"
     clock = f"{skew:.1f} s from the server's" if skew < inf else "the server does not tell its time"
     anybody = (
-        "whoever reaches this port can run code on the server and on every node; "
+        "anybody who reaches this port can run code on the server and on every node; "
         "only the proxy of docs/deployment.md may listen here"
     )
     return [

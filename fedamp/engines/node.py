@@ -54,10 +54,10 @@ def load_app(path: str) -> Any:
 
 
 def keep_freed_memory() -> None:
-    """Have the C library keep what is freed for the next step, which asks for the same again.
+    """Have the C library keep freed memory for the next step, which asks for the same amount.
 
-    By default it gives blocks of a few megabytes back to the system each time, and the system clears them when they are
-    wanted again: a third of the time that stacked convolutional models take to train. Without glibc nothing is done.
+    By default it returns blocks of a few megabytes to the system each time, and the system clears them before they are
+    used again: a third of the time that stacked convolutional models take to train. Without glibc nothing is done.
     """
     with suppress(AttributeError, OSError):
         mallopt = ctypes.CDLL(None).mallopt
