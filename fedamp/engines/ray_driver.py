@@ -122,8 +122,8 @@ def _refuse_without_token() -> None:
                 return
             raise
     raise InputError(
-        f"engine.address: anybody who reaches the Ray cluster at {address} can run programs there; expected: one that was "
-        "started with RAY_AUTH_MODE=token (docs/cluster.md)"
+        f"engine.address: anybody who reaches the Ray cluster at {address} can run programs there; expected: one "
+        "that was started with RAY_AUTH_MODE=token (docs/cluster.md)"
     )
 
 
