@@ -128,26 +128,12 @@ def test_a_seed_repeats_the_draw_and_given_weights_are_kept(fedamp, runs, tmp_pa
     assert not (tmp_path / "third").exists()
 
 
-def test_accuracies_choose_weights_only_where_they_are_said_to_be_public(fedamp, runs, tmp_path):
-    command = ("merge", runs["much"], runs["little"], *SELECTION, "--epsilon", 3, "--utility", "accuracy")
-    refused = fedamp(*command, "--out", tmp_path / "merged")
-    assert refused.status == 2
-    assert "--assume-public-accuracies" in refused.err
-    answer = fedamp(*command, "--out", tmp_path / "merged", "--assume-public-accuracies", "--json")
-    content = json.loads(answer.out)
-    assert any("--assume-public-accuracies" in assumption for assumption in content["assumptions"])
-    first = fedamp(*command[:-1], "most-accurate-first", "--out", tmp_path / "first")
-    assert first.status == 2
-    assert "--utility most-accurate-first" in first.err
-    first = fedamp(
-        *command[:-1], "most-accurate-first", "--assume-public-accuracies", "--out", tmp_path / "first", "--json"
-    )
-    assert json.loads(first.out)["weights"] == content["weights"]  # two models: the same weights are best
-    stated = fedamp(
+def test_a_given_utility_chooses_the_weights(fedamp, runs, tmp_path):
+    answer = fedamp(
         "merge", runs["much"], runs["little"], *SELECTION, "--epsilon", 3, "--utility", "0.9,0.1", "--json",
         "--out", tmp_path / "stated",
     )  # fmt: skip
-    assert json.loads(stated.out)["weights"] == [1.0, 0.0]
+    assert json.loads(answer.out)["weights"] == [1.0, 0.0]
 
 
 def test_a_run_that_stopped_early_pays_for_its_rounds_alone(fedamp, runs, tmp_path):
@@ -237,8 +223,8 @@ def test_the_charge_per_step_needs_its_assumption(fedamp, runs, tmp_path):
 
 NOT_PER_STEP = [
     (("one", "rolling"), ("--weights", "0.5,0.5"), "one server.momentum"),
-    (("one", "sampled"), (), "--assume-public-accuracies"),
-    (("much", "little"), (), "same seed"),
+    (("one", "sampled"), (), "expected: --weights"),
+    (("much", "little"), ("--weights", "0.5,0.5"), "same seed"),
 ]
 
 
@@ -272,7 +258,7 @@ def test_models_that_share_their_noise_are_not_combined(fedamp, runs, tmp_path):
 STRANGERS = [
     ("other-data", "another number of units"),
     ("other-partition", "another data"),
-    ("other-seed", "dealt from seed 4, not 3"),
+    ("other-seed", "partitioned by seed 4, not 3"),
     ("other-unit", "another unit"),
     ("other-group", "another group_size"),
     ("other-model", "models of one shape"),
@@ -317,15 +303,15 @@ BAD_REQUESTS = [
     (("--method", "random-selection", "--delta", 1, "--epsilon", 3), "--delta 1: expected"),
     (("--method", "average", "--delta", 1e-5, "--epsilon", 3), "random-selection or linear-combination"),
     ((*SELECTION, "--epsilon", 0.5), "the most private model alone costs"),
-    ((*COMBINATION, "--epsilon", 3, "--utility", "least-private"), "--utility: accepted"),
+    ((*COMBINATION, "--epsilon", 3, "--utility", "least-private"), "only with --method random-selection"),
     ((*SELECTION, "--epsilon", 3, "--weights", "0.5,0.6"), "sum to 1"),
     ((*SELECTION, "--epsilon", 3, "--weights", "1.5,-0.5"), "numbers >= 0"),
     ((*SELECTION, "--epsilon", 3, "--weights", "0.5"), "1 numbers for 2 models"),
     ((*SELECTION, "--epsilon", 3, "--weights", "half,half"), "--weights half,half: expected"),
     ((*SELECTION, "--epsilon", 3, "--utility", "best"), "--utility best: expected: least-private"),
     ((*SELECTION, "--epsilon", 3, "--utility", "nan,1"), "finite numbers"),
-    ((*SELECTION, "--epsilon", 3, "--weights", "1,0", "--utility", "accuracy"), "expected: one of them"),
-    ((*SELECTION, "--epsilon", 3, "--assume-data-independent-gradients"), "with --method linear-combination"),
+    ((*SELECTION, "--epsilon", 3, "--weights", "1,0", "--utility", "least-private"), "expected: one of them"),
+    ((*SELECTION, "--epsilon", 3, "--assume-data-independent-gradients"), "only with --method linear"),
     ((*SELECTION, "--epsilon", 3, "--seed", -1), "--seed -1"),
 ]
 
