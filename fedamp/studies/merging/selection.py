@@ -35,7 +35,8 @@ def select(request: MergeRequest, candidates: Candidates) -> Decision:
     Raises:
         MergeError: no weights are within the budget.
     """
-    mechanisms, best, assumptions = candidates.mechanisms, dict[str, Weights](), (ONE_DRAW, FIXED_WEIGHTS)
+    mechanisms, best = candidates.mechanisms, dict[str, Weights]()
+    assumptions: tuple[str, ...] = (ONE_DRAW, FIXED_WEIGHTS)
     if request.weights is not None:
         weights, chosen_by = request.weights, "given"
     else:

@@ -1,7 +1,7 @@
 """A sweep from its grid to its runs: it skips finished runs and resumes interrupted ones."""
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,13 @@ SWEEPS = Path("sweeps")
 
 
 class _Silence(Watcher):
-    """Shows nothing."""
+    """Ignores everything."""
+
+    def begun(self, jobs: Sequence[Job]) -> None: ...
+
+    def round_done(self, job: Job, round_: int) -> None: ...
+
+    def run_done(self, job: Job, error: str | None) -> None: ...
 
 
 def sweep(
