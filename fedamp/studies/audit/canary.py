@@ -93,7 +93,7 @@ class CanaryFederation:
         Raises:
             FederationError: the client app failed.
         """
-        worlds = []
+        worlds: list[Vector] = []
         with flower.chatter_to(Path(os.devnull), "fedamp"):  # thousands of rounds need no log
             for present in (True, False):
                 world = []

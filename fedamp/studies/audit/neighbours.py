@@ -58,7 +58,7 @@ class Change:
         return replace(self, **{key: getattr(other, key)})
 
     def of(self, own: Arrays, other: Arrays, dataset: Dataset) -> Arrays:
-        """The changed records of a unit; ``own`` and ``other`` are its records and another unit's, at least one each."""
+        """The changed records of a unit; ``own`` and ``other``: its records and another unit's, at least one each."""
         draw = rng.public_stream(self.seed, "changed records")
         inputs, labels = (_repeated(each, self.records) for each in (other if self.inputs == "another unit's" else own))
         outputs, vocabulary = dataset.num_classes, dataset.form.vocabulary
