@@ -106,8 +106,7 @@ def read_candidates(specifications: Sequence[str]) -> Candidates:
     runs = {folder: read_run(folder) for folder, _ in named}
     first = runs[named[0][0]]
     for run in runs.values():
-        _check_ledger(run)
-        _check_same(first, run)
+        _check(first, run)
     prepared = prepare(first.scenario)
     models: list[Candidate] = []
     for text, (folder, round_) in zip(specifications, named, strict=True):
@@ -126,15 +125,6 @@ def _parse(text: str) -> tuple[Path, int | None]:
     return Path(text), None
 
 
-def _check_ledger(run: Run) -> None:
-    """Check that the ledger's expression is the cost of the scenario."""
-    scenario, ledger = run.scenario, run.ledger
-    same_noise = scenario.privacy.noise_multiplier in ("auto", ledger.claim.noise_multiplier)
-    same_rounds = (ledger.unit, ledger.rounds_planned) == (scenario.privacy.unit, scenario.rounds)
-    if not (same_noise and same_rounds and ledger.mechanism == run.plan.mechanism):
-        raise RunFolderError(f"{run.files.ledger}: not the ledger of the scenario.yaml beside it")
-
-
 def cost_of_model(run: Run, round_: int) -> Mechanism:
     """The cost of releasing the model after a round, and nothing else of the run: its first rounds.
 
@@ -146,14 +136,19 @@ def cost_of_model(run: Run, round_: int) -> Mechanism:
     return mechanism.after(min(round_, mechanism.span)) if mechanism.is_private else NotPrivate()
 
 
-def _check_same(first: Run, other: Run) -> None:
-    """Refuse runs that protect other units, or in another sense, or train another model."""
+def _check(first: Run, other: Run) -> None:
+    """Refuse a run that protects other units, or in another sense, or trains another model; or a foreign ledger."""
+    scenario, ledger = other.scenario, other.ledger
+    same_noise = scenario.privacy.noise_multiplier in ("auto", ledger.claim.noise_multiplier)
+    same_rounds = (ledger.unit, ledger.rounds_planned) == (scenario.privacy.unit, scenario.rounds)
+    if not (same_noise and same_rounds and ledger.mechanism == other.plan.mechanism):
+        raise RunFolderError(f"{other.files.ledger}: not the ledger of the scenario.yaml beside it")
     for key, ours, theirs in (
-        *((key, getattr(first.ledger, key), getattr(other.ledger, key)) for key in ("unit", "adjacency", "group_size")),
-        ("number of units", first.ledger.units, other.ledger.units),
+        *((key, getattr(first.ledger, key), getattr(ledger, key)) for key in ("unit", "adjacency", "group_size")),
+        ("number of units", first.ledger.units, ledger.units),
         (
             "data",
-            *_differences(first.scenario.data.model_dump(mode="json"), other.scenario.data.model_dump(mode="json")),
+            *_differences(first.scenario.data.model_dump(mode="json"), scenario.data.model_dump(mode="json")),
         ),
     ):
         if ours != theirs:
@@ -163,14 +158,14 @@ def _check_same(first: Run, other: Run) -> None:
             )
     partition = getattr(first.scenario.data, "partition", None)  # synthetic records have none: they are drawn
     by_seed = first.ledger.unit == "sample" or partition is None or partition.scheme != "natural"
-    if by_seed and first.scenario.seed != other.scenario.seed:
+    if by_seed and first.scenario.seed != scenario.seed:
         raise MergeError(
             f"{other.folder}: other units than {first.folder}'s: their records were partitioned by seed "
-            f"{other.scenario.seed}, not {first.scenario.seed}; expected: the same seed (without --known-seed "
+            f"{scenario.seed}, not {first.scenario.seed}; expected: the same seed (without --known-seed "
             "where the noise must be independent), or a natural partition"
         )
     where = {"initial", "folder"}
-    if first.scenario.model.model_dump(exclude=where) != other.scenario.model.model_dump(exclude=where):
+    if first.scenario.model.model_dump(exclude=where) != scenario.model.model_dump(exclude=where):
         raise MergeError(f"{other.folder}: another model than {first.folder}'s; only models of one shape can be merged")
 
 

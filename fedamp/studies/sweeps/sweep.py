@@ -1,7 +1,8 @@
 """A sweep from its grid to its runs: it skips finished runs and resumes interrupted ones."""
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +17,6 @@ from fedamp.studies.sweeps.results import FILE, RUNS, PlannedRun, Sweep, SweepRe
 from fedamp.studies.sweeps.workers import Job, Watcher, run_apart, run_here
 
 SWEEPS = Path("sweeps")
-
-
-class _Silence(Watcher):
-    """Ignores everything."""
-
-    def begun(self, jobs: Sequence[Job]) -> None: ...
-
-    def round_done(self, job: Job, round_: int) -> None: ...
-
-    def run_done(self, job: Job, error: str | None) -> None: ...
 
 
 def sweep(
@@ -53,7 +44,7 @@ def sweep(
     lists = checked(grid)
     scenarios = {folder_name(settings, lists): load(settings) for settings in points(lists)}
     scenario = next(iter(scenarios.values())).name
-    folder, watcher = out or SWEEPS / scenario, watcher or _Silence()
+    folder, errors = out or SWEEPS / scenario, dict[str, str]()
     _make_folder(folder, private=not all(each.known_seed for each in scenarios.values()))
     with locked(folder):
         places = {name: folder / RUNS / name for name in scenarios}
@@ -69,14 +60,22 @@ def sweep(
             grid=lists,
             runs=tuple(PlannedRun(folder=name, settings=settings) for name, settings in planned),
         ).write(folder / FILE)
-        watcher.begun(waiting)
+        tell = watcher.round_done if watcher else lambda job, round_: None
+        if watcher:
+            watcher.begun(waiting)
         processes = min(jobs or os.cpu_count() or 1, len(waiting))
+        if processes > 1:
+            done = run_apart([_serial(job) for job in waiting], processes, tell)
+        else:
+            done = run_here(waiting, tell)
         try:
-            if processes > 1:
-                errors = run_apart([_serial(job) for job in waiting], processes, watcher)
-            else:
-                errors = run_here(waiting, watcher)
-        except Interrupted:
+            with closing(done):
+                for job, error in done:
+                    if error:
+                        errors[job.name] = error
+                    if watcher:
+                        watcher.run_done(job, error)
+        except (Interrupted, KeyboardInterrupt):
             raise Interrupted(f"{folder}: run the same command to resume") from None
     return read_sweep(folder, errors)
 

@@ -6,7 +6,7 @@ Processes are spawned, not forked: a fork can hang while a library has threads a
 import os
 import signal
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing import get_context
@@ -33,6 +33,12 @@ class Job:
     resume: bool
 
 
+Tell = Callable[[Job, int], object]
+"""Called with the number of every released round."""
+Done = tuple[Job, str | None]
+"""A job, and one line that says why it stopped before its end."""
+
+
 class Watcher(Protocol):
     """Follows the runs of a sweep."""
 
@@ -46,38 +52,29 @@ class Watcher(Protocol):
         """After a run, with one line that says why it stopped before its end."""
 
 
-def run_here(jobs: Sequence[Job], watcher: Watcher) -> dict[str, str]:
+def run_here(jobs: Sequence[Job], tell: Tell) -> Generator[Done]:
     """Run jobs one after the other in this process.
-
-    Returns:
-        Errors by the names of the runs that failed.
 
     Raises:
         Interrupted: Ctrl-C; the current run can be resumed.
     """
-    errors = {}
     for job in jobs:
-        error = None
         try:
-            _run(job, lambda round_, job=job: watcher.round_done(job, round_))  # type: ignore[misc]
+            _run(job, tell)
+            yield job, None
         except Interrupted:
             raise
-        except FedampError as caught:
-            error = errors[job.name] = f"{caught.kind}: {caught}"
-        watcher.run_done(job, error)
-    return errors
+        except FedampError as error:
+            yield job, f"{error.kind}: {error}"
 
 
-def run_apart(jobs: Sequence[Job], processes: int, watcher: Watcher) -> dict[str, str]:
+def run_apart(jobs: Sequence[Job], processes: int, tell: Tell) -> Generator[Done]:
     """Run jobs in several processes at once. A process that dies fails its current run, and no other.
-
-    Returns:
-        Errors by the names of the runs that failed.
 
     Raises:
         Interrupted: Ctrl-C. Current runs have finished their round; a second Ctrl-C kills them.
     """
-    waiting, errors, interrupts = deque(jobs), dict[str, str](), 0
+    waiting, interrupts = deque(jobs), 0
     busy, idle = dict[Connection, _Worker](), list[_Worker]()
     try:
         while waiting or busy:
@@ -88,16 +85,14 @@ def run_apart(jobs: Sequence[Job], processes: int, watcher: Watcher) -> dict[str
                     busy[worker.pipe] = worker
                 for pipe in wait(list(busy)):
                     worker = busy[pipe]  # type: ignore[index]
-                    job, said = worker.job, worker.receive()
+                    said = worker.receive()
                     if isinstance(said, int):
-                        watcher.round_done(job, said)
+                        tell(worker.job, said)
                         continue
                     del busy[worker.pipe]
                     if worker.process.is_alive():
                         idle.append(worker)
-                    if said:
-                        errors[job.name] = said
-                    watcher.run_done(job, said)
+                    yield worker.job, said
             except KeyboardInterrupt:
                 interrupts += 1
                 waiting.clear()
@@ -108,12 +103,15 @@ def run_apart(jobs: Sequence[Job], processes: int, watcher: Watcher) -> dict[str
             worker.end()
     if interrupts:
         raise Interrupted("")
-    return errors
 
 
-def _run(job: Job, tell: Callable[[int], object]) -> None:
-    """Run a job to its end, and ``tell`` the number of every released round."""
-    folder = launch(job.scenario, Observers([lambda record: tell(record.round)]), job.folder, job.resume)
+def _run(job: Job, tell: Tell) -> None:
+    """Run a job to its end.
+
+    Raises:
+        FedampError: the run stopped before its end.
+    """
+    folder = launch(job.scenario, Observers([lambda record: tell(job, record.round)]), job.folder, job.resume)
     if read_summary(folder).stopped_because == "interrupted":
         raise Interrupted(how_to_resume(folder))
 
@@ -172,7 +170,7 @@ def _serve(pipe: Connection, threads: int) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
     os.environ.setdefault("OMP_NUM_THREADS", str(threads))
 
-    def tell(round_: int) -> None:
+    def tell(_: Job, round_: int) -> None:
         pipe.send(round_)
         if pipe.poll():
             raise KeyboardInterrupt
