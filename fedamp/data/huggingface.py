@@ -1,58 +1,128 @@
-"""Hugging Face data sets, from the hub through flwr-datasets or from a local folder (extra ``huggingface``)."""
+"""Columns of the library ``datasets``: parquet and csv files, image folders, and the Hugging Face hub.
+
+Files are converted once to Arrow files under ``FEDAMP_CACHE``. These are mapped into memory: they may exceed it, and
+workers share them.
+"""
 
 import math
 import sys
+from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
-from fedamp.data.sections import HuggingFaceData
-from fedamp.data.source import Source, sources
-from fedamp.data.stored import StoredSource
-from fedamp.data.table import Table, first_line, image_scale, require
+from fedamp.data.folder import FolderData, Names
+from fedamp.data.stored import Scale, StoredData, Tables
+from fedamp.data.table import Table, cache_folder, first_line, image_scale, require
 from fedamp.errors import DataError
 
-KEPT = 256 * 2**20  # bytes; splits whose decoded inputs fit are decoded once, larger ones as they are read
+if TYPE_CHECKING:
+    import datasets
+    import pyarrow as pa
+
+KEPT = 256 * 2**20  # bytes; splits with at most so many decoded inputs are decoded once, larger ones as they are read
 _DECODED_AT_ONCE = 1024  # records
 
 
-class HuggingFaceTable(Table):
-    """One split. Images are handed out with channels first: [1, height, width] or [3, height, width].
+class TabularData(FolderData):
+    """Files ``train*.parquet`` and ``test*.parquet``, or csv likewise, with columns of inputs, labels and clients."""
+
+    name: Literal["parquet", "csv"]
+
+    def split(self, folder: Path, split: str) -> "ColumnTable | None":
+        paths = [str(path) for path in sorted(folder.glob(f"{split}*.{self.name}"))]
+        if not paths:
+            return None
+        source = paths[0] if len(paths) == 1 else f"{paths[0]} ... {Path(paths[-1]).name}"
+
+        def read() -> "datasets.Dataset":
+            from datasets import Dataset
+
+            convert = Dataset.from_parquet if self.name == "parquet" else Dataset.from_csv
+            return convert(paths, cache_dir=str(cache_folder("datasets")))
+
+        rows = _loaded(read, f"{source}: cannot be read as {self.name}")
+        return ColumnTable(rows, self.features, self.label, source, self.shape, self.scale)
+
+
+class HuggingFaceData(StoredData):
+    """A data set of the Hugging Face hub, or a local folder: of ``save_to_disk``, or of parquet, csv or image files."""
+
+    name: Literal["huggingface"]
+    dataset: str = Field(description="name on the hub, or a local folder")
+    features: Names = Field("image", description="column or columns of the inputs")
+    label: Names = Field("label", description="column or columns, as client.loss takes them")
+    scale: Scale = None
+    train_split: str = "train"
+    test_split: str | None = "test"
+
+    def open(self, folder: Path) -> Tables:
+        local = folder / Path(self.dataset).expanduser()
+        splits: dict[str, Any] = _loaded(
+            lambda: _splits(local if local.is_dir() else self.dataset),
+            f"data.dataset {self.dataset!r}: not a folder, and not a hub data set that loads",
+        )
+        tables = []
+        for name in filter(None, (self.train_split, self.test_split)):
+            if name not in splits:
+                raise DataError(
+                    f"data.dataset {self.dataset!r}: no split {name!r}; it has {', '.join(splits)} "
+                    "(data.test_split: null holds out a part of the training split)"
+                )
+            source = f"{self.dataset} ({name})"
+            tables.append(ColumnTable(splits[name], self.features, self.label, source, self.shape, self.scale))
+        return Tables(*tables)
+
+
+class ColumnTable(Table):
+    """One split. Images get channels first: [1, height, width] or [3, height, width]; only images are scaled by default.
 
     Args:
-        split: a ``datasets.Dataset``, of which one record is decoded at once.
+        features: a column of images, of numbers or of equally long (nested) lists of numbers; or columns of numbers.
+        label: likewise a column or columns.
 
     Raises:
         DataError: a column missing, or not of images or numbers; no records.
     """
 
-    def __init__(self, split: Any, config: HuggingFaceData, source: str) -> None:
-        split = split.with_format(None)  # a saved one (numpy, torch) would hide which columns hold images
-        self.source, self._split, self._config = source, split, config
-        require(config.features, split.column_names, "data.features", source)
-        self._labels = [config.label] if isinstance(config.label, str) else config.label
-        for name in self._labels:
-            require(name, split.column_names, "data.label", source)
-        if len(split) == 0:
+    def __init__(
+        self,
+        rows: "datasets.Dataset",
+        features: Names,
+        label: Names,
+        source: str,
+        shape: tuple[int, ...] | None,
+        scale: float | None,
+    ) -> None:
+        from datasets import Image
+
+        self.source, self._rows = source, rows
+        self._features, self._labels = ([names] if isinstance(names, str) else names for names in (features, label))
+        for key, names in (("features", self._features), ("label", self._labels)):
+            for name in names:
+                require(name, rows.column_names, f"data.{key}", source)
+        if not len(rows):
             raise DataError(f"{source}: no records; at least one is needed")
+        self._inputs = rows.select_columns(self._features).with_format(None)  # a saved format would hide images
+        self._are_images, self._shape = isinstance(rows.features[self._features[0]], Image), None
         example = self._decode(np.zeros(1, dtype=np.int64))
-        holds_images = hasattr(split[0][config.features], "convert")  # of PIL
-        scale = image_scale(config.scale, example.dtype) if holds_images else config.scale or 1.0
-        super().__init__(source, example.shape[1:], example.dtype, config.shape, scale)
+        self._shape = example.shape[1:]
+        scale = image_scale(scale, example.dtype) if self._are_images else scale or 1.0
+        super().__init__(source, example.shape[1:], example.dtype, shape, scale)
 
     def __len__(self) -> int:
-        return len(self._split)
+        return len(self._rows)
 
     def stored_labels(self) -> NDArray[Any]:
-        columns = [_rectangular(self._split[name][:], f"{self.source}: column {name!r}") for name in self._labels]
-        return columns[0] if len(columns) == 1 else np.stack(columns, axis=1)
+        return self._columns(self._rows, self._labels)
 
     def stored_column(self, name: str) -> NDArray[Any]:
-        require(name, self._split.column_names, "data.partition.column", self.source)
-        return np.asarray(self._split[name][:])
+        require(name, self._rows.column_names, "data.partition.column", self.source)
+        return self._columns(self._rows, [name])
 
     def stored_inputs(self, records: NDArray[np.int64]) -> NDArray[Any]:
         if len(records) == 0:
@@ -65,87 +135,94 @@ class HuggingFaceTable(Table):
         return self._decode(np.arange(len(self)))
 
     def _decode(self, records: NDArray[np.int64]) -> NDArray[Any]:
-        name = self._config.features
-        inputs = []
+        """Inputs of the records, at least one."""
+        parts: list[NDArray[Any]] = []
         for start in range(0, len(records), _DECODED_AT_ONCE):
-            numbers = records[start : start + _DECODED_AT_ONCE]
-            inputs += [_as_array(value) for value in self._split[numbers.tolist()][name]]
-        shapes = sorted({each.shape for each in inputs})
+            block = self._inputs.select(records[start : start + _DECODED_AT_ONCE])
+            if self._are_images:
+                parts += [_pixels(image)[None] for image in block[:][self._features[0]]]
+            else:
+                parts.append(self._columns(block, self._features))
+        shapes = sorted({self._shape or parts[0].shape[1:], *(part.shape[1:] for part in parts)})
+        columns = ", ".join(map(repr, self._features))
         if len(shapes) > 1:
             raise DataError(
-                f"{self.source}: column {name!r} holds inputs of shapes {list(shapes[0])} and {list(shapes[1])}; "
+                f"{self.source}: column {columns} holds inputs of shapes {list(shapes[0])} and {list(shapes[1])}; "
                 "all must agree"
             )
-        stacked: NDArray[Any] = np.stack(inputs)
-        if stacked.dtype.kind not in "fiub":
-            raise DataError(f"{self.source}: column {name!r} must hold images or (lists of) numbers")
-        return stacked
+        if parts[0].dtype.kind not in "fiub":
+            raise DataError(f"{self.source}: column {columns} must hold images or (lists of) numbers")
+        return np.concatenate(parts)
 
-
-@sources.register("huggingface")
-def huggingface(config: HuggingFaceData, folder: Path) -> Source:
-    """The training table, and the test table if ``data.test_split`` names one.
-
-    Raises:
-        DataError: the extra is not installed, no such data set or split, or a column is missing.
-    """
-    try:
-        import datasets
-    except ImportError:
-        raise DataError(
-            "data.name huggingface needs an extra; install it with: pip install 'fedamp[huggingface]'"
-        ) from None
-    if not sys.stderr.isatty():
-        datasets.disable_progress_bars()
-    names = [config.train_split, *([config.test_split] if config.test_split else [])]
-    local = folder / Path(config.dataset).expanduser()
-    try:
-        splits = _from_folder(local) if local.is_dir() else _from_hub(config.dataset, names)
-    except Exception as error:  # what the library raises depends on the hub, the network and the format
-        raise DataError(
-            f"data.dataset {config.dataset!r}: not a folder, and not a hub data set that loads ({first_line(error)})"
-        ) from None
-    for name in names:
-        if name not in splits:
+    def _columns(self, rows: "datasets.Dataset", names: list[str]) -> NDArray[Any]:
+        """Columns of plain values or of equally long (nested) lists, as an array [records, ...]."""
+        table = rows.select_columns(names).with_format("arrow")[:]
+        columns = [_stacked(table.column(name), f"{self.source}: column {name!r}") for name in names]
+        if len(columns) == 1:
+            return columns[0]
+        if any(column.ndim > 1 for column in columns):
             raise DataError(
-                f"data.dataset {config.dataset!r}: no split {name!r}; it has {', '.join(splits)} "
-                "(data.test_split: null keeps a part of the training split out)"
+                f"{self.source}: of several columns ({', '.join(names)}) each must hold one number a record"
             )
-    tables = [HuggingFaceTable(splits[name], config, f"{config.dataset} ({name})") for name in names]
-    return StoredSource(config, tables[0], tables[1] if config.test_split else None)
+        return np.stack(columns, axis=1)
 
 
-def _from_folder(folder: Path) -> dict[str, Any]:
-    """The splits in a folder that ``save_to_disk`` wrote, or one laid out like a repository of the hub."""
+def _loaded(read: Callable[[], Any], complaint: str) -> Any:
+    """What ``read`` returns. Raises DataError with the complaint for whatever the library raises."""
     import datasets
 
-    if (folder / "dataset_dict.json").exists():
-        return dict(datasets.load_from_disk(str(folder)))
-    if (folder / "state.json").exists():
-        return {"train": datasets.load_from_disk(str(folder))}
-    return dict(datasets.load_dataset(str(folder)))
-
-
-def _from_hub(name: str, splits: list[str]) -> dict[str, Any]:
-    from flwr_datasets import FederatedDataset
-
-    federated = FederatedDataset(dataset=name, partitioners={}, shuffle=False)
-    return {split: federated.load_split(split) for split in splits}
-
-
-def _rectangular(values: Any, where: str) -> NDArray[Any]:
+    if not sys.stderr.isatty():
+        datasets.disable_progress_bars()
     try:
-        return np.asarray(values)
-    except ValueError:
-        raise DataError(f"{where} holds lists of different lengths; all must agree") from None
+        return read()
+    except Exception as error:  # depends on the hub, the network and the format
+        reason: BaseException = error
+        while reason.__cause__ is not None:
+            reason = reason.__cause__
+        raise DataError(f"{complaint} ({first_line(reason)})") from None
 
 
-def _as_array(value: Any) -> NDArray[Any]:
-    if not hasattr(value, "convert"):
-        return np.asarray(value)
-    if value.mode == "1":
-        value = value.convert("L")
-    elif value.mode not in ("L", "RGB", "I", "I;16", "F"):  # palettes, transparency, print colours
-        value = value.convert("RGB")
-    pixels = np.asarray(value)
+def _splits(place: Path | str) -> "dict[str, datasets.Dataset]":
+    """The splits of a folder (of ``save_to_disk``, or laid out like a repository of the hub), or of a name on the hub."""
+    import datasets
+
+    if isinstance(place, str):
+        return dict(datasets.load_dataset(place))
+    if (place / "dataset_dict.json").exists():
+        return dict(datasets.load_from_disk(str(place)))
+    if (place / "state.json").exists():
+        return {"train": datasets.load_from_disk(str(place))}
+    return dict(datasets.load_dataset(str(place), cache_dir=str(cache_folder("datasets"))))
+
+
+def _stacked(column: "pa.ChunkedArray", where: str) -> NDArray[Any]:
+    """Plain values, or (nested) lists of them with equal lengths, as an array [rows, ...]."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    values = column.combine_chunks()
+    shape = [len(values)]
+    while True:
+        if isinstance(values, pa.ExtensionArray):
+            values = values.storage
+        if values.null_count:
+            raise DataError(f"{where} has {values.null_count} empty cells; every record needs its values")
+        if not isinstance(values, pa.ListArray | pa.LargeListArray | pa.FixedSizeListArray):
+            return np.asarray(values.to_numpy(zero_copy_only=False)).reshape(shape)
+        lengths = pc.unique(pc.list_value_length(values)).to_pylist()
+        if len(lengths) > 1:
+            raise DataError(
+                f"{where} holds lists of different lengths ({lengths[0]}, {lengths[1]}, ...); all must agree"
+            )
+        shape.append(lengths[0] if lengths else 0)
+        values = values.flatten()
+
+
+def _pixels(image: Any) -> NDArray[Any]:
+    """A PIL image with channels first."""
+    if image.mode == "1":
+        image = image.convert("L")
+    elif image.mode not in ("L", "RGB", "I", "I;16", "F"):  # palettes, transparency, print colours
+        image = image.convert("RGB")
+    pixels = np.asarray(image)
     return pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)

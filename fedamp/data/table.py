@@ -1,7 +1,11 @@
-"""A table: the records of one split as they are stored, before they are dealt to clients."""
+"""A table: the records of one split as they are stored, before they are partitioned."""
 
 import math
+import os
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Mapping
+from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,17 +17,17 @@ CHECKED_AT_ONCE = 256 * 2**20  # bytes; inputs up to this size are checked when 
 
 
 class Table(ABC):
-    """Labelled records that can be read by number. Opening one is cheap; what is read decides the cost.
+    """Labelled records that can be read by number. Opening a table is cheap.
 
     Args:
-        source: what errors call it, for example the file.
+        source: its name in errors, for example the file.
         stored_shape: shape of one input as it is stored.
         stored_type: type of the inputs as they are stored.
-        shape: shape of one input as it is handed out; None: as stored (a single number: [1]).
+        shape: shape of one input as :meth:`read` gives it; None: as stored (a single number: [1]).
         scale: inputs are divided by it.
 
     Raises:
-        DataError: inputs without numbers, or another number of them than ``shape`` has.
+        DataError: inputs without numbers, or not as many of them as ``shape`` needs.
     """
 
     def __init__(
@@ -38,6 +42,8 @@ class Table(ABC):
         numbers = math.prod(stored_shape)
         if numbers == 0:
             raise DataError(f"{source}: one input has shape {list(stored_shape)}; it must hold at least one number")
+        if len(self) == 0:
+            raise DataError(f"{source}: no records; at least one is needed")
         if shape is not None and math.prod(shape) != numbers:
             raise DataError(
                 f"{source}: one input has {numbers} numbers (stored as {list(stored_shape)}), "
@@ -55,18 +61,14 @@ class Table(ABC):
 
     @abstractmethod
     def stored_inputs(self, records: NDArray[np.int64]) -> NDArray[Any]:
-        """Inputs of the records as they are stored, in the order asked, shape [records, *stored_shape]."""
+        """Inputs of the records as they are stored, in the given order, shape [records, *stored_shape]."""
 
+    @abstractmethod
     def stored_column(self, name: str) -> NDArray[Any]:
-        """A column that says whose each record is, shape [records].
-
-        Raises:
-            DataError: no such column.
-        """
-        raise DataError(f"{self.source}: no column {name!r}; partition these data by iid, dirichlet or shards")
+        """A column that names the client of each record, shape [records]. Raises DataError if there is none."""
 
     def read(self, records: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Inputs of the records, in the order asked, shape [records, *input_shape].
+        """Inputs of the records, in the given order, shape [records, *input_shape].
 
         Raises:
             DataError: a number that is not finite, or too large for float32; names the source and the record.
@@ -84,7 +86,7 @@ class Table(ABC):
         return inputs
 
     def check_inputs(self) -> None:
-        """Reads a table that is not large once, as :meth:`read` does, if it can hold inputs that are not finite."""
+        """Reads a table of at most 256 MB once, as :meth:`read` does, if its type allows NaN and infinity."""
         bytes_per_record = math.prod(self.stored_shape) * self.stored_type.itemsize
         if self.stored_type.kind == "f" and len(self) * bytes_per_record <= CHECKED_AT_ONCE:
             step = max(1, 2**22 // bytes_per_record)
@@ -92,7 +94,7 @@ class Table(ABC):
                 self.read(np.arange(start, min(start + step, len(self))))
 
     def column(self, name: str) -> NDArray[Any]:
-        """Whose each record is, as stored: integers, strings or whatever else can be compared, shape [records].
+        """The client of each record as stored: integers, strings or anything else that is ordered, shape [records].
 
         Raises:
             DataError: no such column, or not one plain value for each record.
@@ -107,19 +109,75 @@ class Table(ABC):
         return values
 
 
-def image_scale(asked: float | None, stored_type: np.dtype[Any]) -> float:
-    """What images are divided by: what the scenario says or, left out, the largest value of bytes (or 16 bits), so that
-    they are in [0, 1]. Other numbers stay as they are.
+class LazyArray:
+    """An array of known shape and type. The first access to its numbers reads all of them."""
+
+    def __init__(self, shape: tuple[int, ...], dtype: np.dtype[Any], read: Callable[[], NDArray[Any]]) -> None:
+        self.shape, self.dtype, self._read = shape, dtype, read
+
+    def __getitem__(self, index: Any) -> NDArray[Any]:
+        values: NDArray[Any] = self._values[index]
+        return values
+
+    @cached_property
+    def _values(self) -> NDArray[Any]:
+        return self._read()
+
+
+class ArrayTable(Table):
+    """Inputs [records, ...], labels [records, ...], and client columns [records] in arrays.
+
+    Args:
+        columns: arrays that can name the client of each record.
+        shape, scale: as of :class:`Table`.
     """
+
+    def __init__(
+        self,
+        source: str,
+        inputs: NDArray[Any] | LazyArray,
+        labels: NDArray[Any] | LazyArray,
+        columns: Mapping[str, NDArray[Any] | LazyArray] | None = None,
+        shape: tuple[int, ...] | None = None,
+        scale: float = 1.0,
+    ) -> None:
+        self._inputs, self._labels, self._columns = inputs, labels, columns or {}
+        super().__init__(source, inputs.shape[1:], inputs.dtype, shape, scale)
+
+    def __len__(self) -> int:
+        return int(self._inputs.shape[0])
+
+    def stored_labels(self) -> NDArray[Any]:
+        return np.asarray(self._labels[...])
+
+    def stored_inputs(self, records: NDArray[np.int64]) -> NDArray[Any]:
+        return np.asarray(self._inputs[records])
+
+    def stored_column(self, name: str) -> NDArray[Any]:
+        if not self._columns:
+            raise DataError(f"{self.source}: no column {name!r}; partition these data by iid, dirichlet or shards")
+        require(name, self._columns, "data.partition.column", self.source)
+        return np.asarray(self._columns[name][...])
+
+
+def image_scale(asked: float | None, stored_type: np.dtype[Any]) -> float:
+    """The divisor of images: ``data.scale``, else the largest value of unsigned integers; 1 for other numbers."""
     return asked or (float(np.iinfo(stored_type).max) if stored_type.kind == "u" else 1.0)
 
 
-def require(name: str, present: list[str], key: str, source: str, what: str = "column") -> None:
-    """Raises DataError if a column (or array) that a key of the scenario names is not there."""
+def require(name: str, present: Collection[str], key: str, source: str, what: str = "column") -> None:
+    """Raises DataError if there is no column (or array) of the name that the scenario's key asks for."""
     if name not in present:
         raise DataError(f"{source}: no {what} {name!r}; {key} must be one of {', '.join(present)}")
 
 
-def first_line(error: Exception) -> str:
-    """What a library complained about, for a message of one line."""
+def cache_folder(name: str) -> Path:
+    """A folder of copies of private records, readable by its owner alone. Raises OSError if it cannot be made."""
+    folder = Path(os.environ.get("FEDAMP_CACHE", Path.home() / ".cache" / "fedamp")) / name
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return folder
+
+
+def first_line(error: BaseException) -> str:
+    """A library's complaint, for a message of one line."""
     return (str(error).splitlines() or [type(error).__name__])[0]
