@@ -1,7 +1,7 @@
 """A data folder: training files, test files if any, and the part of the federation that it holds.
 
-train.npz  test.npz    or  train_x.npy  train_y.npy ...    or  train*.parquet  test*.parquet    or  train*.csv  test*.csv
-federation.json        on a machine that holds some clients only (see docs/data.md)
+train.npz test.npz, or train_x.npy train_y.npy ..., or train*.parquet test*.parquet, or train*.csv test*.csv
+federation.json on a machine that holds some clients only (see docs/data.md)
 """
 
 from abc import abstractmethod
@@ -36,8 +36,9 @@ class FolderData(StoredData):
         folder = existing_folder(folder, self.path, f"train.{self.name}")
         federation = self._federation_file(folder)
         train, test = (self.split(folder, split) for split in ("train", "test"))
-        hosts_nobody = federation is not None and not federation.hosted
-        if train is None and not (hosts_nobody and test is not None):
+        if train is None and test is not None and federation is not None and not federation.hosted:
+            return Tables(test, federation=federation)  # of the server
+        if train is None:
             raise DataError(f"{folder}: no train.{self.name}; the folder holds {some_files(folder)}")
         return Tables(train, test, federation)
 

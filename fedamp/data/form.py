@@ -76,7 +76,7 @@ class Classes(Labels):
     def fit(self, labels: NDArray[Any], outputs: int) -> bool:
         counted = self._counted(labels)
         fits = not counted.size or 0 <= counted.min() <= counted.max() < outputs
-        return fits and labels.ndim == 1 + self.dimensions[0]
+        return bool(fits) and labels.ndim == 1 + self.dimensions[0]
 
     def _counted(self, labels: NDArray[Any]) -> NDArray[Any]:
         return labels
@@ -90,7 +90,8 @@ class Tokens(Classes):
     dimensions = (2,)
 
     def _counted(self, labels: NDArray[Any]) -> NDArray[Any]:
-        return labels[labels != NOT_COUNTED]
+        counted: NDArray[Any] = labels[labels != NOT_COUNTED]
+        return counted
 
 
 class Numbers(Labels):

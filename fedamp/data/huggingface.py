@@ -75,11 +75,11 @@ class HuggingFaceData(StoredData):
                 )
             source = f"{self.dataset} ({name})"
             tables.append(ColumnTable(splits[name], self.features, self.label, source, self.shape, self.scale))
-        return Tables(*tables)
+        return Tables(tables[0], tables[1] if self.test_split else None)
 
 
 class ColumnTable(Table):
-    """One split. Images get channels first: [1, height, width] or [3, height, width]; only images are scaled by default.
+    """One split. Images get channels first: [1, height, width] or [3, height, width].
 
     Args:
         features: a column of images, of numbers or of equally long (nested) lists of numbers; or columns of numbers.
@@ -183,7 +183,7 @@ def _loaded(read: Callable[[], Any], complaint: str) -> Any:
 
 
 def _splits(place: Path | str) -> "dict[str, datasets.Dataset]":
-    """The splits of a folder (of ``save_to_disk``, or laid out like a repository of the hub), or of a name on the hub."""
+    """The splits of a name on the hub, or of a folder: of ``save_to_disk``, or laid out like a repository of the hub."""
     import datasets
 
     if isinstance(place, str):

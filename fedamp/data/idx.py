@@ -6,7 +6,6 @@ t10k-images-idx3-ubyte   t10k-labels-idx1-ubyte      the test set; optional
 
 import gzip
 import json
-import math
 import os
 import re
 import struct
@@ -22,12 +21,11 @@ from pydantic import Field
 from fedamp.data.folder import existing_folder, some_files
 from fedamp.data.huggingface import HuggingFaceData
 from fedamp.data.stored import Scale, StoredData, Tables
-from fedamp.data.table import ArrayTable, LazyArray, first_line, image_scale
+from fedamp.data.table import ArrayTable, first_line, image_scale
 from fedamp.errors import DataError
 
 _TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
 _FILE = re.compile(r"(?P<split>train|t10k|test)[-_.](?P<what>images|labels)[-_.]idx\d-ubyte(\.gz)?")
-_UNREADABLE = (OSError, EOFError, ValueError, OverflowError, MemoryError, struct.error, zlib.error)
 # Of this environment (make data), of the system's packages, and of npm.
 INSTALLED = (Path(sys.prefix) / "share" / "datasets", Path("/usr/share/datasets"), Path("node_modules"))
 _HUB = {"mnist": "ylecun/mnist", "fashion-mnist": "zalando-datasets/fashion_mnist"}
@@ -107,41 +105,18 @@ class KnownImages(IdxFiles):
             ) from None
 
 
-def read_idx(path: Path) -> LazyArray:
-    """An array in a file. Its header is read at once, its numbers on first access.
-
-    Raises:
-        DataError: not IDX, damaged, or of another length than its header says.
-    """
-
-    def content(size: int = -1) -> bytes:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            return file.read(size)
-
-    def numbers() -> NDArray[Any]:
-        try:
-            found = content(start + size + 1)[start:]
-            if len(found) != size:
-                raise ValueError(f"its header says {size:,} bytes, it has {'more' if len(found) > size else 'fewer'}")
-            return np.frombuffer(found, dtype).reshape(shape)
-        except _UNREADABLE as error:
-            raise _unreadable(path, error) from None
-
+def read_idx(path: Path) -> NDArray[Any]:
+    """The array of an IDX file. Raises DataError for a damaged file or another format."""
     try:
-        zeros, kind, dimensions = struct.unpack(">HBB", content(4))
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            content = file.read()
+        zeros, kind, dimensions = struct.unpack_from(">HBB", content)
         if zeros or kind not in _TYPES or not dimensions:
             raise ValueError("it does not begin as IDX does")
-        start = 4 + 4 * dimensions
-        shape: tuple[int, ...] = struct.unpack(f">{dimensions}I", content(start)[4:])
-    except _UNREADABLE as error:
-        raise _unreadable(path, error) from None
-    dtype = np.dtype(_TYPES[kind])
-    size = math.prod(shape) * dtype.itemsize
-    return LazyArray(shape, dtype, numbers)
-
-
-def _unreadable(path: Path, error: BaseException) -> DataError:
-    return DataError(f"{path}: not a readable IDX file ({first_line(error)})")
+        shape = struct.unpack_from(f">{dimensions}I", content, 4)
+        return np.frombuffer(content, _TYPES[kind], offset=4 + 4 * dimensions).reshape(shape)
+    except (OSError, EOFError, ValueError, struct.error, zlib.error) as error:
+        raise DataError(f"{path}: not a readable IDX file ({first_line(error)})") from None
 
 
 def _npm_digit(path: Path) -> NDArray[np.float32]:

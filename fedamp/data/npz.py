@@ -7,6 +7,7 @@ train_x.npy  train_y.npy  train_client.npy   the same; may exceed the memory, an
 import pickle
 import zipfile
 import zlib
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,7 +16,7 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from fedamp.data.folder import FolderData
-from fedamp.data.table import ArrayTable, LazyArray, first_line, require
+from fedamp.data.table import ArrayTable, first_line, require
 from fedamp.errors import DataError
 
 # Raised by numpy, zipfile and zlib on files that are damaged, encrypted or of another kind.
@@ -56,32 +57,38 @@ class NpzData(FolderData):
         return str(names[0])
 
 
+class _Member:
+    """An array of an archive. Its header is read at once, all of its numbers on first use."""
+
+    def __init__(self, path: Path, archive: zipfile.ZipFile, name: str) -> None:
+        self._path, self._name = path, name
+        with archive.open(f"{name}.npy") as file:
+            version = npy.read_magic(file)  # type: ignore[no-untyped-call]
+            read_header: Any = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
+            self.shape, _, self.dtype = read_header(file)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._values[index]
+
+    @cached_property
+    def _values(self) -> NDArray[Any]:
+        try:
+            with np.load(self._path) as archive:
+                values: NDArray[Any] = archive[self._name]
+                return values
+        except _UNREADABLE as error:
+            raise DataError(f"{self._path}: array {self._name!r} cannot be read: {first_line(error)}") from None
+
+
 def _open_archive(path: Path) -> dict[str, Any]:
     try:
         with zipfile.ZipFile(path) as archive:
             names = [name.removesuffix(".npy") for name in archive.namelist() if name.endswith(".npy")]
-            return {name: _open_member(path, archive, name) for name in names}
+            return {name: _Member(path, archive, name) for name in names}
     except _UNREADABLE as error:
         raise DataError(
             f"{path}: not a readable npz archive ({first_line(error)}); write it with numpy.savez"
         ) from None
-
-
-def _open_member(path: Path, archive: zipfile.ZipFile, name: str) -> LazyArray:
-    with archive.open(f"{name}.npy") as file:
-        version = npy.read_magic(file)  # type: ignore[no-untyped-call]
-        read_header: Any = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
-        shape, _, dtype = read_header(file)
-
-    def read() -> NDArray[Any]:
-        try:
-            with np.load(path) as arrays:
-                values: NDArray[Any] = arrays[name]
-                return values
-        except _UNREADABLE as error:
-            raise DataError(f"{path}: array {name!r} cannot be read: {first_line(error)}") from None
-
-    return LazyArray(shape, dtype, read)
 
 
 def _open_mapped(path: Path) -> NDArray[Any]:

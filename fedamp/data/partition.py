@@ -53,7 +53,7 @@ class IidPartition(DrawnPartition):
 
 
 class DirichletPartition(DrawnPartition):
-    """Of every label, each client gets a share drawn from a symmetric Dirichlet law; small alpha, very different clients.
+    """Of every label, each client gets a share drawn from a symmetric Dirichlet law; small alpha: different clients.
 
     Sizes vary, and a client may get nothing (Yurochkin et al. 2019). Given its size, a client's label proportions
     follow the Dirichlet law of the same ``alpha``, up to the normalisation over clients. Shares are rounded to within

@@ -14,7 +14,7 @@ import scipy  # loads its parts on first use
 from numpy.typing import NDArray
 from pydantic import Field
 
-from fedamp.data.transform import Floats, Transform, Shape, image_shape
+from fedamp.data.transform import Floats, Shape, Transform, image_shape
 
 _WIDTH = 0.8  # standard deviation of the finest wavelet's envelope, in pixels
 _FREQUENCY = 3 * math.pi / 4  # of the finest wavelet, radians a pixel

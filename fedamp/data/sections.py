@@ -12,7 +12,12 @@ from fedamp.data.idx import IdxData, KnownImages
 from fedamp.data.npz import NpzData
 from fedamp.data.synthetic import SyntheticData
 
-__all__ = ["Data"]
+# fmt: off
+__all__ = [
+    "Data", "DiabetesData", "DigitsData", "ExternalData", "HuggingFaceData", "IdxData", "KnownImages", "NpzData",
+    "SegmentsData", "ShakespeareData", "SyntheticData", "TabularData",
+]
+# fmt: on
 
 Data = Annotated[
     DiabetesData

@@ -12,11 +12,11 @@ from pydantic import Field, model_validator
 from fedamp import rng
 from fedamp.base.section import Count, Positive, Section, Share
 from fedamp.data import partition
-from fedamp.data.dataset import Cohort, Dataset, DataSection
+from fedamp.data.dataset import Cohort, DataSection, Dataset
 from fedamp.data.form import CLASSIFICATION, Form, Labels, Numbers
 from fedamp.data.partition import AnyPartition, IidPartition, NaturalPartition
 from fedamp.data.table import Table
-from fedamp.data.transformed import Transforms, transformed
+from fedamp.data.transformed import TransformedTable, Transforms
 from fedamp.errors import DataError
 
 Shape = tuple[Count, ...] | None
@@ -44,21 +44,14 @@ class Tables:
     """The opened tables of a data set.
 
     Attributes:
-        train: training table; None on a machine that hosts no client, for example the server's.
+        train: training table.
         test: test table; None: a part of the training table is held out.
         federation: the part of the federation that is here; None: all of it.
     """
 
-    train: Table | None
+    train: Table
     test: Table | None = None
     federation: FederationFile | None = None
-
-    @property
-    def source(self) -> str:
-        """The name in errors."""
-        opened = self.train or self.test
-        assert opened is not None, "one of them is there"
-        return opened.source
 
 
 @dataclass(frozen=True)
@@ -136,7 +129,7 @@ class StoredDataset(Dataset):
 
 
 class StoredData(DataSection):
-    """Base of the sections of stored records: what to open is theirs, splitting and partitioning is here."""
+    """Base of the sections of stored records: each opens its tables, which are split and partitioned here."""
 
     clients: Count | None = Field(None, description="number of clients; leave out with a natural partition")
     partition: AnyPartition = IidPartition()
@@ -146,133 +139,135 @@ class StoredData(DataSection):
 
     @abstractmethod
     def open(self, folder: Path) -> Tables:
-        """The tables; reads little more than headers. A relative path starts at ``folder``."""
+        """The tables, before ``transform``. A relative path starts at ``folder``."""
 
     def count_clients(self, folder: Path) -> int:
-        tables = self._opened(folder)
+        tables = self.open(folder)
         if tables.federation is not None:
             return tables.federation.clients
         if isinstance(self.partition, NaturalPartition):
-            assert tables.train is not None
             return len(np.unique(tables.train.column(self.partition.column)))
-        records = self._count_training(tables)
+        records = _count_training(tables, self.test_fraction)
         if self.clients is None:
             return records
         self.partition.check_enough(records, self.clients)
         return self.clients
 
     def count_records(self, folder: Path) -> int:
-        return self._count_training(self._opened(folder))
+        return _count_training(self.open(folder), self.test_fraction)
 
     def load(self, seed: int, folder: Path, form: Form = CLASSIFICATION) -> StoredDataset:
-        if getattr(self.partition, "by_label", False) and not form.labels.are_classes:
+        kind = form.labels
+        if getattr(self.partition, "by_label", False) and not kind.are_classes:
             raise DataError(
                 f"data.partition: {self.partition.scheme} partitions by class, and client.loss takes labels that are "
-                f"{form.labels.expected}; expected: iid, natural"
+                f"{kind.expected}; expected: iid, natural"
             )
-        tables = self._opened(folder)
-        training, testing = self._split(tables, seed, form.labels)
-        owners, num_clients = self._owners(tables, training, seed, form.labels)
-        by_client = np.argsort(owners, kind="stable")
+        tables = self._transformed(self.open(folder))
+        training, testing = _split(tables, self.test_fraction, seed, kind)
+        owners, num_clients = self._owners(training, tables.federation, seed, kind)
         offsets = np.concatenate([[0], np.cumsum(np.bincount(owners, minlength=num_clients))]).astype(np.int64)
-        hosted = None if tables.federation is None else np.array(sorted(tables.federation.hosted), dtype=np.int64)
+        federation = tables.federation
         return StoredDataset(
             num_clients=num_clients,
             input_shape=training.table.input_shape,
-            num_classes=_outputs(tables, training, testing, form.labels),
+            num_classes=_outputs(training, testing, federation, kind),
             form=form,
-            hosted=hosted,
-            training=training.take(by_client),
+            hosted=None if federation is None else np.array(sorted(federation.hosted), dtype=np.int64),
+            training=training.take(np.argsort(owners, kind="stable")),
             offsets=offsets,
             testing=testing,
         )
 
-    def _opened(self, folder: Path) -> Tables:
-        tables = self.open(folder)
+    def _transformed(self, tables: Tables) -> Tables:
+        if not self.transform:
+            return tables
         if tables.federation is not None and not all(step.same_everywhere for step in self.transform):
             raise DataError(
-                f"{tables.source}: data.transform whiten in a folder that holds a part of the federation: another "
-                "machine may find other components; expected: the other transforms"
+                f"{tables.train.source}: data.transform whiten in a folder that holds a part of the federation: "
+                "another machine may find other components; expected: the other transforms"
             )
-        train, test = (table and transformed(table, self.transform) for table in (tables.train, tables.test))
-        return replace(tables, train=train, test=test)
-
-    def _count_training(self, tables: Tables) -> int:
-        if tables.federation is not None or tables.train is None:
-            raise DataError(f"{tables.source}: {_NOT_ALL_RECORDS}")
-        records = len(tables.train)
-        if tables.test is not None:
-            return records
-        if records < 2:
-            raise DataError(f"{tables.source}: {records} records; at least 2 are needed to hold out a test set")
-        return records - partition.hold_out_size(records, self.test_fraction)
-
-    def _split(self, tables: Tables, seed: int, kind: Labels) -> tuple[Records, Records]:
-        """Training and test records: from two tables, or from one of which a part is held out."""
-        training, testing = (table and Records.all_of(table, kind) for table in (tables.train, tables.test))
-        if training is None:
-            assert testing is not None
-            return testing.take(slice(0)), testing
-        if testing is not None:
-            if testing.table.input_shape != training.table.input_shape:
-                raise DataError(
-                    f"{testing.table.source}: inputs have shape {list(testing.table.input_shape)}, "
-                    f"those of {tables.source} {list(training.table.input_shape)}; they must agree"
-                )
-            return training, testing
-        if tables.federation is not None:
-            return training, training.take(slice(0))
-        self._count_training(tables)
-        generator = rng.public_stream(seed, "test-set")
-        held_out = partition.hold_out(generator, _strata(training, kind), self.test_fraction)
-        return training.take(~held_out), training.take(held_out)
+        train = TransformedTable(tables.train, self.transform)
+        return replace(tables, train=train, test=tables.test and TransformedTable(tables.test, self.transform))
 
     def _owners(
-        self, tables: Tables, training: Records, seed: int, kind: Labels
+        self, training: Records, federation: FederationFile | None, seed: int, kind: Labels
     ) -> tuple[NDArray[np.int64], int]:
         """The client of every training record, and the number of clients."""
         if not isinstance(self.partition, NaturalPartition):
-            records = len(training.labels)
+            records = len(training.numbers)
             if self.clients is None:
                 return np.arange(records), records
             self.partition.check_enough(records, self.clients)
             generator = rng.public_stream(seed, "partition")
             return self.partition.owners(generator, _strata(training, kind), self.clients), self.clients
-        federation = tables.federation
-        if federation is None:
-            names, owners = np.unique(training.table.column(self.partition.column), return_inverse=True)
-            return owners[training.numbers], len(names)
-        if tables.train is None:
+        if not len(training.numbers):
+            assert federation is not None
             return training.numbers, federation.clients
-        owners = tables.train.column(self.partition.column)
-        strangers = owners[~np.isin(owners, federation.hosted)]
+        column = training.table.column(self.partition.column)
+        if federation is None:
+            names, owners = np.unique(column, return_inverse=True)
+            return owners[training.numbers], len(names)
+        strangers = column[~np.isin(column, federation.hosted)]
         if strangers.size:
             raise DataError(
-                f"{tables.source}: client {strangers[0]!s} is not among the hosted clients of federation.json"
+                f"{training.table.source}: client {strangers[0]!s} is not among the hosted clients of federation.json"
             )
-        return owners.astype(np.int64), federation.clients
+        return column.astype(np.int64), federation.clients
 
 
-def _outputs(tables: Tables, training: Records, testing: Records, kind: Labels) -> int:
+def _count_training(tables: Tables, test_fraction: float) -> int:
+    """Number of training records. Raises DataError if only a part of them is here, or too few to hold some out."""
+    records = len(tables.train)
+    if tables.federation is not None:
+        raise DataError(f"{tables.train.source}: {_NOT_ALL_RECORDS}")
+    if tables.test is not None:
+        return records
+    if records < 2:
+        raise DataError(f"{tables.train.source}: {records} records; at least 2 are needed to hold out a test set")
+    return records - partition.hold_out_size(records, test_fraction)
+
+
+def _split(tables: Tables, test_fraction: float, seed: int, kind: Labels) -> tuple[Records, Records]:
+    """Training and test records: from two tables, or from one of which a part is held out."""
+    training, none = Records.all_of(tables.train, kind), slice(0)
+    if tables.test is not None:
+        if tables.test.input_shape != tables.train.input_shape:
+            raise DataError(
+                f"{tables.test.source}: inputs have shape {list(tables.test.input_shape)}, "
+                f"those of {tables.train.source} {list(tables.train.input_shape)}; they must agree"
+            )
+        return training, Records.all_of(tables.test, kind)
+    if tables.federation is not None:
+        return (training, training.take(none)) if tables.federation.hosted else (training.take(none), training)
+    _count_training(tables, test_fraction)
+    generator = rng.public_stream(seed, "test-set")
+    held_out = partition.hold_out(generator, _strata(training, kind), test_fraction)
+    return training.take(~held_out), training.take(held_out)
+
+
+def _outputs(training: Records, testing: Records, federation: FederationFile | None, kind: Labels) -> int:
     """Number of outputs that a model needs."""
+    source = training.table.source
     if training.labels.shape[1:] != testing.labels.shape[1:]:
         raise DataError(
-            f"{tables.source}: a label has shape {list(training.labels.shape[1:])}, one for testing "
+            f"{source}: a label has shape {list(training.labels.shape[1:])}, one for testing "
             f"{list(testing.labels.shape[1:])}; they must agree"
         )
     labels = np.concatenate([training.labels, testing.labels])
     found = kind.outputs(labels)
     if isinstance(kind, Numbers):
         return found
-    if tables.federation is not None:
-        classes = tables.federation.classes
-        if classes is None:
-            raise DataError(f"{tables.source}: federation.json must say how many classes there are")
-        if found > classes:
-            raise DataError(f"{tables.source}: label {labels.max()}; federation.json says there are {classes} classes")
-        return classes
+    if federation is not None:
+        if federation.classes is None:
+            raise DataError(f"{source}: federation.json must say how many classes there are")
+        if found > federation.classes:
+            raise DataError(
+                f"{source}: label {labels.max()}; federation.json says there are {federation.classes} classes"
+            )
+        return federation.classes
     if kind.are_classes and labels.min() > 0:
-        raise DataError(f"{tables.source}: the smallest label is {labels.min()}; labels must count from 0")
+        raise DataError(f"{source}: the smallest label is {labels.min()}; labels must count from 0")
     return found
 
 

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from fedamp import rng
 from fedamp.base.section import Count, Positive
-from fedamp.data.dataset import Cohort, Dataset, DataSection
+from fedamp.data.dataset import Cohort, DataSection, Dataset
 from fedamp.data.form import CLASSIFICATION, Form
 from fedamp.errors import DataError
 

@@ -3,8 +3,7 @@
 import math
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping
-from functools import cached_property
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -109,35 +108,18 @@ class Table(ABC):
         return values
 
 
-class LazyArray:
-    """An array of known shape and type. The first access to its numbers reads all of them."""
-
-    def __init__(self, shape: tuple[int, ...], dtype: np.dtype[Any], read: Callable[[], NDArray[Any]]) -> None:
-        self.shape, self.dtype, self._read = shape, dtype, read
-
-    def __getitem__(self, index: Any) -> NDArray[Any]:
-        values: NDArray[Any] = self._values[index]
-        return values
-
-    @cached_property
-    def _values(self) -> NDArray[Any]:
-        return self._read()
-
-
 class ArrayTable(Table):
     """Inputs [records, ...], labels [records, ...], and client columns [records] in arrays.
 
-    Args:
-        columns: arrays that can name the client of each record.
-        shape, scale: as of :class:`Table`.
+    An array has ``shape``, ``dtype`` and numpy's indexing; it can be mapped into memory, or read on first use.
     """
 
     def __init__(
         self,
         source: str,
-        inputs: NDArray[Any] | LazyArray,
-        labels: NDArray[Any] | LazyArray,
-        columns: Mapping[str, NDArray[Any] | LazyArray] | None = None,
+        inputs: Any,
+        labels: Any,
+        columns: Mapping[str, Any] | None = None,
         shape: tuple[int, ...] | None = None,
         scale: float = 1.0,
     ) -> None:

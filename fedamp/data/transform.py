@@ -1,4 +1,4 @@
-"""Public transforms of inputs, record by record: a record's result depends on no other record, so it costs no privacy."""
+"""Public transforms of inputs: the result for a record depends on no other record, so transforms cost no privacy."""
 
 import math
 from collections.abc import Callable
@@ -17,7 +17,7 @@ _SMALLEST_DEVIATION = 1e-5  # of a group of equal features, as in torch's GroupN
 
 
 class Transform(Section):
-    """Base of the transforms. A further one is one class in one file, and a name in ``AnyTransform`` (transformed.py)."""
+    """Base of the transforms. A further one is a class in a file, and a name in ``AnyTransform`` (transformed.py)."""
 
     slow: ClassVar[bool] = False  # its results are kept on disk
     same_everywhere: ClassVar[bool] = True  # to the last bits, on every machine

@@ -27,13 +27,12 @@ Transforms = Annotated[
 _BLOCK = 256  # records transformed at once: the temporaries of a scattering stay in the tens of megabytes
 
 
-def transformed(table: Table, steps: tuple[AnyTransform, ...]) -> Table:
-    """The table with its inputs transformed. Raises DataError for inputs of a shape that a step cannot take."""
-    return TransformedTable(table, steps) if steps else table
-
-
 class TransformedTable(Table):
-    """A table whose inputs go through the steps when they are read."""
+    """A table whose inputs go through the steps when they are read.
+
+    Raises:
+        DataError: inputs of a shape that a step cannot take.
+    """
 
     def __init__(self, table: Table, steps: tuple[AnyTransform, ...]) -> None:
         self._table, self._steps = table, steps
@@ -76,8 +75,7 @@ class TransformedTable(Table):
             features: Floats = np.load(file, mmap_mode="r")
         except OSError as error:
             raise DataError(
-                f"{error.filename}: features cannot be kept there ({error.strerror}); "
-                "FEDAMP_CACHE names another folder"
+                f"{error.filename}: features cannot be kept there ({error.strerror}); FEDAMP_CACHE names another folder"
             ) from None
         return features
 

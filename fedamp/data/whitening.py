@@ -17,7 +17,7 @@ from pydantic import Field
 
 from fedamp import rng
 from fedamp.base.section import Count, Positive
-from fedamp.data.transform import Floats, Transform, Shape, image_shape
+from fedamp.data.transform import Floats, Shape, Transform, image_shape
 
 IMAGES = 6000  # enough for a thousand components of some thousand features
 _MOST_SHAPES = 8  # an image
@@ -85,9 +85,7 @@ def shapes(count: int, shape: tuple[int, int, int]) -> Floats:
     return images
 
 
-def _shape(
-    generator: np.random.Generator, count: int, height: int, width: int
-) -> tuple[NDArray[np.bool_], Floats]:
+def _shape(generator: np.random.Generator, count: int, height: int, width: int) -> tuple[NDArray[np.bool_], Floats]:
     """Which pixels are in a shape, and its stripes, both [count, height, width]."""
 
     def uniform(low: float, high: float) -> Floats:

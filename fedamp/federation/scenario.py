@@ -10,7 +10,7 @@ from typing import Annotated
 from pydantic import Field, model_validator
 
 from fedamp.base.section import Count, Section
-from fedamp.data.sections import Data, ExternalData
+from fedamp.data.sections import Data
 from fedamp.federation.check_in import AllCheckIn, AnyCheckIn
 from fedamp.federation.mixing import Mixing
 from fedamp.federation.optimizers import Server
@@ -52,19 +52,26 @@ class Scenario(Section):
 
     @model_validator(mode="after")
     def _possible_together(self) -> "Scenario":
-        if isinstance(self.data, ExternalData):
-            self.data.check(self)
+        self._check_data()
         self.check_in.check(self.rounds)
         self.privacy.check(self.client)
         if self.mixing:
             self.mixing.check(self.rounds, self.server, self.privacy.clip)
-        partition = getattr(self.data, "partition", None)  # synthetic data are made for so many clients
-        if partition is not None:
-            self._check_number_of_clients(partition.counts_clients)
         return self
 
-    def _check_number_of_clients(self, counted: bool) -> None:
-        if counted and self.data.clients is not None:
-            raise ValueError("data.clients must be left out with a natural partition: the column says whose each is")
-        if not counted and self.data.clients is None and self.privacy.unit == "client":
-            raise ValueError("data.clients is required: the number of clients to deal the records to")
+    def _check_data(self) -> None:
+        natural = getattr(getattr(self.data, "partition", None), "scheme", None) == "natural"
+        if natural and self.data.clients is not None:
+            raise ValueError("data.clients must be left out with a natural partition: the column names the clients")
+        if not natural and self.data.clients is None and self.privacy.unit == "client":
+            raise ValueError("data.clients is required: the number of clients to partition the records among")
+        if self.data.name == "external":
+            for key, found, expected in (
+                ("model.name", self.model.name, "external"),
+                ("submodels.scheme", self.submodels.scheme, "none"),
+                ("privacy.unit", self.privacy.unit, "client"),
+            ):
+                if found != expected:
+                    raise ValueError(
+                        f"{key} must be {expected} with external data, got {found}: the app trains its model"
+                    )

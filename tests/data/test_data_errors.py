@@ -7,8 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from fedamp.data import load
-from fedamp.data.sections import FolderData
+from fedamp.data.sections import NpzData, TabularData
 from fedamp.errors import DataError
 
 GOOD = {"x": np.eye(6, dtype=np.float32), "y": np.array([0, 1, 2] * 2), "client": np.arange(6) // 2}
@@ -50,7 +49,7 @@ CASES = {
 
 def refused(config):
     with pytest.raises(DataError) as error:
-        load(config, 0, Path("/"))
+        config.load(0, Path("/"))
     message = str(error.value)
     assert "\n" not in message
     return message
@@ -63,7 +62,7 @@ def test_what_is_wrong_with_npz_arrays_is_named(tmp_path_factory, subtests):
             change, keys, expected = CASES[name]
             arrays = {key: value for key, value in {**GOOD, **change}.items() if value is not None}
             np.savez(folder / "train.npz", **arrays)
-            message = refused(FolderData(name="npz", path=str(folder), partition={"scheme": "natural"}, **keys))
+            message = refused(NpzData(name="npz", path=str(folder), partition={"scheme": "natural"}, **keys))
             assert expected in message
             assert "data.features: npz" in message or str(folder / "train.npz") in message
 
@@ -93,7 +92,7 @@ def test_what_is_wrong_with_parquet_columns_is_named(tmp_path_factory, subtests)
             pq.write_table(
                 pa.table({key: value for key, value in columns.items() if value is not None}), folder / "train.parquet"
             )
-            message = refused(FolderData(name="parquet", path=str(folder), partition={"scheme": "natural"}))
+            message = refused(TabularData(name="parquet", path=str(folder), partition={"scheme": "natural"}))
             assert expected in message
             assert str(folder / "train.parquet") in message
 
@@ -101,7 +100,7 @@ def test_what_is_wrong_with_parquet_columns_is_named(tmp_path_factory, subtests)
 def test_parquet_files_that_differ(tmp_path):
     for part, x in enumerate(([[1.0], [2.0]], [[1.0, 2.0], [3.0, 4.0]])):
         pq.write_table(pa.table({"x": x, "y": [0, 1]}), tmp_path / f"train-{part}.parquet")
-    message = refused(FolderData(name="parquet", path=str(tmp_path), clients=2))
+    message = refused(TabularData(name="parquet", path=str(tmp_path), clients=2))
     assert (
         "train-1.parquet: inputs of type float64 and shape [2], those of the first record are float64 and [1]"
         in message
@@ -131,29 +130,27 @@ def test_npy_files_that_are_something_else_or_cut_short(tmp_path):
     path = tmp_path / "train_x.npy"
     for content in (b"", b"x,y\n1,0\n", path.read_bytes()[:-40]):
         path.write_bytes(content)
-        assert "train_x.npy: not a readable npy file" in refused(FolderData(name="npz", path=str(tmp_path), clients=2))
+        assert "train_x.npy: not a readable npy file" in refused(NpzData(name="npz", path=str(tmp_path), clients=2))
 
 
 def test_folders(tmp_path):
-    config = FolderData(name="npz", path=str(tmp_path / "nowhere"), clients=2)
+    config = NpzData(name="npz", path=str(tmp_path / "nowhere"), clients=2)
     assert f"data.path: {tmp_path / 'nowhere'} is not a folder" in refused(config)
     (tmp_path / "training.npz").touch()
-    assert "no train.npz; the folder holds training.npz" in refused(
-        FolderData(name="npz", path=str(tmp_path), clients=2)
-    )
+    assert "no train.npz; the folder holds training.npz" in refused(NpzData(name="npz", path=str(tmp_path), clients=2))
 
 
 def test_a_test_file_of_another_shape(tmp_path):
     np.savez(tmp_path / "train.npz", **GOOD)
     np.savez(tmp_path / "test.npz", **{**GOOD, "x": np.zeros((6, 5))})
-    message = refused(FolderData(name="npz", path=str(tmp_path), clients=2))
+    message = refused(NpzData(name="npz", path=str(tmp_path), clients=2))
     assert f"{tmp_path / 'test.npz'}: inputs have shape [5]" in message
     assert "they must agree" in message
 
 
 def test_a_single_record_cannot_be_split(tmp_path):
     np.savez(tmp_path / "train.npz", x=[[1.0]], y=[0])
-    message = refused(FolderData(name="npz", path=str(tmp_path), clients=1))
+    message = refused(NpzData(name="npz", path=str(tmp_path), clients=1))
     assert "1 records; at least 2 are needed to keep a test set out" in message
 
 
@@ -164,12 +161,12 @@ def test_more_clients_than_records(tmp_path):
         ({"scheme": "iid"}, "7 clients for 6 training records; give at most 6"),
         ({"scheme": "shards"}, "give at most 3 clients, or fewer shards_per_client"),
     ):
-        config = FolderData(name="npz", path=str(tmp_path), clients=7, partition=partition)
+        config = NpzData(name="npz", path=str(tmp_path), clients=7, partition=partition)
         assert expected in refused(config)
 
 
 def test_a_part_of_a_federation_needs_a_natural_partition(tmp_path):
     np.savez(tmp_path / "train.npz", **GOOD)
     (tmp_path / "federation.json").write_text("{}")
-    message = refused(FolderData(name="npz", path=str(tmp_path), clients=2))
+    message = refused(NpzData(name="npz", path=str(tmp_path), clients=2))
     assert "federation.json: a folder that holds a part of the federation needs data.partition" in message

@@ -8,15 +8,14 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
-from fedamp.data import count_clients, count_records, load
-from fedamp.data.sections import BuiltInData
+from fedamp.data.sections import DigitsData
 from fedamp.errors import DataError
 
 HERE = Path(".")
 
 
 def digits(**keys):
-    return BuiltInData(name="digits", **keys)
+    return DigitsData(name="digits", **keys)
 
 
 def rows(inputs, labels):
@@ -32,7 +31,7 @@ def training_records(dataset):
 
 
 def test_training_and_test_records_are_the_digits_of_scikit_learn_each_once():
-    dataset = load(digits(clients=479), 7, HERE)
+    dataset = digits(clients=479).load(7, HERE)
     inputs, labels = training_records(dataset)
     test_inputs, test_labels = dataset.test()
     pixels, truth = load_digits(return_X_y=True)
@@ -42,12 +41,12 @@ def test_training_and_test_records_are_the_digits_of_scikit_learn_each_once():
 
 
 def test_sizes_are_known_before_anything_is_read():
-    assert count_records(digits(clients=479), HERE) == 1437
-    assert len(load(digits(clients=479), 1, HERE).test()[1]) == 360
+    assert digits(clients=479).count_records(HERE) == 1437
+    assert len(digits(clients=479).load(1, HERE).test()[1]) == 360
 
 
 def test_inputs_are_float32_between_0_and_1():
-    inputs = load(digits(clients=479), 7, HERE).gather(np.arange(479)).inputs
+    inputs = digits(clients=479).load(7, HERE).gather(np.arange(479)).inputs
     assert inputs.dtype == np.float32
     assert inputs.shape == (479, 3, 64)
     assert inputs.min() == 0
@@ -55,34 +54,34 @@ def test_inputs_are_float32_between_0_and_1():
 
 
 def test_the_test_set_has_every_label_in_proportion():
-    dataset = load(digits(clients=479), 7, HERE)
+    dataset = digits(clients=479).load(7, HERE)
     counts = np.bincount(dataset.test()[1])
     everywhere = np.bincount(load_digits(return_X_y=True)[1])
     assert np.abs(counts - everywhere * 360 / 1797).max() < 1  # a share rounded down or up
 
 
 def test_the_partition_does_not_change_the_test_set_nor_the_order_by_record():
-    one = load(digits(clients=479), 5, HERE)
-    other = load(digits(clients=50, partition={"scheme": "dirichlet"}), 5, HERE)
+    one = digits(clients=479).load(5, HERE)
+    other = digits(clients=50, partition={"scheme": "dirichlet"}).load(5, HERE)
     records = np.arange(1437)
     assert np.array_equal(one.test()[0], other.test()[0])
     assert np.array_equal(one.by_record().gather(records).inputs, other.by_record().gather(records).inputs)
 
 
 def test_more_clients_than_records_are_refused_before_and_while_loading():
-    for act in (lambda config: load(config, 1, HERE), lambda config: count_clients(config, HERE)):
+    for act in (lambda config: config.load(1, HERE), lambda config: config.count_clients(HERE)):
         with pytest.raises(DataError, match="1438 clients for 1437 training records; give at most 1437"):
             act(digits(clients=1438))
 
 
 def test_digits_have_no_natural_partition():
     with pytest.raises(DataError, match="digits: no column 'client'"):
-        count_clients(digits(partition={"scheme": "natural"}), HERE)
+        digits(partition={"scheme": "natural"}).count_clients(HERE)
 
 
 def test_counting_imports_neither_torch_nor_scikit_learn():
     code = (
-        "import sys; from pathlib import Path; from fedamp import data; from fedamp.data.sections import BuiltInData;"
+        "import sys; from pathlib import Path; from fedamp import data; from fedamp.data.sections import DigitsData;"
         "config = BuiltInData(name='digits', clients=479);"
         "assert data.count_clients(config, Path('.')) == 479;"
         "heavy = {'torch', 'sklearn', 'pyarrow', 'datasets', 'flwr'} & set(sys.modules); assert not heavy, heavy"
@@ -91,10 +90,10 @@ def test_counting_imports_neither_torch_nor_scikit_learn():
 
 
 def test_digits_can_be_images():
-    images = load(digits(clients=479, shape=(8, 8)), 1, HERE)
-    flat = load(digits(clients=479), 1, HERE)
+    images = digits(clients=479, shape=(8, 8)).load(1, HERE)
+    flat = digits(clients=479).load(1, HERE)
     assert images.input_shape == (8, 8)
     some = np.arange(3)
     assert np.array_equal(images.gather(some).inputs.reshape(3, -1, 64), flat.gather(some).inputs)
     with pytest.raises(DataError, match="64 numbers"):
-        load(digits(shape=(7, 9)), 1, HERE)
+        digits(shape=(7, 9)).load(1, HERE)

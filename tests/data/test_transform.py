@@ -8,9 +8,9 @@ import pytest
 import torch
 from scipy import ndimage, signal
 
-from fedamp.data import load, transform, whitening
+from fedamp.data import whitening
 from fedamp.data.scattering import output_shape, scattering
-from fedamp.data.sections import FolderData
+from fedamp.data.sections import NpzData
 from fedamp.errors import DataError
 
 HERE = Path("/")
@@ -25,8 +25,8 @@ def folder(tmp_path, monkeypatch):
 
 
 def transformed(folder, *steps):
-    config = FolderData(name="npz", path=str(folder), transform=steps, test_fraction=0.5)
-    return load(config, 0, HERE).by_record().gather(np.arange(10)).inputs[:, 0]
+    config = NpzData(name="npz", path=str(folder), transform=steps, test_fraction=0.5)
+    return config.load(0, HERE).by_record().gather(np.arange(10)).inputs[:, 0]
 
 
 def morlet(scale, theta, slant):
@@ -145,6 +145,6 @@ def test_shapes_are_always_the_same_and_fill_some_of_the_image():
 def test_a_machine_with_a_part_of_the_federation_whitens_nothing(folder):
     (folder / "federation.json").write_text('{"clients": 20, "hosted": [0, 1], "classes": 2}')
     whiten = [{"name": "whiten", "components": 3}]
-    config = FolderData(name="npz", path=str(folder), partition={"scheme": "natural"}, transform=whiten)
+    config = NpzData(name="npz", path=str(folder), partition={"scheme": "natural"}, transform=whiten)
     with pytest.raises(DataError, match="another machine may find other components"):
-        load(config, 0, HERE)
+        config.load(0, HERE)

@@ -11,7 +11,7 @@ from fedamp.data.table import ArrayTable
 
 
 class BuiltInData(StoredData):
-    """Base of data sets of arrays. A further one is a class with a name and :meth:`arrays`, and a line in sections.py."""
+    """Base of data sets of arrays. A further one is a class with a name and arrays, and a line in sections.py."""
 
     @abstractmethod
     def arrays(self) -> tuple[NDArray[Any], NDArray[Any]]:

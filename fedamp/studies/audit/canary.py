@@ -9,7 +9,6 @@ import numpy as np
 from flwr.app import ConfigRecord, Message, RecordDict
 from numpy.typing import NDArray
 
-from fedamp import data
 from fedamp.client.worker import TrainingNode, TrainInstruction
 from fedamp.engines import flower
 from fedamp.engines.engines import CLIENT_APP
@@ -119,7 +118,7 @@ class Canary:
     def __init__(self, prepared: Prepared) -> None:
         task = prepared.task
         form = form_of(task.client, task.model)
-        dataset = data.load(prepared.plan.scenario.data, task.data_seed, Path(), form)
+        dataset = prepared.plan.scenario.data.load(task.data_seed, Path(), form)
         units = dataset.by_record() if task.unit == "sample" else dataset
         filled = np.flatnonzero(units.sizes(np.arange(min(_TRIED, units.num_clients))))
         if not len(filled):

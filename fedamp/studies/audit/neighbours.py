@@ -11,7 +11,7 @@ from fedamp import rng
 from fedamp.data import Cohort, Dataset
 from fedamp.data.form import Form, Numbers
 from fedamp.data.stored import Records, StoredDataset
-from fedamp.data.table import Table
+from fedamp.data.table import ArrayTable
 
 Arrays = tuple[NDArray[Any], NDArray[Any]]
 """Inputs [records, ...] and labels [records, ...]."""
@@ -106,7 +106,7 @@ class Neighbour:
 
     def __init__(self, dataset: Dataset, unit: int, records: Arrays) -> None:
         self._dataset, self._unit = dataset, unit
-        table = _Given(f"records of unit {unit}", *records)
+        table = ArrayTable(f"records of unit {unit}", *records)
         own = Records(table, np.arange(len(table)), records[1])
         self._own = StoredDataset(
             num_clients=1,
@@ -139,20 +139,3 @@ class Neighbour:
             return both
 
         return Cohort(together(real.inputs, own.inputs), together(real.labels, own.labels), sizes)
-
-
-class _Given(Table):
-    """Records in memory, as they are handed out."""
-
-    def __init__(self, source: str, inputs: NDArray[Any], labels: NDArray[Any]) -> None:
-        super().__init__(source, inputs.shape[1:], inputs.dtype)
-        self._inputs, self._labels = inputs, labels
-
-    def __len__(self) -> int:
-        return len(self._labels)
-
-    def stored_labels(self) -> NDArray[Any]:
-        return self._labels
-
-    def stored_inputs(self, records: NDArray[np.int64]) -> NDArray[Any]:
-        return self._inputs[records]
