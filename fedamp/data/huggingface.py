@@ -42,8 +42,10 @@ class TabularData(FolderData):
         def read() -> "datasets.Dataset":
             from datasets import Dataset
 
-            convert = Dataset.from_parquet if self.name == "parquet" else Dataset.from_csv
-            return convert(paths, cache_dir=str(cache_folder("datasets")))
+            cache = str(cache_folder("datasets"))
+            if self.name == "csv":
+                return Dataset.from_csv(paths, cache_dir=cache)
+            return Dataset.from_parquet(paths, cache_dir=cache, batch_size=1024)  # default: fails on an empty file
 
         rows = _loaded(read, f"{source}: cannot be read as {self.name}")
         return ColumnTable(rows, self.features, self.label, source, self.shape, self.scale)
@@ -173,6 +175,8 @@ def _loaded(read: Callable[[], Any], complaint: str) -> Any:
 
     if not sys.stderr.isatty():
         datasets.disable_progress_bars()
+    verbosity = datasets.logging.get_verbosity()
+    datasets.logging.set_verbosity(datasets.logging.CRITICAL)  # the reason is in the DataError
     try:
         return read()
     except Exception as error:  # depends on the hub, the network and the format
@@ -180,6 +184,8 @@ def _loaded(read: Callable[[], Any], complaint: str) -> Any:
         while reason.__cause__ is not None:
             reason = reason.__cause__
         raise DataError(f"{complaint} ({first_line(reason)})") from None
+    finally:
+        datasets.logging.set_verbosity(verbosity)
 
 
 def _splits(place: Path | str) -> "dict[str, datasets.Dataset]":

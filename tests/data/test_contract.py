@@ -15,7 +15,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
-from fedamp import data
 from fedamp.data.form import BINARY, CLASSIFICATION, NUMBERS, TOKENS, Form
 from fedamp.data.partition import IidPartition
 from fedamp.data.sections import Data

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedamp.data import huggingface
 from fedamp.data.sections import NpzData, TabularData
 from fedamp.errors import DataError
 
+HERE = Path("/")
 NATURAL = {"scheme": "natural"}
 
 
@@ -72,7 +72,7 @@ def stored(request, tmp_path):
         write(tmp_path / "train.npz", train)
         if test is not None:
             write(tmp_path / "test.npz", test)
-        return FolderData(name=name, path=tmp_path.name, **keys), tmp_path.parent
+        return (NpzData if name == "npz" else TabularData)(name=name, path=tmp_path.name, **keys), tmp_path.parent
 
     return store
 
@@ -117,8 +117,8 @@ def test_parquet_reads_any_records_whatever_it_may_keep(tmp_path_factory, number
     train = records()
     write_several_parquet(folder / "train.npz", train)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(parquet, "KEPT", kept)
-        opened = parquet.ParquetTable(sorted(folder.iterdir()), TabularData(name="parquet", path=str(folder)))
+        patch.setattr("fedamp.data.huggingface.KEPT", kept)
+        opened = TabularData(name="parquet", path=str(folder)).open(HERE).train
         assert np.array_equal(opened.read(np.array(numbers, dtype=np.int64)), train["x"][numbers])
 
 
@@ -127,7 +127,7 @@ def test_parquet_features_may_be_several_columns(tmp_path):
     for split in ("train", "test"):
         pq.write_table(pa.table(columns), tmp_path / f"{split}.parquet")
     config = TabularData(name="parquet", path=str(tmp_path), features=["b", "a"], clients=1)
-    inputs = config.load(0, Path("/")).gather(np.array([0])).inputs[0]
+    inputs = config.load(0, HERE).gather(np.array([0])).inputs[0]
     assert inputs.tolist() == [[4, 0.5], [5, 1.5], [6, 2.5], [7, 3.5]]
 
 
@@ -135,7 +135,7 @@ def test_npz_in_column_order_is_read_in_place(tmp_path):
     x = np.asfortranarray(np.arange(30, dtype=np.float32).reshape(6, 5))
     for split in ("train", "test"):
         np.savez(tmp_path / f"{split}.npz", y=[0, 1] * 3, x=x)
-    dataset = NpzData(name="npz", path=str(tmp_path), clients=1).load(0, Path("/"))
+    dataset = NpzData(name="npz", path=str(tmp_path), clients=1).load(0, HERE)
     assert np.array_equal(dataset.gather(np.array([0])).inputs[0], x)
 
 
@@ -143,9 +143,9 @@ def test_npy_files_are_not_held_in_memory(tmp_path):
     np.save(tmp_path / "train_x.npy", np.zeros((2000, 10_000), np.uint8))
     np.save(tmp_path / "train_y.npy", np.arange(2000) % 2)
     config = NpzData(name="npz", path=str(tmp_path), clients=1000, scale=255)
-    config.load(0, Path("/"))
+    config.load(0, HERE)
     tracemalloc.start()
-    cohort = config.load(0, Path("/")).gather(np.arange(5))
+    cohort = config.load(0, HERE).gather(np.arange(5))
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert cohort.inputs.shape == (5, 2, 10_000)
@@ -158,7 +158,7 @@ def test_counting_the_records_of_an_archive_leaves_its_inputs_alone(tmp_path):
     np.savez_compressed(tmp_path / "train.npz", x=np.zeros((2000, 10_000), np.uint8), y=np.arange(2000) % 2)
     config = NpzData(name="npz", path=str(tmp_path), clients=1000)
     tracemalloc.start()
-    assert (config.count_clients(Path("/")), config.count_records(Path("/"))) == (1000, 1600)
+    assert (config.count_clients(HERE), config.count_records(HERE)) == (1000, 1600)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 1_000_000  # the inputs are 20 MB
@@ -183,10 +183,10 @@ def silo(tmp_path):
 
 def test_a_machine_has_its_own_clients_only(silo):
     config = silo()
-    dataset = config.load(0, Path("/"))
+    dataset = config.load(0, HERE)
     assert dataset.hosted.tolist() == [3, 7]
     assert (dataset.num_clients, dataset.num_classes) == (12, 5)
-    assert config.count_clients(Path("/")) == 12
+    assert config.count_clients(HERE) == 12
     cohort = dataset.gather(np.array([7, 3]))
     assert cohort.sizes.tolist() == [0, 3]
     assert cohort.inputs[1].tolist() == np.eye(3).tolist()
@@ -198,17 +198,17 @@ def test_a_machine_has_its_own_clients_only(silo):
 
 def test_what_is_not_here_is_refused(silo):
     config = silo()
-    dataset = config.load(0, Path("/"))
+    dataset = config.load(0, HERE)
     with pytest.raises(DataError, match="client 4 is not hosted here"):
         dataset.gather(np.array([3, 4]))
-    for by_record in (dataset.by_record, lambda: config.count_records(Path("/"))):
+    for by_record in (dataset.by_record, lambda: config.count_records(HERE)):
         with pytest.raises(DataError, match=r"privacy\.unit sample needs all records in one place"):
             by_record()
 
 
 def test_the_server_hosts_nobody_and_has_the_test_set(silo):
     config = silo(split="test", hosted=())
-    dataset = config.load(0, Path("/"))
+    dataset = config.load(0, HERE)
     assert dataset.hosted.tolist() == []
     assert (dataset.num_clients, dataset.num_classes, dataset.input_shape) == (12, 5, (3,))
     assert dataset.test()[1].tolist() == [2, 1, 4]
@@ -230,6 +230,6 @@ def test_a_folder_that_contradicts_itself_is_refused(silo, subtests):
     for change, message in CONTRADICTIONS:
         with subtests.test(message):
             with pytest.raises(DataError) as refused:
-                silo(**change).load(0, Path("/"))
+                silo(**change).load(0, HERE)
             assert message in str(refused.value)
             assert "\n" not in str(refused.value)

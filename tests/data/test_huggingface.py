@@ -1,15 +1,14 @@
 """Hugging Face data sets, from local folders in both of their formats, and by name with the download replaced."""
 
-import sys
 from pathlib import Path
 
+import datasets
 import numpy as np
 import pytest
 
 from fedamp.data.sections import HuggingFaceData
 from fedamp.errors import DataError
 
-datasets = pytest.importorskip("datasets")
 HERE = Path("/")
 
 
@@ -48,12 +47,6 @@ def folder(request, splits, tmp_path_factory):
     return folder
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch):
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
-    monkeypatch.setenv("FLWR_TELEMETRY_ENABLED", "0")
-
-
 def test_images_come_scaled_with_channels_first_and_by_writer(folder, content):
     config = HuggingFaceData(
         name="huggingface", dataset=str(folder), partition={"scheme": "natural", "column": "writer"}
@@ -70,8 +63,7 @@ def test_images_come_scaled_with_channels_first_and_by_writer(folder, content):
     assert np.array_equal(dataset.test()[1], content["label"][30:])
 
 
-def test_a_hub_name_goes_through_flwr_datasets(splits, monkeypatch):
-    pytest.importorskip("flwr_datasets")
+def test_a_name_is_one_of_the_hub(splits, monkeypatch):
     asked = []
     monkeypatch.setattr(datasets, "load_dataset", lambda path, name=None: asked.append(path) or splits)
     dataset = HuggingFaceData(name="huggingface", dataset="someone/digits", clients=4).load(0, HERE)
@@ -150,7 +142,7 @@ WRONG = [
     ({"label": "digit"}, "no column 'digit'; data.label must be one of image, label, writer"),
     ({"label": "writer"}, "labels must be integers 0, 1, 2, ..."),
     ({"features": "writer"}, "column 'writer' must hold images or (lists of) numbers"),
-    ({"test_split": "validation"}, "no split 'validation'; it has train, test (data.test_split: null keeps"),
+    ({"test_split": "validation"}, "no split 'validation'; it has train, test (data.test_split: null holds out"),
     ({"partition": {"scheme": "natural", "column": "who"}, "clients": None}, "no column 'who'"),
     ({"shape": (28, 28)}, "one input has 20 numbers (stored as [1, 5, 4]), data.shape [28, 28] needs 784"),
 ]
@@ -174,9 +166,3 @@ def test_a_name_that_does_not_load_is_refused_in_one_line(monkeypatch):
         DataError, match=r"'some/where': not a folder, and not a hub data set .*\(Couldn't reach the hub\)$"
     ):
         HuggingFaceData(name="huggingface", dataset="some/where", clients=2).load(0, HERE)
-
-
-def test_without_the_extra_the_message_says_what_to_install(monkeypatch):
-    monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(DataError, match=r"pip install 'fedamp\[huggingface\]'$"):
-        HuggingFaceData(name="huggingface", dataset="ylecun/mnist", clients=2).count_clients(HERE)

@@ -104,9 +104,9 @@ def test_inputs_that_are_no_tokens_are_refused(wrong, tmp_path):
         config.load(7, tmp_path, Form(vocabulary=7)).test()
 
 
-def test_what_has_no_classes_is_not_dealt_by_them(tmp_path):
+def test_records_without_classes_are_not_partitioned_by_them(tmp_path):
     config = DiabetesData(name="diabetes", clients=5, partition={"scheme": "dirichlet"})
-    with pytest.raises(DataError, match=r"dirichlet deals by class, .*; expected: iid, natural"):
+    with pytest.raises(DataError, match=r"dirichlet partitions by class, .*; expected: iid, natural"):
         config.load(7, tmp_path, Form(NUMBERS))
     with pytest.raises(DataError, match="synthetic has records of numbers and classes"):
         SyntheticData(name="synthetic", clients=5).load(7, tmp_path, Form(NUMBERS))
