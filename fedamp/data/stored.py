@@ -16,7 +16,7 @@ from fedamp.data.dataset import Cohort, DataSection, Dataset
 from fedamp.data.form import CLASSIFICATION, Form, Labels, Numbers
 from fedamp.data.partition import AnyPartition, IidPartition, NaturalPartition
 from fedamp.data.table import Table
-from fedamp.data.transformed import TransformedTable, Transforms
+from fedamp.data.transformed import Transforms, transformed
 from fedamp.errors import DataError
 
 Shape = tuple[Count, ...] | None
@@ -71,7 +71,7 @@ class Records:
     @classmethod
     def all_of(cls, table: Table, kind: Labels) -> "Records":
         """All records of a table. Raises DataError for labels of another kind, or inputs that are not finite."""
-        labels = kind.checked(table.stored_labels(), len(table), table.source)
+        labels = kind.checked(np.asarray(table.labels[...]), len(table), table.source)
         table.check_inputs()
         return cls(table, np.arange(len(labels)), labels)
 
@@ -163,8 +163,16 @@ class StoredData(DataSection):
                 f"data.partition: {self.partition.scheme} partitions by class, and client.loss takes labels that are "
                 f"{kind.expected}; expected: iid, natural"
             )
-        tables = self._transformed(self.open(folder))
+        tables = self.open(folder)
+        if tables.federation is not None and not all(step.same_everywhere for step in self.transform):
+            raise DataError(
+                f"{tables.train.source}: data.transform whiten in a folder that holds a part of the federation: "
+                "another machine may find other components; expected: the other transforms"
+            )
         training, testing = _split(tables, self.test_fraction, seed, kind)
+        train = transformed(tables.train, self.transform)
+        test = train if tables.test is None else transformed(tables.test, self.transform)
+        training, testing = replace(training, table=train), replace(testing, table=test)
         owners, num_clients = self._owners(training, tables.federation, seed, kind)
         offsets = np.concatenate([[0], np.cumsum(np.bincount(owners, minlength=num_clients))]).astype(np.int64)
         federation = tables.federation
@@ -178,17 +186,6 @@ class StoredData(DataSection):
             offsets=offsets,
             testing=testing,
         )
-
-    def _transformed(self, tables: Tables) -> Tables:
-        if not self.transform:
-            return tables
-        if tables.federation is not None and not all(step.same_everywhere for step in self.transform):
-            raise DataError(
-                f"{tables.train.source}: data.transform whiten in a folder that holds a part of the federation: "
-                "another machine may find other components; expected: the other transforms"
-            )
-        train = TransformedTable(tables.train, self.transform)
-        return replace(tables, train=train, test=tables.test and TransformedTable(tables.test, self.transform))
 
     def _owners(
         self, training: Records, federation: FederationFile | None, seed: int, kind: Labels

@@ -2,10 +2,9 @@
 
 import math
 import os
-from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,56 +14,58 @@ from fedamp.errors import DataError
 CHECKED_AT_ONCE = 256 * 2**20  # bytes; inputs up to this size are checked when loaded, larger ones as they are read
 
 
-class Table(ABC):
-    """Labelled records that can be read by number. Opening a table is cheap.
+class Inputs(Protocol):
+    """An array that numbers of records select from: in memory, mapped into memory, or decoded when it is read."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    @property
+    def dtype(self) -> np.dtype[Any]: ...
+
+    def __getitem__(self, records: NDArray[np.int64], /) -> Any: ...
+
+
+class Table:
+    """Labelled records that can be read by number.
 
     Args:
         source: its name in errors, for example the file.
-        stored_shape: shape of one input as it is stored.
-        stored_type: type of the inputs as they are stored.
+        inputs: [records, ...].
+        labels: [records] or [records, ...]; an array, or an object that reads one for ``labels[...]``.
+        column: gives the array of a name, shape [records]; None: there are no columns to name clients.
         shape: shape of one input as :meth:`read` gives it; None: as stored (a single number: [1]).
         scale: inputs are divided by it.
 
     Raises:
-        DataError: inputs without numbers, or not as many of them as ``shape`` needs.
+        DataError: no records, inputs without numbers, or not as many of them as ``shape`` needs.
     """
 
     def __init__(
         self,
         source: str,
-        stored_shape: tuple[int, ...],
-        stored_type: np.dtype[Any],
+        inputs: Inputs,
+        labels: Any,
+        column: Callable[[str], NDArray[Any]] | None = None,
         shape: tuple[int, ...] | None = None,
         scale: float = 1.0,
     ) -> None:
-        self.source, self.stored_shape, self.stored_type, self._scale = source, stored_shape, stored_type, scale
-        numbers = math.prod(stored_shape)
+        self.source, self.inputs, self.labels, self._column, self._scale = source, inputs, labels, column, scale
+        stored = tuple(inputs.shape[1:])
+        numbers = math.prod(stored)
         if numbers == 0:
-            raise DataError(f"{source}: one input has shape {list(stored_shape)}; it must hold at least one number")
+            raise DataError(f"{source}: one input has shape {list(stored)}; it must hold at least one number")
         if len(self) == 0:
             raise DataError(f"{source}: no records; at least one is needed")
         if shape is not None and math.prod(shape) != numbers:
             raise DataError(
-                f"{source}: one input has {numbers} numbers (stored as {list(stored_shape)}), "
+                f"{source}: one input has {numbers} numbers (stored as {list(stored)}), "
                 f"data.shape {list(shape)} needs {math.prod(shape)}"
             )
-        self.input_shape = (stored_shape or (1,)) if shape is None else tuple(shape)
+        self.input_shape = (stored or (1,)) if shape is None else tuple(shape)
 
-    @abstractmethod
     def __len__(self) -> int:
-        """Number of records."""
-
-    @abstractmethod
-    def stored_labels(self) -> NDArray[Any]:
-        """The labels as they are stored, shape [records] or [records, ...]."""
-
-    @abstractmethod
-    def stored_inputs(self, records: NDArray[np.int64]) -> NDArray[Any]:
-        """Inputs of the records as they are stored, in the given order, shape [records, *stored_shape]."""
-
-    @abstractmethod
-    def stored_column(self, name: str) -> NDArray[Any]:
-        """A column that names the client of each record, shape [records]. Raises DataError if there is none."""
+        return int(self.inputs.shape[0])
 
     def read(self, records: NDArray[np.int64]) -> NDArray[np.float32]:
         """Inputs of the records, in the given order, shape [records, *input_shape].
@@ -73,7 +74,7 @@ class Table(ABC):
             DataError: a number that is not finite, or too large for float32; names the source and the record.
         """
         with np.errstate(over="ignore"):
-            inputs = self.stored_inputs(records).astype(np.float32, copy=False)
+            inputs = np.asarray(self.inputs[records]).astype(np.float32, copy=False)
             inputs = inputs.reshape(len(records), *self.input_shape)
             if self._scale != 1:
                 inputs = inputs / np.float32(self._scale)
@@ -86,8 +87,8 @@ class Table(ABC):
 
     def check_inputs(self) -> None:
         """Reads a table of at most 256 MB once, as :meth:`read` does, if its type allows NaN and infinity."""
-        bytes_per_record = math.prod(self.stored_shape) * self.stored_type.itemsize
-        if self.stored_type.kind == "f" and len(self) * bytes_per_record <= CHECKED_AT_ONCE:
+        bytes_per_record = math.prod(self.input_shape) * self.inputs.dtype.itemsize
+        if self.inputs.dtype.kind == "f" and len(self) * bytes_per_record <= CHECKED_AT_ONCE:
             step = max(1, 2**22 // bytes_per_record)
             for start in range(0, len(self), step):
                 self.read(np.arange(start, min(start + step, len(self))))
@@ -98,7 +99,9 @@ class Table(ABC):
         Raises:
             DataError: no such column, or not one plain value for each record.
         """
-        values = self.stored_column(name)
+        if self._column is None:
+            raise DataError(f"{self.source}: no column {name!r}; partition these data by iid, dirichlet or shards")
+        values = self._column(name)
         plain = values.dtype != object or all(isinstance(value, str | bytes) for value in values)
         if values.shape != (len(self),) or not plain or (values.dtype.kind == "f" and not np.isfinite(values).all()):
             raise DataError(
@@ -106,40 +109,6 @@ class Table(ABC):
                 f"{len(self)} records; it is of type {values.dtype} and shape {list(values.shape)}"
             )
         return values
-
-
-class ArrayTable(Table):
-    """Inputs [records, ...], labels [records, ...], and client columns [records] in arrays.
-
-    An array has ``shape``, ``dtype`` and numpy's indexing; it can be mapped into memory, or read on first use.
-    """
-
-    def __init__(
-        self,
-        source: str,
-        inputs: Any,
-        labels: Any,
-        columns: Mapping[str, Any] | None = None,
-        shape: tuple[int, ...] | None = None,
-        scale: float = 1.0,
-    ) -> None:
-        self._inputs, self._labels, self._columns = inputs, labels, columns or {}
-        super().__init__(source, inputs.shape[1:], inputs.dtype, shape, scale)
-
-    def __len__(self) -> int:
-        return int(self._inputs.shape[0])
-
-    def stored_labels(self) -> NDArray[Any]:
-        return np.asarray(self._labels[...])
-
-    def stored_inputs(self, records: NDArray[np.int64]) -> NDArray[Any]:
-        return np.asarray(self._inputs[records])
-
-    def stored_column(self, name: str) -> NDArray[Any]:
-        if not self._columns:
-            raise DataError(f"{self.source}: no column {name!r}; partition these data by iid, dirichlet or shards")
-        require(name, self._columns, "data.partition.column", self.source)
-        return np.asarray(self._columns[name][...])
 
 
 def image_scale(asked: float | None, stored_type: np.dtype[Any]) -> float:

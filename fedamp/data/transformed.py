@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 from filelock import FileLock
@@ -27,46 +27,35 @@ Transforms = Annotated[
 _BLOCK = 256  # records transformed at once: the temporaries of a scattering stay in the tens of megabytes
 
 
-class TransformedTable(Table):
-    """A table whose inputs go through the steps when they are read.
+def transformed(table: Table, steps: tuple[AnyTransform, ...]) -> Table:
+    """The table with its inputs transformed. Raises DataError for inputs of a shape that a step cannot take."""
+    shape = table.input_shape
+    for number, step in enumerate(steps):
+        try:
+            shape = step.output_shape(shape)
+        except ValueError as error:
+            raise DataError(f"data.transform.{number}: {error}; inputs have shape {list(shape)}") from None
+    return Table(table.source, _Features(table, steps, shape), table.labels, table.column) if steps else table
 
-    Raises:
-        DataError: inputs of a shape that a step cannot take.
-    """
 
-    def __init__(self, table: Table, steps: tuple[AnyTransform, ...]) -> None:
+class _Features:
+    """Inputs of a table after the steps, computed when they are read."""
+
+    def __init__(self, table: Table, steps: tuple[AnyTransform, ...], shape: Shape) -> None:
         self._table, self._steps = table, steps
-        shape = table.input_shape
-        for number, step in enumerate(steps):
-            try:
-                shape = step.output_shape(shape)
-            except ValueError as error:
-                raise DataError(f"data.transform.{number}: {error}; inputs have shape {list(shape)}") from None
-        super().__init__(table.source, shape, np.dtype(np.float32))
+        self.shape, self.dtype = (len(table), *shape), np.dtype(np.float32)
 
-    def __len__(self) -> int:
-        return len(self._table)
-
-    def stored_labels(self) -> NDArray[Any]:
-        return self._table.stored_labels()
-
-    def stored_column(self, name: str) -> NDArray[Any]:
-        return self._table.stored_column(name)
-
-    def check_inputs(self) -> None:
-        self._table.check_inputs()
-
-    def stored_inputs(self, records: NDArray[np.int64]) -> Floats:
+    def __getitem__(self, records: NDArray[np.int64]) -> Floats:
         if any(step.slow for step in self._steps):
-            cached: Floats = self._cached[records]
-            return cached
-        return self._transformed(records)
+            kept: Floats = self._kept[records]
+            return kept
+        return self._computed(records)
 
-    def _transformed(self, records: NDArray[np.int64]) -> Floats:
+    def _computed(self, records: NDArray[np.int64]) -> Floats:
         return _composed(self._steps, self._table.input_shape)(self._table.read(records))
 
     @cached_property
-    def _cached(self) -> Floats:
+    def _kept(self) -> Floats:
         try:
             file = cache_folder("features") / f"{self._digest()}.npy"
             with FileLock(file.with_suffix(".lock"), mode=0o600):
@@ -82,11 +71,10 @@ class TransformedTable(Table):
     def _write(self, file: Path) -> None:
         unfinished = file.with_suffix(".unfinished")
         unfinished.touch(mode=0o600)  # features of private records are as private as these
-        shape = (len(self), *self.input_shape)
-        features = np.lib.format.open_memmap(unfinished, "w+", np.float32, shape)  # type: ignore[no-untyped-call]
-        for start in range(0, len(self), _BLOCK):
-            records = np.arange(start, min(start + _BLOCK, len(self)))
-            features[records] = self._transformed(records)
+        features = np.lib.format.open_memmap(unfinished, "w+", np.float32, self.shape)  # type: ignore[no-untyped-call]
+        for start in range(0, len(self._table), _BLOCK):
+            records = np.arange(start, min(start + _BLOCK, len(self._table)))
+            features[records] = self._computed(records)
         features.flush()
         os.replace(unfinished, file)
 
@@ -94,8 +82,9 @@ class TransformedTable(Table):
         """Of all inputs and all steps."""
         steps = json.dumps([step.model_dump() for step in self._steps])
         digest = hashlib.sha256(f"1 {steps} {self._table.input_shape}".encode())
-        for start in range(0, len(self), 64 * _BLOCK):
-            digest.update(self._table.read(np.arange(start, min(start + 64 * _BLOCK, len(self)))).tobytes())
+        for start in range(0, len(self._table), 64 * _BLOCK):
+            records = np.arange(start, min(start + 64 * _BLOCK, len(self._table)))
+            digest.update(self._table.read(records).tobytes())
         return digest.hexdigest()
 
 

@@ -22,7 +22,7 @@ def with_nan(row):
 CASES = {
     "no inputs": ({"x": None}, {}, "no array 'x'; data.features must be one of y, client"),
     "no labels": ({"y": None}, {}, "no array 'y'; data.label must be one of x, client"),
-    "no clients": ({"client": None}, {}, "no column 'client'; data.partition.column must be one of x, y"),
+    "no clients": ({"client": None}, {}, "no array 'client'; data.partition.column must be one of x, y"),
     "wrong lengths": (
         {"y": np.zeros(5, int)},
         {},
@@ -36,7 +36,7 @@ CASES = {
     "nan": ({"x": with_nan(4)}, {}, "the inputs of record 4 hold NaN or infinity; all must be finite"),
     "infinity": ({"x": np.eye(6) * 1e300}, {}, "the inputs of record 0 hold NaN or infinity"),
     "text inputs": ({"x": np.array(["a"] * 6)}, {}, "inputs must be numbers of shape [records, ...]"),
-    "objects": ({"x": np.array([{}] * 6)}, {}, "array 'x' is of type object and shape [6]; inputs must be numbers"),
+    "objects": ({"x": np.array([{}] * 6)}, {}, "array 'x' cannot be read"),
     "object labels": ({"y": np.array([{}] * 6)}, {}, "array 'y' cannot be read"),
     "empty inputs": ({"x": np.zeros((6, 0))}, {}, "one input has shape [0]; it must hold at least one number"),
     "no records": ({"x": np.zeros((0, 3)), "y": np.zeros(0, int)}, {}, "no records; at least one is needed"),

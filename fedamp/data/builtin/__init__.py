@@ -7,7 +7,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from fedamp.data.stored import StoredData, Tables
-from fedamp.data.table import ArrayTable
+from fedamp.data.table import Table
 
 
 class BuiltInData(StoredData):
@@ -18,4 +18,4 @@ class BuiltInData(StoredData):
         """Inputs [records, ...] and labels [records, ...] of all records."""
 
     def open(self, folder: Path) -> Tables:
-        return Tables(ArrayTable(self.name, *self.arrays(), shape=self.shape))
+        return Tables(Table(self.name, *self.arrays(), shape=self.shape))

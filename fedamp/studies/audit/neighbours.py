@@ -11,7 +11,7 @@ from fedamp import rng
 from fedamp.data import Cohort, Dataset
 from fedamp.data.form import Form, Numbers
 from fedamp.data.stored import Records, StoredDataset
-from fedamp.data.table import ArrayTable
+from fedamp.data.table import Table
 
 Arrays = tuple[NDArray[Any], NDArray[Any]]
 """Inputs [records, ...] and labels [records, ...]."""
@@ -106,7 +106,7 @@ class Neighbour:
 
     def __init__(self, dataset: Dataset, unit: int, records: Arrays) -> None:
         self._dataset, self._unit = dataset, unit
-        table = ArrayTable(f"records of unit {unit}", *records)
+        table = Table(f"records of unit {unit}", *records)
         own = Records(table, np.arange(len(table)), records[1])
         self._own = StoredDataset(
             num_clients=1,
