@@ -7,7 +7,7 @@ workers share them.
 import math
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -23,10 +23,8 @@ from fedamp.errors import DataError, one_line
 
 if TYPE_CHECKING:
     import datasets
-    import pyarrow as pa
 
 KEPT = 256 * 2**20  # bytes; splits with at most so many decoded inputs are decoded once, larger ones as they are read
-_DECODED_AT_ONCE = 1024  # records
 
 
 class TabularData(FolderData):
@@ -94,9 +92,9 @@ def _table(rows: "datasets.Dataset", section: "TabularData | HuggingFaceData", s
 
     def column(name: str) -> NDArray[Any]:
         require(name, rows.column_names, "data.partition.column", source)
-        return _columns(rows, [name], source)
+        return np.asarray(rows.with_format(None)[name][:])  # numpy's format would round to float32
 
-    return Table(source, inputs, _columns(rows, label, source), column, section.shape, scale)
+    return Table(source, inputs, _numbers(rows, label, source), column, section.shape, scale)
 
 
 class _ColumnInputs:
@@ -111,17 +109,16 @@ class _ColumnInputs:
     def __init__(self, rows: "datasets.Dataset", names: list[str], source: str) -> None:
         from datasets import Image
 
-        self._rows = rows.select_columns(names).with_format(None)  # a saved format would hide images
-        self._names, self._source = names, source
+        self._rows, self._names, self._source = rows.select_columns(names), names, source
         self.are_images = isinstance(rows.features[names[0]], Image)
         example = self._decoded(np.zeros(1, dtype=np.int64))
         self.shape, self.dtype = (len(rows), *example.shape[1:]), example.dtype
+        self._fits = math.prod(self.shape) * self.dtype.itemsize <= KEPT
 
     def __getitem__(self, records: NDArray[np.int64]) -> NDArray[Any]:
         if len(records) == 0:
             return np.zeros((0, *self.shape[1:]), self.dtype)
-        fits = math.prod(self.shape) * self.dtype.itemsize <= KEPT
-        inputs = self._all[records] if fits else self._decoded(records)
+        inputs = self._all[records] if self._fits else self._decoded(records)
         if inputs.shape[1:] != self.shape[1:]:
             raise self._differ(inputs.shape[1:], self.shape[1:])
         return inputs
@@ -131,19 +128,14 @@ class _ColumnInputs:
         return self._decoded(np.arange(self.shape[0]))
 
     def _decoded(self, records: NDArray[np.int64]) -> NDArray[Any]:
-        parts: list[NDArray[Any]] = []
-        for start in range(0, len(records), _DECODED_AT_ONCE):
-            block = self._rows.select(records[start : start + _DECODED_AT_ONCE])
-            if self.are_images:
-                parts += [_pixels(image)[None] for image in block[:][self._names[0]]]
-            else:
-                parts.append(_columns(block, self._names, self._source))
-        shapes = sorted({part.shape[1:] for part in parts})
+        rows = self._rows.select(records)
+        if not self.are_images:
+            return _numbers(rows, self._names, self._source)
+        images = [_pixels(row[self._names[0]]) for row in rows.with_format(None)]
+        shapes = sorted({image.shape for image in images})
         if len(shapes) > 1:
             raise self._differ(*shapes[:2])
-        if parts[0].dtype.kind not in "fiub":
-            raise DataError(f"{self._source}: column {self._names[0]!r} must hold images or (lists of) numbers")
-        return np.concatenate(parts)
+        return np.stack(images)
 
     def _differ(self, one: tuple[int, ...], other: tuple[int, ...]) -> DataError:
         return DataError(
@@ -152,10 +144,19 @@ class _ColumnInputs:
         )
 
 
-def _columns(rows: "datasets.Dataset", names: list[str], source: str) -> NDArray[Any]:
+def _numbers(rows: "datasets.Dataset", names: list[str], source: str) -> NDArray[Any]:
     """Columns of plain values or of equally long (nested) lists, as an array [records, ...]."""
-    table = rows.select_columns(names).with_format("arrow")[:]
-    columns = [_stacked(table.column(name), f"{source}: column {name!r}") for name in names]
+    columns = []
+    for name in names:
+        with np.errstate(over="ignore"), suppress(ValueError):  # of lists of different lengths
+            values = np.asarray(rows.select_columns([name]).with_format("numpy")[:][name])
+            if values.dtype.kind in "fiub":
+                columns.append(values)
+                continue
+        raise DataError(
+            f"{source}: column {name!r} must hold numbers or equally long lists of numbers (inputs: or images), "
+            "without empty cells"
+        )
     if len(columns) == 1:
         return columns[0]
     if any(column.ndim > 1 for column in columns):
@@ -178,29 +179,6 @@ def _library(complaint: str) -> Iterator[Any]:
         while cause.__cause__ is not None:
             cause = cause.__cause__
         raise DataError(f"{complaint} ({one_line(cause)})") from None
-
-
-def _stacked(column: "pa.ChunkedArray", where: str) -> NDArray[Any]:
-    """Plain values, or (nested) lists of them with equal lengths, as an array [rows, ...]."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    values = column.combine_chunks()
-    shape = [len(values)]
-    while True:
-        if isinstance(values, pa.ExtensionArray):
-            values = values.storage
-        if values.null_count:
-            raise DataError(f"{where} has {values.null_count} empty cells; every record needs its values")
-        if not isinstance(values, pa.ListArray | pa.LargeListArray | pa.FixedSizeListArray):
-            return np.asarray(values.to_numpy(zero_copy_only=False)).reshape(shape)
-        lengths = pc.unique(pc.list_value_length(values)).to_pylist()
-        if len(lengths) > 1:
-            raise DataError(
-                f"{where} holds lists of different lengths ({lengths[0]}, {lengths[1]}, ...); all must agree"
-            )
-        shape.append(lengths[0] if lengths else 0)
-        values = values.flatten()
 
 
 def _pixels(image: Any) -> NDArray[Any]:

@@ -140,8 +140,8 @@ def test_only_images_are_scaled_unless_asked(tmp_path, format_):
 WRONG = [
     ({"features": "img"}, "no column 'img'; data.features must be one of image, label, writer"),
     ({"label": "digit"}, "no column 'digit'; data.label must be one of image, label, writer"),
-    ({"label": "writer"}, "labels must be integers 0, 1, 2, ..."),
-    ({"features": "writer"}, "column 'writer' must hold images or (lists of) numbers"),
+    ({"label": "writer"}, "column 'writer' must hold numbers or equally long lists of numbers"),
+    ({"features": "writer"}, "column 'writer' must hold numbers or equally long lists of numbers (inputs: or images)"),
     ({"test_split": "validation"}, "no split 'validation'; it has train, test (data.test_split: null holds out"),
     ({"partition": {"scheme": "natural", "column": "who"}, "clients": None}, "no column 'who'"),
     ({"shape": (28, 28)}, "one input has 20 numbers (stored as [1, 5, 4]), data.shape [28, 28] needs 784"),
@@ -163,6 +163,7 @@ def test_a_name_that_does_not_load_is_refused_in_one_line(monkeypatch):
 
     monkeypatch.setattr(datasets, "load_dataset", fail)
     with pytest.raises(
-        DataError, match=r"'some/where': not a folder, and not a hub data set .*\(ConnectionError: Couldn't reach the hub "
+        DataError,
+        match=r"'some/where': not a folder, and not a hub data set .*\(ConnectionError: Couldn't reach the hub ",
     ):
         HuggingFaceData(name="huggingface", dataset="some/where", clients=2).load(0, HERE)
