@@ -1,6 +1,8 @@
 """npz and parquet folders: the same records from either, read by need, and folders that hold some clients only."""
 
 import json
+import os
+import stat
 import tracemalloc
 from pathlib import Path
 
@@ -33,21 +35,13 @@ def write_npz(path, arrays):
 
 
 def write_parquet(path, arrays):
-    pq.write_table(table(arrays), path.with_suffix(".parquet"), row_group_size=17)
-
-
-def write_several_parquet(path, arrays):
-    for part, rows in enumerate(np.array_split(np.arange(len(arrays["y"])), 3)):
-        columns = {name: array[rows] for name, array in arrays.items()}
-        pq.write_table(table(columns), path.with_name(f"{path.stem}-0000{part}.parquet"), row_group_size=11)
-
-
-def table(arrays):
-    """Nested lists for inputs, strings as a dictionary column: the awkward kinds."""
+    """Several files; nested lists for inputs, strings as a dictionary column: the awkward kinds."""
     columns = {name: pa.array(array.tolist()) for name, array in arrays.items()}
-    if "client" in columns and columns["client"].type == pa.string():
-        columns["client"] = columns["client"].dictionary_encode()
-    return pa.table(columns)
+    columns["client"] = columns["client"].dictionary_encode()
+    table = pa.table(columns)
+    for part in range(3):
+        rows = table.slice(part * 50, 50)
+        pq.write_table(rows, path.with_name(f"{path.stem}-0000{part}.parquet"), row_group_size=11)
 
 
 def write_npy(path, arrays):
@@ -59,7 +53,6 @@ WRITERS = {
     "npz": ("npz", write_npz),
     "npy": ("npz", write_npy),
     "parquet": ("parquet", write_parquet),
-    "several": ("parquet", write_several_parquet),
 }
 
 
@@ -115,28 +108,13 @@ def test_shape_and_scale(stored):
 def test_parquet_reads_any_records_whatever_it_may_keep(tmp_path_factory, numbers, kept):
     folder = tmp_path_factory.mktemp("parquet")
     train = records()
-    write_several_parquet(folder / "train.npz", train)
+    write_parquet(folder / "train.npz", train)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("fedamp.data.huggingface.KEPT", kept)
         opened = TabularData(name="parquet", path=str(folder)).open(HERE).train
         assert np.array_equal(opened.read(np.array(numbers, dtype=np.int64)), train["x"][numbers])
-
-
-def test_parquet_features_may_be_several_columns(tmp_path):
-    columns = {"a": [0.5, 1.5, 2.5, 3.5], "b": [4, 5, 6, 7], "y": [0, 1, 0, 1]}
-    for split in ("train", "test"):
-        pq.write_table(pa.table(columns), tmp_path / f"{split}.parquet")
-    config = TabularData(name="parquet", path=str(tmp_path), features=["b", "a"], clients=1)
-    inputs = config.load(0, HERE).gather(np.array([0])).inputs[0]
-    assert inputs.tolist() == [[4, 0.5], [5, 1.5], [6, 2.5], [7, 3.5]]
-
-
-def test_npz_in_column_order_is_read_in_place(tmp_path):
-    x = np.asfortranarray(np.arange(30, dtype=np.float32).reshape(6, 5))
-    for split in ("train", "test"):
-        np.savez(tmp_path / f"{split}.npz", y=[0, 1] * 3, x=x)
-    dataset = NpzData(name="npz", path=str(tmp_path), clients=1).load(0, HERE)
-    assert np.array_equal(dataset.gather(np.array([0])).inputs[0], x)
+    copies = Path(os.environ["FEDAMP_CACHE"], "datasets")
+    assert stat.S_IMODE(copies.stat().st_mode) == 0o700  # they are as private as the records
 
 
 def test_npy_files_are_not_held_in_memory(tmp_path):

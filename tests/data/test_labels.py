@@ -1,5 +1,6 @@
 """Labels of every kind, and tokens, from every kind of file; and what is said of others."""
 
+import datasets
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -34,7 +35,6 @@ def parquet(folder, **arrays):
 
 
 def huggingface(folder, **arrays):
-    datasets = pytest.importorskip("datasets")
     datasets.Dataset.from_dict({name: array.tolist() for name, array in arrays.items()}).save_to_disk(folder / "set")
     keys = {"features": "x", "label": "y", "scale": 1.0, "test_split": None}
     return HuggingFaceData(name="huggingface", dataset=str(folder / "set"), clients=4, **keys)
