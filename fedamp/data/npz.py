@@ -41,11 +41,11 @@ class NpzData(FolderData):
             require(name, files, key, source, "array")
             return _read(files[name], name)
 
-        inputs, labels = (read(self._one_name(key), f"data.{key}") for key in ("features", "label"))
+        features, label = self._one_name("features"), self._one_name("label")
+        inputs, labels = read(features, "data.features"), read(label, "data.label")
         if inputs.dtype.kind not in "fiub" or not inputs.shape:
             raise DataError(
-                f"{source}: array {self._one_name('features')!r} is of type {inputs.dtype} and shape "
-                f"{list(inputs.shape)}; "
+                f"{source}: array {features!r} is of type {inputs.dtype} and shape {list(inputs.shape)}; "
                 "inputs must be numbers of shape [records, ...]"
             )
         column = partial(read, key="data.partition.column")

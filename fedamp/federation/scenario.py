@@ -10,6 +10,7 @@ from typing import Annotated
 from pydantic import Field, model_validator
 
 from fedamp.base.section import Count, Section
+from fedamp.data.partition import NaturalPartition
 from fedamp.data.sections import Data
 from fedamp.federation.check_in import AllCheckIn, AnyCheckIn
 from fedamp.federation.mixing import Mixing
@@ -60,7 +61,7 @@ class Scenario(Section):
         return self
 
     def _check_data(self) -> None:
-        natural = getattr(getattr(self.data, "partition", None), "scheme", None) == "natural"
+        natural = isinstance(getattr(self.data, "partition", None), NaturalPartition)
         if natural and self.data.clients is not None:
             raise ValueError("data.clients must be left out with a natural partition: the column names the clients")
         if not natural and self.data.clients is None and self.privacy.unit == "client":
