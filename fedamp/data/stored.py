@@ -70,7 +70,9 @@ class Records:
 
     @classmethod
     def all_of(cls, table: Table, kind: Labels) -> "Records":
-        """All records of a table. Raises DataError for labels of another kind, or inputs that are not finite."""
+        """All records of a table. Raises DataError for none, for other labels, or for inputs that are not finite."""
+        if len(table) == 0:
+            raise DataError(f"{table.source}: no records; at least one is needed")
         labels = kind.checked(table.labels, len(table), table.source)
         table.check_inputs()
         return cls(table, np.arange(len(labels)), labels)

@@ -26,7 +26,7 @@ class Table:
         scale: inputs are divided by it.
 
     Raises:
-        DataError: no records, inputs without numbers, or not as many of them as ``shape`` needs.
+        DataError: inputs without numbers, or not as many of them as ``shape`` needs.
     """
 
     def __init__(
@@ -43,8 +43,6 @@ class Table:
         numbers = math.prod(stored)
         if numbers == 0:
             raise DataError(f"{source}: one input has shape {list(stored)}; it must hold at least one number")
-        if len(self) == 0:
-            raise DataError(f"{source}: no records; at least one is needed")
         if shape is not None and math.prod(shape) != numbers:
             raise DataError(
                 f"{source}: one input has {numbers} numbers (stored as {list(stored)}), "
