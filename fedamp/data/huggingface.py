@@ -7,7 +7,7 @@ workers share them.
 import math
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -148,15 +148,16 @@ def _numbers(rows: "datasets.Dataset", names: list[str], source: str) -> NDArray
     """Columns of plain values or of equally long (nested) lists, as an array [records, ...]."""
     columns = []
     for name in names:
-        with np.errstate(over="ignore"), suppress(ValueError):  # of lists of different lengths
-            values = np.asarray(rows.select_columns([name]).with_format("numpy")[:][name])
-            if values.dtype.kind in "fiub":
-                columns.append(values)
-                continue
-        raise DataError(
-            f"{source}: column {name!r} must hold numbers or equally long lists of numbers (inputs: or images), "
-            "without empty cells"
-        )
+        try:
+            with np.errstate(over="ignore"):
+                columns.append(np.asarray(rows.select_columns([name]).with_format("numpy")[:][name]))
+        except ValueError:  # lists of different lengths
+            columns.append(np.empty(0, dtype=object))
+        if columns[-1].dtype.kind not in "fiub":
+            raise DataError(
+                f"{source}: column {name!r} must hold numbers or equally long lists of numbers (inputs: or images), "
+                "without empty cells"
+            )
     if len(columns) == 1:
         return columns[0]
     if any(column.ndim > 1 for column in columns):

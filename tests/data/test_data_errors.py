@@ -47,6 +47,10 @@ CASES = {
 }
 
 
+def npz(folder, **keys):
+    return NpzData(name="npz", path=str(folder), **({"clients": 2} if "partition" not in keys else {}), **keys)
+
+
 def refused(config):
     with pytest.raises(DataError) as error:
         config.load(0, Path("/"))
@@ -62,7 +66,7 @@ def test_what_is_wrong_with_npz_arrays_is_named(tmp_path_factory, subtests):
             change, keys, expected = CASES[name]
             arrays = {key: value for key, value in {**GOOD, **change}.items() if value is not None}
             np.savez(folder / "train.npz", **arrays)
-            message = refused(NpzData(name="npz", path=str(folder), partition={"scheme": "natural"}, **keys))
+            message = refused(npz(folder, partition={"scheme": "natural"}, **keys))
             assert expected in message
             assert "data.features: npz" in message or str(folder / "train.npz") in message
 
@@ -129,43 +133,31 @@ def test_npy_files_that_are_something_else_or_cut_short(tmp_path):
     path = tmp_path / "train_x.npy"
     for content in (b"", b"x,y\n1,0\n", path.read_bytes()[:-40]):
         path.write_bytes(content)
-        assert "train_x.npy: not a readable npy file" in refused(NpzData(name="npz", path=str(tmp_path), clients=2))
+        assert "train_x.npy: not a readable npy file" in refused(npz(tmp_path))
 
 
 def test_folders(tmp_path):
-    config = NpzData(name="npz", path=str(tmp_path / "nowhere"), clients=2)
-    assert f"data.path: {tmp_path / 'nowhere'} is not a folder" in refused(config)
+    assert f"data.path: {tmp_path / 'nowhere'} is not a folder" in refused(npz(tmp_path / "nowhere"))
     (tmp_path / "training.npz").touch()
-    assert "no train.npz; the folder holds training.npz" in refused(NpzData(name="npz", path=str(tmp_path), clients=2))
+    assert "no train.npz; the folder holds training.npz" in refused(npz(tmp_path))
 
 
 def test_a_test_file_of_another_shape(tmp_path):
     np.savez(tmp_path / "train.npz", **GOOD)
     np.savez(tmp_path / "test.npz", **{**GOOD, "x": np.zeros((6, 5))})
-    message = refused(NpzData(name="npz", path=str(tmp_path), clients=2))
+    message = refused(npz(tmp_path))
     assert f"{tmp_path / 'test.npz'}: inputs have shape [5]" in message
     assert "they must agree" in message
 
 
 def test_a_single_record_cannot_be_split(tmp_path):
     np.savez(tmp_path / "train.npz", x=[[1.0]], y=[0])
-    message = refused(NpzData(name="npz", path=str(tmp_path), clients=1))
+    message = refused(npz(tmp_path))
     assert "1 records; at least 2 are needed to hold out a test set" in message
-
-
-def test_more_clients_than_records(tmp_path):
-    np.savez(tmp_path / "train.npz", **GOOD)
-    np.savez(tmp_path / "test.npz", **GOOD)
-    for partition, expected in (
-        ({"scheme": "iid"}, "7 clients for 6 training records; give at most 6"),
-        ({"scheme": "shards"}, "give at most 3 clients, or fewer shards_per_client"),
-    ):
-        config = NpzData(name="npz", path=str(tmp_path), clients=7, partition=partition)
-        assert expected in refused(config)
 
 
 def test_a_part_of_a_federation_needs_a_natural_partition(tmp_path):
     np.savez(tmp_path / "train.npz", **GOOD)
     (tmp_path / "federation.json").write_text("{}")
-    message = refused(NpzData(name="npz", path=str(tmp_path), clients=2))
+    message = refused(npz(tmp_path))
     assert "federation.json: a folder that holds a part of the federation needs data.partition" in message

@@ -1,13 +1,13 @@
 """Labels of every kind, and tokens, from every kind of file; and what is said of others."""
 
-import datasets
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from fedamp.data.form import BINARY, CLASSES, NUMBERS, TOKENS, Form
-from fedamp.data.sections import DiabetesData, HuggingFaceData, NpzData, SyntheticData, TabularData
+from fedamp.data.partition import NaturalPartition
+from fedamp.data.sections import DiabetesData, NpzData, SyntheticData, TabularData
 from fedamp.errors import DataError
 
 COUNT = 30
@@ -34,13 +34,7 @@ def parquet(folder, **arrays):
     return TabularData(name="parquet", path=str(folder), clients=4)
 
 
-def huggingface(folder, **arrays):
-    datasets.Dataset.from_dict({name: array.tolist() for name, array in arrays.items()}).save_to_disk(folder / "set")
-    keys = {"features": "x", "label": "y", "scale": 1.0, "test_split": None}
-    return HuggingFaceData(name="huggingface", dataset=str(folder / "set"), clients=4, **keys)
-
-
-@pytest.mark.parametrize("write", [npz, parquet, huggingface])
+@pytest.mark.parametrize("write", [npz, parquet])
 def test_every_kind_is_read_from_every_kind_of_file(write, tmp_path, subtests):
     x = np.arange(COUNT * 2).reshape(COUNT, 2)
     for case, (labels, stored, outputs) in STORED.items():
@@ -63,12 +57,9 @@ def test_every_kind_is_read_from_every_kind_of_file(write, tmp_path, subtests):
 
 def test_labels_may_be_several_columns(tmp_path):
     columns = {"x": np.arange(COUNT), "a": np.arange(COUNT) % 2, "b": np.ones(COUNT, int)}
-    for write in (parquet, huggingface):
-        folder = tmp_path / write.__name__
-        folder.mkdir()
-        config = write(folder, **columns).model_copy(update={"label": ["a", "b"]})
-        inputs, labels = config.load(7, folder, Form(BINARY)).test()
-        np.testing.assert_array_equal(labels, np.stack([inputs[:, 0] % 2, np.ones(len(inputs))], axis=1))
+    config = parquet(tmp_path, **columns).model_copy(update={"label": ["a", "b"]})
+    inputs, labels = config.load(7, tmp_path, Form(BINARY)).test()
+    np.testing.assert_array_equal(labels, np.stack([inputs[:, 0] % 2, np.ones(len(inputs))], axis=1))
 
 
 REFUSED = {
@@ -114,13 +105,11 @@ def test_records_without_classes_are_not_partitioned_by_them(tmp_path):
 
 def test_a_part_of_a_federation_needs_no_classes_where_there_are_none(tmp_path):
     arrays = {"x": np.zeros((COUNT, 2)), "y": np.zeros(COUNT), "client": np.repeat([2, 4], COUNT // 2)}
-    config = npz(tmp_path, **arrays).model_copy(update={"clients": None, "partition": natural()})
+    config = npz(tmp_path, **arrays).model_copy(
+        update={"clients": None, "partition": NaturalPartition(scheme="natural")}
+    )
     (tmp_path / "federation.json").write_text('{"clients": 6, "hosted": [2, 4]}')
     assert config.load(7, tmp_path, Form(NUMBERS)).num_classes == 1
     np.savez(tmp_path / "train.npz", **arrays | {"y": np.zeros(COUNT, int)})
     with pytest.raises(DataError, match=r"federation\.json must say how many classes there are"):
         config.load(7, tmp_path)
-
-
-def natural():
-    return NpzData(name="npz", path="", partition={"scheme": "natural"}).partition

@@ -41,13 +41,6 @@ def test_every_record_gets_one_client_and_the_same_one_again(seed, labels, clien
         assert np.array_equal(owners, scheme())
 
 
-@given(SEEDS, st.integers(1, 500), st.data())
-def test_iid_sizes_differ_by_one_at_most(seed, records, data):
-    clients = data.draw(st.integers(1, records))
-    sizes = np.bincount(IID.owners(generator(seed), np.zeros(records), clients), minlength=clients)
-    assert sizes.max() - sizes.min() <= 1
-
-
 def test_iid_puts_every_record_with_every_client_equally_often():
     counts = np.zeros((6, 3))
     for seed in range(3000):
@@ -66,10 +59,11 @@ def test_shards_are_equal_and_of_few_labels(seed, clients, per_client, shard_siz
 
 
 @given(SEEDS, LABELS, st.data())
-def test_shard_sizes_differ_by_one_at_most(seed, labels, data):
+def test_sizes_differ_by_one_at_most(seed, labels, data):
     clients = data.draw(st.integers(1, len(labels)))
-    sizes = np.bincount(shards(1).owners(generator(seed), labels, clients), minlength=clients)
-    assert sizes.max() - sizes.min() <= 1
+    for scheme in (IID, shards(1)):
+        sizes = np.bincount(scheme.owners(generator(seed), labels, clients), minlength=clients)
+        assert sizes.max() - sizes.min() <= 1
 
 
 @given(SEEDS)
