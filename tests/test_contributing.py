@@ -1,7 +1,10 @@
 """CONTRIBUTING.md: each of its additions is made on a copy of the package, and used there as a person would use it."""
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 
 import pytest
 
@@ -9,13 +12,15 @@ from tests.documentation import ROOT, run_elsewhere, write_files
 
 PAGE = "CONTRIBUTING.md"
 SCENARIOS = ("enrolled", "low-rank", "tumours", "absolute")
+CONTRACTS = [("tests/data/test_contract.py", "tumours")]  # the contract test of a family, the added variant
 
 
 @pytest.fixture(scope="module")
 def copy(tmp_path_factory):
     folder = tmp_path_factory.mktemp("contributing")
-    for part in ("fedamp", "scenarios"):
+    for part in ("fedamp", "scenarios", "tests"):
         shutil.copytree(ROOT / part, folder / part)  # with what is compiled already
+    shutil.copy(ROOT / "pyproject.toml", folder)
     write_files(PAGE, folder)
     return folder
 
@@ -40,6 +45,14 @@ def test_the_schedule_the_model_and_the_data_set_run(runs, name):
     assert summary["stopped_because"] == "finished"
     assert summary["final"]["accuracy"] > 0.7  # 0.74 to 0.88; guessing gets 0.1 of the digits, 0.63 of the tumours
     assert 0 < summary["epsilon"]["upper"] <= summary["unamplified_epsilon"]["upper"]
+
+
+@pytest.mark.parametrize(("file", "name"), CONTRACTS)
+def test_an_addition_meets_the_contract_of_its_family(copy, file, name):
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", file, "-k", name]
+    environment = os.environ | {"PYTHONPATH": str(copy)}
+    done = subprocess.run(command, cwd=copy, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout  # 5 where the name selects no test
 
 
 def test_the_loss_is_minimised(runs):
