@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Annotated
 
 import numpy as np
-from filelock import FileLock
 from numpy.typing import NDArray
 from pydantic import Field
 
@@ -56,6 +55,8 @@ class _Features:
 
     @cached_property
     def _kept(self) -> Floats:
+        from filelock import FileLock  # it takes longer to import than all data sets
+
         try:
             file = cache_folder("features") / f"{self._digest()}.npy"
             with FileLock(file.with_suffix(".lock"), mode=0o600):
