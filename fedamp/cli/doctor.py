@@ -22,7 +22,7 @@ from fedamp.runs.checks import Check
 
 PACKAGES = (
     *("fedamp", "flwr", "torch", "ray", "numpy", "scipy", "numba"),
-    *("scikit-learn", "flwr-datasets", "dp-accounting"),
+    *("scikit-learn", "datasets", "dp-accounting"),
 )
 TIMEOUT = 10.0  # seconds, for every connection
 LEAST_DAYS = 14  # of a certificate that needs no attention yet
