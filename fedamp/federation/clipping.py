@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
+from pydantic import Field
 
 from fedamp.accounting import Gaussian, Mechanism
-from fedamp.federation.privacy import AdaptiveClip
-from fedamp.federation.training import Server
+from fedamp.base.section import NoiseMultiplier, Positive, Section, Share
+from fedamp.federation.optimizers import Server
 from fedamp.noise.gaussian import Address, add_gaussian
 
 # An adaptive norm stays within these factors of the initial one, whatever the noise: far enough for any model, and
@@ -116,19 +117,21 @@ class Normalised(_Unchanging):
         return way * math.sqrt(self.share) * (1 - self.momentum) / self.rounds
 
 
-@dataclass(frozen=True)
-class AdaptiveNorm(ClippingRule):
+class AdaptiveClip(Section, ClippingRule):
     """The norm follows a quantile of the update norms (Andrew et al. 2021, section 2.1, geometric update).
 
     What is released is the sum over the units that reported of (1/2 if the update is within the norm, else -1/2), with
     Gaussian noise of standard deviation ``noise_multiplier``; it is divided by the expected number of units.
     """
 
-    initial: float
-    quantile: float
-    learning_rate: float
-    noise_multiplier: float
-    is_fixed = False
+    initial: Positive = 0.1
+    quantile: Share = 0.5
+    learning_rate: Positive = 0.2
+    noise_multiplier: NoiseMultiplier = Field(10.0, description="noise on the count below the norm, in counts")
+
+    @property
+    def is_fixed(self) -> bool:
+        return False
 
     def norm(self, noise_multiplier: float) -> float:
         return self.initial
@@ -147,20 +150,16 @@ class AdaptiveNorm(ClippingRule):
 
 
 def clipping_of(
-    section: float | str | AdaptiveClip,
-    server: Server,
-    rounds: int,
-    cohort: float,
-    share: float = 1.0,
+    section: float | str | AdaptiveClip, server: Server, rounds: int, cohort: float, share: float = 1.0
 ) -> ClippingRule:
     """The rule that a scenario's ``privacy.clip`` names: a number, ``auto``, or a section.
 
     Args:
-        server, rounds: of the scenario.
-        cohort, share: expected number of units a round; chance that one trains a given parameter.
+        section, server, rounds: of the scenario.
+        cohort, share: expected number of units a round; probability that one trains a given parameter.
     """
-    if isinstance(section, str):
-        return Normalised(rounds, server.momentum if server.optimizer == "sgd" else 0.0, cohort, share)
     if isinstance(section, AdaptiveClip):
-        return AdaptiveNorm(**section.model_dump())
+        return section
+    if isinstance(section, str):
+        return Normalised(rounds, server.velocity, cohort, share)
     return FixedNorm(section)

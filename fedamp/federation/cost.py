@@ -4,8 +4,8 @@ import math
 from typing import Any
 
 from fedamp.accounting import Group, Mechanism, in_words
+from fedamp.federation.check_in import PoissonCheckIn
 from fedamp.federation.plan import ADJACENCY, Plan, make_plan, privacy_units
-from fedamp.federation.privacy import PoissonCheckIn
 from fedamp.federation.reader import validate
 from fedamp.federation.scenario import Scenario
 from fedamp.noise.gaussian import delta_left
@@ -104,7 +104,7 @@ def calibration(scenario: Scenario, epsilon: float, delta: float | None = None) 
 def _by_poisson(plan: Plan) -> dict[str, float | None] | None:
     """What Poisson sampling with as large an expected cohort would cost; None where rounds are not drawn together."""
     asked = plan.scenario
-    if not plan.schedule.drawn_together:
+    if plan.check_in.rounds_are_independent:
         return None
     check_in = PoissonCheckIn(scheme="poisson", rate=plan.expected_cohort / plan.units)
     privacy = asked.privacy.model_copy(update={"noise_multiplier": plan.noise_multiplier})

@@ -7,14 +7,18 @@ added where the noise is, so that what leaves is their exact sum, rounded once (
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field, model_validator
 
 from fedamp.accounting import Compose, Gaussian, Mechanism, ModelMix
 from fedamp.base.arrays import Arrays, Sums
-from fedamp.federation.check_in import Schedule
-from fedamp.federation.privacy import Mixing
+from fedamp.base.section import Count, Positive, Section, Steps, check_steps
+from fedamp.federation.check_in import CheckIn
+from fedamp.federation.clipping import AdaptiveClip
+from fedamp.federation.optimizers import Server
 
 
 @dataclass(frozen=True)
@@ -60,8 +64,8 @@ class MixingRule(ABC):
         """
 
     @abstractmethod
-    def charge(self, schedule: Schedule, round_mechanism: Callable[[float | None], Mechanism]) -> Mechanism:
-        """What all rounds cost a unit, if taking part in one of a width costs ``round_mechanism(width)``."""
+    def charge(self, check_in: CheckIn, rounds: int, one_round: Callable[[float | None], Mechanism]) -> Mechanism:
+        """The cost of all rounds for a unit, if ``one_round(width)`` is that of taking part in one of that width."""
 
     @abstractmethod
     def start(self, current: Arrays, previous: Arrays | None, round_: int) -> Start:
@@ -82,8 +86,8 @@ class NoMixing(MixingRule):
     def hide(self, noise_multiplier: float, step: float, width: float | None) -> Mechanism:
         return Gaussian(noise_multiplier)
 
-    def charge(self, schedule: Schedule, round_mechanism: Callable[[float | None], Mechanism]) -> Mechanism:
-        return schedule.charge(round_mechanism(None))
+    def charge(self, check_in: CheckIn, rounds: int, one_round: Callable[[float | None], Mechanism]) -> Mechanism:
+        return check_in.charge(one_round(None), rounds)
 
     def start(self, current: Arrays, previous: Arrays | None, round_: int) -> Start:
         return Start(current)
@@ -134,15 +138,10 @@ class MixedModels(MixingRule):
         # Only the ratio to a unit's largest step matters (Xiao, Wan, Devadas 2022, Corollary 4.1).
         return ModelMix(noise_multiplier, relative_width(width, step), self.linf_coordinates)
 
-    def charge(self, schedule: Schedule, round_mechanism: Callable[[float | None], Mechanism]) -> Mechanism:
+    def charge(self, check_in: CheckIn, rounds: int, one_round: Callable[[float | None], Mechanism]) -> Mechanism:
         if len({rounds.charged for rounds in self.stretches}) == 1:
-            return schedule.charge(round_mechanism(self.smallest_width))
-        return Compose(
-            tuple(
-                schedule.stretch(each.first, each.rounds).charge(round_mechanism(each.charged))
-                for each in self.stretches
-            )
-        )
+            return check_in.charge(one_round(self.smallest_width), rounds)
+        return Compose(tuple(check_in.charge(one_round(each.charged), each.rounds) for each in self.stretches))
 
     def start(self, current: Arrays, previous: Arrays | None, round_: int) -> Start:
         rounds, before = self._at(round_), previous or current
@@ -166,25 +165,64 @@ def _multiples(now: NDArray[np.float64], before: NDArray[np.float64], rounds: Mi
 
 
 def relative_width(width: float, step: float) -> float:
-    """A width of the model in clipping norms of the sum, given the most by which one unit moves the model."""
+    """A width of the model in clipping norms of the sum; ``step``: the most by which one unit moves the model."""
     return width / step
 
 
-def mixing_of(section: Mixing | None, schedule: Schedule) -> MixingRule:
-    """The rule that a scenario's ``mixing`` section describes; None: no mixing.
+class Mixing(Section):
+    """ModelMix: the server takes its step from a random mixture of the last two models; clients train the last one."""
 
-    Where a unit's rounds are drawn together all rounds must cost the same, so all are charged at the smallest width;
-    so are two rounds or more that have a width each.
-    """
-    if section is None:
-        return NoMixing()
-    steps = section.steps
-    ends = [first for first, _ in steps[1:]] + [schedule.rounds + 1]
-    lengths = [end - first for (first, _), end in zip(steps, ends, strict=True)]
-    same = schedule.drawn_together or max(lengths) == 1
-    smallest = min(width for _, width in steps)
-    stretches = tuple(
-        MixedRounds(first, rounds, width, smallest if same else width)
-        for (first, width), rounds in zip(steps, lengths, strict=True)
+    width: Positive | Annotated[Steps, Field(min_length=1)] = Field(
+        description="enforced distance tau of the two models in every coordinate; or a list of [first round, tau], "
+        "the first of them for round 1"
     )
-    return MixedModels(section.linf_coordinates, stretches)
+    linf_coordinates: Count = Field(1, description="p: every coordinate of an update is truncated at clip / sqrt(p)")
+
+    @model_validator(mode="after")
+    def _from_round_one_on(self) -> "Mixing":
+        check_steps("width", self.steps)
+        return self
+
+    @property
+    def steps(self) -> Steps:
+        """The first round and the enforced distance of every step of the schedule."""
+        return self.width if isinstance(self.width, tuple) else ((1, self.width),)
+
+    def check(self, rounds: int, server: Server, clip: object) -> None:
+        """Refuse what the proof of ModelMix does not cover (ValueError, one line)."""
+        if server.optimizer != "sgd" or server.momentum > 0:
+            used = f"momentum {server.momentum:g}" if server.optimizer == "sgd" else server.optimizer
+            raise ValueError(
+                f"mixing needs server.optimizer sgd without momentum, got {used}: each round's noise would show again "
+                "in the next model, and the mixing hides it only once"
+            )
+        if isinstance(clip, AdaptiveClip):
+            raise ValueError(
+                "mixing needs a number or auto for privacy.clip: what the width hides is relative to the clipping "
+                "norm, which an adaptive norm would change after it was charged"
+            )
+        if self.steps[-1][0] > rounds:
+            raise ValueError(f"mixing.width names round {self.steps[-1][0]}, but rounds is {rounds}")
+
+    def rule(self, check_in: CheckIn, rounds: int) -> MixedModels:
+        """The rule for a run.
+
+        If a unit's rounds depend on each other, all rounds must cost the same, so all are charged at the smallest
+        width; so are two rounds or more that have a width each.
+        """
+        ends = [first for first, _ in self.steps[1:]] + [rounds + 1]
+        lengths = [end - first for (first, _), end in zip(self.steps, ends, strict=True)]
+        same = not check_in.rounds_are_independent or max(lengths) == 1
+        smallest = min(width for _, width in self.steps)
+        return MixedModels(
+            self.linf_coordinates,
+            tuple(
+                MixedRounds(first, length, width, smallest if same else width)
+                for (first, width), length in zip(self.steps, lengths, strict=True)
+            ),
+        )
+
+
+def mixing_of(section: Mixing | None, check_in: CheckIn, rounds: int) -> MixingRule:
+    """The rule of a scenario's ``mixing`` section; None: no mixing."""
+    return section.rule(check_in, rounds) if section else NoMixing()

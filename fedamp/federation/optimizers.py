@@ -2,14 +2,15 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
 from fedamp.base.arrays import BLOCK, Arrays, State, Sums, zeros_like
-from fedamp.federation.training import Server
+from fedamp.base.section import Positive, Section
 
 AVERAGE = "average"  # of the models so far, among what is remembered
 
@@ -136,12 +137,36 @@ class Averaged(ServerOptimizer):
         return moved, {**following, AVERAGE: state[AVERAGE] + weight * (moved - state[AVERAGE])}
 
 
-OPTIMIZERS: dict[str, type[ServerOptimizer]] = {each.scheme: each for each in (Sgd, Adam)}
+OPTIMIZERS: dict[str, type[Sgd] | type[Adam]] = {each.scheme: each for each in (Sgd, Adam)}
+
+if TYPE_CHECKING:
+    OptimizerName = str
+else:
+    OptimizerName = Literal[tuple(OPTIMIZERS)]
 
 
-def optimizer_of(section: Server) -> ServerOptimizer:
-    """The optimiser that a scenario's ``server`` section names; keys that are another's mean nothing to it."""
-    kind = OPTIMIZERS[section.optimizer]
-    own = set(getattr(kind, "__dataclass_fields__"))  # noqa: B009 (which type it is, is known when it runs)
-    optimizer = kind(**section.model_dump(include=own))
-    return Averaged(optimizer, section.averaging) if section.averaging else optimizer
+class Server(Section):
+    """What the server does with the noisy mean of the updates."""
+
+    optimizer: OptimizerName = "sgd"
+    learning_rate: Positive = 1.0
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    averaging: Annotated[float, Field(ge=0, lt=1)] = Field(
+        0.0,
+        description="decay of the moving average of the models so far, which is then released; clients continue from "
+        "the last model. 0: no average",
+    )
+    beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    beta2: Annotated[float, Field(ge=0, lt=1)] = 0.99
+    epsilon: Positive = Field(1e-3, description="adam: added to the root of the second moment")
+
+    @property
+    def velocity(self) -> float:
+        """Momentum of the optimiser; 0 where it has none."""
+        return self.momentum if self.optimizer == "sgd" else 0.0
+
+    def rule(self) -> ServerOptimizer:
+        """The optimiser, with the keys that it knows."""
+        kind = OPTIMIZERS[self.optimizer]
+        optimizer = kind(**self.model_dump(include={each.name for each in fields(kind)}))
+        return Averaged(optimizer, self.averaging) if self.averaging else optimizer

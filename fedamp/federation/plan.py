@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +13,12 @@ from fedamp import data
 from fedamp.accounting import Bounds, Compose, Mechanism, NotPrivate, Repeat, calibrate, epsilon_over_rounds, group
 from fedamp.base.numbers import at_most
 from fedamp.errors import ScenarioError
-from fedamp.federation.check_in import Attendance, Schedule, schedule_of
+from fedamp.federation.check_in import Attendance, CheckIn
 from fedamp.federation.clipping import ClippingRule, clipping_of
 from fedamp.federation.mixing import MixingRule, mixing_of
-from fedamp.federation.optimizers import ServerOptimizer, optimizer_of
+from fedamp.federation.optimizers import ServerOptimizer
 from fedamp.federation.scenario import Scenario
-from fedamp.federation.submodels import Part, SubmodelScheme, submodels_of
+from fedamp.federation.submodels import Part, SubmodelScheme
 from fedamp.noise.gaussian import delta_left
 
 DEFAULT_QUORUM = 0.5  # in a deployment, and with faults; fedamp.server.launch asks for everybody in a simulation
@@ -43,25 +43,25 @@ class Plan:
     seed: int
     known_seed: bool = True
 
-    @cached_property
-    def schedule(self) -> Schedule:
+    @property
+    def check_in(self) -> CheckIn:
         """Who checks in when."""
-        return schedule_of(self.scenario.check_in, self.scenario.rounds)
+        return self.scenario.check_in
 
     @cached_property
     def attendance(self) -> Attendance:
         """The cohorts of this run."""
-        return Attendance(self.schedule, self.units, self.seed)
+        return Attendance(self.check_in, self.scenario.rounds, self.units, self.seed)
 
     @cached_property
     def expected_cohort(self) -> float:
         """Expected number of units a round; public."""
-        return self.schedule.expected_cohort(self.units)
+        return self.check_in.expected_cohort(self.scenario.rounds, self.units)
 
-    @cached_property
+    @property
     def submodels(self) -> SubmodelScheme:
         """Which part of the model a unit trains."""
-        return submodels_of(self.scenario.submodels)
+        return self.scenario.submodels
 
     @cached_property
     def clipping(self) -> ClippingRule:
@@ -72,12 +72,12 @@ class Plan:
     @cached_property
     def mixing(self) -> MixingRule:
         """Where a round starts from."""
-        return mixing_of(self.scenario.mixing, self.schedule)
+        return mixing_of(self.scenario.mixing, self.check_in, self.scenario.rounds)
 
     @cached_property
     def optimizer(self) -> ServerOptimizer:
         """What the server does with the noisy mean update."""
-        return optimizer_of(self.scenario.server)
+        return self.scenario.server.rule()
 
     @property
     def is_private(self) -> bool:
@@ -132,7 +132,7 @@ class Plan:
 
     def mechanism_at(self, noise_multiplier: float, group_size: int) -> Mechanism:
         """What a noise multiplier would make it."""
-        charged = self.mixing.charge(self.schedule, lambda width: self._round(noise_multiplier, width))
+        charged = self.mixing.charge(self.check_in, self.scenario.rounds, partial(self._round, noise_multiplier))
         amplified = group(charged, group_size)
         return amplified if self.scenario.privacy.amplification else amplified.unamplified()
 
@@ -148,7 +148,9 @@ class Plan:
     def _unamplified(self, rounds: int, noise_multiplier: float) -> Mechanism:
         """The first rounds, had nothing been hidden: a unit pays for every round it can have taken part in."""
         once = self._round(noise_multiplier, self.mixing.smallest_width).unamplified()
-        return group(Repeat(once, self.schedule.most_check_ins(rounds)), self.scenario.privacy.group_size)
+        return group(
+            Repeat(once, self.check_in.most_check_ins(rounds, self.scenario.rounds)), self.scenario.privacy.group_size
+        )
 
     def _first(self, rounds: int, noise_multiplier: float) -> Mechanism:
         """The first rounds, as they are charged."""
@@ -182,7 +184,7 @@ class Plan:
         if not self.is_private:
             return np.full(rounds, np.inf)
         spent = epsilon_over_rounds(self._unamplified(rounds, self.noise_multiplier), self._delta)
-        check_ins = [self.schedule.most_check_ins(round_) for round_ in range(1, rounds + 1)]
+        check_ins = [self.check_in.most_check_ins(round_, rounds) for round_ in range(1, rounds + 1)]
         return np.asarray(spent[np.array(check_ins) - 1])
 
     @cached_property

@@ -20,7 +20,6 @@ from fedamp.errors import ModelError, ScenarioError
 from fedamp.federation.losses import brings_code, check_name
 from fedamp.federation.messages import explanation
 from fedamp.federation.scenario import Scenario
-from fedamp.federation.submodels import submodels_of
 from fedamp.models.architectures import architecture_of, is_import_path
 
 LARGEST = 100_000  # values
@@ -138,7 +137,7 @@ def validate(
         # A model of one's own is asked when it is built, and an app's own never is.
         if scenario.data.name != "external" and not is_import_path(scenario.model.name):
             architecture_of(scenario.model)
-            submodels_of(scenario.submodels).check(scenario.model)
+            scenario.submodels.check(scenario.model)
     except ValidationError as error:
         key, words = explanation(error)
     except (ValueError, ModelError) as error:
