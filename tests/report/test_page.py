@@ -87,15 +87,15 @@ def test_the_page_of_a_run(runs, tmp_path):
         "Against whom?",
         "What does it mean for a person?",
         "How strong is it?",
-        "Could somebody take the noise away?",
-        "Who answered?",
+        "Can anybody remove the noise?",
+        "Who reported?",
     ]
     assert cards["Who is protected?"].startswith("Each of 60 clients: ")
-    assert "the server, which is trusted" in cards["Against whom?"]
-    assert cards["What does it mean for a person?"] == page.facts["in words"]
+    assert "The server is trusted" in cards["Against whom?"]
+    assert cards["What does it mean for a person?"] == page.facts["interpretation"]
     assert cards["How strong is it?"].startswith(f"ε ≤ {epsilon} at δ = 1e-5. ")
-    assert ("Yes: " in cards["Could somebody take the noise away?"]) == ("known" in ledger["noise_seed"])
-    assert cards["Who answered?"] == "Everybody who was scheduled, in 8 rounds."
+    assert ("Yes: " in cards["Can anybody remove the noise?"]) == ("known" in ledger["noise_seed"])
+    assert cards["Who reported?"] == "All scheduled clients, in 8 rounds."
     assert page.texts("p", "verdict") == [
         f"{summary['final']['accuracy']:.1%} accuracy at a privacy cost of ε ≤ {epsilon} (unamplified {unamplified})."
     ]
@@ -103,11 +103,11 @@ def test_the_page_of_a_run(runs, tmp_path):
     assert page.facts["adjacency"] == ledger["adjacency"]
     assert page.facts["ε"].startswith(f"{epsilon} at most, ")
     assert page.facts["ε unamplified"] == unamplified
-    assert page.facts["in words"].startswith(
+    assert page.facts["interpretation"].startswith(
         "Somebody who suspects that you took part, and accepts a false alarm in 1 "
     )
     assert page.facts["budget"] == "ε ≤ 12"
-    assert page.facts["mechanism"] == f"{ledger['mechanism_in_words']}; hidden randomness is charged for"
+    assert page.facts["mechanism"] == f"{ledger['mechanism_in_words']}; amplification is charged"
     assert page.facts["rounds"] == "8 of 8 (finished)"
     assert page.facts["cohort"] == "22.5 of 60 expected a round"
     assert page.facts["protected by"] == "all: clipping norm 0.5, noise multiplier 1"
@@ -126,7 +126,7 @@ def test_the_page_of_a_run(runs, tmp_path):
         for release, line in zip(ledger["releases"], rounds, strict=True)
     ]
     checks = page.rows[1 + len(rounds) :]
-    assert {verdict for _, verdict, _ in checks} <= {"fine", "caution"}
+    assert {verdict for _, verdict, _ in checks} <= {"pass", "caution"}
     assert len(checks) == len(verify_ledger(folder))
     assert page.texts("code") == [hashlib.sha256((folder / "ledger.json").read_bytes()).hexdigest()]
     assert page.texts("pre") == [" ".join((folder / "scenario.yaml").read_text().split())]
@@ -141,7 +141,7 @@ def test_the_page_of_a_run_that_was_stopped_early_states_what_all_rounds_cost(st
     (verdict,) = page.texts("p", "verdict")
     assert f"at a privacy cost of ε ≤ {whole} (unamplified " in verdict
     assert verdict.endswith(f"; known seed: {KNOWN_SEED}.")
-    assert page.facts["ε if not looked"].startswith(f"{released}, the cost of the released rounds, if nothing")
+    assert page.facts["ε of these rounds"].startswith(f"{released}, if the stop was independent of the data")
     assert page.facts["rounds"].startswith("2 of 8 (interrupted")
 
 

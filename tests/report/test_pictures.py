@@ -39,13 +39,13 @@ def test_pictures_say_what_is_protected_charged_and_allowed(runs):
         assert "protected: one client of 60, δ = 1e-5" in text
         assert f"charged: {at_most(run.epsilon)}" in text
         assert at_most(run.unamplified_epsilon) in text
-        assert "unamplified" in text
+        assert "without amplification" in text
         assert "budget: 12" in text
 
 
 def test_a_run_that_is_not_amplified_has_one_curve(runs):
     for picture in run_pictures(read_run(runs["plain"])).values():
-        assert "unamplified" not in words(picture)
+        assert "without amplification" not in words(picture)
 
 
 def test_a_run_without_privacy_says_so(runs):
