@@ -1,11 +1,10 @@
 """Mixing rules: the server takes its step from the last model, or (ModelMix) from a random mixture of the last two.
 
-A uniform point between two models is their midpoint, which is public, and a uniform number about zero. That number is
-added where the noise is, so that what leaves is their exact sum, rounded once (:mod:`fedamp.noise.gaussian`).
+A uniform point between two models is their midpoint, which is public, plus a uniform number about zero. That number is
+added together with the noise, so that the release is their exact sum, rounded once (:mod:`fedamp.noise.gaussian`).
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Annotated
 
@@ -13,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from fedamp.accounting import Compose, Gaussian, Mechanism, ModelMix
+from fedamp.accounting import Gaussian, Mechanism, ModelMix
 from fedamp.base.arrays import Arrays, Sums
 from fedamp.base.section import Count, Positive, Section, Steps, check_steps
 from fedamp.federation.check_in import CheckIn
@@ -23,14 +22,14 @@ from fedamp.federation.optimizers import Server
 
 @dataclass(frozen=True)
 class Start:
-    """From what the server takes a round's step; clients train the last model. All of it is public.
+    """The model from which the server takes a round's step; clients train the last model. All of it is public.
 
     Attributes:
         parameters: the model to which the round's step is added.
-        width: what the round is charged at: what hides it beside its noise is uniform about zero, and its width in the
-            model a whole multiple of this one. 0 where nothing is mixed.
-        multiples: the whole multiples, by name, in the model's shapes; empty where nothing is mixed.
-        remembered: what the next round is given as ``previous``.
+        width: the charged width. The uniform number that hides the round beside its noise has a width in the model
+            that is a whole multiple of it. 0 without mixing.
+        multiples: the whole multiples, by name, in the model's shapes; empty without mixing.
+        remembered: the next round's ``previous``.
     """
 
     parameters: Arrays
@@ -40,11 +39,11 @@ class Start:
 
 
 class MixingRule(ABC):
-    """From what the server takes its steps, and what that hides.
+    """The models from which the server takes its steps, and the privacy that this adds.
 
     Attributes:
-        linf_coordinates: p, where a unit's coordinates are truncated at clip / sqrt(p); 0: they are not.
-        smallest_width: what the rounds are charged at where all cost the same; None without mixing.
+        linf_coordinates: p; a unit's coordinates are truncated at clip / sqrt(p). 0: they are not.
+        smallest_width: the smallest charged width of all rounds; None without mixing.
     """
 
     linf_coordinates: int
@@ -55,39 +54,42 @@ class MixingRule(ABC):
 
     @abstractmethod
     def hide(self, noise_multiplier: float, step: float, width: float | None) -> Mechanism:
-        """What a round's release of a part costs a unit.
+        """The cost of a round's release of a part for a unit.
 
         Args:
             noise_multiplier: of the part.
-            step: the most by which one unit moves the model.
-            width: what the round is charged at, as :attr:`smallest_width` or :attr:`Start.width`.
+            step: the largest distance by which one unit moves the model.
+            width: the charged width, as :attr:`smallest_width` or :attr:`Start.width`.
         """
 
+    @property
     @abstractmethod
-    def charge(self, check_in: CheckIn, rounds: int, one_round: Callable[[float | None], Mechanism]) -> Mechanism:
-        """The cost of all rounds for a unit, if ``one_round(width)`` is that of taking part in one of that width."""
+    def charged_rounds(self) -> tuple[tuple[int, float | None], ...]:
+        """All rounds in order: how many consecutive ones are charged at which width (as :meth:`hide` takes it)."""
 
     @abstractmethod
     def start(self, current: Arrays, previous: Arrays | None, round_: int) -> Start:
-        """From what the server takes its step; ``previous`` is the model before ``current``, None in round 1."""
+        """The start of a round's step; ``previous`` is the model before ``current``, None in round 1."""
 
     @abstractmethod
     def variance(self, round_: int) -> float:
-        """The least variance of a round's offset in any coordinate, in units of the model, squared."""
+        """The smallest variance of a round's offset in any coordinate, in squared units of the model."""
 
 
 @dataclass(frozen=True)
 class NoMixing(MixingRule):
     """The server takes its step from the last model."""
 
+    rounds: int
     linf_coordinates = 0
     smallest_width = None
 
     def hide(self, noise_multiplier: float, step: float, width: float | None) -> Mechanism:
         return Gaussian(noise_multiplier)
 
-    def charge(self, check_in: CheckIn, rounds: int, one_round: Callable[[float | None], Mechanism]) -> Mechanism:
-        return check_in.charge(one_round(None), rounds)
+    @property
+    def charged_rounds(self) -> tuple[tuple[int, float | None], ...]:
+        return ((self.rounds, None),)
 
     def start(self, current: Arrays, previous: Arrays | None, round_: int) -> Start:
         return Start(current)
@@ -101,9 +103,9 @@ class MixedRounds:
     """Consecutive rounds with the same mixing.
 
     Attributes:
-        first, rounds: number of the first of them, and how many they are.
+        first, rounds: number of the first one, and their count.
         least: enforced distance of the two mixed models, in every coordinate.
-        charged: the width that is paid for; the distances are whole multiples of it.
+        charged: the charged width; the distances are whole multiples of it.
     """
 
     first: int
@@ -117,13 +119,13 @@ class MixedModels(MixingRule):
     """ModelMix: a uniform point between the last two models, coordinate by coordinate (Xiao, Wan, Devadas 2022).
 
     The models are first moved about their midpoint, apart or together, to a distance that is a whole multiple of the
-    charged width: the largest that they have, and at least the enforced one. The paper's Algorithm 1 only moves them
-    apart where they are too close, and takes it that a wider uniform law hides a step at least as well. That is not
-    proved there for any real width, but it is plain for whole multiples: the wider law is a mixture of shifted copies
+    charged width: the largest multiple within their distance, and at least the enforced one. The paper's Algorithm 1
+    only moves them apart if they are too close. It assumes that a wider uniform law hides a step at least as well, and
+    does not prove it for any real width. For whole multiples it is clear: the wider law is a mixture of shifted copies
     of the charged one. The weights are hidden: they never leave the server.
 
     Attributes:
-        stretches: the rounds, by what is enforced and charged in them.
+        stretches: all rounds in order, with the enforced and charged widths.
     """
 
     linf_coordinates: int
@@ -138,10 +140,11 @@ class MixedModels(MixingRule):
         # Only the ratio to a unit's largest step matters (Xiao, Wan, Devadas 2022, Corollary 4.1).
         return ModelMix(noise_multiplier, relative_width(width, step), self.linf_coordinates)
 
-    def charge(self, check_in: CheckIn, rounds: int, one_round: Callable[[float | None], Mechanism]) -> Mechanism:
-        if len({rounds.charged for rounds in self.stretches}) == 1:
-            return check_in.charge(one_round(self.smallest_width), rounds)
-        return Compose(tuple(check_in.charge(one_round(each.charged), each.rounds) for each in self.stretches))
+    @property
+    def charged_rounds(self) -> tuple[tuple[int, float | None], ...]:
+        if len({each.charged for each in self.stretches}) == 1:
+            return ((sum(each.rounds for each in self.stretches), self.smallest_width),)
+        return tuple((each.rounds, each.charged) for each in self.stretches)
 
     def start(self, current: Arrays, previous: Arrays | None, round_: int) -> Start:
         rounds, before = self._at(round_), previous or current
@@ -225,4 +228,4 @@ class Mixing(Section):
 
 def mixing_of(section: Mixing | None, check_in: CheckIn, rounds: int) -> MixingRule:
     """The rule of a scenario's ``mixing`` section; None: no mixing."""
-    return section.rule(check_in, rounds) if section else NoMixing()
+    return section.rule(check_in, rounds) if section else NoMixing(rounds)

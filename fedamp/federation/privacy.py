@@ -10,12 +10,12 @@ from fedamp.federation.training import Client
 
 
 class Privacy(Section):
-    """What is protected, and how strongly."""
+    """The unit of privacy, and how strongly it is protected."""
 
     unit: Literal["client", "sample"] = "client"
     clip: Literal["auto"] | Positive | AdaptiveClip = Field(
         description="clipping norm of a unit's update; auto: every update is scaled to one norm, which follows from "
-        "rounds and momentum, so that there is none to choose"
+        "rounds and momentum"
     )
     noise_multiplier: Literal["auto"] | Annotated[Literal[0], BeforeValidator(no_truth)] | NoiseMultiplier = Field(
         "auto", description="noise standard deviation over clipping norm; 0 trains without privacy; auto: calibrated"

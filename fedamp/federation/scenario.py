@@ -1,4 +1,4 @@
-"""The scenario: what a person writes in YAML, validated. Unknown keys are refused.
+"""The scenario: a validated YAML file. Unknown keys are refused.
 
 How a section behaves is said by its family (:mod:`fedamp.federation.check_in`, ...). Reading is in
 :mod:`fedamp.federation.reader`, error messages are in :mod:`fedamp.federation.messages`.
@@ -65,6 +65,8 @@ class Scenario(Section):
 
     def _check_number_of_clients(self, counted: bool) -> None:
         if counted and self.data.clients is not None:
-            raise ValueError("data.clients must be left out with a natural partition: the column says whose each is")
+            raise ValueError(
+                "data.clients must be left out with a natural partition: the column names each record's client"
+            )
         if not counted and self.data.clients is None and self.privacy.unit == "client":
-            raise ValueError("data.clients is required: the number of clients to deal the records to")
+            raise ValueError("data.clients is required: the number of clients among which the records are partitioned")

@@ -58,9 +58,9 @@ class SubmodelScheme(Section, ABC):
 
     Attributes:
         scheme: its name in a scenario.
-        share: chance that a unit trains a given parameter of the split part; 1 where nothing is split.
-        copies: disjoint submodels among which a unit's one is hidden.
-        choices_are_all: whether :meth:`choices` are all there are.
+        share: probability that a unit trains a given parameter of the split part; 1 without a split part.
+        copies: number of disjoint submodels among which a unit's submodel is hidden.
+        choices_are_all: whether :meth:`choices` lists all possible submodels.
     """
 
     scheme: str
@@ -86,7 +86,7 @@ class SubmodelScheme(Section, ABC):
 
     @abstractmethod
     def charge(self, part: Part, release: Mechanism) -> Mechanism:
-        """What a part's release costs a unit of a round, if it costs ``release`` where nothing is hidden."""
+        """The cost of a part's release for a unit of a round; ``release``: its cost without amplification."""
 
     @abstractmethod
     def draw(self, cohort: UnitIds, seed: int, round_: int) -> NDArray[np.int64]:
@@ -94,14 +94,14 @@ class SubmodelScheme(Section, ABC):
 
     @abstractmethod
     def choices(self, masks: int) -> list[tuple[bytes, int]]:
-        """(seed, submodel) of what can be drawn for a unit: all of it, or so many random masks; for an audit."""
+        """(seed, submodel) of the possible draws of a unit: all of them, or so many random masks; for an audit."""
 
     def cut_index(self, round_: int) -> int:
         """Number of the partition in use in a round; 0 where it is always the same."""
         return 0
 
     def a_piece(self, pieces: "Pieces") -> "Piece":
-        """What some unit trains in the first round."""
+        """The submodel of some unit in the first round."""
         ((_, submodel), *_others) = self.choices(masks=1)
         return pieces(submodel, 1)
 
@@ -115,7 +115,7 @@ class SubmodelScheme(Section, ABC):
 
     @abstractmethod
     def pieces(self, model: Model, input_shape: tuple[int, ...], num_classes: int, seed: int) -> "Pieces":
-        """What units train of the scenario's model. The cut may be public; who trains which submodel is hidden.
+        """The submodels of the scenario's model. The cut may be public; which unit trains which submodel is hidden.
 
         Args:
             seed: public seed of the partitions.
@@ -153,7 +153,7 @@ class NoSubmodels(SubmodelScheme):
 
 
 class _SplitModel(SubmodelScheme):
-    """A shared part (if any), whose release hides nothing, and a split part."""
+    """A shared part (if any), whose release is not amplified, and a split part."""
 
     rest: Literal["shared", "dealt", "frozen"] = Field(
         "shared",
@@ -193,7 +193,7 @@ class _SplitModel(SubmodelScheme):
         variance of one coordinate of each part's mean update, in units of that part's clipping norm. The budget that
         both share is 1 / s_shared^2 + 1 / (copies s_split^2), which is what a round costs where a round costs little
         (the mean of d copies of X has a d-th of the variance of X). With n_split = share * n_shared the best ratio of
-        the two is (copies / share^2)^(1/4): d^(3/4) for d disjoint submodels. What is charged is exact for any ratio.
+        the two is (copies / share^2)^(1/4): d^(3/4) for d disjoint submodels. The charge is exact for any ratio.
         """
         if noise_multiplier == 0 or self.shared_noise_multiplier == "same":
             return noise_multiplier
@@ -206,7 +206,7 @@ class _SplitModel(SubmodelScheme):
 
     @abstractmethod
     def _hide(self, release: Mechanism) -> Mechanism:
-        """What the split part's release costs a unit."""
+        """The cost of the split part's release for a unit."""
 
 
 class DisjointSubmodels(_SplitModel):
@@ -273,13 +273,14 @@ class DropoutSubmodels(_SplitModel):
 
     @property
     def copies(self) -> int:
-        """Disjoint masks among which a unit's one is hidden (ibid., Corollary 3.7, extended)."""
+        """Number of disjoint masks among which a unit's mask is hidden (ibid., Corollary 3.7, extended)."""
         return max(1, math.floor(1 / self.keep))
 
     @property
     def probability(self) -> float:
-        """Of keeping a node: ``keep``, or the number below it where so many disjoint masks would not fit otherwise: 0.1
-        in floating point is more than a tenth.
+        """Of keeping a node: ``keep``, or the next smaller number if so many disjoint masks would not fit.
+
+        For instance 0.1 in floating point is more than a tenth.
         """
         return self.keep if self.copies * Fraction(self.keep) <= 1 else math.nextafter(self.keep, 0.0)
 

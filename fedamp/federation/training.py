@@ -18,7 +18,7 @@ class Client(Section):
     steps: Count | None = None
     epochs: Count | None = None
     batch_size: Count | Literal["full"] = "full"
-    optimizer: Literal["sgd", "adam"] = Field("sgd", description="starts afresh with every round of a client")
+    optimizer: Literal["sgd", "adam"] = Field("sgd", description="its state starts anew in every round of a client")
     learning_rate: Positive | Annotated[Steps, Field(min_length=1)] = Field(
         0.1, description="a number, or a list of [first round, number], the first of them for round 1"
     )
