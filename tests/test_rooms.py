@@ -1,4 +1,4 @@
-"""The rooms of the package: every module can be imported, imports go one way and never in a circle.
+"""The rooms of the package: every module can be imported, and imports go one way, never in a circle.
 
 All imports count: at the top of a module, inside functions, and for type checkers.
 """
@@ -86,11 +86,7 @@ def test_the_accountant_imports_nothing_else():
 
 
 def test_no_imports_form_a_circle():
-    """A package lists its own modules; that is no import, so no module may import a package that it is in."""
-    within = [f"{name} -> {other}" for name, other in ARROWS if other != "fedamp" and name.startswith(f"{other}.")]
-    assert within == []
-    graph = {name: {other for other in IMPORTS[name] if not other.startswith(f"{name}.")} for name in FILES}
     try:
-        TopologicalSorter(graph).prepare()
+        TopologicalSorter({name: IMPORTS[name] - {"fedamp"} for name in FILES}).prepare()
     except CycleError as error:
         pytest.fail(" -> ".join(error.args[1]))
