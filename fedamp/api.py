@@ -43,9 +43,7 @@ def load(source: Source, /, **overrides: Any) -> Scenario:
 def privacy(scenario: Source, groups: bool = False) -> "Answer":
     """The cost of a scenario, without running it: the object of ``fedamp privacy --json``; printed it is the table.
 
-    Args:
-        scenario: as for :func:`load`.
-        groups: compute the cost of groups of units even if that takes seconds.
+    ``groups`` computes the cost of groups of units even if that takes seconds.
 
     Raises:
         InputError: one line that says what is wrong.
@@ -66,7 +64,7 @@ def run(
     """Run a federation to its end or its budget, and leave a run folder. Ctrl-C stops after the round.
 
     Args:
-        scenario: as for :func:`load`.
+        scenario: see :func:`load`.
         out: run folder; default: a new one under ``runs``, or the newest one to resume.
         resume: continue an interrupted run.
         callbacks: functions of the record of every released round, or objects with methods of ``Observer``.
@@ -86,17 +84,11 @@ def run(
 
 
 def play(scenario: Source, out: str | Path | None = None, resume: bool = False) -> "Generator[RoundRecord, None, Path]":
-    """Run a federation round by round: an iterator over the records of its rounds, each after its release.
+    """:func:`run` as an iterator over the records of its rounds, each after its release.
 
     Leaving the loop, or closing the iterator, stops after the round. The folder can then be opened, and resumed. Its
     epsilon is that of all rounds, because the releases may have decided when to stop. Between rounds, files that this
     process makes are as private as the run folder.
-
-    Args:
-        scenario, out, resume: as for :func:`run`.
-
-    Raises:
-        InputError, FederationError, Interrupted: as :func:`run`, when the first round or a later one is requested.
     """
     from fedamp.server.launch import rounds
 
@@ -113,12 +105,10 @@ def sweep(
     jobs: int | None = None,
     watcher: "Watcher | None" = None,
 ) -> "Sweep":
-    """Run a scenario with every combination of some values, several runs at once.
-
-    Finished runs in the folder are kept, and interrupted ones are resumed.
+    """Run a scenario with every combination of some values. Finished runs are kept, interrupted ones are resumed.
 
     Args:
-        scenario: as for :func:`load`.
+        scenario: see :func:`load`.
         grid: values by key, as ``{"privacy.epsilon": [1, 2, 4], "seed": range(1, 6)}``; ``seed`` repeats a run.
         out: folder; default: ``sweeps/NAME``.
         jobs: number of runs at once, each in a process of its own; default: the number of cores.

@@ -56,17 +56,13 @@ def run(
     resume: Annotated[bool, Option("--resume", help="continue an interrupted run")] = False,
     engine: Annotated[str | None, Option(help="auto, ray, serial or flower")] = None,
     known_seed: Annotated[
-        bool | None, Option("--known-seed/--secret-seed", help="a known seed protects from nobody who knows it")
+        bool | None, Option("--known-seed/--secret-seed", help="known: the noise follows from seed, for research only")
     ] = None,
     quiet: Annotated[bool, Option("--quiet", "-q", help="print only the run folder")] = False,
     as_json: Annotated[bool, Option("--json", help="a line of JSON for every round, and for the summary")] = False,
 ) -> None:
     """Run a federation and leave a run folder."""
-    from fedamp.engines.flower import chatter_to
     from fedamp.report.progress import JsonLines, RunProgress, Silence
-    from fedamp.runs.files import modes_of
-    from fedamp.runs.folder import RunFolder, read_summary
-    from fedamp.runs.records import LedgerRecord
     from fedamp.server.launch import how_to_resume, launch
 
     if engine is not None:
@@ -77,6 +73,12 @@ def run(
     progress = JsonLines() if as_json else Silence() if quiet else RunProgress(err)
     with progress.shown():
         folder = launch(scenario_, progress, out_folder, resume)
+
+    from fedamp.engines.flower import chatter_to
+    from fedamp.runs.files import modes_of
+    from fedamp.runs.folder import RunFolder, read_summary
+    from fedamp.runs.records import LedgerRecord
+
     with chatter_to(RunFolder(folder).log, "fedamp"), modes_of(folder):
         with fails_alone("drawing"):
             from fedamp.report.pictures import plot_run  # matplotlib takes a second
@@ -189,8 +191,7 @@ def merge(
     out_folder: Annotated[Path | None, Option("--out", help="default: a new folder under runs")] = None,
     weights: Annotated[str | None, Option(help="one for each model, e.g. 0.3,0.7; default: chosen")] = None,
     utility: Annotated[
-        str | None,
-        Option(help="choose weights by: least-private, accuracy, most-accurate-first, or numbers e.g. 0.8,0.9"),
+        str | None, Option(help="choose weights by: least-private, accuracy, most-accurate-first, or e.g. 0.8,0.9")
     ] = None,
     data_independent: Annotated[
         bool, Option("--assume-data-independent-gradients", help="linear combination: charge step by step")
