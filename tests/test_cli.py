@@ -33,16 +33,8 @@ def finished(fedamp, tmp_path_factory):
 def test_run_leaves_what_the_run_folder_promises(finished):
     folder, _ = finished
     present = {file.name for file in folder.iterdir()}
-    assert present >= {
-        "scenario.yaml",
-        "rounds.jsonl",
-        "ledger.json",
-        "summary.json",
-        "model.safetensors",
-        "plots",
-        "log.txt",
-        "checkpoint",
-    }
+    assert present >= {"scenario.yaml", "rounds.jsonl", "ledger.json", "summary.json", "model.safetensors"}
+    assert present >= {"plots", "log.txt", "checkpoint"}
     rounds = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
     promised = {"round", "loss", "accuracy", "epsilon_upper", "scheduled", "reported", "seconds"}
     assert [line["round"] for line in rounds] == [1, 2]
@@ -76,12 +68,6 @@ def test_quietly_only_the_folder_is_named_and_json_has_a_line_a_round(fedamp, fi
     assert summary["startup_seconds"] > 0  # also where Ray had no part in it
 
 
-@pytest.mark.parametrize("command", ["", "run", "scenarios", "scenarios show"])
-def test_help_has_a_short_name(fedamp, command):
-    assert fedamp(*command.split(), "-h") == fedamp(*command.split(), "--help")
-    assert fedamp(*command.split(), "-h").status == 0
-
-
 def test_without_colour_there_are_no_italics_either():
     environment = os.environ | {"NO_COLOR": "1", "FORCE_COLOR": "1", "TERM": "xterm"}
     program = "from fedamp.cli.terminal import out; from rich.table import Table; out.print(Table('a', title='b'))"
@@ -112,25 +98,18 @@ def test_runs_without_out_are_numbered(fedamp, tmp_path, monkeypatch):
     assert answer.out.splitlines()[-1] == "run folder: runs/small-2"
 
 
-def test_an_unexpected_failure_is_one_line_and_its_traceback_is_in_the_log(fedamp, tmp_path, monkeypatch):
+def test_an_unexpected_failure_is_one_line_and_its_traceback_is_in_a_log(fedamp, tmp_path, monkeypatch):
     def broken(*_: object) -> None:
         raise RuntimeError("the dog\nate it")
 
     monkeypatch.setattr("fedamp.server.loop.rounds", broken)
+    monkeypatch.setattr("fedamp.federation.cost.privacy_cost", broken)
     answer = fedamp("run", write_small(tmp_path), "--out", tmp_path / "run")
     log = tmp_path / "run" / "log.txt"
     assert answer.status == 1
     assert one_line(answer.err) == f"failed: RuntimeError: the dog ate it; traceback in {log}"
-    assert "Traceback" in log.read_text()
     assert "in broken" in log.read_text()
-
-
-def test_an_unexpected_failure_without_a_run_folder_names_a_log_too(fedamp, monkeypatch):
-    def broken(*_: object) -> None:
-        raise RuntimeError("the dog ate it")
-
-    monkeypatch.setattr("fedamp.federation.cost.privacy_cost", broken)
-    answer = fedamp("privacy", "digits")
+    answer = fedamp("privacy", "digits")  # without a run folder
     assert answer.status == 1
     log = Path(one_line(answer.err).partition("traceback in ")[2])
     assert "in broken" in log.read_text()
@@ -180,7 +159,7 @@ def wait_for(condition, process: subprocess.Popen) -> None:
 # --- costs ------------------------------------------------------------------------------------------------------------
 
 
-def test_privacy_answers_in_json(fedamp, tmp_path):
+def test_privacy_answers_in_json_and_as_a_table(fedamp, tmp_path):
     answer = fedamp("privacy", write_small(tmp_path), "--json")
     content = json.loads(answer.out)
     assert answer.status == 0
@@ -192,14 +171,9 @@ def test_privacy_answers_in_json(fedamp, tmp_path):
     assert content["epsilon"]["upper"] <= content["unamplified_epsilon"]["upper"]
     assert [line["round"] for line in content["per_round"]] == list(range(1, 9))
     assert content["per_round"][-1]["epsilon_upper"] == content["epsilon"]["upper"]
-
-
-def test_privacy_says_the_same_to_a_person(fedamp, tmp_path):
-    scenario = write_small(tmp_path)
-    upper = json.loads(fedamp("privacy", scenario, "--json").out)["epsilon"]["upper"]
-    answer = fedamp("privacy", scenario)
-    assert f"{math.ceil(upper * 1e4) / 1e4:.4f}" in answer.out
-    assert max(map(len, answer.out.splitlines())) <= 80
+    table = fedamp("privacy", write_small(tmp_path)).out
+    assert f"{math.ceil(content['epsilon']['upper'] * 1e4) / 1e4:.4f}" in table
+    assert max(map(len, table.splitlines())) <= 80
 
 
 def test_privacy_needs_neither_torch_nor_flower_nor_ray(tmp_path):
@@ -230,7 +204,7 @@ def test_calibrate_keeps_the_budget(fedamp, tmp_path):
 # --- looking at runs --------------------------------------------------------------------------------------------------
 
 
-def test_compare_prints_a_table_and_json(fedamp, finished, tmp_path):
+def test_compare_prints_a_table_and_json_and_report_writes_one_file(fedamp, finished, tmp_path):
     folder, _ = finished
     table = fedamp("compare", folder, "--out", tmp_path / "plots")
     assert table.status == 0
@@ -240,10 +214,6 @@ def test_compare_prints_a_table_and_json(fedamp, finished, tmp_path):
     assert [run["name"] for run in answer["runs"]] == ["run"]
     assert [f"picture: {file}" for file in answer["plots"]] == pictures
     assert all(Path(file).is_file() for file in answer["plots"])
-
-
-def test_report_writes_one_file(fedamp, finished, tmp_path):
-    folder, _ = finished
     answer = fedamp("report", folder, "--out", tmp_path / "a.html")
     assert answer.status == 0
     assert answer.out == f"report: {tmp_path / 'a.html'}\n"
@@ -253,10 +223,11 @@ def test_report_writes_one_file(fedamp, finished, tmp_path):
 # --- scenarios, doctor, version, help ---------------------------------------------------------------------------------
 
 
-def test_scenarios_list_names_the_shipped_ones(fedamp):
-    answer = fedamp("scenarios", "list")
-    assert answer.status == 0
-    assert "digits" in answer.out
+def test_scenarios_are_listed_and_have_a_json_schema(fedamp):
+    assert "digits" in fedamp("scenarios", "list").out
+    schema = json.loads(fedamp("scenarios", "schema").out)
+    assert schema["$schema"].startswith("https://json-schema.org/")
+    assert "privacy" in schema["properties"]
 
 
 def test_scenarios_show_prints_a_scenario_and_its_partition(fedamp, tmp_path):
@@ -291,12 +262,6 @@ def test_inputs_much_larger_than_one_get_a_hint(fedamp, tmp_path):
     assert not fedamp("scenarios", "validate", scenario, *data, "--set", step).err
 
 
-def test_scenarios_schema_is_a_json_schema(fedamp):
-    schema = json.loads(fedamp("scenarios", "schema").out)
-    assert schema["$schema"].startswith("https://json-schema.org/")
-    assert "privacy" in schema["properties"]
-
-
 def test_doctor(fedamp):
     answer = json.loads(fedamp("doctor", "--json").out)
     assert {"python", "packages", "cores", "free_memory_bytes", "devices"} <= answer.keys()
@@ -305,9 +270,12 @@ def test_doctor(fedamp):
 
 def test_version_and_help(fedamp):
     assert re.fullmatch(r"fedamp \d+\.\d+\.\d+\n", fedamp("--version").out)
-    helped = fedamp("--help")
-    assert helped.status == 0
-    assert all(name in helped.out for name in ("run", "privacy", "calibrate", "compare", "report", "scenarios"))
+    for command in ("", "run", "scenarios", "scenarios show"):
+        helped = fedamp(*command.split(), "--help")
+        assert helped == fedamp(*command.split(), "-h")
+        assert helped.status == 0
+    names = ("run", "privacy", "calibrate", "compare", "report", "scenarios")
+    assert all(name in fedamp("--help").out for name in names)
 
 
 def test_completion_knows_the_shipped_scenarios():
@@ -324,7 +292,7 @@ def one_line(text: str) -> str:
     return text.strip()
 
 
-def test_a_model_that_crashes_this_process_is_told_by_its_line(tmp_path):
+def test_a_model_that_crashes_this_process_is_named_by_its_line(tmp_path):
     """A model is built and evaluated where the command runs; a crash cannot be caught there."""
     (tmp_path / "crashing.py").write_text("import os\n\n\ndef model(shape, classes):\n    os.kill(os.getpid(), 11)\n")
     scenario = write_small(tmp_path, "model={name: 'crashing:model'}")

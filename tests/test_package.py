@@ -71,6 +71,8 @@ PROMISED = {
     "fedamp.strategies": ["PrivateStrategy"],
 }
 
+LONGEST_NAME = 80  # letters of a test's name
+
 
 # --- version and dependencies ----------------------------------------------------------------------------------------
 
@@ -157,6 +159,15 @@ def test_public_names_are_there_once_and_not_private(package):
 @pytest.mark.parametrize("package", PROMISED)
 def test_what_is_promised_to_others_stays(package):
     assert list(importlib.import_module(package).__all__) == PROMISED[package]
+
+
+# --- tests -----------------------------------------------------------------------------------------------------------
+
+
+def test_names_of_tests_are_short():
+    files = sorted((ROOT / "tests").rglob("test_*.py"))
+    names_ = [(file.name, name) for file in files for name in re.findall(r"def (test_\w+)", file.read_text())]
+    assert [place for place in names_ if len(place[1]) > LONGEST_NAME] == []
 
 
 # --- in a fresh environment ------------------------------------------------------------------------------------------

@@ -53,14 +53,6 @@ def text(element: ElementTree.Element) -> str:
     return " ".join("".join(element.itertext()).split())
 
 
-def in_cards(page: "Page") -> list[ElementTree.Element]:
-    return [
-        card.find("p")
-        for card in page.elements["div"]
-        if card.get("class", "").startswith("card") and card.find("p") is not None
-    ]
-
-
 def rounded_up(value: float) -> str:
     return f"{math.ceil(100 * value) / 100:.2f}"
 
@@ -81,7 +73,8 @@ def test_the_page_of_a_run(runs, tmp_path):
     unamplified = rounded_up(summary["unamplified_epsilon"]["upper"])
     assert page.texts("title") == page.texts("h1") == ["small"]
     assert page.texts("h2") == ["In short", "Guarantee", "What was done", "Ledger"]
-    cards = dict(zip(page.texts("h3"), [" ".join(text(p).split()) for p in in_cards(page)], strict=True))
+    boxes = [box for box in page.elements["div"] if box.get("class") in ("card", "card care")]
+    cards = {text(box.find("h3")): text(box.find("p")) for box in boxes}
     assert list(cards) == [
         "Who is protected?",
         "Against whom?",
@@ -103,9 +96,7 @@ def test_the_page_of_a_run(runs, tmp_path):
     assert page.facts["adjacency"] == ledger["adjacency"]
     assert page.facts["ε"].startswith(f"{epsilon} at most, ")
     assert page.facts["ε unamplified"] == unamplified
-    assert page.facts["interpretation"].startswith(
-        "Somebody who suspects that you took part, and accepts a false alarm in 1 "
-    )
+    assert page.facts["interpretation"].startswith("Somebody who suspects that you took part, and accepts a false ")
     assert page.facts["budget"] == "ε ≤ 12"
     assert page.facts["mechanism"] == f"{ledger['mechanism_in_words']}; amplification is charged"
     assert page.facts["rounds"] == "8 of 8 (finished)"
@@ -116,15 +107,9 @@ def test_the_page_of_a_run(runs, tmp_path):
     assert page.texts("li") == ledger["assumptions"]
     assert page.texts("p", "caution") == [f"Noise seed {ledger['noise_seed']}."]
     rounds = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
-    assert page.rows[1 : 1 + len(rounds)] == [
-        [
-            str(release["round"]),
-            f"{line['accuracy']:.1%}",
-            rounded_up(release["epsilon_upper"]),
-            release["digest"][:12],
-        ]
-        for release, line in zip(ledger["releases"], rounds, strict=True)
-    ]
+    for row, release, line in zip(page.rows[1 : 1 + len(rounds)], ledger["releases"], rounds, strict=True):
+        spent = rounded_up(release["epsilon_upper"])
+        assert row == [str(release["round"]), f"{line['accuracy']:.1%}", spent, release["digest"][:12]]
     checks = page.rows[1 + len(rounds) :]
     assert {verdict for _, verdict, _ in checks} <= {"pass", "caution"}
     assert len(checks) == len(verify_ledger(folder))
@@ -135,9 +120,8 @@ def test_the_page_of_a_run(runs, tmp_path):
 def test_the_page_of_a_run_that_was_stopped_early_states_what_all_rounds_cost(stopped, tmp_path):
     page = page_of(stopped, out=tmp_path)
     ledger = content_of(stopped, "ledger.json")
-    whole, released = (
-        rounded_up(end) for end in (ledger["guaranteed_epsilon"], ledger["releases"][-1]["epsilon_upper"])
-    )
+    whole = rounded_up(ledger["guaranteed_epsilon"])
+    released = rounded_up(ledger["releases"][-1]["epsilon_upper"])
     (verdict,) = page.texts("p", "verdict")
     assert f"at a privacy cost of ε ≤ {whole} (unamplified " in verdict
     assert verdict.endswith(f"; known seed: {KNOWN_SEED}.")
