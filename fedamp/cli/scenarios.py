@@ -27,10 +27,9 @@ def show(scenario: ScenarioArgument, overrides: Overrides) -> None:
     """A scenario with every default, and the partition of its data."""
     from fedamp import data, rng
     from fedamp.federation.losses import form_of
-    from fedamp.federation.reader import dump
 
     loaded = load_scenario(scenario, overrides)
-    print(dump(loaded))
+    print(loaded.to_yaml())
     form = form_of(loaded.client, loaded.model)
     dataset = data.load(loaded.data, rng.public_seed(loaded.seed, "data"), Path(), form)
     out.print(tables.partition_table(dataset.label_counts(CLIENTS_SHOWN)))
