@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import yaml
 
+from fedamp.server.launch import how_to_resume
 from tests.federations import write_small
 
 COMMAND = [sys.executable, "-m", "fedamp"]
@@ -22,7 +23,7 @@ SHORT = ("rounds=2", "check_in.k=1")
 
 @pytest.fixture(scope="module")
 def finished(fedamp, tmp_path_factory):
-    """A finished run, and what the command printed."""
+    """A finished run, and the output of its command."""
     folder = tmp_path_factory.mktemp("finished")
     return folder / "run", fedamp("run", write_small(folder, *SHORT), "--out", folder / "run")
 
@@ -31,7 +32,7 @@ def finished(fedamp, tmp_path_factory):
 
 
 def test_run_leaves_what_the_run_folder_promises(finished):
-    folder, _ = finished
+    folder, printed = finished
     present = {file.name for file in folder.iterdir()}
     assert present >= {"scenario.yaml", "rounds.jsonl", "ledger.json", "summary.json", "model.safetensors"}
     assert present >= {"plots", "log.txt", "checkpoint"}
@@ -44,11 +45,7 @@ def test_run_leaves_what_the_run_folder_promises(finished):
     assert promised <= summary.keys()
     assert summary["epsilon"].keys() == {"lower", "upper"}
     assert {file.suffix for file in (folder / "plots").iterdir()} == {".png"}
-
-
-def test_without_a_terminal_there_is_a_table_and_nothing_else(finished):
-    folder, printed = finished
-    assert (printed.status, printed.err) == (0, "")
+    assert (printed.status, printed.err) == (0, "")  # without a terminal only the table
     assert "\x1b" not in printed.out
     assert "accuracy" in printed.out
     assert printed.out.splitlines()[-1] == f"run folder: {folder}"
@@ -82,16 +79,13 @@ def test_a_model_that_is_larger_than_the_machine_is_refused_before_it_is_made(fe
     assert re.fullmatch(r"error: model mlp needs 1,200 GB, and this machine has .*; expected: .*", one_line(answer.err))
 
 
-def test_run_never_writes_over_a_folder(fedamp, finished, tmp_path):
+def test_runs_never_overwrite_a_folder_and_are_numbered_without_out(fedamp, finished, tmp_path, monkeypatch):
     folder, _ = finished
     before = {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()}
     answer = fedamp("run", folder / "scenario.yaml", "--out", folder)
     assert answer.status == 2
     assert one_line(answer.err).startswith(f"error: {folder}: not an empty folder")
     assert {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()} == before
-
-
-def test_runs_without_out_are_numbered(fedamp, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "runs" / "small").mkdir(parents=True)
     answer = fedamp("run", write_small(tmp_path, "rounds=1", "check_in.k=1"))
@@ -116,44 +110,32 @@ def test_an_unexpected_failure_is_one_line_and_its_traceback_is_in_a_log(fedamp,
     log.unlink()
 
 
-# --- Ctrl-C -----------------------------------------------------------------------------------------------------------
-
-# Once: tests/server/test_resume.py.
-
-
 def test_ctrl_c_twice_stops_within_the_round(tmp_path):
+    """Once: tests/server/test_resume.py."""
     folder = tmp_path / "run"
-    endless = ("client.steps=100000000", "rounds=3")
-    process = start("run", write_small(tmp_path, *endless), "--out", folder)
-    wait_for(lambda: (folder / "scenario.yaml").exists(), process)
+    endless = write_small(tmp_path, "client.steps=100000000", "rounds=3")
+    process = subprocess.Popen(
+        [*COMMAND, "run", endless, "--out", folder],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        # Shells start background processes with SIGINT ignored, and Python then keeps it so.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+    deadline = time.monotonic() + 60
+    while not (folder / "scenario.yaml").exists():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
     time.sleep(1)  # into the first round; before it, one Ctrl-C is enough
     process.send_signal(signal.SIGINT)
     said = process.stderr.readline()
     if said.startswith("finishing this round"):
         process.send_signal(signal.SIGINT)
         said = process.stderr.readline()
-    assert said == f"interrupted: go on with: fedamp run {folder}/scenario.yaml --resume --out {folder}\n"
+    assert said == f"interrupted: {how_to_resume(folder)}\n"
     process.communicate(timeout=60)  # the round itself would take days
     assert process.returncode == 130
-
-
-def start(*arguments: object) -> subprocess.Popen:
-    # Shells start background processes with SIGINT ignored, and Python then keeps it so.
-    return subprocess.Popen(
-        [*COMMAND, *map(str, arguments)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-    )
-
-
-def wait_for(condition, process: subprocess.Popen) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 # --- costs ------------------------------------------------------------------------------------------------------------
