@@ -274,7 +274,7 @@ def one_line(text: str) -> str:
     return text.strip()
 
 
-def test_a_model_that_crashes_this_process_is_named_by_its_line(tmp_path):
+def test_a_model_that_crashes_this_process_is_told_by_its_line(tmp_path):
     """A model is built and evaluated where the command runs; a crash cannot be caught there."""
     (tmp_path / "crashing.py").write_text("import os\n\n\ndef model(shape, classes):\n    os.kill(os.getpid(), 11)\n")
     scenario = write_small(tmp_path, "model={name: 'crashing:model'}")
