@@ -1,10 +1,10 @@
 """From a scenario to a frozen plan and its cost: the only place where a number is derived from two others."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,23 @@ DEFAULT_QUORUM = 0.5  # in a deployment, and with faults; fedamp.server.launch a
 CURVE = "the curve over rounds: the least that is certified of this round or a later one"
 ADJACENCY = "zero-out: one unit's contribution is present or replaced by zero"
 
+Costs = Callable[[], Mapping[str, Any]]
+"""Waits for what :meth:`Plan.costs` of another process's plan gives."""
+
+T = TypeVar("T")
+
+
+def _costly(compute: Callable[[Any], T]) -> cached_property[T]:
+    """A cached property that takes long to compute, so a plan first asks ``computed_elsewhere`` for it."""
+
+    @wraps(compute)
+    def value(plan: Any) -> T:
+        costs = plan.computed_elsewhere() if plan.computed_elsewhere else {}
+        # The data may have changed since the other process counted the units.
+        return costs[compute.__name__] if costs.get("units") == plan.units else compute(plan)
+
+    return cached_property(value)
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -36,12 +53,14 @@ class Plan:
         seed: of everything that the server draws.
         known_seed: whether ``seed`` is the scenario's, so that anybody who knows it can subtract the noise. A secret
             one decides who takes part when, and with what; noise is drawn anew for every attempt at a round.
+        computed_elsewhere: the costs of another plan of the same scenario, which may still be computed.
     """
 
     scenario: Scenario
     units: int
     seed: int
     known_seed: bool = True
+    computed_elsewhere: Costs | None = None
 
     @cached_property
     def schedule(self) -> Schedule:
@@ -90,7 +109,7 @@ class Plan:
         asked = self.scenario.federation.quorum
         return DEFAULT_QUORUM if asked is None else asked
 
-    @cached_property
+    @_costly
     def noise_multiplier(self) -> float:
         """The scenario's noise multiplier; where it says ``auto``, the smallest that keeps the budget.
 
@@ -158,17 +177,17 @@ class Plan:
 
     # --- in numbers ---------------------------------------------------------------------------------------------------
 
-    @cached_property
+    @_costly
     def planned_epsilon(self) -> Bounds:
         """Of all rounds that the scenario asks for; what a run guarantees is :attr:`guaranteed_epsilon`."""
         return self.mechanism.epsilon(self._delta)
 
-    @cached_property
+    @_costly
     def unamplified_epsilon(self) -> Bounds:
         """Of the whole run, if none of its randomness were hidden."""
         return self.mechanism.unamplified().epsilon(self._delta)
 
-    @cached_property
+    @_costly
     def epsilon_by_round(self) -> NDArray[np.float64]:
         """Upper end of what is spent after each round; entry r - 1 is after round r."""
         if not self.is_private or not self.scenario.privacy.amplification:
@@ -207,7 +226,8 @@ class Plan:
         def once(tried: float) -> Bounds:
             return self._first(1, tried).epsilon(self._delta, points=300)
 
-        quick, cost = "epsilon_by_round" not in vars(self), once(noise)
+        quick = "epsilon_by_round" not in vars(self) and self.computed_elsewhere is None
+        cost = once(noise)
         if (quick and cost.upper <= budget) or (cost.lower <= budget and self.affordable_rounds):
             return
         least = calibrate(lambda tried: self._first(1, tried), budget, self._delta, tolerance=1e-3)
@@ -220,21 +240,16 @@ class Plan:
         )
 
     def costs(self) -> dict[str, Any]:
-        """What takes long to compute, by name; :meth:`take` gives it to another process's plan of the same scenario."""
+        """What takes long to compute, by name, for ``computed_elsewhere`` of another plan of the same scenario."""
         names = ("noise_multiplier", "planned_epsilon", "unamplified_epsilon", "epsilon_by_round", "guaranteed_epsilon")
         return {"units": self.units} | {name: getattr(self, name) for name in names}
-
-    def take(self, costs: Mapping[str, Any]) -> None:
-        """Not compute again what another plan of the same scenario has computed; nothing if it was for other units."""
-        if costs["units"] == self.units:  # the data may have changed since it was looked at
-            vars(self).update(costs)
 
     @property
     def last_round(self) -> int:
         """The last round that is played: the scenario's, or the last one that the budget pays for."""
         return min(self.scenario.rounds, self.affordable_rounds)
 
-    @cached_property
+    @_costly
     def guaranteed_epsilon(self) -> Bounds:
         """What all rounds up to the last one cost. It covers a run that is stopped earlier for what it has released.
 
@@ -284,7 +299,7 @@ def privacy_units(scenario: Scenario) -> int:
     return count(scenario.data, Path())
 
 
-def make_plan(scenario: Scenario, units: int, seed: int | None = None) -> Plan:
+def make_plan(scenario: Scenario, units: int, seed: int | None = None, computed_elsewhere: Costs | None = None) -> Plan:
     """The plan of a scenario for a number of privacy units, of the scenario's seed or a secret one.
 
     Raises:
@@ -294,7 +309,7 @@ def make_plan(scenario: Scenario, units: int, seed: int | None = None) -> Plan:
         delta_left(scenario.privacy.delta)
     except ValueError as error:
         raise ScenarioError(f"privacy.{error}") from None
-    plan = Plan(scenario, units, scenario.seed if seed is None else seed, known_seed=seed is None)
+    plan = Plan(scenario, units, scenario.seed if seed is None else seed, seed is None, computed_elsewhere)
     if plan.expected_cohort < 1:
         raise ScenarioError(
             f"check_in: the expected cohort is {plan.expected_cohort:.3g} of {units} {scenario.privacy.unit}s, "

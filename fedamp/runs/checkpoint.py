@@ -1,7 +1,7 @@
 """Checkpoints: everything that the next round needs, in one file that is whole or absent.
 
-There is no generator state to store, because randomness is addressed (:mod:`fedamp.rng`); the schedule's position is
-the round; the ledger is a file of its own that is never behind.
+No generator state is stored, because randomness is addressed (:mod:`fedamp.rng`). The schedule's position is the
+round. The ledger is another file, and never behind.
 """
 
 import json
@@ -27,14 +27,11 @@ KEPT = 2
 
 
 class CheckpointHeader(Record):
-    """What stands in a checkpoint beside its arrays.
+    """The metadata of a checkpoint: the last round, its line of ``rounds.jsonl``, and what the arrays belong to.
 
     Attributes:
-        round: after which it was written.
-        clip_scale: adaptive clipping norm over the plan's, exactly; as a hexadecimal text in the file.
-        scenario: fingerprint of what is run.
-        record: the round's line of ``rounds.jsonl``.
-        arrays_sha256: digest of the arrays.
+        clip_scale: adaptive clipping norm over the plan's, exact: a hexadecimal text in the file.
+        scenario: fingerprint of the scenario.
     """
 
     format: Literal["fedamp checkpoint 1"]
@@ -52,14 +49,14 @@ class CheckpointHeader(Record):
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What a run goes on from: the server's state after a round, and that round's line of ``rounds.jsonl``."""
+    """The server's state after a round, and that round's line of ``rounds.jsonl``: a run resumes from it."""
 
     state: ServerState
     record: RoundRecord
 
 
 def write_checkpoint(folder: Path, checkpoint: Checkpoint, fingerprint: str, every: int = 1) -> None:
-    """Write a checkpoint, then forget all but the last two, and the last two that are due ``every`` so many rounds."""
+    """Write a checkpoint; then delete older ones, except the last two and the last two multiples of ``every``."""
     state = checkpoint.state
     groups = {"parameters": state.parameters, **{f"moment.{name}": moment for name, moment in state.moments.items()}}
     groups |= {f"noise.{name}": remembered for name, remembered in state.noise.items()}
@@ -93,11 +90,11 @@ def read_checkpoint(file: Path, fingerprint: str, like: ServerState) -> Checkpoi
 
     Args:
         file: one of :func:`checkpoints`.
-        fingerprint: of the scenario that is run (:func:`fedamp.runs.ledger.fingerprint`).
+        fingerprint: of the scenario (:func:`fedamp.runs.ledger.fingerprint`).
         like: a state of the same model.
 
     Raises:
-        RunFolderError: if it is damaged or belongs to another scenario, naming the newest older one that is good.
+        RunFolderError: it is damaged or belongs to another scenario; the line names the newest older one that is good.
     """
     try:
         return _read(file, fingerprint, like)
@@ -105,13 +102,13 @@ def read_checkpoint(file: Path, fingerprint: str, like: ServerState) -> Checkpoi
         for older in [other for other in reversed(checkpoints(file.parent)) if other < file]:
             with suppress(ValueError):
                 _read(older, fingerprint, like)
-                advice = f"{older.name} is good: delete {file.name} to go on from it"
+                advice = f"{older.name} is good: delete {file.name} to resume from it"
                 raise RunFolderError(f"{file}: {problem}; {advice}") from None
         raise RunFolderError(f"{file}: {problem}; there is no older one that is good") from None
 
 
 def _read(file: Path, fingerprint: str, like: ServerState) -> Checkpoint:
-    """A checkpoint, or ValueError: why it cannot be gone on from."""
+    """A checkpoint, or ValueError: why the run cannot resume from it."""
     try:
         with safe_open(file, framework="numpy") as content:
             metadata = content.metadata() or {}
@@ -122,7 +119,7 @@ def _read(file: Path, fingerprint: str, like: ServerState) -> Checkpoint:
         reason = " ".join(str(error).split())
         raise ValueError(f"damaged or foreign checkpoint ({type(error).__name__}: {reason})") from None
     if header.arrays_sha256 != digest(arrays):
-        raise ValueError("damaged checkpoint: its arrays are not those that were written")
+        raise ValueError("damaged checkpoint: its arrays were altered")
     if header.scenario != fingerprint:
         raise ValueError("checkpoint of another scenario")
     if _shapes(state.parameters) != _shapes(like.parameters):

@@ -1,4 +1,4 @@
-"""Things that were looked at one by one, each fine, a reason for caution, or wrong: as JSON, and as one line."""
+"""Checks, of a ledger or a deployment: each passes, calls for caution, or fails; as JSON, and as one line."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,13 +10,12 @@ VERDICTS: tuple[Verdict, ...] = ("fine", "caution", "wrong")
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that was looked at.
+    """One check.
 
     Attributes:
-        name: what it is.
-        verdict: fine: as it should be; caution: nothing is wrong, but there is something that whoever relies on it must
-            know; wrong: not as it should be.
-        found: what was found; where it is wrong, also what is accepted.
+        name: its subject.
+        verdict: of caution, nothing is wrong, but a person who relies on the result must know it.
+        found: the finding; where it fails, also the expectation.
     """
 
     name: str
@@ -25,12 +24,12 @@ class Check:
 
     @property
     def fine(self) -> bool:
-        """Whether there is nothing to know about it."""
+        """Whether it passes without caution."""
         return self.verdict == "fine"
 
 
 def checks_json(checks: Sequence[Check]) -> dict[str, Any]:
-    """For scripts; the verdict of all is the worst of them."""
+    """As JSON; the verdict of all checks is the worst one."""
     worst = max((check.verdict for check in checks), key=VERDICTS.index, default="fine")
     each = [
         {"name": check.name, "verdict": check.verdict, "fine": check.fine, "found": check.found} for check in checks
@@ -39,5 +38,5 @@ def checks_json(checks: Sequence[Check]) -> dict[str, Any]:
 
 
 def complaint(checks: Sequence[Check], verdict: Verdict = "wrong") -> str | None:
-    """One line about what has a verdict; None where nothing has."""
+    """One line about the checks with a verdict; None if no check has it."""
     return "; ".join(f"{check.name}: {check.found}" for check in checks if check.verdict == verdict) or None
