@@ -34,8 +34,7 @@ from fedamp.federation.scenario import Scenario
 from fedamp.federation.training import Server
 from fedamp.noise.independent import add_noise
 from fedamp.server.setup import prepare
-from fedamp.strategies.aggregation import Asked, ClippedSums, Request
-from fedamp.strategies.model_parts import ModelParts
+from fedamp.strategies.aggregation import Asked, ClippedSums, ModelParts, Request
 
 SMALL = Workload(
     "MLP 64-128-10",

@@ -153,7 +153,7 @@ def test_ctrl_c_twice_stops_within_the_round(tmp_path):
     if said.startswith("finishing this round"):
         process.send_signal(signal.SIGINT)
         said = process.stderr.readline()
-    assert said == f"interrupted: go on with: fedamp run {folder}/scenario.yaml --resume --out {folder}\n"
+    assert said == f"interrupted: resume with: fedamp run {folder}/scenario.yaml --resume --out {folder}\n"
     process.communicate(timeout=60)  # the round itself would take days
     assert process.returncode == 130
 

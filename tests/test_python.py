@@ -172,7 +172,7 @@ def test_ctrl_c_stops_a_run_after_the_round_and_says_how_to_go_on(tmp_path):
     def press(record: object) -> None:
         os.kill(os.getpid(), signal.SIGINT)
 
-    with pytest.raises(Interrupted, match=r"go on with: fedamp run .* --resume"):
+    with pytest.raises(Interrupted, match=r"resume with: fedamp run .* --resume"):
         fedamp.run(SMALL_DICT, out=tmp_path / "run", callbacks=[press])
     assert len(fedamp.open(tmp_path / "run").rounds) == 1
 

@@ -105,7 +105,7 @@ def test_what_cannot_be_is_said_in_one_line(trackers, words):
 
 
 def test_a_package_that_is_missing_is_said_before_anything_runs(monkeypatch, tmp_path):
-    monkeypatch.setattr("fedamp.server.trackers.tracker.find_spec", lambda name: None)
+    monkeypatch.setattr("fedamp.server.trackers.find_spec", lambda name: None)
     with pytest.raises(InputError, match=r"wandb is not installed; expected: pip install 'fedamp\[wandb\]'"):
         fedamp.run(asked("wandb"), out=tmp_path / "run")
     assert not (tmp_path / "run").exists()

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from fedamp import rng
 from fedamp.errors import InputError, RunFolderError, ScenarioError
@@ -183,7 +183,11 @@ def frame_of(rows: Iterable[Mapping[str, Any]]) -> "pandas.DataFrame":
     return pandas.DataFrame(rows)
 
 
-def read_run(folder: Path, name: str | None = None, kind: type[SomeRun] = Run) -> SomeRun:  # type: ignore[assignment]
+@overload
+def read_run(folder: Path, name: str | None = None) -> Run: ...
+@overload
+def read_run(folder: Path, name: str | None = None, *, kind: type[SomeRun]) -> SomeRun: ...
+def read_run(folder: Path, name: str | None = None, *, kind: type[Run] = Run) -> Run:
     """Read a run folder.
 
     Args:

@@ -1,4 +1,4 @@
-"""Which node hosts which units, and which node trains which batch of a round."""
+"""The nodes and their units: which node trains which batch of a round."""
 
 import logging
 from collections.abc import Iterable
@@ -13,17 +13,25 @@ from fedamp import rng
 from fedamp.base.ids import in_words, members
 from fedamp.base.text import printable
 from fedamp.engines import flower
+from fedamp.federation.check_in import UnitIds
 from fedamp.federation.running import Federation
-from fedamp.strategies.assignment import Batch
-from fedamp.strategies.hosts import Hosts
-from fedamp.strategies.replies import in_one_line, unexpected
-from fedamp.strategies.silence import Silence
+from fedamp.strategies.nodes import Hosts, Silence, in_one_line, unexpected
 
 log = logging.getLogger("fedamp.server")
 
+_ANYWHERE = -1  # in the place of a node's id
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Units for which one node is asked: their sorted ids, and the submodel that they train (-1: the whole model)."""
+
+    units: UnitIds
+    submodel: int
+
 
 class _Answer(BaseModel):
-    """Whom a node says it hosts; nothing of it is believed yet."""
+    """The units that a node claims to host; not checked yet."""
 
     model_config = ConfigDict(strict=True)
 
@@ -36,12 +44,12 @@ class Roster:
     """The nodes of a federation.
 
     Attributes:
-        federation: says which node may speak for which units.
-        units: how many there are.
+        federation: its ``hosts`` permit each node some units.
+        units: their number.
         everywhere: nodes that can train any unit (workers of a simulation).
         host_of: the node of every unit that lives on one node only (a deployment).
-        silence: the nodes that are not waited for.
-        errors: why nodes that are connected are asked nothing, by node.
+        silence: the nodes that are no longer waited for.
+        errors: why connected nodes are not asked, by node.
     """
 
     federation: Federation
@@ -54,16 +62,18 @@ class Roster:
     _names: dict[int, str] = field(default_factory=dict)
 
     def refresh(self, grid: Grid, timeout: float, task: str = "") -> None:
-        """Forget the nodes that are gone, ask those that are new which units they host, and ping the silent ones.
+        """Forget the nodes that are gone, ask new ones which units they host, and ping the silent ones.
+
+        A late node is asked again before the next round. A node whose answer is no good is asked again after a
+        reconnection. A node without a permit is not asked.
 
         Args:
-            timeout: seconds to wait for the answers, and for which a ping is worth delivering. A node that is late is
-                asked again before the next round; one that cannot say, when it has been away. A node that may speak
-                for nobody is asked nothing.
-            task: what they will train, as JSON; a node opens its data to say whose they are.
+            grid: with the nodes.
+            timeout: seconds to wait for the answers; a ping expires after it.
+            task: the :class:`fedamp.client.task.ClientTask` as JSON; a node opens its data to name its clients.
 
         Raises:
-            DeploymentError: these are real nodes, and the scenario does not say which may speak for which units.
+            DeploymentError: the nodes are real, and the scenario does not permit them any units.
         """
         hosts = Hosts.of(self.federation, grid, self.units)
         names = {node.node_id: node.name for node in grid.get_nodes()}
@@ -80,7 +90,7 @@ class Roster:
             log.warning("node %s is connected again", self.name(node))
 
         def query(node: int) -> Message:
-            # With a number that nobody can guess in it, so that another node cannot answer in this one's name.
+            # The number cannot be guessed, so another node cannot answer in this one's name.
             config = ConfigRecord({"task": task, "nonce": f"{rng.seed_from_system():x}"})
             return Message(RecordDict({"config": config}), node, "query", ttl=timeout)
 
@@ -97,18 +107,18 @@ class Roster:
             node = reply.metadata.src_node_id
             try:
                 self._register(node, reply, hosts)
-            except Exception as error:  # whatever a faulty node answers, the others can train
+            except Exception as error:  # the others can train, whatever a faulty node answers
                 self.errors[node] = f"node {self.name(node)} did not say which clients it hosts: {in_one_line(error)}"
                 log.warning(self.errors[node])
         self.note(sorted(asked), answered)
 
     def name(self, node: int) -> str:
-        """A node as the log calls it: the name under which it is registered, and its id."""
+        """A node's name in the log: its registered name and its id."""
         name = self._names.get(node, "")
         return f"{printable(name)} ({node})" if name else str(node)
 
     def note(self, asked: Iterable[int], answered: set[int]) -> None:
-        """Take in which of the nodes that were asked something answered in time, whatever they answered."""
+        """Note which of the asked nodes answered in time, whatever the answer."""
         self._forget(set(self.silence.note(asked, answered, self.name)))
 
     def _is_known(self, node: int, hosts: Hosts) -> bool:
@@ -124,7 +134,7 @@ class Roster:
         self.host_of = {unit: node for unit, node in self.host_of.items() if node not in nodes}
 
     def assign(self, batches: Iterable[Batch]) -> dict[int, list[Batch]]:
-        """The batches of each node, nodes in order of id. Units that nobody hosts are left out: they count as zero."""
+        """The batches of each node, nodes in order of id. Units without a host are dropped: they count as zero."""
         assigned: dict[int, list[Batch]] = {}
         for batch in batches:
             for node, piece in self._pieces(batch):
@@ -140,7 +150,7 @@ class Roster:
     def _pieces(self, batch: Batch) -> list[tuple[int, Batch]]:
         if not self.host_of:
             return [(_ANYWHERE, batch)]
-        # Flower's node ids fill 64 bits without a sign, so an array of them beside -1 would be one of rounded floats.
+        # Flower's node ids fill 64 bits without a sign; in an array with -1 they would become rounded floats.
         hosts = [self.host_of.get(int(unit), _ANYWHERE) for unit in batch.units]
         return [
             (host, Batch(batch.units[np.array([other == host for other in hosts])], batch.submodel))
@@ -154,7 +164,7 @@ class Roster:
             raise ValueError(unexpected("records", reply.content, ("hosts",)))
         claims, permit = dict(reply.content["hosts"]), hosts.permit(self._names[node])
         clients = claims.get("clients")
-        if isinstance(clients, list) and len(clients) > self.units:  # before millions are looked at
+        if isinstance(clients, list) and len(clients) > self.units:  # before millions are checked
             raise ValueError(f"it claims {len(clients)} clients of {self.units}")
         answer = _Answer.model_validate(claims)
         if answer.all and permit != "all":
@@ -182,6 +192,3 @@ class Roster:
                 self.name(node),
                 in_words(units),
             )
-
-
-_ANYWHERE = -1

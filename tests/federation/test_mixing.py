@@ -15,8 +15,7 @@ from fedamp.federation.mixing import MixedModels, MixedRounds, MixingRule, mixin
 from fedamp.federation.plan import make_plan
 from fedamp.federation.privacy import Mixing
 from fedamp.server.setup import prepare
-from fedamp.strategies.aggregation import Aggregate
-from fedamp.strategies.model_parts import ModelParts
+from fedamp.strategies.aggregation import Aggregate, ModelParts
 from fedamp.strategies.pipeline import ServerState
 from tests.federations import small
 

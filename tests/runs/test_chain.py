@@ -17,7 +17,7 @@ from fedamp.runs.run import read_run
 from fedamp.runs.verify import verify_ledger
 from fedamp.server.launch import launch
 from fedamp.studies.merging import MergeRequest, merge_runs
-from tests.chains import change_ledger, forge, without_chain
+from tests.chains import change_ledger, forge
 from tests.federations import Silent, small
 from tests.server.plays import Killed
 
@@ -325,24 +325,6 @@ def test_a_run_that_goes_on_has_no_summary_until_it_ends_again(tmp_path):
     launch(scenario, Silent(), folder, resume=True)
     assert wrong(folder) == ""
     assert head in wrong(folder, head)
-
-
-def test_a_run_of_an_older_version_gets_a_chain_for_the_rounds_that_it_goes_on_with(tmp_path):
-    scenario, folder = small("rounds=6", "check_in.k=2", "known_seed=false"), tmp_path / "run"
-    with pytest.raises(Killed):
-        launch(scenario, Crash(3), folder)
-    older = without_chain(json.loads((folder / "ledger.json").read_text())) | {"format": "fedamp ledger 3"}
-    (folder / "ledger.json").write_text(json.dumps(older))
-    (folder / "salt.secret").unlink()
-    launch(scenario, Silent(), folder, resume=True)
-    chain, *_ = verify_ledger(folder)
-    assert (chain.name, chain.verdict) == ("chain", "caution")
-    assert "no line of rounds that an older version played" in chain.found
-    records = [entry["record"] for entry in json.loads((folder / "ledger.json").read_text())["releases"]]
-    assert records[:3] == [None] * 3
-    assert None not in records[3:]
-    (folder / "rounds.jsonl").write_text((folder / "rounds.jsonl").read_text().replace('"round": 2', '"round": 2 '))
-    assert "rounds.jsonl: not as the run left it" in wrong(folder)
 
 
 @pytest.mark.parametrize("lost", ["salt.secret", "rounds.jsonl"])

@@ -156,8 +156,8 @@ NO_LEDGER = [
     ("", "ledger.json: damaged ledger: Invalid JSON"),
     ("[]", "damaged ledger: Input should be an object, got []"),
     (
-        '{"format": "fedamp ledger 9"}',
-        "format: Input should be 'fedamp ledger 2', 'fedamp ledger 3' or 'fedamp ledger 4', got 'fedamp ledger 9'",
+        '{"format": "fedamp ledger 3"}',
+        "format: Input should be 'fedamp ledger 4', got 'fedamp ledger 3'",
     ),
     (None, "no such ledger; expected: a run folder, or a ledger.json"),
 ]

@@ -65,7 +65,7 @@ def test_a_model_that_every_client_fails_to_train_costs_nothing(tmp_path, engine
     [line] = ended.stderr.splitlines()
     assert line.startswith("failed: round 1: nobody could train; public test records cannot be trained on (")
     assert f"ValueError: {ITS_ERROR}" in line
-    assert "; log: run/log.txt; go on with: fedamp run run/scenario.yaml --resume" in line
+    assert "; log: run/log.txt; resume with: fedamp run run/scenario.yaml --resume" in line
     assert_nothing_was_spent(tmp_path / "run")
 
 

@@ -160,10 +160,10 @@ def test_ctrl_c_finishes_the_round_and_leaves_a_checkpoint_of_it(arena, interrup
     assert summary["epsilon"]["upper"] == ledger["guaranteed_epsilon"] == ledger["whole_run_epsilon"]["upper"]
     assert summary["released_rounds_epsilon"]["upper"] == ledger["releases"][-1]["epsilon_upper"]
     cautions = {check.name: check.found for check in verify_ledger(folder) if check.verdict == "caution"}
-    assert f"interrupted after round {released}, perhaps for what was seen by then" in cautions["guarantee"]
+    assert f"interrupted after round {released}, perhaps because of its releases" in cautions["guarantee"]
     said = (arena.folder / "output.txt").read_text().removeprefix(said)
     assert said.count("finishing this round") == 1
-    assert f"interrupted: go on with: fedamp run '{folder}/scenario.yaml' --resume --out '{folder}'\n" in said
+    assert f"interrupted: resume with: fedamp run '{folder}/scenario.yaml' --resume --out '{folder}'\n" in said
     arena.start(folder)
     assert arena.exit_code() == 0
     assert_same_run(folder, arena.whole)

@@ -122,7 +122,9 @@ def test_what_hides_a_round_besides_its_noise_is_drawn_anew_too(what):
         prepared = prepare(small(*CHEAP, *overrides, "privacy.noise_multiplier=1.0e-3"), seed)
         strategy = prepared.strategy(prepared.state)
         with SerialGrid(CLIENT_APP, "cpu") as grid:
-            one, other = (read(strategy.release(1, ask(strategy, grid, 1))[0]) for _ in range(2))
+            one, other = (
+                read(strategy.pipeline.release(strategy.state, 1, ask(strategy, grid, 1))[0]) for _ in range(2)
+            )
         assert np.allclose(one, other, rtol=0, atol=1e-6) == again  # far above what this noise does
 
 

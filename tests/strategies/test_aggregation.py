@@ -15,8 +15,7 @@ from fedamp.models.pieces import DisjointPiece
 from fedamp.models.registry import initial_parameters
 from fedamp.models.section import Model
 from fedamp.models.splits import split
-from fedamp.strategies.aggregation import Asked, ClippedSums, Request
-from fedamp.strategies.model_parts import ModelParts
+from fedamp.strategies.aggregation import Asked, ClippedSums, ModelParts, Request
 
 SHAPES = {"w": (3, 2), "b": (2,)}
 CLIP = 0.7
@@ -56,7 +55,7 @@ def refused(bad: Message, caplog) -> str:
     assert both.refused_nodes == 1
     assert all(np.array_equal(both.sums[name], alone.sums[name]) for name in SHAPES)
     assert (both.reported, both.loss_sum, both.records, both.below_clip) == (1, 1.5, 4, 1)
-    (line,) = [record.getMessage() for record in caplog.records if "left out" in record.getMessage()]
+    (line,) = [record.getMessage() for record in caplog.records if "reply refused" in record.getMessage()]
     assert "\n" not in line
     assert "node 2" in line
     return line

@@ -29,7 +29,7 @@ def grid():
 
 def play(strategy: PrivateStrategy, grid: SerialGrid, rounds: range) -> None:
     for round_ in rounds:
-        strategy.state, _ = strategy.release(round_, ask(strategy, grid, round_))
+        strategy.release(round_, ask(strategy, grid, round_))
 
 
 def with_steps(prepared: Prepared, **steps) -> PrivateStrategy:
@@ -41,7 +41,7 @@ def with_steps(prepared: Prepared, **steps) -> PrivateStrategy:
 def test_a_release_is_the_step_of_the_model(grid):
     prepared = prepare(small("server={learning_rate: 0.5}"))
     strategy = prepared.strategy(prepared.state)
-    state, release = strategy.release(1, ask(strategy, grid, 1))
+    state, release = strategy.pipeline.release(strategy.state, 1, ask(strategy, grid, 1))
     assert strategy.state is prepared.state
     assert (release.round, state.round, release.parameters) == (1, 1, state.parameters)
     for name, before in prepared.state.parameters.items():

@@ -10,8 +10,7 @@ from flwr.proto.node_pb2 import NodeInfo
 from fedamp.engines import flower
 from fedamp.errors import DeploymentError
 from fedamp.federation.running import Federation
-from fedamp.strategies.assignment import Batch
-from fedamp.strategies.roster import Roster
+from fedamp.strategies.roster import Batch, Roster
 
 UNITS = 20
 
