@@ -108,7 +108,7 @@ def test_a_budget_that_pays_for_no_round_is_refused_with_the_least_noise_that_wo
     refused = fedamp(*command, write_small(tmp_path, *POOR))
     assert refused.status == 2
     said = re.fullmatch(
-        r"error: privacy\.epsilon: 0\.5 pays for no round with noise_multiplier 0\.6, of which one costs 4\.\d+; "
+        r"error: privacy\.epsilon: 0\.5 pays for no round with noise_multiplier 0\.6: one round costs 4\.\d+; "
         r"expected: noise_multiplier at least ([\d.]+) for one round, or auto for all 8\n",
         refused.err,
     )

@@ -24,7 +24,6 @@ from fedamp.client.training import Trained, Trainer, arithmetic
 from fedamp.data import Cohort, Dataset
 from fedamp.errors import DataError, InputError, one_line
 from fedamp.federation.losses import loss_of
-from fedamp.federation.submodels import submodels_of
 from fedamp.models.pieces import WHOLE, Piece
 
 log = logging.getLogger("fedamp.client")
@@ -159,7 +158,7 @@ class TrainingNode:
                 f"inputs of the data have shape {list(dataset.input_shape)}, the model takes {list(task.input_shape)}"
             )
         self.task, self.dataset, self.device = task, dataset, device
-        submodels = submodels_of(task.submodels)
+        submodels = task.submodels
         self._client, self._loss = task.client, loss_of(task.client, task.model)
         self._piece = submodels.pieces(task.model, tuple(task.input_shape), task.num_classes, task.split_seed)
         self._frozen = submodels.a_piece(self._piece).frozen

@@ -15,7 +15,7 @@ from fedamp.client.worker import TrainingNode, TrainInstruction
 from fedamp.data.sections import BuiltInData, Data, FolderData, NaturalPartition
 from fedamp.engines import flower
 from fedamp.errors import DeploymentError
-from fedamp.federation.privacy import NoSubmodels
+from fedamp.federation.submodels import NoSubmodels
 from fedamp.federation.training import Client
 from fedamp.models.registry import initial_parameters
 from fedamp.models.section import Model

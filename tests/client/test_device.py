@@ -22,7 +22,7 @@ from fedamp.data.sections import BuiltInData
 from fedamp.engines.resources import Demand
 from fedamp.errors import InputError
 from fedamp.federation.losses import LOSSES
-from fedamp.federation.privacy import DisjointSubmodels, DropoutSubmodels, NoSubmodels
+from fedamp.federation.submodels import DisjointSubmodels, DropoutSubmodels, NoSubmodels
 from fedamp.federation.training import Client
 from fedamp.models.cost import kept_per_record
 from fedamp.models.registry import build, initial_parameters

@@ -8,17 +8,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from fedamp.accounting import Gaussian
+from fedamp.accounting import Compose, Gaussian
 from fedamp.errors import ScenarioError
-from fedamp.federation.check_in import Balanced, Everybody
-from fedamp.federation.mixing import MixedModels, MixedRounds, MixingRule, mixing_of
+from fedamp.federation.check_in import AllCheckIn, BalancedCheckIn
+from fedamp.federation.mixing import MixedModels, MixedRounds, Mixing, MixingRule, mixing_of
 from fedamp.federation.plan import make_plan
-from fedamp.federation.privacy import Mixing
 from fedamp.server.setup import prepare
 from fedamp.strategies.aggregation import Aggregate, ModelParts
 from fedamp.strategies.pipeline import ServerState
 from tests.federations import small
 
+BALANCED = BalancedCheckIn(scheme="balanced", k=2)
 CONSTANT = MixedRounds(first=1, rounds=10, least=0.1, charged=0.1)
 
 RULES = {"none": None, "constant": Mixing(width=0.2), "steps": Mixing(width=((1, 0.2), (3, 0.1)))}
@@ -26,7 +26,7 @@ RULES = {"none": None, "constant": Mixing(width=0.2), "steps": Mixing(width=((1,
 
 @pytest.fixture(params=RULES)
 def rule(request) -> MixingRule:
-    return mixing_of(RULES[request.param], Balanced(5, 2))
+    return mixing_of(RULES[request.param], BALANCED, 5)
 
 
 # --- the contract -----------------------------------------------------------------------------------------------------
@@ -55,9 +55,9 @@ def test_all_rounds_are_charged_once_and_hiding_costs_no_more(rule):
     def of_round(width):
         return rule.hide(1.0, 0.05, width)
 
-    for schedule in (Balanced(5, 2), Everybody(5)):
-        other = mixing_of(None, schedule).charge(schedule, lambda width: Gaussian(1.0))
-        charged = rule.charge(schedule, of_round)
+    for check_in in (BALANCED, AllCheckIn()):
+        other = check_in.charge(Gaussian(1.0), 5)
+        charged = Compose(tuple(check_in.charge(of_round(width), rounds) for rounds, width in rule.charged_rounds))
         assert charged.span == 5
         # Rényi orders from 2 up, where one coordinate is the worst case.
         assert (charged.rdp([2, 4, 8]) <= other.rdp([2, 4, 8]) * (1 + 1e-9)).all()
