@@ -21,7 +21,7 @@ Answer = Mapping[str, Any]
 
 ROUNDS_SHOWN = 10
 LABELS_SHOWN = 10  # as many as fit 80 columns
-VERDICT_COLOURS = {"fine": "green", "caution": "yellow", "wrong": "red"}
+VERDICT_COLOURS = {"pass": "green", "caution": "yellow", "fail": "red"}
 
 
 _NORM_HINTS = {

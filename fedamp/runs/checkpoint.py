@@ -6,7 +6,6 @@ round. The ledger is another file, and never behind.
 
 import json
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -47,17 +46,8 @@ class CheckpointHeader(Record):
     arrays_sha256: str
 
 
-@dataclass(frozen=True)
-class Checkpoint:
-    """The server's state after a round, and that round's line of ``rounds.jsonl``: a run resumes from it."""
-
-    state: ServerState
-    record: RoundRecord
-
-
-def write_checkpoint(folder: Path, checkpoint: Checkpoint, fingerprint: str, every: int = 1) -> None:
+def write_checkpoint(folder: Path, state: ServerState, record: RoundRecord, fingerprint: str, every: int = 1) -> None:
     """Write a checkpoint; then delete older ones, except the last two and the last two multiples of ``every``."""
-    state = checkpoint.state
     groups = {"parameters": state.parameters, **{f"moment.{name}": moment for name, moment in state.moments.items()}}
     groups |= {f"noise.{name}": remembered for name, remembered in state.noise.items()}
     if state.previous is not None:
@@ -68,7 +58,7 @@ def write_checkpoint(folder: Path, checkpoint: Checkpoint, fingerprint: str, eve
         round=state.round,
         clip_scale=state.clip_scale,
         scenario=fingerprint,
-        record=checkpoint.record,
+        record=record,
         arrays_sha256=digest(arrays),
     )
     folder.mkdir(exist_ok=True)
@@ -85,8 +75,8 @@ def checkpoints(folder: Path) -> list[Path]:
     return sorted(folder.glob("round-*.safetensors"))
 
 
-def read_checkpoint(file: Path, fingerprint: str, like: ServerState) -> Checkpoint:
-    """Read a checkpoint.
+def read_checkpoint(file: Path, fingerprint: str, like: ServerState) -> tuple[ServerState, RoundRecord]:
+    """Read a checkpoint: the server's state after a round, and that round's line of ``rounds.jsonl``.
 
     Args:
         file: one of :func:`checkpoints`.
@@ -107,7 +97,7 @@ def read_checkpoint(file: Path, fingerprint: str, like: ServerState) -> Checkpoi
         raise RunFolderError(f"{file}: {problem}; there is no older one that is good") from None
 
 
-def _read(file: Path, fingerprint: str, like: ServerState) -> Checkpoint:
+def _read(file: Path, fingerprint: str, like: ServerState) -> tuple[ServerState, RoundRecord]:
     """A checkpoint, or ValueError: why the run cannot resume from it."""
     try:
         with safe_open(file, framework="numpy") as content:
@@ -122,28 +112,24 @@ def _read(file: Path, fingerprint: str, like: ServerState) -> Checkpoint:
         raise ValueError("damaged checkpoint: its arrays were altered")
     if header.scenario != fingerprint:
         raise ValueError("checkpoint of another scenario")
-    if _shapes(state.parameters) != _shapes(like.parameters):
+    ours, theirs = (
+        {name: (array.shape, array.dtype.str) for name, array in each.parameters.items()} for each in (state, like)
+    )
+    if ours != theirs:
         raise ValueError("damaged or foreign checkpoint: the model in it is another one")
-    return Checkpoint(state, header.record)
-
-
-def _shapes(parameters: Arrays) -> dict[str, tuple[tuple[int, ...], str]]:
-    return {name: (array.shape, array.dtype.str) for name, array in parameters.items()}
+    return state, header.record
 
 
 def _state(header: CheckpointHeader, order: list[str], arrays: Arrays) -> ServerState:
     def group(prefix: str) -> Arrays:
         return {name: np.array(arrays[f"{prefix}/{name}"]) for name in order}
 
-    def groups(kind: str) -> dict[str, Arrays]:
-        names = sorted({key.split("/")[0] for key in arrays if key.startswith(kind)})
-        return {name.removeprefix(kind): group(name) for name in names}
-
+    names = sorted({key.split("/")[0] for key in arrays})
     return ServerState(
         parameters=group("parameters"),
         round=header.round,
-        moments=groups("moment."),
-        previous=group("previous") if any(key.startswith("previous/") for key in arrays) else None,
+        moments={name.removeprefix("moment."): group(name) for name in names if name.startswith("moment.")},
+        previous=group("previous") if "previous" in names else None,
         clip_scale=header.clip_scale,
-        noise=groups("noise."),
+        noise={name.removeprefix("noise."): group(name) for name in names if name.startswith("noise.")},
     )

@@ -57,9 +57,6 @@ class Bracket(Record):
         return cls(lower=bounds.lower, upper=bounds.upper)
 
 
-# --- rounds.jsonl and summary.json ------------------------------------------------------------------------------------
-
-
 Score = tuple[str, float]
 """Name and value of the leading metric: at most 1, and more is better."""
 
@@ -71,20 +68,32 @@ def measured(loss: float | None, metrics: Mapping[str, float]) -> dict[str, Any]
     return {"loss": loss, "accuracy": others.pop("accuracy", None), "metrics": others}
 
 
-def _score(accuracy: float | None, metrics: Mapping[str, float]) -> Score | None:
-    return next(iter(metrics.items()), None) if accuracy is None else ("accuracy", accuracy)
+class Quality(Record):
+    """Quality of a global model on public records.
+
+    Attributes:
+        loss, accuracy, metrics: on the test set; None and empty if the model was not evaluated. Accuracy is the share
+            of correct records (or labels, or tokens), None if the task has none; metrics are the task's others.
+        validation_score: the leading metric on the validation records; None without such records.
+    """
+
+    accuracy: Finite
+    loss: Finite
+    metrics: dict[str, float] = Field(default_factory=dict)
+    validation_score: Finite = None
+
+    @property
+    def score(self) -> Score | None:
+        """The leading metric; None if the model was not evaluated."""
+        return next(iter(self.metrics.items()), None) if self.accuracy is None else ("accuracy", self.accuracy)
 
 
-class RoundRecord(Record):
-    """A line of ``rounds.jsonl``.
+class RoundRecord(Quality):
+    """A line of ``rounds.jsonl``, with the quality of the new global model.
 
     Attributes:
         round: number, from 1.
-        loss, accuracy, metrics: of the new global model on the public test set; None and empty in rounds that are not
-            evaluated. Accuracy is the share of records (or labels, or tokens) that it gets right, None where the task
-            has none; metrics are the others that fit the task.
-        validation_score: the leading metric on the public validation records; None where there are none.
-        epsilon_upper: upper end of what is spent so far; infinite without noise.
+        epsilon_upper: upper end of the epsilon spent so far; infinite without noise.
         scheduled: size of the round's cohort.
         reported: units that answered.
         seconds: wall time of the round.
@@ -94,10 +103,6 @@ class RoundRecord(Record):
 
     version: Literal[1] = 1
     round: PositiveInt
-    loss: Finite
-    accuracy: Finite
-    metrics: dict[str, float] = Field(default_factory=dict)
-    validation_score: Finite = None
     epsilon_upper: Epsilon
     scheduled: NonNegativeInt
     reported: NonNegativeInt
@@ -105,11 +110,6 @@ class RoundRecord(Record):
     nodes_given_up: tuple[NonNegativeInt, ...] = ()
     nodes_back: tuple[NonNegativeInt, ...] = ()
     unprotected: dict[str, int | float]
-
-    @property
-    def score(self) -> Score | None:
-        """The leading metric; None in rounds that are not evaluated."""
-        return _score(self.accuracy, self.metrics)
 
 
 def reports(rounds: Iterable[RoundRecord]) -> tuple[int, int, int]:
@@ -123,22 +123,8 @@ Ending = Literal["finished", "budget", "interrupted", "failed", "diverged"]
 """Why a run stopped; the first two were decided before it began."""
 
 
-class Quality(Record):
-    """Of the last evaluated model, as in a round's record; None and empty where none was."""
-
-    accuracy: Finite
-    loss: Finite
-    metrics: dict[str, float] = Field(default_factory=dict)
-    validation_score: Finite = None
-
-    @property
-    def score(self) -> Score | None:
-        """The leading metric; None where no model was evaluated."""
-        return _score(self.accuracy, self.metrics)
-
-
 class Cost(Record):
-    """What a unit receives and computes in a round, on average over the submodels, and as shares of the whole."""
+    """Size and work of a unit's model in a round: mean over the submodels, and shares of the whole model."""
 
     parameters_per_client: float
     parameters_share: float
@@ -147,13 +133,13 @@ class Cost(Record):
 
 
 class Summary(FileRecord):
-    """``summary.json`` of a run; its presence says that the run ended by itself or was told to.
+    """``summary.json`` of a run that has ended; ``final`` is of the last evaluated model.
 
     Attributes:
         epsilon: the guarantee, however the run was stopped by somebody who saw its releases.
-        released_rounds_epsilon: what the released rounds cost if their number was fixed before.
+        released_rounds_epsilon: the cost of the released rounds if their number was fixed before.
         has_known_seed: whether the noise follows from the scenario's seed.
-        clients_scheduled, clients_trained: units that were to report in the released rounds, and that did.
+        clients_scheduled, clients_trained: scheduled units of the released rounds, and those that reported.
         clients_failed: units whose update was not finite, or whose records could not be read; they count as zero.
         error: why it failed or diverged, in one line.
     """
@@ -191,15 +177,12 @@ class Summary(FileRecord):
         )
 
 
-# --- ledger.json ------------------------------------------------------------------------------------------------------
-
-
 class Claim(Record):
     """The guarantee in short. Summary, pages, tables and mergers say what the ledger says.
 
     Attributes:
         epsilon: upper end of the guarantee, however the run was stopped by somebody who saw its releases.
-        released_rounds_epsilon: upper end of what the released rounds cost if their number was fixed before.
+        released_rounds_epsilon: upper end of the cost of the released rounds if their number was fixed before.
         noise_multiplier: of the whole update, or of its split part.
     """
 
@@ -212,7 +195,7 @@ class Claim(Record):
 
 
 class Charged(FileRecord):
-    """What a ledger and the certificate of a merged model have in common: what is protected, and what it costs."""
+    """The common keys of a ledger and of a merged model's certificate: protection and cost."""
 
     format: str
     written_by: str
@@ -234,9 +217,9 @@ class Charged(FileRecord):
 
 
 class LedgerEntry(Record):
-    """One released round: its number, what is spent after it (infinite without noise), SHA-256 of its model.
+    """One released round: its number, the epsilon spent after it (infinite without noise), SHA-256 of its model.
 
-    ``record`` is the salted digest of its line of ``rounds.jsonl``, None where there is none; ``link`` is that of
+    ``record`` is the salted digest of its line of ``rounds.jsonl``, None if it has no line; ``link`` is that of
     :mod:`fedamp.runs.chain`.
     """
 
@@ -294,10 +277,10 @@ class LedgerRecord(Charged):
 
     @property
     def epsilon_follows(self) -> bool:
-        """Whether what is spent after each round follows from the mechanism alone.
+        """Whether the cost after each round follows from the mechanism alone.
 
-        Charged without amplification, it may span only the rounds in which one unit can have taken part; which these
-        are is in the scenario.
+        Without amplification the mechanism may span only the rounds in which one unit can take part. The scenario says
+        which rounds these are.
         """
         return not self.mechanism.is_private or self.mechanism.span == self.rounds_planned
 

@@ -50,25 +50,34 @@ def verify_ledger(path: Path, head: str | None = None) -> list[Check]:
         raise RunFolderError(f"{file}: no such ledger; expected: {expected}")
     ledger = LedgerRecord.read(file)
     try:
-        return [_chain(ledger, files, head), *_checks(ledger, files)]
+        return list(_checks(ledger, files, head))
     except (ArithmeticError, MemoryError, RecursionError, ValueError) as error:
         raise RunFolderError(f"{file}: damaged ledger: what it says cannot be charged ({error})") from None
 
 
-def _checks(ledger: LedgerRecord, files: RunFolder) -> Iterator[Check]:
+def _checks(ledger: LedgerRecord, files: RunFolder, head: str | None) -> Iterator[Check]:
+    complaints = list(altered(files))
+    if head not in (None, ledger.head):
+        complaints.append(f"ledger.json: head: {ledger.head}, but {head} was written down")
+    yield Check.of("chain", f"head {ledger.head}", fail=_listed(complaints))
     yield _mechanism(ledger)
     yield _rounds(ledger)
     cost = ledger.mechanism.epsilon(delta_left(ledger.delta)).upper
     yield _compared("whole run", "whole_run_epsilon", ledger.whole_run_epsilon.upper, cost)
     yield from _releases(ledger, files)
-    yield _budget(ledger)
     weak = weakness(ledger.delta, ledger.units)
-    yield Check("delta", "caution" if weak else "fine", weak or f"{power(ledger.delta)} for {ledger.units} units")
-    yield Check("noise", "caution" if ledger.has_known_seed else "fine", ledger.noise_seed)
+    yield Check.of("delta", f"{power(ledger.delta)} for {ledger.units} units", caution=weak)
+    yield Check("noise", "caution" if ledger.has_known_seed else "pass", ledger.noise_seed)
     if files.rounds.is_file() or files.summary.is_file():
-        yield _said(ledger, files)
+        summary = Summary.read(files.summary) if files.summary.is_file() else None
+        complaints = list(contradictions(ledger, summary, files.read_rounds()))
+        yield Check.of("claim", "the files beside the ledger say the same", fail=_listed(complaints))
     if files.rounds.is_file():
-        yield _reports(files)
+        # Units that did not report cost accuracy, not privacy: the noise is the same.
+        scheduled, reported, failed = reports(files.read_rounds())
+        found = f"{reported:,} of {scheduled:,} scheduled units ({reported / max(scheduled, 1):.1%})"
+        found += f"; {failed:,} failed and count as zero" * (failed > 0)
+        yield Check("reported", "caution" if reported < scheduled or failed else "pass", found)
     if files.scenario.is_file():
         yield _scenario(ledger, files)
     if files.model.is_file():
@@ -88,59 +97,54 @@ def contradictions(ledger: LedgerRecord, summary: Summary | None, rounds: Sequen
             yield f"rounds.jsonl: round {record.round}: {said}"
 
 
-def _chain(ledger: LedgerRecord, files: RunFolder, head: str | None) -> Check:
-    complaints = list(altered(files))
-    if head not in (None, ledger.head):
-        complaints.append(f"ledger.json: head: {ledger.head}, but {head} was written down")
-    return Check("chain", "wrong", _listed(complaints)) if complaints else Check("chain", "fine", f"head {ledger.head}")
-
-
 def _listed(complaints: list[str]) -> str:
     more = [f"and {len(complaints) - SHOWN} more"] if len(complaints) > SHOWN else []
     return "; ".join(complaints[:SHOWN] + more)
 
 
-def _said(ledger: LedgerRecord, files: RunFolder) -> Check:
-    summary = Summary.read(files.summary) if files.summary.is_file() else None
-    complaints = list(contradictions(ledger, summary, files.read_rounds()))
-    if complaints:
-        return Check("claim", "wrong", _listed(complaints))
-    return Check("claim", "fine", "the files beside the ledger say what it says")
-
-
 def _mechanism(ledger: LedgerRecord) -> Check:
-    in_words = str(ledger.mechanism)
-    # Another version may describe the same mechanism in other words; the mechanism is charged.
-    if ledger.written_by == WRITTEN_BY and ledger.mechanism_in_words != in_words:
-        return Check("mechanism", "wrong", f"mechanism_in_words says another one than: {in_words}")
-    noise = set(_noise_multipliers(ledger.mechanism.to_json()))
-    for part in ledger.parts if ledger.mechanism.is_private else ():
+    mechanism, wrong = ledger.mechanism, None
+    noise = set(_noise_multipliers(mechanism.to_json()))
+    for part in ledger.parts if mechanism.is_private else ():
         if part.noise_multiplier not in noise:
-            said = f"the noise multiplier {part.noise_multiplier} of part {part.name!r}"
-            return Check("mechanism", "wrong", f"{said} is not in it")
-    return Check("mechanism", "fine", in_words)
+            wrong = f"the noise multiplier {part.noise_multiplier} of part {part.name!r} is not in it"
+    # Another version may describe the same mechanism in other words.
+    if ledger.written_by == WRITTEN_BY and ledger.mechanism_in_words != str(mechanism):
+        wrong = f"mechanism_in_words says another one than: {mechanism}"
+    return Check.of("mechanism", str(mechanism), fail=wrong)
 
 
 def _rounds(ledger: LedgerRecord) -> Check:
     try:
         ledger.check_rounds(ledger.rounds_planned)
     except ValueError as error:
-        return Check("rounds", "wrong", str(error))
+        return Check("rounds", "fail", str(error))
     found = f"{len(ledger.releases)} released of {ledger.rounds_planned} planned"
-    if ledger.stopped_because in ("failed", "diverged"):
-        return Check("rounds", "caution", f"{found}; the run {ledger.stopped_because}")
-    return Check("rounds", "fine", found)
+    ended = ledger.stopped_because in ("failed", "diverged")
+    return Check.of("rounds", found, caution=f"{found}; the run {ledger.stopped_because}" if ended else None)
 
 
 def _releases(ledger: LedgerRecord, files: RunFolder) -> Iterator[Check]:
     try:
-        spent = _spent(ledger, files)
+        by_round = _spent(ledger, files)
     except ScenarioError as error:
-        yield Check("releases", "wrong", str(error))
-        return
-    yield _each_release(ledger, spent)
-    if ledger.mechanism.is_private:
-        yield _guarantee(ledger, spent)
+        yield Check("releases", "fail", str(error))
+    else:
+        each = [
+            _compared("releases", f"round {number}: epsilon_upper", entry.epsilon_upper, cost)
+            for number, (entry, cost) in enumerate(zip(ledger.releases, by_round, strict=False), start=1)
+        ]
+        last = ledger.releases[-1].epsilon_upper if ledger.releases else 0.0
+        found = f"epsilon {_shown(last)} at delta {power(ledger.delta)} after the last one"
+        yield next((check for check in each if not check.passed), Check("releases", "pass", found))
+        if ledger.mechanism.is_private:
+            yield _guarantee(ledger, by_round)
+    budget, spent = ledger.budget_epsilon, max((entry.epsilon_upper for entry in ledger.releases), default=0.0)
+    if budget is None:
+        yield Check("budget", "pass", "none was set")
+    else:
+        over = f"{_shown(spent)} exceeds {budget:g}" if spent > budget else None
+        yield Check.of("budget", f"{_shown(spent)} of {budget:g}", fail=over)
 
 
 def _guarantee(ledger: LedgerRecord, spent: NDArray[np.float64]) -> Check:
@@ -152,26 +156,17 @@ def _guarantee(ledger: LedgerRecord, spent: NDArray[np.float64]) -> Check:
     cost = max(cost, ledger.guaranteed_epsilon or 0.0)
     stop = ledger.stopped_because or "not finished"
     if released >= last:
-        return Check("guarantee", "fine", f"epsilon {_shown(cost)}; when it stopped was decided before it began")
+        return Check("guarantee", "pass", f"epsilon {_shown(cost)}; the stop was decided before the run began")
     if stop in ("finished", "budget"):
-        return Check("guarantee", "wrong", f"stopped_because is {stop}, but after round {released} of {last}")
+        return Check("guarantee", "fail", f"stopped_because is {stop}, but after round {released} of {last}")
     if released == 0:
-        return Check("guarantee", "fine", "epsilon 0.000: nothing was released, so no release decided the stop")
-    seen = f"{stop} after round {released}, perhaps because of its releases"
-    return Check("guarantee", "caution", f"epsilon {_shown(cost)}, the cost of all {last} rounds: {seen}")
-
-
-def _each_release(ledger: LedgerRecord, spent: NDArray[np.float64]) -> Check:
-    for number, (entry, cost) in enumerate(zip(ledger.releases, spent, strict=False), start=1):
-        check = _compared("releases", f"round {number}: epsilon_upper", entry.epsilon_upper, cost)
-        if not check.fine:
-            return check
-    last = ledger.releases[-1].epsilon_upper if ledger.releases else 0.0
-    return Check("releases", "fine", f"epsilon {_shown(last)} at delta {power(ledger.delta)} after the last one")
+        return Check("guarantee", "pass", "epsilon 0.000: nothing was released, so no release decided the stop")
+    early = f"{stop} after round {released}, perhaps because of its releases"
+    return Check("guarantee", "caution", f"epsilon {_shown(cost)}, the cost of all {last} rounds: {early}")
 
 
 def _spent(ledger: LedgerRecord, files: RunFolder) -> NDArray[np.float64]:
-    """Upper end of what is spent after each round."""
+    """Upper end of the epsilon spent after each round."""
     if not ledger.mechanism.is_private:
         return np.full(ledger.rounds_planned, np.inf)
     if ledger.epsilon_follows:
@@ -181,56 +176,41 @@ def _spent(ledger: LedgerRecord, files: RunFolder) -> NDArray[np.float64]:
     return plan_of(ledger, reader.load(files.scenario)).epsilon_by_round
 
 
-def _budget(ledger: LedgerRecord) -> Check:
-    spent = max((entry.epsilon_upper for entry in ledger.releases), default=0.0)
-    if ledger.budget_epsilon is None:
-        return Check("budget", "fine", "none was set")
-    if spent > ledger.budget_epsilon:
-        return Check("budget", "wrong", f"{_shown(spent)} exceeds {ledger.budget_epsilon:g}")
-    return Check("budget", "fine", f"{_shown(spent)} of {ledger.budget_epsilon:g}")
-
-
-def _reports(files: RunFolder) -> Check:
-    """Units that did not report cost accuracy, not privacy: the noise is the same."""
-    scheduled, reported, failed = reports(files.read_rounds())
-    found = f"{reported:,} of {scheduled:,} scheduled units ({reported / max(scheduled, 1):.1%})"
-    found += f"; {failed:,} failed and count as zero" * (failed > 0)
-    return Check("reported", "caution" if reported < scheduled or failed else "fine", found)
-
-
 def _scenario(ledger: LedgerRecord, files: RunFolder) -> Check:
     name = files.scenario.name
     try:
         scenario = reader.load(files.scenario)
         different = differences(ledger, plan_of(ledger, scenario), scenario, ledger.frozen_sha256)
     except (ScenarioError, ValueError) as error:
-        return Check("scenario", "wrong", f"{name} cannot be planned ({error})")
-    if different:
-        return Check("scenario", "wrong", f"{name} gives another {', '.join(different)}")
-    return Check("scenario", "fine", f"{name} is the one that was charged")
+        return Check("scenario", "fail", f"{name} cannot be planned ({error})")
+    wrong = f"{name} gives another {', '.join(different)}" if different else None
+    return Check.of("scenario", f"{name} is the one that was charged", fail=wrong)
 
 
 def _model(ledger: LedgerRecord, files: RunFolder) -> Check:
-    name = files.model.name
+    name, releases = files.model.name, ledger.releases
     try:
         found = digest(load_file(files.model))
     except (OSError, SafetensorError) as error:
-        return Check("model", "wrong", f"{name} cannot be read ({' '.join(str(error).split())})")
-    if not ledger.releases or ledger.releases[-1].digest != found:
-        earlier = [entry.round for entry in ledger.releases if entry.digest == found]
-        if earlier and ledger.stopped_because not in ("finished", "budget"):
-            return Check("model", "caution", f"{name} is the one of round {earlier[-1]} of {len(ledger.releases)}")
-        return Check("model", "wrong", f"{name} is not the one that the last release names")
-    return Check("model", "fine", f"{name} is the one of round {len(ledger.releases)}")
+        return Check("model", "fail", f"{name} cannot be read ({' '.join(str(error).split())})")
+    rounds = [entry.round for entry in releases if entry.digest == found]
+    if releases and releases[-1].digest == found:
+        return Check("model", "pass", f"{name} is the one of round {len(releases)}")
+    if rounds and ledger.stopped_because not in ("finished", "budget"):
+        return Check("model", "caution", f"{name} is the one of round {rounds[-1]} of {len(releases)}")
+    return Check("model", "fail", f"{name} is not the one that the last release names")
 
 
 def _compared(name: str, what: str, claimed: float, cost: float) -> Check:
-    """A ledger may say more than a release costs (its accountant may be looser), never less."""
+    """A ledger may claim more than the cost (its accountant may be looser), never less."""
+    both = f"{what} is {_exactly(claimed)}; computed again it is"
     if claimed < cost * (1 - TOLERANCE):
-        return Check(name, "wrong", f"{what} is {_exactly(claimed)}; computed again it is {_exactly(cost)}")
-    if claimed > cost * (1 + TOLERANCE):
-        return Check(name, "fine", f"{what} is {_exactly(claimed)}; computed again it is less, {_exactly(cost)}")
-    return Check(name, "fine", f"epsilon {_shown(cost)}")
+        return Check(name, "fail", f"{both} {_exactly(cost)}")
+    return Check(
+        name,
+        "pass",
+        f"{both} less, {_exactly(cost)}" if claimed > cost * (1 + TOLERANCE) else f"epsilon {_shown(cost)}",
+    )
 
 
 def _noise_multipliers(mechanism: Any) -> Iterator[float]:

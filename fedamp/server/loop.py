@@ -21,7 +21,7 @@ from flwr.app import ConfigRecord
 from flwr.serverapp import Grid
 
 from fedamp.errors import DivergedError, FederationError, RunFolderError
-from fedamp.runs.checkpoint import Checkpoint, checkpoints, read_checkpoint, write_checkpoint
+from fedamp.runs.checkpoint import checkpoints, read_checkpoint, write_checkpoint
 from fedamp.runs.folder import RunFolder, read_summary
 from fedamp.runs.ledger import Ledger, fingerprint
 from fedamp.runs.records import Bracket, Cost, Ending, Quality, RoundRecord, Summary, measured, reports
@@ -35,22 +35,7 @@ log = logging.getLogger("fedamp.server")
 
 
 def play(prepared: Prepared, grid: Grid, folder: RunFolder, observer: Observer) -> Summary:
-    """Run a federation to its end, its budget, or an interrupt (Ctrl-C), from the last checkpoint in its folder.
-
-    Args:
-        prepared: scenario, plan, data and model.
-        grid: reaches the clients.
-        folder: a new run folder, or one to resume.
-        observer: told of every round.
-
-    Returns:
-        The summary, as it is in the folder beside the model.
-
-    Raises:
-        FederationError: below quorum, nobody reported, or a round would be released twice. The run can be resumed.
-        DivergedError: the model is no longer finite; the round was not released.
-        RunFolderError: the folder's ledger or checkpoint is damaged or of another run.
-    """
+    """All of :func:`rounds`, with Ctrl-C after a round; returns the summary in the folder."""
     for _ in rounds(prepared, grid, folder, observer, finish_round=True):
         pass
     return read_summary(folder.path)
@@ -59,11 +44,21 @@ def play(prepared: Prepared, grid: Grid, folder: RunFolder, observer: Observer) 
 def rounds(
     prepared: Prepared, grid: Grid, folder: RunFolder, observer: Observer, finish_round: bool = False
 ) -> Iterator[RoundRecord]:
-    """The rounds of :func:`play`, one by one as they are released; after an early close the run can be resumed.
+    """Run a federation to its end or its budget, from the last checkpoint in its folder.
+
+    Yields each round as it is released; after an early close the run can be resumed.
 
     Args:
-        prepared, grid, folder, observer: as for :func:`play`.
+        prepared: scenario, plan, data and model.
+        grid: reaches the clients.
+        folder: a new run folder, or one to resume.
+        observer: told of every round.
         finish_round: whether Ctrl-C stops after the round, also while the caller works; else at once.
+
+    Raises:
+        FederationError: below quorum, nobody reported, or a round would be released twice. The run can be resumed.
+        DivergedError: the model is no longer finite; the round was not released.
+        RunFolderError: the folder's ledger or checkpoint is damaged or of another run.
     """
     run = _Run(prepared, grid, folder)
     observer.started(prepared, run.finished)
@@ -76,8 +71,9 @@ def rounds(
                 record = run.play_round(round_, meanwhile)
             except (FederationError, KeyboardInterrupt) as error:
                 # The ledger may be a round ahead of the state, so the file of the model stays the same.
+                ending: Ending = "failed" if isinstance(error, FederationError) else "interrupted"
                 try:
-                    run.conclude(_ending(error), error=str(error) or None)
+                    run.conclude("diverged" if isinstance(error, DivergedError) else ending, str(error) or None)
                 except Exception:  # the person must see the first error
                     log.exception("the summary could not be written")
                 raise
@@ -118,11 +114,13 @@ class _Run:
             self.startup_seconds = perf_counter() - self.prepared.began
         self.round_began = perf_counter()
         aggregate = ask(self.strategy, self.grid, round_, meanwhile if round_ < self.plan.last_round else None)
-        self.strategy.release(round_, aggregate)
-        record = self.record
+        self.strategy.release(round_, aggregate)  # which calls write_down
+        self._append(self.record)
+        return self.record
+
+    def _append(self, record: RoundRecord) -> None:
         self.folder.append_round(record)
         self.finished.append(record)
-        return record
 
     def _write_down(self, state: ServerState, release: Release, aggregate: Aggregate) -> None:
         """Evaluate a round, checkpoint it where it is due, and enter it in the ledger: then it may be released."""
@@ -140,18 +138,17 @@ class _Run:
         stopped_because: Ending = "finished"
         if self.state.round < self.plan.last_round:
             stopped_because = "interrupted"
+            self._write_checkpoint(self.state, self.finished[-1])
         elif self.plan.last_round < self.plan.scenario.rounds:
             stopped_because = "budget"
             log.info("stopped before round %d, which would exceed the budget", self.plan.last_round + 1)
-        if stopped_because == "interrupted":
-            self._write_checkpoint(self.state, self.finished[-1])
         self.folder.write_model(self.state.model)
         self.conclude(stopped_because)
 
     def _write_checkpoint(self, state: ServerState, record: RoundRecord) -> None:
         self.folder.flush()
         every = self.plan.scenario.federation.checkpoint_every
-        write_checkpoint(self.folder.checkpoints, Checkpoint(state, record), self.fingerprint, every)
+        write_checkpoint(self.folder.checkpoints, state, record, self.fingerprint, every)
 
     def _is_reproducible(self, aggregate: Aggregate) -> bool:
         """Whether a second try gives the same: known seed, and all simulated workers answered."""
@@ -161,15 +158,15 @@ class _Run:
     def conclude(self, stopped_because: Ending, error: str | None = None) -> None:
         """Write down why the run stopped, and the summary of its releases."""
         plan, done = self.plan, self.finished
-        evaluated = next((record for record in reversed(done) if record.score is not None), None)
+        evaluated = [
+            record.model_dump(include=set(Quality.model_fields)) for record in done if record.score is not None
+        ]
         released = self.ledger.releases
         spent = Bracket(lower=plan.spent(len(released)).lower, upper=released[-1].epsilon_upper if released else 0.0)
         scheduled, reported, failed = reports(done)
         summary = Summary(
             name=plan.scenario.name,
-            final=Quality(**evaluated.model_dump(include=set(Quality.model_fields)))
-            if evaluated
-            else Quality(accuracy=None, loss=None),
+            final=Quality(**evaluated[-1]) if evaluated else Quality(accuracy=None, loss=None),
             # Before the first release nothing can decide the stop.
             epsilon=Bracket.of(plan.guaranteed_epsilon) if released else spent,
             released_rounds_epsilon=spent,
@@ -221,48 +218,40 @@ class _Run:
 
     def _resume(self) -> ServerState | None:
         """The state of the last checkpoint, with ledger and rounds.jsonl checked against it; None for a new run."""
-        files = checkpoints(self.folder.checkpoints)
-        if files and not self.folder.ledger.exists():
+        folder, files, released = self.folder, checkpoints(self.folder.checkpoints), len(self.ledger.releases)
+        if files and not folder.ledger.exists():
+            raise RunFolderError(f"{folder.ledger}: gone, but the run has checkpoints; expected: as the run left it")
+        checkpoint = read_checkpoint(files[-1], self.fingerprint, self.prepared.state) if files else None
+        last = checkpoint[0].round if checkpoint else 0
+        # With a secret seed a second try of a round differs, so released rounds cannot be computed again.
+        if released > last and not self.plan.known_seed:
             raise RunFolderError(
-                f"{self.folder.ledger}: gone, but the run has checkpoints; expected: as the run left it"
+                f"{folder.checkpoints}: ends at round {last}, but round {released} was released; expected: as the run "
+                "left it"
             )
-        if not files:
-            self._check_not_behind(0)
-            self.finished = self.folder.forget_rounds_after(0)
+        if checkpoint is None:
+            self.finished = folder.forget_rounds_after(0)
             return None
-        checkpoint = read_checkpoint(files[-1], self.fingerprint, self.prepared.state)
-        state, record = checkpoint.state, checkpoint.record
-        self._check_not_behind(state.round)
-        if not state.round - 1 <= len(self.ledger.releases):
+        state, record = checkpoint
+        if released < last - 1:
             raise RunFolderError(
-                f"{self.folder.ledger}: ends at round {len(self.ledger.releases)}, before the checkpoint of round "
-                f"{state.round}; expected: the ledger of the same run"
+                f"{folder.ledger}: ends at round {released}, before the checkpoint of round {last}; expected: the "
+                "ledger of the same run"
             )
-        kept = [done.round for done in self.folder.read_rounds() if done.round <= state.round]
-        if kept not in (list(range(1, state.round)), list(range(1, state.round + 1))):
+        kept = [done.round for done in folder.read_rounds() if done.round <= last]
+        if kept not in (list(range(1, last)), list(range(1, last + 1))):
             raise RunFolderError(
-                f"{self.folder.rounds}: damaged: its rounds are not 1 to {state.round} each once; "
-                "expected: as the run left it"
+                f"{folder.rounds}: damaged: its rounds are not 1 to {last} each once; expected: as the run left it"
             )
         # A crash may have come between the checkpoint and the ledger, or between the ledger and rounds.jsonl.
         try:
-            self.ledger.enter(state.round, state.model, record if len(kept) < state.round else None)
+            self.ledger.enter(last, state.model, record if len(kept) < last else None)
         except FederationError as error:
-            raise RunFolderError(f"{files[-1]}: not of the run whose ledger this is: {error}") from None
-        self.finished = self.folder.forget_rounds_after(state.round)
-        if len(kept) < state.round:
-            self.folder.append_round(record)
-            self.finished.append(record)
+            raise RunFolderError(f"{files[-1]}: not of the run of this ledger: {error}") from None
+        self.finished = folder.forget_rounds_after(last)
+        if len(kept) < last:
+            self._append(record)
         return state
-
-    def _check_not_behind(self, round_: int) -> None:
-        """With a secret seed a second try of a round differs, so released rounds cannot be computed again."""
-        released = len(self.ledger.releases)
-        if released > round_ and not self.plan.known_seed:
-            raise RunFolderError(
-                f"{self.folder.checkpoints}: ends at round {round_}, but round {released} was released; "
-                "expected: as the run left it"
-            )
 
 
 def ask(strategy: PrivateStrategy, grid: Grid, round_: int, meanwhile: Executor | None = None) -> Aggregate:
@@ -274,15 +263,6 @@ def ask(strategy: PrivateStrategy, grid: Grid, round_: int, meanwhile: Executor 
     if prepared is not None:
         prepared.result()
     return strategy.aggregate(round_, replies)
-
-
-def _ending(error: BaseException) -> Ending:
-    match error:
-        case DivergedError():
-            return "diverged"
-        case FederationError():
-            return "failed"
-    return "interrupted"
 
 
 @contextmanager

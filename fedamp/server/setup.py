@@ -35,9 +35,8 @@ from fedamp.strategies.aggregation import ModelParts
 from fedamp.strategies.pipeline import ReleasePipeline, ServerState
 from fedamp.strategies.private import PrivateStrategy, WriteDown
 
-# A stack of more clients leaves a CPU's caches; a smaller one than the smallest spends its time on calls. In between a
-# round has two stacks, so that two workers share it. Torch's convolutions of many clients are slower. All are powers of
-# two, like the slots of a stack.
+# A larger stack of clients leaves a CPU's caches, a smaller one spends its time on calls; torch's convolutions of many
+# clients are slower. All are powers of two, like the slots of a stack.
 STACK, CONVOLUTIONS, SMALLEST_STACK = 64, 8, 16
 RECORDS_AT_ONCE = 4096
 LARGE_INPUTS = 30.0
@@ -52,15 +51,12 @@ class Prepared:
     """A scenario with its data and model loaded.
 
     Attributes:
-        plan: of the run.
-        task: of the clients.
         state: before the first round.
         worker_bytes: GPU memory that a worker needs for a stack of units.
         pieces: (submodel, round) -> the piece of the model that a unit trains.
-        test: the public test set, inputs and labels.
-        validation: public records for choosing between settings; there may be none.
+        test, validation: public records, to test the model and to choose between settings; the latter may be empty.
         engine: name of the engine and the reason for it; empty in a deployment.
-        began: start of the run, by :func:`time.perf_counter`; default: now.
+        began: start of the run, by :func:`time.perf_counter`.
     """
 
     plan: Plan
@@ -136,14 +132,14 @@ class Prepared:
         with fails_alone("counting the model's operations"):
             flops = [cost(module, shape, dtype).flops_per_record for module in modules]
         sizes = [sum(each.numel() for each in module.parameters() if each.requires_grad) for module in modules]
-        parameters, parameters_share = _mean_and_share(sizes)
-        flops_per_record, flops_share = _mean_and_share(flops)
-        return {
-            "parameters_per_client": parameters,
-            "parameters_share": parameters_share,
-            "flops_per_record": flops_per_record,
-            "flops_share": flops_share,
-        }
+        found = {}
+        for name, share, (whole, *parts) in (
+            ("parameters_per_client", "parameters_share", sizes),
+            ("flops_per_record", "flops_share", flops),
+        ):
+            found[name] = mean = float(np.mean(parts))
+            found[share] = mean / whole if whole else 1.0
+        return found
 
     @property
     def why_one_by_one(self) -> str:
@@ -155,20 +151,17 @@ class Prepared:
         slots, (_, labels) = self.task.stack.slots(2, self.plan.units), self.test
         records = np.zeros((slots, 2, *self.task.input_shape), self.test[0].dtype)
         like = Cohort(records, np.zeros((slots, 2, *labels.shape[1:]), labels.dtype), np.zeros(slots, np.int64))
-        return self._trainer.why_alone(self._start, like, self._piece.arguments, self.task.model.vocabulary)
+        trainer, start = self._training()
+        return trainer.why_alone(start, like, self._piece.arguments, self.task.model.vocabulary)
 
     @cached_property
     def _piece(self) -> Piece:
         return self.plan.submodels.a_piece(self.pieces)
 
-    @property
-    def _start(self) -> dict[str, Tensor]:
-        """The first parameters of :attr:`_piece`."""
-        return {name: aligned(array) for name, array in self._piece.extract(self.state.parameters).items()}
-
-    @property
-    def _trainer(self) -> Trainer:
-        return Trainer(self._piece.forward, self.task.client, loss=self.loss)
+    def _training(self) -> tuple[Trainer, dict[str, Tensor]]:
+        """A trainer of a piece of the model, and its first parameters."""
+        start = {name: aligned(array) for name, array in self._piece.extract(self.state.parameters).items()}
+        return Trainer(self._piece.forward, self.task.client, loss=self.loss), start
 
     def check_training(self) -> None:
         """Train the first model on public test records, to find before the first round what fails for every unit.
@@ -182,8 +175,9 @@ class Prepared:
         (inputs, labels), seeds = self.test, np.zeros(1, dtype=f"V{rng.SEED_BYTES}")
         count = min(_TRIED, len(labels))
         records = Cohort(inputs[None, :count], labels[None, :count], np.array([count]))
+        trainer, start = self._training()
         try:
-            trained = self._trainer.train(self._start, records, seeds, self._piece.arguments(seeds))
+            trained = trainer.train(start, records, seeds, self._piece.arguments(seeds))
         except Exception as error:  # a custom model may raise anything
             raise FederationError(
                 f"round 1: nobody could train; public test records cannot be trained on ({one_line(error)})"
@@ -236,14 +230,12 @@ def prepare(scenario: Scenario, seed: int | None = None, costs: Costs | None = N
     stack, worker_bytes = _stack(plan, task, plan.submodels.a_piece(pieces))
     task = task.model_copy(update={"stack": stack})
     prepared = Prepared(plan, task, state, worker_bytes, pieces, *_kept_apart(dataset.test(), scenario))
-    _check_outputs(prepared)
+    # Check that the outputs have the shape that the loss takes: here, not on every client.
+    module = prepared.module.cpu()  # built outside of no_grad, because building tries a custom model with gradients
+    with torch.no_grad():
+        outputs = module(torch.zeros(2, *task.input_shape, dtype=input_type(task.model)))
+    prepared.loss.check_outputs(tuple(outputs.shape), task.model.name)
     return prepared
-
-
-def _mean_and_share(numbers: list[int]) -> tuple[float, float]:
-    """Mean over the parts of a model, also as a share of the whole (the first number); a share of nothing is 1."""
-    mean = float(np.mean(numbers[1:]))
-    return mean, mean / numbers[0] if numbers[0] else 1.0
 
 
 def _kept_apart(public: Records, scenario: Scenario) -> tuple[Records, Records]:
@@ -265,15 +257,6 @@ def _kept_apart(public: Records, scenario: Scenario) -> tuple[Records, Records]:
     order = rng.public_stream(0, "validation").permutation(count)
     first, others = np.sort(order[:kept]), np.sort(order[kept:])
     return (public[0][others], public[1][others]), (public[0][first], public[1][first])
-
-
-def _check_outputs(prepared: Prepared) -> None:
-    """Check that the outputs have the shape that the loss takes: here, not on every client."""
-    task = prepared.task
-    module = prepared.module.cpu()  # built outside of no_grad, because building tries a custom model with gradients
-    with torch.no_grad():
-        outputs = module(torch.zeros(2, *task.input_shape, dtype=input_type(task.model)))
-    prepared.loss.check_outputs(tuple(outputs.shape), task.model.name)
 
 
 def _pipeline(plan: Plan, parameters: Arrays, pieces: Pieces) -> ReleasePipeline:

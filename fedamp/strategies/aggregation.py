@@ -122,28 +122,23 @@ class Aggregator(ABC):
 
     *Input.* Each node sends one reply a round: the sum over its units of clipped updates. Every coordinate of a part
     with clipping norm c is a whole multiple of ``quantum(c)``, a power of two of at most c / 2**30, and at most c times
-    the node's units in size. So ``sum / quantum`` is an integer, a masked sum is one modulo 2**b, and
-    b = 32 + log2(units of the round) bits cannot overflow. Sums in another order are equal to the bit. Clipping norms
-    are the same for all nodes of a round, and are in every message.
+    the node's units in size. So ``sum / quantum`` is an integer, and b = 32 + log2(units of the round) bits cannot
+    overflow: a masked sum is one modulo 2**b. Sums in another order are equal to the bit.
 
-    *The server may see* the sum, which nodes are in it, and the sums of the counts of :class:`Aggregate`. It must not
-    see the reply of one node. The checks of :class:`ClippedSums` (form, finite numbers, share of the norm) are then for
-    the nodes to prove, or the nodes are trusted. ``extracted`` shows which submodel a node trained: ask for whole
-    models instead.
+    *The server may see* the sum, which nodes are in it, and the sums of the counts of :class:`Aggregate`, but no reply
+    of one node. The checks of :class:`ClippedSums` are then for the nodes to prove, or the nodes are trusted. Ask for
+    whole models: ``extracted`` shows which submodel a node trained.
 
-    *Dropouts.* A node that is not in the sum counts as zero: denominators are public and fixed, and no node is asked
-    again. The other nodes must help to remove its masks within the round's deadline. If they cannot, raise
-    :class:`fedamp.errors.FederationError`: nothing has been released, and the round can be played again. Never return a
-    sum that still holds a mask.
+    *Dropouts.* A node that is not in the sum counts as zero, and no node is asked again. The other nodes must help to
+    remove its masks within the round's deadline. If they cannot, raise :class:`fedamp.errors.FederationError`: nothing
+    has been released, and the round can be played again. Never return a sum that still holds a mask.
 
-    *Where it plugs in.* :meth:`prepare` adds public keys or shares to the messages of a round before they are sent;
-    :meth:`aggregate` reads the replies. A protocol with more exchanges a round keeps its grid, and talks to the nodes
-    within :meth:`aggregate`. Give the class to :class:`fedamp.strategies.pipeline.ReleasePipeline`; the round loop does
-    not change.
+    *Use.* Give the class to :class:`fedamp.strategies.pipeline.ReleasePipeline`. A protocol with more exchanges a round
+    keeps its grid, and talks to the nodes within :meth:`aggregate`.
     """
 
     def prepare(self, messages: list[Message]) -> list[Message]:
-        """The messages of a round, with additions of the protocol."""
+        """The messages of a round, with the protocol's public keys or shares."""
         return messages
 
     @abstractmethod
@@ -152,13 +147,12 @@ class Aggregator(ABC):
 
 
 class ClippedSums(Aggregator):
-    """The server sees every node's sum, refuses invalid ones, and clips the rest.
+    """The server sees every node's sum, refuses invalid replies, and clips the rest.
 
-    A reply is refused, whole, if it is an error, comes from a node that was not asked or has answered already, has
-    arrays of another name, shape or type, holds a number that is not finite, or claims units that the node was not
-    asked for. Its sum is clipped to (clip x units that reported), and its coordinates likewise where the l-infinity
-    norm is clipped, so a faulty node cannot exceed its share. Coordinates are whole multiples of the quantum, so
-    the order of replies does not matter, to the bit.
+    Refused are errors, replies of nodes that were not asked or have answered already, arrays of another name, shape or
+    type, numbers that are not finite, and claims of units that the node was not asked for. A sum is clipped to
+    (clip x units that reported), and its coordinates likewise if the l-infinity norm is clipped: a faulty node cannot
+    exceed its share. The order of replies does not matter, to the bit.
     """
 
     def aggregate(self, replies: Iterable[Message], asked: Asked) -> Aggregate:
@@ -228,28 +222,24 @@ def _name(node: int, asked: Asked) -> str:
 
 
 def _add_sums(totals: Sums, sums: Sums, units: int, extracted: int, asked: Asked) -> bool:
-    """Add a node's sums in their place; returns whether they had to be clipped."""
+    """Check a node's sums and add them in their place; returns whether they had to be clipped."""
     piece, part = asked.piece(extracted) if asked.piece and extracted >= 0 else None, totals
     if piece:
         nothing = {name: np.broadcast_to(0.0, shape) for name, shape in asked.model.shapes.items()}  # takes no memory
         part = {name: np.zeros(array.shape) for name, array in piece.extract(nothing).items()}
-    _check_form(sums, {name: array.shape for name, array in part.items()})
+    if set(sums) != set(part):
+        raise ValueError(unexpected("arrays", sums, part))
+    for name, array in sums.items():
+        if array.dtype != np.float64 or array.shape != part[name].shape:
+            raise ValueError(f"array {name} is {array.dtype} {array.shape}, not float64 {part[name].shape}")
+        with np.errstate(over="ignore", invalid="ignore"):
+            square = np.vdot(array, array)  # one pass is enough for all arrays but huge ones
+        if not np.isfinite(square) and not np.isfinite(array).all():
+            raise ValueError(f"array {name} holds NaN or infinity")
     clipped = _add_limited(part, sums, asked, units)
     if piece:
         piece.embed_add(totals, part)
     return clipped
-
-
-def _check_form(sums: Sums, shapes: Mapping[str, tuple[int, ...]]) -> None:
-    if set(sums) != set(shapes):
-        raise ValueError(unexpected("arrays", sums, shapes))
-    for name, array in sums.items():
-        if array.dtype != np.float64 or array.shape != tuple(shapes[name]):
-            raise ValueError(f"array {name} is {array.dtype} {array.shape}, not float64 {tuple(shapes[name])}")
-        with np.errstate(over="ignore", invalid="ignore"):
-            square = np.vdot(array, array)  # one pass tells, for all arrays but huge ones
-        if not np.isfinite(square) and not np.isfinite(array).all():
-            raise ValueError(f"array {name} holds NaN or infinity")
 
 
 def _add_limited(totals: Sums, sums: Sums, asked: Asked, units: int) -> bool:

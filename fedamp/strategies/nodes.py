@@ -73,11 +73,9 @@ class Hosts:
 class Silence:
     """The nodes that are no longer waited for.
 
-    A round waits for a node until its deadline. A node that left two messages in a row unanswered is silent: it gets
-    only pings, queries that no round waits for. When it answers one, it counts as a new node. Flower disconnects a node
-    that it has not heard from for a minute; a silent one is pinged when it is connected again.
-
-    Only the time of a reply decides who is silent, not its content.
+    A node that left two messages in a row unanswered until their deadline is silent: it gets only pings, queries that
+    no round waits for. When it answers one, it counts as a new node. Flower disconnects a node after a minute of
+    silence; a silent one is pinged when it is connected again. The content of replies decides nothing here.
 
     Attributes:
         pings: the silent nodes, each with its pending ping, if any.

@@ -64,16 +64,12 @@ class Release:
         parameters: :attr:`ServerState.model` after the round.
         noisy_sums: the sum of the clipped updates with its noise and, with ModelMix, its uniform noise; float64 by
             name, whole multiples of a power of two.
-        denominators: public expected number of contributors, by name: the divisor of the sum.
-        clips: clipping norm of each part in this round.
-        clip_scale: the same over the plan's.
+        clip_scale: clipping norms of this round over the plan's.
     """
 
     round: int
     parameters: Arrays
     noisy_sums: Sums
-    denominators: Mapping[str, float]
-    clips: tuple[float, ...]
     clip_scale: float
 
 
@@ -85,8 +81,6 @@ class ReleasePipeline:
         plan: with mixing, clipping rule and server optimiser.
         model: arrays and parts of the model.
         pieces: (submodel, round) -> the piece of the model that a unit trains.
-        aggregator: turns replies into a sum.
-        noise: added to the sum.
     """
 
     plan: Plan
@@ -106,7 +100,7 @@ class ReleasePipeline:
     def aggregate(
         self, state: ServerState, round_: int, replies: Iterable[Message], requests: Mapping[int, Request]
     ) -> Aggregate:
-        """The sum of a round's clipped updates. Nothing of it is released."""
+        """The sum of a round's clipped updates: private."""
         clips, linf_coordinates = self.clips(state), self.plan.mixing.linf_coordinates
         asked = Asked(requests, self.model, clips, lambda submodel: self.pieces(submodel, round_), linf_coordinates)
         return self.aggregator.aggregate(replies, asked)
@@ -155,8 +149,7 @@ class ReleasePipeline:
         counts = NormCounts(aggregate.below_clip, aggregate.reported, plan.expected_cohort)
         scale = plan.clipping.next_scale(state.clip_scale, counts, seed, round_, plan.is_private)
         following = ServerState(parameters, round_, moments, start.remembered, scale, noise)
-        clips = tuple(self.clips(state))
-        return following, Release(round_, following.model, sums, denominators, clips, state.clip_scale)
+        return following, Release(round_, following.model, sums, state.clip_scale)
 
     def _check_reported(self, round_: int, scheduled: int, aggregate: Aggregate) -> None:
         """Raise FederationError below the quorum, or if no scheduled unit reported.

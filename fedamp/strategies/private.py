@@ -66,16 +66,14 @@ class Assignment:
 class PrivateStrategy(Strategy):
     """Plays a plan over a Flower ``Grid``.
 
-    The noisy sum is divided by a public, fixed denominator. Units that fail, are late or have no host count as
-    zero and are not rescheduled; an empty cohort still releases its noise. A round that the budget does not pay for is
+    A round is :meth:`configure_train`, the nodes' replies, and :meth:`aggregate_train` (:meth:`aggregate`, then
+    :meth:`release`). The noisy sum is divided by a public, fixed denominator. Units that fail, are late or have no host
+    count as zero and are not rescheduled; an empty cohort still releases its noise. A round beyond the budget is
     refused before any client is asked.
-
-    A round is :meth:`configure_train`, the nodes' replies, and :meth:`aggregate_train`: :meth:`aggregate`, then
-    :meth:`release`.
 
     Args:
         pipeline: the steps of a release, with the plan.
-        task: the task of all clients, constant over the run.
+        task: of all clients, constant over the run.
         state: after the last released round.
         write_down: stores each release before the strategy adopts it; default: nothing is stored.
 
@@ -99,8 +97,6 @@ class PrivateStrategy(Strategy):
     def plan(self) -> Plan:
         """The plan that is played."""
         return self.pipeline.plan
-
-    # --- one round ----------------------------------------------------------------------------------------------------
 
     def prepare(self, server_round: int) -> None:
         """Assign a round's cohort, before the round if there is time."""
@@ -134,17 +130,15 @@ class PrivateStrategy(Strategy):
 
     def aggregate(self, server_round: int, replies: Iterable[Message]) -> Aggregate:
         """Add up the replies to the messages of a round."""
-        came = list(replies)
+        came, roster = list(replies), self.roster
         honest = flower.answers(self._messages, came)
         answered = {reply.metadata.src_node_id for reply in honest}
-        self.roster.note(self._requests, answered)
+        roster.note(self._requests, answered)
         self.collected = self.pipeline.aggregate(self.state, server_round, honest, self._requests)
         self.collected.refused_nodes += len(came) - len(honest)
-        late = [
-            f"node {self.roster.name(node)} did not answer in time" for node in sorted(set(self._requests) - answered)
-        ]
-        nobody = [] if self._requests else ["no connected node hosts any of them"]
-        self.collected.errors += [*self.roster.errors.values(), *late, *nobody]
+        late = sorted(set(self._requests) - answered)
+        errors = [*roster.errors.values(), *(f"node {roster.name(node)} did not answer in time" for node in late)]
+        self.collected.errors += errors if self._requests else [*errors, "no connected node hosts any of them"]
         return self.collected
 
     def release(self, server_round: int, aggregate: Aggregate) -> Release:
@@ -189,8 +183,6 @@ class PrivateStrategy(Strategy):
             }
         )
         return RecordDict({"arrays": arrays, "config": config})
-
-    # --- the rest of Flower's interface -------------------------------------------------------------------------------
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid

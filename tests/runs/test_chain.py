@@ -39,7 +39,7 @@ def run(played, tmp_path):
 def wrong(run: Path, head: str | None = None) -> str:
     """What is wrong with a run folder: why it cannot be read, or what the checks found."""
     try:
-        return "; ".join(check.found for check in verify_ledger(run, head) if check.verdict == "wrong")
+        return "; ".join(check.found for check in verify_ledger(run, head) if check.verdict == "fail")
     except RunFolderError as error:
         return str(error)
 

@@ -77,7 +77,7 @@ def test_a_round_survives_whatever_clients_do_and_is_in_the_ledger(tmp_path, nam
 
     result = start(strategy, Nodes(f"tests.client.own_apps:{name}"), evaluate_fn=evaluate)
     assert released == [(0, 0), (1, 1), (2, 2)]  # entered first
-    assert not [check for check in verify_ledger(tmp_path / "out") if check.verdict == "wrong"]
+    assert not [check for check in verify_ledger(tmp_path / "out") if check.verdict == "fail"]
     assert set(result.arrays) == set(ARRAYS)
     assert strategy.collected.reported == len(own_apps.GOOD + own_apps.NOT_FINITE + own_apps.RAISED)
     assert strategy.collected.failed == len(own_apps.NOT_FINITE + own_apps.RAISED)
