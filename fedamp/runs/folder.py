@@ -14,18 +14,14 @@ from fedamp.engines.flower import chatter_to
 from fedamp.errors import InputError, RunFolderError
 from fedamp.federation import reader
 from fedamp.federation.scenario import Scenario
-from fedamp.runs.files import LOCK, flush, locked, modes_of, read_regular, write_atomically, write_secret
+from fedamp.runs.files import LOCK, flush, locked, modes_of, read_regular, write_atomically
 from fedamp.runs.records import LedgerRecord, RoundRecord, Summary
 
 RUNS = Path("runs")
 
 
 class RunFolder:
-    """The files of one run.
-
-    Args:
-        path: the folder; it must exist (:func:`new_folder`, :func:`existing_folder`).
-    """
+    """The files of one run, in an existing folder (:func:`new_folder`, :func:`existing_folder`)."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -67,7 +63,7 @@ class RunFolder:
         return records
 
     def forget_rounds_after(self, round_: int) -> list[RoundRecord]:
-        """Keep the rounds up to a checkpoint; the later ones are computed again. Returns what is kept."""
+        """Drop the rounds after a checkpoint, which are computed again; returns the others."""
         kept = [record for record in self.read_rounds() if record.round <= round_]
         lines = self.rounds.read_bytes().splitlines()[: len(kept)] if kept else []
         write_atomically(self.rounds, b"".join(line + b"\n" for line in lines))
@@ -82,25 +78,8 @@ class RunFolder:
         write_atomically(self.model, save(parameters))
 
     def write_summary(self, summary: Summary) -> None:
-        """Write the summary; its presence says that the run ended by itself or was told to."""
+        """Write the summary: the run has ended."""
         summary.write(self.summary)
-
-    def write_seed(self, seed: int) -> None:
-        """Keep the secret seed, readable by the owner alone: a resumed run needs it."""
-        write_secret(self.seed, str(seed))
-
-    def read_seed(self) -> int:
-        """The secret seed of a run to resume.
-
-        Raises:
-            RunFolderError: it is damaged, or not there, as in the folder of a run with a known seed.
-        """
-        try:
-            return int(self.seed.read_text())
-        except OSError as error:
-            raise RunFolderError(f"{self.seed}: the run's secret seed cannot be read ({error.strerror})") from None
-        except ValueError:  # its message would tell the content
-            raise RunFolderError(f"{self.seed}: damaged: the run's secret seed is not a number") from None
 
 
 def new_folder(out: Path | None, name: str, private: bool = False) -> tuple[RunFolder, bool]:
@@ -187,8 +166,9 @@ def opened(
         if not resume and not holds_no_run(folder.path):  # any more
             raise RunFolderError(f"{folder.path}: another process began a run in it")
         seed = _seed(folder, private)
-        if private:
-            _keep_for_its_owner(folder.path)
+        for path in (folder.path, *folder.path.rglob("*")) if private else ():  # a copy may be open to others
+            if not path.is_symlink():
+                path.chmod(0o700 if path.is_dir() else 0o600)
         with modes_of(folder.path):
             if not resume:
                 folder.write_scenario(scenario)
@@ -202,7 +182,11 @@ def opened(
                 if not lock:
                     held.enter_context(locked(folder.path))
                 if not resume and not folder.ledger.exists():  # bad input leaves no files behind
-                    _discard(folder, made)
+                    for file in (folder.scenario, folder.log, folder.path / LOCK):
+                        file.unlink(missing_ok=True)
+                    if made:
+                        with suppress(OSError):  # another process has put a file there
+                            folder.path.rmdir()
                 raise
 
 
@@ -220,22 +204,12 @@ def _seed(folder: RunFolder, secret: bool) -> int | None:
     if not secret:
         return None
     begun = folder.seed.exists() or folder.checkpoints.exists() or (ledger is not None and ledger.releases)
-    return folder.read_seed() if begun else rng.seed_from_system()
-
-
-def _keep_for_its_owner(folder: Path) -> None:
-    for path in (folder, *folder.rglob("*")):  # a copy may be open to others
-        if not path.is_symlink():
-            path.chmod(0o700 if path.is_dir() else 0o600)
-
-
-def _discard(folder: RunFolder, made: bool) -> None:
-    """Remove the files of a start, and nothing else."""
-    for file in (folder.scenario, folder.log, folder.path / LOCK):
-        file.unlink(missing_ok=True)
-    if made:
-        with suppress(OSError):  # somebody else has put something there
-            folder.path.rmdir()
+    try:
+        return int(folder.seed.read_text()) if begun else rng.seed_from_system()
+    except OSError as error:
+        raise RunFolderError(f"{folder.seed}: the run's secret seed cannot be read ({error.strerror})") from None
+    except ValueError:  # its message would tell the content
+        raise RunFolderError(f"{folder.seed}: damaged: the run's secret seed is not a number") from None
 
 
 def read_summary(folder: Path) -> Summary:

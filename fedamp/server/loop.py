@@ -22,6 +22,7 @@ from flwr.serverapp import Grid
 
 from fedamp.errors import DivergedError, FederationError, RunFolderError
 from fedamp.runs.checkpoint import checkpoints, read_checkpoint, write_checkpoint
+from fedamp.runs.files import write_secret
 from fedamp.runs.folder import RunFolder, read_summary
 from fedamp.runs.ledger import Ledger, fingerprint
 from fedamp.runs.records import Bracket, Cost, Ending, Quality, RoundRecord, Summary, measured, reports
@@ -100,7 +101,7 @@ class _Run:
         self.strategy = prepared.strategy(self._resume() or prepared.state, self._write_down)
         self.ledger.begin()
         if not (self.plan.known_seed or folder.seed.exists()):
-            folder.write_seed(self.plan.seed)
+            write_secret(folder.seed, str(self.plan.seed))
 
     @property
     def state(self) -> ServerState:
@@ -188,7 +189,7 @@ class _Run:
         self.ledger.conclude(summary)
 
     def _record(self, release: Release, collected: Aggregate) -> RoundRecord:
-        round_, loss, metrics, silence = release.round, None, dict[str, float](), self.strategy.roster.silence
+        round_, loss, metrics, roster = release.round, None, dict[str, float](), self.strategy.roster
         validation_score = None
         if round_ % self.plan.scenario.federation.evaluate_every == 0 or round_ == self.plan.last_round:
             loss, metrics = self.prepared.evaluate(release.parameters)
@@ -211,8 +212,8 @@ class _Run:
             scheduled=len(self.plan.attendance.cohort(round_)),
             reported=collected.reported,
             seconds=perf_counter() - self.round_began,
-            nodes_given_up=tuple(silence.given_up),
-            nodes_back=tuple(silence.back),
+            nodes_given_up=tuple(roster.given_up),
+            nodes_back=tuple(roster.back),
             unprotected=unprotected,
         )
 

@@ -9,6 +9,7 @@ import math
 import time
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 LONGEST_VALUE, PER_CALL = 500, 100  # letters of a setting, and settings at once, that MLflow takes
 
 
+@dataclass
 class Tracker(Observer):
     """A run in another program. If the tracker fails, the run continues without it.
 
@@ -37,15 +39,14 @@ class Tracker(Observer):
     """
 
     name: ClassVar[str]
-    _begun = False
+    unprotected: bool = field(default=False, kw_only=True)
 
-    def __init__(self, unprotected: bool = False) -> None:
+    def __post_init__(self) -> None:
         if find_spec(self.name) is None:
             raise InputError(
                 f"trackers: {self.name} is not installed; expected: pip install 'fedamp[{self.name}]', or without it"
             )
-        self._unprotected = unprotected
-        self.only_tells = f"tracker {self.name}"
+        self.only_tells, self._begun = f"tracker {self.name}", False
 
     @abstractmethod
     def begin(self, name: str, settings: Mapping[str, Any]) -> None:
@@ -60,11 +61,11 @@ class Tracker(Observer):
         """End the run: ``finished``, ``failed`` or ``interrupted``."""
 
     def opened(self, folder: Path) -> None:
-        self.folder = folder
+        self.run_folder = folder
 
     def started(self, prepared: "Prepared", finished: list[RoundRecord]) -> None:
         scenario = prepared.plan.scenario.model_dump(mode="json", exclude={"description", "trackers"})
-        self.begin(self.folder.name, flat(scenario) | {"fedamp": version()})
+        self.begin(self.run_folder.name, flat(scenario) | {"fedamp": version()})
         self._begun = True
         for record in finished:
             self.round_done(record)
@@ -72,7 +73,7 @@ class Tracker(Observer):
     def round_done(self, record: RoundRecord) -> None:
         numbers = {"accuracy": record.accuracy, "loss": record.loss, **record.metrics}
         numbers |= {"validation_score": record.validation_score, "epsilon": record.epsilon_upper}
-        if self._unprotected:
+        if self.unprotected:
             numbers |= {f"unprotected/{name}": float(value) for name, value in record.unprotected.items()}
         # A number may be missing, or infinite.
         self.tell(
@@ -81,29 +82,26 @@ class Tracker(Observer):
 
     def closed(self) -> None:
         if self._begun:
-            ended = RunFolder(self.folder).summary.exists()
-            ending = read_summary(self.folder).stopped_because if ended else "failed"
+            ended = RunFolder(self.run_folder).summary.exists()
+            ending = read_summary(self.run_folder).stopped_because if ended else "failed"
             self.end({"budget": "finished", "diverged": "failed"}.get(ending, ending))
 
 
+@dataclass
 class TensorBoard(Tracker):
     """Event files for ``tensorboard --logdir``.
 
     Args:
         folder: of the files; default: ``tensorboard`` in the run folder.
-        unprotected: as for :class:`Tracker`.
     """
 
-    name = "tensorboard"
-
-    def __init__(self, folder: str | Path | None = None, unprotected: bool = False) -> None:
-        super().__init__(unprotected)
-        self._asked = folder
+    name: ClassVar[str] = "tensorboard"
+    folder: str | Path | None = None
 
     def begin(self, name: str, settings: Mapping[str, Any]) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        where = Path(self._asked) / name if self._asked else self.folder / "tensorboard"
+        where = Path(self.folder) / name if self.folder else self.run_folder / "tensorboard"
         self._writer = SummaryWriter(str(where.resolve()), purge_step=0)  # forgets what a run told before it resumed
         self._writer.add_text("scenario", f"```\n{json.dumps(settings, indent=1)}\n```")
 
@@ -116,28 +114,26 @@ class TensorBoard(Tracker):
         self._writer.close()
 
 
+@dataclass
 class Mlflow(Tracker):
     """A run of an MLflow experiment, on a server or in a database; MLflow's active run is left alone.
 
     Args:
         uri: of the server or database; default: ``MLFLOW_TRACKING_URI``, or MLflow's own default.
         experiment: created if it does not exist.
-        unprotected: as for :class:`Tracker`.
     """
 
-    name = "mlflow"
-
-    def __init__(self, uri: str | None = None, experiment: str = "fedamp", unprotected: bool = False) -> None:
-        super().__init__(unprotected)
-        self._uri, self._experiment = uri, experiment
+    name: ClassVar[str] = "mlflow"
+    uri: str | None = None
+    experiment: str = "fedamp"
 
     def begin(self, name: str, settings: Mapping[str, Any]) -> None:
         from mlflow import MlflowClient
         from mlflow.entities import Param
 
-        self._client = MlflowClient(tracking_uri=self._uri)
-        found = self._client.get_experiment_by_name(self._experiment)
-        experiment = found.experiment_id if found else self._client.create_experiment(self._experiment)
+        self._client = MlflowClient(tracking_uri=self.uri)
+        found = self._client.get_experiment_by_name(self.experiment)
+        experiment = found.experiment_id if found else self._client.create_experiment(self.experiment)
         self._id = self._client.create_run(experiment, run_name=name).info.run_id
         values = [Param(key, str(value)[:LONGEST_VALUE]) for key, value in settings.items()]
         for first in range(0, len(values), PER_CALL):
@@ -153,20 +149,18 @@ class Mlflow(Tracker):
         self._client.set_terminated(self._id, {"interrupted": "KILLED"}.get(status, status.upper()))
 
 
+@dataclass
 class Wandb(Tracker):
-    """A run of a W&B project, without what W&B collects of machine, code and terminal.
+    """A run of a W&B project, without W&B's own data about machine, code and terminal.
 
     Args:
         project: created if it does not exist.
         mode: ``online``, or ``offline`` for files in the run folder that ``wandb sync`` sends.
-        unprotected: as for :class:`Tracker`.
     """
 
-    name = "wandb"
-
-    def __init__(self, project: str = "fedamp", mode: str = "online", unprotected: bool = False) -> None:
-        super().__init__(unprotected)
-        self._project, self._mode = project, mode
+    name: ClassVar[str] = "wandb"
+    project: str = "fedamp"
+    mode: str = "online"
 
     def begin(self, name: str, settings: Mapping[str, Any]) -> None:
         import wandb
@@ -175,11 +169,11 @@ class Wandb(Tracker):
             silent=True, console="off", disable_git=True, disable_code=True, x_disable_meta=True, x_disable_stats=True
         )
         self._there = wandb.init(
-            project=self._project,
+            project=self.project,
             name=name,
             reinit="create_new",
-            mode=self._mode,
-            dir=self.folder,
+            mode=self.mode,
+            dir=self.run_folder,
             config=dict(settings),
             settings=quiet,
         )

@@ -1,13 +1,10 @@
-"""Nodes of a federation: the units that each may claim, those that stay silent, and their replies as text."""
+"""Nodes of a federation: the units that each may claim, and their replies as text."""
 
-import logging
 import re
-from collections import Counter
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Literal, Self
 
-from flwr.app import Message
 from flwr.serverapp import Grid
 from pydantic import ValidationError
 
@@ -17,9 +14,6 @@ from fedamp.engines import flower
 from fedamp.errors import DeploymentError
 from fedamp.federation.running import Federation
 
-log = logging.getLogger("fedamp.server")
-
-PATIENCE = 2  # messages in a row that a node may leave unanswered
 LONGEST, NAMES_SHOWN = 300, 8  # letters of a node's text, and names in a list of them
 
 Permit = Ranges | Literal["all"]
@@ -67,70 +61,6 @@ class Hosts:
     def permit(self, name: str) -> Permit:
         """The units that the node of this name may claim; empty: none."""
         return self.by_name.get(name, self.others)
-
-
-@dataclass
-class Silence:
-    """The nodes that are no longer waited for.
-
-    A node that left two messages in a row unanswered until their deadline is silent: it gets only pings, queries that
-    no round waits for. When it answers one, it counts as a new node. Flower disconnects a node after a minute of
-    silence; a silent one is pinged when it is connected again. The content of replies decides nothing here.
-
-    Attributes:
-        pings: the silent nodes, each with its pending ping, if any.
-        given_up: nodes that fell silent, or lost their connection, since :meth:`begin_round`.
-        back: nodes that answered a ping, or are connected again.
-    """
-
-    pings: dict[int, Message | None] = field(default_factory=dict)
-    given_up: list[int] = field(default_factory=list)
-    back: list[int] = field(default_factory=list)
-    _missed: Counter[int] = field(default_factory=Counter)
-    _connected: set[int] = field(default_factory=set)
-    _lost: set[int] = field(default_factory=set)
-
-    def begin_round(self, connected: set[int]) -> None:
-        """Start new lists, and forget the pings to nodes that are gone."""
-        self.given_up, self.back, self._connected = [], sorted(self._lost & connected), connected
-        self._lost -= connected
-        self.pings = {node: ping if node in connected else None for node, ping in self.pings.items()}
-
-    def lose(self, gone: Iterable[int]) -> None:
-        """Note nodes that are no longer connected."""
-        self.given_up += sorted(gone)
-        self._lost |= set(gone)
-
-    def note(self, asked: Iterable[int], answered: set[int], name: Callable[[int], str] = str) -> list[int]:
-        """Count missing answers; returns the nodes that are silent now. The log uses ``name``."""
-        for node in asked:
-            self._missed[node] = 0 if node in answered else self._missed[node] + 1
-            if node not in answered:
-                log.warning("node %s did not answer in time", name(node))
-            if self._missed[node] >= PATIENCE:
-                log.warning("node %s missed %d messages in a row, is no longer waited for", name(node), PATIENCE)
-                self.given_up.append(node)
-                self.pings[node] = None
-                del self._missed[node]
-        return [node for node in asked if node in self.pings]
-
-    def answers(self, grid: Grid, query: Callable[[int], Message], name: Callable[[int], str] = str) -> list[Message]:
-        """The answers to pings so far, of nodes that are no longer silent; then ping the others."""
-        under_way = {ping.metadata.message_id: node for node, ping in self.pings.items() if ping is not None}
-        came = []
-        for reply in grid.pull_messages(list(under_way)) if under_way else ():
-            node = under_way[reply.metadata.reply_to_message_id]
-            if reply.metadata.src_node_id == node:
-                log.warning("node %s answers again", name(node))
-                self.back.append(node)
-                del self.pings[node]
-                came.append(reply)
-            else:  # Flower says that the ping was lost, or is too old
-                self.pings[node] = None
-        for node in [node for node, ping in self.pings.items() if ping is None and node in self._connected]:
-            self.pings[node] = ping = query(node)
-            grid.push_messages([ping])
-        return came
 
 
 def in_one_line(said: object) -> str:

@@ -138,13 +138,13 @@ def test_a_node_that_is_gone_and_connected_again_is_in_log_and_record_by_its_nam
     roster = roster_of(grid)
     hosted = grid.hosts.pop(3)
     roster.refresh(grid, timeout=1)
-    assert (roster.silence.given_up, roster.silence.back) == ([3], [])
+    assert (roster.given_up, roster.back) == ([3], [])
     assert "nodes south (3) are gone" in caplog.text
     roster.refresh(grid, timeout=1)
-    assert (roster.silence.given_up, roster.silence.back) == ([], [])
+    assert (roster.given_up, roster.back) == ([], [])
     grid.hosts[3] = hosted
     roster.refresh(grid, timeout=1)
-    assert (roster.silence.given_up, roster.silence.back) == ([], [3])
+    assert (roster.given_up, roster.back) == ([], [3])
     assert "node south (3) is connected again" in caplog.text
     assert asked(roster, batch(0, 1)) == {2: [0], 3: [1]}
 

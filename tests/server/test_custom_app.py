@@ -15,7 +15,7 @@ from fedamp.engines.node import FIRST_NODE, Node
 from fedamp.errors import FederationError, ModelError, RunFolderError, ScenarioError
 from fedamp.federation import reader
 from fedamp.runs.verify import verify_ledger
-from fedamp.server.own_app import LOG, AppStrategy
+from fedamp.server.custom_app import LOG, AppStrategy
 from tests.client import own_apps
 from tests.documentation import ROOT
 
