@@ -21,15 +21,10 @@ from fedamp.server.loop import ask
 from fedamp.server.setup import prepare
 from tests.federations import Silent, small, write_small
 from tests.server.forks import Forks
-from tests.server.plays import Killed, killed_at, ledger_of, model_of, rounds_of
+from tests.server.plays import Crash, Killed, killed_at, ledger_of, model_of, rounds_of
 
 CHEAP = ("known_seed=false", "check_in={scheme: all}")  # to account for
 CLIENTS, FEATURES, CLIP, NOISE = 20, 50, 0.5, 4.0
-
-
-class StopsAfterOne(Silent):
-    def round_done(self, record) -> None:
-        raise KeyboardInterrupt
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +81,7 @@ def interrupted(tmp_path) -> Path:
     """A run that was stopped after round 1."""
     run = tmp_path / "run"
     with pytest.raises(Interrupted):
-        launch(federation(tmp_path / "data"), StopsAfterOne(), run)
+        launch(federation(tmp_path / "data"), Crash(1, KeyboardInterrupt), run)
     return run
 
 
