@@ -84,47 +84,44 @@ def attendance_matrix(scheme: CheckIn, units: int, seed: int, rounds: int = ROUN
 def test_what_is_drawn_is_what_is_charged(scheme):
     units = 4000
     matrix, first = attendance_matrix(scheme, units, seed=5), 0
-    for kind, rounds, share in charged_blocks(scheme.charge(Gaussian(1.0), ROUNDS).to_json()):
+    for law in charged_blocks(scheme.charge(Gaussian(1.0), ROUNDS).to_json()):
+        rounds = len(law) - 1
         block = matrix[:, first : first + rounds]
         first += rounds
-        if kind == "sets":  # numbers of rounds as charged, and the sets of each number uniform
-            counts, sizes = np.bincount(block.sum(1), minlength=rounds + 1), np.flatnonzero(share)
-            assert counts.sum() == counts[sizes].sum()
-            assert len(sizes) == 1 or stats.chisquare(counts[sizes], units * share[sizes]).pvalue > UNLIKELY
-            drawn = Counter(tuple(np.flatnonzero(row)) for row in block)
-            for size in sizes:
-                sets = list(itertools.combinations(range(rounds), size))
-                if len(sets) > 1 and counts[size] > 5 * len(sets):
-                    assert stats.chisquare([drawn[each] for each in sets]).pvalue > UNLIKELY
-        elif share == 1:
-            assert block.all()
-        else:  # independent over units and rounds, each with the rate
-            assert stats.binomtest(int(block.sum()), block.size, share).pvalue > UNLIKELY
-            counts = np.bincount(block.sum(1), minlength=rounds + 1)
-            expected = stats.binom(rounds, share).pmf(np.arange(rounds + 1)) * units
-            usual = expected > 5
-            statistic = ((counts - expected)[usual] ** 2 / expected[usual]).sum()
-            assert stats.chi2(usual.sum() - 1).sf(statistic) > UNLIKELY
+        counts = np.bincount(block.sum(1), minlength=rounds + 1)
+        assert not counts[law == 0].any()
+        usual = law * units > 5
+        statistic = ((counts - law * units)[usual] ** 2 / (law * units)[usual]).sum()
+        assert usual.sum() == 1 or stats.chi2(usual.sum() - 1).sf(statistic) > UNLIKELY
+        drawn = Counter(tuple(np.flatnonzero(row)) for row in block)
+        for size in range(rounds + 1):
+            sets = list(itertools.combinations(range(rounds), size))
+            if len(sets) > 1 and counts[size] > 5 * len(sets):
+                assert stats.chisquare([drawn[each] for each in sets]).pvalue > UNLIKELY
     assert first == ROUNDS
 
 
-def charged_blocks(tree: dict) -> list[tuple[str, int, float | np.ndarray]]:
-    """Consecutive rounds of a charged expression: how a unit's are drawn in them, how many, and the rate, or the chance
-    of every number of rounds.
+def charged_blocks(tree: dict) -> list[np.ndarray]:
+    """Consecutive blocks of rounds of a charged expression: the law of a unit's number of check-ins in each block.
+
+    Given the number, all sets of rounds of that size are equally probable.
     """
-    if tree["kind"] == "Compose":
+    kind, inner = tree["kind"], tree.get("mechanism", {})
+    number = np.arange(tree.get("rounds", tree.get("times", 0)) + 1)
+    if kind == "Compose":
         return [block for part in tree["mechanisms"] for block in charged_blocks(part)]
-    h = np.arange(tree.get("rounds", 0) + 1)
-    if tree["kind"] == "Allocation":
-        return [("sets", tree["rounds"], (h == tree["k"]).astype(float))]
-    if tree["kind"] == "CappedPoisson":
-        coins = stats.binom(tree["rounds"], tree["rate"]).pmf(h)
-        return [("sets", tree["rounds"], np.bincount(np.minimum(h, tree["at_most"]), coins, minlength=len(h)))]
-    assert tree["kind"] == "Repeat", tree
-    inner = tree["mechanism"]
+    if kind == "Allocation":
+        return [(number == tree["k"]).astype(float)]
+    if kind == "CappedPoisson":
+        coins = stats.binom(tree["rounds"], tree["rate"]).pmf(number)
+        return [np.bincount(np.minimum(number, tree["at_most"]), coins, minlength=len(number))]
+    if kind == "Poisson":  # of a whole run
+        [law] = charged_blocks(inner)
+        return [tree["rate"] * law + (1 - tree["rate"]) * (np.arange(len(law)) == 0)]
+    assert kind == "Repeat", tree
     if inner["kind"] == "Allocation":
         return charged_blocks(inner) * tree["times"]
-    return [("Poisson", tree["times"], inner["rate"] if inner["kind"] == "Poisson" else 1)]
+    return [stats.binom(tree["times"], inner["rate"] if inner["kind"] == "Poisson" else 1).pmf(number)]
 
 
 def test_units_are_independent_of_each_other(scheme):

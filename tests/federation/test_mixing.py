@@ -88,7 +88,7 @@ def mixtures(now: float, before: float, rounds: MixedRounds, size: int = 20_000,
     ("distance", "width"),
     [(0.0, 0.1), (0.03, 0.1), (-0.03, 0.1), (0.099, 0.1), (0.1001, 0.1), (0.199, 0.1), (0.201, 0.2), (-1.05, 1.0)],
 )
-def test_the_mixture_is_uniform_about_the_midpoint_on_a_multiple_of_the_charged_width(distance, width):
+def test_the_mixture_is_uniform_on_a_multiple_of_the_charged_width(distance, width):
     before = 0.25
     values = mixtures(before + distance, before, CONSTANT)
     low = before + distance / 2 - width / 2
@@ -120,7 +120,7 @@ def test_neither_model_is_changed():
     charged=st.floats(0.01, 1),
     factor=st.floats(1, 5),
 )
-def test_the_width_is_at_least_what_is_enforced_and_a_whole_multiple_of_what_is_charged(distance, charged, factor):
+def test_the_width_is_a_multiple_of_the_charged_one_and_at_least_enforced(distance, charged, factor):
     rounds = MixedRounds(1, 1, least=charged * factor, charged=charged)
     now, before = {"w": np.full(1, distance, np.float32)}, {"w": np.zeros(1, np.float32)}
     start = MixedModels(1, (rounds,)).start(now, before, round_=1)
