@@ -186,7 +186,7 @@ def test_a_file_of_the_owner_s_that_is_gone(run, name):
     assert f"{name}: gone" in wrong(run)
 
 
-def test_what_is_handed_out_is_checked_without_the_owner_s_files(fedamp, run):
+def test_a_copy_to_hand_out_is_checked_without_the_owner_s_files(fedamp, run):
     for name in ("summary.json", "rounds.jsonl", "salt.secret"):
         (run / name).unlink()
     assert wrong(run) == ""
@@ -195,7 +195,7 @@ def test_what_is_handed_out_is_checked_without_the_owner_s_files(fedamp, run):
     assert wrong(run) == "scenario.yaml: not as the run left it"
 
 
-def test_whoever_shows_a_run_refuses_a_summary_that_the_ledger_contradicts(fedamp, played, run, tmp_path):
+def test_every_reader_refuses_a_summary_that_the_ledger_contradicts(fedamp, played, run, tmp_path):
     summary = json.loads((run / "summary.json").read_text())
     summary["epsilon"]["upper"], summary["noise_multiplier"] = 0.1, 50.0
     (run / "summary.json").write_text(json.dumps(summary))
@@ -228,7 +228,7 @@ def test_a_file_and_the_chain_made_anew_are_found_by_the_head_alone(fedamp, play
     assert f"but {head} was written down" in answer.err
 
 
-def test_who_forges_the_chain_still_cannot_lower_an_epsilon(run, tmp_path):
+def test_a_forged_chain_cannot_lower_an_epsilon(run, tmp_path):
     """It is computed again from the mechanism, and a report is about a ledger that was verified."""
     summary = json.loads((run / "summary.json").read_text())
     for bracket in ("epsilon", "released_rounds_epsilon"):

@@ -144,7 +144,7 @@ def test_below_the_quorum_the_run_stops_cleanly_and_can_be_resumed(tmp_path):
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert (summary["stopped_because"], summary["rounds_completed"]) == ("failed", released)
     assert 0 < released < 19
-    # Without the quorum (which decides no result) it goes on from there to what it would have been.
+    # Without the quorum (which decides no result) it resumes to the model of an undisturbed run.
     patient = small(faults, "check_in={scheme: all}", "federation={checkpoint_every: 2}", "rounds=20")
     play_in(tmp_path / "run", patient)
     play_in(tmp_path / "patient", patient)

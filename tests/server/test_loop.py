@@ -120,7 +120,7 @@ def test_an_empty_cohort_still_releases_noise(tmp_path):
     assert len(set(digests)) == 12
 
 
-def test_a_cohort_that_cannot_be_expected_to_hold_anybody_is_refused(tmp_path):
+def test_an_expected_cohort_below_one_is_refused(tmp_path):
     with pytest.raises(ScenarioError, match=r"expected cohort is 0\.6"):
         run(tmp_path, "check_in={scheme: poisson, rate: 0.01}")
     assert not (tmp_path / "run").exists()

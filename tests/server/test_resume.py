@@ -1,4 +1,4 @@
-"""A run that is stopped anywhere, by anything, goes on to the model that it would have had."""
+"""A run that is stopped anywhere resumes to the model of an undisturbed run."""
 
 import json
 import os
@@ -55,7 +55,7 @@ def assert_same_run(folder: Path, whole: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", STATEFUL)
-def test_a_run_killed_before_any_step_that_changes_the_disk_goes_on_to_the_same_model(tmp_path, monkeypatch, kind):
+def test_a_run_killed_before_any_step_on_the_disk_resumes_to_the_same_model(tmp_path, monkeypatch, kind):
     scenario = small("rounds=4", "check_in.k=2", "federation.checkpoint_every=2", *STATEFUL[kind])
     with killed_at(monkeypatch, step=-1) as steps:
         play_in(tmp_path / "whole", scenario)

@@ -85,7 +85,7 @@ def interrupted(tmp_path) -> Path:
     return run
 
 
-def test_a_backup_that_is_gone_on_from_does_not_tell_who_has_left_meanwhile(forks, interrupted, tmp_path):
+def test_a_resumed_backup_does_not_tell_which_client_has_left_meanwhile(forks, interrupted, tmp_path):
     backup = shutil.copytree(interrupted, tmp_path / "backup")
     resume = ("run", interrupted / "scenario.yaml", "--resume", "--out")
     assert forks.run((*resume, interrupted)) == [0]
@@ -111,7 +111,7 @@ OTHERS = {
 
 
 @pytest.mark.parametrize("what", OTHERS)
-def test_what_hides_a_round_besides_its_noise_is_drawn_anew_too(what):
+def test_all_noise_of_a_round_is_drawn_anew(what):
     overrides, read = OTHERS[what]
     for seed, again in ((5, False), (None, True)):  # None: the scenario's
         prepared = prepare(small(*CHEAP, *overrides, "privacy.noise_multiplier=1.0e-3"), seed)
@@ -156,7 +156,7 @@ def test_a_run_killed_before_any_step_releases_every_round_once(tmp_path, monkey
 # --- one folder, one run ----------------------------------------------------------------------------------------------
 
 
-def test_of_starts_in_one_folder_one_runs_and_the_others_touch_nothing(forks, place, scenario):
+def test_of_several_starts_in_one_folder_one_runs_and_the_others_touch_nothing(forks, place, scenario):
     for attempt in range(4):
         out = place / f"wanted-{attempt}"
         if attempt % 2:

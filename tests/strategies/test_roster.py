@@ -147,7 +147,7 @@ NAMES = {2: "north", 3: "south", 4: "north"}
 SHARES = {"north": "0-9,12", "south": "10-11,13-19"}
 
 
-def test_a_node_is_believed_for_the_units_that_the_operator_gave_its_name_and_for_no_others(caplog):
+def test_a_node_is_believed_only_for_the_units_that_the_operator_gave_its_name(caplog):
     grid = Nodes({2: range(UNITS), 3: range(UNITS), 9: range(UNITS)}, NAMES)
     roster = roster_of(grid, SHARES)
     own = {2: [*range(10), 12], 3: [10, 11, *range(13, 20)]}

@@ -184,7 +184,7 @@ def test_a_record_moves_each_part_by_at_most_its_clip(strategy, folder, grid):
 
 @pytest.mark.parametrize("grid", ["serial"], indirect=True)
 def test_ordinary_units_do_reach_their_clip(folder, grid):
-    """Else the bound above would hold for reasons that have nothing to do with clipping."""
+    """Otherwise the bound above would hold for reasons other than clipping."""
     prepared = federation(folder, "disjoint", "epochs")
     _, message = first_message(prepared, grid)
     whole = flower.from_record(answer(grid, message).content["arrays"])
