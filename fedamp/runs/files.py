@@ -30,7 +30,7 @@ class FileRecord(Record):
         """Read the file.
 
         Raises:
-            RunFolderError: it is missing or damaged; one line that names the file, the key, and what is expected.
+            RunFolderError: it is missing or damaged; one line that names the file, the key, and the expected value.
         """
         try:
             text = read_regular(file)
@@ -65,7 +65,7 @@ def write_atomically(file: Path, content: bytes, durable: bool = True, mode: int
         mode: who may read and write it, less the umask.
     """
     beside = file.with_name(f".{file.name}.writing")
-    beside.unlink(missing_ok=True)  # of a crash; a link of somebody else's would lead elsewhere
+    beside.unlink(missing_ok=True)  # of a crash; a foreign link would lead elsewhere
     with open(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as stream:
         stream.write(content)
         if durable:

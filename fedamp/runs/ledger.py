@@ -33,8 +33,8 @@ from fedamp.runs.records import (
 WRITTEN_BY = f"fedamp {version()}"
 ASSUMPTIONS = (
     "The server is trusted: it sees each node's sum before noise, and keeps it to itself.",
-    "Check-in and submodel assignments are drawn afresh, independently for every unit, and hidden from whoever sees "
-    "the releases.",
+    "Check-in and submodel assignments are drawn afresh, independently for every unit, and hidden from everybody who "
+    "sees the releases.",
     "Noise is added to the sum; the denominator is public and fixed. A unit that fails counts as zero and is charged.",
     "Random numbers are AES-256 in counter mode, taken to be random. Noise is Gaussian, added to exact sums, rounded "
     "once; what its finite precision costs, less than 1e-34, is paid from delta.",

@@ -118,7 +118,7 @@ class Merged:
 
     @property
     def promise(self) -> dict[str, Any]:
-        """What is protected, in which sense: delta, unit, adjacency, group size."""
+        """Delta, unit, adjacency and group size of the guarantee."""
         return self.certificate.promise
 
     @property
@@ -136,7 +136,7 @@ class Merged:
 
 
 Model = Run | Merged
-"""What a report can be about."""
+"""The subject of a report."""
 
 
 def salted_digest(salt: bytes, run: Run) -> str:

@@ -24,7 +24,7 @@ from fedamp.federation.submodels import Part
 from fedamp.runs.files import FileRecord
 
 FROM_SYSTEM = "from the operating system"
-KNOWN_SEED = "known: the scenario's, so that whoever knows it can subtract the noise"
+KNOWN_SEED = "known: the scenario's, so everybody who knows it can subtract the noise"
 
 
 def _mechanism(value: Any) -> Mechanism:
@@ -212,7 +212,7 @@ class Charged(FileRecord):
 
     @property
     def promise(self) -> dict[str, Any]:
-        """What is protected, in which sense: delta, unit, adjacency, group size."""
+        """Delta, unit, adjacency and group size of the guarantee."""
         return {key: getattr(self, key) for key in ("delta", "unit", "adjacency", "group_size")}
 
 

@@ -70,7 +70,7 @@ class Run:
 
     @property
     def promise(self) -> dict[str, Any]:
-        """What is protected, in which sense: delta, unit, adjacency, group size."""
+        """Delta, unit, adjacency and group size of the guarantee."""
         return self.ledger.promise
 
     @property

@@ -180,7 +180,7 @@ class Prepared:
             trained = trainer.train(start, records, seeds, self._piece.arguments(seeds))
         except Exception as error:  # a custom model may raise anything
             raise FederationError(
-                f"round 1: nobody could train; public test records cannot be trained on ({one_line(error)})"
+                f"round 1: no client can train: training on public test records fails ({one_line(error)})"
             ) from error
         if not all(bool(update.isfinite().all()) for update in trained.updates.values()):
             raise DivergedError(1, "an update of public test records")

@@ -102,7 +102,7 @@ class TensorBoard(Tracker):
         from torch.utils.tensorboard import SummaryWriter
 
         where = Path(self.folder) / name if self.folder else self.run_folder / "tensorboard"
-        self._writer = SummaryWriter(str(where.resolve()), purge_step=0)  # forgets what a run told before it resumed
+        self._writer = SummaryWriter(str(where.resolve()), purge_step=0)  # drops the rounds before a resumption
         self._writer.add_text("scenario", f"```\n{json.dumps(settings, indent=1)}\n```")
 
     def tell(self, round_: int, numbers: Mapping[str, float]) -> None:

@@ -64,7 +64,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Asked:
-    """What the replies of a round are checked against.
+    """The orders of a round, to check its replies against.
 
     Attributes:
         requests: by node.

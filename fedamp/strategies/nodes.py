@@ -35,7 +35,7 @@ class Hosts:
 
     @classmethod
     def of(cls, federation: Federation, grid: Grid, units: int) -> Self:
-        """What a scenario permits the nodes of a grid.
+        """The permits of a scenario for the nodes of a grid.
 
         Raises:
             DeploymentError: the nodes are real and ``federation.hosts`` is missing, or names units that do not exist.

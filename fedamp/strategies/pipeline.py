@@ -57,7 +57,7 @@ class ServerState:
 
 @dataclass(frozen=True)
 class Release:
-    """What a round releases. All of it is public, and covered by the charge.
+    """The release of a round. All of it is public, and covered by the charge.
 
     Attributes:
         round: its number, from 1.

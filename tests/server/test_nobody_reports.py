@@ -63,7 +63,7 @@ def test_a_model_that_every_client_fails_to_train_costs_nothing(tmp_path, engine
     ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=200, env=HERE)
     assert ended.returncode == 1
     [line] = ended.stderr.splitlines()
-    assert line.startswith("failed: round 1: nobody could train; public test records cannot be trained on (")
+    assert line.startswith("failed: round 1: no client can train: training on public test records fails (")
     assert f"ValueError: {ITS_ERROR}" in line
     assert "; log: run/log.txt; resume with: fedamp run run/scenario.yaml --resume" in line
     assert_nothing_was_spent(tmp_path / "run")
