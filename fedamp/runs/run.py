@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any
 
 from fedamp import rng
 from fedamp.errors import InputError, RunFolderError, ScenarioError
@@ -167,9 +167,6 @@ class Run:
         return verify_ledger(self.folder, head)
 
 
-SomeRun = TypeVar("SomeRun", bound=Run)
-
-
 def frame_of(rows: Iterable[Mapping[str, Any]]) -> "pandas.DataFrame":
     """A pandas frame of rows with the same keys, which name its columns.
 
@@ -183,17 +180,8 @@ def frame_of(rows: Iterable[Mapping[str, Any]]) -> "pandas.DataFrame":
     return pandas.DataFrame(rows)
 
 
-@overload
-def read_run(folder: Path, name: str | None = None) -> Run: ...
-@overload
-def read_run(folder: Path, name: str | None = None, *, kind: type[SomeRun]) -> SomeRun: ...
-def read_run(folder: Path, name: str | None = None, *, kind: type[Run] = Run) -> Run:
-    """Read a run folder.
-
-    Args:
-        folder: of the run.
-        name: of the run; default: the folder's own.
-        kind: the class of the result.
+def read_run(folder: Path, name: str | None = None) -> Run:
+    """Read a run folder; ``name`` is the folder's own unless given.
 
     Raises:
         RunFolderError: one line that names the file that is missing, damaged, or changed since the run.
@@ -222,4 +210,4 @@ def read_run(folder: Path, name: str | None = None, *, kind: type[Run] = Run) ->
     if ledger.frozen_sha256 is not None:  # so that only the model of the ledger is built from the scenario
         pinned = asked.model.model_copy(update={"frozen_sha256": ledger.frozen_sha256})
         asked = asked.model_copy(update={"model": pinned})
-    return kind(name or folder.resolve().name, folder, asked, summary, ledger, rounds)
+    return Run(name or folder.resolve().name, folder, asked, summary, ledger, rounds)

@@ -10,13 +10,10 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from fedamp.base.start import beside, collect_again
 from fedamp.errors import DivergedError, FedampError, FederationError, Interrupted, one_line
 from fedamp.federation.plan import Costs, make_plan, privacy_units
 from fedamp.federation.scenario import Scenario
-from fedamp.noise.normal import quantiles
 from fedamp.server.observers import Observer, watched
 
 if TYPE_CHECKING:  # the rest is imported while another process computes costs, and while Ray starts
@@ -73,7 +70,6 @@ def rounds(
     # Errors that can be found without torch are found before a folder is made.
     plan = make_plan(scenario, privacy_units(scenario))
     plan.check_budget()
-    quantiles(np.empty(0), np.empty(0))  # numba takes a quarter of a second to load: not in both processes
     costs = cache(beside(plan.costs))
     from fedamp.runs.folder import opened
     from fedamp.server.trackers import trackers_of
