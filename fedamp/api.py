@@ -137,8 +137,7 @@ def open(folder: str | Path) -> "Run":
 
     if RunFolder(Path(folder)).certificate.is_file():
         raise RunFolderError(f"{folder}: a merged model; expected: the folder of a run")
-    run_ = read_run(Path(folder))
-    return Run(**{field.name: getattr(run_, field.name) for field in fields(run_)})
+    return read_run(Path(folder), kind=Run)
 
 
 def _folder(out: str | Path | None) -> Path | None:

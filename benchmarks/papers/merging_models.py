@@ -16,7 +16,7 @@ from fedamp import data, rng
 from fedamp.data.sections import BuiltInData
 from fedamp.federation import reader
 from fedamp.server.launch import launch
-from fedamp.server.loop import Observer
+from fedamp.server.observers import Observer
 from fedamp.studies.merging.candidates import Candidates
 
 SEED = 42  # the paper's

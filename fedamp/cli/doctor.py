@@ -74,10 +74,10 @@ def examine_superlink(address: str, root_certificates: Path | None) -> list[Chec
         checks.append(_days("authority", [str(certificate["notAfter"]) for certificate in context.get_ca_certs()]))
     try:
         with socket.create_connection((host, port), timeout=TIMEOUT):
-            checks.append(Check("address", "fine", f"{address} answers"))
+            checks.append(Check("address", "pass", f"{address} answers"))
     except OSError as error:
         reason = error.strerror or str(error)
-        return [*checks, Check("address", "wrong", f"{address} does not answer ({reason}); is the SuperLink running?")]
+        return [*checks, Check("address", "fail", f"{address} does not answer ({reason}); is the SuperLink running?")]
     return [*checks, *_over_tls(host, port, context)]
 
 
@@ -87,7 +87,7 @@ def _over_tls(host: str, port: int, context: ssl.SSLContext) -> list[Check]:
         connection.connect()
         certificate: Any = connection.sock.getpeercert()
         checks = [
-            Check("certificate", "fine", f"signed by the authority, for {host}"),
+            Check("certificate", "pass", f"signed by the authority, for {host}"),
             _days("certificate's validity", [str(certificate["notAfter"])]),
         ]
         before = time.time()
@@ -99,16 +99,16 @@ def _over_tls(host: str, port: int, context: ssl.SSLContext) -> list[Check]:
         found = "a SuperLink that is ready" if fine else f"something answers /health with {answer.status}, no SuperLink"
         return [
             *checks,
-            Check("service", "fine" if fine else "wrong", found),
+            Check("service", "pass" if fine else "fail", found),
             _skew(answer.headers.get("date"), middle),
             _closed(connection),
         ]
     except ssl.SSLCertVerificationError as error:
-        return [Check("certificate", "wrong", f"refused: {error.verify_message}; see docs/deployment.md")]
+        return [Check("certificate", "fail", f"refused: {error.verify_message}; see docs/deployment.md")]
     except ssl.SSLError as error:
-        return [Check("certificate", "wrong", f"no TLS on {host}:{port} ({error.reason}); start the SuperLink with it")]
+        return [Check("certificate", "fail", f"no TLS on {host}:{port} ({error.reason}); start the SuperLink with it")]
     except (OSError, http.client.HTTPException) as error:
-        return [Check("service", "wrong", f"{host}:{port} broke off: {' '.join(str(error).split())}")]
+        return [Check("service", "fail", f"{host}:{port} broke off: {' '.join(str(error).split())}")]
     finally:
         connection.close()
 
@@ -141,7 +141,7 @@ def _versions() -> Check:
     ours, flower = importlib.metadata.version("fedamp"), importlib.metadata.version("flwr")
     fine = accepted.contains(flower)
     words = "every machine needs the same" if fine else f"expected: {accepted}"
-    return Check("versions", "fine" if fine else "wrong", f"fedamp {ours}, flwr {flower}; {words}")
+    return Check("versions", "pass" if fine else "fail", f"fedamp {ours}, flwr {flower}; {words}")
 
 
 def _days(name: str, ends: list[str]) -> Check:
@@ -154,13 +154,13 @@ def _skew(date: str | None, now: float) -> Check:
     try:
         server = parsedate_to_datetime(date or "").timestamp() + 0.5  # the header has whole seconds, rounded down
     except ValueError:
-        return Check("clock", "wrong", "the server does not tell its time")
+        return Check("clock", "fail", "the server does not tell its time")
     skew = abs(server - now)
     return _check("clock", skew <= LARGEST_SKEW, f"{skew:.1f} s from the server's", f"expected: {LARGEST_SKEW:g} s")
 
 
 def _check(name: str, fine: bool, found: str, otherwise: str) -> Check:
-    return Check(name, "fine", found) if fine else Check(name, "wrong", f"{found}; {otherwise}")
+    return Check(name, "pass", found) if fine else Check(name, "fail", f"{found}; {otherwise}")
 
 
 def _context(root_certificates: Path | None) -> ssl.SSLContext:

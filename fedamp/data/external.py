@@ -29,6 +29,6 @@ class ExternalSource:
 
     def _refuse(self) -> NoReturn:
         raise DataError(
-            "data: external is read by a Flower app of your own, with fedamp.server.own_app.AppStrategy "
+            "data: external is read by a Flower app of your own, with fedamp.server.custom_app.AppStrategy "
             "(docs/flower-app); expected here: data of another name"
         )

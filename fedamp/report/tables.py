@@ -24,7 +24,7 @@ Cell = str | Callable[[Any], str]
 
 ROUNDS_SHOWN = 10
 LABELS_SHOWN = 10  # as many as fit 80 columns
-COLOURS = {"fine": "green", "caution": "yellow", "wrong": "red"}
+COLOURS = {"pass": "green", "caution": "yellow", "fail": "red"}
 LABELS = {
     "epsilon_bound": "upper end from",
     "poisson_epsilon": "by Poisson sampling",
@@ -108,18 +108,18 @@ def run_table(summary: "Summary", clipped: float | None = None) -> Table:
     if math.isinf(summary.epsilon.upper):
         rows["privacy"] = "none: no noise was added"
     else:
-        released = summary.released_rounds_epsilon
+        released = summary.released_rounds_epsilon.upper
         rows["epsilon"] = f"{at_most(summary.epsilon.upper, 3)} at delta = {summary.delta:g}"
-        if released is not None and released.upper < summary.epsilon.upper:
+        if released < summary.epsilon.upper:
             rows["epsilon"] += ", the cost of all rounds"
-            rows["of these rounds"] = f"{at_most(released.upper, 3)}, if the stop was independent of the data"
+            rows["of these rounds"] = f"{at_most(released, 3)}, if the stop was independent of the data"
         if summary.has_known_seed:
             rows["known seed"] = words.KNOWN_SEED
         rows["unamplified"] = f"{at_most(summary.unamplified_epsilon.upper, 3)} for the whole run"
         rows["noise multiplier"] = f"{summary.noise_multiplier:.4g}"
     rows["rounds"] = str(summary.rounds_completed)
     trained, seconds, start = summary.clients_trained, summary.wall_seconds, summary.startup_seconds
-    scheduled = trained if summary.clients_scheduled is None else summary.clients_scheduled
+    scheduled = summary.clients_scheduled
     missed = f" [yellow]of {scheduled:,} scheduled[/]" if trained < scheduled else ""
     rows["clients trained"] = f"{trained:,}{missed} ({trained / max(seconds, 1e-9):,.0f} a second)"
     if summary.clients_failed:
@@ -190,8 +190,7 @@ def checks_table(title: str, answer: Answer) -> Table:
     """Every check with its verdict."""
     table = Table("", "", Column(overflow="fold"), title=title, show_header=False)  # all of a long digest
     for check in answer["checks"]:
-        verdict = Text(words.VERDICTS[check["verdict"]], COLOURS[check["verdict"]])
-        table.add_row(verdict, check["name"], check["found"])
+        table.add_row(Text(check["verdict"], COLOURS[check["verdict"]]), check["name"], check["found"])
     return table
 
 

@@ -127,7 +127,7 @@ def test_another_seed_does_not_go_on_with_a_run(tmp_path, scenario):
     (tmp_path / "run" / "seed.secret").write_text("12345")
     for file in (tmp_path / "run" / "checkpoint").iterdir():
         file.unlink()
-    with pytest.raises(FederationError, match=r"could not go on; why is in .*log\.txt"):
+    with pytest.raises(FederationError, match=r"the run failed; the reason is in .*log\.txt"):
         run_app(scenario, tmp_path / "run", resume=True)
     assert "ends at round 0, but round 4 was released" in (tmp_path / "run" / "log.txt").read_text()
 

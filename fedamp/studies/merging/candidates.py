@@ -212,5 +212,5 @@ def _checkpoint(run: Run, round_: int, prepared: Prepared) -> tuple[Arrays, Path
     if round_ not in files:
         kept = ", ".join(f"{run.folder}@{number}" for number in sorted({*files, run.summary.rounds_completed}))
         raise MergeError(f"{run.folder}@{round_}: no such checkpoint; expected: {kept} (a run keeps its last {KEPT})")
-    checkpoint = read_checkpoint(files[round_], run.ledger.scenario_sha256, prepared.state)
-    return checkpoint.state.model, files[round_]
+    state, _ = read_checkpoint(files[round_], run.ledger.scenario_sha256, prepared.state)
+    return state.model, files[round_]

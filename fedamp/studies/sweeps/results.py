@@ -13,8 +13,8 @@ from pydantic import Field
 from fedamp.base.record import Record
 from fedamp.base.text import harmless
 from fedamp.runs import merged
+from fedamp.runs.files import FileRecord
 from fedamp.runs.folder import read_summary
-from fedamp.runs.records import FileRecord
 from fedamp.runs.run import Run, frame_of, read_run
 from fedamp.studies.sweeps.choosing import cost_of_choosing
 from fedamp.studies.sweeps.grid import Settings

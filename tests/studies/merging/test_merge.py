@@ -409,7 +409,7 @@ def test_a_secret_seed_is_kept_for_the_owner_alone_and_resumed_from(fedamp, runs
 
     scenario = small("rounds=4", "known_seed=false")
     folder = tmp_path / "run"
-    with pytest.raises(Exception, match="go on with"):
+    with pytest.raises(Exception, match="resume with"):
         launch(scenario, Impatient(), folder)
     seed = folder / "seed.secret"
     assert seed.stat().st_mode & 0o077 == 0
