@@ -6,7 +6,7 @@ Everything heavy (torch, Flower, Ray, plots) is imported by the function that ne
 from collections.abc import Generator, Iterable, Mapping
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from fedamp.errors import Interrupted, RunFolderError, ScenarioError
 from fedamp.federation import reader
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from fedamp.runs.records import RoundRecord
     from fedamp.studies.sweeps.workers import Watcher
 
+Shown = TypeVar("Shown")
 Source = str | Path | Mapping[str, Any] | Scenario
 """A YAML file, the name of a shipped scenario (``"digits"``), the content of such a file, or a scenario."""
 
@@ -122,7 +123,7 @@ def sweep(
     from fedamp.studies.sweeps import sweep
 
     swept = sweep(lambda settings: load(scenario, **settings), grid, _folder(out), jobs, watcher)
-    return Sweep(**{field.name: getattr(swept, field.name) for field in fields(swept)})
+    return _shown_as(Sweep, swept)
 
 
 def open(folder: str | Path) -> "Run":
@@ -137,7 +138,12 @@ def open(folder: str | Path) -> "Run":
 
     if RunFolder(Path(folder)).certificate.is_file():
         raise RunFolderError(f"{folder}: a merged model; expected: the folder of a run")
-    return read_run(Path(folder), kind=Run)
+    return _shown_as(Run, read_run(Path(folder)))
+
+
+def _shown_as(kind: type[Shown], read: Any) -> Shown:
+    """The same values in the class that also shows them."""
+    return kind(**{field.name: getattr(read, field.name) for field in fields(read)})
 
 
 def _folder(out: str | Path | None) -> Path | None:

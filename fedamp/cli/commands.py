@@ -190,13 +190,10 @@ def merge(
     delta: Annotated[float, Option(help="budget")],
     out_folder: Annotated[Path | None, Option("--out", help="default: a new folder under runs")] = None,
     weights: Annotated[str | None, Option(help="one for each model, e.g. 0.3,0.7; default: chosen")] = None,
-    utility: Annotated[
-        str | None, Option(help="choose weights by: least-private, accuracy, most-accurate-first, or e.g. 0.8,0.9")
-    ] = None,
+    utility: Annotated[str | None, Option(help="choose weights by: least-private, or numbers, e.g. 0.8,0.9")] = None,
     data_independent: Annotated[
         bool, Option("--assume-data-independent-gradients", help="linear combination: charge step by step")
     ] = False,
-    public: Annotated[bool, Option("--assume-public-accuracies", help="choose weights by the accuracies")] = False,
     seed: Annotated[int | None, Option(help="known seed of the draw; default: a secret one")] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -212,7 +209,6 @@ def merge(
         weights=weights_of(weights),
         utility=utility_of(utility),
         data_independent_gradients=data_independent,
-        public_accuracies=public,
         seed=seed,
     )
     merger = merge_runs(request, out_folder)
@@ -230,7 +226,7 @@ def audit(
     overrides: Overrides,
     repetitions: Annotated[int, Option(help="trials with the canary, and trials without it")] = 500,
     rounds: Annotated[int, Option(help="longer scenarios are shortened to this number")] = 8,
-    confidence: Annotated[float, Option(help="in all lower bounds together")] = 0.99,
+    confidence: Annotated[float, Option(help="probability that no lower bound is too high")] = 0.99,
     by_sensitivity: Annotated[
         bool, Option("--sensitivity", help="instead: how far one unit's data move a round's sum")
     ] = False,

@@ -21,9 +21,9 @@ from fedamp.report.pictures import comparison_pictures, run_pictures
 from fedamp.report.tables import spread
 from fedamp.runs.checks import complaint
 from fedamp.runs.folder import RunFolder
-from fedamp.runs.merged import Model
+from fedamp.runs.merged import Model, read_models
 from fedamp.runs.run import Run
-from fedamp.studies.sweeps.results import read_models
+from fedamp.studies.sweeps.results import run_folders
 
 CAPTIONS = {
     "rounds": "Quality on the public test set, and the privacy cost so far, round by round.",
@@ -44,7 +44,7 @@ def write_report(folders: Sequence[Path], out: Path) -> Path:
         RunFolderError: a folder is missing, damaged or given twice, or ``fedamp verify`` fails.
         InputError: ``out`` cannot be written.
     """
-    models = read_models(folders)
+    models = read_models(run_folders(folders))
     checks = {model.folder: model.verify() for model in models if isinstance(model, Run)}
     for folder, found in checks.items():
         if wrong := complaint(found):

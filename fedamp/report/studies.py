@@ -8,6 +8,7 @@ from fedamp.base.numbers import at_least, at_most, power
 from fedamp.report import words
 from fedamp.report.tables import Answer, Cell, facts, listing, named, numbers
 from fedamp.report.words import metric, value_of
+from fedamp.studies.sweeps.grid import in_words
 
 NO_BEST = (
     "No best settings: there are no public validation records, and the test set is not chosen by. Expected: "
@@ -28,7 +29,7 @@ def sweep_table(answer: Answer) -> RenderableType:
         planned = len(missing) + sum(outcome["runs"] for outcome in outcomes)
         notes.append(f"caution: {len(missing)} of {planned} runs have not come to their end{why}")
     if answer["best"]:
-        best = [f"{words.settings(each['settings'])} ({_mean(each, 'validation_score')})" for each in answer["best"]]
+        best = [f"{in_words(each['settings'])} ({_mean(each, 'validation_score')})" for each in answer["best"]]
         notes.append("Best by the public validation records: " + "; ".join(best))
     elif keys and outcomes:
         notes.append(NO_BEST)

@@ -14,6 +14,7 @@ from fedamp.base.numbers import power
 from fedamp.base.text import printable
 from fedamp.report import style, words
 from fedamp.studies.merging.merge import Merger
+from fedamp.studies.sweeps.grid import in_words
 from fedamp.studies.sweeps.results import REPEATED, Outcome, Sweep
 
 Array = NDArray[np.float64]
@@ -39,7 +40,7 @@ def sweep_picture(sweep: Sweep) -> Figure:
     lines: dict[str, list[Outcome]] = {}
     for outcome in sweep.outcomes:
         settings = {words.end_of(key, others): outcome.settings[key] for key in others}
-        lines.setdefault(words.settings(settings), []).append(outcome)
+        lines.setdefault(in_words(settings), []).append(outcome)
     lowest, handles = 0.0, []
     for index, (line, outcomes) in enumerate(lines.items()):
         looks, scored = style.look(index).options, [each for each in outcomes if each.score is not None]

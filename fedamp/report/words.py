@@ -1,8 +1,6 @@
 """Words that tables, pictures and pages share."""
 
-import json
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 GUARANTEES = "docs/threat-model.md"
 ENDINGS = {
@@ -55,9 +53,3 @@ def end_of(key: str, keys: Sequence[str]) -> str:
     """The last part of a key, if no other key ends in it."""
     end = key.rpartition(".")[2]
     return end if sum(other.rpartition(".")[2] == end for other in keys) == 1 else key
-
-
-def settings(values: Mapping[str, Any]) -> str:
-    """Values by key: ``epsilon 2, hidden [32, 64]``."""
-    texts = {key: value if isinstance(value, str) else json.dumps(value, default=str) for key, value in values.items()}
-    return ", ".join(f"{key} {text}" for key, text in texts.items()) or "as it stands"
