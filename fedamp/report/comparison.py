@@ -51,7 +51,7 @@ def facts(model: Model) -> dict[str, Any]:
         "unit": stated.unit,
         "adjacency": stated.adjacency,
         "amplification_charged": run and run.ledger.amplification_charged,
-        "noise_multiplier": run and run.ledger.claim.noise_multiplier,
+        "noise_multiplier": run and run.ledger.noise_multiplier,
         "mechanism": stated.mechanism_in_words,
         "rounds_completed": run and run.summary.rounds_completed,
         "stopped_because": model.summary.stopped_because,

@@ -223,7 +223,7 @@ def _written_before_releases(plan: Plan, frozen_sha256: str | None) -> dict[str,
 def plan_of(ledger: LedgerRecord, scenario: Scenario) -> Plan:
     """The plan of a run's scenario, with the ledger's noise instead of ``auto``: nothing is calibrated again."""
     if scenario.privacy.noise_multiplier == "auto":
-        noise = {"noise_multiplier": ledger.claim.noise_multiplier}
+        noise = {"noise_multiplier": ledger.noise_multiplier}
         scenario = scenario.model_copy(update={"privacy": scenario.privacy.model_copy(update=noise)})
     return replace(make_plan(scenario, ledger.units), known_seed=scenario.known_seed)
 

@@ -130,7 +130,7 @@ def _parse(text: str) -> tuple[Path, int | None]:
 def _check_ledger(run: Run) -> None:
     """The ledger's expression is what the scenario costs, so that the cost below is that of this very run."""
     asked, ledger = run.scenario, run.ledger
-    same_noise = asked.privacy.noise_multiplier in ("auto", ledger.claim.noise_multiplier)
+    same_noise = asked.privacy.noise_multiplier in ("auto", ledger.noise_multiplier)
     same_rounds = (ledger.unit, ledger.rounds_planned) == (asked.privacy.unit, asked.rounds)
     if not (same_noise and same_rounds and ledger.mechanism == run.plan.mechanism):
         raise RunFolderError(f"{run.files.ledger}: not the ledger of the scenario.yaml beside it")
