@@ -47,7 +47,7 @@ def facts(model: Model) -> dict[str, Any]:
         "unamplified_epsilon_upper": run and run.unamplified_epsilon,
         **{key: model.promise[key] for key in ("delta", "unit", "adjacency")},
         "amplification_charged": run and run.ledger.amplification_charged,
-        "noise_multiplier": run and run.ledger.claim.noise_multiplier,
+        "noise_multiplier": run and run.ledger.noise_multiplier,
         "mechanism": stated.mechanism_in_words,
         "rounds_completed": run and run.summary.rounds_completed,
         "stopped_because": model.summary.stopped_because,

@@ -17,7 +17,7 @@ from fedamp.runs.folder import RunFolder
 Json = Mapping[str, Any]
 
 _LAST = ("stopped_because", "files")
-_LATER = {*_LAST, "releases", "head"}
+_EXCLUDED = {*_LAST, "releases", "head", "link"}
 
 # These hold numbers without noise. Everybody may see the ledger, and a plain digest would let them check a guess.
 _OWNERS = ("rounds.jsonl", "summary.json")
@@ -25,23 +25,17 @@ _NAMED = ("scenario.yaml", "model.safetensors", *_OWNERS)
 
 
 def link(previous: str, content: Json) -> str:
-    """SHA-256 of the link before and of a JSON object, its keys sorted."""
-    return hashlib.sha256((previous + json.dumps(content, sort_keys=True)).encode()).hexdigest()
-
-
-def start(ledger: Json) -> str:
-    """The first link: of the plan and its cost."""
-    return link("", {key: value for key, value in ledger.items() if key not in _LATER})
-
-
-def after(previous: str, release: Json) -> str:
-    """The link of a release."""
-    return link(previous, {key: value for key, value in release.items() if key != "link"})
+    """The link of a release; after an empty one, of a ledger's plan and cost."""
+    return _sha256(previous, {key: value for key, value in content.items() if key not in _EXCLUDED})
 
 
 def head(last: str, ledger: Json) -> str:
-    """The head: of the last link, why the run stopped, and the digests of the files it left."""
-    return link(last, {key: ledger.get(key) for key in _LAST})
+    """The head: of the last link, why the run stopped, and the digests of its files."""
+    return _sha256(last, {key: ledger[key] for key in _LAST})
+
+
+def _sha256(previous: str, content: Json) -> str:
+    return hashlib.sha256((previous + json.dumps(content, sort_keys=True)).encode()).hexdigest()
 
 
 def salted(salt: bytes, content: bytes) -> str:
@@ -68,9 +62,9 @@ def altered(folder: RunFolder) -> Iterator[str]:
 
 def altered_ledger(ledger: Json) -> Iterator[str]:
     """As :func:`altered`, of a ledger alone."""
-    last = start(ledger)
+    last = link("", ledger)
     for release in ledger["releases"]:
-        if release["link"] != after(last, release):
+        if release["link"] != link(last, release):
             also = ", or a key that stands before releases," if release["round"] == 1 else ""
             yield f"ledger.json: releases: round {release['round']}{also} is not as it was written down"
         last = release["link"]

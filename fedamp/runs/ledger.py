@@ -63,7 +63,7 @@ class Ledger:
         self._lines: list[str] = []
         self._head = _written_before_releases(plan, frozen_sha256)
         self._text = ""  # of the keys before the releases: the same in every round
-        self._start = chain.start(self._head)
+        self._start = chain.link("", self._head)
         if file.exists():
             found = self._read(frozen_sha256)
             self._head |= {"stopped_because": found.stopped_because, "files": found.files}
@@ -164,7 +164,7 @@ class Ledger:
 
     def _add(self, releases: Iterable[LedgerEntry]) -> None:
         for entry in releases:
-            link = chain.after(self._last, entry.content())
+            link = chain.link(self._last, entry.content())
             self.releases.append(entry.model_copy(update={"link": link}))
 
     @property
@@ -223,7 +223,7 @@ def _written_before_releases(plan: Plan, frozen_sha256: str | None) -> dict[str,
 def plan_of(ledger: LedgerRecord, scenario: Scenario) -> Plan:
     """The plan of a run's scenario, with the ledger's noise instead of ``auto``: nothing is calibrated again."""
     if scenario.privacy.noise_multiplier == "auto":
-        noise = {"noise_multiplier": ledger.claim.noise_multiplier}
+        noise = {"noise_multiplier": ledger.noise_multiplier}
         scenario = scenario.model_copy(update={"privacy": scenario.privacy.model_copy(update=noise)})
     return replace(make_plan(scenario, ledger.units), known_seed=scenario.known_seed)
 

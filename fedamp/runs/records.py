@@ -166,33 +166,6 @@ class Summary(FileRecord):
     parameters: NonNegativeInt
     cost: Cost
 
-    @property
-    def claim(self) -> "Claim":
-        """The guarantee as the summary has it; the ledger says the same."""
-        shared = set(Claim.model_fields) - {"epsilon", "released_rounds_epsilon"}
-        return Claim(
-            epsilon=self.epsilon.upper,
-            released_rounds_epsilon=self.released_rounds_epsilon.upper,
-            **self.model_dump(include=shared),
-        )
-
-
-class Claim(Record):
-    """The guarantee in short. Summary, pages, tables and mergers say what the ledger says.
-
-    Attributes:
-        epsilon: upper end of the guarantee, however the run was stopped by somebody who saw its releases.
-        released_rounds_epsilon: upper end of the cost of the released rounds if their number was fixed before.
-        noise_multiplier: of the whole update, or of its split part.
-    """
-
-    epsilon: Epsilon
-    released_rounds_epsilon: Epsilon
-    delta: float
-    noise_multiplier: float
-    has_known_seed: bool
-    stopped_because: Ending | None
-
 
 class Charged(FileRecord):
     """The common keys of a ledger and of a merged model's certificate: protection and cost."""
@@ -258,17 +231,20 @@ class LedgerRecord(Charged):
     head: str
 
     @property
-    def claim(self) -> Claim:
-        """The guarantee in short; a run that released nothing spent nothing."""
-        spent = self.releases[-1].epsilon_upper if self.releases else 0.0
-        return Claim(
-            epsilon=spent if not self.releases or self.guaranteed_epsilon is None else self.guaranteed_epsilon,
-            released_rounds_epsilon=spent,
-            delta=self.delta,
-            noise_multiplier=self.parts[-1].noise_multiplier,
-            has_known_seed=self.has_known_seed,
-            stopped_because=self.stopped_because,
-        )
+    def released_rounds_epsilon(self) -> float:
+        """Upper end of the cost of the released rounds if their number was fixed before."""
+        return self.releases[-1].epsilon_upper if self.releases else 0.0
+
+    @property
+    def epsilon(self) -> float:
+        """Upper end of the guarantee, however the run was stopped by somebody who saw its releases."""
+        planned = self.guaranteed_epsilon if self.releases else 0.0
+        return self.released_rounds_epsilon if planned is None else planned
+
+    @property
+    def noise_multiplier(self) -> float:
+        """Of the whole update, or of its split part."""
+        return self.parts[-1].noise_multiplier
 
     @property
     def has_known_seed(self) -> bool:

@@ -84,7 +84,7 @@ class Run:
 
         For a run that was stopped early this is the cost of all its rounds: its releases may have decided the stop.
         """
-        upper = self.ledger.claim.epsilon
+        upper = self.ledger.epsilon
         return upper if math.isfinite(upper) else None
 
     @property
@@ -100,7 +100,7 @@ class Run:
     @property
     def released_rounds_epsilon(self) -> float | None:
         """Upper end of what the released rounds cost if their number was fixed before; None without noise."""
-        return self.ledger.claim.released_rounds_epsilon if self.is_private else None
+        return self.ledger.released_rounds_epsilon if self.is_private else None
 
     @cached_property
     def unamplified_epsilon(self) -> float | None:

@@ -23,10 +23,11 @@ from fedamp.runs.chain import altered
 from fedamp.runs.checks import Check
 from fedamp.runs.folder import RunFolder
 from fedamp.runs.ledger import WRITTEN_BY, differences, digest, plan_of
-from fedamp.runs.records import LedgerRecord, RoundRecord, Summary, reports
+from fedamp.runs.records import Bracket, LedgerRecord, RoundRecord, Summary, reports
 
 TOLERANCE = 1e-6  # relative: another machine adds in another order, and a text has so many digits
 SHOWN = 5  # of the complaints of a check
+CLAIMED = ("epsilon", "released_rounds_epsilon", "delta", "noise_multiplier", "has_known_seed", "stopped_because")
 
 
 def verify_ledger(path: Path, head: str | None = None) -> list[Check]:
@@ -86,8 +87,9 @@ def _checks(ledger: LedgerRecord, files: RunFolder, head: str | None) -> Iterato
 
 def contradictions(ledger: LedgerRecord, summary: Summary | None, rounds: Sequence[RoundRecord]) -> Iterator[str]:
     """Where summary.json or rounds.jsonl contradicts the ledger's guarantee and cost: file, key, both values."""
-    for key, found in ledger.claim:
-        said = getattr(summary.claim, key) if summary else found
+    for key in CLAIMED if summary else ():
+        value, found = getattr(summary, key), getattr(ledger, key)
+        said = value.upper if isinstance(value, Bracket) else value
         if said != found:
             yield f"summary.json: {key}: {said}, but ledger.json says {found}"
     for record, entry in zip(rounds, ledger.releases, strict=False):

@@ -29,7 +29,7 @@ from fedamp.server.loop import play
 from fedamp.server.observers import Observer, watched
 from fedamp.server.setup import Prepared, prepare
 from fedamp.server.trackers import trackers_of
-from fedamp.strategies.nodes import Hosts
+from fedamp.strategies.nodes import permits
 
 app = ServerApp()
 log = logging.getLogger("fedamp.server")
@@ -46,7 +46,7 @@ def main(grid: Grid, context: Context) -> None:
     known_seed = scenario.known_seed
     if scenario.faults is not None and not known_seed:
         raise DeploymentError("faults: a deployment has its own; expected: with the run configuration known-seed=true")
-    Hosts.of(scenario.federation, grid, privacy_units(scenario))  # raises before any file is made
+    permits(scenario.federation, grid, privacy_units(scenario))  # raises before any file is made
     trackers = trackers_of(scenario.trackers)
     with opened(scenario, out, bool(config.get("resume", False))) as (folder, seed):
         prepared = replace(prepare(scenario, seed), began=began)

@@ -4,7 +4,7 @@ A failure of a display or tracker does not end the run (:func:`fedamp.errors.fai
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -74,15 +74,11 @@ class Observers(Observer):
             name = getattr(observer, "only_tells", "")
             if not callable(heard):
                 continue
-            if may_raise and not name:
+            raises = may_raise and not name
+            with nullcontext() if raises else fails_alone(name or f"{type(observer).__name__}.{what}"):
                 heard(*arguments)
                 continue
-            failed = True
-            with fails_alone(name or f"{type(observer).__name__}.{what}"):
-                heard(*arguments)
-                failed = False
-            if failed:
-                self._observers = [each for each in self._observers if each is not observer]
+            self._observers = [each for each in self._observers if each is not observer]  # it has failed
 
 
 @contextmanager

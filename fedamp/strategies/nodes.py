@@ -1,9 +1,8 @@
 """Nodes of a federation: the units that each may claim, and their replies as text."""
 
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Literal, Self
+from collections.abc import Callable, Iterable
+from typing import Literal
 
 from flwr.serverapp import Grid
 from pydantic import ValidationError
@@ -20,47 +19,32 @@ Permit = Ranges | Literal["all"]
 """The units that a node may claim. With ``all`` it may also say that it can train any unit."""
 
 
-@dataclass(frozen=True)
-class Hosts:
-    """The units that each node may claim: given by the operator in a deployment, all in a simulation.
+def permits(federation: Federation, grid: Grid, units: int) -> Callable[[str], Permit]:
+    """The permit of a node by its name: given by the operator in a deployment, ``all`` in a simulation.
 
-    Attributes:
-        by_name: by the name under which the operator registered a node. The node cannot choose it: Flower's SuperLink
-            checks every request against the public key that was registered with the name.
-        others: of all other nodes.
+    A node cannot choose its name: Flower's SuperLink checks every request against the public key that the operator
+    registered with it. An empty permit is none.
+
+    Raises:
+        DeploymentError: the nodes are real and ``federation.hosts`` is missing, or names units that do not exist.
     """
-
-    by_name: dict[str, Permit]
-    others: Permit = ()
-
-    @classmethod
-    def of(cls, federation: Federation, grid: Grid, units: int) -> Self:
-        """The permits of a scenario for the nodes of a grid.
-
-        Raises:
-            DeploymentError: the nodes are real and ``federation.hosts`` is missing, or names units that do not exist.
-        """
-        if flower.is_simulated(grid):
-            return cls({}, others="all")
-        asked = federation.hosts
-        if asked is None:
-            raise DeploymentError(
-                "federation.hosts is missing: a deployment must say which node may speak for which units; expected: "
-                f"their ids by the names of the registered nodes, such as {{site0: 0-{units - 1}}}, or trusted, to "
-                "believe whatever a registered node says"
-            )
-        if asked == "trusted":
-            return cls({}, others=((0, units - 1),))
-        by_name: dict[str, Permit] = {name: "all" if text == "all" else ranges(text) for name, text in asked.items()}
-        for name, permit in by_name.items():
-            for _, last in () if permit == "all" else permit:
-                if last >= units:
-                    raise DeploymentError(f"federation.hosts.{name}: there is no unit {last}; expected: 0-{units - 1}")
-        return cls(by_name)
-
-    def permit(self, name: str) -> Permit:
-        """The units that the node of this name may claim; empty: none."""
-        return self.by_name.get(name, self.others)
+    if flower.is_simulated(grid):
+        return lambda name: "all"
+    asked = federation.hosts
+    if asked is None:
+        raise DeploymentError(
+            "federation.hosts is missing: a deployment must say which node may speak for which units; expected: "
+            f"their ids by the names of the registered nodes, such as {{site0: 0-{units - 1}}}, or trusted, to "
+            "believe all that a registered node says"
+        )
+    if asked == "trusted":
+        return lambda name: ((0, units - 1),)
+    by_name: dict[str, Permit] = {name: "all" if text == "all" else ranges(text) for name, text in asked.items()}
+    for name, permit in by_name.items():
+        for _, last in () if permit == "all" else permit:
+            if last >= units:
+                raise DeploymentError(f"federation.hosts.{name}: there is no unit {last}; expected: 0-{units - 1}")
+    return lambda name: by_name.get(name, ())
 
 
 def in_one_line(said: object) -> str:

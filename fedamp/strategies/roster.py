@@ -16,7 +16,7 @@ from fedamp.base.text import printable
 from fedamp.engines import flower
 from fedamp.federation.check_in import UnitIds
 from fedamp.federation.running import Federation
-from fedamp.strategies.nodes import Hosts, in_one_line, unexpected
+from fedamp.strategies.nodes import Permit, in_one_line, permits, unexpected
 
 log = logging.getLogger("fedamp.server")
 
@@ -87,7 +87,7 @@ class Roster:
         Raises:
             DeploymentError: the nodes are real, and the scenario does not permit them any units.
         """
-        hosts = Hosts.of(self.federation, grid, self.units)
+        permit = permits(self.federation, grid, self.units)
         names = {node.node_id: node.name for node in grid.get_nodes()}
         self._names |= names
         connected = set(names)
@@ -99,7 +99,7 @@ class Roster:
             return Message(RecordDict({"config": config}), node, "query", ttl=timeout)
 
         new = sorted(connected - self._asked - set(self.pings))
-        queries = [query(node) for node in new if self._is_known(node, hosts)]
+        queries = [query(node) for node in new if self._is_known(node, permit)]
         replies = self._ping(grid, query, connected)
         replies += flower.answers(queries, grid.send_and_receive(queries, timeout=timeout) if queries else ())
         answered = {reply.metadata.src_node_id for reply in replies}
@@ -111,7 +111,7 @@ class Roster:
         for reply in replies:
             node = reply.metadata.src_node_id
             try:
-                self._register(node, reply, hosts)
+                self._register(node, reply, permit(self._names[node]))
             except Exception as error:  # the others can train, whatever a faulty node answers
                 self.errors[node] = f"node {self.name(node)} did not say which clients it hosts: {in_one_line(error)}"
                 log.warning(self.errors[node])
@@ -165,8 +165,8 @@ class Roster:
         name = self._names.get(node, "")
         return f"{printable(name)} ({node})" if name else str(node)
 
-    def _is_known(self, node: int, hosts: Hosts) -> bool:
-        if hosts.permit(self._names[node]):
+    def _is_known(self, node: int, permit: Callable[[str], Permit]) -> bool:
+        if permit(self._names[node]):
             return True
         self._asked.add(node)
         log.warning("node %s is not in federation.hosts; it is asked nothing", self.name(node))
@@ -201,12 +201,12 @@ class Roster:
             for host in sorted(set(hosts))
         ]
 
-    def _register(self, node: int, reply: Message, hosts: Hosts) -> None:
+    def _register(self, node: int, reply: Message, permit: Permit) -> None:
         if reply.has_error():
             raise ValueError(reply.error.reason)
         if "hosts" not in reply.content:
             raise ValueError(unexpected("records", reply.content, ("hosts",)))
-        claims, permit = dict(reply.content["hosts"]), hosts.permit(self._names[node])
+        claims = dict(reply.content["hosts"])
         clients = claims.get("clients")
         if isinstance(clients, list) and len(clients) > self.units:  # before millions are checked
             raise ValueError(f"it claims {len(clients)} clients of {self.units}")

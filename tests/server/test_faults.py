@@ -1,6 +1,5 @@
 """Faults that a scenario injects, and faults that it does not: rounds end, nobody is rescheduled, the charge stays."""
 
-import json
 from time import monotonic
 
 import numpy as np
@@ -131,24 +130,6 @@ def test_a_run_with_faults_is_reproducible_and_resumable(tmp_path, monkeypatch):
         play_in(tmp_path / f"{step}", scenario)
         assert model_of(tmp_path / f"{step}") == model_of(tmp_path / "whole")
         assert ledger_of(tmp_path / f"{step}") == ledger_of(tmp_path / "whole")
-
-
-def test_below_the_quorum_the_run_stops_cleanly_and_can_be_resumed(tmp_path):
-    faults = "faults={vanishing: {sites: 2, rate: 0.12}, seed: 3}"
-    scenario = small(faults, "check_in={scheme: all}", "federation={quorum: 0.6, checkpoint_every: 2}", "rounds=20")
-    with pytest.raises(FederationError, match=r"30 of 60 clients reported, below federation\.quorum 0\.6") as caught:
-        play_in(tmp_path / "run", scenario)
-    assert "\n" not in str(caught.value)
-    released = len(ledger_of(tmp_path / "run")["releases"])
-    assert f"round {released + 1}:" in str(caught.value)
-    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
-    assert (summary["stopped_because"], summary["rounds_completed"]) == ("failed", released)
-    assert 0 < released < 19
-    # Without the quorum (which decides no result) it resumes to the model of an undisturbed run.
-    patient = small(faults, "check_in={scheme: all}", "federation={checkpoint_every: 2}", "rounds=20")
-    play_in(tmp_path / "run", patient)
-    play_in(tmp_path / "patient", patient)
-    assert model_of(tmp_path / "run") == model_of(tmp_path / "patient")
 
 
 class Sleepy(SerialGrid):

@@ -71,22 +71,6 @@ def test_a_run_killed_before_any_step_on_the_disk_resumes_to_the_same_model(tmp_
         assert_same_run(folder, tmp_path / "whole")
 
 
-def test_a_run_killed_again_and_again_while_it_resumes_gets_to_the_same_end(tmp_path, monkeypatch):
-    scenario = small("rounds=6", "check_in.k=2", "federation.checkpoint_every=2")
-    play_in(tmp_path / "whole", scenario)
-    folder, generator, kills = tmp_path / "killed", random.Random(1), 0
-    while True:
-        try:
-            with killed_at(monkeypatch, generator.randrange(2, 40)):  # the last start alone takes some twenty steps
-                play_in(folder, scenario)
-            break
-        except Killed:
-            kills += 1
-            assert_never_released_more_than_the_ledger_holds(folder, tmp_path / "whole")
-    assert kills > 1
-    assert_same_run(folder, tmp_path / "whole")
-
-
 ROUNDS, KILLS = 30, 6
 
 

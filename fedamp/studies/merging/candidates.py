@@ -139,7 +139,7 @@ def cost_of_model(run: Run, round_: int) -> Mechanism:
 def _check(first: Run, other: Run) -> None:
     """Refuse a run that protects other units, or in another sense, or trains another model; or a foreign ledger."""
     scenario, ledger = other.scenario, other.ledger
-    same_noise = scenario.privacy.noise_multiplier in ("auto", ledger.claim.noise_multiplier)
+    same_noise = scenario.privacy.noise_multiplier in ("auto", ledger.noise_multiplier)
     same_rounds = (ledger.unit, ledger.rounds_planned) == (scenario.privacy.unit, scenario.rounds)
     if not (same_noise and same_rounds and ledger.mechanism == other.plan.mechanism):
         raise RunFolderError(f"{other.files.ledger}: not the ledger of the scenario.yaml beside it")
