@@ -74,7 +74,6 @@ class Worlds(NamedTuple):
 
     @property
     def repetitions(self) -> int:
-        """Number of repetitions in each world."""
         return len(next(iter(self.present.values())))
 
 
@@ -99,12 +98,10 @@ def examine(chosen_on: Worlds, counted_on: Worlds, claims: list[Claim], error: f
 
 
 def lower_bound(likely: int, unlikely: int, repetitions: int, delta: float, error: float) -> float:
-    """A lower bound on epsilon from the counts of an event in two worlds.
+    """A lower bound on epsilon at ``delta`` from the counts of an event in two worlds of so many repetitions each.
 
     Args:
         likely, unlikely: counts in the world that makes the event likely, and in the other.
-        repetitions: of each world.
-        delta: of the bound.
         error: probability that the bound is too high.
     """
 
@@ -131,7 +128,6 @@ def p_value(likely: int, unlikely: int, repetitions: int, claim: Claim, reserve:
 
     Args:
         likely, unlikely, repetitions: as for :func:`lower_bound`.
-        claim: to test.
         reserve: probability that p or q is outside the searched interval; the p-value is not below it.
     """
     factor = math.exp(claim.epsilon)

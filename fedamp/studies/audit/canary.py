@@ -5,9 +5,8 @@ The adversary knows everything about them but their hidden choices, and reads ev
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,8 +27,7 @@ _CANDIDATES = 1000  # clients to search for one with records
 _MASKS = 64  # random masks that stand for all of them (dropout): the adversary averages over these
 
 
-@dataclass(frozen=True)
-class Updates:
+class _Updates(NamedTuple):
     """The possible updates of a canary in a round: clipped, one for every hidden submodel, or for some masks.
 
     Attributes:
@@ -41,10 +39,6 @@ class Updates:
     whitened: Vector
     energies: Vector
     strength: float
-
-    def log_ratios(self, released: Vector) -> Vector:
-        """Log-likelihood ratio of a noisy sum with each of the updates in it against none; shape [choices]."""
-        return self.whitened @ released - self.energies
 
 
 class CanaryFederation:
@@ -64,7 +58,7 @@ class CanaryFederation:
         if not len(filled):
             raise DataError(f"data: none of the first {_CANDIDATES} clients has records, so none can be a canary")
         self._records = records_of(dataset, int(filled[0]))
-        self._updates: dict[tuple[int, float], Updates] = {}
+        self._updates: dict[tuple[int, float], _Updates] = {}
         if self.strength < WEAKEST:
             raise DataError(
                 f"data: the update of client {filled[0]}, the canary, is {self.strength:.2g} of the clipping "
@@ -79,12 +73,7 @@ class CanaryFederation:
     def evidence(
         self, repetitions: int, seed: int, progress: Callable[[int], None] = lambda done: None
     ) -> tuple[Vector, Vector]:
-        """The evidence of the adversary with the canaries present, and absent.
-
-        Args:
-            repetitions: of each.
-            seed: decides the seeds of all repetitions.
-            progress: called with the number of finished repetitions.
+        """The evidence of the adversary with the canaries present, and absent; ``seed`` decides all repetitions.
 
         Returns:
             Two arrays of shape [repetitions, rounds, choices]: log-likelihood ratios of the release of a round, with
@@ -108,11 +97,12 @@ class CanaryFederation:
     def _round(self, round_: int) -> Vector:
         """Play a round, and read its release: log-likelihood ratios of shape [choices]."""
         release = self._federation.release(round_, self._federation.collect(round_))
+        updates = self._updates_in(round_)
         with np.errstate(all="ignore"):  # infinite values are evidence of a defect too
             noisy_sum = _flat(release.noisy_sums) / release.clip_scale
-            return np.nan_to_num(self._updates_in(round_).log_ratios(noisy_sum), nan=np.inf)
+            return np.nan_to_num(updates.whitened @ noisy_sum - updates.energies, nan=np.inf)
 
-    def _updates_in(self, round_: int) -> Updates:
+    def _updates_in(self, round_: int) -> _Updates:
         """The possible updates in a round; rounds with the same cut and mixing have the same ones."""
         plan = self._federation.prepared.plan
         key = plan.submodels.cut_index(round_), plan.mixing.variance(round_)
@@ -120,7 +110,7 @@ class CanaryFederation:
             self._updates[key] = self._computed(round_)
         return self._updates[key]
 
-    def _computed(self, round_: int) -> Updates:
+    def _computed(self, round_: int) -> _Updates:
         """The possible updates in a round at the initial model, by the client's own code."""
         plan = self._federation.prepared.plan
         with self._federation.planted(self._canaries, self._records):
@@ -131,7 +121,7 @@ class CanaryFederation:
             sent[:, part_of == index] /= np.maximum(length, 1.0)[:, None]
         whitened = sent / self._by_coordinate([self._variance(part, round_) for part in plan.parts])
         energies = (whitened * sent).sum(1) / 2
-        return Updates(whitened, energies, float(min(np.mean(length) for length in lengths)))
+        return _Updates(whitened, energies, float(min(np.mean(length) for length in lengths)))
 
     def _update(self, round_: int, seed: bytes, submodel: int) -> Vector:
         prepared = self._federation.prepared

@@ -99,7 +99,7 @@ def read_candidates(specifications: Sequence[str]) -> Candidates:
     """
     if not 2 <= len(specifications) <= 12:
         raise MergeError(f"{len(specifications)} models to merge; expected: 2 to 12, each RUN or RUN@ROUND")
-    named = [_parse(text) for text in specifications]
+    named = [_folder_and_round(text) for text in specifications]
     for folder, _ in named:
         if RunFolder(folder).certificate.is_file():
             raise MergeError(f"{folder}: a merged model; expected: trained models, such as its inputs")
@@ -118,11 +118,10 @@ def read_candidates(specifications: Sequence[str]) -> Candidates:
     return Candidates(tuple(models), prepared)
 
 
-def _parse(text: str) -> tuple[Path, int | None]:
+def _folder_and_round(text: str) -> tuple[Path, int | None]:
     folder, at, round_ = text.rpartition("@")
-    if at and round_.isdigit() and not Path(text).exists():
-        return Path(folder), int(round_)
-    return Path(text), None
+    is_checkpoint = at and round_.isdigit() and not Path(text).exists()
+    return (Path(folder), int(round_)) if is_checkpoint else (Path(text), None)
 
 
 def cost_of_model(run: Run, round_: int) -> Mechanism:

@@ -111,20 +111,12 @@ def exact(weights: Sequence[float]) -> Weights:
 
 
 def weights_of(text: str | None) -> Weights | None:
-    """Weights from the command line: ``0.3,0.7``.
-
-    Raises:
-        MergeError: with the expected form.
-    """
+    """Weights from the command line: ``0.3,0.7``; anything else is a MergeError."""
     return None if text is None else _numbers("weights", text, "a number for each model such as 0.3,0.7")
 
 
 def utility_of(text: str | None) -> str | tuple[float, ...] | None:
-    """A utility from the command line: ``least-private``, or ``0.8,0.9``.
-
-    Raises:
-        MergeError: with the expected form.
-    """
+    """A utility from the command line: ``least-private``, or ``0.8,0.9``; anything else is a MergeError."""
     if text in (None, LEAST_PRIVATE):
         return text
     return _numbers("utility", text, f"{LEAST_PRIVATE}, or a number for each model such as 0.8,0.9")
