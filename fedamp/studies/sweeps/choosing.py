@@ -31,11 +31,9 @@ def cost_of_choosing(runs: Sequence[Run]) -> dict[str, Any]:
     """The cost of publishing which run was best, beyond what each run's ledger charges for that run alone.
 
     Returns:
-        ``charged``: the charge for choosing; always 0. ``all_runs_epsilon``: an upper bound on the joint cost of all
-        runs; it covers any choice that depends on what they released. ``random_stop_epsilon``: an upper bound on the
-        cost of the best run alone, if the number of runs were geometric with this mean and nothing else were shown.
-        Both are None if the runs have different guarantees, a seed is known, or a run is not private. ``delta``;
-        ``in_words``.
+        ``charged``: always 0. ``all_runs_epsilon``: at most the joint cost of all runs; it covers any choice among
+        them. ``random_stop_epsilon``: at most the cost of the best run alone, if the number of runs were geometric with
+        this mean. Both are None if runs have different guarantees, a known seed or no noise. ``delta``; ``in_words``.
     """
     promises = {tuple(map(str, run.promise.values())) for run in runs}
     all_runs = random_stop = None

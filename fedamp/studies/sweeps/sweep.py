@@ -44,7 +44,7 @@ def sweep(
     lists = checked(grid)
     scenarios = {folder_name(settings, lists): load(settings) for settings in points(lists)}
     scenario = next(iter(scenarios.values())).name
-    folder, errors = out or SWEEPS / scenario, dict[str, str]()
+    folder = out or SWEEPS / scenario
     _make_folder(folder, private=not all(each.known_seed for each in scenarios.values()))
     with locked(folder):
         places = {name: folder / RUNS / name for name in scenarios}
@@ -60,24 +60,27 @@ def sweep(
             grid=lists,
             runs=tuple(PlannedRun(folder=name, settings=settings) for name, settings in planned),
         ).write(folder / FILE)
-        tell = watcher.round_done if watcher else lambda job, round_: None
-        if watcher:
-            watcher.begun(waiting)
-        processes = min(jobs or os.cpu_count() or 1, len(waiting))
-        if processes > 1:
-            done = run_apart([_serial(job) for job in waiting], processes, tell)
-        else:
-            done = run_here(waiting, tell)
         try:
-            with closing(done):
-                for job, error in done:
-                    if error:
-                        errors[job.name] = error
-                    if watcher:
-                        watcher.run_done(job, error)
+            errors = _play(waiting, min(jobs or os.cpu_count() or 1, len(waiting)), watcher)
         except (Interrupted, KeyboardInterrupt):
             raise Interrupted(f"{folder}: run the same command to resume") from None
     return read_sweep(folder, errors)
+
+
+def _play(jobs: list[Job], processes: int, watcher: Watcher | None) -> dict[str, str]:
+    """Run all jobs; returns errors by the names of the runs that failed."""
+    errors, tell = dict[str, str](), watcher.round_done if watcher else lambda job, round_: None
+    if watcher:
+        watcher.begun(jobs)
+    apart = processes > 1
+    done = run_apart([_serial(job) for job in jobs], processes, tell) if apart else run_here(jobs, tell)
+    with closing(done):
+        for job, error in done:
+            if error:
+                errors[job.name] = error
+            if watcher:
+                watcher.run_done(job, error)
+    return errors
 
 
 def _make_folder(folder: Path, private: bool) -> None:
