@@ -14,11 +14,11 @@ To read it, in this order (docs/accounting.md has the mathematics, docs/k-of-t.m
    all), ``calibration``, ``risk``, ``interop``.
 """
 
-from fedamp.accounting import answers
+from fedamp.accounting import answers, renyi, renyi_releases
 from fedamp.accounting.amplification import Allocation, AllocationPrefix, CappedPoisson, Dropout, Poisson, Submodels
-from fedamp.accounting.answers import epsilon_from_rdp
 from fedamp.accounting.bounds import Bounds
 from fedamp.accounting.calibration import calibrate, calibrate_count, calibrate_risk, epsilon_over_rounds
+from fedamp.accounting.conversion import epsilon_from_rdp
 from fedamp.accounting.groups import Group, WithoutReplacement, group
 from fedamp.accounting.mechanism import Accountant, Mechanism, Relation, from_json
 from fedamp.accounting.merging import FIXED_GRADIENTS, JOINT_RELEASE, LinearCombination, RandomSelection
@@ -76,4 +76,4 @@ __all__ = [
 ]
 
 # The one place where what happened meets what it costs.
-Mechanism.accountant = Accountant(answers.epsilon, answers.delta, answers.rdp, trade_off, plot)
+Mechanism.accountant = Accountant(answers.epsilon, answers.delta, renyi.rdp, trade_off, plot)

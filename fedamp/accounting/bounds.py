@@ -1,6 +1,8 @@
 """The answer of every privacy question: a bracket around the truth."""
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -52,6 +54,20 @@ class Bounds:
 
     def __float__(self) -> NoReturn:
         raise TypeError("a bracket is not one number: take .upper (what a budget spends) or .lower")
+
+
+class NotEvaluable(ValueError):
+    """An evaluator cannot answer within its limits; another one may."""
+
+
+@contextmanager
+def in_floating_point() -> Iterator[None]:
+    """Raises ``NotEvaluable`` where numbers inside leave the range of floating point, or need too much memory."""
+    try:
+        with np.errstate(over="raise", divide="raise", invalid="raise"):
+            yield
+    except (ArithmeticError, MemoryError) as error:
+        raise NotEvaluable(f"out of the range of floating point or of memory: {error or 'too large'}") from None
 
 
 def finite(value: float) -> float | None:

@@ -9,13 +9,13 @@ import numpy as np
 
 from fedamp.accounting import checks
 from fedamp.accounting.amplification import Allocation
-from fedamp.accounting.answers import best_epsilon, closed_form, evaluated, law_upper, rdp, search_orders, upper_epsilon
-from fedamp.accounting.bounds import Array, Bounds
+from fedamp.accounting.answers import closed_form, law_upper, upper_epsilon
+from fedamp.accounting.bounds import Array, NotEvaluable, in_floating_point
+from fedamp.accounting.conversion import EpsilonAt, search_orders
 from fedamp.accounting.laws import Detail
 from fedamp.accounting.mechanism import Mechanism
-from fedamp.accounting.points import NotEvaluable
 from fedamp.accounting.releases import ModelMix
-from fedamp.accounting.renyi import HIGHEST_ORDER
+from fedamp.accounting.renyi import HIGHEST_ORDER, rdp
 from fedamp.accounting.risk import trade_off
 from fedamp.accounting.sampled import QUESTIONS, is_sampled, sampled_profile
 
@@ -64,7 +64,8 @@ def calibrate(
     checks.positive("tolerance", tolerance)
     if is_sampled(build(1.0)):
         try:
-            return evaluated(lambda: _calibrate_sampled(build, epsilon, delta))
+            with in_floating_point():
+                return _calibrate_sampled(build, epsilon, delta)
         except ValueError:
             pass  # the law has to answer
     goal = f"epsilon = {epsilon:g}"
@@ -257,7 +258,7 @@ def _over_rounds(mechanism: Mechanism, delta: float, asked: tuple[int, ...]) -> 
     if mechanism.contains(ModelMix) or not np.isfinite(spent[checkpoints]).all():
         orders = search_orders(HIGHEST_ORDER)
         for i in checkpoints if mechanism.contains(Allocation) else range(len(asked)):  # hidden rounds take long
-            by_moments = best_epsilon(orders, rdp(mechanism.after(asked[i]), orders), delta).value
+            by_moments = EpsilonAt(delta).convert(orders, rdp(mechanism.after(asked[i]), orders)).value
             spent[i] = min(spent[i], by_moments)
     spent = np.minimum.accumulate(spent[::-1])[::-1]
     hides = (whole := closed_form(mechanism)) is not None and not whole.is_plain
@@ -285,13 +286,10 @@ def _quick_upper(mechanism: Mechanism, delta: float, highest: int) -> float:
     by_law = law_upper(mechanism, delta, 300)
     if not is_sampled(mechanism):
         return by_law
-
-    def sampled() -> Bounds:
-        profile = sampled_profile(mechanism, Detail(300, with_lower=False))
-        return profile.epsilon(delta, precision=0.03, known=by_law, highest=highest)
-
     try:
-        return min(by_law, evaluated(sampled).upper)
+        with in_floating_point():
+            profile = sampled_profile(mechanism, Detail(300, with_lower=False))
+            return min(by_law, profile.epsilon(delta, precision=0.03, known=by_law, highest=highest).upper)
     except NotEvaluable:
         return by_law
 

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fedamp.accounting.bounds import Array, NotEvaluable
 from fedamp.accounting.compiled import compiled
 from fedamp.accounting.hidden_rounds import Run
-from fedamp.accounting.moments import UNIT
-from fedamp.accounting.points import Array, NotEvaluable
+from fedamp.accounting.numeric import UNIT, chance_of_any
 from fedamp.accounting.tilted import AddProposal, Proposal, RemoveProposal
 
 SEED = 20260713
@@ -254,7 +254,7 @@ class Remove:
 
     def share(self, run: Run) -> float:
         """P-mass at infinite ratios, which only rounds taken part in can meet."""
-        return _any_of((f.copies * f.most, f.round.infinite) for f in run.factors)
+        return chance_of_any((f.round.infinite, f.copies * f.most) for f in run.factors)
 
 
 @dataclass(frozen=True)
@@ -274,9 +274,4 @@ class Add:
 
     def share(self, run: Run) -> float:
         """Q-mass at ratio 0, of any round."""
-        return _any_of((f.copies * f.rounds, f.round.zero) for f in run.factors)
-
-
-def _any_of(chances: Iterable[tuple[int, float]]) -> float:
-    """That any happens of independent events: pairs (how many, the chance of each)."""
-    return -math.expm1(sum(times * math.log1p(-chance) if chance < 1 else -math.inf for times, chance in chances))
+        return chance_of_any((f.round.zero, f.copies * f.rounds) for f in run.factors)

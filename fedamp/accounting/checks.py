@@ -52,6 +52,14 @@ def epsilon(value: object) -> float:
     return checked
 
 
+def precision(value: object) -> float:
+    """A relative width in [1e-4, 0.1]."""
+    checked = number("precision", value)
+    if not 1e-4 <= checked <= 0.1:
+        raise ValueError(f"precision must be in [1e-4, 0.1], got {value!r}")
+    return checked
+
+
 def count(name: str, value: object, smallest: int = 1, largest: int = 2**53, limit: str = "") -> int:
     """A whole number from ``smallest`` to ``largest``, up to which floating point counts; no floats, no booleans."""
     if isinstance(value, bool) or not isinstance(value, numbers.Integral):

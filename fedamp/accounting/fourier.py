@@ -14,9 +14,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from fedamp.accounting.bounds import Array, NotEvaluable
 from fedamp.accounting.compiled import compiled
-from fedamp.accounting.moments import UNIT, log_sum, repeated
-from fedamp.accounting.points import DEFAULT_POINTS, Array, NotEvaluable, Points, coarse, regrid, spread
+from fedamp.accounting.numeric import UNIT, chance_of_any, log_sum, repeated
+from fedamp.accounting.points import DEFAULT_POINTS, Points, coarse, regrid, spread
 
 LATTICE_LIMIT = 2**19
 """Most lattice points at the default number of points (in proportion, up to 8 times, where more are asked for);
@@ -201,16 +202,11 @@ def convolve(factors: Factors, lattice: Lattice, above: bool) -> tuple[Points, f
             outside_in += float(np.exp(min(beyond + to_out[end] + log_ratio[end], 0.0)))
     log_mass = np.minimum(log_mass, 600.0 - np.maximum(log_ratio, 0.0))  # far more than 1 where nothing is known
     mass_in, mass_out = np.exp(log_mass + log_ratio), np.exp(log_mass)
-    zero = _at_least_once([(law.points.zero, times) for law, times in placed])
-    infinite = _at_least_once([(law.points.infinite, times) for law, times in placed])
+    zero = chance_of_any((law.points.zero, times) for law, times in placed)
+    infinite = chance_of_any((law.points.infinite, times) for law, times in placed)
     if above:
         zero, infinite = zero + outside_out, infinite + outside_in
     return Points(log_ratio, mass_in, mass_out, zero, infinite), rounding
-
-
-def _at_least_once(chances: Sequence[tuple[float, int]]) -> float:
-    """Of independent events with these chances, each tried so many times."""
-    return -math.expm1(sum(times * math.log1p(-chance) for chance, times in chances)) if max(chances)[0] < 1 else 1.0
 
 
 @dataclass(frozen=True, eq=False)

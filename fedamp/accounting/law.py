@@ -13,15 +13,13 @@ from functools import cached_property, lru_cache
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedamp.accounting.bounds import Bounds
+from fedamp.accounting.bounds import Array, Bounds, NotEvaluable
 from fedamp.accounting.fourier import choose_lattice, convolve
-from fedamp.accounting.moments import UNIT, repeated
+from fedamp.accounting.numeric import UNIT, repeated
 from fedamp.accounting.pairing import Pairing, choose_edges, pair, reduced
 from fedamp.accounting.points import (
     DEFAULT_POINTS,
-    Array,
     Cells,
-    NotEvaluable,
     PointProfile,
     Points,
     contract,

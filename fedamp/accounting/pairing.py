@@ -10,8 +10,9 @@ from functools import lru_cache
 
 import numpy as np
 
+from fedamp.accounting.bounds import Array
 from fedamp.accounting.compiled import compiled
-from fedamp.accounting.points import Array, Cells, Placement, Points, coarse, regrid, spread
+from fedamp.accounting.points import Cells, Placement, Points, coarse, regrid, spread
 
 RATIO_LIMIT = 600.0
 """Largest |log ratio| that enters a mean: beyond it masses and ratios leave the range of floating point."""

@@ -12,15 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedamp.accounting.bounds import Array as Array
+from fedamp.accounting.bounds import Array
 from fedamp.accounting.compiled import compiled
 
 DEFAULT_POINTS = 1200
 """Points a law is kept at; the width of a bracket falls with the square of it, the time rises with the square."""
-
-
-class NotEvaluable(ValueError):
-    """The numerical law cannot be built within its limits; a Rényi bound may still exist."""
 
 
 _TINY = 1e-290

@@ -11,11 +11,10 @@ from functools import singledispatch
 import numpy as np
 
 from fedamp.accounting.amplification import Allocation, AllocationPrefix, CappedPoisson, Dropout, Poisson, Submodels
-from fedamp.accounting.coins import best_coin_groups
 from fedamp.accounting.groups import Group, WithoutReplacement
-from fedamp.accounting.hidden_rounds import participation
 from fedamp.accounting.mechanism import Mechanism, OfOne, Relation
 from fedamp.accounting.merging import JOINT_RELEASE, LinearCombination, RandomSelection
+from fedamp.accounting.participation import best_coin_groups, participation
 from fedamp.accounting.releases import (
     NOTHING,
     Compose,

@@ -21,10 +21,10 @@ import numpy as np
 
 from fedamp.accounting.amplification import Allocation, AllocationPrefix, CappedPoisson, Poisson, Submodels
 from fedamp.accounting.bounds import Array, Bounds
-from fedamp.accounting.hidden_rounds import participation
 from fedamp.accounting.mechanism import Mechanism
 from fedamp.accounting.merging import RandomSelection
-from fedamp.accounting.moments import UNIT, log_choose, repeated
+from fedamp.accounting.numeric import UNIT, crossing, log_choose, repeated
+from fedamp.accounting.participation import participation
 from fedamp.accounting.reductions import attained, charged_as
 from fedamp.accounting.releases import Compose, Gaussian, GaussianMixture, NotPrivate, Repeat
 
@@ -56,8 +56,9 @@ class Revealed:
 
     def epsilon(self, delta: float) -> Bounds:
         """The smallest epsilon >= 0 at ``delta``."""
-        upper = self._largest_above(delta, upper=True)[1]
-        return Bounds(min(self._largest_above(delta, upper=False)[0], upper), upper, _METHOD)
+        upper = crossing(partial(self._delta, upper=True), delta, 1e250, 1e-9)[1]
+        lower = crossing(partial(self._delta, upper=False), delta, 1e250, 1e-9)[0]
+        return Bounds(min(lower, upper), upper, _METHOD)
 
     def delta(self, epsilon: float) -> Bounds:
         """The smallest delta at ``epsilon`` >= 0."""
@@ -71,20 +72,6 @@ class Revealed:
             return min(1.0, float(self.chance @ _of_gaussian(self.most * (1 + off), epsilon, 1)) * (1 + off))
         lost = epsilon - self.log_weight * (1 + off) + off
         return float(self.chance @ _of_gaussian(self.least * (1 - off), lost, -1)) * (1 - off)
-
-    def _largest_above(self, delta: float, upper: bool) -> tuple[float, float]:
-        """Neighbouring numbers, between which one end of delta falls to ``delta``; both 0 where it is at most that."""
-        if self._delta(0.0, upper) <= delta:
-            return 0.0, 0.0
-        low, high = 0.0, 1.0
-        while self._delta(high, upper) > delta:
-            low, high = high, 2 * high
-            if high > 1e250:
-                return low, math.inf
-        while high - low > 1e-9 * high:
-            middle = (low + high) / 2
-            low, high = (middle, high) if self._delta(middle, upper) > delta else (low, middle)
-        return low, high
 
     def times(self, other: "Revealed") -> "Revealed":
         """Of two mechanisms, one after the other."""

@@ -11,16 +11,18 @@ import numpy as np
 
 from fedamp.accounting import checks, laws
 from fedamp.accounting.amplification import AllocationPrefix, CappedPoisson
-from fedamp.accounting.bounds import Array, Bounds
+from fedamp.accounting.bounds import Array, Bounds, NotEvaluable
 from fedamp.accounting.certificate import HIGHEST_SAMPLED_ORDER, Add, Pilot, Remove, certify
-from fedamp.accounting.hidden_rounds import HiddenRounds, Participation, Run, participation
+from fedamp.accounting.hidden_rounds import FiniteRound, GaussianRound, HiddenRounds, Round, Run
 from fedamp.accounting.law import Law
 from fedamp.accounting.mechanism import Mechanism, Relation
-from fedamp.accounting.points import NotEvaluable
-from fedamp.accounting.ratios import FiniteRound, GaussianRound, Round
+from fedamp.accounting.participation import Participation, participation
 from fedamp.accounting.reductions import attained, factors, hidden_rounds_bounds
 from fedamp.accounting.releases import Compose, Gaussian, Repeat
 from fedamp.accounting.tilted import Proposal, RemoveProposal
+
+PRECISION = 5e-3
+"""Relative width of the bracket on epsilon that sampling aims at."""
 
 CHARGE = 1e-6
 """Share of delta that is charged for the probability that a certificate is wrong."""
@@ -57,7 +59,12 @@ class SampledProfile:
     laws: tuple[Callable[[], Law], ...] = ()
 
     def epsilon(
-        self, delta: float, *, precision: float = 5e-3, known: float = math.inf, highest: int = HIGHEST_SAMPLED_ORDER
+        self,
+        delta: float,
+        *,
+        precision: float = PRECISION,
+        known: float = math.inf,
+        highest: int = HIGHEST_SAMPLED_ORDER,
     ) -> Bounds:
         """Smallest epsilon >= 0 at ``delta``, in both directions.
 
@@ -109,13 +116,12 @@ class SampledProfile:
 
     def _epsilon(self, direction: Remove | Add, delta: float, precision: float, known: float = math.inf) -> Bounds:
         checks.delta(delta)
-        if not 1e-4 <= precision <= 0.1:
-            raise ValueError(f"precision must be between 1e-4 and 0.1, got {precision!r}")
+        checks.precision(precision)
         charge = CHARGE * delta
         spendable = delta - charge - direction.share(self.upper)
         if spendable <= 0:
             raise NotEvaluable("a round gives a person away with more than delta")
-        most = self._most_draws * (5e-3 / precision) ** 2
+        most = self._most_draws * (PRECISION / precision) ** 2
         pilot = direction.pilot(
             self.upper,
             lambda proposal: proposal.bound_at(spendable),

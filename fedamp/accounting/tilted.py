@@ -11,11 +11,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedamp.accounting.bounds import Array
-from fedamp.accounting.hidden_rounds import HiddenRounds, Run
-from fedamp.accounting.moments import UNIT, log_choose
-from fedamp.accounting.points import NotEvaluable
-from fedamp.accounting.ratios import EXPONENT
+from fedamp.accounting.bounds import Array, NotEvaluable
+from fedamp.accounting.conversion import epsilon_of_moment, log_delta_of_moment
+from fedamp.accounting.hidden_rounds import EXPONENT, HiddenRounds, Run
+from fedamp.accounting.numeric import UNIT, log_choose
 
 _MOST_ROWS, _MOST_TO_EXTEND = 500_000, 5_000
 """Rows that the recursion keeps at once (some 40 MB), and from which it goes on to one subset more."""
@@ -247,13 +246,11 @@ class RemoveProposal:
 
     def log_bound(self, epsilon: float) -> float:
         """log of the largest value of v."""
-        t = self.order
-        largest = epsilon * (1 - t) + (t - 1) * math.log(t - 1) - t * math.log(t)
-        return self.log_moment - math.log(self._weights[0]) + largest
+        return log_delta_of_moment(self.order, self.log_moment - math.log(self._weights[0]), epsilon)
 
     def bound_at(self, delta: float) -> float:
         """The epsilon at which the largest value of v is ``delta``: what a Rényi divergence proves."""
-        return (self.log_bound(0.0) - math.log(delta)) / (self.order - 1)
+        return epsilon_of_moment(self.order, self.log_moment - math.log(self._weights[0]), delta)
 
     def draw(self, rng: np.random.Generator, draws: int) -> tuple[Array, Array]:
         """Logs of two positive numbers a and b each, of which v = (a - exp(epsilon) b)+."""
@@ -304,11 +301,10 @@ class AddProposal:
             self.variation += on_each
 
     def log_bound(self, epsilon: float) -> float:
-        a = self.tilt
-        return self.log_moment - epsilon * a + a * math.log(a) - (1 + a) * math.log1p(a)
+        return log_delta_of_moment(1 + self.tilt, self.log_moment, epsilon)
 
     def bound_at(self, delta: float) -> float:
-        return (self.log_bound(0.0) - math.log(delta)) / self.tilt
+        return epsilon_of_moment(1 + self.tilt, self.log_moment, delta)
 
     def draw(self, rng: np.random.Generator, draws: int) -> tuple[Array, Array]:
         log_a, log_ratio = np.full(draws, self.log_moment), np.zeros(draws)

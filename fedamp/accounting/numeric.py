@@ -1,0 +1,101 @@
+"""Arithmetic that several evaluators share: rounding, logarithms of sums and binomials, powers, a search."""
+
+import math
+from collections.abc import Callable, Iterable
+from functools import lru_cache
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedamp.accounting.bounds import Array
+
+T = TypeVar("T")
+
+UNIT = 2.0**-53
+"""Largest relative error of one floating-point operation."""
+
+_LARGEST_TABLE = 1_000_000
+"""Log factorials up to here are kept in a table."""
+
+
+def log_sum(values: Array, axis: int = -1) -> Array:
+    """log(sum(exp(values))) along ``axis``; -inf where all are -inf."""
+    largest = np.max(values, axis=axis, keepdims=True, initial=-np.inf)
+    shift = np.where(np.isfinite(largest), largest, 0.0)
+    with np.errstate(divide="ignore"):
+        return np.asarray(np.log(np.sum(np.exp(values - shift), axis=axis)) + np.squeeze(shift, axis))
+
+
+@lru_cache(maxsize=32)
+def log_factorials(largest: int) -> Array:
+    """log j! for j = 0..largest, each to a few units."""
+    return _log_factorial(np.arange(largest + 1))
+
+
+def log_choose(n: NDArray[np.integer[Any]] | int, m: NDArray[np.integer[Any]] | int) -> Array:
+    """log C(n, m) for whole numbers 0 <= m <= n."""
+    n, m = np.asarray(n), np.asarray(m)
+    most = int(n.max(initial=1))
+    if most > _LARGEST_TABLE:
+        return np.asarray(_log_factorial(n) - _log_factorial(m) - _log_factorial(n - m))
+    table = log_factorials((1 << most.bit_length()) - 1)
+    return np.asarray(table[n] - table[m] - table[n - m])
+
+
+def _log_factorial(n: NDArray[np.integer[Any]]) -> Array:
+    from scipy.special import gammaln  # a slow import
+
+    return np.asarray(gammaln(n + 1.0))
+
+
+@lru_cache(maxsize=8)
+def log_binomials(largest: int) -> Array:
+    """log C(a, j) at [a, j], -inf where j > a; shape (largest + 1, largest + 1)."""
+    factorials = log_factorials(largest)
+    a, j = np.arange(largest + 1)[:, None], np.arange(largest + 1)[None, :]
+    table = factorials[a] - factorials[j] - factorials[np.maximum(a - j, 0)]
+    return np.where(j <= a, table, -np.inf)
+
+
+def repeated(value: T, times: int, combine: Callable[[T, T], T]) -> T:
+    """``times`` >= 1 copies of a value combined, by doubling."""
+    result = None
+    while True:
+        if times & 1:
+            result = value if result is None else combine(result, value)
+        times >>= 1
+        if not times:
+            assert result is not None
+            return result
+        value = combine(value, value)
+
+
+def chance_of_any(events: Iterable[tuple[float, int]]) -> float:
+    """The chance that any of several independent events happens: pairs (chance, number of trials)."""
+    return -math.expm1(sum(times * math.log1p(-chance) if chance < 1 else -math.inf for chance, times in events))
+
+
+def crossing(falling: Callable[[float], float], level: float, limit: float, tolerance: float) -> tuple[float, float]:
+    """Neighbouring numbers >= 0 between which a falling function reaches ``level``.
+
+    Args:
+        falling: the function.
+        level: what it falls to.
+        limit: the upper end is infinite if the function is above the level up to here.
+        tolerance: relative distance of both ends.
+
+    Returns:
+        Both 0 if the function starts at or below the level.
+    """
+    if falling(0.0) <= level:
+        return 0.0, 0.0
+    low, high = 0.0, 1.0
+    while falling(high) > level:
+        low, high = high, 2 * high
+        if high > limit:
+            return low, math.inf
+    while high - low > tolerance * high:
+        middle = (low + high) / 2
+        low, high = (middle, high) if falling(middle) > level else (low, middle)
+    return low, high
