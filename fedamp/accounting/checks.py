@@ -3,6 +3,8 @@
 import math
 import numbers
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from typing import Annotated, NamedTuple
 
 
 def number(name: str, value: object) -> float:
@@ -26,6 +28,15 @@ def scale(name: str, value: object) -> float:
     if not 1e-50 <= checked <= 1e50:
         raise ValueError(f"{name} must be between 1e-50 and 1e50, got {value!r}")
     return checked
+
+
+def scale_or_zero(name: str, value: object) -> float:
+    """A number that ``scale`` takes, or 0."""
+    if value == 0:
+        return 0.0
+    if number(name, value) < 0:
+        raise ValueError(f"{name} must be >= 0 and finite, got {value!r}")
+    return scale(name, value)
 
 
 def probability(name: str, value: object) -> float:
@@ -87,3 +98,18 @@ def weights(name: str, values: Sequence[object], size: int) -> tuple[float, ...]
     if abs(total - 1) > 1e-9:
         raise ValueError(f"{name} must sum to 1, got {total!r}")
     return checked if abs(total - 1) <= 1e-15 * size else tuple(weight / total for weight in checked)
+
+
+# Types of a mechanism's fields; the check of each is beside its type.
+
+Scale = Annotated[float, scale]
+Probability = Annotated[float, probability]
+Count = Annotated[int, count]
+CountOrZero = Annotated[int, partial(count, smallest=0)]
+
+
+class UpTo(NamedTuple):
+    """A whole number from ``smallest`` to the value of another field."""
+
+    field: str
+    smallest: int = 0

@@ -2,6 +2,8 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import Annotated
 
 from fedamp.accounting import checks
 from fedamp.accounting.amplification import Allocation, AllocationPrefix, CappedPoisson, Dropout, Poisson, Submodels
@@ -29,12 +31,8 @@ class Group(Mechanism):
         size: K, 1 to 1000.
     """
 
-    mechanism: Mechanism
-    size: int
-
-    def __post_init__(self) -> None:
-        mechanism_of(self.mechanism)
-        object.__setattr__(self, "size", checks.count("size", self.size, 1, 1000))
+    mechanism: Annotated[Mechanism, mechanism_of]
+    size: Annotated[int, partial(checks.count, largest=1000)]
 
     @property
     def words(self) -> str:
@@ -69,20 +67,18 @@ class WithoutReplacement(Mechanism):
         size: people changed together, 1 to ``population``.
     """
 
-    mechanism: Mechanism
-    batch: int
-    population: int
-    size: int = 1
+    mechanism: Annotated[Mechanism, mechanism_of]
+    batch: Annotated[int, checks.UpTo("population", smallest=1)]
+    population: checks.Count
+    size: Annotated[int, checks.UpTo("population", smallest=1)] = 1
 
     def __post_init__(self) -> None:
-        if mechanism_of(self.mechanism).relation is Relation.SUBSTITUTION:
+        super().__post_init__()
+        if self.mechanism.relation is Relation.SUBSTITUTION:
             raise ValueError(
                 "WithoutReplacement takes a release for zero-out, and charges substitution itself; "
                 f"got one for substitution ({self.mechanism.words})"
             )
-        object.__setattr__(self, "population", checks.count("population", self.population))
-        object.__setattr__(self, "batch", checks.count("batch", self.batch, 1, self.population, "population"))
-        object.__setattr__(self, "size", checks.count("size", self.size, 1, self.population, "population"))
 
     @property
     def words(self) -> str:
@@ -125,7 +121,7 @@ def group(mechanism: Mechanism, size: int) -> Mechanism:
         mechanism: what one person goes through.
         size: >= 1; the people choose and are sampled independently of one another.
     """
-    mechanism_of(mechanism)
+    mechanism_of("mechanism", mechanism)
     if checks.count("size", size) == 1:
         return mechanism
     return exact_group(mechanism, size) or Group(mechanism, size)
