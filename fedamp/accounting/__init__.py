@@ -34,7 +34,8 @@ from fedamp.accounting.releases import (
     RandomisedResponse,
     Repeat,
 )
-from fedamp.accounting.risk import TradeOff, in_words, plot, privacy_profile, trade_off
+from fedamp.accounting.risk import in_words, plot, privacy_profile, trade_off
+from fedamp.accounting.tradeoff import TradeOff
 
 __all__ = [
     "FIXED_GRADIENTS",

@@ -81,7 +81,7 @@ class SampledProfile:
             NotEvaluable: too much work, or not worth it; another bound has to answer.
         """
         remove = self._epsilon(Remove(highest), delta, precision, known)
-        add = self._known(lambda law: law.epsilon_add(delta), remove.upper)
+        add = self._known(lambda law: law.add.epsilon(delta), remove.upper)
         return _with_add(remove, add, lambda: self._epsilon(Add(), delta, precision, known))
 
     def delta(self, epsilon: float, *, precision: float = 0.05) -> Bounds:
@@ -89,7 +89,7 @@ class SampledProfile:
         otherwise as :meth:`epsilon`.
         """
         remove = self.delta_remove(epsilon, precision=precision)
-        known = self._known(lambda law: law.delta_add(epsilon), remove.upper)
+        known = self._known(lambda law: law.add.delta(epsilon), remove.upper)
         return _with_add(remove, known, lambda: self.delta_add(epsilon, precision=precision))
 
     def delta_remove(self, epsilon: float, *, precision: float = 0.05) -> Bounds:

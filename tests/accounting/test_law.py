@@ -41,8 +41,8 @@ def test_gaussian_brackets_the_closed_form_in_both_directions(noise_multiplier):
     for quantile in (0.0, 1.0, 3.0, 6.0):
         epsilon = 0.5 / noise_multiplier**2 + quantile / noise_multiplier
         exact = gaussian_delta(epsilon, noise_multiplier)
-        assert_brackets(law.delta_remove(epsilon), exact, 2e-2)
-        assert_brackets(law.delta_add(epsilon), exact, 2e-2)
+        assert_brackets(law.remove.delta(epsilon), exact, 2e-2)
+        assert_brackets(law.add.delta(epsilon), exact, 2e-2)
         bounds = law.epsilon(exact)
         assert bounds.lower <= epsilon <= bounds.upper
         assert bounds.width <= 3e-3 * epsilon
@@ -90,8 +90,8 @@ def test_laplace_brackets_the_closed_form():
     law = Law.laplace(0.7, points=POINTS)
     for epsilon in (0.0, 0.3, 1.2):
         exact = -np.expm1((epsilon - 1 / 0.7) / 2)
-        assert_brackets(law.delta_remove(epsilon), exact, 1e-4)
-        assert_brackets(law.delta_add(epsilon), exact, 1e-4)
+        assert_brackets(law.remove.delta(epsilon), exact, 1e-4)
+        assert_brackets(law.add.delta(epsilon), exact, 1e-4)
     assert law.delta(1 / 0.7 + 1e-9).upper < 1e-12
 
 
@@ -109,8 +109,8 @@ def test_randomised_response_composes_to_a_binomial(times):
         above = log_ratio > epsilon
         exact = mass_in[above] @ -np.expm1(epsilon - log_ratio[above])
         # Few points far apart are the worst case of a lattice; smooth laws are far better.
-        assert_brackets(composed.delta_remove(epsilon), exact, 0.2 if exact > 1e-13 else None)
-        assert_brackets(composed.delta_add(epsilon), exact, 0.2 if exact > 1e-13 else None)
+        assert_brackets(composed.remove.delta(epsilon), exact, 0.2 if exact > 1e-13 else None)
+        assert_brackets(composed.add.delta(epsilon), exact, 0.2 if exact > 1e-13 else None)
 
 
 def test_high_precision_values_far_in_the_tail():
@@ -182,7 +182,7 @@ def assert_brackets_finite(law, exact, slack=1e-9):
     # Atoms are where a grid does worst; 1e-9 covers rounding in masses that were normalised here.
     for epsilon in (0.0, 0.2, 1.0, 3.0):
         remove, add = finite_deltas(exact, epsilon)
-        for bounds, value in ((law.delta_remove(epsilon), remove), (law.delta_add(epsilon), add)):
+        for bounds, value in ((law.remove.delta(epsilon), remove), (law.add.delta(epsilon), add)):
             assert bounds.lower - slack <= value <= bounds.upper + slack
             assert bounds.width <= 0.02
 
@@ -252,9 +252,9 @@ def test_mean_of_few_against_quadrature(noise_multiplier, copies):
     for epsilon in (0.0, 0.1, 0.5, 1.5) if copies == 2 else (0.1, 1.5):
         remove, add = mean_deltas(noise_multiplier, copies, epsilon)
         # 1e-9: the trapezoid has a kink to cross where the other copies alone exceed the target.
-        assert law.delta_remove(epsilon).lower - 1e-9 <= remove <= law.delta_remove(epsilon).upper + 1e-9
-        assert law.delta_add(epsilon).lower - 1e-9 <= add <= law.delta_add(epsilon).upper + 1e-9
-        assert law.delta_remove(epsilon).width <= 1e-3 * remove + 1e-12
+        assert law.remove.delta(epsilon).lower - 1e-9 <= remove <= law.remove.delta(epsilon).upper + 1e-9
+        assert law.add.delta(epsilon).lower - 1e-9 <= add <= law.add.delta(epsilon).upper + 1e-9
+        assert law.remove.delta(epsilon).width <= 1e-3 * remove + 1e-12
 
 
 def test_group_poisson_law_from_a_function():
@@ -274,7 +274,7 @@ def test_group_poisson_law_from_a_function():
     for epsilon in (0.1, 0.5, 1.5):
         ratio = np.exp(log_ratio(z))
         # 1e-7: the trapezoid's error at the kink.
-        remove, add = law.delta_remove(epsilon), law.delta_add(epsilon)
+        remove, add = law.remove.delta(epsilon), law.add.delta(epsilon)
         exact = density @ np.maximum(ratio - np.exp(epsilon), 0)
         assert remove.lower * (1 - 1e-7) <= exact <= remove.upper * (1 + 1e-7)
         exact = density @ np.maximum(1 - np.exp(epsilon) * ratio, 0)
