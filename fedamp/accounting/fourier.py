@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedamp.accounting.bounds import Array, NotEvaluable
-from fedamp.accounting.compiled import compiled
+from fedamp.accounting.loops import lattice_below
 from fedamp.accounting.numeric import UNIT, chance_of_any, log_sum, repeated
 from fedamp.accounting.points import DEFAULT_POINTS, Points, coarse, regrid, spread
 
@@ -238,69 +238,6 @@ class Placed:
             return cls(regrid(kept, edges, spread), index, anchor)
         mass_in, mass_out = lattice_below(log_ratio, mass_in, mass_out, anchor, step, index[0], len(index))
         return cls(Points(edges, mass_in, mass_out, law.zero, law.infinite), index, anchor)
-
-
-@compiled()
-def lattice_below(log_ratio, mass_in, mass_out, anchor, step, first, size):  # type: ignore[no-untyped-def]
-    """Contract a law onto the lattice ``anchor + step * (first + arange(size))``, which must reach around it.
-
-    From the left, each point is merged with as much of its right neighbours as lifts the mean to the next lattice
-    point. What is left over at the right end is lowered to the lattice with mass from further left, or, should there be
-    too little, dropped, which also only lowers divergences.
-
-    Returns:
-        P-masses and Q-masses of the lattice points.
-    """
-    lattice_in, lattice_out = np.zeros(size), np.zeros(size)
-    merging, target, aim, deficit, merged_in, merged_out = False, 0, 0.0, 0.0, 0.0, 0.0
-    for i in range(len(log_ratio)):
-        rest = 1.0
-        while rest > 0.0:
-            if not merging:
-                index = int(np.ceil((log_ratio[i] - anchor) / step))
-                target, aim = index - first, max(anchor + step * index, log_ratio[i])
-                merging, deficit, merged_in, merged_out = True, 0.0, 0.0, 0.0
-            moment = rest * _moment(log_ratio[i], mass_in[i], mass_out[i], aim)
-            if moment == 0.0:  # already there: leave it out of a merger that it cannot help
-                lattice_in[target] += rest * mass_in[i]
-                lattice_out[target] += rest * mass_out[i]
-                merging, rest = deficit > 0.0, 0.0
-                continue
-            used = rest if moment <= deficit else rest * (deficit / moment)
-            deficit = deficit - moment if moment <= deficit else 0.0
-            merged_in += used * mass_in[i]
-            merged_out += used * mass_out[i]
-            rest -= used
-            if deficit <= 0.0:
-                lattice_in[target] += merged_in
-                lattice_out[target] += merged_out
-                merging = False
-    if merging and merged_in > 0.0 and merged_out > 0.0:
-        here = np.log(merged_in / merged_out)
-        target = min(int(np.floor((here - anchor) / step)) - first, size - 1)
-        aim = min(anchor + step * (target + first), here)
-        excess = _moment(here, merged_in, merged_out, aim)
-        for j in range(target - 1, -1, -1):
-            moment = -_moment(anchor + step * (j + first), lattice_in[j], lattice_out[j], aim)
-            used = 1.0 if moment <= excess else excess / moment
-            excess = excess - moment if moment <= excess else 0.0
-            merged_in += used * lattice_in[j]
-            merged_out += used * lattice_out[j]
-            lattice_in[j] *= 1.0 - used
-            lattice_out[j] *= 1.0 - used
-            if excess <= 0.0:
-                lattice_in[target] += merged_in
-                lattice_out[target] += merged_out
-                break
-    return lattice_in, lattice_out
-
-
-@compiled()
-def _moment(log_ratio, mass_in, mass_out, aim):  # type: ignore[no-untyped-def]
-    """Mass times distance of X from ``exp(aim)``, in units of P right of X = 1 and of Q left of it."""
-    if aim < 0.0:
-        return mass_out * np.expm1(log_ratio - aim)
-    return mass_in * -np.expm1(aim - log_ratio)
 
 
 def convolve_order(placed: Sequence[tuple[Placed, int]], order: float, size: int) -> tuple[Array, float]:

@@ -19,9 +19,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from fedamp.accounting import checks
 from fedamp.accounting.bounds import Array, NotEvaluable
-from fedamp.accounting.compiled import compiled
+from fedamp.accounting.loops import invert, scale_and_shift, symmetric_means
 from fedamp.accounting.numeric import UNIT, log_choose
 from fedamp.accounting.points import Points
 
@@ -44,9 +43,6 @@ class GaussianRound:
     zero = infinite = law_rounding = 0.0
     table_rounding = 4 * UNIT
 
-    def __post_init__(self) -> None:
-        checks.positive("noise_multiplier", self.noise_multiplier)
-
     def log_moment(self, exponent: float) -> float:
         """log of the mean of x^exponent over finite x > 0 under Q; at exponent 0 zero counts, too."""
         return exponent * (exponent - 1) / self.noise_multiplier**2 / 2
@@ -61,7 +57,7 @@ class GaussianRound:
         """
         ratios = rng.standard_normal((len(counts), int(counts[0].sum())))
         precision = 1 / self.noise_multiplier
-        log_products = _scale_and_shift(ratios, precision, (exponents - 0.5) * precision**2, counts)
+        log_products = scale_and_shift(ratios, precision, (exponents - 0.5) * precision**2, counts)
         with np.errstate(over="ignore"):  # refused where X is computed
             return np.exp(ratios, out=ratios), log_products
 
@@ -110,7 +106,7 @@ class FiniteRound:
         values = np.append(self._log_ratios[::-1], -math.inf)
         below, starts = (np.stack(table) for table in zip(*tables, strict=True))
         with np.errstate(over="ignore"):  # refused where X is computed
-            return ratios, _invert(ratios, values, np.exp(values), below, starts, counts)
+            return ratios, invert(ratios, values, np.exp(values), below, starts, counts)
 
     @cached_property
     def _used(self) -> NDArray[np.bool_]:
@@ -168,7 +164,7 @@ class HiddenRounds:
         return len(self.chances) - 1
 
     def log_ratios(self, ratios: Array) -> Array:
-        """log X for rows of ratios, shape (draws, rounds); see ``_symmetric_means``.
+        """log X for rows of ratios, shape (draws, rounds); see ``loops.symmetric_means``.
 
         Raises:
             NotEvaluable: ratios leave the range in which the stated rounding holds.
@@ -179,7 +175,7 @@ class HiddenRounds:
             with np.errstate(divide="ignore"):
                 return np.asarray(np.log(ratios[:, 0]))
         rate, tail, fewest = self._weights
-        means, largest = _symmetric_means(ratios, rate, tail, fewest)
+        means, largest = symmetric_means(ratios, rate, tail, fewest)
         if not largest * max(tail.max(), 1.0) < 1e200:
             raise NotEvaluable("likelihood ratios leave the range of floating point")
         with np.errstate(divide="ignore"):
@@ -245,79 +241,3 @@ class Run:
             f"{each.chances} {each.rounds} {each.copies}".encode() + each.round.fingerprint() for each in self.factors
         )
         return b"|".join(told)
-
-
-# Compiled loops.
-
-
-@compiled(nogil=True)
-def _scale_and_shift(values, scale, shifts, counts):  # type: ignore[no-untyped-def]
-    """Each row's numbers times ``scale`` plus the shift of their class, in place; returns the sums of rows."""
-    sums = np.zeros(len(values))
-    for d in range(len(values)):
-        first = 0
-        for c in range(counts.shape[1]):
-            for i in range(first, first + counts[d, c]):
-                values[d, i] = values[d, i] * scale + shifts[c]
-            first += counts[d, c]
-        total = 0.0
-        for i in range(first):
-            total += values[d, i]
-        sums[d] = total
-    return sums
-
-
-@compiled(nogil=True)
-def _invert(uniforms, log_values, values, below, starts, counts):  # type: ignore[no-untyped-def]
-    """Each uniform number replaced by the value whose part of [0, 1) it falls in; returns the sums of log values."""
-    parts, sums = starts.shape[1], np.zeros(len(uniforms))
-    for d in range(len(uniforms)):
-        first = 0
-        for c in range(counts.shape[1]):
-            for i in range(first, first + counts[d, c]):
-                u = uniforms[d, i]
-                j = starts[c, int(u * parts)]
-                j += below[c, j] <= u  # nearly always enough, and no branch to mispredict
-                while below[c, j] <= u:
-                    j += 1
-                uniforms[d, i] = values[j]
-                sums[d] += log_values[j]
-            first += counts[d, c]
-    return sums
-
-
-@compiled(nogil=True)
-def _symmetric_means(ratios, rate, tail, fewest):  # type: ignore[no-untyped-def]
-    """sum_h tail[h] p_h, p_h = e_h q^h (1 - q)^(T - h): but for the ratios the chance of h successes at rate q, so that
-    the recursion has the scale of a probability. Also the largest prod max(1, 1 - q + q x), beyond which nothing grows.
-
-    Sixteen rows at a time, side by side, so that the inner loop is one vector instruction. Only numbers of successes
-    from which ``fewest`` can still be reached are kept.
-    """
-    draws, rounds = ratios.shape
-    k, side = len(tail) - 1, 16
-    means, largest = np.empty(draws), 0.0
-    weights, growth, p = np.empty(side), np.empty(side), np.empty((k + 1, side))
-    for first in range(0, draws, side):
-        here = min(side, draws - first)
-        p[:], p[0], growth[:], weights[:] = 0.0, 1.0, 1.0, 1.0
-        for i in range(rounds):
-            for d in range(here):
-                weights[d] = rate * ratios[first + d, i]
-                growth[d] *= max(1.0, 1.0 - rate + weights[d])
-            for h in range(min(i + 1, k), max(0, fewest - (rounds - 1 - i)) - 1, -1):
-                if h == 0:
-                    for d in range(side):
-                        p[0, d] *= 1.0 - rate
-                else:
-                    for d in range(side):
-                        p[h, d] = (1.0 - rate) * p[h, d] + weights[d] * p[h - 1, d]
-        for d in range(here):
-            total = 0.0
-            for h in range(fewest, k + 1):
-                total += tail[h] * p[h, d]
-            means[first + d] = total
-            largest = max(largest, growth[d])
-            if not total < np.inf:
-                largest = np.inf
-    return means, largest

@@ -5,7 +5,6 @@ optimistic discretisation). Each operation keeps that order, so every answer is 
 """
 
 import functools
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -16,7 +15,7 @@ from numpy.typing import ArrayLike
 from fedamp.accounting import checks
 from fedamp.accounting.bounds import Array, Bounds, NotEvaluable
 from fedamp.accounting.fourier import choose_lattice, convolve
-from fedamp.accounting.numeric import UNIT, repeated
+from fedamp.accounting.numeric import UNIT, normal_mass, repeated
 from fedamp.accounting.pairing import Pairing, choose_edges, pair, reduced
 from fedamp.accounting.points import (
     DEFAULT_POINTS,
@@ -263,25 +262,6 @@ def _rounding_of(log_ratios: Array) -> float:
 def _sum_of(*laws: Points) -> float:
     """Relative error of a sum of (some of) a law's positive masses, one after another, and of a few operations."""
     return (max(len(law) for law in laws) + 64) * UNIT
-
-
-def normal_mass(low: ArrayLike, high: ArrayLike) -> Array:
-    """Standard normal mass of the intervals from ``low`` to ``high``, to full relative accuracy in both tails."""
-    low, high = np.broadcast_arrays(np.asarray(low, float), np.asarray(high, float))
-    mirrored = high > -low
-    low, high = np.where(mirrored, -high, low), np.where(mirrored, -low, high)
-    nodes, weights = np.polynomial.legendre.leggauss(8)  # error below 1e-16 relative up to a width of 0.2
-    with np.errstate(invalid="ignore"):
-        middle, half = (low + high) / 2, (high - low) / 2
-        density = np.exp(-((middle[..., None] + half[..., None] * nodes) ** 2) / 2) / np.sqrt(2 * np.pi)
-        mass = np.asarray(half * (density @ weights))
-    wide = ~(half < 0.1)
-    mass[wide] = [_normal_cdf(b) - _normal_cdf(a) for a, b in zip(low[wide], high[wide], strict=True)]
-    return mass
-
-
-def _normal_cdf(z: float) -> float:
-    return math.erfc(-z / math.sqrt(2)) / 2
 
 
 def _combine(a: Law, b: Law, pairing: Pairing) -> Law:

@@ -14,10 +14,10 @@ from fedamp.accounting import checks
 from fedamp.accounting.amplification import AllocationPrefix, CappedPoisson, Poisson, Submodels
 from fedamp.accounting.bounds import Array, Bounds, NotEvaluable
 from fedamp.accounting.conversion import Question
-from fedamp.accounting.law import Law, normal_mass
+from fedamp.accounting.law import Law
 from fedamp.accounting.mechanism import Mechanism
 from fedamp.accounting.merging import RandomSelection
-from fedamp.accounting.numeric import log_sum
+from fedamp.accounting.numeric import log_sum, normal_mass
 from fedamp.accounting.points import DEFAULT_POINTS, Cells, contract, spread
 from fedamp.accounting.reductions import charged_as, factors, hidden_rounds_bounds
 from fedamp.accounting.releases import (

@@ -6,7 +6,7 @@ from functools import lru_cache
 from typing import Any, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from fedamp.accounting.bounds import Array
 
@@ -99,3 +99,22 @@ def crossing(falling: Callable[[float], float], level: float, limit: float, tole
         middle = (low + high) / 2
         low, high = (middle, high) if falling(middle) > level else (low, middle)
     return low, high
+
+
+def normal_mass(low: ArrayLike, high: ArrayLike) -> Array:
+    """Standard normal mass of the intervals from ``low`` to ``high``, to full relative accuracy in both tails."""
+    low, high = np.broadcast_arrays(np.asarray(low, float), np.asarray(high, float))
+    mirrored = high > -low
+    low, high = np.where(mirrored, -high, low), np.where(mirrored, -low, high)
+    nodes, weights = np.polynomial.legendre.leggauss(8)  # error below 1e-16 relative up to a width of 0.2
+    with np.errstate(invalid="ignore"):
+        middle, half = (low + high) / 2, (high - low) / 2
+        density = np.exp(-((middle[..., None] + half[..., None] * nodes) ** 2) / 2) / np.sqrt(2 * np.pi)
+        mass = np.asarray(half * (density @ weights))
+    wide = ~(half < 0.1)
+    mass[wide] = [_normal_cdf(b) - _normal_cdf(a) for a, b in zip(low[wide], high[wide], strict=True)]
+    return mass
+
+
+def _normal_cdf(z: float) -> float:
+    return math.erfc(-z / math.sqrt(2)) / 2

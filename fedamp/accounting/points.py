@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedamp.accounting.bounds import Array
-from fedamp.accounting.compiled import compiled
+from fedamp.accounting.loops import profile
 
 DEFAULT_POINTS = 1200
 """Points a law is kept at; the width of a bracket falls with the square of it, the time rises with the square."""
@@ -181,7 +181,7 @@ class PointProfile:
     @classmethod
     def remove(cls, law: Points) -> "PointProfile":
         """The profile of H(P, Q)."""
-        slope, delta = _profile(law.log_ratio, law.mass_in, law.infinite)
+        slope, delta = profile(law.log_ratio, law.mass_in, law.infinite)
         return cls(law.log_ratio, delta, slope, law.infinite)
 
     @classmethod
@@ -207,18 +207,3 @@ class PointProfile:
             return np.inf
         rise = (delta - float(self.delta[index])) / float(self.slope[index]) if self.slope[index] > 0 else 0.0
         return float(self.log_ratio[index]) + float(np.log1p(-rise)) if rise < 1 else -np.inf
-
-
-@compiled()
-def _profile(log_ratio, mass_in, infinite):  # type: ignore[no-untyped-def]
-    slope, delta = np.empty(len(log_ratio)), np.empty(len(log_ratio))
-    steepness, height = 0.0, infinite
-    for i in range(len(log_ratio) - 1, -1, -1):
-        if i + 1 < len(log_ratio):
-            gap = log_ratio[i] - log_ratio[i + 1]
-            height += steepness * -np.expm1(gap)
-            steepness *= np.exp(gap)
-        steepness += mass_in[i]
-        slope[i] = steepness
-        delta[i] = height
-    return slope, delta

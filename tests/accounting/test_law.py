@@ -11,8 +11,9 @@ from scipy.stats import binom, norm
 
 from fedamp.accounting import Gaussian, Poisson, RandomisedResponse, Repeat
 from fedamp.accounting.fourier import Placed, choose_lattice, convolve_order
-from fedamp.accounting.law import Law, normal_mass
+from fedamp.accounting.law import Law
 from fedamp.accounting.laws import numerical_law
+from fedamp.accounting.numeric import normal_mass
 
 POINTS = 400
 """Coarse, so that the suite is quick: a certified bracket has to hold at any number of points."""

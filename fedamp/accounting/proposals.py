@@ -1,142 +1,43 @@
-"""Moments and exact draws of the likelihood ratio of hidden rounds, by how several choices of rounds overlap.
+"""Where to draw the rounds of a run from: proposals R with a known density dR/dQ; docs/k-of-t.md has the proofs.
 
-A proposal R has a known density dR/dQ that bounds what is averaged; docs/k-of-t.md has the proofs.
+delta(epsilon) = E_R[v] with 0 <= v <= a known bound, in the remove direction and in the add direction.
 """
 
 import math
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
-from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedamp.accounting.bounds import Array, NotEvaluable
+from fedamp.accounting.certificate import Pilot, Proposal, best
 from fedamp.accounting.conversion import epsilon_of_moment, log_delta_of_moment
 from fedamp.accounting.hidden_rounds import EXPONENT, HiddenRounds, Run
-from fedamp.accounting.numeric import UNIT, log_choose
+from fedamp.accounting.numeric import UNIT, chance_of_any, log_choose
+from fedamp.accounting.overlaps import occupancies, pairs, rounding
 
-_MOST_ROWS, _MOST_TO_EXTEND = 500_000, 5_000
-"""Rows that the recursion keeps at once (some 40 MB), and from which it goes on to one subset more."""
+HIGHEST_SAMPLED_ORDER = 16
 
+_WIDE = 2.5
+"""Standard deviation of a draw over its mean; about 1.5 is the least that a power of X reaches."""
 
-class Occupancies(NamedTuple):
-    """All occupancies of t subsets.
+_LOW_ORDERS = (1.05, 1.1, 1.15, 1.2, 1.25, 1.3, 1.4, 1.5, 1.6, 1.7, 1.8, 1.9)
+"""Orders to try where noise is little."""
 
-    Attributes:
-        counts: shape (S, t + 1): n_0..n_t of each; rows sum to the rounds in question.
-        log_chance: shape (S,): log of the probability of each, under t independent uniform subsets.
-    """
+_DRIFTS = (1.5, 4.0, 10.0, 25.0)
+"""Drifts to try; each adds so much to the order, were X a constant times G."""
 
-    counts: NDArray[np.int32]
-    log_chance: Array
+Rank = Callable[[Proposal], float]
+"""What a proposal's bound alone proves about the answer: the smaller, the better the proposal."""
 
-
-def occupancies(chances: tuple[float, ...], rounds: int, order: int) -> Occupancies:
-    """Of ``order`` independent subsets of ``rounds`` rounds, each uniform among those of a size drawn by ``chances``.
-
-    Raises:
-        NotEvaluable: there are too many to go on from, or on the way.
-    """
-    found = _occupancies(chances, rounds, order)
-    if found is None:
-        raise NotEvaluable(f"{order} hidden choices of up to {len(chances) - 1} of {rounds} rounds overlap too much")
-    return found
-
-
-@lru_cache(maxsize=64)
-def _occupancies(chances: tuple[float, ...], rounds: int, order: int) -> Occupancies | None:
-    """Adding a subset takes a_c of the n_c rounds held c times, in C(n_c, a_c) ways each. Classes are taken one after
-    another, and equal rows are merged after each, so that the work grows with the number of distinct occupancies.
-    """
-    if rounds >= 2**31:  # no room in the table
-        return None
-    if order == 0:
-        return Occupancies(np.array([[rounds]], np.int32), np.zeros(1))
-    before = _occupancies(chances, rounds, order - 1)
-    if before is None or len(before.counts) > _MOST_TO_EXTEND:
-        return None
-    sizes = np.flatnonzero(chances).astype(np.int32)
-    counts = np.pad(before.counts, ((0, 0), (0, 2)))  # the last column: rounds that the new subset has yet to take
-    log_chance = np.add.outer(before.log_chance, np.log(np.array(chances)[sizes]) - log_choose(rounds, sizes)).ravel()
-    counts = np.repeat(counts, len(sizes), axis=0)
-    counts[:, -1] = np.tile(sizes, len(before.counts))
-    for held in range(order - 1, -1, -1):
-        there, left = counts[:, held], counts[:, -1]
-        least = np.maximum(0, left - counts[:, :held].sum(axis=1))
-        ways = np.maximum(np.minimum(there, left) - least + 1, 0)
-        if ways.sum() > _MOST_ROWS:
-            return None
-        rows = np.repeat(np.arange(len(counts)), ways)
-        taken = least[rows] + (np.arange(len(rows)) - np.repeat(np.cumsum(ways) - ways, ways)).astype(np.int32)
-        log_chance = log_chance[rows] + log_choose(there[rows], taken)
-        counts = counts[rows]
-        counts[:, held + 1] += taken
-        counts[:, held] -= taken
-        counts[:, -1] -= taken
-        counts, log_chance = _merged(counts, log_chance)
-    return Occupancies(np.ascontiguousarray(counts[:, :-1]), log_chance)
-
-
-def hidden_log_moments(log_moments: Array, chances: tuple[float, ...], rounds: int, off: float = 0.0) -> Array:
-    """Integer moments of X where a person takes part in hidden rounds, a uniform set of a size drawn by ``chances``.
-
-    Exact where those of the round are, from above where they are; the remove direction of Rényi divergences.
-
-    Args:
-        log_moments: log E[x^a] of one round at a = 0..A, shape (A + 1,).
-        chances: of taking part 0, 1, .. times, each known to a relative error of ``off``.
-        rounds: all of them released.
-
-    Returns:
-        log E[X^a] at a = 0..A, shape (A + 1,), rounding included.
-
-    Raises:
-        NotEvaluable: hidden choices overlap in too many ways.
-    """
-    result = np.zeros(len(log_moments))
-    for order in range(2, len(log_moments)):
-        counts, log_chance = occupancies(chances, rounds, order)
-        held = counts[:, 2:] @ np.asarray(log_moments[2 : order + 1])
-        error = rounding(rounds, order) + 2 * order * off + 16 * order * UNIT * float(np.abs(held).max())
-        result[order] = np.logaddexp.reduce(log_chance + held) + error
-    return result
-
-
-def rounding(rounds: int, order: float) -> float:
-    """Bound on the error of ``log_chance``: each of the ``order`` subsets adds at most ``order + 2`` log binomials,
-    of three log factorials each, all rounded to eight units, and as many sums.
-    """
-    return 64 * order * (order + 2) * (math.lgamma(rounds + 1) + 1) * UNIT
-
-
-def _merged(counts: NDArray[np.int32], log_chance: Array) -> tuple[NDArray[np.int32], Array]:
-    """Equal rows put together. The first column follows from the others and is not compared."""
-    sizes = [int(size) + 1 for size in counts[:, 1:].max(axis=0)]
-    if math.prod(sizes) < 2**62:
-        key = np.zeros(len(counts), np.int64)
-        for column, size in enumerate(sizes, start=1):
-            key = key * size + counts[:, column]
-        order = np.argsort(key, kind="stable")
-    else:
-        order = np.lexsort(counts[:, 1:].T)
-    counts, log_chance = counts[order], log_chance[order]
-    differs = np.any(counts[1:] != counts[:-1], axis=1)
-    starts = np.concatenate([[0], np.flatnonzero(differs) + 1])
-    largest = np.maximum.reduceat(log_chance, starts)
-    lengths = np.diff(np.append(starts, len(counts)))
-    total = np.add.reduceat(np.exp(log_chance - np.repeat(largest, lengths)), starts)
-    return counts[starts], largest + np.log(total)
-
-
-# Proposals: laws R of the rounds to draw from, and what to average: delta(epsilon) = E_R[v], 0 <= v <= bound.
-#
-# Both know the ``power`` of X in their density, bounds on the total ``variation`` between the draws and R, and on the
-# ``relative`` error of what is averaged, X aside: with ``ratio_rounding`` r of X, values are off by at most a factor
-# exp(relative + power * r), and belong to an epsilon off by r.
+Look = Callable[[Proposal], Pilot]
+"""Takes the pilot of a proposal."""
 
 _UNDRIFTED = 0.5
-"""Share of draws without drift, whose inverse the bound is multiplied by."""
+"""Share of draws without drift; the bound is multiplied by its inverse."""
 
 
 class _Tilted(NamedTuple):
@@ -160,7 +61,7 @@ class _Tilted(NamedTuple):
     @classmethod
     def of(cls, factor: HiddenRounds, order: float, drifts: Array) -> "_Tilted":
         held = np.arange(order + 1.0) if order >= 2 else np.array([0.0, 1.0, order - 1, order])
-        found = occupancies(factor.chances, factor.rounds, int(order)) if order >= 2 else _overlaps(factor, order - 1)
+        found = occupancies(factor.chances, factor.rounds, int(order)) if order >= 2 else pairs(factor, order - 1)
         counts, log_chance = found
         exponents = held + drifts[:, None] * factor.share
         log_mu = np.array([[factor.round.log_moment(exponent) for exponent in row] for row in exponents])
@@ -178,23 +79,6 @@ class _Tilted(NamedTuple):
         return cls(counts, exponents, below / below[:, -1:], log_moments, error)
 
 
-def _overlaps(factor: HiddenRounds, power: float) -> Occupancies:
-    """How many rounds are in neither, in the first alone, in the second alone, and in both of two sets: the first
-    counts by its probability w, the second by w to a ``power`` in (0, 1), so that the weights are no chances.
-    """
-    sizes, rounds = np.flatnonzero(factor.chances), factor.rounds
-    if len(sizes) ** 2 * (factor.most + 1) > 4 * _MOST_ROWS:
-        raise NotEvaluable(f"two hidden choices of up to {factor.most} of {rounds} rounds overlap in too many ways")
-    first, second, both = (each.ravel() for each in np.meshgrid(sizes, sizes, np.arange(factor.most + 1)))
-    there = (both <= np.minimum(first, second)) & (first + second - both <= rounds)
-    first, second, both = first[there], second[there], both[there]
-    log_chances = np.log(factor.chances, where=np.array(factor.chances) > 0, out=np.zeros(factor.most + 1))
-    log_weight = log_chances[first] + log_choose(first, both) + log_choose(rounds - first, second - both)
-    log_weight += power * (log_chances[second] - log_choose(rounds, second))
-    counts = np.stack([rounds - first - second + both, first - both, second - both, both], axis=1)
-    return Occupancies(counts.astype(np.int32), log_weight)
-
-
 def _sum_of_powers(factor: HiddenRounds, power: float) -> tuple[HiddenRounds, float]:
     """The sum over all sets of (w times their ratio) to a ``power`` in (0, 1): as hidden rounds, whose ratios are to be
     given to that power, and the log of what their mean is to be multiplied by.
@@ -209,7 +93,7 @@ def _sum_of_powers(factor: HiddenRounds, power: float) -> tuple[HiddenRounds, fl
     return replace(factor, chances=tuple(np.exp(logs - total).tolist()), chance_rounding=off), total
 
 
-class RemoveProposal:
+class RemoveProposal(Proposal):
     """H(P, Q), docs/k-of-t.md, Propositions 1 to 3: dR = X^t (w / M_t + (1 - w) G^g / M_(t,g)) dQ, where G is the
     product of all ratios, each to the power of the share of its rounds that a person takes part in. Without drift (g =
     0) w is 1, with it 1/2. The drift stands in for orders with too many occupancies. Below 2, for little noise, X^t
@@ -245,15 +129,12 @@ class RemoveProposal:
         return float(self._log_moments[0])
 
     def log_bound(self, epsilon: float) -> float:
-        """log of the largest value of v."""
         return log_delta_of_moment(self.order, self.log_moment - math.log(self._weights[0]), epsilon)
 
     def bound_at(self, delta: float) -> float:
-        """The epsilon at which the largest value of v is ``delta``: what a Rényi divergence proves."""
         return epsilon_of_moment(self.order, self.log_moment - math.log(self._weights[0]), delta)
 
     def draw(self, rng: np.random.Generator, draws: int) -> tuple[Array, Array]:
-        """Logs of two positive numbers a and b each, of which v = (a - exp(epsilon) b)+."""
         drifted = (rng.random(draws) >= self._weights[0]).astype(int)
         log_ratio, log_drift, log_power = np.zeros(draws), np.zeros(draws), np.zeros(draws)
         for j, (factor, tilted) in enumerate(zip(self.run.factors, self._factors, strict=True)):
@@ -278,8 +159,51 @@ class RemoveProposal:
         some = log_ratio > -math.inf
         return np.where(some, log_b + log_ratio, -math.inf), np.where(some, log_b, math.inf)
 
+    @classmethod
+    def pilot(cls, run: Run, rank: Rank, look: Look, highest: int = HIGHEST_SAMPLED_ORDER) -> Pilot:
+        """Of the order whose bound is the least, or the whole one below; where that leaves a wide spread, of the best
+        drift beside it.
+        """
+        proposal = cls.by_moments(run, rank, highest)
+        if proposal.order == 2:
+            with suppress(NotEvaluable):
+                low = min((cls(run, each) for each in _LOW_ORDERS), key=rank)
+                if rank(low) < rank(proposal):
+                    return look(low)
+        orders = range(int(proposal.order), max(int(proposal.order) - 2, 1), -1)
+        order, found = best((each, look(cls(run, each))) for each in orders)
+        if found.spread < _WIDE:
+            return found
+        drifted = [found]
+        for drift in _DRIFTS:
+            with suppress(NotEvaluable):  # with so much of it ratios leave the range of floating point
+                drifted.append(look(cls(run, order, drift)))
+        return min(drifted, key=lambda pilot: pilot.effort)
 
-class AddProposal:
+    @classmethod
+    def by_moments(cls, run: Run, rank: Rank, highest: int = HIGHEST_SAMPLED_ORDER) -> "RemoveProposal":
+        """The order, up to ``highest``, whose bound is the least."""
+        found = cls(run, 2)
+        for order in range(3, highest + 1):
+            try:
+                proposal = cls(run, order)
+            except NotEvaluable:
+                break
+            if rank(proposal) >= rank(found):
+                break
+            found = proposal
+        return found
+
+    def on(self, run: Run) -> "RemoveProposal":
+        return RemoveProposal(run, self.order, self.drift)
+
+    @staticmethod
+    def share(run: Run) -> float:
+        """P-mass at infinite ratios. Only rounds taken part in can meet one."""
+        return chance_of_any((each.round.infinite, each.copies * each.most) for each in run.factors)
+
+
+class AddProposal(Proposal):
     """H(Q, P), docs/k-of-t.md, Proposition 4: dR prop. to G^-a dQ, with G as in ``RemoveProposal``. Mass at x = 0 is
     left out here.
 
@@ -316,5 +240,17 @@ class AddProposal:
                 log_ratio += factor.log_ratios(ratios)
         return log_a, log_a + log_ratio
 
+    @classmethod
+    def pilot(cls, run: Run, rank: Rank, look: Look, highest: int = 0) -> Pilot:
+        """Of the best tilt, from that of the least bound down."""
+        candidates = [cls(run, 2.0**power) for power in np.arange(-10, 10, 0.5)]
+        least = int(np.argmin([rank(proposal) for proposal in candidates]))
+        return best((each.tilt, look(each)) for each in candidates[least::-1])[1]
 
-Proposal = RemoveProposal | AddProposal
+    def on(self, run: Run) -> "AddProposal":
+        return AddProposal(run, self.tilt)
+
+    @staticmethod
+    def share(run: Run) -> float:
+        """Q-mass at ratio 0, of any round."""
+        return chance_of_any((each.round.zero, each.copies * each.rounds) for each in run.factors)
