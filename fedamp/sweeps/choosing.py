@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from fedamp.accounting import Compose, Repeat, epsilon_from_rdp
+from fedamp.accounting.conversion import best_of_geometric
 from fedamp.gaussian import delta_left
 from fedamp.runs.run import Run
 
@@ -31,28 +32,13 @@ def cost_of_choosing(runs: Sequence[Run]) -> dict[str, Any]:
         counts = Counter(mechanisms)
         all_runs = Compose(tuple(Repeat(mechanism, count) for mechanism, count in counts.items()))
         divergences = np.max([mechanism.rdp(ORDERS) for mechanism in counts], axis=0)
+        random_stop = epsilon_from_rdp(ORDERS, best_of_geometric(ORDERS, divergences, len(runs)), delta)
         together = {
             "all_runs_epsilon": _finite(all_runs.epsilon(delta).upper),
-            "random_stop_epsilon": _finite(best_of_geometric(divergences, len(runs), delta)),
+            "random_stop_epsilon": _finite(random_stop),
         }
     answer = {"charged": 0, "runs": len(runs), "delta": runs[0].ledger.delta if runs else None, **together}
     return answer | {"in_words": _in_words(answer)}
-
-
-def best_of_geometric(divergences: np.ndarray[Any, np.dtype[np.float64]], runs: float, delta: float) -> float:
-    """epsilon of the best of a random number of runs, at most (Papernot and Steinke 2022, Theorem 2 with eta = 1).
-
-    The number of runs is geometric: after each one it is over with probability 1 / ``runs``. Each draws its settings at
-    random, independently, and what is best may depend on all that a run released. Nothing but the best run is shown.
-
-    Args:
-        divergences: Rényi divergences of every run at ``ORDERS``, at most.
-        runs: the expected number, at least 1.
-        delta: in (0, 1).
-    """
-    # Of any order from 1 on; at 1 the divergence has no weight.
-    once = min(math.log(runs), *(divergences * (1 - 1 / ORDERS) + math.log(runs) / ORDERS))
-    return epsilon_from_rdp(ORDERS, divergences + 2 * once + math.log(runs) / (ORDERS - 1), delta)
 
 
 def _in_words(answer: dict[str, Any]) -> list[str]:
