@@ -33,9 +33,9 @@ from fedamp.accounting import (
 from fedamp.accounting.answers import upper_epsilon
 from fedamp.accounting.certificate import certify
 from fedamp.accounting.laws import Detail, numerical_law
+from fedamp.accounting.proposals import RemoveProposal
 from fedamp.accounting.revealed import revealed
 from fedamp.accounting.sampled import sampled_profile
-from fedamp.accounting.tilted import RemoveProposal
 
 DELTA = 1e-5
 

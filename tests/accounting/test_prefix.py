@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
 from fedamp.accounting import Allocation, Compose, Gaussian, Poisson, Repeat, Submodels, epsilon_over_rounds
-from fedamp.accounting.coins import coin_groups
+from fedamp.accounting.participation import coin_groups
 from tests.accounting.moments import negative, raw
 
 DELTA = 1e-5

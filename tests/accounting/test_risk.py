@@ -15,12 +15,12 @@ from fedamp.accounting import (
     Poisson,
     Repeat,
     Submodels,
+    TradeOff,
     calibrate_risk,
     in_words,
     privacy_profile,
     trade_off,
 )
-from fedamp.accounting.risk import TradeOff
 from tests.documentation import run_session
 
 

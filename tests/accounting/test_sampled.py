@@ -21,14 +21,15 @@ from fedamp.accounting import (
     calibrate,
     group,
 )
+from fedamp.accounting.bounds import NotEvaluable
 from fedamp.accounting.certificate import certify
-from fedamp.accounting.hidden_rounds import HiddenRounds, Run, participation
+from fedamp.accounting.hidden_rounds import FiniteRound, GaussianRound, HiddenRounds, Run
 from fedamp.accounting.law import Law
 from fedamp.accounting.laws import numerical_law
-from fedamp.accounting.points import NotEvaluable
-from fedamp.accounting.ratios import FiniteRound, GaussianRound
+from fedamp.accounting.overlaps import hidden_log_moments
+from fedamp.accounting.participation import participation
+from fedamp.accounting.proposals import AddProposal, RemoveProposal
 from fedamp.accounting.sampled import SampledProfile, sampled_profile
-from fedamp.accounting.tilted import AddProposal, RemoveProposal, hidden_log_moments
 from tests.accounting.moments import raw
 
 DELTA = 1e-5
