@@ -4,7 +4,6 @@ Mechanisms nest freely and hold no arithmetic. Evaluators dispatch on their kind
 to the ``Accountant`` that ``fedamp.accounting`` appoints.
 """
 
-import html
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -103,8 +102,7 @@ class Mechanism(ABC):
         """Upper bounds of the Rényi divergence, the larger of both directions.
 
         Args:
-            orders: each > 1, shape (n,). Whole orders are computed. Between them (order - 1) times the divergence is
-                convex, and interpolated linearly.
+            orders: each > 1, shape (n,); between whole orders, order - 1 times the divergence is interpolated linearly.
 
         Returns:
             shape (n,); infinite where no bound is known. With ``ModelMix`` inside, the worst case of its rounds is
@@ -123,10 +121,8 @@ class Mechanism(ABC):
     # Structure.
 
     def after(self, rounds: int) -> "Mechanism":
-        """What the first ``rounds`` of this mechanism's rounds release, if no other round ever does.
-
-        Raises:
-            ValueError: ``rounds`` exceeds the mechanism's rounds, or it is a single release.
+        """What the first ``rounds`` rounds release, if no other round ever does; ValueError for a single release, or
+        beyond ``span``.
         """
         if checks.count("rounds", rounds, 0, self.span) == self.span:
             return self
@@ -137,7 +133,7 @@ class Mechanism(ABC):
 
     @property
     def span(self) -> int:
-        """How many rounds the mechanism spans; 1 for a single release."""
+        """The number of rounds; 1 for a single release."""
         return 1
 
     def unamplified(self) -> "Mechanism":
@@ -190,20 +186,13 @@ class Mechanism(ABC):
     def __str__(self) -> str:
         return self.words if self.relation is None else f"{self.words}, {self.relation}"
 
-    def _repr_html_(self) -> str:
-        return f"<b>{type(self).__name__}</b>: {html.escape(str(self))}"
-
     def to_json(self) -> dict[str, Any]:
         """Plain dictionaries, lists and numbers; ``from_json`` reads them back."""
         return {"kind": type(self).__name__} | {each.name: _plain(getattr(self, each.name)) for each in fields(self)}
 
 
 def common_relation(parts: Sequence[Mechanism]) -> Relation | None:
-    """The neighbouring relation of all parts.
-
-    Raises:
-        ValueError: they are charged for different ones.
-    """
+    """The neighbouring relation of all parts, or ValueError if they differ."""
     relations = list(dict.fromkeys(part.relation for part in parts if part.relation is not None))
     if len(relations) > 1:
         raise ValueError(f"parts must share one neighbouring relation, got {' and '.join(relations)}")
@@ -289,11 +278,7 @@ def _plain(value: Any) -> Any:
 
 
 def from_json(value: Mapping[str, Any]) -> Mechanism:
-    """The mechanism that ``to_json`` wrote. A missing relation means zero-out, as in files of early versions.
-
-    Raises:
-        ValueError: unknown kind, missing or unknown keys, or values that the mechanism refuses.
-    """
+    """The mechanism that ``to_json`` wrote, or ValueError. A missing relation means zero-out, as in early files."""
     if not isinstance(value, Mapping) or "kind" not in value:
         raise ValueError(f'a mechanism must be an object with a "kind", got {value!r}')
     kind = Mechanism.kinds.get(value["kind"]) if isinstance(value["kind"], str) else None
