@@ -106,7 +106,7 @@ class Moments:
         shape = len(factors), max(len(law) for law, _ in factors)
         log_ratio, log_out = np.zeros(shape), np.full(shape, -np.inf)
         for i, (law, _) in enumerate(factors):
-            log_ratio[i, : len(law)], log_out[i, : len(law)] = law.log_ratio, log_weights(law, 0.0)
+            log_ratio[i, : len(law)], log_out[i, : len(law)] = law.log_ratio, law.log_mass_out
         return cls(log_ratio, log_out, np.array([times for _, times in factors], float))
 
     def log_mean(self, order: float) -> float:
@@ -157,14 +157,6 @@ def _tilt_of_tail(moments: Moments, base: float, first: float) -> float:
             break
         tilt *= 1.3
     return tilt
-
-
-def log_weights(law: Points, order: float) -> Array:
-    """log of ``X^order dQ`` at every point."""
-    with np.errstate(divide="ignore"):
-        from_in = np.log(law.mass_in) + (order - 1.0) * law.log_ratio
-        from_out = np.log(law.mass_out) + order * law.log_ratio
-    return np.where(law.log_ratio > 0, from_in, from_out)
 
 
 TRANSFORM = 7.0
@@ -252,7 +244,7 @@ def convolve_order(placed: Sequence[tuple[Placed, int]], order: float, size: int
     largest = np.ones(size // 2 + 1)  # of what the exact coefficient can be
     relative = np.full(size // 2 + 1, 4 * UNIT * sum(times for _, times in placed))  # of the multiplications
     for law, times in placed:
-        weights = log_weights(law.points, order)
+        weights = law.points.log_weights(order)
         weights = np.exp(weights - weights.max())
         masses = np.bincount(law.index % size, weights / weights.sum(), size).astype(np.float64)
         transform = np.fft.rfft(masses)

@@ -118,3 +118,22 @@ def normal_mass(low: ArrayLike, high: ArrayLike) -> Array:
 
 def _normal_cdf(z: float) -> float:
     return math.erfc(-z / math.sqrt(2)) / 2
+
+
+def gaussian_delta(signal: Array, epsilon: Array | float, side: int) -> Array:
+    """delta at ``epsilon`` >= 0 of Gaussians with these squared signal-to-noise ratios, from above (``side`` 1), below
+    (-1) or to rounding (0) (Balle, Wang 2018, Theorem 8): Phi(a) - e^epsilon Phi(b), e^epsilon phi(b) = phi(a), a >= b.
+    """
+    from scipy.special import erfcx, ndtr  # a slow import
+
+    some = (signal > 0) & (signal < np.inf)
+    shift = np.sqrt(np.where(some, signal, 1.0))
+    lost = epsilon / shift
+    a, b = shift / 2 - lost, -shift / 2 - lost
+    a = a + side * 8 * UNIT * -b
+    with np.errstate(under="ignore", over="ignore"):
+        below = ndtr(a)
+        delta = below - np.exp(-a * a / 2) * erfcx(-b / math.sqrt(2)) / 2
+        square = np.minimum(a * a, 1e4)  # beyond, tails are 0
+        slack = below * (64 + 8 * square) * UNIT + 1e-300  # both functions are known to some units, the tail to a^2
+    return np.where(some, np.clip(delta + side * slack, 0.0, 1.0), np.where(signal > 0, 1.0, 0.0))

@@ -16,8 +16,7 @@ from fedamp.accounting.bounds import Array
 from fedamp.accounting.loops import profile
 
 DEFAULT_POINTS = 1200
-"""Points a law is kept at; the width of a bracket falls with the square of it, the time rises with the square."""
-
+"""Points of a law; the width of a bracket falls with their square, the time rises with it."""
 
 _TINY = 1e-290
 """Below this a mass has lost digits to underflow, and a ratio formed with it means nothing."""
@@ -44,12 +43,17 @@ class Points:
     def __len__(self) -> int:
         return len(self.log_ratio)
 
+    def log_weights(self, order: float) -> Array:
+        """log of ``X^order dQ`` at each point, from the larger of its two masses: the other one may have underflowed."""
+        with np.errstate(divide="ignore"):
+            from_in = np.log(self.mass_in) + (order - 1.0) * self.log_ratio
+            from_out = np.log(self.mass_out) + order * self.log_ratio
+        return np.where(self.log_ratio > 0, from_in, from_out)
+
     @property
     def log_mass_out(self) -> Array:
-        """log of the Q-mass of each point, from the larger of its two masses: the other one may have underflowed."""
-        with np.errstate(divide="ignore"):
-            larger = np.log(np.where(self.log_ratio > 0, self.mass_in, self.mass_out))
-        return np.asarray(larger - np.maximum(self.log_ratio, 0.0))
+        """log of the Q-mass of each point."""
+        return self.log_weights(0.0)
 
 
 @dataclass(frozen=True, eq=False)

@@ -17,7 +17,7 @@ from fedamp.accounting.certificate import Pilot, Proposal, best
 from fedamp.accounting.conversion import epsilon_of_moment, log_delta_of_moment
 from fedamp.accounting.hidden_rounds import EXPONENT, HiddenRounds, Run
 from fedamp.accounting.numeric import UNIT, chance_of_any, log_choose
-from fedamp.accounting.overlaps import occupancies, pairs, rounding
+from fedamp.accounting.participation import occupancies, pairs, rounding
 
 HIGHEST_SAMPLED_ORDER = 16
 
@@ -61,7 +61,11 @@ class _Tilted(NamedTuple):
     @classmethod
     def of(cls, factor: HiddenRounds, order: float, drifts: Array) -> "_Tilted":
         held = np.arange(order + 1.0) if order >= 2 else np.array([0.0, 1.0, order - 1, order])
-        found = occupancies(factor.chances, factor.rounds, int(order)) if order >= 2 else pairs(factor, order - 1)
+        found = (
+            occupancies(factor.chances, factor.rounds, int(order))
+            if order >= 2
+            else pairs(factor.chances, factor.rounds, order - 1)
+        )
         counts, log_chance = found
         exponents = held + drifts[:, None] * factor.share
         log_mu = np.array([[factor.round.log_moment(exponent) for exponent in row] for row in exponents])

@@ -27,8 +27,7 @@ from fedamp.accounting.mechanism import Mechanism
 from fedamp.accounting.merging import RandomSelection
 from fedamp.accounting.moments import Transform
 from fedamp.accounting.numeric import repeated
-from fedamp.accounting.overlaps import hidden_log_moments
-from fedamp.accounting.participation import participation
+from fedamp.accounting.participation import hidden_log_moments, participation
 from fedamp.accounting.reductions import charged_as, hidden_rounds_bounds
 from fedamp.accounting.releases import NOTHING, Compose, Repeat
 

@@ -23,7 +23,7 @@ from fedamp.accounting.amplification import Allocation, AllocationPrefix, Capped
 from fedamp.accounting.bounds import Array, Bounds
 from fedamp.accounting.mechanism import Mechanism
 from fedamp.accounting.merging import RandomSelection
-from fedamp.accounting.numeric import UNIT, crossing, log_choose, repeated
+from fedamp.accounting.numeric import UNIT, crossing, gaussian_delta, log_choose, repeated
 from fedamp.accounting.participation import participation
 from fedamp.accounting.reductions import attained, charged_as
 from fedamp.accounting.releases import Compose, Gaussian, GaussianMixture, NotPrivate, Repeat
@@ -69,9 +69,9 @@ class Revealed:
         """One end of delta."""
         off = self.off + 8 * UNIT * len(self.chance)
         if upper:
-            return min(1.0, float(self.chance @ _of_gaussian(self.most * (1 + off), epsilon, 1)) * (1 + off))
+            return min(1.0, float(self.chance @ gaussian_delta(self.most * (1 + off), epsilon, 1)) * (1 + off))
         lost = epsilon - self.log_weight * (1 + off) + off
-        return float(self.chance @ _of_gaussian(self.least * (1 - off), lost, -1)) * (1 - off)
+        return float(self.chance @ gaussian_delta(self.least * (1 - off), lost, -1)) * (1 - off)
 
     def times(self, other: "Revealed") -> "Revealed":
         """Of two mechanisms, one after the other."""
@@ -102,25 +102,6 @@ def _of(least: Array, most: Array, chance: Array, log_weight: Array, off: float)
     lowest, total = (partial(each.reduceat, indices=starts) for each in (np.minimum, np.add))
     highest = np.maximum.reduceat(most, starts)
     return Revealed(lowest(least), highest, total(chance), lowest(log_weight), off + len(chance) * UNIT)
-
-
-def _of_gaussian(signal: Array, epsilon: Array | float, side: int) -> Array:
-    """delta at ``epsilon`` >= 0 of Gaussians with these squared signal-to-noise ratios, from above (``side`` 1) or
-    below (-1) (Balle, Wang 2018, Theorem 8): Phi(a) - e^epsilon Phi(b), with e^epsilon phi(b) = phi(a), a >= b.
-    """
-    from scipy.special import erfcx, ndtr  # its import takes a while
-
-    some = (signal > 0) & (signal < np.inf)
-    shift = np.sqrt(np.where(some, signal, 1.0))
-    lost = epsilon / shift
-    a, b = shift / 2 - lost, -shift / 2 - lost
-    a = a + side * 8 * UNIT * -b
-    with np.errstate(under="ignore", over="ignore"):
-        below = ndtr(a)
-        delta = below - np.exp(-a * a / 2) * erfcx(-b / math.sqrt(2)) / 2
-        square = np.minimum(a * a, 1e4)  # beyond, tails are 0
-        slack = below * (64 + 8 * square) * UNIT + 1e-300  # both functions are known to some units, the tail to a^2
-    return np.where(some, np.clip(delta + side * slack, 0.0, 1.0), np.where(signal > 0, 1.0, 0.0))
 
 
 _NOTHING = Revealed(np.zeros(1), np.zeros(1), np.ones(1), np.zeros(1))

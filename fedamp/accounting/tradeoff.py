@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike
 
 from fedamp.accounting import checks
 from fedamp.accounting.bounds import Array, Bounds
+from fedamp.accounting.numeric import gaussian_delta
 
 _ROUNDING = 2.0**-48
 """Allowance for the few operations between delta and an error rate, each on numbers of at most 1."""
@@ -146,7 +147,7 @@ class TradeOff:
 
     def _gaussian_mu(self, rate: float) -> Bounds:
         """By symmetry, false positive rates up to the fixed point of f suffice, which is (1 - delta(0)) / 2."""
-        from scipy.special import ndtri  # its import takes a while
+        from scipy.special import ndtri  # a slow import
 
         smallest, largest = (1.0 - self.upper[0]) / 2, (1.0 - self.lower[0]) / 2
         method = f"error rates from {rate:g}"
@@ -250,12 +251,9 @@ def _upper_envelope(slopes: Array, intercepts: Array) -> _Lines:
 
 def _regrets(lines: _Lines, mu: float) -> Array:
     """Bayes error of an attack with minimal s-weighted error c(s), less that of the Gaussian, at each s > 0."""
-    from scipy.special import log_ndtr, ndtr  # its import takes a while
-
     s, c = lines.slopes[1:], lines.intercepts[1:]  # the first is s = 0
-    above, mu = np.maximum(s, 1.0 / s), max(mu, 1e-12)  # by symmetry
-    epsilon = np.log(above)
-    delta = ndtr(mu / 2 - epsilon / mu) - np.exp(epsilon + log_ndtr(-mu / 2 - epsilon / mu))
+    above = np.maximum(s, 1.0 / s)  # by symmetry
+    delta = gaussian_delta(np.full(len(s), max(mu, 1e-12) ** 2), np.log(above), 0)
     return np.asarray(c / (1.0 + s) - (1.0 - delta) / (1.0 + above))
 
 

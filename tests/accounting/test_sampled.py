@@ -26,8 +26,7 @@ from fedamp.accounting.certificate import certify
 from fedamp.accounting.hidden_rounds import FiniteRound, GaussianRound, HiddenRounds, Run
 from fedamp.accounting.law import Law
 from fedamp.accounting.laws import numerical_law
-from fedamp.accounting.overlaps import hidden_log_moments
-from fedamp.accounting.participation import participation
+from fedamp.accounting.participation import hidden_log_moments, participation
 from fedamp.accounting.proposals import AddProposal, RemoveProposal
 from fedamp.accounting.sampled import SampledProfile, sampled_profile
 from tests.accounting.moments import raw
