@@ -4,13 +4,12 @@ An oracle is a pair of finite laws, with the person in and out, of a real mechan
 """
 
 import dataclasses
-import itertools
-import math
 
 import numpy as np
 from scipy.stats import norm
 
 from fedamp.accounting import Mechanism, RandomisedResponse
+from tests.accounting.oracles import beginning, bits, capped, product_of, uniform_sets
 
 BIT = RandomisedResponse(0.75)
 VALUES = {  # of every field that a kind has, by its name
@@ -61,31 +60,13 @@ def on_grid(density_in, density_out):
     return np.stack([density_in(z), density_out(z)], axis=1) * 2e-3
 
 
-def product(*pairs):
-    return np.array([np.prod(rows, axis=0) for rows in itertools.product(*pairs)])
-
-
-def in_rounds(pair, count, choices, weights=None):
-    """``count`` releases of which the person is in those of a hidden choice; choices are equally likely or weighted."""
-    listed = []
-    for outputs in itertools.product(pair, repeat=count):
-        inside = [math.prod(out[int(i not in chosen)] for i, out in enumerate(outputs)) for chosen in choices]
-        listed.append((np.average(inside, weights=weights), math.prod(out[1] for out in outputs)))
-    return finite(*listed)
-
-
 def mixed(y):
     return (norm.cdf((y + 1) / 1.5) - norm.cdf((y - 1) / 1.5)) / 2
 
 
 ONE, OTHER = finite((0.75, 0.25), (0.25, 0.75)), finite((0.6, 0.4), (0.4, 0.6))
-PAIRS = [set(c) for c in itertools.combinations(range(4), 2)]
-COINS = [set(c) for h in range(5) for c in itertools.combinations(range(4), h)]
-CAPPED = [  # four coins of 1/4, and a pair of their rounds where more than two came up; each with its chance
-    (set(kept), 0.25 ** len(coins) * 0.75 ** (4 - len(coins)) / math.comb(len(coins), min(2, len(coins))))
-    for coins in COINS
-    for kept in itertools.combinations(sorted(coins), min(2, len(coins)))
-]
+
+
 EXACT, WITHIN = True, False  # whether the oracle is a worst case of the kind, or only some case
 ORACLES = {
     "Gaussian": lambda: (on_grid(norm(1, 1.5).pdf, norm(0, 1.5).pdf), EXACT),
@@ -108,19 +89,16 @@ ORACLES = {
         ),
         EXACT,
     ),
-    "Compose": lambda: (product(ONE, OTHER), EXACT),
-    "Repeat": lambda: (product(ONE, ONE, ONE), EXACT),
+    "Compose": lambda: (product_of(ONE.T, OTHER.T).T, EXACT),
+    "Repeat": lambda: (product_of(ONE.T, ONE.T, ONE.T).T, EXACT),
     "RandomSelection": lambda: (np.concatenate([ONE / 2, OTHER / 2]), EXACT),
     "LinearCombination": lambda: (ONE, WITHIN),  # the other model tells nothing
     "Poisson": lambda: (ONE @ [[0.25, 0], [0.75, 1]], EXACT),
-    "Submodels": lambda: (in_rounds(ONE, 3, [{0}, {1}, {2}]), EXACT),
+    "Submodels": lambda: (bits(uniform_sets(3, 1), 3, 0.75).T, EXACT),
     "Dropout": lambda: (ONE @ [[0.4, 0], [0.6, 1]], WITHIN),  # a model of one unit
-    "Allocation": lambda: (in_rounds(ONE, 4, PAIRS), WITHIN),
-    "AllocationPrefix": lambda: (in_rounds(ONE, 3, [chosen - {3} for chosen in PAIRS]), WITHIN),
-    "CappedPoisson": lambda: (
-        in_rounds(ONE, 3, [kept - {3} for kept, _ in CAPPED], [chance for _, chance in CAPPED]),
-        WITHIN,
-    ),
+    "Allocation": lambda: (bits(uniform_sets(4, 2), 4, 0.75).T, WITHIN),
+    "AllocationPrefix": lambda: (bits(beginning(uniform_sets(4, 2), 3), 3, 0.75).T, WITHIN),
+    "CappedPoisson": lambda: (bits(beginning(capped(4, 0.25, 2), 3), 3, 0.75).T, WITHIN),
     "Group": lambda: (ONE, EXACT),  # one bit, whoever turns it
     "WithoutReplacement": lambda: (finite((0.75, 0.55), (0.25, 0.45)), EXACT),  # 0.6 * 0.75 + 0.4 * 0.25
 }

@@ -30,6 +30,7 @@ from fedamp.accounting import (
 )
 from fedamp.accounting.interop import from_dp_accounting, to_dp_accounting
 from fedamp.accounting.renyi_releases import worst_is_concentrated
+from tests.accounting.oracles import gaussian_delta
 
 DELTA = 1e-5
 
@@ -124,9 +125,8 @@ def test_group_takes_the_tightest_rule_and_the_generic_one_is_above():
 
 def test_a_part_without_privacy_costs_its_weight_in_delta_at_every_epsilon():
     def exact(epsilon):
-        """3e-6 of the draws show everything; else a Gaussian (Balle and Wang 2018, Theorem 8)."""
-        gaussian = norm.cdf(0.5 - epsilon) - math.exp(epsilon) * norm.cdf(-0.5 - epsilon)
-        return 3e-6 + (1 - 3e-6) * gaussian
+        """3e-6 of the draws show everything; the others are Gaussian."""
+        return 3e-6 + (1 - 3e-6) * gaussian_delta(epsilon, 1.0)
 
     selected = RandomSelection([Gaussian(1.0), NotPrivate()], [1 - 3e-6, 3e-6])
     for epsilon in (0.0, 1.0, 4.0):
