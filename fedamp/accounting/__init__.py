@@ -9,10 +9,10 @@ What each module answers, in reading order (docs/accounting.md has the mathemati
    products), ``law`` (the operations), ``laws`` (the law of each kind, and its answer).
 5. Rényi divergences: ``moments`` (their algebra), ``renyi`` (each kind), ``renyi_releases`` (single releases).
    ``group_bounds``: groups and batches, by law and by Rényi.
-6. Several hidden rounds, by sampling: ``hidden_rounds`` (the likelihood ratio), ``certificate`` (means of bounded draws),
-   ``proposals`` (what to draw from), ``sampled`` (the answer). ``revealed``: closed forms, for little noise.
-7. ``answers``: the smallest of all. ``calibration``: noise for a budget. ``risk``, ``tradeoff``: error rates of attacks.
-   ``interop``: dp-accounting.
+6. Several hidden rounds, by sampling: ``hidden_rounds`` (the likelihood ratio), ``certificate`` (means of bounded
+   draws), ``proposals`` (what to draw from), ``sampled`` (the answer). ``revealed``: closed forms, for little noise.
+7. ``answers``: the smallest of all. ``calibration``: noise for a budget. ``risk``, ``tradeoff``: error rates of
+   attacks. ``interop``: dp-accounting.
 
 ``checks``, ``numeric``, ``compiled`` and ``loops`` are arithmetic and arguments.
 """

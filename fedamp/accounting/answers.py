@@ -94,8 +94,6 @@ def _lower(event: Mechanism, question: Question, points: int | None, by_law: Bou
     known = attained(event)
     if known is event:
         return by_law.lower
-    if known is None:
-        return 0.0
     try:
         with in_floating_point():
             return answer_by_law(known, question, points).lower

@@ -44,7 +44,7 @@ def calibrate(
         epsilon: > 0.
         delta: in (0, 1).
         advantage, tpr_at: a risk instead of epsilon and delta; see ``calibrate_risk``.
-        tolerance: relative; the answer is at most this much above the smallest one (0.5 per cent if rounds are sampled).
+        tolerance: relative; the answer is at most this much above the smallest one (0.5 per cent for sampling).
 
     Returns:
         A noise multiplier s with ``build(s).epsilon(delta).upper <= epsilon``; some s < 1e-3 if that is enough.

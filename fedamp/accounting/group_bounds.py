@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from operator import attrgetter
 
@@ -72,12 +73,17 @@ def other_bounds(event: Group) -> list[Mechanism]:
     add to different sums, which costs less than if all added to one. Not so with bits: people who choose different bits
     turn several, and all who choose one turn one. There the generic property is all.
     """
+    bounds: list[Mechanism] = []
     if chooses_bits(event.mechanism):
-        return []
-    bounds = [exact_group(event.mechanism.unamplified(), event.size)]
-    if exact_group(event.mechanism, event.size) is None:
-        bounds.append(group_by_rounds(event.mechanism, event.size))
-    return [bound for bound in dict.fromkeys(bounds) if bound is not None]
+        return bounds
+    with suppress(NotEvaluable):
+        bounds.append(exact_group(event.mechanism.unamplified(), event.size))
+    try:
+        exact_group(event.mechanism, event.size)
+    except NotEvaluable:
+        with suppress(NotEvaluable):
+            bounds.append(group_by_rounds(event.mechanism, event.size))
+    return list(dict.fromkeys(bounds))
 
 
 @answer_by_law.register

@@ -86,8 +86,8 @@ def _written(mechanism: Mechanism, change: int) -> Any:
             return dp.NonPrivateDpEvent()
         case Poisson(inner, rate):
             return dp.PoissonSampledDpEvent(rate, _written(inner, change))
-        case WithoutReplacement(inner, batch, population, 1) if (replaced := substituted(inner)) is not None:
-            return dp.SampledWithoutReplacementDpEvent(population, batch, _written(replaced, change))
+        case WithoutReplacement(inner, batch, population, 1):
+            return dp.SampledWithoutReplacementDpEvent(population, batch, _written(substituted(inner), change))
         case Repeat(_, 0):
             return dp.NoOpDpEvent()
         case Repeat(inner, times):

@@ -167,6 +167,18 @@ class Mechanism(ABC):
         nested = (value if isinstance(value, tuple) else (value,) for value in values)
         return tuple(item for items in nested for item in items if isinstance(item, Mechanism))
 
+    def with_parts(self, rule: Callable[["Mechanism"], "Mechanism"]) -> "Mechanism":
+        """The same mechanism, of what a rule makes of its parts; the same object if it changes none."""
+        changed: dict[str, Any] = {}
+        for name, value in ((each.name, getattr(self, each.name)) for each in fields(self)):
+            if isinstance(value, Mechanism) and (new := rule(value)) is not value:
+                changed[name] = new
+            elif isinstance(value, tuple) and value and isinstance(value[0], Mechanism):
+                parts = tuple(rule(part) for part in value)
+                if any(part is not old for part, old in zip(parts, value, strict=True)):
+                    changed[name] = parts
+        return replace(self, **changed) if changed else self
+
     @cached_property
     def relation(self) -> Relation | None:
         """The neighbouring relation it is charged for, the same in all parts; None if any relation holds."""

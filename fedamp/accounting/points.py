@@ -44,7 +44,7 @@ class Points:
         return len(self.log_ratio)
 
     def log_weights(self, order: float) -> Array:
-        """log of ``X^order dQ`` at each point, from the larger of its two masses: the other one may have underflowed."""
+        """log of ``X^order dQ`` at each point, from the larger of its two masses: the other may have underflowed."""
         with np.errstate(divide="ignore"):
             from_in = np.log(self.mass_in) + (order - 1.0) * self.log_ratio
             from_out = np.log(self.mass_out) + order * self.log_ratio

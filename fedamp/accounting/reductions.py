@@ -5,7 +5,6 @@
 """
 
 import math
-from dataclasses import replace
 from functools import singledispatch
 
 import numpy as np
@@ -134,50 +133,40 @@ def _(event: GroupPoissonGaussian) -> Mechanism:
 
 
 @singledispatch
-def attained(event: Mechanism) -> Mechanism | None:
-    """A mechanism that some federation with this one leaks as much as, for lower ends; None if none is known. For most
-    kinds it is the mechanism itself.
+def attained(event: Mechanism) -> Mechanism:
+    """A mechanism that some federation with this one leaks as much as, for lower ends: for most kinds the mechanism
+    itself; ``NOTHING`` if none is known.
     """
     return event
 
 
-@attained.register
-def _(event: OfOne) -> Mechanism | None:
-    part = attained(event.mechanism)
-    return event if part is event.mechanism else None if part is None else replace(event, mechanism=part)
+@attained.register(OfOne)
+@attained.register(RandomSelection)
+def _(event: OfOne | RandomSelection) -> Mechanism:
+    try:
+        return event.with_parts(attained)
+    except ValueError:  # the parts' relations differ
+        return NOTHING
 
 
 @attained.register
-def _(event: Compose) -> Mechanism | None:
-    parts = [attained(part) for part in event.mechanisms]
-    if all(part is own for part, own in zip(parts, event.mechanisms, strict=True)):
-        return event
-    known = [part for part in parts if part is not None]
-    one_relation = known if len({part.relation for part in known}) == 1 else known[:1]
-    return Compose(tuple(one_relation)) if known else None
+def _(event: Compose) -> Mechanism:
+    try:
+        return event.with_parts(attained)
+    except ValueError:
+        return next(part for part in map(attained, event.mechanisms) if part.relation is not None)
 
 
 @attained.register
-def _(event: RandomSelection) -> Mechanism | None:
-    parts = [attained(part) for part in event.mechanisms]
-    if all(part is own for part, own in zip(parts, event.mechanisms, strict=True)):
-        return event
-    if len({part.relation for part in parts if part is not None}) > 1:
-        return None
-    return RandomSelection(tuple(NOTHING if part is None else part for part in parts), event.weights)
-
-
-@attained.register
-def _(event: Dropout) -> Mechanism | None:
+def _(event: Dropout) -> Mechanism:
     """A network of one unit: dropping it silences the person."""
-    part = attained(event.mechanism)
-    return None if part is None else Poisson(part, event.keep)
+    return Poisson(attained(event.mechanism), event.keep)
 
 
 @attained.register(Allocation)
 @attained.register(AllocationPrefix)
 @attained.register(CappedPoisson)
-def _(event: Allocation | AllocationPrefix | CappedPoisson) -> Mechanism | None:
+def _(event: Allocation | AllocationPrefix | CappedPoisson) -> Mechanism:
     """Of one hidden round, and of all rounds, the run itself; of more the sum of all rounds' releases, or one round
     alone.
     """
@@ -191,12 +180,11 @@ def _(event: Allocation | AllocationPrefix | CappedPoisson) -> Mechanism | None:
     first = participation(event.after(min(1, event.span)))
     if first is None or len(first.chances) < 2:
         return NOTHING
-    part = attained(first.mechanism)
-    return None if part is None else Poisson(part, first.chances[1] * max(0.0, 1 - first.rounding))
+    return Poisson(attained(first.mechanism), first.chances[1] * max(0.0, 1 - first.rounding))
 
 
 @attained.register
-def _(event: ModelMix) -> Mechanism | None:
+def _(event: ModelMix) -> Mechanism:
     """``linf_coordinates`` coordinates with equal shares of the norm; the worst case at orders from 2 up (checked)."""
     return concentrated(event)
 
@@ -211,21 +199,20 @@ def concentrated(event: ModelMix) -> Mechanism:
 
 
 @attained.register
-def _(event: LinearCombination) -> Mechanism | None:
+def _(event: LinearCombination) -> Mechanism:
     """The merged model may hide its parts: under the joint release nothing is known."""
-    return None if event.assumption == JOINT_RELEASE and len(event.mechanisms) > 1 else event
+    return NOTHING if event.assumption == JOINT_RELEASE and len(event.mechanisms) > 1 else event
 
 
 @attained.register
-def _(event: Group) -> Mechanism | None:
+def _(event: Group) -> Mechanism:
     return attained(event.mechanism)
 
 
 @attained.register
-def _(event: WithoutReplacement) -> Mechanism | None:
+def _(event: WithoutReplacement) -> Mechanism:
     """Somebody who knows the rest of the batch, and one person of the group whose contribution is zeroed."""
-    part = attained(event.mechanism)
-    return None if part is None else Poisson(part, event.batch / event.population)
+    return Poisson(attained(event.mechanism), event.batch / event.population)
 
 
 def signal_to_noise(event: Mechanism) -> float | None:

@@ -214,7 +214,7 @@ class Compose(Mechanism):
         return 1 if all(span == 1 for span in spans) else sum(spans)
 
     def unamplified(self) -> Mechanism:
-        return Compose(tuple(part.unamplified() for part in self.mechanisms))
+        return self.with_parts(lambda part: part.unamplified())
 
     def _prefix(self, rounds: int) -> Mechanism:
         released: list[Mechanism] = []

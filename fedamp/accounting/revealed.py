@@ -14,13 +14,14 @@ So the ends are apart by at most the largest -log w_A, however much is lost: log
 
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache, partial, reduce, singledispatch
 
 import numpy as np
 
 from fedamp.accounting.amplification import Allocation, AllocationPrefix, CappedPoisson, Poisson, Submodels
-from fedamp.accounting.bounds import Array, Bounds
+from fedamp.accounting.bounds import Array, Bounds, NotEvaluable
 from fedamp.accounting.mechanism import Mechanism
 from fedamp.accounting.merging import RandomSelection
 from fedamp.accounting.numeric import UNIT, crossing, gaussian_delta, log_choose, repeated
@@ -108,23 +109,26 @@ _NOTHING = Revealed(np.zeros(1), np.zeros(1), np.ones(1), np.zeros(1))
 
 
 @lru_cache(maxsize=256)
-def revealed(event: Mechanism) -> Revealed | None:
-    """The hidden choices of a mechanism; None where what is released is not Gaussian."""
+def revealed(event: Mechanism) -> Revealed:
+    """The hidden choices of a mechanism; NotEvaluable if its releases are not Gaussian."""
     return _NOTHING if event.releases_nothing else _by_kind(event)
 
 
 @singledispatch
-def _by_kind(event: Mechanism) -> Revealed | None:
-    """What it is charged as, or would cost unamplified, from above; what is attained from below."""
+def _by_kind(event: Mechanism) -> Revealed:
+    """From above what it is charged as, or costs without amplification; from below what is attained."""
     try:
         other = charged_as(event)
     except TypeError:
         other = event.unamplified()
-    above, known = None if other == event else revealed(other), attained(event)
-    below = None if known is None or known is event else revealed(known)
-    if above is None or known is event:
+    if other == event:
+        raise NotEvaluable(f"{type(event).__name__} is not Gaussian")
+    above, known, below = revealed(other), attained(event), _NOTHING
+    if known is event:
         return above
-    if below is None:
+    with suppress(NotEvaluable):
+        below = revealed(known)
+    if below is _NOTHING:
         nothing = np.zeros(len(above.chance))
         return Revealed(nothing, above.most, above.chance, nothing, above.off)
     most = np.full(len(below.chance), above.most.max())
@@ -150,26 +154,22 @@ def _(event: NotPrivate) -> Revealed:
 
 
 @_by_kind.register
-def _(event: Repeat) -> Revealed | None:
-    part = revealed(event.mechanism)
-    return None if part is None else repeated(part, event.times, Revealed.times)
+def _(event: Repeat) -> Revealed:
+    return repeated(revealed(event.mechanism), event.times, Revealed.times)
 
 
 @_by_kind.register
-def _(event: Compose) -> Revealed | None:
-    parts = [revealed(part) for part in event.mechanisms]
-    known = [part for part in parts if part is not None]
-    return reduce(Revealed.times, known) if len(known) == len(parts) else None
+def _(event: Compose) -> Revealed:
+    return reduce(Revealed.times, [revealed(part) for part in event.mechanisms])
 
 
 @_by_kind.register
-def _(event: Submodels) -> Revealed | None:
-    part = revealed(event.mechanism)
-    return None if part is None else part.chosen(1.0, -math.log(event.count))
+def _(event: Submodels) -> Revealed:
+    return revealed(event.mechanism).chosen(1.0, -math.log(event.count))
 
 
 @_by_kind.register
-def _(event: Poisson) -> Revealed | None:
+def _(event: Poisson) -> Revealed:
     if event.rate == 1:
         return revealed(event.mechanism)
     parts = [(_NOTHING, 1 - event.rate), (revealed(event.mechanism), event.rate)]
@@ -177,7 +177,7 @@ def _(event: Poisson) -> Revealed | None:
 
 
 @_by_kind.register
-def _(event: RandomSelection) -> Revealed | None:
+def _(event: RandomSelection) -> Revealed:
     """The draw may be seen: it takes no part in the weight."""
     return _one_of([(revealed(part), weight, 0.0) for part, weight in zip(*event.used, strict=True)])
 
@@ -185,25 +185,23 @@ def _(event: RandomSelection) -> Revealed | None:
 @_by_kind.register(Allocation)
 @_by_kind.register(AllocationPrefix)
 @_by_kind.register(CappedPoisson)
-def _(event: Allocation | AllocationPrefix | CappedPoisson) -> Revealed | None:
+def _(event: Allocation | AllocationPrefix | CappedPoisson) -> Revealed:
     """A person takes part in h rounds with a chance c_h, each set of so many as likely as the next."""
     found = participation(event)
     assert found is not None
     one, parts, known, rounds = revealed(found.mechanism), [], _NOTHING, 0
     possible = [h for h, chance in enumerate(found.chances) if chance > 0]
-    if one is None or len(possible) > _MOST_SIZES:
-        return None
+    if len(possible) > _MOST_SIZES:
+        raise NotEvaluable("a person may take part in too many different numbers of rounds")
     for h in possible:
         known, rounds = known.times(repeated(one, h - rounds, Revealed.times)) if h else known, h
         parts.append((known, found.chances[h], math.log(found.chances[h]) - float(log_choose(found.rounds, h))))
     return _one_of(parts, found.rounding + 64 * (math.lgamma(found.rounds + 1) + 1) * UNIT)
 
 
-def _one_of(parts: Sequence[tuple[Revealed | None, float, float]], off: float = 4 * UNIT) -> Revealed | None:
+def _one_of(parts: Sequence[tuple[Revealed, float, float]], off: float = 4 * UNIT) -> Revealed:
     """A choice among mechanisms: triples (what is chosen, the chance that it is, log w of each such choice)."""
-    chosen = [part.chosen(chance, log_weight) for part, chance, log_weight in parts if part is not None]
-    if len(chosen) < len(parts):
-        return None
+    chosen = [part.chosen(chance, log_weight) for part, chance, log_weight in parts]
     least, most, chance, log_weight = (
         np.concatenate([getattr(part, each) for part in chosen]) for each in ("least", "most", "chance", "log_weight")
     )
