@@ -1,4 +1,4 @@
-"""What a mechanism costs: the smallest upper end of all evaluators, and what is attained as the lower end."""
+"""What a mechanism costs: the smallest upper end of all evaluators, and the largest attained lower end."""
 
 import math
 import time
@@ -73,24 +73,24 @@ def _without_sampling(event: Mechanism, question: Question, points: int | None) 
     except NotEvaluable as error:
         by_law, reason = Bounds(0.0, question.unknown, f"none ({error})"), f" ({error})"
     narrow = by_law.lower >= 0.99 * by_law.upper < question.unknown
-    told = _with_choices_revealed(event, question, points, narrow)
-    upper, method = (told.upper, told.method) if told.upper < by_law.upper else (by_law.upper, by_law.method)
+    shown = _with_choices_revealed(event, question, points, narrow)
+    upper, method = (shown.upper, shown.method) if shown.upper < by_law.upper else (by_law.upper, by_law.method)
     mixes = event.contains(ModelMix)
     if mixes:
         method = method.removesuffix(", without mixing") + ", without mixing"
-    wide = told.lower < 0.99 * upper and (by_law.upper == question.unknown or 0 < by_law.lower < 0.99 * upper)
+    wide = shown.lower < 0.99 * upper and (by_law.upper == question.unknown or 0 < by_law.lower < 0.99 * upper)
     if event.is_private and (mixes or wide):  # Rényi divergences are not smaller elsewhere
         by_order = _by_renyi(event, question, more=not mixes)
         if by_order.value < upper:
             upper, method = by_order.value, f"Rényi, order {by_order.order:g}{reason}{CHECKED if mixes else ''}"
-    lower = max(_lower(event, question, points, by_law), told.lower)
+    lower = max(_lower(event, question, points, by_law), shown.lower)
     if lower > (1 + 1e-6) * upper + 1e-9:  # one end is wrong, and it is not known which one
-        return Bounds(lower, question.unknown, f"none: {method} contradicts what is attained")
+        return Bounds(lower, question.unknown, f"none: {method} contradicts the lower end")
     return Bounds(min(lower, upper), upper, method)
 
 
 def _lower(event: Mechanism, question: Question, points: int | None, by_law: Bounds) -> float:
-    """The lower end by the law of what is attained."""
+    """The lower end by law, of an attained mechanism."""
     known = attained(event)
     if known is event:
         return by_law.lower
@@ -105,12 +105,12 @@ def _with_choices_revealed(event: Mechanism, question: Question, points: int | N
     """Both ends in closed form, or the upper end without amplification. A ``narrow`` bracket needs only the closed
     form, and none where nothing is hidden.
     """
-    told, unknown = closed_form(event), Bounds(0.0, question.unknown)
-    if told is not None:
-        if narrow and told.is_plain:
+    shown, unknown = closed_form(event), Bounds(0.0, question.unknown)
+    if shown is not None:
+        if narrow and shown.is_plain:
             return unknown
         with in_floating_point():
-            return question.ask(told)
+            return question.ask(shown)
     try:
         if narrow or (plain := event.unamplified()) == event:
             return unknown
@@ -192,10 +192,10 @@ def law_upper(event: Mechanism, delta: float, points: int) -> float:
             upper = answer_by_law(event, EpsilonAt(delta), points, with_lower=False).upper
     except NotEvaluable:
         upper = math.inf
-    told = closed_form(event)
-    if told is None or (upper < math.inf and (told.is_plain or told.delta(upper).upper > delta)):
+    shown = closed_form(event)
+    if shown is None or (upper < math.inf and (shown.is_plain or shown.delta(upper).upper > delta)):
         return upper
-    return min(upper, told.epsilon(delta).upper)
+    return min(upper, shown.epsilon(delta).upper)
 
 
 def _warn_if_slow(name: str, start: tuple[float, float], found: Bounds) -> None:

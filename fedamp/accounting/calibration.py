@@ -255,8 +255,8 @@ def _over_rounds(mechanism: Mechanism, delta: float, asked: tuple[int, ...]) -> 
     parts = [(0, sum(number < mechanism.span for number in asked))] if hides else []
     while parts:  # rounds between checkpoints, at which the curve may be above the cost without amplification
         first, end = parts.pop()
-        told = closed_form(mechanism.after(asked[first]), hidden=False) if first < end else None
-        if told is not None and (unamplified := told.epsilon(delta).upper) < spent[end - 1]:
+        shown = closed_form(mechanism.after(asked[first]), hidden=False) if first < end else None
+        if shown is not None and (unamplified := shown.epsilon(delta).upper) < spent[end - 1]:
             spent[first] = min(spent[first], unamplified)
             middle = (first + 1 + end) // 2
             parts += [(first + 1, middle), (middle, end)]

@@ -1,4 +1,4 @@
-"""Means of bounded draws with a certificate: how delta is estimated, how sure that is, which proposal needs fewest."""
+"""Certified means of bounded draws: how delta is estimated, how sure that is, and which proposal needs fewest draws."""
 
 import hashlib
 import math
@@ -66,9 +66,9 @@ class Proposal(ABC):
 def certify(proposal: Proposal, above: Array, below: Array, draws: int, failure: float) -> tuple[Array, Array]:
     """Upper bounds of delta at each epsilon in ``above`` and lower bounds at each in ``below``, from fresh draws.
 
-    All hold together but for a probability of ``failure``. Maurer and Pontil 2009, Theorem 4:
-    the mean of n independent draws in [0, b] with sample variance V is off by at most sqrt(2 V L / n) + 7 b L / (3 (n -
-    1)), L = log(2 / failure), on either side; failure is shared among all of them.
+    All hold together, with a failure probability of ``failure`` that they share. Maurer and Pontil 2009, Theorem 4: the
+    mean of n independent draws in [0, b] with sample variance V is off by at most sqrt(2 V L / n) + 7 b L / (3 (n -
+    1)), L = log(2 / failure), on either side.
     """
     rounding = proposal.run.ratio_rounding
     epsilons = np.concatenate([above - rounding, below + rounding])
@@ -86,7 +86,7 @@ def certify(proposal: Proposal, above: Array, below: Array, draws: int, failure:
 
 @dataclass(frozen=True, eq=False)
 class Pilot:
-    """A first look, from which nothing is certified: where to look closer, and how many draws that takes.
+    """A first look that certifies nothing: where to look closer, and how many draws that takes.
 
     Attributes:
         epsilon, delta: a point of the privacy profile, estimated.
@@ -178,7 +178,7 @@ def _drawn(proposal: Proposal, draws: int) -> tuple[Array, Array]:
 
 
 def _sums(proposal: Proposal, epsilons: Array, draws: int) -> tuple[Array, Array]:
-    """Sums of the values and of their squares at each epsilon, shape (len(epsilons),) each, from draws of their own."""
+    """Sums of the values and of their squares at each epsilon, shape (len(epsilons),) each, from fresh draws."""
     order = np.argsort(epsilons)
     scales = np.exp(epsilons[order])
 
@@ -208,6 +208,6 @@ def _batches(
 
 def _question(proposal: Proposal, epsilons: Array, draws: int) -> int:
     """A number for each question, so that different questions get independent draws."""
-    told = f"{proposal.name} {draws}".encode() + epsilons.tobytes() + proposal.run.fingerprint()
-    digest = hashlib.blake2b(told, digest_size=8)
+    text = f"{proposal.name} {draws}".encode() + epsilons.tobytes() + proposal.run.fingerprint()
+    digest = hashlib.blake2b(text, digest_size=8)
     return 1 + int.from_bytes(digest.digest(), "little")

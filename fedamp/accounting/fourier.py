@@ -21,7 +21,7 @@ from fedamp.accounting.points import DEFAULT_POINTS, Points, coarse, regrid, spr
 
 LATTICE_LIMIT = 2**19
 """Most lattice points at the default number of points (in proportion, up to 8 times, where more are asked for);
-fewer where many unlike factors have to be transformed.
+fewer for many different factors.
 """
 
 _OUTSIDE = 40.0
@@ -213,7 +213,7 @@ class Placed:
     def of(cls, law: Points, lattice: Lattice, above: bool) -> "Placed":
         step = lattice.step
         # The window holds the mean of every order, so a factor this far from its own mean takes the product out of it.
-        # What is left out counts as the worst (X = 0 and infinity), or not at all.
+        # The rest counts as the worst (X = 0 and infinity), or not at all.
         centre = float(law.mass_out @ law.log_ratio / law.mass_out.sum())
         inside = np.abs(law.log_ratio - centre) <= 2 * lattice.size * step
         log_ratio, mass_in, mass_out = law.log_ratio[inside], law.mass_in[inside], law.mass_out[inside]

@@ -1,4 +1,4 @@
-"""What groups, and batches of a fixed size, cost: both evaluators."""
+"""Groups, and batches of a fixed size, by both evaluators."""
 
 import math
 from collections.abc import Callable
@@ -69,7 +69,7 @@ def epsilon_below(known: float, delta: float, size: int, of_one: Callable[[float
 def other_bounds(event: Group) -> list[Mechanism]:
     """Bounds of a group with hidden choices revealed: all of them, or those inside rounds. The release is a mixture,
     over choices that do not depend on the data, of releases that cost the group no more than that (joint convexity);
-    and what is then left, compositions of (sampled) Gaussians, is exact for groups. Where their choices differ, people
+    and the rest, compositions of (sampled) Gaussians, is exact for groups. Where their choices differ, people
     add to different sums, which costs less than if all added to one. Not so with bits: people who choose different bits
     turn several, and all who choose one turn one. There the generic property is all.
     """
@@ -135,7 +135,7 @@ def in_batch(event: WithoutReplacement) -> tuple[NDArray[np.int64], Array]:
 
 
 def _as_one_coin(event: WithoutReplacement) -> Mechanism | None:
-    """A bit is told rightly with a chance that the batch decides: p = r (1 - w) + o w with the people in question, and
+    """A bit is true with a chance that the batch decides: p = r (1 - w) + o w with the people in question, and
     r (1 - w) + n w with their substitutes, w the chance that any of them is in it, and r, o, n between both chances of
     the bit. Divergences are jointly convex, so that extreme points are the worst, and those are the two laws of a
     sampled bit (Schuchardt et al. 2024, Theorem 3.7), in either order. Moments are taken for the larger direction.
@@ -196,9 +196,9 @@ class _WithoutReplacement(Moments):
         if (coin := _as_one_coin(self.event)) is not None:
             return log_moments(coin, highest)
         hits, logs = in_batch(self.event)
-        nobody = np.zeros(highest + 1)
+        none = np.zeros(highest + 1)
         charged = partial(group, self.event.mechanism)
-        moved = np.stack([log_moments(charged(2 * int(i)), highest) if i else nobody for i in hits])
+        moved = np.stack([log_moments(charged(2 * int(i)), highest) if i else none for i in hits])
         number_seen = log_sum(logs[:, None] + moved, axis=0)
         if hits[0] > 0:
             return number_seen

@@ -5,7 +5,7 @@ that a person takes part in, x_i the independent likelihood ratios of the rounds
 polynomial; docs/k-of-t.md.
 
 Both kinds of rounds can be drawn tilted by a power of x, have a ``fingerprint`` that tells laws apart, so that each
-has random numbers of its own, and know:
+has its own random numbers, and know:
 
     zero, infinite: Q-mass where x = 0, and P-mass where x is infinite.
     law_rounding: bound on the relative error of all masses; ratios are off by at most twice that.
@@ -236,8 +236,8 @@ class Run:
         return sum(each.copies * (each.rounds * (each.most + 8) + 100) for each in self.factors)
 
     def fingerprint(self) -> bytes:
-        """Tells runs apart, so that each has random numbers of its own."""
-        told = (
+        """Tells runs apart, so that each has its own random numbers."""
+        texts = (
             f"{each.chances} {each.rounds} {each.copies}".encode() + each.round.fingerprint() for each in self.factors
         )
-        return b"|".join(told)
+        return b"|".join(texts)

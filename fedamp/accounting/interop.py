@@ -98,7 +98,7 @@ def _written(mechanism: Mechanism, change: int) -> Any:
 
 
 def _read(event: Any, relation: Relation, change: int, in_batch: bool = False) -> Mechanism:
-    """``in_batch``: whether it is released of a batch, which is written for zero-out and charges substitution."""
+    """``in_batch``: whether it is a batch's release, written for zero-out and charged for substitution."""
     import dp_accounting as dp
 
     if in_batch:

@@ -90,7 +90,7 @@ class Law:
         *,
         points: int = DEFAULT_POINTS,
     ) -> "Law":
-        """X an increasing function of z, which is standard normal under Q and near shifted normals under P.
+        """X is an increasing function of z. Under Q z is standard normal, under P near shifted normals.
 
         Args:
             log_ratio: log X at each z.
@@ -254,7 +254,7 @@ def _larger(remove: Bounds, add: Bounds) -> Bounds:
 
 def _rounding_of(log_ratios: Array) -> float:
     """Relative error of masses from closed forms and of ratios: some operations, exponentials of numbers of up to 50
-    (as far as normal tails are looked at), and logs that are each known to some units of their own.
+    (as far as normal tails are looked at), and logs that are each known to some units.
     """
     return (128 + 8 * float(np.max(np.abs(log_ratios)))) * UNIT
 

@@ -81,14 +81,14 @@ def _(event: RandomisedResponse, detail: Detail) -> Law:
 
 @law_by_kind.register
 def _(event: NotPrivate, detail: Detail) -> Law:
-    """What is released with a person in cannot be released without."""
+    """No output with the person in can occur without."""
     return Law.from_points([0.0], [1.0], infinite=1.0, points=detail.points)
 
 
 @law_by_kind.register
 def _(event: ModelMix, detail: Detail) -> Law:
-    """For the hockey-stick the worst contribution is not the concentrated one, and which one is, is not known: the law
-    is that without mixing, which is valid but loose.
+    """The worst contribution for the hockey-stick is not the concentrated one, and not known. The law without mixing is
+    valid but loose.
     """
     return numerical_law(Gaussian(event.noise_multiplier), detail)
 
@@ -123,7 +123,7 @@ def _(event: MixedCoordinate, detail: Detail) -> Law:
         starts = np.concatenate([[0], kept + 1])
         return Cells(log_ratio[kept], np.add.reduceat(mass_in, starts), np.add.reduceat(mass_out, starts))
 
-    # Both normal tails beyond 9.5 count as what is worst, and for lower ends not at all. The density, a difference of
+    # Both normal tails beyond 9.5 count as the worst, and for lower ends not at all. The density, a difference of
     # normal masses that are at most 50 units off, keeps 12 digits where the width is a hundredth of the noise.
     return Law(spread(cells(2.2e-21)), contract(cells(0.0)), 1e-12, detail.points)
 

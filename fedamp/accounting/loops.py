@@ -58,7 +58,7 @@ def lattice_below(log_ratio, mass_in, mass_out, anchor, step, first, size):  # t
     """Contract a law onto the lattice ``anchor + step * (first + arange(size))``, which must reach around it.
 
     From the left, each point is merged with as much of its right neighbours as lifts the mean to the next lattice
-    point. What is left over at the right end is lowered to the lattice with mass from further left, or, should there be
+    point. The rest at the right end is lowered to the lattice with mass from further left, or, if there is
     too little, dropped, which also only lowers divergences.
 
     Returns:

@@ -1,6 +1,6 @@
 """The law of a weighted mean, or of the product, of two independent likelihood ratios, and the grid it is put on.
 
-All pairs of points are sorted into the cells of an adaptive grid, which is then spread or contracted (``points``).
+All pairs of points are sorted into the cells of an adaptive grid. The cells are spread or contracted (``points``).
 Everything summed is positive, so tails keep their relative accuracy however small they are.
 """
 
@@ -71,7 +71,7 @@ def pair(a: Points, b: Points, pairing: Pairing, edges: Array, place: Placement)
 # Where to put the points: a grid decides how wide a bracket becomes, never whether it holds.
 
 _TAIL = 1e-22
-"""Probability left outside the grid; its contribution stays bracketed, this only decides how widely."""
+"""Probability outside the grid. Its contribution stays bracketed; this only decides how widely."""
 
 
 def reduced(law: Points, points: int, place: Placement) -> Points:

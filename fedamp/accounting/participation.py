@@ -43,9 +43,9 @@ class Participation:
 
 
 @singledispatch
-def participation(event: Mechanism) -> Participation | None:
-    """The choice of rounds of an event; None if it is no such choice."""
-    return None
+def participation(event: Mechanism) -> Participation:
+    """The choice of rounds of an event; for most kinds, the event as its only round."""
+    return Participation(event, (0.0, 1.0), 1)
 
 
 @participation.register
@@ -74,10 +74,10 @@ def _(event: CappedPoisson) -> Participation:
 
 
 @participation.register
-def _(event: Poisson) -> Participation | None:
+def _(event: Poisson) -> Participation:
     inner = participation(event.mechanism)
-    if inner is None or not 0 < event.rate <= 1:
-        return None
+    if event.rate == 0 or (len(inner.chances) == 2 and inner.rounds == 1):  # the law of one round is exact
+        return Participation(event, (0.0, 1.0), 1)
     chances = event.rate * np.array(inner.chances)
     chances[0] += 1 - event.rate
     return Participation(inner.mechanism, tuple(chances.tolist()), inner.rounds, inner.rounding + 4 * UNIT)

@@ -28,7 +28,7 @@ _LOW_ORDERS = (1.05, 1.1, 1.15, 1.2, 1.25, 1.3, 1.4, 1.5, 1.6, 1.7, 1.8, 1.9)
 """Orders to try where noise is little."""
 
 _DRIFTS = (1.5, 4.0, 10.0, 25.0)
-"""Drifts to try; each adds so much to the order, were X a constant times G."""
+"""Drifts to try; each adds this much to the order if X is a constant times G."""
 
 Rank = Callable[[Proposal], float]
 """What a proposal's bound alone proves about the answer: the smaller, the better the proposal."""
@@ -92,7 +92,7 @@ def _sum_of_powers(factor: HiddenRounds, power: float) -> tuple[HiddenRounds, fl
         logs = power * np.log(factor.chances) + (1 - power) * log_choose(factor.rounds, h)
     total = float(np.logaddexp.reduce(logs))
     if np.any((logs > -np.inf) & (logs < total - 600)):
-        raise NotEvaluable("the chances of hidden choices are too unlike for an order below 2")
+        raise NotEvaluable("the chances of hidden choices differ too much for an order below 2")
     off = power * factor.chance_rounding + rounding(factor.rounds, 2)
     return replace(factor, chances=tuple(np.exp(logs - total).tolist()), chance_rounding=off), total
 
@@ -208,8 +208,8 @@ class RemoveProposal(Proposal):
 
 
 class AddProposal(Proposal):
-    """H(Q, P), docs/k-of-t.md, Proposition 4: dR prop. to G^-a dQ, with G as in ``RemoveProposal``. Mass at x = 0 is
-    left out here.
+    """H(Q, P), docs/k-of-t.md, Proposition 4: dR prop. to G^-a dQ, with G as in ``RemoveProposal``. ``share`` adds the
+    mass at x = 0.
 
     Args:
         tilt: a > 0.

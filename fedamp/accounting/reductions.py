@@ -1,7 +1,7 @@
-"""What a mechanism is charged as, and what of it is attained: rules from expressions to simpler expressions.
+"""Rules from mechanisms to simpler ones, for upper and for lower ends.
 
-``charged_as`` gives an expression that costs at least as much (a theorem each time): upper ends come from it.
-``attained`` gives an expression that some federation with this mechanism really leaks: lower ends come from it.
+``charged_as`` gives a mechanism that costs at least as much: a theorem each time.
+``attained`` gives a mechanism that some federation with this one leaks as much as.
 """
 
 import math
@@ -30,11 +30,7 @@ from fedamp.accounting.releases import (
 
 @singledispatch
 def charged_as(event: Mechanism) -> Mechanism:
-    """The simpler expression that costs at least as much; an evaluator that does not know a kind asks for it.
-
-    Raises:
-        TypeError: no evaluator knows the kind.
-    """
+    """The simpler mechanism that costs at least as much, for evaluators that do not know a kind; else TypeError."""
     raise TypeError(f"no evaluator knows mechanisms of kind {type(event).__name__}")
 
 
@@ -178,7 +174,7 @@ def _(event: Allocation | AllocationPrefix | CappedPoisson) -> Mechanism:
         noise = (event.rounds / signal) ** 0.5 / event.k
         return Gaussian(noise, relation=event.relation or Relation.ZERO_OUT) if 1e-50 <= noise <= 1e50 else NOTHING
     first = participation(event.after(min(1, event.span)))
-    if first is None or len(first.chances) < 2:
+    if len(first.chances) < 2:
         return NOTHING
     return Poisson(attained(first.mechanism), first.chances[1] * max(0.0, 1 - first.rounding))
 
@@ -211,7 +207,7 @@ def _(event: Group) -> Mechanism:
 
 @attained.register
 def _(event: WithoutReplacement) -> Mechanism:
-    """Somebody who knows the rest of the batch, and one person of the group whose contribution is zeroed."""
+    """An attacker who knows the rest of the batch, and one person of the group whose contribution is zeroed."""
     return Poisson(attained(event.mechanism), event.batch / event.population)
 
 
@@ -232,9 +228,7 @@ def signal_to_noise(event: Mechanism) -> float | None:
 
 
 def factors(event: Mechanism, times: int = 1) -> tuple[float, dict[Mechanism, int]]:
-    """What is charged as a product: one Gaussian (the sum of 1 / noise multiplier^2) and what else there is, with
-    multiplicities.
-    """
+    """The factors of a product: one Gaussian (sum of 1 / noise multiplier^2), and the others with multiplicities."""
     if isinstance(event, Gaussian):
         return times * event.change**2 / event.noise_multiplier**2, {}
     if isinstance(event, Repeat):

@@ -231,7 +231,7 @@ class Repeat(OfOne):
     """The same mechanism several times, one after another, with fresh randomness each time.
 
     Args:
-        mechanism: what is repeated.
+        mechanism: one of them.
         times: >= 0; 0 releases nothing.
     """
 

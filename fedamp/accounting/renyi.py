@@ -43,7 +43,7 @@ class Moments:
 
     Attributes:
         symmetric: whether the two laws are mirror images (an involution swaps them), or ``raw`` bounds both
-            directions: then E[X^-b] is at most what is charged for E[X^(b+1)].
+            directions: then E[X^-b] is at most the charge for E[X^(b+1)].
     """
 
     symmetric = False
@@ -151,7 +151,7 @@ def rdp(event: Mechanism, orders: Sequence[float] | Array | float) -> Array:
     return np.asarray(np.where(np.isnan(between), np.inf, np.maximum(between, 0.0)) * (1 + _ROUNDING) / (array - 1))
 
 
-# What is made of others.
+# Mechanisms made of others.
 
 
 @answers_for(Compose, Repeat)
@@ -252,7 +252,7 @@ class _HiddenRounds(Moments):
     def _raw(self, highest: int) -> Array:
         result = np.min([bound.raw(highest) for bound in self.bounds], axis=0)
         found = participation(self.event)
-        if found is None or len(found.chances) < 3:
+        if len(found.chances) < 3:
             return np.asarray(result)
         one = moments_of(found.mechanism).raw(highest)
         for order in range(min(_EXACT_ORDER, highest), 1, -1):

@@ -99,7 +99,7 @@ class _MixedCoordinate(Moments):
 @answers_for(ModelMix)
 class _ModelMix(Moments):
     """At whole orders from 2 up the worst contribution has its whole norm in as few coordinates as it may (Xiao, Wan,
-    Devadas 2022, Theorem 4.1, Corollary 4.1). What is needed of it is checked for the parameters in use, not proved
+    Devadas 2022, Theorem 4.1, Corollary 4.1). Its condition is checked for the parameters in use, not proved
     (``method`` says so); orders at which the check fails are charged as plain Gaussian noise.
     """
 
@@ -123,7 +123,7 @@ class _ModelMix(Moments):
 def worst_is_concentrated(event: ModelMix, highest: int = HIGHEST_ORDER) -> Array:
     """Whether each order 0..highest has its worst case in the fewest coordinates, checked on a grid of shifts.
 
-    What is needed: log E[X^a] at shift v is at most (v / c)^2 times that at the largest shift c; convexity in v^2
+    The condition: log E[X^a] at shift v is at most (v / c)^2 times that at the largest shift c; convexity in v^2
     implies it.
     """
     if event.width == 0:

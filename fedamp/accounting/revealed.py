@@ -1,12 +1,12 @@
-"""Both ends of what Gaussian releases cost if their hidden choices are told: in closed form, and near at little noise.
+"""Both ends of the cost of Gaussian releases by revealing their hidden choices: closed forms, close at little noise.
 
 **Proposition** (ours). Let A be all hidden choices, w_A their probabilities, independent of the data, and delta_A the
-profile of what is released given A. Then
+profile of the release given A. Then
 
     sum_A w_A delta_A(epsilon - log w_A)  <=  delta(epsilon)  <=  sum_A w_A delta_A(epsilon).
 
-*Proof.* X = sum_A w_A L_A. The hockey-stick divergence is jointly convex, in both directions: the upper end, which is
-never above what nothing hidden costs. With the person in, A has the law w_A, and X >= w_A L_A for the A that is drawn:
+*Proof.* X = sum_A w_A L_A. The hockey-stick divergence is jointly convex, in both directions: the upper end. It never
+exceeds the cost without amplification. With the person in, A has the law w_A, and X >= w_A L_A for the A that is drawn:
 H(P, Q) = E_P[(1 - e^epsilon / X)+] >= sum_A w_A E_(P_A)[(1 - e^epsilon / (w_A L_A))+], the lower end.
 
 So the ends are apart by at most the largest -log w_A, however much is lost: log C(T, k) for k of T rounds.
@@ -83,7 +83,7 @@ class Revealed:
         return _of(least, most, chance, logs, self.off + other.off + 4 * UNIT)
 
     def chosen(self, chance: float, log_weight: float) -> "Revealed":
-        """What is released if a choice falls on this mechanism, which it does with ``chance``."""
+        """The release if a choice with this ``chance`` falls on the mechanism."""
         return Revealed(self.least, self.most, chance * self.chance, self.log_weight + log_weight, self.off)
 
 
@@ -186,9 +186,8 @@ def _(event: RandomSelection) -> Revealed:
 @_by_kind.register(AllocationPrefix)
 @_by_kind.register(CappedPoisson)
 def _(event: Allocation | AllocationPrefix | CappedPoisson) -> Revealed:
-    """A person takes part in h rounds with a chance c_h, each set of so many as likely as the next."""
+    """A person takes part in h rounds with a chance c_h; all sets of h rounds are equally likely."""
     found = participation(event)
-    assert found is not None
     one, parts, known, rounds = revealed(found.mechanism), [], _NOTHING, 0
     possible = [h for h, chance in enumerate(found.chances) if chance > 0]
     if len(possible) > _MOST_SIZES:
@@ -200,7 +199,7 @@ def _(event: Allocation | AllocationPrefix | CappedPoisson) -> Revealed:
 
 
 def _one_of(parts: Sequence[tuple[Revealed, float, float]], off: float = 4 * UNIT) -> Revealed:
-    """A choice among mechanisms: triples (what is chosen, the chance that it is, log w of each such choice)."""
+    """A choice among mechanisms: triples (a mechanism, its chance, log w of each such choice)."""
     chosen = [part.chosen(chance, log_weight) for part, chance, log_weight in parts]
     least, most, chance, log_weight = (
         np.concatenate([getattr(part, each) for part in chosen]) for each in ("least", "most", "chance", "log_weight")

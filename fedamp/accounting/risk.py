@@ -69,8 +69,8 @@ def trade_off(mechanism: Mechanism, values: int = 100) -> TradeOff:
 def in_words(mechanism: Mechanism, false_positive_rate: float = 0.01, whom: str = "you") -> str:
     """The true positive rate at a false positive rate, rounded up, as a sentence for the people concerned.
 
-    It is true of every test, however it is made, by somebody who knows everything but the noise, the mechanism's hidden
-    choices and whether the person took part (whose data was used, under substitution).
+    It holds for every test by an attacker who knows all but the noise, the hidden choices, and whether the person took
+    part (under substitution: which data was used).
 
     Args:
         mechanism: the whole run.
@@ -102,7 +102,7 @@ def plot(mechanism: Mechanism, axes: Any = None) -> Any:
 
     Args:
         mechanism: what is released.
-        axes: matplotlib's, new ones if left out.
+        axes: matplotlib's; default: new ones.
     """
     import matplotlib.pyplot as plt
 

@@ -1,6 +1,4 @@
-"""delta and epsilon of runs with hidden rounds by tilted sampling (docs/k-of-t.md), and which mechanisms are sampled as
-what: hidden rounds, in a product with anything else.
-"""
+"""delta and epsilon of runs with hidden rounds by tilted sampling (docs/k-of-t.md), in a product with any other releases."""
 
 import math
 from collections.abc import Callable
@@ -30,7 +28,7 @@ CHARGE = 1e-6
 """Share of delta that is charged for the probability that a certificate is wrong."""
 
 QUESTIONS = 32
-"""A certificate is wrong with at most this fraction of what is charged: so many may be asked for one answer."""
+"""One answer may ask for this many certificates: each fails with at most this fraction of the charged probability."""
 
 _STEPS = np.concatenate([np.arange(0.3, 1.8, 0.06), 1.8 * 1.25 ** np.arange(17)])
 """Where epsilon is certified, in expected half-widths from the pilot's: close by, and further off if that fails."""
@@ -55,8 +53,8 @@ class SampledProfile:
     Args:
         upper: its likelihood ratio, exact or larger in convex order.
         lower: the same, exact or smaller; the same object as ``upper`` if exact, None if no lower end is wanted.
-        laws: each makes a law whose add direction bounds this one's, asked in turn. Where none of it decides, which is
-            the rule, the add direction is not sampled.
+        laws: each makes a law whose add direction bounds this one's, asked in turn. The add direction is sampled only
+            if they leave it larger than the remove direction, a rare case.
     """
 
     upper: Run
@@ -230,8 +228,8 @@ def _method(proposal: Proposal, draws: int, charge: float) -> str:
 
 
 def is_sampled(event: Mechanism) -> bool:
-    """Whether somebody takes part in more than one hidden round, for which law and moments are bounds only."""
-    return event.is_private and any(_hidden(other) for other in factors(event)[1])
+    """Whether a person takes part in several hidden rounds. Law and moments are only bounds there."""
+    return event.is_private and any(_is_hidden(other) for other in factors(event)[1])
 
 
 def sampled_profile(event: Mechanism, detail: laws.Detail = laws.DEFAULT_DETAIL) -> SampledProfile:
@@ -245,8 +243,8 @@ def sampled_profile(event: Mechanism, detail: laws.Detail = laws.DEFAULT_DETAIL)
         NotEvaluable: a round, or the rest, has no numerical law.
     """
     precision, others = factors(event)
-    hidden = [(found, times) for other, times in others.items() if (found := _hidden(other))]
-    rest: list[Mechanism] = [Repeat(other, times) for other, times in others.items() if not _hidden(other)]
+    hidden = [(participation(other), times) for other, times in others.items() if _is_hidden(other)]
+    rest: list[Mechanism] = [Repeat(other, times) for other, times in others.items() if not _is_hidden(other)]
     if precision:
         rest.append(Gaussian(min(precision**-0.5, 1e50), relation=event.relation or Relation.ZERO_OUT))
     if rest:
@@ -268,9 +266,8 @@ def sampled_profile(event: Mechanism, detail: laws.Detail = laws.DEFAULT_DETAIL)
     return SampledProfile(run, None if nothing else Run(lower), bounds)
 
 
-def _hidden(event: Mechanism) -> Participation | None:
-    found = participation(event)
-    return found if found is not None and len(found.chances) > 2 and not event.releases_nothing else None
+def _is_hidden(event: Mechanism) -> bool:
+    return len(participation(event).chances) > 2 and not event.releases_nothing
 
 
 def _rounds(mechanism: Mechanism) -> tuple[Round, Round]:

@@ -77,9 +77,9 @@ class TradeOff:
     def true_positive_rate(self, false_positive_rate: ArrayLike) -> tuple[Array, Array]:
         """1 - f: the largest share of participants that any test recognises, at these false positive rates.
 
-        It also bounds *reconstruction*: somebody who would come close enough to a person's data with probability at
-        most kappa without the release, comes close enough with probability at most 1 - f(kappa) with it (Hayes,
-        Mahloujifar, Balle 2023, Theorem 2), if the data is drawn from the attacker's prior and all else is fixed.
+        It also bounds *reconstruction*: if an attacker comes close enough to a person's data with probability at most
+        kappa without the release, it does so with probability at most 1 - f(kappa) with it (Hayes, Mahloujifar, Balle
+        2023, Theorem 2), if the data is drawn from the attacker's prior and all else is fixed.
         """
         lower, upper = self.false_negative_rate(false_positive_rate)
         return 1.0 - upper, 1.0 - lower
