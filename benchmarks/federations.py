@@ -1,8 +1,8 @@
-"""What each scheme is worth to a federation of thousands: Fashion-MNIST, 6,000 people with ten images each.
+"""Accuracy of each scheme in a federation of thousands: Fashion-MNIST, 6,000 clients with ten images each.
 
-    python -m benchmarks.federations            goes on where it stopped; half an hour on one core for all of it
-    python -m benchmarks.federations --quick    a few rounds of two schemes, to see that it works
-    python -m benchmarks.federations --show     tables and picture of what there is
+    python -m benchmarks.federations            resumes; half an hour on one core for all of it
+    python -m benchmarks.federations --quick    a few rounds of two schemes, as a check
+    python -m benchmarks.federations --show     tables and picture of the stored results
 
 Every scheme is tuned alike: its rate, a power of two, by the accuracy on 6,000 training images that
 nobody trains on, until both neighbours of the best rate are worse. Then it trains on all of them, once a seed, and is
@@ -26,14 +26,15 @@ from typing import Any
 import numpy as np
 
 from benchmarks.training import best_power, fashion_mnist
-from fedamp.numbers import amount_of_bytes
-from fedamp.plan import make_plan
+from fedamp.base.numbers import amount_of_bytes
+from fedamp.engines.engines import CLIENT_APP
+from fedamp.engines.serial import SerialGrid
+from fedamp.federation import reader
+from fedamp.federation.plan import make_plan
+from fedamp.federation.scenario import Scenario
 from fedamp.report import style
-from fedamp.scenario import Scenario, scenario_file
 from fedamp.server.loop import ask
 from fedamp.server.setup import Prepared, prepare
-from fedamp.simulation.engines import CLIENT_APP
-from fedamp.simulation.serial import SerialGrid
 
 RESULTS, PICTURE = Path("benchmarks/results/federations.jsonl"), Path("docs/images/federations.png")
 EPSILONS, SEEDS, DELTA = (1.0, 2.0, 4.0, 8.0), (1, 2, 3, 4, 5), 1e-5
@@ -51,6 +52,7 @@ FEDERATION: dict[str, Any] = {
     "server": SERVER,
     "engine": {"kind": "serial"},
 }
+STILL = {**SERVER, "momentum": 0.0}  # ModelMix refuses momentum
 POISSON = {"check_in": {"scheme": "poisson", "rate": CHECK_INS / FEDERATION["rounds"]}}
 SPLIT = {"scheme": "disjoint", "shared_noise_multiplier": "balanced"}
 # The longest step of a unit that is alone: the two models that are mixed are kept so many of them apart.
@@ -79,7 +81,8 @@ SCHEMES = {
     "partial-2": Scheme("k of T, 2 submodels and a shared part", {"submodels": {**SPLIT, "count": 2}}),
     "partial-4": Scheme("k of T, 4 submodels and a shared part", {"submodels": {**SPLIT, "count": 4}}),
     "dropout": Scheme("k of T, dropout of half", {"submodels": {"scheme": "dropout", "keep": 0.5, "rest": "dealt"}}),
-    "modelmix": Scheme("Poisson sampling, ModelMix", {**POISSON, "server": {**SERVER, "momentum": 0.0}}, mixed=True),
+    "poisson-still": Scheme("Poisson sampling, no momentum", {**POISSON, "server": STILL}),
+    "modelmix": Scheme("Poisson sampling, no momentum, ModelMix", {**POISSON, "server": STILL}, mixed=True),
 }
 
 
@@ -113,7 +116,7 @@ class Cell:
         if scheme.mixed:
             width = MIXED_STEPS * rate * norm * raw["rounds"] / (data_["clients"] * CHECK_INS)
             raw["mixing"] = {"width": width, "linf_coordinates": 25}
-        return scenario_file.validate(raw, self.scheme)
+        return reader.validate(raw, self.scheme)
 
 
 @cache
@@ -255,7 +258,11 @@ def table(
             work, sent = device_cost(name)
             lines.append(f"| {scheme.words} | {' | '.join(map(_spread, values))} | {work:.0%} | {sent} |")
     seeds = {run.seed for run in runs if run.partition == partition and not run.tuning}
-    caption = f"Seeds: {len(seeds)}; what has no spread has one." if seeds else "Not measured yet."
+    caption = (
+        f"Mean ± standard deviation over {len(seeds)} seeds; without ±: a single seed."
+        if seeds
+        else "Not measured yet."
+    )
     return "\n".join([*lines, "", caption])
 
 
@@ -297,7 +304,7 @@ def draw(runs: list[Run], file: Path) -> None:
     """Accuracy against epsilon, iid."""
     found = tested(runs)
     subtitle = f"Fashion-MNIST, protected: one client of {CLIENTS:,}"
-    canvas, (axes,) = style.figure("what hidden randomness is worth", subtitle, (3.0,))
+    canvas, (axes,) = style.figure("accuracy with hidden randomness", subtitle, (3.0,))
     for index, name in enumerate(SHOWN):
         look = style.look(index)
         points = [(epsilon, found[cell]) for epsilon in EPSILONS if (cell := Cell("iid", name, epsilon)) in found]

@@ -21,9 +21,9 @@ from typing import Any
 import numpy as np
 
 from fedamp import api
-from fedamp.plan import Plan, make_plan, privacy_units
-from fedamp.scenario import Scenario
-from fedamp.scenario.scenario_file import load
+from fedamp.federation.plan import Plan, make_plan, privacy_units
+from fedamp.federation.reader import load
+from fedamp.federation.scenario import Scenario
 
 RESULTS, PAGE = Path("benchmarks/results/published.json"), Path("docs/published.md")
 EPSILONS, SEEDS = (1.0, 2.0, 3.0), (1, 2, 3, 4, 5)

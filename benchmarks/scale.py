@@ -25,15 +25,16 @@ from benchmarks import simulators, soak
 from benchmarks.lost_machine import Cluster
 from benchmarks.simulation import machine
 from benchmarks.workloads import Workload
-from fedamp import flower, scenario
-from fedamp.check_in import Balanced
-from fedamp.optimizers import optimizer_of
-from fedamp.plan import make_plan
-from fedamp.scenario import scenario_file
+from fedamp.engines import flower
+from fedamp.federation import reader
+from fedamp.federation.check_in import BalancedCheckIn
+from fedamp.federation.optimizers import Server
+from fedamp.federation.plan import make_plan
+from fedamp.federation.scenario import Scenario
+from fedamp.noise.independent import add_noise
 from fedamp.server.setup import prepare
 from fedamp.strategies.aggregation import Asked, ClippedSums, Request
 from fedamp.strategies.model_parts import ModelParts
-from fedamp.strategies.noise import add_noise
 
 SMALL = Workload(
     "MLP 64-128-10",
@@ -58,16 +59,14 @@ RESULTS = Path(__file__).parent / "results" / "scale.json"
 def first_round() -> dict[str, Any]:
     """Seconds from the command to the end of the first round: the demo, and a small run on either engine."""
     work = replace(SMALL, data={"name": "digits"})
-    runs = {kind: work.scenario(kind, 2, rounds=3) for kind in ("serial", "ray")} | {
-        "demo": scenario_file.load("digits")
-    }
+    runs = {kind: work.scenario(kind, 2, rounds=3) for kind in ("serial", "ray")} | {"demo": reader.load("digits")}
     return {name: statistics.median(_first_round(made) for _ in range(5)) for name, made in runs.items()}
 
 
-def _first_round(made: scenario.Scenario) -> float:
+def _first_round(made: Scenario) -> float:
     with tempfile.TemporaryDirectory() as folder:
         file, out = Path(folder) / "scenario.yaml", Path(folder) / "run"
-        file.write_text(scenario_file.dump(made))
+        file.write_text(reader.dump(made))
         command = ["-m", "fedamp", "run", str(file), "--out", str(out)]
         start = monotonic()
         run = subprocess.Popen([sys.executable, *command], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -125,7 +124,7 @@ def large_model() -> dict[str, Any]:
     return found
 
 
-def _on_the_wire(made: scenario.Scenario) -> dict[str, Any]:
+def _on_the_wire(made: Scenario) -> dict[str, Any]:
     prepared = prepare(made)
     strategy = prepared.strategy(prepared.state)
     choices = [submodel for _, submodel in prepared.plan.submodels.choices(masks=1)]
@@ -154,17 +153,17 @@ def a_million_clients() -> dict[str, Any]:
 
 def _start(work: Workload, sections: dict[str, Any]) -> float:
     program = (
-        "import os, sys; from pathlib import Path; from fedamp.launch import rounds; "
-        "from fedamp.observers import Observer; from fedamp.scenario import scenario_file\n"
+        "import os, sys; from pathlib import Path; from fedamp.server.launch import rounds; "
+        "from fedamp.server.observers import Observer; from fedamp.federation import reader\n"
         "class Watch(Observer):\n"
         "    def started(self, *_): print(sum(os.times()[:4]))\n"
         "    def round_done(self, *_): ...\n"
         "    def stopping(self): ...\n"
-        "next(rounds(scenario_file.load(sys.argv[1]), Watch(), Path(sys.argv[2])))"
+        "next(rounds(reader.load(sys.argv[1]), Watch(), Path(sys.argv[2])))"
     )
     with tempfile.TemporaryDirectory() as folder:
         file, out = Path(folder) / "scenario.yaml", Path(folder) / "run"
-        file.write_text(scenario_file.dump(work.scenario("serial", 1, work.rounds, **sections)))
+        file.write_text(reader.dump(work.scenario("serial", 1, work.rounds, **sections)))
         command = [sys.executable, "-c", program, str(file), str(out)]
         return float(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
 
@@ -178,7 +177,7 @@ def a_thousand_rounds() -> dict[str, Any]:
     samples: list[dict[str, float]] = []
     with tempfile.TemporaryDirectory() as folder:
         file, run = Path(folder) / "scenario.yaml", Path(folder) / "run"
-        file.write_text(scenario_file.dump(made))
+        file.write_text(reader.dump(made))
         process = soak.start(file, run, resume=False)
         soak.watch(process, run, lambda released: samples.append(soak.memory(process.pid) | {"round": released}))
         seconds = sum(line["seconds"] for line in soak.lines(run))
@@ -198,7 +197,7 @@ def a_lost_machine() -> dict[str, Any]:
         folder = Path(name)
         for kind, sections in (("cluster", {"engine": engine}), ("alone", {})):
             made = work.scenario("serial", 1, rounds=rounds, **(asked | sections))
-            (folder / f"{kind}.yaml").write_text(scenario_file.dump(made))
+            (folder / f"{kind}.yaml").write_text(reader.dump(made))
         run, out = folder / "cluster", folder / "out.txt"
         with Cluster() as cluster:
             command = [sys.executable, "-m", "fedamp", "run", str(folder / "cluster.yaml"), "--out", str(run)]
@@ -232,7 +231,8 @@ def check_in_schedule() -> dict[str, Any]:
     """10 hidden rounds of a thousand, for a million clients: processor seconds, and megabytes on top."""
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     start = process_time()
-    total = sum(len(cohort) for cohort in Balanced(rounds=1000, k=10).cohorts(1_000_000, seed=1))
+    check_in = BalancedCheckIn(scheme="balanced", k=10)
+    total = sum(len(cohort) for cohort in check_in.cohorts(1000, 1_000_000, seed=1))
     seconds = process_time() - start
     assert total == 10_000_000
     return {"seconds": seconds, "megabytes": (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1e3}
@@ -252,7 +252,7 @@ def server() -> dict[str, Any]:
     reply = Message(RecordDict({"arrays": flower.to_record(sums), "metrics": MetricRecord(facts)}), reply_to=asked)
     expected = Asked({reply.metadata.src_node_id: Request(frozenset({1}))}, ModelParts.of(model), [1.0])
     found = {"parameters": sum(array.size for array in model.values())}
-    optimizer = optimizer_of(scenario.Server(momentum=0.9))
+    optimizer = Server(momentum=0.9).rule()
     state = optimizer.init(model)
     deviations = dict.fromkeys(model, 1.0)
 

@@ -68,11 +68,11 @@ class Clock:
 
 def fedamp(workload: dict[str, Any], kind: str, workers: int, device: str = "cpu", **sections: Any) -> dict[str, Any]:
     """The whole of ``fedamp run``, with accounting, ledger, checkpoints; nobody evaluates in the rounds that count."""
+    from fedamp.engines.engines import open_grid
     from fedamp.runs.folder import new_folder
     from fedamp.runs.records import RoundRecord
     from fedamp.server.loop import Observer, play
     from fedamp.server.setup import prepare
-    from fedamp.simulation.engines import open_grid
 
     work = Workload(**workload)
     clock = Clock(work.rounds)

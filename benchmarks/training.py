@@ -12,11 +12,12 @@ from flwr.app import ConfigRecord
 from numpy.typing import NDArray
 
 from fedamp import data
-from fedamp.arrays import Arrays
-from fedamp.scenario import KnownImages, Scenario
+from fedamp.base.arrays import Arrays
+from fedamp.data.sections import KnownImages
+from fedamp.engines.engines import CLIENT_APP
+from fedamp.engines.serial import SerialGrid
+from fedamp.federation.scenario import Scenario
 from fedamp.server.setup import prepare
-from fedamp.simulation.engines import CLIENT_APP
-from fedamp.simulation.serial import SerialGrid
 
 Labelled = tuple[NDArray[np.float32], NDArray[np.int64]]
 """Inputs [records, ...] and labels [records]."""

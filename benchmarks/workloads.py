@@ -10,8 +10,10 @@ from torch import Tensor, nn
 
 from fedamp import data
 from fedamp.data import Dataset
+from fedamp.federation import reader
+from fedamp.federation.scenario import Scenario
 from fedamp.models.registry import build, initial_parameters
-from fedamp.scenario import Model, Scenario, scenario_file
+from fedamp.models.section import Model
 
 CLIP, NOISE_MULTIPLIER, RATE = 0.5, 1.0, 0.1
 
@@ -50,7 +52,7 @@ class Workload:
             "privacy": {"clip": CLIP, "noise_multiplier": NOISE_MULTIPLIER, "unit": self.unit},
             "engine": {"kind": kind, "workers": workers, "device": device},
         }
-        return scenario_file.validate(raw | sections, "benchmark")
+        return reader.validate(raw | sections, "benchmark")
 
     def dataset(self) -> Dataset:
         """The clients' records."""

@@ -8,15 +8,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedamp.errors import Interrupted, RunFolderError, ScenarioError
-from fedamp.observers import Callback, Observer, Observers
-from fedamp.scenario import Scenario, scenario_file
+from fedamp.federation import reader
+from fedamp.federation.scenario import Scenario
+from fedamp.server.observers import Callback, Observer, Observers
 
 if TYPE_CHECKING:
     from fedamp.report.notebook import Answer
     from fedamp.runs.records import RoundRecord
     from fedamp.runs.run import Run
-    from fedamp.sweeps import Sweep
-    from fedamp.sweeps.workers import Watcher
+    from fedamp.studies.sweeps import Sweep
+    from fedamp.studies.sweeps.workers import Watcher
 
 Source = str | Path | Mapping[str, Any] | Scenario
 """A scenario, or where one is: a YAML file, the name of a shipped one, or what stands in such a file."""
@@ -35,8 +36,8 @@ def load(source: Source, /, **overrides: Any) -> Scenario:
         ScenarioError: one line that names the key, what was found, and what is accepted.
     """
     if isinstance(source, Scenario):
-        return scenario_file.load(source.model_dump(mode="json"), changes=overrides) if overrides else source
-    return scenario_file.load(source, changes=overrides)
+        return reader.load(source.model_dump(mode="json"), changes=overrides) if overrides else source
+    return reader.load(source, changes=overrides)
 
 
 def privacy(scenario: Source, groups: bool = False) -> "Answer":
@@ -49,7 +50,7 @@ def privacy(scenario: Source, groups: bool = False) -> "Answer":
     Raises:
         InputError: one line that says what is wrong.
     """
-    from fedamp.cost import privacy_cost
+    from fedamp.federation.cost import privacy_cost
     from fedamp.report.notebook import Answer
     from fedamp.report.tables import privacy_table
 
@@ -75,7 +76,7 @@ def run(
         FederationError: the run could not go on; the folder can be resumed.
         Interrupted: Ctrl-C; the message says how to go on.
     """
-    from fedamp.launch import how_to_resume, launch
+    from fedamp.server.launch import how_to_resume, launch
 
     folder = launch(load(scenario), Observers(callbacks), _folder(out), resume)
     finished = open(folder)
@@ -97,11 +98,11 @@ def play(scenario: Source, out: str | Path | None = None, resume: bool = False) 
     Raises:
         InputError, FederationError, Interrupted: as :func:`run`, when the first round is asked for or a later one.
     """
-    from fedamp.launch import rounds
+    from fedamp.server.launch import rounds
 
     asked = load(scenario)
     if asked.engine.kind == "flower":
-        raise ScenarioError("engine.kind: flower cannot be played round by round; accepted: auto, ray, serial")
+        raise ScenarioError("engine.kind: flower cannot be played round by round; expected: auto, ray, serial")
     return rounds(asked, Observers(()), _folder(out), resume)
 
 
@@ -127,7 +128,7 @@ def sweep(
         InputError: nothing was run; one line that says what is wrong.
         Interrupted: Ctrl-C; the same call goes on where it stopped.
     """
-    from fedamp.sweeps import sweep
+    from fedamp.studies.sweeps import sweep
 
     return sweep(lambda settings: load(scenario, **settings), grid, _folder(out), jobs, watcher)
 
@@ -142,7 +143,7 @@ def open(folder: str | Path) -> "Run":
     from fedamp.runs.run import read_run
 
     if RunFolder(Path(folder)).certificate.is_file():
-        raise RunFolderError(f"{folder}: a merged model; accepted: the folder of a run")
+        raise RunFolderError(f"{folder}: a merged model; expected: the folder of a run")
     return read_run(Path(folder))
 
 

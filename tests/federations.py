@@ -4,7 +4,8 @@ from pathlib import Path
 
 import yaml
 
-from fedamp.scenario import Scenario, scenario_file
+from fedamp.federation import reader
+from fedamp.federation.scenario import Scenario
 
 SMALL = """
 name: small
@@ -26,14 +27,14 @@ def small(*overrides: str) -> Scenario:
     """The small federation with ``key.path=value`` overrides."""
     raw = yaml.safe_load(SMALL)
     for override in overrides:
-        scenario_file.override(raw, override)
-    return scenario_file.validate(raw, "small")
+        reader.override(raw, override)
+    return reader.validate(raw, "small")
 
 
 def write_small(folder: Path, *overrides: str) -> Path:
     """The small federation as a file."""
     file = folder / "small.yaml"
-    file.write_text(scenario_file.dump(small(*overrides)))
+    file.write_text(reader.dump(small(*overrides)))
     return file
 
 

@@ -9,7 +9,7 @@ import pytest
 from safetensors import safe_open
 from safetensors.numpy import save_file
 
-from fedamp.scenario import scenario_file
+from fedamp.federation import reader
 from tests.chains import change_ledger
 from tests.federations import small
 from tests.server.plays import play_in
@@ -47,7 +47,7 @@ COMMANDS = {
     "run digits --sett rounds=1": "--set",
     "run digits --resum": "--resume",
     "run digits --set": "--set",
-    "run digits --set rounds": "--set rounds: accepted: key.path=value",
+    "run digits --set rounds": "--set rounds: expected: key.path=value",
     "run digits --set rounds=-3": "--set rounds=-3",
     "run digits --set nonsense=1": "unknown key",
     "run digits --set rounds.x=3": "rounds is not a section",
@@ -89,8 +89,8 @@ COMMANDS = {
     "scenarios show /nowhere.yaml": "/nowhere.yaml",
     "scenarios validate nothing": "no such file",
     "scenarios nonsense": "No such command 'nonsense'",
-    "doctor --superlink nowhere": "accepted: HOST:PORT",
-    "doctor --superlink nowhere:99999": "accepted: HOST:PORT",
+    "doctor --superlink nowhere": "expected: HOST:PORT",
+    "doctor --superlink nowhere:99999": "expected: HOST:PORT",
     "doctor --superlink 127.0.0.1:1 --root-certificates {empty}/ca.crt": "No such file",
     "doctor --superlink 127.0.0.1:1 --root-certificates {file}": "holds no certificate",
 }
@@ -195,7 +195,7 @@ def finished(tmp_path_factory) -> Path:
     """A run of six rounds with checkpoints of rounds 3 and 6."""
     folder = tmp_path_factory.mktemp("finished") / "run"
     play_in(folder, small(ROUNDS))
-    (folder / "scenario.yaml").write_text(scenario_file.dump(small(ROUNDS)))
+    (folder / "scenario.yaml").write_text(reader.dump(small(ROUNDS)))
     return folder
 
 
@@ -264,7 +264,7 @@ def line(change):
 
 def of(*overrides: str):
     """The folder's scenario is another one."""
-    return lambda folder: (folder / "scenario.yaml").write_text(scenario_file.dump(small(ROUNDS, *overrides)))
+    return lambda folder: (folder / "scenario.yaml").write_text(reader.dump(small(ROUNDS, *overrides)))
 
 
 GOOD = "round-00000003.safetensors is good: delete round-00000006.safetensors"

@@ -84,7 +84,7 @@ def test_help_has_a_short_name(fedamp, command):
 
 def test_without_colour_there_are_no_italics_either():
     environment = os.environ | {"NO_COLOR": "1", "FORCE_COLOR": "1", "TERM": "xterm"}
-    program = "from fedamp.commands.terminal import out; from rich.table import Table; out.print(Table('a', title='b'))"
+    program = "from fedamp.cli.terminal import out; from rich.table import Table; out.print(Table('a', title='b'))"
     printed = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True).stdout
     assert "b" in printed
     assert "\x1b" not in printed
@@ -93,7 +93,7 @@ def test_without_colour_there_are_no_italics_either():
 def test_a_model_that_is_larger_than_the_machine_is_refused_before_it_is_made(fedamp, tmp_path):
     answer = fedamp("scenarios", "validate", write_small(tmp_path), "--set", "model={name: mlp, hidden: [1000000000]}")
     assert answer.status == 2
-    assert re.fullmatch(r"error: model mlp needs 1,200 GB, and this machine has .*; accepted: .*", one_line(answer.err))
+    assert re.fullmatch(r"error: model mlp needs 1,200 GB, and this machine has .*; expected: .*", one_line(answer.err))
 
 
 def test_run_never_writes_over_a_folder(fedamp, finished, tmp_path):
@@ -129,7 +129,7 @@ def test_an_unexpected_failure_without_a_run_folder_names_a_log_too(fedamp, monk
     def broken(*_: object) -> None:
         raise RuntimeError("the dog ate it")
 
-    monkeypatch.setattr("fedamp.cost.privacy_cost", broken)
+    monkeypatch.setattr("fedamp.federation.cost.privacy_cost", broken)
     answer = fedamp("privacy", "digits")
     assert answer.status == 1
     log = Path(one_line(answer.err).partition("traceback in ")[2])

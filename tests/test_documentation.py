@@ -1,7 +1,7 @@
 """What holds for every page: commands that exist, scenarios that are valid, links that lead somewhere.
 
 That the commands do what a page says is tested where their code is tested (tests/*/test_documentation.py,
-tests/deployment, tests/simulation), and below for the README and the pages about everyday work.
+tests/deployment, tests/engines), and below for the README and the pages about everyday work.
 """
 
 import ast
@@ -13,7 +13,7 @@ import shlex
 import pytest
 import yaml
 
-from fedamp.scenario import scenario_file
+from fedamp.federation import reader
 from tests.documentation import PAGES, ROOT, blocks, command_of, commands, find, python, text, write_files
 
 # Programs of others, which the tests of their pages start.
@@ -107,7 +107,7 @@ def scenarios_are_valid(page):
         raw = yaml.safe_load(block.text)
         if isinstance(raw.get("model"), dict) and ":" in raw["model"]["name"]:
             raw["model"].pop("options", None)
-        scenario_file.validate(raw if "name" in raw else BASE | raw, page)
+        reader.validate(raw if "name" in raw else BASE | raw, page)
 
 
 def test_the_readme_leads_to_every_page():

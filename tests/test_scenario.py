@@ -12,9 +12,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fedamp.errors import ScenarioError
-from fedamp.scenario import Scenario, scenario_file
+from fedamp.federation import reader
+from fedamp.federation.scenario import Scenario
 
-DIGITS = scenario_file.SHIPPED / "digits.yaml"
+DIGITS = reader.SHIPPED / "digits.yaml"
 CONTRACT = """
 name: digits
 seed: 7
@@ -32,27 +33,27 @@ engine: {kind: ray, workers: auto, device: auto}
 
 def message_of(*overrides: str) -> str:
     with pytest.raises(ScenarioError) as caught:
-        scenario_file.load(DIGITS, overrides)
+        reader.load(DIGITS, overrides)
     message = str(caught.value)
     assert "\n" not in message
     return message
 
 
 def test_the_example_of_the_contract_is_accepted():
-    scenario = scenario_file.validate(yaml.safe_load(CONTRACT), "example")
+    scenario = reader.validate(yaml.safe_load(CONTRACT), "example")
     assert scenario.check_in.k == 10
     assert scenario.submodels.shared == ("output",)
 
 
 def test_every_shipped_scenario_is_valid_and_survives_a_round_trip(tmp_path: Path, subtests: pytest.Subtests):
-    for file in scenario_file.shipped_files():
+    for file in reader.shipped_files():
         with subtests.test(file.stem):
-            scenario = scenario_file.load(file)
+            scenario = reader.load(file)
             assert scenario.name == file.stem
             assert len(scenario.description) > 80
             copy = tmp_path / "copy.yaml"
-            copy.write_text(scenario_file.dump(scenario))
-            assert scenario_file.load(copy) == scenario
+            copy.write_text(reader.dump(scenario))
+            assert reader.load(copy) == scenario
 
 
 WRONG = [
@@ -129,7 +130,7 @@ def test_a_wrong_value_is_refused_with_its_key_and_what_is_accepted(subtests):
 
 def test_the_sample_unit_takes_one_step():
     assert "one gradient a record" in message_of("privacy.unit=sample")
-    assert scenario_file.load(DIGITS, ["privacy.unit=sample", "client.steps=1"]).privacy.unit == "sample"
+    assert reader.load(DIGITS, ["privacy.unit=sample", "client.steps=1"]).privacy.unit == "sample"
 
 
 def test_several_mistakes_are_counted_and_an_unknown_key_comes_first():
@@ -150,7 +151,7 @@ FILES = {
     "merge.yaml": (b"c: &c {steps: 2}\nclient:\n  <<: *c\n", "line 3: not valid YAML: << merges mappings"),
     "kinds.yaml": (
         b"name: a\ndata: [digits]\nmodel: {name: mlp}\nrounds: 1\nprivacy: {clip: 1, noise_multiplier: 1}\n",
-        "line 2: data: got ['digits']; accepted: a section with name diabetes, digits, ",
+        "line 2: data: got ['digits']; expected: a section with name diabetes, digits, ",
     ),
     "lr.yaml": (b"name: a\nlr: 3\n", "line 2: lr: unknown key; did you mean client.learning_rate or server.learning"),
     "binary.yaml": (b"\xff\xfe\x00\x01", "not a text file"),
@@ -166,7 +167,7 @@ def test_a_file_that_is_no_scenario_is_refused_in_one_line(tmp_path, subtests):
             file = tmp_path / name
             file.write_bytes(content)
             with pytest.raises(ScenarioError) as caught:
-                scenario_file.load(file)
+                reader.load(file)
             assert expected in str(caught.value)
             assert name in str(caught.value)
             assert "\n" not in str(caught.value)
@@ -193,9 +194,9 @@ def test_a_wrong_value_is_found_by_its_line(tmp_path):
     lines = [*DIGITS.read_text().splitlines(), "client:", "  # how long", "  steps: 2", "  batch_size: none"]
     file.write_text("\n".join(line for line in lines if not line.startswith("client: {")))
     with pytest.raises(ScenarioError, match=rf"deep\.yaml, line {len(lines) - 1}: client\.batch_size: got 'none'"):
-        scenario_file.load(file)
-    with pytest.raises(ScenarioError, match=r"deep\.yaml, line \d+: model\.name: missing; accepted: text"):
-        scenario_file.load(file, ["client=null", "model={}"])
+        reader.load(file)
+    with pytest.raises(ScenarioError, match=r"deep\.yaml, line \d+: model\.name: missing; expected: text"):
+        reader.load(file, ["client=null", "model={}"])
 
 
 def test_a_pipe_is_read_as_a_shell_gives_it(tmp_path):
@@ -203,30 +204,30 @@ def test_a_pipe_is_read_as_a_shell_gives_it(tmp_path):
     os.mkfifo(pipe)
     writer = threading.Thread(target=lambda: pipe.write_text(DIGITS.read_text()))
     writer.start()
-    assert scenario_file.load(pipe) == scenario_file.load(DIGITS)
+    assert reader.load(pipe) == reader.load(DIGITS)
     writer.join()
 
 
 def test_a_missing_file_is_refused_with_the_nearest_shipped_one(tmp_path):
     with pytest.raises(ScenarioError, match="did you mean digits"):
-        scenario_file.load("digitz")
+        reader.load("digitz")
     with pytest.raises(ScenarioError, match="a folder"):
-        scenario_file.load(tmp_path)
+        reader.load(tmp_path)
 
 
 def test_overrides_are_validated_and_take_effect():
-    scenario = scenario_file.load("digits", ["privacy.epsilon=2", "federation.quorum=0.5", "privacy.delta=1e-6"])
+    scenario = reader.load("digits", ["privacy.epsilon=2", "federation.quorum=0.5", "privacy.delta=1e-6"])
     assert (scenario.privacy.epsilon, scenario.federation.quorum, scenario.privacy.delta) == (2, 0.5, 1e-6)
 
 
 def test_paths_start_at_the_scenarios_folder(tmp_path):
     raw = yaml.safe_load(CONTRACT) | {"data": {"name": "npz", "path": "records", "clients": 3}}
     (tmp_path / "own.yaml").write_text(yaml.safe_dump(raw))
-    assert scenario_file.load(tmp_path / "own.yaml").data.path == str((tmp_path / "records").resolve())
+    assert reader.load(tmp_path / "own.yaml").data.path == str((tmp_path / "records").resolve())
 
 
 def test_the_json_schema_accepts_the_shipped_scenarios_and_refuses_what_we_refuse():
-    schema = scenario_file.json_schema()
+    schema = reader.json_schema()
     jsonschema.Draft202012Validator.check_schema(schema)
     validator = jsonschema.Draft202012Validator(schema)
     raw = yaml.safe_load(DIGITS.read_text())
@@ -262,7 +263,7 @@ def test_no_value_anywhere_ever_gives_a_traceback(path, junk):
     section[path.split(".")[-1]] = junk
     message = "fuzzed"
     try:
-        scenario_file.validate(raw, "fuzzed")
+        reader.validate(raw, "fuzzed")
     except ScenarioError as error:
         message = str(error)
     assert "\n" not in message

@@ -5,16 +5,18 @@ import json
 import numpy as np
 import pytest
 
-from fedamp import launch, scenario
+from fedamp.federation import reader
+from fedamp.federation.check_in import PoissonCheckIn
+from fedamp.federation.plan import make_plan
+from fedamp.federation.submodels import DisjointSubmodels
 from fedamp.models.registry import build
 from fedamp.models.splits import split
-from fedamp.plan import make_plan
-from fedamp.scenario import scenario_file
+from fedamp.server import launch
 from tests.data.test_idx import write
 from tests.federations import Silent
 
-NAMES = [file.stem for file in scenario_file.shipped_files()]
-SOURCES = {name: scenario_file.load(name).data.name for name in NAMES}
+NAMES = [file.stem for file in reader.shipped_files()]
+SOURCES = {name: reader.load(name).data.name for name in NAMES}
 OFFLINE = [name for name in NAMES if SOURCES[name] not in ("huggingface", "mnist", "fashion-mnist")]
 PICTURES = [name for name in NAMES if SOURCES[name] in ("mnist", "fashion-mnist")]
 TWINS = [name for name in NAMES if SOURCES[name] == "huggingface"]
@@ -40,14 +42,14 @@ def test_it_runs_shortened(name, tmp_path):
 
 def run_shortened(name, tmp_path, changes):
     shorter = ["rounds=2", "privacy.noise_multiplier=1", "privacy.epsilon=null", "engine.kind=serial", *changes]
-    if hasattr(scenario_file.load(name).check_in, "k"):
+    if hasattr(reader.load(name).check_in, "k"):
         shorter.append("check_in.k=1")
-    folder = launch.launch(scenario_file.load(name, shorter), Silent(), tmp_path / "run")
+    folder = launch.launch(reader.load(name, shorter), Silent(), tmp_path / "run")
     summary = json.loads((folder / "summary.json").read_text())
     assert summary["rounds_completed"] == 2
     assert summary["clients_trained"] > 0
     assert 0 < summary["epsilon"]["upper"] <= summary["unamplified_epsilon"]["upper"]
-    if isinstance(scenario_file.load(name).submodels, scenario.DisjointSubmodels):
+    if isinstance(reader.load(name).submodels, DisjointSubmodels):
         assert summary["cost"]["parameters_share"] < 0.8
 
 
@@ -58,12 +60,12 @@ def test_twins_on_pictures_run_on_a_few(subtests, tmp_path, monkeypatch):
     folder = write(tmp_path / "pictures", False, images, np.arange(60, dtype=np.uint8) % 10)
     for name in PICTURES:
         changes = [f"data.path={folder}"]
-        data = scenario_file.load(name).data
+        data = reader.load(name).data
         if data.clients:
             changes.append("data.clients=40")
         kept = [step.model_dump() for step in data.transform if step.name != "whiten"]
         changes.append(f"data.transform={json.dumps(kept)}")
-        if isinstance(scenario_file.load(name).check_in, scenario.PoissonCheckIn):
+        if isinstance(reader.load(name).check_in, PoissonCheckIn):
             changes.append("check_in.rate=0.5")
         with subtests.test(name):
             run_shortened(name, tmp_path / name, changes)
@@ -73,13 +75,13 @@ def test_a_twin_is_ready_for_its_data(subtests):
     """The data are not here; the model is built and cut for their shape, and the cost has an expression."""
     for name in TWINS:
         with subtests.test(name):
-            loaded = scenario_file.load(name)
+            loaded = reader.load(name)
             shape, classes = SHAPES[loaded.data.dataset]
             plan = make_plan(loaded, units=3000)
             assert plan.mechanism_at(1.0, 1).span == loaded.rounds
             if loaded.model.name == "resnet101":
                 continue  # 44 million parameters; tests/models builds and cuts it
             build(loaded.model, shape, classes)
-            if isinstance(loaded.submodels, scenario.DisjointSubmodels):
+            if isinstance(loaded.submodels, DisjointSubmodels):
                 cut = split(loaded.model, shape, classes, loaded.submodels.count, loaded.submodels.shared)
                 assert cut.count == loaded.submodels.count

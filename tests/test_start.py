@@ -8,7 +8,7 @@ import pytest
 
 SCRIPT = """
 import os, signal, sys, threading, time
-from fedamp.start import beside
+from fedamp.base.start import beside
 
 here = os.getpid()
 assert beside(os.getpid)() != here  # another process computed it

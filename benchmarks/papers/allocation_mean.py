@@ -21,7 +21,7 @@ from benchmarks.papers.drawing import OURS, POISSON, Style, make_readable, save
 from benchmarks.papers.record import Comparison
 from fedamp import rng
 from fedamp.accounting import Gaussian, calibrate
-from fedamp.check_in import Balanced, Independent, Schedule
+from fedamp.federation.check_in import Balanced, Independent, Schedule
 
 MEAN, ROUNDS, DELTA, SEED = 0.9, 1000, 1e-10, 5
 SIZES = tuple(np.logspace(2, 5, 7, dtype=int).tolist())

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedamp import rng, scenario
-from fedamp.check_in import Independent
-from fedamp.mixing import MixingRule, mixing_of
+from fedamp import rng
+from fedamp.federation.check_in import Independent
+from fedamp.federation.mixing import Mixing, MixingRule, mixing_of
 
 Floats = NDArray[np.float32]
 
@@ -59,7 +59,7 @@ class Training:
             return mixing_of(None, schedule)
         firsts = [1 + part * schedule.rounds // len(self.gaps) for part in range(len(self.gaps))]
         widths = tuple((first, gap * self.learning_rate) for first, gap in zip(firsts, self.gaps, strict=True))
-        return mixing_of(scenario.Mixing(width=widths, linf_coordinates=self.truncation), schedule)
+        return mixing_of(Mixing(width=widths, linf_coordinates=self.truncation), schedule)
 
 
 class Models:

@@ -27,7 +27,7 @@ from benchmarks.papers.merging_curves import (
 from benchmarks.papers.merging_portfolio import DELTA, ORDERS, Array
 from benchmarks.papers.record import Comparison
 from fedamp.accounting import FIXED_GRADIENTS, Gaussian, LinearCombination
-from fedamp.merging.selection import selection_epsilon
+from fedamp.studies.merging.selection import selection_epsilon
 
 SAMPLES = 100
 SENSITIVITY = 2 / SAMPLES  # of a mean of numbers in [-1, 1], one of which is replaced

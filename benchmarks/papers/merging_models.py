@@ -13,10 +13,11 @@ import torch
 
 from benchmarks.papers.merging_portfolio import Array
 from fedamp import data, rng
-from fedamp.launch import launch
-from fedamp.merging.candidates import Candidates
-from fedamp.scenario import BuiltInData, scenario_file
+from fedamp.data.sections import BuiltInData
+from fedamp.federation import reader
+from fedamp.server.launch import launch
 from fedamp.server.loop import Observer
+from fedamp.studies.merging.candidates import Candidates
 
 SEED = 42  # the paper's
 
@@ -51,7 +52,7 @@ def train(job: Job) -> Path:
     """Train one model, in this process and on one thread."""
     torch.set_num_threads(1)
     known = f"known_seed={job.noise_seed is None}".lower()
-    scenario = scenario_file.load(job.scenario, (*job.overrides, f"seed={SEED}", known, "engine.kind=serial"))
+    scenario = reader.load(job.scenario, (*job.overrides, f"seed={SEED}", known, "engine.kind=serial"))
     seeds = itertools.count((job.noise_seed or 0) << 64)
     with patch.object(rng, "seed_from_system", lambda: next(seeds)):
         return launch(scenario, _Nobody(), job.folder)

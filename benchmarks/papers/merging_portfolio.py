@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from benchmarks.papers.bounds.merging import Step, step_rdp
 from benchmarks.papers.bounds.selection import random_selection_epsilon
 from fedamp.accounting import FIXED_GRADIENTS, Compose, Gaussian, LinearCombination, Mechanism, Poisson, Repeat
-from fedamp.merging.selection import selection_epsilon
+from fedamp.studies.merging.selection import selection_epsilon
 
 Array = NDArray[np.float64]
 

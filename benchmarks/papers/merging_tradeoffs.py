@@ -29,12 +29,12 @@ from benchmarks.papers.merging_curves import (
 from benchmarks.papers.merging_models import Job
 from benchmarks.papers.merging_portfolio import DELTA, MNIST, Array, Portfolio, simplex
 from benchmarks.papers.record import Comparison
-from fedamp.merging.candidates import Candidates, read_candidates
-from fedamp.merging.selection import BY_PRIVACY_LOSS, best_weights
 from fedamp.models.registry import initial_parameters
+from fedamp.models.section import Model
 from fedamp.runs.folder import read_summary
 from fedamp.runs.run import read_run
-from fedamp.scenario import Model
+from fedamp.studies.merging.candidates import Candidates, read_candidates
+from fedamp.studies.merging.selection import BY_PRIVACY_LOSS, best_weights
 
 GROUPS = 3  # of models, each with noise of its own; accuracies are means over the groups
 # In place of MNIST: as many images, and as large, so that all settings are the paper's.

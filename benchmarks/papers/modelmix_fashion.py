@@ -20,7 +20,7 @@ from benchmarks.papers.linear import Records, Training
 from benchmarks.papers.record import RESULTS, Comparison, Kept
 from benchmarks.training import fashion_mnist
 from fedamp.accounting import calibrate
-from fedamp.check_in import Independent
+from fedamp.federation.check_in import Independent
 
 PAPER = "Xiao, Wan, Devadas 2022"
 RECORDS, HELD_OUT, EXPECTED, ROUNDS, DELTA = 60_000, 10_000, 8192, 800, 1e-5

@@ -22,8 +22,9 @@ from benchmarks.papers.drawing import OURS, finish, make_readable, save, start
 from benchmarks.papers.record import Comparison
 from benchmarks.training import train
 from fedamp.accounting import Gaussian, Mechanism, ModelMix, Poisson, Repeat, calibrate
-from fedamp.plan import make_plan
-from fedamp.scenario import Scenario, scenario_file
+from fedamp.federation import reader
+from fedamp.federation.plan import make_plan
+from fedamp.federation.scenario import Scenario
 
 PAPER = "Xiao, Wan, Devadas 2022"
 RECORDS, CLIP, DELTA, SEEDS = 1437, 1.0, 1e-5, 3
@@ -52,7 +53,7 @@ class Training:
         mixing = {"width": self.gap * self.learning_rate, "linf_coordinates": self.truncation}
         # Without noise there is nothing to clip for: the norm is far above any gradient's.
         clip = CLIP if self.noise_multiplier or privacy else 1000.0
-        return scenario_file.validate(
+        return reader.validate(
             {
                 "name": "modelmix",
                 "seed": seed,

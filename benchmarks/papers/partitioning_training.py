@@ -32,8 +32,9 @@ from benchmarks.papers.partitioning_network import SHARED, Residual, pre_train
 from benchmarks.papers.record import RESULTS, Comparison, Kept
 from benchmarks.training import Labelled, best_power, fashion_mnist, train
 from fedamp.accounting import Compose, Gaussian, Poisson, Repeat, calibrate
-from fedamp.plan import make_plan
-from fedamp.scenario import Scenario, scenario_file
+from fedamp.federation import reader
+from fedamp.federation.plan import make_plan
+from fedamp.federation.scenario import Scenario
 
 EPSILONS, DELTA, RATE, ROUNDS = (8.0, 0.1), 1e-5, 0.1, 30
 SEEDS, TUNING = (1, 2, 3), 0  # the seed of the trainings that choose learning rates
@@ -106,7 +107,7 @@ def scenario_of(tuning: FineTuning, folder: Path, seed: int, noise_multiplier: f
     method = tuning.method
     whole = method.name == "relaxation"
     split = {"scheme": "disjoint", "count": method.submodels, "shared": SHARED, "shared_noise_multiplier": "same"}
-    return scenario_file.validate(
+    return reader.validate(
         {
             "name": "partitioning",
             "seed": seed,

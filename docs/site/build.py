@@ -20,12 +20,12 @@ LINK = re.compile(r"(\]\()([^)\s#]+)(#[^)\s]*)?(\))")
 OUTSIDE = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "packaging/accounting/README.md")
 """The pages that are not in docs."""
 REFERENCE = {
-    "fedamp": ["fedamp.api", "fedamp.observers"],
+    "fedamp": ["fedamp.api", "fedamp.server.observers"],
     "accounting": ["fedamp.accounting"],
     "strategies": ["fedamp.strategies.private.PrivateStrategy", "fedamp.server.own_app.AppStrategy"],
     "client": ["fedamp.client.own_loop", "fedamp.client.mod"],
-    "sweeps": ["fedamp.sweeps.results", "fedamp.sweeps.choosing"],
-    "trackers": ["fedamp.trackers.TensorBoard", "fedamp.trackers.Mlflow", "fedamp.trackers.Wandb"],
+    "sweeps": ["fedamp.studies.sweeps.results", "fedamp.studies.sweeps.choosing"],
+    "trackers": ["fedamp.server.trackers.TensorBoard", "fedamp.server.trackers.Mlflow", "fedamp.server.trackers.Wandb"],
     "runs": ["fedamp.runs.run", "fedamp.runs.records"],
     "errors": ["fedamp.errors"],
 }

@@ -1,4 +1,4 @@
-"""delta and epsilon of runs with hidden rounds by tilted sampling (docs/k-of-t.md), in a product with any other releases."""
+"""delta and epsilon of runs with hidden rounds, and of products with them, by tilted sampling (docs/k-of-t.md)."""
 
 import math
 from collections.abc import Callable

@@ -9,9 +9,9 @@ from functools import lru_cache
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
-from fedamp import flower
 from fedamp.client import wire
 from fedamp.client.worker import TrainingNode
+from fedamp.engines import flower
 
 app = ClientApp()
 

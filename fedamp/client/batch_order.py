@@ -5,7 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedamp import rng, scenario
+from fedamp import rng
+from fedamp.federation.training import Client
 
 _LAST = np.uint64(2**64 - 1)
 
@@ -27,7 +28,7 @@ class BatchOrder:
     steps: int
 
 
-def batch_order(config: scenario.Client, sizes: NDArray[np.int64], seeds: NDArray[np.void], places: int) -> BatchOrder:
+def batch_order(config: Client, sizes: NDArray[np.int64], seeds: NDArray[np.void], places: int) -> BatchOrder:
     """The steps of clients with these numbers of records, at most ``places``.
 
     An epoch is a random order of the client's records, cut into batches, of which the last may be smaller; ``steps``

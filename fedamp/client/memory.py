@@ -7,8 +7,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-from fedamp.devices import is_gpu
-from fedamp.record import Record
+from fedamp.base.devices import is_gpu
+from fedamp.base.record import Record
 
 # Stacked float32 numbers a stack aims at: on a CPU a dozen clients even of a residual network (128 MB a worker); a GPU
 # is slow on small stacks.

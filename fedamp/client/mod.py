@@ -13,10 +13,10 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordD
 from flwr.clientapp import ClientApp
 from flwr.clientapp.typing import ClientAppCallable, Mod
 
-from fedamp import flower
 from fedamp.client import wire
 from fedamp.client.own_loop import sum_of_units, train_config
 from fedamp.client.task import ClientTask
+from fedamp.engines import flower
 from fedamp.errors import DeploymentError
 
 

@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from fedamp import scenario
+from fedamp.federation.training import Client
 
 
 class LocalOptimizer(ABC):
@@ -33,7 +33,7 @@ class Sgd(LocalOptimizer):
 
     scheme = "sgd"
 
-    def __init__(self, config: scenario.Client) -> None:
+    def __init__(self, config: Client) -> None:
         self._momentum, self._decay = config.momentum, config.weight_decay
         self._velocity: list[Tensor] = []
         self.rests_without_gradient = not (self._momentum or self._decay)
@@ -53,7 +53,7 @@ class Adam(LocalOptimizer):
 
     scheme, rests_without_gradient = "adam", False
 
-    def __init__(self, config: scenario.Client) -> None:
+    def __init__(self, config: Client) -> None:
         self._betas, self._epsilon, self._decay = (config.beta1, config.beta2), config.epsilon, config.weight_decay
         self._first: list[Tensor] = []
         self._second: list[Tensor] = []
@@ -77,12 +77,12 @@ class Adam(LocalOptimizer):
 OPTIMIZERS: dict[str, type[Sgd] | type[Adam]] = {each.scheme: each for each in (Sgd, Adam)}
 
 
-def optimizer_of(config: scenario.Client) -> LocalOptimizer:
+def optimizer_of(config: Client) -> LocalOptimizer:
     """A fresh optimiser, as a ``client`` section names it."""
     return OPTIMIZERS[config.optimizer](config)
 
 
-def is_plain(config: scenario.Client, steps: Literal[1] | None = None) -> bool:
+def is_plain(config: Client, steps: Literal[1] | None = None) -> bool:
     """Whether every step is the learning rate times a gradient of the loss alone; the first one, if ``steps`` is 1."""
     momentum = config.momentum if steps is None else 0.0
     return config.optimizer == "sgd" and not (momentum or config.weight_decay or config.proximal)

@@ -18,14 +18,16 @@ from flwr.clientapp import ClientApp
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fedamp import flower, rng, scenario
-from fedamp.arrays import Arrays
+from fedamp import rng
+from fedamp.base.arrays import Arrays
 from fedamp.client import wire
 from fedamp.client.clipping import clip_and_sum
 from fedamp.client.task import ClientTask
 from fedamp.client.worker import TrainInstruction, TrainReport
 from fedamp.data import Dataset
+from fedamp.engines import flower
 from fedamp.errors import DeploymentError, one_line
+from fedamp.federation.training import Client
 from fedamp.models.generators import generators_from
 from fedamp.models.pieces import WHOLE
 from fedamp.models.registry import build
@@ -55,7 +57,7 @@ class TrainingContext:
 
     client: int
     round: int
-    settings: scenario.Client
+    settings: Client
     config: Mapping[str, Any]
     device: str
     flower: Context
@@ -127,7 +129,7 @@ def sum_of_units(
         DeploymentError: submodels are asked for; a loop of somebody else's cannot be kept to one.
     """
     if len(instruction.clips) != 1 or {instruction.extracted, *instruction.submodels} - {WHOLE}:
-        raise DeploymentError("a training loop of one's own trains whole models; accepted: submodels: {scheme: none}")
+        raise DeploymentError("a training loop of one's own trains whole models; expected: submodels: {scheme: none}")
     begin, report = time.monotonic(), TrainReport()
     sums = {name: np.zeros(array.shape) for name, array in arrays.items()}
     for client, seed in zip(instruction.clients, instruction.seeds, strict=True):

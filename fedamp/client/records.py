@@ -21,7 +21,7 @@ from fedamp.client.perceptron import layers_of
 from fedamp.client.stacks import MILD_RATE, aligned, why_alone
 from fedamp.client.task import ClientTask
 from fedamp.data import Cohort
-from fedamp.losses import LOSSES, CrossEntropy, Loss
+from fedamp.federation.losses import LOSSES, CrossEntropy, Loss
 
 # A norm at the clip is 2**31 quanta. An input has some hundred times the numbers that come back, so it gets more bits:
 # 18 of 31.

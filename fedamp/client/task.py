@@ -3,9 +3,12 @@
 from pathlib import Path
 from typing import Literal, Self
 
-from fedamp import scenario
+from fedamp.base.record import Record
 from fedamp.client.memory import StackSize
-from fedamp.record import Record
+from fedamp.data.sections import Data
+from fedamp.federation.submodels import AnySubmodels
+from fedamp.federation.training import Client
+from fedamp.models.section import Model
 
 DATA_PLACES = ("path", "dataset")  # the keys of a data section that may name a folder
 
@@ -29,16 +32,16 @@ class ClientTask(Record):
     """
 
     version: Literal[4] = 4
-    model: scenario.Model
+    model: Model
     input_shape: tuple[int, ...]
     num_classes: int
-    client: scenario.Client
+    client: Client
     unit: Literal["client", "sample"]
-    submodels: scenario.Submodels
+    submodels: AnySubmodels
     split_seed: int
     linf_coordinates: int
     normalised: bool = False
-    data: scenario.Data
+    data: Data
     data_seed: int
     precision: Literal["float32", "tf32", "bfloat16"] = "float32"
     stack: StackSize = StackSize()

@@ -10,14 +10,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedamp import rng, scenario
+from fedamp import rng
+from fedamp.base.devices import is_gpu
 from fedamp.client import perceptron
 from fedamp.client.batch_order import BatchOrder, batch_order
 from fedamp.client.optimizers import LocalOptimizer, is_plain, optimizer_of
 from fedamp.client.stacks import MILD_RATE, aligned, why_alone
 from fedamp.data import Cohort
-from fedamp.devices import is_gpu
-from fedamp.losses import CrossEntropy, Loss
+from fedamp.federation.losses import CrossEntropy, Loss
+from fedamp.federation.training import Client
 from fedamp.models.generators import generators_from
 
 # Outputs [records, ...] of one client: forward(parameters, inputs [records, ...], *arguments of the client).
@@ -127,7 +128,7 @@ class Trainer:
     def __init__(
         self,
         forward: Forward,
-        config: scenario.Client,
+        config: Client,
         device: str = "cpu",
         precision: str = "float32",
         layers: Sequence[str] | None = None,

@@ -14,13 +14,16 @@ from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from numpy.typing import NDArray
 from pydantic import TypeAdapter
 
-from fedamp import data, devices, flower, scenario
+from fedamp import data
+from fedamp.base import devices
+from fedamp.base.ids import ranges
 from fedamp.client.task import DATA_PLACES, ClientTask
 from fedamp.client.worker import TrainInstruction, TrainReport
 from fedamp.data import Dataset
+from fedamp.data.sections import Data
+from fedamp.engines import flower
 from fedamp.errors import DeploymentError
-from fedamp.ids import ranges
-from fedamp.losses import form_of
+from fedamp.federation.losses import form_of
 
 
 def instruction_of(message: Message) -> tuple[str, TrainInstruction]:
@@ -100,12 +103,12 @@ def dataset(task_json: str, folder: str) -> tuple[ClientTask, Dataset]:
         if key is None:
             raise DeploymentError(
                 f"node configuration has a data folder, but the scenario's data are {config['name']}; "
-                "accepted: data with a path or dataset, e.g. npz"
+                "expected: data with a path or dataset, e.g. npz"
             )
         config[key] = str(Path(folder).absolute())
     elif any(config.get(key) == "" for key in DATA_PLACES):
         raise DeploymentError('this node\'s configuration names no data folder; add data="FOLDER" to --node-config')
-    section: scenario.Data = _data.validate_python(config)
+    section: Data = _data.validate_python(config)
     records = data.load(section, task.data_seed, Path(), form_of(task.client, task.model))
     return task, records.by_record() if task.unit == "sample" else records
 
@@ -128,4 +131,4 @@ def hosted_clients(message: Message, context: Context) -> set[int] | None:
     return set(ids.tolist())
 
 
-_data: TypeAdapter[scenario.Data] = TypeAdapter(scenario.Data)
+_data: TypeAdapter[Data] = TypeAdapter(Data)

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-from fedamp import scenario
 from fedamp.data.form import Form
+from fedamp.data.sections import ExternalData
 from fedamp.data.source import sources
 from fedamp.errors import DataError
 
@@ -15,7 +15,7 @@ from fedamp.errors import DataError
 class ExternalSource:
     """Counts clients; records are refused."""
 
-    config: scenario.ExternalData
+    config: ExternalData
     folder: Path
 
     def count_clients(self) -> int:
@@ -30,5 +30,5 @@ class ExternalSource:
     def _refuse(self) -> NoReturn:
         raise DataError(
             "data: external is read by a Flower app of your own, with fedamp.server.own_app.AppStrategy "
-            "(docs/flower-app); accepted here: data of another name"
+            "(docs/flower-app); expected here: data of another name"
         )

@@ -9,15 +9,15 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from fedamp import scenario
 from fedamp.data.partition import natural_column
+from fedamp.data.sections import FolderData
 from fedamp.data.stored import FederationFile, StoredSource
 from fedamp.data.table import Table
 from fedamp.errors import DataError
 
 
 def open_folder(
-    config: scenario.FolderData, base: Path, open_split: Callable[[scenario.FolderData, Path, str], Table | None]
+    config: FolderData, base: Path, open_split: Callable[[FolderData, Path, str], Table | None]
 ) -> StoredSource:
     """The tables of a folder; reads headers only.
 
@@ -40,7 +40,7 @@ def open_folder(
     return StoredSource(config, train, test, federation)
 
 
-def _federation_file(folder: Path, config: scenario.FolderData) -> FederationFile | None:
+def _federation_file(folder: Path, config: FolderData) -> FederationFile | None:
     path = folder / "federation.json"
     if not path.exists():
         return None

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedamp import scenario
+from fedamp.data.sections import HuggingFaceData
 from fedamp.data.source import Source, sources
 from fedamp.data.stored import StoredSource
 from fedamp.data.table import Table, first_line, image_scale, require
@@ -29,7 +29,7 @@ class HuggingFaceTable(Table):
         DataError: a column missing, or not of images or numbers; no records.
     """
 
-    def __init__(self, split: Any, config: scenario.HuggingFaceData, source: str) -> None:
+    def __init__(self, split: Any, config: HuggingFaceData, source: str) -> None:
         split = split.with_format(None)  # a saved one (numpy, torch) would hide which columns hold images
         self.source, self._split, self._config = source, split, config
         require(config.features, split.column_names, "data.features", source)
@@ -83,7 +83,7 @@ class HuggingFaceTable(Table):
 
 
 @sources.register("huggingface")
-def huggingface(config: scenario.HuggingFaceData, folder: Path) -> Source:
+def huggingface(config: HuggingFaceData, folder: Path) -> Source:
     """The training table, and the test table if ``data.test_split`` names one.
 
     Raises:

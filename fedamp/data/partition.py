@@ -12,38 +12,38 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedamp import scenario
+from fedamp.data.sections import DirichletPartition, IidPartition, Partition, ShardsPartition
 from fedamp.errors import DataError
 
 Indices = NDArray[np.int64]
 
 
-def deal(scheme: scenario.Partition, generator: np.random.Generator, labels: Indices, clients: int) -> Indices:
+def deal(scheme: Partition, generator: np.random.Generator, labels: Indices, clients: int) -> Indices:
     """The client of every record, as a scenario's scheme deals them.
 
     Raises:
         DataError: too few records, as :func:`check_enough`.
     """
     match scheme:
-        case scenario.IidPartition():
+        case IidPartition():
             return iid(generator, len(labels), clients)
-        case scenario.DirichletPartition(alpha=alpha):
+        case DirichletPartition(alpha=alpha):
             return dirichlet(generator, labels, clients, alpha)
-        case scenario.ShardsPartition(shards_per_client=each):
+        case ShardsPartition(shards_per_client=each):
             return shards(generator, labels, clients, each)
     raise ValueError(f"scheme {scheme.scheme}: its column says whose each record is")
 
 
-def check_enough(scheme: scenario.Partition, records: int, clients: int) -> None:
+def check_enough(scheme: Partition, records: int, clients: int) -> None:
     """Raises DataError, before anything is read, if there are too few records for a scheme to deal."""
     match scheme:
-        case scenario.IidPartition():
+        case IidPartition():
             _check_enough_records(records, clients)
-        case scenario.ShardsPartition(shards_per_client=each):
+        case ShardsPartition(shards_per_client=each):
             _check_enough_shards(records, clients, each)
 
 
-def natural_column(scheme: scenario.Partition) -> str | None:
+def natural_column(scheme: Partition) -> str | None:
     """The column that says whose each record is; None where the scheme deals them."""
     return getattr(scheme, "column", None)
 

@@ -3,17 +3,17 @@
 A module of this package adds a kind of data by registering what opens it, under the section's ``name``:
 
     @sources.register("digits")
-    def digits(config: scenario.BuiltInData, folder: Path) -> Source: ...
+    def digits(config: BuiltInData, folder: Path) -> Source: ...
 """
 
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
-from fedamp import scenario
+from fedamp.base.registry import Registry
 from fedamp.data.dataset import Dataset
 from fedamp.data.form import CLASSIFICATION, Form
-from fedamp.registry import Registry
+from fedamp.data.sections import Data
 
 
 class Source(Protocol):
@@ -33,14 +33,14 @@ class Source(Protocol):
 sources: Registry[Callable[[Any, Path], Source]] = Registry("fedamp.data")
 
 
-def load(config: scenario.Data, seed: int, folder: Path, form: Form = CLASSIFICATION) -> Dataset:
+def load(config: Data, seed: int, folder: Path, form: Form = CLASSIFICATION) -> Dataset:
     """The data set that a scenario describes.
 
     Args:
         config: the ``data`` section.
         seed: decides the test set and the partition (and the records themselves where they are synthetic).
         folder: where relative paths start.
-        form: what records are taken to be (:func:`fedamp.losses.form_of`).
+        form: what records are taken to be (:func:`fedamp.federation.losses.form_of`).
 
     Raises:
         DataError: what is wrong, where, and what is accepted, in one line.
@@ -48,16 +48,16 @@ def load(config: scenario.Data, seed: int, folder: Path, form: Form = CLASSIFICA
     return open_source(config, folder).load(seed, form)
 
 
-def count_clients(config: scenario.Data, folder: Path) -> int:
+def count_clients(config: Data, folder: Path) -> int:
     """The number of clients that :func:`load` would give, without reading more than a natural partition needs."""
     return open_source(config, folder).count_clients()
 
 
-def count_records(config: scenario.Data, folder: Path) -> int:
+def count_records(config: Data, folder: Path) -> int:
     """The number of training records that :func:`load` would give, without reading their inputs where that can be."""
     return open_source(config, folder).count_records()
 
 
-def open_source(config: scenario.Data, folder: Path) -> Source:
+def open_source(config: Data, folder: Path) -> Source:
     """What a data section names, opened."""
     return sources.all()[config.name](config, folder)

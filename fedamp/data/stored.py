@@ -7,18 +7,20 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from fedamp import rng, scenario
+from fedamp import rng
+from fedamp.base.section import Count, Section
 from fedamp.data import partition
 from fedamp.data.dataset import Cohort, Dataset, check_clients
 from fedamp.data.form import Form, Labels, Numbers
+from fedamp.data.sections import Partition, Transform
 from fedamp.data.table import Table
 from fedamp.errors import DataError
 
 
-class FederationFile(scenario.Section):
+class FederationFile(Section):
     """``federation.json``: what a folder that holds a part of the federation says about the whole."""
 
-    clients: scenario.Count  # of the whole federation
+    clients: Count  # of the whole federation
     hosted: tuple[Annotated[int, Field(ge=0, strict=True)], ...]  # ids of those whose records are here
     classes: Annotated[int, Field(ge=2, strict=True)] | None = None  # number of labels in the whole federation
 
@@ -115,13 +117,13 @@ class StoredSection(Protocol):
     def clients(self) -> int | None: ...
 
     @property
-    def partition(self) -> scenario.Partition: ...
+    def partition(self) -> Partition: ...
 
     @property
     def test_fraction(self) -> float: ...
 
     @property
-    def transform(self) -> tuple[scenario.Transform, ...]: ...
+    def transform(self) -> tuple[Transform, ...]: ...
 
 
 class StoredSource:
@@ -235,8 +237,8 @@ class StoredSource:
         scheme = self._config.partition.scheme
         if scheme in ("dirichlet", "shards") and not labels.are_classes:
             raise DataError(
-                f"data.partition: {scheme} deals by class, and client.loss takes labels that are {labels.accepted}; "
-                "accepted: iid, natural"
+                f"data.partition: {scheme} deals by class, and client.loss takes labels that are {labels.expected}; "
+                "expected: iid, natural"
             )
 
     def _outputs(self, training: Records, testing: Records, kind: Labels) -> int:
@@ -271,7 +273,7 @@ def _strata(records: Records, kind: Labels) -> NDArray[np.int64]:
 
 _WHITENED_APART = (
     "data.transform whiten in a folder that holds a part of the federation: another machine may find other components; "
-    "accepted: the other transforms"
+    "expected: the other transforms"
 )
 _NOT_ALL_RECORDS = (
     "the folder holds a part of the federation, and privacy.unit sample needs all records in one place; use client"

@@ -7,9 +7,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fedamp import rng, scenario
+from fedamp import rng
 from fedamp.data.dataset import Cohort, Dataset, check_clients
 from fedamp.data.form import CLASSIFICATION, Form
+from fedamp.data.sections import SyntheticData
 from fedamp.data.source import sources
 from fedamp.errors import DataError
 
@@ -21,7 +22,7 @@ _NUMBERS_AT_ONCE = 1 << 16  # normals made in one go: their temporaries stay in 
 class SyntheticSource:
     """Class centres are ``separation`` apart: exactly where there are as many features as classes, else on average."""
 
-    config: scenario.SyntheticData
+    config: SyntheticData
     folder: Path
 
     def count_clients(self) -> int:
@@ -59,7 +60,7 @@ class SyntheticDataset(Dataset):
     input = centre of its label + standard normal noise + heterogeneity * the client's own standard normal shift.
     """
 
-    config: scenario.SyntheticData
+    config: SyntheticData
     seed: int
     centres: NDArray[np.float32]  # [classes, features]
     records_per_unit: int  # records_per_client, or 1 when seen by record

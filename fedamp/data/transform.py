@@ -16,9 +16,9 @@ import numpy as np
 from filelock import FileLock
 from numpy.typing import NDArray
 
-from fedamp import scenario
 from fedamp.data import whitening
 from fedamp.data.scattering import output_shape, scattering
+from fedamp.data.sections import Transform, Whiten
 from fedamp.data.table import Table
 from fedamp.errors import DataError
 
@@ -37,7 +37,7 @@ class TransformedTable(Table):
         DataError: inputs of a shape that a step cannot take.
     """
 
-    def __init__(self, table: Table, steps: Sequence[scenario.Transform]) -> None:
+    def __init__(self, table: Table, steps: Sequence[Transform]) -> None:
         self._table, self._steps = table, tuple(steps)
         shape = table.input_shape
         for number, step in enumerate(steps):
@@ -104,7 +104,7 @@ class TransformedTable(Table):
         return digest.hexdigest()
 
 
-def _output_shape(step: scenario.Transform, shape: tuple[int, ...]) -> tuple[int, ...]:
+def _output_shape(step: Transform, shape: tuple[int, ...]) -> tuple[int, ...]:
     if step.name in ("scattering", "whiten") and len(shape) != 3:
         raise ValueError(f"{step.name} takes images of shape [channels, height, width]")
     if step.name == "scattering":
@@ -112,14 +112,14 @@ def _output_shape(step: scenario.Transform, shape: tuple[int, ...]) -> tuple[int
     if step.name == "whiten":
         if step.components > min(math.prod(shape), whitening.IMAGES):
             most = min(math.prod(shape), whitening.IMAGES)
-            raise ValueError(f"{step.components} components of {math.prod(shape)} features; accepted: at most {most}")
+            raise ValueError(f"{step.components} components of {math.prod(shape)} features; expected: at most {most}")
         return (step.components,)
     if step.name == "group_norm" and shape[0] % step.groups:
         raise ValueError(f"{step.groups} groups do not divide {shape[0]} channels")
     return shape
 
 
-def _apply(steps: tuple[scenario.Transform, ...], images: NDArray[np.float32]) -> NDArray[np.float32]:
+def _apply(steps: tuple[Transform, ...], images: NDArray[np.float32]) -> NDArray[np.float32]:
     """The steps, one after another, on images of shape [records, ...]."""
     values = images
     for number, step in enumerate(steps):
@@ -135,9 +135,7 @@ def _apply(steps: tuple[scenario.Transform, ...], images: NDArray[np.float32]) -
 
 
 @cache
-def _whitening(
-    before: tuple[scenario.Transform, ...], step: scenario.Whiten, image_shape: tuple[int, ...]
-) -> whitening.Whitening:
+def _whitening(before: tuple[Transform, ...], step: Whiten, image_shape: tuple[int, ...]) -> whitening.Whitening:
     """What whitens images after other steps; learned once for training and test records."""
     return whitening.Whitening.learned(partial(_apply, before), image_shape, step.components, step.damping)
 

@@ -16,8 +16,8 @@ from fedamp import rng
 from fedamp.models.architectures import is_import_path
 from fedamp.models.masks import Masks
 from fedamp.models.registry import build, is_random
+from fedamp.models.section import Model
 from fedamp.models.splits import Split
-from fedamp.scenario import Model
 
 WHOLE = -1  # the number of the whole model among the submodels
 

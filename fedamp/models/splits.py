@@ -30,8 +30,8 @@ from fedamp.errors import ModelError, one_line
 from fedamp.models.generators import generators_from
 from fedamp.models.masks import Masks
 from fedamp.models.registry import build
+from fedamp.models.section import Model
 from fedamp.models.units import Blocks, Units, check_count, check_shared, named_layers, under, unknown
-from fedamp.scenario import Model
 
 Index = tuple[Any, ...]
 Kept = dict[str, tuple[int, ...]]

@@ -1,6 +1,6 @@
 """A run in words for people who did not make it: what was protected, against whom, and what that means."""
 
-from fedamp.numbers import at_most, power
+from fedamp.base.numbers import at_most, power
 from fedamp.report.words import KNOWN_SEED, protected
 from fedamp.runs.run import Run
 

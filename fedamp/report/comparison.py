@@ -10,7 +10,7 @@ from fedamp.report.sweep import draw
 from fedamp.report.words import KNOWN_SEED
 from fedamp.runs.merged import Merged, Model
 from fedamp.runs.run import Run
-from fedamp.sweeps.results import is_sweep, read_models, read_sweep
+from fedamp.studies.sweeps.results import is_sweep, read_models, read_sweep
 
 
 def compare(folders: Sequence[Path], out: Path) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from typing import Any
 
 from rich.console import Console, RenderableType
 
-from fedamp.text import harmless
+from fedamp.base.text import harmless
 
 WIDTH = 80
 PAGE = "<pre style='line-height: normal; font-family: monospace'>{code}</pre>"

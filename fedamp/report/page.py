@@ -13,9 +13,9 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from matplotlib.figure import Figure
 
 from fedamp import __version__
-from fedamp.cost import risk
+from fedamp.base.numbers import amount_of_bytes, amount_of_time, at_least, at_most, power
 from fedamp.errors import InputError, RunFolderError
-from fedamp.numbers import amount_of_bytes, amount_of_time, at_least, at_most, power
+from fedamp.federation.cost import risk
 from fedamp.report import style
 from fedamp.report.board import board
 from fedamp.report.comparison import cautions, facts
@@ -27,7 +27,7 @@ from fedamp.runs.folder import RunFolder
 from fedamp.runs.merged import Model
 from fedamp.runs.records import Score
 from fedamp.runs.run import Run
-from fedamp.sweeps.results import read_models
+from fedamp.studies.sweeps.results import read_models
 
 ROUNDS_SHOWN = 10
 CAPTIONS = {

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 
-from fedamp.numbers import at_most, power
+from fedamp.base.numbers import at_most, power
 from fedamp.report import style, words
 from fedamp.report.words import protected
 from fedamp.runs.folder import RunFolder

@@ -11,16 +11,16 @@ from rich.console import Console, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from fedamp.numbers import at_most
-from fedamp.observers import Observer
+from fedamp.base.numbers import at_most
+from fedamp.base.text import harmless
 from fedamp.report.words import GUARANTEES, KNOWN_SEED, metric, protected, value_of
-from fedamp.text import harmless
+from fedamp.server.observers import Observer
 
 if TYPE_CHECKING:
-    from fedamp.plan import Plan
+    from fedamp.federation.plan import Plan
     from fedamp.runs.records import RoundRecord
     from fedamp.server.setup import Prepared
-    from fedamp.sweeps.workers import Job
+    from fedamp.studies.sweeps.workers import Job
 
 _SomeProgress = TypeVar("_SomeProgress", bound=Progress)
 

@@ -11,12 +11,12 @@ from rich import box
 from rich.console import Group, RenderableType
 from rich.table import Table
 
-from fedamp.numbers import at_most
+from fedamp.base.numbers import at_most
+from fedamp.base.text import printable
 from fedamp.report import style
 from fedamp.report.words import is_share, metric, value_of
-from fedamp.sweeps.grid import in_words
-from fedamp.sweeps.results import REPEATED, Outcome, Sweep
-from fedamp.text import printable
+from fedamp.studies.sweeps.grid import in_words
+from fedamp.studies.sweeps.results import REPEATED, Outcome, Sweep
 
 NO_BEST = (
     "No best settings: no public records are kept apart for choosing, and the test set is not chosen by. Accepted: "

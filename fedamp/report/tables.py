@@ -9,13 +9,13 @@ from rich.console import Group, RenderableType
 from rich.table import Column, Table
 from rich.text import Text
 
-from fedamp.numbers import amount_of_bytes, amount_of_time, at_least, at_most, power
+from fedamp.base.numbers import amount_of_bytes, amount_of_time, at_least, at_most, power
 from fedamp.report.words import ENDINGS, GUARANTEES, KNOWN_SEED, common, metric, protected, score, value_of
 
 if TYPE_CHECKING:
     from fedamp.data import LabelCounts
+    from fedamp.federation.scenario import Scenario
     from fedamp.runs.records import Summary
-    from fedamp.scenario import Scenario
 
 Answer = Mapping[str, Any]
 

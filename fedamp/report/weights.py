@@ -13,9 +13,9 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from numpy.typing import NDArray
 
-from fedamp.merging.merge import Merger
-from fedamp.numbers import power
+from fedamp.base.numbers import power
 from fedamp.report import style
+from fedamp.studies.merging.merge import Merger
 
 Array = NDArray[np.float64]
 

@@ -15,9 +15,9 @@ from pydantic import BeforeValidator, Field, PlainSerializer, PositiveInt
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from fedamp.arrays import Arrays
+from fedamp.base.arrays import Arrays
+from fedamp.base.record import Record
 from fedamp.errors import RunFolderError
-from fedamp.record import Record
 from fedamp.runs.files import write_atomically
 from fedamp.runs.ledger import digest
 from fedamp.runs.records import RoundRecord

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
+from fedamp.base.numbers import amount_of_bytes
 from fedamp.errors import RunFolderError
-from fedamp.numbers import amount_of_bytes
 
 LOCK = ".lock"
 

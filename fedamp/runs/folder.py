@@ -9,12 +9,13 @@ from pathlib import Path
 from safetensors.numpy import save
 
 from fedamp import rng
-from fedamp.arrays import Arrays
+from fedamp.base.arrays import Arrays
+from fedamp.engines.flower import chatter_to
 from fedamp.errors import InputError, RunFolderError
-from fedamp.flower import chatter_to
+from fedamp.federation import reader
+from fedamp.federation.scenario import Scenario
 from fedamp.runs.files import LOCK, flush, locked, modes_of, read_regular, write_atomically
 from fedamp.runs.records import LARGEST, LedgerRecord, RoundRecord, Summary
-from fedamp.scenario import Scenario, scenario_file
 
 RUNS = Path("runs")
 
@@ -74,7 +75,7 @@ class RunFolder:
 
     def write_scenario(self, scenario: Scenario) -> None:
         """Write the resolved scenario."""
-        write_atomically(self.scenario, scenario_file.dump(scenario).encode())
+        write_atomically(self.scenario, reader.dump(scenario).encode())
 
     def write_model(self, parameters: Arrays) -> None:
         """Write the model of the last released round."""
@@ -141,7 +142,7 @@ def new_folder(out: Path | None, name: str, private: bool = False) -> tuple[RunF
             raise RunFolderError(f"{path}: cannot be made ({error.strerror})") from None
     assert out is not None, "there are numbers enough"
     if not holds_no_run(out):
-        raise RunFolderError(f"{out}: not an empty folder; accepted: a new one with --out, or --resume to go on in it")
+        raise RunFolderError(f"{out}: not an empty folder; expected: a new one with --out, or --resume to go on in it")
     if not os.access(out, os.W_OK):
         raise RunFolderError(f"{out}: cannot be written to")
     return RunFolder(out), False
@@ -227,9 +228,9 @@ def _seed(folder: RunFolder, secret: bool) -> int | None:
     ledger = LedgerRecord.read(folder.ledger) if folder.ledger.exists() else None
     if ledger is not None and ledger.has_known_seed == secret:
         found, accepted = ("known", "with") if secret else ("secret", "without")
-        raise RunFolderError(f"{folder.path}: the run in it has a {found} seed; accepted: {accepted} --known-seed")
+        raise RunFolderError(f"{folder.path}: the run in it has a {found} seed; expected: {accepted} --known-seed")
     if ledger is None and folder.seed.exists():
-        raise RunFolderError(f"{folder.seed}: a secret seed without its ledger; accepted: a new run in another folder")
+        raise RunFolderError(f"{folder.seed}: a secret seed without its ledger; expected: a new run in another folder")
     if not secret:
         return None
     begun = folder.seed.exists() or folder.checkpoints.exists() or (ledger is not None and ledger.releases)

@@ -8,12 +8,12 @@ from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
+from fedamp.base.record import Record
+from fedamp.base.text import printable
 from fedamp.errors import RunFolderError
-from fedamp.record import Record
 from fedamp.runs.folder import RunFolder
 from fedamp.runs.records import Bracket, Epsilon, Expression, FileRecord, Quality, Score, Words
 from fedamp.runs.run import Run, read_run
-from fedamp.text import printable
 
 
 class MergedSummary(FileRecord):
@@ -87,7 +87,7 @@ class Certificate(FileRecord):
     @model_validator(mode="after")
     def _one_weight_each(self) -> Self:
         if len(self.inputs) != len(self.weights):
-            raise ValueError(f"inputs: {len(self.inputs)} for {len(self.weights)} weights; accepted: one each")
+            raise ValueError(f"inputs: {len(self.inputs)} for {len(self.weights)} weights; expected: one each")
         return self
 
 

@@ -22,11 +22,11 @@ from pydantic import (
 )
 
 from fedamp.accounting import Bounds, Mechanism, from_json
+from fedamp.base.record import Record
 from fedamp.errors import RunFolderError
-from fedamp.plan import ADJACENCY
-from fedamp.record import Record
+from fedamp.federation.plan import ADJACENCY
+from fedamp.federation.scenario import LONGEST_RUN
 from fedamp.runs.files import read_regular, write_atomically
-from fedamp.scenario import LONGEST_RUN
 
 LARGEST = 1 << 29  # bytes of a file: the ledger of the longest run has three fifths of it
 
@@ -45,7 +45,7 @@ def _mechanism(value: Any) -> Mechanism:
 
 def _no_longer(mechanism: Mechanism) -> Mechanism:
     if mechanism.span > LONGEST_RUN:
-        raise ValueError(f"it spans {mechanism.span} rounds; accepted: at most {LONGEST_RUN}")
+        raise ValueError(f"it spans {mechanism.span} rounds; expected: at most {LONGEST_RUN}")
     return mechanism
 
 

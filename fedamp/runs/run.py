@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 from fedamp import rng
 from fedamp.errors import InputError, RunFolderError, ScenarioError
-from fedamp.plan import Plan, make_plan
+from fedamp.federation import reader
+from fedamp.federation.plan import Plan, make_plan
+from fedamp.federation.scenario import Scenario
 from fedamp.runs.chain import altered
 from fedamp.runs.checks import Check
 from fedamp.runs.files import modes_of
 from fedamp.runs.folder import RunFolder, read_summary
 from fedamp.runs.records import LedgerRecord, RoundRecord, Score, Summary, reports
-from fedamp.scenario import Scenario, scenario_file
 
 if TYPE_CHECKING:
     import pandas
@@ -151,7 +152,7 @@ class Run:
         import torch
 
         from fedamp import data
-        from fedamp.losses import form_of
+        from fedamp.federation.losses import form_of
         from fedamp.models.registry import build, initial_parameters
 
         seed = rng.public_seed(self.scenario.seed, "data")
@@ -172,7 +173,7 @@ class Run:
 
         pictures = run_pictures(self)
         if name not in pictures:
-            raise InputError(f"{self.folder}: no picture {name}; accepted here: {', '.join(pictures) or 'none'}")
+            raise InputError(f"{self.folder}: no picture {name}; expected here: {', '.join(pictures) or 'none'}")
         return pictures[name]
 
     def report(self, out: str | Path | None = None) -> Path:
@@ -209,7 +210,7 @@ def frame_of(rows: Iterable[Mapping[str, Any]]) -> "pandas.DataFrame":
     try:
         import pandas
     except ImportError:
-        raise InputError("frame() needs pandas, which is not installed; accepted: pip install pandas") from None
+        raise InputError("frame() needs pandas, which is not installed; expected: pip install pandas") from None
     return pandas.DataFrame(rows)
 
 
@@ -250,7 +251,7 @@ def read_run(folder: Path, name: str | None = None) -> Run:
     for complaint in (*contradictions(ledger, summary, rounds), *altered(files)):
         raise RunFolderError(f"{folder}: {complaint}; see fedamp verify")
     try:
-        asked = scenario_file.load(files.scenario)
+        asked = reader.load(files.scenario)
     except ScenarioError as error:
         raise RunFolderError(f"damaged run folder: {error}") from None
     if ledger.frozen_sha256 is not None:  # whatever is built from the scenario is held against the ledger

@@ -14,17 +14,17 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 from fedamp.accounting import epsilon_over_rounds
+from fedamp.base.numbers import at_most, power
 from fedamp.errors import RunFolderError, ScenarioError
-from fedamp.gaussian import delta_left
-from fedamp.numbers import at_most, power
-from fedamp.plan import Plan, make_plan, weakness
+from fedamp.federation import reader
+from fedamp.federation.plan import Plan, make_plan, weakness
+from fedamp.noise.gaussian import delta_left
 from fedamp.runs.chain import altered
 from fedamp.runs.checks import Check
 from fedamp.runs.folder import RunFolder
 from fedamp.runs.ledger import WRITTEN_BY, differences, digest, planned
 from fedamp.runs.records import LedgerRecord, Summary, reports
 from fedamp.runs.run import TOLERANCE, contradictions
-from fedamp.scenario import scenario_file
 
 SHOWN = 5  # of what was altered
 
@@ -53,7 +53,7 @@ def verify_ledger(path: Path, head: str | None = None) -> list[Check]:
     if not file.is_file():
         merged = files.certificate.is_file()
         accepted = "the runs that this model was merged from" if merged else "a run folder, or a ledger.json"
-        raise RunFolderError(f"{file}: no such ledger; accepted: {accepted}")
+        raise RunFolderError(f"{file}: no such ledger; expected: {accepted}")
     ledger = LedgerRecord.read(file)
     try:
         return [_chain(ledger, files, head), *_checks(ledger, files)]
@@ -203,7 +203,7 @@ def _reports(files: RunFolder) -> Check:
 
 def _plan(ledger: LedgerRecord, files: RunFolder) -> Plan:
     """The scenario's plan with the ledger's noise where it was calibrated, so that nothing is searched again."""
-    asked = scenario_file.load(files.scenario)
+    asked = reader.load(files.scenario)
     if asked.privacy.noise_multiplier == "auto":
         noise = {"noise_multiplier": ledger.parts[-1].noise_multiplier}
         asked = asked.model_copy(update={"privacy": asked.privacy.model_copy(update=noise)})
@@ -213,7 +213,7 @@ def _plan(ledger: LedgerRecord, files: RunFolder) -> Plan:
 def _scenario(ledger: LedgerRecord, files: RunFolder) -> Check:
     name = files.scenario.name
     try:
-        scenario = scenario_file.load(files.scenario)
+        scenario = reader.load(files.scenario)
         asked = planned(_plan(ledger, files), scenario)
     except (ScenarioError, ValueError) as error:
         return Check("scenario", "wrong", f"{name} cannot be planned ({error})")

@@ -17,18 +17,19 @@ from time import monotonic, perf_counter, sleep
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
+from fedamp.engines.faults import with_faults
+from fedamp.engines.flower import is_simulated
 from fedamp.errors import DeploymentError, FederationError, fails_alone
-from fedamp.flower import is_simulated
-from fedamp.observers import Observer, watched
-from fedamp.plan import privacy_units
+from fedamp.federation import reader
+from fedamp.federation.plan import privacy_units
+from fedamp.federation.scenario import Scenario
 from fedamp.runs.folder import opened
 from fedamp.runs.records import RoundRecord, Score
-from fedamp.scenario import Scenario, scenario_file
 from fedamp.server.loop import play
+from fedamp.server.observers import Observer, watched
 from fedamp.server.setup import Prepared, prepare
-from fedamp.simulation.faults import with_faults
+from fedamp.server.trackers import trackers_of
 from fedamp.strategies.hosts import Hosts
-from fedamp.trackers import trackers_of
 
 app = ServerApp()
 log = logging.getLogger("fedamp.server")
@@ -38,13 +39,13 @@ log = logging.getLogger("fedamp.server")
 def main(grid: Grid, context: Context) -> None:
     """Play the scenario of the run configuration on the connected nodes."""
     began, config = perf_counter(), context.run_config
-    scenario = scenario_file.load(str(config["scenario"]))
+    scenario = reader.load(str(config["scenario"]))
     out = Path(str(config["out"])) if config.get("out") else None
     if config.get("known-seed", False):
         scenario = scenario.model_copy(update={"known_seed": True})
     known_seed = scenario.known_seed
     if scenario.faults is not None and not known_seed:
-        raise DeploymentError("faults: a deployment has its own; accepted: with the run configuration known-seed=true")
+        raise DeploymentError("faults: a deployment has its own; expected: with the run configuration known-seed=true")
     Hosts.of(scenario.federation, grid, privacy_units(scenario))  # what it lacks is said before anything is made
     trackers = trackers_of(scenario.trackers)
     with opened(scenario, out, bool(config.get("resume", False))) as (folder, seed):

@@ -12,24 +12,25 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fedamp import data, devices, rng
-from fedamp.arrays import Arrays
+from fedamp import data, rng
+from fedamp.base import devices
+from fedamp.base.arrays import Arrays
 from fedamp.client.memory import StackSize, bytes_of_a_worker, power_above, stack_size
 from fedamp.client.records import RecordSteps
 from fedamp.client.stacks import aligned
 from fedamp.client.task import ClientTask
 from fedamp.client.training import Trainer
 from fedamp.data import Cohort
+from fedamp.engines.resources import Demand
 from fedamp.errors import DivergedError, FederationError, ScenarioError, fails_alone, one_line
-from fedamp.losses import Loss, form_of, loss_of
+from fedamp.federation.losses import Loss, form_of, loss_of
+from fedamp.federation.plan import Plan, make_plan, privacy_units
+from fedamp.federation.scenario import Scenario
 from fedamp.models.architectures import is_import_path
 from fedamp.models.cost import cost, kept_per_record
-from fedamp.models.evaluate import Evaluation, evaluate
 from fedamp.models.pieces import Piece, Pieces
 from fedamp.models.registry import build, initial_parameters, input_type, pinned
-from fedamp.plan import Plan, make_plan, privacy_units
-from fedamp.scenario import Scenario
-from fedamp.simulation.resources import Demand
+from fedamp.server.evaluate import Evaluation, evaluate
 from fedamp.strategies.model_parts import ModelParts
 from fedamp.strategies.pipeline import ReleasePipeline, ServerState
 from fedamp.strategies.private import PrivateStrategy
@@ -259,7 +260,7 @@ def _kept_apart(public: Records, scenario: Scenario) -> tuple[Records, Records]:
     kept = round(share * count)
     if not 0 < kept < count:
         raise ScenarioError(
-            f"federation.validation_share: {share:g} of {count} public test records are {kept}; accepted: a share that "
+            f"federation.validation_share: {share:g} of {count} public test records are {kept}; expected: a share that "
             "leaves records to test on and records to choose by"
         )
     # Whatever the seed: what settings are chosen by with one seed must not be what they are tested on with another.

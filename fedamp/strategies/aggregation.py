@@ -10,9 +10,9 @@ import numpy as np
 from flwr.app import ArrayRecord, Message, MetricRecord
 from pydantic import BaseModel, ConfigDict, FiniteFloat, NonNegativeInt
 
-from fedamp import flower
-from fedamp.arrays import BLOCK, Sums
+from fedamp.base.arrays import BLOCK, Sums
 from fedamp.client.clipping import quantum
+from fedamp.engines import flower
 from fedamp.models.pieces import Piece
 from fedamp.strategies.model_parts import ModelParts
 from fedamp.strategies.replies import in_one_line, unexpected

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedamp import rng
-from fedamp.check_in import UnitIds
-from fedamp.plan import Plan
+from fedamp.federation.check_in import UnitIds
+from fedamp.federation.plan import Plan
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedamp.arrays import Arrays, Sums
+from fedamp.base.arrays import Arrays, Sums
 
 
 @dataclass(frozen=True)

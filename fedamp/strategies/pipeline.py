@@ -15,18 +15,18 @@ import numpy as np
 from flwr.app import Message
 
 from fedamp import rng
-from fedamp.arrays import Arrays, State, Sums, is_finite
+from fedamp.base.arrays import Arrays, State, Sums, is_finite
 from fedamp.client.clipping import LARGEST_COHORT
-from fedamp.clipping import NormCounts
 from fedamp.errors import DivergedError, FederationError
-from fedamp.gaussian import Uniform
-from fedamp.mixing import Start, relative_width
+from fedamp.federation.clipping import NormCounts
+from fedamp.federation.mixing import Start, relative_width
+from fedamp.federation.optimizers import AVERAGE
+from fedamp.federation.plan import Plan
 from fedamp.models.pieces import Pieces
-from fedamp.optimizers import AVERAGE
-from fedamp.plan import Plan
+from fedamp.noise.gaussian import Uniform
+from fedamp.noise.independent import IndependentGaussian, Noise
 from fedamp.strategies.aggregation import Aggregate, Aggregator, Asked, ClippedSums, Request
 from fedamp.strategies.model_parts import ModelParts
-from fedamp.strategies.noise import IndependentGaussian, Noise
 
 log = logging.getLogger("fedamp.server")
 
@@ -135,7 +135,7 @@ class ReleasePipeline:
         if scheduled > LARGEST_COHORT:
             raise FederationError(
                 f"round {round_}: the sum of a cohort of {scheduled} could not be exact; "
-                f"accepted: at most {LARGEST_COHORT}"
+                f"expected: at most {LARGEST_COHORT}"
             )
         if needs_quorum:
             self._check_reported(round_, scheduled, aggregate)

@@ -11,14 +11,14 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDic
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
-from fedamp import flower
 from fedamp.client.task import ClientTask
-from fedamp.plan import Plan
+from fedamp.engines import flower
+from fedamp.federation.plan import Plan
+from fedamp.federation.submodels import WHOLE
 from fedamp.strategies.aggregation import Aggregate, Request
 from fedamp.strategies.assignment import Assignment, Batch
 from fedamp.strategies.pipeline import Release, ReleasePipeline, ServerState
 from fedamp.strategies.roster import Roster
-from fedamp.submodels import WHOLE
 
 log = logging.getLogger("fedamp.server")
 

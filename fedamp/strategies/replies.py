@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 from pydantic import ValidationError
 
-from fedamp.text import printable
+from fedamp.base.text import printable
 
 LONGEST, NAMES_SHOWN = 300, 8  # letters of what a node says, and names in a list of them
 

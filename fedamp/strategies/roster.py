@@ -9,14 +9,15 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 from pydantic import BaseModel, ConfigDict, NonNegativeInt
 
-from fedamp import flower, rng
-from fedamp.ids import in_words, members
-from fedamp.scenario import Federation
+from fedamp import rng
+from fedamp.base.ids import in_words, members
+from fedamp.base.text import printable
+from fedamp.engines import flower
+from fedamp.federation.running import Federation
 from fedamp.strategies.assignment import Batch
 from fedamp.strategies.hosts import Hosts
 from fedamp.strategies.replies import in_one_line, unexpected
 from fedamp.strategies.silence import Silence
-from fedamp.text import printable
 
 log = logging.getLogger("fedamp.server")
 
@@ -157,7 +158,7 @@ class Roster:
             raise ValueError(f"it claims {len(clients)} clients of {self.units}")
         answer = _Answer.model_validate(claims)
         if answer.all and permit != "all":
-            raise ValueError("it says all of them, which it may not; accepted with federation.hosts: {its name: all}")
+            raise ValueError("it says all of them, which it may not; expected with federation.hosts: {its name: all}")
         if answer.all:
             self.everywhere.append(node)
             return

@@ -14,18 +14,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from fedamp import scenario
 from fedamp.client.memory import StackSize
 from fedamp.client.stacks import why_alone
 from fedamp.client.task import ClientTask
 from fedamp.client.training import Trainer
 from fedamp.client.worker import TrainingNode, TrainInstruction
 from fedamp.data import Cohort
+from fedamp.data.sections import BuiltInData
 from fedamp.errors import DataError
+from fedamp.federation.submodels import DisjointSubmodels, DropoutSubmodels, NoSubmodels
+from fedamp.federation.training import Client
 from fedamp.models.registry import initial_parameters
+from fedamp.models.section import Model
 
 CLASSES = 3
-WHOLE = scenario.NoSubmodels()
+WHOLE = NoSubmodels()
 
 
 @dataclass
@@ -73,7 +76,7 @@ def draw(case: "Case", generator: np.random.Generator, size: int) -> tuple[np.nd
 
 @dataclass(frozen=True)
 class Case:
-    model: scenario.Model
+    model: Model
     shape: tuple[int, ...]
     client: dict[str, Any]
     submodels: Any = WHOLE
@@ -99,22 +102,22 @@ class Branching(Odd):
         return super().forward(-inputs if float(inputs.detach().sum()) > 0 else inputs)
 
 
-MLP, WIDE = scenario.Model(name="mlp", hidden=(9, 6)), scenario.Model(name="mlp", hidden=(64,))
-CNN = scenario.Model(name="cnn", channels=(4, 6), groups=2)
-RESNET = scenario.Model(name="resnet20", groups=4)
-LSTM = scenario.Model(name="lstm", hidden=(6,), vocabulary=5)
+MLP, WIDE = Model(name="mlp", hidden=(9, 6)), Model(name="mlp", hidden=(64,))
+CNN = Model(name="cnn", channels=(4, 6), groups=2)
+RESNET = Model(name="resnet20", groups=4)
+LSTM = Model(name="lstm", hidden=(6,), vocabulary=5)
 HOT = {"steps": 20, "learning_rate": 3.0}  # training amplifies what rounding begins
-DISJOINT = scenario.DisjointSubmodels(scheme="disjoint", count=2)
-DROPOUT = scenario.DropoutSubmodels(scheme="dropout", keep=0.5)
+DISJOINT = DisjointSubmodels(scheme="disjoint", count=2)
+DROPOUT = DropoutSubmodels(scheme="dropout", keep=0.5)
 TOKENS = {"loss": "token-cross-entropy", "steps": 2}
-ODD, BRANCHING = (scenario.Model(name=f"tests.client.test_apart:{name}") for name in ("Odd", "Branching"))
+ODD, BRANCHING = (Model(name=f"tests.client.test_apart:{name}") for name in ("Odd", "Branching"))
 
 CASES = {
     "perceptron": Case(WIDE, (64,), HOT),
     "perceptron, odd widths": Case(MLP, (13,), HOT),
     "perceptron, minibatches": Case(MLP, (10,), {"epochs": 3, "batch_size": 3, "learning_rate": 1.0}),
     "perceptron, many records": Case(MLP, (3,), HOT),
-    "logistic": Case(scenario.Model(name="logistic"), (5, 5), HOT),
+    "logistic": Case(Model(name="logistic"), (5, 5), HOT),
     "disjoint": Case(MLP, (12,), HOT, DISJOINT),
     "dropout": Case(MLP, (12,), {"steps": 3}, DROPOUT),
     "ModelMix": Case(WIDE, (20,), HOT, linf=4),
@@ -143,12 +146,12 @@ def node_of(name: str) -> TrainingNode:
         model=case.model,
         input_shape=case.shape,
         num_classes=CLASSES,
-        client=scenario.Client(**{"learning_rate": 0.5} | case.client),
+        client=Client(**{"learning_rate": 0.5} | case.client),
         unit=case.unit,
         submodels=case.submodels,
         split_seed=4,
         linf_coordinates=case.linf,
-        data=scenario.BuiltInData(name="digits", clients=40),
+        data=BuiltInData(name="digits", clients=40),
         data_seed=0,
         stack=StackSize(units=8, records=8 * 16),
     )
@@ -241,5 +244,5 @@ def test_a_learning_rate_that_diverges_hides_nothing() -> None:
 
     like = Cohort(np.zeros((8, 4, 3), np.float32), np.zeros((8, 4), np.int64), np.zeros(8, np.int64))
     start = {"weight": torch.ones(CLASSES, 3)}
-    trainer = Trainer(by_slot, scenario.Client(learning_rate=1e30, steps=3), together=by_slot)
+    trainer = Trainer(by_slot, Client(learning_rate=1e30, steps=3), together=by_slot)
     assert trainer.why_alone(start, like, lambda seeds: [], None)

@@ -8,27 +8,32 @@ import numpy as np
 import pytest
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 
-from fedamp import data, flower, scenario
+from fedamp import data
 from fedamp.client.app import app
 from fedamp.client.task import ClientTask
 from fedamp.client.worker import TrainingNode, TrainInstruction
+from fedamp.data.sections import BuiltInData, Data, FolderData, NaturalPartition
+from fedamp.engines import flower
 from fedamp.errors import DeploymentError
+from fedamp.federation.submodels import NoSubmodels
+from fedamp.federation.training import Client
 from fedamp.models.registry import initial_parameters
+from fedamp.models.section import Model
 
-MODEL = scenario.Model(name="logistic")
-DATA = scenario.BuiltInData(name="digits", clients=20)
+MODEL = Model(name="logistic")
+DATA = BuiltInData(name="digits", clients=20)
 DATASET = data.load(DATA, 0, Path())
 ARRAYS = initial_parameters(MODEL, DATASET.input_shape, 10, seed=1)
 
 
-def task_of(unit: str = "client", section: scenario.Data = DATA) -> ClientTask:
+def task_of(unit: str = "client", section: Data = DATA) -> ClientTask:
     return ClientTask(
         model=MODEL,
         input_shape=DATASET.input_shape,
         num_classes=10,
-        client=scenario.Client(steps=1),
+        client=Client(steps=1),
         unit=unit,  # type: ignore[arg-type]
-        submodels=scenario.NoSubmodels(),
+        submodels=NoSubmodels(),
         split_seed=0,
         linf_coordinates=0,
         data=section,
@@ -96,7 +101,7 @@ def test_a_node_reads_its_own_folder(tmp_path: Path) -> None:
     train = {"x": cohort.inputs[real], "y": cohort.labels[real], "client": owners}
     np.savez(tmp_path / "train.npz", **train)
     np.savez(tmp_path / "test.npz", x=train["x"], y=np.arange(len(owners)) % 10)
-    elsewhere = scenario.FolderData(name="npz", path="/nowhere", partition=scenario.NaturalPartition(scheme="natural"))
+    elsewhere = FolderData(name="npz", path="/nowhere", partition=NaturalPartition(scheme="natural"))
     reply = send("train", train_config(task_of(section=elsewhere), [1, 2]), data=str(tmp_path))
     expected = send("train", train_config(task_of(), [1, 2]))
     for name, array in flower.from_record(reply["arrays"]).items():  # type: ignore[arg-type]
@@ -109,7 +114,7 @@ def test_what_a_node_cannot_do() -> None:
         send("query", {}, hosts="first")
     with pytest.raises(DeploymentError, match="say which clients live here"):
         send("query", {}, data="folder")
-    with pytest.raises(DeploymentError, match="accepted: data with a path or dataset"):
+    with pytest.raises(DeploymentError, match="expected: data with a path or dataset"):
         send("train", train_config(task_of(), [1]), data="folder")
 
 

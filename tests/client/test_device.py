@@ -12,18 +12,24 @@ import pytest
 import torch
 from safetensors.numpy import load_file
 
-from fedamp import devices, launch, rng, scenario
+from fedamp import rng
+from fedamp.base import devices
 from fedamp.client.memory import StackSize, bytes_of_a_worker
 from fedamp.client.task import ClientTask
 from fedamp.client.worker import TrainingNode, TrainInstruction
 from fedamp.data import Cohort
+from fedamp.data.sections import BuiltInData
+from fedamp.engines.resources import Demand
 from fedamp.errors import InputError
-from fedamp.losses import LOSSES
+from fedamp.federation.losses import LOSSES
+from fedamp.federation.submodels import DisjointSubmodels, DropoutSubmodels, NoSubmodels
+from fedamp.federation.training import Client
 from fedamp.models.cost import kept_per_record
-from fedamp.models.evaluate import evaluate
 from fedamp.models.registry import build, initial_parameters
+from fedamp.models.section import Model
+from fedamp.server import launch
+from fedamp.server.evaluate import evaluate
 from fedamp.server.setup import prepare
-from fedamp.simulation.resources import Demand
 from tests.client.second_device import ELSEWHERE, SecondDevice, memory
 from tests.federations import Silent, small
 
@@ -61,18 +67,18 @@ class Records:
         return self.lengths[clients]
 
 
-def client(**keys: Any) -> scenario.Client:
-    return scenario.Client(**{"steps": 2, "batch_size": 3, "learning_rate": 0.5} | keys)
+def client(**keys: Any) -> Client:
+    return Client(**{"steps": 2, "batch_size": 3, "learning_rate": 0.5} | keys)
 
 
-def own(name: str) -> scenario.Model:
-    return scenario.Model(name=f"tests.client.second_device:{name}")
+def own(name: str) -> Model:
+    return Model(name=f"tests.client.second_device:{name}")
 
 
-DROPOUT = scenario.DropoutSubmodels(scheme="dropout", keep=0.5)
-DISJOINT = scenario.DisjointSubmodels(scheme="disjoint", count=2)
-MLP, CNN = scenario.Model(name="mlp", hidden=(8,)), scenario.Model(name="cnn", channels=(4,), groups=2)
-RESNET, LSTM = scenario.Model(name="resnet20", groups=4), scenario.Model(name="lstm", hidden=(6,), vocabulary=5)
+DROPOUT = DropoutSubmodels(scheme="dropout", keep=0.5)
+DISJOINT = DisjointSubmodels(scheme="disjoint", count=2)
+MLP, CNN = Model(name="mlp", hidden=(8,)), Model(name="cnn", channels=(4,), groups=2)
+RESNET, LSTM = Model(name="resnet20", groups=4), Model(name="lstm", hidden=(6,), vocabulary=5)
 IMAGES = {"cnn": (1, 6, 6), "resnet20": (1, 4, 4)}
 DEALT, FROZEN = {"rest": "dealt"}, {"rest": "frozen"}
 
@@ -112,12 +118,12 @@ CASES: dict[str, dict[str, Any]] = {
 def federation(**said: Any) -> tuple[ClientTask, Records, dict[str, np.ndarray]]:
     """A task, the clients' records, and where training starts."""
     single = said.get("unit") == "sample"
-    given = {"model": MLP, "unit": "client", "submodels": scenario.NoSubmodels(), "linf_coordinates": 0} | said
-    given.setdefault("client", scenario.Client(steps=1, learning_rate=0.5) if single else client())
+    given = {"model": MLP, "unit": "client", "submodels": NoSubmodels(), "linf_coordinates": 0} | said
+    given.setdefault("client", Client(steps=1, learning_rate=0.5) if single else client())
     shape = IMAGES.get(given["model"].name, (5,))
     task = ClientTask(
         input_shape=shape, num_classes=3, split_seed=4, data_seed=0,
-        data=scenario.BuiltInData(name="digits", clients=10), **given,
+        data=BuiltInData(name="digits", clients=10), **given,
     )  # fmt: skip
     records = Records(shape, 1 if single else 6, task.client.loss)
     return task, records, initial_parameters(task.model, shape, 3, seed=1)
@@ -205,15 +211,15 @@ CROWDED: dict[str, dict[str, Any]] = {
     "fully connected": {},
     "Adam": {"client": client(optimizer="adam", proximal=0.1, weight_decay=0.1)},
     "numbers": {"client": client(loss="mean-squared-error", batch_size="full")},
-    "convolutional dropout": {"model": scenario.Model(name="cnn", channels=(8, 8)), "submodels": DROPOUT},
+    "convolutional dropout": {"model": Model(name="cnn", channels=(8, 8)), "submodels": DROPOUT},
     "records": {"unit": "sample"},
-    "records, Adam": {"unit": "sample", "client": scenario.Client(steps=1, optimizer="adam")},
+    "records, Adam": {"unit": "sample", "client": Client(steps=1, optimizer="adam")},
 }
 
 
 @pytest.mark.parametrize("case", CROWDED)
 def test_a_batch_takes_no_more_memory_than_is_estimated(case: str) -> None:
-    task, records, arrays = federation(**{"model": scenario.Model(name="mlp", hidden=(256,))} | CROWDED[case])
+    task, records, arrays = federation(**{"model": Model(name="mlp", hidden=(256,))} | CROWDED[case])
     clients = 2000 if case == "records" else 50
     records.inputs, records.labels = (
         np.resize(each, (clients, *each.shape[1:])) for each in (records.inputs, records.labels)
@@ -251,5 +257,5 @@ def test_a_stack_that_has_no_room_is_cut(monkeypatch: pytest.MonkeyPatch, caplog
         told.append(caplog.text.count("has no memory for 8 clients together, so 4 train at once"))
     assert told[0] == told[1] > 0, "what was learnt is kept"
     monkeypatch.setattr(memory, "limit", memory.used + needed // 20)
-    with pytest.raises(InputError, match=r"no memory for the training of one client; accepted: fewer engine\.workers"):
+    with pytest.raises(InputError, match=r"no memory for the training of one client; expected: fewer engine\.workers"):
         node.train(arrays, order)

@@ -6,31 +6,36 @@ import numpy as np
 import pytest
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 
-from fedamp import data, flower, scenario
+from fedamp import data
 from fedamp.client.app import app
 from fedamp.client.task import ClientTask
+from fedamp.data.sections import BuiltInData, Data, ExternalData
+from fedamp.engines import flower
 from fedamp.errors import DeploymentError
+from fedamp.federation.submodels import AnySubmodels, NoSubmodels
+from fedamp.federation.training import Client
 from fedamp.models.registry import initial_parameters
+from fedamp.models.section import Model
 from tests.client import own_apps
 from tests.client.test_app import train_config
 
 CLIP = 0.3
-DIGITS = scenario.BuiltInData(name="digits", clients=20)
+DIGITS = BuiltInData(name="digits", clients=20)
 DATASET = data.load(DIGITS, 0, Path())
-LOGISTIC = scenario.Model(name="logistic")
-EXTERNAL = scenario.ExternalData(name="external", clients=10)
+LOGISTIC = Model(name="logistic")
+EXTERNAL = ExternalData(name="external", clients=10)
 ARRAYS = {"weight": np.linspace(-1, 1, 12, dtype=np.float32).reshape(4, 3), "scale": np.array(0.5, dtype=np.float32)}
 BOTH = pytest.mark.parametrize("foreign", [own_apps.hostile_app, own_apps.hostile_flower_app])
 
 
-def task_of(section: scenario.Data = EXTERNAL, submodels: scenario.Submodels | None = None) -> ClientTask:
+def task_of(section: Data = EXTERNAL, submodels: AnySubmodels | None = None) -> ClientTask:
     return ClientTask(
-        model=scenario.Model(name="external") if section is EXTERNAL else LOGISTIC,
+        model=Model(name="external") if section is EXTERNAL else LOGISTIC,
         input_shape=() if section is EXTERNAL else DATASET.input_shape,
         num_classes=10,
-        client=scenario.Client(steps=3, learning_rate=0.2),
+        client=Client(steps=3, learning_rate=0.2),
         unit="client",
-        submodels=submodels or scenario.NoSubmodels(),
+        submodels=submodels or NoSubmodels(),
         split_seed=0,
         linf_coordinates=0,
         data=section,
@@ -133,9 +138,9 @@ def test_a_node_speaks_for_its_partition_or_its_hosts(foreign, node, clients):
 def test_what_is_refused(foreign):
     with pytest.raises(DeploymentError, match="names no client; add partition-id"):
         send(foreign, "query", {"task": task_of().to_json()})
-    with pytest.raises(DeploymentError, match=r"accepted: submodels: \{scheme: none\}"):
+    with pytest.raises(DeploymentError, match=r"expected: submodels: \{scheme: none\}"):
         send(foreign, "train", config_of(task_of(), [0], submodels=[1]), hosts="0-9")
-    with pytest.raises(DeploymentError, match=r"accepted: submodels: \{scheme: none\}"):
+    with pytest.raises(DeploymentError, match=r"expected: submodels: \{scheme: none\}"):
         send(foreign, "train", config_of(task_of(), [0], clips=[0.1, 0.2]), hosts="0-9")
     with pytest.raises(DeploymentError, match="PrivateStrategy, which alone is answered"):
         send(foreign, "train", {"lr": 0.1}, hosts="0-9")

@@ -10,13 +10,16 @@ from hypothesis import strategies as st
 from torch import nn
 
 import fedamp
-from fedamp import rng, scenario
+from fedamp import rng
 from fedamp.client.task import ClientTask
 from fedamp.client.worker import TrainingNode, TrainInstruction
+from fedamp.data.sections import BuiltInData
+from fedamp.federation.submodels import DisjointSubmodels, DropoutSubmodels
+from fedamp.federation.training import Client
 from fedamp.models.registry import initial_parameters
+from fedamp.models.section import Model
 from fedamp.models.splits import split
 from fedamp.models.units import Blocks, Units
-from fedamp.submodels import submodels_of
 from tests.client.test_worker import Records
 from tests.federations import small
 
@@ -65,7 +68,7 @@ class Branches(nn.Module):
 
 
 def own(name, **options):
-    return scenario.Model(name=f"{__name__}:{name}", options=options)
+    return Model(name=f"{__name__}:{name}", options=options)
 
 
 # What owns what, by hand: nodes of each layer in the order of the mask; and of every parameter, which layer's nodes lie
@@ -73,7 +76,7 @@ def own(name, **options):
 PLAIN = {"first.weight": [(0, 0)], "first.bias": [(0, 0)], "second.weight": [(0, 1)]}
 MODELS = {
     "mlp": (
-        scenario.Model(name="mlp", hidden=(4, 6)),
+        Model(name="mlp", hidden=(4, 6)),
         {"hidden.0": 4, "hidden.1": 6},
         {
             "hidden.0.weight": [(0, 0)],
@@ -84,7 +87,7 @@ MODELS = {
         },
     ),
     "cnn": (
-        scenario.Model(name="cnn", channels=(4, 6), groups=2),
+        Model(name="cnn", channels=(4, 6), groups=2),
         {"convolutions.0": 2, "convolutions.1": 2},
         {
             **{f"{kind}.{layer}.bias": [(layer, 0)] for kind in ("convolutions", "norms") for layer in (0, 1)},
@@ -111,7 +114,7 @@ OPTIMISERS = [{}, {"momentum": 0.9}, {"optimizer": "adam"}, {"optimizer": "adam"
 
 
 def section_of(scheme, rest):
-    kind = scenario.DropoutSubmodels if scheme == "dropout" else scenario.DisjointSubmodels
+    kind = DropoutSubmodels if scheme == "dropout" else DisjointSubmodels
     return kind(**SCHEMES[scheme], rest=rest)
 
 
@@ -156,12 +159,12 @@ def test_the_update_outside_what_a_submodel_owns_is_zero(case, scheme, rest, opt
     arrays = initial_parameters(model, (6, 6), CLASSES, seed=1)
     task = ClientTask(
         model=model, input_shape=(6, 6), num_classes=CLASSES, unit="client", submodels=section, split_seed=4,
-        client=scenario.Client(steps=3, learning_rate=0.1, weight_decay=decay, **optimiser),
-        linf_coordinates=0, data=scenario.BuiltInData(name="digits", clients=4), data_seed=0,
+        client=Client(steps=3, learning_rate=0.1, weight_decay=decay, **optimiser),
+        linf_coordinates=0, data=BuiltInData(name="digits", clients=4), data_seed=0,
     )  # fmt: skip
     seeds, number = np.array([seed.to_bytes(32)], "V32"), seed % 2
     if scheme == "dropout":
-        (mask,) = submodels_of(section).pieces(model, (6, 6), CLASSES, 4)(-1, 1).arguments(seeds)
+        (mask,) = section.pieces(model, (6, 6), CLASSES, 4)(-1, 1).arguments(seeds)
         kept, submodel = mask[0].numpy() == 1, -1
     else:
         nodes = split(model, (6, 6), CLASSES, 2, (), 4, 0, rest).kept[number]
@@ -187,9 +190,7 @@ def test_the_update_outside_what_a_submodel_owns_is_zero(case, scheme, rest, opt
 @pytest.mark.parametrize("scheme", sorted(SCHEMES))
 def test_whatever_was_trained_what_is_not_owned_is_plus_zero_and_the_rest_is_as_it_was(case, scheme):
     model, layers, _ = MODELS[case]
-    piece = submodels_of(section_of(scheme, "dealt")).pieces(model, (6, 6), CLASSES, 4)(
-        0 if scheme == "disjoint" else -1, 1
-    )
+    piece = section_of(scheme, "dealt").pieces(model, (6, 6), CLASSES, 4)(0 if scheme == "disjoint" else -1, 1)
     seeds = np.array([bytes([number] * 32) for number in range(5)], "V32")
     assert piece.owns_all is False  # no way around
     generator = np.random.default_rng(0)
@@ -220,8 +221,8 @@ def test_a_unit_whose_own_part_is_not_finite_has_failed_and_another_one_has_not(
     worker = TrainingNode(
         ClientTask(
             model=MODELS["plain"][0], input_shape=(6, 6), num_classes=CLASSES, unit="client", split_seed=4,
-            submodels=section_of("dropout", "dealt"), client=scenario.Client(steps=1, learning_rate=0.1),
-            linf_coordinates=0, data=scenario.BuiltInData(name="digits", clients=4), data_seed=0,
+            submodels=section_of("dropout", "dealt"), client=Client(steps=1, learning_rate=0.1),
+            linf_coordinates=0, data=BuiltInData(name="digits", clients=4), data_seed=0,
         ),
         data := records(1.0),
     )  # fmt: skip

@@ -9,9 +9,9 @@ from torch import nn
 from torch.nn import functional as F
 
 import fedamp
-from fedamp import scenario
 from fedamp.client.worker import TrainingNode
 from fedamp.models.registry import initial_parameters
+from fedamp.models.section import Model
 from fedamp.models.units import Units
 from fedamp.server.setup import prepare
 from tests.client.test_worker import order_of, records, task_of
@@ -50,7 +50,7 @@ def disturb(seed):
 
 @pytest.mark.parametrize("how", HOW)
 def test_a_units_numbers_are_its_own(how):
-    model = scenario.Model(name=f"{__name__}:Dropping", options={"how": how})
+    model = Model(name=f"{__name__}:Dropping", options={"how": how})
     worker, arrays = TrainingNode(task_of(model=model), records()), initial_parameters(model, (5,), 3, seed=1)
 
     def change(clients, **changes):

@@ -8,25 +8,28 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional as F
 
-from fedamp import scenario
 from fedamp.client.clipping import clip_and_sum, quantum
 from fedamp.client.records import RecordSteps
 from fedamp.client.task import ClientTask
 from fedamp.data import Cohort
-from fedamp.losses import LOSSES
+from fedamp.data.sections import BuiltInData
+from fedamp.federation.losses import LOSSES
+from fedamp.federation.submodels import NoSubmodels
+from fedamp.federation.training import Client
 from fedamp.models.registry import build
+from fedamp.models.section import Model
 
 RATE = 0.7
 TASK = ClientTask(
-    model=scenario.Model(name="mlp"),
+    model=Model(name="mlp"),
     input_shape=(3, 4),
     num_classes=4,
-    client=scenario.Client(),
+    client=Client(),
     unit="sample",
-    submodels=scenario.NoSubmodels(),
+    submodels=NoSubmodels(),
     split_seed=0,
     linf_coordinates=0,
-    data=scenario.BuiltInData(name="digits"),
+    data=BuiltInData(name="digits"),
     data_seed=0,
 )
 
@@ -115,7 +118,7 @@ SINGLE = {"steps": 1, "learning_rate": 0.3}
     ],
 )
 def test_only_plain_steps_of_known_losses_go_without_gradients_of_records(client, fast):
-    task = TASK.model_copy(update={"client": scenario.Client(**SINGLE, **client)})
+    task = TASK.model_copy(update={"client": Client(**SINGLE, **client)})
     module = build(task.model, (3, 4), 4)
     assert RecordSteps.can_run(task, module, known=True) == fast
     assert not RecordSteps.can_run(task, network(), known=False)

@@ -4,19 +4,22 @@ import json
 
 import pytest
 
-from fedamp import scenario
 from fedamp.client.task import ClientTask
+from fedamp.data.sections import BuiltInData, FolderData, HuggingFaceData, KnownImages
+from fedamp.federation.submodels import NoSubmodels
+from fedamp.federation.training import Client
+from fedamp.models.section import Model
 
 TASK = ClientTask(
-    model=scenario.Model(name="mlp", hidden=(8,)),
+    model=Model(name="mlp", hidden=(8,)),
     input_shape=(8, 8),
     num_classes=10,
-    client=scenario.Client(steps=5),
+    client=Client(steps=5),
     unit="client",
-    submodels=scenario.NoSubmodels(),
+    submodels=NoSubmodels(),
     split_seed=2**63 - 1,
     linf_coordinates=0,
-    data=scenario.BuiltInData(name="digits", clients=10),
+    data=BuiltInData(name="digits", clients=10),
     data_seed=3,
 )
 
@@ -54,16 +57,16 @@ def test_other_texts_are_refused(subtests: pytest.Subtests) -> None:
 
 
 PLACES = [
-    (scenario.FolderData(name="npz", path="/srv/data"), {"path": ""}),
-    (scenario.HuggingFaceData(name="huggingface", dataset="/srv/data"), {"dataset": ""}),
-    (scenario.HuggingFaceData(name="huggingface", dataset="ylecun/mnist"), {"dataset": "ylecun/mnist"}),
-    (scenario.KnownImages(name="fashion-mnist"), {"path": None}),
+    (FolderData(name="npz", path="/srv/data"), {"path": ""}),
+    (HuggingFaceData(name="huggingface", dataset="/srv/data"), {"dataset": ""}),
+    (HuggingFaceData(name="huggingface", dataset="ylecun/mnist"), {"dataset": "ylecun/mnist"}),
+    (KnownImages(name="fashion-mnist"), {"path": None}),
     (TASK.data, {}),
 ]
 
 
 def test_a_task_for_other_machines_names_no_folder_of_the_server(subtests: pytest.Subtests) -> None:
-    model = scenario.Model(name="mine:net", initial="/srv/model.safetensors", folder="/srv")
+    model = Model(name="mine:net", initial="/srv/model.safetensors", folder="/srv")
     for section, left in PLACES:
         with subtests.test(section.name):
             task = TASK.model_copy(update={"data": section, "model": model})

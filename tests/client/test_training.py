@@ -7,14 +7,17 @@ from torch import nn
 from torch.func import functional_call
 from torch.nn import functional as F
 
-from fedamp import losses, rng, scenario
+from fedamp import rng
 from fedamp.client.batch_order import batch_order
 from fedamp.client.channels import ChannelsOfClients
 from fedamp.client.perceptron import layers_of
 from fedamp.client.training import Trainer
 from fedamp.data import Cohort
+from fedamp.federation import losses
+from fedamp.federation.training import Client
 from fedamp.models.masks import Masks
 from fedamp.models.registry import Network, build
+from fedamp.models.section import Model
 
 SEEDS = rng.client_seeds(0, "test", 1, np.arange(5))
 SIZES = np.array([5, 0, 1, 7, 4])
@@ -22,18 +25,18 @@ SIZES = np.array([5, 0, 1, 7, 4])
 TOLERANCE = {"atol": 2e-6, "rtol": 2e-4}
 
 MODELS = {
-    "mlp": (scenario.Model(name="mlp", hidden=(9, 6)), (12,)),
-    "cnn": (scenario.Model(name="cnn", channels=(4,), groups=2), (1, 6, 6)),
+    "mlp": (Model(name="mlp", hidden=(9, 6)), (12,)),
+    "cnn": (Model(name="cnn", channels=(4,), groups=2), (1, 6, 6)),
 }
 RECIPES = {
-    "full": scenario.Client(steps=3, learning_rate=0.3),
-    "default": scenario.Client(learning_rate=0.3),
-    "minibatches": scenario.Client(steps=7, batch_size=3, learning_rate=0.2),
-    "epochs": scenario.Client(epochs=3, batch_size=3, learning_rate=0.2),
-    "fedprox": scenario.Client(epochs=4, batch_size=2, learning_rate=0.2, proximal=0.7),
-    "momentum": scenario.Client(epochs=2, batch_size=3, learning_rate=0.2, momentum=0.7, weight_decay=0.3),
-    "decay": scenario.Client(steps=2, learning_rate=0.2, weight_decay=0.3),
-    "adam": scenario.Client(epochs=2, batch_size=3, optimizer="adam", learning_rate=0.1, weight_decay=0.1, beta1=0.6),
+    "full": Client(steps=3, learning_rate=0.3),
+    "default": Client(learning_rate=0.3),
+    "minibatches": Client(steps=7, batch_size=3, learning_rate=0.2),
+    "epochs": Client(epochs=3, batch_size=3, learning_rate=0.2),
+    "fedprox": Client(epochs=4, batch_size=2, learning_rate=0.2, proximal=0.7),
+    "momentum": Client(epochs=2, batch_size=3, learning_rate=0.2, momentum=0.7, weight_decay=0.3),
+    "decay": Client(steps=2, learning_rate=0.2, weight_decay=0.3),
+    "adam": Client(epochs=2, batch_size=3, optimizer="adam", learning_rate=0.1, weight_decay=0.1, beta1=0.6),
 }
 
 
@@ -55,7 +58,7 @@ def make_cohort(shape: tuple[int, ...], sizes: np.ndarray = SIZES, classes: int 
     return Cohort(inputs, labels, sizes)
 
 
-def record_batches(config: scenario.Client, size: int, seed: int) -> list[np.ndarray]:
+def record_batches(config: Client, size: int, seed: int) -> list[np.ndarray]:
     """The batches of one client, written down from the words of the scenario."""
     if size == 0:
         return []
@@ -105,9 +108,9 @@ def test_stacked_training_equals_one_client_after_the_other(model: str, recipe: 
 
 
 FULLY_CONNECTED = {
-    "few records": (scenario.Model(name="mlp", hidden=(9, 6)), (12,)),  # fewer than inputs: weights formed at the end
-    "many records": (scenario.Model(name="mlp", hidden=(9,)), (2, 2)),
-    "logistic": (scenario.Model(name="logistic"), (12,)),
+    "few records": (Model(name="mlp", hidden=(9, 6)), (12,)),  # fewer than inputs: weights formed at the end
+    "many records": (Model(name="mlp", hidden=(9,)), (2, 2)),
+    "logistic": (Model(name="logistic"), (12,)),
 }
 
 
@@ -128,8 +131,8 @@ def test_training_without_autograd_equals_training_under_vmap(model: str, recipe
 
 
 CONVOLUTIONAL = {
-    "cnn": (scenario.Model(name="cnn", channels=(4, 6), groups=2), (6, 6, 1)),
-    "resnet20": (scenario.Model(name="resnet20"), (8, 8)),
+    "cnn": (Model(name="cnn", channels=(4, 6), groups=2), (6, 6, 1)),
+    "resnet20": (Model(name="resnet20"), (8, 8)),
 }
 
 
@@ -198,7 +201,7 @@ def test_other_losses_are_minimised(loss: str, way: str) -> None:
     kind = losses.LOSSES[loss] if way != "own" else type("Own", (losses.LOSSES[loss],), {})
     assert kind().is_known == (way != "own")
     tokens = loss.startswith("token")
-    config, shape = (scenario.Model(name="lstm", vocabulary=5, hidden=(3,)), (6,)) if tokens else MODELS["mlp"]
+    config, shape = (Model(name="lstm", vocabulary=5, hidden=(3,)), (6,)) if tokens else MODELS["mlp"]
     module, client = build(config, shape, 4), RECIPES["minibatches"]
     start, cohort = parameters_of(module), make_cohort(shape)
     generator = np.random.default_rng(3)
@@ -256,7 +259,7 @@ def test_a_record_as_a_client_gets_its_own_gradient() -> None:
     config, shape = MODELS["cnn"]
     module = build(config, shape, 4)
     start, cohort = parameters_of(module), make_cohort(shape, np.ones(6, dtype=np.int64))
-    client = scenario.Client(steps=1, learning_rate=0.5)
+    client = Client(steps=1, learning_rate=0.5)
     trained = Trainer(forward_of(module), client).train(start, cohort, np.arange(6, dtype=np.uint64))
     for i in range(6):
         loss = F.cross_entropy(module(torch.from_numpy(cohort.inputs[i])), torch.from_numpy(cohort.labels[i]))
@@ -291,7 +294,7 @@ def test_a_client_that_diverges_keeps_it_to_itself() -> None:
 
 
 def test_an_epoch_uses_every_record_once() -> None:
-    plan = batch_order(scenario.Client(epochs=2, batch_size=3), SIZES, SEEDS, places=7)
+    plan = batch_order(Client(epochs=2, batch_size=3), SIZES, SEEDS, places=7)
     assert plan.steps == 6
     assert plan.records is not None
     for client, size in enumerate(SIZES):

@@ -6,21 +6,24 @@ import numpy as np
 import pytest
 import torch
 
-from fedamp import scenario
 from fedamp.client.clipping import quantum
 from fedamp.client.memory import StackSize, places_for, stack_size
 from fedamp.client.task import ClientTask
 from fedamp.client.worker import TrainingNode, TrainInstruction
 from fedamp.data import Cohort
+from fedamp.data.sections import BuiltInData
 from fedamp.errors import DataError
+from fedamp.federation.submodels import DisjointSubmodels, DropoutSubmodels, NoSubmodels
+from fedamp.federation.training import Client
 from fedamp.models.masks import Masks
 from fedamp.models.registry import build, initial_parameters
+from fedamp.models.section import Model
 from fedamp.models.splits import split
 
-MODEL = scenario.Model(name="mlp", hidden=(8, 6))
-DISJOINT = scenario.DisjointSubmodels(scheme="disjoint", count=2, shared=("output",))
-DROPOUT = scenario.DropoutSubmodels(scheme="dropout", keep=0.5)
-SCHEMES = {"none": scenario.NoSubmodels(), "disjoint": DISJOINT, "dropout": DROPOUT}
+MODEL = Model(name="mlp", hidden=(8, 6))
+DISJOINT = DisjointSubmodels(scheme="disjoint", count=2, shared=("output",))
+DROPOUT = DropoutSubmodels(scheme="dropout", keep=0.5)
+SCHEMES = {"none": NoSubmodels(), "disjoint": DISJOINT, "dropout": DROPOUT}
 ARRAYS = initial_parameters(MODEL, (5,), 3, seed=1)
 
 
@@ -64,12 +67,12 @@ def task_of(scheme: str = "none", **changes: object) -> ClientTask:
         model=MODEL,
         input_shape=(5,),
         num_classes=3,
-        client=scenario.Client(steps=2, batch_size=3, learning_rate=0.5),
+        client=Client(steps=2, batch_size=3, learning_rate=0.5),
         unit="client",
         submodels=SCHEMES[scheme],
         split_seed=4,
         linf_coordinates=0,
-        data=scenario.BuiltInData(name="digits", clients=10),
+        data=BuiltInData(name="digits", clients=10),
         data_seed=0,
     )
     return task.model_copy(update=changes)

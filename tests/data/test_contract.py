@@ -12,9 +12,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
-from fedamp import data, scenario
+from fedamp import data
 from fedamp.data import builtin, count_clients, count_records
 from fedamp.data.form import BINARY, NUMBERS, TOKENS, Form
+from fedamp.data.sections import Data, IidPartition
 from fedamp.data.source import sources
 
 HERE = Path("/")
@@ -83,7 +84,7 @@ CASES = [*((name, "iid") for name in EXAMPLES), *(("npz", dealt) for dealt in PA
 def config(request, tmp_path_factory):
     name, dealt = request.param
     keys = EXAMPLES[name](tmp_path_factory.mktemp(name)) | (PARTITIONS[dealt] if name != "synthetic" else {})
-    return TypeAdapter(scenario.Data).validate_python({"name": name, **keys})
+    return TypeAdapter(Data).validate_python({"name": name, **keys})
 
 
 # What a data set's own labels are, where they are not classes.
@@ -172,7 +173,7 @@ def test_by_record_the_records_are_the_same_in_an_order_that_no_partition_change
     assert (by_record.sizes(np.arange(by_record.num_clients)) == 1).all()
     assert rows(*everything(by_record)) == rows(*everything(dataset))
     if config.name != "synthetic":
-        plain = load(config.model_copy(update={"clients": None, "partition": scenario.IidPartition()}), 7, HERE)
+        plain = load(config.model_copy(update={"clients": None, "partition": IidPartition()}), 7, HERE)
         assert np.array_equal(everything(plain.by_record())[0], everything(by_record)[0])
 
 
@@ -198,7 +199,7 @@ def test_ids_outside_the_federation_are_refused(dataset):
 def test_a_shape_that_is_asked_for_is_given(name, tmp_path):
     keys = {"clients": 3, **EXAMPLES[name](tmp_path)}
     numbers = {"digits": 64, "segments": 64, "diabetes": 10, "shakespeare": 32}.get(name, 6)
-    config = TypeAdapter(scenario.Data).validate_python({"name": name, **keys, "shape": (1, 2, numbers // 2)})
+    config = TypeAdapter(Data).validate_python({"name": name, **keys, "shape": (1, 2, numbers // 2)})
     dataset = load(config, 7, HERE)
     assert dataset.input_shape == (1, 2, numbers // 2)
     assert dataset.gather(np.array([0])).inputs.shape[2:] == (1, 2, numbers // 2)

@@ -9,8 +9,8 @@ import pytest
 from sklearn.datasets import load_digits
 
 from fedamp.data import count_clients, count_records, load
+from fedamp.data.sections import BuiltInData
 from fedamp.errors import DataError
-from fedamp.scenario import BuiltInData
 
 HERE = Path(".")
 
@@ -82,8 +82,8 @@ def test_digits_have_no_natural_partition():
 
 def test_counting_imports_neither_torch_nor_scikit_learn():
     code = (
-        "import sys; from pathlib import Path; from fedamp import data, scenario;"
-        "config = scenario.BuiltInData(name='digits', clients=479);"
+        "import sys; from pathlib import Path; from fedamp import data; from fedamp.data.sections import BuiltInData;"
+        "config = BuiltInData(name='digits', clients=479);"
         "assert data.count_clients(config, Path('.')) == 479;"
         "heavy = {'torch', 'sklearn', 'pyarrow', 'datasets', 'flwr'} & set(sys.modules); assert not heavy, heavy"
     )

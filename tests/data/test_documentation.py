@@ -10,8 +10,8 @@ import pytest
 import yaml
 from pydantic import TypeAdapter
 
-from fedamp import scenario
 from fedamp.data import count_clients, load
+from fedamp.data.sections import Data
 from tests.documentation import blocks, commands, python, write_files
 
 PAGE = "docs/data.md"
@@ -34,7 +34,7 @@ def written(tmp_path_factory):
     [(0, 50, (20,), 2), (1, 8, (2,), 2), (2, 12, (1, 8, 8), 3), (3, 12, (4,), 2)],
 )
 def test_every_section_loads_what_the_snippet_before_it_wrote(written, number, clients, input_shape, classes):
-    config = TypeAdapter(scenario.Data).validate_python(yaml.safe_load(SECTIONS[number])["data"])
+    config = TypeAdapter(Data).validate_python(yaml.safe_load(SECTIONS[number])["data"])
     dataset = load(config, 7, written[0])
     assert (dataset.num_clients, dataset.input_shape, dataset.num_classes) == (clients, input_shape, classes)
     assert count_clients(config, written[0]) == clients

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedamp.data import count_clients, count_records, load, parquet
+from fedamp.data.sections import FolderData
 from fedamp.errors import DataError
-from fedamp.scenario import FolderData
 
 NATURAL = {"scheme": "natural"}
 

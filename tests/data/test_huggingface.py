@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from fedamp.data import count_clients, count_records, load
+from fedamp.data.sections import HuggingFaceData
 from fedamp.errors import DataError
-from fedamp.scenario import HuggingFaceData
 
 datasets = pytest.importorskip("datasets")
 HERE = Path("/")

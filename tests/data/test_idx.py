@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from fedamp.data import count_records, load
+from fedamp.data.sections import IdxData, KnownImages
 from fedamp.errors import DataError
-from fedamp.scenario import IdxData, KnownImages
 
 IMAGES = np.random.default_rng(0).integers(0, 256, (30, 4, 6), dtype=np.uint8)
 LABELS = np.arange(30, dtype=np.uint8) % 3

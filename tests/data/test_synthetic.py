@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from fedamp.data import count_clients, count_records, load
-from fedamp.scenario import SyntheticData
+from fedamp.data.sections import SyntheticData
 
 HERE = Path(".")
 

@@ -20,7 +20,7 @@ import numpy as np
 import psutil
 
 from fedamp.data import load
-from fedamp.scenario import BuiltInData
+from fedamp.data.sections import BuiltInData
 from tests.documentation import shell
 
 ROOT = Path(__file__).parents[2]

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from flwr.app import Context, RecordDict
 
+from fedamp.engines.engines import CLIENT_APP
+from fedamp.engines.faults import FaultyGrid
+from fedamp.engines.serial import SerialGrid
 from fedamp.errors import DeploymentError, FederationError, InputError, RunFolderError
-from fedamp.scenario import Faults
+from fedamp.federation.running import Faults
 from fedamp.server.app import app, wait_for_nodes
 from fedamp.server.setup import prepare
-from fedamp.simulation.engines import CLIENT_APP
-from fedamp.simulation.faults import FaultyGrid
-from fedamp.simulation.serial import SerialGrid
 from tests.chains import change_ledger
 from tests.federations import small, write_small
 from tests.server.plays import ledger_of, model_of, play_in, rounds_of
@@ -115,10 +115,10 @@ def test_without_its_seed_a_deployment_is_not_resumed(tmp_path, scenario, conten
 
 def test_a_run_with_a_known_seed_does_not_go_on_with_a_secret_one_nor_the_other_way_round(tmp_path, scenario):
     run_app(scenario, tmp_path / "real")
-    with pytest.raises(RunFolderError, match="has a secret seed; accepted: without --known-seed"):
+    with pytest.raises(RunFolderError, match="has a secret seed; expected: without --known-seed"):
         run_app(scenario, tmp_path / "real", resume=True, **KNOWN)
     run_app(scenario, tmp_path / "known", **KNOWN)
-    with pytest.raises(RunFolderError, match="has a known seed; accepted: with --known-seed"):
+    with pytest.raises(RunFolderError, match="has a known seed; expected: with --known-seed"):
         run_app(scenario, tmp_path / "known", resume=True)
 
 

@@ -11,10 +11,10 @@ from flwr.proto.node_pb2 import NodeInfo
 from safetensors.numpy import save_file
 from torch import nn
 
-from fedamp import flower
 from fedamp.client.app import app
+from fedamp.engines import flower
 from fedamp.errors import DataError, DeploymentError
-from fedamp.scenario import scenario_file
+from fedamp.federation import reader
 from fedamp.server.app import app as server_app
 from fedamp.server.setup import prepare
 from fedamp.strategies.roster import Roster
@@ -77,12 +77,12 @@ def nodes(request, tmp_path):
     """Two nodes with two clients each; client 2 lives nowhere."""
     folders = {name: write(tmp_path, name, request.param, hosted) for name, hosted in HOSTED.items()}
     server = write(tmp_path, "server", request.param, [])
-    raw = scenario_file.yaml.safe_load(SMALL) | {
+    raw = reader.yaml.safe_load(SMALL) | {
         "data": {"name": request.param, "path": str(server), "partition": {"scheme": "natural"}},
         "check_in": {"scheme": "all"},
         "federation": {"hosts": {"node1": "0,3", "node7": "1-2,4"}},
     }
-    prepared = prepare(scenario_file.validate(raw, "small"))
+    prepared = prepare(reader.validate(raw, "small"))
     grid = Nodes({2**63 + 1: {"data": str(folders["one"])}, 2**63 + 7: {"data": str(folders["other"])}})
     return grid, prepared, folders
 
@@ -131,7 +131,7 @@ def test_no_message_tells_where_the_server_keeps_what(nodes, tmp_path):
         "folder": str(tmp_path / "models"),
     }
     raw = prepared.plan.scenario.model_dump(mode="json") | {"model": model, "rounds": 2}
-    file.write_text(scenario_file.yaml.safe_dump(raw))
+    file.write_text(reader.yaml.safe_dump(raw))
     config = {"scenario": str(file), "out": str(tmp_path / "run"), "resume": False, "known-seed": False}
     server_app(grid, Context(1, 1, {}, RecordDict(), config))
     assert {message.metadata.message_type for message in grid.sent} == {"query", "train"}

@@ -8,10 +8,10 @@ import pytest
 import yaml
 from safetensors.numpy import load_file
 
-from fedamp.scenario import scenario_file
-from fedamp.simulation.engines import CLIENT_APP
-from fedamp.simulation.faults import only
-from fedamp.simulation.serial import SerialGrid
+from fedamp.engines.engines import CLIENT_APP
+from fedamp.engines.faults import only
+from fedamp.engines.serial import SerialGrid
+from fedamp.federation import reader
 from tests.deployment.machines import NODES, PAGE, Machines, Network, deal_digits, wait
 from tests.documentation import blocks
 from tests.server.plays import largest_difference, ledger_of, play_in, rounds_of
@@ -69,7 +69,7 @@ def assert_equals_simulation(machines: Machines, raw: dict, away: set[int]) -> N
     """The scenario as it is, with all data in one folder."""
     raw = raw | {"data": raw["data"] | {"path": str(machines.folder / "all" / "data")}}
     simulated, deployed = machines.folder / "simulated", machines.server / "run"
-    play_in(simulated, scenario_file.validate(raw, "hospitals"), grid=Away(away))
+    play_in(simulated, reader.validate(raw, "hospitals"), grid=Away(away))
     assert [line["scheduled"] for line in rounds_of(deployed)] == [line["scheduled"] for line in rounds_of(simulated)]
     assert [line["reported"] for line in rounds_of(deployed)] == [line["reported"] for line in rounds_of(simulated)]
     spent = [[entry["epsilon_upper"] for entry in ledger_of(run)["releases"]] for run in (deployed, simulated)]

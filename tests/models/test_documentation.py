@@ -2,7 +2,7 @@
 
 import json
 
-from fedamp.scenario import scenario_file
+from fedamp.federation import reader
 from tests.documentation import commands, run_elsewhere, write_files
 
 
@@ -16,5 +16,5 @@ def test_a_model_beside_its_scenario_is_found_wherever_the_command_is_typed(tmp_
     summary = json.loads((tmp_path / "runs" / "own" / "summary.json").read_text())
     assert summary["rounds_completed"] == 10
     assert summary["cost"]["parameters_share"] < 0.4  # it was really split in four
-    kept = scenario_file.load(tmp_path / "runs" / "own" / "scenario.yaml")  # with which it is resumed, and merged
+    kept = reader.load(tmp_path / "runs" / "own" / "scenario.yaml")  # with which it is resumed, and merged
     assert kept.model.folder == str(tmp_path)

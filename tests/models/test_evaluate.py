@@ -13,10 +13,10 @@ from sklearn.metrics import (
     r2_score,
 )
 
-from fedamp.losses import LOSSES
-from fedamp.models.evaluate import evaluate
+from fedamp.federation.losses import LOSSES
 from fedamp.models.registry import build, initial_parameters
-from fedamp.scenario import Model
+from fedamp.models.section import Model
+from fedamp.server.evaluate import evaluate
 
 
 @pytest.mark.parametrize("batch", [7, 1024])

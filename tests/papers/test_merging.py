@@ -21,9 +21,9 @@ from benchmarks.papers.merging_curves import frontier
 from benchmarks.papers.merging_portfolio import DELTA, MNIST, ORDERS, Portfolio, simplex
 from benchmarks.papers.merging_tradeoffs import combination_curves, selection_curves
 from benchmarks.papers.merging_weights import what_two_steps_reveal
-from fedamp.merging import MergeRequest, merge_runs
-from fedamp.merging.candidates import read_candidates
 from fedamp.runs.run import read_run
+from fedamp.studies.merging import MergeRequest, merge_runs
+from fedamp.studies.merging.candidates import read_candidates
 
 PAGE = Path(__file__).parents[2] / "docs" / "papers" / "merging.md"
 

@@ -15,8 +15,8 @@ from benchmarks.training import train
 from fedamp import data, rng
 from fedamp.accounting import ModelMix as Mechanism
 from fedamp.accounting import Poisson, Repeat
-from fedamp.check_in import Independent
-from fedamp.scenario import scenario_file
+from fedamp.federation import reader
+from fedamp.federation.check_in import Independent
 from tests.papers.commands import run_commands
 
 NUMBERS = json.loads((record.RESULTS / "modelmix.json").read_text())
@@ -134,7 +134,7 @@ def test_linear_models_in_closed_form_take_fedamps_own_rounds(tmp_path):
         "server": {"learning_rate": 4.0},
         "privacy": {"unit": "sample", "clip": 0.4, "noise_multiplier": 0, "epsilon": None, "delta": 1e-5},
     }
-    asked = scenario_file.validate(sections, "linear")
+    asked = reader.validate(sections, "linear")
     digits = data.load(asked.data, rng.public_seed(3, "data"), tmp_path)
     everybody = digits.by_record().gather(np.arange(digits.num_clients))
     records = linear.Records.of(everybody.inputs, everybody.labels)

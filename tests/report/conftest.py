@@ -6,10 +6,10 @@ import pytest
 from rich.console import Console
 
 from fedamp.errors import Interrupted
-from fedamp.launch import launch
-from fedamp.merging import MergeRequest, merge_runs
 from fedamp.report.pictures import plot_run
 from fedamp.report.weights import plot_merger
+from fedamp.server.launch import launch
+from fedamp.studies.merging import MergeRequest, merge_runs
 from tests.federations import Silent, small
 
 DELTA = 1e-5

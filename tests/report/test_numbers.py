@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as some
 
-from fedamp.numbers import amount_of_bytes, amount_of_time, at_least, at_most, power
+from fedamp.base.numbers import amount_of_bytes, amount_of_time, at_least, at_most, power
 
 
 @given(some.floats(0, 1e6), some.sampled_from([None, 0, 1, 2, 3, 4]))

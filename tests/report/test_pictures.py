@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.legend import Legend
 from matplotlib.text import Text
 
-from fedamp.numbers import at_most
+from fedamp.base.numbers import at_most
 from fedamp.report import style
 from fedamp.report.pictures import comparison_pictures, plot_run, run_pictures
 from fedamp.runs.merged import read_models

@@ -9,7 +9,7 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from fedamp.plan import make_plan
+from fedamp.federation.plan import make_plan
 from fedamp.report.progress import RunProgress, guarantee
 from fedamp.report.tables import run_table
 from fedamp.runs.folder import read_summary

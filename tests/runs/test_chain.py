@@ -11,12 +11,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fedamp.errors import Interrupted, RunFolderError
-from fedamp.launch import launch
-from fedamp.merging import MergeRequest, merge_runs
 from fedamp.report.comparison import compare
 from fedamp.report.page import write_report
 from fedamp.runs.run import read_run
 from fedamp.runs.verify import verify_ledger
+from fedamp.server.launch import launch
+from fedamp.studies.merging import MergeRequest, merge_runs
 from tests.chains import change_ledger, forge, without_chain
 from tests.federations import Silent, small
 from tests.server.plays import Killed

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from fedamp.errors import RunFolderError
-from fedamp.launch import launch
-from fedamp.plan import ADJACENCY
+from fedamp.federation import reader
+from fedamp.federation.plan import ADJACENCY
 from fedamp.runs.records import KNOWN_SEED
 from fedamp.runs.run import read_run
 from fedamp.runs.verify import verify_ledger
-from fedamp.scenario import scenario_file
+from fedamp.server.launch import launch
 from tests.federations import Silent
 from tests.server.plays import ledger_of, rounds_of
 
@@ -79,6 +79,6 @@ def test_it_is_not_gone_on_with_because_its_noise_was_another(run):
     (run / "checkpoint" / "round-00000004.safetensors").unlink()
     before = {file: file.read_bytes() for file in run.rglob("*") if file.is_file()}
     with pytest.raises(RunFolderError, match="which drew other random numbers"):
-        launch(scenario_file.load(run / "scenario.yaml", ["known_seed=true"]), Silent(), run, resume=True)
+        launch(reader.load(run / "scenario.yaml", ["known_seed=true"]), Silent(), run, resume=True)
     left = {file: file.read_bytes() for file in before if file.name != "log.txt"}
     assert left.items() <= before.items()

@@ -13,7 +13,7 @@ from tests.documentation import ROOT
 FORKS = """
 import json, os, sys
 from fedamp import cli
-from fedamp.commands.failures import status_of
+from fedamp.cli.failures import status_of
 
 def run(words):
     sys.argv = ["fedamp", *words]

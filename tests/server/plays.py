@@ -6,14 +6,14 @@ from pathlib import Path
 
 import numpy as np
 
+from fedamp.engines.engines import CLIENT_APP
+from fedamp.engines.faults import with_faults
+from fedamp.engines.serial import SerialGrid
+from fedamp.federation.scenario import Scenario
 from fedamp.runs.folder import RunFolder
 from fedamp.runs.records import Summary
-from fedamp.scenario import Scenario
 from fedamp.server.loop import play
 from fedamp.server.setup import prepare
-from fedamp.simulation.engines import CLIENT_APP
-from fedamp.simulation.faults import with_faults
-from fedamp.simulation.serial import SerialGrid
 from tests.chains import without_chain
 from tests.federations import Silent
 

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from fedamp.launch import launch
 from fedamp.runs.folder import RunFolder
+from fedamp.server.launch import launch
 from tests.federations import Silent, small
 from tests.server.plays import ledger_of
 

@@ -6,14 +6,14 @@ from time import monotonic
 import numpy as np
 import pytest
 
-from fedamp import launch
+from fedamp.engines.engines import CLIENT_APP
+from fedamp.engines.faults import FaultyGrid
+from fedamp.engines.serial import SerialGrid
 from fedamp.errors import FederationError, ScenarioError
+from fedamp.federation.running import Faults
 from fedamp.runs.folder import RunFolder
-from fedamp.scenario import Faults
+from fedamp.server import launch
 from fedamp.server.setup import prepare
-from fedamp.simulation.engines import CLIENT_APP
-from fedamp.simulation.faults import FaultyGrid
-from fedamp.simulation.serial import SerialGrid
 from tests.federations import Silent, small
 from tests.server.plays import (
     Killed,
@@ -204,11 +204,11 @@ def test_a_round_that_would_not_come_out_the_same_again_is_checkpointed_before_i
 
 
 WRONG_FAULTS = [
-    ("{failing: 2}", "faults.failing: got 2; accepted: a number >= 0 and <= 1"),
+    ("{failing: 2}", "faults.failing: got 2; expected: a number >= 0 and <= 1"),
     ("{fails: 0.1}", "faults.fails: unknown key; did you mean failing?"),
-    ("{vanishing: {sites: 0, rate: 0.1}}", "faults.vanishing.sites: got 0; accepted: an integer >= 1"),
-    ("{vanishing: {sites: 4}}", "faults.vanishing.rate: missing; accepted: a number > 0 and <= 1"),
-    ("{killed_workers: often}", "faults.killed_workers: got 'often'; accepted: a number >= 0 and <= 1"),
+    ("{vanishing: {sites: 0, rate: 0.1}}", "faults.vanishing.sites: got 0; expected: an integer >= 1"),
+    ("{vanishing: {sites: 4}}", "faults.vanishing.rate: missing; expected: a number > 0 and <= 1"),
+    ("{killed_workers: often}", "faults.killed_workers: got 'often'; expected: a number >= 0 and <= 1"),
 ]
 
 

@@ -8,12 +8,12 @@ import pytest
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
-from fedamp import launch
 from fedamp.accounting import from_json
 from fedamp.errors import FederationError, RunFolderError, ScenarioError
+from fedamp.federation import reader
 from fedamp.runs.folder import RunFolder
 from fedamp.runs.verify import verify_ledger
-from fedamp.scenario import scenario_file
+from fedamp.server import launch
 from fedamp.server.setup import prepare
 from tests.chains import change_ledger
 from tests.federations import Silent, small
@@ -34,7 +34,7 @@ def test_a_run_leaves_everything_that_the_contract_names(tmp_path):
     names = {path.name for path in folder.path.iterdir()}
     assert {"scenario.yaml", "rounds.jsonl", "ledger.json", "summary.json", "model.safetensors"} <= names
     assert {"log.txt", "checkpoint"} <= names
-    assert scenario_file.load(folder.scenario) == small("federation.quorum=1")
+    assert reader.load(folder.scenario) == small("federation.quorum=1")
     lines = [json.loads(line) for line in folder.rounds.read_text().splitlines()]
     assert [line["round"] for line in lines] == list(range(1, 9))
     keys = {"round", "loss", "accuracy", "epsilon_upper", "scheduled", "reported", "seconds"}

@@ -8,13 +8,14 @@ import sys
 import numpy as np
 import pytest
 
-from fedamp import launch
+from fedamp.engines import flower_engine
+from fedamp.engines.faults import FaultyGrid
+from fedamp.engines.serial import SerialGrid
 from fedamp.errors import FederationError
+from fedamp.federation import reader
+from fedamp.federation.running import Engine
 from fedamp.runs.folder import RunFolder
-from fedamp.scenario import Engine, scenario_file
-from fedamp.simulation import flower_engine
-from fedamp.simulation.faults import FaultyGrid
-from fedamp.simulation.serial import SerialGrid
+from fedamp.server import launch
 from tests.documentation import ROOT
 from tests.federations import Silent, small, write_small
 from tests.server.plays import play_in, rounds_of
@@ -55,9 +56,9 @@ def assert_nothing_was_spent(run) -> None:
 def test_a_model_that_every_client_fails_to_train_costs_nothing(tmp_path, engine):
     """In a process of its own, as a person starts it."""
     (tmp_path / "my_model.py").write_text(NO_RECORDS)
-    raw = scenario_file.yaml.safe_load(write_small(tmp_path).read_text())
+    raw = reader.yaml.safe_load(write_small(tmp_path).read_text())
     raw |= {"model": {"name": "my_model:Network"}, "engine": {"kind": engine, "workers": 2}}
-    (tmp_path / "mine.yaml").write_text(scenario_file.yaml.safe_dump(raw))
+    (tmp_path / "mine.yaml").write_text(reader.yaml.safe_dump(raw))
     command = [sys.executable, "-m", "fedamp", "run", "mine.yaml", "--out", "run"]
     ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=200, env=HERE)
     assert ended.returncode == 1
@@ -135,7 +136,7 @@ def test_in_a_deployment_half_of_a_cohort_is_enough_and_less_is_not(tmp_path):
 def test_a_simulation_writes_down_the_quorum_it_had_and_one_with_faults_that_of_a_deployment(tmp_path):
     for name, override, quorum in (("fine", "seed=3", 1.0), ("faulty", "faults={failing: 0.1}", None)):
         folder = RunFolder(launch.launch(small("rounds=3", override), Silent(), tmp_path / name))
-        assert scenario_file.load(folder.scenario).federation.quorum == quorum
+        assert reader.load(folder.scenario).federation.quorum == quorum
 
 
 def test_who_did_not_report_is_said_wherever_the_run_is_shown(tmp_path, fedamp):

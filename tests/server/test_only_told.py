@@ -7,11 +7,11 @@ import logging
 import pytest
 
 import fedamp
-import fedamp.models.evaluate
+import fedamp.server.evaluate
+from fedamp.engines.flower import chatter_to
 from fedamp.errors import FederationError
-from fedamp.flower import chatter_to
-from fedamp.observers import Observer
 from fedamp.runs.folder import RunFolder
+from fedamp.server.observers import Observer
 from tests.federations import small, write_small
 
 SHORT = ("rounds=3",)
@@ -24,11 +24,11 @@ TOLD = {
     "the display, at first": "fedamp.report.progress.RunProgress.started",
     "the display": "fedamp.report.progress.RunProgress.round_done",
     "the display, at last": "fedamp.report.progress.RunProgress.closed",
-    "a tracker, at first": "fedamp.trackers.TensorBoard.begin",
-    "a tracker": "fedamp.trackers.TensorBoard.tell",
-    "a tracker, at last": "fedamp.trackers.TensorBoard.end",
+    "a tracker, at first": "fedamp.server.trackers.TensorBoard.begin",
+    "a tracker": "fedamp.server.trackers.TensorBoard.tell",
+    "a tracker, at last": "fedamp.server.trackers.TensorBoard.end",
     "what a client computes": "fedamp.server.setup.cost",
-    "the engine's end": "fedamp.simulation.serial.SerialGrid.__exit__",
+    "the engine's end": "fedamp.engines.serial.SerialGrid.__exit__",
 }
 
 
@@ -89,7 +89,7 @@ def test_a_log_that_cannot_be_written_ends_nothing(tmp_path, capsys):
 
 
 def test_a_metric_that_is_not_finite_is_left_out(tmp_path, monkeypatch):
-    evaluation = fedamp.models.evaluate.Evaluation(1.0, {"accuracy": float("nan"), "share": 0.5, "other": float("inf")})
+    evaluation = fedamp.server.evaluate.Evaluation(1.0, {"accuracy": float("nan"), "share": 0.5, "other": float("inf")})
     monkeypatch.setattr("fedamp.server.setup.evaluate", lambda *_, **__: evaluation)
     run = fedamp.run(small(*SHORT), out=tmp_path / "run")
     assert (run.summary.final.accuracy, run.summary.final.metrics) == (None, {"share": 0.5})

@@ -10,12 +10,12 @@ import pytest
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, RecordDict
 
+from fedamp.engines.grid import SimulationGrid
+from fedamp.engines.node import FIRST_NODE, Node
 from fedamp.errors import FederationError, ModelError, RunFolderError, ScenarioError
+from fedamp.federation import reader
 from fedamp.runs.verify import verify_ledger
-from fedamp.scenario import scenario_file
 from fedamp.server.own_app import LOG, AppStrategy
-from fedamp.simulation.grid import SimulationGrid
-from fedamp.simulation.node import FIRST_NODE, Node
 from tests.client import own_apps
 from tests.documentation import ROOT
 
@@ -56,7 +56,7 @@ class Nodes(SimulationGrid):
 
 
 def scenario(**changes):
-    return scenario_file.validate({**SCENARIO, **changes}, "own")
+    return reader.validate({**SCENARIO, **changes}, "own")
 
 
 def record(arrays=ARRAYS):
@@ -86,7 +86,7 @@ def test_a_round_survives_whatever_clients_do_and_is_in_the_ledger(tmp_path, nam
 
 
 def test_who_failed_is_told_to_the_server_alone(tmp_path, capfd):
-    grid = Nodes("tests.simulation.tiny_app:app")  # its answer to a query names no clients
+    grid = Nodes("tests.engines.tiny_app:app")  # its answer to a query names no clients
     strategy = AppStrategy(scenario(), record(), tmp_path / "out")
     with pytest.raises(FederationError, match=r"the run could not go on; why is in .*server\.log$"):
         start(strategy, grid)
@@ -115,13 +115,13 @@ def test_what_is_refused(tmp_path):
         start(strategy, grid, num_rounds=3)
     with pytest.raises(ModelError, match="must be the arrays that the strategy was made with"):
         start(strategy, grid, arrays={**ARRAYS, "scale": np.array(0.25, dtype=np.float32)})
-    with pytest.raises(RunFolderError, match="accepted: a new folder"):
+    with pytest.raises(RunFolderError, match="expected: a new folder"):
         AppStrategy(scenario(), record(), tmp_path / "out")
-    with pytest.raises(ModelError, match="array steps is int64; accepted: float32"):
+    with pytest.raises(ModelError, match="array steps is int64; expected: float32"):
         AppStrategy(scenario(), record({**ARRAYS, "steps": np.array(0)}), tmp_path / "other")
     with pytest.raises(ModelError, match="array scale holds NaN"):
         AppStrategy(scenario(), record({**ARRAYS, "scale": np.array(np.nan, np.float32)}), tmp_path / "other")
-    with pytest.raises(ScenarioError, match="accepted in an app of your own: external"):
+    with pytest.raises(ScenarioError, match="expected in an app of your own: external"):
         AppStrategy("digits", record(), tmp_path / "other")
     poor = scenario(privacy={"clip": 1.0, "noise_multiplier": 0.5, "epsilon": 0.1})
     with pytest.raises(ScenarioError, match="pays for no round"):
@@ -157,7 +157,7 @@ def quickstart(tmp_path, monkeypatch):
 def test_the_quickstart_without_noise_is_federated_averaging(quickstart, tmp_path):
     """Full batches and a clip that nothing reaches: then the model is the mean of what the clients would train."""
     (quickstart / "federation.yaml").write_text(
-        scenario_file.dump(scenario(rounds=1, privacy={"clip": 1000.0, "noise_multiplier": 0}))
+        reader.dump(scenario(rounds=1, privacy={"clip": 1000.0, "noise_multiplier": 0}))
     )
     config = {"num-server-rounds": 1, "local-epochs": 2, "learning-rate": 0.1, "batch-size": 1000}
     config |= {"fraction-evaluate": 0.5, "out": str(tmp_path / "out")}

@@ -11,13 +11,14 @@ import pytest
 import yaml
 from safetensors.numpy import load_file
 
+from fedamp.engines.engines import CLIENT_APP
+from fedamp.engines.serial import SerialGrid
 from fedamp.errors import Interrupted
-from fedamp.launch import launch
-from fedamp.scenario import Scenario, scenario_file
+from fedamp.federation import reader
+from fedamp.federation.scenario import Scenario
+from fedamp.server.launch import launch
 from fedamp.server.loop import ask
 from fedamp.server.setup import prepare
-from fedamp.simulation.engines import CLIENT_APP
-from fedamp.simulation.serial import SerialGrid
 from tests.federations import Silent, small, write_small
 from tests.server.forks import Forks
 from tests.server.plays import Killed, killed_at, ledger_of, model_of, rounds_of
@@ -72,14 +73,12 @@ def federation(folder: Path, withdrawn: int | None = None) -> Scenario:
     folder.mkdir(exist_ok=True)
     for part in ("train", "test"):
         np.savez(folder / f"{part}.npz", x=x, y=y, client=owners)
-    raw = yaml.safe_load(
-        scenario_file.dump(small("rounds=2", *CHEAP, f"privacy={{clip: {CLIP}, noise_multiplier: 4}}"))
-    )
+    raw = yaml.safe_load(reader.dump(small("rounds=2", *CHEAP, f"privacy={{clip: {CLIP}, noise_multiplier: 4}}")))
     raw |= {
         "data": {"name": "npz", "path": str(folder), "partition": {"scheme": "natural"}},
         "server": {"learning_rate": 1.0},
     }
-    return scenario_file.validate(raw, "withdrawal")
+    return reader.validate(raw, "withdrawal")
 
 
 @pytest.fixture
@@ -134,7 +133,7 @@ def test_a_seed_without_its_ledger_is_refused(fedamp, interrupted, lost):
         shutil.rmtree(path) if path.is_dir() else path.unlink()
     answer = fedamp("run", interrupted / "scenario.yaml", "--resume", "--out", interrupted)
     assert (answer.status, answer.err.count("\n")) == (2, 1)
-    assert "seed.secret: a secret seed without its ledger; accepted: a new run" in answer.err
+    assert "seed.secret: a secret seed without its ledger; expected: a new run" in answer.err
     answer = fedamp("run", interrupted / "scenario.yaml", "--out", interrupted)
     assert answer.status == 2
     assert "not an empty folder" in answer.err

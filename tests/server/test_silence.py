@@ -10,8 +10,8 @@ from flwr.app import Context, RecordDict
 from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
 
-from fedamp import flower
 from fedamp.client.app import app
+from fedamp.engines import flower
 from fedamp.errors import FederationError
 from tests.federations import small
 from tests.server.plays import ledger_of, play_in, rounds_of

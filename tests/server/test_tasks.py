@@ -8,9 +8,9 @@ import pytest
 import yaml
 
 import fedamp
-from fedamp import launch
 from fedamp.errors import InputError, ModelError
-from fedamp.scenario import scenario_file
+from fedamp.federation import reader
+from fedamp.server import launch
 from fedamp.server.setup import prepare
 from tests.federations import Silent, small
 
@@ -78,7 +78,7 @@ def test_the_learning_rate_follows_its_schedule(tmp_path):
 
 OWN = """
 import torch
-from fedamp.losses import CrossEntropy, MeanSquaredError
+from fedamp.federation.losses import CrossEntropy, MeanSquaredError
 
 class Huber(MeanSquaredError):
     def each(self, outputs, labels):
@@ -96,18 +96,18 @@ def test_a_loss_of_ones_own_lies_beside_the_scenario(tmp_path, monkeypatch):
     raw["client"]["loss"] = "own_losses:Huber"
     file = tmp_path / "own.yaml"
     file.write_text(yaml.safe_dump(raw))
-    folder = launch.launch(scenario_file.load(file), Silent(), tmp_path / "run")
+    folder = launch.launch(reader.load(file), Silent(), tmp_path / "run")
     _, plain = played(tmp_path / "plain", *DIABETES)
     found = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
     # Within its delta the Huber loss is half the squared error, so half the rate of decay: same first loss, halved.
     first = [line["unprotected"]["training_loss"] for line in (found[0], plain[0])]
     assert first[0] == pytest.approx(first[1] / 2, rel=1e-5)
     assert found[-1]["metrics"]["r2"] < 1
-    for wrong, message in (("Abstract", "Abstract.*accepted: package"), ("Nothing", "cannot be imported")):
+    for wrong, message in (("Abstract", "Abstract.*expected: package"), ("Nothing", "cannot be imported")):
         raw["client"]["loss"] = f"own_losses:{wrong}"
         file.write_text(yaml.safe_dump(raw))
         with pytest.raises(ModelError, match=rf"client\.loss 'own_losses:{wrong}' .*{message}"):
-            prepare(scenario_file.load(file))
+            prepare(reader.load(file))
 
 
 REFUSED = {
@@ -116,11 +116,11 @@ REFUSED = {
         r"labels must be|mean-squared-error takes outputs \[batch, outputs\]; model lstm answers \[2, 32, "
     ),
     ("client.loss=token-cross-entropy",): "labels have shape",
-    (*CHARACTERS, "model.vocabulary=50"): "with model.vocabulary 50 inputs are tokens; accepted: integers 0 to 49",
+    (*CHARACTERS, "model.vocabulary=50"): "with model.vocabulary 50 inputs are tokens; expected: integers 0 to 49",
     (*CHARACTERS, "submodels={scheme: disjoint, count: 2}"): r"submodels\.count: .* nodes to deal out",
     ("client={momentum: 0.5, optimizer: adam}",): "client: momentum is for optimizer sgd; adam has beta1",
     ("client.learning_rate=[[2, 0.5]]",): "learning_rate must start at round 1",
-    ("client.weight_decay=-1",): r"client\.weight_decay: got -1; accepted: a number >= 0",
+    ("client.weight_decay=-1",): r"client\.weight_decay: got -1; expected: a number >= 0",
 }
 
 

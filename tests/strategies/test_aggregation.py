@@ -6,11 +6,13 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 
-from fedamp import flower, scenario
 from fedamp.client.clipping import quantum
-from fedamp.clipping import NormCounts, clipping_of
+from fedamp.engines import flower
+from fedamp.federation.clipping import AdaptiveClip, NormCounts, clipping_of
+from fedamp.federation.optimizers import Server
 from fedamp.models.pieces import DisjointPiece
 from fedamp.models.registry import initial_parameters
+from fedamp.models.section import Model
 from fedamp.models.splits import split
 from fedamp.strategies.aggregation import Asked, ClippedSums, Request
 from fedamp.strategies.model_parts import ModelParts
@@ -189,7 +191,7 @@ def test_counts_that_lie_are_limited_to_what_was_asked():
 
 @pytest.mark.parametrize("below", [0, 1, 2, 10**9])
 def test_a_lie_moves_an_adaptive_norm_by_no_more_than_the_node_s_units_can(below):
-    rule = clipping_of(scenario.AdaptiveClip(initial=CLIP, learning_rate=0.2), scenario.Server(), 8, 60.0)
+    rule = clipping_of(AdaptiveClip(initial=CLIP, learning_rate=0.2), Server(), 8, 60.0)
 
     def scale(claimed: int) -> float:
         collected = collect([reply(below_clip=claimed), reply(node=3, reported=[3], below_clip=1)], asked_for())
@@ -217,7 +219,7 @@ def test_each_part_has_its_own_limit():
 
 
 def test_a_submodel_lands_in_its_own_place_and_nowhere_else():
-    config = scenario.Model(name="mlp", hidden=(6,))
+    config = Model(name="mlp", hidden=(6,))
     whole = initial_parameters(config, (4,), 3, seed=1)
     cut = split(config, (4,), 3, count=3)
     both = ModelParts.of(whole, cut.shared)

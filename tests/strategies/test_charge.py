@@ -13,12 +13,12 @@ import pytest
 from flwr.app import ConfigRecord, Message
 from scipy import stats
 
-from fedamp import flower
+from fedamp.engines import flower
+from fedamp.engines.engines import CLIENT_APP
+from fedamp.engines.serial import SerialGrid
 from fedamp.errors import ScenarioError
-from fedamp.plan import make_plan
+from fedamp.federation.plan import make_plan
 from fedamp.server.setup import prepare
-from fedamp.simulation.engines import CLIENT_APP
-from fedamp.simulation.serial import SerialGrid
 from fedamp.strategies import PrivateStrategy
 from tests.federations import small
 

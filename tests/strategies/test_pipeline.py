@@ -6,18 +6,18 @@ import numpy as np
 import pytest
 from flwr.app import ConfigRecord, Message, RecordDict
 
-from fedamp import flower
 from fedamp.client.clipping import quantum
+from fedamp.engines import flower
+from fedamp.engines.engines import CLIENT_APP
+from fedamp.engines.serial import SerialGrid
 from fedamp.errors import FederationError
+from fedamp.noise.independent import IndependentGaussian, Noise
 from fedamp.runs.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from fedamp.runs.folder import RoundRecord
 from fedamp.server.loop import ask
 from fedamp.server.setup import Prepared, prepare
-from fedamp.simulation.engines import CLIENT_APP
-from fedamp.simulation.serial import SerialGrid
 from fedamp.strategies import PrivateStrategy
 from fedamp.strategies.aggregation import Aggregate, Aggregator, Asked, ClippedSums
-from fedamp.strategies.noise import IndependentGaussian, Noise
 from tests.federations import small
 
 

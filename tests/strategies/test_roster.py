@@ -7,9 +7,9 @@ import pytest
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.proto.node_pb2 import NodeInfo
 
-from fedamp import flower
+from fedamp.engines import flower
 from fedamp.errors import DeploymentError
-from fedamp.scenario import Federation
+from fedamp.federation.running import Federation
 from fedamp.strategies.assignment import Batch
 from fedamp.strategies.roster import Roster
 
@@ -247,5 +247,5 @@ def test_real_nodes_without_a_word_of_the_operator_are_not_asked():
         roster_of(grid, None)
     assert "\n" not in str(caught.value)
     assert grid.asked == []
-    with pytest.raises(DeploymentError, match=r"federation\.hosts\.north: there is no unit 20; accepted: 0-19"):
+    with pytest.raises(DeploymentError, match=r"federation\.hosts\.north: there is no unit 20; expected: 0-19"):
         roster_of(grid, {"north": "0-20"})

@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
 
-from fedamp import flower, scenario
-from fedamp.plan import make_plan
+from fedamp.engines import flower
+from fedamp.engines.engines import open_grid
+from fedamp.engines.faults import only
+from fedamp.federation.plan import make_plan
+from fedamp.federation.running import Engine
 from fedamp.server.setup import Prepared, prepare
-from fedamp.simulation.engines import open_grid
-from fedamp.simulation.faults import only
 from fedamp.strategies import PrivateStrategy
 from tests.federations import small
 
@@ -73,7 +74,7 @@ ON_GRIDS = pytest.mark.parametrize(
 def grid(request, tmp_path_factory):
     if request.param == "ray":
         pytest.importorskip("ray")
-    engine = scenario.Engine(kind=request.param, workers=1, device="cpu")
+    engine = Engine(kind=request.param, workers=1, device="cpu")
     with open_grid(engine, tmp_path_factory.mktemp("log") / "log.txt") as grid:
         yield grid
 

@@ -129,7 +129,7 @@ def mixed_rdp(
     for power in powers[2:]:
         if not is_convex_in_square(noise_multiplier, width, float(power), shift):
             raise ValueError(
-                f"noise_multiplier {noise_multiplier} and width {width} are not accepted: at order {power} the worst "
+                f"noise_multiplier {noise_multiplier} and width {width} are not expected: at order {power} the worst "
                 f"case of Theorem 4.1 is not confirmed, because g(x) = h(sqrt x) is not convex"
             )
         log_moments[power] = coordinates * one_coordinate_log_moment(noise_multiplier, width, float(power), shift)
@@ -173,7 +173,7 @@ def laplace_rdp(scale: float, width: float, orders: ArrayLike, rate: float = 1.0
         values = np.array([_laplace_log_moment(scale, width, int(power), float(v)) for v in _GRID])
         if not _is_convex(values):
             raise ValueError(
-                f"scale {scale} and width {width} are not accepted: at order {power} the worst case of Remark C.1 is "
+                f"scale {scale} and width {width} are not expected: at order {power} the worst case of Remark C.1 is "
                 f"not confirmed, because h is not convex"
             )
         log_moments[power] = values[-1]

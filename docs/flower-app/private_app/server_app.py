@@ -7,8 +7,8 @@ from flwr.serverapp import Grid, ServerApp
 from safetensors.numpy import save_file
 
 from fedamp import rng
+from fedamp.federation import reader
 from fedamp.runs.ledger import Ledger
-from fedamp.scenario import scenario_file
 from fedamp.server.app import wait_for_nodes
 from fedamp.server.setup import prepare
 
@@ -17,7 +17,7 @@ app = ServerApp()
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    scenario = scenario_file.load(Path(__file__).with_name("federation.yaml"))
+    scenario = reader.load(Path(__file__).with_name("federation.yaml"))
     prepared = prepare(scenario, rng.seed_from_system())  # a seed that anybody knew would give the noise away
     strategy = prepared.strategy(prepared.state)
     out = Path(str(context.run_config["out"]))

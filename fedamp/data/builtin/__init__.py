@@ -1,6 +1,6 @@
 """Data sets that need no keys of their own: each a module that registers itself under its name.
 
-A scenario may name every module of this folder (:class:`fedamp.scenario.BuiltInData`): adding a file adds a data set.
+A scenario may name every module of this folder (:class:`fedamp.data.sections.BuiltInData`).
 """
 
 import importlib

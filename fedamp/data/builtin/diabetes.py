@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fedamp import scenario
 from fedamp.data.builtin.digits import scikit_learn_file
+from fedamp.data.sections import BuiltInData
 from fedamp.data.source import Source, sources
 from fedamp.data.stored import StoredSource
 from fedamp.data.table import Table
@@ -23,7 +23,7 @@ _MEAN, _DEVIATION = 152.0, 77.0
 
 
 @sources.register("diabetes")
-def diabetes(config: scenario.BuiltInData, folder: Path) -> Source:
+def diabetes(config: BuiltInData, folder: Path) -> Source:
     return StoredSource(config, DiabetesTable(config.shape))
 
 

@@ -7,14 +7,14 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fedamp import scenario
+from fedamp.data.sections import BuiltInData
 from fedamp.data.source import Source, sources
 from fedamp.data.stored import StoredSource
 from fedamp.data.table import Table
 
 
 @sources.register("digits")
-def digits(config: scenario.BuiltInData, folder: Path) -> Source:
+def digits(config: BuiltInData, folder: Path) -> Source:
     return StoredSource(config, DigitsTable(config.shape))
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fedamp import scenario
 from fedamp.data.builtin.digits import DigitsTable
+from fedamp.data.sections import BuiltInData
 from fedamp.data.source import Source, sources
 from fedamp.data.stored import StoredSource
 
@@ -19,7 +19,7 @@ _LIT = np.array([[int(lit) for lit in digit] for digit in _SEGMENTS.split()])
 
 
 @sources.register("segments")
-def segments(config: scenario.BuiltInData, folder: Path) -> Source:
+def segments(config: BuiltInData, folder: Path) -> Source:
     return StoredSource(config, SegmentsTable(config.shape))
 
 

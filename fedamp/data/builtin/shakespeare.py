@@ -12,7 +12,7 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
-from fedamp import scenario
+from fedamp.data.sections import BuiltInData
 from fedamp.data.source import Source, sources
 from fedamp.data.stored import StoredSource
 from fedamp.data.table import Table
@@ -22,7 +22,7 @@ _LINES = Path(__file__).with_name("shakespeare.json")  # JSON: Flower takes no o
 
 
 @sources.register("shakespeare")
-def shakespeare(config: scenario.BuiltInData, folder: Path) -> Source:
+def shakespeare(config: BuiltInData, folder: Path) -> Source:
     return StoredSource(config, ShakespeareTable(config.shape))
 
 

@@ -14,10 +14,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
+from fedamp.base.registry import Registry
 from fedamp.errors import ModelError
+from fedamp.models.section import Model
 from fedamp.models.units import Blocks, Units, check_count, under, unknown
-from fedamp.registry import Registry
-from fedamp.scenario import Model
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

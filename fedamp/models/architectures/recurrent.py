@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from fedamp.errors import ModelError
 from fedamp.models.architectures import Architecture, architectures
+from fedamp.models.section import Model
 from fedamp.models.units import Units
-from fedamp.scenario import Model
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

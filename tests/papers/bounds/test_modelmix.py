@@ -120,7 +120,7 @@ def test_refuses_where_the_worst_case_is_not_confirmed(monkeypatch):
 
     monkeypatch.setattr(modelmix, "one_coordinate_log_moment", lambda *arguments: bumpy(arguments[-1] ** 2))
     monkeypatch.setattr(modelmix, "is_convex_in_square", modelmix.is_convex_in_square.__wrapped__)
-    with pytest.raises(ValueError, match=r"width 3 are not accepted: at order 2 the worst case of Theorem 4\.1"):
+    with pytest.raises(ValueError, match=r"width 3 are not expected: at order 2 the worst case of Theorem 4\.1"):
         modelmix.mixed_rdp(0.9, 3, [2])
 
 

@@ -1,0 +1,1 @@
+"""Small modules for every room: array types, numbers as text, the bases of sections and records."""

@@ -1,0 +1,68 @@
+"""Which device a process computes on: the one place that looks for a GPU. Whoever makes a tensor asks here, or is told.
+
+A device goes by torch's name for it: ``cpu``; ``cuda``, the first GPU that a process sees (Ray shows each worker one);
+``cuda:1``, the second one. ``auto`` is a GPU where torch sees one, else the CPU. Clipping and evaluation need float64,
+which rules out ``mps``.
+"""
+
+import os
+import re
+
+from fedamp.errors import InputError
+
+PATTERN = r"^(auto|cpu|cuda(:\d+)?)$"
+
+
+def available(asked: str) -> str:
+    """The device that was asked for, by torch's name.
+
+    Raises:
+        InputError: this process does not see it, or there is no such device.
+    """
+    if asked == "cpu":
+        return asked
+    import torch  # it takes a second, which only processes that train have
+
+    count = torch.cuda.device_count()
+    if asked == "auto":
+        return "cuda" if count else "cpu"
+    if re.fullmatch(PATTERN, asked) and int(asked.partition(":")[2] or 0) < count:
+        return asked
+    raise InputError(f"engine.device: {asked} is not there, torch sees {count} GPU(s); expected here: auto, cpu")
+
+
+def here(asked: str) -> str:
+    """The device that was asked for where this process sees it, else the CPU: where clients train, others look."""
+    try:
+        return available(asked)
+    except InputError:
+        return "cpu"
+
+
+def is_gpu(device: str) -> bool:
+    """Whether it is any device but the CPU."""
+    return not device.startswith("cpu")
+
+
+def free_memory(device: str) -> int:
+    """Bytes that nobody uses on a GPU."""
+    import torch
+
+    return int(torch.cuda.mem_get_info(device)[0])
+
+
+def names() -> list[str]:
+    """What the GPUs are called that this process sees."""
+    import torch
+
+    return [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
+
+
+def environment_of(device: str) -> dict[str, str]:
+    """What makes one GPU that is named by its number the only one that a process sees, which calls it ``cuda``."""
+    _, _, index = device.partition(":")
+    if not index:
+        return {}
+    available(device)
+    seen = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return {"CUDA_VISIBLE_DEVICES": seen.split(",")[int(index)] if seen else index}

@@ -1,0 +1,42 @@
+"""Lists of ids as text: ``0-9,12``."""
+
+import re
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ranges = tuple[tuple[int, int], ...]
+"""First and last ids, both included."""
+
+PATTERN = r"\d{1,18}(-\d{1,18})?(, ?\d{1,18}(-\d{1,18})?)*"
+
+
+def ranges(text: str) -> Ranges:
+    """The ranges of a list such as ``0-9,12``.
+
+    Raises:
+        ValueError: it is none, or a range ends before it begins.
+    """
+    if not re.fullmatch(PATTERN, text, re.ASCII):
+        raise ValueError(f"must be ids and ranges such as 0-9,12, got {text!r:.60}")
+    pairs = [item.partition("-") for item in text.replace(" ", "").split(",")]
+    found = tuple((int(first), int(last or first)) for first, _, last in pairs)
+    for first, last in found:
+        if last < first:
+            raise ValueError(f"must be ids and ranges such as 0-9,12, got the range {first}-{last}")
+    return found
+
+
+def members(ids: NDArray[np.int64], among: Ranges) -> NDArray[np.bool_]:
+    """Which ids lie in one of the ranges; shape as ``ids``."""
+    inside = np.zeros(ids.shape, dtype=bool)
+    for first, last in among:
+        inside |= (first <= ids) & (ids <= last)
+    return inside
+
+
+def in_words(ids: Sequence[int], most: int = 5) -> str:
+    """The first few of some ids, and how many more there are."""
+    more = f" and {len(ids) - most:,} more" if len(ids) > most else ""
+    return ", ".join(map(str, ids[:most])) + more

@@ -1,0 +1,36 @@
+"""The base of all sections of a scenario, and the numbers that stand in them."""
+
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+
+class Section(BaseModel):
+    """Base of all sections: frozen, and strict about keys."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+def no_truth(value: Any) -> Any:
+    """Refuse ``on`` and ``yes``: YAML reads them as truth values, which Python takes for numbers."""
+    if isinstance(value, bool):
+        raise ValueError(f"got {value}, as YAML reads on, off, yes and no; expected: a number")
+    return value
+
+
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False), BeforeValidator(no_truth)]
+Count = Annotated[int, Field(ge=1, strict=True)]
+NoiseMultiplier = Annotated[float, Field(ge=1e-6, le=1e12), BeforeValidator(no_truth)]
+NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Probability = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
+Share = Annotated[float, Field(gt=0, lt=1)]
+Rate = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+Steps = tuple[tuple[Count, Positive], ...]
+"""A number that changes over the rounds: [first round, number], in order; the first one is for round 1."""
+
+
+def check_steps(key: str, steps: Steps) -> None:
+    """Refuse steps that do not begin at round 1, or are not in order (ValueError)."""
+    firsts = [first for first, _ in steps]
+    if firsts[0] != 1 or firsts != sorted(set(firsts)):
+        raise ValueError(f"{key} must start at round 1 and name later rounds in order, got rounds {firsts}")

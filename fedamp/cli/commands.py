@@ -1,0 +1,317 @@
+"""The commands. Each reads its arguments, calls one function, and prints; there is no logic here.
+
+Everything heavy (torch, Flower, Ray, plots) is imported by the command that needs it, so that ``fedamp privacy``
+answers at once.
+"""
+
+import faulthandler
+import sys
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from typer import Argument, Exit, Option, Typer
+
+from fedamp.base.start import seldom_collected
+from fedamp.base.text import printable
+from fedamp.cli import scenarios
+from fedamp.cli.failures import status_of
+from fedamp.cli.terminal import (
+    AsJson,
+    Overrides,
+    ScenarioArgument,
+    caution_about,
+    caution_as_warned,
+    err,
+    judge,
+    load_scenario,
+    out,
+    print_answer,
+    print_line,
+    print_path,
+)
+from fedamp.errors import FedampError, Interrupted, fails_alone
+from fedamp.report import tables
+
+if TYPE_CHECKING:
+    from fedamp.studies.audit import Audit, Sensitivity
+
+app = Typer(
+    help="Federated learning with differential privacy, amplified by the randomness that training has anyway.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    suggest_commands=False,  # click does
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.add_typer(scenarios.app, name="scenarios")
+
+
+@app.callback(invoke_without_command=True)
+def root(version: Annotated[bool, Option("--version", help="print the version")] = False) -> None:
+    """See ``fedamp COMMAND --help``."""
+    if version:
+        from fedamp import __version__
+
+        print(f"fedamp {__version__}")
+        raise Exit
+
+
+@app.command()
+def run(
+    scenario: ScenarioArgument,
+    overrides: Overrides,
+    out_folder: Annotated[Path | None, Option("--out", help="run folder; left out: a new one under runs")] = None,
+    resume: Annotated[bool, Option("--resume", help="go on where an interrupted run stopped")] = False,
+    engine: Annotated[str | None, Option(help="auto, ray, serial or flower")] = None,
+    known_seed: Annotated[
+        bool | None,
+        Option(
+            "--known-seed/--secret-seed", help="noise and assignments from seed, which protects nobody who knows it"
+        ),
+    ] = None,
+    quiet: Annotated[bool, Option("--quiet", "-q", help="print nothing but the run folder")] = False,
+    as_json: Annotated[
+        bool, Option("--json", help="a JSON object a line: every round, and at last the summary")
+    ] = False,
+) -> None:
+    """Run a federation and leave a run folder."""
+    from fedamp.report.progress import JsonLines, RunProgress, Silence
+    from fedamp.server.launch import how_to_resume, launch
+
+    if engine is not None:
+        overrides = [*overrides, f"engine.kind={engine}"]
+    if known_seed is not None:
+        overrides = [*overrides, f"known_seed={str(known_seed).lower()}"]
+    scenario_ = load_scenario(scenario, overrides)
+    progress = JsonLines() if as_json else Silence() if quiet else RunProgress(err)
+    with progress.shown():
+        folder = launch(scenario_, progress, out_folder, resume)
+
+    from fedamp.engines.flower import chatter_to
+    from fedamp.runs.files import modes_of
+    from fedamp.runs.folder import RunFolder, read_summary
+    from fedamp.runs.records import LedgerRecord
+
+    with chatter_to(RunFolder(folder).log, "fedamp"), modes_of(folder):
+        with fails_alone("drawing"):
+            from fedamp.report.pictures import plot_run  # matplotlib takes a second
+
+            plot_run(folder)
+        summary, head = read_summary(folder), LedgerRecord.read(RunFolder(folder).ledger).head
+        if as_json:
+            print_line(summary.content() | {"folder": str(folder), "head": head})
+        elif quiet:
+            print(printable(folder))
+        else:
+            with fails_alone("the table"):
+                out.print(tables.run_table(summary, progress.clipped))
+            print_path("ledger's head", head or "none")
+            print_path("run folder", folder)
+    caution_about(scenario_)
+    if summary.stopped_because == "interrupted":
+        raise Interrupted(how_to_resume(folder))
+
+
+@app.command()
+def sweep(
+    scenario: ScenarioArgument,
+    overrides: Annotated[
+        list[str], Option("--set", help="key.path=value,value,... or seed=1..5, as often as needed", show_default=False)
+    ],
+    out_folder: Annotated[
+        Path | None, Option("--out", help="left out: sweeps/NAME; gone on with if it is there")
+    ] = None,
+    jobs: Annotated[int | None, Option(help="runs at once; left out: as many as there are cores")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run a scenario with every combination of some values, several runs at once."""
+    from fedamp.api import sweep
+    from fedamp.report.progress import SweepProgress
+    from fedamp.report.sweep import draw, sweep_table
+    from fedamp.studies.sweeps.grid import grid_of
+
+    with SweepProgress(err).shown() as progress:
+        swept = sweep(scenario, grid_of(overrides), out_folder, jobs, progress)
+    pictures: list[str] = []
+    with fails_alone("drawing"):
+        pictures = draw(swept, swept.folder / "plots")
+    print_answer(swept.to_json() | {"plots": pictures}, as_json, sweep_table)
+    for file in () if as_json else pictures:
+        print_path("picture", file)
+    if swept.unfinished:
+        raise FedampError(f"{len(swept.unfinished)} of {len(swept.runs)} runs have not come to their end")
+
+
+@app.command()
+def privacy(
+    scenario: ScenarioArgument,
+    overrides: Overrides,
+    groups: Annotated[bool, Option("--groups", help="what groups of units cost, even where it takes long")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """What a scenario will cost, without running it; amplified and unamplified."""
+    from fedamp.federation.cost import privacy_cost
+
+    scenario_ = load_scenario(scenario, overrides)
+    print_answer(privacy_cost(scenario_, groups), as_json, tables.privacy_table)
+    caution_about(scenario_)
+
+
+@app.command()
+def calibrate(
+    scenario: ScenarioArgument,
+    overrides: Overrides,
+    epsilon: Annotated[float, Option(help="budget")],
+    delta: Annotated[float | None, Option(help="left out: the scenario's")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """The smallest noise multiplier that keeps a budget, landing on the safe side."""
+    from fedamp.federation.cost import calibration
+
+    print_answer(calibration(load_scenario(scenario, overrides), epsilon, delta), as_json, tables.calibration_table)
+
+
+@app.command()
+def compare(
+    runs: Annotated[list[Path], Argument(help="folders of runs, of merged models, and of sweeps")],
+    out_folder: Annotated[Path, Option("--out", help="folder for the plots")] = Path("comparison"),
+    as_json: AsJson = False,
+) -> None:
+    """A table and plots of several runs, or of a sweep."""
+    from fedamp.report.comparison import compare
+    from fedamp.report.sweep import sweep_table
+
+    answer = compare(runs, out_folder)
+    print_answer(answer, as_json, sweep_table if "outcomes" in answer else tables.comparison_table)
+    for file in () if as_json else answer["plots"]:
+        print_path("picture", file)
+
+
+@app.command()
+def report(
+    runs: Annotated[list[Path], Argument(help="folders of runs, and of merged models; several are compared")],
+    out_file: Annotated[Path, Option("--out", help="the HTML file")] = Path("report.html"),
+) -> None:
+    """One HTML file about a run, or several, that can be sent to a colleague."""
+    from fedamp.report.page import write_report
+
+    print_path("report", write_report(runs, out_file))
+
+
+@app.command()
+def merge(
+    models: Annotated[list[str], Argument(help="run folders; RUN@ROUND is a checkpoint of a run")],
+    method: Annotated[str, Option(help="random-selection or linear-combination")],
+    epsilon: Annotated[float, Option(help="budget")],
+    delta: Annotated[float, Option(help="budget")],
+    out_folder: Annotated[Path | None, Option("--out", help="left out: a new folder under runs")] = None,
+    weights: Annotated[str | None, Option(help="one for each model, e.g. 0.3,0.7; left out: chosen")] = None,
+    utility: Annotated[
+        str | None,
+        Option(help="choose weights by: least-private, accuracy, most-accurate-first, or numbers e.g. 0.8,0.9"),
+    ] = None,
+    data_independent: Annotated[
+        bool, Option("--assume-data-independent-gradients", help="linear combination: charge step by step")
+    ] = False,
+    public: Annotated[bool, Option("--assume-public-accuracies", help="choose weights by the accuracies")] = False,
+    seed: Annotated[int | None, Option(help="of the draw, a known seed; left out: secret")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Merge trained models for a new budget, with a certificate."""
+    from fedamp.studies.merging import MergeRequest, merge_runs, utility_of, weights_of
+
+    request = MergeRequest(
+        tuple(models),
+        method,
+        epsilon,
+        delta,
+        weights=weights_of(weights),
+        utility=utility_of(utility),
+        data_independent_gradients=data_independent,
+        public_accuracies=public,
+        seed=seed,
+    )
+    merger = merge_runs(request, out_folder)
+    with fails_alone("drawing"):
+        from fedamp.report.weights import plot_merger
+
+        plot_merger(merger)
+    print_answer(merger.to_json(), as_json, tables.merge_table)
+    if not as_json:
+        print_path("run folder", merger.folder.path)
+
+
+@app.command()
+def audit(
+    scenario: ScenarioArgument,
+    overrides: Overrides,
+    repetitions: Annotated[int, Option(help="how often it is played, with and without the canary each")] = 500,
+    rounds: Annotated[int, Option(help="longer scenarios are shortened to so many rounds")] = 8,
+    confidence: Annotated[float, Option(help="that no lower bound is too high")] = 0.99,
+    by_sensitivity: Annotated[
+        bool, Option("--sensitivity", help="instead: how far one unit's data move the sum of a round, in clips")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """A lower bound on epsilon from attacking the real code, beside the accountant's upper bound."""
+    from fedamp.report.progress import audit_progress
+    from fedamp.studies.audit import audit, sensitivity
+
+    with audit_progress(err) as progress:
+        scenario_, table = load_scenario(scenario, overrides), tables.audit_table
+        found: Audit | Sensitivity
+        if by_sensitivity:
+            found, table = sensitivity(scenario_, repetitions, rounds, progress), tables.sensitivity_table
+        else:
+            found = audit(scenario_, repetitions, rounds, confidence, progress)
+    print_answer(found.to_json(), as_json, table)
+    if found.refuted:
+        raise FedampError(found.refutation())
+
+
+@app.command()
+def verify(
+    run_: Annotated[Path, Argument(metavar="RUN", help="a run folder, or a ledger.json")],
+    head: Annotated[
+        str | None, Option(help="the chain's head, as the run printed it and somebody wrote it down")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Compute every number of a ledger again, and find whatever was altered since the run wrote it down."""
+    from fedamp.runs.checks import checks_json
+    from fedamp.runs.verify import verify_ledger
+
+    checks = verify_ledger(run_, head)
+    print_answer(checks_json(checks), as_json, lambda answer: tables.checks_table("ledger", answer))
+    judge(checks, f"{run_}: ")
+
+
+@app.command()
+def doctor(
+    superlink: Annotated[str | None, Option(help="HOST:PORT of a deployment's SuperLink to check as well")] = None,
+    root_certificates: Annotated[Path | None, Option(help="file of the authority that its nodes trust")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Versions, devices, Ray, and free memory; and whether a deployment can be reached and trusted."""
+    from fedamp.cli.doctor import examine_machine, examine_superlink
+    from fedamp.runs.checks import checks_json
+
+    checks = examine_superlink(superlink, root_certificates) if superlink else []
+    answer = examine_machine() | ({"deployment": checks_json(checks)} if checks else {})
+    print_answer(answer, as_json, tables.doctor_table)
+    judge(checks)
+
+
+def main() -> None:
+    """Entry point: one line for every error, and an exit status that tells."""
+    if sys.__stderr__ is not None and not faulthandler.is_enabled():
+        # A model of a person's own may crash this process where it is built or evaluated: say where.
+        faulthandler.enable(sys.__stderr__, all_threads=False)
+    with warnings.catch_warnings(), seldom_collected():
+        warnings.showwarning = caution_as_warned
+        try:
+            status = status_of(app)
+        except KeyboardInterrupt:  # a second Ctrl-C, while the first one was being handled
+            status = Interrupted.exit_code
+    sys.exit(status)

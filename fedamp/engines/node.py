@@ -1,0 +1,79 @@
+"""A simulated node: a Flower client app with its context, for as long as the run lasts."""
+
+import ctypes
+import importlib
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+from flwr.app import Context, Message, RecordDict, UserConfig
+from flwr.clientapp import ClientApp
+
+from fedamp.base import devices
+from fedamp.engines import flower
+
+FIRST_NODE = flower.SERVER_NODE + 1
+
+
+class Node:
+    """Hosts all clients of a simulation that it is asked to train.
+
+    Args:
+        client_app: import path, ``package.module:name``.
+        partition: number of this node, from 0.
+        partitions: number of nodes.
+        device: on which to train (:mod:`fedamp.base.devices`).
+
+    Raises:
+        InputError: the device is not there.
+    """
+
+    def __init__(self, client_app: str, partition: int, partitions: int, device: str) -> None:
+        flower.identify()
+        keep_freed_memory()
+        module, _, name = client_app.partition(":")
+        self.app: ClientApp = getattr(importlib.import_module(module), name)
+        self.device = device = devices.available(device)
+        config: UserConfig = {"partition-id": partition, "num-partitions": partitions, "device": device}
+        self.context = Context(1, FIRST_NODE + partition, config, RecordDict(), {})
+
+    def handle(self, message: Message) -> tuple[Message, str]:
+        """The app's reply and an empty string; or an error reply (code 2) and the traceback of what it raised."""
+        try:
+            with one_thread(self.device):
+                return self.app(message, self.context), ""
+        except Exception as error:
+            reason = f"{type(error).__name__}: {error}"
+            return flower.error_reply(message, flower.APP_RAISED, reason), traceback.format_exc()
+
+
+def keep_freed_memory() -> None:
+    """Have the C library keep what is freed for the next step, which asks for the same again.
+
+    By default it gives blocks of a few megabytes back to the system each time, and the system clears them when they are
+    wanted again: a third of the time that stacked convolutional models take to train. Without glibc nothing is done.
+    """
+    with suppress(AttributeError, OSError):
+        mallopt = ctypes.CDLL(None).mallopt
+        mallopt(_M_MMAP_THRESHOLD, 32 << 20)  # the most that it takes
+        mallopt(_M_TRIM_THRESHOLD, 1 << 30)
+
+
+# From malloc.h.
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+
+
+@contextmanager
+def one_thread(device: str) -> Iterator[None]:
+    """On a CPU a node trains with one thread: sums are the same in every engine, and cores not oversubscribed."""
+    import torch
+
+    if devices.is_gpu(device):
+        yield
+        return
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -1,0 +1,73 @@
+"""How many workers a machine or cluster gets, and what each takes of it."""
+
+from dataclasses import dataclass
+from math import ceil
+
+from fedamp.base import devices
+from fedamp.errors import InputError
+from fedamp.federation.running import Engine
+
+FEW, MOST = 2, 4  # workers of a GPU, which computes for one at a time: one prepares meanwhile, and more hardly help
+USED = 0.9  # share of a GPU's free memory that is planned with
+
+
+@dataclass(frozen=True)
+class Demand:
+    """What a run asks of a GPU like this machine's.
+
+    Attributes:
+        worker_bytes: memory that a worker needs.
+        free_bytes: memory that nobody uses.
+        batches: of a round; more workers have nothing to do.
+    """
+
+    worker_bytes: int
+    free_bytes: int
+    batches: int
+
+
+@dataclass(frozen=True)
+class WorkerResources:
+    """Workers, torch's name of their device, and the part of a core and of a GPU that each reserves."""
+
+    workers: int
+    device: str
+    cpus: float
+    gpus: float
+
+
+def worker_resources(engine: Engine, cores: float, gpus: float, demand: Demand | None = None) -> WorkerResources:
+    """Workers for the cores and GPUs that there are; more workers than cores (or GPUs) share them evenly.
+
+    Args:
+        cores, gpus: as Ray counts them; a GPU that is named by its number is the only one that it sees.
+        demand: of the run; left out: its GPUs are not here to be looked at, and are large enough.
+
+    Raises:
+        InputError: CUDA is asked for and there is no GPU.
+    """
+    device = engine.device
+    if device == "auto":
+        device = "cuda" if gpus and (engine.address is not None or devices.here("auto") == "cuda") else "cpu"
+    if not devices.is_gpu(device):
+        workers = max(1, int(cores)) if engine.workers == "auto" else engine.workers
+        return WorkerResources(workers, device, cpus=_share(workers, cores), gpus=0)
+    if not gpus:
+        raise InputError(f"engine.device: {device} needs a GPU and Ray sees none; expected here: auto, cpu")
+    if engine.address is not None and device != "cuda":
+        raise InputError(f"engine.device: {device} is one machine's; expected with engine.address: auto, cpu, cuda")
+    workers = int(gpus) * _sharing(cores, gpus, demand) if engine.workers == "auto" else engine.workers
+    return WorkerResources(workers, "cuda", cpus=_share(workers, cores), gpus=_share(workers, gpus))
+
+
+def _sharing(cores: float, gpus: float, demand: Demand | None) -> int:
+    """How many workers share a GPU: as many as its memory holds, within reason, and have a core and a batch each."""
+    if demand is None:
+        return FEW
+    hold = int(demand.free_bytes * USED / demand.worker_bytes)
+    return max(1, min(hold, int(cores / gpus), ceil(demand.batches / gpus), MOST))
+
+
+def _share(workers: int, units: float) -> float:
+    """The part of a core or GPU that a worker gets, so that all find a place; at most a whole one."""
+    return 1 / ceil(workers / max(1, int(units)))

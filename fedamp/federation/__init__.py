@@ -1,0 +1,1 @@
+"""What a person writes (the scenario) and what follows from it (the plan and its cost)."""

@@ -1,0 +1,323 @@
+"""Check-in schemes: who takes part in which round, and how much privacy that saves.
+
+A section of a scenario is the scheme itself. It draws the cohorts, and it gives the expression that is charged and the
+likelihood ratio with which an audit attacks. So the three cannot disagree. Its keys are public; the numbers of rounds
+and units and the seed are arguments.
+
+A further scheme is one class here and its name in ``AnyCheckIn``. tests/federation/test_check_in.py holds
+each scheme to one contract. It needs an example of each key: ``Field(examples=[...])``.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from functools import partial
+from typing import Annotated, Any, ClassVar, Literal, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from fedamp import accounting, rng
+from fedamp.accounting import Allocation, Compose, Mechanism, Poisson, Repeat
+from fedamp.base.section import Count, Probability, Section
+
+UnitIds = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+Rate = Annotated[Probability, Field(examples=[0.4])]
+
+
+class CheckIn(Section, ABC):
+    """Who takes part in which round.
+
+    Attributes:
+        scheme: its name in a scenario.
+        rounds_are_independent: whether a unit's rounds are drawn independently, each by the same law. Otherwise rounds
+            with different costs cannot be charged one after the other.
+        is_hidden: whether anything about who takes part when is drawn at random.
+    """
+
+    scheme: str
+    rounds_are_independent: ClassVar[bool]
+    is_hidden: ClassVar[bool] = True
+
+    def check(self, rounds: int) -> None:
+        """Refuse keys that do not fit the number of rounds (ValueError, one line)."""
+
+    @abstractmethod
+    def cohorts(self, rounds: int, units: int, seed: int) -> Iterator[UnitIds]:
+        """The cohort of every round in turn: sorted ids of the units that check in."""
+
+    @abstractmethod
+    def charge(self, one_round: Mechanism, rounds: int) -> Mechanism:
+        """The cost of all rounds for a unit, if ``one_round`` is the cost of taking part in one."""
+
+    @abstractmethod
+    def most_check_ins(self, first: int, rounds: int) -> int:
+        """The largest number of check-ins of a unit in the ``first`` rounds: the cost without amplification."""
+
+    @abstractmethod
+    def expected_cohort(self, rounds: int, units: int) -> float:
+        """Expected cohort size of a round, a public number: the denominator of the mean update."""
+
+    @abstractmethod
+    def log_likelihood_ratio(self, ratios: Floats) -> Floats:
+        """Log-likelihood ratio of a whole run, with a unit against without it.
+
+        Args:
+            ratios: [repetitions, rounds], log-likelihood ratios of each round, the unit taking part against not.
+
+        Returns:
+            Array of shape [repetitions].
+        """
+
+    def shortened(self, rounds: int, shorter: int) -> Self:
+        """A scheme for ``shorter`` instead of ``rounds`` rounds, with about the same rate of check-ins."""
+        return self
+
+
+class AllCheckIn(CheckIn):
+    """Every unit takes part in every round.
+
+    Formal guarantees: every cohort is all units. No amplification is charged.
+    """
+
+    scheme: Literal["all"] = "all"
+    rounds_are_independent = True
+    is_hidden = False
+
+    def cohorts(self, rounds: int, units: int, seed: int) -> Iterator[UnitIds]:
+        for _ in range(rounds):
+            yield np.arange(units)
+
+    def charge(self, one_round: Mechanism, rounds: int) -> Mechanism:
+        return Repeat(one_round, rounds)
+
+    def most_check_ins(self, first: int, rounds: int) -> int:
+        return first
+
+    def expected_cohort(self, rounds: int, units: int) -> float:
+        return float(units)
+
+    def log_likelihood_ratio(self, ratios: Floats) -> Floats:
+        return np.asarray(ratios.sum(1))
+
+
+class PoissonCheckIn(CheckIn):
+    """In every round every unit takes part with the same probability, independently.
+
+    Formal guarantees: check-ins are independent over units and over rounds, each of probability ``rate``; cohorts may
+    be empty, and an empty round is released like any other.
+    """
+
+    scheme: Literal["poisson"]
+    rate: Rate
+    rounds_are_independent = True
+
+    def cohorts(self, rounds: int, units: int, seed: int) -> Iterator[UnitIds]:
+        for round_ in range(1, rounds + 1):
+            yield np.flatnonzero(rng.happens(rng.stream(seed, "check-in", round_).words(units), self.rate))
+
+    def charge(self, one_round: Mechanism, rounds: int) -> Mechanism:
+        return Repeat(Poisson(one_round, self.rate), rounds)
+
+    def most_check_ins(self, first: int, rounds: int) -> int:
+        return first
+
+    def expected_cohort(self, rounds: int, units: int) -> float:
+        return self.rate * units
+
+    def log_likelihood_ratio(self, ratios: Floats) -> Floats:
+        if self.rate == 1:
+            return np.asarray(ratios.sum(1))
+        return np.asarray(np.logaddexp(math.log1p(-self.rate), math.log(self.rate) + ratios).sum(1))
+
+
+class CappedPoissonCheckIn(CheckIn):
+    """Poisson sampling with a cap: as many hidden rounds as coins of probability ``rate`` give, up to ``at_most``.
+
+    Formal guarantees: the number of a unit's check-ins is that of ``rounds`` coins, capped; its rounds are uniform
+    among all sets of that size, and units are independent (the scheme in the proof of Feldman, Shenfeld 2025,
+    Corollary 4.7). A unit that reaches the cap is not excluded from later rounds: all rounds expect as many units.
+    """
+
+    scheme: Literal["capped-poisson"]
+    rate: Rate
+    at_most: Count = Field(description="largest number of rounds in which a unit takes part", examples=[3])
+    rounds_are_independent = False
+
+    def check(self, rounds: int) -> None:
+        _check_most("at_most", self.at_most, rounds)
+
+    def cohorts(self, rounds: int, units: int, seed: int) -> Iterator[UnitIds]:
+        numbers = np.zeros(units, dtype=np.uint32)
+        for coin in range(1, rounds + 1):
+            numbers += rng.happens(rng.stream(seed, "check-in coin", coin).words(units), self.rate)
+        return _uniform_sets(seed, 1, rounds, np.minimum(numbers, self.at_most))
+
+    def charge(self, one_round: Mechanism, rounds: int) -> Mechanism:
+        return accounting.CappedPoisson(one_round, self.rate, self.at_most, rounds)
+
+    def most_check_ins(self, first: int, rounds: int) -> int:
+        return min(first, self.at_most)
+
+    def expected_cohort(self, rounds: int, units: int) -> float:
+        return units * float(np.minimum(np.arange(rounds + 1), self.at_most) @ self._probabilities(rounds)) / rounds
+
+    def log_likelihood_ratio(self, ratios: Floats) -> Floats:
+        rounds = ratios.shape[1]
+        probabilities, numbers = self._probabilities(rounds), np.minimum(np.arange(rounds + 1), self.at_most)
+        sums = _log_sums_over_sets(ratios, self.at_most)
+        means = [sums[k] - math.log(math.comb(rounds, k)) for k in range(self.at_most + 1)]
+        with np.errstate(divide="ignore"):
+            capped = np.log(np.bincount(numbers, probabilities))
+        return np.asarray(np.logaddexp.reduce(np.stack(means) + capped[:, None], axis=0))
+
+    def shortened(self, rounds: int, shorter: int) -> Self:
+        return self.model_copy(update={"at_most": max(1, round(self.at_most * shorter / rounds))})
+
+    def _probabilities(self, rounds: int) -> Floats:
+        """Of each number of successes among ``rounds`` coins."""
+        from scipy.stats import binom  # only here: the import takes long
+
+        return np.asarray(binom.pmf(np.arange(rounds + 1), rounds, self.rate))
+
+
+class _KOfRounds(CheckIn):
+    """Every unit is scheduled for exactly ``k`` hidden rounds.
+
+    A unit that declines counts as zero and is charged as if it took part. That covers any declining (docs/k-of-t.md);
+    a smaller charge would not.
+    """
+
+    k: Count = Field(examples=[4])
+    rounds_are_independent = False
+
+    def check(self, rounds: int) -> None:
+        _check_most("k", self.k, rounds)
+
+    def expected_cohort(self, rounds: int, units: int) -> float:
+        return units * self.k / rounds
+
+    def shortened(self, rounds: int, shorter: int) -> Self:
+        return self.model_copy(update={"k": max(1, round(self.k * shorter / rounds))})
+
+
+class BalancedCheckIn(_KOfRounds):
+    """Balanced iteration subsampling: exactly ``k`` hidden rounds for every unit.
+
+    Formal guarantees: the set of rounds of every unit is uniform among all sets of ``k`` out of ``rounds``, and
+    independent over units (Dong, Chen, Özgür 2025, section 3.3; Feldman, Shenfeld 2025, k-out-of-t allocation).
+
+    Each round takes a unit with probability (check-ins that remain) / (rounds that remain). That is exactly this law;
+    it needs one small integer a unit, and never looks ahead.
+    """
+
+    scheme: Literal["balanced"]
+
+    def cohorts(self, rounds: int, units: int, seed: int) -> Iterator[UnitIds]:
+        return _uniform_sets(seed, 1, rounds, np.full(units, self.k, dtype=np.uint32))
+
+    def charge(self, one_round: Mechanism, rounds: int) -> Mechanism:
+        return Allocation(one_round, self.k, rounds)
+
+    def most_check_ins(self, first: int, rounds: int) -> int:
+        return min(first, self.k)
+
+    def log_likelihood_ratio(self, ratios: Floats) -> Floats:
+        sums = _log_sums_over_sets(ratios, self.k)
+        return np.asarray(sums[self.k] - math.log(math.comb(ratios.shape[1], self.k)))
+
+
+class StratifiedCheckIn(_KOfRounds):
+    """One hidden round in each of ``k`` consecutive blocks, their lengths as equal as integers allow.
+
+    Formal guarantees: in every block every unit is scheduled exactly once, in a uniformly random round, independently
+    over blocks and units.
+    """
+
+    scheme: Literal["stratified"]
+
+    def cohorts(self, rounds: int, units: int, seed: int) -> Iterator[UnitIds]:
+        first_round = 1
+        for length in self.block_lengths(rounds):
+            yield from _uniform_sets(seed, first_round, length, np.ones(units, dtype=np.uint32))
+            first_round += length
+
+    def block_lengths(self, rounds: int) -> list[int]:
+        """Number of rounds of every block."""
+        shorter, longer = divmod(rounds, self.k)
+        return [shorter + (block < longer) for block in range(self.k)]
+
+    def charge(self, one_round: Mechanism, rounds: int) -> Mechanism:
+        blocks = [Allocation(one_round, 1, length) for length in self.block_lengths(rounds)]
+        return Repeat(blocks[0], self.k) if len(set(blocks)) == 1 else Compose(tuple(blocks))
+
+    def most_check_ins(self, first: int, rounds: int) -> int:
+        starts = np.cumsum([0, *self.block_lengths(rounds)[:-1]])
+        return int((starts < first).sum())
+
+    def log_likelihood_ratio(self, ratios: Floats) -> Floats:
+        lengths = self.block_lengths(ratios.shape[1])
+        blocks = np.split(ratios, np.cumsum(lengths)[:-1], axis=1)
+        return np.asarray(np.sum([log_mean(block, axis=1) for block in blocks], axis=0))
+
+
+AnyCheckIn = Annotated[
+    AllCheckIn | PoissonCheckIn | CappedPoissonCheckIn | BalancedCheckIn | StratifiedCheckIn,
+    Field(discriminator="scheme"),
+]
+
+
+class Attendance:
+    """The cohorts of one run, by round; asking for rounds in order, or for the one before, costs nothing extra."""
+
+    def __init__(self, check_in: CheckIn, rounds: int, units: int, seed: int) -> None:
+        self._rounds, self._draw = rounds, partial(check_in.cohorts, rounds, units, seed)
+        self._round = 0
+        self._previous = self._current = np.empty(0, dtype=np.int64)
+        self._cohorts = self._draw()
+
+    def cohort(self, round_: int) -> UnitIds:
+        """Sorted ids of the units that check in to ``round_`` (from 1)."""
+        if not 1 <= round_ <= self._rounds:
+            raise ValueError(f"round must be in 1..{self._rounds}, got {round_}")
+        if 1 <= round_ == self._round - 1:
+            return self._previous
+        if round_ < self._round:
+            self._round, self._cohorts = 0, self._draw()
+        while self._round < round_:
+            self._previous, self._current = self._current, next(self._cohorts)
+            self._round += 1
+        return self._current
+
+
+def log_mean(logs: Floats, axis: int) -> Floats:
+    """Log of the mean of exponentials."""
+    return np.asarray(np.logaddexp.reduce(logs, axis=axis) - math.log(logs.shape[axis]))
+
+
+def _check_most(key: str, number: int, rounds: int) -> None:
+    if number > rounds:
+        raise ValueError(f"check_in.{key} must be at most rounds ({rounds}), got {number}")
+
+
+def _log_sums_over_sets(ratios: Floats, most: int) -> Floats:
+    """Logs of the elementary symmetric polynomials of degree 0, .., ``most``, shape [most + 1, repetitions]."""
+    sums = np.full((most + 1, len(ratios)), -np.inf)
+    sums[0] = 0
+    for round_ in ratios.T:
+        sums[1:] = np.logaddexp(sums[1:], sums[:-1] + round_)
+    return sums
+
+
+def _uniform_sets(seed: int, first_round: int, rounds: int, check_ins: NDArray[Any]) -> Iterator[UnitIds]:
+    """Cohorts in which each unit has as many rounds as ``check_ins`` says, shape [units], a uniform set of them."""
+    owed = check_ins.astype(np.uint32)
+    for index in range(rounds):
+        # Integer draws make the probability owed / left exact, not exact up to a rounding of the quotient.
+        draw = rng.stream(seed, "check-in", first_round + index).integers(rounds - index, len(owed))
+        cohort = np.flatnonzero(draw < owed)
+        owed[cohort] -= 1
+        yield cohort

@@ -1,0 +1,129 @@
+"""The privacy cost of a scenario before it runs. No torch here, so the answer comes at once."""
+
+import math
+from typing import Any
+
+from fedamp.accounting import Group, Mechanism, in_words
+from fedamp.federation.check_in import PoissonCheckIn
+from fedamp.federation.plan import ADJACENCY, Plan, make_plan, privacy_units
+from fedamp.federation.reader import validate
+from fedamp.federation.scenario import Scenario
+from fedamp.noise.gaussian import delta_left
+
+ROUNDS_LISTED = 10_000  # of a longer run: evenly spaced rounds
+GROUP_SIZES = (1, 2, 3, 5, 10)
+FALSE_POSITIVE_RATE = 0.01
+"""At which the true positive rate of the best membership test is told."""
+
+
+def privacy_cost(scenario: Scenario, groups: bool = False) -> dict[str, Any]:
+    """The cost of the whole run, of its prefixes, and of groups of units, as ``fedamp privacy --json`` prints it.
+
+    Args:
+        scenario: what would run.
+        groups: compute the cost of groups even if that takes seconds; otherwise ``groups`` is null in that case.
+
+    Raises:
+        ScenarioError: the budget pays for no round, or no noise multiplier keeps it.
+    """
+    plan = make_plan(scenario, privacy_units(scenario))
+    plan.check_budget()
+    every = math.ceil(scenario.rounds / ROUNDS_LISTED)
+    by_round = zip(plan.epsilon_by_round, plan.unamplified_epsilon_by_round, strict=True)
+    plan.check_budget()  # exactly, now that the curve is known
+    return {
+        "scenario": scenario.name,
+        "known_seed": scenario.known_seed,
+        "delta": scenario.privacy.delta,
+        "adjacency": ADJACENCY,
+        "unit": scenario.privacy.unit,
+        "units": plan.units,
+        "group_size": scenario.privacy.group_size,
+        "noise_multiplier": plan.noise_multiplier,
+        "expected_cohort": plan.expected_cohort,
+        "epsilon": plan.planned_epsilon.to_json(),
+        "epsilon_bound": plan.planned_epsilon.method,
+        "unamplified_epsilon": plan.unamplified_epsilon.to_json(),
+        "risk": risk(plan.mechanism, scenario.privacy.unit, scenario.privacy.group_size),
+        "poisson_epsilon": _by_poisson(plan),
+        "budget": scenario.privacy.epsilon,
+        "rounds": scenario.rounds,
+        "affordable_rounds": plan.affordable_rounds,
+        "mechanism": str(plan.mechanism),
+        "per_round": [
+            {"round": round_, "epsilon_upper": _finite(amplified), "unamplified_upper": _finite(plain)}
+            for round_, (amplified, plain) in enumerate(by_round, 1)
+            if round_ % every == 0 or round_ == scenario.rounds
+        ],
+        "groups": _groups(plan, groups),
+    }
+
+
+def risk(mechanism: Mechanism, unit: str, group_size: int) -> dict[str, Any]:
+    """The success of the best membership test: a bracket of its true positive rate, and an interpretation."""
+    lower, upper = mechanism.trade_off().true_positive_rate(FALSE_POSITIVE_RATE)
+    whom = (
+        {"client": "you", "sample": "a record of yours"}[unit]
+        if group_size == 1
+        else f"a group of {group_size} {unit}s"
+    )
+    return {
+        "false_positive_rate": FALSE_POSITIVE_RATE,
+        "true_positive_rate": {"lower": float(lower), "upper": float(upper)},
+        "in_words": in_words(mechanism, FALSE_POSITIVE_RATE, whom),
+    }
+
+
+def calibration(scenario: Scenario, epsilon: float, delta: float | None = None) -> dict[str, Any]:
+    """The smallest noise multiplier that keeps a budget, as ``fedamp calibrate --json`` prints it.
+
+    Args:
+        scenario: what would run.
+        epsilon: the budget, positive.
+        delta: in (0, 1); default: the scenario's.
+
+    Raises:
+        ScenarioError: a budget out of range.
+    """
+    budget = {"epsilon": epsilon, "noise_multiplier": "auto"} | ({} if delta is None else {"delta": delta})
+    raw = scenario.model_dump(mode="json")
+    scenario = validate(raw | {"privacy": raw["privacy"] | budget}, f"scenario {scenario.name} with this budget")
+    plan = make_plan(scenario, privacy_units(scenario))
+    return {
+        "scenario": scenario.name,
+        "known_seed": scenario.known_seed,
+        "noise_multiplier": plan.noise_multiplier,
+        "epsilon": plan.planned_epsilon.to_json(),
+        "epsilon_bound": plan.planned_epsilon.method,
+        "delta": scenario.privacy.delta,
+        "budget": epsilon,
+        "mechanism": str(plan.mechanism),
+    }
+
+
+def _by_poisson(plan: Plan) -> dict[str, float | None] | None:
+    """The cost of Poisson sampling with the same expected cohort; None if the rounds are independent already."""
+    asked = plan.scenario
+    if plan.check_in.rounds_are_independent:
+        return None
+    check_in = PoissonCheckIn(scheme="poisson", rate=plan.expected_cohort / plan.units)
+    privacy = asked.privacy.model_copy(update={"noise_multiplier": plan.noise_multiplier})
+    return make_plan(
+        asked.model_copy(update={"check_in": check_in, "privacy": privacy}), plan.units
+    ).planned_epsilon.to_json()
+
+
+def _groups(plan: Plan, wanted: bool) -> list[dict[str, Any]] | None:
+    """The cost for groups of units; quick only for groups with an exact privacy loss distribution."""
+    mechanisms = {size: plan.mechanism_of_group(size) for size in GROUP_SIZES}
+    if not wanted and any(isinstance(mechanism, Group) for mechanism in mechanisms.values()):
+        return None
+    delta = delta_left(plan.scenario.privacy.delta)
+    return [
+        {"size": size, "epsilon_upper": _finite(mechanism.epsilon(delta).upper)}
+        for size, mechanism in mechanisms.items()
+    ]
+
+
+def _finite(value: float) -> float | None:
+    return float(value) if math.isfinite(value) else None  # JSON has no infinity

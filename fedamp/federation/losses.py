@@ -1,0 +1,282 @@
+"""Losses: what local training minimises, and the metrics of a model (``client.loss``).
+
+The loss does not change the privacy guarantee, because each client's update is clipped. A loss must treat each record
+separately; a custom loss is called with one client's records at a time.
+
+A further loss is one class here and its name in ``LOSSES``. Nothing here imports torch before a loss is computed, so
+that a scenario is checked at once.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from fedamp.data.form import BINARY, CLASSES, NOT_COUNTED, NUMBERS, TOKENS, Form, Labels
+from fedamp.errors import ModelError, one_line
+from fedamp.federation.scenario import Scenario
+from fedamp.federation.training import Client
+from fedamp.models.architectures import import_own, is_import_path
+from fedamp.models.section import Model
+from fedamp.models.units import unknown
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Tally = dict[str, Any]
+"""Sums over records, tensors or integers, by name."""
+
+
+class Loss(ABC):
+    """A loss, the kind of labels that it takes, and the metrics of its task.
+
+    Attributes:
+        name: its name in ``client.loss``; for a custom loss its import path.
+        labels: the kind of labels.
+        output_axes: number of axes of a model's output, with the one of records.
+    """
+
+    name: ClassVar[str] = ""
+    labels: ClassVar[Labels]
+    output_axes: ClassVar[int] = 2
+
+    @abstractmethod
+    def each(self, outputs: "Tensor", labels: "Tensor") -> "Tensor":
+        """The loss of each record, of shape [records], which depends on that record alone.
+
+        Args:
+            outputs: of the model, [records, outputs]; [records, length, outputs] for tokens.
+            labels: [records, ...], as :attr:`labels` reads them.
+        """
+
+    @abstractmethod
+    def tally(self, outputs: "Tensor", labels: "Tensor") -> Tally:
+        """Sums over some records that :meth:`metrics` needs; those of a test set are added."""
+
+    @abstractmethod
+    def metrics(self, tally: Tally) -> dict[str, float]:
+        """Metrics of a model by name. The first one leads: it is at most 1, and more is better."""
+
+    @property
+    def is_known(self) -> bool:
+        """Whether it is built in. Built-in losses treat each record separately."""
+        return type(self) in LOSSES.values()
+
+    def of_clients(self, outputs: "Tensor", labels: "Tensor") -> "Tensor":
+        """The loss of each record of each client, [clients, records]; one client's depends on no other's."""
+        import torch
+
+        if self.is_known:
+            return self.each(outputs.flatten(0, 1), labels.flatten(0, 1)).view(outputs.shape[:2])
+        if len(outputs) == 1:
+            return self.each(outputs[0], labels[0])[None]
+        return torch.func.vmap(self.each)(outputs, labels)
+
+    def gradients(self, outputs: "Tensor", labels: "Tensor", weights: "Tensor") -> "Tensor":
+        """Gradient of the weighted sum of losses with respect to the outputs.
+
+        Args:
+            outputs: [clients, records, ...].
+            labels: [clients, records, ...].
+            weights: [clients, records]; zero where a record is padding.
+        """
+        import torch
+
+        with torch.enable_grad():
+            leaf = outputs.detach().requires_grad_()
+            losses = torch.where(weights > 0, self.of_clients(leaf, labels), 0.0)
+            (gradients,) = torch.autograd.grad((losses * weights).sum(), leaf)
+        return gradients
+
+    def sums(self, outputs: "Tensor", labels: "Tensor", weights: "Tensor") -> "Tensor":
+        """Sum of the losses of each client's real records: float64 of shape [clients]."""
+        import torch
+
+        return torch.where(weights > 0, self.of_clients(outputs, labels), 0.0).double().sum(1)
+
+    def check_outputs(self, shape: tuple[int, ...], model: str) -> None:
+        """Refuse a model whose output has a shape that the loss does not take.
+
+        Raises:
+            ModelError: one line.
+        """
+        if len(shape) != self.output_axes:
+            wanted = "[batch, length, outputs]" if self.output_axes == 3 else "[batch, outputs]"
+            raise ModelError(f"client.loss: {self.name} takes outputs {wanted}; model {model} answers {list(shape)}")
+
+
+class CrossEntropy(Loss):
+    """Cross-entropy of one class a record; accuracy is the share of records whose likeliest class is theirs."""
+
+    name = "cross-entropy"
+    labels = CLASSES
+
+    def each(self, outputs: "Tensor", labels: "Tensor") -> "Tensor":
+        from torch.nn.functional import cross_entropy
+
+        return cross_entropy(outputs, labels, reduction="none")
+
+    def tally(self, outputs: "Tensor", labels: "Tensor") -> Tally:
+        right = outputs.argmax(1) == labels
+        return {"right": right.sum(), "records": len(right)}
+
+    def metrics(self, tally: Tally) -> dict[str, float]:
+        return {"accuracy": int(tally["right"]) / tally["records"]}
+
+    def gradients(self, outputs: "Tensor", labels: "Tensor", weights: "Tensor") -> "Tensor":
+        if not self.is_known:
+            return super().gradients(outputs, labels, weights)
+        import torch
+
+        # (softmax - one hot) * weight. Classes first: a softmax over a short last axis is several times slower.
+        by_class = outputs.flatten(0, 1).t().contiguous()
+        gradients = torch.softmax(by_class, 0)
+        gradients.scatter_add_(0, labels.view(1, -1), gradients.new_full((1, 1), -1.0).expand(1, labels.numel()))
+        gradients.mul_(weights.reshape(1, -1))
+        return gradients.t().reshape(outputs.shape)
+
+    def of_clients(self, outputs: "Tensor", labels: "Tensor") -> "Tensor":
+        if not self.is_known:
+            return super().of_clients(outputs, labels)
+        import torch
+
+        log_probabilities = torch.log_softmax(outputs.flatten(0, 1).t().contiguous(), 0)
+        return -log_probabilities.gather(0, labels.view(1, -1)).view(labels.shape)
+
+
+class MeanSquaredError(Loss):
+    """Mean squared difference to the numbers of a record; the metrics are R2 (on average over them) and mean error."""
+
+    name = "mean-squared-error"
+    labels = NUMBERS
+
+    def each(self, outputs: "Tensor", labels: "Tensor") -> "Tensor":
+        return (outputs - labels).square().mean(1)
+
+    def tally(self, outputs: "Tensor", labels: "Tensor") -> Tally:
+        wanted, errors = labels.double(), outputs.double() - labels
+        return {
+            "records": len(wanted),
+            "sum": wanted.sum(0),
+            "squares": wanted.square().sum(0),
+            "errors": errors.abs().sum(0),
+            "squared_errors": errors.square().sum(0),
+        }
+
+    def metrics(self, tally: Tally) -> dict[str, float]:
+        spread = tally["squares"] - tally["sum"].square() / tally["records"]
+        errors = tally["squared_errors"]
+        # Equal labels have no variance to explain: 1 if predicted exactly, else 0, as in scikit-learn.
+        explained = (1 - errors / spread).where(spread > 1e-12 * tally["squares"], (errors == 0).double())
+        return {
+            "r2": float(explained.mean()),
+            "mean_absolute_error": float(tally["errors"].mean() / tally["records"]),
+        }
+
+
+class BinaryCrossEntropy(Loss):
+    """Mean of the cross-entropy over the binary labels of a record; outputs are logits.
+
+    Accuracy is the share of correct labels; f1 is the mean of their F1 scores (0 for a label
+    that is never present or predicted).
+    """
+
+    name = "binary-cross-entropy"
+    labels = BINARY
+
+    def each(self, outputs: "Tensor", labels: "Tensor") -> "Tensor":
+        from torch.nn.functional import binary_cross_entropy_with_logits
+
+        return binary_cross_entropy_with_logits(outputs, labels.to(outputs.dtype), reduction="none").mean(1)
+
+    def tally(self, outputs: "Tensor", labels: "Tensor") -> Tally:
+        found, there = outputs > 0, labels > 0.5
+        return {
+            "right": (found == there).sum(),
+            "labels": found.numel(),
+            "found": (found & there).sum(0),
+            "wrong": (found ^ there).sum(0),
+        }
+
+    def metrics(self, tally: Tally) -> dict[str, float]:
+        found = 2 * tally["found"].double()
+        f1 = found / (found + tally["wrong"]).clamp(min=1)
+        return {"accuracy": int(tally["right"]) / tally["labels"], "f1": float(f1.mean())}
+
+
+class TokenCrossEntropy(Loss):
+    """Mean over the places of a sequence of the cross-entropy there; places labelled -100 do not count.
+
+    Accuracy and perplexity are over all places that count.
+    """
+
+    name = "token-cross-entropy"
+    labels = TOKENS
+    output_axes = 3
+
+    def each(self, outputs: "Tensor", labels: "Tensor") -> "Tensor":
+        return self._places(outputs, labels).sum(1) / (labels != NOT_COUNTED).sum(1).clamp(min=1)
+
+    def tally(self, outputs: "Tensor", labels: "Tensor") -> Tally:
+        counted = labels != NOT_COUNTED
+        return {
+            "right": ((outputs.argmax(2) == labels) & counted).sum(),
+            "places": counted.sum(),
+            "losses": self._places(outputs.double(), labels).sum(),
+        }
+
+    def metrics(self, tally: Tally) -> dict[str, float]:
+        places = max(int(tally["places"]), 1)
+        perplexity = math.exp(min(float(tally["losses"]) / places, 700.0))
+        return {"accuracy": int(tally["right"]) / places, "perplexity": perplexity}
+
+    def _places(self, outputs: "Tensor", labels: "Tensor") -> "Tensor":
+        from torch.nn.functional import cross_entropy
+
+        flat = cross_entropy(outputs.flatten(0, 1), labels.flatten(), reduction="none", ignore_index=NOT_COUNTED)
+        return flat.view(labels.shape)
+
+
+LOSSES: dict[str, type[Loss]] = {
+    each.name: each for each in (CrossEntropy, MeanSquaredError, BinaryCrossEntropy, TokenCrossEntropy)
+}
+
+
+def brings_code(asked: Scenario) -> bool:
+    """Whether the model or the loss is custom code, ``package.module:name``."""
+    return is_import_path(asked.model.name) or is_import_path(asked.client.loss)
+
+
+def check_name(name: str) -> None:
+    """Refuse a loss that is neither built in nor an import path.
+
+    Raises:
+        ModelError: one line that names what is accepted.
+    """
+    if not is_import_path(name) and name not in LOSSES:
+        raise ModelError(f"client.loss {unknown(name, [*LOSSES, 'package.module:name'])}")
+
+
+def loss_of(client: Client, model: Model) -> Loss:
+    """The loss that a ``client`` section names; a custom one may also lie in ``model.folder``.
+
+    Raises:
+        ModelError: an unknown name, or an import path that gives no subclass of :class:`Loss`.
+    """
+    check_name(client.loss)
+    if not is_import_path(client.loss):
+        return LOSSES[client.loss]()
+    accepted = "expected: package.module:name of a subclass of fedamp.federation.losses.Loss"
+    try:
+        kind = import_own(client.loss, model.folder)
+    except Exception as error:  # whatever a foreign module raises while it is imported
+        raise ModelError(f"client.loss {client.loss!r} cannot be imported ({one_line(error)}); {accepted}") from error
+    if not (isinstance(kind, type) and issubclass(kind, Loss)) or kind.__abstractmethods__:
+        raise ModelError(f"client.loss {client.loss!r} is {kind!r}; {accepted}, with all its methods")
+    own: Loss = kind()
+    own.name = client.loss  # type: ignore[misc]
+    return own
+
+
+def form_of(client: Client, model: Model) -> Form:
+    """The form of records that a scenario's task expects."""
+    return Form(loss_of(client, model).labels, model.vocabulary)

@@ -1,0 +1,175 @@
+"""Server optimisers: how the noisy mean update changes the model. Post-processing, so it costs no privacy.
+
+A further optimiser is one class here and its name in ``OPTIMIZERS``.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from fedamp.base.arrays import BLOCK, Arrays, State, Sums, zeros_like
+from fedamp.base.section import Positive, Section
+
+AVERAGE = "average"  # of the models so far, in the state
+
+Floats = NDArray[np.float32]
+Doubles = NDArray[np.float64]
+Step = tuple[Floats, dict[str, Floats]]
+
+
+class ServerOptimizer(ABC):
+    """A step of the server, with the mean update in place of the negative gradient.
+
+    Attributes:
+        scheme: its name in ``server.optimizer``.
+        learning_rate: the factor of the mean update, if there is no state.
+    """
+
+    scheme: ClassVar[str]
+    learning_rate: float
+
+    @abstractmethod
+    def init(self, parameters: Arrays) -> State:
+        """The state before the first step: model-shaped sets of arrays, by name."""
+
+    @abstractmethod
+    def step(self, parameters: Floats, update: Doubles, state: Mapping[str, Floats], round_: int) -> Step:
+        """Some coordinates after a step, and their state, as new arrays. Coordinates do not depend on each other.
+
+        Args:
+            parameters: shape [n].
+            update: mean update, shape [n].
+            state: as :meth:`init` or the step before left it, by name, shape [n] each.
+            round_: number of this round, from 1.
+        """
+
+    def apply(
+        self, parameters: Arrays, sums: Sums, denominators: Mapping[str, float], state: State, round_: int
+    ) -> tuple[Arrays, State]:
+        """The model and the state after a step, in new arrays; no other arrays of their size are made.
+
+        Args:
+            parameters: the model, by name.
+            sums: of updates, by name; an array without one stays the same.
+            denominators: of the sums, by name.
+            state: as :meth:`init` or the step before left it.
+            round_: number of this round, from 1.
+        """
+        moved, following = dict(parameters), {kind: dict(arrays) for kind, arrays in state.items()}
+        for name, total in sums.items():
+            start, flat = parameters[name].reshape(-1), total.reshape(-1)
+            before = {kind: arrays[name].reshape(-1) for kind, arrays in state.items()}
+            for arrays in (moved, *following.values()):
+                arrays[name] = np.empty(total.shape, np.float32)
+            for place in range(0, total.size, BLOCK):
+                block = slice(place, place + BLOCK)
+                remembered = {kind: array[block] for kind, array in before.items()}
+                after, new = self.step(start[block], flat[block] / denominators[name], remembered, round_)
+                moved[name].reshape(-1)[block] = after
+                for kind, arrays in following.items():  # a kind that a step does not return is an error
+                    arrays[name].reshape(-1)[block] = new[kind]
+        return moved, following
+
+
+@dataclass(frozen=True)
+class Sgd(ServerOptimizer):
+    """Gradient descent with momentum: ``v = m v + u; w = w + r v``."""
+
+    learning_rate: float
+    momentum: float = 0.0
+    scheme = "sgd"
+
+    def init(self, parameters: Arrays) -> State:
+        return {"velocity": zeros_like(parameters)} if self.momentum else {}
+
+    def step(self, parameters: Floats, update: Doubles, state: Mapping[str, Floats], round_: int) -> Step:
+        if not self.momentum:
+            return parameters + (self.learning_rate * update).astype(np.float32), {}
+        velocity = np.float32(self.momentum) * state["velocity"] + update.astype(np.float32)
+        return parameters + np.float32(self.learning_rate) * velocity, {"velocity": velocity}
+
+
+@dataclass(frozen=True)
+class Adam(ServerOptimizer):
+    """Adam with bias correction (Kingma, Ba 2015; on federated updates: Reddi et al. 2021)."""
+
+    learning_rate: float
+    beta1: float
+    beta2: float
+    epsilon: float
+    scheme = "adam"
+
+    def init(self, parameters: Arrays) -> State:
+        return {"first": zeros_like(parameters), "second": zeros_like(parameters)}
+
+    def step(self, parameters: Floats, update: Doubles, state: Mapping[str, Floats], round_: int) -> Step:
+        change, first, second = update.astype(np.float32), state["first"], state["second"]
+        first = first + np.float32(1 - self.beta1) * (change - first)
+        second = second + np.float32(1 - self.beta2) * (change * change - second)
+        root = np.sqrt(second / np.float32(1 - self.beta2**round_)) + np.float32(self.epsilon)
+        rate = np.float32(self.learning_rate / (1 - self.beta1**round_))
+        return parameters + rate * first / root, {"first": first, "second": second}
+
+
+@dataclass(frozen=True)
+class Averaged(ServerOptimizer):
+    """Another optimiser with an exponential moving average of its models, which averages out noise.
+
+    The decay is min(``decay``, t / (t + 9)) in round t, so that the first models soon have little weight (De et al.
+    2022, section 3.2).
+    """
+
+    optimizer: ServerOptimizer
+    decay: float
+
+    @property
+    def learning_rate(self) -> float:  # type: ignore[override]
+        return self.optimizer.learning_rate
+
+    def init(self, parameters: Arrays) -> State:
+        return self.optimizer.init(parameters) | {AVERAGE: parameters}
+
+    def step(self, parameters: Floats, update: Doubles, state: Mapping[str, Floats], round_: int) -> Step:
+        moved, following = self.optimizer.step(parameters, update, state, round_)
+        weight = np.float32(1 - min(self.decay, round_ / (round_ + 9)))
+        return moved, {**following, AVERAGE: state[AVERAGE] + weight * (moved - state[AVERAGE])}
+
+
+OPTIMIZERS: dict[str, type[Sgd] | type[Adam]] = {each.scheme: each for each in (Sgd, Adam)}
+
+if TYPE_CHECKING:
+    OptimizerName = str
+else:
+    OptimizerName = Literal[tuple(OPTIMIZERS)]
+
+
+class Server(Section):
+    """How the server applies the noisy mean of the updates."""
+
+    optimizer: OptimizerName = "sgd"
+    learning_rate: Positive = 1.0
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    averaging: Annotated[float, Field(ge=0, lt=1)] = Field(
+        0.0,
+        description="decay of the moving average of the models so far, which is then released; clients continue from "
+        "the last model. 0: no average",
+    )
+    beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    beta2: Annotated[float, Field(ge=0, lt=1)] = 0.99
+    epsilon: Positive = Field(1e-3, description="adam: added to the root of the second moment")
+
+    @property
+    def velocity(self) -> float:
+        """Momentum of the optimiser; 0 where it has none."""
+        return self.momentum if self.optimizer == "sgd" else 0.0
+
+    def rule(self) -> ServerOptimizer:
+        """The optimiser, with the keys that it knows."""
+        kind = OPTIMIZERS[self.optimizer]
+        optimizer = kind(**self.model_dump(include={each.name for each in fields(kind)}))
+        return Averaged(optimizer, self.averaging) if self.averaging else optimizer

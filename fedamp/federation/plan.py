@@ -1,0 +1,311 @@
+"""From a scenario to a frozen plan and its cost: the only place where a number is derived from two others.
+
+From the noise multiplier to the charge: :meth:`Plan.parts_at` (clip, noise and denominator of each part), then
+:meth:`Plan.one_round` (the cost of taking part in a round), then :meth:`Plan.mechanism_at` (the cost of all rounds).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedamp import data
+from fedamp.accounting import Bounds, Compose, Mechanism, NotPrivate, Repeat, calibrate, epsilon_over_rounds, group
+from fedamp.base.numbers import at_most
+from fedamp.errors import ScenarioError
+from fedamp.federation.check_in import Attendance, CheckIn
+from fedamp.federation.clipping import ClippingRule, clipping_of
+from fedamp.federation.mixing import MixingRule, mixing_of
+from fedamp.federation.optimizers import ServerOptimizer
+from fedamp.federation.scenario import Scenario
+from fedamp.federation.submodels import Part, SubmodelScheme
+from fedamp.noise.gaussian import delta_left
+
+DEFAULT_QUORUM = 0.5  # in a deployment, and with faults; in a simulation fedamp.server.launch requires all clients
+CURVE = "the curve over rounds: the smallest upper end of this round and all later ones"
+ADJACENCY = "zero-out: one unit's contribution is present or replaced by zero"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a run will do, and its cost.
+
+    Attributes:
+        scenario: as read.
+        units: number of privacy units (clients, or records).
+        seed: of all draws of the server.
+        known_seed: whether ``seed`` is the scenario's, so that anybody who knows it can subtract the noise. A secret
+            seed decides who takes part when, and with which submodel; noise is drawn anew for every attempt at a round.
+    """
+
+    scenario: Scenario
+    units: int
+    seed: int
+    known_seed: bool = True
+
+    @property
+    def check_in(self) -> CheckIn:
+        """Who checks in when."""
+        return self.scenario.check_in
+
+    @cached_property
+    def attendance(self) -> Attendance:
+        """The cohorts of this run."""
+        return Attendance(self.check_in, self.scenario.rounds, self.units, self.seed)
+
+    @cached_property
+    def expected_cohort(self) -> float:
+        """Expected number of units a round; public."""
+        return self.check_in.expected_cohort(self.scenario.rounds, self.units)
+
+    @property
+    def submodels(self) -> SubmodelScheme:
+        """Which part of the model a unit trains."""
+        return self.scenario.submodels
+
+    @cached_property
+    def clipping(self) -> ClippingRule:
+        """How updates are clipped."""
+        asked = self.scenario
+        return clipping_of(asked.privacy.clip, asked.server, asked.rounds, self.expected_cohort, self.submodels.share)
+
+    @cached_property
+    def mixing(self) -> MixingRule:
+        """The model from which a round starts."""
+        return mixing_of(self.scenario.mixing, self.check_in, self.scenario.rounds)
+
+    @cached_property
+    def optimizer(self) -> ServerOptimizer:
+        """How the server applies the noisy mean update."""
+        return self.scenario.server.rule()
+
+    @property
+    def is_private(self) -> bool:
+        """Whether noise is added at all."""
+        return self.scenario.privacy.noise_multiplier != 0
+
+    @property
+    def quorum(self) -> float:
+        """Share of a round's cohort that must report for it to be released."""
+        asked = self.scenario.federation.quorum
+        return DEFAULT_QUORUM if asked is None else asked
+
+    @cached_property
+    def noise_multiplier(self) -> float:
+        """The scenario's noise multiplier; where it says ``auto``, the smallest that keeps the budget.
+
+        Raises:
+            ScenarioError: none does.
+        """
+        privacy = self.scenario.privacy
+        if privacy.noise_multiplier != "auto":
+            return float(privacy.noise_multiplier)
+        assert privacy.epsilon is not None, "validated with the scenario"
+        try:
+            return calibrate(lambda noise: self.mechanism_at(noise, privacy.group_size), privacy.epsilon, self._delta)
+        except ValueError as error:
+            raise ScenarioError(f"privacy.noise_multiplier: auto finds none: {error}") from None
+
+    @cached_property
+    def parts(self) -> tuple[Part, ...]:
+        """The parts of the model with their clipping, noise and denominators."""
+        return self.parts_at(self.noise_multiplier)
+
+    def parts_at(self, noise_multiplier: float) -> tuple[Part, ...]:
+        """The parts for a noise multiplier of the whole update (or of its split part)."""
+        return self.submodels.parts(self.clipping.norm(noise_multiplier), noise_multiplier, self.expected_cohort)
+
+    def largest_step(self, part: Part) -> float:
+        """The largest distance by which one unit moves a part of the model in a round."""
+        return self.optimizer.learning_rate * part.clip / part.denominator
+
+    # --- the cost for a unit, or for a group of units, as the scenario asks to charge it ------------------------------
+
+    @cached_property
+    def mechanism(self) -> Mechanism:
+        """The accounting expression of the whole run, which the ledger charges."""
+        return self.mechanism_of_group(self.scenario.privacy.group_size)
+
+    def mechanism_of_group(self, size: int) -> Mechanism:
+        """The same for ``size`` units together, whatever group size the scenario protects."""
+        return self.mechanism_at(self.noise_multiplier, size) if self.is_private else NotPrivate()
+
+    def mechanism_at(self, noise_multiplier: float, group_size: int) -> Mechanism:
+        """The same for another noise multiplier."""
+        charged = tuple(
+            self.check_in.charge(self.one_round(noise_multiplier, width), rounds)
+            for rounds, width in self.mixing.charged_rounds
+        )
+        amplified = group(charged[0] if len(charged) == 1 else Compose(charged), group_size)
+        return amplified if self.scenario.privacy.amplification else amplified.unamplified()
+
+    def one_round(self, noise_multiplier: float, width: float | None) -> Mechanism:
+        """The cost of taking part in a round; ``width`` as in :class:`fedamp.federation.mixing.MixingRule`."""
+        released = []
+        for part in self.parts_at(noise_multiplier):
+            hidden = self.mixing.hide(part.noise_multiplier, self.largest_step(part), width)
+            released.append(self.submodels.charge(part, hidden))
+        released += self.clipping.charges()
+        return released[0] if len(released) == 1 else Compose(tuple(released))
+
+    def _unamplified(self, rounds: int, noise_multiplier: float) -> Mechanism:
+        """The first rounds without amplification: a unit pays for every round that it can have taken part in."""
+        once = self.one_round(noise_multiplier, self.mixing.smallest_width).unamplified()
+        return group(
+            Repeat(once, self.check_in.most_check_ins(rounds, self.scenario.rounds)), self.scenario.privacy.group_size
+        )
+
+    def _first(self, rounds: int, noise_multiplier: float) -> Mechanism:
+        """The first rounds, as they are charged."""
+        if not self.scenario.privacy.amplification:
+            return self._unamplified(rounds, noise_multiplier)
+        return self.mechanism_at(noise_multiplier, self.scenario.privacy.group_size).after(rounds)
+
+    # --- in numbers ---------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def planned_epsilon(self) -> Bounds:
+        """Of all rounds of the scenario; the guarantee of a run is :attr:`guaranteed_epsilon`."""
+        return self.mechanism.epsilon(self._delta)
+
+    @cached_property
+    def unamplified_epsilon(self) -> Bounds:
+        """Of the whole run, without amplification."""
+        return self.mechanism.unamplified().epsilon(self._delta)
+
+    @cached_property
+    def epsilon_by_round(self) -> NDArray[np.float64]:
+        """Upper end of epsilon after each round; entry r - 1 is after round r."""
+        if not self.is_private or not self.scenario.privacy.amplification:
+            return self.unamplified_epsilon_by_round
+        return epsilon_over_rounds(self.mechanism, self._delta)
+
+    @cached_property
+    def unamplified_epsilon_by_round(self) -> NDArray[np.float64]:
+        """Like ``epsilon_by_round``, without amplification."""
+        rounds = self.scenario.rounds
+        if not self.is_private:
+            return np.full(rounds, np.inf)
+        spent = epsilon_over_rounds(self._unamplified(rounds, self.noise_multiplier), self._delta)
+        check_ins = [self.check_in.most_check_ins(round_, rounds) for round_ in range(1, rounds + 1)]
+        return np.asarray(spent[np.array(check_ins) - 1])
+
+    @cached_property
+    def affordable_rounds(self) -> int:
+        """Number of rounds that the budget pays for; all of them without a budget."""
+        budget = self.scenario.privacy.epsilon
+        return self.scenario.rounds if budget is None else int(np.searchsorted(self.epsilon_by_round, budget, "right"))
+
+    def check_budget(self) -> None:
+        """Refuse a budget that pays for no round.
+
+        The cost of the first round often decides, and it is quicker to compute than the curve over the rounds.
+
+        Raises:
+            ScenarioError: one line with the smallest noise multiplier that suffices.
+        """
+        privacy = self.scenario.privacy
+        budget, noise = privacy.epsilon, privacy.noise_multiplier
+        if budget is None or noise == "auto":
+            return
+
+        def once(tried: float) -> Bounds:
+            return self._first(1, tried).epsilon(self._delta, points=300)
+
+        quick, cost = "epsilon_by_round" not in vars(self), once(noise)
+        if (quick and cost.upper <= budget) or (cost.lower <= budget and self.affordable_rounds):
+            return
+        least = calibrate(lambda tried: self._first(1, tried), budget, self._delta, tolerance=1e-3)
+        while once(least).upper > budget:  # calibrated with more points
+            least *= 1.001
+        raise ScenarioError(
+            f"privacy.epsilon: {budget:g} pays for no round with noise_multiplier {noise:g}: one round costs "
+            f"{at_most(cost.upper)}; expected: noise_multiplier at least {at_most(least, 4)} for one round, or auto "
+            f"for all {self.scenario.rounds}"
+        )
+
+    def costs(self) -> dict[str, Any]:
+        """What takes long to compute, by name; :meth:`take` gives it to another process's plan of the same scenario."""
+        names = ("noise_multiplier", "planned_epsilon", "unamplified_epsilon", "epsilon_by_round", "guaranteed_epsilon")
+        return {"units": self.units} | {name: getattr(self, name) for name in names}
+
+    def take(self, costs: Mapping[str, Any]) -> None:
+        """Not compute again what another plan of the same scenario has computed; nothing if it was for other units."""
+        if costs["units"] == self.units:  # the data may have changed since it was looked at
+            vars(self).update(costs)
+
+    @property
+    def last_round(self) -> int:
+        """The last round of the run: the scenario's, or the last one that the budget pays for."""
+        return min(self.scenario.rounds, self.affordable_rounds)
+
+    @cached_property
+    def guaranteed_epsilon(self) -> Bounds:
+        """The cost of all rounds up to the last one. It covers a run whose stop depends on its releases.
+
+        Such a run is a post-processing of the run that continues to its last round (Dwork, Roth 2014, Proposition 2.1).
+        The cost of the released rounds alone (:meth:`spent`) covers a stop that is independent of the data.
+        """
+        return self._spent(self.last_round)
+
+    def spent(self, rounds: int) -> Bounds:
+        """The cost of a number of rounds that was fixed beforehand; the ledger charges the upper end."""
+        return self.guaranteed_epsilon if rounds == self.last_round else self._spent(rounds)
+
+    def _spent(self, rounds: int) -> Bounds:
+        if rounds == 0:
+            return Bounds(0.0, 0.0, "nothing released")
+        if not self.is_private:
+            return self.planned_epsilon
+        released = self._first(rounds, self.noise_multiplier)
+        bounds, upper = released.epsilon(self._delta), float(self.epsilon_by_round[rounds - 1])
+        method = bounds.method if upper == bounds.upper else CURVE
+        return Bounds(min(bounds.lower, upper), upper, method)
+
+    @property
+    def _delta(self) -> float:
+        """The part of the scenario's delta for the mechanism: the sampler of the noise takes the rest."""
+        return delta_left(self.scenario.privacy.delta)
+
+
+def weakness(delta: float, units: int) -> str | None:
+    """One line if a delta is too large for the number of units, else None.
+
+    Publishing all data of one unit in a thousand is (0, 0.001)-private. So delta must be well below 1 / units (Dwork,
+    Roth 2014, section 2.3).
+    """
+    if delta <= 1 / units:
+        return None
+    return (
+        f"delta {delta:g} is above 1/units, {1 / units:.3g}: a release that shows all of some unit's data would be as "
+        "private; expected: well below it"
+    )
+
+
+def privacy_units(scenario: Scenario) -> int:
+    """Number of units in the scenario's data, with as little loading as counting needs."""
+    count = data.count_records if scenario.privacy.unit == "sample" else data.count_clients
+    return count(scenario.data, Path())
+
+
+def make_plan(scenario: Scenario, units: int, seed: int | None = None) -> Plan:
+    """The plan of a scenario for a number of privacy units, with the scenario's seed or a secret one.
+
+    Raises:
+        ScenarioError: the expected cohort is below one unit, or delta is too small.
+    """
+    try:
+        delta_left(scenario.privacy.delta)
+    except ValueError as error:
+        raise ScenarioError(f"privacy.{error}") from None
+    plan = Plan(scenario, units, scenario.seed if seed is None else seed, known_seed=seed is None)
+    if plan.expected_cohort < 1:
+        raise ScenarioError(
+            f"check_in: the expected cohort is {plan.expected_cohort:.3g} of {units} {scenario.privacy.unit}s, "
+            "so rounds would be empty; expected: at least 1 (raise the rate or k, or use fewer rounds)"
+        )
+    return plan

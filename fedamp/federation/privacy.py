@@ -1,0 +1,41 @@
+"""The scenario's ``privacy`` section: what is protected, and how strongly."""
+
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from fedamp.base.section import Count, NoiseMultiplier, Positive, Section, Share, no_truth
+from fedamp.federation.clipping import AdaptiveClip
+from fedamp.federation.training import Client
+
+
+class Privacy(Section):
+    """The unit of privacy, and how strongly it is protected."""
+
+    unit: Literal["client", "sample"] = "client"
+    clip: Literal["auto"] | Positive | AdaptiveClip = Field(
+        description="clipping norm of a unit's update; auto: every update is scaled to one norm, which follows from "
+        "rounds and momentum"
+    )
+    noise_multiplier: Literal["auto"] | Annotated[Literal[0], BeforeValidator(no_truth)] | NoiseMultiplier = Field(
+        "auto", description="noise standard deviation over clipping norm; 0 trains without privacy; auto: calibrated"
+    )
+    epsilon: Positive | None = Field(None, description="budget; the run stops before the round that would exceed it")
+    delta: Share = 1e-5
+    amplification: bool = Field(
+        True, description="false: charge (and calibrate) as if no randomness were hidden, for comparison"
+    )
+    group_size: Count = Field(1, description="number of units protected together")
+
+    @model_validator(mode="after")
+    def _auto_needs_a_budget(self) -> "Privacy":
+        if self.noise_multiplier == "auto" and self.epsilon is None:
+            raise ValueError("noise_multiplier: auto needs a budget: give epsilon, or a number for noise_multiplier")
+        if self.noise_multiplier == 0 and self.epsilon is not None:
+            raise ValueError("noise_multiplier: 0 protects nothing, so no budget can be kept: leave out epsilon (null)")
+        return self
+
+    def check(self, client: Client) -> None:
+        """Refuse local training that the unit does not allow (ValueError, one line)."""
+        if self.unit == "sample" and (client.steps not in (None, 1) or client.epochs is not None):
+            raise ValueError("client.steps must be 1 (or left out) when privacy.unit is sample: one gradient a record")

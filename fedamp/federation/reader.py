@@ -1,0 +1,288 @@
+"""Scenario files: reading, ``--set`` overrides, and writing.
+
+Every error is one line: the file, the path of the key, what was found, and what is expected
+(:mod:`fedamp.federation.messages`).
+"""
+
+import difflib
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from fedamp.base.text import printable
+from fedamp.errors import ModelError, ScenarioError
+from fedamp.federation.losses import brings_code, check_name
+from fedamp.federation.messages import explanation
+from fedamp.federation.scenario import Scenario
+from fedamp.models.architectures import architecture_of, is_import_path
+
+LARGEST = 100_000  # values
+LARGEST_FILE = 10**7  # bytes
+
+_CHECKOUT = Path(__file__).resolve().parents[2] / "scenarios"
+SHIPPED = _CHECKOUT if _CHECKOUT.is_dir() else Path(sys.prefix) / "share" / "fedamp" / "scenarios"
+
+
+def load(
+    source: str | Path | Mapping[str, Any], overrides: Sequence[str] = (), changes: Mapping[str, Any] | None = None
+) -> Scenario:
+    """Read and validate a scenario.
+
+    Args:
+        source: a YAML file, the name of a shipped scenario (``digits``), or the content of such a file.
+        overrides: texts of the form ``key.path=value``; values are YAML.
+        changes: values by ``key.path``. A mapping changes the keys that it names. With a ``scheme`` or ``name`` it
+            replaces the whole section.
+
+    Returns:
+        The scenario, with data and model paths made absolute (relative ones start at the scenario's folder, or at the
+        working directory where there is no file).
+
+    Raises:
+        ScenarioError: one line with the file, the key path, and the expected values.
+    """
+    file = None if isinstance(source, Mapping) else find(source)
+    raw, lines = _read(file) if file else (_plain(source), {})
+    for text in overrides:
+        override(raw, text)
+    for key, value in (changes or {}).items():
+        _change(raw, key, _plain(value), key)
+    said = {text.partition("=")[0].strip(): f"--set {text}" for text in overrides} | _values(_plain(changes or {}))
+    folder = file.parent if file and file.is_file() else Path()  # a pipe has none
+    return _with_absolute_paths(validate(raw, str(file or "scenario"), said, lines), folder)
+
+
+def override(raw: Any, text: str) -> None:
+    """Change parsed YAML in place by a text of the form ``key.path=value``."""
+    path, parsed = key_and_value(text)
+    _change(raw, path, parsed, f"--set {text}", whole=True)
+
+
+def key_and_value(text: str, several: bool = False) -> tuple[str, Any]:
+    """The two sides of a text of the form ``key.path=value``; of several values with commas between, their list."""
+    path, separator, value = text.partition("=")
+    if not separator or not all(path.strip().split(".")):
+        raise ScenarioError(f"--set {text}: expected: key.path=value, e.g. privacy.epsilon=2")
+    try:
+        return path.strip(), yaml.load(f"[{value}]" if several else value, Loader=_Loader)
+    except (yaml.YAMLError, RecursionError, ValueError):
+        raise ScenarioError(printable(f"--set {text}: the value is not valid YAML")) from None
+
+
+def _change(raw: Any, path: str, value: Any, said: str, whole: bool = False) -> None:
+    """Set a key in place; a mapping is merged into the section that is there, unless it is to be the whole one."""
+    *sections, last = path.split(".")
+    for key in sections:
+        if isinstance(raw, dict) and raw.get(key) is None:
+            raw[key] = {}
+        raw = raw[key] if isinstance(raw, dict) else None
+    if not isinstance(raw, dict):
+        raise ScenarioError(printable(f"{said}: {'.'.join(sections)} is not a section of the scenario"))
+    below = raw.get(last)
+    if whole or not isinstance(value, dict) or not isinstance(below, dict) or {"scheme", "name"} & value.keys():
+        raw[last] = value
+        return
+    for key, each in value.items():
+        _change(below, str(key), each, f"{said}.{key}")
+
+
+def _plain(value: Any) -> Any:
+    """A value of Python as YAML would read it; other values are left to the validation."""
+    match value:
+        case BaseModel():
+            return value.model_dump(mode="json")
+        case Mapping():
+            return {str(key): _plain(each) for key, each in value.items()}
+        case list() | tuple():
+            return [_plain(each) for each in value]
+        case np.generic() | np.ndarray():
+            return value.tolist()
+        case Path():
+            return str(value)
+    return value
+
+
+def _values(changes: Mapping[str, Any], above: str = "") -> dict[str, str]:
+    """The given value of every key path, as ``key.path=value``."""
+    said = {}
+    for key, value in changes.items():
+        said[above + key] = f"{above}{key}={value!r}"
+        said |= _values(value, f"{above}{key}.") if isinstance(value, Mapping) else {}
+    return said
+
+
+def validate(
+    raw: Any, source: str, said: Mapping[str, str] | None = None, lines: Mapping[str, int] | None = None
+) -> Scenario:
+    """Validate parsed YAML.
+
+    Args:
+        raw: what was read.
+        source: what errors name as the place of a wrong value.
+        said: by the path of a key, what they name instead where the value came from elsewhere.
+        lines: by the path of a key, the line of the source in which it stands.
+    """
+    if not isinstance(raw, dict):
+        kind = {type(None): "an empty file", list: "a list", str: "text"}.get(type(raw), type(raw).__name__)
+        raise ScenarioError(f"{source}: a scenario is a mapping of keys to values, got {kind}")
+    try:
+        scenario = Scenario.model_validate(raw)
+        check_name(scenario.client.loss)
+        # A custom model is checked when it is built; an external app's model is not checked.
+        if scenario.data.name != "external" and not is_import_path(scenario.model.name):
+            architecture_of(scenario.model)
+            scenario.submodels.check(scenario.model)
+    except ValidationError as error:
+        key, words = explanation(error)
+    except (ValueError, ModelError) as error:
+        key, words = "", str(error)
+    else:
+        return scenario
+    if key in (said or {}):
+        raise ScenarioError(printable(f"{said[key]}: {words}"))  # type: ignore[index]
+    line = _line(key, lines or {})
+    where = source + (f", line {line}" if line else "") + (f": {key}" if key else "")
+    raise ScenarioError(printable(f"{where}: {words}"))
+
+
+def _line(key: str, lines: Mapping[str, int]) -> int | None:
+    """The line of a key; of one that is missing, that of the section it should be in."""
+    while key and key not in lines:
+        key = key.rpartition(".")[0]
+    return lines.get(key)
+
+
+def find(path: str | Path) -> Path:
+    """The file of a scenario given by path or by the name of a shipped one."""
+    file = Path(path)
+    if file.is_file() or file.is_fifo():  # a shell's <(command) is a pipe
+        return file
+    shipped = SHIPPED / f"{path}.yaml"
+    if shipped.is_file():
+        return shipped
+    names = [found.stem for found in shipped_files()]
+    close = difflib.get_close_matches(file.stem, names, n=1)
+    hint = f"; did you mean {close[0]}?" if close else ""
+    kind = "a folder" if file.is_dir() else "no such file"
+    raise ScenarioError(f"{path}: {kind}; expected: a YAML file or a shipped scenario ({', '.join(names)}){hint}")
+
+
+def shipped_files() -> list[Path]:
+    """The scenarios that come with fedamp, by name."""
+    return sorted(SHIPPED.glob("*.yaml"))
+
+
+def dump(scenario: Scenario) -> str:
+    """The scenario as YAML, every default written out; reading it back gives an equal scenario."""
+    return yaml.safe_dump(json.loads(scenario.model_dump_json()), sort_keys=False, allow_unicode=True)
+
+
+def json_schema() -> dict[str, Any]:
+    """The JSON schema of a scenario, for editors."""
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **Scenario.model_json_schema()}
+
+
+class _Loader(yaml.SafeLoader):
+    """SafeLoader that refuses a key written twice instead of silently keeping the last.
+
+    Attributes:
+        lines: the line of every key that was read, by its path.
+    """
+
+    lines: Mapping[str, int]
+
+    def get_single_node(self) -> yaml.Node | None:
+        node = super().get_single_node()
+        self.lines = {}
+        if node is not None:
+            _size(node, {})
+            self.lines = dict(_lines(node))
+        return node
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[str] = set()
+        for key_node, _ in node.value:
+            if key_node.tag == "tag:yaml.org,2002:merge":
+                problem = "<< merges mappings, which is not accepted; write the keys out, or alias the whole section"
+                raise yaml.constructor.ConstructorError(None, None, problem, key_node.start_mark)
+            key = self.construct_object(key_node, deep=True)
+            if not isinstance(key, str):
+                raise yaml.constructor.ConstructorError(None, None, f"key {key!r} is not text", key_node.start_mark)
+            if key in seen:
+                raise yaml.constructor.ConstructorError(None, None, f"key {key!r} stands twice", key_node.start_mark)
+            seen.add(key)
+        return super().construct_mapping(node, deep)
+
+
+def _size(node: yaml.Node, sizes: dict[int, int]) -> int:
+    """How many values a node is once its aliases are written out. Ten lines of aliases can be a billion.
+
+    Raises:
+        yaml.YAMLError: too many, or endlessly many, because it holds itself.
+    """
+    if id(node) not in sizes:
+        sizes[id(node)] = LARGEST  # for a reference to it from within
+        below = node.value if isinstance(node, yaml.CollectionNode) else ()
+        pairs = (part for pair in below for part in pair) if isinstance(node, yaml.MappingNode) else below
+        size = 1 + sum(_size(part, sizes) for part in pairs)
+        if size > LARGEST:
+            raise yaml.constructor.ConstructorError(
+                None, None, f"more than {LARGEST:,} values when its aliases are written out", node.start_mark
+            )
+        sizes[id(node)] = size
+    return sizes[id(node)]
+
+
+def _lines(node: yaml.Node, path: str = "") -> Iterator[tuple[str, int]]:
+    """The path of every key below a node, and its line."""
+    if isinstance(node, yaml.MappingNode):
+        for key, value in node.value:
+            below = f"{path}.{key.value}" if path else str(key.value)
+            yield below, key.start_mark.line + 1
+            yield from _lines(value, below)
+
+
+def _read(file: Path) -> tuple[Any, Mapping[str, int]]:
+    """The content of a file, and the line of every key."""
+    try:
+        with file.open("rb") as stream:
+            content = stream.read(LARGEST_FILE + 1)
+        if len(content) > LARGEST_FILE:
+            raise ScenarioError(f"{file}: larger than {LARGEST_FILE // 10**6} MB; expected: a YAML file")
+        loader = _Loader(content.decode())
+        return loader.get_single_data(), loader.lines
+    except UnicodeDecodeError:
+        raise ScenarioError(f"{file}: not a text file in UTF-8; expected: a YAML file") from None
+    except OSError as error:
+        raise ScenarioError(f"{file}: cannot be read ({error.strerror})") from None
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f", line {mark.line + 1}" if mark else ""
+        problem = getattr(error, "problem", None) or str(error).splitlines()[0]
+        if problem == "but found another document":
+            problem = "a second document begins; a scenario is one document"
+        raise ScenarioError(f"{file}{where}: not valid YAML: {problem}") from None
+
+
+def _with_absolute_paths(scenario: Scenario, folder: Path) -> Scenario:
+    data, model = scenario.data, scenario.model
+    dataset = getattr(data, "dataset", None)
+    paths = {
+        "data": {
+            "path": getattr(data, "path", None),
+            "dataset": dataset if dataset and (folder / dataset).is_dir() else None,
+        },
+        # A custom model or loss: the scenario of a run folder must find it in the same place.
+        "model": {"initial": model.initial, "folder": (model.folder or "") if brings_code(scenario) else None},
+    }
+    changes = {}
+    for section, found in paths.items():
+        absolute = {key: str((folder / path).resolve()) for key, path in found.items() if path is not None}
+        changes[section] = getattr(scenario, section).model_copy(update=absolute)
+    return scenario.model_copy(update=changes)

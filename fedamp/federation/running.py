@@ -1,0 +1,90 @@
+"""How a scenario is run: the engine, the tolerances of the server, and injected faults."""
+
+from itertools import pairwise
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from fedamp.base import devices, ids
+from fedamp.base.section import Count, Positive, Probability, Rate, Section
+
+
+class Engine(Section):
+    """Where the clients train. The results do not depend on it (floating-point tolerance for ``flower`` and GPUs)."""
+
+    kind: Literal["auto", "ray", "serial", "flower"] = Field(
+        "auto", description="auto: Ray where it is installed and worth its start, else serial; the same bits"
+    )
+    workers: Count | Literal["auto"] = "auto"
+    device: str = Field("auto", pattern=devices.PATTERN)
+    clients_per_batch: Count | Literal["auto"] = Field("auto", description="how many clients train stacked together")
+    precision: Literal["float32", "tf32", "bfloat16"] = "float32"
+    address: str | None = Field(None, description="address of a Ray cluster; default: this machine")
+
+
+def _as_text(value: Any) -> Any:
+    """YAML reads a single id as a number."""
+    return str(value) if type(value) is int else value
+
+
+Hosted = Annotated[str, BeforeValidator(_as_text)]
+
+
+class Federation(Section):
+    """Deadlines, quorum and hosts: what the server tolerates."""
+
+    round_deadline: Positive = Field(600.0, description="seconds after which missing clients count as zero")
+    quorum: Annotated[float, Field(ge=0, le=1)] | None = Field(
+        None,
+        description="share of a round's cohort that must report; otherwise the run stops and can be resumed. Default: "
+        "all clients in a simulation, where a missing client is a mistake; half of them in a deployment, and in a "
+        "simulation with faults",
+    )
+    nodes: Count = Field(1, description="deployment: how many nodes to wait for before the first round")
+    hosts: Literal["trusted"] | dict[str, Hosted] | None = Field(
+        None,
+        description="deployment: the units that each node hosts, by the node's registered name: ids such as 0-9,12, or "
+        "all; trusted: each node names its own units",
+    )
+    checkpoint_every: Count = Field(10, description="rounds between checkpoints")
+    evaluate_every: Count = Field(1, description="rounds between evaluations on the public test set")
+    validation_share: Annotated[float, Field(ge=0, lt=1)] = Field(
+        0.0,
+        description="share of the public test records that is kept apart for choosing between settings (fedamp sweep); "
+        "accuracy and loss are those of the others",
+    )
+
+    @model_validator(mode="after")
+    def _one_host_each(self) -> "Federation":
+        claims: list[tuple[int, int, str]] = []
+        for name, text in self.hosts.items() if isinstance(self.hosts, dict) else ():
+            try:
+                claims += [(*pair, name) for pair in ids.ranges(text)] if text != "all" else []
+            except ValueError as error:
+                raise ValueError(f"federation.hosts.{name} {error}, or all") from None
+        for (_, last, one), (first, _, other) in pairwise(sorted(claims)):
+            if first <= last:
+                raise ValueError(f"federation.hosts: unit {first} stands for {one} and for {other}; expected: one node")
+        return self
+
+
+class Vanishing(Section):
+    """Sites, each with an equal share of the clients, that are unreachable for some rounds."""
+
+    sites: Count = Field(10, description="number of sites; client c lives at site c modulo sites")
+    rate: Probability = Field(description="probability that a site becomes unreachable in a round")
+    rounds: Count = Field(1, description="number of rounds for which it stays unreachable")
+
+
+class Faults(Section):
+    """Injected faults of a simulation, the same in every run with the same seed.
+
+    Units that fail, are late or are unreachable count as zero and are charged; no unit is rescheduled.
+    """
+
+    seed: Annotated[int, Field(ge=0, strict=True)] = 0
+    failing: Rate = Field(0.0, description="probability that a client never answers in a round")
+    late: Rate = Field(0.0, description="probability that a client answers after the deadline of a round")
+    repeating: Rate = Field(0.0, description="probability that a node answers twice in a round")
+    vanishing: Vanishing | None = None
+    killed_workers: Rate = Field(0.0, description="probability that a worker is killed in a round (engine.kind: ray)")

@@ -1,0 +1,310 @@
+"""Submodel schemes: which part of the model a unit trains, how that is noised, and how much privacy hiding it saves.
+
+A section of a scenario is the scheme itself. A round releases the noisy mean of every part of the model: of ``all`` of
+it, or of a ``shared`` and a ``split`` part (Dong, Chen, Özgür 2025, section 3.2.2). docs/strategies.md says why the
+parts compose as they do here.
+
+A further scheme is one class here and its name in ``AnySubmodels``.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cache, lru_cache
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, model_validator
+
+from fedamp import rng
+from fedamp.accounting import Dropout, Mechanism, Submodels
+from fedamp.base.section import NoiseMultiplier, Positive, Section, Share
+from fedamp.federation.check_in import UnitIds
+from fedamp.models.architectures import check_masked, check_split, is_import_path
+from fedamp.models.section import Model
+
+if TYPE_CHECKING:  # it needs torch, and plans are made without
+    from fedamp.models.pieces import Piece, Pieces
+
+WHOLE = -1  # in the place of a submodel's number: the whole model
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of the model that is clipped, noised and averaged by itself.
+
+    Attributes:
+        name: ``all``; or ``split``, after ``shared`` where something is.
+        clip: clipping norm of a unit's update of this part.
+        noise_multiplier: standard deviation of the noise over ``clip``.
+        denominator: public expected number of contributors a round, by which the noisy sum is divided.
+    """
+
+    name: str
+    clip: float
+    noise_multiplier: float
+    denominator: float
+
+    @property
+    def noise_deviation(self) -> float:
+        """Standard deviation of the noise on every coordinate of the sum."""
+        return self.clip * self.noise_multiplier
+
+
+class SubmodelScheme(Section, ABC):
+    """Which part of the model a unit trains.
+
+    Attributes:
+        scheme: its name in a scenario.
+        share: probability that a unit trains a given parameter of the split part; 1 without a split part.
+        copies: number of disjoint submodels among which a unit's submodel is hidden.
+        choices_are_all: whether :meth:`choices` lists all possible submodels.
+    """
+
+    scheme: str
+    choices_are_all: ClassVar[bool]
+
+    @property
+    @abstractmethod
+    def share(self) -> float: ...
+
+    @property
+    @abstractmethod
+    def copies(self) -> int: ...
+
+    @abstractmethod
+    def parts(self, clip: float, noise_multiplier: float, expected_cohort: float) -> tuple[Part, ...]:
+        """The parts of the model with their clipping, noise and denominators.
+
+        Args:
+            clip: norm of the whole update, or of its split part.
+            noise_multiplier: of the whole update, or of its split part; 0 leaves all parts without noise.
+            expected_cohort: expected number of units a round.
+        """
+
+    @abstractmethod
+    def charge(self, part: Part, release: Mechanism) -> Mechanism:
+        """The cost of a part's release for a unit of a round; ``release``: its cost without amplification."""
+
+    @abstractmethod
+    def draw(self, cohort: UnitIds, seed: int, round_: int) -> NDArray[np.int64]:
+        """The hidden, independent, uniform submodel of every unit of a cohort; ``WHOLE``: none."""
+
+    @abstractmethod
+    def choices(self, masks: int) -> list[tuple[bytes, int]]:
+        """(seed, submodel) of the possible draws of a unit: all of them, or so many random masks; for an audit."""
+
+    def cut_index(self, round_: int) -> int:
+        """Number of the partition in use in a round; 0 where it is always the same."""
+        return 0
+
+    def a_piece(self, pieces: "Pieces") -> "Piece":
+        """The submodel of some unit in the first round."""
+        ((_, submodel), *_others) = self.choices(masks=1)
+        return pieces(submodel, 1)
+
+    def check(self, model: Model) -> None:
+        """Refuse, without torch, a built-in model that cannot be cut so.
+
+        Raises:
+            ModelError: an unknown layer, or more submodels than nodes; one line that names the key.
+        """
+        return
+
+    @abstractmethod
+    def pieces(self, model: Model, input_shape: tuple[int, ...], num_classes: int, seed: int) -> "Pieces":
+        """The submodels of the scenario's model. The cut may be public; which unit trains which submodel is hidden.
+
+        Args:
+            seed: public seed of the partitions.
+
+        Raises:
+            ModelError: the model cannot be built, or not be cut so.
+        """
+
+
+class NoSubmodels(SubmodelScheme):
+    """Every unit trains the whole model."""
+
+    scheme: Literal["none"] = "none"
+    share: ClassVar[float] = 1.0
+    copies: ClassVar[int] = 1
+    choices_are_all = True
+
+    def parts(self, clip: float, noise_multiplier: float, expected_cohort: float) -> tuple[Part, ...]:
+        return (Part("all", clip, noise_multiplier, expected_cohort),)
+
+    def charge(self, part: Part, release: Mechanism) -> Mechanism:
+        return release
+
+    def draw(self, cohort: UnitIds, seed: int, round_: int) -> NDArray[np.int64]:
+        return np.full(len(cohort), WHOLE)
+
+    def choices(self, masks: int) -> list[tuple[bytes, int]]:
+        return [(bytes(rng.SEED_BYTES), WHOLE)]
+
+    def pieces(self, model: Model, input_shape: tuple[int, ...], num_classes: int, seed: int) -> "Pieces":
+        from fedamp.models.pieces import Piece
+
+        whole = Piece.whole(model, input_shape, num_classes)
+        return lambda submodel, round_: whole
+
+
+class _SplitModel(SubmodelScheme):
+    """A shared part (if any), whose release is not amplified, and a split part."""
+
+    rest: Literal["shared", "dealt", "frozen"] = Field(
+        "shared",
+        description="parameters that no node owns, such as the output's bias: in the shared part; dealt (each belongs "
+        "to one submodel, like the nodes); or frozen. Without a shared part a round releases one part and costs less",
+    )
+    shared_clip: Positive | None = Field(None, description="clipping norm of the shared part; default: privacy.clip")
+    shared_noise_multiplier: Literal["same", "balanced"] | NoiseMultiplier = Field(
+        "same",
+        description="noise multiplier of the shared part: same as the split part; balanced: the split of the budget "
+        "with the least noise in the two parts' mean updates together (docs/strategies.md); or a number",
+    )
+
+    @model_validator(mode="after")
+    def _no_key_without_a_shared_part(self) -> "_SplitModel":
+        given = ["shared_clip"] * (self.shared_clip is not None)
+        given += ["shared_noise_multiplier"] * (self.shared_noise_multiplier != "same")
+        if given and not self._has_shared_part:
+            raise ValueError(f"{given[0]} must be left out with rest: {self.rest}: nothing is shared")
+        return self
+
+    def parts(self, clip: float, noise_multiplier: float, expected_cohort: float) -> tuple[Part, ...]:
+        split = Part("split", clip, noise_multiplier, expected_cohort * self.share)
+        if not self._has_shared_part:
+            return (split,)
+        shared_clip = clip if self.shared_clip is None else self.shared_clip
+        return Part("shared", shared_clip, self._shared_noise(noise_multiplier), expected_cohort), split
+
+    @property
+    def _has_shared_part(self) -> bool:
+        return self.rest == "shared"
+
+    def _shared_noise(self, noise_multiplier: float) -> float:
+        """Noise multiplier of the shared part, given the split part's.
+
+        ``balanced`` minimises (s_shared / n_shared)^2 + (s_split / n_split)^2, where n are the denominators: the noise
+        variance of one coordinate of each part's mean update, in units of that part's clipping norm. The budget that
+        both share is 1 / s_shared^2 + 1 / (copies s_split^2), which is what a round costs where a round costs little
+        (the mean of d copies of X has a d-th of the variance of X). With n_split = share * n_shared the best ratio of
+        the two is (copies / share^2)^(1/4): d^(3/4) for d disjoint submodels. The charge is exact for any ratio.
+        """
+        if noise_multiplier == 0 or self.shared_noise_multiplier == "same":
+            return noise_multiplier
+        if self.shared_noise_multiplier == "balanced":
+            return noise_multiplier * float((self.copies / self.share**2) ** 0.25)
+        return float(self.shared_noise_multiplier)
+
+    def charge(self, part: Part, release: Mechanism) -> Mechanism:
+        return self._hide(release) if part.name == "split" else release
+
+    @abstractmethod
+    def _hide(self, release: Mechanism) -> Mechanism:
+        """The cost of the split part's release for a unit."""
+
+
+class DisjointSubmodels(_SplitModel):
+    """The split part is cut into ``count`` disjoint submodels; a unit trains a random one a round (Theorem 3.4)."""
+
+    scheme: Literal["disjoint"]
+    count: Annotated[int, Field(ge=2, strict=True, examples=[3])]
+    shared: tuple[str, ...] = Field((), description="layers that every submodel holds, by name or prefix")
+    partition: Literal["fixed", "fresh"] = Field("fixed", description="one partition for the run, or a new one a round")
+    choices_are_all = True
+
+    @property
+    def share(self) -> float:
+        return 1 / self.count
+
+    @property
+    def copies(self) -> int:
+        return self.count
+
+    @property
+    def _has_shared_part(self) -> bool:
+        return self.rest == "shared" or bool(self.shared)
+
+    def _hide(self, release: Mechanism) -> Mechanism:
+        return Submodels(release, self.count)
+
+    def draw(self, cohort: UnitIds, seed: int, round_: int) -> NDArray[np.int64]:
+        return rng.stream(seed, "submodels", round_).integers(self.count, len(cohort)).astype(np.int64)
+
+    def choices(self, masks: int) -> list[tuple[bytes, int]]:
+        return [(bytes(rng.SEED_BYTES), submodel) for submodel in range(self.count)]
+
+    def cut_index(self, round_: int) -> int:
+        return round_ if self.partition == "fresh" else 0
+
+    def check(self, model: Model) -> None:
+        check_split(model, self.count, self.shared)
+
+    def pieces(self, model: Model, input_shape: tuple[int, ...], num_classes: int, seed: int) -> "Pieces":
+        from fedamp.models.pieces import DisjointPiece, Piece
+        from fedamp.models.registry import is_random
+        from fedamp.models.splits import split
+
+        known = not is_import_path(model.name)
+        whole = cache(lambda: Piece.whole(model, input_shape, num_classes))
+        form = (model, input_shape, num_classes, self.count, self.shared)
+        cut = lru_cache(1)(lambda index: split(*form, seed, index, self.rest))
+        random = is_random(cut(0).full, model, input_shape)  # a model that cannot be cut is refused now
+        part = lru_cache(self.count)(lambda submodel, index: DisjointPiece(cut(index), submodel, known, random))
+        return lambda submodel, round_: whole() if submodel == WHOLE else part(submodel, self.cut_index(round_))
+
+
+class DropoutSubmodels(_SplitModel):
+    """Every node of the named layers is kept with probability ``keep``, in one mask a unit and round."""
+
+    scheme: Literal["dropout"]
+    keep: Share = Field(0.5, examples=[0.3])
+    layers: tuple[str, ...] = Field((), description="hidden layers to mask; default: all hidden layers")
+    choices_are_all = False
+
+    @property
+    def share(self) -> float:
+        return self.keep
+
+    @property
+    def copies(self) -> int:
+        """Number of disjoint masks among which a unit's mask is hidden (ibid., Corollary 3.7, extended)."""
+        return max(1, math.floor(1 / self.keep))
+
+    @property
+    def probability(self) -> float:
+        """Of keeping a node: ``keep``, or the next smaller number if so many disjoint masks would not fit.
+
+        For instance 0.1 in floating point is more than a tenth.
+        """
+        return self.keep if self.copies * Fraction(self.keep) <= 1 else math.nextafter(self.keep, 0.0)
+
+    def _hide(self, release: Mechanism) -> Mechanism:
+        return Dropout(release, self.keep)
+
+    def draw(self, cohort: UnitIds, seed: int, round_: int) -> NDArray[np.int64]:
+        return np.full(len(cohort), WHOLE)  # each client draws its mask from its own seed
+
+    def choices(self, masks: int) -> list[tuple[bytes, int]]:
+        return [(seed, WHOLE) for seed in rng.client_seeds(0, "audited mask", 0, np.arange(masks)).tolist()]
+
+    def check(self, model: Model) -> None:
+        check_masked(model, self.layers)
+
+    def pieces(self, model: Model, input_shape: tuple[int, ...], num_classes: int, seed: int) -> "Pieces":
+        from fedamp.models.masks import Masks
+        from fedamp.models.pieces import MaskedPiece
+        from fedamp.models.registry import build, is_random
+
+        module = build(model, input_shape, num_classes)
+        random = is_random(module, model, input_shape)
+        masked = MaskedPiece(Masks(module, self.layers, self.rest), self.probability, random)
+        return lambda submodel, round_: masked
+
+
+AnySubmodels = Annotated[NoSubmodels | DisjointSubmodels | DropoutSubmodels, Field(discriminator="scheme")]

@@ -1,0 +1,50 @@
+"""The scenario's ``client`` section: local training."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from fedamp.base.section import Count, NotNegative, Positive, Section, Steps, check_steps
+
+
+class Client(Section):
+    """Local training: ``steps`` gradient steps, or ``epochs`` passes over the client's records."""
+
+    loss: str = Field(
+        "cross-entropy",
+        description="cross-entropy, mean-squared-error, binary-cross-entropy, token-cross-entropy, or "
+        "package.module:name (see docs/models.md)",
+    )
+    steps: Count | None = None
+    epochs: Count | None = None
+    batch_size: Count | Literal["full"] = "full"
+    optimizer: Literal["sgd", "adam"] = Field("sgd", description="its state starts anew in every round of a client")
+    learning_rate: Positive | Annotated[Steps, Field(min_length=1)] = Field(
+        0.1, description="a number, or a list of [first round, number], the first of them for round 1"
+    )
+    momentum: Annotated[float, Field(ge=0, lt=1)] = Field(0.0, description="of sgd, over the steps of a round")
+    weight_decay: NotNegative = Field(0.0, description="weight of half the squared parameters in the loss")
+    beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    beta2: Annotated[float, Field(ge=0, lt=1)] = 0.999
+    epsilon: Positive = Field(1e-8, description="adam: added to the root of the second moment")
+    proximal: NotNegative = Field(
+        0.0, description="weight of the FedProx term (Li et al. 2020) that pulls towards the global model"
+    )
+
+    @model_validator(mode="after")
+    def _goes_together(self) -> "Client":
+        if self.steps is not None and self.epochs is not None:
+            raise ValueError("give steps or epochs, not both")
+        if self.momentum and self.optimizer != "sgd":
+            raise ValueError("momentum is for optimizer sgd; adam has beta1")
+        check_steps("learning_rate", self.learning_rates)
+        return self
+
+    @property
+    def learning_rates(self) -> Steps:
+        """The first round and the learning rate of every step of the schedule."""
+        return self.learning_rate if isinstance(self.learning_rate, tuple) else ((1, self.learning_rate),)
+
+    def learning_rate_in(self, round_: int) -> float:
+        """The learning rate of a round, from 1."""
+        return next(rate for first, rate in reversed(self.learning_rates) if first <= round_)

@@ -1,6 +1,0 @@
-"""Merging of trained models for a new budget (Yin, Zaheer, Li 2026, "Differentially Private Model Merging")."""
-
-from fedamp.merging.decision import MergeRequest, utility_of, weights_of
-from fedamp.merging.merge import Merger, merge_runs
-
-__all__ = ["MergeRequest", "Merger", "merge_runs", "utility_of", "weights_of"]

@@ -1,0 +1,1 @@
+"""Noise: exact Gaussians, drawn for every round."""

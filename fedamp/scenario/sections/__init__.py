@@ -1,1 +1,0 @@
-"""The sections of a scenario, by theme."""

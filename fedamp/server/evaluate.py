@@ -1,0 +1,81 @@
+"""Loss and metrics of a model on a public test set."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+from torch.func import functional_call
+
+from fedamp.base.devices import is_gpu
+from fedamp.federation.losses import CrossEntropy, Loss
+from fedamp.models.generators import generators_from
+
+# Multiplications below which one thread is faster: others have to be woken, and wait for work on cores that train.
+_ONE_THREAD = 100_000_000
+
+
+class Evaluation(NamedTuple):
+    """How good a model is.
+
+    Attributes:
+        loss: mean over the records; nan or inf where the model is.
+        metrics: by name; the first one leads (:class:`fedamp.federation.losses.Loss`).
+    """
+
+    loss: float
+    metrics: dict[str, float]
+
+    @property
+    def score(self) -> float:
+        """The leading metric: at most 1, and more is better."""
+        return next(iter(self.metrics.values()))
+
+
+def evaluate(
+    module: nn.Module,
+    parameters: Mapping[str, NDArray[np.float32]],
+    inputs: NDArray[Any],
+    labels: NDArray[Any],
+    device: str = "cpu",
+    batch: int = 1024,
+    loss: Loss | None = None,
+) -> Evaluation:
+    """Mean loss and metrics on some records, each by itself.
+
+    Args:
+        module: gives the architecture; its own parameter values are not used, and it is left as it was.
+        parameters: the values to evaluate, by name.
+        inputs: shape [records, *input_shape].
+        labels: shape [records, ...], as the loss takes them.
+        batch: records in one forward pass; fixed, so that the result does not depend on anything else.
+        loss: left out: cross-entropy.
+    """
+    loss = loss or CrossEntropy()
+    tensors = {name: torch.as_tensor(value, device=device) for name, value in parameters.items()}
+    module = module.to(device)
+    training = module.training
+    module.eval()
+    total, tally = 0.0, dict[str, Any]()
+    threads = _as_many_threads_as_pay(sum(value.size for value in parameters.values()) * len(labels))
+    with torch.no_grad(), threads, generators_from(0, is_gpu(device)):  # a model of one's own may draw here, too
+        for start in range(0, len(labels), batch):
+            targets = torch.as_tensor(labels[start : start + batch], device=device)
+            outputs = functional_call(module, tensors, (torch.as_tensor(inputs[start : start + batch], device=device),))
+            total += float(loss.each(outputs.double(), targets).sum())
+            tally = {name: tally.get(name, 0) + value for name, value in loss.tally(outputs, targets).items()}
+    module.train(training)
+    return Evaluation(total / len(labels), loss.metrics(tally))
+
+
+@contextmanager
+def _as_many_threads_as_pay(multiplications: int) -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(threads if multiplications > _ONE_THREAD else 1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)

@@ -1,0 +1,165 @@
+"""One merger: finished runs and a budget in, a folder with the merged model and its certificate out."""
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+from fedamp import __version__, rng
+from fedamp.base.arrays import Arrays
+from fedamp.errors import MergeError
+from fedamp.noise.gaussian import delta_left
+from fedamp.runs.folder import RunFolder, new_folder, write_secret
+from fedamp.runs.ledger import digest
+from fedamp.runs.merged import Certificate, Draw, MergedInput, MergedSummary, salted_digest
+from fedamp.runs.records import FROM_SYSTEM, Bracket, Quality, measured
+from fedamp.studies.merging.candidates import Candidate, Candidates, read_candidates
+from fedamp.studies.merging.combination import combine
+from fedamp.studies.merging.decision import RANDOM_SELECTION, Decision, MergeRequest
+from fedamp.studies.merging.selection import select
+
+GIVEN_SEED = "given, so known: it can be chosen for its draw"
+ASSUMPTIONS = (
+    "Only the merged model is released. Nothing else of its inputs was or will be, and no second merger of them; if it "
+    "is, the costs add up.",
+    "The inputs were trained on the same units' data, which did not change between the runs.",
+    "Which runs are merged, and at which rounds they were taken or stopped, was not decided by looking at them.",
+)
+
+
+@dataclass(frozen=True)
+class Merger:
+    """What was asked for, among which models, what was decided, and what came out."""
+
+    request: MergeRequest
+    candidates: Candidates
+    decision: Decision
+    folder: RunFolder
+    certificate: Certificate
+    final: Quality
+
+    def to_json(self) -> dict[str, Any]:
+        """The certificate with ``folder`` and ``final``; ``unprotected`` is for the owner alone."""
+        return self.certificate.content() | {
+            "folder": str(self.folder.path),
+            "final": self.final.content(),
+            "unprotected": {"accuracies": list(self.candidates.accuracies)},
+        }
+
+
+def merge_runs(request: MergeRequest, out: Path | None = None) -> Merger:
+    """Merge trained models for a new budget.
+
+    The folder holds ``model.safetensors``, ``certificate.json`` (to hand out with the model), ``summary.json`` and
+    ``salt.secret`` (to show an auditor which ledgers the certificate is about).
+
+    Args:
+        request: which models, how, and the budget.
+        out: the new folder; left out: a new one under ``runs``.
+
+    Raises:
+        MergeError: the models cannot be merged, or not within the budget.
+        RunFolderError: an input is missing or damaged, or ``out`` holds something already.
+    """
+    candidates = read_candidates(request.models)
+    selects = request.method == RANDOM_SELECTION
+    paid = replace(request, delta=delta_left(request.delta))
+    decision = (select if selects else combine)(paid, candidates)
+    if decision.epsilon.upper > request.epsilon:
+        raise MergeError(
+            f"weights {', '.join(f'{weight:.6g}' for weight in decision.weights)} cost epsilon = "
+            f"{decision.epsilon.upper:.6g} at delta = {request.delta:g}, more than the budget of {request.epsilon:g}"
+        )
+    folder, _ = new_folder(out, "merged")
+    # It makes the digests of the inputs' ledgers say nothing to who does not have it: a ledger names its models'
+    # digests, so a plain digest of it would let anybody who guesses a model without noise check the guess.
+    salt = f"{rng.seed_from_system():064x}"
+    write_secret(folder.salt, salt)
+    drawn = _draw(request, candidates, decision) if selects else None
+    parameters = drawn[0].parameters if drawn else candidates.combined(decision.weights)
+    certificate = _certificate(request, candidates, decision, drawn, parameters, salt.encode())
+    certificate.write(folder.certificate)  # as with a ledger, what is released is written down first
+    folder.write_model(parameters)
+    final = Quality(**measured(*candidates.prepared.evaluate(parameters)))
+    MergedSummary(
+        name=folder.path.name,
+        final=final,
+        epsilon=certificate.epsilon,
+        delta=request.delta,
+        method=request.method,
+        parameters=sum(array.size for array in parameters.values()),
+    ).write(folder.summary)
+    return Merger(request, candidates, decision, folder, certificate, final)
+
+
+def draw(weights: Sequence[float], seed: int) -> int:
+    """Which model a random selection releases: an index, drawn with exactly these weights, never one of weight 0.
+
+    Raises:
+        ValueError: weights that :func:`fedamp.studies.merging.decision.exact` did not make: their sum is not exactly 1.
+    """
+    below = list(accumulate(map(Fraction, weights)))
+    if below[-1] != 1:
+        raise ValueError(f"weights must sum to 1 exactly, got {float(below[-1])!r}")
+    point = Fraction(int.from_bytes(rng.stream(seed, "merge").words(4).tobytes()), 2**256)
+    return bisect_right(below, point)
+
+
+def _draw(request: MergeRequest, candidates: Candidates, decision: Decision) -> tuple[Candidate, Draw]:
+    seed = rng.seed_from_system() if request.seed is None else request.seed
+    source = FROM_SYSTEM if request.seed is None else GIVEN_SEED
+    model = candidates.models[draw(decision.weights, seed)]
+    return model, Draw(model=model.label, seed=str(seed), seed_source=source)
+
+
+def _certificate(
+    request: MergeRequest,
+    candidates: Candidates,
+    decision: Decision,
+    drawn: tuple[Candidate, Draw] | None,
+    parameters: Arrays,
+    salt: bytes,
+) -> Certificate:
+    """What can be handed out with the model; nothing in it depends on models that are not released."""
+    ledgers = [model.run.ledger for model in candidates.models]
+    return Certificate(
+        format="fedamp merge certificate 1",
+        written_by=f"fedamp {__version__}",
+        method=request.method,
+        unit=ledgers[0].unit,
+        units=ledgers[0].units,
+        group_size=ledgers[0].group_size,
+        adjacency=ledgers[0].adjacency,
+        delta=request.delta,
+        budget_epsilon=request.epsilon,
+        epsilon=Bracket.of(decision.epsilon),
+        epsilon_bound=decision.epsilon.method,
+        mechanism=decision.mechanism,
+        mechanism_in_words=str(decision.mechanism),
+        weights=decision.weights,
+        weights_chosen_by=decision.chosen_by,
+        best_weights_by_accounting=decision.best,
+        inputs=tuple(_input(model, request.delta, salt) for model in candidates.models),
+        draw=drawn[1] if drawn else None,
+        has_known_seed=request.seed is not None or any(ledger.has_known_seed for ledger in ledgers),
+        model_sha256=digest(parameters),
+        assumptions=(*ASSUMPTIONS, *decision.assumptions, *ledgers[0].assumptions),
+    )
+
+
+def _input(model: Candidate, delta: float, salt: bytes) -> MergedInput:
+    ledger = model.run.ledger
+    return MergedInput(
+        name=model.label,
+        scenario=ledger.scenario,
+        scenario_sha256=ledger.scenario_sha256,
+        ledger_sha256_with_salt=salted_digest(salt, model.run),
+        round=model.round,
+        rounds_planned=ledger.rounds_planned,
+        mechanism_in_words=str(model.mechanism),
+        epsilon_upper=model.mechanism.epsilon(delta).upper,
+        noise_seed=ledger.noise_seed,
+    )

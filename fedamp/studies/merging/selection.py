@@ -1,0 +1,191 @@
+"""Random selection: one of several models is released, drawn with weights that do not depend on the data.
+
+Yin, Zaheer, Li 2026: a model's own cost is all that is needed, and the models may be correlated, because only one of
+them is ever released (Theorems 5.1 and 5.2). The weights that keep a budget are a union of half-spaces: one by privacy
+loss, ``sum of w_i delta_i(epsilon) <= delta``, and one for every Rényi order a,
+``sum of w_i E[X_i^a] <= exp((a - 1) epsilon')``. Both are written as ``costs @ w <= 1`` below.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from fedamp.accounting import Bounds, Mechanism, RandomSelection
+from fedamp.accounting.conversion import log_deltas, search_orders
+from fedamp.errors import MergeError
+from fedamp.studies.merging import decision
+from fedamp.studies.merging.candidates import Candidates
+from fedamp.studies.merging.decision import Array, Decision, MergeRequest, Weights
+
+Rank = Callable[[Weights], Any]
+"""What to maximise over weights; linear or lexicographic in them, so that a vertex attains the maximum."""
+
+BY_PRIVACY_LOSS, BY_RENYI = "privacy loss", "Rényi divergences"
+ONE_DRAW = "The model was drawn once, and no draw was discarded."
+
+# By how much less than a half-space allows the second model is drawn, because of rounding: the first with which
+# the cost is within the budget.
+_MARGINS = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 0.1, 0.5, 1.0)
+_ORDERS = search_orders(256)
+
+
+def select(request: MergeRequest, candidates: Candidates) -> Decision:
+    """The weights of a random selection.
+
+    Raises:
+        MergeError: no weights are within the budget, or the utility rests on an assumption that was not made.
+    """
+    mechanisms, best = candidates.mechanisms, dict[str, Weights]()
+    assumptions: tuple[str, ...]
+    if request.weights is not None:
+        weights, chosen_by, assumptions = request.weights, "given", (decision.FIXED_WEIGHTS,)
+    else:
+        rank, chosen_by, assumptions = _rank(request, candidates)
+        best = best_weights(mechanisms, rank, request.epsilon, request.delta)
+        if not best:
+            cheapest = min(part.epsilon(request.delta).upper for part in mechanisms)
+            raise MergeError(
+                f"no weights keep epsilon <= {request.epsilon:g} at delta = {request.delta:g}; "
+                f"the most private model alone costs {cheapest:.4g}"
+            )
+        weights = max(best.values(), key=rank)
+    mechanism = RandomSelection(mechanisms, weights)
+    return Decision(
+        tuple(mechanism.weights),
+        mechanism,
+        selection_epsilon(mechanisms, weights, request.delta),
+        chosen_by,
+        (ONE_DRAW, *assumptions),
+        lambda grid: selection_epsilons(mechanisms, grid, request.delta),
+        best,
+    )
+
+
+def _rank(request: MergeRequest, candidates: Candidates) -> tuple[Rank, str, tuple[str, ...]]:
+    """What to maximise, that in words, and the assumptions that it takes."""
+    if request.utility in (None, decision.LEAST_PRIVATE):
+        return least_private_first(candidates.mechanisms, request.delta), "least private model first", ()
+    if isinstance(request.utility, tuple):
+        words = f"largest expected utility of {list(request.utility)}"
+        return _expected(request.utility), words, (decision.FIXED_WEIGHTS,)
+    request.check_public_accuracies()
+    public = (decision.PUBLIC_ACCURACIES,)
+    if request.utility == decision.MOST_ACCURATE:
+        return most_accurate_first(candidates.accuracies), "most accurate model on the public test set first", public
+    return _expected(candidates.accuracies), "largest expected accuracy on the public test set", public
+
+
+def _expected(utility: Sequence[float]) -> Rank:
+    return lambda weights: float(np.dot(weights, utility))
+
+
+def least_private_first(mechanisms: Sequence[Mechanism], delta: float) -> Rank:
+    """The rank that keeps probability away from the most private model first, then from the next one, and so on.
+
+    It depends on the mechanisms alone, not on the data. Less noise is usually more accurate.
+    """
+    order = np.argsort([part.epsilon(delta).upper for part in mechanisms], kind="stable")
+    return lambda weights: tuple(-round(weights[index], 12) for index in order)
+
+
+def most_accurate_first(accuracies: Sequence[float]) -> Rank:
+    """The rank that gives probability to the most accurate model first, then to the next one, and so on."""
+    order = np.argsort(-np.asarray(accuracies), kind="stable")
+    return lambda weights: tuple(round(weights[index], 12) for index in order)
+
+
+def selection_epsilon(mechanisms: Sequence[Mechanism], weights: Sequence[float], delta: float) -> Bounds:
+    """What random selection costs: the accountant's bracket, with the upper end of Theorem 5.2 where that is less.
+
+    Theorem 5.2 takes what is known best of each model: an exact law of one, Rényi divergences of another. A model
+    without privacy costs all of its weight in delta, whatever epsilon is.
+    """
+    used = [(part, weight) for part, weight in zip(mechanisms, weights, strict=True) if weight > 0]
+    if len(used) == 1:
+        return used[0][0].epsilon(delta)
+    cost = RandomSelection(mechanisms, weights).epsilon(delta)
+
+    def fits(epsilon: float) -> bool:
+        spent = math.fsum(weight * part.delta(epsilon).upper for part, weight in used)
+        return spent * (1 + 2**-51) <= delta  # products and sum are rounded, by 2**-53 each
+
+    if math.isinf(cost.upper) or not fits(cost.upper):
+        return cost
+    low, high = cost.lower, cost.upper
+    while high - low > 1e-10 * max(1.0, high):
+        middle = (low + high) / 2
+        low, high = (low, middle) if fits(middle) else (middle, high)
+    return Bounds(min(cost.lower, high), high, f"random selection by {BY_PRIVACY_LOSS}")
+
+
+def best_weights(mechanisms: Sequence[Mechanism], rank: Rank, epsilon: float, delta: float) -> dict[str, Weights]:
+    """The best weights by each accounting; an accounting by which no weights keep the budget is left out.
+
+    Args:
+        mechanisms: what each model's release costs; ``NotPrivate`` for a model without privacy.
+        rank: what to maximise.
+        epsilon, delta: the budget.
+    """
+    accountings = {
+        BY_PRIVACY_LOSS: _costs_by_privacy_loss(mechanisms, epsilon, delta),
+        BY_RENYI: _costs_by_renyi(mechanisms, epsilon, delta),
+    }
+    best = {}
+    for name, half_spaces in accountings.items():
+        edges = [edge for costs in half_spaces for edge in _edges(costs)]
+        if edges:
+            first, second, share = max(edges, key=lambda edge: rank(_weights(len(mechanisms), *edge)))
+            tried = (_weights(len(mechanisms), first, second, share * (1 - margin)) for margin in _MARGINS)
+            best[name] = next(row for row in tried if selection_epsilon(mechanisms, row, delta).upper <= epsilon)
+    return best
+
+
+def _costs_by_privacy_loss(mechanisms: Sequence[Mechanism], epsilon: float, delta: float) -> Array:
+    """Theorem 5.2, shape (1, models)."""
+    costs = np.array([part.delta(epsilon).upper / delta for part in mechanisms])
+    # Epsilon and delta are inverse up to rounding only; a model that just keeps the budget must not fall out of it.
+    alone = np.array([part.epsilon(delta).upper <= epsilon for part in mechanisms])
+    return np.where(alone, np.minimum(costs, 1.0), np.maximum(costs, np.nextafter(1.0, 2.0)))[None]
+
+
+def _costs_by_renyi(mechanisms: Sequence[Mechanism], epsilon: float, delta: float) -> Array:
+    """Theorem 5.1; shape (orders, models)."""
+    logs = np.stack([log_deltas(_ORDERS, part.rdp(_ORDERS), epsilon) for part in mechanisms], axis=1)
+    with np.errstate(over="ignore"):
+        return np.asarray(np.exp(logs - math.log(delta)))
+
+
+def _edges(costs: Array) -> Iterator[tuple[int, int, float]]:
+    """The corners of {w on the simplex: costs @ w <= 1}: two models, and the weight of the second."""
+    for first in np.flatnonzero(costs <= 1):
+        yield int(first), int(first), 1.0
+        for second in np.flatnonzero(costs > 1):
+            yield int(first), int(second), float((1 - costs[first]) / (costs[second] - costs[first]))
+
+
+def _weights(models: int, first: int, second: int, share: float) -> Weights:
+    weights = np.zeros(models)
+    weights[first] = 1 - share
+    weights[second] = 1.0 if first == second else share
+    return decision.exact(weights.tolist())
+
+
+def selection_epsilons(mechanisms: Sequence[Mechanism], grid: Array, delta: float) -> Array:
+    """What each row of a grid of weights costs by privacy loss, at most; shape (rows,).
+
+    For pictures: to 1 per cent of the most expensive private model, and infinite where it is more than four times that,
+    as it can be where a model without privacy is drawn with a probability near delta.
+    """
+    alone = np.array([part.epsilon(delta).upper for part in mechanisms])
+    highest, steps = max(alone, default=1.0), 101
+    if np.isinf(alone).any():
+        highest, steps = 4 * max(alone[np.isfinite(alone)], default=1.0), 401
+    epsilons = np.linspace(0.0, highest, steps)
+    deltas = np.array([[part.delta(float(epsilon)).upper for part in mechanisms] for epsilon in epsilons])
+    enough = grid @ deltas.T <= delta
+    # Said before rounding can hide it: what a model without privacy takes of delta, epsilon cannot buy back.
+    enough &= (grid @ np.isinf(alone) < delta)[:, None]
+    smallest = np.where(enough.any(axis=1), epsilons[enough.argmax(axis=1)], math.inf)
+    return np.where(grid.max(axis=1) == 1, alone[grid.argmax(axis=1)], smallest)

@@ -1,0 +1,6 @@
+"""Many runs of one scenario: a grid of settings, each with several seeds, and what came of them."""
+
+from fedamp.studies.sweeps.results import Sweep, read_sweep
+from fedamp.studies.sweeps.sweep import sweep
+
+__all__ = ["Sweep", "read_sweep", "sweep"]

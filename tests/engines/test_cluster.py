@@ -1,0 +1,135 @@
+"""Ray clusters by address, and docs/cluster.md."""
+
+import os
+import shlex
+import signal
+import subprocess
+import sysconfig
+import tempfile
+from contextlib import contextmanager, suppress
+
+import pytest
+
+from fedamp.engines.engines import open_grid
+from fedamp.errors import InputError
+from fedamp.federation.running import Engine
+from tests.deployment.machines import free_port, wait
+from tests.documentation import ROOT, commands, shell
+
+pytest.importorskip("ray")
+
+APP = "tests.engines.tiny_app:app"
+PAGE = "docs/cluster.md"
+SCRIPTS = sysconfig.get_path("scripts")
+ENVIRONMENT = os.environ | {"PATH": os.pathsep.join([SCRIPTS, os.environ["PATH"]]), "PYTHONPATH": str(ROOT)}
+
+
+@pytest.mark.parametrize("address", ["nonsense", "127.0.0.1:9", "ray://127.0.0.1:9", "127.0.0.1:port"])
+def test_address_without_a_cluster_is_refused_in_one_line(tmp_path, address):
+    with (
+        pytest.raises(InputError, match=rf"engine\.address: no Ray cluster at '{address}' .*expected: auto, or"),
+        open_grid(Engine(kind="ray", address=address), tmp_path / "log.txt", APP) as grid,
+    ):
+        grid.get_node_ids()
+
+
+def test_the_page_gives_ray_options_that_it_knows():
+    from ray.scripts.scripts import cli
+
+    lines = [shlex.split(line.partition(" > ")[0])[1:] for line in commands(PAGE) if line.startswith("ray ")]
+    assert {name for name, *_ in lines} == {"get-auth-token", "start", "status"}
+    for name, *words in lines:
+        cli.commands[name].make_context(name, words)
+
+
+# --- the page, as it stands there, with ports that are free -----------------------------------------------------------
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    """A home of its own, for the token."""
+    monkeypatch.setitem(ENVIRONMENT, "HOME", str(tmp_path))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    return tmp_path
+
+
+@contextmanager
+def in_a_shell_of_its_own(commands_: str, log):
+    """Yields what kills it with all that it started, as a power cut does."""
+    with log.open("w") as output:
+        process = subprocess.Popen(
+            ["sh", "-euc", commands_], stdout=output, stderr=output, env=ENVIRONMENT, start_new_session=True
+        )
+
+    def kill(number: int = signal.SIGKILL) -> None:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
+
+    try:
+        wait(lambda: "Ray runtime started" in log.read_text(), 90, "a Ray node")
+        yield kill
+    finally:
+        kill(signal.SIGTERM)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=20)
+        kill()
+        process.wait()
+
+
+@pytest.fixture
+def ray_folder():
+    with tempfile.TemporaryDirectory(prefix="fedamp-") as folder:  # pytest's own are too deep for Ray's sockets
+        yield folder
+
+
+@pytest.mark.slow
+def test_a_cluster_that_lets_everybody_in_is_refused(home, ray_folder):
+    port = str(free_port())
+    head = shell(PAGE, "the head").replace("6379", port).replace("/tmp/ray-try", ray_folder)
+    commands_ = shell(PAGE, "the token") + head.replace("RAY_AUTH_MODE=token", "RAY_AUTH_MODE=disabled")
+    with (
+        in_a_shell_of_its_own(commands_, home / "head.log"),
+        pytest.raises(
+            InputError, match=rf"whoever reaches the Ray cluster at .*:{port} can run programs there; expected"
+        ),
+        open_grid(Engine(kind="ray", address=f"127.0.0.1:{port}"), home / "log.txt", APP) as grid,
+    ):
+        grid.get_node_ids()
+    assert (home / ".ray" / "auth_token").stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.slow
+def test_the_page_and_a_machine_that_is_lost(tmp_path, home, ray_folder):
+    port = str(free_port())
+
+    def block(title: str) -> str:
+        return shell(PAGE, title).replace("6379", port).replace("/tmp/ray-try", ray_folder)
+
+    def run(command: str) -> None:
+        done = subprocess.run(
+            ["sh", "-euc", command], cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, timeout=600
+        )
+        assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+
+    longer = "fedamp run digits --known-seed --set rounds=300 --set check_in.k=30 --set privacy.epsilon=null"
+    longer += " --set privacy.noise_multiplier=1"
+    run(block("the token"))
+    with (
+        in_a_shell_of_its_own(block("the head"), tmp_path / "head.log") as cut_the_head,
+        in_a_shell_of_its_own(block("a second node"), tmp_path / "second.log") as cut_the_second,
+    ):
+        run(block("the run"))  # which compares the models
+        assert "2 worker(s) on cpu" in (tmp_path / "runs/cluster/log.txt").read_text()
+        lost = shlex.split(f"{longer} --set engine.address=127.0.0.1:{port} --out lost")
+        with subprocess.Popen(lost, cwd=tmp_path, env=ENVIRONMENT, stdout=subprocess.DEVNULL) as process:
+            rounds = tmp_path / "lost" / "rounds.jsonl"
+            wait(lambda: rounds.exists() and rounds.read_text().count("\n") > 20, 120, "some rounds")
+            cut_the_second()
+            before = rounds.read_text().count("\n")
+            wait(lambda: rounds.read_text().count("\n") > before + 20, 120, "the rounds after the loss")
+            cut_the_head()
+            assert process.wait(timeout=200) != 0
+    assert "its worker died" in (tmp_path / "lost" / "log.txt").read_text()
+    run("fedamp run lost/scenario.yaml --resume --out lost --engine serial")
+    run(f"{longer} --engine serial --out undisturbed")
+    run("cmp lost/model.safetensors undisturbed/model.safetensors")

@@ -1,0 +1,162 @@
+"""docs/flower-app: the app runs as its page says, on Flower's local simulation and deployed."""
+
+import importlib
+import io
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sysconfig
+import zipfile
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+
+import pytest
+from safetensors.numpy import load_file
+
+from fedamp.engines.flower_engine import _superlink
+from fedamp.federation import reader
+from fedamp.runs.verify import verify_ledger
+from fedamp.server.setup import prepare
+from tests.deployment.machines import free_port, wait
+from tests.documentation import ROOT, shell
+
+pytest.importorskip("ray")
+
+PAGE = "docs/flower-app/README.md"
+APP = Path("docs") / "flower-app"
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """A folder with the app where the page says, and a Flower home of its own."""
+    shutil.copytree(ROOT / APP, tmp_path / APP, ignore=shutil.ignore_patterns("__pycache__"))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FLWR_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("PATH", os.pathsep.join([sysconfig.get_path("scripts"), os.environ["PATH"]]))
+    return tmp_path
+
+
+def run(commands: str, timeout: float = 240) -> str:
+    done = subprocess.run(["sh", "-euc", commands], capture_output=True, text=True, timeout=timeout)
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+def with_ports(commands: str, ports: dict[str, str]) -> str:
+    """The same commands on other ports than the documented ones."""
+    for documented, free in ports.items():
+        commands = commands.replace(documented, free)
+    return commands
+
+
+@contextmanager
+def running(commands: str, log: Path):
+    """Commands that stay in a shell of their own, with all that they start."""
+    with log.open("a") as output:
+        process = subprocess.Popen(["sh", "-euc", commands], stdout=output, stderr=output, start_new_session=True)
+    try:
+        yield
+    finally:
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, number)
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(timeout=10)
+
+
+def listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def assert_trained_and_charged(out: Path, told: str) -> None:
+    """The model is the one of the last release, is good, and cost what the budget allows."""
+    scenario = reader.load(ROOT / APP / "private_app" / "federation.yaml")
+    ledger = json.loads((out / "ledger.json").read_text())
+    assert len(ledger["releases"]) == scenario.rounds
+    assert ledger["releases"][-1]["epsilon_upper"] <= ledger["budget_epsilon"] == 8
+    assert ledger["noise_seed"] == "from the operating system"
+    shutil.copy(ROOT / APP / "private_app" / "federation.yaml", out / "scenario.yaml")
+    assert not [check for check in verify_ledger(out) if check.verdict == "wrong"]
+    model = load_file(out / "model.safetensors")
+    prepared = prepare(scenario)
+    accuracy = prepared.evaluate({name: model[name] for name in prepared.state.parameters}).score
+    assert accuracy > 0.5  # of ten digits; 0.76 to 0.81 in five trials, the noise is another each time
+    assert f"round {scenario.rounds}: accuracy {accuracy:.3f}, epsilon " in told
+
+
+@pytest.mark.slow
+def test_it_runs_in_flowers_local_simulation(here):
+    with (here / "superlink.log").open("a") as log, _superlink(here, log):  # else Flower would leave one behind
+        told = run(shell(PAGE, "simulation"))
+    assert_trained_and_charged(here / "simulated", told)
+
+
+@pytest.mark.parametrize("app", [APP, APP / "quickstart"])
+def test_flower_builds_what_its_hub_takes(here, app):
+    """Format 1 wants a licence file, Flower's oldest version and the one that it was made for."""
+    assert "fab-format-version = 1\n" in (here / app / "pyproject.toml").read_text()
+    assert "Successfully built" in run(f"flwr build --app {app}")
+
+
+@pytest.mark.filterwarnings("ignore:GitWildMatchPattern")  # pathspec of Flower's
+def test_fedamp_itself_is_what_flowers_hub_takes(tmp_path):
+    """With what it needs to run scenarios that bring their data, by the checks that Flower makes before an upload."""
+    from flwr.cli.build import build_fab_from_disk
+
+    publish = importlib.import_module("flwr.cli.app_cmd.publish")  # a function of that name hides the module
+    copy = tmp_path / "fedamp"
+    shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns(".*", "__pycache__", "build", "runs", "*.egg-info"))
+    with zipfile.ZipFile(io.BytesIO(build_fab_from_disk(copy))) as fab:
+        held = set(fab.namelist())
+    assert {"LICENSE", "fedamp/data/builtin/shakespeare.json", "scenarios/characters.yaml"} <= held
+    assert not {name for name in held if name.startswith(("tests/", "docs/", "benchmarks/"))}
+    publish._validate_files(publish._collect_file_paths(copy))
+
+
+@pytest.mark.slow
+def test_it_runs_deployed(here):
+    ports = {"8000": str(free_port()), "9101": str(free_port()), "9102": str(free_port())}
+    with ExitStack() as stack:
+        for title in ("superlink", "first node", "second node"):
+            stack.enter_context(running(with_ports(shell(PAGE, title), ports), here / f"{title}.log"))
+            wait(lambda: listens(int(ports["8000"])), 60, "the SuperLink to listen")
+        told = run(with_ports(shell(PAGE, "deployment"), ports))
+    assert_trained_and_charged(here / "deployed", told)
+
+
+def assert_quickstart_is_charged(out: Path, told: str) -> None:
+    ledger = json.loads((out / "private" / "ledger.json").read_text())
+    assert len(ledger["releases"]) == ledger["rounds_planned"] == 3
+    assert not [check for check in verify_ledger(out / "private") if check.verdict == "wrong"]
+    assert "failed" not in (out / "private" / "server.log").read_text()
+    assert "did not answer" not in (out / "private" / "server.log").read_text()
+    assert (out / "final_model.pt").exists()
+    assert f"round 3: epsilon {ledger['releases'][-1]['epsilon_upper']:.3f}" in told
+
+
+@pytest.mark.slow
+def test_a_quickstart_runs_in_flowers_local_simulation(here):
+    with (here / "superlink.log").open("a") as log, _superlink(here, log):
+        told = run(shell(PAGE, "quickstart"))
+    assert_quickstart_is_charged(here / "quickstarted", told)
+
+
+@pytest.mark.slow
+def test_a_quickstart_runs_deployed(here):
+    ports = {"8000": str(free_port()), "9101": str(free_port()), "9102": str(free_port())}
+    with ExitStack() as stack:
+        for title in ("superlink", "one client", "nine clients"):
+            stack.enter_context(running(with_ports(shell(PAGE, title), ports), here / f"{title}.log"))
+            wait(lambda: listens(int(ports["8000"])), 60, "the SuperLink to listen")
+        run("\n".join(line for line in shell(PAGE, "quickstart").splitlines() if line.startswith(("cp", "patch"))))
+        federation = here / "mine" / "quickstart" / "federation.yaml"
+        federation.write_text(federation.read_text().replace("nodes: 10", "nodes: 2"))
+        connection = [
+            line for line in shell(PAGE, "deployment").splitlines() if not line.startswith(("flwr", "fedamp"))
+        ]
+        told = run(with_ports("\n".join([*connection, shell(PAGE, "quickstart deployed")]), ports), 600)
+    assert_quickstart_is_charged(here / "quickstarted", told)

@@ -1,0 +1,69 @@
+"""How workers share cores and GPUs; no GPU is needed to know."""
+
+import pytest
+
+from fedamp.base import devices
+from fedamp.engines.resources import Demand, WorkerResources, worker_resources
+from fedamp.errors import InputError
+from fedamp.federation.running import Engine
+
+SHARES = [
+    ({}, 8, 0, (8, "cpu", 1, 0)),
+    ({"workers": 3}, 2, 0, (3, "cpu", 1 / 2, 0)),
+    ({"device": "cpu"}, 8, 2, (8, "cpu", 1, 0)),
+    ({"device": "cuda"}, 16, 2, (4, "cuda", 1, 1 / 2)),
+    ({"device": "cuda", "workers": 3}, 16, 2, (3, "cuda", 1, 1 / 2)),  # 1/3 of both: the third would find no place
+    ({"device": "cuda", "workers": 1}, 16, 2, (1, "cuda", 1, 1)),
+    ({"device": "cuda:1", "workers": 4}, 2, 1, (4, "cuda", 1 / 2, 1 / 4)),  # Ray is shown that GPU alone
+    ({"device": "auto", "address": "auto"}, 16, 1, (2, "cuda", 1, 1 / 2)),
+]
+GB = 1 << 30
+# Bytes that a worker needs and that are free, batches a round; cores, GPUs; workers and the share of a GPU of each.
+DEMANDS = [
+    ((3 * GB, 80 * GB, 100), 16, 1, (4, 1 / 4)),  # more hardly help
+    ((3 * GB, 80 * GB, 2), 16, 1, (2, 1 / 2)),  # a third one would have no batch
+    ((3 * GB, 80 * GB, 7), 16, 4, (8, 1 / 2)),
+    ((3 * GB, 80 * GB, 100), 6, 2, (6, 1 / 3)),  # three cores a GPU
+    ((3 * GB, 10 * GB, 100), 16, 2, (6, 1 / 3)),  # three fit into the nine GB that are planned with
+    ((3 * GB, 6 * GB, 100), 16, 2, (2, 1)),
+    ((30 * GB, 6 * GB, 100), 16, 1, (1, 1)),  # which then trains in smaller stacks
+    ((3 * GB, 80 * GB, 100), 2, 4, (4, 1)),
+]
+
+
+def test_workers_share_cores_and_gpus(subtests):
+    for asked, cores, gpus, expected in SHARES:
+        with subtests.test(str(asked)):
+            assert worker_resources(Engine(**asked), cores, gpus) == WorkerResources(*expected)
+
+
+def test_memory_decides_how_many_workers_share_a_gpu(subtests):
+    for demand, cores, gpus, (workers, share) in DEMANDS:
+        with subtests.test(str((demand, cores, gpus))):
+            found = worker_resources(Engine(device="cuda"), cores, gpus, Demand(*demand))
+            assert (found.workers, found.gpus) == (workers, share)
+            assert found.workers * found.cpus <= cores
+    assert worker_resources(Engine(device="cuda", workers=7), 16, 1, Demand(3 * GB, 6 * GB, 2)).workers == 7
+
+
+def test_cuda_without_a_gpu_is_refused():
+    with pytest.raises(InputError, match=r"engine\.device: cuda needs a GPU"):
+        worker_resources(Engine(device="cuda"), 2, 0)
+    with pytest.raises(InputError, match=r"engine\.device: cuda:1 is one machine's; expected with engine\.address"):
+        worker_resources(Engine(device="cuda:1", address="auto"), 2, 2)
+
+
+def test_a_device_that_is_not_there_is_named_in_one_line():
+    for asked in ("cuda:99", "mps", "cuda:first"):
+        with pytest.raises(InputError, match=rf"^engine\.device: {asked} is not there, torch sees \d+ GPU"):
+            devices.available(asked)
+        assert devices.here(asked) == "cpu"
+
+
+def test_ray_is_shown_no_other_gpu_than_the_one_that_is_named(monkeypatch):
+    monkeypatch.setattr(devices, "available", lambda asked: asked)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,7")
+    assert devices.environment_of("cuda:1") == {"CUDA_VISIBLE_DEVICES": "7"}
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    assert devices.environment_of("cuda:1") == {"CUDA_VISIBLE_DEVICES": "1"}
+    assert devices.environment_of("cuda") == devices.environment_of("cpu") == {}

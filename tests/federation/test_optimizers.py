@@ -1,0 +1,84 @@
+"""Server optimisers against torch's own, step by step."""
+
+import numpy as np
+import pytest
+import torch
+
+from fedamp.federation.optimizers import AVERAGE, OPTIMIZERS, Server
+
+SHAPES = {"w": (4, 3), "b": (3,)}
+
+
+def train(config: Server, rounds: int = 20) -> tuple[dict, dict, list]:
+    generator = np.random.default_rng(5)
+    parameters = {name: generator.normal(size=shape).astype(np.float32) for name, shape in SHAPES.items()}
+    start = {name: array.copy() for name, array in parameters.items()}
+    optimizer = config.rule()
+    state = optimizer.init(parameters)
+    updates = []
+    for round_ in range(1, rounds + 1):
+        updates.append({name: generator.normal(size=shape) for name, shape in SHAPES.items()})
+        sums = {name: 7 * update for name, update in updates[-1].items()}
+        parameters, state = optimizer.apply(parameters, sums, dict.fromkeys(sums, 7.0), state, round_)
+    return start, parameters, updates
+
+
+@pytest.mark.parametrize(
+    ("config", "oracle"),
+    [
+        (Server(learning_rate=0.3), lambda p: torch.optim.SGD(p, lr=0.3)),
+        (Server(learning_rate=0.3, momentum=0.9), lambda p: torch.optim.SGD(p, lr=0.3, momentum=0.9)),
+        (
+            Server(optimizer="adam", learning_rate=0.05, beta1=0.8, beta2=0.95, epsilon=1e-3),
+            lambda p: torch.optim.Adam(p, lr=0.05, betas=(0.8, 0.95), eps=1e-3),
+        ),
+        (
+            Server(optimizer="adam", learning_rate=0.05),
+            lambda p: torch.optim.Adam(p, lr=0.05, betas=(0.9, 0.99), eps=1e-3),
+        ),
+    ],
+)
+def test_twenty_steps_as_torch_takes_them(config, oracle):
+    start, parameters, updates = train(config)
+    expected = {name: torch.nn.Parameter(torch.from_numpy(array).double()) for name, array in start.items()}
+    optimizer = oracle(list(expected.values()))
+    for update in updates:
+        for name, parameter in expected.items():
+            parameter.grad = -torch.from_numpy(update[name])  # an update stands in the place of the negative gradient
+        optimizer.step()
+    for name, array in parameters.items():
+        assert array.dtype == np.float32
+        # float32 here, float64 there: 2**-24 relative a step, numbers up to 10, 20 steps
+        np.testing.assert_allclose(array, expected[name].detach().numpy(), atol=2e-5)
+
+
+def test_an_average_forgets_its_start_and_changes_nothing_else():
+    """w_t beside a_t = a_(t-1) + (1 - min(decay, t / (t + 9))) (w_t - a_(t-1)), from the initial model on."""
+    for server in (Server(learning_rate=0.3, momentum=0.9), Server(optimizer="adam")):
+        plain, averaged = server.rule(), server.model_copy(update={"averaging": 0.6}).rule()
+        one = other = {"w": np.ones(3, np.float32)}
+        state, beside = plain.init(one), averaged.init(other)
+        expected = np.ones(3)
+        for round_ in range(1, 40):
+            update = {"w": np.random.default_rng(round_).normal(size=3)}
+            one, state = plain.apply(one, update, {"w": 1.0}, state, round_)
+            other, beside = averaged.apply(other, update, {"w": 1.0}, beside, round_)
+            assert np.array_equal(one["w"], other["w"])
+            decay = min(0.6, round_ / (round_ + 9))
+            expected = decay * expected + (1 - decay) * one["w"]
+        np.testing.assert_allclose(beside[AVERAGE]["w"], expected, rtol=1e-5)  # float32 here, float64 there
+
+
+@pytest.mark.parametrize("name", sorted(OPTIMIZERS))
+def test_a_step_leaves_what_it_was_given_as_it_was(name):
+    optimizer = Server(optimizer=name, momentum=0.5).rule()
+    given = {"w": np.ones(3, np.float32)}
+    state = optimizer.init(given)
+    kept = {kind: {name: array.copy() for name, array in arrays.items()} for kind, arrays in state.items()}
+    moved, after = optimizer.apply(given, {"w": np.ones(3)}, {"w": 1.0}, state, 1)
+    assert np.array_equal(given["w"], np.ones(3))
+    assert not np.array_equal(moved["w"], given["w"])
+    assert set(after) == set(kept)
+    for kind, arrays in kept.items():
+        assert np.array_equal(state[kind]["w"], arrays["w"])
+        assert not np.array_equal(after[kind]["w"], arrays["w"])

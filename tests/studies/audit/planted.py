@@ -1,0 +1,123 @@
+"""Mistakes that somebody might make, planted into the server or the client."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from fedamp.client import worker
+from fedamp.engines.faults import FaultyGrid
+from fedamp.federation import check_in
+from fedamp.federation.running import Faults
+from fedamp.federation.submodels import DisjointSubmodels
+from fedamp.models import pieces
+from fedamp.noise import independent as noise
+from fedamp.server import setup
+from fedamp.strategies import private
+
+
+def noise_too_small_by_a_third(monkeypatch):
+    right = noise.add_noise
+
+    def wrong(sums, deviation_of, *rest):
+        right(sums, {name: deviation * 2 / 3 for name, deviation in deviation_of.items()}, *rest)
+
+    monkeypatch.setattr(noise, "add_noise", wrong)
+
+
+def no_clipping_on_the_client(monkeypatch):
+    right = worker.clip_and_sum
+
+    def wrong(updates, parts, clips, *how):
+        return right(updates, parts, [1e3 * clip for clip in clips], *how)
+
+    monkeypatch.setattr(worker, "clip_and_sum", wrong)
+
+
+def every_array_clipped_by_itself(monkeypatch):
+    """A common mistake: the norm of each array is within the clip, but not that of all together."""
+    right = worker.clip_and_sum
+
+    def wrong(updates, parts, clips, *how):
+        alone = [(name,) for part in parts for name in part]
+        clips = [clip for part, clip in zip(parts, clips, strict=True) for _ in part]
+        return right(updates, alone, clips, *how)
+
+    monkeypatch.setattr(worker, "clip_and_sum", wrong)
+
+
+def one_submodel_for_all(monkeypatch):
+    monkeypatch.setattr(DisjointSubmodels, "draw", lambda self, cohort, seed, round_: 0 * cohort)
+
+
+def one_submodel_a_person(monkeypatch):
+    """Drawn at the first round, and kept for the whole run."""
+    right = DisjointSubmodels.draw
+
+    def wrong(self, cohort, seed, round_):
+        return right(self, np.arange(cohort.max(initial=0) + 1), seed, 1)[cohort]
+
+    monkeypatch.setattr(DisjointSubmodels, "draw", wrong)
+
+
+def no_dropout(monkeypatch):
+    """Every client trains the whole model, whatever its mask."""
+    right = pieces.MaskedPiece.arguments
+    monkeypatch.setattr(
+        pieces.MaskedPiece, "arguments", lambda self, *them: [mask * 0 + 1 for mask in right(self, *them)]
+    )
+
+
+def one_check_in_too_many(monkeypatch):
+    right = check_in._owed_check_ins
+
+    def wrong(seed, first_round, rounds, owed):
+        return right(seed, first_round, rounds, owed + 1)
+
+    monkeypatch.setattr(check_in, "_owed_check_ins", wrong)
+
+
+def everybody_every_round(monkeypatch):
+    """Poisson sampling that never says no."""
+    right = check_in.Independent.cohorts
+    monkeypatch.setattr(
+        check_in.Independent, "cohorts", lambda self, units, seed: right(replace(self, rate=1.0), units, seed)
+    )
+
+
+class _WithThoseOwed:
+    """Attendance, and besides whoever did not answer the last time."""
+
+    def __init__(self, attendance):
+        self.attendance, self.owed = attendance, np.empty(0, dtype=np.int64)
+
+    def cohort(self, round_):
+        return np.union1d(self.attendance.cohort(round_), self.owed)
+
+
+class _Rescheduling(private.PrivateStrategy):
+    """Asks a unit that did not answer again in the next round: the rounds it is in are no longer those drawn for it."""
+
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
+        self.plan.__dict__["attendance"] = _WithThoseOwed(self.plan.attendance)
+
+    def aggregate(self, server_round, replies):
+        replies = list(replies)
+        reported = [unit for reply in replies for unit in reply.content["metrics"]["reported"]]
+        asked = self.plan.attendance.cohort(server_round)
+        self.plan.attendance.owed = np.setdiff1d(asked, np.array(reported, dtype=np.int64))
+        return super().aggregate(server_round, replies)
+
+
+def failures_rescheduled(monkeypatch):
+    monkeypatch.setattr(setup, "PrivateStrategy", _Rescheduling)
+
+
+def failing_until(last_round, failing=0.7):
+    """Faults by which unit 0 fails in every round but the last: the seed of the first such luck."""
+    for seed in range(1000):
+        grid = FaultyGrid(None, Faults(seed=seed, failing=failing))
+        fails = [bool(grid._failing_and_late(round_, np.array([0]))[0][0]) for round_ in range(1, last_round + 1)]
+        if fails == [True] * (last_round - 1) + [False]:
+            return f"faults={{seed: {seed}, failing: {failing}}}"
+    raise AssertionError("no such seed")

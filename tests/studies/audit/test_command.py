@@ -1,0 +1,50 @@
+"""``fedamp audit`` as a person and a script meet it, and docs/audit.md."""
+
+import json
+import re
+import shlex
+
+from tests.documentation import commands, write_files
+from tests.federations import write_small
+from tests.studies.audit import planted
+
+PAGE = "docs/audit.md"
+STRONG = ("check_in={scheme: all}", "rounds=1", "privacy.noise_multiplier=0.4")
+
+
+def test_the_table_says_both_bounds_and_what_was_attacked(fedamp, tmp_path):
+    answer = fedamp("audit", write_small(tmp_path, *STRONG), "--repetitions", 40)
+    assert (answer.status, answer.err) == (0, "")
+    text = " ".join(answer.out.split())
+    for words in ("consistent", "at 0.99 confidence", "accountant: at most", "likelihood ratio", "40 with and as many"):
+        assert words in text
+
+
+def test_a_mistake_ends_with_status_1_and_one_line(fedamp, tmp_path, monkeypatch):
+    planted.no_clipping_on_the_client(monkeypatch)
+    answer = fedamp("audit", write_small(tmp_path, *STRONG), "--repetitions", 120, "--json")
+    found = json.loads(answer.out)
+    worst = max(found["findings"], key=lambda finding: finding["epsilon"]["lower"] - finding["epsilon"]["upper"])
+    assert answer.status == 1
+    assert found["verdict"] == "refuted"
+    assert worst["epsilon"]["lower"] > worst["epsilon"]["upper"]
+    assert re.fullmatch(r"failed: audit: epsilon \S+ at delta \S+ is charged, but at least \S+ leaks .*\n", answer.err)
+
+
+def test_what_cannot_be_audited_is_one_line(fedamp, tmp_path):
+    answer = fedamp("audit", write_small(tmp_path), "--set", "privacy.noise_multiplier=0")
+    assert (answer.status, answer.out) == (2, "")
+    assert re.fullmatch(r"error: privacy.noise_multiplier is 0: nothing is claimed.*\n", answer.err)
+
+
+def test_the_page_s_commands_run(fedamp, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert write_files(PAGE, tmp_path) == ["audited.yaml"]
+    first, second, third = (shlex.split(command)[1:] for command in commands(PAGE))
+    assert "shortened from 100" in " ".join(fedamp(*first).out.split())
+    answer = fedamp(*second)
+    assert answer.status == 0
+    assert json.loads(answer.out)["mechanism"].startswith("2 times")
+    answer = fedamp(*third)
+    assert (answer.status, answer.err) == (0, "")
+    assert "consistent" in answer.out

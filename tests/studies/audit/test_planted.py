@@ -1,0 +1,60 @@
+"""The audit finds what is planted, and nothing where nothing is."""
+
+import pytest
+
+from fedamp.studies.audit import audit
+from tests.federations import small
+from tests.studies.audit import planted
+
+DISJOINT = ["model={name: mlp, hidden: [20]}", "submodels={scheme: disjoint, count: 10, shared_noise_multiplier: 6.0}"]
+DROPOUT = ["model={name: mlp, hidden: [12]}", "submodels={scheme: dropout, keep: 0.25, shared_noise_multiplier: 6.0}"]
+ALL, BALANCED, POISSON = "check_in={scheme: all}", "check_in={scheme: balanced, k: 1}", "check_in.scheme=poisson"
+
+# The mistake, a scenario in which it shows with few repetitions, and what the attack has to do with it.
+PLANTED = {
+    "noise": (planted.noise_too_small_by_a_third, [ALL, "rounds=1", "privacy.noise_multiplier=0.4"]),
+    "noise, a sample": (
+        planted.noise_too_small_by_a_third,
+        [BALANCED, "rounds=2", "privacy={unit: sample, clip: 0.5, noise_multiplier: 0.3}", "client.steps=1"],
+    ),
+    "clip": (planted.no_clipping_on_the_client, [ALL, "rounds=1", "privacy.noise_multiplier=1"]),
+    "clip by array": (planted.every_array_clipped_by_itself, [ALL, "rounds=2", "privacy.noise_multiplier=0.6"]),
+    "fixed submodel": (planted.one_submodel_for_all, [ALL, "rounds=2", "privacy.noise_multiplier=0.7", *DISJOINT]),
+    "kept submodel": (planted.one_submodel_a_person, [ALL, "rounds=4", "privacy.noise_multiplier=0.5", *DISJOINT]),
+    "no dropout": (planted.no_dropout, [ALL, "rounds=1", "privacy.noise_multiplier=0.5", *DROPOUT]),
+    "check-ins": (planted.one_check_in_too_many, [BALANCED, "rounds=2", "privacy.noise_multiplier=0.7"]),
+    "poisson": (
+        planted.everybody_every_round,
+        ["check_in={scheme: poisson, rate: 0.3}", "rounds=2", "privacy.noise_multiplier=1"],
+    ),
+    "rescheduled": (
+        planted.failures_rescheduled,
+        [BALANCED, "rounds=5", "privacy.noise_multiplier=0.5", planted.failing_until(5)],
+    ),
+}
+
+
+# 100 repetitions do not show them at 99 % confidence, or only with luck.
+HARDER = {"noise", "noise, a sample", "clip by array", "kept submodel", "rescheduled"}
+
+
+SLOW = {
+    "clip by array",
+    "kept submodel",
+    "rescheduled",
+    "noise, a sample",
+    "fixed submodel",
+    "no dropout",
+}  # many repetitions of several rounds
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n in SLOW else n for n in PLANTED])
+def test_what_is_planted_is_found_and_is_not_there_without(name, monkeypatch):
+    plant, overrides = PLANTED[name]
+    scenario = small(*overrides)
+    repetitions = 200 if name in HARDER else 100
+    right = audit(scenario, repetitions)
+    assert not right.refuted
+    plant(monkeypatch)
+    wrong = audit(scenario, repetitions)
+    assert wrong.refuted

@@ -1,0 +1,180 @@
+"""One unit's data move the sum of a round by one clip at most, whatever they are; and what moves it more is found."""
+
+import json
+import shlex
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedamp.client.worker import TrainingNode
+from fedamp.errors import InputError
+from fedamp.federation import reader
+from fedamp.strategies.aggregation import ClippedSums
+from fedamp.studies.audit import sensitivity
+from tests.federations import small, write_small
+from tests.studies.audit import planted
+from tests.test_scenarios_run import OFFLINE
+
+MLP = "model={name: mlp, hidden: [12]}"
+ALL = "check_in={scheme: all}"
+SAMPLE = "privacy={unit: sample, clip: 0.5, noise_multiplier: 1.0}"
+CHARACTERS = [
+    "data={name: shakespeare, clients: 300}",
+    "model={name: lstm, vocabulary: 61, embedding: 4, hidden: [6]}",
+    "client={loss: token-cross-entropy, steps: 1, learning_rate: 1.0}",
+    "rounds=24",
+    "check_in.k=1",
+]
+
+# Scenario, changes tried, rounds.
+SMALL = {
+    # Local training that amplifies every last bit: with stacks padded to their longest client this moved 2.1 clips.
+    "chaotic": (
+        [
+            "data={name: synthetic, clients: 21, records_per_client: 17, features: 64, separation: 1.0}",
+            "model={name: mlp, hidden: [64]}",
+            ALL,
+            "client={steps: 120, learning_rate: 4.0}",
+            "privacy.clip=1.0",
+        ],
+        5,
+        1,
+    ),
+    "balanced": ([], 40, 4),
+    "adaptive": (["privacy.clip={initial: 0.2}", "check_in={scheme: poisson, rate: 0.3}"], 40, 4),
+    "auto": (["privacy.clip=auto", "client={steps: 3, batch_size: 2, learning_rate: 0.5}"], 20, 2),
+    "disjoint": ([MLP, "submodels={scheme: disjoint, count: 3, shared_clip: 2.0}"], 20, 2),
+    "dropout": ([MLP, "submodels={scheme: dropout}", "client={steps: 2, learning_rate: 0.1, optimizer: adam}"], 20, 2),
+    "mixing": (["check_in.k=1", "server={learning_rate: 0.7}", "mixing={width: 0.2, linf_coordinates: 9}"], 20, 2),
+    "samples": ([SAMPLE, "client.steps=1", "check_in.k=1"], 20, 2),
+    "samples, perceptron": ([SAMPLE, "client.steps=1", "check_in.k=1", MLP], 20, 2),
+    "numbers": (["data={name: diabetes, clients: 60}", "client.loss=mean-squared-error"], 20, 2),
+    "tokens": (CHARACTERS, 8, 1),
+    "faults": (["faults={failing: 0.3, late: 0.2}"], 20, 2),
+}
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path, monkeypatch):
+    """What is kept is kept in the working directory."""
+    monkeypatch.chdir(tmp_path)
+
+
+@cache
+def searched(name):
+    overrides, repetitions, rounds = SMALL[name]
+    return sensitivity(small(*overrides), repetitions, rounds)
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_one_unit_counts_for_one_clip_at_most(name):
+    found = searched(name)
+    assert not [str(move) for move in found.moves if move.rank[0]]
+    assert max(move.distance for move in found.moves) > 0.5  # the search comes near what it must not exceed
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_what_records_a_unit_has_does_not_change_how_many_report(name):
+    assert not [str(move) for move in searched(name).moves if move.is_told]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", OFFLINE)
+def test_in_the_shipped_scenarios(name):
+    shorter = ["privacy.noise_multiplier=1", "privacy.epsilon=null", "engine.device=cpu"]
+    found = sensitivity(reader.load(name, shorter), repetitions=24, rounds=2)
+    assert not [str(move) for move in found.moves if move.is_too_far]
+
+
+# --- what is planted is found ----------------------------------------------------------------------------------------
+
+
+def weighted_by_records(monkeypatch):
+    """The server divides by how many records there were, which its nodes tell it in private."""
+    right = ClippedSums.aggregate
+
+    def wrong(self, replies, asked):
+        total = right(self, replies, asked)
+        total.sums = {name: array * 1000 / total.records for name, array in total.sums.items()}
+        return total
+
+    monkeypatch.setattr(ClippedSums, "aggregate", wrong)
+
+
+def scaled_by_everybody(monkeypatch):
+    """A node looks at the records of all units, also of those that are not in the round."""
+    right = TrainingNode.train
+
+    def wrong(self, arrays, instruction):
+        sums, report = right(self, arrays, instruction)
+        share = 1 / (2 + self.dataset.gather(np.arange(self.dataset.num_clients)).labels.sum())
+        return {name: array * share for name, array in sums.items()}, report
+
+    monkeypatch.setattr(TrainingNode, "train", wrong)
+
+
+def too_far(found):
+    """The largest of the moves whose sums are further apart than is charged."""
+    return max((move for move in found.moves if move.rank[0]), key=lambda move: move.distance)
+
+
+def test_clipping_left_out_is_found(monkeypatch):
+    planted.no_clipping_on_the_client(monkeypatch)
+    assert too_far(sensitivity(small(ALL), 10, 1)).distance > 2
+
+
+def test_a_norm_for_every_array_is_found(monkeypatch):
+    """Two arrays, each at its clip: a norm of sqrt(2)."""
+    planted.every_array_clipped_by_itself(monkeypatch)
+    assert 1.2 < too_far(sensitivity(small(ALL, "client.learning_rate=50"), 10, 1)).distance < 1.42
+
+
+def test_mates_that_change_one_another_are_found(monkeypatch):
+    weighted_by_records(monkeypatch)
+    assert too_far(sensitivity(small(ALL, "data.clients=200"), 20, 1)).distance > 2
+
+
+def test_a_unit_that_is_not_in_the_round_and_matters_is_found(monkeypatch):
+    scaled_by_everybody(monkeypatch)
+    found = sensitivity(small(), 20, 2)
+    assert any(move.allowed == 0 and move.rank[0] for move in found.moves)
+
+
+# --- what is said and kept -------------------------------------------------------------------------------------------
+
+
+def test_both_data_sets_are_kept_and_the_command_finds_them_again(fedamp, tmp_path, monkeypatch):
+    planted.no_clipping_on_the_client(monkeypatch)
+    answer = fedamp("audit", write_small(tmp_path, ALL), "--sensitivity", "--repetitions", 10, "--rounds", 1, "--json")
+    found = json.loads(answer.out)
+    kept = Path(found["kept"])
+    assert answer.status == 1
+    assert answer.err.startswith("failed: audit: the sum moves by ")
+    assert answer.err.endswith(f"both data sets are in {kept}\n")
+    assert kept.stat().st_mode & 0o077 == 0  # they are private
+    assert json.loads((kept / "sensitivity.json").read_text()) == found
+    with np.load(kept / "one.npz") as first, np.load(kept / "other.npz") as second:
+        one, other = dict(first), dict(second)
+    worst = max(found["rounds"], key=lambda move: move["distance"])
+    assert set(one["client"]) == set(range(60))
+    assert set(range(60)) - set(other["client"]) <= {worst["unit"]}
+    for name in ("x", "y"):
+        assert np.array_equal(one[name][one["client"] != worst["unit"]], other[name][other["client"] != worst["unit"]])
+    command, *arguments = shlex.split(found["repeat"])
+    again = json.loads(fedamp(*arguments, "--json").out)
+    assert command == "fedamp"
+    assert again["rounds"] == found["rounds"]
+
+
+def test_the_table_says_what_moved_it(fedamp, tmp_path):
+    answer = fedamp("audit", write_small(tmp_path), "--sensitivity", "--repetitions", 3, "--rounds", 1)
+    text = " ".join(answer.out.split())
+    for words in ("largest distance", "one client's records, 3 times", "not there"):
+        assert words in text
+
+
+def test_nothing_to_repeat_is_refused():
+    with pytest.raises(InputError, match="expected: at least 1 each"):
+        sensitivity(small(), repetitions=0)

@@ -1,0 +1,41 @@
+"""What choosing among runs costs, against laws that are written out."""
+
+import numpy as np
+import pytest
+from scipy.optimize import brentq
+from scipy.stats import norm
+
+import fedamp
+from fedamp.studies.sweeps.choosing import cost_of_choosing
+from tests.federations import small
+
+
+@pytest.fixture(scope="module")
+def secret(tmp_path_factory):
+    """Two runs of two rounds in which everybody takes part."""
+    folder = tmp_path_factory.mktemp("secret")
+    asked = small("known_seed=false", "rounds=2", "check_in={scheme: all}", "privacy.noise_multiplier=4")
+    return [fedamp.run(asked, out=folder / name) for name in "ab"]
+
+
+def test_all_runs_together_are_one_gaussian_release_of_all_their_rounds(secret):
+    """Balle and Wang 2018, Theorem 8: four releases at noise multiplier 4 are one at 2."""
+    answer = cost_of_choosing(secret)
+
+    def excess(epsilon: float, noise: float = 2.0) -> float:
+        near, far = 1 / (2 * noise) - epsilon * noise, -1 / (2 * noise) - epsilon * noise
+        return norm.cdf(near) - np.exp(epsilon) * norm.cdf(far) - answer["delta"]
+
+    exact = brentq(excess, 0, 50)
+    assert exact <= answer["all_runs_epsilon"] <= 1.001 * exact  # the width of a bracket is promised to a thousandth
+    assert answer["charged"] == 0
+    assert f"epsilon = {answer['all_runs_epsilon']:.4g}" in " ".join(answer["in_words"])
+
+
+def test_nothing_is_promised_of_runs_whose_seed_is_known(secret, tmp_path):
+    known = fedamp.run(small("rounds=1", "check_in.k=1"), out=tmp_path / "known")
+    for runs in ([known], [*secret, known], []):
+        answer = cost_of_choosing(runs)
+        assert answer["all_runs_epsilon"] is None
+        assert answer["random_stop_epsilon"] is None
+        assert "is not computed" in " ".join(answer["in_words"])
