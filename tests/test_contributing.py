@@ -1,7 +1,10 @@
 """CONTRIBUTING.md: each of its additions is made on a copy of the package, and used there as a person would use it."""
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 
 import pytest
 
@@ -60,3 +63,11 @@ def test_the_aggregator_gives_the_same_model(printed):
 
 def test_the_mechanism_is_charged(printed):
     assert "\n100 times (Poisson sampling at rate 0.1 of (one of 5 answers" in printed
+
+
+def test_the_mechanism_meets_the_contract_of_all_mechanisms(copy):
+    contract = ROOT / "tests" / "accounting" / "test_contract.py"
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "many_answers_contract", str(contract), "-k", "ManyAnswers"]
+    path = os.pathsep.join(map(str, (copy, ROOT)))
+    done = subprocess.run(command, cwd=ROOT, env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True)
+    assert "6 passed" in done.stdout, done.stdout + done.stderr
