@@ -37,7 +37,7 @@ from fedamp.accounting.releases import (
     RandomisedResponse,
     Repeat,
 )
-from fedamp.accounting.risk import in_words, plot, privacy_profile, trade_off
+from fedamp.accounting.risk import in_words, privacy_profile, trade_off
 from fedamp.accounting.tradeoff import TradeOff
 
 __all__ = [
@@ -80,4 +80,4 @@ __all__ = [
 ]
 
 # The only place where mechanisms meet evaluators.
-Mechanism.accountant = Accountant(answers.epsilon, answers.delta, renyi.rdp, trade_off, plot)
+Mechanism.accountant = Accountant(answers.epsilon, answers.delta, renyi.rdp, trade_off)

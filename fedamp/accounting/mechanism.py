@@ -19,14 +19,9 @@ from fedamp.accounting.tradeoff import TradeOff
 class Relation(StrEnum):
     """Which two data sets are neighbours: what "a person is out" means."""
 
-    ZERO_OUT = "zero-out"
-    """The person's contribution is replaced by zero. The number of people stays public."""
-
-    ADD_REMOVE = "add/remove"
-    """The person is in the data or not."""
-
-    SUBSTITUTION = "substitution"
-    """Another person's data replaces the person's data. A sum moves by up to twice the clipping norm."""
+    ZERO_OUT = "zero-out"  # the person's contribution is replaced by zero; the number of people stays public
+    ADD_REMOVE = "add/remove"  # the person is in the data or not
+    SUBSTITUTION = "substitution"  # other data replaces the person's; a sum moves by up to twice the clipping norm
 
 
 @dataclass(frozen=True)
@@ -37,12 +32,11 @@ class Accountant:
     delta: Callable[["Mechanism", float, int | None, float | None], Bounds]
     rdp: Callable[["Mechanism", Sequence[float] | Array | float], Array]
     trade_off: Callable[["Mechanism", int], TradeOff]
-    plot: Callable[["Mechanism", Any], Any]
 
 
 @lru_cache(maxsize=256)
 def _checks_of(kind: type["Mechanism"]) -> list[tuple[str, Any]]:
-    """The fields of a kind that have checks, fields that others limit last."""
+    """Fields and their checks; fields that others limit come last."""
     hints = get_type_hints(kind, include_extras=True)
     found = [(each.name, check) for each in fields(kind) for check in getattr(hints[each.name], "__metadata__", ())]
     return sorted(found, key=lambda pair: isinstance(pair[1], checks.UpTo))
@@ -80,11 +74,10 @@ class Mechanism(ABC):
 
         Args:
             delta: in (0, 1).
-            points: of the numerical law, 50 to 20,000. The width of the bracket falls with their square, the time rises
-                with it. Default: 1200, and up to 4800 where the bracket is wider than one part in 1000.
-            precision: relative width of the bracket, 1e-4 to 0.1, that sampling aims at where a person takes part in
-                several hidden rounds (``Allocation``). The time rises with its inverse square. Default: 5e-3, about a
-                second; no sampling if only ``points`` is given.
+            points: of the numerical law, 50 to 20,000; the time rises with their square. Default: 1200, and up to 4800
+                where the bracket is wider than one part in 1000.
+            precision: relative width, 1e-4 to 0.1, that sampling of several hidden rounds (``Allocation``) aims at; the
+                time rises with its inverse square. Default: 5e-3, about a second; no sampling with ``points`` alone.
 
         Returns:
             ``upper`` is certified, and ``method`` names its evaluator. A sampled one has a failure probability, charged
@@ -115,15 +108,13 @@ class Mechanism(ABC):
         return self.accountant.trade_off(self, values)
 
     def plot(self, axes: Any = None) -> Any:
-        """Plot the largest true positive rate of any test over its false positive rate; returns matplotlib's axes."""
-        return self.accountant.plot(self, axes)
+        """Plot error rates on matplotlib's axes, and return them; see ``TradeOff.plot``."""
+        return self.trade_off().plot(axes, label=str(self))
 
     # Structure.
 
     def after(self, rounds: int) -> "Mechanism":
-        """What the first ``rounds`` rounds release, if no other round ever does; ValueError for a single release, or
-        beyond ``span``.
-        """
+        """What the first ``rounds`` rounds release, if no other ever does; ValueError for a single release."""
         if checks.count("rounds", rounds, 0, self.span) == self.span:
             return self
         return self._prefix(int(rounds))
@@ -255,8 +246,7 @@ class OfOne(Mechanism, is_kind=False):
 class Release(Mechanism, is_kind=False):
     """A mechanism that is not made of others: what one participation releases, and for which neighbours.
 
-    A contribution is at most 1 in size (the clipping norm). Its replacement is 0 under zero-out and add/remove. Under
-    substitution it is another contribution, up to 2 away.
+    A contribution is at most 1 in size (the clipping norm). Its replacement is 0, or up to 2 away under substitution.
     """
 
     relation: Annotated[Relation, relation_of] = field(default=Relation.ZERO_OUT, kw_only=True)

@@ -48,24 +48,17 @@ def participation(event: Mechanism) -> Participation:
     return Participation(event, (0.0, 1.0), 1)
 
 
-@participation.register
-def _(event: Allocation) -> Participation:
-    return Participation(event.mechanism, (0.0,) * event.k + (1.0,), event.rounds).with_refusals()
-
-
-@participation.register
-def _(event: AllocationPrefix) -> Participation:
-    chosen = np.zeros(event.k + 1)
-    chosen[-1] = 1.0
-    return _first_rounds(event.mechanism, chosen, event.rounds, event.released, 0.0)
+@participation.register(Allocation)
+@participation.register(AllocationPrefix)
+def _(event: Allocation | AllocationPrefix) -> Participation:
+    return _first_rounds(event.mechanism, _exactly(event.k), event.rounds, event.span)
 
 
 @participation.register
 def _(event: CappedPoisson) -> Participation:
     if event.rate in (0.0, 1.0):
-        chosen = np.zeros(int(event.rate) * event.at_most + 1)
-        chosen[-1] = 1.0
-        return _first_rounds(event.mechanism, chosen, event.rounds, event.span, 0.0)
+        chosen = _exactly(int(event.rate) * event.at_most)
+        return _first_rounds(event.mechanism, chosen, event.rounds, event.span)
     h = np.arange(event.rounds + 1)
     logs = log_choose(event.rounds, h) + h * math.log(event.rate) + h[::-1] * math.log1p(-event.rate)
     chances = np.exp(logs)
@@ -83,7 +76,13 @@ def _(event: Poisson) -> Participation:
     return Participation(inner.mechanism, tuple(chances.tolist()), inner.rounds, inner.rounding + 4 * UNIT)
 
 
-def _first_rounds(mechanism: Mechanism, chances: Array, rounds: int, released: int, rounding: float) -> Participation:
+def _exactly(k: int) -> Array:
+    return np.append(np.zeros(k), 1.0)
+
+
+def _first_rounds(
+    mechanism: Mechanism, chances: Array, rounds: int, released: int, rounding: float = 0.0
+) -> Participation:
     """Of a uniform set of h of all rounds, the part among those released is uniform, of a hypergeometric size."""
     if released < rounds:
         h, j = np.arange(len(chances)), np.arange(min(len(chances) - 1, released) + 1)[:, None]

@@ -6,7 +6,6 @@ risk. A promise below the lower end would be false. docs/risk.md has more.
 
 import math
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -95,23 +94,3 @@ def in_words(mechanism: Mechanism, false_positive_rate: float = 0.01, whom: str 
         f"Somebody who suspects that {claim}, and accepts a false alarm in {rate * people:.4g} of {people} cases "
         f"in which {denied}, is right in {share} in which {true}."
     )
-
-
-def plot(mechanism: Mechanism, axes: Any = None) -> Any:
-    """Participants recognised over false alarms, at most and at least, on logarithmic axes. Needs matplotlib.
-
-    Args:
-        mechanism: what is released.
-        axes: matplotlib's; default: new ones.
-    """
-    import matplotlib.pyplot as plt
-
-    axes = plt.subplots(layout="constrained")[1] if axes is None else axes
-    rates = np.geomspace(1e-4, 1.0, 200)
-    lower, upper = mechanism.trade_off().true_positive_rate(rates)
-    axes.fill_between(rates, lower, upper, alpha=0.3)
-    axes.plot(rates, upper, label=str(mechanism))
-    axes.plot(rates, rates, color="grey", linestyle=":", label="guessing")
-    axes.set(xscale="log", yscale="log", xlabel="false positive rate", ylabel="true positive rate, at most")
-    axes.legend()
-    return axes

@@ -9,7 +9,7 @@ function. docs/risk.md has more.
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -162,6 +162,25 @@ class TradeOff:
         possible = self.false_negative_rate(alpha)[1]
         lower = float(np.max(-ndtri(alpha) - ndtri(possible))) * (1 - 1e-12)
         return Bounds(min(max(lower, 0.0), upper), upper, method)
+
+    def plot(self, axes: Any = None, label: str = "") -> Any:
+        """Plot the true positive rate over the false positive rate, at most and at least; needs matplotlib.
+
+        Args:
+            axes: matplotlib's; default: new ones.
+            label: of the curve.
+        """
+        import matplotlib.pyplot as plt
+
+        axes = plt.subplots(layout="constrained")[1] if axes is None else axes
+        rates = np.geomspace(1e-4, 1.0, 200)
+        lower, upper = self.true_positive_rate(rates)
+        axes.fill_between(rates, lower, upper, alpha=0.3)
+        axes.plot(rates, upper, label=label)
+        axes.plot(rates, rates, color="grey", linestyle=":", label="guessing")
+        axes.set(xscale="log", yscale="log", xlabel="false positive rate", ylabel="true positive rate, at most")
+        axes.legend()
+        return axes
 
     def coarsest(self, count: int) -> Array:
         """Middles of at most ``count`` intervals of the grid: those where f is known worst."""
