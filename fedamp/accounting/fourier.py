@@ -186,7 +186,11 @@ def convolve(factors: Factors, lattice: Lattice, above: bool) -> tuple[Points, f
         log_error[better] = (np.log(error) + to_out)[better]
         with np.errstate(divide="ignore"):
             log_mass[better] = (np.log(np.maximum(mass, 0.0)) + to_out)[better]
-        rounding = max(rounding, UNIT * (64.0 + float(np.abs(to_out).max()) + _exponents(placed, order.value)))
+        # Rounding, in units, of the exponents of the weights and their (pairwise) sum.
+        exponents = sum(
+            times * (40.0 + float(np.abs(order.value * law.points.log_ratio).max())) for law, times in placed
+        )
+        rounding = max(rounding, UNIT * (64.0 + float(np.abs(to_out).max()) + exponents))
         # Beyond an end of the lattice, Q- and P-mass are at most what X^order dQ is there times its density at the end.
         if order in (lattice.orders[0], lattice.orders[-1]):
             beyond, end = (left, 0) if order is lattice.orders[0] else (right, -1)
@@ -257,8 +261,3 @@ def convolve_order(placed: Sequence[tuple[Placed, int]], order: float, size: int
     twice = 2.0 / size  # half of the coefficients are kept: the others are their conjugates
     error = twice * (float(largest @ relative) + noise * float(magnitude.sum()))
     return result, error * (1 + 1e-6)  # the bound is rounded, too
-
-
-def _exponents(placed: Sequence[tuple[Placed, int]], order: float) -> float:
-    """Rounding, in units, that the exponents of the weights and their (pairwise) sum bring into a product."""
-    return sum(times * (40.0 + float(np.abs(order * law.points.log_ratio).max())) for law, times in placed)

@@ -61,11 +61,6 @@ class Law:
     # -- where laws come from
 
     @classmethod
-    def from_cells(cls, cells: Cells, *, points: int = DEFAULT_POINTS) -> "Law":
-        """The law that has these masses in cells."""
-        return cls(spread(cells), contract(cells), _rounding_of(cells.edges), points)
-
-    @classmethod
     @lru_cache(maxsize=256)
     def gaussian(cls, noise_multiplier: float, *, points: int = DEFAULT_POINTS) -> "Law":
         """The Gaussian mechanism: ``X = exp(z/s - 1/(2 s^2))``, z standard normal.
@@ -99,7 +94,8 @@ class Law:
         """
         z = np.linspace(-9.5, largest_shift + 9.5, 4 * points)
         low, high = np.r_[-np.inf, z], np.r_[z, np.inf]
-        return cls.from_cells(Cells(log_ratio(z), mass_in(low, high), normal_mass(low, high)), points=points)
+        cells = Cells(log_ratio(z), mass_in(low, high), normal_mass(low, high))
+        return cls(spread(cells), contract(cells), _rounding_of(cells.edges), points)
 
     @classmethod
     @lru_cache(maxsize=64)

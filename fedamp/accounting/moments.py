@@ -50,16 +50,6 @@ def raw(central: Array) -> Array:
         return np.where(excess < 30, np.log1p(np.exp(np.minimum(excess, 30))), np.logaddexp(0.0, excess))
 
 
-def thin(central: Array, rate: float) -> Array:
-    """Poisson sampling (Zhu et al. 2022, Theorem 11): X becomes 1 + rate (X - 1)."""
-    return np.asarray(central + np.arange(len(central)) * np.log(rate))
-
-
-def constant(highest: int) -> Array:
-    """The release that tells nothing: X = 1."""
-    return np.concatenate([[0.0], np.full(highest, -np.inf)])
-
-
 def multiply(first: Array, second: Array) -> Array:
     """Central moments of the product of two independent ratios.
 
@@ -110,18 +100,6 @@ class Transform(NamedTuple):
 
     log: Array
     excess: Array
-
-
-def transform_of_mean(inner: Callable[[Array], Transform], copies: int, u: Array) -> Transform:
-    """Of the mean of so many independent copies."""
-    part = inner(u / copies)
-    return Transform(copies * part.log, copies * part.excess)
-
-
-def transform_of_thinned(inner: Callable[[Array], Transform], rate: float, u: Array) -> Transform:
-    """Of (1 - rate) + rate X."""
-    part = inner(rate * u)
-    return Transform(part.log - (1 - rate) * u, part.excess)
 
 
 def transform_from_nodes(u: Array, log_weights: Array, log_ratios: Array, infinite: float = 0.0) -> Transform:

@@ -50,8 +50,11 @@ def _(event: Allocation) -> Mechanism:
     random choice of k rounds; joint convexity removes the partition, and X is a product of k means (Feldman, Shenfeld
     2025, Theorem 3.1 and Lemmas 3.2 and F.1). Exact for k = 1.
     """
-    groups = (Repeat(Submodels(event.mechanism, size), n) for size, n in group_sizes(event.k, event.rounds))
-    return Compose(tuple(groups) or (NOTHING,))
+    if event.k == 0:
+        return Compose((NOTHING,))
+    size, larger = divmod(event.rounds, event.k)
+    groups = ((size, event.k - larger), (size + 1, larger))
+    return Compose(tuple(Repeat(Submodels(event.mechanism, each), n) for each, n in groups if n))
 
 
 @charged_as.register
@@ -244,11 +247,3 @@ def factors(event: Mechanism, times: int = 1) -> tuple[float, dict[Mechanism, in
         for other, count in rest.items():
             others[other] = others.get(other, 0) + count
     return precision, others
-
-
-def group_sizes(k: int, rounds: int) -> list[tuple[int, int]]:
-    """``rounds`` split into ``k`` groups as even as integers allow: pairs (size, how many groups of it)."""
-    if k == 0:
-        return []
-    size, larger = divmod(rounds, k)
-    return [(s, n) for s, n in ((size, k - larger), (size + 1, larger)) if n]

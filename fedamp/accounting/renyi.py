@@ -166,7 +166,8 @@ class _Product(Moments):
 
     def _central(self, highest: int) -> Array:
         powers = [repeated(part.central(highest), times, moments.multiply) for part, times in self.factors]
-        return functools.reduce(moments.multiply, powers) if powers else moments.constant(highest)
+        nothing = np.append(0.0, np.full(highest, -np.inf))  # X = 1
+        return functools.reduce(moments.multiply, powers) if powers else nothing
 
     def _raw(self, highest: int) -> Array:
         return sum((times * part.raw(highest) for part, times in self.factors), np.zeros(highest + 1))
@@ -204,7 +205,7 @@ class _Thinned(Moments):
         self.part, self.rate = moments_of(event.mechanism), event.rate
 
     def _central(self, highest: int) -> Array:
-        return moments.thin(self.part.central(highest), self.rate)
+        return np.asarray(self.part.central(highest) + np.arange(highest + 1) * np.log(self.rate))
 
     def _negative(self, highest: int) -> Array:
         if self.part.symmetric:  # the remove direction is the larger: Mironov, Talwar, Zhang 2019, Theorem 5
@@ -212,7 +213,8 @@ class _Thinned(Moments):
         return moments.negative_moments(self.transform, highest)
 
     def transform(self, u: Array) -> Transform:
-        return moments.transform_of_thinned(self.part.transform, self.rate, u)
+        part = self.part.transform(self.rate * u)
+        return Transform(part.log - (1 - self.rate) * u, part.excess)
 
 
 @answers_for(Submodels)
@@ -236,7 +238,8 @@ class _Mean(Moments):
         return np.minimum(exact, self.count * np.interp(powers / self.count, powers, of_a_copy))
 
     def transform(self, u: Array) -> Transform:
-        return moments.transform_of_mean(self.part.transform, self.count, u)
+        part = self.part.transform(u / self.count)
+        return Transform(self.count * part.log, self.count * part.excess)
 
 
 @answers_for(Allocation, AllocationPrefix, CappedPoisson)
