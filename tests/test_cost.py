@@ -100,9 +100,7 @@ def least_noise_for_one_round(rate: float, epsilon: float, delta: float) -> floa
 
 
 @pytest.mark.parametrize("command", [("scenarios", "validate"), ("privacy",), ("run",)], ids=" ".join)
-def test_a_budget_for_no_round_is_refused_with_the_smallest_noise(
-    fedamp, tmp_path, monkeypatch, command
-):
+def test_a_budget_for_no_round_is_refused_with_the_smallest_noise(fedamp, tmp_path, monkeypatch, command):
     monkeypatch.chdir(tmp_path)
     refused = fedamp(*command, write_small(tmp_path, *POOR))
     assert refused.status == 2
