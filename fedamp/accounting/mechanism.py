@@ -1,7 +1,6 @@
 """What happened, as a frozen expression: the base of all mechanisms, their neighbouring relation, text and JSON.
 
-Mechanisms nest freely and hold no arithmetic. Evaluators dispatch on their kind. ``epsilon`` and the other questions go
-to the ``Accountant`` that ``fedamp.accounting`` appoints.
+Mechanisms nest freely and hold no arithmetic. Evaluators dispatch on their kind; ``fedamp.accounting`` appoints them.
 """
 
 from abc import ABC, abstractmethod
@@ -244,14 +243,13 @@ class OfOne(Mechanism, is_kind=False):
 
 @dataclass(frozen=True)
 class Release(Mechanism, is_kind=False):
-    """A mechanism that is not made of others: what one participation releases, and for which neighbours.
+    """What one participation releases, and for which neighbours; not made of other mechanisms.
 
     A contribution is at most 1 in size (the clipping norm). Its replacement is 0, or up to 2 away under substitution.
     """
 
     relation: Annotated[Relation, relation_of] = field(default=Relation.ZERO_OUT, kw_only=True)
-    takes_substitution: ClassVar[bool] = True
-    """Whether substitution is charged; if not, the charge is for a contribution against none."""
+    takes_substitution: ClassVar[bool] = True  # if not, the charge is for a contribution against none
 
     def __post_init__(self) -> None:
         super().__post_init__()

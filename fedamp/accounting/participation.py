@@ -57,8 +57,7 @@ def _(event: Allocation | AllocationPrefix) -> Participation:
 @participation.register
 def _(event: CappedPoisson) -> Participation:
     if event.rate in (0.0, 1.0):
-        chosen = _exactly(int(event.rate) * event.at_most)
-        return _first_rounds(event.mechanism, chosen, event.rounds, event.span)
+        return _first_rounds(event.mechanism, _exactly(int(event.rate) * event.at_most), event.rounds, event.span)
     h = np.arange(event.rounds + 1)
     logs = log_choose(event.rounds, h) + h * math.log(event.rate) + h[::-1] * math.log1p(-event.rate)
     chances = np.exp(logs)
@@ -80,9 +79,7 @@ def _exactly(k: int) -> Array:
     return np.append(np.zeros(k), 1.0)
 
 
-def _first_rounds(
-    mechanism: Mechanism, chances: Array, rounds: int, released: int, rounding: float = 0.0
-) -> Participation:
+def _first_rounds(mechanism: Mechanism, chances: Array, rounds: int, released: int, off: float = 0.0) -> Participation:
     """Of a uniform set of h of all rounds, the part among those released is uniform, of a hypergeometric size."""
     if released < rounds:
         h, j = np.arange(len(chances)), np.arange(min(len(chances) - 1, released) + 1)[:, None]
@@ -90,8 +87,8 @@ def _first_rounds(
         outside = np.where(there, h - j, 0)
         logs = log_choose(released, j) + log_choose(rounds - released, outside) - log_choose(rounds, h)
         chances = np.array(_mixed(logs, there, chances))
-        rounding += _rounding(rounds)
-    return Participation(mechanism, tuple(chances.tolist()), released, rounding).with_refusals()
+        off += _rounding(rounds)
+    return Participation(mechanism, tuple(chances.tolist()), released, off).with_refusals()
 
 
 def _mixed(logs: Array, there: NDArray[np.bool_], chances: Array) -> tuple[float, ...]:

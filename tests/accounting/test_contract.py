@@ -73,7 +73,7 @@ def test_what_makes_no_sense_is_refused_by_name(kind):
 
 
 @pytest.mark.parametrize("kind", PRIVATE)
-def test_epsilon_and_delta_are_inverse_and_never_above_what_nothing_hidden_costs(kind):
+def test_epsilon_and_delta_are_inverse_and_at_most_those_without_amplification(kind):
     mechanism = example(kind)
     cost = mechanism.epsilon(DELTA)
     assert 0 <= cost.lower <= cost.upper < math.inf

@@ -56,7 +56,7 @@ def test_modelmix_is_the_integral_of_corollary_4_1(noise, width, coordinates):
 
 
 @pytest.mark.parametrize("noise", [0.5, 3.0])
-def test_modelmix_costs_less_with_width_and_coordinates_and_never_more_than_its_noise(noise):
+def test_modelmix_costs_less_with_width_and_coordinates_never_more_than_its_noise(noise):
     orders = [2, 5, 20]
     by_width = [ModelMix(noise, width).rdp(orders) for width in (0, 1e-3, 0.3, 1, 4, 15)]
     assert np.all(np.diff(by_width, axis=0) <= 1e-9 * by_width[0])
