@@ -44,46 +44,9 @@ def cost_of_choosing(runs: Sequence[Run]) -> dict[str, Any]:
         delta = delta_left(runs[0].ledger.delta, len(runs))
         together = Compose(tuple(Repeat(mechanism, count) for mechanism, count in counts.items()))
         divergences = np.max([mechanism.rdp(ORDERS) for mechanism in counts], axis=0)
-<<<<<<< HEAD
-        random_stop = epsilon_from_rdp(ORDERS, best_of_geometric(ORDERS, divergences, len(runs)), delta)
-        together = {
-            "all_runs_epsilon": _finite(all_runs.epsilon(delta).upper),
-            "random_stop_epsilon": _finite(random_stop),
-        }
-    answer = {"charged": 0, "runs": len(runs), "delta": runs[0].ledger.delta if runs else None, **together}
-    return answer | {"in_words": _in_words(answer)}
-
-
-def _in_words(answer: dict[str, Any]) -> list[str]:
-    words = [
-        "Nothing is charged for choosing: each run's ledger charges that run alone. Scores on public records add "
-        "nothing to what the runs released. But which run is best depends on every run that was scored.",
-    ]
-    together, at_random = answer["all_runs_epsilon"], answer["random_stop_epsilon"]
-    if together is None:
-        words.append(
-            "What the runs cost together is not computed: a seed is known, a run is without privacy, or their promises "
-            "differ."
-        )
-    else:
-        words.append(
-            f"If all of them trained on the same private records, whoever sees the choice is covered by epsilon = "
-            f"{together:.4g} at delta = {answer['delta']:g}, what all {answer['runs']} cost together, and not by the "
-            "chosen run's own."
-        )
-        if at_random is not None:
-            words.append(
-                f"Had the number of runs been random (geometric, {answer['runs']} on average), their settings drawn at "
-                f"random, and only the best run been shown, it would be {at_random:.4g} (Papernot and Steinke 2022)."
-            )
-    words.append(
-        "Choosing costs nothing at all where the runs train on public records; then train once on the private ones. "
-        "Scores on private records would be releases of their own, each to be noised and charged besides."
-    )
-    return words
-=======
         all_runs = _finite(together.epsilon(delta).upper)
-        random_stop = _finite(best_of_geometric(divergences, len(runs), delta))
+        best_alone = best_of_geometric(ORDERS, divergences, len(runs))
+        random_stop = _finite(epsilon_from_rdp(ORDERS, best_alone, delta))
     if all_runs is None:
         words.append(UNKNOWN)
     else:
@@ -105,23 +68,6 @@ def _in_words(answer: dict[str, Any]) -> list[str]:
         "random_stop_epsilon": random_stop,
         "in_words": [*words, ALTERNATIVES],
     }
-
-
-def best_of_geometric(divergences: np.ndarray[Any, np.dtype[np.float64]], runs: float, delta: float) -> float:
-    """epsilon of the best of a random number of runs, at most (Papernot and Steinke 2022, Theorem 2 with eta = 1).
-
-    The number of runs is geometric: after each one it is over with probability 1 / ``runs``. Each draws its settings at
-    random, independently, and what is best may depend on all that a run released. Nothing but the best run is shown.
-
-    Args:
-        divergences: Rényi divergences of every run at ``ORDERS``, at most.
-        runs: the expected number, at least 1.
-        delta: in (0, 1).
-    """
-    # Of any order from 1 on; at 1 the divergence has no weight.
-    once = min(math.log(runs), *(divergences * (1 - 1 / ORDERS) + math.log(runs) / ORDERS))
-    return epsilon_from_rdp(ORDERS, divergences + 2 * once + math.log(runs) / (ORDERS - 1), delta)
->>>>>>> main
 
 
 def _finite(value: float) -> float | None:
