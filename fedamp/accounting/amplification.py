@@ -32,20 +32,13 @@ class Hidden(OfOne, is_kind=False):
 
 @dataclass(frozen=True)
 class Poisson(Hidden):
-    """A person takes part with probability ``rate``, independently and in secret.
-
-    Parts that share the coin (the shared and the split part of one round) must be composed first and sampled together.
-
-    Args:
-        mechanism: the release of a participant.
-        rate: in [0, 1].
+    """A person takes part with probability ``rate`` in [0, 1], independently and in secret. ``mechanism`` is the
+    release of a participant. Parts that share the coin (the shared and the split part of one round) must be composed
+    first and sampled together.
     """
 
     rate: checks.Probability
-
-    @property
-    def words(self) -> str:
-        return f"Poisson sampling at rate {self.rate:g} of ({self.mechanism.words})"
+    text = "Poisson sampling at rate {0.rate:g} of ({0.mechanism.words})"
 
     @property
     def is_empty(self) -> bool:
@@ -54,55 +47,37 @@ class Poisson(Hidden):
 
 @dataclass(frozen=True)
 class Submodels(Hidden):
-    """A person trains one of ``count`` disjoint submodels, drawn at random and hidden (Dong, Chen, Özgür 2025,
-    Theorem 3.4).
+    """A person trains one of ``count`` >= 1 disjoint submodels, drawn at random and hidden (Dong, Chen, Özgür 2025,
+    Theorem 3.4). ``mechanism`` is one submodel's release.
 
     Submodels drawn afresh each round are ``Repeat(Submodels(m, d), T)``; drawn once for the run,
     ``Submodels(Repeat(m, T), d)``. Parts outside all submodels (the output layer, normalisation) are shared. Compose
     them inside the round, with their own clipping norm.
-
-    Args:
-        mechanism: one submodel's release.
-        count: >= 1.
     """
 
     count: checks.Count
-
-    @property
-    def words(self) -> str:
-        return f"one hidden submodel of {self.count} ({self.mechanism.words})"
+    text = "one hidden submodel of {0.count} ({0.mechanism.words})"
 
 
 @dataclass(frozen=True)
 class Dropout(Hidden):
-    """A person keeps each unit with probability ``keep``: one hidden mask per person and round.
-
-    Args:
-        mechanism: the release of the whole model.
-        keep: in (0, 1]. Masks must be drawn with at most this probability; one n-th to floating point counts as one
-            n-th.
+    """A person keeps each unit of the whole model with probability ``keep`` in (0, 1]: one hidden mask per person and
+    round. Masks must be drawn with at most this probability; one n-th to floating point counts as one n-th.
     """
 
     keep: checks.Probability
+    text = "hidden dropout, keep {0.keep:g}, of ({0.mechanism.words})"
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.keep == 0:
             raise ValueError("keep must be in (0, 1], got 0.0")
 
-    @property
-    def words(self) -> str:
-        return f"hidden dropout, keep {self.keep:g}, of ({self.mechanism.words})"
-
 
 @dataclass(frozen=True)
 class Allocation(Hidden):
-    """The whole run of ``rounds`` rounds, of which a person takes part in exactly ``k``, drawn at random and hidden.
-
-    Args:
-        mechanism: one round; it may itself be amplified (``Submodels``) or composed.
-        k: 0 to ``rounds``.
-        rounds: T >= 1.
+    """The whole run of ``rounds`` >= 1 rounds, of which a person takes part in exactly ``k`` (0 to ``rounds``), drawn
+    at random and hidden. ``mechanism`` is one round; it may itself be amplified (``Submodels``) or composed.
     """
 
     k: Annotated[int, checks.UpTo("rounds")]
@@ -130,13 +105,8 @@ class Allocation(Hidden):
 
 @dataclass(frozen=True)
 class AllocationPrefix(Hidden):
-    """The first ``released`` rounds of an ``Allocation``. The other rounds are not out, and may never be.
-
-    Args:
-        mechanism: one round.
-        k: 0 to ``rounds``.
-        rounds: T >= 1, of the whole run.
-        released: 0 to ``rounds``.
+    """The first ``released`` rounds (0 to ``rounds``) of an ``Allocation`` with the other fields. The other rounds are
+    not out, and may never be.
     """
 
     k: Annotated[int, checks.UpTo("rounds")]
@@ -163,19 +133,20 @@ class AllocationPrefix(Hidden):
         return Repeat(self.mechanism.unamplified(), min(self.k, self.released))
 
     def _prefix(self, rounds: int) -> Mechanism:
-        return AllocationPrefix(self.mechanism, self.k, self.rounds, rounds)
+        return replace(self, released=rounds)
 
 
 @dataclass(frozen=True)
 class CappedPoisson(Hidden):
-    """Poisson sampling over ``rounds`` rounds, with a cap. Where a person's coins choose more than ``at_most`` rounds,
-    the person takes part in that many of them, drawn uniformly (Feldman, Shenfeld 2025, proof of Corollary 4.7).
+    """Poisson sampling over ``rounds`` >= 1 rounds, with a cap. Where a person's coins choose more than ``at_most``
+    rounds, the person takes part in that many of them, drawn uniformly (Feldman, Shenfeld 2025, proof of Corollary
+    4.7).
 
     Args:
         mechanism: one round.
         rate: of the coins, in [0, 1].
         at_most: 1 to ``rounds``.
-        rounds: T >= 1, of the whole run.
+        rounds: of the whole run.
         released: the number of released rounds, 0 to ``rounds``; default: all.
     """
 

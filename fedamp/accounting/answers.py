@@ -27,8 +27,7 @@ CHECKED = "; the worst case of ModelMix is checked, not proved"
 _LARGEST_SAMPLED = 450.0
 """Epsilon above which sampling is not tried: likelihood ratios leave the range of floating point."""
 
-_PATIENCE = 5.0
-"""Seconds, of the clock and of the processor, after which an answer warns and names its bound."""
+_PATIENCE = 5.0  # seconds, of the clock and of the processor, after which an answer warns and names its bound
 
 
 def epsilon(event: Mechanism, delta: float, points: int | None = None, precision: float | None = None) -> Bounds:

@@ -20,8 +20,7 @@ from fedamp.accounting.renyi import HIGHEST_ORDER, rdp
 from fedamp.accounting.risk import trade_off
 from fedamp.accounting.sampled import QUESTIONS, is_sampled, sampled_profile
 
-_CHECKPOINTS, _SAMPLED_CHECKPOINTS = 13, 7
-"""The most rounds at which a curve is computed, without and with sampling."""
+_CHECKPOINTS, _SAMPLED_CHECKPOINTS = 13, 7  # the most rounds at which a curve is computed, without and with sampling
 
 _ATTEMPTS = QUESTIONS // 4
 """The most mechanisms that a search certifies, in both directions. The other certificates are for the curve."""

@@ -15,29 +15,23 @@ from fedamp.accounting.hidden_rounds import Run
 from fedamp.accounting.loops import sums_of_excesses
 from fedamp.accounting.numeric import UNIT
 
-SEED = 20260713
-"""Of the accountant's own coins, which are independent of all data."""
+SEED = 20260713  # of the accountant's own coins, which are independent of all data
 
 _BATCH, _MOST_ROWS = 1_500_000, 16_384
 """Ratios, and rows of them, that a thread draws at once: 12 MB, and as much again on the way."""
 
-_PILOT = 4096
-"""Draws that tell one proposal from another."""
+_PILOT = 4096  # draws that tell one proposal from another
 
 _SUMMING = 4 * _MOST_ROWS * UNIT + 1e-11
 """Bound on the relative error of sums of non-negative numbers, of a batch and then of up to 100,000 batches."""
 
 
 class Proposal(ABC):
-    """A law R to draw the rounds of a run from, and values v whose mean under R is delta.
-
-    Attributes:
-        run: what is released.
-        name: for a person to read; tells proposals for one run apart.
-        power: of X in the density of R.
-        variation: bound on the total variation between the draws and R.
-        relative: bound on the relative error of v, X aside. With r the ``ratio_rounding`` of the run, values are off by
-            at most a factor exp(relative + power * r), and belong to an epsilon off by r.
+    """A law R to draw the rounds of a run from, and values v whose mean under R is delta. ``run``: what is released.
+    ``name``: for a person to read; tells proposals for one run apart. ``power``: of X in the density of R.
+    ``variation``: bound on the total variation between the draws and R. ``relative``: bound on the relative error of v,
+    X aside. With r the ``ratio_rounding`` of the run, values are off by at most a factor exp(relative + power * r), and
+    belong to an epsilon off by r.
     """
 
     run: Run
@@ -64,9 +58,8 @@ class Proposal(ABC):
 
 
 def certify(proposal: Proposal, above: Array, below: Array, draws: int, failure: float) -> tuple[Array, Array]:
-    """Upper bounds of delta at each epsilon in ``above`` and lower bounds at each in ``below``, from fresh draws.
-
-    All hold together, with a failure probability of ``failure`` that they share. Maurer and Pontil 2009, Theorem 4: the
+    """Upper bounds of delta at each epsilon in ``above`` and lower bounds at each in ``below``, from fresh draws. All
+    hold together, with a failure probability of ``failure`` that they share. Maurer and Pontil 2009, Theorem 4: the
     mean of n independent draws in [0, b] with sample variance V is off by at most sqrt(2 V L / n) + 7 b L / (3 (n -
     1)), L = log(2 / failure), on either side.
     """
@@ -86,13 +79,9 @@ def certify(proposal: Proposal, above: Array, below: Array, draws: int, failure:
 
 @dataclass(frozen=True, eq=False)
 class Pilot:
-    """A first look that certifies nothing: where to look closer, and how many draws that takes.
-
-    Attributes:
-        epsilon, delta: a point of the privacy profile, estimated.
-        spread: standard deviation of one draw over the mean.
-        bound: the largest value of one draw over the mean.
-        slope: how fast log delta falls as epsilon rises there.
+    """A first look that certifies nothing: where to look closer, and how many draws that takes. ``epsilon``, ``delta``:
+    a point of the privacy profile, estimated. ``spread``: standard deviation of one draw over the mean. ``bound``: the
+    largest value of one draw over the mean. ``slope``: how fast log delta falls as epsilon rises there.
     """
 
     proposal: Proposal
@@ -146,10 +135,8 @@ class Pilot:
 
 
 def best(pilots: Iterable[tuple[float, Pilot]]) -> tuple[float, Pilot]:
-    """Of pilots (and their parameters) the one that needs the fewest draws; stops where that rises.
-
-    Raises:
-        NotEvaluable: there is no first one, or its draws meet no loss beyond epsilon.
+    """Of pilots (and their parameters) the one that needs the fewest draws; stops where that rises. Raises
+    ``NotEvaluable``: there is no first one, or its draws meet no loss beyond epsilon.
     """
     chosen = None
     try:

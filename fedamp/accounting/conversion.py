@@ -12,9 +12,8 @@ from fedamp.accounting.bounds import Array, Bounds
 
 
 class Profile(Protocol):
-    """Privacy as a curve: mechanisms, laws and evaluators all answer both questions, in both directions.
-
-    They raise ``NotEvaluable``, with a reason, where they have no answer.
+    """Privacy as a curve: mechanisms, laws and evaluators all answer both questions, in both directions. They raise
+    ``NotEvaluable``, with a reason, where they have no answer.
     """
 
     def epsilon(self, delta: float, /) -> Bounds:
@@ -39,8 +38,7 @@ class EpsilonAt:
 
     delta: float
     unknown: ClassVar[float] = math.inf
-    fine: ClassVar[tuple[float, float]] = 0.01, 20.0
-    """The answers that are worth a finer grid."""
+    fine: ClassVar[tuple[float, float]] = 0.01, 20.0  # the answers that are worth a finer grid
 
     def ask(self, profile: Profile, **options: Any) -> Bounds:
         """The answer of a profile."""
@@ -60,8 +58,7 @@ class DeltaAt:
 
     epsilon: float
     unknown: ClassVar[float] = 1.0
-    fine: ClassVar[tuple[float, float]] = 1e-10, 1.0
-    """The answers that are worth a finer grid."""
+    fine: ClassVar[tuple[float, float]] = 1e-10, 1.0  # the answers that are worth a finer grid
 
     def ask(self, profile: Profile, **options: Any) -> Bounds:
         """The answer of a profile."""
@@ -78,15 +75,9 @@ Question = EpsilonAt | DeltaAt
 
 
 def log_delta_of_moment(order: float, log_moment: float, epsilon: float) -> float:
-    """log of the delta at ``epsilon`` that one moment of the likelihood ratio X proves.
-
-    (X - e^epsilon)+ <= X^a e^(epsilon (1 - a)) (a - 1)^(a - 1) / a^a (Canonne, Kamath and Steinke 2020, Proposition 12;
-    Balle et al. 2020, Theorem 21).
-
-    Args:
-        order: a > 1.
-        log_moment: log E[X^a], a - 1 times the Rényi divergence of order a.
-        epsilon: >= 0.
+    """log of the delta at ``epsilon`` that log E[X^a] proves, at an order a > 1: (X - e^epsilon)+ <=
+    X^a e^(epsilon (1 - a)) (a - 1)^(a - 1) / a^a (Canonne, Kamath and Steinke 2020, Proposition 12; Balle et al. 2020,
+    Theorem 21). The log moment is a - 1 times the Rényi divergence of order a.
     """
     return log_moment + (epsilon * (1 - order) + (order - 1) * math.log(order - 1) - order * math.log(order))
 

@@ -24,8 +24,7 @@ LATTICE_LIMIT = 2**19
 fewer for many different factors.
 """
 
-_OUTSIDE = 40.0
-"""Minus the log of the mass that may leave the lattice under any order."""
+_OUTSIDE = 40.0  # minus the log of the mass that may leave the lattice under any order
 
 Factors = Sequence[tuple[Points, int]]
 
@@ -41,14 +40,10 @@ class Order:
 
 @dataclass(frozen=True)
 class Lattice:
-    """Where a product is convolved.
-
-    Attributes:
-        orders: the orders convolved, increasing, the first below 0 and the last above 1.
-        start: log ratio at which it starts; nearly all mass, under every order, lies between this and its end.
-        step: distance of its points.
-        size: number of its points, a power of two.
-        fine: whether the step is as small as was asked for.
+    """Where a product is convolved. ``orders``: the orders convolved, increasing, the first below 0 and the last above
+    1. ``start``: log ratio at which it starts; nearly all mass, under every order, lies between this and its end.
+    ``step``: distance of its points. ``size``: number of its points, a power of two. ``fine``: whether the step is as
+    small as was asked for.
     """
 
     orders: tuple[Order, ...]
@@ -90,11 +85,8 @@ def choose_lattice(factors: Factors, points: int) -> Lattice:
 
 @dataclass(frozen=True, eq=False)
 class Moments:
-    """``log E[X^order; 0 < X < infinity]`` of a product, and what follows from it.
-
-    Attributes:
-        log_ratio, log_out: shape (factors, n), padded with points of no mass.
-        times: shape (factors,).
+    """``log E[X^order; 0 < X < infinity]`` of a product, and what follows from it. ``log_ratio``, ``log_out``: shape
+    (factors, n), padded with points of no mass. ``times``: shape (factors,).
     """
 
     log_ratio: Array
@@ -237,9 +229,8 @@ class Placed:
 
 
 def convolve_order(placed: Sequence[tuple[Placed, int]], order: float, size: int) -> tuple[Array, float]:
-    """Masses of ``X^order dQ`` for the product, normalised, and a bound on the error of each, in the worst case.
-
-    Every path through a transform multiplies by one power of the root of unity and adds once a level, so that each
+    """Masses of ``X^order dQ`` for the product, normalised, and a bound on the error of each, in the worst case. Every
+    path through a transform multiplies by one power of the root of unity and adds once a level, so that each
     coefficient errs by at most ``TRANSFORM * log2(size)`` units of the sum of absolute inputs (Higham 2002, section
     24.1, by component). Errors are followed through the powers, coefficient by coefficient, and back.
     """

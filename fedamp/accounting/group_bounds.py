@@ -27,7 +27,6 @@ from fedamp.accounting.renyi import Moments, answers_for, log_moments
 
 def _group_property(event: Group, question: Question, points: int) -> Bounds:
     """K people are K changes of one: delta_K(epsilon) <= delta(epsilon / K) (e^epsilon - 1) / (e^(epsilon / K) - 1).
-
     Answers have no lower end.
     """
 
@@ -183,11 +182,10 @@ law_by_kind.register(WithoutReplacement, _no_law)
 class _WithoutReplacement(Moments):
     """With w_i the hypergeometric chance that i people of the group are in the batch, p = 1 - w_0, and M_l(i) the
     moments of a change of 2 i: the smaller of the mean of M_a(i) over i (Schuchardt et al. 2024, Proposition E.5,
-    corrected) and 1 + sum over l >= 2 of C(a, l) p^(l-1) times the sum over i >= 1 of w_i m_l(i), with
-    m_2 = min(4 (M_2 - 1), 2 M_2) and m_l = 2 M_l. The latter is Wang, Balle, Kasiviswanathan 2019, Theorem 9, for
-    size 1 (Schuchardt et al. 2024, Theorem 3.6 and Proposition E.2). For a group, condition as they do on "none of it
-    is in the batch"; |x - y|^l z^(1-l) is jointly convex, so that the number i may be revealed there. Both
-    directions, also under composition.
+    corrected) and 1 + sum over l >= 2 of C(a, l) p^(l-1) times the sum over i >= 1 of w_i m_l(i), with m_2 = min(4 (M_2
+    - 1), 2 M_2) and m_l = 2 M_l. The latter is Wang, Balle, Kasiviswanathan 2019, Theorem 9, for size 1 (Schuchardt et
+    al. 2024, Theorem 3.6 and Proposition E.2). For a group, condition as they do on "none of it is in the batch"; |x -
+    y|^l z^(1-l) is jointly convex, so that the number i may be revealed there. Both directions, also under composition.
     """
 
     symmetric = True

@@ -22,19 +22,13 @@ from fedamp.accounting.releases import (
 
 @dataclass(frozen=True)
 class Group(Mechanism):
-    """Any mechanism as ``size`` people together see it; ``group`` uses it where it knows nothing exact.
-
-    Args:
-        mechanism: what one person goes through; the people choose and are sampled independently of one another.
-        size: K, 1 to 1000.
+    """A mechanism as ``size`` people (1 to 1000) together see it, who choose and are sampled independently of one
+    another; ``group`` uses it where it knows nothing exact.
     """
 
     mechanism: Annotated[Mechanism, mechanism_of]
     size: Annotated[int, partial(checks.count, largest=1000)]
-
-    @property
-    def words(self) -> str:
-        return f"a group of {self.size}: {self.mechanism.words}"
+    text = "a group of {0.size}: {0.mechanism.words}"
 
     @property
     def is_of_whole_run(self) -> bool:
@@ -58,11 +52,7 @@ class WithoutReplacement(Mechanism):
     Its neighbours differ by substitution: ``size`` people are replaced by others (or their contributions zeroed). The
     batch's release is written for zero-out; a substitution is charged as a change of two contributions.
 
-    Args:
-        mechanism: one batch's release, for zero-out or add/remove.
-        batch: 1 to ``population``.
-        population: >= 1.
-        size: people changed together, 1 to ``population``.
+    ``batch`` and ``size``, the number of people changed together, are from 1 to ``population``.
     """
 
     mechanism: Annotated[Mechanism, mechanism_of]
@@ -114,11 +104,8 @@ def substituted(mechanism: Mechanism) -> Mechanism:
 
 def group(mechanism: Mechanism, size: int) -> Mechanism:
     """The mechanism as a group of ``size`` people sees it, by the tightest known rule: exact for (Poisson sampled)
-    Gaussians and their compositions, else the smallest of several bounds of the whole (``Group``).
-
-    Args:
-        mechanism: what one person goes through.
-        size: >= 1; the people choose and are sampled independently of one another.
+    Gaussians and their compositions, else the smallest of several bounds of the whole (``Group``). The people choose
+    and are sampled independently of one another.
     """
     mechanism_of("mechanism", mechanism)
     if checks.count("size", size) == 1:
@@ -171,10 +158,8 @@ def chooses_bits(mechanism: Mechanism) -> bool:
 
 
 def with_own_bits(mechanism: Mechanism, size: int, chosen: bool = False) -> Mechanism:
-    """The same for the worst of all choices: each of ``size`` people has chosen another bit.
-
-    Args:
-        chosen: whether a hidden choice above it decides which bit is a person's.
+    """The same for the worst of all choices: each of ``size`` people has chosen another bit, if a hidden choice inside
+    or above (``chosen``) decides which bit is a person's.
     """
     chosen = chosen or isinstance(mechanism, (Submodels, Dropout, Allocation, AllocationPrefix, CappedPoisson))
     if isinstance(mechanism, RandomisedResponse):

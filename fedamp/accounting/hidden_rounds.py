@@ -24,20 +24,14 @@ from fedamp.accounting.loops import invert, scale_and_shift, symmetric_means
 from fedamp.accounting.numeric import UNIT, log_choose
 from fedamp.accounting.points import Points
 
-EXPONENT = 750.0
-"""exp of anything beyond is 0 or infinite."""
+EXPONENT = 750.0  # exp of anything beyond is 0 or infinite
 
-_PARTS = 2**14
-"""A power of two, so that the part a uniform number falls in is found without rounding."""
+_PARTS = 2**14  # a power of two, so that the part a uniform number falls in is found without rounding
 
 
 @dataclass(frozen=True)
 class GaussianRound:
-    """x = exp(z / s - 1 / (2 s^2)), z standard normal, exactly.
-
-    Args:
-        noise_multiplier: s > 0.
-    """
+    """x = exp(z / s - 1 / (2 s^2)), z standard normal, exactly. ``noise_multiplier``: s > 0."""
 
     noise_multiplier: float
     zero = infinite = law_rounding = 0.0
@@ -65,10 +59,7 @@ class GaussianRound:
 @dataclass(frozen=True, eq=False)
 class FiniteRound:
     """A finite law of x, such as either end of a ``Law``: its upper law gives upper bounds, its lower law lower ones.
-
-    Args:
-        points: log ratios with P-masses and Q-masses.
-        law_rounding: bound on the relative error of the masses.
+    ``points``: log ratios with P-masses and Q-masses. ``law_rounding``: bound on the relative error of the masses.
     """
 
     points: Points
@@ -138,13 +129,9 @@ Round = GaussianRound | FiniteRound
 @dataclass(frozen=True, eq=False)
 class HiddenRounds:
     """One factor of X: a person takes part in H of ``rounds`` released rounds, a uniform set of a random size.
-
-    Args:
-        round: the likelihood ratio of one round.
-        chances: of H = 0, 1, ..; the last one is positive.
-        rounds: >= 1.
-        copies: how many independent factors like this one there are.
-        chance_rounding: bound on the relative error of ``chances``.
+    ``round``: the likelihood ratio of one round. ``chances``: of H = 0, 1, ..; the last one is positive. ``rounds``: >=
+    1. ``copies``: how many independent factors like this one there are. ``chance_rounding``: bound on the relative
+    error of ``chances``.
     """
 
     round: Round
@@ -164,10 +151,8 @@ class HiddenRounds:
         return len(self.chances) - 1
 
     def log_ratios(self, ratios: Array) -> Array:
-        """log X for rows of ratios, shape (draws, rounds); see ``loops.symmetric_means``.
-
-        Raises:
-            NotEvaluable: ratios leave the range in which the stated rounding holds.
+        """log X for rows of ratios, shape (draws, rounds); see ``loops.symmetric_means``. Raises ``NotEvaluable``:
+        ratios leave the range in which the stated rounding holds.
         """
         if self.chances == (0.0, 1.0) and self.rounds == 1:
             if not np.max(ratios) < math.inf:
@@ -196,10 +181,8 @@ class HiddenRounds:
     @property
     def ratio_rounding(self) -> float:
         """Bound on the relative error of X: a sum of products of h ratios (each off by a few units of its logarithm),
-        with three roundings a round, and the factors outside.
-
-        Underflow adds less than 1e-90: as many steps as there are, each off by 1e-308, times at most 1e200 (what they
-        grow by, and the weight of h successes at the end).
+        with three roundings a round, and the factors outside. Underflow adds less than 1e-90: as many steps as there
+        are, each off by 1e-308, times at most 1e200 (what they grow by, and the weight of h successes at the end).
         """
         rate = min(self.share, 1.0)
         outside = 16 * (math.lgamma(self.rounds + 1) + self.rounds + 1) - 8 * self.most * math.log(rate)

@@ -26,13 +26,9 @@ Accountant = Literal["rdp", "pld"]
 
 def to_dp_accounting(mechanism: Mechanism, accountant: Accountant | None = None) -> tuple[Any, Any]:
     """The ``dp_accounting.DpEvent`` of a mechanism, and the ``NeighboringRelation`` that its accountant is to have.
-
-    Args:
-        mechanism: what was released.
-        accountant: which of dp-accounting's is to read it; has to be named under substitution.
-
-    Raises:
-        ValueError: dp-accounting has no event for it (allocation, submodels, ModelMix, ...), or no accountant is named.
+    ``mechanism``: what was released. ``accountant``: which of dp-accounting's is to read it; has to be named under
+    substitution. Raises ``ValueError``: dp-accounting has no event for it (allocation, submodels, ModelMix, ...), or no
+    accountant is named.
     """
     import dp_accounting as dp
 
@@ -42,15 +38,10 @@ def to_dp_accounting(mechanism: Mechanism, accountant: Accountant | None = None)
 
 
 def from_dp_accounting(event: Any, relation: Any, accountant: Accountant | None = None) -> Mechanism:
-    """The mechanism of a ``dp_accounting.DpEvent`` under a ``dp_accounting.NeighboringRelation``.
-
-    Args:
-        event: what was released.
-        relation: which neighbours.
-        accountant: as whose input it is to be read; has to be named under substitution.
-
-    Raises:
-        ValueError: there is no mechanism for it, or not under this relation, or no accountant is named.
+    """The mechanism of a ``dp_accounting.DpEvent`` under a ``dp_accounting.NeighboringRelation``. ``event``: what was
+    released. ``relation``: which neighbours. ``accountant``: as whose input it is to be read; has to be named under
+    substitution. Raises ``ValueError``: there is no mechanism for it, or not under this relation, or no accountant is
+    named.
     """
     ours = {name: each for each, name in _NAMES.items()}
     if getattr(relation, "name", None) not in ours:

@@ -29,20 +29,15 @@ from fedamp.accounting.points import (
     union,
 )
 
-_FEW = 4
-"""Products of fewer factors are paired; from here on they are convolved on a lattice."""
+_FEW = 4  # products of fewer factors are paired; from here on they are convolved on a lattice
 
 
 @dataclass(frozen=True, eq=False)
 class Law:
-    """The law of ``X = dP/dQ`` under Q, bracketed in convex order.
-
-    Attributes:
-        upper: a mean-preserving spread of the true law.
-        lower: a contraction of it.
-        rounding: bound r on the relative error of all masses from floating point. Masses off by at most a factor
-            ``1 + r`` move the profile by at most ``2 r`` in epsilon and ``1 + r`` in delta; answers are widened by it.
-        points: number of points the operations keep.
+    """The law of ``X = dP/dQ`` under Q, bracketed in convex order. ``upper``: a mean-preserving spread of the true law.
+    ``lower``: a contraction of it. ``rounding``: bound r on the relative error of all masses from floating point.
+    Masses off by at most a factor ``1 + r`` move the profile by at most ``2 r`` in epsilon and ``1 + r`` in delta;
+    answers are widened by it. ``points``: number of points the operations keep.
     """
 
     upper: Points
@@ -85,12 +80,9 @@ class Law:
         *,
         points: int = DEFAULT_POINTS,
     ) -> "Law":
-        """X is an increasing function of z. Under Q z is standard normal, under P near shifted normals.
-
-        Args:
-            log_ratio: log X at each z.
-            mass_in: P-mass of the intervals between two arrays of ends (maybe infinite).
-            largest_shift: P has all but 1e-20 of its mass at z between -9.5 and this plus 9.5.
+        """X is an increasing function of z. Under Q z is standard normal, under P near shifted normals. ``log_ratio``:
+        log X at each z. ``mass_in``: P-mass of the intervals between two arrays of ends (maybe infinite).
+        ``largest_shift``: P has all but 1e-20 of its mass at z between -9.5 and this plus 9.5.
         """
         z = np.linspace(-9.5, largest_shift + 9.5, 4 * points)
         low, high = np.r_[-np.inf, z], np.r_[z, np.inf]
@@ -100,11 +92,7 @@ class Law:
     @classmethod
     @lru_cache(maxsize=64)
     def laplace(cls, scale: float, *, points: int = DEFAULT_POINTS) -> "Law":
-        """The Laplace mechanism of sensitivity 1.
-
-        Args:
-            scale: b > 0 of the noise density ``exp(-|z|/b) / (2 b)``.
-        """
+        """The Laplace mechanism of sensitivity 1. ``scale``: b > 0 of the noise density ``exp(-|z|/b) / (2 b)``."""
         z = np.linspace(0.0, 1.0, 4 * points)
         log_ratio = (2.0 * z - 1.0) / checks.positive("scale", scale)
         between_out = 0.5 * np.exp(-z[:-1] / scale) * -np.expm1(-np.diff(z) / scale)
@@ -119,12 +107,8 @@ class Law:
     def from_points(
         cls, ratio: ArrayLike, mass_out: ArrayLike, *, infinite: float = 0.0, points: int = DEFAULT_POINTS
     ) -> "Law":
-        """A finite law, exact.
-
-        Args:
-            ratio: values of X, >= 0, in any order.
-            mass_out: their Q-masses, summing to 1.
-            infinite: P-mass where X is infinite; ``sum(ratio * mass_out) + infinite`` must be 1.
+        """A finite law, exact. ``ratio``: values of X, >= 0, in any order. ``mass_out``: their Q-masses, summing to 1.
+        ``infinite``: P-mass where X is infinite; ``sum(ratio * mass_out) + infinite`` must be 1.
         """
         ratio, mass_out = np.asarray(ratio, float), np.asarray(mass_out, float)
         if ratio.shape != mass_out.shape or ratio.ndim != 1 or not (ratio >= 0).all() or not (mass_out >= 0).all():
@@ -146,11 +130,7 @@ class Law:
         return Law(self.upper, _CONSTANT, self.rounding, self.points)
 
     def thin(self, rate: float) -> "Law":
-        """Poisson sampling: ``(1 - rate) + rate X`` (Zhu, Dong, Wang 2022, Theorem 11).
-
-        Args:
-            rate: in [0, 1].
-        """
+        """Poisson sampling: ``(1 - rate) + rate X`` (Zhu, Dong, Wang 2022, Theorem 11). ``rate``: in [0, 1]."""
         if checks.probability("rate", rate) in (0.0, 1.0):
             return self if rate else _ONE
         lower = self.lower if self.lower is _CONSTANT else thinned(self.lower, rate)
@@ -291,5 +271,4 @@ def _shortened(factors: Sequence[tuple[Law, int]]) -> list[tuple[Law, int]]:
 
 
 _CONSTANT = Points(np.zeros(1), np.ones(1), np.ones(1))
-_ONE = Law(_CONSTANT, _CONSTANT, 0.0, 1)
-"""X = 1: a release that says nothing."""
+_ONE = Law(_CONSTANT, _CONSTANT, 0.0, 1)  # X = 1: a release that says nothing

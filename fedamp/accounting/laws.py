@@ -45,11 +45,7 @@ DEFAULT_DETAIL = Detail(DEFAULT_POINTS)
 
 @lru_cache(maxsize=64)
 def numerical_law(event: Mechanism, detail: Detail = DEFAULT_DETAIL) -> Law:
-    """The certified law of a mechanism.
-
-    Raises:
-        NotEvaluable: it has none, or none that floating point holds.
-    """
+    """The certified law of a mechanism. Raises ``NotEvaluable``: it has none, or none that floating point holds."""
     if event.releases_nothing:
         return Law.product([])
     law = law_by_kind(event, detail)
@@ -59,38 +55,27 @@ def numerical_law(event: Mechanism, detail: Detail = DEFAULT_DETAIL) -> Law:
 @singledispatch
 def law_by_kind(event: Mechanism, detail: Detail) -> Law:
     """The law of one kind; ask ``numerical_law``, which keeps it."""
+    match event:
+        case Gaussian(noise):
+            return Law.gaussian(noise / event.change, points=detail.points)
+        case Laplace(scale):
+            return Law.laplace(scale / event.change, points=detail.points)
+        case RandomisedResponse(probability):
+            true, false = np.log(probability), np.log1p(-probability)
+            log_weights, log_ratios = np.array([true, false]), np.array([false - true, true - false])
+            return Law.from_points(np.exp(log_ratios), np.exp(log_weights), points=detail.points)
+        case NotPrivate():  # no output with the person in can occur without
+            return Law.from_points([0.0], [1.0], infinite=1.0, points=detail.points)
+        case ModelMix():  # the worst contribution for the hockey-stick is not known: valid but loose, without mixing
+            return numerical_law(Gaussian(event.noise_multiplier), detail)
+        case Poisson(inner, rate):
+            return numerical_law(inner, detail).thin(rate)
+        case Submodels(inner, count):
+            return numerical_law(inner, detail).mean(count)
+        case RandomSelection():
+            used, weights = event.used
+            return Law.mixture([numerical_law(part, detail) for part in used], list(weights))
     return numerical_law(charged_as(event), detail)
-
-
-@law_by_kind.register
-def _(event: Gaussian, detail: Detail) -> Law:
-    return Law.gaussian(event.noise_multiplier / event.change, points=detail.points)
-
-
-@law_by_kind.register
-def _(event: Laplace, detail: Detail) -> Law:
-    return Law.laplace(event.scale / event.change, points=detail.points)
-
-
-@law_by_kind.register
-def _(event: RandomisedResponse, detail: Detail) -> Law:
-    true, false = np.log(event.probability), np.log1p(-event.probability)
-    log_weights, log_ratios = np.array([true, false]), np.array([false - true, true - false])
-    return Law.from_points(np.exp(log_ratios), np.exp(log_weights), points=detail.points)
-
-
-@law_by_kind.register
-def _(event: NotPrivate, detail: Detail) -> Law:
-    """No output with the person in can occur without."""
-    return Law.from_points([0.0], [1.0], infinite=1.0, points=detail.points)
-
-
-@law_by_kind.register
-def _(event: ModelMix, detail: Detail) -> Law:
-    """The worst contribution for the hockey-stick is not the concentrated one, and not known. The law without mixing is
-    valid but loose.
-    """
-    return numerical_law(Gaussian(event.noise_multiplier), detail)
 
 
 @law_by_kind.register
@@ -147,22 +132,6 @@ def _(event: Compose | Repeat, detail: Detail) -> Law:
     return Law.product(gaussian + rest)
 
 
-@law_by_kind.register
-def _(event: Poisson, detail: Detail) -> Law:
-    return numerical_law(event.mechanism, detail).thin(event.rate)
-
-
-@law_by_kind.register
-def _(event: Submodels, detail: Detail) -> Law:
-    return numerical_law(event.mechanism, detail).mean(event.count)
-
-
-@law_by_kind.register
-def _(event: RandomSelection, detail: Detail) -> Law:
-    used, weights = event.used
-    return Law.mixture([numerical_law(part, detail) for part in used], list(weights))
-
-
 def log_density(y: Array, noise_multiplier: float, width: float) -> Array:
     """log of (Phi((y + w/2)/s) - Phi((y - w/2)/s)) / w, the density of Gaussian plus uniform noise, even in y."""
     from scipy.special import log_ndtr
@@ -190,16 +159,10 @@ def log_ratio_of_mixture(event: GaussianMixture, z: Array) -> Array:
 
 @singledispatch
 def answer_by_law(event: Mechanism, question: Question, points: int | None = None, with_lower: bool = True) -> Bounds:
-    """The answer by numerical law.
-
-    Args:
-        event: what is released.
-        question: epsilon at a delta, or delta at an epsilon.
-        points: of the law; default: 1200, and up to 4800 where the bracket is wider than one part in 1000.
-        with_lower: whether the lower end is computed.
-
-    Raises:
-        NotEvaluable: there is no law, or none that floating point holds.
+    """The answer by numerical law. ``event``: what is released. ``question``: epsilon at a delta, or delta at an
+    epsilon. ``points``: of the law; default: 1200, and up to 4800 where the bracket is wider than one part in 1000.
+    ``with_lower``: whether the lower end is computed. Raises ``NotEvaluable``: there is no law, or none that floating
+    point holds.
     """
     first = DEFAULT_POINTS if points is None else checks.count("points", points, 50, 20_000)
     best = question.ask(numerical_law(event, Detail(first, with_lower)))

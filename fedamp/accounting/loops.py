@@ -55,14 +55,10 @@ def sum_pairs(  # type: ignore[no-untyped-def]
 
 @compiled()
 def lattice_below(log_ratio, mass_in, mass_out, anchor, step, first, size):  # type: ignore[no-untyped-def]
-    """Contract a law onto the lattice ``anchor + step * (first + arange(size))``, which must reach around it.
-
-    From the left, each point is merged with as much of its right neighbours as lifts the mean to the next lattice
-    point. The rest at the right end is lowered to the lattice with mass from further left, or, if there is
-    too little, dropped, which also only lowers divergences.
-
-    Returns:
-        P-masses and Q-masses of the lattice points.
+    """Contract a law onto the lattice ``anchor + step * (first + arange(size))``, which must reach around it. From the
+    left, each point is merged with as much of its right neighbours as lifts the mean to the next lattice point. The
+    rest at the right end is lowered to the lattice with mass from further left, or, if there is too little, dropped,
+    which also only lowers divergences. Returns P-masses and Q-masses of the lattice points.
     """
     lattice_in, lattice_out = np.zeros(size), np.zeros(size)
     merging, target, aim, deficit, merged_in, merged_out = False, 0, 0.0, 0.0, 0.0, 0.0
@@ -156,7 +152,6 @@ def invert(uniforms, log_values, values, below, starts, counts):  # type: ignore
 def symmetric_means(ratios, rate, tail, fewest):  # type: ignore[no-untyped-def]
     """sum_h tail[h] p_h, p_h = e_h q^h (1 - q)^(T - h): but for the ratios the chance of h successes at rate q, so that
     the recursion has the scale of a probability. Also the largest prod max(1, 1 - q + q x), beyond which nothing grows.
-
     Sixteen rows at a time, side by side, so that the inner loop is one vector instruction. Only numbers of successes
     from which ``fewest`` can still be reached are kept.
     """

@@ -3,7 +3,6 @@
 Mechanisms nest freely and hold no arithmetic. Evaluators dispatch on their kind; ``fedamp.accounting`` appoints them.
 """
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
@@ -42,14 +41,13 @@ def _checks_of(kind: type["Mechanism"]) -> list[tuple[str, Any]]:
 
 
 @dataclass(frozen=True)
-class Mechanism(ABC):
-    """Base of all mechanisms. Not for direct use.
-
-    The annotation of a field names its check, as ``checks.Scale`` or ``Annotated[float, check]``. Fields hold what
-    ``check(name, value)`` returns.
+class Mechanism:
+    """Base of all mechanisms. Not for direct use. The annotation of a field names its check, as ``checks.Scale`` or
+    ``Annotated[float, check]``. Fields hold what ``check(name, value)`` returns.
     """
 
     accountant: ClassVar[Accountant]
+    text: ClassVar[str]  # the description, with the mechanism as {0}
     kinds: ClassVar[dict[str, type["Mechanism"]]] = {}
 
     def __init_subclass__(cls, *, is_kind: bool = True, **kwargs: Any) -> None:
@@ -58,7 +56,7 @@ class Mechanism(ABC):
             Mechanism.kinds[cls.__name__] = cls
 
     def __post_init__(self) -> None:
-        for name, check in _checks_of(type(self)):
+        for name, check in _checks_of(type(self)):  # type: ignore[arg-type]
             value = getattr(self, name)
             if isinstance(check, checks.UpTo):
                 value = checks.count(name, value, check.smallest, getattr(self, check.field), check.field)
@@ -181,9 +179,9 @@ class Mechanism(ABC):
     # Text and JSON.
 
     @property
-    @abstractmethod
     def words(self) -> str:
         """A description on one line; ``str`` adds the neighbouring relation."""
+        return self.text.format(self)
 
     def __str__(self) -> str:
         return self.words if self.relation is None else f"{self.words}, {self.relation}"
@@ -243,9 +241,8 @@ class OfOne(Mechanism, is_kind=False):
 
 @dataclass(frozen=True)
 class Release(Mechanism, is_kind=False):
-    """What one participation releases, and for which neighbours; not made of other mechanisms.
-
-    A contribution is at most 1 in size (the clipping norm). Its replacement is 0, or up to 2 away under substitution.
+    """What one participation releases, and for which neighbours; not made of other mechanisms. A contribution is at
+    most 1 in size (the clipping norm). Its replacement is 0, or up to 2 away under substitution.
     """
 
     relation: Annotated[Relation, relation_of] = field(default=Relation.ZERO_OUT, kw_only=True)

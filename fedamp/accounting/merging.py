@@ -16,13 +16,8 @@ FIXED_GRADIENTS = "gradients do not depend on the models"
 @dataclass(frozen=True)
 class RandomSelection(Mechanism):
     """One of several mechanisms, drawn with the given weights. Its release is public, and the draw may be (Yin, Zaheer,
-    Li 2026, Theorems 5.1 and 5.2).
-
-    A mechanism without privacy costs its whole weight in delta at every epsilon, and no Rényi divergence is finite.
-
-    Args:
-        mechanisms: one or more, of one neighbouring relation.
-        weights: one per mechanism, >= 0, sum 1; independent of the data.
+    Li 2026, Theorems 5.1 and 5.2). A mechanism without privacy costs its whole weight in delta at every epsilon, and no
+    Rényi divergence is finite. The weights, >= 0 and of sum 1, do not depend on the data.
     """
 
     mechanisms: Annotated[Sequence[Mechanism], mechanisms_of]
@@ -48,8 +43,10 @@ class RandomSelection(Mechanism):
     @property
     def used(self) -> tuple[tuple[Mechanism, ...], tuple[float, ...]]:
         """The mechanisms that may be drawn, and their weights."""
-        drawn = [(part, weight) for part, weight in zip(self.mechanisms, self.weights, strict=True) if weight > 0]
-        return tuple(part for part, _ in drawn), tuple(weight for _, weight in drawn)
+        parts, weights = zip(
+            *(pair for pair in zip(self.mechanisms, self.weights, strict=True) if pair[1]), strict=True
+        )
+        return parts, weights
 
     def unamplified(self) -> Mechanism:
         return RandomSelection(tuple(part.unamplified() for part in self.mechanisms), self.weights)
@@ -65,7 +62,7 @@ class LinearCombination(Mechanism):
     estimation). It must be asked for by that assumption, which stays recorded in the mechanism.
 
     Args:
-        mechanisms: one training run per model, of one neighbouring relation.
+        mechanisms: one training run per model.
         weights: one per model, >= 0, sum 1; independent of the data.
         assumption: ``"joint release"``, or ``"gradients do not depend on the models"``. The second needs every
             run to be ``Repeat(Poisson(Gaussian(s), q), T)`` or ``Repeat(Gaussian(s), T)`` with one T.
@@ -112,9 +109,8 @@ class LinearCombination(Mechanism):
             times, step = (run.times, run.mechanism) if isinstance(run, Repeat) else (1, run)
             rate, base = (step.rate, step.mechanism) if isinstance(step, Poisson) else (1.0, step)
             if not isinstance(base, Gaussian) or base.change != 1:
-                raise ValueError(
-                    f"mechanisms must be repeated (Poisson sampled) Gaussians under this assumption, got {run}"
-                )
+                expected = "repeated (Poisson sampled) Gaussians under this assumption"
+                raise ValueError(f"mechanisms must be {expected}, got {run}")
             found.append((times, (base.noise_multiplier, rate)))
         if len({times for times, _ in found}) != 1:
             raise ValueError("mechanisms must all have the same number of steps under this assumption")

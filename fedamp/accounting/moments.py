@@ -21,12 +21,8 @@ from fedamp.accounting.numeric import log_binomials, log_factorials, log_sum, re
 
 
 def from_nodes(log_weights: Array, log_ratios: Array, highest: int) -> Array:
-    """Central moments of a law given by quadrature nodes.
-
-    Args:
-        log_weights: log of the mass (under "out") at each node, shape (n,).
-        log_ratios: log X at each node, shape (n,).
-        highest: A >= 2.
+    """Central moments of a law given by quadrature nodes. ``log_weights``: log of the mass (under "out") at each node,
+    shape (n,). ``log_ratios``: log X at each node, shape (n,). ``highest``: A >= 2.
     """
     below = log_ratios < 0
     with np.errstate(divide="ignore"):  # log |X - 1|, without overflow
@@ -51,9 +47,8 @@ def raw(central: Array) -> Array:
 
 
 def multiply(first: Array, second: Array) -> Array:
-    """Central moments of the product of two independent ratios.
-
-    XY - 1 = (X - 1) + X (Y - 1), and E[(X-1)^m X^j] = E[(X-1)^m X^(j-1)] + E[(X-1)^(m+1) X^(j-1)].
+    """Central moments of the product of two independent ratios. XY - 1 = (X - 1) + X (Y - 1), and E[(X-1)^m X^j] =
+    E[(X-1)^m X^(j-1)] + E[(X-1)^(m+1) X^(j-1)].
     """
     highest = len(first) - 1
     joint = np.full((highest + 1, highest + 1), -np.inf)  # [j, m]: log E[(X-1)^m X^j], for m + j <= A
@@ -91,8 +86,7 @@ def convolve(first: Array, second: Array) -> Array:
 # Negative moments, through the Laplace transform.
 
 _STEP = 0.04
-_GRID = np.exp(np.arange(-16.0, 64.0, _STEP))
-"""Of u; enough for every order that is worth using."""
+_GRID = np.exp(np.arange(-16.0, 64.0, _STEP))  # of u; enough for every order that is worth using
 
 
 class Transform(NamedTuple):
@@ -120,11 +114,7 @@ def transform_from_nodes(u: Array, log_weights: Array, log_ratios: Array, infini
 
 def transform_from_moments(log_raw: Array, log_negative: Array, u: Array) -> Transform:
     """From moments alone: exp(-ux) <= 1 - ux + (ux)^2/2 near 0; beyond, exp(-ux) <= (c/(e u x))^c for every c > 0
-    (Chernoff).
-
-    Args:
-        log_raw: log E[X^a], a = 0..A (only a = 2 is used).
-        log_negative: log E[X^-b], b = 0..A-1.
+    (Chernoff). ``log_raw``: log E[X^a], a = 0..A (only a = 2 is used). ``log_negative``: log E[X^-b], b = 0..A-1.
     """
     second = np.exp(min(log_raw[2], 700.0))
     turn = np.minimum(u, 1 / second)  # the parabola's lowest point; the transform decreases in u

@@ -12,11 +12,9 @@ from fedamp.accounting.bounds import Array
 
 T = TypeVar("T")
 
-UNIT = 2.0**-53
-"""Largest relative error of one floating-point operation."""
+UNIT = 2.0**-53  # largest relative error of one floating-point operation
 
-_LARGEST_TABLE = 1_000_000
-"""Log factorials up to here are kept in a table."""
+_LARGEST_TABLE = 1_000_000  # log factorials up to here are kept in a table
 
 
 def log_sum(values: Array, axis: int = -1) -> Array:
@@ -77,16 +75,9 @@ def chance_of_any(events: Iterable[tuple[float, int]]) -> float:
 
 
 def crossing(falling: Callable[[float], float], level: float, limit: float, tolerance: float) -> tuple[float, float]:
-    """Neighbouring numbers >= 0 between which a falling function reaches ``level``.
-
-    Args:
-        falling: the function.
-        level: what it falls to.
-        limit: the upper end is infinite if the function is above the level up to here.
-        tolerance: relative distance of both ends.
-
-    Returns:
-        Both 0 if the function starts at or below the level.
+    """Neighbouring numbers >= 0 between which a falling function reaches ``level``. ``falling``: the function.
+    ``level``: what it falls to. ``limit``: the upper end is infinite if the function is above the level up to here.
+    ``tolerance``: relative distance of both ends. Returns both 0 if the function starts at or below the level.
     """
     if falling(0.0) <= level:
         return 0.0, 0.0

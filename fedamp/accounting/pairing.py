@@ -20,9 +20,8 @@ RATIO_LIMIT = 600.0
 
 @dataclass(frozen=True)
 class Pairing:
-    """How two likelihood ratios a and b become one.
-
-    ``mean_weights`` (u, v) makes ``u a + v b`` with u + v = 1; ``None`` makes the product ``a b``.
+    """How two likelihood ratios a and b become one. ``mean_weights`` (u, v) makes ``u a + v b`` with u + v = 1;
+    ``None`` makes the product ``a b``.
     """
 
     mean_weights: tuple[float, float] | None
@@ -70,8 +69,7 @@ def pair(a: Points, b: Points, pairing: Pairing, edges: Array, place: Placement)
 
 # Where to put the points: a grid decides how wide a bracket becomes, never whether it holds.
 
-_TAIL = 1e-22
-"""Probability outside the grid. Its contribution stays bracketed; this only decides how widely."""
+_TAIL = 1e-22  # probability outside the grid. Its contribution stays bracketed; this only decides how widely
 
 
 def reduced(law: Points, points: int, place: Placement) -> Points:
@@ -119,7 +117,6 @@ def choose_edges(a: Points, b: Points, pairing: Pairing, points: int) -> Array:
 
 def _aligned(edges: Array, images: Array) -> Array:
     """The edges, in the thin right tail replaced by the images that the points of one side have when paired with X = 1.
-
     A pair far out is one large ratio and one near 1. It falls next to an image, so that hardly anything is moved, where
     each of twenty doublings would otherwise blur the tail anew.
     """

@@ -17,12 +17,8 @@ from fedamp.accounting.numeric import UNIT, log_choose
 @dataclass(frozen=True)
 class Participation:
     """A person takes part in H of ``rounds`` released rounds: H is drawn, then a uniform set of that size.
-
-    Attributes:
-        mechanism: one round.
-        chances: of H = 0, 1, ..; the last one is positive.
-        rounds: the number of released rounds.
-        rounding: bound on the relative error of ``chances``.
+    ``mechanism``: one round. ``chances``: of H = 0, 1, ..; the last one is positive. ``rounds``: the number of released
+    rounds. ``rounding``: bound on the relative error of ``chances``.
     """
 
     mechanism: Mechanism
@@ -107,11 +103,9 @@ def _rounding(rounds: int, rate: float = 0.5) -> float:
 
 def _chances(k: int, rounds: int, released: int) -> Array:
     """Probabilities of independent coins whose sum has the law of a person's rounds among the released ones; shape
-    (min(k, released),).
-
-    They are the roots of a Jacobi polynomial: E[C(H, j)] = C(k, j) C(r, j) / C(T, j) makes the product of (x - p_i)
-    proportional to 2F1(-n, T - n + 1; |r - k| + 1; x), n = min(k, r). Where k + r > T the coins of those not drawn
-    are turned over.
+    (min(k, released),). They are the roots of a Jacobi polynomial: E[C(H, j)] = C(k, j) C(r, j) / C(T, j) makes the
+    product of (x - p_i) proportional to 2F1(-n, T - n + 1; |r - k| + 1; x), n = min(k, r). Where k + r > T the coins of
+    those not drawn are turned over.
     """
     if min(k, released) == 1:
         return np.array([max(k, released) / rounds])
@@ -142,7 +136,6 @@ def _eigenvalues(diagonal: Array, beside: Array) -> Array:
 
 def coin_groups(k: int, rounds: int, released: int, most: int = 12) -> list[tuple[float, int, int]]:
     """The coins of a prefix and the sizes of their groups, at most ``most`` distinct ones: (probability, size, number).
-
     Sizes are in proportion to the probabilities (the best at order 2). More coins than ``most`` share the largest
     probability and the smallest size of their neighbours, which costs more.
     """
@@ -181,11 +174,8 @@ _MOST_ROWS, _MOST_TO_EXTEND = 500_000, 5_000
 
 
 class Occupancies(NamedTuple):
-    """All occupancies of t subsets.
-
-    Attributes:
-        counts: shape (S, t + 1): n_0..n_t of each; rows sum to the rounds in question.
-        log_chance: shape (S,): log of the probability of each, under t independent uniform subsets.
+    """All occupancies of t subsets. ``counts``: shape (S, t + 1): n_0..n_t of each; rows sum to the rounds in question.
+    ``log_chance``: shape (S,): log of the probability of each, under t independent uniform subsets.
     """
 
     counts: NDArray[np.int32]
@@ -238,14 +228,9 @@ def _occupancies(chances: tuple[float, ...], rounds: int, order: int) -> Occupan
 
 def hidden_log_moments(log_moments: Array, chances: tuple[float, ...], rounds: int, off: float = 0.0) -> Array:
     """Integer moments of X where a person takes part in hidden rounds, a uniform set of a size drawn by ``chances``.
-
-    Args:
-        log_moments: log E[x^a] of one round, exact or from above, at a = 0..A, shape (A + 1,).
-        chances: of taking part 0, 1, .. times, each known to a relative error of ``off``.
-        rounds: all of them released.
-
-    Returns:
-        log E[X^a] at a = 0..A, exact or from above, shape (A + 1,), rounding included.
+    ``log_moments``: log E[x^a] of one round, exact or from above, at a = 0..A, shape (A + 1,). ``chances``: of taking
+    part 0, 1, .. times, each known to a relative error of ``off``. ``rounds``: all of them released. Returns log E[X^a]
+    at a = 0..A, exact or from above, shape (A + 1,), rounding included.
     """
     result = np.zeros(len(log_moments))
     for order in range(2, len(log_moments)):

@@ -15,23 +15,17 @@ from numpy.typing import ArrayLike
 from fedamp.accounting.bounds import Array
 from fedamp.accounting.loops import profile
 
-DEFAULT_POINTS = 1200
-"""Points of a law; the width of a bracket falls with their square, the time rises with it."""
+DEFAULT_POINTS = 1200  # points of a law; the width of a bracket falls with their square, the time rises with it
 
-_TINY = 1e-290
-"""Below this a mass has lost digits to underflow, and a ratio formed with it means nothing."""
+_TINY = 1e-290  # below this a mass has lost digits to underflow, and a ratio formed with it means nothing
 
 
 @dataclass(frozen=True, eq=False)
 class Points:
-    """A finite law of ``X = dP/dQ``.
-
-    Attributes:
-        log_ratio: shape (n,), increasing, finite: log X at each point.
-        mass_in: shape (n,), P-mass of each point, ``exp(log_ratio) * mass_out`` up to rounding.
-        mass_out: shape (n,), Q-mass of each point.
-        zero: Q-mass where X = 0 (outputs that the data in question rules out).
-        infinite: P-mass where X is infinite (outputs that give the data away).
+    """A finite law of ``X = dP/dQ``. ``log_ratio``: shape (n,), increasing, finite: log X at each point. ``mass_in``:
+    shape (n,), P-mass of each point, ``exp(log_ratio) * mass_out`` up to rounding. ``mass_out``: shape (n,), Q-mass of
+    each point. ``zero``: Q-mass where X = 0 (outputs that the data in question rules out). ``infinite``: P-mass where X
+    is infinite (outputs that give the data away).
     """
 
     log_ratio: Array
@@ -59,11 +53,8 @@ class Points:
 @dataclass(frozen=True, eq=False)
 class Cells:
     """Mass sorted into cells: cell 0 lies below ``edges[0]``, cell c between ``edges[c - 1]`` and ``edges[c]``.
-
-    Attributes:
-        edges: shape (n,), log ratios, strictly increasing.
-        mass_in, mass_out: shape (n + 1,), P-mass and Q-mass of each cell.
-        zero, infinite: as in :class:`Points`; not part of any cell.
+    ``edges``: shape (n,), log ratios, strictly increasing. ``mass_in``, ``mass_out``: shape (n + 1,), P-mass and Q-mass
+    of each cell. ``zero``, ``infinite``: as in :class:`Points`; not part of any cell.
     """
 
     edges: Array
@@ -168,13 +159,10 @@ def union(laws: Sequence[Points]) -> Points:
 
 @dataclass(frozen=True, eq=False)
 class PointProfile:
-    """``delta(epsilon) = E_Q[(X - e^epsilon)+]``, which between two points is linear in ``e^epsilon``.
-
-    Attributes:
-        log_ratio: shape (n,), increasing.
-        delta: shape (n,), the profile at ``epsilon = log_ratio[i]``.
-        slope: shape (n,), ``exp(log_ratio[i])`` times the Q-mass of the points from i up: left of point i the profile
-            rises by ``slope[i] * (1 - exp(epsilon - log_ratio[i]))``.
+    """``delta(epsilon) = E_Q[(X - e^epsilon)+]``, which between two points is linear in ``e^epsilon``. ``log_ratio``:
+    shape (n,), increasing. ``delta``: shape (n,), the profile at ``epsilon = log_ratio[i]``. ``slope``: shape (n,),
+    ``exp(log_ratio[i])`` times the Q-mass of the points from i up: left of point i the profile rises by ``slope[i] * (1
+    - exp(epsilon - log_ratio[i]))``.
     """
 
     log_ratio: Array

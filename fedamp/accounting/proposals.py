@@ -21,35 +21,26 @@ from fedamp.accounting.participation import occupancies, pairs, rounding
 
 HIGHEST_SAMPLED_ORDER = 16
 
-_WIDE = 2.5
-"""Standard deviation of a draw over its mean; about 1.5 is the least that a power of X reaches."""
+_WIDE = 2.5  # standard deviation of a draw over its mean; about 1.5 is the least that a power of X reaches
 
-_LOW_ORDERS = (1.05, 1.1, 1.15, 1.2, 1.25, 1.3, 1.4, 1.5, 1.6, 1.7, 1.8, 1.9)
-"""Orders to try where noise is little."""
+_LOW_ORDERS = (1.05, 1.1, 1.15, 1.2, 1.25, 1.3, 1.4, 1.5, 1.6, 1.7, 1.8, 1.9)  # orders to try where noise is little
 
-_DRIFTS = (1.5, 4.0, 10.0, 25.0)
-"""Drifts to try; each adds this much to the order if X is a constant times G."""
+_DRIFTS = (1.5, 4.0, 10.0, 25.0)  # drifts to try; each adds this much to the order if X is a constant times G
 
 Rank = Callable[[Proposal], float]
 """What a proposal's bound alone proves about the answer: the smaller, the better the proposal."""
 
-Look = Callable[[Proposal], Pilot]
-"""Takes the pilot of a proposal."""
+Look = Callable[[Proposal], Pilot]  # takes the pilot of a proposal
 
-_UNDRIFTED = 0.5
-"""Share of draws without drift; the bound is multiplied by its inverse."""
+_UNDRIFTED = 0.5  # share of draws without drift; the bound is multiplied by its inverse
 
 
 class _Tilted(NamedTuple):
-    """One factor of X under the tilts X^t and, in a second row of each array, X^t G^g.
-
-    Attributes:
-        counts: shape (S, n), the occupancies; n = t + 1, or 4 for t below 2.
-        exponents: shape (1 or 2, n): of the ratio of a round that is held 0, .., t times (below 2: by neither, by one,
-            by the other, by both).
-        below: shape (1 or 2, S), distribution function over occupancies.
-        log_moments: shape (1 or 2,): log E[X^t], log E[X^t G^g].
-        error: bound on the error of the latter.
+    """One factor of X under the tilts X^t and, in a second row of each array, X^t G^g. ``counts``: shape (S, n), the
+    occupancies; n = t + 1, or 4 for t below 2. ``exponents``: shape (1 or 2, n): of the ratio of a round that is held
+    0, .., t times (below 2: by neither, by one, by the other, by both). ``below``: shape (1 or 2, S), distribution
+    function over occupancies. ``log_moments``: shape (1 or 2,): log E[X^t], log E[X^t G^g]. ``error``: bound on the
+    error of the latter.
     """
 
     counts: NDArray[np.int32]
@@ -102,10 +93,7 @@ class RemoveProposal(Proposal):
     product of all ratios, each to the power of the share of its rounds that a person takes part in. Without drift (g =
     0) w is 1, with it 1/2. The drift stands in for orders with too many occupancies. Below 2, for little noise, X^t
     stands for X times the sum over all choices of (their probability times their ratio)^(t - 1) (Proposition 5).
-
-    Args:
-        order: t, a whole number from 2 on, or between 1 and 2.
-        drift: g >= 0.
+    ``order``: t, a whole number from 2 on, or between 1 and 2. ``drift``: g >= 0.
     """
 
     def __init__(self, run: Run, order: float, drift: float = 0.0) -> None:
@@ -209,10 +197,7 @@ class RemoveProposal(Proposal):
 
 class AddProposal(Proposal):
     """H(Q, P), docs/k-of-t.md, Proposition 4: dR prop. to G^-a dQ, with G as in ``RemoveProposal``. ``share`` adds the
-    mass at x = 0.
-
-    Args:
-        tilt: a > 0.
+    mass at x = 0. ``tilt``: a > 0.
     """
 
     def __init__(self, run: Run, tilt: float) -> None:

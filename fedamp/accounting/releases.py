@@ -12,64 +12,42 @@ from fedamp.accounting.mechanism import Mechanism, OfOne, Release, mechanisms_of
 
 @dataclass(frozen=True, repr=False)
 class Gaussian(Release):
-    """A sum with Gaussian noise of standard deviation ``noise_multiplier`` times the clipping norm of a contribution.
-
-    Args:
-        noise_multiplier: > 0.
-    """
+    """A sum with Gaussian noise. Its standard deviation is ``noise_multiplier`` clipping norms of a contribution."""
 
     noise_multiplier: checks.Scale
-
-    @property
-    def words(self) -> str:
-        return f"Gaussian noise of multiplier {self.noise_multiplier:g}"
+    text = "Gaussian noise of multiplier {0.noise_multiplier:g}"
 
 
 @dataclass(frozen=True, repr=False)
 class Laplace(Release):
-    """A number with Laplace noise of the given scale, in units of the largest absolute contribution.
-
-    Args:
-        scale: > 0; epsilon is at most 1 / scale (2 / scale under substitution).
+    """A number with Laplace noise of the given scale, in units of the largest absolute contribution. Epsilon is at most
+    1 / scale (2 / scale under substitution).
     """
 
     scale: checks.Scale
-
-    @property
-    def words(self) -> str:
-        return f"Laplace noise of scale {self.scale:g}"
+    text = "Laplace noise of scale {0.scale:g}"
 
 
 @dataclass(frozen=True, repr=False)
 class RandomisedResponse(Release):
-    """One bit about all the data, true with the given probability and flipped otherwise.
-
-    It is one bit however many people's data change. If every person gives a bit, a group of K people goes through K of
-    these: ``Repeat``.
-
-    Args:
-        probability: of the true answer, in [1/2, 1).
+    """One bit about all the data, true with a ``probability`` in [1/2, 1) and flipped otherwise. It is one bit however
+    many people's data change. If every person gives a bit, a group of K people goes through K of these: ``Repeat``.
     """
 
     probability: checks.Probability
+    text = "randomised response, true with probability {0.probability:g}"
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0.5 <= self.probability < 1:
             raise ValueError(f"probability must be in [0.5, 1), got {self.probability!r}")
 
-    @property
-    def words(self) -> str:
-        return f"randomised response, true with probability {self.probability:g}"
-
 
 @dataclass(frozen=True)
 class NotPrivate(Mechanism):
     """A release without noise (noise multiplier 0): epsilon is infinite, for any neighbours."""
 
-    @property
-    def words(self) -> str:
-        return "no noise, no privacy"
+    text = "no noise, no privacy"
 
     @property
     def is_private(self) -> bool:
@@ -94,13 +72,10 @@ class ModelMix(Release):
     width: Annotated[float, checks.scale_or_zero]
     linf_coordinates: checks.Count = 1
     takes_substitution: ClassVar[bool] = False
-
-    @property
-    def words(self) -> str:
-        return (
-            f"ModelMix of width {self.width:g}, {self.linf_coordinates} coordinates, "
-            f"Gaussian noise of multiplier {self.noise_multiplier:g}"
-        )
+    text = (
+        "ModelMix of width {0.width:g}, {0.linf_coordinates} coordinates, "
+        "Gaussian noise of multiplier {0.noise_multiplier:g}"
+    )
 
     def unamplified(self) -> Mechanism:
         return Gaussian(self.noise_multiplier, relation=self.relation)
@@ -108,36 +83,23 @@ class ModelMix(Release):
 
 @dataclass(frozen=True, repr=False)
 class MixedCoordinate(Release):
-    """One coordinate of ``ModelMix``: Gaussian plus uniform noise, shifted or not. An attacker who looks at that
-    coordinate sees this.
-
-    Args:
-        noise_multiplier: s > 0, in units of the clipping norm.
-        width: of the uniform noise, > 0, in the same units.
-        shift: > 0, in the same units.
+    """What an attacker sees in one coordinate of ``ModelMix``: Gaussian noise plus uniform noise of a ``width``,
+    shifted or not. All fields are > 0, in units of the clipping norm.
     """
 
     noise_multiplier: checks.Scale
     width: checks.Scale
     shift: checks.Scale
     takes_substitution: ClassVar[bool] = False
-
-    @property
-    def words(self) -> str:
-        return f"a shift of {self.shift:g} under Gaussian {self.noise_multiplier:g} and uniform {self.width:g} noise"
+    text = "a shift of {0.shift:g} under Gaussian {0.noise_multiplier:g} and uniform {0.width:g} noise"
 
 
 @dataclass(frozen=True, repr=False)
 class GaussianMixture(Release):
-    """Unit Gaussian noise around a random shift when the person (or group) is in, around 0 when not.
-
-    X = sum_i w_i exp(m_i z - m_i^2 / 2), z standard normal, increases in z. Many dimensions reduce to it if all shifts
-    point the same way. That is the worst case for Rényi and hockey-stick divergences (supermodularity, as in the proof
-    of Theorem 6.4 of Yin, Zaheer, Li 2026).
-
-    Args:
-        shifts: m_i >= 0, in standard deviations of the noise.
-        weights: one per shift, >= 0, sum 1.
+    """Unit Gaussian noise around a random shift when the person (or group) is in, around 0 when not. X = sum_i w_i
+    exp(m_i z - m_i^2 / 2), z standard normal, increases in z. Many dimensions reduce to it if all shifts point the same
+    way. That is the worst case for Rényi and hockey-stick divergences (supermodularity, as in the proof of Theorem 6.4
+    of Yin, Zaheer, Li 2026). The shifts m_i >= 0 are in standard deviations of the noise; the weights w_i sum to 1.
     """
 
     shifts: Sequence[float]
@@ -163,25 +125,18 @@ class GaussianMixture(Release):
 
 @dataclass(frozen=True, repr=False)
 class GroupPoissonGaussian(Release):
-    """``size`` people together under Poisson sampling and Gaussian noise, each sampled independently.
-
-    Args:
-        noise_multiplier: > 0, in units of one person's clipping norm.
-        rate: in [0, 1].
-        size: 1 to 500.
+    """``size`` people (1 to 500) together under Poisson sampling and Gaussian noise, each sampled independently. The
+    noise multiplier is in units of one person's clipping norm.
     """
 
     noise_multiplier: checks.Scale
     rate: checks.Probability
     size: Annotated[int, partial(checks.count, largest=500)]
     takes_substitution: ClassVar[bool] = False
-
-    @property
-    def words(self) -> str:
-        return (
-            f"a group of {self.size} under Poisson sampling at rate {self.rate:g} and "
-            f"Gaussian noise of multiplier {self.noise_multiplier:g}"
-        )
+    text = (
+        "a group of {0.size} under Poisson sampling at rate {0.rate:g} and "
+        "Gaussian noise of multiplier {0.noise_multiplier:g}"
+    )
 
     @property
     def releases_nothing(self) -> bool:
@@ -193,13 +148,9 @@ class GroupPoissonGaussian(Release):
 
 @dataclass(frozen=True)
 class Compose(Mechanism):
-    """Releases after one another. Each may depend on those before.
-
-    If every part is a single release, they make one round together (for instance the shared and the split part of a
-    model). If some part spans several rounds, the rounds of the parts follow one another.
-
-    Args:
-        mechanisms: one or more, of one neighbouring relation.
+    """Releases after one another. Each may depend on those before. If every part is a single release, they make one
+    round together (for instance the shared and the split part of a model). If some part spans several rounds, the
+    rounds of the parts follow one another. All parts are of one neighbouring relation.
     """
 
     mechanisms: Annotated[Sequence[Mechanism], mechanisms_of]
@@ -219,8 +170,7 @@ class Compose(Mechanism):
     def _prefix(self, rounds: int) -> Mechanism:
         released: list[Mechanism] = []
         for part in self.mechanisms:
-            taken = min(rounds, part.span)
-            if taken:
+            if taken := min(rounds, part.span):
                 released.append(part.after(taken))
             rounds -= taken
         return Compose(tuple(released)) if released else NOTHING
@@ -228,12 +178,7 @@ class Compose(Mechanism):
 
 @dataclass(frozen=True)
 class Repeat(OfOne):
-    """The same mechanism several times, one after another, with fresh randomness each time.
-
-    Args:
-        mechanism: one of them.
-        times: >= 0; 0 releases nothing.
-    """
+    """The same mechanism ``times`` >= 0 times, one after another, with fresh randomness each time."""
 
     times: checks.CountOrZero
 
@@ -258,5 +203,4 @@ class Repeat(OfOne):
         return Compose((released, self.mechanism.after(rest))) if rest else released
 
 
-NOTHING = Repeat(NotPrivate(), 0)
-"""The release that says nothing, for any neighbouring relation."""
+NOTHING = Repeat(NotPrivate(), 0)  # the release that says nothing, for any neighbouring relation

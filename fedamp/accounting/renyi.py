@@ -33,17 +33,13 @@ from fedamp.accounting.releases import NOTHING, Compose, Repeat
 
 HIGHEST_ORDER = 256
 
-_EXACT_ORDER = 5
-"""Up to which order the moments of several hidden rounds are exact; there are too many overlaps beyond."""
+_EXACT_ORDER = 5  # up to which order the moments of several hidden rounds are exact; there are too many overlaps beyond
 
 
 class Moments:
     """What the Rényi evaluator knows of one mechanism, each answer computed once. A kind whose numerical law has no
-    mass at infinity needs no more than to be registered.
-
-    Attributes:
-        symmetric: whether the two laws are mirror images (an involution swaps them), or ``raw`` bounds both
-            directions: then E[X^-b] is at most the charge for E[X^(b+1)].
+    mass at infinity needs no more than to be registered. ``symmetric``: whether the two laws are mirror images (an
+    involution swaps them), or ``raw`` bounds both directions: then E[X^-b] is at most the charge for E[X^(b+1)].
     """
 
     symmetric = False

@@ -121,10 +121,9 @@ class _ModelMix(Moments):
 
 @lru_cache(maxsize=64)
 def worst_is_concentrated(event: ModelMix, highest: int = HIGHEST_ORDER) -> Array:
-    """Whether each order 0..highest has its worst case in the fewest coordinates, checked on a grid of shifts.
-
-    The condition: log E[X^a] at shift v is at most (v / c)^2 times that at the largest shift c; convexity in v^2
-    implies it.
+    """Whether each order 0..highest has its worst case in the fewest coordinates, checked on a grid of shifts. The
+    condition: log E[X^a] at shift v is at most (v / c)^2 times that at the largest shift c; convexity in v^2 implies
+    it.
     """
     if event.width == 0:
         return np.ones(highest + 1, dtype=bool)

@@ -16,7 +16,7 @@ import math
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import lru_cache, partial, reduce, singledispatch
+from functools import lru_cache, partial, reduce
 
 import numpy as np
 
@@ -36,12 +36,9 @@ _MOST_KINDS, _RARE, _MOST_SIZES = 512, 1e-40, 2000
 @dataclass(frozen=True, eq=False)
 class Revealed:
     """The kinds of choices that a mechanism hides, each with the Gaussian that is released given one of them.
-
-    Attributes:
-        least, most: shape (n,): squared signal-to-noise ratio that is attained, and that is charged.
-        chance: shape (n,): of all choices of the kind together.
-        log_weight: shape (n,): log w_A of one of them, at least.
-        off: bound on the relative errors, and on the absolute one of ``log_weight``.
+    ``least``, ``most``: shape (n,): squared signal-to-noise ratio that is attained, and that is charged. ``chance``:
+    shape (n,): of all choices of the kind together. ``log_weight``: shape (n,): log w_A of one of them, at least.
+    ``off``: bound on the relative errors, and on the absolute one of ``log_weight``.
     """
 
     least: Array
@@ -111,11 +108,37 @@ _NOTHING = Revealed(np.zeros(1), np.zeros(1), np.ones(1), np.zeros(1))
 @lru_cache(maxsize=256)
 def revealed(event: Mechanism) -> Revealed:
     """The hidden choices of a mechanism; NotEvaluable if its releases are not Gaussian."""
-    return _NOTHING if event.releases_nothing else _by_kind(event)
+    if event.releases_nothing:
+        return _NOTHING
+    match event:
+        case Gaussian(noise):
+            signal = np.full(1, event.change**2 / noise**2)
+            return Revealed(signal, signal, np.ones(1), np.zeros(1), 4 * UNIT)
+        case GaussianMixture(shifts, weights):
+            signal, chance = np.square(shifts), np.array(weights)
+            return Revealed(signal, signal, chance, np.log(chance), 4 * UNIT)
+        case NotPrivate():
+            signal = np.full(1, np.inf)
+            return Revealed(signal, signal, np.ones(1), np.zeros(1))
+        case Repeat(inner, times):
+            return repeated(revealed(inner), times, Revealed.times)
+        case Compose(mechanisms):
+            return reduce(Revealed.times, [revealed(part) for part in mechanisms])
+        case Submodels(inner, number):
+            return revealed(inner).chosen(1.0, -math.log(number))
+        case Poisson(inner, 1):
+            return revealed(inner)
+        case Poisson(inner, rate):
+            parts = [(_NOTHING, 1 - rate), (revealed(inner), rate)]
+            return _one_of([(part, chance, math.log(chance)) for part, chance in parts])
+        case RandomSelection():  # the draw may be seen: it takes no part in the weight
+            return _one_of([(revealed(part), weight, 0.0) for part, weight in zip(*event.used, strict=True)])
+        case Allocation() | AllocationPrefix() | CappedPoisson():
+            return _of_hidden_rounds(event)
+    return _between(event)
 
 
-@singledispatch
-def _by_kind(event: Mechanism) -> Revealed:
+def _between(event: Mechanism) -> Revealed:
     """From above what it is charged as, or costs without amplification; from below what is attained."""
     try:
         other = charged_as(event)
@@ -135,57 +158,7 @@ def _by_kind(event: Mechanism) -> Revealed:
     return Revealed(below.least, most, below.chance, below.log_weight, max(below.off, above.off))
 
 
-@_by_kind.register
-def _(event: Gaussian) -> Revealed:
-    signal = np.full(1, event.change**2 / event.noise_multiplier**2)
-    return Revealed(signal, signal, np.ones(1), np.zeros(1), 4 * UNIT)
-
-
-@_by_kind.register
-def _(event: GaussianMixture) -> Revealed:
-    signal, chance = np.square(event.shifts), np.array(event.weights)
-    return Revealed(signal, signal, chance, np.log(chance), 4 * UNIT)
-
-
-@_by_kind.register
-def _(event: NotPrivate) -> Revealed:
-    signal = np.full(1, np.inf)
-    return Revealed(signal, signal, np.ones(1), np.zeros(1))
-
-
-@_by_kind.register
-def _(event: Repeat) -> Revealed:
-    return repeated(revealed(event.mechanism), event.times, Revealed.times)
-
-
-@_by_kind.register
-def _(event: Compose) -> Revealed:
-    return reduce(Revealed.times, [revealed(part) for part in event.mechanisms])
-
-
-@_by_kind.register
-def _(event: Submodels) -> Revealed:
-    return revealed(event.mechanism).chosen(1.0, -math.log(event.count))
-
-
-@_by_kind.register
-def _(event: Poisson) -> Revealed:
-    if event.rate == 1:
-        return revealed(event.mechanism)
-    parts = [(_NOTHING, 1 - event.rate), (revealed(event.mechanism), event.rate)]
-    return _one_of([(part, chance, math.log(chance)) for part, chance in parts])
-
-
-@_by_kind.register
-def _(event: RandomSelection) -> Revealed:
-    """The draw may be seen: it takes no part in the weight."""
-    return _one_of([(revealed(part), weight, 0.0) for part, weight in zip(*event.used, strict=True)])
-
-
-@_by_kind.register(Allocation)
-@_by_kind.register(AllocationPrefix)
-@_by_kind.register(CappedPoisson)
-def _(event: Allocation | AllocationPrefix | CappedPoisson) -> Revealed:
+def _of_hidden_rounds(event: Mechanism) -> Revealed:
     """A person takes part in h rounds with a chance c_h; all sets of h rounds are equally likely."""
     found = participation(event)
     one, parts, known, rounds = revealed(found.mechanism), [], _NOTHING, 0

@@ -21,11 +21,9 @@ from fedamp.accounting.proposals import HIGHEST_SAMPLED_ORDER, AddProposal, Remo
 from fedamp.accounting.reductions import attained, factors, hidden_rounds_bounds
 from fedamp.accounting.releases import Compose, Gaussian, Repeat
 
-PRECISION = 5e-3
-"""Relative width of the bracket on epsilon that sampling aims at."""
+PRECISION = 5e-3  # relative width of the bracket on epsilon that sampling aims at
 
-CHARGE = 1e-6
-"""Share of delta that is charged for the probability that a certificate is wrong."""
+CHARGE = 1e-6  # share of delta that is charged for the probability that a certificate is wrong
 
 QUESTIONS = 32
 """One answer may ask for this many certificates: each fails with at most this fraction of the charged probability."""
@@ -33,14 +31,11 @@ QUESTIONS = 32
 _STEPS = np.concatenate([np.arange(0.3, 1.8, 0.06), 1.8 * 1.25 ** np.arange(17)])
 """Where epsilon is certified, in expected half-widths from the pilot's: close by, and further off if that fails."""
 
-_WORK = 2.5e9
-"""Steps of the recursion that a precision of 5e-3 may take: one to three seconds on two cores."""
+_WORK = 2.5e9  # steps of the recursion that a precision of 5e-3 may take: one to three seconds on two cores
 
-_FOR_ZERO = 50_000
-"""Draws to confirm that epsilon is 0."""
+_FOR_ZERO = 50_000  # draws to confirm that epsilon is 0
 
-_HOPELESS = 0.1
-"""Relative width beyond which the other bounds are as good."""
+_HOPELESS = 0.1  # relative width beyond which the other bounds are as good
 
 
 Direction = type[RemoveProposal] | type[AddProposal]
@@ -48,13 +43,10 @@ Direction = type[RemoveProposal] | type[AddProposal]
 
 @dataclass(frozen=True, eq=False)
 class SampledProfile:
-    """The privacy profile of a run that has hidden rounds; docs/k-of-t.md.
-
-    Args:
-        upper: its likelihood ratio, exact or larger in convex order.
-        lower: the same, exact or smaller; the same object as ``upper`` if exact, None if no lower end is wanted.
-        laws: each makes a law whose add direction bounds this one's, asked in turn. The add direction is sampled only
-            if they leave it larger than the remove direction, a rare case.
+    """The privacy profile of a run that has hidden rounds; docs/k-of-t.md. ``upper``: its likelihood ratio, exact or
+    larger in convex order. ``lower``: the same, exact or smaller; the same object as ``upper`` if exact, None if no
+    lower end is wanted. ``laws``: each makes a law whose add direction bounds this one's, asked in turn. The add
+    direction is sampled only if they leave it larger than the remove direction, a rare case.
     """
 
     upper: Run
@@ -69,19 +61,11 @@ class SampledProfile:
         known: float = math.inf,
         highest: int = HIGHEST_SAMPLED_ORDER,
     ) -> Bounds:
-        """Smallest epsilon >= 0 at ``delta``, in both directions.
-
-        Args:
-            delta: in (0, 1).
-            precision: relative width of the bracket that is aimed at, in [1e-4, 0.1].
-            known: an upper end from elsewhere; nothing is certified that would hardly be below it.
-            highest: order to try in the remove direction; low ones are found sooner.
-
-        Returns:
-            A bracket with a failure probability of 1e-6 delta, charged to ``upper``.
-
-        Raises:
-            NotEvaluable: too much work, or not worth it; another bound has to answer.
+        """Smallest epsilon >= 0 at ``delta``, in both directions. ``delta``: in (0, 1). ``precision``: relative width
+        of the bracket that is aimed at, in [1e-4, 0.1]. ``known``: an upper end from elsewhere; nothing is certified
+        that would hardly be below it. ``highest``: order to try in the remove direction; low ones are found sooner.
+        Returns a bracket with a failure probability of 1e-6 delta, charged to ``upper``. Raises ``NotEvaluable``: too
+        much work, or not worth it; another bound has to answer.
         """
         remove = self._epsilon(RemoveProposal, delta, precision, known, highest)
         add = self._known(lambda law: law.add.epsilon(delta), remove.upper)
@@ -234,13 +218,8 @@ def is_sampled(event: Mechanism) -> bool:
 
 def sampled_profile(event: Mechanism, detail: laws.Detail = laws.DEFAULT_DETAIL) -> SampledProfile:
     """The sampler of an event that ``is_sampled``: its hidden rounds one by one, and all the rest as one law.
-
-    Args:
-        event: what is released.
-        detail: of the law that bounds the add direction.
-
-    Raises:
-        NotEvaluable: a round, or the rest, has no numerical law.
+    ``event``: what is released. ``detail``: of the law that bounds the add direction. Raises ``NotEvaluable``: a round,
+    or the rest, has no numerical law.
     """
     precision, others = factors(event)
     hidden = [(participation(other), times) for other, times in others.items() if _is_hidden(other)]

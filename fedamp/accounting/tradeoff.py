@@ -18,8 +18,7 @@ from fedamp.accounting import checks
 from fedamp.accounting.bounds import Array, Bounds
 from fedamp.accounting.numeric import gaussian_delta
 
-_ROUNDING = 2.0**-48
-"""Allowance for the few operations between delta and an error rate, each on numbers of at most 1."""
+_ROUNDING = 2.0**-48  # allowance for the few operations between delta and an error rate, each on numbers of at most 1
 
 
 class GaussianFit(NamedTuple):
@@ -75,11 +74,10 @@ class TradeOff:
         return lower, np.maximum(lower, upper)
 
     def true_positive_rate(self, false_positive_rate: ArrayLike) -> tuple[Array, Array]:
-        """1 - f: the largest share of participants that any test recognises, at these false positive rates.
-
-        It also bounds *reconstruction*: if an attacker comes close enough to a person's data with probability at most
-        kappa without the release, it does so with probability at most 1 - f(kappa) with it (Hayes, Mahloujifar, Balle
-        2023, Theorem 2), if the data is drawn from the attacker's prior and all else is fixed.
+        """1 - f: the largest share of participants that any test recognises, at these false positive rates. It also
+        bounds *reconstruction*: if an attacker comes close enough to a person's data with probability at most kappa
+        without the release, it does so with probability at most 1 - f(kappa) with it (Hayes, Mahloujifar, Balle 2023,
+        Theorem 2), if the data is drawn from the attacker's prior and all else is fixed.
         """
         lower, upper = self.false_negative_rate(false_positive_rate)
         return 1.0 - upper, 1.0 - lower
@@ -221,14 +219,10 @@ class TradeOff:
 
 
 def _concave_bound(s: Array, low: Array, high: Array) -> tuple[Array, Array]:
-    """An upper bound of a concave function between whose points it is straight.
-
-    Args:
-        s, low, high: shape (n,), where the function is known and between what; its slopes are in [0, 1], the first 1.
-
-    Returns:
-        Points and values, shape (3, n - 1): at both ends of each interval, and where the lines meet that continue the
-        function from the left and from the right.
+    """An upper bound of a concave function between whose points it is straight. ``s``, ``low``, ``high``: shape (n,),
+    where the function is known and between what; its slopes are in [0, 1], the first 1. Returns points and values,
+    shape (3, n - 1): at both ends of each interval, and where the lines meet that continue the function from the left
+    and from the right.
     """
     gap = np.diff(s)
     from_left = np.r_[1.0, np.clip((high[1:-1] - low[:-2]) / gap[:-1], 0.0, 1.0)]
