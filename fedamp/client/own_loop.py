@@ -29,8 +29,8 @@ from fedamp.engines import flower
 from fedamp.errors import DeploymentError, one_line
 from fedamp.federation.training import Client
 from fedamp.models.generators import generators_from
-from fedamp.models.pieces import WHOLE
 from fedamp.models.registry import build
+from fedamp.models.section import WHOLE
 
 Model = nn.Module | Mapping[str, Any]
 

@@ -25,7 +25,8 @@ from fedamp.data import Cohort, Dataset
 from fedamp.errors import DataError, InputError, one_line
 from fedamp.federation.losses import loss_of
 from fedamp.federation.submodels import submodels_of
-from fedamp.models.pieces import WHOLE, Piece
+from fedamp.models.pieces import Piece
+from fedamp.models.section import WHOLE
 
 log = logging.getLogger("fedamp.client")
 

@@ -14,6 +14,7 @@ from fedamp.base.arrays import BLOCK, Sums
 from fedamp.client.clipping import quantum
 from fedamp.engines import flower
 from fedamp.models.pieces import Piece
+from fedamp.models.section import WHOLE
 from fedamp.strategies.model_parts import ModelParts
 from fedamp.strategies.replies import in_one_line, unexpected
 
@@ -29,7 +30,7 @@ class Request:
     """
 
     units: frozenset[int]
-    extracted: int = -1
+    extracted: int = WHOLE
     name: str = ""
 
 

@@ -14,7 +14,7 @@ from flwr.serverapp.strategy import Strategy
 from fedamp.client.task import ClientTask
 from fedamp.engines import flower
 from fedamp.federation.plan import Plan
-from fedamp.federation.submodels import WHOLE
+from fedamp.models.section import WHOLE
 from fedamp.strategies.aggregation import Aggregate, Request
 from fedamp.strategies.assignment import Assignment, Batch
 from fedamp.strategies.pipeline import Release, ReleasePipeline, ServerState

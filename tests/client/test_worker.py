@@ -150,8 +150,8 @@ def test_submodels_train_their_own_coordinates_only() -> None:
     cut = split(MODEL, (5,), 3, 2, ("output",), 4)
     sums, _ = worker.train(ARRAYS, order_of([1, 3, 5], "disjoint"))
     inside = {name: np.zeros(array.shape) for name, array in ARRAYS.items()}
-    ones = {name: np.ones_like(array) for name, array in cut.extract(inside, 1).items()}
-    cut.embed_add(inside, ones, 1)
+    ones = {name: np.ones_like(array) for name, array in cut.piece(1).extract(inside).items()}
+    cut.piece(1).embed_add(inside, ones)
     assert any((place == 0).any() for place in inside.values())
     for name, total in sums.items():
         assert not total[inside[name] == 0].any()
@@ -163,8 +163,8 @@ def test_an_extracted_submodel_gives_the_same_sum_in_its_own_shape() -> None:
     cut = split(MODEL, (5,), 3, 2, ("output",), 4)
     order = order_of([1, 3, 5], "disjoint")
     whole, _ = worker.train(ARRAYS, order)
-    small, _ = worker.train(cut.extract(ARRAYS, 1), replace(order, extracted=1))
-    for name, part in cut.extract(whole, 1).items():
+    small, _ = worker.train(cut.piece(1).extract(ARRAYS), replace(order, extracted=1))
+    for name, part in cut.piece(1).extract(whole).items():
         np.testing.assert_array_equal(part, small[name])
 
 

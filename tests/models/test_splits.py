@@ -64,13 +64,13 @@ def test_one_step_of_the_extracted_network_is_one_step_of_the_masked_full_model(
     masks = Masks(build(config, shape, CLASSES))
     inputs, labels = records(shape)
     for j in range(2):
-        module = cut.module(j)
-        small = cut.extract(parameters, j)
+        module = cut.piece(j).module
+        small = cut.piece(j).extract(parameters)
         trained = step(lambda p, x: functional_call(module, p, (x,)), small, inputs, labels)  # noqa: B023
         mask = masks.of(cut.kept[j])
         expected = step(lambda p, x: masks.call(p, x, mask), parameters, inputs, labels)  # noqa: B023
         found = {name: value.copy() for name, value in parameters.items()}
-        cut.embed_add(found, {name: trained[name] - small[name] for name in small}, j)
+        cut.piece(j).embed_add(found, {name: trained[name] - small[name] for name in small})
         for name, value in expected.items():
             # float32, sums of other lengths (zeros left out) through up to 20 layers
             np.testing.assert_allclose(found[name], value, rtol=2e-4, atol=2e-5, err_msg=name)
@@ -84,7 +84,8 @@ def test_no_split_coordinate_belongs_to_two_submodels(config, shape, count, shar
     touched = []
     for j in range(count):
         before = {name: value.copy() for name, value in owners.items()}
-        cut.embed_add(owners, {name: np.ones_like(value) for name, value in cut.extract(parameters, j).items()}, j)
+        part = cut.piece(j)
+        part.embed_add(owners, {name: np.ones_like(value) for name, value in part.extract(parameters).items()})
         touched.append(sum(int((owners[name] - before[name])[...].sum()) for name in owners if name not in cut.shared))
     for name, value in owners.items():
         if name not in cut.shared:
@@ -163,7 +164,8 @@ def test_weights_between_nodes_of_different_submodels_belong_to_none():
     cut = split(MLP, (6,), CLASSES, 3)
     owners = {name: np.zeros_like(value) for name, value in parameters.items()}
     for j in range(3):
-        cut.embed_add(owners, {name: np.ones_like(value) for name, value in cut.extract(parameters, j).items()}, j)
+        part = cut.piece(j)
+        part.embed_add(owners, {name: np.ones_like(value) for name, value in part.extract(parameters).items()})
     expected = np.zeros((5, 7))
     for kept in cut.kept:
         expected[np.ix_(kept["hidden.1"], kept["hidden.0"])] = 1
@@ -197,7 +199,7 @@ def test_logits_of_one_split_layer_add_up():
         return functional_call(module, tensors, (inputs,)).detach().numpy()
 
     whole = logits(build(config, (6,), CLASSES), parameters)
-    parts = sum(logits(cut.module(j), cut.extract(parameters, j)) for j in range(3))
+    parts = sum(logits(cut.piece(j).module, cut.piece(j).extract(parameters)) for j in range(3))
     np.testing.assert_allclose(parts - 2 * parameters["output.bias"], whole, rtol=1e-5, atol=1e-6)  # float32 sums
 
 
@@ -208,7 +210,7 @@ NOT_SPLIT = [
     (RESNET, 8, (), "8 submodels, but model Network has 7 nodes"),
     (RESNET, 3, ("layer1", "layer2"), "3 submodels, but model Network has 2 nodes"),
     (MLP, 1, (), "1 submodels, .*; expected: 2 to"),
-    (MLP, 2, ("hidden",), "0 nodes to deal out beside submodels.shared"),
+    (MLP, 2, ("hidden",), "0 nodes to partition beside submodels.shared"),
     (MLP, 2, ("ouput",), r"submodels\.shared: 'ouput' is unknown \(did you mean 'output'\?\); expected: hidden"),
     (MLP, 2, ("hidden.2",), r"'hidden\.2' is unknown"),
 ]
@@ -229,7 +231,7 @@ def test_a_step_of_the_big_network(count):
     shared = ("layer1", "layer2", "layer4")
     parameters = initial_parameters(config, (3, 32, 32), 10, seed=0)
     cut = split(config, (3, 32, 32), 10, count, shared)
-    module, small = cut.module(0), cut.extract(parameters, 0)
+    module, small = cut.piece(0).module, cut.piece(0).extract(parameters)
     inputs, labels = records((3, 32, 32), count=2)
     trained = step(lambda p, x: functional_call(module, p, (x,)), small, inputs, labels, rate=1e-3)
     assert all(np.isfinite(value).all() for value in trained.values())

@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from fedamp.errors import ModelError
-from fedamp.models.architectures import Architecture, architectures
-from fedamp.models.section import Model
+from fedamp.models.architecture import Architecture
 from fedamp.models.units import Blocks
 
 if TYPE_CHECKING:
@@ -129,18 +128,3 @@ class ResNet(Architecture):
             return Residual(branch)
         convolution = nn.Conv2d(into, out, 1, stride, bias=False)
         return Residual(branch, nn.Sequential(OrderedDict(conv=convolution, norm=nn.GroupNorm(self.groups, out))))
-
-
-@architectures.register("resnet20")
-def resnet20(config: Model) -> ResNet:
-    return ResNet((3, 3, 3), (16, 32, 64), False, config.groups)
-
-
-@architectures.register("resnet18")
-def resnet18(config: Model) -> ResNet:
-    return ResNet((2, 2, 2, 2), (64, 128, 256, 512), False, config.groups)
-
-
-@architectures.register("resnet101")
-def resnet101(config: Model) -> ResNet:
-    return ResNet((3, 4, 23, 3), (64, 128, 256, 512), True, config.groups)
