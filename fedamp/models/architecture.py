@@ -1,4 +1,4 @@
-"""What a built-in model says of itself without torch: a scenario is validated, and its cost computed, before torch loads."""
+"""What a built-in model says of itself before torch loads: plans and costs need no more."""
 
 from __future__ import annotations
 

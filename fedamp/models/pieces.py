@@ -1,4 +1,4 @@
-"""The networks that clients train: the whole model, or all of it under dropout masks (disjoint ones are in ``splits``)."""
+"""The networks that clients train: the whole model, or all of it under dropout masks; ``splits`` has disjoint ones."""
 
 from collections.abc import Callable, Mapping
 from functools import cached_property

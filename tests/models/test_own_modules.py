@@ -401,14 +401,14 @@ def test_a_smaller_network_of_the_wrong_shapes_is_refused():
     module = Declares([Units("first", 6, RIGHT, "activation")])
     module.smaller = lambda kept: Declares([])
     with pytest.raises(ModelError, match=r"smaller\(\): parameter 'first.bias' must have shape \(3,\), got \(6,\)"):
-        Split(module, 2).piece(0).module
+        _ = Split(module, 2).piece(0).module
 
 
 def test_a_failing_smaller_is_answered_in_one_line():
     module = Declares([Units("first", 6, RIGHT, "activation")])
     module.smaller = lambda kept: kept["second"]
     with pytest.raises(ModelError, match=r"Declares\.smaller\(\) failed \(KeyError: 'second'\)"):
-        Split(module, 2).piece(0).module
+        _ = Split(module, 2).piece(0).module
 
 
 def test_cost_counts_what_pencil_and_paper_count():
