@@ -14,30 +14,15 @@ Every width is a multiple of 16, filled up with zeros: then each client's block 
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
+from fedamp.client.batches import Batch
 from fedamp.models.architectures.mlp import MLP
 from fedamp.models.registry import Network
 
 _WIDTH = 16
-
-
-@dataclass(frozen=True)
-class Batch:
-    """The records of one gradient step.
-
-    Attributes:
-        records: int64 [clients, batch], places in the clients' records; None: all of them.
-        labels: int64 [clients, batch].
-        weights: float32 [clients, batch], of each record in its client's loss.
-    """
-
-    records: Tensor | None
-    labels: Tensor
-    weights: Tensor
 
 
 def layers_of(module: nn.Module) -> tuple[str, ...] | None:

@@ -8,7 +8,7 @@ from torch.func import functional_call
 from torch.nn import functional as F
 
 from fedamp import rng
-from fedamp.client.batch_order import batch_order
+from fedamp.client.batches import batch_order
 from fedamp.client.channels import ChannelsOfClients
 from fedamp.client.perceptron import layers_of
 from fedamp.client.training import Trainer

@@ -10,7 +10,8 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from numpy.typing import NDArray
 
 from fedamp import data
-from fedamp.client.worker import TrainingNode, TrainInstruction
+from fedamp.client.task import TrainInstruction
+from fedamp.client.worker import TrainingNode
 from fedamp.engines import flower
 from fedamp.engines.engines import CLIENT_APP
 from fedamp.engines.faults import only
