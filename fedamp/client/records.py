@@ -1,8 +1,8 @@
-"""One gradient step of each record, clipped and added up without ever forming a record's gradient.
+"""One gradient step of each record, clipped and added up without forming a record's gradient.
 
-The gradient of a linear layer for one record is a product of two vectors: what comes back from the loss, and the
+The gradient of a linear layer for one record is a product of two vectors: the gradient of the layer's output, and the
 layer's input (Goodfellow 2015). So its norm is the product of theirs, and the sum of all clipped gradients is one
-matrix product. It comes out exactly: both vectors are truncated to powers of two whose product is the clip's quantum
+matrix product. The sum is exact: both vectors are truncated to powers of two whose product is the clip's quantum
 (:mod:`fedamp.client.clipping`), so every term is a whole number of quanta, and float64 adds them without rounding.
 """
 
@@ -23,8 +23,7 @@ from fedamp.client.task import ClientTask
 from fedamp.data import Cohort
 from fedamp.federation.losses import LOSSES, CrossEntropy, Loss
 
-# A norm at the clip is 2**31 quanta. An input has some hundred times the numbers that come back, so it gets more bits:
-# 18 of 31.
+# A norm at the clip is 2**31 quanta. An input has some hundred times the numbers of an output, so it gets more bits.
 _INPUT_BITS, _ALL_BITS = 18, 31
 
 _BLOCK = 1 << 16  # float64 numbers at once: they stay in the cache
@@ -43,7 +42,7 @@ class RecordSteps:
     def can_run(task: ClientTask, module: nn.Module, known: bool) -> bool:
         """Whether a task is of single steps, from a built-in (``known``) network of linear layers alone."""
         plain = not task.linf_coordinates and is_plain(task.client, steps=1) and task.precision != "bfloat16"
-        # A loss of one's own may mix the records it is given, which are different people's here.
+        # A custom loss may mix the records it is given, which are different clients' here.
         by_record = task.client.loss in LOSSES and LOSSES[task.client.loss].output_axes == 2
         return task.unit == "sample" and plain and by_record and known and layers_of(module) is not None
 
@@ -61,18 +60,16 @@ class RecordSteps:
     ) -> tuple[ClippedSum, Tensor]:
         """The sum of the clipped updates, and each record's loss before its step.
 
-        How a record is rounded may depend on the number of slots, empty ones included.
+        The rounding of a record may depend on the number of slots, empty ones included.
 
         Args:
             start: the model, by parameter name.
             cohort: of one record each [slots, 1, ...], or none in an empty slot.
-            parts: the parameter names of each part; together all names, none twice.
-            clips: the clipping norm of each part.
-            normalised: scale short updates up, too.
+            parts, clips, normalised: as for :func:`fedamp.client.clipping.clip_and_sum`.
 
         Returns:
-            What :func:`fedamp.client.clipping.clip_and_sum` gives for the updates, up to the rounding of single
-            numbers by 2**-13 of a layer's largest; and float64 [slots].
+            The result of ``clip_and_sum`` for the updates, up to the rounding of single numbers by 2**-13 of a layer's
+            largest; and float64 [slots].
         """
         device = next(iter(start.values())).device
         inputs, labels = (aligned(each[:, 0]).to(device) for each in (cohort.inputs, cohort.labels))
@@ -135,9 +132,7 @@ class RecordSteps:
 
 
 class _Products:
-    """The updates of one parameter: of a weight, ``back`` [records, out] times ``entered`` [records, in] each; of a
-    bias, ``back``.
-    """
+    """The updates of a weight, ``back`` [records, out] times ``entered`` [records, in] each; or of a bias, ``back``."""
 
     def __init__(self, back: Tensor, entered: Tensor | None) -> None:
         self._back, self._entered = back, entered

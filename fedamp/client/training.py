@@ -14,7 +14,7 @@ from fedamp import rng
 from fedamp.base.devices import is_gpu
 from fedamp.client import perceptron
 from fedamp.client.batches import Batches
-from fedamp.client.optimizers import is_plain, optimizer_of
+from fedamp.client.optimizers import OPTIMIZERS, is_plain
 from fedamp.client.stacks import MILD_RATE, why_alone
 from fedamp.data import Cohort
 from fedamp.federation.losses import CrossEntropy, Loss
@@ -135,7 +135,11 @@ class Trainer:
         Args:
             together: outputs [clients, records, ...] for parameters, inputs and arguments with an axis of clients.
         """
-        optimizer, proximal, first = optimizer_of(self.config), self.config.proximal, list(start.values())
+        optimizer, proximal, first = (
+            OPTIMIZERS[self.config.optimizer](self.config),
+            self.config.proximal,
+            list(start.values()),
+        )
         rests = optimizer.rests_without_gradient and not proximal
         values, losses = first, torch.zeros(len(batches.counts), dtype=torch.float64)
         for step, batch in enumerate(batches):

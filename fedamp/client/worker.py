@@ -3,6 +3,7 @@
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -40,7 +41,7 @@ class _PieceTrainer:
         module = piece.module.to(device)
         layers = perceptron.layers_of(module) if piece.known else None
         self._channels = None if layers else ChannelsOfClients.of(module, piece.known)
-        together = perceptron.LayersOfClients(layers) if layers else self._channels
+        together = partial(perceptron.outputs, layers) if layers else self._channels
         single = piece.owns_all and RecordSteps.can_run(task, module, piece.known)
         self._steps = RecordSteps(module, rate, loss) if single else None
         self._trainer = Trainer(piece.forward, task.client, device, task.precision, layers, together, loss, rate)

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from fedamp.client.pooling import ReluMaxPool
+from fedamp.client.channels import ReluMaxPool
 
 
 @pytest.mark.parametrize("shape", [(2, 3, 4, 6), (3, 2, 5, 7), (2, 2, 2, 2), (1, 1, 3, 2)])
