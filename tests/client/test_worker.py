@@ -27,62 +27,12 @@ SCHEMES = {"none": NoSubmodels(), "disjoint": DISJOINT, "dropout": DROPOUT}
 ARRAYS = initial_parameters(MODEL, (5,), 3, seed=1)
 
 
-@dataclass
-class Records:
-    """A data set in memory, which can be poisoned."""
-
-    inputs: np.ndarray
-    labels: np.ndarray
-    lengths: np.ndarray
-    unreadable: frozenset[int] = frozenset()
-    hosted: np.ndarray | None = None
-    num_classes: int = 3
-
-    @property
-    def num_clients(self) -> int:
-        return len(self.lengths)
-
-    @property
-    def input_shape(self) -> tuple[int, ...]:
-        return self.inputs.shape[2:]
-
-    def sizes(self, clients: np.ndarray) -> np.ndarray:
-        return self.lengths[clients]
-
-    def gather(self, clients: np.ndarray) -> Cohort:
-        if self.unreadable.intersection(clients.tolist()):
-            raise DataError("records cannot be read")
-        longest = int(self.lengths[clients].max(initial=0))
-        return Cohort(self.inputs[clients, :longest], self.labels[clients, :longest], self.lengths[clients])
-
-
-def records(clients: int = 9) -> Records:
-    generator = np.random.default_rng(3)
-    inputs = generator.normal(size=(clients, 4, 5)).astype(np.float32)
-    return Records(inputs, generator.integers(0, 3, size=(clients, 4)), generator.integers(1, 5, size=clients))
-
-
 def task_of(scheme: str = "none", **changes: object) -> ClientTask:
-    task = ClientTask(
-        model=MODEL,
-        input_shape=(5,),
-        num_classes=3,
-        client=Client(steps=2, batch_size=3, learning_rate=0.5),
-        unit="client",
-        submodels=SCHEMES[scheme],
-        split_seed=4,
-        linf_coordinates=0,
-        data=BuiltInData(name="digits", clients=10),
-        data_seed=0,
-    )
-    return task.model_copy(update=changes)
+    return federation.task_of(**{"model": MODEL, "submodels": SCHEMES[scheme]} | changes)
 
 
 def order_of(clients: list[int], scheme: str = "none", **changes: object) -> TrainInstruction:
-    submodels = [client % 2 if scheme == "disjoint" else -1 for client in clients]
-    seeds = [client.to_bytes(32) for client in clients]
-    clips = [0.2] if scheme == "none" else [0.1, 0.2]
-    return replace(TrainInstruction(1, clients, seeds, submodels, clips), **changes)
+    return federation.order_of(clients, task_of(scheme), **changes)
 
 
 def parts_of(scheme: str) -> list[list[str]]:
@@ -143,19 +93,6 @@ def test_one_client_changes_the_sum_by_at_most_the_clip(scheme: str, poison: str
     assert bool(report.error) == (poison in ("label", "unreadable"))
     if broken:
         assert max(norms(difference, scheme)) == 0
-
-
-def test_submodels_train_their_own_coordinates_only() -> None:
-    worker = TrainingNode(task_of("disjoint"), records())
-    cut = split(MODEL, (5,), 3, 2, ("output",), 4)
-    sums, _ = worker.train(ARRAYS, order_of([1, 3, 5], "disjoint"))
-    inside = {name: np.zeros(array.shape) for name, array in ARRAYS.items()}
-    ones = {name: np.ones_like(array) for name, array in cut.piece(1).extract(inside).items()}
-    cut.piece(1).embed_add(inside, ones)
-    assert any((place == 0).any() for place in inside.values())
-    for name, total in sums.items():
-        assert not total[inside[name] == 0].any()
-        assert total[inside[name] == 1].any()
 
 
 def test_an_extracted_submodel_gives_the_same_sum_in_its_own_shape() -> None:
