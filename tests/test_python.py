@@ -15,7 +15,7 @@ from safetensors.numpy import load_file
 import fedamp
 from fedamp.engines.engines import choose
 from fedamp.errors import InputError, Interrupted, RunFolderError, ScenarioError
-from fedamp.federation.privacy import PoissonCheckIn
+from fedamp.federation.check_in import PoissonCheckIn
 from tests.federations import SMALL
 
 SMALL_DICT = yaml.safe_load(SMALL) | {"rounds": 4, "engine": {}}

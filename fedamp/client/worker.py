@@ -23,7 +23,6 @@ from fedamp.client.training import Trainer, arithmetic
 from fedamp.data import Cohort, Dataset
 from fedamp.errors import DataError, InputError, one_line
 from fedamp.federation.losses import Loss, loss_of
-from fedamp.federation.submodels import submodels_of
 from fedamp.models.pieces import Piece
 from fedamp.models.section import WHOLE
 
@@ -96,8 +95,7 @@ class TrainingNode:
                 f"inputs of the data have shape {list(dataset.input_shape)}, the model takes {list(task.input_shape)}"
             )
         self.task, self.dataset, self.device = task, dataset, device
-        submodels = submodels_of(task.submodels)
-        self._loss = loss_of(task.client, task.model)
+        submodels, self._loss = task.submodels, loss_of(task.client, task.model)
         self._piece = submodels.pieces(task.model, tuple(task.input_shape), task.num_classes, task.split_seed)
         self._frozen = submodels.a_piece(self._piece).frozen
         self._most = sys.maxsize if most is None else most

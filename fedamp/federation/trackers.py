@@ -8,7 +8,7 @@ from fedamp.base.section import Section
 
 
 class _Tracker(Section):
-    """What the sections of all trackers have in common."""
+    """Keys of all trackers."""
 
     unprotected: bool = Field(
         False, description="also what is computed from private data without noise, such as the training loss"
@@ -19,14 +19,14 @@ class TensorBoardTracker(_Tracker):
     """TensorBoard's event files (extra ``tensorboard``)."""
 
     name: Literal["tensorboard"]
-    folder: str | None = Field(None, description="where to; left out: tensorboard in the run folder")
+    folder: str | None = Field(None, description="default: tensorboard in the run folder")
 
 
 class MlflowTracker(_Tracker):
     """An MLflow server or database (extra ``mlflow``)."""
 
     name: Literal["mlflow"]
-    uri: str | None = Field(None, description="e.g. sqlite:///mlflow.db or https://...; left out: MLflow's own default")
+    uri: str | None = Field(None, description="e.g. sqlite:///mlflow.db or https://...; default: MLflow's own")
     experiment: str = "fedamp"
 
 

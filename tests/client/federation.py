@@ -8,7 +8,7 @@ from fedamp.client.task import ClientTask, TrainInstruction
 from fedamp.data import Cohort
 from fedamp.data.sections import BuiltInData
 from fedamp.errors import DataError
-from fedamp.federation.privacy import NoSubmodels
+from fedamp.federation.submodels import NoSubmodels
 from fedamp.federation.training import Client
 from fedamp.models.section import Model
 

@@ -16,13 +16,13 @@ from torch import nn
 
 from fedamp.client.memory import StackSize
 from fedamp.client.stacks import why_alone
-from fedamp.client.task import ClientTask
+from fedamp.client.task import ClientTask, TrainInstruction
 from fedamp.client.training import Trainer
-from fedamp.client.worker import TrainingNode, TrainInstruction
+from fedamp.client.worker import TrainingNode
 from fedamp.data import Cohort
 from fedamp.data.sections import BuiltInData
 from fedamp.errors import DataError
-from fedamp.federation.privacy import DisjointSubmodels, DropoutSubmodels, NoSubmodels
+from fedamp.federation.submodels import DisjointSubmodels, DropoutSubmodels, NoSubmodels
 from fedamp.federation.training import Client
 from fedamp.models.registry import initial_parameters
 from fedamp.models.section import Model

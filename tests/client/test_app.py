@@ -10,12 +10,12 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 
 from fedamp import data
 from fedamp.client.app import app
-from fedamp.client.task import ClientTask
-from fedamp.client.worker import TrainingNode, TrainInstruction
+from fedamp.client.task import ClientTask, TrainInstruction
+from fedamp.client.worker import TrainingNode
 from fedamp.data.sections import BuiltInData, Data, FolderData, NaturalPartition
 from fedamp.engines import flower
 from fedamp.errors import DeploymentError
-from fedamp.federation.privacy import NoSubmodels
+from fedamp.federation.submodels import NoSubmodels
 from fedamp.federation.training import Client
 from fedamp.models.registry import initial_parameters
 from fedamp.models.section import Model

@@ -15,14 +15,14 @@ from safetensors.numpy import load_file
 from fedamp import rng
 from fedamp.base import devices
 from fedamp.client.memory import StackSize, bytes_of_a_worker
-from fedamp.client.task import ClientTask
-from fedamp.client.worker import TrainingNode, TrainInstruction
+from fedamp.client.task import ClientTask, TrainInstruction
+from fedamp.client.worker import TrainingNode
 from fedamp.data import Cohort
 from fedamp.data.sections import BuiltInData
 from fedamp.engines.resources import Demand
 from fedamp.errors import InputError
 from fedamp.federation.losses import LOSSES
-from fedamp.federation.privacy import DisjointSubmodels, DropoutSubmodels, NoSubmodels
+from fedamp.federation.submodels import DisjointSubmodels, DropoutSubmodels, NoSubmodels
 from fedamp.federation.training import Client
 from fedamp.models.cost import kept_per_record
 from fedamp.models.registry import build, initial_parameters

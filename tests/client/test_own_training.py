@@ -12,7 +12,7 @@ from fedamp.client.task import ClientTask
 from fedamp.data.sections import BuiltInData, Data, ExternalData
 from fedamp.engines import flower
 from fedamp.errors import DeploymentError
-from fedamp.federation.privacy import NoSubmodels, Submodels
+from fedamp.federation.submodels import AnySubmodels, NoSubmodels
 from fedamp.federation.training import Client
 from fedamp.models.registry import initial_parameters
 from fedamp.models.section import Model
@@ -28,7 +28,7 @@ ARRAYS = {"weight": np.linspace(-1, 1, 12, dtype=np.float32).reshape(4, 3), "sca
 BOTH = pytest.mark.parametrize("foreign", [own_apps.hostile_app, own_apps.hostile_flower_app])
 
 
-def task_of(section: Data = EXTERNAL, submodels: Submodels | None = None) -> ClientTask:
+def task_of(section: Data = EXTERNAL, submodels: AnySubmodels | None = None) -> ClientTask:
     return ClientTask(
         model=Model(name="external") if section is EXTERNAL else LOGISTIC,
         input_shape=() if section is EXTERNAL else DATASET.input_shape,

@@ -1,6 +1,6 @@
 """A node's round: sums in the right shape and place, clipped by unit, whoever else is in it."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,17 +8,16 @@ import torch
 
 from fedamp.client.clipping import quantum
 from fedamp.client.memory import StackSize, places_for, stack_size
-from fedamp.client.task import ClientTask
-from fedamp.client.worker import TrainingNode, TrainInstruction
-from fedamp.data import Cohort
-from fedamp.data.sections import BuiltInData
+from fedamp.client.task import ClientTask, TrainInstruction
+from fedamp.client.worker import TrainingNode
 from fedamp.errors import DataError
-from fedamp.federation.privacy import DisjointSubmodels, DropoutSubmodels, NoSubmodels
-from fedamp.federation.training import Client
+from fedamp.federation.submodels import DisjointSubmodels, DropoutSubmodels, NoSubmodels
 from fedamp.models.masks import Masks
 from fedamp.models.registry import build, initial_parameters
 from fedamp.models.section import Model
 from fedamp.models.splits import split
+from tests.client import federation
+from tests.client.federation import records
 
 MODEL = Model(name="mlp", hidden=(8, 6))
 DISJOINT = DisjointSubmodels(scheme="disjoint", count=2, shared=("output",))

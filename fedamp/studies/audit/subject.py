@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedamp.errors import ScenarioError
+from fedamp.federation.optimizers import Server
 from fedamp.federation.plan import Plan, make_plan, privacy_units
 from fedamp.federation.running import Engine
 from fedamp.federation.scenario import Scenario
-from fedamp.federation.training import Client, Server
+from fedamp.federation.training import Client
 
 # Units beside the canaries. They answer with an update of zero, so that the server has a cohort to be confused by.
 BYSTANDERS = 3
@@ -75,7 +76,7 @@ def _shortened(full: Plan, rounds: int) -> Scenario:
     return whole.model_copy(
         update={
             "rounds": rounds,
-            "check_in": whole.check_in.model_copy(update=full.schedule.shortened(rounds).keys()),
+            "check_in": whole.check_in.shortened(whole.rounds, rounds),
             "mixing": mixing,
             "privacy": whole.privacy.model_copy(update=noise),
         }
