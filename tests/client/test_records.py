@@ -10,28 +10,15 @@ from torch.nn import functional as F
 
 from fedamp.client.clipping import clip_and_sum, quantum
 from fedamp.client.records import RecordSteps
-from fedamp.client.task import ClientTask
 from fedamp.data import Cohort
-from fedamp.data.sections import BuiltInData
 from fedamp.federation.losses import LOSSES
-from fedamp.federation.submodels import NoSubmodels
 from fedamp.federation.training import Client
 from fedamp.models.registry import build
 from fedamp.models.section import Model
+from tests.client.federation import task_of
 
 RATE = 0.7
-TASK = ClientTask(
-    model=Model(name="mlp"),
-    input_shape=(3, 4),
-    num_classes=4,
-    client=Client(),
-    unit="sample",
-    submodels=NoSubmodels(),
-    split_seed=0,
-    linf_coordinates=0,
-    data=BuiltInData(name="digits"),
-    data_seed=0,
-)
+TASK = task_of(model=Model(name="mlp"), input_shape=(3, 4), num_classes=4, client=Client(), unit="sample")
 
 
 def network(seed=0):
