@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from fedamp import rng
 from fedamp.client.batches import batch_order
-from fedamp.client.channels import ChannelsOfClients
+from fedamp.client.channels import ChannelsOfClients, ReluMaxPool
 from fedamp.client.perceptron import layers_of
 from fedamp.client.training import Trainer
 from fedamp.data import Cohort
@@ -107,48 +107,35 @@ def test_stacked_training_equals_one_client_after_the_other(model: str, recipe: 
     assert all(not trained.updates[name][1].any() for name in start), "a client without records changes nothing"
 
 
-FULLY_CONNECTED = {
-    "few records": (Model(name="mlp", hidden=(9, 6)), (12,)),  # fewer than inputs: weights formed at the end
+FASTER = {  # few records, fewer than inputs: weights of the first layer are formed at the end
+    "few records": (Model(name="mlp", hidden=(9, 6)), (12,)),
     "many records": (Model(name="mlp", hidden=(9,)), (2, 2)),
     "logistic": (Model(name="logistic"), (12,)),
+    "cnn": (Model(name="cnn", channels=(4, 6), groups=2), (6, 6, 1)),
+    "resnet20": (Model(name="resnet20"), (8, 8)),
 }
+CONVOLUTIONAL = ("cnn", "resnet20")
+WAYS = [(model, recipe) for model in FASTER for recipe in RECIPES if model not in CONVOLUTIONAL and recipe != "fedprox"]
+WAYS += [(model, recipe) for model in CONVOLUTIONAL for recipe in ("full", "minibatches", "fedprox")]
 
 
-@pytest.mark.parametrize("recipe", [name for name in RECIPES if name != "fedprox"])
-@pytest.mark.parametrize("model", FULLY_CONNECTED)
-def test_training_without_autograd_equals_training_under_vmap(model: str, recipe: str) -> None:
-    config, shape = FULLY_CONNECTED[model]
-    module, client = build(config, shape, 4), RECIPES[recipe]
-    start, cohort = parameters_of(module), make_cohort(shape)
+@pytest.mark.parametrize(("model", "recipe"), WAYS)
+def test_faster_ways_train_as_under_vmap(model: str, recipe: str) -> None:
+    """Without autograd, and clients side by side in channels."""
+    module, client = build(*FASTER[model], 4), RECIPES[recipe]
+    if model == "resnet20":  # one step of the shared start: rounding grows in further ones
+        client = client.model_copy(update={"steps": 1, "epochs": None})
+    start, cohort = parameters_of(module), make_cohort(FASTER[model][1])
     before = {name: value.clone() for name, value in start.items()}
     under_vmap = Trainer(forward_of(module), client).train(start, cohort, SEEDS)
-    trained = Trainer(forward_of(module), client, layers=layers_of(module)).train(start, cohort, SEEDS)
+    together = ChannelsOfClients(module) if model in CONVOLUTIONAL else None
+    faster = Trainer(forward_of(module), client, layers=layers_of(module), together=together)
+    trained = faster.train(start, cohort, SEEDS)
     for name in start:
         torch.testing.assert_close(trained.updates[name], under_vmap.updates[name], **TOLERANCE)
         assert torch.equal(start[name], before[name]), "the start is not overwritten"
     np.testing.assert_allclose(trained.losses, under_vmap.losses, rtol=1e-5)
     np.testing.assert_array_equal(trained.records, under_vmap.records)
-
-
-CONVOLUTIONAL = {
-    "cnn": (Model(name="cnn", channels=(4, 6), groups=2), (6, 6, 1)),
-    "resnet20": (Model(name="resnet20"), (8, 8)),
-}
-
-
-@pytest.mark.parametrize("recipe", ["full", "minibatches", "fedprox"])
-@pytest.mark.parametrize("model", CONVOLUTIONAL)
-def test_clients_side_by_side_in_channels_train_as_under_vmap(model: str, recipe: str) -> None:
-    config, shape = CONVOLUTIONAL[model]
-    # A first step of a residual network's shared start, and more of the small one, whose rounding does not grow.
-    client = RECIPES[recipe] if model == "cnn" else RECIPES[recipe].model_copy(update={"steps": 1, "epochs": None})
-    module = build(config, shape, 4)
-    start, cohort = parameters_of(module), make_cohort(shape)
-    under_vmap = Trainer(forward_of(module), client).train(start, cohort, SEEDS)
-    trained = Trainer(forward_of(module), client, together=ChannelsOfClients(module)).train(start, cohort, SEEDS)
-    for name in start:
-        torch.testing.assert_close(trained.updates[name], under_vmap.updates[name], **TOLERANCE)
-    np.testing.assert_allclose(trained.losses, under_vmap.losses, rtol=1e-5)
 
 
 def test_channels_of_clients_refuse_other_uses_of_parameters() -> None:
@@ -277,3 +264,14 @@ def test_an_epoch_uses_every_record_once() -> None:
             used = plan.records[steps, client][plan.weights[steps, client] > 0]
             assert sorted(used) == list(range(size))
         assert not plan.weights[2 * per_epoch :, client].any()
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 4, 6), (3, 2, 5, 7), (2, 2, 2, 2), (1, 1, 3, 2)])
+def test_values_and_gradients_of_pooling_are_those_of_torch(shape: tuple[int, ...]) -> None:
+    inputs = torch.randn(shape, generator=torch.Generator().manual_seed(1)).mul(2).round()  # many are equal
+    inputs[0, 0, 0, :2] = torch.nan
+    inputs.requires_grad_()
+    expected, found = F.max_pool2d(F.relu(inputs), 2), ReluMaxPool()(inputs)
+    assert torch.equal(found.nan_to_num(-1), expected.nan_to_num(-1))
+    back = torch.randn(expected.shape, generator=torch.Generator().manual_seed(2)).masked_fill(expected.isnan(), 0)
+    assert torch.equal(torch.autograd.grad(found, inputs, back)[0], torch.autograd.grad(expected, inputs, back)[0])
