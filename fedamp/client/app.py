@@ -107,7 +107,7 @@ class PrivateClientApp(ClientApp):
     def __call__(self, message: Message, context: Context) -> Message:
         kind = message.metadata.message_type
         if kind == "query":
-            task_json = str(message.content["config"].get("task", ""))
+            task_json = str(messages.config_of(message, "config").get("task", ""))
             return messages.hosting(message, messages.hosts(context, task_json, self._reads_records(task_json)))
         if kind != "train":
             raise DeploymentError(f"{kind} messages are not answered: what they ask for is not covered by epsilon")
@@ -123,10 +123,10 @@ class PrivateClientApp(ClientApp):
     def _sum(self, order: Order, context: Context, hosted: set[int] | None) -> tuple[Sums, TrainReport]:
         if self._loop is not None:
             return sum_of_units(order, _looped(self._loop, order, context, self._reads_records(order.task_json)))
-        config = ConfigRecord(order.config | {"server-round": order.instruction.round})
 
-        def train_one(client: int) -> Mapping[str, Any]:
-            record = ArrayRecord({name: Array(array) for name, array in order.arrays.items()})  # copies for this client
+        def train_one(client: int) -> Mapping[str, Any]:  # with copies of its own: no client learns of another
+            record = ArrayRecord({name: Array(array) for name, array in order.arrays.items()})
+            config = ConfigRecord(order.config | {"server-round": order.instruction.round})
             message = flower.with_content(order.message, RecordDict({"arrays": record, "config": config}))
             state = context.state if hosted is not None and len(hosted) == 1 else RecordDict()
             node_config = {**context.node_config, "partition-id": client}
@@ -214,7 +214,7 @@ def _looped(loop: Train, order: Order, context: Context, external: bool) -> Call
             model = copy.deepcopy(module)
             model.load_state_dict({name: torch.from_numpy(array) for name, array in copies.items()}, strict=False)
         records = None if dataset is None else _records(dataset, client)
-        about = TrainingContext(client, order.instruction.round, task.client, order.config, device, context)
+        about = TrainingContext(client, order.instruction.round, task.client, dict(order.config), device, context)
         trained = loop(model, records, about)
         if isinstance(trained, nn.Module):
             return {name: value for name, value in trained.state_dict().items() if name in order.arrays}

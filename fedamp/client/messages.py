@@ -52,7 +52,7 @@ class Order:
         Raises:
             DeploymentError: the message is not PrivateStrategy's.
         """
-        config, train_config = (_config(message, name) for name in ("config", "train_config"))
+        config, train_config = (config_of(message, name) for name in ("config", "train_config"))
         if "task" not in config or "arrays" not in message.content:
             raise DeploymentError(
                 "the message is no training message of fedamp's PrivateStrategy, which alone is answered"
@@ -65,7 +65,8 @@ class Order:
         return task_of(self.task_json)
 
 
-def _config(message: Message, name: str) -> dict[str, Any]:
+def config_of(message: Message, name: str) -> dict[str, Any]:
+    """A record of a message; empty where it has none."""
     found = message.content.get(name)
     return dict(found) if isinstance(found, ConfigRecord) else {}
 
