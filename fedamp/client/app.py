@@ -72,24 +72,22 @@ Train = Callable[[Any, Records | None, TrainingContext], Model]
 class PrivateClientApp(ClientApp):
     """A Flower client app whose clients' updates are clipped and added up before they leave the node.
 
-    No training can make a client's contribution longer than its clipping norm: the trained model is only compared with
-    the given one, and the difference is clipped like any update. A client whose training raises, or gives NaN, other
-    shapes or no model, counts as zero and as failed; the others' updates count.
-
-    Clients train one after another. Training must not carry anything from one client to another: torch's, NumPy's and
-    Python's generators start from the client's seed each time, and are restored afterwards.
+    The difference of the trained and the given model is clipped, so no training can add more than the clipping norm. A
+    client whose training raises, or gives NaN, other shapes or no model, counts as zero and as failed. Training must
+    carry nothing from one client to another, and clients train in turn: torch's, NumPy's and Python's generators start
+    from the client's seed each time, and are restored afterwards.
 
     Args:
-        train: a custom training loop, called as ``train(model, records, context)`` for one unit; it returns the trained
-            model, a module or a mapping of arrays or tensors, with the names and shapes of the given one.
+        train: a custom training loop ``train(model, records, context)`` for one unit. It returns the trained model, a
+            module or a mapping of arrays or tensors, with the names and shapes of the given one.
             *model* is this unit's own copy of the global model: the scenario's as a ``torch.nn.Module`` on the CPU; or,
             with ``data: {name: external}``, a dict of writable float32 arrays by name.
             *records* are the unit's (:class:`Records`); None with external data: the loop reads them itself.
             *context*: :class:`TrainingContext`.
-            None: the app's handler ``@app.train()`` trains, unchanged from Flower's ``ClientApp``. It is called once a
+            Default: the handler ``@app.train()`` trains, unchanged from Flower's ``ClientApp``. It is called once a
             client, with ``arrays`` and ``config`` (``train_config``, and ``server-round``) as FedAvg would send them,
-            and the client's id as ``partition-id``. It answers with one ArrayRecord. None of its metrics leaves the
-            node, nor ``num-examples``: all clients count alike, because a weight would tell about the records.
+            and the client's id as ``partition-id``; it answers with one ArrayRecord. No metric leaves the node, nor
+            ``num-examples``: all clients count alike, because a weight would tell about the records.
         mods: Flower mods around the handlers.
 
     A node with external data, or with handlers, speaks for the clients in its ``hosts``, else for its ``partition-id``.
@@ -165,14 +163,7 @@ def node_of(task_json: str, folder: str, device: str, hosts: int | None) -> Trai
 
 
 def sum_of_units(order: Order, train_one: Callable[[int], Mapping[str, Any]]) -> tuple[Sums, TrainReport]:
-    """The sum of the units' clipped updates, trained minus received, for any training.
-
-    Args:
-        order: who trains, the received arrays, and how updates are clipped.
-        train_one: the trained arrays of a unit.
-
-    Returns:
-        The sum in the shape of the received arrays, and a report whose ``error`` names the first unit that failed.
+    """The sum of the units' clipped updates, for any training that gives the arrays of a unit; and a report.
 
     Raises:
         DeploymentError: submodels are asked for; custom training cannot be kept to one.

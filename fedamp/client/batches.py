@@ -21,10 +21,9 @@ class BatchOrder:
     """The gradient steps of some clients, side by side.
 
     Attributes:
-        records: int64 of shape [steps, clients, batch], places in the client's records; None: all of them, each step.
-        weights: float32 of shape [steps, clients, batch], one over the number of records in the batch; zero for
-            padding, and for a client that has done all its steps. With full batches all steps are alike, and the first
-            axis has length one.
+        records: int64 [steps, clients, batch], places in the client's records; None: all of them, each step.
+        weights: float32 [steps, clients, batch], one over the number of records in the batch; zero for padding, and for
+            a client that has done all its steps. With full batches all steps are alike: the first axis has length one.
         steps: number of steps of a client that has as many records as there are places.
     """
 
@@ -68,25 +67,17 @@ def batch_order(config: Client, sizes: NDArray[np.int64], seeds: NDArray[np.void
 
 @dataclass(frozen=True)
 class Batch:
-    """The records of one gradient step.
+    """The records of one gradient step."""
 
-    Attributes:
-        records: int64 [clients, batch], places in the clients' records; None: all of them.
-        labels: [clients, batch, ...].
-        weights: float32 [clients, batch], of each record in its client's loss.
-    """
-
-    records: Tensor | None
-    labels: Tensor
-    weights: Tensor
+    records: Tensor | None  # int64 [clients, batch], places in the clients' records; None: all of them
+    labels: Tensor  # [clients, batch, ...]
+    weights: Tensor  # float32 [clients, batch], of each record in its client's loss
 
 
 class Batches:
     """The batches of a stack of clients, on a device.
 
-    Attributes:
-        inputs: of all records, [clients, places, ...].
-        counts: int64 [clients], the number of records in each client's first batch.
+    ``inputs`` are of all records, [clients, places, ...]; ``counts`` [clients] of those in each client's first batch.
     """
 
     def __init__(self, config: Client, cohort: Cohort, seeds: NDArray[np.void], device: str) -> None:

@@ -61,9 +61,8 @@ def clip_and_sum(
 ) -> ClippedSum:
     """Clip every unit's update part by part, quantise it, and add up.
 
-    A part's Euclidean norm is over all its parameters. The result of a unit depends on nothing but its own update: one
-    that holds NaN or infinity becomes zero in every part, and a zero update stays zero. As computed in float64, the
-    norm of what a unit adds to a part is at most the part's clip.
+    A part's Euclidean norm is over all its parameters. Each unit's summand depends on its own update alone: one with
+    NaN or infinity becomes zero in every part. As computed in float64, its norm in a part is at most the part's clip.
 
     Args:
         updates: float32 of shape [units, *shape] by parameter name.
@@ -118,9 +117,9 @@ def _square_norms(stack: Tensor) -> Floats:
 
 
 def _sum_of_quanta(stack: Tensor, scales: NDArray[np.float32], limit: float, unit: float) -> Tensor:
-    """The sum of units [units, numbers], scaled, in whole quanta of size ``unit``: float64 of shape [numbers].
+    """The sum of units [units, numbers], scaled, in whole quanta of size ``unit``: float64 [numbers].
 
-    Scaled numbers are below 2**31, as the norm is, and at most ``limit``. A unit whose scale is zero adds nothing.
+    Scaled numbers are at most ``limit`` < 2**31. A unit whose scale is zero adds nothing.
     """
     if stack.device.type in _COMPILED:
         total = np.zeros(stack.shape[1], np.int64)

@@ -30,28 +30,17 @@ from fedamp.federation.losses import form_of
 
 @dataclass(frozen=True)
 class Order:
-    """A training message.
-
-    Attributes:
-        task_json: the task, as JSON.
-        instruction: what to do of it now.
-        arrays: the received model, by parameter name.
-        config: the ``train_config`` that the server app gave to ``start``; empty elsewhere.
-    """
+    """A training message."""
 
     message: Message
     task_json: str
     instruction: TrainInstruction
-    arrays: Arrays
-    config: dict[str, Any]
+    arrays: Arrays  # the received model
+    config: dict[str, Any]  # the ``train_config`` that the server app gave to ``start``; empty elsewhere
 
     @classmethod
     def of(cls, message: Message) -> "Order":
-        """Read a message.
-
-        Raises:
-            DeploymentError: the message is not PrivateStrategy's.
-        """
+        """Read a message; DeploymentError where it is not PrivateStrategy's."""
         config, train_config = (config_of(message, name) for name in ("config", "train_config"))
         if "task" not in config or "arrays" not in message.content:
             raise DeploymentError(
@@ -103,13 +92,9 @@ def device(context: Context) -> str:
 
 
 def named_hosts(context: Context, by_partition: bool) -> set[int] | None:
-    """The clients that a node's configuration names; None where it names none.
+    """The clients that a node's configuration names: its ``hosts``, else (``by_partition``) its ``partition-id``.
 
-    Args:
-        by_partition: whether a node without ``hosts`` speaks for its ``partition-id``.
-
-    Raises:
-        DeploymentError: ``hosts`` cannot be read; or ``by_partition``, and the configuration has neither.
+    None: it names none. DeploymentError: ``hosts`` cannot be read; or ``by_partition``, and there is neither.
     """
     listed, partition = text(context, "hosts"), context.node_config.get("partition-id")
     if listed:
@@ -127,8 +112,7 @@ def named_hosts(context: Context, by_partition: bool) -> set[int] | None:
 def hosts(context: Context, task_json: str, by_partition: bool) -> set[int] | None:
     """The clients that live on a node: those that its configuration names, else those in its data folder; None: all.
 
-    Raises:
-        DeploymentError: as :func:`named_hosts`; a folder from which the clients of its records do not follow.
+    DeploymentError: as :func:`named_hosts`; or a folder that does not say whose records it has.
     """
     named, folder = named_hosts(context, by_partition), text(context, "data")
     if named is not None or not folder:

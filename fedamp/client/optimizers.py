@@ -3,7 +3,7 @@
 A further optimiser is a class here, a line in ``OPTIMIZERS``, and its name in ``Client.optimizer``.
 """
 
-from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Literal
 
 import torch
@@ -11,70 +11,56 @@ from torch import Tensor
 
 from fedamp.federation.training import Client
 
-
-class LocalOptimizer(ABC):
-    """The direction of a client's next step, from its own gradients. A step is the learning rate times that.
-
-    Attributes:
-        rests_without_gradient: whether a client whose gradients are zero stays where it is.
-    """
-
-    def __init__(self, config: Client) -> None:
-        self.config, self.rests_without_gradient = config, False
-
-    @abstractmethod
-    def directions(self, gradients: list[Tensor], values: list[Tensor]) -> list[Tensor]:
-        """The directions: like gradients and values, a stack [clients, *shape] for every parameter.
-
-        Neither arguments nor earlier results are written to.
-        """
-
-    def decayed(self, gradients: list[Tensor], values: list[Tensor]) -> list[Tensor]:
-        """Gradients with those of the weight decay."""
-        decay = self.config.weight_decay
-        return list(torch._foreach_add(gradients, values, alpha=decay)) if decay else gradients
+# From gradients and parameters, stacks [clients, *shape], to the directions of a step, which is the learning rate times
+# the direction. Neither arguments nor earlier results are written to.
+Directions = Callable[[list[Tensor], list[Tensor]], list[Tensor]]
 
 
-class Sgd(LocalOptimizer):
+class Sgd:
     """As ``torch.optim.SGD``: ``g = gradient + decay w; v = m v + g``, and v is the direction (at first, g)."""
 
     def __init__(self, config: Client) -> None:
-        super().__init__(config)
+        self._momentum, self._decay = config.momentum, config.weight_decay
         self._velocity: list[Tensor] = []
-        self.rests_without_gradient = not (config.momentum or config.weight_decay)
 
-    def directions(self, gradients: list[Tensor], values: list[Tensor]) -> list[Tensor]:
-        gradients = self.decayed(gradients, values)
+    def __call__(self, gradients: list[Tensor], values: list[Tensor]) -> list[Tensor]:
+        gradients = _decayed(gradients, values, self._decay)
         if self._velocity:
-            gradients = list(torch._foreach_add(gradients, self._velocity, alpha=self.config.momentum))
-        if self.config.momentum:
+            gradients = list(torch._foreach_add(gradients, self._velocity, alpha=self._momentum))
+        if self._momentum:
             self._velocity = gradients
         return gradients
 
 
-class Adam(LocalOptimizer):
+class Adam:
     """As ``torch.optim.Adam`` (Kingma, Ba 2015), with the decay in the gradient."""
 
     def __init__(self, config: Client) -> None:
-        super().__init__(config)
+        self._config, self._steps = config, 0
         self._moments: list[tuple[Tensor, Tensor]] = []
-        self._steps = 0
 
-    def directions(self, gradients: list[Tensor], values: list[Tensor]) -> list[Tensor]:
-        gradients, betas = self.decayed(gradients, values), (self.config.beta1, self.config.beta2)
+    def __call__(self, gradients: list[Tensor], values: list[Tensor]) -> list[Tensor]:
+        gradients, betas = (
+            _decayed(gradients, values, self._config.weight_decay),
+            (self._config.beta1, self._config.beta2),
+        )
         if not self._moments:
             self._moments = [(torch.zeros_like(gradient), torch.zeros_like(gradient)) for gradient in gradients]
         self._steps += 1
         first, second = (1 - beta**self._steps for beta in betas)
-        found = []
+        directions = []
         for gradient, (mean, square) in zip(gradients, self._moments, strict=True):
             mean.lerp_(gradient, 1 - betas[0])
             square.mul_(betas[1]).addcmul_(gradient, gradient, value=1 - betas[1])
-            found.append((mean / first).div_((square / second).sqrt_().add_(self.config.epsilon)))
-        return found
+            directions.append((mean / first).div_((square / second).sqrt_().add_(self._config.epsilon)))
+        return directions
 
 
-OPTIMIZERS: dict[str, type[LocalOptimizer]] = {"sgd": Sgd, "adam": Adam}
+def _decayed(gradients: list[Tensor], values: list[Tensor], decay: float) -> list[Tensor]:
+    return list(torch._foreach_add(gradients, values, alpha=decay)) if decay else gradients
+
+
+OPTIMIZERS: dict[str, Callable[[Client], Directions]] = {"sgd": Sgd, "adam": Adam}
 
 
 def is_plain(config: Client, steps: Literal[1] | None = None) -> bool:

@@ -6,9 +6,7 @@ matrix product. The sum is exact: both vectors are truncated to powers of two wh
 (:mod:`fedamp.client.clipping`), so every term is a whole number of quanta, and float64 adds them without rounding.
 """
 
-import copy
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -33,7 +31,7 @@ class RecordSteps:
     """Takes single steps from one model for many records.
 
     Args:
-        module: a network that :meth:`can_run` accepts. It is copied.
+        layers: names of the linear layers, from the first on, with a ReLU between them.
         rate: learning rate.
         loss: built in, for outputs [records, outputs].
     """
@@ -46,9 +44,8 @@ class RecordSteps:
         by_record = task.client.loss in LOSSES and LOSSES[task.client.loss].output_axes == 2
         return task.unit == "sample" and plain and by_record and known and layers_of(module) is not None
 
-    def __init__(self, module: nn.Module, rate: float, loss: Loss | None = None) -> None:
-        self._module, self._rate, self._loss = copy.deepcopy(module), rate, loss or CrossEntropy()
-        self._layers = {name: layer for name, layer in self._module.named_modules() if isinstance(layer, nn.Linear)}
+    def __init__(self, layers: Sequence[str], rate: float, loss: Loss | None = None) -> None:
+        self._layers, self._rate, self._loss = layers, rate, loss or CrossEntropy()
 
     def sum(
         self,
@@ -91,8 +88,7 @@ class RecordSteps:
 
     def why_alone(self, start: Mapping[str, Tensor], like: Cohort) -> str:
         """Why records cannot share such slots; empty where they can."""
-        mild = copy.copy(self)
-        mild._rate = MILD_RATE
+        mild = RecordSteps(self._layers, MILD_RATE, self._loss)
 
         def train(cohort: Cohort, seeds: NDArray[np.void], kept: NDArray[np.int64]) -> dict[str, Tensor]:
             alone = Cohort(cohort.inputs, cohort.labels, np.isin(np.arange(len(seeds)), kept).astype(np.int64))
@@ -104,30 +100,19 @@ class RecordSteps:
         self, start: Mapping[str, Tensor], inputs: Tensor, labels: Tensor
     ) -> tuple[Tensor, dict[str, "_Products"]]:
         """Each record's loss, and its update of every parameter as a product."""
-        entered: dict[str, Tensor] = {}
-        left: dict[str, Tensor] = {}
-
-        def keep(name: str) -> Any:
-            def hook(layer: nn.Module, arguments: tuple[Tensor, ...], output: Tensor) -> None:
-                entered[name], left[name] = arguments[0].detach(), output
-
-            return hook
-
-        hooks = [layer.register_forward_hook(keep(name)) for name, layer in self._layers.items()]
-        try:
-            with torch.enable_grad():
-                parameters = {name: value.detach().requires_grad_() for name, value in start.items()}
-                logits = torch.func.functional_call(self._module, parameters, (inputs,))
-                losses = self._loss.each(logits, labels)
-            returned = torch.autograd.grad(losses.sum(), list(left.values()))
-        finally:
-            for hook in hooks:
-                hook.remove()
+        values, entered, left = inputs.flatten(1), list[Tensor](), list[Tensor]()
+        with torch.enable_grad():
+            for name in self._layers:
+                values = values.relu() if left else values
+                weight, bias = (start[f"{name}.{kind}"].detach().requires_grad_() for kind in ("weight", "bias"))
+                entered.append(values.detach())
+                left.append(values := nn.functional.linear(values, weight, bias))
+            losses = self._loss.each(values, labels)
         products: dict[str, _Products] = {}
-        for (name, _), gradient in zip(left.items(), returned, strict=True):
-            prefix, back = f"{name}." if name else "", gradient.double() * -self._rate
-            products[f"{prefix}weight"] = _Products(back, entered[name])
-            products[f"{prefix}bias"] = _Products(back, None)
+        gradients = torch.autograd.grad(losses.sum(), left)
+        for name, gradient, values in zip(self._layers, gradients, entered, strict=True):
+            back = gradient.double() * -self._rate
+            products |= {f"{name}.weight": _Products(back, values), f"{name}.bias": _Products(back, None)}
         return losses.detach().double(), products
 
 

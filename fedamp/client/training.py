@@ -27,17 +27,11 @@ Forward = Callable[..., Tensor]
 
 @dataclass(frozen=True)
 class Trained:
-    """The result of local training.
+    """The result of local training."""
 
-    Attributes:
-        updates: float32 of shape [clients, *shape] by parameter name: trained minus start.
-        losses: float64 of shape [clients]; the sum over the records of the first batch of their loss, before training.
-        records: int64 of shape [clients], the number of these records.
-    """
-
-    updates: dict[str, Tensor]
-    losses: NDArray[np.float64]
-    records: NDArray[np.int64]
+    updates: dict[str, Tensor]  # float32 [clients, *shape] by parameter name: trained minus start
+    losses: NDArray[np.float64]  # [clients], sum over the records of the first batch of their loss, before training
+    records: NDArray[np.int64]  # [clients], the number of these records
 
 
 class Trainer:
@@ -83,8 +77,7 @@ class Trainer:
 
         Args:
             start: the parameters that all of them start from, by name; never written to.
-            cohort: the clients' records.
-            seeds: a seed for each client, from which its order of records follows.
+            cohort, seeds: each client's records, and the seed of their order.
             arguments: further arguments of ``forward``, of shape [clients, ...].
         """
         batches, clients = Batches(self.config, cohort, seeds, self.device), len(cohort.sizes)
@@ -106,12 +99,9 @@ class Trainer:
         arguments: Callable[[NDArray[np.void]], Sequence[Tensor]],
         vocabulary: int | None,
     ) -> str:
-        """Why clients cannot share such a stack; empty where they can.
+        """Why clients cannot share a stack such as ``like``, whose records do not count; empty where they can.
 
-        Args:
-            start, like: as ``start`` and ``cohort`` of :meth:`train`; the records are not looked at.
-            arguments: further arguments of ``forward``, of clients with these seeds.
-            vocabulary: number of tokens; None where inputs are numbers.
+        ``arguments`` gives those of ``forward`` for seeds; ``vocabulary`` is the number of tokens, None for numbers.
         """
         few = copy.copy(self)
         few.rate = MILD_RATE
@@ -130,17 +120,12 @@ class Trainer:
     def _descend(
         self, together: Forward, start: dict[str, Tensor], batches: Batches, arguments: Sequence[Tensor]
     ) -> Trained:
-        """Steps down the mean loss of each batch, from parameters [clients, *shape].
-
-        Args:
-            together: outputs [clients, records, ...] for parameters, inputs and arguments with an axis of clients.
-        """
-        optimizer, proximal, first = (
+        """Steps down the mean loss of each batch; ``together`` takes everything with an axis of clients."""
+        directions, proximal, first = (
             OPTIMIZERS[self.config.optimizer](self.config),
             self.config.proximal,
-            list(start.values()),
+            [*start.values()],
         )
-        rests = optimizer.rests_without_gradient and not proximal
         values, losses = first, torch.zeros(len(batches.counts), dtype=torch.float64)
         for step, batch in enumerate(batches):
             leaves = [value.detach().requires_grad_() for value in values]
@@ -156,8 +141,8 @@ class Trainer:
             gradients = list(torch.autograd.grad(scalar, leaves, materialize_grads=True))
             if proximal:
                 gradients = list(torch._foreach_add(gradients, torch._foreach_sub(values, first), alpha=proximal))
-            gradients = optimizer.directions(gradients, values)
-            if not rests:  # clients that have done all their steps stay where they are
+            gradients = directions(gradients, values)
+            if not is_plain(self.config):  # clients that have done all their steps stay where they are
                 active = (batch.weights > 0).any(1)
                 gradients = [gradient * active.view(-1, *[1] * (gradient.dim() - 1)) for gradient in gradients]
             if step == 0:

@@ -245,14 +245,14 @@ class DisjointSubmodels(_SplitModel):
 
     def pieces(self, model: Model, input_shape: tuple[int, ...], num_classes: int, seed: int) -> "Pieces":
         from fedamp.models.pieces import Piece
-        from fedamp.models.registry import is_random
-        from fedamp.models.splits import split
+        from fedamp.models.registry import build, is_random
+        from fedamp.models.splits import Split
 
-        known = not is_import_path(model.name)
+        module, known = build(model, input_shape, num_classes), not is_import_path(model.name)
+        random = is_random(module, model, input_shape)
         whole = cache(lambda: Piece.whole(model, input_shape, num_classes))
-        form = (model, input_shape, num_classes, self.count, self.shared)
-        cut = lru_cache(1)(lambda index: split(*form, seed, index, self.rest))
-        random = is_random(cut(0).full, model, input_shape)  # a model that cannot be cut is refused now
+        cut = lru_cache(1)(lambda index: Split(module, self.count, self.shared, seed, index, self.rest))
+        cut(0)  # a model that cannot be cut is refused now
         part = lru_cache(self.count)(lambda submodel, index: cut(index).piece(submodel, known, random))
         return lambda submodel, round_: whole() if submodel == WHOLE else part(submodel, self.cut_index(round_))
 

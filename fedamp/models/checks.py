@@ -60,11 +60,7 @@ def _dtype(tensor: Tensor) -> str:
 
 
 def check_calls(module: nn.Module, config: Model, input_shape: tuple[int, ...], num_classes: int) -> None:
-    """Refuse a custom module that does not behave: two forward passes, and a proof of what it declares.
-
-    Raises:
-        ModelError: wrong shapes, constants that change, outputs that no seed decides, or a false declaration.
-    """
+    """Raise ModelError for wrong shapes, constants that change, outputs that no seed decides, a false declaration."""
 
     def outputs() -> Any:
         with generators_from(0), torch.no_grad():
@@ -98,15 +94,12 @@ def check_calls(module: nn.Module, config: Model, input_shape: tuple[int, ...], 
 
 
 def prove_silence(module: nn.Module, input_shape: tuple[int, ...], vocabulary: int | None = None) -> None:
-    """Refuse a module whose declaration does not hold: everything a dropped node owns must have gradient zero.
+    """Raise ModelError where something that a dropped node owns has a gradient that is not zero.
 
     No epsilon rests on it, because updates are silenced for every model; but the trained network would not be the
     declared submodel. Tried on random inputs (from torch's default generator), dropping every node once while all
     other layers are whole, so that no other silence covers for it, and once together with nodes of other layers. Each
     time all parameters move from their start: a layer that starts at zero would let nothing through.
-
-    Raises:
-        ModelError: a parameter with a gradient where the declaration says there can be none.
     """
     if not declared(module):
         return

@@ -26,15 +26,15 @@ class Masks:
 
     Args:
         module: runs under masks; it is not changed.
-        layers: hidden layers to mask, by the module's names; none: all that it declares.
-        rest: what becomes of the parameters of which no node owns anything: ``shared``, ``dealt`` or ``frozen``.
+        layers: hidden layers to mask; default: all that the module declares.
+        rest: what becomes of parameters without owners: ``shared``, ``dealt`` or ``frozen``.
 
     Attributes:
         layers: number of nodes of every masked layer, in the order of the mask.
         nodes: length of a mask.
-        shared, dealt, frozen: parameters that no mask silences in any part, by what becomes of them. Those neither
-            shared nor frozen form the split group, in which the updates of masks without a common node have disjoint
-            supports (Dong, Chen, Özgür 2025, Corollary 3.7), every coordinate of ``dealt`` counting as a node.
+        shared, dealt, frozen: the parameters without owners, by ``rest``. All neither shared nor frozen form the split
+            group, in which the updates of masks without a common node have disjoint supports (Dong, Chen, Özgür 2025,
+            Corollary 3.7); every coordinate of ``dealt`` counts as a node.
 
     Raises:
         ModelError: a layer that the module does not declare, a module that declares none, or nothing to share.
@@ -76,25 +76,18 @@ class Masks:
         return module
 
     def dropped(self, name: str, shape: Sequence[int], mask: Tensor) -> Iterator[tuple[str, Tensor]]:
-        """For each layer whose nodes own something of a parameter: its name, and what dropped nodes own.
+        """For each layer with owners of a parameter: its name, and the coordinates of dropped nodes.
 
-        Args:
-            name: the parameter's name, of this shape.
-            mask: of shape [masks, nodes].
-
-        Returns:
-            Pairs of a layer's name and bool of a shape that broadcasts to [masks, *shape].
+        These are bool, and broadcast to [masks, *shape] for a mask [masks, nodes].
         """
         for declaration, part in self._parts(mask != 0):
             if declaration.owners(name):
                 yield declaration.layer, ~declaration.owned_by(name, shape, part)
 
     def silence(self, updates: Mapping[str, Tensor], mask: Tensor) -> None:
-        """Set to zero what dropped nodes own, in place; of a coordinate with two owners, where either is dropped.
+        """Set to zero, in place, what dropped nodes own of updates [masks, *shape], for a mask [masks, nodes].
 
-        Args:
-            updates: of shape [masks, *shape] by parameter name.
-            mask: of shape [masks, nodes].
+        A coordinate with two owners is zero where either is dropped.
         """
         for name, update in updates.items():
             for _, dropped in self.dropped(name, update.shape[1:], mask):

@@ -28,8 +28,7 @@ class Piece:
         shared: names of the parameters in the shared part; those neither here nor frozen are in the split part.
         frozen: names of the parameters that no client trains: no update holds them.
         known: whether it is built in, so that it treats every record by itself and uses each layer once.
-        random: whether its forward pass draws random numbers in training. Each unit then needs its own stream
-            (:func:`fedamp.models.generators.generators_from`).
+        random: whether its forward pass draws random numbers in training: then each unit needs its own stream.
     """
 
     frozen: frozenset[str] = frozenset()

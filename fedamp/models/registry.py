@@ -46,11 +46,8 @@ class Network(nn.Module):
 def build(config: Model, input_shape: tuple[int, ...], num_classes: int, seed: int = 0) -> nn.Module:
     """The model of a scenario, checked, with initial values from the seed. Leaves all global generators alone.
 
-    Args:
-        config: the scenario's model section.
-        input_shape: shape of one record; the model is called with float32 (tokens: int64) [batch, *input_shape].
-        num_classes: width of the output; the model answers with [batch, num_classes], and one of sequences may with
-            [batch, length, num_classes].
+    Its inputs are float32 (tokens: int64) [batch, *input_shape], its outputs [batch, num_classes]; of sequences also
+    [batch, length, num_classes].
 
     Raises:
         ModelError: an unknown name, a custom module that cannot be imported, built or called, or a breach of the
@@ -89,9 +86,7 @@ def initial_parameters(
 ) -> Arrays:
     """The initial model: float32 arrays by parameter name, random from the seed or read from ``config.initial``.
 
-    Args:
-        seed: the run's seed; nothing else decides the values.
-        folder: where a relative ``config.initial`` starts (the scenario's folder).
+    Nothing but the run's seed decides random values. A relative ``config.initial`` starts at ``folder``.
 
     Raises:
         ModelError: as :func:`build`; a file that cannot be read or does not fit the model; a custom module whose

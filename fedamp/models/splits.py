@@ -11,13 +11,13 @@ layer the full model's logits are the sum of the submodels' logits (less the rep
 is more confident than its parts.
 
 In a network with several split hidden layers, the weights between nodes of different submodels belong to none of them.
-With a fixed partition they keep their initial values for ever, although the full model uses them; with a fresh
-partition every round, all of them are trained in time.
+With a fixed partition they keep their initial values, although the full model uses them; with a fresh partition every
+round, all of them are trained in time.
 """
 
 import math
 from collections.abc import Mapping, Sequence
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -30,37 +30,10 @@ from fedamp.errors import ModelError, one_line
 from fedamp.models.generators import generators_from
 from fedamp.models.masks import Masks
 from fedamp.models.pieces import Piece
-from fedamp.models.registry import build
-from fedamp.models.section import Model
 from fedamp.models.units import Blocks, Units, check_count, check_shared, named_layers, under, unknown
 
 Index = tuple[Any, ...]
 Kept = dict[str, tuple[int, ...]]
-
-
-def split(
-    config: Model,
-    input_shape: tuple[int, ...],
-    num_classes: int,
-    count: int,
-    shared: tuple[str, ...] = (),
-    seed: int = 0,
-    partition_index: int = 0,
-    rest: str = "shared",
-) -> "Split":
-    """Cut the model of a scenario into ``count`` disjoint submodels: the arguments are those of :class:`Split`.
-
-    Raises:
-        ModelError: as :func:`fedamp.models.registry.build` and :class:`Split`.
-    """
-    module = _template(config.model_dump_json(), tuple(input_shape), num_classes)
-    return Split(module, count, shared, seed, partition_index, rest)
-
-
-@lru_cache(maxsize=4)
-def _template(config: str, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
-    """The full model, kept because a fresh partition is made every round; nothing changes it."""
-    return build(Model.model_validate_json(config), input_shape, num_classes)
 
 
 class Split:
@@ -165,11 +138,7 @@ class DisjointPiece(Piece):
 
     @cached_property
     def module(self) -> nn.Module:  # made when it is trained: a server only cuts arrays
-        """The network.
-
-        Raises:
-            ModelError: the module's own ``smaller`` does not make a network of the extracted shapes.
-        """
+        """The network; ModelError where ``smaller`` does not make one of the extracted shapes."""
         full, masks = self._cut.full, self._cut.masks if not self._cut.extractable else None
         if masks:
             return masks.fixed(masks.of(self._kept))

@@ -1,13 +1,9 @@
 """What a model declares so that it can be split or masked: which nodes can be left out, and what they own.
 
-A *node* is the smallest thing that can be left out without touching anything else: a hidden unit, the channels of one
-GroupNorm group, a residual block. A module declares its nodes with two methods, both optional:
-
-    units_to_split() -> sequence of Units and Blocks
-    smaller(kept: dict[str, tuple[int, ...]]) -> nn.Module
-
-``smaller`` makes the dense network that has only the kept nodes of the named layers (all nodes of layers not named),
-under the same parameter names. Without it the full network trains under a mask: correct, but no cheaper.
+A *node* is the smallest thing that can be left out: a hidden unit, the channels of one GroupNorm group, a residual
+block. A module declares its nodes by ``units_to_split() -> sequence of Units and Blocks``. An optional ``smaller(kept:
+dict[str, tuple[int, ...]]) -> nn.Module`` makes the dense network with only the kept nodes of the named layers, under
+the same parameter names. Without it the full network trains under a mask: correct, but no cheaper.
 """
 
 from __future__ import annotations
@@ -80,11 +76,7 @@ class Units:
         return (np.asarray(nodes, dtype=np.int64)[:, None] * per_node + np.arange(per_node)).reshape(-1)
 
     def owned_by(self, name: str, shape: Sequence[int], kept: Tensor) -> Tensor:
-        """Which coordinates of a parameter of this shape kept nodes own, by masks: bool [masks, count].
-
-        Returns:
-            Bool of a shape that broadcasts to [masks, *shape].
-        """
+        """Which coordinates of a parameter the kept nodes (bool [masks, count]) own; broadcasts to [masks, *shape]."""
         dimension = self.owned[name]
         along = [-1 if each == dimension else 1 for each in range(len(shape))]
         return kept.repeat_interleave(shape[dimension] // self.count, 1).view(len(kept), *along)
@@ -145,13 +137,10 @@ class Blocks:
 
 
 def most_submodels(declarations: Sequence[Units | Blocks], shared: Sequence[str] = ()) -> int:
-    """The largest number of disjoint submodels; 0 where nothing can be split.
+    """The largest number of disjoint submodels beside ``shared`` layers; 0 where nothing can be split.
 
     Hidden layers must keep a node in every submodel, so the narrowest of them decides; residual blocks may be missing
     from a stage, so all of them count together.
-
-    Args:
-        shared: layers that every submodel holds, as in the scenario.
     """
     counts = [(len(each.split_nodes(shared)), each) for each in declarations]
     side_by_side = [count for count, each in counts if isinstance(each, Units) and count]
@@ -159,11 +148,7 @@ def most_submodels(declarations: Sequence[Units | Blocks], shared: Sequence[str]
 
 
 def check_count(model: str, declarations: Sequence[Units | Blocks], shared: Sequence[str], count: int) -> None:
-    """Refuse fewer than two submodels, or more than there are nodes.
-
-    Raises:
-        ModelError: one line that names the key.
-    """
+    """Raise ModelError for fewer than two submodels, or more than there are nodes."""
     most = most_submodels(declarations, shared)
     if not 2 <= count <= most:
         rest = " beside submodels.shared" if shared else ""
@@ -175,11 +160,7 @@ def check_count(model: str, declarations: Sequence[Units | Blocks], shared: Sequ
 
 
 def check_shared(model: str, shared: Collection[str], rest: str) -> None:
-    """Refuse a shared part that would be charged and hold nothing.
-
-    Raises:
-        ModelError: one line that names the key.
-    """
+    """Raise ModelError for a shared part that would be charged and hold nothing."""
     if rest == "shared" and not shared:
         raise ModelError(
             f"submodels.rest: shared, but the nodes of model {model} own every parameter, so nothing is shared; "
@@ -188,11 +169,7 @@ def check_shared(model: str, shared: Collection[str], rest: str) -> None:
 
 
 def declared(module: nn.Module) -> tuple[Units | Blocks, ...]:
-    """What the module declares, checked against its parameters; empty where it declares nothing.
-
-    Raises:
-        ModelError: a declaration that names something that does not exist, or does not fit.
-    """
+    """What the module declares, if anything; ModelError where that does not exist, or does not fit its parameters."""
     method = getattr(module, "units_to_split", None)
     declarations: Sequence[Units | Blocks] = tuple(method()) if callable(method) else ()
     who, layers = f"{type(module).__name__}.units_to_split()", [each.layer for each in declarations]
@@ -220,11 +197,7 @@ def declared(module: nn.Module) -> tuple[Units | Blocks, ...]:
 
 
 def named_layers(module: nn.Module, layers: Sequence[str] = ()) -> tuple[Units | Blocks, ...]:
-    """The declared layers of these names; all of them where no name is given.
-
-    Raises:
-        ModelError: a name that is not declared, or a module that declares nothing.
-    """
+    """The declared layers of these names (default: all); ModelError where one, or any, is not declared."""
     declarations = {declaration.layer: declaration for declaration in declared(module)}
     if not declarations:
         raise ModelError(

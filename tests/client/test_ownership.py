@@ -17,10 +17,10 @@ from fedamp.federation.submodels import DisjointSubmodels, DropoutSubmodels
 from fedamp.federation.training import Client
 from fedamp.models.registry import initial_parameters
 from fedamp.models.section import Model
-from fedamp.models.splits import split
 from fedamp.models.units import Blocks, Units
 from tests.client.federation import Records, order_of, task_of
 from tests.federations import small
+from tests.models.splitting import split
 
 CLASSES, CLIP = 3, 1e-4
 

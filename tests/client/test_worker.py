@@ -15,9 +15,9 @@ from fedamp.federation.submodels import DisjointSubmodels, DropoutSubmodels, NoS
 from fedamp.models.masks import Masks
 from fedamp.models.registry import build, initial_parameters
 from fedamp.models.section import Model
-from fedamp.models.splits import split
 from tests.client import federation
 from tests.client.federation import records
+from tests.models.splitting import split
 
 MODEL = Model(name="mlp", hidden=(8, 6))
 DISJOINT = DisjointSubmodels(scheme="disjoint", count=2, shared=("output",))

@@ -18,8 +18,8 @@ from fedamp.models.cost import cost, kept_per_record
 from fedamp.models.masks import Masks
 from fedamp.models.registry import build, initial_parameters
 from fedamp.models.section import Model
-from fedamp.models.splits import split
 from fedamp.models.units import most_submodels
+from tests.models.splitting import split
 
 SHAPES = [(8, 8), (3, 16, 16), (28, 28, 1)]
 CLASSES = 4

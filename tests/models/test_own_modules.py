@@ -16,8 +16,9 @@ from fedamp.models.masks import Masks
 from fedamp.models.pieces import Piece
 from fedamp.models.registry import build, initial_parameters, pinned
 from fedamp.models.section import Model
-from fedamp.models.splits import Split, split
+from fedamp.models.splits import Split
 from fedamp.models.units import Blocks, Units
+from tests.models.splitting import split
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "models.md"
 

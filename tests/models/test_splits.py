@@ -13,8 +13,8 @@ from fedamp.models.architectures import architecture_of
 from fedamp.models.masks import Masks
 from fedamp.models.registry import build, initial_parameters
 from fedamp.models.section import Model
-from fedamp.models.splits import split
 from fedamp.models.units import most_submodels
+from tests.models.splitting import split
 
 MLP = Model(name="mlp", hidden=(7, 5))
 CNN = Model(name="cnn", channels=(8, 12))

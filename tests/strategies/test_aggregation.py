@@ -12,9 +12,10 @@ from fedamp.federation.clipping import AdaptiveClip, NormCounts, clipping_of
 from fedamp.federation.optimizers import Server
 from fedamp.models.registry import initial_parameters
 from fedamp.models.section import Model
-from fedamp.models.splits import DisjointPiece, split
+from fedamp.models.splits import DisjointPiece
 from fedamp.strategies.aggregation import Asked, ClippedSums, Request
 from fedamp.strategies.model_parts import ModelParts
+from tests.models.splitting import split
 
 SHAPES = {"w": (3, 2), "b": (2,)}
 CLIP = 0.7

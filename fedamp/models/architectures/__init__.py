@@ -31,11 +31,7 @@ def is_import_path(name: str) -> bool:
 
 
 def import_own(name: str, folder: str | None) -> Any:
-    """The object ``package.module:name``, of an installed package or of a module in a folder.
-
-    Raises:
-        Exception: any exception that the module raises while it is imported.
-    """
+    """The object ``package.module:name``, of an installed package or of a module in a folder. Importing may raise."""
     path, _, attribute = name.partition(":")
     if folder is not None and folder not in sys.path:
         sys.path.append(folder)  # installed packages come first: a folder must not hide them
@@ -43,11 +39,7 @@ def import_own(name: str, folder: str | None) -> Any:
 
 
 def architecture_of(config: Model) -> Architecture:
-    """The description of a built-in model.
-
-    Raises:
-        ValueError: an unknown name; or a vocabulary for a model of numbers, or none for a model of tokens.
-    """
+    """A built-in model; ValueError for an unknown name, a vocabulary without tokens, or tokens without one."""
     if config.name not in ARCHITECTURES:
         raise ValueError(f"model.name {unknown(config.name, [*sorted(ARCHITECTURES), 'package.module:name'])}")
     found = ARCHITECTURES[config.name](config)
@@ -58,11 +50,7 @@ def architecture_of(config: Model) -> Architecture:
 
 
 def check_masked(config: Model, layers: Sequence[str]) -> None:
-    """Refuse layers that a built-in model does not have.
-
-    Raises:
-        ModelError: one line that names the key.
-    """
+    """Raise ModelError for layers that a built-in model does not have."""
     masked = [each.layer for each in architecture_of(config).units() if each.count]
     if not masked:
         raise ModelError(f"submodels.scheme dropout: model {config.name} has no hidden layer to mask")
@@ -72,11 +60,7 @@ def check_masked(config: Model, layers: Sequence[str]) -> None:
 
 
 def check_split(config: Model, count: int, shared: Sequence[str]) -> None:
-    """Refuse a built-in model that cannot be split so.
-
-    Raises:
-        ModelError: an unknown layer, or more submodels than nodes; one line that names the key.
-    """
+    """Raise ModelError for an unknown layer of a built-in model, or more submodels than nodes."""
     architecture = architecture_of(config)
     layers = architecture.layers()
     for name in shared:
