@@ -8,7 +8,6 @@ from torch.func import functional_call
 from torch.nn import functional as F
 
 from fedamp import rng
-from fedamp.client.batches import batch_order
 from fedamp.client.channels import ChannelsOfClients, ReluMaxPool
 from fedamp.client.perceptron import layers_of
 from fedamp.client.training import Trainer
@@ -251,19 +250,6 @@ def test_loss_is_that_of_the_received_model_on_the_first_batch() -> None:
         expected = F.cross_entropy(logits, torch.from_numpy(cohort.labels[i, :size]), reduction="sum").item()
         assert trained.losses[i] == pytest.approx(expected, rel=1e-5)
     assert trained.records.tolist() == SIZES.tolist()
-
-
-def test_an_epoch_uses_every_record_once() -> None:
-    plan = batch_order(Client(epochs=2, batch_size=3), SIZES, SEEDS, places=7)
-    assert plan.steps == 6
-    assert plan.records is not None
-    for client, size in enumerate(SIZES):
-        per_epoch = -(-size // 3)
-        for epoch in range(2):
-            steps = slice(epoch * per_epoch, (epoch + 1) * per_epoch)
-            used = plan.records[steps, client][plan.weights[steps, client] > 0]
-            assert sorted(used) == list(range(size))
-        assert not plan.weights[2 * per_epoch :, client].any()
 
 
 @pytest.mark.parametrize("shape", [(2, 3, 4, 6), (3, 2, 5, 7), (2, 2, 2, 2), (1, 1, 3, 2)])

@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
 
 from fedamp.client.clipping import quantum
 from fedamp.client.memory import StackSize, places_for, stack_size
@@ -165,10 +164,3 @@ def test_stacks_follow_from_the_model_and_the_kind_of_device() -> None:
     sizes = (0, 1, 2, 3, 4, 5, 9, 17, 1000)
     assert [places_for(records, 2, fine=False) for records in sizes] == [2, 2, 2, 4, 4, 8, 16, 32, 1024]
     assert [places_for(records, 1, fine=True) for records in sizes] == [1, 1, 2, 4, 4, 6, 10, 20, 1024]
-
-
-def test_torch_generator_is_left_alone() -> None:
-    torch.manual_seed(5)
-    before = torch.get_rng_state()
-    TrainingNode(task_of("dropout"), records()).train(ARRAYS, order_of([0, 1], "dropout"))
-    assert torch.equal(torch.get_rng_state(), before)

@@ -1,5 +1,11 @@
-"""A model, built and split."""
+"""A model that is built and split, or refused."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from fedamp.errors import ModelError
 from fedamp.models.registry import build
 from fedamp.models.section import Model
 from fedamp.models.splits import Split
@@ -9,3 +15,11 @@ def split(
     config: Model, shape: tuple[int, ...], classes: int, count: int, shared=(), seed=0, partition_index=0, rest="shared"
 ) -> Split:
     return Split(build(config, shape, classes), count, shared, seed, partition_index, rest)
+
+
+@contextmanager
+def refused(message: str) -> Iterator[None]:
+    """Inside, a model is refused with this message, in one line."""
+    with pytest.raises(ModelError, match=message) as error:
+        yield
+    assert "\n" not in str(error.value)

@@ -18,7 +18,7 @@ from fedamp.models.registry import build, initial_parameters, pinned
 from fedamp.models.section import Model
 from fedamp.models.splits import Split
 from fedamp.models.units import Blocks, Units
-from tests.models.splitting import split
+from tests.models.splitting import refused, split
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "models.md"
 
@@ -177,10 +177,8 @@ def test_what_cannot_be_used_is_refused_in_one_line(beside, subtests):
     beside("own_models", OWN)
     beside("broken", "def thing(:\n")
     for name, options, message in UNUSABLE:
-        with subtests.test(name):
-            with pytest.raises(ModelError, match=message) as refused:
-                initial_parameters(Model(name=name, options=options), (4,), 3, seed=0)
-            assert "\n" not in str(refused.value)
+        with subtests.test(name), refused(message):
+            initial_parameters(Model(name=name, options=options), (4,), 3, seed=0)
 
 
 @pytest.mark.parametrize("name", ["scaled", "plain_tensor"])
@@ -192,9 +190,8 @@ def test_another_frozen_weight_is_refused(beside, name):
     build(asked, (4,), 3)
     initial_parameters(asked, (4,), 3, seed=5)
     other = asked.model_copy(update={"options": {"scale": 1.0 + 2**-23}})  # the next float32
-    with pytest.raises(ModelError, match=rf"frozen weights .* expected: {asked.frozen_sha256}") as refused:
+    with refused(rf"frozen weights .* expected: {asked.frozen_sha256}"):
         build(other, (4,), 3)
-    assert "\n" not in str(refused.value)
 
 
 def test_frozen_weights_that_are_others_each_time_are_refused(beside):
@@ -245,10 +242,8 @@ BREACHES = [
 
 def test_breaches_of_the_rules_are_refused_by_name(subtests):
     for module, message in BREACHES:
-        with subtests.test(message):
-            with pytest.raises(ModelError, match=message) as refused:
-                check(module)
-            assert "\n" not in str(refused.value)
+        with subtests.test(message), refused(message):
+            check(module)
 
 
 KEEPS_THE_RULES = [
@@ -419,14 +414,6 @@ def test_cost_counts_what_pencil_and_paper_count():
     expected = 2 * (60 + 36) + 2 * (60 + 36) + 2 * 36
     assert cost(module, (5,)) == Cost(parameters=60 + 12 + 36 + 3, flops_per_record=expected)
     assert module[0].weight.grad is None
-
-
-def test_submodels_are_cheaper():
-    config = Model(name="mlp", hidden=(60,))
-    full = cost(build(config, (20,), 4), (20,))
-    parts = [cost(split(config, (20,), 4, 3).piece(j).module, (20,)) for j in range(3)]
-    assert {part.flops_per_record for part in parts} == {full.flops_per_record // 3}
-    assert sum(part.parameters for part in parts) == full.parameters + 2 * 4  # the output's bias is in all of them
 
 
 def test_values_of_an_own_module_follow_the_seed(documented):
