@@ -20,9 +20,9 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import ndtri
 
 from fedamp import rng
-from fedamp.noise.normal import quantiles
 
 Floats = NDArray[np.float64]
 
@@ -140,6 +140,13 @@ def _in_units(hidden: Uniform, grid: float, block: slice) -> Uniform:
     return Uniform(unit, multiples)
 
 
+def quantiles(uniform: Floats) -> Floats:
+    """The normal quantile of each |U|, with the sign of U, for U in [-1/2, 1/2]; finite also for U = 0."""
+    sizes = np.maximum(np.abs(uniform), 2.0**-65)
+    ndtri(sizes, out=sizes)
+    return np.copysign(sizes, uniform, out=sizes)
+
+
 def round_noisy(
     values: Floats,
     deviation: float,
@@ -158,8 +165,7 @@ def round_noisy(
     """
     uniform = words.view(np.int64) * 2.0**-64
     unsure = np.abs(uniform) < _SHORTEST
-    exact = np.empty_like(uniform)
-    quantiles(uniform, exact)
+    exact = quantiles(uniform)
     exact *= deviation
     exact += values
     # Error of the noise: the quantile itself, to 2**-47 of at most 5.3 (a test allows 2**-48); what bits that are not
