@@ -12,7 +12,7 @@ from fedamp import data
 from fedamp.data import Dataset
 from fedamp.federation import reader
 from fedamp.federation.scenario import Scenario
-from fedamp.models.registry import build, initial_parameters
+from fedamp.models.networks import build, initial_parameters
 from fedamp.models.section import Model
 
 CLIP, NOISE_MULTIPLIER, RATE = 0.5, 1.0, 0.1

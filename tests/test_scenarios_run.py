@@ -9,7 +9,7 @@ from fedamp.federation import reader
 from fedamp.federation.check_in import PoissonCheckIn
 from fedamp.federation.plan import make_plan
 from fedamp.federation.submodels import DisjointSubmodels
-from fedamp.models.registry import build
+from fedamp.models.networks import build
 from fedamp.server import launch
 from tests.data.test_idx import write
 from tests.federations import Silent

@@ -32,7 +32,7 @@ from fedamp.engines import flower
 from fedamp.errors import DeploymentError, one_line
 from fedamp.federation.training import Client
 from fedamp.models.generators import generators_from
-from fedamp.models.registry import build
+from fedamp.models.networks import build
 from fedamp.models.section import WHOLE
 
 Model = nn.Module | Mapping[str, Any]

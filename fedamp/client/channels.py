@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from fedamp.client import kernels
 from fedamp.models.architectures.cnn import CNN
 from fedamp.models.architectures.resnet import ResNet
-from fedamp.models.registry import Network
+from fedamp.models.networks import Network
 
 
 class ChannelsOfClients:

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from fedamp.client.batches import Batch
 from fedamp.models.architectures.mlp import MLP
-from fedamp.models.registry import Network
+from fedamp.models.networks import Network
 
 _WIDTH = 16
 

@@ -244,8 +244,8 @@ class DisjointSubmodels(_SplitModel):
         check_split(model, self.count, self.shared)
 
     def pieces(self, model: Model, input_shape: tuple[int, ...], num_classes: int, seed: int) -> "Pieces":
+        from fedamp.models.networks import build, is_random
         from fedamp.models.pieces import Piece
-        from fedamp.models.registry import build, is_random
         from fedamp.models.splits import Split
 
         module, known = build(model, input_shape, num_classes), not is_import_path(model.name)
@@ -296,8 +296,8 @@ class DropoutSubmodels(_SplitModel):
 
     def pieces(self, model: Model, input_shape: tuple[int, ...], num_classes: int, seed: int) -> "Pieces":
         from fedamp.models.masks import Masks
+        from fedamp.models.networks import build, is_random
         from fedamp.models.pieces import MaskedPiece
-        from fedamp.models.registry import build, is_random
 
         module = build(model, input_shape, num_classes)
         random = is_random(module, model, input_shape)

@@ -13,7 +13,7 @@ from torch.func import functional_call
 from fedamp import rng
 from fedamp.models.architectures import is_import_path
 from fedamp.models.masks import Masks
-from fedamp.models.registry import build, is_random
+from fedamp.models.networks import build, is_random
 from fedamp.models.section import Model
 
 # (submodel, round) -> what clients train; the same object as long as it is the same piece.

@@ -66,7 +66,7 @@ class Ledger:
     Args:
         file: ``ledger.json``, in the folder of the run.
         plan: what is played.
-        frozen_sha256: digest of the model's frozen weights (:func:`fedamp.models.registry.pinned`).
+        frozen_sha256: digest of the model's frozen weights (:func:`fedamp.models.networks.pinned`).
         found: the ledger of an interrupted run.
     """
 

@@ -153,7 +153,7 @@ class Run:
 
         from fedamp import data
         from fedamp.federation.losses import form_of
-        from fedamp.models.registry import build, initial_parameters
+        from fedamp.models.networks import build, initial_parameters
 
         seed = rng.public_seed(self.scenario.seed, "data")
         dataset = data.load(self.scenario.data, seed, Path(), form_of(self.scenario.client, self.scenario.model))

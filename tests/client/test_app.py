@@ -16,7 +16,7 @@ from fedamp.data.sections import BuiltInData, Data, FolderData, NaturalPartition
 from fedamp.engines import flower
 from fedamp.errors import DeploymentError
 from fedamp.federation.training import Client
-from fedamp.models.registry import initial_parameters
+from fedamp.models.networks import initial_parameters
 from fedamp.models.section import Model
 from tests.client import federation
 

@@ -13,7 +13,7 @@ from fedamp.data.sections import BuiltInData, Data, ExternalData
 from fedamp.engines import flower
 from fedamp.errors import DeploymentError
 from fedamp.federation.training import Client
-from fedamp.models.registry import initial_parameters
+from fedamp.models.networks import initial_parameters
 from fedamp.models.section import Model
 from tests.client import federation, own_apps
 from tests.client.test_app import train_config

@@ -15,7 +15,7 @@ from fedamp.client.task import TrainInstruction
 from fedamp.client.worker import TrainingNode
 from fedamp.federation.submodels import DisjointSubmodels, DropoutSubmodels
 from fedamp.federation.training import Client
-from fedamp.models.registry import initial_parameters
+from fedamp.models.networks import initial_parameters
 from fedamp.models.section import Model
 from fedamp.models.units import Blocks, Units
 from tests.client.federation import Records, order_of, task_of

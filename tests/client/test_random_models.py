@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 import fedamp
 from fedamp.client.worker import TrainingNode
-from fedamp.models.registry import initial_parameters
+from fedamp.models.networks import initial_parameters
 from fedamp.models.section import Model
 from fedamp.models.units import Units
 from fedamp.server.setup import prepare

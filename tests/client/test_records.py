@@ -13,7 +13,7 @@ from fedamp.client.records import RecordSteps
 from fedamp.data import Cohort
 from fedamp.federation.losses import LOSSES
 from fedamp.federation.training import Client
-from fedamp.models.registry import build
+from fedamp.models.networks import build
 from fedamp.models.section import Model
 from tests.client.federation import task_of
 

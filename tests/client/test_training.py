@@ -15,7 +15,7 @@ from fedamp.data import Cohort
 from fedamp.federation import losses
 from fedamp.federation.training import Client
 from fedamp.models.masks import Masks
-from fedamp.models.registry import Network, build
+from fedamp.models.networks import Network, build
 from fedamp.models.section import Model
 
 SEEDS = rng.client_seeds(0, "test", 1, np.arange(5))

@@ -12,7 +12,7 @@ from fedamp.client.worker import TrainingNode
 from fedamp.errors import DataError
 from fedamp.federation.submodels import DisjointSubmodels, DropoutSubmodels, NoSubmodels
 from fedamp.models.masks import Masks
-from fedamp.models.registry import build, initial_parameters
+from fedamp.models.networks import build, initial_parameters
 from fedamp.models.section import Model
 from tests.client import federation
 from tests.client.federation import records

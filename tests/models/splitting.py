@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import pytest
 
 from fedamp.errors import ModelError
-from fedamp.models.registry import build
+from fedamp.models.networks import build
 from fedamp.models.section import Model
 from fedamp.models.splits import Split
 

@@ -16,7 +16,7 @@ from fedamp.models.architectures import ARCHITECTURES, architecture_of
 from fedamp.models.checks import prove_silence
 from fedamp.models.cost import cost, kept_per_record
 from fedamp.models.masks import Masks
-from fedamp.models.registry import build, initial_parameters
+from fedamp.models.networks import build, initial_parameters
 from fedamp.models.section import Model
 from fedamp.models.units import most_submodels
 from tests.models.splitting import split

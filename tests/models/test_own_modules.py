@@ -13,8 +13,8 @@ from fedamp.errors import ModelError
 from fedamp.models.checks import check, prove_silence
 from fedamp.models.cost import Cost, cost, kept_per_record
 from fedamp.models.masks import Masks
+from fedamp.models.networks import build, initial_parameters, pinned
 from fedamp.models.pieces import Piece
-from fedamp.models.registry import build, initial_parameters, pinned
 from fedamp.models.section import Model
 from fedamp.models.splits import Split
 from fedamp.models.units import Blocks, Units

@@ -9,7 +9,7 @@ from fedamp.federation.submodels import DisjointSubmodels, DropoutSubmodels
 from fedamp.models.architectures import architecture_of
 from fedamp.models.cost import cost, kept_per_record
 from fedamp.models.layers import LSTM
-from fedamp.models.registry import build, input_type
+from fedamp.models.networks import build, input_type
 from fedamp.models.section import Model
 
 CHARACTERS = Model(name="lstm", vocabulary=7, embedding=3, hidden=(5, 4))

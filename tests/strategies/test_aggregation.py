@@ -10,7 +10,7 @@ from fedamp.client.clipping import quantum
 from fedamp.engines import flower
 from fedamp.federation.clipping import AdaptiveClip, NormCounts, clipping_of
 from fedamp.federation.optimizers import Server
-from fedamp.models.registry import initial_parameters
+from fedamp.models.networks import initial_parameters
 from fedamp.models.section import Model
 from fedamp.models.splits import DisjointPiece
 from fedamp.strategies.aggregation import Asked, ClippedSums, Request

@@ -7,7 +7,7 @@ from safetensors.numpy import save_file
 
 from fedamp.errors import ModelError
 from fedamp.models.architectures import architecture_of
-from fedamp.models.registry import Network, build, initial_parameters
+from fedamp.models.networks import Network, build, initial_parameters
 from fedamp.models.section import Model
 from tests.models.splitting import refused
 
