@@ -22,23 +22,14 @@ from fedamp.models.networks import Network
 
 
 class ChannelsOfClients:
-    """A built-in convolutional network that runs with other parameters for each client.
-
-    Args:
-        module: a network that :meth:`can_run` accepts. It is copied.
-    """
+    """A built-in convolutional network that runs with other parameters for each client."""
 
     @classmethod
-    def of(cls, module: nn.Module, known: bool) -> "ChannelsOfClients | None":
-        """A network that runs so, if a built-in (``known``) one can."""
-        return cls(module) if known and cls.can_run(module) else None
+    def of(cls, module: nn.Module | None) -> "ChannelsOfClients | None":
+        """A copy of a network that can run so, built of convolutions, GroupNorm and operations on single channels."""
+        return cls(module) if isinstance(module, Network) and isinstance(module.architecture, CNN | ResNet) else None
 
-    @staticmethod
-    def can_run(module: nn.Module) -> bool:
-        """Whether it consists of convolutions, GroupNorm, operations on single channels, and one linear layer."""
-        return isinstance(module, Network) and isinstance(module.architecture, CNN | ResNet)
-
-    def __init__(self, module: nn.Module) -> None:
+    def __init__(self, module: Network) -> None:
         self.takes_single_records = isinstance(module.architecture, CNN)  # others' kernels round them by their slot
         self._image = module.image
         network: Any = copy.deepcopy(module)

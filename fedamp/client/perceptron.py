@@ -24,7 +24,7 @@ from fedamp.models.networks import Network
 _WIDTH = 16
 
 
-def layers_of(module: nn.Module) -> tuple[str, ...] | None:
+def layers_of(module: nn.Module | None) -> tuple[str, ...] | None:
     """The linear layers of a built-in network of linear layers with a ReLU between them; None for another one."""
     if isinstance(module, Network) and isinstance(module.architecture, MLP):
         return module.architecture.layers()

@@ -4,16 +4,18 @@ import copy
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedamp import rng
 from fedamp.base.devices import is_gpu
 from fedamp.client import perceptron
 from fedamp.client.batches import Batches
+from fedamp.client.channels import ChannelsOfClients
 from fedamp.client.optimizers import OPTIMIZERS, is_plain
 from fedamp.client.stacks import MILD_RATE, why_alone
 from fedamp.data import Cohort
@@ -46,10 +48,13 @@ class Trainer:
         config: the scenario's client section.
         device: torch's name of the device.
         precision: ``float32``; ``tf32`` and ``bfloat16`` are for GPUs.
-        layers: of a model that is fully connected (:func:`fedamp.client.perceptron.layers_of`).
-        together: a faster way to run the model of all clients at once, if it has one.
-        loss: the loss to minimise.
+        loss: the loss to minimise; default: cross-entropy.
         rate: learning rate; default: that of the first round.
+        module: the same model, if it is built in: some of them train faster.
+
+    Attributes:
+        layers: of a fully connected network that trains without autograd.
+        together: the model of all clients at once, in channels or as batched products.
     """
 
     def __init__(
@@ -58,16 +63,18 @@ class Trainer:
         config: Client,
         device: str = "cpu",
         precision: str = "float32",
-        layers: Sequence[str] | None = None,
-        together: Forward | None = None,
         loss: Loss | None = None,
         rate: float | None = None,
+        module: nn.Module | None = None,
     ) -> None:
         self.forward, self.config, self.device, self.precision = forward, config, device, precision
         self.loss = loss or CrossEntropy()
         self.rate = config.learning_rate_in(1) if rate is None else rate
+        layers = perceptron.layers_of(module)
+        self.channels = ChannelsOfClients.of(module)
+        self.together = partial(perceptron.outputs, layers) if layers else self.channels
         plain = is_plain(config) and type(self.loss) is CrossEntropy and precision != "bfloat16"
-        self.layers, self.together = layers if plain else None, together
+        self.layers = layers if plain else None
 
     def train(
         self, start: dict[str, Tensor], cohort: Cohort, seeds: NDArray[np.void], arguments: Sequence[Tensor] = ()

@@ -3,7 +3,6 @@
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,6 @@ from torch import Tensor
 
 from fedamp.base.arrays import Arrays, Sums
 from fedamp.client import perceptron
-from fedamp.client.channels import ChannelsOfClients
 from fedamp.client.clipping import clip_and_sum
 from fedamp.client.memory import places_for
 from fedamp.client.records import RecordSteps
@@ -35,17 +33,17 @@ class _PieceTrainer:
     def __init__(self, task: ClientTask, piece: Piece, rate: float, loss: Loss, device: str) -> None:
         self.task, self.piece, self.rate = task, piece, rate
         module = piece.module.to(device)
-        layers = perceptron.layers_of(module) if piece.known else None
-        self._channels = None if layers else ChannelsOfClients.of(module, piece.known)
-        together = partial(perceptron.outputs, layers) if layers else self._channels
+        known = module if piece.known else None
+        self._trainer = Trainer(piece.forward, task.client, device, task.precision, loss, rate, known)
+        layers = perceptron.layers_of(known)
         single = piece.owns_all and RecordSteps.can_run(task, module, piece.known)
         self._steps = RecordSteps(layers, rate, loss) if layers and single else None
-        self._trainer = Trainer(piece.forward, task.client, device, task.precision, layers, together, loss, rate)
 
     def places(self, records: int) -> int:
         """The places for the records of a client. Products of single rows often round by their place in memory."""
-        least = 1 if self._steps or (self._channels and self._channels.takes_single_records) else 2
-        return places_for(records, least, fine=self._channels is not None)
+        channels = self._trainer.channels
+        least = 1 if self._steps or (channels and channels.takes_single_records) else 2
+        return places_for(records, least, fine=channels is not None)
 
     def why_alone(self, start: dict[str, Tensor], stack: Stack) -> str:
         """Why clients cannot share a stack of this shape; empty where they can."""

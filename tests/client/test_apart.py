@@ -236,5 +236,6 @@ def test_a_learning_rate_that_diverges_hides_nothing() -> None:
 
     like = Cohort(np.zeros((8, 4, 3), np.float32), np.zeros((8, 4), np.int64), np.zeros(8, np.int64))
     start = {"weight": torch.ones(CLASSES, 3)}
-    trainer = Trainer(by_slot, Client(learning_rate=1e30, steps=3), together=by_slot)
+    trainer = Trainer(by_slot, Client(learning_rate=1e30, steps=3))
+    trainer.together = by_slot
     assert trainer.why_alone(start, like, lambda seeds: [], None)

@@ -127,9 +127,7 @@ def test_faster_ways_train_as_under_vmap(model: str, recipe: str) -> None:
     start, cohort = parameters_of(module), make_cohort(FASTER[model][1])
     before = {name: value.clone() for name, value in start.items()}
     under_vmap = Trainer(forward_of(module), client).train(start, cohort, SEEDS)
-    together = ChannelsOfClients(module) if model in CONVOLUTIONAL else None
-    faster = Trainer(forward_of(module), client, layers=layers_of(module), together=together)
-    trained = faster.train(start, cohort, SEEDS)
+    trained = Trainer(forward_of(module), client, module=module).train(start, cohort, SEEDS)
     for name in start:
         torch.testing.assert_close(trained.updates[name], under_vmap.updates[name], **TOLERANCE)
         assert torch.equal(start[name], before[name]), "the start is not overwritten"
@@ -143,8 +141,7 @@ def test_channels_of_clients_refuse_other_uses_of_parameters() -> None:
             return super().forward(inputs) * self.output.bias.sum()
 
     module = build(*MODELS["cnn"], 4)
-    assert ChannelsOfClients.can_run(module)
-    assert not ChannelsOfClients.can_run(build(*MODELS["mlp"], 4))
+    assert ChannelsOfClients.of(build(*MODELS["mlp"], 4)) is None
     module.__class__ = Scaled
     stacked = {name: value.expand(2, *value.shape) for name, value in parameters_of(module).items()}
     with pytest.raises(NotImplementedError, match="stacked parameters cannot go through"):
@@ -154,7 +151,7 @@ def test_channels_of_clients_refuse_other_uses_of_parameters() -> None:
 def test_nobody_with_records_changes_nothing_without_autograd() -> None:
     module = build(*MODELS["mlp"], 4)
     nobody = Cohort(np.zeros((2, 0, 12), np.float32), np.zeros((2, 0), np.int64), np.zeros(2, np.int64))
-    trainer = Trainer(forward_of(module), RECIPES["full"], layers=layers_of(module))
+    trainer = Trainer(forward_of(module), RECIPES["full"], module=module)
     trained = trainer.train(parameters_of(module), nobody, SEEDS[:2])
     assert not any(update.any() for update in trained.updates.values())
     assert not trained.losses.any()
@@ -193,8 +190,7 @@ def test_other_losses_are_minimised(loss: str, way: str) -> None:
     generator = np.random.default_rng(3)
     inputs = generator.integers(0, 5, cohort.inputs.shape) if tokens else cohort.inputs
     cohort = Cohort(inputs, draw(generator, cohort.labels.shape), SIZES)
-    layers = layers_of(module) if way == "layers" else None
-    trainer = Trainer(forward_of(module), client, layers=layers, loss=kind())
+    trainer = Trainer(forward_of(module), client, loss=kind(), module=module if way == "layers" else None)
     trained = trainer.train(start, cohort, SEEDS)
     for i, seed in enumerate(SEEDS):
         one = cohort.inputs[i], cohort.labels[i]
