@@ -47,23 +47,14 @@ class Records(NamedTuple):
 
 @dataclass(frozen=True)
 class TrainingContext:
-    """What a custom training loop knows beside model and records. None of it tells who else takes part, or when.
+    """What a custom training loop knows beside model and records. None of it tells who else takes part, or when."""
 
-    Attributes:
-        client: id of the client (of the record, where the unit is a sample).
-        round: number of the round, from 1.
-        settings: the scenario's ``client`` section; a loop may follow it or not.
-        config: the ``train_config`` that the server app gave to ``start``; empty elsewhere.
-        device: torch's name of the node's device.
-        flower: Flower's context, with ``node_config`` and ``run_config``.
-    """
-
-    client: int
-    round: int
-    settings: Client
-    config: Mapping[str, Any]
-    device: str
-    flower: Context
+    client: int  # id of the client (of the record, where the unit is a sample)
+    round: int  # from 1
+    settings: Client  # the scenario's ``client`` section; a loop may follow it or not
+    config: Mapping[str, Any]  # the ``train_config`` that the server app gave to ``start``; empty elsewhere
+    device: str  # torch's name of the node's device
+    flower: Context  # with ``node_config`` and ``run_config``
 
 
 Train = Callable[[Any, Records | None, TrainingContext], Model]

@@ -79,27 +79,14 @@ class ClientTask(Record):
 
 @dataclass(frozen=True)
 class TrainInstruction:
-    """What a node does in a round.
-
-    Attributes:
-        round: number of the round.
-        clients: ids of the clients.
-        seeds: secret seed of each, 32 bytes.
-        submodels: submodel of each; -1 for the whole model.
-        clips: clipping norm of the whole update (or of all that is trained, where nothing is shared); or of its shared
-            and its split part.
-        extracted: the submodel that the arrays are; -1 for the whole model.
-
-    Raises:
-        ValueError: lengths that do not match.
-    """
+    """What a node does in a round; ValueError where lengths do not match."""
 
     round: int
-    clients: list[int]
-    seeds: list[bytes]
-    submodels: list[int]
-    clips: list[float]
-    extracted: int = WHOLE
+    clients: list[int]  # ids
+    seeds: list[bytes]  # secret seed of each client, 32 bytes
+    submodels: list[int]  # submodel of each client; -1: the whole model
+    clips: list[float]  # clipping norm of all that is trained; or of its shared and its split part
+    extracted: int = WHOLE  # the submodel that the arrays are
 
     def __post_init__(self) -> None:
         if not len(self.clients) == len(self.seeds) == len(self.submodels):
@@ -126,26 +113,18 @@ class TrainInstruction:
 class TrainReport:
     """What a node answers besides the sum. Computed from private data without noise: it must stay on the server.
 
-    Attributes:
-        reported: clients that are in the sum, those that failed among them: whether a client fails follows from its
-            data, and must not decide whether a round has its quorum.
-        failed: clients whose records could not be read or trained, or whose update was not finite; they add zero.
-        clipped: clients whose update was clipped in some part.
-        below_clip: clients whose update was within the clip in every part.
-        loss_sum: loss of the received model, summed over the first batch of every client that did not fail.
-        records: number of those records.
-        seconds: time it took.
-        error: why the first unit failed whose records could not be read or trained; empty: all could be.
+    Clients that fail are among the ``reported``: whether a client fails follows from its data, and must not decide
+    whether a round has its quorum.
     """
 
-    reported: list[int] = field(default_factory=list)
-    failed: int = 0
-    clipped: int = 0
-    below_clip: int = 0
-    loss_sum: float = 0.0
-    records: int = 0
+    reported: list[int] = field(default_factory=list)  # clients in the sum
+    failed: int = 0  # clients that add zero: records could not be read or trained, or the update was not finite
+    clipped: int = 0  # clients whose update was clipped in some part
+    below_clip: int = 0  # clients whose update was within the clip in every part
+    loss_sum: float = 0.0  # loss of the received model over the first batches of clients that did not fail
+    records: int = 0  # number of those records
     seconds: float = 0.0
-    error: str = ""
+    error: str = ""  # why the first client failed whose records could not be read or trained
 
     def add(
         self,
