@@ -103,11 +103,10 @@ def test_what_is_imported_is_declared_and_nothing_else():
     optional = FULL["optional-dependencies"]
     extras = names(
         optional["ray"]
-        + optional["huggingface"]
         + optional["interop"]
         + optional["pandas"]
         + [each for name in ("tensorboard", "mlflow", "wandb") for each in optional[name]]
-    ) | {"datasets", "mlflow"}  # of flwr-datasets; of mlflow-skinny
+    ) | {"mlflow"}  # of mlflow-skinny
     only_read = {"scikit-learn"}  # for the digits that it ships
     assert imported(ROOT / "fedamp") - extras == names(FULL["dependencies"]) - only_read
 

@@ -12,8 +12,8 @@ import numpy as np
 import torch
 
 from benchmarks.papers.merging_portfolio import Array
-from fedamp import data, rng
-from fedamp.data.sections import BuiltInData
+from fedamp import rng
+from fedamp.data.builtin.scikit_learn import DigitsData
 from fedamp.federation import reader
 from fedamp.server.launch import launch
 from fedamp.server.loop import Observer
@@ -69,7 +69,7 @@ def write_halves(folder: Path) -> tuple[Path, Path]:
 
     Both come with the public test set that all the figures use.
     """
-    digits = data.load(BuiltInData(name="digits"), rng.public_seed(SEED, "data"), Path())
+    digits = DigitsData(name="digits").load(rng.public_seed(SEED, "data"), Path())
     records = digits.by_record().gather(np.arange(digits.num_clients))
     inputs, labels = digits.test()
     order = rng.public_stream(SEED, "halves").permutation(digits.num_clients)

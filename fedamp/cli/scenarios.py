@@ -25,14 +25,14 @@ def list_scenarios() -> None:
 @app.command()
 def show(scenario: ScenarioArgument, overrides: Overrides) -> None:
     """A scenario with every default written out, and how its data are partitioned."""
-    from fedamp import data, rng
+    from fedamp import rng
     from fedamp.federation.losses import form_of
     from fedamp.federation.reader import dump
 
     loaded = load_scenario(scenario, overrides)
     print(dump(loaded))
     form = form_of(loaded.client, loaded.model)
-    dataset = data.load(loaded.data, rng.public_seed(loaded.seed, "data"), Path(), form)
+    dataset = loaded.data.load(rng.public_seed(loaded.seed, "data"), Path(), form)
     out.print(tables.partition_table(dataset.label_counts(CLIENTS_SHOWN)))
 
 

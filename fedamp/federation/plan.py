@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedamp import data
 from fedamp.accounting import Bounds, Compose, Mechanism, NotPrivate, Repeat, calibrate, epsilon_over_rounds, group
 from fedamp.base.numbers import at_most
 from fedamp.errors import ScenarioError
@@ -288,8 +287,8 @@ def weakness(delta: float, units: int) -> str | None:
 
 def privacy_units(scenario: Scenario) -> int:
     """Number of units in the scenario's data, with as little loading as counting needs."""
-    count = data.count_records if scenario.privacy.unit == "sample" else data.count_clients
-    return count(scenario.data, Path())
+    by_record = scenario.privacy.unit == "sample"
+    return scenario.data.count_records(Path()) if by_record else scenario.data.count_clients(Path())
 
 
 def make_plan(scenario: Scenario, units: int, seed: int | None = None) -> Plan:

@@ -239,9 +239,12 @@ def scenarios_table(scenarios: "Iterable[Scenario]") -> Table:
 
 def partition_table(counts: "LabelCounts") -> RenderableType:
     """How many records of each label the first clients hold, and a summary of all clients."""
+    import numpy as np
+
+    sizes = counts.sizes if counts.sizes.size else np.zeros(1, dtype=np.int64)
     summary = (
-        f"{counts.num_records:,} training records of {counts.num_clients:,} clients "
-        f"({counts.smallest} to {counts.largest} each, median {counts.median:g}); "
+        f"{sizes.sum():,} training records of {len(counts.sizes):,} clients "
+        f"({sizes.min()} to {sizes.max()} each, median {np.median(sizes):g}); "
         f"{counts.test_records:,} public test records"
     )
     labels = counts.counts.shape[1]
@@ -252,7 +255,7 @@ def partition_table(counts: "LabelCounts") -> RenderableType:
     for client, row in zip(counts.clients, counts.counts, strict=True):
         cells = [*row[:shown], row[shown:].sum()] if more else row
         table.add_row(str(client), *(str(cell) if cell else "" for cell in cells), str(row.sum()))
-    if counts.num_clients > len(counts.clients):
+    if len(counts.sizes) > len(counts.clients):
         table.add_row("...")
     return Group(Text(summary), Text("Records of every label, for the first clients:"), table)
 

@@ -151,12 +151,11 @@ class Run:
         """
         import torch
 
-        from fedamp import data
         from fedamp.federation.losses import form_of
         from fedamp.models.networks import build, initial_parameters
 
         seed = rng.public_seed(self.scenario.seed, "data")
-        dataset = data.load(self.scenario.data, seed, Path(), form_of(self.scenario.client, self.scenario.model))
+        dataset = self.scenario.data.load(seed, Path(), form_of(self.scenario.client, self.scenario.model))
         released = self.scenario.model.model_copy(update={"initial": str(self.files.model.resolve())})
         parameters = initial_parameters(released, dataset.input_shape, dataset.num_classes, seed)
         module = build(self.scenario.model, dataset.input_shape, dataset.num_classes).cpu()

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fedamp import data, rng
+from fedamp import rng
 from fedamp.base import devices
 from fedamp.base.arrays import Arrays
 from fedamp.client.memory import StackSize, bytes_of_a_worker, power_above, stack_size
@@ -215,7 +215,7 @@ def prepare(scenario: Scenario, seed: int | None = None) -> Prepared:
     plan = make_plan(scenario, privacy_units(scenario), seed)
     # Partition, initial model and cut are public, so a deployment's nodes may derive them from the scenario too.
     data_seed = rng.public_seed(scenario.seed, "data")
-    dataset = data.load(scenario.data, data_seed, Path(), form_of(scenario.client, scenario.model))
+    dataset = scenario.data.load(data_seed, Path(), form_of(scenario.client, scenario.model))
     parameters = initial_parameters(
         scenario.model, dataset.input_shape, dataset.num_classes, rng.public_seed(scenario.seed, "model")
     )

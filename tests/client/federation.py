@@ -6,7 +6,7 @@ import numpy as np
 
 from fedamp.client.task import ClientTask, TrainInstruction
 from fedamp.data import Cohort
-from fedamp.data.sections import BuiltInData
+from fedamp.data.sections import DigitsData
 from fedamp.errors import DataError
 from fedamp.federation.submodels import NoSubmodels
 from fedamp.federation.training import Client
@@ -24,7 +24,7 @@ def task_of(**changes: object) -> ClientTask:
         submodels=NoSubmodels(),
         split_seed=4,
         linf_coordinates=0,
-        data=BuiltInData(name="digits", clients=10),
+        data=DigitsData(name="digits", clients=10),
         data_seed=0,
     )
     return task.model_copy(update=changes)

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from fedamp.client.task import ClientTask
-from fedamp.data.sections import FolderData, HuggingFaceData, KnownImages
+from fedamp.data.sections import HuggingFaceData, KnownImages, NpzData
 from fedamp.models.section import Model
 from tests.client.federation import task_of
 
@@ -38,7 +38,7 @@ def test_other_values_and_texts_are_refused(subtests: pytest.Subtests) -> None:
 
 
 PLACES = [
-    (FolderData(name="npz", path="/srv/data"), {"path": ""}),
+    (NpzData(name="npz", path="/srv/data"), {"path": ""}),
     (HuggingFaceData(name="huggingface", dataset="/srv/data"), {"dataset": ""}),
     (HuggingFaceData(name="huggingface", dataset="ylecun/mnist"), {"dataset": "ylecun/mnist"}),
     (KnownImages(name="fashion-mnist"), {"path": None}),

@@ -10,7 +10,7 @@ from benchmarks.papers import partitioning, partitioning_training, published, re
 from benchmarks.papers.bounds.partitioning import forward_rdp
 from benchmarks.training import best_power
 from fedamp.accounting import Allocation, Gaussian, Repeat
-from fedamp.data.builtin.digits import DigitsTable
+from fedamp.data.builtin.scikit_learn import DigitsData
 from tests.papers.commands import run_commands
 
 NUMBERS = json.loads((record.RESULTS / "partitioning.json").read_text())
@@ -99,7 +99,7 @@ def test_smallest_noise_is_on_the_safe_side():
 @pytest.mark.slow
 def test_protocol_of_table_1(tmp_path):
     """On digits, which are always there and train in seconds."""
-    table = DigitsTable()
+    table = DigitsData(name="digits").open(tmp_path).train
     records = table.read(np.arange(len(table))), table.stored_labels()
     accuracy = partitioning_training.make_folder(tmp_path, records, records, partitioning_training.TUNING)
     assert 0.7 <= accuracy <= 0.8 + 0.1  # it never saw a fifth of the classes; they are a fifth of the 90 tests, about
