@@ -16,7 +16,7 @@ from fedamp import rng
 from fedamp.data.builtin.scikit_learn import DigitsData
 from fedamp.federation import reader
 from fedamp.server.launch import launch
-from fedamp.server.loop import Observer
+from fedamp.server.observers import Observer
 from fedamp.studies.merging.candidates import Candidates
 
 SEED = 42  # the paper's

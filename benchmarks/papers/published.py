@@ -38,7 +38,7 @@ def fedamp_epsilon(noise_multiplier: float, rounds: int, delta: float, chosen: i
 def by_law(mechanism: Mechanism, delta: float, direction: Direction) -> float:
     """The upper end of epsilon in one direction, by the numerical law."""
     law = numerical_law(mechanism, UPPER_ONLY)
-    return (law.epsilon_remove if direction == "remove" else law.epsilon_add)(delta).upper
+    return (law.remove if direction == "remove" else law.add).epsilon(delta).upper
 
 
 def local_epsilon(noise_multiplier: float, delta: float) -> float:
@@ -187,7 +187,7 @@ def _poisson_profile(noise_multiplier: float, rounds: int, direction: Direction)
 
     def delta(rate: float, epsilon: float) -> float:
         law = numerical_law(poisson(noise_multiplier, rounds, rate), UPPER_ONLY)
-        return (law.delta_remove if direction == "remove" else law.delta_add)(epsilon).upper
+        return (law.remove if direction == "remove" else law.add).delta(epsilon).upper
 
     return delta
 

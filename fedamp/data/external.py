@@ -22,7 +22,7 @@ class ExternalData(DataSection):
 
     def count_records(self, folder: Path) -> NoReturn:
         raise DataError(
-            "data: external is read by a custom Flower app, with fedamp.server.own_app.AppStrategy "
+            "data: external is read by a custom Flower app, with fedamp.server.custom_app.AppStrategy "
             "(docs/flower-app); expected here: data of another name"
         )
 

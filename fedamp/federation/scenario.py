@@ -4,9 +4,11 @@ How a section behaves is said by its family (:mod:`fedamp.federation.check_in`, 
 :mod:`fedamp.federation.reader`, error messages are in :mod:`fedamp.federation.messages`.
 """
 
+import json
 from html import escape
 from typing import Annotated
 
+import yaml
 from pydantic import Field, model_validator
 
 from fedamp.base.section import Count, Section
@@ -46,10 +48,12 @@ class Scenario(Section):
     faults: Faults | None = None
     trackers: Trackers = Field((), description="tensorboard, mlflow, wandb, or a section with such a name")
 
-    def _repr_html_(self) -> str:
-        from fedamp.federation.reader import dump
+    def to_yaml(self) -> str:
+        """The scenario with every default; reading it back gives an equal scenario."""
+        return yaml.safe_dump(json.loads(self.model_dump_json()), sort_keys=False, allow_unicode=True)
 
-        return f"<pre>{escape(dump(self), quote=False)}</pre>"
+    def _repr_html_(self) -> str:
+        return f"<pre>{escape(self.to_yaml(), quote=False)}</pre>"
 
     @model_validator(mode="after")
     def _possible_together(self) -> "Scenario":
