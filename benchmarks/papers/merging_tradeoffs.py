@@ -29,7 +29,7 @@ from benchmarks.papers.merging_curves import (
 from benchmarks.papers.merging_models import Job
 from benchmarks.papers.merging_portfolio import DELTA, MNIST, Array, Portfolio, simplex
 from benchmarks.papers.record import Comparison
-from fedamp.models.registry import initial_parameters
+from fedamp.models.networks import initial_parameters
 from fedamp.models.section import Model
 from fedamp.runs.folder import read_summary
 from fedamp.runs.run import read_run

@@ -7,8 +7,9 @@ from safetensors.numpy import save_file
 
 from fedamp.errors import ModelError
 from fedamp.models.architectures import architecture_of
-from fedamp.models.registry import Network, build, initial_parameters
+from fedamp.models.networks import Network, build, initial_parameters
 from fedamp.models.section import Model
+from tests.models.splitting import refused
 
 
 @pytest.mark.parametrize(
@@ -67,7 +68,7 @@ def test_a_file_that_does_not_fit_is_refused_by_name(tmp_path):
 
 NOT_BUILT = [
     (Model(name="mpl"), (4,), r"'mpl' is unknown \(did you mean 'mlp'\?\); expected: cnn, logistic, lstm, mlp"),
-    (Model(name="mlp", options={"width": 3}), (4,), "options are for a model of your own"),
+    (Model(name="mlp", options={"width": 3}), (4,), "options are for a custom model"),
     (Model(name="cnn"), (64,), r"needs images.*got input shape \[64\]"),
     (Model(name="cnn", channels=(10,)), (8, 8), "10 channels cannot be cut into model.groups = 4"),
     (Model(name="resnet20", groups=5), (8, 8), "16 channels cannot be cut into 5 groups"),
@@ -76,7 +77,5 @@ NOT_BUILT = [
 
 def test_what_cannot_be_built_is_refused_in_one_line(subtests):
     for config, shape, message in NOT_BUILT:
-        with subtests.test(message):
-            with pytest.raises(ModelError, match=message) as refused:
-                build(config, shape, 10)
-            assert "\n" not in str(refused.value)
+        with subtests.test(message), refused(message):
+            build(config, shape, 10)

@@ -1,10 +1,9 @@
-"""Models by name: the registered ones, and a person's own by import path."""
+"""Modules from a scenario's model section: built-in ones by name, custom ones by import path."""
 
 import hashlib
 import random
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import psutil
@@ -17,10 +16,10 @@ from torch import Tensor, nn
 from fedamp import rng
 from fedamp.base.arrays import Arrays
 from fedamp.errors import ModelError, one_line
-from fedamp.models.architectures import Architecture, architecture_of, import_own, is_import_path
+from fedamp.models.architecture import Architecture
+from fedamp.models.architectures import architecture_of, import_own, is_import_path
+from fedamp.models.checks import check, check_calls, constants, example
 from fedamp.models.generators import generators_from
-from fedamp.models.masks import example, prove_silence
-from fedamp.models.rules import check
 from fedamp.models.section import Model
 from fedamp.models.units import Blocks, Units
 
@@ -44,28 +43,38 @@ class Network(nn.Module):
         return Network(self.architecture.smaller(kept), self.input_shape, self.num_classes)
 
 
-def build(config: Model, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
-    """The model of a scenario, checked. Its parameter values are arbitrary (but the same at every call).
+def build(config: Model, input_shape: tuple[int, ...], num_classes: int, seed: int = 0) -> nn.Module:
+    """The model of a scenario, checked, with initial values from the seed. Leaves all global generators alone.
 
-    Neither reads nor disturbs anybody's generator.
-
-    Args:
-        config: the scenario's model section.
-        input_shape: shape of one record; the model is called with float32 (tokens: int64) [batch, *input_shape].
-        num_classes: width of the output; the model answers with [batch, num_classes], and one of sequences may with
-            [batch, length, num_classes].
+    Its inputs are float32 (tokens: int64) [batch, *input_shape], its outputs [batch, num_classes]; of sequences also
+    [batch, length, num_classes].
 
     Raises:
-        ModelError: an unknown name, a module of one's own that cannot be imported, built or called, or a breach of the
-            rules (:func:`fedamp.models.rules.check`).
+        ModelError: an unknown name, a custom module that cannot be imported, built or called, or a breach of the
+            rules (:func:`fedamp.models.checks.check`).
     """
-    return _build(config, tuple(input_shape), num_classes, seed=0)
+    input_shape = tuple(input_shape)
+    with generators_from(seed):
+        if not is_import_path(config.name):
+            network = _network(config, input_shape, num_classes)
+            check(network)
+            return network
+        module = _import(config, input_shape, num_classes)
+        check(module)
+        check_calls(module, config, input_shape, num_classes)
+    pin = config.frozen_sha256
+    if pin is not None and (found := _frozen_digest(config, input_shape, num_classes)) != pin:
+        raise ModelError(
+            f"model {config.name}: its frozen weights (buffers and other constants) have SHA-256 {found}; expected: "
+            f"{pin}, as when the run began"
+        )
+    return module
 
 
 def pinned(config: Model, input_shape: tuple[int, ...], num_classes: int) -> Model:
-    """The section with the digest of the frozen weights of a model of one's own, which :func:`build` holds them to.
+    """The section with the digest of a custom model's frozen weights, to which :func:`build` then holds them.
 
-    They are what it has beside its parameters: nobody sends them, so everybody must hold the same.
+    Frozen weights are all tensors beside the parameters. They are never sent, so every machine must hold the same.
     """
     if not is_import_path(config.name):
         return config
@@ -75,22 +84,20 @@ def pinned(config: Model, input_shape: tuple[int, ...], num_classes: int) -> Mod
 def initial_parameters(
     config: Model, input_shape: tuple[int, ...], num_classes: int, seed: int, folder: Path = Path()
 ) -> Arrays:
-    """Where training starts: float32 arrays by parameter name, random from the seed or read from ``config.initial``.
+    """The initial model: float32 arrays by parameter name, random from the seed or read from ``config.initial``.
 
-    Args:
-        seed: the run's seed; nothing else decides the values.
-        folder: where a relative ``config.initial`` starts (the scenario's folder).
+    Nothing but the run's seed decides random values. A relative ``config.initial`` starts at ``folder``.
 
     Raises:
-        ModelError: as :func:`build`; a file that cannot be read or does not fit the model; a module of one's own whose
+        ModelError: as :func:`build`; a file that cannot be read or does not fit the model; a custom module whose
             initial values come from another generator than torch's.
     """
-    own_seed = int(rng.public_stream(seed, "initial-model").integers(2**63))
-    values = _values(_build(config, tuple(input_shape), num_classes, own_seed))
+    model_seed = int(rng.public_stream(seed, "initial-model").integers(2**63))
+    values = _values(build(config, input_shape, num_classes, model_seed))
     if config.initial is not None:
         return _read(folder / config.initial, values)
     if is_import_path(config.name):
-        again = _values(_build(config, tuple(input_shape), num_classes, own_seed))
+        again = _values(build(config, input_shape, num_classes, model_seed))
         for name, value in values.items():
             if not np.array_equal(value, again[name], equal_nan=True):
                 raise ModelError(
@@ -101,7 +108,7 @@ def initial_parameters(
 
 
 def is_random(module: nn.Module, config: Model, input_shape: tuple[int, ...]) -> bool:
-    """Whether the forward pass of a scenario's model draws random numbers, as it is trained."""
+    """Whether the forward pass of a scenario's model draws random numbers in training."""
 
     def next_numbers(called: bool) -> tuple[float, ...]:
         with generators_from(0), torch.no_grad():
@@ -114,26 +121,8 @@ def is_random(module: nn.Module, config: Model, input_shape: tuple[int, ...]) ->
 
 
 def input_type(config: Model) -> torch.dtype:
-    """What a model is called with: int64 where inputs are tokens, else float32."""
+    """The type of a model's inputs: int64 for tokens, else float32."""
     return torch.float32 if config.vocabulary is None else torch.int64
-
-
-def _build(config: Model, input_shape: tuple[int, ...], num_classes: int, seed: int) -> nn.Module:
-    with generators_from(seed):
-        if not is_import_path(config.name):
-            module: nn.Module = _network(config, input_shape, num_classes)
-            check(module)
-            return module
-        module = _import(config, input_shape, num_classes)
-        check(module)
-        _try(module, config, input_shape, num_classes)
-    pin = config.frozen_sha256
-    if pin is not None and (found := _frozen_digest(config, input_shape, num_classes)) != pin:
-        raise ModelError(
-            f"model {config.name}: its frozen weights (buffers and other constants) have SHA-256 {found}; expected: "
-            f"{pin}, as when the run began"
-        )
-    return module
 
 
 def _network(config: Model, input_shape: tuple[int, ...], num_classes: int) -> Network:
@@ -143,7 +132,7 @@ def _network(config: Model, input_shape: tuple[int, ...], num_classes: int) -> N
         raise ModelError(str(error)) from None
     if config.options or config.frozen_sha256:
         key = "options are" if config.options else "frozen_sha256 is"
-        raise ModelError(f"model.{key} for a model of your own; {config.name} takes none")
+        raise ModelError(f"model.{key} for a custom model; {config.name} takes none")
     with torch.device("meta"):  # shapes alone
         outline = Network(architecture, input_shape, num_classes)
     # Beside it there is at least an update, and a sum of updates in float64.
@@ -159,7 +148,7 @@ def _network(config: Model, input_shape: tuple[int, ...], num_classes: int) -> N
 def _import(config: Model, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
     try:
         factory = import_own(config.name, config.folder)
-    except Exception as error:  # whatever a foreign module raises while it is imported
+    except Exception as error:  # a custom module may raise anything while it is imported
         raise ModelError(
             f"model.name {config.name!r} cannot be imported ({one_line(error)}); expected: package.module:name, "
             "installed or beside the scenario"
@@ -176,57 +165,12 @@ def _import(config: Model, input_shape: tuple[int, ...], num_classes: int) -> nn
     return module
 
 
-def _try(module: nn.Module, config: Model, input_shape: tuple[int, ...], num_classes: int) -> None:
-    """Two forward passes and, where nodes are declared, masked backward passes: a model must keep what it says."""
-    constants = {name: value.clone() for name, value in _constants(module).items()}
-    try:
-        outputs, again = (_outputs(module, config, input_shape) for _ in range(2))
-    except Exception as error:
-        raise ModelError(
-            f"model {config.name} cannot take inputs of shape {[2, *input_shape]} ({one_line(error)})"
-        ) from error
-    shape = tuple(getattr(outputs, "shape", ()))
-    if shape[:1] != (2,) or shape[-1:] != (num_classes,) or len(shape) not in (2, 3):
-        raise ModelError(
-            f"model {config.name} must answer logits of shape [batch, {num_classes}], got "
-            f"{list(shape) or type(outputs).__name__} for a batch of 2"
-        )
-    for name, value in _constants(module).items():
-        if name in constants and not torch.equal(value, constants[name]):
-            raise ModelError(
-                f"model {config.name}: {name} is no parameter, and changes when the model is called, so that it would "
-                "remember records unprotected; expected: constants"
-            )
-    if not torch.equal(outputs.nan_to_num(), again.nan_to_num()):
-        raise ModelError(
-            f"model {config.name} answers the same inputs in two ways, and no seed decides; expected: random numbers "
-            "from torch's, NumPy's or Python's default generator, and nothing that is remembered from call to call"
-        )
-    prove_silence(module, input_shape, config.vocabulary)
-
-
-def _outputs(module: nn.Module, config: Model, input_shape: tuple[int, ...]) -> Any:
-    with generators_from(0), torch.no_grad():
-        return module(example((2, *input_shape), config.vocabulary))
-
-
-def _constants(module: nn.Module) -> dict[str, Tensor]:
-    """Tensors that do not follow from parameters: buffers, and attributes of modules."""
-    attributes = {
-        f"{name}.{key}".lstrip("."): value
-        for name, submodule in module.named_modules()
-        for key, value in vars(submodule).items()
-        if isinstance(value, Tensor) and not value.requires_grad
-    }
-    return dict(module.named_buffers()) | attributes
-
-
 def _frozen_digest(config: Model, input_shape: tuple[int, ...], num_classes: int) -> str:
-    """SHA-256 of names, types, shapes and bytes of the constants, as they are made."""
+    """SHA-256 of names, types, shapes and bytes of a custom module's constants."""
     with generators_from(0):
         module = _import(config, input_shape, num_classes)
     state = hashlib.sha256()
-    for name, value in sorted(_constants(module).items()):
+    for name, value in sorted(constants(module).items()):
         state.update(f"{name} {value.dtype} {list(value.shape)}\0".encode())
         state.update(value.detach().cpu().flatten().view(torch.uint8).numpy().tobytes())
     return state.hexdigest()
