@@ -1,9 +1,9 @@
 """Feldman, Shenfeld 2025, section 5.1 and Figure 3: the mean of private bits by Poisson sampling and by allocation.
 
-Everybody holds a vector of d bits, each 1 with probability 0.9. Every round releases the noisy sum over those who check
-in, and the sum of all releases over n estimates the mean. Coordinates are alike, so one is simulated, with the noise
-that d of them need (a vector's norm is up to sqrt(d)). Only the sum of all rounds is used, so what is drawn is how many
-ones check in, over all rounds together: everyone's once, or a binomial number. fedamp's accounting sets the noise.
+Each of n people holds a vector of d bits, each 1 with probability 0.9. Every round releases the noisy sum over those
+who check in, and the sum of all releases over n estimates the mean. One coordinate is simulated, with the noise that d
+of them need (a vector's norm is up to sqrt(d)). The estimate uses the sum of all rounds only. So the simulation draws
+the number of ones that check in over all rounds: each once, or a binomial number. fedamp's accounting sets the noise.
 """
 
 import math
@@ -16,11 +16,11 @@ import numpy as np
 from matplotlib.axes import Axes
 from numpy.typing import NDArray
 
-from benchmarks.papers import published
+from benchmarks.papers import charges
+from benchmarks.papers.charges import Charged
 from benchmarks.papers.drawing import OURS, POISSON, Style, make_readable, save
-from benchmarks.papers.record import Comparison
-from fedamp import rng
-from fedamp.accounting import Gaussian, calibrate
+from benchmarks.papers.record import Row
+from fedamp.accounting import Gaussian
 from fedamp.federation.check_in import Balanced, Independent, Schedule
 
 MEAN, ROUNDS, DELTA, SEED = 0.9, 1000, 1e-10, 5
@@ -41,19 +41,19 @@ class Errors:
         predicted: by formula, at ``SIZES``.
     """
 
-    noise: float
+    noise: Charged
     simulated: NDArray[np.float64]
     spread: NDArray[np.float64]
     predicted: NDArray[np.float64]
 
 
-def figure_3(path: Path) -> Sequence[Comparison]:
+def figure_3(path: Path) -> Sequence[Row]:
     """Square error of a private mean over the sample size: one of 1000 rounds against Poisson at rate 1/1000."""
     panels = [(1.0, 1), (0.1, 1), (0.1, 1000)]
     figure, all_axes = plt.subplots(
         2, 3, figsize=(12, 6.6), layout="constrained", sharex=True, height_ratios=(3, 2), squeeze=False
     )
-    numbers = [never_asked()]
+    rows: list[Row] = []
     for (axes, ratios), (epsilon, dimension) in zip(all_axes.T, panels, strict=True):
         poisson, ours = (errors(schedule, epsilon, dimension) for schedule in (SAMPLING, ALLOCATION))
         draw(axes, poisson, POISSON | {"label": "Poisson sampling at rate 1 / 1000"})
@@ -62,14 +62,14 @@ def figure_3(path: Path) -> Sequence[Comparison]:
         draw_ratio(ratios, poisson, ours)
         for each in (axes, ratios):
             make_readable(each)
-        numbers += compare(epsilon, dimension, ours, poisson)
+        rows += compare(epsilon, dimension, ours, poisson)
     all_axes[0, 0].set_ylabel("mean square error of a coordinate")
     all_axes[1, 0].set_ylabel("Poisson / one hidden round")
     figure.legend(*all_axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=2, fontsize=9)
     title = "Feldman, Shenfeld 2025, Figure 3: simulated (bars: three standard deviations); lines are formulas"
     figure.suptitle(title, fontsize=11)
     save(figure, path)
-    return numbers
+    return rows
 
 
 def draw(axes: Axes, result: Errors, style: Style) -> None:
@@ -91,9 +91,9 @@ def draw_ratio(axes: Axes, poisson: Errors, ours: Errors) -> None:
 SCHEMES: tuple[Schedule, Schedule] = (ALLOCATION, SAMPLING)
 
 
-def noise_multiplier(schedule: Schedule, epsilon: float) -> float:
-    """The least that keeps the budget, by fedamp's accounting."""
-    return calibrate(lambda multiplier: schedule.charge(Gaussian(multiplier)), epsilon, DELTA)
+def noise_multiplier(schedule: Schedule, epsilon: float) -> Charged:
+    """The smallest that keeps the budget, by fedamp's accounting."""
+    return charges.noise(lambda multiplier: schedule.charge(Gaussian(multiplier)), epsilon, DELTA)
 
 
 def errors(schedule: Schedule, epsilon: float, dimension: int) -> Errors:
@@ -102,12 +102,10 @@ def errors(schedule: Schedule, epsilon: float, dimension: int) -> Errors:
     # The rounds' noises are independent, and only their sum is used.
     deviation = noise * math.sqrt(dimension * ROUNDS)
     draws = REPETITIONS * min(dimension, COORDINATES)
-    label = f"mean estimation {type(schedule).__name__}"
+    seeds = [(SEED, SCHEMES.index(schedule), size, dimension, int(10 * epsilon)) for size in SIZES]
     square = [
-        square_errors(
-            schedule, size, deviation, draws, rng.public_stream(SEED, label, size, dimension, int(10 * epsilon))
-        )
-        for size in SIZES
+        square_errors(schedule, size, deviation, draws, np.random.default_rng(seed))
+        for size, seed in zip(SIZES, seeds, strict=True)
     ]
     return Errors(
         noise,
@@ -137,38 +135,22 @@ def predicted_error(schedule: Schedule, size: int, deviation: float) -> float:
     return MEAN * (1 - MEAN) / size + MEAN * chance / size + (deviation / size) ** 2
 
 
-def never_asked() -> Comparison:
-    """Who never takes part under Poisson sampling (section 1)."""
-    share = 100 * (1 - 1 / ROUNDS) ** ROUNDS
-    return Comparison("people whom Poisson sampling never asks, per cent", 37.0, share, "the paper: 1 / e")
-
-
 def ratio_of(poisson: Errors, ours: Errors) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Of the simulated errors, with three standard deviations of it; shape (sizes,) each."""
     ratio = poisson.simulated / ours.simulated
     return ratio, ratio * np.hypot(poisson.spread / poisson.simulated, ours.spread / ours.simulated)
 
 
-def compare(epsilon: float, dimension: int, ours: Errors, poisson: Errors) -> list[Comparison]:
-    """The two prices of one panel: noise, and Poisson's varying number of check-ins."""
-    at = f"epsilon {epsilon:g}, dimension {dimension}"
+def compare(epsilon: float, dimension: int, ours: Errors, poisson: Errors) -> list[Row]:
+    """The ratio of the square errors at three sample sizes, and the noise multipliers."""
     (ratio, error), predicted = ratio_of(poisson, ours), poisson.predicted / ours.predicted
-    squares = [
-        Comparison(
-            f"{at}: square error, Poisson / allocation, {SIZES[i]} people",
-            None,
-            float(ratio[i]),
-            f"three standard deviations are {error[i]:.2g}; the formulas: {predicted[i]:.4g}",
-        )
+    return [
+        {
+            "": f"epsilon {epsilon:g}, dimension {dimension}, {SIZES[i]} people",
+            "error, Poisson / allocation": f"{ratio[i]:.3g} ± {error[i]:.2g}",
+            "by formula": predicted[i],
+            "noise, allocation": ours.noise,
+            "noise, Poisson": poisson.noise,
+        }
         for i in (0, 4, -1)
     ]
-    if dimension > 1:  # the noise is that of one dimension
-        return squares
-    bound = published.combined_epsilon(ours.noise, ROUNDS, DELTA)
-    noise = Comparison(
-        f"epsilon {epsilon:g}: noise multiplier, allocation / Poisson",
-        None,
-        ours.noise / poisson.noise,
-        f"{ours.noise:.4g} and {poisson.noise:.4g}; the paper's best bound would put ours at epsilon {bound:.3g}",
-    )
-    return [noise, *squares]
