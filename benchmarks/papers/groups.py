@@ -173,6 +173,8 @@ def _epsilons(path: Path, title: str, cases: Sequence[tuple[str, Callable[[int],
                     [charges.epsilon(Group(Repeat(person, t), size), DELTA) for t in rounds],
                 )
                 draw_converted(axes, rounds, by_rdp[0], by_rdp[1], law, size)
+                if size == 4:  # drawn, not tabulated
+                    continue
                 rows.append(
                     {
                         "": f"{words}, group of {size}",

@@ -49,7 +49,9 @@ def figure_4(path: Path) -> Sequence[Row]:
     """Accuracy against epsilon: small networks on digits, each trained from its own random start."""
     title = f"{PAPER}, Figure 4: from scratch; digits for CIFAR-10, δ = 1e-5"
     trained, weights = training.from_scratch(), simplex(3, 20)
-    rows = _made(path, title, SCRATCH, trained, weights, _names(SCRATCH), (8.0, 12.0))
+    coarse = np.isclose((10 * weights) % 1, 0).all(axis=1)  # costs of all weights take minutes
+    thinned = trained._replace(sums=trained.sums[coarse])
+    rows = _made(path, title, SCRATCH, thinned, weights[coarse], _names(SCRATCH), (8.0, 12.0))
     shown = ((0.5, 0.5, 0), (0.5, 0, 0.5), (0, 0.5, 0.5), (0.95, 0.05, 0), (0, 0.05, 0.95))
     return [
         *rows,

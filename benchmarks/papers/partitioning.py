@@ -28,7 +28,7 @@ def figure_1(path: Path) -> Sequence[Row]:
     """Noise for (3, 1e-5) over the number of rounds: rate 0.1, with and without three submodels."""
     rounds = [50, 100, 200, 400, 800, 1600]
     ours = {
-        count: [charges.noise(lambda s, t=t, c=count: _training(s, c, t), 3.0, DELTA) for t in rounds]  # type: ignore[misc]
+        count: [charges.noise(lambda s, t=t, c=count: _training(s, c, t), 3.0, DELTA) for t in rounds]
         for count in (1, 3)
     }
     paper = {count: [_noise_by_formula(count, times) for times in rounds] for count in (1, 3)}

@@ -221,7 +221,7 @@ def noise_of_table_1(_: Path) -> Sequence[Row]:
                 "": str(method) if wrong else "baselines and relaxation",
                 "paper prints": printed,
                 "paper's formula": smallest_noise(formula, 8.0),
-                "each part sampled alone": smallest_noise(lambda s, m=method: _sampled_alone(m, s), 8.0),  # type: ignore[misc]
+                "each part sampled alone": smallest_noise(lambda s, m=method: _sampled_alone(m, s), 8.0),
                 "fedamp": noise_multiplier(method, 8.0, 1000),
             }
         )

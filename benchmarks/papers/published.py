@@ -86,7 +86,7 @@ def accuracies(name: str, scheme: str, epsilon: float) -> list[float]:
 
     kept, seeds = Kept(RUNS), SEEDS if scheme == "check-in" else COMPARED
     asked = [{"scenario": name, "scheme": scheme, "epsilon": epsilon, "seed": seed} for seed in seeds]
-    return [100 * kept.get(each, lambda seed=each["seed"]: made(seed))["accuracy"] for each in asked]  # type: ignore[misc]
+    return [100 * kept.get(each, lambda seed=each["seed"]: made(seed))["accuracy"] for each in asked]
 
 
 def published(_: Path) -> Sequence[Row]:

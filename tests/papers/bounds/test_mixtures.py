@@ -73,3 +73,26 @@ def test_fedamps_group_has_the_divergence_of_theorem_4_2(noise, rate, size):
 def test_real_orders_without_sampling_are_the_gaussians():
     orders = np.array([1.1, 1.5, 7.3])
     np.testing.assert_allclose(sampled_gaussian_rdp(0.7, 1.0, orders), orders / (2 * 0.7**2), rtol=1e-10)
+
+
+def plane_renyi(order: float, fraction: float, old: complex, new: complex) -> float:
+    """D((1-w) N(0) + w N(old) || (1-w) N(0) + w N(new)) in the plane, unit noise, on a grid of step 0.25 (spectral)."""
+    reach = order * max(abs(old), abs(new)) + 9
+    axis = np.arange(-reach, reach, 0.25)
+    x, y = np.meshgrid(axis, axis)
+
+    def log_ratio(mean: complex) -> np.ndarray:
+        return np.logaddexp(np.log1p(-fraction), np.log(fraction) + mean.real * x + mean.imag * y - abs(mean) ** 2 / 2)
+
+    log_terms = (
+        order * log_ratio(old) + (1 - order) * log_ratio(new) - (x**2 + y**2) / 2 + np.log(0.25**2 / (2 * np.pi))
+    )
+    peak = log_terms.max()
+    return float((peak + np.log(np.exp(log_terms - peak).sum())) / (order - 1))
+
+
+def test_the_worst_substitution_of_a_gaussian_need_not_lie_on_a_line():
+    """Theorem 3.6, whose maximum over three means the paper leaves open."""
+    triangle = plane_renyi(2.0, 0.01, 1 / 0.7, complex(0.5, math.sqrt(0.75)) / 0.7)
+    line = max(plane_renyi(2.0, 0.01, a / 0.7, -b / 0.7) for a, b in ((1, 0), (0, 1), (0.5, 0.5), (0.8, 0.2)))
+    assert triangle > 1.1 * line
