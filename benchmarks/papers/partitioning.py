@@ -125,7 +125,7 @@ def figure_3(path: Path) -> Sequence[Row]:
     axes.axhline(DELTA, color="0.5", linewidth=1.0, linestyle=":", label="delta 1e-5")
     axes.set_yscale("log")
     finish(axes, path)
-    shown = [what for what in deltas if "tight" in what or "law" in what or "fedamp" in what]
+    shown = [what for what in deltas if "tight" in what or "loss" in what or "fedamp" in what]
     rows: list[Row] = [
         {"": f"delta, {t} rounds"} | {what: deltas[what][rounds.tolist().index(t)] for what in shown}
         for t in (55, 60, 65, 70)
