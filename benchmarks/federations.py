@@ -1,8 +1,8 @@
-"""What each scheme is worth to a federation of thousands: Fashion-MNIST, 6,000 people with ten images each.
+"""Accuracy of each scheme in a federation of thousands: Fashion-MNIST, 6,000 clients with ten images each.
 
-    python -m benchmarks.federations            goes on where it stopped; half an hour on one core for all of it
-    python -m benchmarks.federations --quick    a few rounds of two schemes, to see that it works
-    python -m benchmarks.federations --show     tables and picture of what there is
+    python -m benchmarks.federations            resumes; half an hour on one core for all of it
+    python -m benchmarks.federations --quick    a few rounds of two schemes, as a check
+    python -m benchmarks.federations --show     tables and picture of the stored results
 
 Every scheme is tuned alike: its rate, a power of two, by the accuracy on 6,000 training images that
 nobody trains on, until both neighbours of the best rate are worse. Then it trains on all of them, once a seed, and is
@@ -52,6 +52,7 @@ FEDERATION: dict[str, Any] = {
     "server": SERVER,
     "engine": {"kind": "serial"},
 }
+STILL = {**SERVER, "momentum": 0.0}  # ModelMix refuses momentum
 POISSON = {"check_in": {"scheme": "poisson", "rate": CHECK_INS / FEDERATION["rounds"]}}
 SPLIT = {"scheme": "disjoint", "shared_noise_multiplier": "balanced"}
 # The longest step of a unit that is alone: the two models that are mixed are kept so many of them apart.
@@ -80,7 +81,8 @@ SCHEMES = {
     "partial-2": Scheme("k of T, 2 submodels and a shared part", {"submodels": {**SPLIT, "count": 2}}),
     "partial-4": Scheme("k of T, 4 submodels and a shared part", {"submodels": {**SPLIT, "count": 4}}),
     "dropout": Scheme("k of T, dropout of half", {"submodels": {"scheme": "dropout", "keep": 0.5, "rest": "dealt"}}),
-    "modelmix": Scheme("Poisson sampling, ModelMix", {**POISSON, "server": {**SERVER, "momentum": 0.0}}, mixed=True),
+    "poisson-still": Scheme("Poisson sampling, no momentum", {**POISSON, "server": STILL}),
+    "modelmix": Scheme("Poisson sampling, no momentum, ModelMix", {**POISSON, "server": STILL}, mixed=True),
 }
 
 
@@ -256,7 +258,11 @@ def table(
             work, sent = device_cost(name)
             lines.append(f"| {scheme.words} | {' | '.join(map(_spread, values))} | {work:.0%} | {sent} |")
     seeds = {run.seed for run in runs if run.partition == partition and not run.tuning}
-    caption = f"Seeds: {len(seeds)}; what has no spread has one." if seeds else "Not measured yet."
+    caption = (
+        f"Mean ± standard deviation over {len(seeds)} seeds; without ±: a single seed."
+        if seeds
+        else "Not measured yet."
+    )
     return "\n".join([*lines, "", caption])
 
 
@@ -298,7 +304,7 @@ def draw(runs: list[Run], file: Path) -> None:
     """Accuracy against epsilon, iid."""
     found = tested(runs)
     subtitle = f"Fashion-MNIST, protected: one client of {CLIENTS:,}"
-    canvas, (axes,) = style.figure("what hidden randomness is worth", subtitle, (3.0,))
+    canvas, (axes,) = style.figure("accuracy with hidden randomness", subtitle, (3.0,))
     for index, name in enumerate(SHOWN):
         look = style.look(index)
         points = [(epsilon, found[cell]) for epsilon in EPSILONS if (cell := Cell("iid", name, epsilon)) in found]

@@ -27,11 +27,10 @@ from benchmarks.simulation import machine
 from benchmarks.workloads import Workload
 from fedamp.engines import flower
 from fedamp.federation import reader
-from fedamp.federation.check_in import Balanced
-from fedamp.federation.optimizers import optimizer_of
+from fedamp.federation.check_in import BalancedCheckIn
+from fedamp.federation.optimizers import Server
 from fedamp.federation.plan import make_plan
 from fedamp.federation.scenario import Scenario
-from fedamp.federation.training import Server
 from fedamp.noise.independent import add_noise
 from fedamp.server.setup import prepare
 from fedamp.strategies.aggregation import Asked, ClippedSums, Request
@@ -155,7 +154,7 @@ def a_million_clients() -> dict[str, Any]:
 def _start(work: Workload, sections: dict[str, Any]) -> float:
     program = (
         "import os, sys; from pathlib import Path; from fedamp.server.launch import rounds; "
-        "from fedamp.server.observers import Observer; from fedamp.scenario import scenario_file\n"
+        "from fedamp.server.observers import Observer; from fedamp.federation import reader\n"
         "class Watch(Observer):\n"
         "    def started(self, *_): print(sum(os.times()[:4]))\n"
         "    def round_done(self, *_): ...\n"
@@ -232,7 +231,8 @@ def check_in_schedule() -> dict[str, Any]:
     """10 hidden rounds of a thousand, for a million clients: processor seconds, and megabytes on top."""
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     start = process_time()
-    total = sum(len(cohort) for cohort in Balanced(rounds=1000, k=10).cohorts(1_000_000, seed=1))
+    check_in = BalancedCheckIn(scheme="balanced", k=10)
+    total = sum(len(cohort) for cohort in check_in.cohorts(1000, 1_000_000, seed=1))
     seconds = process_time() - start
     assert total == 10_000_000
     return {"seconds": seconds, "megabytes": (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1e3}
@@ -252,7 +252,7 @@ def server() -> dict[str, Any]:
     reply = Message(RecordDict({"arrays": flower.to_record(sums), "metrics": MetricRecord(facts)}), reply_to=asked)
     expected = Asked({reply.metadata.src_node_id: Request(frozenset({1}))}, ModelParts.of(model), [1.0])
     found = {"parameters": sum(array.size for array in model.values())}
-    optimizer = optimizer_of(Server(momentum=0.9))
+    optimizer = Server(momentum=0.9).rule()
     state = optimizer.init(model)
     deviations = dict.fromkeys(model, 1.0)
 

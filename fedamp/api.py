@@ -102,7 +102,7 @@ def play(scenario: Source, out: str | Path | None = None, resume: bool = False) 
 
     asked = load(scenario)
     if asked.engine.kind == "flower":
-        raise ScenarioError("engine.kind: flower cannot be played round by round; accepted: auto, ray, serial")
+        raise ScenarioError("engine.kind: flower cannot be played round by round; expected: auto, ray, serial")
     return rounds(asked, Observers(()), _folder(out), resume)
 
 
@@ -143,7 +143,7 @@ def open(folder: str | Path) -> "Run":
     from fedamp.runs.run import read_run
 
     if RunFolder(Path(folder)).certificate.is_file():
-        raise RunFolderError(f"{folder}: a merged model; accepted: the folder of a run")
+        raise RunFolderError(f"{folder}: a merged model; expected: the folder of a run")
     return read_run(Path(folder))
 
 

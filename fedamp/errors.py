@@ -1,18 +1,18 @@
 """The error tree.
 
     FedampError                 an unexpected failure: exit code 1
-    ├── InputError              something a person gave us is wrong: exit code 2, one line
+    ├── InputError              wrong input: exit code 2, one line
     │   ├── ScenarioError       a scenario file, its keys or a ``--set`` override
     │   ├── DataError           a data folder or file
     │   ├── ModelError          a model that cannot be trained privately, or split as asked
     │   ├── RunFolderError      a run folder, ledger or checkpoint that is damaged or foreign
     │   ├── MergeError          models that cannot be merged, or not within the budget
     │   └── DeploymentError     a node, certificate or address
-    ├── FederationError         the federation could not go on (quorum, deadline, worker)
+    ├── FederationError         the run could not continue (quorum, deadline, worker)
     │   └── DivergedError       the model is no longer finite
-    └── Interrupted             a person stopped a run: exit code 130
+    └── Interrupted             Ctrl-C: exit code 130
 
-Every message is one line: what was wrong, where, and what is accepted.
+Every message is one line: what was wrong, where, and what is expected.
 """
 
 import logging
@@ -30,7 +30,7 @@ class FedampError(Exception):
 
 
 class InputError(FedampError):
-    """Something that a person gave is wrong; the message says what, where and what is accepted."""
+    """An input is wrong; the message says what, where and what is expected."""
 
     exit_code, kind = 2, "error"
 
@@ -60,11 +60,11 @@ class DeploymentError(InputError):
 
 
 class FederationError(FedampError):
-    """The federation could not go on: below quorum, past a deadline, or without workers."""
+    """The run could not continue: below quorum, past a deadline, or without workers."""
 
 
 class DivergedError(FederationError):
-    """A round came to a model that is no longer finite; the round is not released."""
+    """The model of a round is not finite; the round is not released."""
 
     def __init__(self, round_: int, what: str) -> None:
         super().__init__(
@@ -74,19 +74,19 @@ class DivergedError(FederationError):
 
 
 class Interrupted(FedampError):
-    """A person stopped a run with Ctrl-C; the message says how to go on."""
+    """The run was stopped with Ctrl-C; the message says how to resume it."""
 
     exit_code, kind = 130, "interrupted"
 
 
 def one_line(error: BaseException) -> str:
-    """Somebody else's exception, in the parentheses of an error line."""
+    """A foreign exception as one line."""
     return " ".join(f"{type(error).__name__}: {error}".split())
 
 
 @contextmanager
 def fails_alone(what: str) -> Iterator[None]:
-    """What fails inside ends nothing else: for what only tells of a run. The log and the terminal get a line each."""
+    """For code that only reports a run: a failure inside ends nothing else. Log and terminal get a line each."""
     try:
         yield
     except Exception as error:

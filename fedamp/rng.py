@@ -1,10 +1,10 @@
 """The only source of randomness: an independent stream for every purpose, round and client.
 
-Streams are addressed, never shared: ``stream(seed, "noise", 3)`` gives the same numbers whatever was drawn before it,
-by whom, or on how many workers. That is what makes a run reproducible and resumable without storing generator states.
+Streams are addressed, never shared: ``stream(seed, "noise", 3)`` gives the same numbers independent of earlier draws
+and of the number of workers. So a run is reproducible and resumable without stored generator states.
 
-What privacy rests on comes from a cryptographic generator: :func:`stream` and :func:`client_words`. What is public
-anyway (how records are dealt, where training starts) comes from statistical ones, whose names begin with ``public``.
+Secret randomness comes from a cryptographic generator: :func:`stream` and :func:`client_words`. Public randomness (the
+partition of records, initial parameters) comes from statistical generators, whose names begin with ``public``.
 """
 
 import hashlib
@@ -24,7 +24,7 @@ _ZEROS = memoryview(bytes(8 * _BLOCK))
 
 
 class Stream:
-    """The numbers of one address. Without the seed they cannot be told from random ones, nor predicted from each other.
+    """The numbers of one address. Without the seed they are indistinguishable from independent random numbers.
 
     The keystream of AES-256 in counter mode, counted from zero (NIST SP 800-38A, section 6.5), as little-endian words.
 
@@ -67,7 +67,7 @@ def stream(seed: int, purpose: str, *indices: int) -> Stream:
     Args:
         seed: the run's seed, any non-negative integer (a deployment uses 256 bits from the operating system).
         purpose: what the numbers are for. Two purposes never share a stream.
-        indices: round, client or whatever else tells this use from others; non-negative integers.
+        indices: round, client or other indices of this use; non-negative integers.
 
     Returns:
         A stream whose key of 256 bits is the keyed hash (BLAKE2b, RFC 7693) of the address, the key being the seed.
@@ -76,14 +76,14 @@ def stream(seed: int, purpose: str, *indices: int) -> Stream:
 
 
 def public_stream(seed: int, purpose: str, *indices: int) -> np.random.Generator:
-    """A generator for what everybody may know, with an address as of :func:`stream`: counter-based Philox."""
+    """A generator for public randomness, with an address as of :func:`stream`: counter-based Philox."""
     return np.random.Generator(np.random.Philox(key=_public_key(seed, purpose, indices, bytes_=16)))
 
 
 def happens(words: Words, probability: float) -> NDArray[np.bool_]:
-    """Whether an event comes about, for each word: with the given probability, rounded down to a multiple of 2**-64.
+    """For each word whether an event happens: with the given probability, rounded down to a multiple of 2**-64.
 
-    That is exactly the probability where it is at least 2**-11, because it is a float64.
+    A float64 probability of at least 2**-11 is met exactly.
     """
     if probability >= 1:
         return np.ones(words.shape, dtype=bool)
@@ -91,9 +91,9 @@ def happens(words: Words, probability: float) -> NDArray[np.bool_]:
 
 
 def client_seeds(seed: int, purpose: str, round_: int, clients: NDArray[np.int64]) -> NDArray[np.void]:
-    """32 bytes for each client of a round, which tell their holder nothing about any other client's.
+    """32 bytes for each client of a round; a client's seed says nothing about another client's.
 
-    The server sends a node the seeds of the node's own clients and nothing else.
+    The server sends a node only the seeds of the node's own clients.
 
     Returns:
         Array of shape (len(clients),) of 32 bytes each.
@@ -103,10 +103,10 @@ def client_seeds(seed: int, purpose: str, round_: int, clients: NDArray[np.int64
 
 
 def client_words(seeds: NDArray[np.void], purpose: str, count: int) -> Words:
-    """``count`` words of 64 bits from each client's seed, the same whichever seeds are asked for together.
+    """``count`` words of 64 bits from each client's seed, independent of the other seeds in the call.
 
-    For what a node draws inside its clients (masks, data order): the output of SHAKE-256 (FIPS 202) on seed and
-    purpose, which for some hundred words is faster than a cipher that is keyed anew for every client.
+    For draws of a node for its clients (masks, data order): SHAKE-256 (FIPS 202) of seed and purpose. For some hundred
+    words it is faster than a cipher with a new key for every client.
 
     Returns:
         Array of shape (len(seeds), count).
@@ -116,10 +116,10 @@ def client_words(seeds: NDArray[np.void], purpose: str, count: int) -> Words:
 
 
 def public_uniforms(seeds: NDArray[np.uint64], purpose: str, count: int) -> NDArray[np.float64]:
-    """``count`` numbers in [0, 1) from each seed, the same whichever seeds are asked for together.
+    """``count`` numbers in [0, 1) from each seed, independent of the other seeds in the call.
 
-    For what everybody may know, where thousands of streams are needed (synthetic records): a 64-bit mixing function of
-    seed, purpose and counter (Steele, Lea, Flood 2014, SplitMix), vectorised.
+    For public randomness in thousands of streams (synthetic records): a 64-bit mixing function of seed, purpose and
+    counter (Steele, Lea, Flood 2014, SplitMix), vectorised.
 
     Returns:
         Array of shape (len(seeds), count).
@@ -142,7 +142,7 @@ def _mix(bits: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 def public_seed(seed: int, purpose: str) -> int:
-    """A 63-bit seed that nodes and adversaries may know: it tells nothing about ``seed``."""
+    """A public 63-bit seed, which says nothing about ``seed``."""
     return _public_key(seed, f"public {purpose}", (), bytes_=8) >> 1
 
 

@@ -93,7 +93,7 @@ def test_without_colour_there_are_no_italics_either():
 def test_a_model_that_is_larger_than_the_machine_is_refused_before_it_is_made(fedamp, tmp_path):
     answer = fedamp("scenarios", "validate", write_small(tmp_path), "--set", "model={name: mlp, hidden: [1000000000]}")
     assert answer.status == 2
-    assert re.fullmatch(r"error: model mlp needs 1,200 GB, and this machine has .*; accepted: .*", one_line(answer.err))
+    assert re.fullmatch(r"error: model mlp needs 1,200 GB, and this machine has .*; expected: .*", one_line(answer.err))
 
 
 def test_run_never_writes_over_a_folder(fedamp, finished, tmp_path):

@@ -9,8 +9,7 @@ from scipy import stats
 
 from fedamp import rng
 from fedamp.noise import gaussian
-from fedamp.noise.gaussian import Address, Uniform, add_gaussian, grid_of, round_noisy
-from fedamp.noise.normal import quantiles
+from fedamp.noise.gaussian import Address, Uniform, add_gaussian, grid_of, quantiles, round_noisy
 
 FURTHER = 256  # bits of a uniform beyond the first 64
 
@@ -103,9 +102,7 @@ def test_the_quantile_is_as_good_as_the_error_bound_takes_it_to_be():
     near = [end * (1 + step * 2.0**-45) for end in (2.0**-24, 0.075, 0.25) for step in (-3, -1, 0, 1, 3)]
     random = (2.0 ** -(1 + 23 * rng.stream(3, "test").words(400) * 2.0**-64)).tolist()
     sizes = np.array(ends + near + random)
-    found = [np.empty_like(sizes), np.empty_like(sizes)]
-    for sign, out in zip((1, -1), found, strict=True):
-        quantiles(sign * sizes, out)
+    found = [quantiles(sign * sizes) for sign in (1, -1)]
     assert (found[0] == -found[1]).all()
     for size, quantile in zip(sizes, found[0], strict=True):
         exact = mpmath.sqrt(2) * mpmath.erfinv(1 - 2 * mpmath.mpf(size))
@@ -174,7 +171,7 @@ def test_a_uniform_number_alone_fills_its_width():
 
 @pytest.mark.parametrize("sum_", [1e300, -(2.0**33), np.inf, np.nan])
 def test_a_sum_that_dwarfs_its_noise_is_refused(sum_):
-    with pytest.raises(ValueError, match="accepted: at most"):
+    with pytest.raises(ValueError, match="expected: at most"):
         add_gaussian(np.array([sum_]), 1.0, Address(1, "test", ()))
 
 

@@ -15,7 +15,7 @@ from safetensors.numpy import load_file
 import fedamp
 from fedamp.engines.engines import choose
 from fedamp.errors import InputError, Interrupted, RunFolderError, ScenarioError
-from fedamp.federation.privacy import PoissonCheckIn
+from fedamp.federation.check_in import PoissonCheckIn
 from tests.federations import SMALL
 
 SMALL_DICT = yaml.safe_load(SMALL) | {"rounds": 4, "engine": {}}
@@ -77,7 +77,7 @@ def test_dicts_and_scenarios_are_loaded_and_not_changed():
 @pytest.mark.parametrize(
     ("source", "overrides", "words"),
     [
-        ("digits", {"privacy.epsilon": -1}, "privacy.epsilon=-1: got -1; accepted: a number > 0"),
+        ("digits", {"privacy.epsilon": -1}, "privacy.epsilon=-1: got -1; expected: a number > 0"),
         ("digits", {"privacy": {"epsilon": -1}}, "privacy.epsilon=-1: "),
         ("digits", {"privacy.epsilom": 1}, "did you mean epsilon?"),
         ("digits", {"rounds.x": 1}, "rounds.x: rounds is not a section of the scenario"),
@@ -116,7 +116,7 @@ def test_a_run_can_be_looked_at(whole):
     assert all(check.verdict != "wrong" for check in run.verify())
     assert run.report() == run.folder / "report.html"
     assert run.plot().axes
-    with pytest.raises(InputError, match="no picture nonsense; accepted here: rounds"):
+    with pytest.raises(InputError, match="no picture nonsense; expected here: rounds"):
         run.plot("nonsense")
     shown = run._repr_html_()
     assert "accuracy" in shown
@@ -188,7 +188,7 @@ def test_an_error_in_the_loop_is_the_callers_and_leaves_a_folder_to_go_on_in(tmp
 
 
 def test_flowers_simulation_cannot_be_played_round_by_round(tmp_path):
-    with pytest.raises(ScenarioError, match=r"engine\.kind: flower .*; accepted: auto, ray, serial"):
+    with pytest.raises(ScenarioError, match=r"engine\.kind: flower .*; expected: auto, ray, serial"):
         fedamp.play(fedamp.load(SMALL_DICT, **{"engine.kind": "flower"}), out=tmp_path / "run")
 
 

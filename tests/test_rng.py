@@ -65,7 +65,7 @@ class Halves(rng.Stream):
 
 
 @pytest.mark.parametrize("bound", [1, 2, 3, 7, 1000, 2**31 + 1, 2**32])
-def test_integers_are_the_upper_half_of_a_product_and_the_lowest_products_are_drawn_again(bound):
+def test_integers_are_upper_halves_of_products_and_low_ones_are_redrawn(bound):
     # With these bounds removed, each result has the same number, 2**32 // bound, of halves.
     halves = [0, 1, 2**32 - 1, 2**31, 12345, (2**32 // bound + 1) % 2**32]
     kept = [half for half in halves if half * bound % 2**32 >= 2**32 % bound]
@@ -93,7 +93,7 @@ def test_integers_fill_their_range():
 @pytest.mark.parametrize(
     "probability", [0.0, 2.0**-64, 1.9 * 2.0**-64, 1e-15, 2.0**-11 * (1 + 2**-52), 0.1, 0.5, 1 - 2.0**-53, 1.0]
 )
-def test_an_event_happens_for_as_many_words_as_its_probability_says_and_never_for_more(probability):
+def test_an_event_happens_with_its_probability_and_never_more_often(probability):
     count = math.floor(Fraction(probability) * 2**64)
     words = np.array([word % 2**64 for word in (0, count - 1, count, 2**64 - 1)], dtype=np.uint64)
     expected = [word < count for word in words.tolist()]
@@ -122,7 +122,7 @@ def test_client_words_are_shake_256_and_unrelated_between_seeds_and_purposes():
     assert len(np.unique(np.concatenate([drawn.ravel(), rng.client_words(seeds, "mask", 50).ravel()]))) == 200_000
 
 
-def test_public_uniforms_are_uniform_and_independent_between_seeds_counters_and_purposes():
+def test_public_uniforms_are_independent_over_seeds_counters_and_purposes():
     seeds = np.arange(2000, dtype=np.uint64)
     drawn = rng.public_uniforms(seeds, "order", 50)
     assert drawn.shape == (2000, 50)

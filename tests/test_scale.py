@@ -8,7 +8,7 @@ from flwr.app import Message, MetricRecord, RecordDict
 
 from fedamp.engines import flower
 from fedamp.engines.engines import open_grid
-from fedamp.federation.check_in import Balanced, Stratified
+from fedamp.federation.check_in import BalancedCheckIn, StratifiedCheckIn
 from fedamp.noise.gaussian import Address, add_gaussian
 from fedamp.noise.independent import add_noise
 from fedamp.runs.folder import new_folder
@@ -30,12 +30,15 @@ def peak_of(action) -> int:
         tracemalloc.stop()
 
 
-@pytest.mark.parametrize("schedule", [Balanced(rounds=30, k=3), Stratified(rounds=30, k=3)])
-def test_a_schedule_holds_a_few_bytes_a_client_however_many_rounds(schedule):
+BALANCED, STRATIFIED = BalancedCheckIn(scheme="balanced", k=3), StratifiedCheckIn(scheme="stratified", k=3)
+
+
+@pytest.mark.parametrize("scheme", [BALANCED, STRATIFIED], ids=str)
+def test_a_scheme_holds_a_few_bytes_a_client_however_many_rounds(scheme):
     clients = 200_000
 
     def walk():
-        for _ in schedule.cohorts(clients, seed=1):
+        for _ in scheme.cohorts(30, clients, seed=1):
             pass
 
     # What was and what is still owed are 4 bytes a client each, a round's draws 8, the comparison 1, the cohort 8 for a
@@ -148,7 +151,7 @@ def test_noise_refuses_what_it_could_only_copy():
 
 @pytest.mark.slow
 def test_a_million_clients_and_a_thousand_rounds():
-    cohorts = Balanced(rounds=1000, k=10).cohorts(1_000_000, seed=1)
+    cohorts = BalancedCheckIn(scheme="balanced", k=10).cohorts(1000, 1_000_000, seed=1)
     sizes = [len(cohort) for cohort in cohorts]
     assert sum(sizes) == 10_000_000
     # Sizes are nearly binomial with standard deviation 99.5; a thousand of them.

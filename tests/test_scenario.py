@@ -151,7 +151,7 @@ FILES = {
     "merge.yaml": (b"c: &c {steps: 2}\nclient:\n  <<: *c\n", "line 3: not valid YAML: << merges mappings"),
     "kinds.yaml": (
         b"name: a\ndata: [digits]\nmodel: {name: mlp}\nrounds: 1\nprivacy: {clip: 1, noise_multiplier: 1}\n",
-        "line 2: data: got ['digits']; accepted: a section with name diabetes, digits, ",
+        "line 2: data: got ['digits']; expected: a section with name diabetes, digits, ",
     ),
     "lr.yaml": (b"name: a\nlr: 3\n", "line 2: lr: unknown key; did you mean client.learning_rate or server.learning"),
     "binary.yaml": (b"\xff\xfe\x00\x01", "not a text file"),
@@ -195,7 +195,7 @@ def test_a_wrong_value_is_found_by_its_line(tmp_path):
     file.write_text("\n".join(line for line in lines if not line.startswith("client: {")))
     with pytest.raises(ScenarioError, match=rf"deep\.yaml, line {len(lines) - 1}: client\.batch_size: got 'none'"):
         reader.load(file)
-    with pytest.raises(ScenarioError, match=r"deep\.yaml, line \d+: model\.name: missing; accepted: text"):
+    with pytest.raises(ScenarioError, match=r"deep\.yaml, line \d+: model\.name: missing; expected: text"):
         reader.load(file, ["client=null", "model={}"])
 
 

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from fedamp.federation import reader
+from fedamp.federation.check_in import PoissonCheckIn
 from fedamp.federation.plan import make_plan
-from fedamp.federation.privacy import DisjointSubmodels, PoissonCheckIn
+from fedamp.federation.submodels import DisjointSubmodels
 from fedamp.models.registry import build
 from fedamp.models.splits import split
 from fedamp.server import launch

@@ -45,7 +45,7 @@ def test_a_printed_epsilon_leads_to_its_assumptions():
     assert any(GUARANTEES in line for line in lines)
 
 
-def test_who_stops_by_looking_is_covered_by_the_cost_of_all_rounds_and_not_of_the_released_ones():
+def test_stopping_by_looking_is_covered_by_the_cost_of_all_rounds_only():
     """The privacy loss of Gaussian noise is a random walk, N(1/(2 s^2), 1/s^2) a round; it is stopped at its best."""
     rounds, noise, delta = 100, 10.0, 1e-5
     plan = make_plan(small("check_in={scheme: all}", f"rounds={rounds}", f"privacy.noise_multiplier={noise}"), 60)

@@ -92,7 +92,7 @@ def test_trackers_are_names_or_sections_and_change_nothing_of_a_run():
 @pytest.mark.parametrize(
     ("trackers", "words"),
     [
-        (["tensorbord"], "accepted: "),
+        (["tensorbord"], "expected: "),
         (["wandb", {"name": "wandb"}], "a tracker stands twice"),
         ([{"name": "mlflow", "url": "x"}], "did you mean uri?"),
     ],
@@ -106,7 +106,7 @@ def test_what_cannot_be_is_said_in_one_line(trackers, words):
 
 def test_a_package_that_is_missing_is_said_before_anything_runs(monkeypatch, tmp_path):
     monkeypatch.setattr("fedamp.server.trackers.tracker.find_spec", lambda name: None)
-    with pytest.raises(InputError, match=r"wandb is not installed; accepted: pip install 'fedamp\[wandb\]'"):
+    with pytest.raises(InputError, match=r"wandb is not installed; expected: pip install 'fedamp\[wandb\]'"):
         fedamp.run(asked("wandb"), out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 

@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 
 from fedamp import rng
 from fedamp.federation.check_in import Independent
-from fedamp.federation.mixing import MixingRule, mixing_of
-from fedamp.federation.privacy import Mixing
+from fedamp.federation.mixing import Mixing, MixingRule, mixing_of
 
 Floats = NDArray[np.float32]
 

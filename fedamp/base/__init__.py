@@ -1,1 +1,1 @@
-"""What every room uses: types of arrays, numbers as text, the base of sections and records."""
+"""Small modules for every room: array types, numbers as text, the bases of sections and records."""

@@ -28,7 +28,7 @@ def available(asked: str) -> str:
         return "cuda" if count else "cpu"
     if re.fullmatch(PATTERN, asked) and int(asked.partition(":")[2] or 0) < count:
         return asked
-    raise InputError(f"engine.device: {asked} is not there, torch sees {count} GPU(s); accepted here: auto, cpu")
+    raise InputError(f"engine.device: {asked} is not there, torch sees {count} GPU(s); expected here: auto, cpu")
 
 
 def here(asked: str) -> str:

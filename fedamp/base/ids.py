@@ -1,4 +1,4 @@
-"""Ids as a person writes them: ``0-9,12``."""
+"""Lists of ids as text: ``0-9,12``."""
 
 import re
 from collections.abc import Sequence

@@ -1,11 +1,11 @@
-"""Numbers as a person reads them; bounds are rounded to the side on which they stay bounds."""
+"""Numbers as text; bounds are rounded to the side on which they stay bounds."""
 
 import math
 from collections.abc import Callable
 
 
 def at_most(value: float | None, digits: int | None = None) -> str:
-    """An upper bound, rounded up; ``digits`` behind the point, as many as are plenty if left out; None is infinite."""
+    """An upper bound, rounded up to ``digits`` decimals (default: enough for reading); None is infinite."""
     return "infinite" if value in (None, math.inf) else _rounded(value, digits, math.ceil)
 
 

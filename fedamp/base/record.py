@@ -1,4 +1,4 @@
-"""The base of everything that is written down or sent as JSON, and read again: frozen, typed, no unknown keys."""
+"""The base of all data that are stored or sent as JSON and read again: frozen, typed, no unknown keys."""
 
 import json
 from typing import Any, Self
@@ -18,7 +18,7 @@ class Record(BaseModel):
         """Read it from JSON.
 
         Raises:
-            ValueError: one line that names the key and what is accepted.
+            ValueError: one line that names the key and what is expected.
         """
         try:
             return cls.model_validate_json(text, strict=True)
@@ -34,12 +34,12 @@ class Record(BaseModel):
         return json.dumps(self.content())
 
     def to_text(self) -> str:
-        """As JSON for a person to read, indented."""
+        """As indented JSON."""
         return json.dumps(self.content(), indent=1, allow_nan=False, ensure_ascii=False) + "\n"
 
 
 def one_line(error: ValidationError) -> str:
-    """The first thing that is wrong: its key, what is accepted, and what was found."""
+    """The first error: its key, what is expected, and what was found."""
     first = error.errors(include_url=False)[0]
     key = ".".join(str(part) for part in first["loc"])
     match first["type"]:

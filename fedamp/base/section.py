@@ -1,13 +1,8 @@
 """The base of all sections of a scenario, and the numbers that stand in them."""
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
-
-if TYPE_CHECKING:
-    from fedamp.federation.scenario import Scenario
-
-__all__ = ["Count", "NoiseMultiplier", "NotNegative", "Positive", "Probability", "Rate", "Section", "Share", "no_truth"]
 
 
 class Section(BaseModel):
@@ -15,14 +10,11 @@ class Section(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    def check(self, scenario: "Scenario") -> None:
-        """Refuse (ValueError, one line) what cannot go with the rest of the scenario. By default everything can."""
-
 
 def no_truth(value: Any) -> Any:
-    """YAML reads ``on`` and ``yes`` as truths, which Python takes for numbers."""
+    """Refuse ``on`` and ``yes``: YAML reads them as truth values, which Python takes for numbers."""
     if isinstance(value, bool):
-        raise ValueError(f"got {value}, as YAML reads on, off, yes and no; accepted: a number")
+        raise ValueError(f"got {value}, as YAML reads on, off, yes and no; expected: a number")
     return value
 
 
@@ -33,3 +25,12 @@ NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Probability = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
 Share = Annotated[float, Field(gt=0, lt=1)]
 Rate = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+Steps = tuple[tuple[Count, Positive], ...]
+"""A number that changes over the rounds: [first round, number], in order; the first one is for round 1."""
+
+
+def check_steps(key: str, steps: Steps) -> None:
+    """Refuse steps that do not begin at round 1, or are not in order (ValueError)."""
+    firsts = [first for first, _ in steps]
+    if firsts[0] != 1 or firsts != sorted(set(firsts)):
+        raise ValueError(f"{key} must start at round 1 and name later rounds in order, got rounds {firsts}")

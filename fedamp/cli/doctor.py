@@ -140,7 +140,7 @@ def _versions() -> Check:
     accepted = next(requirement.specifier for requirement in requirements if requirement.name == "flwr")
     ours, flower = importlib.metadata.version("fedamp"), importlib.metadata.version("flwr")
     fine = accepted.contains(flower)
-    words = "every machine needs the same" if fine else f"accepted: {accepted}"
+    words = "every machine needs the same" if fine else f"expected: {accepted}"
     return Check("versions", "fine" if fine else "wrong", f"fedamp {ours}, flwr {flower}; {words}")
 
 
@@ -156,7 +156,7 @@ def _skew(date: str | None, now: float) -> Check:
     except ValueError:
         return Check("clock", "wrong", "the server does not tell its time")
     skew = abs(server - now)
-    return _check("clock", skew <= LARGEST_SKEW, f"{skew:.1f} s from the server's", f"accepted: {LARGEST_SKEW:g} s")
+    return _check("clock", skew <= LARGEST_SKEW, f"{skew:.1f} s from the server's", f"expected: {LARGEST_SKEW:g} s")
 
 
 def _check(name: str, fine: bool, found: str, otherwise: str) -> Check:
@@ -179,5 +179,5 @@ def _context(root_certificates: Path | None) -> ssl.SSLContext:
 def _host_and_port(address: str) -> tuple[str, int]:
     host, separator, port = address.rpartition(":")
     if not separator or not host or not port.isdecimal() or not 0 < int(port) < 65536:
-        raise DeploymentError(f"--superlink {address}: accepted: HOST:PORT, e.g. fl.example.org:8000")
+        raise DeploymentError(f"--superlink {address}: expected: HOST:PORT, e.g. fl.example.org:8000")
     return host.strip("[]"), int(port)

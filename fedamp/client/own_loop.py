@@ -129,7 +129,7 @@ def sum_of_units(
         DeploymentError: submodels are asked for; a loop of somebody else's cannot be kept to one.
     """
     if len(instruction.clips) != 1 or {instruction.extracted, *instruction.submodels} - {WHOLE}:
-        raise DeploymentError("a training loop of one's own trains whole models; accepted: submodels: {scheme: none}")
+        raise DeploymentError("a training loop of one's own trains whole models; expected: submodels: {scheme: none}")
     begin, report = time.monotonic(), TrainReport()
     sums = {name: np.zeros(array.shape) for name, array in arrays.items()}
     for client, seed in zip(instruction.clients, instruction.seeds, strict=True):

@@ -6,7 +6,7 @@ from typing import Literal, Self
 from fedamp.base.record import Record
 from fedamp.client.memory import StackSize
 from fedamp.data.sections import Data
-from fedamp.federation.privacy import Submodels
+from fedamp.federation.submodels import AnySubmodels
 from fedamp.federation.training import Client
 from fedamp.models.section import Model
 
@@ -37,7 +37,7 @@ class ClientTask(Record):
     num_classes: int
     client: Client
     unit: Literal["client", "sample"]
-    submodels: Submodels
+    submodels: AnySubmodels
     split_seed: int
     linf_coordinates: int
     normalised: bool = False

@@ -103,7 +103,7 @@ def dataset(task_json: str, folder: str) -> tuple[ClientTask, Dataset]:
         if key is None:
             raise DeploymentError(
                 f"node configuration has a data folder, but the scenario's data are {config['name']}; "
-                "accepted: data with a path or dataset, e.g. npz"
+                "expected: data with a path or dataset, e.g. npz"
             )
         config[key] = str(Path(folder).absolute())
     elif any(config.get(key) == "" for key in DATA_PLACES):

@@ -24,7 +24,6 @@ from fedamp.client.training import Trained, Trainer, arithmetic
 from fedamp.data import Cohort, Dataset
 from fedamp.errors import DataError, InputError, one_line
 from fedamp.federation.losses import loss_of
-from fedamp.federation.submodels import submodels_of
 from fedamp.models.pieces import WHOLE, Piece
 
 log = logging.getLogger("fedamp.client")
@@ -159,7 +158,7 @@ class TrainingNode:
                 f"inputs of the data have shape {list(dataset.input_shape)}, the model takes {list(task.input_shape)}"
             )
         self.task, self.dataset, self.device = task, dataset, device
-        submodels = submodels_of(task.submodels)
+        submodels = task.submodels
         self._client, self._loss = task.client, loss_of(task.client, task.model)
         self._piece = submodels.pieces(task.model, tuple(task.input_shape), task.num_classes, task.split_seed)
         self._frozen = submodels.a_piece(self._piece).frozen
@@ -234,7 +233,7 @@ class TrainingNode:
             except torch.OutOfMemoryError as error:
                 if slots == 1:
                     raise InputError(
-                        f"{self.device} has no memory for the training of one client; accepted: fewer engine.workers, "
+                        f"{self.device} has no memory for the training of one client; expected: fewer engine.workers, "
                         "a smaller model or client.batch_size, or engine.device: cpu"
                     ) from error
                 self._slots[shape] = slots // 2
@@ -312,6 +311,6 @@ class TrainingNode:
         cohort = self.dataset.gather(clients)
         if cohort.labels.size and not self._loss.labels.fit(cohort.labels, self.task.num_classes):
             raise DataError(
-                f"labels must be {self._loss.labels.accepted}, for {self.task.num_classes} outputs; got others"
+                f"labels must be {self._loss.labels.expected}, for {self.task.num_classes} outputs; got others"
             )
         return cohort

@@ -30,5 +30,5 @@ class ExternalSource:
     def _refuse(self) -> NoReturn:
         raise DataError(
             "data: external is read by a Flower app of your own, with fedamp.server.own_app.AppStrategy "
-            "(docs/flower-app); accepted here: data of another name"
+            "(docs/flower-app); expected here: data of another name"
         )

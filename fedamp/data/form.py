@@ -20,12 +20,12 @@ class Labels(ABC):
 
     Attributes:
         are_classes: whether a label is one class; then records can be dealt by label.
-        accepted: what is accepted, in words.
+        expected: what is expected, in words.
         dimensions: axes that stored labels may have, the one of records among them.
     """
 
     are_classes: ClassVar[bool] = False
-    accepted: ClassVar[str]
+    expected: ClassVar[str]
     dimensions: ClassVar[tuple[int, ...]]
 
     @abstractmethod
@@ -52,19 +52,19 @@ class Labels(ABC):
         """
         if stored.ndim not in self.dimensions or len(stored) != records:
             raise DataError(
-                f"{source}: labels have shape {list(stored.shape)}, inputs {records} records; give {self.accepted}"
+                f"{source}: labels have shape {list(stored.shape)}, inputs {records} records; give {self.expected}"
             )
         try:
             return self.read(stored)
         except ValueError as error:
-            raise DataError(f"{source}: {error}; labels must be {self.accepted}") from None
+            raise DataError(f"{source}: {error}; labels must be {self.expected}") from None
 
 
 class Classes(Labels):
     """One class a record: int64 [records], from 0."""
 
     are_classes = True
-    accepted = "integers 0, 1, 2, ..., one for each record"
+    expected = "integers 0, 1, 2, ..., one for each record"
     dimensions = (1,)
 
     def read(self, stored: NDArray[Any]) -> NDArray[Any]:
@@ -80,7 +80,7 @@ class Classes(Labels):
 class Numbers(Labels):
     """Some numbers a record: float32 [records, numbers]."""
 
-    accepted = "finite numbers, one for each record or a list of as many for each"
+    expected = "finite numbers, one for each record or a list of as many for each"
     dimensions = (1, 2)
 
     def read(self, stored: NDArray[Any]) -> NDArray[Any]:
@@ -105,7 +105,7 @@ class Numbers(Labels):
 class Binary(Numbers):
     """Some labels a record, each there or not: float32 0 or 1, [records, labels]."""
 
-    accepted = "zeros and ones, one for each record or a list of as many for each"
+    expected = "zeros and ones, one for each record or a list of as many for each"
 
     def read(self, stored: NDArray[Any]) -> NDArray[Any]:
         numbers = super().read(stored)
@@ -118,7 +118,7 @@ class Binary(Numbers):
 class Tokens(Labels):
     """A class for every place of a sequence: int64 [records, length]; -100 where there is none."""
 
-    accepted = "lists of integers 0, 1, 2, ... (-100: not counted), equally long for each record"
+    expected = "lists of integers 0, 1, 2, ... (-100: not counted), equally long for each record"
     dimensions = (2,)
 
     def read(self, stored: NDArray[Any]) -> NDArray[Any]:
@@ -169,7 +169,7 @@ class Form:
         if wrong.size:
             raise DataError(
                 f"{source}: an input holds {wrong[0]:g}, but with model.vocabulary {vocabulary} inputs are tokens; "
-                f"accepted: integers 0 to {vocabulary - 1} (and data.scale 1)"
+                f"expected: integers 0 to {vocabulary - 1} (and data.scale 1)"
             )
         return inputs.astype(np.int64)
 

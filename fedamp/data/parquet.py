@@ -147,7 +147,7 @@ def _stacked(column: Any, where: str) -> NDArray[Any]:
         values = values.flatten()
         _refuse_empty_cells(values, where)
     if not (pa.types.is_integer(values.type) or pa.types.is_floating(values.type) or pa.types.is_boolean(values.type)):
-        raise DataError(f"{where} is of type {values.type}; accepted: numbers or lists of numbers")
+        raise DataError(f"{where} is of type {values.type}; expected: numbers or lists of numbers")
     return np.asarray(values.to_numpy(zero_copy_only=False)).reshape(shape)
 
 

@@ -208,13 +208,13 @@ class ExternalData(Section):
     clients: Count = Field(description="number of clients, whose ids 0, 1, ... are the nodes' partition-id or hosts")
 
     def check(self, scenario: "Scenario") -> None:
-        for key, found, accepted in (
+        for key, found, expected in (
             ("model.name", scenario.model.name, "external"),
             ("submodels.scheme", scenario.submodels.scheme, "none"),
             ("privacy.unit", scenario.privacy.unit, "client"),
         ):
-            if found != accepted:
-                raise ValueError(f"{key} must be {accepted} with external data, got {found}: the app trains its model")
+            if found != expected:
+                raise ValueError(f"{key} must be {expected} with external data, got {found}: the app trains its model")
 
 
 Data = Annotated[

@@ -237,8 +237,8 @@ class StoredSource:
         scheme = self._config.partition.scheme
         if scheme in ("dirichlet", "shards") and not labels.are_classes:
             raise DataError(
-                f"data.partition: {scheme} deals by class, and client.loss takes labels that are {labels.accepted}; "
-                "accepted: iid, natural"
+                f"data.partition: {scheme} deals by class, and client.loss takes labels that are {labels.expected}; "
+                "expected: iid, natural"
             )
 
     def _outputs(self, training: Records, testing: Records, kind: Labels) -> int:
@@ -273,7 +273,7 @@ def _strata(records: Records, kind: Labels) -> NDArray[np.int64]:
 
 _WHITENED_APART = (
     "data.transform whiten in a folder that holds a part of the federation: another machine may find other components; "
-    "accepted: the other transforms"
+    "expected: the other transforms"
 )
 _NOT_ALL_RECORDS = (
     "the folder holds a part of the federation, and privacy.unit sample needs all records in one place; use client"

@@ -112,7 +112,7 @@ def _output_shape(step: Transform, shape: tuple[int, ...]) -> tuple[int, ...]:
     if step.name == "whiten":
         if step.components > min(math.prod(shape), whitening.IMAGES):
             most = min(math.prod(shape), whitening.IMAGES)
-            raise ValueError(f"{step.components} components of {math.prod(shape)} features; accepted: at most {most}")
+            raise ValueError(f"{step.components} components of {math.prod(shape)} features; expected: at most {most}")
         return (step.components,)
     if step.name == "group_norm" and shape[0] % step.groups:
         raise ValueError(f"{step.groups} groups do not divide {shape[0]} channels")

@@ -111,4 +111,4 @@ def require_ray(kind: str) -> None:
     """Raise InputError where Ray is not installed."""
     if not ray_is_installed():
         accepted = "pip install 'fedamp[ray]', or engine.kind: serial"
-        raise InputError(f"engine.kind: {kind} needs Ray, which is not installed; accepted: {accepted}")
+        raise InputError(f"engine.kind: {kind} needs Ray, which is not installed; expected: {accepted}")

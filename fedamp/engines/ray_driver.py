@@ -122,7 +122,7 @@ def _connect(address: str, options: Mapping[str, Any]) -> None:
     except (AuthenticationError, OSError, ValueError, RuntimeError) as error:
         reason = str(error).splitlines()[0].partition(". ")[0]
         raise InputError(
-            f"engine.address: no Ray cluster at {address!r} ({reason}); accepted: auto, or host:port, of one "
+            f"engine.address: no Ray cluster at {address!r} ({reason}); expected: auto, or host:port, of one "
             "whose token is in ~/.ray/auth_token or RAY_AUTH_TOKEN (docs/cluster.md)"
         ) from error
 
@@ -141,7 +141,7 @@ def _refuse_without_token() -> None:
                 return
             raise
     raise InputError(
-        f"engine.address: whoever reaches the Ray cluster at {address} can run programs there; accepted: one that was "
+        f"engine.address: whoever reaches the Ray cluster at {address} can run programs there; expected: one that was "
         "started with RAY_AUTH_MODE=token (docs/cluster.md)"
     )
 

@@ -53,9 +53,9 @@ def worker_resources(engine: Engine, cores: float, gpus: float, demand: Demand |
         workers = max(1, int(cores)) if engine.workers == "auto" else engine.workers
         return WorkerResources(workers, device, cpus=_share(workers, cores), gpus=0)
     if not gpus:
-        raise InputError(f"engine.device: {device} needs a GPU and Ray sees none; accepted here: auto, cpu")
+        raise InputError(f"engine.device: {device} needs a GPU and Ray sees none; expected here: auto, cpu")
     if engine.address is not None and device != "cuda":
-        raise InputError(f"engine.device: {device} is one machine's; accepted with engine.address: auto, cpu, cuda")
+        raise InputError(f"engine.device: {device} is one machine's; expected with engine.address: auto, cpu, cuda")
     workers = int(gpus) * _sharing(cores, gpus, demand) if engine.workers == "auto" else engine.workers
     return WorkerResources(workers, "cuda", cpus=_share(workers, cores), gpus=_share(workers, gpus))
 

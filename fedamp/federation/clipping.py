@@ -1,4 +1,4 @@
-"""Clipping rules: how long an update may be, and whether the norm follows the updates (released with noise)."""
+"""Clipping rules: the norm of an update, fixed or adapted to the updates (and then released with noise)."""
 
 import math
 from abc import ABC, abstractmethod
@@ -6,25 +6,29 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
+from pydantic import Field
 
 from fedamp.accounting import Gaussian, Mechanism
-from fedamp.federation.privacy import AdaptiveClip
-from fedamp.federation.training import Server
+from fedamp.base.section import NoiseMultiplier, Positive, Section, Share
+from fedamp.federation.optimizers import Server
 from fedamp.noise.gaussian import Address, add_gaussian
 
-# An adaptive norm stays within these factors of the initial one, whatever the noise: far enough for any model, and
-# near enough for float32.
+# An adaptive norm stays within these factors of the initial one. They suit any model, and float32 can hold the result.
 SMALLEST_SCALE, LARGEST_SCALE = 2.0**-30, 2.0**30
 
-# How far a run moves the model where nobody says so (:class:`Normalised`): what lost least on digits, on synthetic data
-# and on Fashion-MNIST; and the most by which a round may, because beyond it training diverges.
+# How far a run moves the model by default (:class:`Normalised`): the best value on digits, synthetic data and
+# Fashion-MNIST. And the largest move in a round: training diverges beyond it.
 _TRAVEL, _LONGEST_STEP = 5.0, 4.0
 
 
 @dataclass(frozen=True)
 class NormCounts:
-    """What a rule may learn about a round, with noise of its own: units whose update was within the norm in every part
-    (one that is not finite is not), units that reported, and the expected number of units, which is public.
+    """Private counts of a round, from which a rule may learn if it adds noise.
+
+    Attributes:
+        below: units whose update is finite and within the norm in every part.
+        reported: units that reported.
+        expected: expected number of units; public.
     """
 
     below: int
@@ -33,51 +37,35 @@ class NormCounts:
 
 
 class ClippingRule(ABC):
-    """How the clipping norms of all parts move together.
+    """How the clipping norms of all parts change together. By default they stay the same.
 
     Attributes:
-        is_fixed: whether the norm stays what it was.
+        is_fixed: whether the norm stays the same.
         normalises: whether shorter updates are scaled up to the norm.
     """
 
+    is_fixed: ClassVar[bool] = True
     normalises: ClassVar[bool] = False
 
     @abstractmethod
     def norm(self, noise_multiplier: float) -> float:
-        """Clipping norm of a unit's update in the first round (of its split part, where the model is split)."""
-
-    @property
-    @abstractmethod
-    def is_fixed(self) -> bool: ...
-
-    @abstractmethod
-    def charges(self) -> tuple[Mechanism, ...]:
-        """What a round costs a unit beside the model's release."""
-
-    @abstractmethod
-    def next_scale(self, scale: float, counts: NormCounts, seed: int, round_: int, private: bool) -> float:
-        """The norms after a round over the first ones, given the same of this round.
-
-        Of ``counts``, which are private, nothing may get out but with the noise that :meth:`charges` names; ``private``
-        False adds none.
-        """
-
-
-@dataclass(frozen=True)
-class _Unchanging(ClippingRule):
-    """The same norm in every round."""
-
-    is_fixed = True
+        """Clipping norm of a unit's update in the first round (of the split part of a split model)."""
 
     def charges(self) -> tuple[Mechanism, ...]:
+        """The cost of a round for a unit in addition to the model's release."""
         return ()
 
     def next_scale(self, scale: float, counts: NormCounts, seed: int, round_: int, private: bool) -> float:
+        """The norm after a round divided by the first one, given the same quotient of this round.
+
+        The result may depend on ``counts`` only through the noise that :meth:`charges` names; ``private`` False adds
+        none.
+        """
         return scale
 
 
 @dataclass(frozen=True)
-class FixedNorm(_Unchanging):
+class FixedNorm(ClippingRule):
     """The norm that the scenario names."""
 
     chosen: float
@@ -87,20 +75,20 @@ class FixedNorm(_Unchanging):
 
 
 @dataclass(frozen=True)
-class Normalised(_Unchanging):
-    """Every update is scaled to the norm, the short ones too (AUTO-S: Bu et al. 2023); nothing beside it is released.
+class Normalised(ClippingRule):
+    """Every update is scaled to the norm, short ones too (AUTO-S: Bu et al. 2023); nothing else is released.
 
-    Then the norm says nothing about updates. It is how far a round moves the model if all updates agree, where
-    ``server.learning_rate`` is 1; a run of R rounds with momentum m moves it by R / (1 - m) as much.
+    Then the norm says nothing about updates. With ``server.learning_rate`` 1 it is how far a round moves the model if
+    all updates agree. A run of R rounds with momentum m moves the model by a distance D, R / (1 - m) times as far.
 
-    What is not learnt falls with that way D, as 1 / D say; noise grows as D q, where q is that of a coordinate of the
-    mean update of all rounds, over the norm. The sum is least at D proportional to q^(-1/2). Where a unit trains a
-    share of the model, the ways of the submodels add up as squares.
+    The error of too little training falls with D, for instance as 1 / D. Noise grows as D q, where q is the noise of a
+    coordinate of the mean update of all rounds, divided by the norm. The sum is smallest for D proportional to
+    q^(-1/2). If a unit trains a share of the model, the distances of the submodels add in quadrature.
 
     Attributes:
         rounds, momentum: of the run.
         cohort: expected number of units a round.
-        share: chance that a unit trains a given parameter.
+        share: probability that a unit trains a given parameter.
     """
 
     rounds: int
@@ -112,23 +100,23 @@ class Normalised(_Unchanging):
     def norm(self, noise_multiplier: float) -> float:
         noise = noise_multiplier / (self.cohort * self.share * math.sqrt(self.rounds))
         longest = _LONGEST_STEP * self.rounds
-        way = min(_TRAVEL / math.sqrt(noise), longest) if noise else longest
-        return way * math.sqrt(self.share) * (1 - self.momentum) / self.rounds
+        distance = min(_TRAVEL / math.sqrt(noise), longest) if noise else longest
+        return distance * math.sqrt(self.share) * (1 - self.momentum) / self.rounds
 
 
-@dataclass(frozen=True)
-class AdaptiveNorm(ClippingRule):
+class AdaptiveClip(Section, ClippingRule):
     """The norm follows a quantile of the update norms (Andrew et al. 2021, section 2.1, geometric update).
 
-    What is released is the sum over the units that reported of (1/2 if the update is within the norm, else -1/2), with
-    Gaussian noise of standard deviation ``noise_multiplier``; it is divided by the expected number of units.
+    A round releases the sum, over the units that reported, of 1/2 for an update within the norm and -1/2 for another
+    one, with Gaussian noise of standard deviation ``noise_multiplier``, divided by the expected number of units.
     """
 
-    initial: float
-    quantile: float
-    learning_rate: float
-    noise_multiplier: float
-    is_fixed = False
+    initial: Positive = 0.1
+    quantile: Share = 0.5
+    learning_rate: Positive = 0.2
+    noise_multiplier: NoiseMultiplier = Field(10.0, description="noise on the count below the norm, in counts")
+
+    is_fixed: ClassVar[bool] = False
 
     def norm(self, noise_multiplier: float) -> float:
         return self.initial
@@ -147,20 +135,16 @@ class AdaptiveNorm(ClippingRule):
 
 
 def clipping_of(
-    section: float | str | AdaptiveClip,
-    server: Server,
-    rounds: int,
-    cohort: float,
-    share: float = 1.0,
+    section: float | str | AdaptiveClip, server: Server, rounds: int, cohort: float, share: float = 1.0
 ) -> ClippingRule:
     """The rule that a scenario's ``privacy.clip`` names: a number, ``auto``, or a section.
 
     Args:
-        server, rounds: of the scenario.
-        cohort, share: expected number of units a round; chance that one trains a given parameter.
+        section, server, rounds: of the scenario.
+        cohort, share: expected number of units a round; probability that one trains a given parameter.
     """
-    if isinstance(section, str):
-        return Normalised(rounds, server.momentum if server.optimizer == "sgd" else 0.0, cohort, share)
     if isinstance(section, AdaptiveClip):
-        return AdaptiveNorm(**section.model_dump())
+        return section
+    if isinstance(section, str):
+        return Normalised(rounds, server.velocity, cohort, share)
     return FixedNorm(section)

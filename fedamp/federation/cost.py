@@ -1,19 +1,19 @@
-"""What a scenario costs, before it runs. No torch here: the answer comes at once."""
+"""The privacy cost of a scenario before it runs. No torch here, so the answer comes at once."""
 
 import math
 from typing import Any
 
 from fedamp.accounting import Group, Mechanism, in_words
+from fedamp.federation.check_in import PoissonCheckIn
 from fedamp.federation.plan import ADJACENCY, Plan, make_plan, privacy_units
-from fedamp.federation.privacy import PoissonCheckIn
 from fedamp.federation.reader import validate
 from fedamp.federation.scenario import Scenario
 from fedamp.noise.gaussian import delta_left
 
-ROUNDS_LISTED = 10_000  # of a longer run evenly spread ones
+ROUNDS_LISTED = 10_000  # of a longer run: evenly spaced rounds
 GROUP_SIZES = (1, 2, 3, 5, 10)
 FALSE_POSITIVE_RATE = 0.01
-"""At which a suspicion's chances are told."""
+"""At which the true positive rate of the best membership test is told."""
 
 
 def privacy_cost(scenario: Scenario, groups: bool = False) -> dict[str, Any]:
@@ -21,7 +21,7 @@ def privacy_cost(scenario: Scenario, groups: bool = False) -> dict[str, Any]:
 
     Args:
         scenario: what would run.
-        groups: compute groups even where it takes seconds; ``groups`` is null where it would and is not asked for.
+        groups: compute the cost of groups even if that takes seconds; otherwise ``groups`` is null in that case.
 
     Raises:
         ScenarioError: the budget pays for no round, or no noise multiplier keeps it.
@@ -60,7 +60,7 @@ def privacy_cost(scenario: Scenario, groups: bool = False) -> dict[str, Any]:
 
 
 def risk(mechanism: Mechanism, unit: str, group_size: int) -> dict[str, Any]:
-    """What the most successful test of who took part achieves: a bracket of its true positive rate, and a sentence."""
+    """The success of the best membership test: a bracket of its true positive rate, and an interpretation."""
     lower, upper = mechanism.trade_off().true_positive_rate(FALSE_POSITIVE_RATE)
     whom = (
         {"client": "you", "sample": "a record of yours"}[unit]
@@ -80,7 +80,7 @@ def calibration(scenario: Scenario, epsilon: float, delta: float | None = None) 
     Args:
         scenario: what would run.
         epsilon: the budget, positive.
-        delta: in (0, 1); left out: the scenario's.
+        delta: in (0, 1); default: the scenario's.
 
     Raises:
         ScenarioError: a budget out of range.
@@ -102,9 +102,9 @@ def calibration(scenario: Scenario, epsilon: float, delta: float | None = None) 
 
 
 def _by_poisson(plan: Plan) -> dict[str, float | None] | None:
-    """What Poisson sampling with as large an expected cohort would cost; None where rounds are not drawn together."""
+    """The cost of Poisson sampling with the same expected cohort; None if the rounds are independent already."""
     asked = plan.scenario
-    if not plan.schedule.drawn_together:
+    if plan.check_in.rounds_are_independent:
         return None
     check_in = PoissonCheckIn(scheme="poisson", rate=plan.expected_cohort / plan.units)
     privacy = asked.privacy.model_copy(update={"noise_multiplier": plan.noise_multiplier})
@@ -114,7 +114,7 @@ def _by_poisson(plan: Plan) -> dict[str, float | None] | None:
 
 
 def _groups(plan: Plan, wanted: bool) -> list[dict[str, Any]] | None:
-    """What groups of units cost together; only groups with an exact privacy loss distribution are cheap."""
+    """The cost for groups of units; quick only for groups with an exact privacy loss distribution."""
     mechanisms = {size: plan.mechanism_of_group(size) for size in GROUP_SIZES}
     if not wanted and any(isinstance(mechanism, Group) for mechanism in mechanisms.values()):
         return None

@@ -1,9 +1,10 @@
-"""What local training minimises, and the numbers that say how good a model is: ``client.loss``.
+"""Losses: what local training minimises, and the metrics of a model (``client.loss``).
 
-Changing the loss changes nothing about privacy: whatever a client computes from its own records is clipped. So a loss
-must look at each record by itself; one of somebody's own is called with one client's records at a time.
+The loss does not change the privacy guarantee, because each client's update is clipped. A loss must treat each record
+separately; a custom loss is called with one client's records at a time.
 
-Nothing here imports torch before a loss is computed, so that a scenario is checked at once.
+A further loss is one class here and its name in ``LOSSES``. Nothing here imports torch before a loss is computed, so
+that a scenario is checked at once.
 """
 
 import math
@@ -26,12 +27,12 @@ Tally = dict[str, Any]
 
 
 class Loss(ABC):
-    """A loss, with the labels that it takes and the metrics of its task.
+    """A loss, the kind of labels that it takes, and the metrics of its task.
 
     Attributes:
-        name: its name in ``client.loss``; that of one's own is its import path.
+        name: its name in ``client.loss``; for a custom loss its import path.
         labels: the kind of labels.
-        output_axes: of a model's output, the one of records among them.
+        output_axes: number of axes of a model's output, with the one of records.
     """
 
     name: ClassVar[str] = ""
@@ -49,15 +50,15 @@ class Loss(ABC):
 
     @abstractmethod
     def tally(self, outputs: "Tensor", labels: "Tensor") -> Tally:
-        """What :meth:`metrics` needs of some records; over a test set it is added up."""
+        """Sums over some records that :meth:`metrics` needs; those of a test set are added."""
 
     @abstractmethod
     def metrics(self, tally: Tally) -> dict[str, float]:
-        """How good a model is, by the name of each metric. The first one leads: at most 1, and more is better."""
+        """Metrics of a model by name. The first one leads: it is at most 1, and more is better."""
 
     @property
     def is_known(self) -> bool:
-        """Whether it is built in, so that it surely looks at each record by itself."""
+        """Whether it is built in. Built-in losses treat each record separately."""
         return type(self) in LOSSES.values()
 
     def of_clients(self, outputs: "Tensor", labels: "Tensor") -> "Tensor":
@@ -93,7 +94,7 @@ class Loss(ABC):
         return torch.where(weights > 0, self.of_clients(outputs, labels), 0.0).double().sum(1)
 
     def check_outputs(self, shape: tuple[int, ...], model: str) -> None:
-        """Refuse a model whose output, of this shape, is none that the loss takes.
+        """Refuse a model whose output has a shape that the loss does not take.
 
         Raises:
             ModelError: one line.
@@ -164,7 +165,7 @@ class MeanSquaredError(Loss):
     def metrics(self, tally: Tally) -> dict[str, float]:
         spread = tally["squares"] - tally["sum"].square() / tally["records"]
         errors = tally["squared_errors"]
-        # Labels that are all alike have no spread to explain: 1 where they are met, else 0, as in scikit-learn.
+        # Equal labels have no variance to explain: 1 if predicted exactly, else 0, as in scikit-learn.
         explained = (1 - errors / spread).where(spread > 1e-12 * tally["squares"], (errors == 0).double())
         return {
             "r2": float(explained.mean()),
@@ -173,9 +174,10 @@ class MeanSquaredError(Loss):
 
 
 class BinaryCrossEntropy(Loss):
-    """Mean over the labels of a record, each there or not, of the cross-entropy; outputs are logits.
+    """Mean of the cross-entropy over the binary labels of a record; outputs are logits.
 
-    Accuracy is the share of labels that are right, f1 the mean of their F1 scores (0 for one neither there nor found).
+    Accuracy is the share of correct labels; f1 is the mean of their F1 scores (0 for a label
+    that is never present or predicted).
     """
 
     name = "binary-cross-entropy"
@@ -240,7 +242,7 @@ LOSSES: dict[str, type[Loss]] = {
 
 
 def brings_code(asked: Scenario) -> bool:
-    """Whether model or loss are of somebody's own, ``package.module:name``."""
+    """Whether the model or the loss is custom code, ``package.module:name``."""
     return is_import_path(asked.model.name) or is_import_path(asked.client.loss)
 
 
@@ -255,7 +257,7 @@ def check_name(name: str) -> None:
 
 
 def loss_of(client: Client, model: Model) -> Loss:
-    """The loss that a ``client`` section names; one's own is looked for where ``model.folder`` says, too.
+    """The loss that a ``client`` section names; a custom one may also lie in ``model.folder``.
 
     Raises:
         ModelError: an unknown name, or an import path that gives no subclass of :class:`Loss`.
@@ -263,7 +265,7 @@ def loss_of(client: Client, model: Model) -> Loss:
     check_name(client.loss)
     if not is_import_path(client.loss):
         return LOSSES[client.loss]()
-    accepted = "accepted: package.module:name of a subclass of fedamp.federation.losses.Loss"
+    accepted = "expected: package.module:name of a subclass of fedamp.federation.losses.Loss"
     try:
         kind = import_own(client.loss, model.folder)
     except Exception as error:  # whatever a foreign module raises while it is imported
@@ -276,5 +278,5 @@ def loss_of(client: Client, model: Model) -> Loss:
 
 
 def form_of(client: Client, model: Model) -> Form:
-    """What a scenario's task takes its records to be."""
+    """The form of records that a scenario's task expects."""
     return Form(loss_of(client, model).labels, model.vocabulary)

@@ -1,4 +1,4 @@
-"""What is wrong with a scenario, in one line: from pydantic's errors and the JSON schema to words."""
+"""One line about an invalid scenario, from pydantic's errors and the JSON schema."""
 
 import difflib
 from functools import cache
@@ -12,15 +12,15 @@ Node = dict[str, Any]
 """A node of the JSON schema."""
 
 _SHORT = {"lr": "learning_rate", "optimiser": "optimizer", "wd": "weight_decay", "noise": "noise_multiplier"}
-"""What others call a key."""
+"""Names of keys in other tools."""
 
 _LIMITS = {"exclusiveMinimum": ">", "minimum": ">=", "exclusiveMaximum": "<", "maximum": "<="}
 
 
 def explanation(error: ValidationError) -> tuple[str, str]:
-    """The path of the key that is wrong (empty: the scenario as a whole), and what is accepted there.
+    """The path of the wrong key (empty: the scenario as a whole), and the expected values.
 
-    Of several errors it is about the first; how many more there are is said.
+    It describes the first of several errors, and counts the others.
     """
     # An unknown key is usually the cause of what else is wrong (a misspelt key is also a missing one).
     details = sorted(error.errors(include_url=False), key=lambda detail: detail["type"] != "extra_forbidden")
@@ -36,22 +36,22 @@ def _words_of(detail: Any, keys: list[str], section: list[Node], accepted: list[
         known = list(dict.fromkeys(key for node in section for key in node.get("properties", {})))
         close = _meant(keys, known)
         hint = f"did you mean {' or '.join(close)}? " if close else ""
-        return f"unknown key; {hint}accepted keys: {', '.join(known)}"
+        return f"unknown key; {hint}expected keys: {', '.join(known)}"
     if kind == "value_error":
         return str(context["error"])
     if kind == "union_tag_invalid":
         tag, expected = str(context["tag"]), context["expected_tags"].replace("'", "")
         close = difflib.get_close_matches(tag, expected.split(", "), n=1)
         hint = f"; did you mean {close[0]}?" if close else ""
-        return f"{context['discriminator'].strip(chr(39))} is {_shortened(tag)}; accepted: {expected}{hint}"
+        return f"{context['discriminator'].strip(chr(39))} is {_shortened(tag)}; expected: {expected}{hint}"
     words = _section_of(accepted) or " or ".join(dict.fromkeys(filter(None, map(_accepted, accepted))))
     words = words or "see fedamp scenarios schema"
     found = {"missing": "missing", "union_tag_not_found": f"missing key {context.get('discriminator')}"}
-    return f"{found.get(kind) or 'got ' + _shortened(detail['input'])}; accepted: {words}"
+    return f"{found.get(kind) or 'got ' + _shortened(detail['input'])}; expected: {words}"
 
 
 def _meant(keys: list[str], known: list[str]) -> list[str]:
-    """What a key may have been meant to be: one of its section, or one of another section with its path."""
+    """Likely corrections of a key: one of its section, or one of another section with its path."""
     name = _SHORT.get(keys[-1], keys[-1])
     if name in known:
         return [name]
@@ -67,7 +67,7 @@ def _keys(node: Node) -> Node:
 
 
 def _walk(detail: Any) -> tuple[list[str], list[Node], list[Node]]:
-    """The keys that a person wrote, the section in which the last of them stands, and what is accepted there.
+    """The path as written in the file, the section of its last key, and what is expected there.
 
     pydantic's locations also name places in lists and branches of unions (``data.digits.clients``).
     """
@@ -95,7 +95,7 @@ def _schema() -> Node:
 
 
 def _options(node: Node) -> list[Node]:
-    """What a node may be: references followed, unions taken apart."""
+    """The alternatives of a node: references followed, unions split."""
     if "$ref" in node:
         return _options(_schema()["$defs"][node["$ref"].rsplit("/", 1)[1]])
     branches = node.get("anyOf") or node.get("oneOf") or []
@@ -103,19 +103,19 @@ def _options(node: Node) -> list[Node]:
 
 
 def _sections_listed(node: Node) -> list[Node]:
-    """What may stand in a list of sections."""
+    """The possible sections of a list."""
     return [option for option in _options(node.get("items", {})) if "properties" in option]
 
 
 def _tags(node: Node) -> list[Any]:
-    """By what pydantic may name a section among others: its class, its scheme or its name."""
+    """Tags by which pydantic may name a section among others: its class, scheme or name."""
     properties = node.get("properties", {})
     tagged = [properties[key] for key in ("scheme", "name") if key in properties]
     return [node.get("title"), *(tag for kind in tagged for tag in [kind.get("const"), *kind.get("enum", [])])]
 
 
 def _section_of(nodes: list[Node]) -> str:
-    """Of sections told apart by their name or scheme: which there are; empty where it is something else."""
+    """Sections that differ by name or scheme, as text; empty for other nodes."""
     for key in ("scheme", "name"):
         tags = [tag for node in nodes for tag in _tags_of(node, key)]
         if len(nodes) > 1 and len(tags) >= len(nodes) and all(_tags_of(node, key) for node in nodes):
@@ -129,7 +129,7 @@ def _tags_of(node: Node, key: str) -> list[str]:
 
 
 def _accepted(node: Node) -> str:
-    """A kind of value in words; empty for null."""
+    """A kind of value as text; empty for null."""
     kind, properties = node.get("type"), node.get("properties", {})
     if "const" in node or "enum" in node:
         return str(node["const"]) if "const" in node else ", ".join(map(str, node["enum"]))

@@ -1,32 +1,35 @@
 """Mixing rules: the server takes its step from the last model, or (ModelMix) from a random mixture of the last two.
 
-A uniform point between two models is their midpoint, which is public, and a uniform number about zero. That number is
-added where the noise is, so that what leaves is their exact sum, rounded once (:mod:`fedamp.noise.gaussian`).
+A uniform point between two models is their midpoint, which is public, plus a uniform number about zero. That number is
+added together with the noise, so that the release is their exact sum, rounded once (:mod:`fedamp.noise.gaussian`).
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field, model_validator
 
-from fedamp.accounting import Compose, Gaussian, Mechanism, ModelMix
+from fedamp.accounting import Gaussian, Mechanism, ModelMix
 from fedamp.base.arrays import Arrays, Sums
-from fedamp.federation.check_in import Schedule
-from fedamp.federation.privacy import Mixing
+from fedamp.base.section import Count, Positive, Section, Steps, check_steps
+from fedamp.federation.check_in import CheckIn
+from fedamp.federation.clipping import AdaptiveClip
+from fedamp.federation.optimizers import Server
 
 
 @dataclass(frozen=True)
 class Start:
-    """From what the server takes a round's step; clients train the last model. All of it is public.
+    """The model from which the server takes a round's step; clients train the last model. All of it is public.
 
     Attributes:
         parameters: the model to which the round's step is added.
-        width: what the round is charged at: what hides it beside its noise is uniform about zero, and its width in the
-            model a whole multiple of this one. 0 where nothing is mixed.
-        multiples: the whole multiples, by name, in the model's shapes; empty where nothing is mixed.
-        remembered: what the next round is given as ``previous``.
+        width: the charged width. The uniform number that hides the round beside its noise has a width in the model
+            that is a whole multiple of it. 0 without mixing.
+        multiples: the whole multiples, by name, in the model's shapes; empty without mixing.
+        remembered: the next round's ``previous``.
     """
 
     parameters: Arrays
@@ -36,11 +39,11 @@ class Start:
 
 
 class MixingRule(ABC):
-    """From what the server takes its steps, and what that hides.
+    """The models from which the server takes its steps, and the privacy that this adds.
 
     Attributes:
-        linf_coordinates: p, where a unit's coordinates are truncated at clip / sqrt(p); 0: they are not.
-        smallest_width: what the rounds are charged at where all cost the same; None without mixing.
+        linf_coordinates: p; a unit's coordinates are truncated at clip / sqrt(p). 0: they are not.
+        smallest_width: the smallest charged width of all rounds; None without mixing.
     """
 
     linf_coordinates: int
@@ -51,39 +54,42 @@ class MixingRule(ABC):
 
     @abstractmethod
     def hide(self, noise_multiplier: float, step: float, width: float | None) -> Mechanism:
-        """What a round's release of a part costs a unit.
+        """The cost of a round's release of a part for a unit.
 
         Args:
             noise_multiplier: of the part.
-            step: the most by which one unit moves the model.
-            width: what the round is charged at, as :attr:`smallest_width` or :attr:`Start.width`.
+            step: the largest distance by which one unit moves the model.
+            width: the charged width, as :attr:`smallest_width` or :attr:`Start.width`.
         """
 
+    @property
     @abstractmethod
-    def charge(self, schedule: Schedule, round_mechanism: Callable[[float | None], Mechanism]) -> Mechanism:
-        """What all rounds cost a unit, if taking part in one of a width costs ``round_mechanism(width)``."""
+    def charged_rounds(self) -> tuple[tuple[int, float | None], ...]:
+        """All rounds in order: how many consecutive ones are charged at which width (as :meth:`hide` takes it)."""
 
     @abstractmethod
     def start(self, current: Arrays, previous: Arrays | None, round_: int) -> Start:
-        """From what the server takes its step; ``previous`` is the model before ``current``, None in round 1."""
+        """The start of a round's step; ``previous`` is the model before ``current``, None in round 1."""
 
     @abstractmethod
     def variance(self, round_: int) -> float:
-        """The least variance of a round's offset in any coordinate, in units of the model, squared."""
+        """The smallest variance of a round's offset in any coordinate, in squared units of the model."""
 
 
 @dataclass(frozen=True)
 class NoMixing(MixingRule):
     """The server takes its step from the last model."""
 
+    rounds: int
     linf_coordinates = 0
     smallest_width = None
 
     def hide(self, noise_multiplier: float, step: float, width: float | None) -> Mechanism:
         return Gaussian(noise_multiplier)
 
-    def charge(self, schedule: Schedule, round_mechanism: Callable[[float | None], Mechanism]) -> Mechanism:
-        return schedule.charge(round_mechanism(None))
+    @property
+    def charged_rounds(self) -> tuple[tuple[int, float | None], ...]:
+        return ((self.rounds, None),)
 
     def start(self, current: Arrays, previous: Arrays | None, round_: int) -> Start:
         return Start(current)
@@ -97,9 +103,9 @@ class MixedRounds:
     """Consecutive rounds with the same mixing.
 
     Attributes:
-        first, rounds: number of the first of them, and how many they are.
+        first, rounds: number of the first one, and their count.
         least: enforced distance of the two mixed models, in every coordinate.
-        charged: the width that is paid for; the distances are whole multiples of it.
+        charged: the charged width; the distances are whole multiples of it.
     """
 
     first: int
@@ -113,13 +119,13 @@ class MixedModels(MixingRule):
     """ModelMix: a uniform point between the last two models, coordinate by coordinate (Xiao, Wan, Devadas 2022).
 
     The models are first moved about their midpoint, apart or together, to a distance that is a whole multiple of the
-    charged width: the largest that they have, and at least the enforced one. The paper's Algorithm 1 only moves them
-    apart where they are too close, and takes it that a wider uniform law hides a step at least as well. That is not
-    proved there for any real width, but it is plain for whole multiples: the wider law is a mixture of shifted copies
+    charged width: the largest multiple within their distance, and at least the enforced one. The paper's Algorithm 1
+    only moves them apart if they are too close. It assumes that a wider uniform law hides a step at least as well, and
+    does not prove it for any real width. For whole multiples it is clear: the wider law is a mixture of shifted copies
     of the charged one. The weights are hidden: they never leave the server.
 
     Attributes:
-        stretches: the rounds, by what is enforced and charged in them.
+        stretches: all rounds in order, with the enforced and charged widths.
     """
 
     linf_coordinates: int
@@ -134,15 +140,11 @@ class MixedModels(MixingRule):
         # Only the ratio to a unit's largest step matters (Xiao, Wan, Devadas 2022, Corollary 4.1).
         return ModelMix(noise_multiplier, relative_width(width, step), self.linf_coordinates)
 
-    def charge(self, schedule: Schedule, round_mechanism: Callable[[float | None], Mechanism]) -> Mechanism:
-        if len({rounds.charged for rounds in self.stretches}) == 1:
-            return schedule.charge(round_mechanism(self.smallest_width))
-        return Compose(
-            tuple(
-                schedule.stretch(each.first, each.rounds).charge(round_mechanism(each.charged))
-                for each in self.stretches
-            )
-        )
+    @property
+    def charged_rounds(self) -> tuple[tuple[int, float | None], ...]:
+        if len({each.charged for each in self.stretches}) == 1:
+            return ((sum(each.rounds for each in self.stretches), self.smallest_width),)
+        return tuple((each.rounds, each.charged) for each in self.stretches)
 
     def start(self, current: Arrays, previous: Arrays | None, round_: int) -> Start:
         rounds, before = self._at(round_), previous or current
@@ -166,25 +168,64 @@ def _multiples(now: NDArray[np.float64], before: NDArray[np.float64], rounds: Mi
 
 
 def relative_width(width: float, step: float) -> float:
-    """A width of the model in clipping norms of the sum, given the most by which one unit moves the model."""
+    """A width of the model in clipping norms of the sum; ``step``: the most by which one unit moves the model."""
     return width / step
 
 
-def mixing_of(section: Mixing | None, schedule: Schedule) -> MixingRule:
-    """The rule that a scenario's ``mixing`` section describes; None: no mixing.
+class Mixing(Section):
+    """ModelMix: the server takes its step from a random mixture of the last two models; clients train the last one."""
 
-    Where a unit's rounds are drawn together all rounds must cost the same, so all are charged at the smallest width;
-    so are two rounds or more that have a width each.
-    """
-    if section is None:
-        return NoMixing()
-    steps = section.steps
-    ends = [first for first, _ in steps[1:]] + [schedule.rounds + 1]
-    lengths = [end - first for (first, _), end in zip(steps, ends, strict=True)]
-    same = schedule.drawn_together or max(lengths) == 1
-    smallest = min(width for _, width in steps)
-    stretches = tuple(
-        MixedRounds(first, rounds, width, smallest if same else width)
-        for (first, width), rounds in zip(steps, lengths, strict=True)
+    width: Positive | Annotated[Steps, Field(min_length=1)] = Field(
+        description="enforced distance tau of the two models in every coordinate; or a list of [first round, tau], "
+        "the first of them for round 1"
     )
-    return MixedModels(section.linf_coordinates, stretches)
+    linf_coordinates: Count = Field(1, description="p: every coordinate of an update is truncated at clip / sqrt(p)")
+
+    @model_validator(mode="after")
+    def _from_round_one_on(self) -> "Mixing":
+        check_steps("width", self.steps)
+        return self
+
+    @property
+    def steps(self) -> Steps:
+        """The first round and the enforced distance of every step of the schedule."""
+        return self.width if isinstance(self.width, tuple) else ((1, self.width),)
+
+    def check(self, rounds: int, server: Server, clip: object) -> None:
+        """Refuse what the proof of ModelMix does not cover (ValueError, one line)."""
+        if server.optimizer != "sgd" or server.momentum > 0:
+            used = f"momentum {server.momentum:g}" if server.optimizer == "sgd" else server.optimizer
+            raise ValueError(
+                f"mixing needs server.optimizer sgd without momentum, got {used}: each round's noise would show again "
+                "in the next model, and the mixing hides it only once"
+            )
+        if isinstance(clip, AdaptiveClip):
+            raise ValueError(
+                "mixing needs a number or auto for privacy.clip: what the width hides is relative to the clipping "
+                "norm, which an adaptive norm would change after it was charged"
+            )
+        if self.steps[-1][0] > rounds:
+            raise ValueError(f"mixing.width names round {self.steps[-1][0]}, but rounds is {rounds}")
+
+    def rule(self, check_in: CheckIn, rounds: int) -> MixedModels:
+        """The rule for a run.
+
+        If a unit's rounds depend on each other, all rounds must cost the same, so all are charged at the smallest
+        width; so are two rounds or more that have a width each.
+        """
+        ends = [first for first, _ in self.steps[1:]] + [rounds + 1]
+        lengths = [end - first for (first, _), end in zip(self.steps, ends, strict=True)]
+        same = not check_in.rounds_are_independent or max(lengths) == 1
+        smallest = min(width for _, width in self.steps)
+        return MixedModels(
+            self.linf_coordinates,
+            tuple(
+                MixedRounds(first, length, width, smallest if same else width)
+                for (first, width), length in zip(self.steps, lengths, strict=True)
+            ),
+        )
+
+
+def mixing_of(section: Mixing | None, check_in: CheckIn, rounds: int) -> MixingRule:
+    """The rule of a scenario's ``mixing`` section; None: no mixing."""
+    return section.rule(check_in, rounds) if section else NoMixing(rounds)

@@ -1,17 +1,21 @@
-"""Server optimisers: what becomes of the noisy mean update. Post-processing, so it costs no privacy."""
+"""Server optimisers: how the noisy mean update changes the model. Post-processing, so it costs no privacy.
+
+A further optimiser is one class here and its name in ``OPTIMIZERS``.
+"""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
 from fedamp.base.arrays import BLOCK, Arrays, State, Sums, zeros_like
-from fedamp.federation.training import Server
+from fedamp.base.section import Positive, Section
 
-AVERAGE = "average"  # of the models so far, among what is remembered
+AVERAGE = "average"  # of the models so far, in the state
 
 Floats = NDArray[np.float32]
 Doubles = NDArray[np.float64]
@@ -19,11 +23,11 @@ Step = tuple[Floats, dict[str, Floats]]
 
 
 class ServerOptimizer(ABC):
-    """A step of the server, with the mean update in the place of the negative gradient.
+    """A step of the server, with the mean update in place of the negative gradient.
 
     Attributes:
         scheme: its name in ``server.optimizer``.
-        learning_rate: what a mean update is multiplied by, at least where nothing is remembered.
+        learning_rate: the factor of the mean update, if there is no state.
     """
 
     scheme: ClassVar[str]
@@ -31,11 +35,11 @@ class ServerOptimizer(ABC):
 
     @abstractmethod
     def init(self, parameters: Arrays) -> State:
-        """What is remembered before the first step: some model-shaped sets of arrays, by name."""
+        """The state before the first step: model-shaped sets of arrays, by name."""
 
     @abstractmethod
     def step(self, parameters: Floats, update: Doubles, state: Mapping[str, Floats], round_: int) -> Step:
-        """Some coordinates after a step, and what is remembered of them: new arrays. Each coordinate moves by itself.
+        """Some coordinates after a step, and their state, as new arrays. Coordinates do not depend on each other.
 
         Args:
             parameters: shape [n].
@@ -47,12 +51,12 @@ class ServerOptimizer(ABC):
     def apply(
         self, parameters: Arrays, sums: Sums, denominators: Mapping[str, float], state: State, round_: int
     ) -> tuple[Arrays, State]:
-        """The model after a step, and what is remembered then, in new arrays; nothing else of their size is made.
+        """The model and the state after a step, in new arrays; no other arrays of their size are made.
 
         Args:
             parameters: the model, by name.
-            sums: of updates, by name; an array without one stays as it is.
-            denominators: by what each sum is divided.
+            sums: of updates, by name; an array without one stays the same.
+            denominators: of the sums, by name.
             state: as :meth:`init` or the step before left it.
             round_: number of this round, from 1.
         """
@@ -67,7 +71,7 @@ class ServerOptimizer(ABC):
                 remembered = {kind: array[block] for kind, array in before.items()}
                 after, new = self.step(start[block], flat[block] / denominators[name], remembered, round_)
                 moved[name].reshape(-1)[block] = after
-                for kind, arrays in following.items():  # what a step forgets to return is an error
+                for kind, arrays in following.items():  # a kind that a step does not return is an error
                     arrays[name].reshape(-1)[block] = new[kind]
         return moved, following
 
@@ -114,10 +118,10 @@ class Adam(ServerOptimizer):
 
 @dataclass(frozen=True)
 class Averaged(ServerOptimizer):
-    """Another optimiser, and beside its models an exponential moving average of them, of which noise is averaged out.
+    """Another optimiser with an exponential moving average of its models, which averages out noise.
 
-    The decay is min(``decay``, t / (t + 9)) in round t, so that the first models are soon forgotten (De et al. 2022,
-    section 3.2).
+    The decay is min(``decay``, t / (t + 9)) in round t, so that the first models soon have little weight (De et al.
+    2022, section 3.2).
     """
 
     optimizer: ServerOptimizer
@@ -136,12 +140,36 @@ class Averaged(ServerOptimizer):
         return moved, {**following, AVERAGE: state[AVERAGE] + weight * (moved - state[AVERAGE])}
 
 
-OPTIMIZERS: dict[str, type[ServerOptimizer]] = {each.scheme: each for each in (Sgd, Adam)}
+OPTIMIZERS: dict[str, type[Sgd] | type[Adam]] = {each.scheme: each for each in (Sgd, Adam)}
+
+if TYPE_CHECKING:
+    OptimizerName = str
+else:
+    OptimizerName = Literal[tuple(OPTIMIZERS)]
 
 
-def optimizer_of(section: Server) -> ServerOptimizer:
-    """The optimiser that a scenario's ``server`` section names; keys that are another's mean nothing to it."""
-    kind = OPTIMIZERS[section.optimizer]
-    own = set(getattr(kind, "__dataclass_fields__"))  # noqa: B009 (which type it is, is known when it runs)
-    optimizer = kind(**section.model_dump(include=own))
-    return Averaged(optimizer, section.averaging) if section.averaging else optimizer
+class Server(Section):
+    """How the server applies the noisy mean of the updates."""
+
+    optimizer: OptimizerName = "sgd"
+    learning_rate: Positive = 1.0
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    averaging: Annotated[float, Field(ge=0, lt=1)] = Field(
+        0.0,
+        description="decay of the moving average of the models so far, which is then released; clients continue from "
+        "the last model. 0: no average",
+    )
+    beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    beta2: Annotated[float, Field(ge=0, lt=1)] = 0.99
+    epsilon: Positive = Field(1e-3, description="adam: added to the root of the second moment")
+
+    @property
+    def velocity(self) -> float:
+        """Momentum of the optimiser; 0 where it has none."""
+        return self.momentum if self.optimizer == "sgd" else 0.0
+
+    def rule(self) -> ServerOptimizer:
+        """The optimiser, with the keys that it knows."""
+        kind = OPTIMIZERS[self.optimizer]
+        optimizer = kind(**self.model_dump(include={each.name for each in fields(kind)}))
+        return Averaged(optimizer, self.averaging) if self.averaging else optimizer

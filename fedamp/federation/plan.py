@@ -1,4 +1,8 @@
-"""From a scenario to a frozen plan and its cost: the only place where a number is derived from two others."""
+"""From a scenario to a frozen plan and its cost: the only place where a number is derived from two others.
+
+From the noise multiplier to the charge: :meth:`Plan.parts_at` (clip, noise and denominator of each part), then
+:meth:`Plan.one_round` (the cost of taking part in a round), then :meth:`Plan.mechanism_at` (the cost of all rounds).
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,29 +17,29 @@ from fedamp import data
 from fedamp.accounting import Bounds, Compose, Mechanism, NotPrivate, Repeat, calibrate, epsilon_over_rounds, group
 from fedamp.base.numbers import at_most
 from fedamp.errors import ScenarioError
-from fedamp.federation.check_in import Attendance, Schedule, schedule_of
+from fedamp.federation.check_in import Attendance, CheckIn
 from fedamp.federation.clipping import ClippingRule, clipping_of
 from fedamp.federation.mixing import MixingRule, mixing_of
-from fedamp.federation.optimizers import ServerOptimizer, optimizer_of
+from fedamp.federation.optimizers import ServerOptimizer
 from fedamp.federation.scenario import Scenario
-from fedamp.federation.submodels import Part, SubmodelScheme, submodels_of
+from fedamp.federation.submodels import Part, SubmodelScheme
 from fedamp.noise.gaussian import delta_left
 
-DEFAULT_QUORUM = 0.5  # in a deployment, and with faults; fedamp.server.launch asks for everybody in a simulation
-CURVE = "the curve over rounds: the least that is certified of this round or a later one"
+DEFAULT_QUORUM = 0.5  # in a deployment, and with faults; in a simulation fedamp.server.launch requires all clients
+CURVE = "the curve over rounds: the smallest upper end of this round and all later ones"
 ADJACENCY = "zero-out: one unit's contribution is present or replaced by zero"
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What a run will do, and what that costs.
+    """What a run will do, and its cost.
 
     Attributes:
-        scenario: what the person asked for.
+        scenario: as read.
         units: number of privacy units (clients, or records).
-        seed: of everything that the server draws.
+        seed: of all draws of the server.
         known_seed: whether ``seed`` is the scenario's, so that anybody who knows it can subtract the noise. A secret
-            one decides who takes part when, and with what; noise is drawn anew for every attempt at a round.
+            seed decides who takes part when, and with which submodel; noise is drawn anew for every attempt at a round.
     """
 
     scenario: Scenario
@@ -43,25 +47,25 @@ class Plan:
     seed: int
     known_seed: bool = True
 
-    @cached_property
-    def schedule(self) -> Schedule:
+    @property
+    def check_in(self) -> CheckIn:
         """Who checks in when."""
-        return schedule_of(self.scenario.check_in, self.scenario.rounds)
+        return self.scenario.check_in
 
     @cached_property
     def attendance(self) -> Attendance:
         """The cohorts of this run."""
-        return Attendance(self.schedule, self.units, self.seed)
+        return Attendance(self.check_in, self.scenario.rounds, self.units, self.seed)
 
     @cached_property
     def expected_cohort(self) -> float:
         """Expected number of units a round; public."""
-        return self.schedule.expected_cohort(self.units)
+        return self.check_in.expected_cohort(self.scenario.rounds, self.units)
 
-    @cached_property
+    @property
     def submodels(self) -> SubmodelScheme:
         """Which part of the model a unit trains."""
-        return submodels_of(self.scenario.submodels)
+        return self.scenario.submodels
 
     @cached_property
     def clipping(self) -> ClippingRule:
@@ -71,13 +75,13 @@ class Plan:
 
     @cached_property
     def mixing(self) -> MixingRule:
-        """Where a round starts from."""
-        return mixing_of(self.scenario.mixing, self.schedule)
+        """The model from which a round starts."""
+        return mixing_of(self.scenario.mixing, self.check_in, self.scenario.rounds)
 
     @cached_property
     def optimizer(self) -> ServerOptimizer:
-        """What the server does with the noisy mean update."""
-        return optimizer_of(self.scenario.server)
+        """How the server applies the noisy mean update."""
+        return self.scenario.server.rule()
 
     @property
     def is_private(self) -> bool:
@@ -112,14 +116,14 @@ class Plan:
         return self.parts_at(self.noise_multiplier)
 
     def parts_at(self, noise_multiplier: float) -> tuple[Part, ...]:
-        """The parts, had the whole update (or its split part) this noise multiplier."""
+        """The parts for a noise multiplier of the whole update (or of its split part)."""
         return self.submodels.parts(self.clipping.norm(noise_multiplier), noise_multiplier, self.expected_cohort)
 
     def largest_step(self, part: Part) -> float:
-        """The most by which one unit moves the model in a round, in a part of it."""
+        """The largest distance by which one unit moves a part of the model in a round."""
         return self.optimizer.learning_rate * part.clip / part.denominator
 
-    # --- what it costs a unit, or a group of them, as the scenario asks to charge it ----------------------------------
+    # --- the cost for a unit, or for a group of units, as the scenario asks to charge it ------------------------------
 
     @cached_property
     def mechanism(self) -> Mechanism:
@@ -131,13 +135,16 @@ class Plan:
         return self.mechanism_at(self.noise_multiplier, size) if self.is_private else NotPrivate()
 
     def mechanism_at(self, noise_multiplier: float, group_size: int) -> Mechanism:
-        """What a noise multiplier would make it."""
-        charged = self.mixing.charge(self.schedule, lambda width: self._round(noise_multiplier, width))
-        amplified = group(charged, group_size)
+        """The same for another noise multiplier."""
+        charged = tuple(
+            self.check_in.charge(self.one_round(noise_multiplier, width), rounds)
+            for rounds, width in self.mixing.charged_rounds
+        )
+        amplified = group(charged[0] if len(charged) == 1 else Compose(charged), group_size)
         return amplified if self.scenario.privacy.amplification else amplified.unamplified()
 
-    def _round(self, noise_multiplier: float, width: float | None) -> Mechanism:
-        """What taking part in a round costs; ``width`` as in :class:`fedamp.federation.mixing.MixingRule`."""
+    def one_round(self, noise_multiplier: float, width: float | None) -> Mechanism:
+        """The cost of taking part in a round; ``width`` as in :class:`fedamp.federation.mixing.MixingRule`."""
         released = []
         for part in self.parts_at(noise_multiplier):
             hidden = self.mixing.hide(part.noise_multiplier, self.largest_step(part), width)
@@ -146,9 +153,11 @@ class Plan:
         return released[0] if len(released) == 1 else Compose(tuple(released))
 
     def _unamplified(self, rounds: int, noise_multiplier: float) -> Mechanism:
-        """The first rounds, had nothing been hidden: a unit pays for every round it can have taken part in."""
-        once = self._round(noise_multiplier, self.mixing.smallest_width).unamplified()
-        return group(Repeat(once, self.schedule.most_check_ins(rounds)), self.scenario.privacy.group_size)
+        """The first rounds without amplification: a unit pays for every round that it can have taken part in."""
+        once = self.one_round(noise_multiplier, self.mixing.smallest_width).unamplified()
+        return group(
+            Repeat(once, self.check_in.most_check_ins(rounds, self.scenario.rounds)), self.scenario.privacy.group_size
+        )
 
     def _first(self, rounds: int, noise_multiplier: float) -> Mechanism:
         """The first rounds, as they are charged."""
@@ -160,44 +169,44 @@ class Plan:
 
     @cached_property
     def planned_epsilon(self) -> Bounds:
-        """Of all rounds that the scenario asks for; what a run guarantees is :attr:`guaranteed_epsilon`."""
+        """Of all rounds of the scenario; the guarantee of a run is :attr:`guaranteed_epsilon`."""
         return self.mechanism.epsilon(self._delta)
 
     @cached_property
     def unamplified_epsilon(self) -> Bounds:
-        """Of the whole run, if none of its randomness were hidden."""
+        """Of the whole run, without amplification."""
         return self.mechanism.unamplified().epsilon(self._delta)
 
     @cached_property
     def epsilon_by_round(self) -> NDArray[np.float64]:
-        """Upper end of what is spent after each round; entry r - 1 is after round r."""
+        """Upper end of epsilon after each round; entry r - 1 is after round r."""
         if not self.is_private or not self.scenario.privacy.amplification:
             return self.unamplified_epsilon_by_round
         return epsilon_over_rounds(self.mechanism, self._delta)
 
     @cached_property
     def unamplified_epsilon_by_round(self) -> NDArray[np.float64]:
-        """As ``epsilon_by_round``, had nothing been hidden."""
+        """Like ``epsilon_by_round``, without amplification."""
         rounds = self.scenario.rounds
         if not self.is_private:
             return np.full(rounds, np.inf)
         spent = epsilon_over_rounds(self._unamplified(rounds, self.noise_multiplier), self._delta)
-        check_ins = [self.schedule.most_check_ins(round_) for round_ in range(1, rounds + 1)]
+        check_ins = [self.check_in.most_check_ins(round_, rounds) for round_ in range(1, rounds + 1)]
         return np.asarray(spent[np.array(check_ins) - 1])
 
     @cached_property
     def affordable_rounds(self) -> int:
-        """How many rounds the budget pays for; all of them where there is no budget."""
+        """Number of rounds that the budget pays for; all of them without a budget."""
         budget = self.scenario.privacy.epsilon
         return self.scenario.rounds if budget is None else int(np.searchsorted(self.epsilon_by_round, budget, "right"))
 
     def check_budget(self) -> None:
         """Refuse a budget that pays for no round.
 
-        What the first round costs decides where it can, because the curve over the rounds takes longer.
+        The cost of the first round often decides, and it is quicker to compute than the curve over the rounds.
 
         Raises:
-            ScenarioError: one line with the least noise multiplier that would do.
+            ScenarioError: one line with the smallest noise multiplier that suffices.
         """
         privacy = self.scenario.privacy
         budget, noise = privacy.epsilon, privacy.noise_multiplier
@@ -214,8 +223,8 @@ class Plan:
         while once(least).upper > budget:  # calibrated with more points
             least *= 1.001
         raise ScenarioError(
-            f"privacy.epsilon: {budget:g} pays for no round with noise_multiplier {noise:g}, of which one costs "
-            f"{at_most(cost.upper)}; accepted: noise_multiplier at least {at_most(least, 4)} for one round, or auto "
+            f"privacy.epsilon: {budget:g} pays for no round with noise_multiplier {noise:g}: one round costs "
+            f"{at_most(cost.upper)}; expected: noise_multiplier at least {at_most(least, 4)} for one round, or auto "
             f"for all {self.scenario.rounds}"
         )
 
@@ -231,21 +240,20 @@ class Plan:
 
     @property
     def last_round(self) -> int:
-        """The last round that is played: the scenario's, or the last one that the budget pays for."""
+        """The last round of the run: the scenario's, or the last one that the budget pays for."""
         return min(self.scenario.rounds, self.affordable_rounds)
 
     @cached_property
     def guaranteed_epsilon(self) -> Bounds:
-        """What all rounds up to the last one cost. It covers a run that is stopped earlier for what it has released.
+        """The cost of all rounds up to the last one. It covers a run whose stop depends on its releases.
 
-        A run whose stop depends on its releases alone is a post-processing of the run that goes on to its last round
-        (Dwork, Roth 2014, Proposition 2.1). What its rounds cost by themselves (:meth:`spent`) covers a stop that
-        depends on nothing that was seen.
+        Such a run is a post-processing of the run that continues to its last round (Dwork, Roth 2014, Proposition 2.1).
+        The cost of the released rounds alone (:meth:`spent`) covers a stop that is independent of the data.
         """
         return self._spent(self.last_round)
 
     def spent(self, rounds: int) -> Bounds:
-        """What a number of released rounds cost, had that number been fixed before; the upper end is the ledger's."""
+        """The cost of a number of rounds that was fixed beforehand; the ledger charges the upper end."""
         return self.guaranteed_epsilon if rounds == self.last_round else self._spent(rounds)
 
     def _spent(self, rounds: int) -> Bounds:
@@ -260,35 +268,35 @@ class Plan:
 
     @property
     def _delta(self) -> float:
-        """What the scenario's delta leaves for the mechanism: the sampler of the noise is paid first."""
+        """The part of the scenario's delta for the mechanism: the sampler of the noise takes the rest."""
         return delta_left(self.scenario.privacy.delta)
 
 
 def weakness(delta: float, units: int) -> str | None:
-    """What is weak about a delta, in one line; None where nothing is.
+    """One line if a delta is too large for the number of units, else None.
 
-    To publish all that one unit in a thousand sent is (0, 0.001)-private. So delta must be well below 1 / units (Dwork,
+    Publishing all data of one unit in a thousand is (0, 0.001)-private. So delta must be well below 1 / units (Dwork,
     Roth 2014, section 2.3).
     """
     if delta <= 1 / units:
         return None
     return (
         f"delta {delta:g} is above 1/units, {1 / units:.3g}: a release that shows all of some unit's data would be as "
-        "private; accepted without caution: well below it"
+        "private; expected: well below it"
     )
 
 
 def privacy_units(scenario: Scenario) -> int:
-    """How many units the scenario's data holds, without loading more than it takes to count them."""
+    """Number of units in the scenario's data, with as little loading as counting needs."""
     count = data.count_records if scenario.privacy.unit == "sample" else data.count_clients
     return count(scenario.data, Path())
 
 
 def make_plan(scenario: Scenario, units: int, seed: int | None = None) -> Plan:
-    """The plan of a scenario for a number of privacy units, of the scenario's seed or a secret one.
+    """The plan of a scenario for a number of privacy units, with the scenario's seed or a secret one.
 
     Raises:
-        ScenarioError: no cohort can be expected to hold a unit, or delta is next to nothing.
+        ScenarioError: the expected cohort is below one unit, or delta is too small.
     """
     try:
         delta_left(scenario.privacy.delta)
@@ -298,6 +306,6 @@ def make_plan(scenario: Scenario, units: int, seed: int | None = None) -> Plan:
     if plan.expected_cohort < 1:
         raise ScenarioError(
             f"check_in: the expected cohort is {plan.expected_cohort:.3g} of {units} {scenario.privacy.unit}s, "
-            "so rounds would be empty; accepted: at least 1 (raise the rate or k, or use fewer rounds)"
+            "so rounds would be empty; expected: at least 1 (raise the rate or k, or use fewer rounds)"
         )
     return plan

@@ -1,6 +1,6 @@
 """Scenario files: reading, ``--set`` overrides, and writing.
 
-Every error is one line: the file, the path of the key, what was found, and what is accepted
+Every error is one line: the file, the path of the key, what was found, and what is expected
 (:mod:`fedamp.federation.messages`).
 """
 
@@ -20,7 +20,6 @@ from fedamp.errors import ModelError, ScenarioError
 from fedamp.federation.losses import brings_code, check_name
 from fedamp.federation.messages import explanation
 from fedamp.federation.scenario import Scenario
-from fedamp.federation.submodels import submodels_of
 from fedamp.models.architectures import architecture_of, is_import_path
 
 LARGEST = 100_000  # values
@@ -36,17 +35,17 @@ def load(
     """Read and validate a scenario.
 
     Args:
-        source: a YAML file, the name of a shipped scenario (``digits``), or what stands in such a file.
+        source: a YAML file, the name of a shipped scenario (``digits``), or the content of such a file.
         overrides: texts of the form ``key.path=value``; values are YAML.
-        changes: values by ``key.path``. A mapping changes the keys that it names, and no others, unless it says which
-            scheme or name it is of: then it is the whole section.
+        changes: values by ``key.path``. A mapping changes the keys that it names. With a ``scheme`` or ``name`` it
+            replaces the whole section.
 
     Returns:
         The scenario, with data and model paths made absolute (relative ones start at the scenario's folder, or at the
         working directory where there is no file).
 
     Raises:
-        ScenarioError: with one line naming file, key path, and accepted values.
+        ScenarioError: one line with the file, the key path, and the expected values.
     """
     file = None if isinstance(source, Mapping) else find(source)
     raw, lines = _read(file) if file else (_plain(source), {})
@@ -69,7 +68,7 @@ def key_and_value(text: str, several: bool = False) -> tuple[str, Any]:
     """The two sides of a text of the form ``key.path=value``; of several values with commas between, their list."""
     path, separator, value = text.partition("=")
     if not separator or not all(path.strip().split(".")):
-        raise ScenarioError(f"--set {text}: accepted: key.path=value, e.g. privacy.epsilon=2")
+        raise ScenarioError(f"--set {text}: expected: key.path=value, e.g. privacy.epsilon=2")
     try:
         return path.strip(), yaml.load(f"[{value}]" if several else value, Loader=_Loader)
     except (yaml.YAMLError, RecursionError, ValueError):
@@ -94,7 +93,7 @@ def _change(raw: Any, path: str, value: Any, said: str, whole: bool = False) -> 
 
 
 def _plain(value: Any) -> Any:
-    """A value of Python as YAML would read it; what it cannot hold is left to the validation."""
+    """A value of Python as YAML would read it; other values are left to the validation."""
     match value:
         case BaseModel():
             return value.model_dump(mode="json")
@@ -110,7 +109,7 @@ def _plain(value: Any) -> Any:
 
 
 def _values(changes: Mapping[str, Any], above: str = "") -> dict[str, str]:
-    """What was given for every key path, as ``key.path=value``."""
+    """The given value of every key path, as ``key.path=value``."""
     said = {}
     for key, value in changes.items():
         said[above + key] = f"{above}{key}={value!r}"
@@ -135,10 +134,10 @@ def validate(
     try:
         scenario = Scenario.model_validate(raw)
         check_name(scenario.client.loss)
-        # A model of one's own is asked when it is built, and an app's own never is.
+        # A custom model is checked when it is built; an external app's model is not checked.
         if scenario.data.name != "external" and not is_import_path(scenario.model.name):
             architecture_of(scenario.model)
-            submodels_of(scenario.submodels).check(scenario.model)
+            scenario.submodels.check(scenario.model)
     except ValidationError as error:
         key, words = explanation(error)
     except (ValueError, ModelError) as error:
@@ -171,7 +170,7 @@ def find(path: str | Path) -> Path:
     close = difflib.get_close_matches(file.stem, names, n=1)
     hint = f"; did you mean {close[0]}?" if close else ""
     kind = "a folder" if file.is_dir() else "no such file"
-    raise ScenarioError(f"{path}: {kind}; accepted: a YAML file or a shipped scenario ({', '.join(names)}){hint}")
+    raise ScenarioError(f"{path}: {kind}; expected: a YAML file or a shipped scenario ({', '.join(names)}){hint}")
 
 
 def shipped_files() -> list[Path]:
@@ -228,7 +227,7 @@ def _size(node: yaml.Node, sizes: dict[int, int]) -> int:
         yaml.YAMLError: too many, or endlessly many, because it holds itself.
     """
     if id(node) not in sizes:
-        sizes[id(node)] = LARGEST  # for whatever refers to it from within
+        sizes[id(node)] = LARGEST  # for a reference to it from within
         below = node.value if isinstance(node, yaml.CollectionNode) else ()
         pairs = (part for pair in below for part in pair) if isinstance(node, yaml.MappingNode) else below
         size = 1 + sum(_size(part, sizes) for part in pairs)
@@ -250,16 +249,16 @@ def _lines(node: yaml.Node, path: str = "") -> Iterator[tuple[str, int]]:
 
 
 def _read(file: Path) -> tuple[Any, Mapping[str, int]]:
-    """What a file says, and the line of every key."""
+    """The content of a file, and the line of every key."""
     try:
         with file.open("rb") as stream:
             content = stream.read(LARGEST_FILE + 1)
         if len(content) > LARGEST_FILE:
-            raise ScenarioError(f"{file}: larger than {LARGEST_FILE // 10**6} MB; accepted: a YAML file")
+            raise ScenarioError(f"{file}: larger than {LARGEST_FILE // 10**6} MB; expected: a YAML file")
         loader = _Loader(content.decode())
         return loader.get_single_data(), loader.lines
     except UnicodeDecodeError:
-        raise ScenarioError(f"{file}: not a text file in UTF-8; accepted: a YAML file") from None
+        raise ScenarioError(f"{file}: not a text file in UTF-8; expected: a YAML file") from None
     except OSError as error:
         raise ScenarioError(f"{file}: cannot be read ({error.strerror})") from None
     except (yaml.YAMLError, RecursionError, ValueError) as error:
@@ -279,7 +278,7 @@ def _with_absolute_paths(scenario: Scenario, folder: Path) -> Scenario:
             "path": getattr(data, "path", None),
             "dataset": dataset if dataset and (folder / dataset).is_dir() else None,
         },
-        # A model or loss of one's own: a run folder's scenario must find it where the first one did.
+        # A custom model or loss: the scenario of a run folder must find it in the same place.
         "model": {"initial": model.initial, "folder": (model.folder or "") if brings_code(scenario) else None},
     }
     changes = {}

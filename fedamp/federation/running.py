@@ -1,4 +1,4 @@
-"""How a scenario is run: where clients train, what the server tolerates, what goes wrong on purpose."""
+"""How a scenario is run: the engine, the tolerances of the server, and injected faults."""
 
 from itertools import pairwise
 from typing import Annotated, Any, Literal
@@ -7,8 +7,6 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from fedamp.base import devices, ids
 from fedamp.base.section import Count, Positive, Probability, Rate, Section
-
-__all__ = ["Engine", "Faults", "Federation", "Vanishing"]
 
 
 class Engine(Section):
@@ -21,7 +19,7 @@ class Engine(Section):
     device: str = Field("auto", pattern=devices.PATTERN)
     clients_per_batch: Count | Literal["auto"] = Field("auto", description="how many clients train stacked together")
     precision: Literal["float32", "tf32", "bfloat16"] = "float32"
-    address: str | None = Field(None, description="address of a Ray cluster; left out: this machine")
+    address: str | None = Field(None, description="address of a Ray cluster; default: this machine")
 
 
 def _as_text(value: Any) -> Any:
@@ -33,20 +31,20 @@ Hosted = Annotated[str, BeforeValidator(_as_text)]
 
 
 class Federation(Section):
-    """What the server tolerates, and of whom."""
+    """Deadlines, quorum and hosts: what the server tolerates."""
 
     round_deadline: Positive = Field(600.0, description="seconds after which missing clients count as zero")
     quorum: Annotated[float, Field(ge=0, le=1)] | None = Field(
         None,
-        description="share of a round's cohort that must report; below it, or where nobody does, the run stops and "
-        "can be resumed. Left out: everybody in a simulation, where a client that fails is a mistake; half in a "
-        "deployment, where machines come and go, and in a simulation with faults, which is to be like one",
+        description="share of a round's cohort that must report; otherwise the run stops and can be resumed. Default: "
+        "all clients in a simulation, where a missing client is a mistake; half of them in a deployment, and in a "
+        "simulation with faults",
     )
     nodes: Count = Field(1, description="deployment: how many nodes to wait for before the first round")
     hosts: Literal["trusted"] | dict[str, Hosted] | None = Field(
         None,
-        description="deployment: the units for which each node may speak, by the name under which it is registered: "
-        "ids such as 0-9,12, or all; trusted: whatever a registered node says",
+        description="deployment: the units that each node hosts, by the node's registered name: ids such as 0-9,12, or "
+        "all; trusted: each node names its own units",
     )
     checkpoint_every: Count = Field(10, description="rounds between checkpoints")
     evaluate_every: Count = Field(1, description="rounds between evaluations on the public test set")
@@ -66,27 +64,27 @@ class Federation(Section):
                 raise ValueError(f"federation.hosts.{name} {error}, or all") from None
         for (_, last, one), (first, _, other) in pairwise(sorted(claims)):
             if first <= last:
-                raise ValueError(f"federation.hosts: unit {first} stands for {one} and for {other}; accepted: one node")
+                raise ValueError(f"federation.hosts: unit {first} stands for {one} and for {other}; expected: one node")
         return self
 
 
 class Vanishing(Section):
-    """Sites, each with an equal share of the clients, that go away for some rounds."""
+    """Sites, each with an equal share of the clients, that are unreachable for some rounds."""
 
     sites: Count = Field(10, description="number of sites; client c lives at site c modulo sites")
-    rate: Probability = Field(description="chance, a site and round, of going away")
-    rounds: Count = Field(1, description="how many rounds it stays away")
+    rate: Probability = Field(description="probability that a site becomes unreachable in a round")
+    rounds: Count = Field(1, description="number of rounds for which it stays unreachable")
 
 
 class Faults(Section):
-    """What goes wrong on purpose in a simulation, at the same places in every run with the same seed.
+    """Injected faults of a simulation, the same in every run with the same seed.
 
-    Units that fail, are late or are away count as zero and are charged; nobody is rescheduled.
+    Units that fail, are late or are unreachable count as zero and are charged; no unit is rescheduled.
     """
 
     seed: Annotated[int, Field(ge=0, strict=True)] = 0
-    failing: Rate = Field(0.0, description="chance, a client and round, of never answering")
-    late: Rate = Field(0.0, description="chance, a client and round, of answering after the deadline")
-    repeating: Rate = Field(0.0, description="chance, a node and round, of answering twice")
+    failing: Rate = Field(0.0, description="probability that a client never answers in a round")
+    late: Rate = Field(0.0, description="probability that a client answers after the deadline of a round")
+    repeating: Rate = Field(0.0, description="probability that a node answers twice in a round")
     vanishing: Vanishing | None = None
-    killed_workers: Rate = Field(0.0, description="chance a round that a worker is killed in it (engine.kind: ray)")
+    killed_workers: Rate = Field(0.0, description="probability that a worker is killed in a round (engine.kind: ray)")

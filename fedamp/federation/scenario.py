@@ -1,4 +1,4 @@
-"""The scenario: what a person writes in YAML, validated. Unknown keys are refused.
+"""The scenario: a validated YAML file. Unknown keys are refused.
 
 How a section behaves is said by its family (:mod:`fedamp.federation.check_in`, ...). Reading is in
 :mod:`fedamp.federation.reader`, error messages are in :mod:`fedamp.federation.messages`.
@@ -10,14 +10,16 @@ from typing import Annotated
 from pydantic import Field, model_validator
 
 from fedamp.base.section import Count, Section
-from fedamp.data.sections import Data
-from fedamp.federation.privacy import AllCheckIn, CheckIn, Mixing, NoSubmodels, Privacy, Submodels
+from fedamp.data.sections import Data, ExternalData
+from fedamp.federation.check_in import AllCheckIn, AnyCheckIn
+from fedamp.federation.mixing import Mixing
+from fedamp.federation.optimizers import Server
+from fedamp.federation.privacy import Privacy
 from fedamp.federation.running import Engine, Faults, Federation
+from fedamp.federation.submodels import AnySubmodels, NoSubmodels
 from fedamp.federation.trackers import Trackers
-from fedamp.federation.training import Client, Server
+from fedamp.federation.training import Client
 from fedamp.models.section import Model
-
-__all__ = ["LONGEST_RUN", "Scenario"]
 
 LONGEST_RUN = 1_000_000
 
@@ -32,8 +34,8 @@ class Scenario(Section):
     data: Data
     model: Model
     rounds: Annotated[Count, Field(le=LONGEST_RUN)]
-    check_in: CheckIn = AllCheckIn()
-    submodels: Submodels = NoSubmodels()
+    check_in: AnyCheckIn = AllCheckIn()
+    submodels: AnySubmodels = NoSubmodels()
     client: Client = Client()
     server: Server = Server()
     mixing: Mixing | None = None
@@ -50,9 +52,12 @@ class Scenario(Section):
 
     @model_validator(mode="after")
     def _possible_together(self) -> "Scenario":
-        for section in (self.data, self.check_in, self.privacy, self.mixing):
-            if section is not None:
-                section.check(self)
+        if isinstance(self.data, ExternalData):
+            self.data.check(self)
+        self.check_in.check(self.rounds)
+        self.privacy.check(self.client)
+        if self.mixing:
+            self.mixing.check(self.rounds, self.server, self.privacy.clip)
         partition = getattr(self.data, "partition", None)  # synthetic data are made for so many clients
         if partition is not None:
             self._check_number_of_clients(partition.counts_clients)
@@ -60,6 +65,8 @@ class Scenario(Section):
 
     def _check_number_of_clients(self, counted: bool) -> None:
         if counted and self.data.clients is not None:
-            raise ValueError("data.clients must be left out with a natural partition: the column says whose each is")
+            raise ValueError(
+                "data.clients must be left out with a natural partition: the column names each record's client"
+            )
         if not counted and self.data.clients is None and self.privacy.unit == "client":
-            raise ValueError("data.clients is required: the number of clients to deal the records to")
+            raise ValueError("data.clients is required: the number of clients among which the records are partitioned")

@@ -1,7 +1,10 @@
-"""Submodel schemes: which part of the model a unit trains, how that is noised, and what hiding it saves.
+"""Submodel schemes: which part of the model a unit trains, how that is noised, and how much privacy hiding it saves.
 
-A round releases the noisy mean of every part of the model: of ``all`` of it, or of a ``shared`` and a ``split`` part
-(Dong, Chen, Özgür 2025, section 3.2.2). docs/strategies.md says why the parts compose as they do here.
+A section of a scenario is the scheme itself. A round releases the noisy mean of every part of the model: of ``all`` of
+it, or of a ``shared`` and a ``split`` part (Dong, Chen, Özgür 2025, section 3.2.2). docs/strategies.md says why the
+parts compose as they do here.
+
+A further scheme is one class here and its name in ``AnySubmodels``.
 """
 
 import math
@@ -9,14 +12,15 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache, lru_cache
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field, model_validator
 
 from fedamp import rng
 from fedamp.accounting import Dropout, Mechanism, Submodels
-from fedamp.federation import privacy
+from fedamp.base.section import NoiseMultiplier, Positive, Section, Share
 from fedamp.federation.check_in import UnitIds
 from fedamp.models.architectures import check_masked, check_split, is_import_path
 from fedamp.models.section import Model
@@ -49,17 +53,17 @@ class Part:
         return self.clip * self.noise_multiplier
 
 
-class SubmodelScheme(ABC):
+class SubmodelScheme(Section, ABC):
     """Which part of the model a unit trains.
 
     Attributes:
-        scheme: its name in a scenario's ``submodels`` section, whose other keys are its fields.
-        share: chance that a unit trains a given parameter of the split part; 1 where nothing is split.
-        copies: disjoint submodels among which a unit's one is hidden.
-        choices_are_all: whether :meth:`choices` are all there are.
+        scheme: its name in a scenario.
+        share: probability that a unit trains a given parameter of the split part; 1 without a split part.
+        copies: number of disjoint submodels among which a unit's submodel is hidden.
+        choices_are_all: whether :meth:`choices` lists all possible submodels.
     """
 
-    scheme: ClassVar[str]
+    scheme: str
     choices_are_all: ClassVar[bool]
 
     @property
@@ -82,7 +86,7 @@ class SubmodelScheme(ABC):
 
     @abstractmethod
     def charge(self, part: Part, release: Mechanism) -> Mechanism:
-        """What a part's release costs a unit of a round, if it costs ``release`` where nothing is hidden."""
+        """The cost of a part's release for a unit of a round; ``release``: its cost without amplification."""
 
     @abstractmethod
     def draw(self, cohort: UnitIds, seed: int, round_: int) -> NDArray[np.int64]:
@@ -90,14 +94,14 @@ class SubmodelScheme(ABC):
 
     @abstractmethod
     def choices(self, masks: int) -> list[tuple[bytes, int]]:
-        """(seed, submodel) of what can be drawn for a unit: all of it, or so many random masks; for an audit."""
+        """(seed, submodel) of the possible draws of a unit: all of them, or so many random masks; for an audit."""
 
     def cut_index(self, round_: int) -> int:
         """Number of the partition in use in a round; 0 where it is always the same."""
         return 0
 
     def a_piece(self, pieces: "Pieces") -> "Piece":
-        """What some unit trains in the first round."""
+        """The submodel of some unit in the first round."""
         ((_, submodel), *_others) = self.choices(masks=1)
         return pieces(submodel, 1)
 
@@ -111,7 +115,7 @@ class SubmodelScheme(ABC):
 
     @abstractmethod
     def pieces(self, model: Model, input_shape: tuple[int, ...], num_classes: int, seed: int) -> "Pieces":
-        """What units train of the scenario's model. The cut may be public; who trains which submodel is hidden.
+        """The submodels of the scenario's model. The cut may be public; which unit trains which submodel is hidden.
 
         Args:
             seed: public seed of the partitions.
@@ -121,13 +125,12 @@ class SubmodelScheme(ABC):
         """
 
 
-@dataclass(frozen=True)
-class WholeModel(SubmodelScheme):
-    """Everybody trains the whole model."""
+class NoSubmodels(SubmodelScheme):
+    """Every unit trains the whole model."""
 
-    scheme = "none"
-    share = 1.0
-    copies = 1
+    scheme: Literal["none"] = "none"
+    share: ClassVar[float] = 1.0
+    copies: ClassVar[int] = 1
     choices_are_all = True
 
     def parts(self, clip: float, noise_multiplier: float, expected_cohort: float) -> tuple[Part, ...]:
@@ -149,19 +152,28 @@ class WholeModel(SubmodelScheme):
         return lambda submodel, round_: whole
 
 
-@dataclass(frozen=True, kw_only=True)
 class _SplitModel(SubmodelScheme):
-    """A shared part (if any), whose release hides nothing, and a split part.
+    """A shared part (if any), whose release is not amplified, and a split part."""
 
-    Attributes:
-        rest: what no node owns: ``shared``, ``dealt`` out like the nodes, or ``frozen``.
-        shared_clip: clipping norm of the shared part; None: as the split part's.
-        shared_noise_multiplier: of the shared part: ``same``, ``balanced`` or a number.
-    """
+    rest: Literal["shared", "dealt", "frozen"] = Field(
+        "shared",
+        description="parameters that no node owns, such as the output's bias: in the shared part; dealt (each belongs "
+        "to one submodel, like the nodes); or frozen. Without a shared part a round releases one part and costs less",
+    )
+    shared_clip: Positive | None = Field(None, description="clipping norm of the shared part; default: privacy.clip")
+    shared_noise_multiplier: Literal["same", "balanced"] | NoiseMultiplier = Field(
+        "same",
+        description="noise multiplier of the shared part: same as the split part; balanced: the split of the budget "
+        "with the least noise in the two parts' mean updates together (docs/strategies.md); or a number",
+    )
 
-    rest: str = "shared"
-    shared_clip: float | None = None
-    shared_noise_multiplier: str | float = "same"
+    @model_validator(mode="after")
+    def _no_key_without_a_shared_part(self) -> "_SplitModel":
+        given = ["shared_clip"] * (self.shared_clip is not None)
+        given += ["shared_noise_multiplier"] * (self.shared_noise_multiplier != "same")
+        if given and not self._has_shared_part:
+            raise ValueError(f"{given[0]} must be left out with rest: {self.rest}: nothing is shared")
+        return self
 
     def parts(self, clip: float, noise_multiplier: float, expected_cohort: float) -> tuple[Part, ...]:
         split = Part("split", clip, noise_multiplier, expected_cohort * self.share)
@@ -181,7 +193,7 @@ class _SplitModel(SubmodelScheme):
         variance of one coordinate of each part's mean update, in units of that part's clipping norm. The budget that
         both share is 1 / s_shared^2 + 1 / (copies s_split^2), which is what a round costs where a round costs little
         (the mean of d copies of X has a d-th of the variance of X). With n_split = share * n_shared the best ratio of
-        the two is (copies / share^2)^(1/4): d^(3/4) for d disjoint submodels. What is charged is exact for any ratio.
+        the two is (copies / share^2)^(1/4): d^(3/4) for d disjoint submodels. The charge is exact for any ratio.
         """
         if noise_multiplier == 0 or self.shared_noise_multiplier == "same":
             return noise_multiplier
@@ -194,23 +206,16 @@ class _SplitModel(SubmodelScheme):
 
     @abstractmethod
     def _hide(self, release: Mechanism) -> Mechanism:
-        """What the split part's release costs a unit."""
+        """The cost of the split part's release for a unit."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class DisjointSubmodels(_SplitModel):
-    """The split part is cut into ``count`` disjoint submodels; everybody trains a random one a round (ibid., Theorem
-    3.4).
+    """The split part is cut into ``count`` disjoint submodels; a unit trains a random one a round (Theorem 3.4)."""
 
-    Attributes:
-        shared: layers that every submodel holds, by name or prefix.
-        partition: ``fixed``, or ``fresh`` every round.
-    """
-
-    count: int
-    shared: tuple[str, ...] = ()
-    partition: str = "fixed"
-    scheme = "disjoint"
+    scheme: Literal["disjoint"]
+    count: Annotated[int, Field(ge=2, strict=True, examples=[3])]
+    shared: tuple[str, ...] = Field((), description="layers that every submodel holds, by name or prefix")
+    partition: Literal["fixed", "fresh"] = Field("fixed", description="one partition for the run, or a new one a round")
     choices_are_all = True
 
     @property
@@ -254,15 +259,12 @@ class DisjointSubmodels(_SplitModel):
         return lambda submodel, round_: whole() if submodel == WHOLE else part(submodel, self.cut_index(round_))
 
 
-@dataclass(frozen=True, kw_only=True)
-class DropoutMasks(_SplitModel):
-    """Every node of ``layers`` (empty: all hidden ones) is kept with probability ``keep``, in one mask a unit and
-    round.
-    """
+class DropoutSubmodels(_SplitModel):
+    """Every node of the named layers is kept with probability ``keep``, in one mask a unit and round."""
 
-    keep: float
-    layers: tuple[str, ...] = ()
-    scheme = "dropout"
+    scheme: Literal["dropout"]
+    keep: Share = Field(0.5, examples=[0.3])
+    layers: tuple[str, ...] = Field((), description="hidden layers to mask; default: all hidden layers")
     choices_are_all = False
 
     @property
@@ -271,13 +273,14 @@ class DropoutMasks(_SplitModel):
 
     @property
     def copies(self) -> int:
-        """Disjoint masks among which a unit's one is hidden (ibid., Corollary 3.7, extended)."""
+        """Number of disjoint masks among which a unit's mask is hidden (ibid., Corollary 3.7, extended)."""
         return max(1, math.floor(1 / self.keep))
 
     @property
     def probability(self) -> float:
-        """Of keeping a node: ``keep``, or the number below it where so many disjoint masks would not fit otherwise: 0.1
-        in floating point is more than a tenth.
+        """Of keeping a node: ``keep``, or the next smaller number if so many disjoint masks would not fit.
+
+        For instance 0.1 in floating point is more than a tenth.
         """
         return self.keep if self.copies * Fraction(self.keep) <= 1 else math.nextafter(self.keep, 0.0)
 
@@ -304,11 +307,4 @@ class DropoutMasks(_SplitModel):
         return lambda submodel, round_: masked
 
 
-SUBMODELS: dict[str, type[SubmodelScheme]] = {
-    each.scheme: each for each in (WholeModel, DisjointSubmodels, DropoutMasks)
-}
-
-
-def submodels_of(section: privacy.Submodels) -> SubmodelScheme:
-    """The scheme that a scenario's ``submodels`` section names."""
-    return SUBMODELS[section.scheme](**section.model_dump(exclude={"scheme"}))
+AnySubmodels = Annotated[NoSubmodels | DisjointSubmodels | DropoutSubmodels, Field(discriminator="scheme")]

@@ -8,7 +8,7 @@ from fedamp.base.section import Section
 
 
 class _Tracker(Section):
-    """What the sections of all trackers have in common."""
+    """Keys of all trackers."""
 
     unprotected: bool = Field(
         False, description="also what is computed from private data without noise, such as the training loss"
@@ -19,14 +19,14 @@ class TensorBoardTracker(_Tracker):
     """TensorBoard's event files (extra ``tensorboard``)."""
 
     name: Literal["tensorboard"]
-    folder: str | None = Field(None, description="where to; left out: tensorboard in the run folder")
+    folder: str | None = Field(None, description="default: tensorboard in the run folder")
 
 
 class MlflowTracker(_Tracker):
     """An MLflow server or database (extra ``mlflow``)."""
 
     name: Literal["mlflow"]
-    uri: str | None = Field(None, description="e.g. sqlite:///mlflow.db or https://...; left out: MLflow's own default")
+    uri: str | None = Field(None, description="e.g. sqlite:///mlflow.db or https://...; default: MLflow's own")
     experiment: str = "fedamp"
 
 
@@ -46,7 +46,7 @@ def _named(value: Any) -> Any:
 def _once(trackers: tuple[_Tracker, ...]) -> tuple[_Tracker, ...]:
     names = [getattr(tracker, "name", "") for tracker in trackers]
     if len(set(names)) < len(names):
-        raise ValueError("a tracker stands twice; accepted: each once")
+        raise ValueError("a tracker stands twice; expected: each once")
     return trackers
 
 

@@ -1,12 +1,10 @@
-"""What clients minimise, and what the server does with the mean."""
+"""The scenario's ``client`` section: local training."""
 
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from fedamp.base.section import Count, NotNegative, Positive, Section
-
-__all__ = ["Client", "Server"]
+from fedamp.base.section import Count, NotNegative, Positive, Section, Steps, check_steps
 
 
 class Client(Section):
@@ -20,8 +18,8 @@ class Client(Section):
     steps: Count | None = None
     epochs: Count | None = None
     batch_size: Count | Literal["full"] = "full"
-    optimizer: Literal["sgd", "adam"] = Field("sgd", description="starts afresh with every round of a client")
-    learning_rate: Positive | Annotated[tuple[tuple[Count, Positive], ...], Field(min_length=1)] = Field(
+    optimizer: Literal["sgd", "adam"] = Field("sgd", description="its state starts anew in every round of a client")
+    learning_rate: Positive | Annotated[Steps, Field(min_length=1)] = Field(
         0.1, description="a number, or a list of [first round, number], the first of them for round 1"
     )
     momentum: Annotated[float, Field(ge=0, lt=1)] = Field(0.0, description="of sgd, over the steps of a round")
@@ -43,33 +41,10 @@ class Client(Section):
         return self
 
     @property
-    def learning_rates(self) -> tuple[tuple[int, float], ...]:
+    def learning_rates(self) -> Steps:
         """The first round and the learning rate of every step of the schedule."""
         return self.learning_rate if isinstance(self.learning_rate, tuple) else ((1, self.learning_rate),)
 
     def learning_rate_in(self, round_: int) -> float:
         """The learning rate of a round, from 1."""
         return next(rate for first, rate in reversed(self.learning_rates) if first <= round_)
-
-
-class Server(Section):
-    """What the server does with the noisy mean of the updates."""
-
-    optimizer: Literal["sgd", "adam"] = "sgd"
-    learning_rate: Positive = 1.0
-    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    averaging: Annotated[float, Field(ge=0, lt=1)] = Field(
-        0.0,
-        description="decay of the moving average of the models so far, which is then what is released; clients go on "
-        "from the last one. 0: no average",
-    )
-    beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9
-    beta2: Annotated[float, Field(ge=0, lt=1)] = 0.99
-    epsilon: Positive = Field(1e-3, description="adam: added to the root of the second moment")
-
-
-def check_steps(key: str, steps: tuple[tuple[int, float], ...]) -> None:
-    """Refuse a schedule that does not start at round 1, or goes back."""
-    firsts = [first for first, _ in steps]
-    if firsts[0] != 1 or firsts != sorted(set(firsts)):
-        raise ValueError(f"{key} must start at round 1 and name later rounds in order, got rounds {firsts}")

@@ -130,7 +130,7 @@ def _build(config: Model, input_shape: tuple[int, ...], num_classes: int, seed: 
     pin = config.frozen_sha256
     if pin is not None and (found := _frozen_digest(config, input_shape, num_classes)) != pin:
         raise ModelError(
-            f"model {config.name}: its frozen weights (buffers and other constants) have SHA-256 {found}; accepted: "
+            f"model {config.name}: its frozen weights (buffers and other constants) have SHA-256 {found}; expected: "
             f"{pin}, as when the run began"
         )
     return module
@@ -151,7 +151,7 @@ def _network(config: Model, input_shape: tuple[int, ...], num_classes: int) -> N
     if needed > memory:
         raise ModelError(
             f"model {config.name} needs {needed / 1e9:,.0f} GB, and this machine has {memory / 1e9:,.0f} GB of memory; "
-            "accepted: smaller model.hidden, model.channels or data.shape"
+            "expected: smaller model.hidden, model.channels or data.shape"
         )
     return Network(architecture, input_shape, num_classes)
 
@@ -161,7 +161,7 @@ def _import(config: Model, input_shape: tuple[int, ...], num_classes: int) -> nn
         factory = import_own(config.name, config.folder)
     except Exception as error:  # whatever a foreign module raises while it is imported
         raise ModelError(
-            f"model.name {config.name!r} cannot be imported ({one_line(error)}); accepted: package.module:name, "
+            f"model.name {config.name!r} cannot be imported ({one_line(error)}); expected: package.module:name, "
             "installed or beside the scenario"
         ) from error
     try:
@@ -195,11 +195,11 @@ def _try(module: nn.Module, config: Model, input_shape: tuple[int, ...], num_cla
         if name in constants and not torch.equal(value, constants[name]):
             raise ModelError(
                 f"model {config.name}: {name} is no parameter, and changes when the model is called, so that it would "
-                "remember records unprotected; accepted: constants"
+                "remember records unprotected; expected: constants"
             )
     if not torch.equal(outputs.nan_to_num(), again.nan_to_num()):
         raise ModelError(
-            f"model {config.name} answers the same inputs in two ways, and no seed decides; accepted: random numbers "
+            f"model {config.name} answers the same inputs in two ways, and no seed decides; expected: random numbers "
             "from torch's, NumPy's or Python's default generator, and nothing that is remembered from call to call"
         )
     prove_silence(module, input_shape, config.vocabulary)

@@ -33,11 +33,11 @@ def under(name: str, prefixes: Sequence[str]) -> bool:
     return any(name == prefix or name.startswith(prefix + ".") for prefix in prefixes)
 
 
-def unknown(name: str, accepted: Sequence[str]) -> str:
+def unknown(name: str, expected: Sequence[str]) -> str:
     """The end of an error line about a name that does not exist."""
-    near = difflib.get_close_matches(name, accepted, n=1)
+    near = difflib.get_close_matches(name, expected, n=1)
     hint = f" (did you mean {near[0]!r}?)" if near else ""
-    return f"{name!r} is unknown{hint}; accepted: {', '.join(accepted)}"
+    return f"{name!r} is unknown{hint}; expected: {', '.join(expected)}"
 
 
 @dataclass(frozen=True)
@@ -177,7 +177,7 @@ def check_count(model: str, declarations: Sequence[Units | Blocks], shared: Sequ
         raise ModelError(
             f"submodels.count: {count} submodels, but model {model} has {most} nodes to deal out"
             f"{rest} (of its narrowest hidden layer, or residual blocks that keep the shape)"
-            + (f"; accepted: 2 to {most}" if most >= 2 else "")
+            + (f"; expected: 2 to {most}" if most >= 2 else "")
         )
 
 
@@ -189,7 +189,7 @@ def check_shared(model: str, shared: Collection[str], rest: str) -> None:
     """
     if rest == "shared" and not shared:
         raise ModelError(
-            f"submodels.rest: shared, but the nodes of model {model} own all of it, so that nothing is; accepted: dealt"
+            f"submodels.rest: shared, but the nodes of model {model} own all of it, so that nothing is; expected: dealt"
         )
 
 

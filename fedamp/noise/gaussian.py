@@ -1,13 +1,13 @@
-"""Gaussian noise without a trace of floating point: what leaves is the exact noisy value, rounded to a grid.
+"""Exact Gaussian noise: a release is the exact noisy value, rounded to a grid.
 
-A sum x gets noise and is released as the multiple of a power of two that is nearest to x + s Z, Z standard normal: as
-arithmetic without any error would give it. So a release is a function of the Gaussian mechanism's real-valued output
-and costs what that costs. The low bits of float64, from which Mironov 2012 reads whether a person is in, are not there.
+A sum x is released as the multiple of a power of two that is nearest to x + s Z, for a standard normal Z, as arithmetic
+without error gives it. So a release is a function of the real-valued output of the Gaussian mechanism, and costs the
+same. It has no low bits of float64, from which Mironov 2012 reads membership.
 
-Z is the normal quantile of a uniform U, of which 64 bits are drawn at first. With these, float64 gives x + s Z to
-within a known error, and so the nearest multiple, unless a boundary between two multiples is closer than that. Where
-one is (a few times in ten million), 256 further bits of U are drawn and the quantile is computed to 400 bits. So the
-law of what is released is within ``TOTAL_VARIATION`` of the exact one; docs/accounting.md has the proof and the cost.
+Z is the normal quantile of a uniform U. First 64 bits of U are drawn. With them float64 gives x + s Z within a known
+error, and so the nearest multiple, unless a boundary between two multiples is closer than this error. In that case (a
+few times in ten million) 256 further bits of U are drawn and the quantile is computed to 400 bits. So the law of a
+release is within ``TOTAL_VARIATION`` of the exact one; docs/accounting.md has the proof and the cost.
 """
 
 import math
@@ -20,34 +20,34 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import ndtri
 
 from fedamp import rng
-from fedamp.noise.normal import quantiles
 
 Floats = NDArray[np.float64]
 
-# Of a released number against the exact one, at most.
+# Upper bound for a released number against the exact one.
 TOTAL_VARIATION = 2.0**-280
 
-# What all numbers that a run releases take of its delta: (1 + e^epsilon) TOTAL_VARIATION for each, with at most 2**64
-# of them and epsilon at most 70.
+# The share of delta for all numbers that a run releases: (1 + e^epsilon) TOTAL_VARIATION for each, with at most 2**64
+# numbers and epsilon at most 70.
 DELTA = 2.0**-113
 
 _STEPS = 18  # log2 of the multiples of the grid in a standard deviation: at least as many, and less than twice
-_FURTHER = 4  # words of U that are drawn where the first does not decide
-# Where a uniform in [-1/2, 1/2) is nearer to zero, 64 bits do not decide: the quantile is too steep.
+_FURTHER = 4  # further words of U, if the first does not decide
+# For a uniform in [-1/2, 1/2) closer to zero, 64 bits do not decide: the quantile is too steep.
 _SHORTEST = 2.0**-24
-_BLOCK = 1 << 14  # numbers handled at a time: they stay in the cache
+_BLOCK = 1 << 14  # numbers computed at a time: they stay in the cache
 
-_reals_lock = Lock()  # a context of mpmath is not for two threads at a time
+_reals_lock = Lock()  # a context of mpmath serves one thread at a time
 
 
 @dataclass(frozen=True)
 class Uniform:
-    """What hides a sum beside its noise: uniform numbers about zero, each of the width ``unit`` times its multiple.
+    """Uniform numbers about zero, which hide a sum beside its noise; each has the width ``unit`` times its multiple.
 
     Attributes:
-        unit: exact, because the charge is for it.
+        unit: exact, because it is charged.
         multiples: whole numbers >= 1, one for each number of the sum.
     """
 
@@ -57,7 +57,7 @@ class Uniform:
 
 @dataclass(frozen=True)
 class Address:
-    """Where in :mod:`fedamp.rng` the randomness of some numbers comes from."""
+    """The address of the randomness of some numbers in :mod:`fedamp.rng`."""
 
     seed: int
     purpose: str
@@ -74,28 +74,28 @@ def grid_of(deviation: float) -> float:
 
 
 def delta_left(delta: float, runs: int = 1) -> float:
-    """What is left of delta for the mechanism itself when the sampler is paid for, in one run or in several.
+    """The part of delta for the mechanism; the sampler takes the rest, for one run or several.
 
     Raises:
-        ValueError: a delta that does not pay for it.
+        ValueError: delta is too small for the sampler.
     """
     left = math.nextafter(delta - runs * DELTA, 0.0)
     if left <= 0:
-        raise ValueError(f"delta {delta:g} is less than what finite precision costs; accepted: above {DELTA:.2g}")
+        raise ValueError(f"delta {delta:g} is less than what finite precision costs; expected: above {DELTA:.2g}")
     return left
 
 
 def add_gaussian(values: Floats, deviation: float, address: Address, hidden: Uniform | None = None) -> None:
-    """Add independent N(0, deviation^2) to every number, and what hides it besides, and round to the grid, in place.
+    """Add independent N(0, deviation^2) and the hidden uniform numbers, and round to the grid, in place.
 
     Args:
         values: exact sums, of shape [n], contiguous.
-        deviation: standard deviation, positive; 0 where ``hidden`` is given and there is no noise.
+        deviation: standard deviation, positive; 0 with ``hidden`` and without noise.
         address: of the randomness; no two calls may share one.
-        hidden: uniform numbers that are added, too.
+        hidden: uniform numbers to add.
 
     Raises:
-        ValueError: what float64 cannot hold to a multiple of the grid: numbers of 2**32 deviations, widths of 2**20.
+        ValueError: numbers of 2**32 deviations or widths of 2**20, which float64 cannot hold to a multiple of the grid.
     """
     grid = grid_of(deviation or float(hidden.unit if hidden else 0))
     gaussian, uniform = address.stream(), address.stream(", uniform") if hidden else None
@@ -116,13 +116,13 @@ def add_gaussian(values: Floats, deviation: float, address: Address, hidden: Uni
 
 
 def _split(values: Floats, grid: float) -> tuple[Floats, Floats]:
-    """Whole multiples of the grid, and what is left of them, both exact and in units of the grid."""
+    """Whole multiples of the grid and the rest, both exact and in units of the grid."""
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         scaled = values / grid
         fits = scaled.max() < 2.0**51 and scaled.min() > -(2.0**51)
     if not fits:
         raise ValueError(
-            f"noise: a sum of {np.abs(values).max():.3g} where noise is a multiple of {grid:.3g}; accepted: at most "
+            f"noise: a sum of {np.abs(values).max():.3g} where noise is a multiple of {grid:.3g}; expected: at most "
             "2**32 standard deviations of the noise"
         )
     whole = np.rint(scaled)
@@ -135,9 +135,16 @@ def _in_units(hidden: Uniform, grid: float, block: slice) -> Uniform:
     if not (float(unit) * multiples <= 2.0**39).all():
         raise ValueError(
             f"mixing: a width of {float(hidden.unit) * multiples.max():.3g} where noise is a multiple of {grid:.3g}; "
-            "accepted: at most 2**20 standard deviations of the noise"
+            "expected: at most 2**20 standard deviations of the noise"
         )
     return Uniform(unit, multiples)
+
+
+def quantiles(uniform: Floats) -> Floats:
+    """The normal quantile of each |U|, with the sign of U, for U in [-1/2, 1/2]; finite also for U = 0."""
+    sizes = np.maximum(np.abs(uniform), 2.0**-65)
+    ndtri(sizes, out=sizes)
+    return np.copysign(sizes, uniform, out=sizes)
 
 
 def round_noisy(
@@ -158,8 +165,7 @@ def round_noisy(
     """
     uniform = words.view(np.int64) * 2.0**-64
     unsure = np.abs(uniform) < _SHORTEST
-    exact = np.empty_like(uniform)
-    quantiles(uniform, exact)
+    exact = quantiles(uniform)
     exact *= deviation
     exact += values
     # Error of the noise: the quantile itself, to 2**-47 of at most 5.3 (a test allows 2**-48); what bits that are not

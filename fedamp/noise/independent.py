@@ -1,4 +1,4 @@
-"""Noise mechanisms: what is added to the sum of a round."""
+"""Noise mechanisms: the noise of the sum of a round."""
 
 import os
 from abc import ABC, abstractmethod
@@ -11,21 +11,20 @@ import numpy as np
 from fedamp.base.arrays import Arrays, State, Sums
 from fedamp.noise.gaussian import Address, Uniform, add_gaussian
 
-# Numbers that are drawn from one stream: enough to keep a thread busy.
+# Numbers of one stream: enough to keep a thread busy.
 _PIECE = 1 << 20
 
 
 class Noise(ABC):
     """Adds noise to the sums of the rounds, one after the other.
 
-    A mechanism that remembers (correlated noise: DP-FTRL, matrix mechanisms) keeps what it remembers in its state,
-    which goes to the checkpoint: noise of earlier rounds cannot be drawn again. Its charge belongs to the plan:
-    :class:`fedamp.federation.plan.Plan` takes it that rounds have independent Gaussian noise.
+    A mechanism with correlated noise (DP-FTRL, matrix mechanisms) keeps a state, which goes to the checkpoint, because
+    the noise of earlier rounds cannot be drawn again. The plan charges independent Gaussian noise in every round.
     """
 
     @abstractmethod
     def init(self, parameters: Arrays) -> State:
-        """What is remembered before the first round: some sets of arrays in the model's shapes, by name."""
+        """The state before the first round: sets of arrays in the model's shapes, by name."""
 
     @abstractmethod
     def update(
@@ -37,16 +36,16 @@ class Noise(ABC):
         seed: int,
         round_: int,
     ) -> State:
-        """Add a round's noise in place, and return what is remembered then, in new arrays.
+        """Add a round's noise in place, and return the next state, in new arrays.
 
-        What is left in the sums must be a function of the exact noisy sums: :func:`fedamp.noise.gaussian.add_gaussian`.
+        The resulting sums must be a function of the exact noisy sums: :func:`fedamp.noise.gaussian.add_gaussian`.
 
         Args:
             sums: arrays by name, contiguous.
             deviation_of: standard deviation for each array, in the units of the sum; 0 adds nothing.
-            hidden: uniform numbers that are added besides, by name (ModelMix); empty: none.
-            state: as :meth:`init` or the round before left it.
-            seed: of this attempt at the round; another one each time, unless the run's is known.
+            hidden: uniform numbers to add, by name (ModelMix); empty: none.
+            state: of :meth:`init` or the round before.
+            seed: of this attempt at the round; a new one each time, unless the run's seed is known.
             round_: number of this round.
         """
 
@@ -75,7 +74,7 @@ def add_noise(
 ) -> None:
     """Add independent N(0, deviation^2) to every coordinate, in place, on all cores where that pays.
 
-    The noise is a function of the seed, the round, the array's place and the place in it alone. Arguments are those of
+    The noise is a function of the seed, the round, the array's index and the index in it alone. Arguments are those of
     :meth:`Noise.update`.
 
     Raises:

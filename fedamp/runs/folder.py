@@ -142,7 +142,7 @@ def new_folder(out: Path | None, name: str, private: bool = False) -> tuple[RunF
             raise RunFolderError(f"{path}: cannot be made ({error.strerror})") from None
     assert out is not None, "there are numbers enough"
     if not holds_no_run(out):
-        raise RunFolderError(f"{out}: not an empty folder; accepted: a new one with --out, or --resume to go on in it")
+        raise RunFolderError(f"{out}: not an empty folder; expected: a new one with --out, or --resume to go on in it")
     if not os.access(out, os.W_OK):
         raise RunFolderError(f"{out}: cannot be written to")
     return RunFolder(out), False
@@ -228,9 +228,9 @@ def _seed(folder: RunFolder, secret: bool) -> int | None:
     ledger = LedgerRecord.read(folder.ledger) if folder.ledger.exists() else None
     if ledger is not None and ledger.has_known_seed == secret:
         found, accepted = ("known", "with") if secret else ("secret", "without")
-        raise RunFolderError(f"{folder.path}: the run in it has a {found} seed; accepted: {accepted} --known-seed")
+        raise RunFolderError(f"{folder.path}: the run in it has a {found} seed; expected: {accepted} --known-seed")
     if ledger is None and folder.seed.exists():
-        raise RunFolderError(f"{folder.seed}: a secret seed without its ledger; accepted: a new run in another folder")
+        raise RunFolderError(f"{folder.seed}: a secret seed without its ledger; expected: a new run in another folder")
     if not secret:
         return None
     begun = folder.seed.exists() or folder.checkpoints.exists() or (ledger is not None and ledger.releases)

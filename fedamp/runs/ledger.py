@@ -97,7 +97,7 @@ class Ledger:
         if found.format == "fedamp ledger 2":
             raise RunFolderError(
                 f"{file}: {found.format}, of {found.written_by}, which drew other random numbers: the run cannot be "
-                f"gone on with; accepted: {wanted.format}, or a new folder"
+                f"gone on with; expected: {wanted.format}, or a new folder"
             )
         different = differences(found, wanted, set(LedgerRecord.model_fields) - _MAY_DIFFER)
         if different:
@@ -118,7 +118,7 @@ class Ledger:
         if found.head is not None:
             salt = RunFolder(file.parent).salt
             if found.releases and not salt.exists():
-                raise RunFolderError(f"{salt}: gone; accepted: as the run left it")
+                raise RunFolderError(f"{salt}: gone; expected: as the run left it")
             for complaint in chain.altered_ledger(json.loads(file.read_bytes())):
                 raise RunFolderError(f"{file.parent}: damaged ledger: {complaint}")
         return cls(file, plan, frozen_sha256, found)

@@ -87,7 +87,7 @@ class Certificate(FileRecord):
     @model_validator(mode="after")
     def _one_weight_each(self) -> Self:
         if len(self.inputs) != len(self.weights):
-            raise ValueError(f"inputs: {len(self.inputs)} for {len(self.weights)} weights; accepted: one each")
+            raise ValueError(f"inputs: {len(self.inputs)} for {len(self.weights)} weights; expected: one each")
         return self
 
 

@@ -45,7 +45,7 @@ def _mechanism(value: Any) -> Mechanism:
 
 def _no_longer(mechanism: Mechanism) -> Mechanism:
     if mechanism.span > LONGEST_RUN:
-        raise ValueError(f"it spans {mechanism.span} rounds; accepted: at most {LONGEST_RUN}")
+        raise ValueError(f"it spans {mechanism.span} rounds; expected: at most {LONGEST_RUN}")
     return mechanism
 
 

@@ -173,7 +173,7 @@ class Run:
 
         pictures = run_pictures(self)
         if name not in pictures:
-            raise InputError(f"{self.folder}: no picture {name}; accepted here: {', '.join(pictures) or 'none'}")
+            raise InputError(f"{self.folder}: no picture {name}; expected here: {', '.join(pictures) or 'none'}")
         return pictures[name]
 
     def report(self, out: str | Path | None = None) -> Path:
@@ -210,7 +210,7 @@ def frame_of(rows: Iterable[Mapping[str, Any]]) -> "pandas.DataFrame":
     try:
         import pandas
     except ImportError:
-        raise InputError("frame() needs pandas, which is not installed; accepted: pip install pandas") from None
+        raise InputError("frame() needs pandas, which is not installed; expected: pip install pandas") from None
     return pandas.DataFrame(rows)
 
 

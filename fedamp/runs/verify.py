@@ -53,7 +53,7 @@ def verify_ledger(path: Path, head: str | None = None) -> list[Check]:
     if not file.is_file():
         merged = files.certificate.is_file()
         accepted = "the runs that this model was merged from" if merged else "a run folder, or a ledger.json"
-        raise RunFolderError(f"{file}: no such ledger; accepted: {accepted}")
+        raise RunFolderError(f"{file}: no such ledger; expected: {accepted}")
     ledger = LedgerRecord.read(file)
     try:
         return [_chain(ledger, files, head), *_checks(ledger, files)]

@@ -45,7 +45,7 @@ def main(grid: Grid, context: Context) -> None:
         scenario = scenario.model_copy(update={"known_seed": True})
     known_seed = scenario.known_seed
     if scenario.faults is not None and not known_seed:
-        raise DeploymentError("faults: a deployment has its own; accepted: with the run configuration known-seed=true")
+        raise DeploymentError("faults: a deployment has its own; expected: with the run configuration known-seed=true")
     Hosts.of(scenario.federation, grid, privacy_units(scenario))  # what it lacks is said before anything is made
     trackers = trackers_of(scenario.trackers)
     with opened(scenario, out, bool(config.get("resume", False))) as (folder, seed):

@@ -9,13 +9,10 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from fedamp.base.start import beside, collect_again
 from fedamp.errors import DivergedError, FedampError, FederationError, Interrupted, one_line
 from fedamp.federation.plan import make_plan, privacy_units
 from fedamp.federation.scenario import Scenario
-from fedamp.noise.normal import quantiles
 from fedamp.server.observers import Observer, watched
 
 if TYPE_CHECKING:  # what is left to import is imported while costs are computed, and while Ray starts
@@ -76,7 +73,6 @@ def rounds(
     # What can be found wrong without torch is found before a folder is made.
     plan = make_plan(scenario, privacy_units(scenario))
     plan.check_budget()
-    quantiles(np.empty(0), np.empty(0))  # numba takes a quarter of a second to get ready: not in both processes
     costs = beside(plan.costs)
     from fedamp.runs.folder import opened
     from fedamp.server.trackers import trackers_of

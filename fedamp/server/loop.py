@@ -221,7 +221,7 @@ class _Run:
         files = checkpoints(self.folder.checkpoints)
         if files and not self.folder.ledger.exists():
             raise RunFolderError(
-                f"{self.folder.ledger}: gone, but the run has checkpoints; accepted: as the run left it"
+                f"{self.folder.ledger}: gone, but the run has checkpoints; expected: as the run left it"
             )
         if not files:
             self._check_not_behind(0)
@@ -233,13 +233,13 @@ class _Run:
         if not state.round - 1 <= len(self.ledger.releases):
             raise RunFolderError(
                 f"{self.folder.ledger}: ends at round {len(self.ledger.releases)}, before the checkpoint of round "
-                f"{state.round}; accepted: the ledger of the same run"
+                f"{state.round}; expected: the ledger of the same run"
             )
         kept = [done.round for done in self.folder.read_rounds() if done.round <= state.round]
         if kept not in (list(range(1, state.round)), list(range(1, state.round + 1))):
             raise RunFolderError(
                 f"{self.folder.rounds}: damaged: its rounds are not 1 to {state.round} each once; "
-                "accepted: as the run left it"
+                "expected: as the run left it"
             )
         # A crash may have come between the checkpoint and the ledger, or between the ledger and rounds.jsonl.
         try:
@@ -258,7 +258,7 @@ class _Run:
         if released > round_ and not self.plan.known_seed:
             raise RunFolderError(
                 f"{self.folder.checkpoints}: ends at round {round_}, but round {released} was released; "
-                "accepted: as the run left it"
+                "expected: as the run left it"
             )
 
 

@@ -54,7 +54,7 @@ class AppStrategy(PrivateStrategy):
     def __init__(self, scenario: Scenario | str | Path, arrays: ArrayRecord, out: str | Path) -> None:
         scenario = scenario if isinstance(scenario, Scenario) else reader.load(scenario)
         if not isinstance(scenario.data, ExternalData):
-            raise ScenarioError(f"data.name is {scenario.data.name}; accepted in an app of your own: external")
+            raise ScenarioError(f"data.name is {scenario.data.name}; expected in an app of your own: external")
         parameters = _parameters(arrays)
         plan = make_plan(scenario, scenario.data.clients, None if scenario.known_seed else rng.seed_from_system())
         plan.check_budget()
@@ -128,13 +128,13 @@ def _parameters(arrays: ArrayRecord) -> Arrays:
     for name, array in parameters.items():
         if array.dtype != np.float32:
             raise ModelError(
-                f"array {name} is {array.dtype}; accepted: float32 (a batch norm counts its batches in int64: use "
+                f"array {name} is {array.dtype}; expected: float32 (a batch norm counts its batches in int64: use "
                 "GroupNorm, or track_running_stats=False)"
             )
         if not np.isfinite(array).all():
-            raise ModelError(f"array {name} holds NaN or infinity; accepted: finite numbers")
+            raise ModelError(f"array {name} holds NaN or infinity; expected: finite numbers")
     if not parameters:
-        raise ModelError("the model has no arrays; accepted: at least one")
+        raise ModelError("the model has no arrays; expected: at least one")
     return parameters
 
 
@@ -160,8 +160,8 @@ def _new_folder(out: Path, scenario: Scenario) -> RunFolder:
         folder, made = new_folder(out, scenario.name, private=not scenario.known_seed)
         if made:
             return folder
-    raise RunFolderError(f"{out}: exists already; accepted: a new folder, because a run is released once")
+    raise RunFolderError(f"{out}: exists already; expected: a new folder, because a run is released once")
 
 
 def _no_pieces(submodel: int, round_: int) -> NoReturn:
-    raise ModelError("the model of an app of one's own is not split; accepted: submodels: {scheme: none}")
+    raise ModelError("the model of an app of one's own is not split; expected: submodels: {scheme: none}")

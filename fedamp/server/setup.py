@@ -260,7 +260,7 @@ def _kept_apart(public: Records, scenario: Scenario) -> tuple[Records, Records]:
     kept = round(share * count)
     if not 0 < kept < count:
         raise ScenarioError(
-            f"federation.validation_share: {share:g} of {count} public test records are {kept}; accepted: a share that "
+            f"federation.validation_share: {share:g} of {count} public test records are {kept}; expected: a share that "
             "leaves records to test on and records to choose by"
         )
     # Whatever the seed: what settings are chosen by with one seed must not be what they are tested on with another.

@@ -40,7 +40,7 @@ class Hosts:
         asked = federation.hosts
         if asked is None:
             raise DeploymentError(
-                "federation.hosts is missing: a deployment must say which node may speak for which units; accepted: "
+                "federation.hosts is missing: a deployment must say which node may speak for which units; expected: "
                 f"their ids by the names of the registered nodes, such as {{site0: 0-{units - 1}}}, or trusted, to "
                 "believe whatever a registered node says"
             )
@@ -50,7 +50,7 @@ class Hosts:
         for name, permit in by_name.items():
             for _, last in () if permit == "all" else permit:
                 if last >= units:
-                    raise DeploymentError(f"federation.hosts.{name}: there is no unit {last}; accepted: 0-{units - 1}")
+                    raise DeploymentError(f"federation.hosts.{name}: there is no unit {last}; expected: 0-{units - 1}")
         return cls(by_name)
 
     def permit(self, name: str) -> Permit:

@@ -135,7 +135,7 @@ class ReleasePipeline:
         if scheduled > LARGEST_COHORT:
             raise FederationError(
                 f"round {round_}: the sum of a cohort of {scheduled} could not be exact; "
-                f"accepted: at most {LARGEST_COHORT}"
+                f"expected: at most {LARGEST_COHORT}"
             )
         if needs_quorum:
             self._check_reported(round_, scheduled, aggregate)

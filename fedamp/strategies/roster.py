@@ -158,7 +158,7 @@ class Roster:
             raise ValueError(f"it claims {len(clients)} clients of {self.units}")
         answer = _Answer.model_validate(claims)
         if answer.all and permit != "all":
-            raise ValueError("it says all of them, which it may not; accepted with federation.hosts: {its name: all}")
+            raise ValueError("it says all of them, which it may not; expected with federation.hosts: {its name: all}")
         if answer.all:
             self.everywhere.append(node)
             return

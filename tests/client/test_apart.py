@@ -22,7 +22,7 @@ from fedamp.client.worker import TrainingNode, TrainInstruction
 from fedamp.data import Cohort
 from fedamp.data.sections import BuiltInData
 from fedamp.errors import DataError
-from fedamp.federation.privacy import DisjointSubmodels, DropoutSubmodels, NoSubmodels
+from fedamp.federation.submodels import DisjointSubmodels, DropoutSubmodels, NoSubmodels
 from fedamp.federation.training import Client
 from fedamp.models.registry import initial_parameters
 from fedamp.models.section import Model

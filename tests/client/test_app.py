@@ -15,7 +15,7 @@ from fedamp.client.worker import TrainingNode, TrainInstruction
 from fedamp.data.sections import BuiltInData, Data, FolderData, NaturalPartition
 from fedamp.engines import flower
 from fedamp.errors import DeploymentError
-from fedamp.federation.privacy import NoSubmodels
+from fedamp.federation.submodels import NoSubmodels
 from fedamp.federation.training import Client
 from fedamp.models.registry import initial_parameters
 from fedamp.models.section import Model
@@ -114,7 +114,7 @@ def test_what_a_node_cannot_do() -> None:
         send("query", {}, hosts="first")
     with pytest.raises(DeploymentError, match="say which clients live here"):
         send("query", {}, data="folder")
-    with pytest.raises(DeploymentError, match="accepted: data with a path or dataset"):
+    with pytest.raises(DeploymentError, match="expected: data with a path or dataset"):
         send("train", train_config(task_of(), [1]), data="folder")
 
 

@@ -22,7 +22,7 @@ from fedamp.data.sections import BuiltInData
 from fedamp.engines.resources import Demand
 from fedamp.errors import InputError
 from fedamp.federation.losses import LOSSES
-from fedamp.federation.privacy import DisjointSubmodels, DropoutSubmodels, NoSubmodels
+from fedamp.federation.submodels import DisjointSubmodels, DropoutSubmodels, NoSubmodels
 from fedamp.federation.training import Client
 from fedamp.models.cost import kept_per_record
 from fedamp.models.registry import build, initial_parameters
@@ -257,5 +257,5 @@ def test_a_stack_that_has_no_room_is_cut(monkeypatch: pytest.MonkeyPatch, caplog
         told.append(caplog.text.count("has no memory for 8 clients together, so 4 train at once"))
     assert told[0] == told[1] > 0, "what was learnt is kept"
     monkeypatch.setattr(memory, "limit", memory.used + needed // 20)
-    with pytest.raises(InputError, match=r"no memory for the training of one client; accepted: fewer engine\.workers"):
+    with pytest.raises(InputError, match=r"no memory for the training of one client; expected: fewer engine\.workers"):
         node.train(arrays, order)

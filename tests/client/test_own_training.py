@@ -12,7 +12,7 @@ from fedamp.client.task import ClientTask
 from fedamp.data.sections import BuiltInData, Data, ExternalData
 from fedamp.engines import flower
 from fedamp.errors import DeploymentError
-from fedamp.federation.privacy import NoSubmodels, Submodels
+from fedamp.federation.submodels import AnySubmodels, NoSubmodels
 from fedamp.federation.training import Client
 from fedamp.models.registry import initial_parameters
 from fedamp.models.section import Model
@@ -28,7 +28,7 @@ ARRAYS = {"weight": np.linspace(-1, 1, 12, dtype=np.float32).reshape(4, 3), "sca
 BOTH = pytest.mark.parametrize("foreign", [own_apps.hostile_app, own_apps.hostile_flower_app])
 
 
-def task_of(section: Data = EXTERNAL, submodels: Submodels | None = None) -> ClientTask:
+def task_of(section: Data = EXTERNAL, submodels: AnySubmodels | None = None) -> ClientTask:
     return ClientTask(
         model=Model(name="external") if section is EXTERNAL else LOGISTIC,
         input_shape=() if section is EXTERNAL else DATASET.input_shape,
@@ -138,9 +138,9 @@ def test_a_node_speaks_for_its_partition_or_its_hosts(foreign, node, clients):
 def test_what_is_refused(foreign):
     with pytest.raises(DeploymentError, match="names no client; add partition-id"):
         send(foreign, "query", {"task": task_of().to_json()})
-    with pytest.raises(DeploymentError, match=r"accepted: submodels: \{scheme: none\}"):
+    with pytest.raises(DeploymentError, match=r"expected: submodels: \{scheme: none\}"):
         send(foreign, "train", config_of(task_of(), [0], submodels=[1]), hosts="0-9")
-    with pytest.raises(DeploymentError, match=r"accepted: submodels: \{scheme: none\}"):
+    with pytest.raises(DeploymentError, match=r"expected: submodels: \{scheme: none\}"):
         send(foreign, "train", config_of(task_of(), [0], clips=[0.1, 0.2]), hosts="0-9")
     with pytest.raises(DeploymentError, match="PrivateStrategy, which alone is answered"):
         send(foreign, "train", {"lr": 0.1}, hosts="0-9")

@@ -14,8 +14,7 @@ from fedamp import rng
 from fedamp.client.task import ClientTask
 from fedamp.client.worker import TrainingNode, TrainInstruction
 from fedamp.data.sections import BuiltInData
-from fedamp.federation.privacy import DisjointSubmodels, DropoutSubmodels
-from fedamp.federation.submodels import submodels_of
+from fedamp.federation.submodels import DisjointSubmodels, DropoutSubmodels
 from fedamp.federation.training import Client
 from fedamp.models.registry import initial_parameters
 from fedamp.models.section import Model
@@ -165,7 +164,7 @@ def test_the_update_outside_what_a_submodel_owns_is_zero(case, scheme, rest, opt
     )  # fmt: skip
     seeds, number = np.array([seed.to_bytes(32)], "V32"), seed % 2
     if scheme == "dropout":
-        (mask,) = submodels_of(section).pieces(model, (6, 6), CLASSES, 4)(-1, 1).arguments(seeds)
+        (mask,) = section.pieces(model, (6, 6), CLASSES, 4)(-1, 1).arguments(seeds)
         kept, submodel = mask[0].numpy() == 1, -1
     else:
         nodes = split(model, (6, 6), CLASSES, 2, (), 4, 0, rest).kept[number]
@@ -191,9 +190,7 @@ def test_the_update_outside_what_a_submodel_owns_is_zero(case, scheme, rest, opt
 @pytest.mark.parametrize("scheme", sorted(SCHEMES))
 def test_whatever_was_trained_what_is_not_owned_is_plus_zero_and_the_rest_is_as_it_was(case, scheme):
     model, layers, _ = MODELS[case]
-    piece = submodels_of(section_of(scheme, "dealt")).pieces(model, (6, 6), CLASSES, 4)(
-        0 if scheme == "disjoint" else -1, 1
-    )
+    piece = section_of(scheme, "dealt").pieces(model, (6, 6), CLASSES, 4)(0 if scheme == "disjoint" else -1, 1)
     seeds = np.array([bytes([number] * 32) for number in range(5)], "V32")
     assert piece.owns_all is False  # no way around
     generator = np.random.default_rng(0)

@@ -14,7 +14,7 @@ from fedamp.client.task import ClientTask
 from fedamp.data import Cohort
 from fedamp.data.sections import BuiltInData
 from fedamp.federation.losses import LOSSES
-from fedamp.federation.privacy import NoSubmodels
+from fedamp.federation.submodels import NoSubmodels
 from fedamp.federation.training import Client
 from fedamp.models.registry import build
 from fedamp.models.section import Model

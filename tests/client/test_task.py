@@ -6,7 +6,7 @@ import pytest
 
 from fedamp.client.task import ClientTask
 from fedamp.data.sections import BuiltInData, FolderData, HuggingFaceData, KnownImages
-from fedamp.federation.privacy import NoSubmodels
+from fedamp.federation.submodels import NoSubmodels
 from fedamp.federation.training import Client
 from fedamp.models.section import Model
 

@@ -75,7 +75,7 @@ PARQUET_CASES = {
     "empty cell": ({"x": [[1.0], None, [2.0]]}, "column 'x' has 1 empty cells; every record needs its values"),
     "only empty cells": ({"x": pa.array([None] * 3, pa.list_(pa.float32()))}, "column 'x' has 1 empty cells"),
     "empty number": ({"x": [[1.0], [None], [2.0]]}, "column 'x' has 1 empty cells; every record needs its values"),
-    "text": ({"x": ["a", "b", "c"]}, "column 'x' is of type string; accepted: numbers or lists of numbers"),
+    "text": ({"x": ["a", "b", "c"]}, "column 'x' is of type string; expected: numbers or lists of numbers"),
     "nan": ({"x": [[1.0], [2.0], [float("nan")]]}, "the inputs of record 2 hold NaN or infinity"),
     "empty label": ({"y": [0, None, 1]}, "column 'y' has 1 empty cells; every record needs its values"),
     "real labels": ({"y": [0.0, 1.0, 0.0]}, "labels are of type float64; labels must be integers"),

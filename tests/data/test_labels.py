@@ -101,13 +101,13 @@ def test_others_are_refused_in_one_line(tmp_path, subtests):
 @pytest.mark.parametrize("wrong", [7.0, -1.0, 2.5])
 def test_inputs_that_are_no_tokens_are_refused(wrong, tmp_path):
     config = npz(tmp_path, x=np.full((COUNT, 2), wrong), y=np.arange(COUNT) % 2)
-    with pytest.raises(DataError, match=rf"an input holds {wrong:g}, .*accepted: integers 0 to 6"):
+    with pytest.raises(DataError, match=rf"an input holds {wrong:g}, .*expected: integers 0 to 6"):
         load(config, 7, tmp_path, Form(vocabulary=7)).test()
 
 
 def test_what_has_no_classes_is_not_dealt_by_them(tmp_path):
     config = BuiltInData(name="diabetes", clients=5, partition={"scheme": "dirichlet"})
-    with pytest.raises(DataError, match=r"dirichlet deals by class, .*; accepted: iid, natural"):
+    with pytest.raises(DataError, match=r"dirichlet deals by class, .*; expected: iid, natural"):
         load(config, 7, tmp_path, Form(NUMBERS))
     with pytest.raises(DataError, match="synthetic has records of numbers and classes"):
         load(SyntheticData(name="synthetic", clients=5), 7, tmp_path, Form(NUMBERS))

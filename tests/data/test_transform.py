@@ -103,7 +103,7 @@ def test_features_are_kept_for_their_owner_alone_and_belong_to_these_records(fol
     [
         ([{"name": "group_norm", "groups": 5}], r"transform\.0: 5 groups do not divide 2 channels.*\[2, 9, 12\]"),
         ([{"name": "scattering", "scales": 4}], "images of at least 16 x 16"),
-        ([{"name": "whiten"}], r"transform\.0: 1000 components of 216 features; accepted: at most 216"),
+        ([{"name": "whiten"}], r"transform\.0: 1000 components of 216 features; expected: at most 216"),
         ([{"name": "scattering"}, {"name": "scattering", "scales": 3}], r"transform\.1: .*\[162, 2, 3\]"),
     ],
 )

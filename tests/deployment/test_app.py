@@ -115,10 +115,10 @@ def test_without_its_seed_a_deployment_is_not_resumed(tmp_path, scenario, conten
 
 def test_a_run_with_a_known_seed_does_not_go_on_with_a_secret_one_nor_the_other_way_round(tmp_path, scenario):
     run_app(scenario, tmp_path / "real")
-    with pytest.raises(RunFolderError, match="has a secret seed; accepted: without --known-seed"):
+    with pytest.raises(RunFolderError, match="has a secret seed; expected: without --known-seed"):
         run_app(scenario, tmp_path / "real", resume=True, **KNOWN)
     run_app(scenario, tmp_path / "known", **KNOWN)
-    with pytest.raises(RunFolderError, match="has a known seed; accepted: with --known-seed"):
+    with pytest.raises(RunFolderError, match="has a known seed; expected: with --known-seed"):
         run_app(scenario, tmp_path / "known", resume=True)
 
 

@@ -107,8 +107,8 @@ WRONG = [
     ({}, "../foreign/ca.crt", "certificate", "refused:"),
     ({}, None, "certificate", "refused:"),
     ({"certificate": None}, "ca.crt", "certificate", "no TLS on 127.0.0.1"),
-    ({"skew": 90.0}, "ca.crt", "clock", "s from the server's; accepted: 5 s"),
-    ({"skew": -90.0}, "ca.crt", "clock", "s from the server's; accepted: 5 s"),
+    ({"skew": 90.0}, "ca.crt", "clock", "s from the server's; expected: 5 s"),
+    ({"skew": -90.0}, "ca.crt", "clock", "s from the server's; expected: 5 s"),
     ({"status": 404}, "ca.crt", "service", "answers /health with 404"),
     *(
         ({"open_path": path}, "ca.crt", "closed", f"{path} answers with 200; whoever reaches this port can run code")
@@ -143,7 +143,7 @@ def test_another_version_of_flower_is_named(serve, keys, monkeypatch):
     monkeypatch.setattr(doctor.importlib.metadata, "version", lambda name: "1.29.0" if name == "flwr" else real(name))
     fine, found = checks(serve(), keys / "ca.crt")["versions"]
     assert not fine
-    assert "flwr 1.29.0; accepted: " in found
+    assert "flwr 1.29.0; expected: " in found
 
 
 def test_the_command_prints_a_table_or_json_and_its_exit_status_tells(serve, keys, fedamp):

@@ -27,7 +27,7 @@ ENVIRONMENT = os.environ | {"PATH": os.pathsep.join([SCRIPTS, os.environ["PATH"]
 @pytest.mark.parametrize("address", ["nonsense", "127.0.0.1:9", "ray://127.0.0.1:9", "127.0.0.1:port"])
 def test_address_without_a_cluster_is_refused_in_one_line(tmp_path, address):
     with (
-        pytest.raises(InputError, match=rf"engine\.address: no Ray cluster at '{address}' .*accepted: auto, or"),
+        pytest.raises(InputError, match=rf"engine\.address: no Ray cluster at '{address}' .*expected: auto, or"),
         open_grid(Engine(kind="ray", address=address), tmp_path / "log.txt", APP) as grid,
     ):
         grid.get_node_ids()
@@ -90,7 +90,7 @@ def test_a_cluster_that_lets_everybody_in_is_refused(home, ray_folder):
     with (
         in_a_shell_of_its_own(commands_, home / "head.log"),
         pytest.raises(
-            InputError, match=rf"whoever reaches the Ray cluster at .*:{port} can run programs there; accepted"
+            InputError, match=rf"whoever reaches the Ray cluster at .*:{port} can run programs there; expected"
         ),
         open_grid(Engine(kind="ray", address=f"127.0.0.1:{port}"), home / "log.txt", APP) as grid,
     ):

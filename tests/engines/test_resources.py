@@ -49,7 +49,7 @@ def test_memory_decides_how_many_workers_share_a_gpu(subtests):
 def test_cuda_without_a_gpu_is_refused():
     with pytest.raises(InputError, match=r"engine\.device: cuda needs a GPU"):
         worker_resources(Engine(device="cuda"), 2, 0)
-    with pytest.raises(InputError, match=r"engine\.device: cuda:1 is one machine's; accepted with engine\.address"):
+    with pytest.raises(InputError, match=r"engine\.device: cuda:1 is one machine's; expected with engine\.address"):
         worker_resources(Engine(device="cuda:1", address="auto"), 2, 2)
 
 

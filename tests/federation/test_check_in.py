@@ -1,7 +1,7 @@
-"""Every registered schedule draws what it charges for, and attacks by what it draws.
+"""Every check-in scheme draws what it charges for, and attacks by what it draws.
 
-A new schedule meets these tests by being registered; ``EXAMPLES`` needs a value for each new key of a section. The
-oracle is the charged expression, read from its JSON, beside the cohorts that are drawn.
+A new scheme meets these tests by its name in ``AnyCheckIn``; its keys have examples. The oracle is
+the charged expression, read from its JSON, beside the cohorts that are drawn.
 """
 
 import itertools
@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pydantic import TypeAdapter
 from scipy import stats
 
 from fedamp import accounting
@@ -27,46 +26,53 @@ from fedamp.accounting import (
     epsilon_over_rounds,
     from_json,
 )
-from fedamp.base.section import Section
-from fedamp.errors import ScenarioError
-from fedamp.federation import reader
 from fedamp.federation.check_in import (
-    SCHEDULES,
+    AllCheckIn,
+    AnyCheckIn,
     Attendance,
-    Balanced,
-    CappedPoisson,
-    Everybody,
-    Independent,
-    Schedule,
-    Stratified,
-    schedule_of,
+    BalancedCheckIn,
+    CappedPoissonCheckIn,
+    CheckIn,
+    PoissonCheckIn,
+    StratifiedCheckIn,
 )
-from fedamp.federation.privacy import CheckIn
-from fedamp.runs.ledger import fingerprint
 
-# A right schedule fails a check with this chance; seeds are fixed.
+# A right scheme fails a check with this chance; seeds are fixed.
 UNLIKELY = 1e-4
 
 ROUNDS = 9
-EXAMPLES = {"rate": 0.4, "k": 4, "at_most": 3}
-SECTIONS = {each.model_fields["scheme"].annotation: each for each in get_args(get_args(CheckIn)[0])}
-BY_SCHEME = {get_args(literal)[0]: section for literal, section in SECTIONS.items()}
 
 
-def section_of(scheme: str) -> Section:
-    keys = {key: EXAMPLES[key] for key in BY_SCHEME[scheme].model_fields if key != "scheme"}
-    return TypeAdapter(CheckIn).validate_python({"scheme": scheme, **keys})
+def example(section: type[CheckIn]) -> CheckIn:
+    """A section with the first example of every key."""
+    keys = {name: field.examples[0] for name, field in section.model_fields.items() if field.examples}
+    return section(scheme=get_args(section.model_fields["scheme"].annotation)[0], **keys)
 
 
-@pytest.fixture(params=[schedule_of(section_of(each), ROUNDS) for each in sorted(SCHEDULES)], ids=str)
-def schedule(request) -> Schedule:
+@pytest.fixture(params=map(example, get_args(get_args(AnyCheckIn)[0])), ids=str)
+def scheme(request) -> CheckIn:
     return request.param
 
 
-def attendance_matrix(schedule: Schedule, units: int, seed: int) -> np.ndarray:
+ALL, POISSON = AllCheckIn(), PoissonCheckIn(scheme="poisson", rate=0.3)
+
+
+def balanced(k: int) -> BalancedCheckIn:
+    return BalancedCheckIn(scheme="balanced", k=k)
+
+
+def stratified(k: int) -> StratifiedCheckIn:
+    return StratifiedCheckIn(scheme="stratified", k=k)
+
+
+def capped(rate: float, at_most: int) -> CappedPoissonCheckIn:
+    return CappedPoissonCheckIn(scheme="capped-poisson", rate=rate, at_most=at_most)
+
+
+def attendance_matrix(scheme: CheckIn, units: int, seed: int, rounds: int = ROUNDS) -> np.ndarray:
     """Boolean array [units, rounds]: who takes part when."""
-    matrix = np.zeros((units, schedule.rounds), dtype=bool)
-    for index, cohort in enumerate(schedule.cohorts(units, seed)):
+    matrix = np.zeros((units, rounds), dtype=bool)
+    for index, cohort in enumerate(scheme.cohorts(rounds, units, seed)):
         assert (np.diff(cohort) > 0).all()
         matrix[cohort, index] = True
     return matrix
@@ -75,134 +81,120 @@ def attendance_matrix(schedule: Schedule, units: int, seed: int) -> np.ndarray:
 # --- the contract -----------------------------------------------------------------------------------------------------
 
 
-def test_every_scheme_of_a_scenario_has_a_schedule_and_keys_go_back_and_forth():
-    assert set(SCHEDULES) == set(BY_SCHEME)
-    for scheme in SCHEDULES:
-        section = section_of(scheme)
-        assert {"scheme": scheme, **schedule_of(section, ROUNDS).keys()} == section.model_dump()
-
-
-def test_what_is_drawn_is_what_is_charged(schedule):
+def test_what_is_drawn_is_what_is_charged(scheme):
     units = 4000
-    matrix, first = attendance_matrix(schedule, units, seed=5), 0
-    for kind, rounds, share in charged_blocks(schedule.charge(Gaussian(1.0)).to_json()):
+    matrix, first = attendance_matrix(scheme, units, seed=5), 0
+    for law in charged_blocks(scheme.charge(Gaussian(1.0), ROUNDS).to_json()):
+        rounds = len(law) - 1
         block = matrix[:, first : first + rounds]
         first += rounds
-        if kind == "sets":  # numbers of rounds as charged, and the sets of each number uniform
-            counts, sizes = np.bincount(block.sum(1), minlength=rounds + 1), np.flatnonzero(share)
-            assert counts.sum() == counts[sizes].sum()
-            assert len(sizes) == 1 or stats.chisquare(counts[sizes], units * share[sizes]).pvalue > UNLIKELY
-            drawn = Counter(tuple(np.flatnonzero(row)) for row in block)
-            for size in sizes:
-                sets = list(itertools.combinations(range(rounds), size))
-                if len(sets) > 1 and counts[size] > 5 * len(sets):
-                    assert stats.chisquare([drawn[each] for each in sets]).pvalue > UNLIKELY
-        elif share == 1:
-            assert block.all()
-        else:  # independent over units and rounds, each with the rate
-            assert stats.binomtest(int(block.sum()), block.size, share).pvalue > UNLIKELY
-            counts = np.bincount(block.sum(1), minlength=rounds + 1)
-            expected = stats.binom(rounds, share).pmf(np.arange(rounds + 1)) * units
-            usual = expected > 5
-            statistic = ((counts - expected)[usual] ** 2 / expected[usual]).sum()
-            assert stats.chi2(usual.sum() - 1).sf(statistic) > UNLIKELY
+        counts = np.bincount(block.sum(1), minlength=rounds + 1)
+        assert not counts[law == 0].any()
+        usual = law * units > 5
+        statistic = ((counts - law * units)[usual] ** 2 / (law * units)[usual]).sum()
+        assert usual.sum() == 1 or stats.chi2(usual.sum() - 1).sf(statistic) > UNLIKELY
+        drawn = Counter(tuple(np.flatnonzero(row)) for row in block)
+        for size in range(rounds + 1):
+            sets = list(itertools.combinations(range(rounds), size))
+            if len(sets) > 1 and counts[size] > 5 * len(sets):
+                assert stats.chisquare([drawn[each] for each in sets]).pvalue > UNLIKELY
     assert first == ROUNDS
 
 
-def charged_blocks(tree: dict) -> list[tuple[str, int, float | np.ndarray]]:
-    """Consecutive rounds of a charged expression: how a unit's are drawn in them, how many, and the rate, or the chance
-    of every number of rounds.
+def charged_blocks(tree: dict) -> list[np.ndarray]:
+    """Consecutive blocks of rounds of a charged expression: the law of a unit's number of check-ins in each block.
+
+    Given the number, all sets of rounds of that size are equally probable.
     """
-    if tree["kind"] == "Compose":
+    kind, inner = tree["kind"], tree.get("mechanism", {})
+    number = np.arange(tree.get("rounds", tree.get("times", 0)) + 1)
+    if kind == "Compose":
         return [block for part in tree["mechanisms"] for block in charged_blocks(part)]
-    h = np.arange(tree.get("rounds", 0) + 1)
-    if tree["kind"] == "Allocation":
-        return [("sets", tree["rounds"], (h == tree["k"]).astype(float))]
-    if tree["kind"] == "CappedPoisson":
-        coins = stats.binom(tree["rounds"], tree["rate"]).pmf(h)
-        return [("sets", tree["rounds"], np.bincount(np.minimum(h, tree["at_most"]), coins, minlength=len(h)))]
-    assert tree["kind"] == "Repeat", tree
-    inner = tree["mechanism"]
+    if kind == "Allocation":
+        return [(number == tree["k"]).astype(float)]
+    if kind == "CappedPoisson":
+        coins = stats.binom(tree["rounds"], tree["rate"]).pmf(number)
+        return [np.bincount(np.minimum(number, tree["at_most"]), coins, minlength=len(number))]
+    if kind == "Poisson":  # of a whole run
+        [law] = charged_blocks(inner)
+        return [tree["rate"] * law + (1 - tree["rate"]) * (np.arange(len(law)) == 0)]
+    assert kind == "Repeat", tree
     if inner["kind"] == "Allocation":
         return charged_blocks(inner) * tree["times"]
-    return [("Poisson", tree["times"], inner["rate"] if inner["kind"] == "Poisson" else 1)]
+    return [stats.binom(tree["times"], inner["rate"] if inner["kind"] == "Poisson" else 1).pmf(number)]
 
 
-def test_units_are_independent_of_each_other(schedule):
+def test_units_are_independent_of_each_other(scheme):
     # Cohort sizes of independent units are Binomial(units, share); dependence would change their spread.
-    sizes = np.array([len(next(schedule.cohorts(200, seed))) for seed in range(400)])
-    expected = stats.binom(200, attendance_matrix(schedule, 20_000, seed=1)[:, 0].mean())
+    sizes = np.array([len(next(scheme.cohorts(ROUNDS, 200, seed))) for seed in range(400)])
+    expected = stats.binom(200, attendance_matrix(scheme, 20_000, seed=1)[:, 0].mean())
     assert abs(sizes.mean() - expected.mean()) <= 4.5 * expected.std() / np.sqrt(400)
     low, high = stats.chi2(399).ppf([UNLIKELY / 2, 1 - UNLIKELY / 2]) / 399
     assert expected.std() == 0 or low < sizes.var(ddof=1) / expected.var() < high
 
 
-def test_the_expected_cohort_is_what_the_average_cohort_comes_to(schedule):
-    matrix = attendance_matrix(schedule, 5000, seed=8)
-    assert matrix.sum() / ROUNDS == pytest.approx(schedule.expected_cohort(5000), rel=0.03)  # 4 standard errors
+def test_the_expected_cohort_is_what_the_average_cohort_comes_to(scheme):
+    matrix = attendance_matrix(scheme, 5000, seed=8)
+    assert matrix.sum() / ROUNDS == pytest.approx(scheme.expected_cohort(ROUNDS, 5000), rel=0.03)  # 4 standard errors
 
 
-def test_nobody_takes_part_more_often_than_is_charged_without_amplification(schedule):
-    taken = attendance_matrix(schedule, 20_000, seed=2).cumsum(axis=1).max(axis=0)
-    most = [schedule.most_check_ins(rounds) for rounds in range(1, ROUNDS + 1)]
+def test_nobody_takes_part_more_often_than_is_charged_without_amplification(scheme):
+    taken = attendance_matrix(scheme, 20_000, seed=2).cumsum(axis=1).max(axis=0)
+    most = [scheme.most_check_ins(rounds, ROUNDS) for rounds in range(1, ROUNDS + 1)]
     assert (taken <= most).all()
     assert taken[-1] == most[-1]  # with so many units somebody does
 
 
-def test_the_charge_spans_all_rounds_grows_with_them_and_survives_json(schedule):
-    charged = schedule.charge(Gaussian(1.5))
+def test_the_charge_spans_all_rounds_grows_with_them_and_survives_json(scheme):
+    charged = scheme.charge(Gaussian(1.5), ROUNDS)
     assert charged.span == ROUNDS
     spent = epsilon_over_rounds(charged, 1e-5)
     assert len(spent) == ROUNDS
     assert (np.diff(spent) >= 0).all()
     assert spent[-1] <= charged.epsilon(1e-5).upper * (1 + 1e-9)  # relative: sums come out in another order
     assert from_json(charged.to_json()) == charged
-    plain = Repeat(Gaussian(1.5), schedule.most_check_ins(ROUNDS))
+    plain = Repeat(Gaussian(1.5), scheme.most_check_ins(ROUNDS, ROUNDS))
     assert charged.unamplified().epsilon(1e-5).upper == pytest.approx(plain.epsilon(1e-5).upper, rel=1e-6)
 
 
-def test_cohorts_depend_on_the_seed_and_on_nothing_else(schedule):
-    one, same, other = (attendance_matrix(schedule, 100, seed) for seed in (1, 1, 2))
+def test_cohorts_depend_on_the_seed_and_on_nothing_else(scheme):
+    one, same, other = (attendance_matrix(scheme, 100, seed) for seed in (1, 1, 2))
     assert (one == same).all()
-    assert (one != other).any() == schedule.is_hidden
+    assert (one != other).any() == scheme.is_hidden
 
 
-def test_the_likelihood_ratio_is_the_mean_over_what_can_be_drawn(schedule):
+def test_the_likelihood_ratio_is_the_mean_over_what_can_be_drawn(scheme):
     """Of one repetition after the other: the mean of exp(sum of the rounds taken part in), by drawing 40,000 units."""
     ratios = np.random.default_rng(1).normal(scale=0.4, size=(6, ROUNDS))
-    took_part = attendance_matrix(schedule, 40_000, seed=3)
+    took_part = attendance_matrix(scheme, 40_000, seed=3)
     drawn = np.exp(took_part @ ratios.T)
     deviation = drawn.std(axis=0) / np.sqrt(len(drawn)) + 1e-12
-    assert (np.abs(drawn.mean(axis=0) - np.exp(schedule.log_likelihood_ratio(ratios))) < 5 * deviation).all()
+    assert (np.abs(drawn.mean(axis=0) - np.exp(scheme.log_likelihood_ratio(ratios))) < 5 * deviation).all()
 
 
-def test_a_shortened_schedule_keeps_the_rate(schedule):
-    short = schedule.shortened(5)
-    assert (type(short), short.rounds) == (type(schedule), 5)
+def test_a_shortened_scheme_keeps_the_rate(scheme):
+    short = scheme.shortened(ROUNDS, 5)
+    short.check(5)
     # k is a whole number: half a check-in in five rounds.
-    assert short.expected_cohort(100) == pytest.approx(schedule.expected_cohort(100), abs=100 * 0.5 / 5)
-    assert schedule.shortened(ROUNDS) == schedule
+    assert short.expected_cohort(5, 100) == pytest.approx(scheme.expected_cohort(ROUNDS, 100), abs=100 * 0.5 / 5)
+    assert scheme.shortened(ROUNDS, ROUNDS) == scheme
 
 
-def test_a_stretch_stands_by_itself_only_where_rounds_are_drawn_apart(schedule):
-    if schedule.drawn_together:
-        with pytest.raises(ValueError, match="drawn together"):
-            schedule.stretch(3, 4)
+def test_independent_rounds_are_charged_one_after_the_other(scheme):
+    if not scheme.rounds_are_independent:
         return
-    # What a unit did in the rounds before says nothing about the next: correlations of 20,000 pairs, five deviations.
-    halves = Compose(
-        (schedule.stretch(1, 4).charge(Gaussian(1.0)), schedule.stretch(5, ROUNDS - 4).charge(Gaussian(1.0)))
-    )
-    whole = schedule.charge(Gaussian(1.0))
+    halves = Compose((scheme.charge(Gaussian(1.0), 4), scheme.charge(Gaussian(1.0), ROUNDS - 4)))
+    whole = scheme.charge(Gaussian(1.0), ROUNDS)
     # The same law composed in another order: only rounding differs.
     assert halves.epsilon(1e-5).upper == pytest.approx(whole.epsilon(1e-5).upper, rel=1e-3)
-    matrix = attendance_matrix(schedule, 20_000, seed=6).astype(float)
+    # A unit's earlier rounds say nothing about the next: correlations of 20,000 pairs, five deviations.
+    matrix = attendance_matrix(scheme, 20_000, seed=6).astype(float)
     for one, other in itertools.combinations(range(4), 2):
         assert abs(np.cov(matrix[:, one], matrix[:, other])[0, 1]) < 5 * 0.25 / np.sqrt(20_000)
 
 
-def test_attendance_answers_in_any_order(schedule):
-    attendance = Attendance(schedule, 50, seed=4)
+def test_attendance_answers_in_any_order(scheme):
+    attendance = Attendance(scheme, ROUNDS, 50, seed=4)
     in_order = [attendance.cohort(round_) for round_ in range(1, ROUNDS + 1)]
     for round_ in (ROUNDS, 3, 3, 7, 1):
         assert np.array_equal(attendance.cohort(round_), in_order[round_ - 1])
@@ -215,12 +207,12 @@ def test_attendance_answers_in_any_order(schedule):
 
 def test_what_each_scheme_is_charged():
     gaussian = Gaussian(1.5)
-    assert Balanced(100, 10).charge(gaussian) == Allocation(gaussian, 10, 100)
-    assert Independent(100, 0.1).charge(gaussian) == Repeat(Poisson(gaussian, 0.1), 100)
-    assert Everybody(100).charge(gaussian) == Repeat(gaussian, 100)
-    assert Stratified(100, 10).charge(gaussian) == Repeat(Allocation(gaussian, 1, 10), 10)
-    assert {block.rounds for block in Stratified(7, 2).charge(gaussian).mechanisms} == {3, 4}
-    assert CappedPoisson(100, 0.1, 12).charge(gaussian) == accounting.CappedPoisson(gaussian, 0.1, 12, 100)
+    assert balanced(10).charge(gaussian, 100) == Allocation(gaussian, 10, 100)
+    assert POISSON.charge(gaussian, 100) == Repeat(Poisson(gaussian, 0.3), 100)
+    assert ALL.charge(gaussian, 100) == Repeat(gaussian, 100)
+    assert stratified(10).charge(gaussian, 100) == Repeat(Allocation(gaussian, 1, 10), 10)
+    assert {block.rounds for block in stratified(2).charge(gaussian, 7).mechanisms} == {3, 4}
+    assert capped(0.1, 12).charge(gaussian, 100) == accounting.CappedPoisson(gaussian, 0.1, 12, 100)
 
 
 @given(
@@ -229,11 +221,10 @@ def test_what_each_scheme_is_charged():
 @settings(max_examples=60)
 def test_k_of_any_number_of_rounds(rounds_k, units):
     rounds, k = rounds_k
-    assert (attendance_matrix(Balanced(rounds, k), units, seed=rounds).sum(axis=1) == k).all()
-    stratified = Stratified(rounds, k)
-    lengths = stratified.block_lengths()
+    assert (attendance_matrix(balanced(k), units, rounds, rounds).sum(axis=1) == k).all()
+    lengths = stratified(k).block_lengths(rounds)
     assert (sum(lengths), max(lengths) - min(lengths) <= 1) == (rounds, True)
-    for block in np.split(attendance_matrix(stratified, units, seed=k), np.cumsum(lengths)[:-1], axis=1):
+    for block in np.split(attendance_matrix(stratified(k), units, k, rounds), np.cumsum(lengths)[:-1], axis=1):
         assert (block.sum(axis=1) == 1).all()
 
 
@@ -243,11 +234,11 @@ def coins(sets_of: int, rate: float) -> dict[tuple[int, ...], float]:
 
 
 SETS = {
-    Balanced(5, 2): [(each, 1.0) for each in itertools.combinations(range(5), 2)],
-    Stratified(5, 2): [((i, j), 1.0) for i in range(3) for j in range(3, 5)],
-    Everybody(5): [(tuple(range(5)), 1.0)],
-    Independent(5, 0.3): list(coins(5, 0.3).items()),
-    CappedPoisson(5, 0.3, 2): [
+    balanced(2): [(each, 1.0) for each in itertools.combinations(range(5), 2)],
+    stratified(2): [((i, j), 1.0) for i in range(3) for j in range(3, 5)],
+    ALL: [(tuple(range(5)), 1.0)],
+    POISSON: list(coins(5, 0.3).items()),
+    capped(0.3, 2): [
         (kept, chance / math.comb(len(each), min(2, len(each))))
         for each, chance in coins(5, 0.3).items()
         for kept in itertools.combinations(each, min(2, len(each)))
@@ -255,13 +246,13 @@ SETS = {
 }
 
 
-@pytest.mark.parametrize("schedule", SETS, ids=str)
-def test_the_likelihood_ratio_by_going_through_all_sets(schedule):
+@pytest.mark.parametrize("scheme", SETS, ids=str)
+def test_the_likelihood_ratio_by_going_through_all_sets(scheme):
     ratios = np.random.default_rng(1).normal(size=(7, 5))
-    sets, weights = zip(*SETS[schedule], strict=True)
+    sets, weights = zip(*SETS[scheme], strict=True)
     logs = [math.log(weight) + ratios[:, list(each)].sum(1) for weight, each in zip(weights, sets, strict=True)]
     expected = np.logaddexp.reduce(logs, axis=0) - math.log(sum(weights))
-    assert schedule.log_likelihood_ratio(ratios) == pytest.approx(expected, rel=1e-12)
+    assert scheme.log_likelihood_ratio(ratios) == pytest.approx(expected, rel=1e-12)
 
 
 # --- clients that decline ---------------------------------------------------------------------------------------------
@@ -288,7 +279,7 @@ def deltas_of_declining(k: int, rounds: int, declines) -> np.ndarray:
 
 @pytest.mark.parametrize(("k", "rounds"), [(1, 3), (2, 4), (3, 4), (3, 5)])
 def test_k_of_t_covers_any_declining(k, rounds):
-    """Whoever is scheduled declines by a table that knows its whole schedule and all that was released before."""
+    """A scheduled unit declines by a table of its whole schedule and all earlier releases."""
     random = np.random.default_rng(10 * k + rounds)
     nobody = deltas_of_declining(k, rounds, lambda *_: False)
     run = Allocation(RandomisedResponse(RIGHT), k, rounds)
@@ -305,13 +296,3 @@ def test_declining_gets_no_credit_because_it_may_be_for_the_whole_run():
     coins_of_the_server = Allocation(Poisson(Gaussian(1.0), 0.9), 10, 100)
     assert Poisson(run, 0.8).epsilon(1e-5).lower > coins_of_the_server.epsilon(1e-5).upper + 0.1
     assert run.epsilon(1e-5).lower > Poisson(run, 0.8).epsilon(1e-5).upper
-
-
-def test_participation_is_refused_and_where_it_said_nothing_is_left_out():
-    plain = reader.load("digits")
-    written = reader.load("digits", ["check_in.participation=1.0"])
-    assert written == plain
-    assert fingerprint(written) == fingerprint(plain)
-    for scheme in ("balanced", "stratified"):
-        with pytest.raises(ScenarioError, match=r": participation is no key any more: .*; accepted: leave it"):
-            reader.load("digits", [f"check_in={{scheme: {scheme}, k: 5, participation: 0.9}}"])

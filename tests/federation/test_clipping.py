@@ -5,10 +5,16 @@ import math
 import numpy as np
 import pytest
 
-from fedamp.federation.clipping import LARGEST_SCALE, SMALLEST_SCALE, ClippingRule, NormCounts, clipping_of
+from fedamp.federation.clipping import (
+    LARGEST_SCALE,
+    SMALLEST_SCALE,
+    AdaptiveClip,
+    ClippingRule,
+    NormCounts,
+    clipping_of,
+)
+from fedamp.federation.optimizers import Server
 from fedamp.federation.plan import make_plan
-from fedamp.federation.privacy import AdaptiveClip
-from fedamp.federation.training import Server
 from tests.federations import small
 
 CLIP = AdaptiveClip(initial=0.1, quantile=0.7, learning_rate=0.3, noise_multiplier=2.0)

@@ -8,18 +8,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from fedamp.accounting import Gaussian
+from fedamp.accounting import Compose, Gaussian
 from fedamp.errors import ScenarioError
-from fedamp.federation.check_in import Balanced, Everybody
-from fedamp.federation.mixing import MixedModels, MixedRounds, MixingRule, mixing_of
+from fedamp.federation.check_in import AllCheckIn, BalancedCheckIn
+from fedamp.federation.mixing import MixedModels, MixedRounds, Mixing, MixingRule, mixing_of
 from fedamp.federation.plan import make_plan
-from fedamp.federation.privacy import Mixing
 from fedamp.server.setup import prepare
 from fedamp.strategies.aggregation import Aggregate
 from fedamp.strategies.model_parts import ModelParts
 from fedamp.strategies.pipeline import ServerState
 from tests.federations import small
 
+BALANCED = BalancedCheckIn(scheme="balanced", k=2)
 CONSTANT = MixedRounds(first=1, rounds=10, least=0.1, charged=0.1)
 
 RULES = {"none": None, "constant": Mixing(width=0.2), "steps": Mixing(width=((1, 0.2), (3, 0.1)))}
@@ -27,7 +27,7 @@ RULES = {"none": None, "constant": Mixing(width=0.2), "steps": Mixing(width=((1,
 
 @pytest.fixture(params=RULES)
 def rule(request) -> MixingRule:
-    return mixing_of(RULES[request.param], Balanced(5, 2))
+    return mixing_of(RULES[request.param], BALANCED, 5)
 
 
 # --- the contract -----------------------------------------------------------------------------------------------------
@@ -56,9 +56,9 @@ def test_all_rounds_are_charged_once_and_hiding_costs_no_more(rule):
     def of_round(width):
         return rule.hide(1.0, 0.05, width)
 
-    for schedule in (Balanced(5, 2), Everybody(5)):
-        other = mixing_of(None, schedule).charge(schedule, lambda width: Gaussian(1.0))
-        charged = rule.charge(schedule, of_round)
+    for check_in in (BALANCED, AllCheckIn()):
+        other = check_in.charge(Gaussian(1.0), 5)
+        charged = Compose(tuple(check_in.charge(of_round(width), rounds) for rounds, width in rule.charged_rounds))
         assert charged.span == 5
         # Rényi orders from 2 up, where one coordinate is the worst case.
         assert (charged.rdp([2, 4, 8]) <= other.rdp([2, 4, 8]) * (1 + 1e-9)).all()
@@ -89,7 +89,7 @@ def mixtures(now: float, before: float, rounds: MixedRounds, size: int = 20_000,
     ("distance", "width"),
     [(0.0, 0.1), (0.03, 0.1), (-0.03, 0.1), (0.099, 0.1), (0.1001, 0.1), (0.199, 0.1), (0.201, 0.2), (-1.05, 1.0)],
 )
-def test_the_mixture_is_uniform_about_the_midpoint_on_a_multiple_of_the_charged_width(distance, width):
+def test_the_mixture_is_uniform_on_a_multiple_of_the_charged_width(distance, width):
     before = 0.25
     values = mixtures(before + distance, before, CONSTANT)
     low = before + distance / 2 - width / 2
@@ -121,7 +121,7 @@ def test_neither_model_is_changed():
     charged=st.floats(0.01, 1),
     factor=st.floats(1, 5),
 )
-def test_the_width_is_at_least_what_is_enforced_and_a_whole_multiple_of_what_is_charged(distance, charged, factor):
+def test_the_width_is_a_multiple_of_the_charged_one_and_at_least_enforced(distance, charged, factor):
     rounds = MixedRounds(1, 1, least=charged * factor, charged=charged)
     now, before = {"w": np.full(1, distance, np.float32)}, {"w": np.zeros(1, np.float32)}
     start = MixedModels(1, (rounds,)).start(now, before, round_=1)

@@ -11,8 +11,7 @@ from torch.func import functional_call, vmap
 from torch.nn.functional import cross_entropy
 
 from fedamp.errors import ModelError
-from fedamp.federation.privacy import DisjointSubmodels, DropoutSubmodels
-from fedamp.federation.submodels import submodels_of
+from fedamp.federation.submodels import DisjointSubmodels, DropoutSubmodels
 from fedamp.models.architectures import architecture_of, architectures
 from fedamp.models.cost import cost, kept_per_record
 from fedamp.models.masks import Masks, prove_silence
@@ -116,12 +115,12 @@ def test_it_can_be_split_as_far_as_it_says_and_no_further(name):
     config, most = Model(name=name), most_submodels(architecture_of(Model(name=name)).units())
     assert most != 1
     if most:
-        submodels_of(DisjointSubmodels(scheme="disjoint", count=most)).check(config)
+        DisjointSubmodels(scheme="disjoint", count=most).check(config)
         assert split(config, (8, 8), CLASSES, most).count == most
     with pytest.raises(ModelError):
         split(config, (8, 8), CLASSES, max(2, most + 1))
     with pytest.raises(ModelError, match=r"submodels\.count: .* nodes to deal out"):
-        submodels_of(DisjointSubmodels(scheme="disjoint", count=max(2, most + 1))).check(config)
+        DisjointSubmodels(scheme="disjoint", count=max(2, most + 1)).check(config)
 
 
 @every_splittable_model
@@ -148,18 +147,17 @@ def test_submodels_are_smaller_and_extract_undoes_embed(name, share):
 def test_dropout_takes_every_layer_that_it_names_and_no_other(name):
     config = Model(name=name)
     layers = [each.layer for each in architecture_of(config).units() if each.count]
-    submodels_of(DropoutSubmodels(scheme="dropout", layers=tuple(layers))).check(config)
+    DropoutSubmodels(scheme="dropout", layers=tuple(layers)).check(config)
     with pytest.raises(ModelError, match=r"submodels\.layers: 'nowhere' is unknown"):
-        submodels_of(DropoutSubmodels(scheme="dropout", layers=("nowhere",))).check(config)
+        DropoutSubmodels(scheme="dropout", layers=("nowhere",)).check(config)
 
 
 def test_what_can_be_split_is_known_without_torch():
     code = (
         "import sys; from fedamp.models.architectures import architectures, architecture_of;"
-        "from fedamp.federation.submodels import submodels_of;"
-        "from fedamp.scenario import DisjointSubmodels, Model;"
+        "from fedamp.federation.submodels import DisjointSubmodels; from fedamp.models.section import Model;"
         "[make(Model(name=name)).units() for name, make in architectures.all().items()];"
-        "submodels_of(DisjointSubmodels(scheme='disjoint', count=3)).check(Model(name='mlp'));"
+        "DisjointSubmodels(scheme='disjoint', count=3).check(Model(name='mlp'));"
         "assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -6,8 +6,7 @@ from torch import nn
 from torch.func import functional_call, vmap
 
 from fedamp.errors import ModelError
-from fedamp.federation.privacy import DisjointSubmodels, DropoutSubmodels
-from fedamp.federation.submodels import submodels_of
+from fedamp.federation.submodels import DisjointSubmodels, DropoutSubmodels
 from fedamp.models.architectures import architecture_of
 from fedamp.models.cost import cost, kept_per_record
 from fedamp.models.layers import LSTM
@@ -64,7 +63,7 @@ def test_its_cost_is_counted():
 def test_it_cannot_be_cut_or_masked():
     for section in (DisjointSubmodels(scheme="disjoint", count=2), DropoutSubmodels(scheme="dropout")):
         with pytest.raises(ModelError, match=r"^submodels\."):
-            submodels_of(section).check(CHARACTERS)
+            section.check(CHARACTERS)
 
 
 @pytest.mark.parametrize(

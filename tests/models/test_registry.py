@@ -66,7 +66,7 @@ def test_a_file_that_does_not_fit_is_refused_by_name(tmp_path):
 
 
 NOT_BUILT = [
-    (Model(name="mpl"), (4,), r"'mpl' is unknown \(did you mean 'mlp'\?\); accepted: cnn, logistic, lstm, mlp"),
+    (Model(name="mpl"), (4,), r"'mpl' is unknown \(did you mean 'mlp'\?\); expected: cnn, logistic, lstm, mlp"),
     (Model(name="mlp", options={"width": 3}), (4,), "options are for a model of your own"),
     (Model(name="cnn"), (64,), r"needs images.*got input shape \[64\]"),
     (Model(name="cnn", channels=(10,)), (8, 8), "10 channels cannot be cut into model.groups = 4"),

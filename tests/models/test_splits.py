@@ -207,9 +207,9 @@ NOT_SPLIT = [
     (Model(name="cnn"), 5, (), "5 submodels, but model Network has 4 nodes"),
     (RESNET, 8, (), "8 submodels, but model Network has 7 nodes"),
     (RESNET, 3, ("layer1", "layer2"), "3 submodels, but model Network has 2 nodes"),
-    (MLP, 1, (), "1 submodels, .*; accepted: 2 to"),
+    (MLP, 1, (), "1 submodels, .*; expected: 2 to"),
     (MLP, 2, ("hidden",), "0 nodes to deal out beside submodels.shared"),
-    (MLP, 2, ("ouput",), r"submodels\.shared: 'ouput' is unknown \(did you mean 'output'\?\); accepted: hidden"),
+    (MLP, 2, ("ouput",), r"submodels\.shared: 'ouput' is unknown \(did you mean 'output'\?\); expected: hidden"),
     (MLP, 2, ("hidden.2",), r"'hidden\.2' is unknown"),
 ]
 

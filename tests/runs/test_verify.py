@@ -159,7 +159,7 @@ NO_LEDGER = [
         '{"format": "fedamp ledger 9"}',
         "format: Input should be 'fedamp ledger 2', 'fedamp ledger 3' or 'fedamp ledger 4', got 'fedamp ledger 9'",
     ),
-    (None, "no such ledger; accepted: a run folder, or a ledger.json"),
+    (None, "no such ledger; expected: a run folder, or a ledger.json"),
 ]
 
 

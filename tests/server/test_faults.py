@@ -204,11 +204,11 @@ def test_a_round_that_would_not_come_out_the_same_again_is_checkpointed_before_i
 
 
 WRONG_FAULTS = [
-    ("{failing: 2}", "faults.failing: got 2; accepted: a number >= 0 and <= 1"),
+    ("{failing: 2}", "faults.failing: got 2; expected: a number >= 0 and <= 1"),
     ("{fails: 0.1}", "faults.fails: unknown key; did you mean failing?"),
-    ("{vanishing: {sites: 0, rate: 0.1}}", "faults.vanishing.sites: got 0; accepted: an integer >= 1"),
-    ("{vanishing: {sites: 4}}", "faults.vanishing.rate: missing; accepted: a number > 0 and <= 1"),
-    ("{killed_workers: often}", "faults.killed_workers: got 'often'; accepted: a number >= 0 and <= 1"),
+    ("{vanishing: {sites: 0, rate: 0.1}}", "faults.vanishing.sites: got 0; expected: an integer >= 1"),
+    ("{vanishing: {sites: 4}}", "faults.vanishing.rate: missing; expected: a number > 0 and <= 1"),
+    ("{killed_workers: often}", "faults.killed_workers: got 'often'; expected: a number >= 0 and <= 1"),
 ]
 
 

@@ -115,13 +115,13 @@ def test_what_is_refused(tmp_path):
         start(strategy, grid, num_rounds=3)
     with pytest.raises(ModelError, match="must be the arrays that the strategy was made with"):
         start(strategy, grid, arrays={**ARRAYS, "scale": np.array(0.25, dtype=np.float32)})
-    with pytest.raises(RunFolderError, match="accepted: a new folder"):
+    with pytest.raises(RunFolderError, match="expected: a new folder"):
         AppStrategy(scenario(), record(), tmp_path / "out")
-    with pytest.raises(ModelError, match="array steps is int64; accepted: float32"):
+    with pytest.raises(ModelError, match="array steps is int64; expected: float32"):
         AppStrategy(scenario(), record({**ARRAYS, "steps": np.array(0)}), tmp_path / "other")
     with pytest.raises(ModelError, match="array scale holds NaN"):
         AppStrategy(scenario(), record({**ARRAYS, "scale": np.array(np.nan, np.float32)}), tmp_path / "other")
-    with pytest.raises(ScenarioError, match="accepted in an app of your own: external"):
+    with pytest.raises(ScenarioError, match="expected in an app of your own: external"):
         AppStrategy("digits", record(), tmp_path / "other")
     poor = scenario(privacy={"clip": 1.0, "noise_multiplier": 0.5, "epsilon": 0.1})
     with pytest.raises(ScenarioError, match="pays for no round"):

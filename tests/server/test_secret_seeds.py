@@ -133,7 +133,7 @@ def test_a_seed_without_its_ledger_is_refused(fedamp, interrupted, lost):
         shutil.rmtree(path) if path.is_dir() else path.unlink()
     answer = fedamp("run", interrupted / "scenario.yaml", "--resume", "--out", interrupted)
     assert (answer.status, answer.err.count("\n")) == (2, 1)
-    assert "seed.secret: a secret seed without its ledger; accepted: a new run" in answer.err
+    assert "seed.secret: a secret seed without its ledger; expected: a new run" in answer.err
     answer = fedamp("run", interrupted / "scenario.yaml", "--out", interrupted)
     assert answer.status == 2
     assert "not an empty folder" in answer.err

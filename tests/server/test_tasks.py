@@ -103,7 +103,7 @@ def test_a_loss_of_ones_own_lies_beside_the_scenario(tmp_path, monkeypatch):
     first = [line["unprotected"]["training_loss"] for line in (found[0], plain[0])]
     assert first[0] == pytest.approx(first[1] / 2, rel=1e-5)
     assert found[-1]["metrics"]["r2"] < 1
-    for wrong, message in (("Abstract", "Abstract.*accepted: package"), ("Nothing", "cannot be imported")):
+    for wrong, message in (("Abstract", "Abstract.*expected: package"), ("Nothing", "cannot be imported")):
         raw["client"]["loss"] = f"own_losses:{wrong}"
         file.write_text(yaml.safe_dump(raw))
         with pytest.raises(ModelError, match=rf"client\.loss 'own_losses:{wrong}' .*{message}"):
@@ -116,11 +116,11 @@ REFUSED = {
         r"labels must be|mean-squared-error takes outputs \[batch, outputs\]; model lstm answers \[2, 32, "
     ),
     ("client.loss=token-cross-entropy",): "labels have shape",
-    (*CHARACTERS, "model.vocabulary=50"): "with model.vocabulary 50 inputs are tokens; accepted: integers 0 to 49",
+    (*CHARACTERS, "model.vocabulary=50"): "with model.vocabulary 50 inputs are tokens; expected: integers 0 to 49",
     (*CHARACTERS, "submodels={scheme: disjoint, count: 2}"): r"submodels\.count: .* nodes to deal out",
     ("client={momentum: 0.5, optimizer: adam}",): "client: momentum is for optimizer sgd; adam has beta1",
     ("client.learning_rate=[[2, 0.5]]",): "learning_rate must start at round 1",
-    ("client.weight_decay=-1",): r"client\.weight_decay: got -1; accepted: a number >= 0",
+    ("client.weight_decay=-1",): r"client\.weight_decay: got -1; expected: a number >= 0",
 }
 
 

@@ -8,9 +8,8 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRec
 
 from fedamp.client.clipping import quantum
 from fedamp.engines import flower
-from fedamp.federation.clipping import NormCounts, clipping_of
-from fedamp.federation.privacy import AdaptiveClip
-from fedamp.federation.training import Server
+from fedamp.federation.clipping import AdaptiveClip, NormCounts, clipping_of
+from fedamp.federation.optimizers import Server
 from fedamp.models.pieces import DisjointPiece
 from fedamp.models.registry import initial_parameters
 from fedamp.models.section import Model

@@ -247,5 +247,5 @@ def test_real_nodes_without_a_word_of_the_operator_are_not_asked():
         roster_of(grid, None)
     assert "\n" not in str(caught.value)
     assert grid.asked == []
-    with pytest.raises(DeploymentError, match=r"federation\.hosts\.north: there is no unit 20; accepted: 0-19"):
+    with pytest.raises(DeploymentError, match=r"federation\.hosts\.north: there is no unit 20; expected: 0-19"):
         roster_of(grid, {"north": "0-20"})

@@ -37,7 +37,7 @@ class Tracker(Observer):
     def __init__(self, unprotected: bool = False) -> None:
         if find_spec(self.name) is None:
             raise InputError(
-                f"trackers: {self.name} is not installed; accepted: pip install 'fedamp[{self.name}]', or without it"
+                f"trackers: {self.name} is not installed; expected: pip install 'fedamp[{self.name}]', or without it"
             )
         self._unprotected = unprotected
         self.only_tells = f"tracker {self.name}"

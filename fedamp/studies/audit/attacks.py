@@ -29,7 +29,7 @@ def attacks(ratios: NDArray[np.float64], plan: Plan) -> Attacks:
         Statistics of shape [repetitions]; large ones speak for the canary.
     """
     rounds, choices = ratios.shape[1:]
-    over_rounds = plan.schedule.log_likelihood_ratio
+    over_rounds = plan.check_in.log_likelihood_ratio
     hidden = log_mean(ratios, axis=2)
     found = {"likelihood ratio": over_rounds(hidden)}
     if choices > 1:
@@ -38,7 +38,7 @@ def attacks(ratios: NDArray[np.float64], plan: Plan) -> Attacks:
         found["the average choice"] = over_rounds(ratios.mean(2))
         if plan.submodels.choices_are_all:
             found |= {f"submodel {choice} always": by_choice[:, choice] for choice in range(min(choices, _SINGLE))}
-    if plan.schedule.is_hidden:
+    if plan.check_in.is_hidden:
         found["takes part in every round"] = hidden.sum(1)
         found |= {f"takes part in round {round_ + 1}": hidden[:, round_] for round_ in range(min(rounds, _SINGLE))}
     return found

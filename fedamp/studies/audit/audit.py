@@ -113,11 +113,11 @@ def audit(
         InputError: a scenario that cannot be prepared or has no noise, or an argument out of range.
     """
     if repetitions < FEWEST:
-        raise ScenarioError(f"--repetitions {repetitions}: accepted: at least {FEWEST}")
+        raise ScenarioError(f"--repetitions {repetitions}: expected: at least {FEWEST}")
     if rounds < 1:
-        raise ScenarioError(f"--rounds {rounds}: accepted: at least 1")
+        raise ScenarioError(f"--rounds {rounds}: expected: at least 1")
     if not 0 < confidence < 1:
-        raise ScenarioError(f"--confidence {confidence:g}: accepted: between 0 and 1")
+        raise ScenarioError(f"--confidence {confidence:g}: expected: between 0 and 1")
     subject = subject_of(scenario, rounds)
     claims = _claims(subject.claim.mechanism, scenario.privacy.delta)
     federation = Federation(subject)

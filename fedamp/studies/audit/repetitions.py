@@ -43,7 +43,7 @@ class Federation:
         if self.strength < WEAKEST:
             raise DataError(
                 f"data: the update of client {self._canary.client}, the canary, is {self.strength:.2g} of the clipping "
-                f"norm in some part of the model; accepted: at least {WEAKEST:g} (records and a model with a gradient)"
+                f"norm in some part of the model; expected: at least {WEAKEST:g} (records and a model with a gradient)"
             )
 
     def evidence(self, repetitions: int, seed: int, progress: Progress = lambda done: None) -> tuple[Vector, Vector]:

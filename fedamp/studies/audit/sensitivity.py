@@ -147,7 +147,7 @@ def sensitivity(
         FederationError: the run could not go on.
     """
     if repetitions < 1 or rounds < 1:
-        raise ScenarioError(f"--repetitions {repetitions}, --rounds {rounds}: accepted: at least 1 each")
+        raise ScenarioError(f"--repetitions {repetitions}, --rounds {rounds}: expected: at least 1 each")
     search, rounds = _Search(scenario), min(rounds, scenario.rounds, repetitions)
     moves: list[Move] = []
     ends = [repetitions * round_ // rounds for round_ in range(rounds + 1)]

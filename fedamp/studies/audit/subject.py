@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedamp.errors import ScenarioError
+from fedamp.federation.optimizers import Server
 from fedamp.federation.plan import Plan, make_plan, privacy_units
 from fedamp.federation.running import Engine
 from fedamp.federation.scenario import Scenario
-from fedamp.federation.training import Client, Server
+from fedamp.federation.training import Client
 
 # Units beside the canaries. They answer with an update of zero, so that the server has a cohort to be confused by.
 BYSTANDERS = 3
@@ -55,7 +56,7 @@ def subject_of(asked: Scenario, rounds: int) -> Subject:
     full = make_plan(asked, privacy_units(asked))
     if not full.is_private:
         raise ScenarioError(
-            "privacy.noise_multiplier is 0: nothing is claimed, so nothing can be audited; accepted: > 0"
+            "privacy.noise_multiplier is 0: nothing is claimed, so nothing can be audited; expected: > 0"
         )
     claim = Plan(_shortened(full, min(rounds, asked.rounds)), full.units, full.seed)
     canaries = asked.privacy.group_size
@@ -75,7 +76,7 @@ def _shortened(full: Plan, rounds: int) -> Scenario:
     return whole.model_copy(
         update={
             "rounds": rounds,
-            "check_in": whole.check_in.model_copy(update=full.schedule.shortened(rounds).keys()),
+            "check_in": whole.check_in.shortened(whole.rounds, rounds),
             "mixing": mixing,
             "privacy": whole.privacy.model_copy(update=noise),
         }

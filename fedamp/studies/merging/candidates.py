@@ -99,11 +99,11 @@ def read_candidates(specifications: Sequence[str]) -> Candidates:
         MergeError: the models cannot be merged; the message says why.
     """
     if not 2 <= len(specifications) <= 12:
-        raise MergeError(f"{len(specifications)} models to merge; accepted: 2 to 12, each RUN or RUN@ROUND")
+        raise MergeError(f"{len(specifications)} models to merge; expected: 2 to 12, each RUN or RUN@ROUND")
     named = [_parse(text) for text in specifications]
     for folder, _ in named:
         if RunFolder(folder).certificate.is_file():
-            raise MergeError(f"{folder}: a merged model; accepted: trained ones, such as those that it was merged from")
+            raise MergeError(f"{folder}: a merged model; expected: trained ones, such as those that it was merged from")
     runs = {folder: read_run(folder) for folder, _ in named}
     first = runs[named[0][0]]
     for run in runs.values():
@@ -162,7 +162,7 @@ def _check_same(first: Run, other: Run) -> None:
     if first.scenario.seed != other.scenario.seed and _dealt_by_seed(first.scenario):
         raise MergeError(
             f"{other.folder}: other units than {first.folder}'s: their records were dealt from seed "
-            f"{other.scenario.seed}, not {first.scenario.seed}; accepted: the same seed (without --known-seed "
+            f"{other.scenario.seed}, not {first.scenario.seed}; expected: the same seed (without --known-seed "
             "where the noise must be independent), or a natural partition"
         )
     where = {"initial", "folder"}
@@ -211,6 +211,6 @@ def _checkpoint(run: Run, round_: int, prepared: Prepared) -> tuple[Arrays, Path
     files = {int(file.stem.removeprefix("round-")): file for file in checkpoints(run.files.checkpoints)}
     if round_ not in files:
         kept = ", ".join(f"{run.folder}@{number}" for number in sorted({*files, run.summary.rounds_completed}))
-        raise MergeError(f"{run.folder}@{round_}: no such checkpoint; accepted: {kept} (a run keeps its last {KEPT})")
+        raise MergeError(f"{run.folder}@{round_}: no such checkpoint; expected: {kept} (a run keeps its last {KEPT})")
     checkpoint = read_checkpoint(files[round_], run.ledger.scenario_sha256, prepared.state)
     return checkpoint.state.model, files[round_]

@@ -38,7 +38,7 @@ def combine(request: MergeRequest, candidates: Candidates) -> Decision:
         if first.shares_noise_with(second):
             raise MergeError(
                 f"{first.name} and {second.name} draw their noise from the same seed, so that a combination can cancel "
-                "it; accepted: runs with noise of their own (without --known-seed), or --method random-selection"
+                "it; expected: runs with noise of their own (without --known-seed), or --method random-selection"
             )
     if request.utility not in (None, decision.ACCURACY):
         raise MergeError("--utility: accepted with --method linear-combination: accuracy, or --weights instead")
@@ -80,7 +80,7 @@ def affordable(mechanisms: Sequence[Mechanism], epsilon: float, delta: float) ->
     """
     if len(mechanisms) > _MOST_CONSIDERED:
         raise MergeError(
-            f"{len(mechanisms)} models to choose from; accepted: at most {_MOST_CONSIDERED}, or --weights for all"
+            f"{len(mechanisms)} models to choose from; expected: at most {_MOST_CONSIDERED}, or --weights for all"
         )
     alone = [part.epsilon(delta).upper for part in mechanisms]
     within = [index for index, cost in enumerate(alone) if cost <= epsilon]

@@ -39,7 +39,7 @@ class MergeRequest:
         seed: of the draw; None: from the operating system.
 
     Raises:
-        MergeError: one line that names the option and what is accepted.
+        MergeError: one line that names the option and what is expected.
     """
 
     models: tuple[str, ...]
@@ -54,26 +54,26 @@ class MergeRequest:
 
     def __post_init__(self) -> None:
         if self.method not in METHODS:
-            raise MergeError(f"--method {self.method}: accepted: {' or '.join(METHODS)}")
+            raise MergeError(f"--method {self.method}: expected: {' or '.join(METHODS)}")
         if not 0 < self.epsilon < math.inf:
-            raise MergeError(f"--epsilon {self.epsilon:g}: accepted: a number > 0")
+            raise MergeError(f"--epsilon {self.epsilon:g}: expected: a number > 0")
         if not 0 < self.delta < 1:
-            raise MergeError(f"--delta {self.delta:g}: accepted: a number between 0 and 1")
+            raise MergeError(f"--delta {self.delta:g}: expected: a number between 0 and 1")
         if self.weights is not None and self.utility is not None:
-            raise MergeError("--weights and --utility: accepted: one of them")
+            raise MergeError("--weights and --utility: expected: one of them")
         for name, numbers in (("weights", self.weights), ("utility", self.utility)):
             if isinstance(numbers, tuple) and len(numbers) != len(self.models):
-                raise MergeError(f"--{name}: {len(numbers)} numbers for {len(self.models)} models; accepted: one each")
+                raise MergeError(f"--{name}: {len(numbers)} numbers for {len(self.models)} models; expected: one each")
             if isinstance(numbers, tuple) and not all(map(math.isfinite, numbers)):
-                raise MergeError(f"--{name}: accepted: finite numbers")
+                raise MergeError(f"--{name}: expected: finite numbers")
         if self.weights is not None and (min(self.weights) < 0 or abs(sum(self.weights) - 1) > 1e-9):
-            raise MergeError("--weights: accepted: numbers >= 0 that sum to 1")
+            raise MergeError("--weights: expected: numbers >= 0 that sum to 1")
         if self.weights is not None:
             object.__setattr__(self, "weights", exact(self.weights))
         if self.data_independent_gradients and self.method == RANDOM_SELECTION:
-            raise MergeError("--assume-data-independent-gradients: accepted with --method linear-combination")
+            raise MergeError("--assume-data-independent-gradients: expected with --method linear-combination")
         if self.seed is not None and self.seed < 0:
-            raise MergeError(f"--seed {self.seed}: accepted: a whole number >= 0")
+            raise MergeError(f"--seed {self.seed}: expected: a whole number >= 0")
 
     def check_public_accuracies(self) -> None:
         """Check that weights may follow from accuracies.
@@ -84,7 +84,7 @@ class MergeRequest:
         if not self.public_accuracies:
             raise MergeError(
                 f"--utility {self.utility or ACCURACY}: weights that follow from the models' accuracies depend on the "
-                f"data, which the cost of the merger does not cover; accepted: --utility {LEAST_PRIVATE}, numbers "
+                f"data, which the cost of the merger does not cover; expected: --utility {LEAST_PRIVATE}, numbers "
                 "known beforehand, or --assume-public-accuracies"
             )
 
@@ -127,7 +127,7 @@ def weights_of(text: str | None) -> Weights | None:
     """Weights as a person writes them: ``0.3,0.7``.
 
     Raises:
-        MergeError: naming what is accepted.
+        MergeError: naming what is expected.
     """
     return None if text is None else _numbers("weights", text, "a number for each model such as 0.3,0.7")
 
@@ -136,7 +136,7 @@ def utility_of(text: str | None) -> str | tuple[float, ...] | None:
     """A utility as a person writes it: by name, or ``0.8,0.9``.
 
     Raises:
-        MergeError: naming what is accepted.
+        MergeError: naming what is expected.
     """
     if text in (None, LEAST_PRIVATE, ACCURACY, MOST_ACCURATE):
         return text
@@ -144,8 +144,8 @@ def utility_of(text: str | None) -> str | tuple[float, ...] | None:
     return _numbers("utility", text, f"{names}, or a number for each model such as 0.8,0.9")
 
 
-def _numbers(option: str, text: str, accepted: str) -> tuple[float, ...]:
+def _numbers(option: str, text: str, expected: str) -> tuple[float, ...]:
     try:
         return tuple(float(number) for number in text.split(","))
     except ValueError:
-        raise MergeError(f"--{option} {text}: accepted: {accepted}") from None
+        raise MergeError(f"--{option} {text}: expected: {expected}") from None

@@ -31,7 +31,7 @@ def grid_of(texts: Sequence[str]) -> Grid:
     pairs = [key_and_value(text, several=True) for text in texts]
     for key, _ in pairs:
         if [key for key, _ in pairs].count(key) > 1:
-            raise ScenarioError(f"--set {key}: stands twice; accepted: all values together, e.g. {key}=1,2,4")
+            raise ScenarioError(f"--set {key}: stands twice; expected: all values together, e.g. {key}=1,2,4")
     return checked({key: [each for value in values for each in _unrolled(value)] for key, values in pairs})
 
 
@@ -46,10 +46,10 @@ def checked(grid: Mapping[str, Any]) -> Grid:
         texts = [_text(value) for value in values]
         if not values or len(set(texts)) < len(texts):
             wrong = "a value stands twice" if values else "no value"
-            raise ScenarioError(f"{key}: {wrong}; accepted: one value or several different ones")
+            raise ScenarioError(f"{key}: {wrong}; expected: one value or several different ones")
     runs = math.prod(len(values) for values in lists.values())
     if runs > MOST_RUNS:
-        raise ScenarioError(f"the grid has {runs:,} runs; accepted: at most {MOST_RUNS:,}")
+        raise ScenarioError(f"the grid has {runs:,} runs; expected: at most {MOST_RUNS:,}")
     return lists
 
 
@@ -92,5 +92,5 @@ def _unrolled(value: Any) -> list[Any]:
         return [value]
     first, last = map(int, ends.groups())
     if not first <= last < first + MOST_RUNS:
-        raise ScenarioError(f"{value}: accepted: FIRST..LAST, LAST not below FIRST, at most {MOST_RUNS:,} numbers")
+        raise ScenarioError(f"{value}: expected: FIRST..LAST, LAST not below FIRST, at most {MOST_RUNS:,} numbers")
     return list(range(first, last + 1))

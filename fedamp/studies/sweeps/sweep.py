@@ -40,7 +40,7 @@ def sweep(
         Interrupted: Ctrl-C; the same call goes on where it stopped.
     """
     if jobs is not None and jobs < 1:
-        raise InputError(f"jobs: got {jobs}; accepted: a whole number >= 1")
+        raise InputError(f"jobs: got {jobs}; expected: a whole number >= 1")
     lists = checked(grid)
     scenarios = {folder_name(settings, lists): load(settings) for settings in points(lists)}
     name = next(iter(scenarios.values())).name
@@ -86,7 +86,7 @@ def _made(folder: Path, private: bool) -> None:
     except OSError as error:
         raise RunFolderError(f"{folder}: cannot be made ({error.strerror})") from None
     if not is_sweep(folder) and any(path.name != ".lock" for path in folder.iterdir()):
-        raise RunFolderError(f"{folder}: not the folder of a sweep, and not empty; accepted: another one with --out")
+        raise RunFolderError(f"{folder}: not the folder of a sweep, and not empty; expected: another one with --out")
 
 
 def _is_done(scenario: Scenario, folder: Path) -> bool:
@@ -99,7 +99,7 @@ def _is_done(scenario: Scenario, folder: Path) -> bool:
     if ledger.is_file():
         record = LedgerRecord.read(ledger)
         if (record.scenario_sha256, record.has_known_seed) != (fingerprint(scenario), scenario.known_seed):
-            raise RunFolderError(f"{folder}: a run of another scenario; accepted: another folder with --out")
+            raise RunFolderError(f"{folder}: a run of another scenario; expected: another folder with --out")
     return finished(folder) is not None
 
 

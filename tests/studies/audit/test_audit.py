@@ -81,9 +81,9 @@ def test_a_strong_leak_is_seen_though_it_is_charged():
 
 NOT_AUDITED = [
     (["privacy.noise_multiplier=0"], {}, "nothing is claimed"),
-    ([], {"repetitions": 19}, "--repetitions 19: accepted: at least 20"),
-    ([], {"rounds": 0}, "--rounds 0: accepted: at least 1"),
-    ([], {"confidence": 1.0}, "--confidence 1: accepted: between 0 and 1"),
+    ([], {"repetitions": 19}, "--repetitions 19: expected: at least 20"),
+    ([], {"rounds": 0}, "--rounds 0: expected: at least 1"),
+    ([], {"confidence": 1.0}, "--confidence 1: expected: between 0 and 1"),
 ]
 
 

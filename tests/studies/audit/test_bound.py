@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from scipy.stats import binom, norm
 
+from fedamp.federation.check_in import BalancedCheckIn
 from fedamp.federation.plan import Plan
-from fedamp.federation.privacy import BalancedCheckIn
 from fedamp.studies.audit.attacks import attacks
 from fedamp.studies.audit.bound import Claim, Worlds, examine, lower_bound, p_value
 from tests.federations import small
@@ -102,7 +102,7 @@ def test_the_likelihood_ratio_is_the_mean_over_all_hidden_rounds(scheme):
     ratios = np.random.default_rng(1).normal(size=(7, 5))
     weighted = [(weight, ratios[:, list(rounds)].sum(1)) for rounds, weight in sets(5)]
     expected = sum(weight * np.exp(logs) for weight, logs in weighted) / sum(weight for weight, _ in weighted)
-    assert plan.schedule.log_likelihood_ratio(ratios) == pytest.approx(np.log(expected), rel=1e-12)
+    assert plan.check_in.log_likelihood_ratio(ratios) == pytest.approx(np.log(expected), rel=1e-12)
 
 
 def test_attacks_that_say_the_same_are_left_out():

@@ -176,5 +176,5 @@ def test_the_table_says_what_moved_it(fedamp, tmp_path):
 
 
 def test_nothing_to_repeat_is_refused():
-    with pytest.raises(InputError, match="accepted: at least 1 each"):
+    with pytest.raises(InputError, match="expected: at least 1 each"):
         sensitivity(small(), repetitions=0)

@@ -312,19 +312,19 @@ def test_a_model_without_privacy_has_no_part_in_a_combination(fedamp, runs, tmp_
 
 
 BAD_REQUESTS = [
-    ((*SELECTION, "--epsilon", 0), "--epsilon 0: accepted: a number > 0"),
+    ((*SELECTION, "--epsilon", 0), "--epsilon 0: expected: a number > 0"),
     ((*SELECTION, "--epsilon", "nan"), "--epsilon nan"),
-    (("--method", "random-selection", "--delta", 1, "--epsilon", 3), "--delta 1: accepted"),
+    (("--method", "random-selection", "--delta", 1, "--epsilon", 3), "--delta 1: expected"),
     (("--method", "average", "--delta", 1e-5, "--epsilon", 3), "random-selection or linear-combination"),
     ((*SELECTION, "--epsilon", 0.5), "the most private model alone costs"),
     ((*COMBINATION, "--epsilon", 3, "--utility", "least-private"), "--utility: accepted"),
     ((*SELECTION, "--epsilon", 3, "--weights", "0.5,0.6"), "sum to 1"),
     ((*SELECTION, "--epsilon", 3, "--weights", "1.5,-0.5"), "numbers >= 0"),
     ((*SELECTION, "--epsilon", 3, "--weights", "0.5"), "1 numbers for 2 models"),
-    ((*SELECTION, "--epsilon", 3, "--weights", "half,half"), "--weights half,half: accepted"),
-    ((*SELECTION, "--epsilon", 3, "--utility", "best"), "--utility best: accepted: least-private"),
+    ((*SELECTION, "--epsilon", 3, "--weights", "half,half"), "--weights half,half: expected"),
+    ((*SELECTION, "--epsilon", 3, "--utility", "best"), "--utility best: expected: least-private"),
     ((*SELECTION, "--epsilon", 3, "--utility", "nan,1"), "finite numbers"),
-    ((*SELECTION, "--epsilon", 3, "--weights", "1,0", "--utility", "accuracy"), "accepted: one of them"),
+    ((*SELECTION, "--epsilon", 3, "--weights", "1,0", "--utility", "accuracy"), "expected: one of them"),
     ((*SELECTION, "--epsilon", 3, "--assume-data-independent-gradients"), "with --method linear-combination"),
     ((*SELECTION, "--epsilon", 3, "--seed", -1), "--seed -1"),
 ]

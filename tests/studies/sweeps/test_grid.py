@@ -31,13 +31,13 @@ def test_values_of_python_are_taken_as_they_are():
 @pytest.mark.parametrize(
     ("texts", "words"),
     [
-        (["seed"], "--set seed: accepted: key.path=value"),
+        (["seed"], "--set seed: expected: key.path=value"),
         (["seed=1,{"], "--set seed=1,{: the value is not valid YAML"),
         (["seed=1", "seed=2"], "--set seed: stands twice"),
         (["seed=1,1"], "seed: a value stands twice"),
         (["seed="], "seed: no value"),
-        (["seed=5..1"], "5..1: accepted: FIRST..LAST"),
-        (["seed=1..200", "rounds=1..200"], "the grid has 40,000 runs; accepted: at most 10,000"),
+        (["seed=5..1"], "5..1: expected: FIRST..LAST"),
+        (["seed=1..200", "rounds=1..200"], "the grid has 40,000 runs; expected: at most 10,000"),
     ],
 )
 def test_what_cannot_be_is_said_in_one_line(texts, words):

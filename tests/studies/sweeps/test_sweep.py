@@ -87,7 +87,7 @@ def test_records_to_choose_by_are_the_same_for_every_seed_and_none_is_tested_on(
         together = np.concatenate([test[0], validation[0]])
         public = prepare(small(f"seed={seed}")).test[0]
         assert sorted(map(bytes, together)) == sorted(map(bytes, public))
-    with pytest.raises(ScenarioError, match="accepted: a share that leaves records"):
+    with pytest.raises(ScenarioError, match="expected: a share that leaves records"):
         prepare(small("federation.validation_share=0.0001"))
 
 
