@@ -17,17 +17,16 @@ from matplotlib.axes import Axes
 from numpy.typing import NDArray
 
 from benchmarks.papers import charges
+from benchmarks.papers.bounds.allocation import allocated, poisson
 from benchmarks.papers.charges import Charged
 from benchmarks.papers.drawing import OURS, POISSON, Style, make_readable, save
 from benchmarks.papers.record import Row
-from fedamp.accounting import Gaussian
-from fedamp.federation.check_in import Balanced, Independent, Schedule
 
 MEAN, ROUNDS, DELTA, SEED = 0.9, 1000, 1e-10, 5
 SIZES = tuple(np.logspace(2, 5, 7, dtype=int).tolist())
 REPETITIONS = 10_000  # of a whole vector; of which up to this many coordinates are drawn:
 COORDINATES = 20
-ALLOCATION, SAMPLING = Balanced(ROUNDS, 1), Independent(ROUNDS, 1 / ROUNDS)
+ALLOCATION, SAMPLING = SCHEMES = ("allocation", "Poisson sampling")
 
 
 @dataclass(frozen=True)
@@ -55,7 +54,7 @@ def figure_3(path: Path) -> Sequence[Row]:
     )
     rows: list[Row] = []
     for (axes, ratios), (epsilon, dimension) in zip(all_axes.T, panels, strict=True):
-        poisson, ours = (errors(schedule, epsilon, dimension) for schedule in (SAMPLING, ALLOCATION))
+        poisson, ours = (errors(scheme, epsilon, dimension) for scheme in (SAMPLING, ALLOCATION))
         draw(axes, poisson, POISSON | {"label": "Poisson sampling at rate 1 / 1000"})
         draw(axes, ours, OURS | {"marker": "o", "linewidth": 1.6, "label": "one hidden round of 1000"})
         axes.set(title=f"epsilon {epsilon:g}, dimension {dimension}", xscale="log", yscale="log")
@@ -88,50 +87,49 @@ def draw_ratio(axes: Axes, poisson: Errors, ours: Errors) -> None:
     axes.set(xlabel="people n", xscale="log", yscale="log" if ratio.max() > 2 else "linear")
 
 
-SCHEMES: tuple[Schedule, Schedule] = (ALLOCATION, SAMPLING)
-
-
-def noise_multiplier(schedule: Schedule, epsilon: float) -> Charged:
+def noise_multiplier(scheme: str, epsilon: float) -> Charged:
     """The smallest that keeps the budget, by fedamp's accounting."""
-    return charges.noise(lambda multiplier: schedule.charge(Gaussian(multiplier)), epsilon, DELTA)
+    if scheme == ALLOCATION:
+        return charges.noise(lambda noise: allocated(noise, ROUNDS), epsilon, DELTA)
+    return charges.noise(lambda noise: poisson(noise, ROUNDS, 1 / ROUNDS), epsilon, DELTA)
 
 
-def errors(schedule: Schedule, epsilon: float, dimension: int) -> Errors:
+def errors(scheme: str, epsilon: float, dimension: int) -> Errors:
     """Simulated and predicted errors of one scheme at one budget."""
-    noise = noise_multiplier(schedule, epsilon)
+    noise = noise_multiplier(scheme, epsilon)
     # The rounds' noises are independent, and only their sum is used.
     deviation = noise * math.sqrt(dimension * ROUNDS)
     draws = REPETITIONS * min(dimension, COORDINATES)
-    seeds = [(SEED, SCHEMES.index(schedule), size, dimension, int(10 * epsilon)) for size in SIZES]
+    seeds = [(SEED, SCHEMES.index(scheme), size, dimension, int(10 * epsilon)) for size in SIZES]
     square = [
-        square_errors(schedule, size, deviation, draws, np.random.default_rng(seed))
+        square_errors(scheme, size, deviation, draws, np.random.default_rng(seed))
         for size, seed in zip(SIZES, seeds, strict=True)
     ]
     return Errors(
         noise,
         np.array([each.mean() for each in square]),
         np.array([3 * each.std() / math.sqrt(len(each)) for each in square]),
-        np.array([predicted_error(schedule, size, deviation) for size in SIZES]),
+        np.array([predicted_error(scheme, size, deviation) for size in SIZES]),
     )
 
 
 def square_errors(
-    schedule: Schedule, size: int, deviation: float, draws: int, generator: np.random.Generator
+    scheme: str, size: int, deviation: float, draws: int, generator: np.random.Generator
 ) -> NDArray[np.float64]:
     """The square errors of ``draws`` estimates from ``size`` people each; shape (draws,)."""
     ones = generator.binomial(size, MEAN, draws)
     # Everyone's number of check-ins is binomial under Poisson sampling, and so is the number of all.
-    counted = ones if schedule is ALLOCATION else generator.binomial(ones * ROUNDS, 1 / ROUNDS)
+    counted = ones if scheme == ALLOCATION else generator.binomial(ones * ROUNDS, 1 / ROUNDS)
     estimates = (counted + deviation * generator.standard_normal(draws)) / size
     return np.asarray((estimates - MEAN) ** 2)
 
 
-def predicted_error(schedule: Schedule, size: int, deviation: float) -> float:
+def predicted_error(scheme: str, size: int, deviation: float) -> float:
     """Section 5.1: the sample's own variance, Poisson's part where a person's number of check-ins varies, the noise's.
 
     The paper rounds 1 - 1 / t of Poisson's part up to 1.
     """
-    chance = 0.0 if schedule is ALLOCATION else 1 - 1 / ROUNDS
+    chance = 0.0 if scheme == ALLOCATION else 1 - 1 / ROUNDS
     return MEAN * (1 - MEAN) / size + MEAN * chance / size + (deviation / size) ** 2
 
 

@@ -17,16 +17,16 @@ import numpy as np
 from benchmarks.papers import charges, linear
 from benchmarks.papers.charges import Charged
 from benchmarks.papers.drawing import OURS, Style, make_readable, save
-from benchmarks.papers.linear import Records, Training
+from benchmarks.papers.linear import Records, Sampling, Training
 from benchmarks.papers.record import RESULTS, Kept, Row
 from benchmarks.training import fashion_mnist
-from fedamp.federation.check_in import Independent
+from fedamp.accounting import Compose, Gaussian, Mechanism, ModelMix, Poisson, Repeat
 
 PAPER = "Xiao, Wan, Devadas 2022"
 RECORDS, HELD_OUT, EXPECTED, ROUNDS, DELTA = 60_000, 10_000, 8192, 800, 1e-5
 SEEDS, TUNING = (1, 2, 3), 0
 TRAININGS = RESULTS / "modelmix-table-1.jsonl"
-SCHEDULE = Independent(ROUNDS, EXPECTED / RECORDS)
+SCHEDULE = Sampling(ROUNDS, EXPECTED / RECORDS)
 BUDGETS = (0.2, 1.0)
 SCATTERING = ({"name": "scattering", "scales": 2, "angles": 4}, {"name": "group_norm", "groups": 25})
 
@@ -52,10 +52,14 @@ class Method:
 
     def noise_multiplier(self, epsilon: float) -> Charged:
         """The smallest that keeps (epsilon, 1e-5); the same for every learning rate, because distances grow with it."""
-        training = self.training(1.0, 1.0)
-        rule = training.mixing(SCHEDULE)
-        step = training.learning_rate * self.clip / EXPECTED
-        return charges.noise(lambda s: rule.charge(SCHEDULE, lambda width: rule.hide(s, step, width)), epsilon, DELTA)
+        return charges.noise(self.mechanism, epsilon, DELTA)
+
+    def mechanism(self, noise_multiplier: float) -> Mechanism:
+        """The whole training. A width is in clipping norms of the summed gradient."""
+        if not self.gaps:
+            return Repeat(Poisson(Gaussian(noise_multiplier), SCHEDULE.rate), ROUNDS)
+        parts = (ModelMix(noise_multiplier, gap * EXPECTED / self.clip, self.truncation) for gap in self.gaps)
+        return Compose(tuple(Repeat(Poisson(part, SCHEDULE.rate), ROUNDS // len(self.gaps)) for part in parts))
 
 
 PLAIN = Method("DP-SGD", 0.1, (), 1, (53.4, 85.6), (0.4, 1.6, 6.4))
@@ -82,8 +86,13 @@ def accuracies(features: str, trainings: Sequence[Training], seed: int) -> list[
         models = linear.train(trainings, training, SCHEDULE, seed)
         return {"accuracies": [linear.accuracy(model, test) for model in models]}
 
-    settings = {"features": features, "seed": seed, "trainings": [asdict(training) for training in trainings]}
+    settings = {"features": features, "seed": seed, "trainings": [_as_stored(training) for training in trainings]}
     return list(Kept(TRAININGS).get(settings, made)["accuracies"])
+
+
+def _as_stored(training: Training) -> dict[str, Any]:
+    """With four digits of the noise, as a later accountant may calibrate its last ones otherwise."""
+    return asdict(training) | {"noise_multiplier": float(f"{training.noise_multiplier:.4g}")}
 
 
 @cache

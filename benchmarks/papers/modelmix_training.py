@@ -112,7 +112,7 @@ def train_all(trainings: Iterable[Training], evaluate_every: int | None = None) 
 
 
 def _asked(training: Training, seed: int, evaluate_every: int | None) -> dict[str, Any]:
-    return {**asdict(training), "noise_multiplier": round(training.noise_multiplier, 6), "seed": seed} | (
+    return {**asdict(training), "noise_multiplier": float(f"{training.noise_multiplier:.4g}"), "seed": seed} | (
         {"every": evaluate_every} if evaluate_every else {}
     )
 

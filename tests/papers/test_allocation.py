@@ -10,13 +10,20 @@ from benchmarks.papers import allocation_directions, allocation_mean
 from benchmarks.papers.__main__ import PAGES
 from benchmarks.papers.bounds import allocation
 from fedamp.accounting import Allocation, Gaussian
+from fedamp.federation.check_in import BalancedCheckIn, PoissonCheckIn
 from tests.papers.commands import run_commands
+
+CHECK_INS = {
+    allocation_mean.ALLOCATION: BalancedCheckIn(scheme="balanced", k=1),
+    allocation_mean.SAMPLING: PoissonCheckIn(scheme="poisson", rate=1 / allocation_mean.ROUNDS),
+}
 
 
 def test_check_ins_of_the_servers_schedules_are_counted_as_figure_3_draws_them():
     people = 5000
     allocated, sampled = (
-        np.concatenate(list(schedule.cohorts(people, seed=5))) for schedule in allocation_mean.SCHEMES
+        np.concatenate(list(CHECK_INS[scheme].cohorts(allocation_mean.ROUNDS, people, seed=5)))
+        for scheme in allocation_mean.SCHEMES
     )
     assert np.array_equal(np.sort(allocated), np.arange(people))
     times = np.bincount(sampled, minlength=people)
@@ -26,13 +33,13 @@ def test_check_ins_of_the_servers_schedules_are_counted_as_figure_3_draws_them()
     assert chisquare(observed, np.append(expected, people - expected.sum())).pvalue > 1e-6
 
 
-@pytest.mark.parametrize("schedule", allocation_mean.SCHEMES)
-def test_the_error_is_that_of_the_whole_protocol_played_round_by_round(schedule):
+@pytest.mark.parametrize("scheme", allocation_mean.SCHEMES)
+def test_the_error_is_that_of_the_whole_protocol_played_round_by_round(scheme):
     people, dimension, noise, repetitions = 60, 40, 0.3, 40
     generator = np.random.default_rng(1)
     bits = (generator.random((repetitions * people, dimension)) < allocation_mean.MEAN).astype(float)
     estimates = np.zeros((repetitions, dimension))
-    for cohort in schedule.cohorts(repetitions * people, seed=3):
+    for cohort in CHECK_INS[scheme].cohorts(allocation_mean.ROUNDS, repetitions * people, seed=3):
         releases = math.sqrt(dimension) * noise * generator.standard_normal(estimates.shape)
         np.add.at(releases, cohort // people, bits[cohort])
         estimates += releases / people
@@ -40,16 +47,16 @@ def test_the_error_is_that_of_the_whole_protocol_played_round_by_round(schedule)
     deviation = noise * math.sqrt(dimension * allocation_mean.ROUNDS)
     # The mean of 40 independent repetitions, within four of its standard deviations.
     error = 4 * measured.std() / math.sqrt(repetitions)
-    assert measured.mean() == pytest.approx(allocation_mean.predicted_error(schedule, people, deviation), abs=error)
+    assert measured.mean() == pytest.approx(allocation_mean.predicted_error(scheme, people, deviation), abs=error)
 
 
-@pytest.mark.parametrize("schedule", allocation_mean.SCHEMES)
+@pytest.mark.parametrize("scheme", allocation_mean.SCHEMES)
 @pytest.mark.parametrize("deviation", [0.0, 20.0])
-def test_simulated_errors_are_the_predicted_ones(schedule, deviation):
+def test_simulated_errors_are_the_predicted_ones(scheme, deviation):
     generator = np.random.default_rng(int(deviation))
-    errors = allocation_mean.square_errors(schedule, 100, deviation, 4000, generator)
+    errors = allocation_mean.square_errors(scheme, 100, deviation, 4000, generator)
     margin = 5 * errors.std() / math.sqrt(4000)
-    assert errors.mean() == pytest.approx(allocation_mean.predicted_error(schedule, 100, deviation), abs=margin)
+    assert errors.mean() == pytest.approx(allocation_mean.predicted_error(scheme, 100, deviation), abs=margin)
 
 
 @pytest.mark.parametrize("noise", [0.4, 1.0])

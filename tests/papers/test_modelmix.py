@@ -13,7 +13,6 @@ from benchmarks.training import train
 from fedamp import data, rng
 from fedamp.accounting import ModelMix as Mechanism
 from fedamp.accounting import Poisson, Repeat
-from fedamp.federation.check_in import Independent
 from tests.papers.bounds.test_modelmix import density
 from tests.papers.commands import run_commands
 
@@ -81,7 +80,7 @@ def test_linear_models_in_closed_form_take_fedamps_own_rounds(tmp_path):
     digits = data.load(asked.data, rng.public_seed(3, "data"), tmp_path)
     everybody = digits.by_record().gather(np.arange(digits.num_clients))
     records = linear.Records.of(everybody.inputs, everybody.labels)
-    (ours,) = linear.train([linear.Training(4.0, 0.4, 0.0)], records, Independent(4, 1.0), seed=1)
+    (ours,) = linear.train([linear.Training(4.0, 0.4, 0.0)], records, linear.Sampling(4, 1.0), seed=1)
     theirs = train(asked).parameters
     # fedamp cuts every record's numbers off at 2^-13 of its largest, so that sums come out the same in any order.
     np.testing.assert_allclose(theirs["output.weight"], ours[:-1].T, atol=2e-3 * np.abs(ours).max())
@@ -100,7 +99,7 @@ def test_linear_models_are_mixed_and_noised_as_much_as_they_are_charged_for():
     """No gradient (a class alone has no error): what moves is noise, and the mixture of the first models, one point."""
     records = linear.Records.of(np.zeros((30, 4000), np.float32), np.arange(30) % 2)
     noised, mixed = linear.Training(2.0, 0.5, 3.0), linear.Training(2.0, 0.5, 0.0, (0.1,))
-    first, second = linear.train([noised, mixed], records, Independent(1, 1.0), seed=2)
+    first, second = linear.train([noised, mixed], records, linear.Sampling(1, 1.0), seed=2)
     # 8,000 numbers each: their deviation is known to 0.8 %; five times that.
     assert first[:-1].std() == pytest.approx(2.0 / 30 * 3.0 * 0.5, rel=0.04)
     assert np.abs(second[:-1]).max() == pytest.approx(0.1 * 2.0 / 2, rel=0.01)
