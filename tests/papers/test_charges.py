@@ -8,13 +8,12 @@ from benchmarks.papers.partitioning import crossing
 
 # Tables with a question that takes seconds: a million rounds, ten thousand answers, many sampled rounds.
 SLOW = {
-    ("allocation", "figure_5"),
-    ("allocation", "figure_8"),
-    ("allocation", "figure_9"),
-    ("allocation", "figure_10"),
-    ("allocation", "figure_11"),
+    *(("allocation", f"figure_{number}") for number in (2, 5, 7, 8, 9, 10, 11)),
+    ("groups", "figure_11"),
     ("groups", "figure_12"),
-    ("k_of_t", "looseness"),
+    *(("k_of_t", name) for name in ("brackets", "compositions", "looseness")),
+    ("modelmix", "figure_3"),
+    ("modelmix", "table_2"),
     ("partitioning", "figure_3"),
 }
 
