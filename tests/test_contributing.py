@@ -1,7 +1,11 @@
-"""CONTRIBUTING.md: each of its additions is made on a copy of the package, and used there as a person would use it."""
+"""CONTRIBUTING.md: each addition is made on a copy of the package, meets its contract test there, and is used."""
 
 import json
+import os
+import re
 import shutil
+import subprocess
+import sys
 
 import pytest
 
@@ -14,8 +18,9 @@ SCENARIOS = ("enrolled", "low-rank", "tumours", "absolute")
 @pytest.fixture(scope="module")
 def copy(tmp_path_factory):
     folder = tmp_path_factory.mktemp("contributing")
-    for part in ("fedamp", "scenarios"):
-        shutil.copytree(ROOT / part, folder / part)  # with what is compiled already
+    for part in ("fedamp", "scenarios", "tests"):
+        shutil.copytree(ROOT / part, folder / part)  # with compiled code
+    shutil.copy(ROOT / "pyproject.toml", folder)
     write_files(PAGE, folder)
     return folder
 
@@ -32,6 +37,36 @@ def printed(copy):
 def runs(copy, printed):
     """The run folders of the page's scenarios."""
     return copy / "runs"
+
+
+CONTRACTS = {
+    "enrolled": "tests/federation/test_check_in.py",
+    "low-rank": "tests/models/test_contract.py",
+    "tumours": "tests/data/test_contract.py",
+    "absolute": "tests/federation/test_losses.py",
+    "ManyAnswers": "tests/accounting/test_contract.py",
+}
+
+
+def test_additions_meet_the_contracts_of_their_families(copy):
+    asked = ["-p", "many_answers_contract", *CONTRACTS.values(), "-k", " or ".join(CONTRACTS)]
+    command = [sys.executable, "-m", "pytest", "-v", "-x", *asked]
+    environment = os.environ | {"PYTHONPATH": str(copy)}
+    done = subprocess.run(command, cwd=copy, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+    for name in CONTRACTS:
+        assert re.search(rf"::test_.*{name}.* PASSED", done.stdout), name
+
+
+def test_the_page_counts_the_files_of_an_addition():
+    """A heading's first words say how many files of fedamp it changes or adds."""
+    said = {"One file": 1, "Two files": 2}
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    for section in text.split("\n## ")[1:]:
+        title, _, body = section.partition("\n")
+        count = next((number for words, number in said.items() if body.strip().startswith(words)), None)
+        files = {line.split()[1].rstrip(":") for line in body.splitlines() if line.startswith("# fedamp/")}
+        assert count == (len(files) or None), title
 
 
 @pytest.mark.parametrize("name", ["enrolled", "low-rank", "tumours"])

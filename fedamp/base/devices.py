@@ -1,8 +1,8 @@
-"""Which device a process computes on: the one place that looks for a GPU. Whoever makes a tensor asks here, or is told.
+"""The device that a process computes on: the only module that looks for a GPU.
 
-A device goes by torch's name for it: ``cpu``; ``cuda``, the first GPU that a process sees (Ray shows each worker one);
+Devices have torch's names: ``cpu``; ``cuda``, the first GPU that a process sees (Ray shows each worker one);
 ``cuda:1``, the second one. ``auto`` is a GPU where torch sees one, else the CPU. Clipping and evaluation need float64,
-which rules out ``mps``.
+so ``mps`` is not supported.
 """
 
 import os
@@ -14,14 +14,14 @@ PATTERN = r"^(auto|cpu|cuda(:\d+)?)$"
 
 
 def available(asked: str) -> str:
-    """The device that was asked for, by torch's name.
+    """The device that was asked for, with torch's name.
 
     Raises:
         InputError: this process does not see it, or there is no such device.
     """
     if asked == "cpu":
         return asked
-    import torch  # it takes a second, which only processes that train have
+    import torch  # it takes a second, and only processes that train need it
 
     count = torch.cuda.device_count()
     if asked == "auto":
@@ -32,7 +32,7 @@ def available(asked: str) -> str:
 
 
 def here(asked: str) -> str:
-    """The device that was asked for where this process sees it, else the CPU: where clients train, others look."""
+    """The device that was asked for where this process sees it, else the CPU."""
     try:
         return available(asked)
     except InputError:
@@ -45,21 +45,21 @@ def is_gpu(device: str) -> bool:
 
 
 def free_memory(device: str) -> int:
-    """Bytes that nobody uses on a GPU."""
+    """Free bytes on a GPU."""
     import torch
 
     return int(torch.cuda.mem_get_info(device)[0])
 
 
 def names() -> list[str]:
-    """What the GPUs are called that this process sees."""
+    """Names of the GPUs that this process sees."""
     import torch
 
     return [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
 
 
 def environment_of(device: str) -> dict[str, str]:
-    """What makes one GPU that is named by its number the only one that a process sees, which calls it ``cuda``."""
+    """Variables that show a process only the GPU that is named by its number, as its ``cuda``."""
     _, _, index = device.partition(":")
     if not index:
         return {}

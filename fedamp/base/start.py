@@ -1,4 +1,8 @@
-"""What makes a command begin sooner: most of its start is imports, which keep one core busy and live as long as it."""
+"""A sooner start of commands: fewer garbage collections during imports, and costs computed in a child meanwhile.
+
+Measured on ``fedamp run digits --set rounds=10``: 3.7 s of CPU without the first, 2.7 s with it; 3.0 s until the end
+without the second, 2.6 s with it, where two cores are free.
+"""
 
 import ctypes
 import gc
@@ -21,7 +25,7 @@ _PR_SET_PDEATHSIG = 1  # of Linux's prctl.h
 
 @contextmanager
 def seldom_collected() -> Iterator[None]:
-    """For a start: looking for garbage among all that is imported, again and again, takes a sixth of it."""
+    """Collect garbage seldom in this context."""
     before = gc.get_threshold()
     gc.set_threshold(_WHILE_STARTING)
     try:
@@ -31,23 +35,22 @@ def seldom_collected() -> Iterator[None]:
 
 
 def collect_again() -> None:
-    """As ever, but never again among what is there; nothing outside :func:`seldom_collected`."""
+    """Collect as usual again, but not the objects of the start; outside :func:`seldom_collected` nothing changes."""
     if gc.get_threshold()[0] == _WHILE_STARTING:
         gc.freeze()
         gc.set_threshold(*_AFTERWARDS)
 
 
 def beside(compute: Callable[[], T]) -> Callable[[], T]:
-    """Begin to compute in a child while this process goes on, most likely to import torch.
+    """Begin to compute in a forked child while this process goes on, most likely to import torch.
 
-    A child is forked, so that it has all that is loaded. Where that is not safe, or does not help (other threads,
-    torch is there already, a single core, not Linux), nothing is begun.
+    Nothing begins where a fork is not safe or does not help: other threads, torch imported, a single core, not Linux.
 
     Args:
         compute: its result can be pickled.
 
     Returns:
-        What waits for the result. Where the child had none to give, it is computed here, with whatever that raises.
+        A function that waits for the result. Without one from the child, it computes here and raises as ``compute``.
     """
     helps = sys.platform == "linux" and (os.cpu_count() or 1) > 1 and "torch" not in sys.modules
     if not helps or threading.active_count() > 1:
@@ -59,7 +62,7 @@ def beside(compute: Callable[[], T]) -> Callable[[], T]:
     child = context.Process(target=_send, args=(compute, sender), daemon=True)
     try:
         child.start()
-    except OSError:  # no process, or no memory, to be had
+    except OSError:  # no process or no memory left
         return compute
     sender.close()
 
@@ -70,7 +73,7 @@ def beside(compute: Callable[[], T]) -> Callable[[], T]:
             return compute()
         finally:
             receiver.close()
-            child.kill()  # it has no more to give; nobody who interrupts this is to wait for it
+            child.kill()  # an interrupt must not wait for it
             child.join()
         return found
 
@@ -78,7 +81,7 @@ def beside(compute: Callable[[], T]) -> Callable[[], T]:
 
 
 def _send(compute: Callable[[], T], sender: "Connection") -> None:
-    """In the child. What goes wrong there goes wrong again, and is told, where the result is asked for."""
+    """In the child. An error there happens again, and is raised, in the parent."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the child ends with its parent:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     with suppress(Exception):

@@ -209,12 +209,11 @@ def merge(
     weights: Annotated[str | None, Option(help="one for each model, e.g. 0.3,0.7; left out: chosen")] = None,
     utility: Annotated[
         str | None,
-        Option(help="choose weights by: least-private, accuracy, most-accurate-first, or numbers e.g. 0.8,0.9"),
+        Option(help="choose weights by: least-private, or numbers e.g. 0.8,0.9"),
     ] = None,
     data_independent: Annotated[
         bool, Option("--assume-data-independent-gradients", help="linear combination: charge step by step")
     ] = False,
-    public: Annotated[bool, Option("--assume-public-accuracies", help="choose weights by the accuracies")] = False,
     seed: Annotated[int | None, Option(help="of the draw, a known seed; left out: secret")] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -229,7 +228,6 @@ def merge(
         weights=weights_of(weights),
         utility=utility_of(utility),
         data_independent_gradients=data_independent,
-        public_accuracies=public,
         seed=seed,
     )
     merger = merge_runs(request, out_folder)
@@ -246,9 +244,9 @@ def merge(
 def audit(
     scenario: ScenarioArgument,
     overrides: Overrides,
-    repetitions: Annotated[int, Option(help="how often it is played, with and without the canary each")] = 500,
+    repetitions: Annotated[int, Option(help="trials, with and without the canary each")] = 500,
     rounds: Annotated[int, Option(help="longer scenarios are shortened to so many rounds")] = 8,
-    confidence: Annotated[float, Option(help="that no lower bound is too high")] = 0.99,
+    confidence: Annotated[float, Option(help="probability that no lower bound is too high")] = 0.99,
     by_sensitivity: Annotated[
         bool, Option("--sensitivity", help="instead: how far one unit's data move the sum of a round, in clips")
     ] = False,

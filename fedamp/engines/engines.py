@@ -15,8 +15,6 @@ from fedamp.federation.scenario import Scenario
 from fedamp.models.architectures import is_import_path
 
 CLIENT_APP = "fedamp.client.app:app"
-
-
 WORTH_RAY = 1e10
 """Floating-point operations, with one record in every gradient step, from which on Ray's start pays.
 
@@ -32,16 +30,16 @@ def choose(asked: Scenario, work: float, rounds: int) -> tuple[Engine, str]:
     Args:
         asked: the scenario.
         work: floating-point operations of all rounds, with one record in every gradient step.
-        rounds: so many are played.
+        rounds: how many rounds the run has.
 
     Returns:
-        The engine, ``ray`` or ``serial``, and why it is this one, in words.
+        The engine, ``ray`` or ``serial``, and the reason.
     """
-    kind, reason = _choose(asked, work, work / max(rounds, 1))
+    kind, reason = _kind_and_reason(asked, work, work / max(rounds, 1))
     return asked.engine.model_copy(update={"kind": kind}), f"{kind}: {reason}"
 
 
-def _choose(asked: Scenario, work: float, a_round: float) -> tuple[str, str]:
+def _kind_and_reason(asked: Scenario, work: float, a_round: float) -> tuple[str, str]:
     engine = asked.engine
     if engine.address is not None:
         return "ray", "engine.address is a cluster"
@@ -66,37 +64,33 @@ def _choose(asked: Scenario, work: float, a_round: float) -> tuple[str, str]:
 
 @contextmanager
 def open_grid(engine: Engine, log: Path, client_app: str = CLIENT_APP) -> Iterator[SimulationGrid]:
-    """The nodes of a simulation, for as long as the context lasts; nothing is left running after it.
+    """The nodes of a simulation, for as long as the context lasts. No process is left running after it.
 
     Args:
-        engine: ``ray`` or ``serial`` (:func:`choose`). Flower's own simulation brings its grid:
-            :mod:`fedamp.engines.flower_engine`.
-        log: file that gets what Flower, Ray and the nodes have to say.
+        engine: ``ray`` or ``serial`` (:func:`choose`).
+        log: file for the output of Flower, Ray and the nodes.
         client_app: import path of the Flower client app, ``package.module:name``.
 
     Raises:
         InputError: Ray is not installed, or the device or the cluster is not there.
     """
-    grid = _grid(engine, log, client_app)
+    grid: SimulationGrid
+    if engine.kind == "serial":
+        grid = SerialGrid(client_app, engine.device)
+    elif engine.kind == "ray":
+        require_ray(engine.kind)
+        from fedamp.engines.ray import RayGrid
+
+        grid = RayGrid(client_app, engine, log)
+    else:
+        raise ValueError(f"engine.kind must be ray or serial here, got {engine.kind}")
     with flower.chatter_to(log, LOGGER):
         grid.__enter__()
         try:
             yield grid
         finally:
-            with fails_alone("closing the engine"):  # all rounds have been played
+            with fails_alone("closing the engine"):  # all rounds are done
                 grid.__exit__(None, None, None)
-
-
-def _grid(engine: Engine, log: Path, client_app: str) -> SimulationGrid:
-    match engine.kind:
-        case "serial":
-            return SerialGrid(client_app, engine.device)
-        case "ray":
-            require_ray(engine.kind)
-            from fedamp.engines.ray import RayGrid
-
-            return RayGrid(client_app, engine, log)
-    raise ValueError(f"engine.kind must be ray or serial here, got {engine.kind}")
 
 
 def ray_is_installed() -> bool:
@@ -110,5 +104,5 @@ def ray_is_installed() -> bool:
 def require_ray(kind: str) -> None:
     """Raise InputError where Ray is not installed."""
     if not ray_is_installed():
-        accepted = "pip install 'fedamp[ray]', or engine.kind: serial"
-        raise InputError(f"engine.kind: {kind} needs Ray, which is not installed; expected: {accepted}")
+        expected = "pip install 'fedamp[ray]', or engine.kind: serial"
+        raise InputError(f"engine.kind: {kind} needs Ray, which is not installed; expected: {expected}")

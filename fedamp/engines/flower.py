@@ -1,4 +1,4 @@
-"""Flower without chatter and without copies: the only module that reaches into Flower's insides."""
+"""Flower without its output and without copies: the only module that uses Flower's internals."""
 
 import logging
 import warnings
@@ -28,11 +28,10 @@ LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
 class NumpyArray(Array):
-    """A Flower array that holds the NumPy array itself and serialises it only when somebody asks for bytes.
+    """A Flower array that holds the NumPy array itself, read-only, and serialises it only for Flower's transport.
 
-    Stock arrays copy on the way in, on the way out, and between processes. This one crosses to a worker of the same
-    machine through shared memory, and still looks like any array to Flower's own transport. What it gives out is
-    read-only, whoever holds it.
+    Stock arrays copy on the way in, on the way out, and between processes. This one reaches a worker of the same
+    machine through shared memory.
     """
 
     def __init__(self, array: NDArray[Any]) -> None:
@@ -52,18 +51,13 @@ class NumpyArray(Array):
         """As the stock array does: the name of the class is part of Flower's wire format."""
         return Array(self.numpy()).deflate()
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Array) and np.array_equal(self.numpy(), other.numpy())
-
-    __hash__ = None  # type: ignore[assignment]
-
     def __reduce__(self) -> tuple[type["NumpyArray"], tuple[NDArray[Any]]]:
         return NumpyArray, (self.numpy(),)
 
 
 @cache
 def _name_of(dtype: np.dtype[Any]) -> str:
-    return str(dtype)  # takes NumPy as long as all the rest of a message
+    return str(dtype)  # as slow in NumPy as all the rest of a message
 
 
 def to_record(arrays: Mapping[str, NDArray[Any]]) -> ArrayRecord:
@@ -105,12 +99,12 @@ def is_simulated(grid: Grid) -> bool:
 
 
 def answers(messages: Iterable[Message], replies: Iterable[Message]) -> list[Message]:
-    """The replies of nodes to the messages that were sent to them. Others are left out, and logged.
+    """The replies of nodes to the messages that were sent to them. Others are ignored and logged.
 
-    Flower's SuperLink lets nobody pull another node's messages, but what a reply says of its sender is the sender's own
-    word. So the id of the message, a hash of its content, is the proof: only its receiver knows it.
+    Flower's SuperLink gives a message to its receiver alone, but a sender could write another's name into its reply. So
+    the id of the message, a hash of its content, is the proof: only its receiver knows it.
     """
-    came = list(replies)  # a grid may give the messages their ids when the first reply is asked for
+    came = list(replies)  # before the messages have ids, where a grid gives them on the way
     asked = {message.metadata.message_id: message.metadata.dst_node_id for message in messages}
     found = []
     for reply in came:
@@ -125,7 +119,7 @@ def answers(messages: Iterable[Message], replies: Iterable[Message]) -> list[Mes
 
 
 def set_message_id(message: Message, message_id: str) -> None:
-    """What Flower's SuperLink does on arrival, and a grid of ours before it sends."""
+    """As Flower's SuperLink does on arrival, and our grids before they send."""
     message.metadata.__dict__["_message_id"] = message_id
 
 
@@ -153,7 +147,7 @@ def error_reply(message: Message, code: int, reason: str) -> Message:
 
 @contextmanager
 def chatter_to(log: Path, *loggers: str) -> Iterator[None]:
-    """Within the context, what Flower (and the other named loggers) has to say goes to a file and nowhere else."""
+    """Within the context, the lines of Flower's logger and the named ones go to a file and nowhere else."""
     handler = _LogFile(log, delay=True)
     handler.setFormatter(logging.Formatter(LOG_FORMAT))
     quiet = [FLOWER_LOGGER, *(logging.getLogger(name) for name in loggers)]
@@ -161,7 +155,7 @@ def chatter_to(log: Path, *loggers: str) -> Iterator[None]:
     for logger in quiet:
         logger.handlers, logger.propagate = [handler], False
         if logger.name.startswith("fedamp"):
-            logger.setLevel(logging.INFO)  # of ours a person wants to know more than what went wrong
+            logger.setLevel(logging.INFO)
     try:
         yield
     finally:
@@ -173,7 +167,7 @@ def chatter_to(log: Path, *loggers: str) -> Iterator[None]:
 
 
 class _LogFile(logging.FileHandler):
-    """A log file that may fail, as a full disk has it: what it is told goes to where warnings go, once."""
+    """A log file that may fail, as on a full disk: one warning, and the run goes on."""
 
     def handleError(self, record: logging.LogRecord) -> None:
         with suppress(Warning):

@@ -3,7 +3,7 @@
 import itertools
 import logging
 from abc import abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from time import monotonic
 from typing import Self
 
@@ -19,18 +19,16 @@ log = logging.getLogger(LOGGER)
 
 
 class SimulationGrid(Grid):
-    """A Flower grid whose nodes are simulated here, as a context manager. Replies come in the order of the messages.
+    """A Flower grid of simulated nodes, as a context manager. Replies come in the order of the messages.
 
     Attributes:
         workers: number of nodes; each hosts all clients that it is asked to train.
-        startup_seconds: time until the nodes were ready; 0 before that.
-        demand: what the run asks of a GPU; may be said until the nodes are first waited for.
-        simulated: that its nodes are no machines of others.
+        demand: what the run asks of a GPU; may be set until the first call of ``get_node_ids``.
+        simulated: that no node is another machine with its own data.
     """
 
     simulated = True
     workers: int
-    startup_seconds: float
     demand: Demand | None = None
 
     def __init__(self) -> None:
@@ -44,17 +42,8 @@ class SimulationGrid(Grid):
     def __exit__(self, *_: object) -> None:
         """Leave nothing running."""
 
-    def wait(self) -> None:
-        """Return when all nodes are ready; there is no need to, but to see how fast they are."""
-        return
-
-    def prepare_kill(self, worker: int) -> Callable[[], None]:
-        """What kills a worker's process as ``kill -9`` does; nothing where workers are no processes of their own.
-
-        Args:
-            worker: its number, from 0.
-        """
-        return lambda: None
+    def kill_soon(self, worker: int, seconds: float) -> None:
+        """Kill the process of a worker, numbered from 0, after so many seconds, if it has a process of its own."""
 
     @abstractmethod
     def _dispatch(self, messages: list[Message]) -> None:
@@ -62,9 +51,9 @@ class SimulationGrid(Grid):
 
     @abstractmethod
     def _collect(self, message_ids: list[str], deadline: float | None) -> list[Message]:
-        """Wait for the replies to messages until the deadline (monotonic clock) and forget the messages.
+        """Wait for the replies until the deadline (monotonic clock) and forget the messages.
 
-        Messages that were not sent, or collected before, are passed over.
+        Ids of messages that were not sent, or collected before, are ignored.
         """
 
     def set_run(self, run: Run) -> None:
@@ -90,13 +79,8 @@ class SimulationGrid(Grid):
         self._dispatch(sent)
         return [message.metadata.message_id for message in sent]
 
-    def send_and_receive(
-        self,
-        messages: Iterable[Message],
-        *,
-        timeout: float | None = None,
-    ) -> list[Message]:
-        """Send messages and wait for the replies. Nodes that are late are absent, and named in the log.
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
+        """Send messages and wait for the replies. Late nodes are absent, and named in the log.
 
         Args:
             messages: one or several for every node.
@@ -104,16 +88,9 @@ class SimulationGrid(Grid):
         """
         deadline = None if timeout is None else monotonic() + timeout
         sent = list(messages)
-        message_ids = list(self.push_messages(sent))
-        replies = self._collect(message_ids, deadline)
+        replies = self._collect(self.push_messages(sent), deadline)
         answered = {reply.metadata.reply_to_message_id for reply in replies}
-        for message in sent:
-            if message.metadata.message_id not in answered:
-                log.warning(
-                    "node %d did not answer the %s message of group %r within %.1f s",
-                    message.metadata.dst_node_id,
-                    message.metadata.message_type,
-                    message.metadata.group_id,
-                    timeout,
-                )
+        for data in (message.metadata for message in sent if message.metadata.message_id not in answered):
+            words = "node %d did not answer the %s message of group %r within %.1f s"
+            log.warning(words, data.dst_node_id, data.message_type, data.group_id, timeout)
         return replies

@@ -5,6 +5,7 @@ import importlib
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from typing import Any
 
 from flwr.app import Context, Message, RecordDict, UserConfig
 from flwr.clientapp import ClientApp
@@ -31,8 +32,7 @@ class Node:
     def __init__(self, client_app: str, partition: int, partitions: int, device: str) -> None:
         flower.identify()
         keep_freed_memory()
-        module, _, name = client_app.partition(":")
-        self.app: ClientApp = getattr(importlib.import_module(module), name)
+        self.app: ClientApp = load_app(client_app)
         self.device = device = devices.available(device)
         config: UserConfig = {"partition-id": partition, "num-partitions": partitions, "device": device}
         self.context = Context(1, FIRST_NODE + partition, config, RecordDict(), {})
@@ -47,11 +47,17 @@ class Node:
             return flower.error_reply(message, flower.APP_RAISED, reason), traceback.format_exc()
 
 
-def keep_freed_memory() -> None:
-    """Have the C library keep what is freed for the next step, which asks for the same again.
+def load_app(path: str) -> Any:
+    """A Flower app by its import path, ``package.module:name``."""
+    module, _, name = path.partition(":")
+    return getattr(importlib.import_module(module), name)
 
-    By default it gives blocks of a few megabytes back to the system each time, and the system clears them when they are
-    wanted again: a third of the time that stacked convolutional models take to train. Without glibc nothing is done.
+
+def keep_freed_memory() -> None:
+    """Have the C library keep freed memory for the next step, which asks for the same amount.
+
+    By default it returns blocks of a few megabytes to the system each time, and the system clears them before they are
+    used again: a third of the time that stacked convolutional models take to train. Without glibc nothing is done.
     """
     with suppress(AttributeError, OSError):
         mallopt = ctypes.CDLL(None).mallopt

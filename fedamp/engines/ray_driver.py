@@ -1,6 +1,6 @@
-"""The process that drives Ray for :class:`fedamp.engines.ray.RayGrid`, and does what that asks over a pipe.
+"""The process that drives Ray for :class:`fedamp.engines.ray.RayGrid` and answers its requests over a pipe.
 
-It ends, with all that it started, when the pipe is closed. What it prints goes into the log.
+It ends, with all processes that it started, when the pipe is closed. Its output goes into the log.
 """
 
 import logging
@@ -9,9 +9,7 @@ import shutil
 import socket
 import sys
 import warnings
-from collections.abc import Mapping
 from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import Any
 
 import psutil
@@ -21,8 +19,9 @@ from ray.exceptions import AuthenticationError
 from fedamp.errors import FedampError, FederationError, InputError
 from fedamp.federation.running import Engine
 
-INLINE_LIMIT = 1_000_000  # of what Ray carries inside a call; its own is 100 kB
+INLINE_LIMIT = 1_000_000  # bytes that Ray carries inside a call, a little more than ``ray_workers`` uses
 ADDRESS_DEADLINE = 5.0  # seconds, until a cluster answers
+QUIET: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
 
 log = logging.getLogger("fedamp.engines")
 
@@ -35,7 +34,7 @@ def main() -> None:
     status = 1
     try:
         _serve(pipe, client_app, engine, folder)
-    except (EOFError, BrokenPipeError):  # nobody asks any more
+    except (EOFError, BrokenPipeError):  # the other process is gone
         ray.shutdown()
         status = 0
     except FedampError as error:
@@ -45,11 +44,14 @@ def main() -> None:
         log.exception("the driver of Ray failed")
         pipe.send(FederationError(f"Ray: {' '.join(f'{type(error).__name__}: {error}'.split())[:300]}"))
     shutil.rmtree(folder, ignore_errors=True)
-    os._exit(status)  # where Ray is broken, its own way to the exit may take for ever
+    os._exit(status)  # where Ray is broken, Python's own exit may hang
 
 
-def _serve(pipe: Connection, client_app: str, engine: Engine, folder: Path) -> None:
-    session = Session(pipe, engine, folder)
+def _serve(pipe: Connection, client_app: str, engine: Engine, folder: str) -> None:
+    _start_ray(engine, folder) if engine.address is None else _connect(engine.address)
+    here = psutil.Process().children()
+    daemons = {process.name(): process for process in here if process.name() in ("gcs_server", "raylet")}
+    _refuse_without_token()
     # Flower takes a second to import, in which Ray starts its processes.
     from fedamp.engines.flower import LOG_FORMAT
     from fedamp.engines.ray_workers import Workers
@@ -58,67 +60,47 @@ def _serve(pipe: Connection, client_app: str, engine: Engine, folder: Path) -> N
     logging.basicConfig(format=LOG_FORMAT)
     logging.getLogger("fedamp").setLevel(logging.INFO)
 
+    def check() -> None:
+        """Raise where it makes no sense to wait any longer."""
+        if pipe.poll():
+            raise EOFError  # the pipe is closed: nobody sends a request before the last one is answered
+        for name, process in daemons.items():
+            if not process.is_running() or process.status() == psutil.STATUS_ZOMBIE:
+                raise FederationError(f"Ray's {name} ended")
+
     def demand() -> Demand | None:
         pipe.send(Demand)
-        answer: Demand | None = pipe.recv()
+        answer: Demand | None
+        (answer,) = pipe.recv()
         return answer
 
-    workers = Workers(client_app, engine, session, demand)
+    workers = Workers(client_app, engine, check, demand)
     pipe.send(workers.resources)
     while True:
         name, arguments = pipe.recv()
         answer = getattr(workers, name)(*arguments)
-        if answer is not None:  # nobody waits for messages to be sent
+        if answer is not None:  # push and kill_soon have no answer
             pipe.send(answer)
 
 
-class Session:
-    """A connection with Ray: with one that is started here, or with a cluster.
-
-    Raises:
-        InputError: there is no cluster at the address, or it answers those who have no token.
-    """
-
-    def __init__(self, pipe: Connection, engine: Engine, folder: Path) -> None:
-        self._pipe = pipe
-        quiet: Mapping[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
-        if engine.address is None:
-            workers = None if engine.workers == "auto" else engine.workers  # Ray starts a process a core at once
-            limits = {"max_direct_call_object_size": INLINE_LIMIT}
-            ray.init(
-                "local",
-                include_dashboard=False,
-                num_cpus=workers,
-                _system_config=limits,
-                _temp_dir=str(folder / "ray"),  # one within it: Ray opens the folder that it is given to everybody
-                **quiet,
-            )
-        else:
-            _connect(engine.address, quiet)
-        here = psutil.Process().children()
-        self._daemons = {process.name(): process for process in here if process.name() in ("gcs_server", "raylet")}
-        _refuse_without_token()
-
-    def check(self) -> None:
-        """Raise where there is no point in waiting any longer.
-
-        Raises:
-            EOFError: nobody asks any more.
-            FederationError: one of Ray's own processes is gone.
-        """
-        if self._pipe.poll():
-            raise EOFError
-        for name, process in self._daemons.items():
-            if not process.is_running() or process.status() == psutil.STATUS_ZOMBIE:
-                raise FederationError(f"Ray's {name} ended")
+def _start_ray(engine: Engine, folder: str) -> None:
+    ray.init(
+        "local",
+        include_dashboard=False,
+        num_cpus=None if engine.workers == "auto" else engine.workers,  # Ray starts a process a core at once
+        _system_config={"max_direct_call_object_size": INLINE_LIMIT},
+        _temp_dir=os.path.join(folder, "ray"),  # a subfolder: Ray opens the folder that it is given to everybody
+        **QUIET,
+    )
 
 
-def _connect(address: str, options: Mapping[str, Any]) -> None:
+def _connect(address: str) -> None:
+    """Raise InputError where no cluster is at the address, or its token is another."""
     try:
         host, colon, port = address.rpartition(":")
         if colon:  # Ray itself would try for minutes
             socket.create_connection((host, int(port)), timeout=ADDRESS_DEADLINE).close()
-        ray.init(address, **options)
+        ray.init(address, **QUIET)
     except (AuthenticationError, OSError, ValueError, RuntimeError) as error:
         reason = str(error).splitlines()[0].partition(". ")[0]
         raise InputError(
@@ -133,16 +115,15 @@ def _refuse_without_token() -> None:
 
     address = ray.get_runtime_context().gcs_address
     with grpc.insecure_channel(address, [("grpc.enable_http_proxy", 0)]) as channel:
-        ask = channel.unary_unary("/ray.rpc.NodeInfoGcsService/CheckAlive")
         try:
-            ask(b"", timeout=ADDRESS_DEADLINE)
+            channel.unary_unary("/ray.rpc.NodeInfoGcsService/CheckAlive")(b"", timeout=ADDRESS_DEADLINE)
         except grpc.RpcError as error:
             if error.code() == grpc.StatusCode.UNAUTHENTICATED:
                 return
             raise
     raise InputError(
-        f"engine.address: whoever reaches the Ray cluster at {address} can run programs there; expected: one that was "
-        "started with RAY_AUTH_MODE=token (docs/cluster.md)"
+        f"engine.address: anybody who reaches the Ray cluster at {address} can run programs there; expected: one "
+        "that was started with RAY_AUTH_MODE=token (docs/cluster.md)"
     )
 
 

@@ -1,13 +1,13 @@
-"""Persistent Ray actors and the messages that they are sent, in the process that drives Ray."""
+"""Persistent Ray actors and their messages, in the process that drives Ray."""
 
-import os
 import pickle
-import socket
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
+from math import inf
+from threading import Timer
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import ray
 from flwr.app import ArrayRecord, Message
@@ -16,57 +16,47 @@ from ray.exceptions import RayActorError, RayError
 from fedamp.engines import flower
 from fedamp.engines.grid import log
 from fedamp.engines.node import FIRST_NODE, Node
-from fedamp.engines.ray import INLINE_BYTES
-from fedamp.engines.resources import Demand, WorkerResources, worker_resources
+from fedamp.engines.resources import Demand, worker_resources
 from fedamp.errors import FedampError, FederationError
 from fedamp.federation.running import Engine
 
-if TYPE_CHECKING:
-    from fedamp.engines.ray_driver import Session
-
 STARTUP_DEADLINE = 180.0  # seconds, until all workers have imported the client app
-CHECK_INTERVAL = 0.5  # seconds between two looks at whether Ray is alive
+CHECK_INTERVAL = 0.5  # seconds between two checks that Ray is alive
 SPARE_GPU = 0.05  # share of every GPU that is not reserved at first: room for workers whose machine was lost
 RESENDS = 2  # how often a message is sent again because its worker died
+# Small messages go inside the call, which takes 2 ms a round; shared memory takes 4 to 8 ms more. As bytes they cost
+# Ray half of what they cost as objects. 900 kB are 100,000 parameters for two workers. A cluster has a limit of 100 kB.
+INLINE_BYTES, INLINE_BYTES_ON_CLUSTER = 900_000, 90_000
 
 
 class RayWorker:
-    """What lives in a Ray actor. The node is made on first use: what goes wrong then is an answer, not a death."""
+    """The content of a Ray actor. It makes its node on first use: a failure then is an answer, not a death."""
 
     def __init__(self, path: list[str], client_app: str, partition: int, partitions: int, device: str) -> None:
         sys.path += [entry for entry in path if entry not in sys.path]  # a runtime_env is ten times slower
         self._arguments = (client_app, partition, partitions, device)
         self._node: Node | None = None
 
-    def ready(self) -> tuple[str, int]:
-        """Import the client app, and return the name of the machine and the process id."""
-        self._ready_node()
-        return socket.gethostname(), os.getpid()
-
-    def handle(self, content: bytes, names: list[str], *arrays: ArrayRecord) -> tuple[bytes | Message, str]:
-        """Reply, as bytes where it is small, and the traceback if the client app failed."""
-        message: Message = pickle.loads(content)
-        message.content.update(zip(names, arrays, strict=True))
-        reply, trouble = self._ready_node().handle(message)
-        _, found = flower.message_without_arrays(reply) if reply.has_content() else (reply, {})
-        small = sum(map(flower.size, found.values())) < INLINE_BYTES
-        return pickle.dumps(reply, pickle.HIGHEST_PROTOCOL) if small else reply, trouble
-
-    def _ready_node(self) -> Node:
+    def ready(self) -> None:
+        """Import the client app."""
         if self._node is None:
             self._node = Node(*self._arguments)
-        return self._node
 
-
-Answer = bytes | Message | tuple[int, str]
-"""A reply, pickled where it is small; or the code and the reason of an error."""
+    def handle(self, content: bytes, names: list[str], *arrays: ArrayRecord) -> tuple[bytes, str]:
+        """The pickled reply, and the traceback if the client app failed."""
+        self.ready()
+        assert self._node is not None
+        message: Message = pickle.loads(content)
+        message.content.update(zip(names, arrays, strict=True))
+        reply, trouble = self._node.handle(message)
+        return pickle.dumps(reply, pickle.HIGHEST_PROTOCOL), trouble
 
 
 @dataclass
 class Sent:
-    """A message under way: to which worker, with what, to which actor, the future answer, and how often it was sent."""
+    """A message under way: the arguments of its call, the actor, the future answer, and how often it was sent."""
 
-    partition: int
+    message: Message
     arguments: tuple[Any, ...]
     actor: Any = None
     answer: Any = None
@@ -76,15 +66,15 @@ class Sent:
 class Workers:
     """The actors of a simulation, ready to be used.
 
-    Large arrays of a round are put once into shared memory (messages of a round hold the same record), and everything
-    else is small. Messages and small replies pass through as bytes. A worker that dies is replaced and its message sent
-    again; one that misses a deadline is replaced, so as not to delay the next round.
+    The large arrays of a round are put once into shared memory, and everything else is small. A worker that dies is
+    replaced and its message sent again; one that misses a deadline is replaced, so as not to delay the next round.
+    Replies are pickled messages, by the id of what they answer.
 
     Args:
         client_app: import path of the Flower client app, ``package.module:name``.
         engine: workers, device and address.
-        session: the connection with Ray.
-        demand: asked where a GPU is to be shared.
+        check: raises where it makes no sense to wait any longer.
+        demand: asked where workers can share a GPU.
 
     Raises:
         InputError: the device is not there.
@@ -92,16 +82,21 @@ class Workers:
     """
 
     def __init__(
-        self, client_app: str, engine: Engine, session: "Session", demand: Callable[[], Demand | None]
+        self, client_app: str, engine: Engine, check: Callable[[], None], demand: Callable[[], Demand | None]
     ) -> None:
-        self._client_app, self._session = client_app, session
+        flower.identify()
+        self._client_app, self._check = client_app, check
+        self._inline_bytes = INLINE_BYTES if engine.address is None else INLINE_BYTES_ON_CLUSTER
         self._sent: dict[str, Sent] = {}
         self._next_check = 0.0
         found = ray.cluster_resources()  # type: ignore[no-untyped-call]
         cores, gpus = found.get("CPU", 1), found.get("GPU", 0)
         shared = gpus and engine.workers == "auto" and engine.device != "cpu"
         self.resources = worker_resources(engine, cores, gpus, demand() if shared else None)
-        self._actors = start_actors(client_app, self.resources)
+        # Workers that share a GPU leave some of it free for others that must move there.
+        reserved = self.resources.gpus * (1 - SPARE_GPU)
+        partitions = range(self.resources.workers)
+        self._actors = [self._new_actor(partition, self.resources.cpus, reserved) for partition in partitions]
         answers, deadline = [actor.ready.remote() for actor in self._actors], monotonic() + STARTUP_DEADLINE
         while len(self._ready(answers, deadline)) < len(answers):
             if monotonic() >= deadline:
@@ -116,66 +111,64 @@ class Workers:
                 raise cause from None
             raise FederationError(f"a Ray worker could not load {client_app}: {cause}") from error
 
-    def process(self, partition: int) -> tuple[str, int]:
-        """The machine and the process id of a worker."""
-        where: tuple[str, int] = ray.get(self._actors[partition].ready.remote())
-        return where
+    def kill_soon(self, partition: int, seconds: float) -> None:
+        """Kill the process of a worker after so many seconds."""
+        timer = Timer(seconds, ray.kill, [self._actors[partition]])
+        timer.daemon = True
+        timer.start()
 
-    def push(
-        self, parcels: Iterable[tuple[str, int, bytes, dict[str, int]]], shared: Mapping[int, ArrayRecord]
-    ) -> None:
-        """Send messages: the id of each, its worker, what is in it, and which of the shared arrays have which name."""
-        places = {number: ray.put(record) for number, record in shared.items()}
-        for id_, partition, content, arrays in parcels:
-            arguments = (content, list(arrays), *(places[number] for number in arrays.values()))
-            self._sent[id_] = sent = Sent(partition, arguments)
+    def push(self, messages: list[Message]) -> None:
+        """Send messages, of which several may hold the same arrays."""
+        places: dict[int, Any] = {}
+        for message in messages:
+            rest, arrays = flower.message_without_arrays(message)
+            if sum(map(flower.size, arrays.values())) < self._inline_bytes / len(messages):
+                rest, arrays = message, {}
+            for record in arrays.values():
+                if id(record) not in places:
+                    places[id(record)] = ray.put(record)
+            content = pickle.dumps(rest, pickle.HIGHEST_PROTOCOL)
+            sent = Sent(message, (content, list(arrays), *(places[id(record)] for record in arrays.values())))
+            self._sent[message.metadata.message_id] = sent
             self._send(sent)
 
-    def pull(self, message_ids: list[str]) -> dict[str, Answer]:
-        """The answers that are there by now, by message."""
+    def pull(self, message_ids: list[str], deadline: float = 0.0) -> dict[str, bytes]:
+        """The replies that are there when all are, at the deadline, or after a while."""
         waiting = {self._sent[id_].answer: id_ for id_ in message_ids if id_ in self._sent}
-        answers = {waiting[answer]: self._answer(waiting[answer]) for answer in self._ready(waiting, monotonic())}
-        return {id_: answer for id_, answer in answers.items() if answer is not None}
+        replies = {waiting[answer]: self._reply(waiting[answer]) for answer in self._ready(list(waiting), deadline)}
+        return {id_: reply for id_, reply in replies.items() if reply is not None}
 
-    def collect(self, message_ids: list[str], patience: float | None) -> dict[str, Answer]:
-        """The answers that come within so many seconds, by message; all the messages are forgotten."""
-        deadline = None if patience is None else monotonic() + patience
-        waiting = {self._sent[id_].answer: id_ for id_ in message_ids if id_ in self._sent}
-        answers: dict[str, Answer] = {}
-        while waiting:
-            ready = self._ready(waiting, deadline)
-            if not ready and deadline is not None and monotonic() >= deadline:
+    def collect(self, message_ids: list[str], patience: float | None) -> dict[str, bytes]:
+        """The replies that come within so many seconds; all the messages are forgotten."""
+        deadline = inf if patience is None else monotonic() + patience
+        replies: dict[str, bytes] = {}
+        while left := [id_ for id_ in message_ids if id_ in self._sent]:
+            ready = self.pull(left, deadline)
+            replies |= ready
+            if not ready and monotonic() >= deadline:
                 break
-            for id_ in [waiting.pop(answer) for answer in ready]:
-                answer = self._answer(id_)
-                if answer is None:
-                    waiting[self._sent[id_].answer] = id_
-                else:
-                    answers[id_] = answer
-        for id_ in waiting.values():
+        for id_ in left:
             sent = self._sent.pop(id_)
             self._replace(sent)
             if sent.times > 1:  # a crash must not look like a slow node
                 reason = "the worker died, and the one in its place was late; its clients count as zero"
-                answers[id_] = flower.APP_CRASHED, reason
-        return answers
+                replies[id_] = _error(sent, flower.APP_CRASHED, reason)
+        return replies
 
-    def _ready(self, answers: Iterable[Any], deadline: float | None) -> list[Any]:
-        """Those that are there when all are, at the deadline, or after a while."""
+    def _ready(self, answers: list[Any], deadline: float) -> list[Any]:
+        """The future answers that are there when all are, at the deadline, or after a while."""
         if monotonic() >= self._next_check:
-            self._session.check()
+            self._check()
             self._next_check = monotonic() + CHECK_INTERVAL
-        futures = list(answers)
-        left = CHECK_INTERVAL if deadline is None else min(CHECK_INTERVAL, max(0.0, deadline - monotonic()))
-        return ray.wait(futures, num_returns=len(futures), timeout=left)[0] if futures else []
+        left = min(CHECK_INTERVAL, max(0.0, deadline - monotonic()))
+        return ray.wait(answers, num_returns=len(answers), timeout=left)[0] if answers else []
 
-    def _answer(self, id_: str) -> Answer | None:
-        """The answer to a message, which is there; None if the message had to be sent again."""
-        answer: Answer
+    def _reply(self, id_: str) -> bytes | None:
+        """The reply to a message whose answer is there; None if the message was sent again."""
         sent = self._sent[id_]
-        node = FIRST_NODE + sent.partition
+        node = sent.message.metadata.dst_node_id
         try:
-            answer, trouble = ray.get(sent.answer)
+            reply, trouble = ray.get(sent.answer)
         except RayActorError as error:
             self._replace(sent)
             if sent.times <= RESENDS:
@@ -183,38 +176,39 @@ class Workers:
                 self._send(sent)
                 return None
             trouble = f"the worker died {sent.times} times; its clients count as zero"
-            answer = flower.APP_CRASHED, trouble
+            reply = _error(sent, flower.APP_CRASHED, trouble)
         except RayError as error:
             trouble = f"{type(error).__name__}: {error}"
-            answer = flower.NODE_LOST, trouble
+            reply = _error(sent, flower.NODE_LOST, trouble)
         if trouble:
             log.warning("node %d: no result\n%s", node, trouble)
         del self._sent[id_]
-        return answer
+        return bytes(reply)
 
     def _send(self, sent: Sent) -> None:
-        sent.actor = self._actors[sent.partition]
+        sent.actor = self._actors[_partition(sent)]
         sent.answer = sent.actor.handle.remote(*sent.arguments)
         sent.times += 1
 
     def _replace(self, sent: Sent) -> None:
-        """Put a new actor in the place of the one that died or is stuck, unless that has happened already.
+        """Replace the actor of a message that died or is stuck, unless it is replaced already.
 
-        It reserves nothing to speak of: where a machine was lost, all that is left may be reserved.
+        The new one reserves almost nothing: where a machine was lost, all that is left may be reserved.
         """
-        partition = sent.partition
+        partition = _partition(sent)
         if self._actors[partition] is sent.actor:
             ray.kill(sent.actor)
             gpus = min(self.resources.gpus, SPARE_GPU / 10)
-            self._actors[partition] = _start_actor(self._client_app, self.resources, partition, cpus=0, gpus=gpus)
+            self._actors[partition] = self._new_actor(partition, cpus=0, gpus=gpus)
+
+    def _new_actor(self, partition: int, cpus: float, gpus: float) -> Any:
+        actor = ray.remote(RayWorker).options(num_cpus=cpus, num_gpus=gpus, scheduling_strategy="SPREAD")
+        return actor.remote(sys.path, self._client_app, partition, self.resources.workers, self.resources.device)
 
 
-def start_actors(client_app: str, part: WorkerResources) -> list[Any]:
-    """An actor for each worker; those that share a GPU leave some of it free for others that must move there."""
-    gpus = part.gpus * (1 - SPARE_GPU)
-    return [_start_actor(client_app, part, partition, part.cpus, gpus) for partition in range(part.workers)]
+def _partition(sent: Sent) -> int:
+    return sent.message.metadata.dst_node_id - FIRST_NODE
 
 
-def _start_actor(client_app: str, part: WorkerResources, partition: int, cpus: float, gpus: float) -> Any:
-    actor = ray.remote(RayWorker).options(num_cpus=cpus, num_gpus=gpus, scheduling_strategy="SPREAD")
-    return actor.remote(sys.path, client_app, partition, part.workers, part.device)
+def _error(sent: Sent, code: int, reason: str) -> bytes:
+    return pickle.dumps(flower.error_reply(sent.message, code, reason))

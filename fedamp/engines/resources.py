@@ -1,4 +1,4 @@
-"""How many workers a machine or cluster gets, and what each takes of it."""
+"""How many workers a machine or cluster gets, and the part of it that each reserves."""
 
 from dataclasses import dataclass
 from math import ceil
@@ -7,18 +7,18 @@ from fedamp.base import devices
 from fedamp.errors import InputError
 from fedamp.federation.running import Engine
 
-FEW, MOST = 2, 4  # workers of a GPU, which computes for one at a time: one prepares meanwhile, and more hardly help
-USED = 0.9  # share of a GPU's free memory that is planned with
+FEW, MOST = 2, 4  # workers of a GPU: it computes for one at a time while another one prepares; more hardly help
+USED = 0.9  # share of a GPU's free memory that the plan uses
 
 
 @dataclass(frozen=True)
 class Demand:
-    """What a run asks of a GPU like this machine's.
+    """The needs of a run on a GPU like this machine's.
 
     Attributes:
         worker_bytes: memory that a worker needs.
-        free_bytes: memory that nobody uses.
-        batches: of a round; more workers have nothing to do.
+        free_bytes: free memory.
+        batches: of a round; more workers would have nothing to do.
     """
 
     worker_bytes: int
@@ -41,7 +41,7 @@ def worker_resources(engine: Engine, cores: float, gpus: float, demand: Demand |
 
     Args:
         cores, gpus: as Ray counts them; a GPU that is named by its number is the only one that it sees.
-        demand: of the run; left out: its GPUs are not here to be looked at, and are large enough.
+        demand: of the run; None: unknown, and each GPU has ``FEW`` workers.
 
     Raises:
         InputError: CUDA is asked for and there is no GPU.
@@ -61,7 +61,7 @@ def worker_resources(engine: Engine, cores: float, gpus: float, demand: Demand |
 
 
 def _sharing(cores: float, gpus: float, demand: Demand | None) -> int:
-    """How many workers share a GPU: as many as its memory holds, within reason, and have a core and a batch each."""
+    """How many workers share a GPU: as many as fit into its memory, at most ``MOST``, with a core and a batch each."""
     if demand is None:
         return FEW
     hold = int(demand.free_bytes * USED / demand.worker_bytes)
@@ -69,5 +69,5 @@ def _sharing(cores: float, gpus: float, demand: Demand | None) -> int:
 
 
 def _share(workers: int, units: float) -> float:
-    """The part of a core or GPU that a worker gets, so that all find a place; at most a whole one."""
+    """The part of a core or GPU that a worker gets, so that all fit; at most a whole one."""
     return 1 / ceil(workers / max(1, int(units)))

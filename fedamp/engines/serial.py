@@ -12,7 +12,7 @@ from fedamp.engines.node import FIRST_NODE, Node
 class SerialGrid(SimulationGrid):
     """A Flower grid with one node, which is this process.
 
-    A message cannot be interrupted: one that is under way at the deadline is finished, and its reply is dropped.
+    A message cannot be interrupted: one that runs at the deadline is finished, and its reply is dropped.
 
     Args:
         client_app: import path of the Flower client app, ``package.module:name``.
@@ -26,10 +26,8 @@ class SerialGrid(SimulationGrid):
 
     def __init__(self, client_app: str, device: str = "auto") -> None:
         super().__init__()
-        start = monotonic()
         self._node = Node(client_app, partition=0, partitions=1, device=device)
         self._waiting: dict[str, Message] = {}
-        self.startup_seconds = monotonic() - start
 
     def get_node_ids(self) -> list[int]:
         return [FIRST_NODE]

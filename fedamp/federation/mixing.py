@@ -4,12 +4,10 @@ A uniform point between two models is their midpoint, which is public, plus a un
 added together with the noise, so that the release is their exact sum, rounded once (:mod:`fedamp.noise.gaussian`).
 """
 
-from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import Annotated
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from fedamp.accounting import Gaussian, Mechanism, ModelMix
@@ -38,84 +36,24 @@ class Start:
     remembered: Arrays | None = None
 
 
-class MixingRule(ABC):
-    """The models from which the server takes its steps, and the privacy that this adds.
-
-    Attributes:
-        linf_coordinates: p; a unit's coordinates are truncated at clip / sqrt(p). 0: they are not.
-        smallest_width: the smallest charged width of all rounds; None without mixing.
-    """
-
-    linf_coordinates: int
-
-    @property
-    @abstractmethod
-    def smallest_width(self) -> float | None: ...
-
-    @abstractmethod
-    def hide(self, noise_multiplier: float, step: float, width: float | None) -> Mechanism:
-        """The cost of a round's release of a part for a unit.
-
-        Args:
-            noise_multiplier: of the part.
-            step: the largest distance by which one unit moves the model.
-            width: the charged width, as :attr:`smallest_width` or :attr:`Start.width`.
-        """
-
-    @property
-    @abstractmethod
-    def charged_rounds(self) -> tuple[tuple[int, float | None], ...]:
-        """All rounds in order: how many consecutive ones are charged at which width (as :meth:`hide` takes it)."""
-
-    @abstractmethod
-    def start(self, current: Arrays, previous: Arrays | None, round_: int) -> Start:
-        """The start of a round's step; ``previous`` is the model before ``current``, None in round 1."""
-
-    @abstractmethod
-    def variance(self, round_: int) -> float:
-        """The smallest variance of a round's offset in any coordinate, in squared units of the model."""
-
-
-@dataclass(frozen=True)
-class NoMixing(MixingRule):
-    """The server takes its step from the last model."""
-
-    rounds: int
-    linf_coordinates = 0
-    smallest_width = None
-
-    def hide(self, noise_multiplier: float, step: float, width: float | None) -> Mechanism:
-        return Gaussian(noise_multiplier)
-
-    @property
-    def charged_rounds(self) -> tuple[tuple[int, float | None], ...]:
-        return ((self.rounds, None),)
-
-    def start(self, current: Arrays, previous: Arrays | None, round_: int) -> Start:
-        return Start(current)
-
-    def variance(self, round_: int) -> float:
-        return 0.0
-
-
 @dataclass(frozen=True)
 class MixedRounds:
     """Consecutive rounds with the same mixing.
 
     Attributes:
         first, rounds: number of the first one, and their count.
-        least: enforced distance of the two mixed models, in every coordinate.
-        charged: the charged width; the distances are whole multiples of it.
+        least: enforced distance of the two mixed models, in every coordinate; 0 without mixing.
+        charged: the charged width; the distances are whole multiples of it. None without mixing.
     """
 
     first: int
     rounds: int
     least: float
-    charged: float
+    charged: float | None
 
 
 @dataclass(frozen=True)
-class MixedModels(MixingRule):
+class MixingRule:
     """ModelMix: a uniform point between the last two models, coordinate by coordinate (Xiao, Wan, Devadas 2022).
 
     The models are first moved about their midpoint, apart or together, to a distance that is a whole multiple of the
@@ -125,6 +63,7 @@ class MixedModels(MixingRule):
     of the charged one. The weights are hidden: they never leave the server.
 
     Attributes:
+        linf_coordinates: p; a unit's coordinates are truncated at clip / sqrt(p). 0: they are not.
         stretches: all rounds in order, with the enforced and charged widths.
     """
 
@@ -132,39 +71,49 @@ class MixedModels(MixingRule):
     stretches: tuple[MixedRounds, ...]
 
     @property
-    def smallest_width(self) -> float:
-        return min(rounds.charged for rounds in self.stretches)
-
-    def hide(self, noise_multiplier: float, step: float, width: float | None) -> Mechanism:
-        assert width is not None, "every stretch of rounds has one"
-        # Only the ratio to a unit's largest step matters (Xiao, Wan, Devadas 2022, Corollary 4.1).
-        return ModelMix(noise_multiplier, relative_width(width, step), self.linf_coordinates)
+    def smallest_width(self) -> float | None:
+        """The smallest charged width of all rounds; None without mixing."""
+        return min((each.charged for each in self.stretches if each.charged is not None), default=None)
 
     @property
     def charged_rounds(self) -> tuple[tuple[int, float | None], ...]:
+        """All rounds in order: how many consecutive ones are charged at which width (as :meth:`hide` takes it)."""
         if len({each.charged for each in self.stretches}) == 1:
             return ((sum(each.rounds for each in self.stretches), self.smallest_width),)
         return tuple((each.rounds, each.charged) for each in self.stretches)
 
+    def hide(self, noise_multiplier: float, step: float, width: float | None) -> Mechanism:
+        """The cost of a round's release of a part for a unit.
+
+        Args:
+            noise_multiplier: of the part.
+            step: the largest distance by which one unit moves the model.
+            width: the charged width of the round; None without mixing.
+        """
+        if width is None:
+            return Gaussian(noise_multiplier)
+        # Only the ratio to a unit's largest step matters (Xiao, Wan, Devadas 2022, Corollary 4.1).
+        return ModelMix(noise_multiplier, relative_width(width, step), self.linf_coordinates)
+
     def start(self, current: Arrays, previous: Arrays | None, round_: int) -> Start:
+        """The start of a round's step; ``previous`` is the model before ``current``, None in round 1."""
         rounds, before = self._at(round_), previous or current
+        if rounds.charged is None:
+            return Start(current)
         middle, multiples = {}, {}
         for name, now in current.items():
             one, other = now.astype(np.float64), before[name].astype(np.float64)
             middle[name] = ((one + other) / 2).astype(np.float32)
-            multiples[name] = _multiples(one, other, rounds)
+            widths = np.floor(np.abs(one - other) / rounds.charged)
+            multiples[name] = np.maximum(widths, np.ceil(rounds.least / rounds.charged))
         return Start(middle, rounds.charged, multiples, remembered=current)
 
     def variance(self, round_: int) -> float:
+        """The smallest variance of a round's offset in any coordinate, in squared units of the model."""
         return self._at(round_).least ** 2 / 12
 
     def _at(self, round_: int) -> MixedRounds:
         return next(rounds for rounds in reversed(self.stretches) if rounds.first <= round_)
-
-
-def _multiples(now: NDArray[np.float64], before: NDArray[np.float64], rounds: MixedRounds) -> NDArray[np.float64]:
-    widths = np.floor(np.abs(now - before) / rounds.charged)
-    return np.asarray(np.maximum(widths, np.ceil(rounds.least / rounds.charged)))
 
 
 def relative_width(width: float, step: float) -> float:
@@ -207,7 +156,7 @@ class Mixing(Section):
         if self.steps[-1][0] > rounds:
             raise ValueError(f"mixing.width names round {self.steps[-1][0]}, but rounds is {rounds}")
 
-    def rule(self, check_in: CheckIn, rounds: int) -> MixedModels:
+    def rule(self, check_in: CheckIn, rounds: int) -> MixingRule:
         """The rule for a run.
 
         If a unit's rounds depend on each other, all rounds must cost the same, so all are charged at the smallest
@@ -217,7 +166,7 @@ class Mixing(Section):
         lengths = [end - first for (first, _), end in zip(self.steps, ends, strict=True)]
         same = not check_in.rounds_are_independent or max(lengths) == 1
         smallest = min(width for _, width in self.steps)
-        return MixedModels(
+        return MixingRule(
             self.linf_coordinates,
             tuple(
                 MixedRounds(first, length, width, smallest if same else width)
@@ -228,4 +177,4 @@ class Mixing(Section):
 
 def mixing_of(section: Mixing | None, check_in: CheckIn, rounds: int) -> MixingRule:
     """The rule of a scenario's ``mixing`` section; None: no mixing."""
-    return section.rule(check_in, rounds) if section else NoMixing(rounds)
+    return section.rule(check_in, rounds) if section else MixingRule(0, (MixedRounds(1, rounds, 0.0, None),))

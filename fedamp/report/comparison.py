@@ -8,9 +8,9 @@ from fedamp.report import style
 from fedamp.report.pictures import comparison_pictures
 from fedamp.report.sweep import draw
 from fedamp.report.words import KNOWN_SEED
-from fedamp.runs.merged import Merged, Model
+from fedamp.runs.merged import Merged, Model, read_models
 from fedamp.runs.run import Run
-from fedamp.studies.sweeps.results import is_sweep, read_models, read_sweep
+from fedamp.studies.sweeps.results import is_sweep, read_sweep, run_folders
 
 
 def compare(folders: Sequence[Path], out: Path) -> dict[str, Any]:
@@ -24,7 +24,7 @@ def compare(folders: Sequence[Path], out: Path) -> dict[str, Any]:
     if len(folders) == 1 and is_sweep(folders[0]):
         sweep = read_sweep(folders[0])
         return sweep.to_json() | {"plots": draw(sweep, out)}
-    models = read_models(folders)
+    models = read_models(run_folders(folders))
     plots = style.save_all(comparison_pictures(models), out)
     return {"runs": list(map(facts, models)), "cautions": cautions(models), "plots": [str(file) for file in plots]}
 

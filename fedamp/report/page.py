@@ -24,10 +24,10 @@ from fedamp.report.tables import spread
 from fedamp.report.words import ENDINGS, KNOWN_SEED, common, metric, protected, score, value_of
 from fedamp.runs.checks import complaint
 from fedamp.runs.folder import RunFolder
-from fedamp.runs.merged import Model
+from fedamp.runs.merged import Model, read_models
 from fedamp.runs.records import Score
 from fedamp.runs.run import Run
-from fedamp.studies.sweeps.results import read_models
+from fedamp.studies.sweeps.results import run_folders
 
 ROUNDS_SHOWN = 10
 CAPTIONS = {
@@ -54,7 +54,7 @@ def write_report(folders: Sequence[Path], out: Path) -> Path:
         RunFolderError: a folder is missing, damaged or given twice, or ``fedamp verify`` finds it wrong.
         InputError: ``out`` cannot be written.
     """
-    models = read_models(folders)
+    models = read_models(run_folders(folders))
     checks = {model.folder: model.verify() for model in models if isinstance(model, Run)}
     for folder, found in checks.items():
         if wrong := complaint(found):

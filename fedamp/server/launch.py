@@ -153,9 +153,8 @@ def _rounds_here(
 def _play_on_flower(
     scenario: Scenario, seed: int | None, costs: Costs, folder: "RunFolder", observer: Observer
 ) -> None:
-    """The same server app and client app, on Flower's own simulation in processes of its own."""
+    """The same server app and client app, on Flower's own simulation."""
     from fedamp.engines import flower_engine
-    from fedamp.runs.folder import read_summary
 
     seen = folder.read_rounds()
     observer.started(_prepare(scenario, seed, costs), seen)
@@ -166,22 +165,8 @@ def _play_on_flower(
             observer.round_done(record)
 
     path = folder.path.resolve()
-    # The folder holds the scenario already, so the app goes on in it, from wherever it stands.
-    config: dict[str, str | int | float | bool] = {
-        "scenario": str(path / folder.scenario.name),
-        "out": str(path),
-        "resume": True,
-        "known-seed": scenario.known_seed,
-    }
-    before = _ended(folder)
-    try:
-        flower_engine.run(config, folder.log, scenario.engine, watch=watch)
-    except FederationError as error:  # Flower is not told why, where it could tell who was asked
-        told = _ended(folder) not in (0, before) and read_summary(folder.path).error
-        raise FederationError(told or str(error)) from error
+    # The folder holds the scenario already, so the app resumes it, from whichever round it has reached.
+    app = {"scenario": str(path / folder.scenario.name), "out": str(path)}
+    config = app | {"resume": True, "known-seed": scenario.known_seed}
+    flower_engine.run(config, folder.log, scenario.engine, watch)
     watch()
-
-
-def _ended(folder: "RunFolder") -> int:
-    """When the run was last ended, in nanoseconds; 0 where it never was."""
-    return folder.summary.stat().st_mtime_ns if folder.summary.exists() else 0

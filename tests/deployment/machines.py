@@ -12,8 +12,8 @@ import subprocess
 import sys
 import sysconfig
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
@@ -176,38 +176,22 @@ class Machines:
         return done.stdout
 
     def start(self, name: str, title: str, folder: Path, **settings: str) -> None:
-        with (self.folder / f"{name}.log").open("a") as log:
-            self.processes[name] = subprocess.Popen(
-                [*self._inside(folder.name), "sh", "-euc", self.ported(shell(PAGE, title))],
-                env=self.environment() | {"FLWR_LOG_LEVEL": "INFO"} | settings,
-                cwd=folder,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
+        command = [*self._inside(folder.name), "sh", "-euc", self.ported(shell(PAGE, title))]
+        environment = self.environment() | {"FLWR_LOG_LEVEL": "INFO"} | settings
+        self.processes[name] = start(command, self.folder / f"{name}.log", folder, environment)
 
     def _inside(self, machine: str) -> list[str]:
         return [] if self.network is None else self.network.inside(machine)
 
     def kill(self, name: str) -> None:
-        """``kill -9`` of a process with all its children, as a power cut does."""
-        process = self.processes.pop(name)
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait(timeout=30)
+        """As a power cut does."""
+        kill(self.processes.pop(name))
 
-    def stop_for_now(self, name: str) -> None:
-        """SIGSTOP to a process and its children: it stays connected and does nothing, until :meth:`go_on`."""
-        for process in self._family(name):
-            process.suspend()
-
-    def go_on(self, name: str) -> None:
-        for process in self._family(name):
-            process.resume()
-
-    def _family(self, name: str) -> list[psutil.Process]:
+    def signal(self, name: str, number: int) -> None:
+        """To a process and its children; after SIGSTOP it stays connected and does nothing, until SIGCONT."""
         process = psutil.Process(self.processes[name].pid)
-        return [process, *process.children(recursive=True)]
+        for each in (process, *process.children(recursive=True)):
+            each.send_signal(number)
 
     def log(self, name: str) -> str:
         return (self.folder / f"{name}.log").read_text()
@@ -229,7 +213,7 @@ class Machines:
         }
 
 
-def deal_digits(folder: Path, names: Sequence[str], clients: int) -> None:
+def partition_digits(folder: Path, names: Sequence[str], clients: int) -> None:
     """The digits as one folder ``all``, as the server's (``server``), and as one a node with its own clients."""
     everything = load(BuiltInData(name="digits", clients=clients), seed=5, folder=Path())
     inputs, labels = everything.test()
@@ -237,16 +221,51 @@ def deal_digits(folder: Path, names: Sequence[str], clients: int) -> None:
     for name, hosted in [("all", ids), ("server", ids[:0]), *zip(names, np.array_split(ids, len(names)), strict=True)]:
         path = folder / name / "data"
         path.mkdir(parents=True)
-        cohort = everything.gather(hosted)
-        real = np.arange(cohort.inputs.shape[1]) < cohort.sizes[:, None]
-        owners = np.repeat(hosted, cohort.sizes)
         if len(hosted):
+            cohort = everything.gather(hosted)
+            real = np.arange(cohort.inputs.shape[1]) < cohort.sizes[:, None]
+            owners = np.repeat(hosted, cohort.sizes)
             np.savez(path / "train.npz", x=cohort.inputs[real], y=cohort.labels[real], client=owners)
         if name in ("all", "server"):
             np.savez(path / "test.npz", x=inputs, y=labels)
         if name != "all":
             told = {"clients": clients, "hosted": hosted.tolist(), "classes": 10}
             (path / "federation.json").write_text(json.dumps(told))
+
+
+def start(
+    command: Sequence[str], log: Path, folder: Path | None = None, environment: dict[str, str] | None = None
+) -> subprocess.Popen:
+    """A command in a session of its own."""
+    with log.open("a") as output:
+        return subprocess.Popen(
+            command, stdout=output, stderr=output, cwd=folder, env=environment, start_new_session=True
+        )
+
+
+@contextmanager
+def running(commands: str, log: Path, environment: dict[str, str] | None = None) -> Iterator[subprocess.Popen]:
+    """Commands in a shell, ended with all that they started, also in sessions of their own."""
+    process = start(["sh", "-euc", commands], log, environment=environment)
+    try:
+        yield process
+    finally:
+        with suppress(psutil.NoSuchProcess):
+            family = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
+            for each in family:
+                with suppress(psutil.NoSuchProcess):
+                    each.terminate()
+            for each in psutil.wait_procs(family, timeout=15)[1]:
+                with suppress(psutil.NoSuchProcess):
+                    each.kill()
+        kill(process)
+
+
+def kill(process: subprocess.Popen) -> None:
+    """``kill -9`` of a process with all its children, as a power cut does."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait(timeout=30)
 
 
 def free_port() -> int:

@@ -4,6 +4,7 @@ import json
 import re
 import stat
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from flwr.app import Context, RecordDict
@@ -38,16 +39,28 @@ def seed_of(run: Path) -> int:
     return int((run / "seed.secret").read_text())
 
 
-def test_the_seed_comes_from_the_operating_system_and_the_ledger_says_so(tmp_path, scenario):
-    for name in ("one", "other"):
-        run_app(scenario, tmp_path / name)
-    assert seed_of(tmp_path / "one") != seed_of(tmp_path / "other")
-    assert seed_of(tmp_path / "one") > 2**64  # 128 bits; a smaller one has a chance of 2**-64
-    assert model_of(tmp_path / "one") != model_of(tmp_path / "other")
-    assert ledger_of(tmp_path / "one")["noise_seed"] == "from the operating system"
-    assert [line["scheduled"] for line in rounds_of(tmp_path / "one")] != [
-        line["scheduled"] for line in rounds_of(tmp_path / "other")
-    ]
+def test_the_seed_is_the_systems_in_one_file_for_its_owner_and_nothing_else_tells(tmp_path, scenario, capfd):
+    one, other = tmp_path / "one", tmp_path / "other"
+    for run in (one, other):
+        run_app(scenario, run)
+    told = capfd.readouterr()
+    assert seed_of(one) != seed_of(other)
+    assert seed_of(one) > 2**64  # 128 bits; a smaller one has a chance of 2**-64
+    assert model_of(one) != model_of(other)
+    assert ledger_of(one)["noise_seed"] == "from the operating system"
+    assert [line["scheduled"] for line in rounds_of(one)] != [line["scheduled"] for line in rounds_of(other)]
+    file = one / "seed.secret"
+    assert (stat.S_IMODE(file.stat().st_mode), stat.S_IMODE(one.stat().st_mode)) == (0o600, 0o700)
+    contents = [path.read_bytes() for path in one.rglob("*") if path.is_file() and path != file]
+    for content in [*contents, "".join(told).encode()]:
+        assert file.read_text().encode() not in content
+        assert f"{seed_of(one):x}".encode() not in content
+    # What is printed is what is released.
+    lines = told.out.splitlines()[:6]
+    assert lines[0] == "small: 4 rounds, 0 of them done"
+    assert all(re.fullmatch(r"round \d: accuracy 0\.\d+, epsilon \d+\.\d+", line) for line in lines[1:5])
+    assert lines[5].startswith("finished after round 4")
+    assert len(told.out.splitlines()) == 2 * len(lines)
 
 
 def test_a_known_seed_gives_the_simulation_and_the_ledger_says_so(tmp_path, scenario):
@@ -57,27 +70,6 @@ def test_a_known_seed_gives_the_simulation_and_the_ledger_says_so(tmp_path, scen
     assert ledger_of(tmp_path / "known") == ledger_of(tmp_path / "simulated")
     assert ledger_of(tmp_path / "known")["noise_seed"].startswith("known: ")
     assert not (tmp_path / "known" / "seed.secret").exists()
-
-
-def test_the_seed_stands_in_one_file_that_only_its_owner_reads(tmp_path, scenario, capfd):
-    run_app(scenario, tmp_path / "run")
-    file = tmp_path / "run" / "seed.secret"
-    assert stat.S_IMODE(file.stat().st_mode) == 0o600
-    assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
-    told = "".join(capfd.readouterr())
-    others = [path.read_bytes() for path in file.parent.rglob("*") if path.is_file() and path != file]
-    seed = file.read_text()
-    assert seed not in told
-    assert not any(seed.encode() in content or f"{int(seed):x}".encode() in content for content in others)
-
-
-def test_what_is_printed_is_what_is_released(tmp_path, scenario, capfd):
-    run_app(scenario, tmp_path / "run")
-    lines = capfd.readouterr().out.splitlines()
-    assert lines[0] == "small: 4 rounds, 0 of them done"
-    assert all(re.fullmatch(r"round \d: accuracy 0\.\d+, epsilon \d+\.\d+", line) for line in lines[1:5])
-    assert lines[5].startswith("finished after round 4")
-    assert len(lines) == 6
 
 
 def test_a_deployment_resumes_with_its_own_seed(tmp_path, scenario):
@@ -96,40 +88,29 @@ def test_a_deployment_resumes_with_its_own_seed(tmp_path, scenario):
 
 
 def test_every_round_of_a_deployment_is_checkpointed(tmp_path):
-    run_app(
-        write_small(tmp_path, "rounds=3", "known_seed=false", "federation={checkpoint_every: 1000}"), tmp_path / "run"
-    )
+    often = write_small(tmp_path, "rounds=3", "known_seed=false", "federation={checkpoint_every: 1000}")
+    run_app(often, tmp_path / "run")
     names = [file.stem for file in sorted((tmp_path / "run" / "checkpoint").iterdir())]
     assert names == ["round-00000002", "round-00000003"]
 
 
-@pytest.mark.parametrize("content", [None, "", "seven"])
-def test_without_its_seed_a_deployment_is_not_resumed(tmp_path, scenario, content):
-    run_app(scenario, tmp_path / "run")
-    file = tmp_path / "run" / "seed.secret"
-    file.unlink() if content is None else file.write_text(content)
-    with pytest.raises(RunFolderError, match=r"seed\.secret: .*seed") as caught:
-        run_app(scenario, tmp_path / "run", resume=True)
-    assert "\n" not in str(caught.value)
-
-
-def test_a_run_with_a_known_seed_does_not_go_on_with_a_secret_one_nor_the_other_way_round(tmp_path, scenario):
-    run_app(scenario, tmp_path / "real")
+def test_a_run_is_resumed_only_with_its_own_seed(tmp_path, scenario):
+    real, known = tmp_path / "real", tmp_path / "known"
+    run_app(scenario, real)
     with pytest.raises(RunFolderError, match="has a secret seed; expected: without --known-seed"):
-        run_app(scenario, tmp_path / "real", resume=True, **KNOWN)
-    run_app(scenario, tmp_path / "known", **KNOWN)
+        run_app(scenario, real, resume=True, **KNOWN)
+    run_app(scenario, known, **KNOWN)
     with pytest.raises(RunFolderError, match="has a known seed; expected: with --known-seed"):
-        run_app(scenario, tmp_path / "known", resume=True)
-
-
-def test_another_seed_does_not_go_on_with_a_run(tmp_path, scenario):
-    run_app(scenario, tmp_path / "run")
-    (tmp_path / "run" / "seed.secret").write_text("12345")
-    for file in (tmp_path / "run" / "checkpoint").iterdir():
+        run_app(scenario, known, resume=True)
+    for file in (real / "checkpoint").iterdir():
         file.unlink()
-    with pytest.raises(FederationError, match=r"could not go on; why is in .*log\.txt"):
-        run_app(scenario, tmp_path / "run", resume=True)
-    assert "ends at round 0, but round 4 was released" in (tmp_path / "run" / "log.txt").read_text()
+    for content in ("12345", "seven", "", None):
+        (real / "seed.secret").unlink() if content is None else (real / "seed.secret").write_text(content)
+        with pytest.raises((FederationError, RunFolderError)) as caught:
+            run_app(scenario, real, resume=True)
+        assert re.search(r"could not go on; why is in .*log\.txt" if content == "12345" else "seed", str(caught.value))
+        assert "\n" not in str(caught.value)
+    assert "ends at round 0, but round 4 was released" in (real / "log.txt").read_text()
 
 
 def test_why_a_run_stopped_is_told_in_the_run_folder_alone(tmp_path, capfd):
@@ -145,36 +126,26 @@ def test_why_a_run_stopped_is_told_in_the_run_folder_alone(tmp_path, capfd):
     assert caught.value.__suppress_context__
 
 
-def test_faults_on_purpose_need_a_known_seed(tmp_path):
-    scenario = write_small(tmp_path, "known_seed=false", "faults={failing: 0.2}")
+def test_nothing_is_made_for_a_wrong_scenario_or_faults_with_a_secret_seed(tmp_path, scenario):
+    run = tmp_path / "run"
+    faulty = write_small(tmp_path, "known_seed=false", "faults={failing: 0.2}")
     with pytest.raises(DeploymentError, match="known-seed=true"):
-        run_app(scenario, tmp_path / "run")
-    assert not (tmp_path / "run").exists()
-    run_app(scenario, tmp_path / "run", **KNOWN)
-
-
-def test_nothing_is_made_where_the_scenario_is_wrong(tmp_path, scenario):
-    scenario.write_text(scenario.read_text().replace("rounds: 4", "rounds: 0"))
+        run_app(faulty, run)
+    faulty.write_text(faulty.read_text().replace("failing: 0.2", "failing: 2"))
     with pytest.raises(InputError):
-        run_app(scenario, tmp_path / "run")
-    assert not (tmp_path / "run").exists()
-
-
-class NodesThatCome:
-    def __init__(self, counts) -> None:
-        self.counts = list(counts)
-
-    def get_node_ids(self):
-        return range(self.counts.pop(0) if len(self.counts) > 1 else self.counts[0])
+        run_app(faulty, run, **KNOWN)
+    assert not run.exists()
+    run_app(write_small(tmp_path, "known_seed=false", "faults={failing: 0.2}"), run, **KNOWN)
 
 
 def test_the_first_round_waits_for_the_nodes():
-    nodes = NodesThatCome([0, 1, 3])
-    wait_for_nodes(nodes, small("federation={nodes: 3}"))
-    assert nodes.counts == [3]
-    wait_for_nodes(NodesThatCome([2]), small("federation={nodes: 3, round_deadline: 0.1}"))  # goes on without
+    counts = [0, 1, 3]
+    scenario, hasty = small("federation={nodes: 3}"), small("federation={nodes: 3, round_deadline: 0.1}")
+    wait_for_nodes(Mock(get_node_ids=lambda: range(counts.pop(0))), scenario)
+    assert counts == []
+    wait_for_nodes(Mock(get_node_ids=lambda: range(2)), hasty)  # goes on without
     with pytest.raises(FederationError, match=r"no node was connected within federation\.round_deadline 0\.1 s"):
-        wait_for_nodes(NodesThatCome([0]), small("federation={nodes: 3, round_deadline: 0.1}"))
+        wait_for_nodes(Mock(get_node_ids=lambda: range(0)), hasty)
 
 
 class Messages(SerialGrid):
@@ -190,10 +161,8 @@ class Messages(SerialGrid):
 
 
 def test_a_node_learns_only_what_its_clients_must_do_in_this_round(tmp_path):
-    grid, chosen = (
-        Messages(),
-        small("seed=4242", "rounds=3", "submodels={scheme: disjoint, count: 3}", "model={name: mlp}"),
-    )
+    grid = Messages()
+    chosen = small("seed=4242", "rounds=3", "submodels={scheme: disjoint, count: 3}", "model={name: mlp}")
     play_in(tmp_path / "run", chosen, grid=grid)
     plan = prepare(chosen).plan
     train = [message.content for message in grid.sent if message.metadata.message_type == "train"]

@@ -28,22 +28,17 @@ def own_model(input_shape, num_classes):
 
 
 def write(folder, name, kind, hosted):
-    """Twelve records, and who they are of."""
-    folder = folder / name
+    """Twelve records with their owners, or six public ones."""
+    folder, count = folder / name, 12 if hosted else 6
     folder.mkdir()
+    columns = {"x": np.eye(count, 4, dtype=np.float32), "y": np.arange(count) % CLASSES}
     if hosted:
-        x, y = np.eye(12, 4, dtype=np.float32), np.arange(12) % CLASSES
-        owners = np.repeat(hosted, 12 // len(hosted))
-        if kind == "npz":
-            np.savez(folder / "train.npz", x=x, y=y, client=owners)
-        else:
-            pq.write_table(pa.table({"x": x.tolist(), "y": y, "client": owners}), folder / "train.parquet")
+        columns["client"] = np.repeat(hosted, count // len(hosted))
+    file = folder / f"{'train' if hosted else 'test'}.{kind}"
+    if kind == "npz":
+        np.savez(file, **columns)
     else:
-        x, y = np.eye(6, 4, dtype=np.float32), np.arange(6) % CLASSES
-        if kind == "npz":
-            np.savez(folder / "test.npz", x=x, y=y)
-        else:
-            pq.write_table(pa.table({"x": x.tolist(), "y": y}), folder / "test.parquet")
+        pq.write_table(pa.table(columns | {"x": columns["x"].tolist()}), file)
     (folder / "federation.json").write_text(json.dumps({"clients": 5, "hosted": hosted, "classes": CLASSES}))
     return folder
 
@@ -99,25 +94,9 @@ def test_nodes_say_whose_records_they_hold_and_are_asked_for_those(nodes):
     assert asked == {2**63 + 1: [0, 3], 2**63 + 7: [1, 4]}
     strategy.aggregate_train(1, grid.send_and_receive(messages))
     assert (strategy.collected.reported, strategy.collected.refused_nodes) == (4, 0)
-
-
-def test_a_node_trains_nobody_elses_clients(nodes):
-    grid, prepared, _ = nodes
-    strategy = prepared.strategy(prepared.state)
-    [message, _] = strategy.configure_train(1, strategy.arrays(), ConfigRecord(), grid)
-    message.content["config"]["clients"] = [0, 1]
-    reply = grid.ask(message)
-    assert reply.content["metrics"]["reported"] == [0]
-    assert reply.content["metrics"]["failed"] == 1
-
-
-def test_a_folder_that_does_not_say_whose_it_is_is_no_nodes(nodes):
-    grid, prepared, folders = nodes
-    (folders["one"] / "federation.json").unlink()
-    message = Message(RecordDict({"config": ConfigRecord({"task": prepared.task.to_json()})}), 2**63 + 1, "query")
-    with pytest.raises((DeploymentError, DataError)) as caught:
-        grid.ask(message)
-    assert str(folders["one"]) in str(caught.value)
+    messages[0].content["config"]["clients"] = [0, 1]  # of which client 1 is another node's
+    metrics = grid.ask(messages[0]).content["metrics"]
+    assert (metrics["reported"], metrics["failed"]) == ([0], 1)
 
 
 def test_no_message_tells_where_the_server_keeps_what(nodes, tmp_path):
@@ -125,11 +104,8 @@ def test_no_message_tells_where_the_server_keeps_what(nodes, tmp_path):
     initial = tmp_path / "initial.safetensors"
     save_file({"weight": np.zeros((CLASSES, 4), np.float32), "bias": np.zeros(CLASSES, np.float32)}, initial)
     file = tmp_path / "scenario.yaml"
-    model = {
-        "name": "tests.deployment.test_nodes:own_model",
-        "initial": str(initial),
-        "folder": str(tmp_path / "models"),
-    }
+    own = "tests.deployment.test_nodes:own_model"
+    model = {"name": own, "initial": str(initial), "folder": str(tmp_path / "models")}
     raw = prepared.plan.scenario.model_dump(mode="json") | {"model": model, "rounds": 2}
     file.write_text(reader.yaml.safe_dump(raw))
     config = {"scenario": str(file), "out": str(tmp_path / "run"), "resume": False, "known-seed": False}
@@ -141,8 +117,12 @@ def test_no_message_tells_where_the_server_keeps_what(nodes, tmp_path):
         assert str(tmp_path) not in "".join(told)
 
 
-def test_a_node_without_a_data_folder_is_told_what_to_add(nodes):
-    grid, prepared, _ = nodes
+def test_a_node_without_a_folder_or_a_folder_without_owners_is_told_what_to_add(nodes):
+    grid, prepared, folders = nodes
+    (folders["one"] / "federation.json").unlink()
+    message = Message(RecordDict({"config": ConfigRecord({"task": prepared.task.to_json()})}), 2**63 + 1, "query")
+    with pytest.raises((DeploymentError, DataError), match=str(folders["one"])):
+        grid.ask(message)
     grid.configurations[2**63 + 1] = {"hosts": "0,3"}
     task = prepared.task.without_places().to_json()
     asked = {"round": 1, "clients": [0], "seeds": [bytes(32)], "submodels": [-1], "clips": [1.0]}

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 
-from tests.deployment.machines import DOCUMENTS
+from tests.deployment.machines import DOCUMENTS, start
 
 
 def settings(file: str) -> dict[str, list[str]]:
@@ -26,7 +26,7 @@ def settings(file: str) -> dict[str, list[str]]:
 
 
 class Unit:
-    """A service that is started, and started again as its file says, until :meth:`stop`.
+    """A service, started again as its unit file says, until :meth:`stop`.
 
     When its main process is gone, all that it started is killed before the next start (``KillMode=control-group``).
 
@@ -42,7 +42,8 @@ class Unit:
         self, file: str, places: Mapping[str, str], folder: Path, environment: Mapping[str, str], log: Path
     ) -> None:
         unit = settings(file)
-        [command], [self.restart], [delay] = unit["ExecStart"], unit["Restart"], unit["RestartSec"]
+        [command], [delay] = unit["ExecStart"], unit["RestartSec"]
+        assert unit["Restart"] == ["always"]
         for name, place in places.items():
             command = command.replace(name, place)
         self.command, self.delay, self.folder, self.log = shlex.split(command), float(delay), folder, log
@@ -67,14 +68,9 @@ class Unit:
 
     def _keep_running(self) -> None:
         while not self._stopping.is_set():
-            with self.log.open("a") as log:
-                self.process = subprocess.Popen(
-                    self.command, env=self.environment, cwd=self.folder, stdout=log, stderr=log, start_new_session=True
-                )
+            self.process = start(self.command, self.log, self.folder, self.environment)
             self.ends.append(self.process.wait())
             self._kill_group()
-            if self.restart != "always" and (self.restart != "on-failure" or self.ends[-1] == 0):
-                return
             self._stopping.wait(self.delay)
 
     def _kill_group(self) -> None:

@@ -2,18 +2,17 @@
 
 import os
 import shlex
-import signal
 import subprocess
 import sysconfig
 import tempfile
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 
 import pytest
 
 from fedamp.engines.engines import open_grid
 from fedamp.errors import InputError
 from fedamp.federation.running import Engine
-from tests.deployment.machines import free_port, wait
+from tests.deployment.machines import free_port, kill, running, wait
 from tests.documentation import ROOT, commands, shell
 
 pytest.importorskip("ray")
@@ -47,33 +46,17 @@ def test_the_page_gives_ray_options_that_it_knows():
 
 @pytest.fixture
 def home(tmp_path, monkeypatch):
-    """A home of its own, for the token."""
+    """For the token."""
     monkeypatch.setitem(ENVIRONMENT, "HOME", str(tmp_path))
     monkeypatch.setenv("HOME", str(tmp_path))
     return tmp_path
 
 
 @contextmanager
-def in_a_shell_of_its_own(commands_: str, log):
-    """Yields what kills it with all that it started, as a power cut does."""
-    with log.open("w") as output:
-        process = subprocess.Popen(
-            ["sh", "-euc", commands_], stdout=output, stderr=output, env=ENVIRONMENT, start_new_session=True
-        )
-
-    def kill(number: int = signal.SIGKILL) -> None:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, number)
-
-    try:
+def ray_node(commands_: str, log):
+    with running(commands_, log, ENVIRONMENT) as process:
         wait(lambda: "Ray runtime started" in log.read_text(), 90, "a Ray node")
-        yield kill
-    finally:
-        kill(signal.SIGTERM)
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(timeout=20)
-        kill()
-        process.wait()
+        yield process
 
 
 @pytest.fixture
@@ -88,9 +71,9 @@ def test_a_cluster_that_lets_everybody_in_is_refused(home, ray_folder):
     head = shell(PAGE, "the head").replace("6379", port).replace("/tmp/ray-try", ray_folder)
     commands_ = shell(PAGE, "the token") + head.replace("RAY_AUTH_MODE=token", "RAY_AUTH_MODE=disabled")
     with (
-        in_a_shell_of_its_own(commands_, home / "head.log"),
+        ray_node(commands_, home / "head.log"),
         pytest.raises(
-            InputError, match=rf"whoever reaches the Ray cluster at .*:{port} can run programs there; expected"
+            InputError, match=rf"anybody who reaches the Ray cluster at .*:{port} can run programs there; expected"
         ),
         open_grid(Engine(kind="ray", address=f"127.0.0.1:{port}"), home / "log.txt", APP) as grid,
     ):
@@ -99,6 +82,7 @@ def test_a_cluster_that_lets_everybody_in_is_refused(home, ray_folder):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)  # three runs, and a minute until Ray gives the head up
 def test_the_page_and_a_machine_that_is_lost(tmp_path, home, ray_folder):
     port = str(free_port())
 
@@ -115,8 +99,8 @@ def test_the_page_and_a_machine_that_is_lost(tmp_path, home, ray_folder):
     longer += " --set privacy.noise_multiplier=1"
     run(block("the token"))
     with (
-        in_a_shell_of_its_own(block("the head"), tmp_path / "head.log") as cut_the_head,
-        in_a_shell_of_its_own(block("a second node"), tmp_path / "second.log") as cut_the_second,
+        ray_node(block("the head"), tmp_path / "head.log") as head,
+        ray_node(block("a second node"), tmp_path / "second.log") as second,
     ):
         run(block("the run"))  # which compares the models
         assert "2 worker(s) on cpu" in (tmp_path / "runs/cluster/log.txt").read_text()
@@ -124,10 +108,10 @@ def test_the_page_and_a_machine_that_is_lost(tmp_path, home, ray_folder):
         with subprocess.Popen(lost, cwd=tmp_path, env=ENVIRONMENT, stdout=subprocess.DEVNULL) as process:
             rounds = tmp_path / "lost" / "rounds.jsonl"
             wait(lambda: rounds.exists() and rounds.read_text().count("\n") > 20, 120, "some rounds")
-            cut_the_second()
+            kill(second)
             before = rounds.read_text().count("\n")
             wait(lambda: rounds.read_text().count("\n") > before + 20, 120, "the rounds after the loss")
-            cut_the_head()
+            kill(head)
             assert process.wait(timeout=200) != 0
     assert "its worker died" in (tmp_path / "lost" / "log.txt").read_text()
     run("fedamp run lost/scenario.yaml --resume --out lost --engine serial")

@@ -5,22 +5,20 @@ import io
 import json
 import os
 import shutil
-import signal
 import socket
 import subprocess
 import sysconfig
 import zipfile
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 from safetensors.numpy import load_file
 
-from fedamp.engines.flower_engine import _superlink
 from fedamp.federation import reader
 from fedamp.runs.verify import verify_ledger
 from fedamp.server.setup import prepare
-from tests.deployment.machines import free_port, wait
+from tests.deployment.machines import free_port, running, wait
 from tests.documentation import ROOT, shell
 
 pytest.importorskip("ray")
@@ -45,26 +43,35 @@ def run(commands: str, timeout: float = 240) -> str:
     return done.stdout
 
 
-def with_ports(commands: str, ports: dict[str, str]) -> str:
-    """The same commands on other ports than the documented ones."""
-    for documented, free in ports.items():
-        commands = commands.replace(documented, free)
-    return commands
+@contextmanager
+def deployed(*titles: str):
+    """SuperLink and nodes as the page starts them, on free ports; yields how to write commands for those ports."""
+    ports = {documented: str(free_port()) for documented in ("8000", "9101", "9102")}
+
+    def with_ports(commands: str) -> str:
+        for documented, free in ports.items():
+            commands = commands.replace(documented, free)
+        return commands
+
+    with ExitStack() as stack:
+        for title in ("superlink", *titles):
+            stack.enter_context(running(with_ports(shell(PAGE, title)), Path(f"{title}.log")))
+            wait(lambda: listens(int(ports["8000"])), 60, "the SuperLink to listen")
+        yield with_ports
 
 
 @contextmanager
-def running(commands: str, log: Path):
-    """Commands that stay in a shell of their own, with all that they start."""
-    with log.open("a") as output:
-        process = subprocess.Popen(["sh", "-euc", commands], stdout=output, stderr=output, start_new_session=True)
-    try:
+def local_superlink(home: Path):
+    """Flower would start one that stays, shared with all that the person does with Flower."""
+    port = free_port()
+    home.mkdir()
+    (home / "config.toml").write_text(
+        f'[superlink]\ndefault = "run"\n\n[superlink.run]\naddress = "127.0.0.1:{port}"\ninsecure = true\n'
+    )
+    started = f"flower-superlink --insecure --simulation --host 127.0.0.1 --port {port}"
+    with running(f"{started} --disable-runtime-dependency-installation", Path("superlink.log")):
+        wait(lambda: listens(port), 60, "the SuperLink to listen")
         yield
-    finally:
-        for number in (signal.SIGTERM, signal.SIGKILL):
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, number)
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(timeout=10)
 
 
 def listens(port: int) -> bool:
@@ -88,11 +95,14 @@ def assert_trained_and_charged(out: Path, told: str) -> None:
     assert f"round {scenario.rounds}: accuracy {accuracy:.3f}, epsilon " in told
 
 
-@pytest.mark.slow
-def test_it_runs_in_flowers_local_simulation(here):
-    with (here / "superlink.log").open("a") as log, _superlink(here, log):  # else Flower would leave one behind
-        told = run(shell(PAGE, "simulation"))
-    assert_trained_and_charged(here / "simulated", told)
+def assert_quickstart_is_charged(out: Path, told: str) -> None:
+    ledger = json.loads((out / "private" / "ledger.json").read_text())
+    assert len(ledger["releases"]) == ledger["rounds_planned"] == 3
+    assert not [check for check in verify_ledger(out / "private") if check.verdict == "wrong"]
+    assert "failed" not in (out / "private" / "server.log").read_text()
+    assert "did not answer" not in (out / "private" / "server.log").read_text()
+    assert (out / "final_model.pt").exists()
+    assert f"round 3: epsilon {ledger['releases'][-1]['epsilon_upper']:.3f}" in told
 
 
 @pytest.mark.parametrize("app", [APP, APP / "quickstart"])
@@ -118,45 +128,27 @@ def test_fedamp_itself_is_what_flowers_hub_takes(tmp_path):
 
 
 @pytest.mark.slow
-def test_it_runs_deployed(here):
-    ports = {"8000": str(free_port()), "9101": str(free_port()), "9102": str(free_port())}
-    with ExitStack() as stack:
-        for title in ("superlink", "first node", "second node"):
-            stack.enter_context(running(with_ports(shell(PAGE, title), ports), here / f"{title}.log"))
-            wait(lambda: listens(int(ports["8000"])), 60, "the SuperLink to listen")
-        told = run(with_ports(shell(PAGE, "deployment"), ports))
-    assert_trained_and_charged(here / "deployed", told)
-
-
-def assert_quickstart_is_charged(out: Path, told: str) -> None:
-    ledger = json.loads((out / "private" / "ledger.json").read_text())
-    assert len(ledger["releases"]) == ledger["rounds_planned"] == 3
-    assert not [check for check in verify_ledger(out / "private") if check.verdict == "wrong"]
-    assert "failed" not in (out / "private" / "server.log").read_text()
-    assert "did not answer" not in (out / "private" / "server.log").read_text()
-    assert (out / "final_model.pt").exists()
-    assert f"round 3: epsilon {ledger['releases'][-1]['epsilon_upper']:.3f}" in told
+def test_both_apps_run_in_flowers_local_simulation(here):
+    with local_superlink(here / "home"):
+        assert_trained_and_charged(here / "simulated", run(shell(PAGE, "simulation")))
+        assert_quickstart_is_charged(here / "quickstarted", run(shell(PAGE, "quickstart")))
 
 
 @pytest.mark.slow
-def test_a_quickstart_runs_in_flowers_local_simulation(here):
-    with (here / "superlink.log").open("a") as log, _superlink(here, log):
-        told = run(shell(PAGE, "quickstart"))
-    assert_quickstart_is_charged(here / "quickstarted", told)
+def test_it_runs_deployed(here):
+    with deployed("first node", "second node") as with_ports:
+        told = run(with_ports(shell(PAGE, "deployment")))
+    assert_trained_and_charged(here / "deployed", told)
 
 
 @pytest.mark.slow
 def test_a_quickstart_runs_deployed(here):
-    ports = {"8000": str(free_port()), "9101": str(free_port()), "9102": str(free_port())}
-    with ExitStack() as stack:
-        for title in ("superlink", "one client", "nine clients"):
-            stack.enter_context(running(with_ports(shell(PAGE, title), ports), here / f"{title}.log"))
-            wait(lambda: listens(int(ports["8000"])), 60, "the SuperLink to listen")
+    with deployed("one client", "nine clients") as with_ports:
         run("\n".join(line for line in shell(PAGE, "quickstart").splitlines() if line.startswith(("cp", "patch"))))
         federation = here / "mine" / "quickstart" / "federation.yaml"
         federation.write_text(federation.read_text().replace("nodes: 10", "nodes: 2"))
         connection = [
             line for line in shell(PAGE, "deployment").splitlines() if not line.startswith(("flwr", "fedamp"))
         ]
-        told = run(with_ports("\n".join([*connection, shell(PAGE, "quickstart deployed")]), ports), 600)
+        told = run(with_ports("\n".join([*connection, shell(PAGE, "quickstart deployed")])), 600)
     assert_quickstart_is_charged(here / "quickstarted", told)

@@ -30,13 +30,13 @@ def fedamp(*words: object) -> None:
 
 @contextmanager
 def running(out: Path):
-    """A run that has released some rounds."""
+    """A run that has released a round."""
     pipe = subprocess.PIPE
     with subprocess.Popen([*FEDAMP, *RUN, "--out", out], env=ENVIRONMENT, stdout=pipe, stderr=pipe, text=True) as run:
         try:
             rounds = out / "rounds.jsonl"
             deadline = time.monotonic() + 200
-            while not (rounds.exists() and rounds.read_text().count("\n") > 3):
+            while not (rounds.exists() and rounds.read_text().count("\n") > 0):
                 assert run.poll() is None, run.stderr.read()
                 assert time.monotonic() < deadline
                 time.sleep(0.1)
@@ -109,7 +109,7 @@ def test_the_folder_of_rays_sockets_and_logs_is_the_owners(run):
 
 
 def test_the_token_is_fresh_and_stands_in_no_command_line(run):
-    assert len({processes.ray_of_its_own()["RAY_AUTH_TOKEN"] for _ in range(10)}) == 10
+    assert len({processes.private_ray()["RAY_AUTH_TOKEN"] for _ in range(10)}) == 10
     token = descendant(run, "raylet").environ()["RAY_AUTH_TOKEN"]
     assert len(token) == 64
     assert not any(token in word for child in run.children(recursive=True) for word in child.cmdline())
@@ -149,7 +149,7 @@ def noting(self, *arguments, preexec_fn=None, **options):
 subprocess.Popen.__init__ = noting
 engine, matrix = Engine(kind="ray", workers=1), np.ones((1000, 1000))
 with open_grid(engine, pathlib.Path(sys.argv[2]), "tests.engines.tiny_app:app") as grid:
-    ready = threading.Thread(target=grid.wait, daemon=True)
+    ready = threading.Thread(target=grid.get_node_ids, daemon=True)
     ready.start()
     while ready.is_alive():
         matrix @ matrix

@@ -11,7 +11,7 @@ from scipy import stats
 from fedamp.accounting import Compose, Gaussian
 from fedamp.errors import ScenarioError
 from fedamp.federation.check_in import AllCheckIn, BalancedCheckIn
-from fedamp.federation.mixing import MixedModels, MixedRounds, Mixing, MixingRule, mixing_of
+from fedamp.federation.mixing import MixedRounds, Mixing, MixingRule, mixing_of
 from fedamp.federation.plan import make_plan
 from fedamp.server.setup import prepare
 from fedamp.strategies.aggregation import Aggregate
@@ -71,7 +71,7 @@ def mix(current, previous, rounds, seed, round_):
     """The mixed model, as a round of no updates and no noise releases it."""
     prepared = prepare(small("server={learning_rate: 1.0}", "mixing={width: 0.1}", "privacy.noise_multiplier=0"))
     plan = prepared.plan
-    vars(plan).update(mixing=MixedModels(1, (rounds,)), seed=seed)
+    vars(plan).update(mixing=MixingRule(1, (rounds,)), seed=seed)
     shapes = {name: array.shape for name, array in current.items()}
     model = ModelParts(shapes, dict.fromkeys(shapes, 0))
     pipeline = replace(prepared.pipeline, model=model)
@@ -124,7 +124,7 @@ def test_neither_model_is_changed():
 def test_the_width_is_a_multiple_of_the_charged_one_and_at_least_enforced(distance, charged, factor):
     rounds = MixedRounds(1, 1, least=charged * factor, charged=charged)
     now, before = {"w": np.full(1, distance, np.float32)}, {"w": np.zeros(1, np.float32)}
-    start = MixedModels(1, (rounds,)).start(now, before, round_=1)
+    start = MixingRule(1, (rounds,)).start(now, before, round_=1)
     (multiple,) = start.multiples["w"]
     assert start.width == charged
     assert multiple == int(multiple)

@@ -9,7 +9,7 @@ from fedamp.server.launch import launch
 from tests.federations import Silent, small
 from tests.server.plays import ledger_of
 
-ray = pytest.importorskip("ray")
+pytest.importorskip("ray")
 
 SCHEMES = {
     "whole": (),
@@ -24,14 +24,6 @@ COMMON = (
     "engine.clients_per_batch=7",
     "data.partition={scheme: dirichlet, alpha: 1}",
 )
-
-
-@pytest.fixture(scope="module", autouse=True)
-def session():
-    """One Ray session for all runs of this file: they use it and leave it running."""
-    ray.init("local", num_cpus=3, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
-    yield
-    ray.shutdown()
 
 
 CASES = [pytest.param(scheme, [2], marks=[] if scheme == "disjoint" else pytest.mark.slow) for scheme in SCHEMES]

@@ -91,7 +91,9 @@ def test_flowers_quickstart_on_stock_flower_ends_with_that_line(tmp_path):
     scenario, run, log = write_small(tmp_path), tmp_path / "run", tmp_path / "flower.txt"
     config = {"scenario": str(scenario), "out": str(run), "resume": False, "known-seed": True}
     with pytest.raises(FederationError) as caught:
-        flower_engine.run(config, log, Engine(workers=1), client_app="tests.server.foreign_app:app")
+        flower_engine.run(
+            config, log, Engine(workers=1), apps=(flower_engine.SERVER_APP, "tests.server.foreign_app:app")
+        )
     assert "did not say which clients it hosts: " in str(caught.value)
     assert "No query function registered" in str(caught.value)
     assert_nothing_was_spent(run)

@@ -1,4 +1,4 @@
-"""What the real server and client code leaks, and how far one unit's data move it, beside what is charged."""
+"""Audits of the real server and client code: what a release leaks, and how far one unit's data move a round."""
 
 from fedamp.studies.audit.audit import Audit, audit
 from fedamp.studies.audit.sensitivity import Sensitivity, sensitivity

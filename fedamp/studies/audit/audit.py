@@ -1,4 +1,4 @@
-"""The audit of a scenario, from beginning to end."""
+"""The audit of a scenario: attacks on the real code, and a lower bound on epsilon."""
 
 import math
 from collections.abc import Callable
@@ -6,35 +6,35 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedamp.accounting import Mechanism
 from fedamp.errors import ScenarioError
-from fedamp.federation.plan import ADJACENCY
+from fedamp.federation.check_in import log_mean
+from fedamp.federation.plan import ADJACENCY, Plan
 from fedamp.federation.scenario import Scenario
-from fedamp.studies.audit.attacks import attacks
-from fedamp.studies.audit.bound import Claim, Finding, Worlds, examine
-from fedamp.studies.audit.repetitions import Federation
+from fedamp.studies.audit.bound import Attacks, Claim, Finding, Worlds, examine
+from fedamp.studies.audit.canary import CanaryFederation
 from fedamp.studies.audit.subject import Subject, subject_of
 
 FEWEST = 20
 LONGEST = 8
 
-# Share of the repetitions on which the attack is chosen; the others are counted.
-_CHOOSING = 1 / 4
-
+_CHOOSING = 1 / 4  # share of the repetitions that choose the attack; the others are counted
 _PROFILE_POINTS = 24
+_SINGLE = 16  # submodels, and rounds, that have an attack of their own
 
 
 @dataclass(frozen=True)
 class Audit:
-    """The answer of an audit.
+    """The result of an audit.
 
     Attributes:
-        subject: what was audited.
+        subject: the audited federation.
         scenario_rounds: rounds of the whole scenario.
-        findings: of the claim at the scenario's delta, and of the claim that looked least true.
-        confidence: that no lower bound in the findings is too high.
-        repetitions, counted: of each world, and those on which the findings rest; the others chose the attack.
+        findings: on the claim at the scenario's delta, and on the least plausible claim.
+        confidence: probability that no lower bound in the findings is too high.
+        repetitions, counted: of each world, and those behind the findings; the others chose the attack.
         strength: length of the canary's update over the clipping norm.
     """
 
@@ -48,11 +48,11 @@ class Audit:
 
     @property
     def refuted(self) -> bool:
-        """Whether some claim of the accountant cannot be true of the code."""
+        """Whether the code leaks more than some claim of the accountant."""
         return any(finding.refutes for finding in self.findings)
 
     def to_json(self) -> dict[str, Any]:
-        """What ``fedamp audit --json`` prints."""
+        """The answer of ``fedamp audit --json``."""
         claim, reported = self.subject.claim, self.findings[0]
         return {
             "scenario": claim.scenario.name,
@@ -74,7 +74,7 @@ class Audit:
         }
 
     def refutation(self) -> str:
-        """One line that says what cannot be true."""
+        """One line that names the false claim."""
         finding = max(self.findings, key=lambda found: found.lower - found.claim.epsilon)
         return (
             f"audit: epsilon {finding.claim.epsilon:.3g} at delta {finding.claim.delta:.3g} is charged, but at least "
@@ -104,10 +104,10 @@ def audit(
 
     Args:
         scenario: validated, its paths absolute. Its seed decides everything.
-        repetitions: how often each world (canary present, canary absent) is played; at least 20.
-        rounds: at most so many are played; a scenario with more is shortened, and so is its claim.
-        confidence: that no lower bound in the answer is too high; in (0, 1).
-        progress: called with the number of finished repetitions, and of all of both worlds.
+        repetitions: trials of each world (canary present, canary absent); at least 20.
+        rounds: maximum; a longer scenario is shortened, and its claim too.
+        confidence: probability that no lower bound in the answer is too high; in (0, 1).
+        progress: called with the number of finished trials, and of all trials of both worlds.
 
     Raises:
         InputError: a scenario that cannot be prepared or has no noise, or an argument out of range.
@@ -120,7 +120,7 @@ def audit(
         raise ScenarioError(f"--confidence {confidence:g}: expected: between 0 and 1")
     subject = subject_of(scenario, rounds)
     claims = _claims(subject.claim.mechanism, scenario.privacy.delta)
-    federation = Federation(subject)
+    federation = CanaryFederation(subject)
     evidence = federation.evidence(repetitions, scenario.seed, lambda done: progress(done, 2 * repetitions))
 
     def worlds(chosen: slice) -> Worlds:
@@ -133,11 +133,40 @@ def audit(
     )
 
 
+def attacks(ratios: NDArray[np.float64], plan: Plan) -> Attacks:
+    """Statistics by which an adversary tells whether the canary was present.
+
+    The first one is the likelihood ratio, the strongest against correct code (Neyman, Pearson 1933). The others look
+    for mistakes: hidden choices that are drawn once for the whole run, or that are always the same, and units that take
+    part more often, or in other rounds, than the schedule says.
+
+    Args:
+        ratios: [repetitions, rounds, choices], log-likelihood ratios.
+        plan: the adversary knows its schedule and its kind of submodels.
+
+    Returns:
+        Statistics of shape [repetitions] by name.
+    """
+    rounds, choices = ratios.shape[1:]
+    over_rounds = plan.check_in.log_likelihood_ratio
+    hidden = log_mean(ratios, axis=2)
+    found = {"likelihood ratio": over_rounds(hidden)}
+    if choices > 1:
+        by_choice = np.stack([over_rounds(ratios[:, :, choice]) for choice in range(choices)], axis=1)
+        found["one hidden choice for the whole run"] = log_mean(by_choice, axis=1)
+        found["the average choice"] = over_rounds(ratios.mean(2))
+        if plan.submodels.choices_are_all:
+            found |= {f"submodel {choice} always": by_choice[:, choice] for choice in range(min(choices, _SINGLE))}
+    if plan.check_in.is_hidden:
+        found["takes part in every round"] = hidden.sum(1)
+        found |= {f"takes part in round {round_ + 1}": hidden[:, round_] for round_ in range(min(rounds, _SINGLE))}
+    return found
+
+
 def _claims(mechanism: Mechanism, delta: float) -> list[Claim]:
     """Points of the accountant's privacy profile; the one at ``delta`` first.
 
-    Far out in the tail, where deltas are small, events are too rare to be counted; a claim that is false there is
-    usually false near the middle too, where they are not.
+    Events with a small delta are too rare to count. A claim that is false there is usually false near the middle too.
     """
     reported = Claim(mechanism.epsilon(delta).upper, delta)
     grid = np.linspace(0.0, mechanism.epsilon(max(delta, 1e-3)).upper, _PROFILE_POINTS)

@@ -12,19 +12,19 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import beta, binom
 
-from fedamp.studies.audit.attacks import Attacks
-
 Array = NDArray[np.float64]
+Attacks = dict[str, Array]
+"""Statistics of the repetitions by the name of the attack; large ones indicate the canary."""
 
-# Thresholds of each statistic that are tried, and probabilities among which the worst is looked for.
+# Thresholds to try for each statistic, and probabilities to search for the worst.
 _THRESHOLDS, _POINTS = 60, 120
 
-# Repetitions of each kind that are added to those on which an event is chosen (found by trying what finds most).
+# Repetitions of each kind to add before an event is chosen; this number finds most in experiments.
 _DRAWN = 10
 
 
 class Claim(NamedTuple):
-    """What the accountant says: (epsilon, delta)-private."""
+    """A claim of the accountant: (epsilon, delta)-private."""
 
     epsilon: float
     delta: float
@@ -32,27 +32,25 @@ class Claim(NamedTuple):
 
 @dataclass(frozen=True)
 class Event:
-    """Something that an adversary can see: that a statistic (``attack``) is ``above`` the threshold, which speaks for
-    the canary, or is not, which speaks against it.
-    """
+    """An observation: a statistic (``attack``) is ``above`` the threshold, which indicates the canary, or it is not."""
 
     attack: str
     above: bool
     threshold: float
 
     def happened(self, attacks: Attacks) -> NDArray[np.bool_]:
-        """In which repetitions."""
+        """The repetitions in which the event happened."""
         above: NDArray[np.bool_] = attacks[self.attack] > self.threshold
         return above if self.above else ~above
 
 
 @dataclass(frozen=True)
 class Finding:
-    """How a claim stood its test by an event.
+    """The result of testing a claim by an event.
 
     Attributes:
-        claim, event: what was tested, and by which event.
-        likely, unlikely: how often it happened in the world that makes it likely, and in the other.
+        claim, event: the tested claim, and the event.
+        likely, unlikely: repetitions with the event, in the world that makes it likely and in the other.
         lower: lower bound on epsilon at the claim's delta.
     """
 
@@ -64,7 +62,7 @@ class Finding:
 
     @property
     def refutes(self) -> bool:
-        """Whether the claim cannot be true."""
+        """Whether the claim is false."""
         return self.lower > self.claim.epsilon
 
 
@@ -76,18 +74,17 @@ class Worlds(NamedTuple):
 
     @property
     def repetitions(self) -> int:
-        """Of each world."""
         return len(next(iter(self.present.values())))
 
 
 def examine(chosen_on: Worlds, counted_on: Worlds, claims: list[Claim], error: float) -> tuple[Finding, Finding]:
-    """Test the first claim, and that one which looks least true.
+    """Test the first claim, and the least plausible one.
 
     Args:
-        chosen_on: repetitions on which events are chosen.
+        chosen_on: repetitions to choose events.
         counted_on: other repetitions.
-        claims: the one to report, and others that the same accountant makes (its privacy profile).
-        error: chance that a lower bound is too high, in any of the findings.
+        claims: the one to report, then others from the accountant's privacy profile.
+        error: probability that any lower bound in the findings is too high.
     """
     events = _events(chosen_on)
     likely, unlikely = _frequencies(events, chosen_on)
@@ -101,13 +98,11 @@ def examine(chosen_on: Worlds, counted_on: Worlds, claims: list[Claim], error: f
 
 
 def lower_bound(likely: int, unlikely: int, repetitions: int, delta: float, error: float) -> float:
-    """Epsilon that a release has at least, from how often an event happened in two worlds.
+    """A lower bound on epsilon at ``delta`` from the counts of an event in two worlds of so many repetitions each.
 
     Args:
-        likely, unlikely: number of times in the world that makes it likely, and in the other.
-        repetitions: of each world.
-        delta: at which epsilon is asked.
-        error: chance that the answer is too high.
+        likely, unlikely: counts in the world that makes the event likely, and in the other.
+        error: probability that the bound is too high.
     """
 
     def refuted(epsilon: float) -> bool:
@@ -115,7 +110,7 @@ def lower_bound(likely: int, unlikely: int, repetitions: int, delta: float, erro
 
     if not refuted(0.0):
         return 0.0
-    # Upwards from below to the first epsilon that is not refuted: p-values need not be monotone beyond it.
+    # Upwards to the first epsilon that is not refuted: p-values need not be monotone beyond it.
     epsilon, step = 0.0, 0.25
     while step > 1e-3:
         while refuted(epsilon + step):
@@ -125,29 +120,28 @@ def lower_bound(likely: int, unlikely: int, repetitions: int, delta: float, erro
 
 
 def p_value(likely: int, unlikely: int, repetitions: int, claim: Claim, reserve: float = 1e-4) -> float:
-    """Largest chance, over all releases for which the claim is true, of counts that speak against it as these do.
+    """The p-value of counts: their largest probability, or of stronger evidence, over all releases that meet the claim.
 
     The exact unconditional test of two binomial probabilities p <= e^epsilon q + delta (Barnard 1947), with the
-    difference of both sides as its statistic. The chance grows with p, so for each q the largest p is looked at; and
-    only where p and q are plausible, for which ``reserve`` is added (Berger, Boos 1994).
+    difference of both sides as its statistic. The probability grows with p, so each q is paired with the largest p.
+    Only plausible p and q are searched, for which ``reserve`` is added (Berger, Boos 1994).
 
     Args:
         likely, unlikely, repetitions: as for :func:`lower_bound`.
-        claim: that is tested.
-        reserve: chance that p or q is not where it is looked for; the p-value is not below it.
+        reserve: probability that p or q is outside the searched interval; the p-value is not below it.
     """
     factor = math.exp(claim.epsilon)
     (least_p, most_p), (least_q, most_q) = (_interval(count, repetitions, reserve / 2) for count in (likely, unlikely))
-    least_q = max(least_q, (least_p - claim.delta) / factor)  # no smaller one leaves the claim and p in peace
+    least_q = max(least_q, (least_p - claim.delta) / factor)  # smaller ones contradict the claim or p
     if least_q > most_q:
         return reserve
-    # Even in the root, in which the standard error is the same everywhere. The interval is some ten of them long.
+    # Even in the root, where the standard error is constant. The interval is about ten of them long.
     q = np.linspace(math.sqrt(least_q), math.sqrt(most_q), _POINTS) ** 2
     p = np.minimum(factor * q + claim.delta, most_p)
-    # Counts within seven of the largest standard errors; Hoeffding (1963) bounds the chance of others by 5e-11.
+    # Counts within seven of the largest standard errors; others have probability < 5e-11 (Hoeffding 1963).
     width = 10 + 4 * math.isqrt(repetitions)
     counts = np.rint(q * repetitions)[:, None] + np.arange(-width, width + 1)
-    # As many of the likely event, or more, as make the difference no smaller, for each count of the unlikely one.
+    # For each count of the unlikely event, the least count of the likely one with at least this difference.
     fewest = np.ceil(likely + factor * (counts - unlikely) - 1e-9)
     chances = binom.pmf(counts, repetitions, q[:, None]) * binom.sf(fewest - 1, repetitions, p[:, None])
     return min(1.0, float(chances.sum(1).max()) + 1e-10 + reserve)
@@ -161,7 +155,7 @@ def _interval(count: int, repetitions: int, error: float) -> tuple[float, float]
 
 
 def _promise(likely: Array, unlikely: Array, delta: float, repetitions: int, error: float) -> Array:
-    """About what :func:`lower_bound` would say, had the events happened as often; by Clopper and Pearson's bounds."""
+    """An estimate of :func:`lower_bound` for these frequencies, by Clopper and Pearson's bounds."""
     least = beta.ppf(error / 2, likely * repetitions, (1 - likely) * repetitions + 1)
     most = beta.isf(error / 2, unlikely * repetitions + 1, (1 - unlikely) * repetitions)
     least, most = np.where(likely == 0, 0.0, least), np.where(unlikely == 1, 1.0, most)
@@ -178,7 +172,7 @@ def _events(worlds: Worlds) -> list[Event]:
 
 
 def _frequencies(events: list[Event], worlds: Worlds) -> tuple[Array, Array]:
-    """How often each event happened in the world that makes it likely, and in the other."""
+    """The frequency of each event in the world that makes it likely, and in the other."""
     present = np.array([event.happened(worlds.present).mean() for event in events])
     absent = np.array([event.happened(worlds.absent).mean() for event in events])
     above = np.array([event.above for event in events])
@@ -186,7 +180,7 @@ def _frequencies(events: list[Event], worlds: Worlds) -> tuple[Array, Array]:
 
 
 def _doubt(likely: Array, unlikely: Array, claim: Claim, repetitions: int) -> Array:
-    """By how many standard errors the claim is missed; frequencies are drawn to one half, as luck wins this contest."""
+    """Standard errors by which the claim is missed. Frequencies are shrunk towards 1/2: the maximum favours luck."""
     p, q = ((rate * repetitions + _DRAWN) / (repetitions + 2 * _DRAWN) for rate in (likely, unlikely))
     factor = math.exp(claim.epsilon)
     errors = np.sqrt(p * (1 - p) + factor**2 * q * (1 - q))

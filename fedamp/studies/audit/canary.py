@@ -1,165 +1,148 @@
-"""Canaries: a client's real records and real training, present or absent, among units that send nothing."""
+"""Canaries: units with real records and real training, present or absent in many repetitions of a federation.
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+The adversary knows everything about them but their hidden choices, and reads every released model.
+"""
+
+import os
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-from flwr.app import ConfigRecord, Message, RecordDict
 from numpy.typing import NDArray
 
-from fedamp import data
-from fedamp.client.worker import TrainingNode, TrainInstruction
+from fedamp import rng
+from fedamp.client.worker import TrainInstruction
 from fedamp.engines import flower
-from fedamp.engines.engines import CLIENT_APP
-from fedamp.engines.faults import only
-from fedamp.engines.serial import SerialGrid
-from fedamp.errors import DataError, FederationError
-from fedamp.federation.losses import form_of
+from fedamp.errors import DataError
 from fedamp.federation.submodels import Part
-from fedamp.server.setup import Prepared
+from fedamp.studies.audit.federation import PlantedFederation
+from fedamp.studies.audit.neighbours import records_of
+from fedamp.studies.audit.subject import Subject
 
 Vector = NDArray[np.float64]
 
-# Clients looked at to find one that has records.
-_TRIED = 1000
-
-# Masks that stand for all of them (dropout): the adversary averages over these.
-_MASKS = 64
+WEAKEST = 0.5  # shortest useful update of a canary, over the clipping norm
+_CANDIDATES = 1000  # clients to search for one with records
+_MASKS = 64  # random masks that stand for all of them (dropout): the adversary averages over these
 
 
-class CanaryGrid(SerialGrid):
-    """The serial engine, on which all units but the canaries answer with an update of zero.
-
-    All canaries hold the same records, those of one client of the data set: people who are protected together may be
-    alike. An absent canary never answers; a present one that fails to is an error.
-
-    Args:
-        client: the client of the data set whose records every canary holds.
-        canaries: how many there are; their ids are 0, 1, ...
+class _Updates(NamedTuple):
+    """The possible updates of a canary in a round: clipped, one for every hidden submodel, or for some masks.
 
     Attributes:
-        present: whether the canaries are there.
-    """
-
-    def __init__(self, client: int, canaries: int) -> None:
-        super().__init__(CLIENT_APP, "cpu")
-        self.present = True
-        self._client, self._canaries = client, canaries
-
-    def send_and_receive(
-        self,
-        messages: Iterable[Message],
-        *,
-        timeout: float | None = None,
-    ) -> list[Message]:
-        asked = list(messages)
-        if not asked or asked[0].metadata.message_type != "train":
-            return super().send_and_receive(asked, timeout=timeout)
-        trained, reported = [], []
-        for message in asked:
-            units = np.array(message.content["config"]["clients"], dtype=np.int64)
-            trains = (units < self._canaries) & self.present
-            trained.append(self._as_canaries(only(message, trains)))
-            reported.append(units[trains | (units >= self._canaries)].tolist())
-        replies = super().send_and_receive(trained, timeout=timeout)
-        for reply, units_ in zip(replies, reported, strict=True):
-            failed = reply.error.reason if reply.has_error() else dict(reply.content.get("errors") or {}).get("first")
-            if failed:  # it would count as zero, and the audit would praise what it never tried
-                raise FederationError(f"audit: the canary could not be trained: {failed!s}")
-            reply.content["metrics"]["reported"] = units_
-        return replies
-
-    def _as_canaries(self, message: Message) -> Message:
-        """The message, for units that all have the canary's records."""
-        config = dict(message.content["config"])
-        config["clients"] = [self._client] * len(config["clients"])  # type: ignore[arg-type]
-        content = RecordDict({**message.content, "config": ConfigRecord(config)})  # type: ignore[arg-type]
-        return flower.with_content(message, content)
-
-
-@dataclass(frozen=True)
-class Updates:
-    """What a canary may send in a round: its clipped update for every hidden submodel, or for some masks.
-
-    Attributes:
-        whitened: [choices, coordinates], each coordinate over the variance of what hides it.
+        whitened: [choices, coordinates], each coordinate over the variance of the noise that hides it.
         energies: [choices], half the squared length of each update in standard deviations of the noise.
-        strength: length of the updates, over the clipping norm, of the part where that is smallest on average; 1 where
-            the canary is as loud as a unit can be.
+        strength: length of the updates over the clipping norm, in the part where it is smallest on average; at most 1.
     """
 
     whitened: Vector
     energies: Vector
     strength: float
 
-    def log_ratios(self, released: Vector) -> Vector:
-        """Log-likelihood ratio of a noisy sum with each of the updates in it against none; shape [choices].
 
-        Args:
-            released: the noisy sum, by coordinate.
-        """
-        return self.whitened @ released - self.energies
+class CanaryFederation:
+    """The audited federation, to be played again and again with and without its canaries.
 
-
-class Canary:
-    """A client of the data, with what the adversary knows about it: all but its hidden choices.
-
-    Args:
-        prepared: the federation that is played.
-
-    Attributes:
-        client: the first client that has records.
+    All canaries hold the records of the first client that has any: units of a group may be alike.
 
     Raises:
-        DataError: no client has any.
+        DataError: no client has records, or the canary's update is too short for an audit to see a leak.
     """
 
-    def __init__(self, prepared: Prepared) -> None:
-        task = prepared.task
-        form = form_of(task.client, task.model)
-        dataset = data.load(prepared.plan.scenario.data, task.data_seed, Path(), form)
-        units = dataset.by_record() if task.unit == "sample" else dataset
-        filled = np.flatnonzero(units.sizes(np.arange(min(_TRIED, units.num_clients))))
+    def __init__(self, subject: Subject) -> None:
+        self._rounds, self._canaries = subject.played.rounds, np.arange(subject.canaries)
+        self._federation = PlantedFederation(subject.played, subject.units, subject.canaries)
+        dataset = self._federation.dataset
+        filled = np.flatnonzero(dataset.sizes(np.arange(min(_CANDIDATES, dataset.num_clients))))
         if not len(filled):
-            raise DataError(f"data: none of the first {_TRIED} clients has records, so none can be a canary")
-        self.client = int(filled[0])
-        self._prepared = prepared
-        self._node = TrainingNode(task, units)
+            raise DataError(f"data: none of the first {_CANDIDATES} clients has records, so none can be a canary")
+        self._records = records_of(dataset, int(filled[0]))
+        self._updates: dict[tuple[int, float], _Updates] = {}
+        if self.strength < WEAKEST:
+            raise DataError(
+                f"data: the update of client {filled[0]}, the canary, is {self.strength:.2g} of the clipping "
+                f"norm in some part of the model; expected: at least {WEAKEST:g} (records and a model with a gradient)"
+            )
 
-    def updates(self, round_: int) -> Updates:
-        """What the canary may send in a round, computed by the client's own code."""
-        parts, choices = self._prepared.plan.parts, self._prepared.plan.submodels.choices(_MASKS)
-        sent = np.stack([self._update(round_, seed, submodel) for seed, submodel in choices])
-        part_of = self.by_coordinate([float(index) for index in range(len(parts))])
-        lengths = [np.linalg.norm(sent[:, part_of == index], axis=1) / part.clip for index, part in enumerate(parts)]
-        for index, length in enumerate(lengths):  # the adversary takes it that they are clipped as they should be
+    @property
+    def strength(self) -> float:
+        """Length of the canary's update over the clipping norm; at most 1."""
+        return self._updates_in(1).strength
+
+    def evidence(
+        self, repetitions: int, seed: int, progress: Callable[[int], None] = lambda done: None
+    ) -> tuple[Vector, Vector]:
+        """The evidence of the adversary with the canaries present, and absent; ``seed`` decides all repetitions.
+
+        Returns:
+            Two arrays of shape [repetitions, rounds, choices]: log-likelihood ratios of the release of a round, with
+            the canary in it under this hidden choice (submodel, mask) against without it.
+
+        Raises:
+            FederationError: the client app failed.
+        """
+        worlds: list[Vector] = []
+        with flower.chatter_to(Path(os.devnull), "fedamp"):  # thousands of rounds need no log
+            for present in (True, False):
+                world = []
+                for number in range(repetitions):
+                    self._federation.restart(rng.public_seed(seed, f"audit {present} {number}"))
+                    with self._federation.planted(self._canaries, self._records if present else None):
+                        world.append(np.stack([self._round(round_) for round_ in range(1, self._rounds + 1)]))
+                    progress(len(worlds) * repetitions + number + 1)
+                worlds.append(np.array(world))
+        return worlds[0], worlds[1]
+
+    def _round(self, round_: int) -> Vector:
+        """Play a round, and read its release: log-likelihood ratios of shape [choices]."""
+        release = self._federation.release(round_, self._federation.collect(round_))
+        updates = self._updates_in(round_)
+        with np.errstate(all="ignore"):  # infinite values are evidence of a defect too
+            noisy_sum = _flat(release.noisy_sums) / release.clip_scale
+            return np.nan_to_num(updates.whitened @ noisy_sum - updates.energies, nan=np.inf)
+
+    def _updates_in(self, round_: int) -> _Updates:
+        """The possible updates in a round; rounds with the same cut and mixing have the same ones."""
+        plan = self._federation.prepared.plan
+        key = plan.submodels.cut_index(round_), plan.mixing.variance(round_)
+        if key not in self._updates:
+            self._updates[key] = self._computed(round_)
+        return self._updates[key]
+
+    def _computed(self, round_: int) -> _Updates:
+        """The possible updates in a round at the initial model, by the client's own code."""
+        plan = self._federation.prepared.plan
+        with self._federation.planted(self._canaries, self._records):
+            sent = np.stack([self._update(round_, *choice) for choice in plan.submodels.choices(_MASKS)])
+        part_of = self._by_coordinate([float(index) for index in range(len(plan.parts))])
+        lengths = [np.linalg.norm(sent[:, part_of == i], axis=1) / part.clip for i, part in enumerate(plan.parts)]
+        for index, length in enumerate(lengths):  # the adversary assumes correct clipping
             sent[:, part_of == index] /= np.maximum(length, 1.0)[:, None]
-        whitened = sent / self.by_coordinate([self._variance(part, round_) for part in parts])
+        whitened = sent / self._by_coordinate([self._variance(part, round_) for part in plan.parts])
         energies = (whitened * sent).sum(1) / 2
-        return Updates(whitened, energies, float(min(np.mean(length) for length in lengths)))
+        return _Updates(whitened, energies, float(min(np.mean(length) for length in lengths)))
 
-    def by_coordinate(self, by_part: list[float]) -> Vector:
-        """A number for every part of the model, as one for every coordinate."""
-        model = self._prepared.pipeline.model
+    def _update(self, round_: int, seed: bytes, submodel: int) -> Vector:
+        prepared = self._federation.prepared
+        instruction = TrainInstruction(round_, [0], [seed], [submodel], [part.clip for part in prepared.plan.parts])
+        sums, _ = self._federation.node.train(prepared.state.parameters, instruction)
+        return _flat(sums)
+
+    def _by_coordinate(self, by_part: list[float]) -> Vector:
+        """A number for every part of the model, repeated for every coordinate."""
+        model = self._federation.prepared.pipeline.model
         return np.concatenate(
             [np.full(int(np.prod(shape)), by_part[model.part_of[name]]) for name, shape in model.shapes.items()]
         )
 
     def _variance(self, part: Part, round_: int) -> float:
-        """Of what hides the canary, on every coordinate of the sum: noise, and the least that mixing adds to it."""
-        plan = self._prepared.plan
+        """Variance that hides the canary on every coordinate of the sum: noise, and the least that mixing adds."""
+        plan = self._federation.prepared.plan
         step = plan.optimizer.learning_rate / part.denominator
         return part.noise_deviation**2 + plan.mixing.variance(round_) / step**2
 
-    def _update(self, round_: int, seed: bytes, submodel: int) -> Vector:
-        clips = [part.clip for part in self._prepared.plan.parts]
-        instruction = TrainInstruction(round_, [self.client], [seed], [submodel], clips)
-        sums, _ = self._node.train(self._prepared.state.parameters, instruction)
-        return flat(sums)
 
-
-def flat(arrays: Mapping[str, NDArray[Any]]) -> Vector:
+def _flat(arrays: Mapping[str, NDArray[Any]]) -> Vector:
     """A model's arrays as one vector."""
     return np.concatenate([array.ravel() for array in arrays.values()], dtype=np.float64)

@@ -1,4 +1,4 @@
-"""Neighbouring data: a data set in which one unit has other records, and what those records may be."""
+"""Neighbouring data: a data set in which some units have other records, and ways to change records."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
@@ -17,7 +17,7 @@ Arrays = tuple[NDArray[Any], NDArray[Any]]
 """Inputs [records, ...] and labels [records, ...]."""
 
 ITS_OWN = "its own"
-# How inputs are changed: numbers, and tokens. Some are refused when they are read: nobody can train on such records.
+# Ways to change inputs (numbers, or tokens) and labels. The last way makes records that nobody can train on.
 _SCALED = {"times -1": -1.0, "times 100": 1e2, "times 1e10": 1e10, "times 1e38": 1e38}
 _NUMBERS = (ITS_OWN, "another unit's", "zeros", *_SCALED, "NaN", "infinity")
 _TOKENS = (ITS_OWN, "another unit's", "zeros", "drawn anew", "outside the vocabulary")
@@ -28,7 +28,7 @@ _LARGEST = np.finfo(np.float32).max
 
 @dataclass(frozen=True)
 class Change:
-    """What one unit's records are replaced by: so many records, their inputs and labels changed in these ways."""
+    """A change of one unit's records: their number, and the ways to change their inputs and labels."""
 
     records: int
     inputs: str = ITS_OWN
@@ -40,7 +40,7 @@ class Change:
 
     @classmethod
     def drawn(cls, draw: np.random.Generator, form: Form, counts: Sequence[int]) -> "Change":
-        """Some change to one of these numbers of records."""
+        """A random change to one of these numbers of records."""
         inputs = _NUMBERS if form.vocabulary is None else _TOKENS
         return cls(
             int(draw.choice(counts)), str(draw.choice(inputs)), str(draw.choice(_LABELS)), int(draw.integers(1 << 32))
@@ -48,17 +48,17 @@ class Change:
 
     @classmethod
     def untrainable(cls, form: Form, records: int) -> "list[Change]":
-        """Changes to records that nobody can train on: the unit counts as zero, and as there."""
+        """Changes to records that nobody can train on: the unit must count as zero, and as present."""
         inputs = _NUMBERS if form.vocabulary is None else _TOKENS
         return [cls(records, inputs=inputs[-1]), cls(records, labels=_LABELS[-1])]
 
     def mutated(self, other: "Change", draw: np.random.Generator) -> "Change":
-        """This change, in one respect as the other."""
+        """This change with one field of the other."""
         key = str(draw.choice([each.name for each in fields(self)]))
         return replace(self, **{key: getattr(other, key)})
 
     def of(self, own: Arrays, other: Arrays, dataset: Dataset) -> Arrays:
-        """The records: ``own`` and ``other`` are those of the unit and of another one, each at least one."""
+        """The changed records of a unit; ``own`` and ``other``: its records and another unit's, at least one each."""
         draw = rng.public_stream(self.seed, "changed records")
         inputs, labels = (_repeated(each, self.records) for each in (other if self.inputs == "another unit's" else own))
         outputs, vocabulary = dataset.num_classes, dataset.form.vocabulary
@@ -102,11 +102,11 @@ def records_of(dataset: Dataset, unit: int) -> Arrays:
 
 
 class Neighbour:
-    """A data set in which one unit has other records, which are read and refused as any stored ones are."""
+    """A data set in which some units have the same other records, which are read and checked like stored ones."""
 
-    def __init__(self, dataset: Dataset, unit: int, records: Arrays) -> None:
-        self._dataset, self._unit = dataset, unit
-        table = _Given(f"records of unit {unit}", *records)
+    def __init__(self, dataset: Dataset, units: NDArray[np.int64], records: Arrays) -> None:
+        self._dataset, self._units = dataset, units
+        table = _InMemory(f"records of unit {', '.join(map(str, units))}", *records)
         own = Records(table, np.arange(len(table)), records[1])
         self._own = StoredDataset(
             num_clients=1,
@@ -119,16 +119,16 @@ class Neighbour:
         )
 
     def __getattr__(self, name: str) -> Any:
-        """All else is as of the real data."""
+        """Everything else comes from the real data."""
         return getattr(self._dataset, name)
 
     def sizes(self, clients: NDArray[np.int64]) -> NDArray[np.int64]:
-        """As of any data set."""
-        return np.where(clients == self._unit, self._own.offsets[1], self._dataset.sizes(clients))
+        """As for any data set."""
+        return np.where(np.isin(clients, self._units), self._own.offsets[1], self._dataset.sizes(clients))
 
     def gather(self, clients: NDArray[np.int64]) -> Cohort:
-        """As of any data set."""
-        changed, sizes = clients == self._unit, self.sizes(clients)
+        """As for any data set."""
+        changed, sizes = np.isin(clients, self._units), self.sizes(clients)
         real, own = self._dataset.gather(clients[~changed]), self._own.gather(np.zeros(changed.sum(), dtype=np.int64))
         longest = int(sizes.max(initial=0))
 
@@ -141,8 +141,8 @@ class Neighbour:
         return Cohort(together(real.inputs, own.inputs), together(real.labels, own.labels), sizes)
 
 
-class _Given(Table):
-    """Records in memory, as they are handed out."""
+class _InMemory(Table):
+    """Records in memory."""
 
     def __init__(self, source: str, inputs: NDArray[Any], labels: NDArray[Any]) -> None:
         super().__init__(source, inputs.shape[1:], inputs.dtype)

@@ -1,4 +1,4 @@
-"""The models that can be merged: final models and checkpoints of finished runs, each with what its release costs."""
+"""The models to merge: final models and checkpoints of finished runs, each with the cost of its release."""
 
 import json
 from collections.abc import Sequence
@@ -14,7 +14,6 @@ from safetensors.numpy import load_file
 from fedamp.accounting import Mechanism, NotPrivate
 from fedamp.base.arrays import Arrays
 from fedamp.errors import MergeError, RunFolderError
-from fedamp.federation.scenario import Scenario
 from fedamp.runs.checkpoint import KEPT, checkpoints, read_checkpoint
 from fedamp.runs.folder import RunFolder
 from fedamp.runs.ledger import digest
@@ -27,9 +26,9 @@ class Candidate:
     """A model that may go into a merger.
 
     Attributes:
-        name: as a person named it.
-        run, round: where it comes from, and after which round.
-        mechanism: what releasing this model, and nothing else of the run, costs.
+        name: as the user gave it.
+        run, round: its run, and the round after which it was taken.
+        mechanism: the cost of releasing this model, and nothing else of the run.
         parameters: the model.
     """
 
@@ -41,11 +40,11 @@ class Candidate:
 
     @property
     def label(self) -> str:
-        """The run's own name and the round, without where on this machine it is."""
+        """The run's own name and the round, without the path."""
         return f"{self.run.folder.resolve().name}@{self.round}"
 
     def shares_noise_with(self, other: "Candidate") -> bool:
-        """Whether the two models' noise is, or may be, drawn from the same seed."""
+        """Whether the noise of both models comes, or may come, from the same seed."""
         ours, theirs = self.run, other.run
         if ours.folder.resolve() == theirs.folder.resolve():
             return True
@@ -60,10 +59,10 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Candidates:
-    """Models that were trained on the same units and have the same shape.
+    """Models of the same shape, trained on the same units.
 
     Attributes:
-        models: in the order in which they were named.
+        models: in the given order.
         prepared: the first one's scenario with its data: the public test set, and the shape of the model.
     """
 
@@ -72,12 +71,12 @@ class Candidates:
 
     @property
     def mechanisms(self) -> tuple[Mechanism, ...]:
-        """What each model's release costs."""
+        """The cost of each model's release."""
         return tuple(model.mechanism for model in self.models)
 
     @cached_property
     def accuracies(self) -> tuple[float, ...]:
-        """Each model's accuracy on the public test set, or the metric that leads where the task has none."""
+        """Each model's accuracy, or the task's main metric, on the public test set."""
         return tuple(self.prepared.evaluate(model.parameters).score for model in self.models)
 
     def combined(self, weights: Sequence[float]) -> Arrays:
@@ -92,7 +91,7 @@ class Candidates:
 
 
 def read_candidates(specifications: Sequence[str]) -> Candidates:
-    """Read the models that a person names: ``RUN`` for a run's last model, ``RUN@ROUND`` for a checkpoint.
+    """Read models: ``RUN`` for a run's last model, ``RUN@ROUND`` for a checkpoint.
 
     Raises:
         RunFolderError: a run folder, ledger, model or checkpoint is missing or damaged, or does not belong together.
@@ -100,15 +99,14 @@ def read_candidates(specifications: Sequence[str]) -> Candidates:
     """
     if not 2 <= len(specifications) <= 12:
         raise MergeError(f"{len(specifications)} models to merge; expected: 2 to 12, each RUN or RUN@ROUND")
-    named = [_parse(text) for text in specifications]
+    named = [_folder_and_round(text) for text in specifications]
     for folder, _ in named:
         if RunFolder(folder).certificate.is_file():
-            raise MergeError(f"{folder}: a merged model; expected: trained ones, such as those that it was merged from")
+            raise MergeError(f"{folder}: a merged model; expected: trained models, such as its inputs")
     runs = {folder: read_run(folder) for folder, _ in named}
     first = runs[named[0][0]]
     for run in runs.values():
-        _check_ledger(run)
-        _check_same(first, run)
+        _check(first, run)
     prepared = prepare(first.scenario)
     models: list[Candidate] = []
     for text, (folder, round_) in zip(specifications, named, strict=True):
@@ -120,64 +118,58 @@ def read_candidates(specifications: Sequence[str]) -> Candidates:
     return Candidates(tuple(models), prepared)
 
 
-def _parse(text: str) -> tuple[Path, int | None]:
+def _folder_and_round(text: str) -> tuple[Path, int | None]:
     folder, at, round_ = text.rpartition("@")
-    if at and round_.isdigit() and not Path(text).exists():
-        return Path(folder), int(round_)
-    return Path(text), None
-
-
-def _check_ledger(run: Run) -> None:
-    """The ledger's expression is what the scenario costs, so that the cost below is that of this very run."""
-    asked, ledger = run.scenario, run.ledger
-    same_noise = asked.privacy.noise_multiplier in ("auto", ledger.claim.noise_multiplier)
-    same_rounds = (ledger.unit, ledger.rounds_planned) == (asked.privacy.unit, asked.rounds)
-    if not (same_noise and same_rounds and ledger.mechanism == run.plan.mechanism):
-        raise RunFolderError(f"{run.files.ledger}: not the ledger of the scenario.yaml beside it")
+    is_checkpoint = at and round_.isdigit() and not Path(text).exists()
+    return (Path(folder), int(round_)) if is_checkpoint else (Path(text), None)
 
 
 def cost_of_model(run: Run, round_: int) -> Mechanism:
-    """What releasing the model after a round costs, if nothing else of the run is released: its first rounds.
+    """The cost of releasing the model after a round, and nothing else of the run: its first rounds.
 
-    Of a run that was stopped early it is all rounds: who stopped it may have seen how its models do.
+    A run that was stopped early costs all its rounds: the decision to stop may depend on its models.
     """
     mechanism = run.ledger.mechanism
     round_ = run.plan.last_round if run.was_stopped_early else round_
-    # Charged without amplification, a run spans the rounds in which one unit can have taken part.
+    # Without amplification, a run spans only the rounds in which one unit can take part.
     return mechanism.after(min(round_, mechanism.span)) if mechanism.is_private else NotPrivate()
 
 
-def _check_same(first: Run, other: Run) -> None:
-    """Refuse runs that do not protect the same units in the same sense, or train another model."""
+def _check(first: Run, other: Run) -> None:
+    """Refuse a run that protects other units, or in another sense, or trains another model; or a foreign ledger."""
+    scenario, ledger = other.scenario, other.ledger
+    same_noise = scenario.privacy.noise_multiplier in ("auto", ledger.claim.noise_multiplier)
+    same_rounds = (ledger.unit, ledger.rounds_planned) == (scenario.privacy.unit, scenario.rounds)
+    if not (same_noise and same_rounds and ledger.mechanism == other.plan.mechanism):
+        raise RunFolderError(f"{other.files.ledger}: not the ledger of the scenario.yaml beside it")
     for key, ours, theirs in (
-        *((key, getattr(first.ledger, key), getattr(other.ledger, key)) for key in ("unit", "adjacency", "group_size")),
-        ("number of units", first.ledger.units, other.ledger.units),
-        ("data", *_unlike(first.scenario.data.model_dump(mode="json"), other.scenario.data.model_dump(mode="json"))),
+        *((key, getattr(first.ledger, key), getattr(ledger, key)) for key in ("unit", "adjacency", "group_size")),
+        ("number of units", first.ledger.units, ledger.units),
+        (
+            "data",
+            *_differences(first.scenario.data.model_dump(mode="json"), scenario.data.model_dump(mode="json")),
+        ),
     ):
         if ours != theirs:
             raise MergeError(
                 f"{other.folder}: another {key} than {first.folder}'s: {theirs}, not {ours}; only models trained on "
                 "the same units, protected in the same sense, can be merged"
             )
-    if first.scenario.seed != other.scenario.seed and _dealt_by_seed(first.scenario):
+    partition = getattr(first.scenario.data, "partition", None)  # synthetic records have none: they are drawn
+    by_seed = first.ledger.unit == "sample" or partition is None or partition.scheme != "natural"
+    if by_seed and first.scenario.seed != scenario.seed:
         raise MergeError(
-            f"{other.folder}: other units than {first.folder}'s: their records were dealt from seed "
-            f"{other.scenario.seed}, not {first.scenario.seed}; expected: the same seed (without --known-seed "
+            f"{other.folder}: other units than {first.folder}'s: their records were partitioned by seed "
+            f"{scenario.seed}, not {first.scenario.seed}; expected: the same seed (without --known-seed "
             "where the noise must be independent), or a natural partition"
         )
     where = {"initial", "folder"}
-    if first.scenario.model.model_dump(exclude=where) != other.scenario.model.model_dump(exclude=where):
+    if first.scenario.model.model_dump(exclude=where) != scenario.model.model_dump(exclude=where):
         raise MergeError(f"{other.folder}: another model than {first.folder}'s; only models of one shape can be merged")
 
 
-def _dealt_by_seed(asked: Scenario) -> bool:
-    """Whether the seed decides which records a unit has."""
-    partition = getattr(asked.data, "partition", None)  # synthetic records have none: they are drawn
-    return asked.privacy.unit == "sample" or partition is None or partition.scheme != "natural"
-
-
-def _unlike(ours: dict[str, Any], theirs: dict[str, Any]) -> tuple[str, str]:
-    """What differs in two sections of a scenario; of two data sets, their names."""
+def _differences(ours: dict[str, Any], theirs: dict[str, Any]) -> tuple[str, str]:
+    """The different keys of two sections of a scenario; the names of two data sets."""
     keys = [key for key in ours if ours[key] != theirs.get(key)]
     if "name" in keys:
         return ours["name"], theirs["name"]
@@ -188,7 +180,15 @@ def _unlike(ours: dict[str, Any], theirs: dict[str, Any]) -> tuple[str, str]:
 def _read_model(text: str, run: Run, round_: int | None, prepared: Prepared) -> Candidate:
     last = run.summary.rounds_completed
     round_ = last if round_ is None else round_
-    parameters, source = _final(run, prepared) if round_ == last else _checkpoint(run, round_, prepared)
+    if round_ == last:
+        source = run.files.model
+        try:
+            stored = load_file(source)
+        except (OSError, SafetensorError) as error:
+            raise RunFolderError(f"{source}: cannot be read ({' '.join(str(error).split())})") from None
+        parameters = {name: stored[name] for name in prepared.state.parameters if name in stored}
+    else:
+        parameters, source = _checkpoint(run, round_, prepared)
     shapes = [{name: array.shape for name, array in model.items()} for model in (parameters, prepared.state.parameters)]
     if shapes[0] != shapes[1]:
         raise MergeError(f"{source}: another shape than the other models'; only models of one shape can be merged")
@@ -196,15 +196,6 @@ def _read_model(text: str, run: Run, round_: int | None, prepared: Prepared) -> 
     if released.get(round_) != digest(parameters):
         raise RunFolderError(f"{source}: not the model that ledger.json names for round {round_}")
     return Candidate(text, run, round_, cost_of_model(run, round_), parameters)
-
-
-def _final(run: Run, prepared: Prepared) -> tuple[Arrays, Path]:
-    file = run.files.model
-    try:
-        stored = load_file(file)
-    except (OSError, SafetensorError) as error:
-        raise RunFolderError(f"{file}: cannot be read ({' '.join(str(error).split())})") from None
-    return {name: stored[name] for name in prepared.state.parameters if name in stored}, file
 
 
 def _checkpoint(run: Run, round_: int, prepared: Prepared) -> tuple[Arrays, Path]:

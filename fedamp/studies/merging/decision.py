@@ -1,4 +1,4 @@
-"""What a person asks of a merger, and what is decided: which weights, at what cost, on which assumptions."""
+"""The request for a merger, and the decision: weights, their cost, and its assumptions."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -15,31 +15,26 @@ Array = NDArray[np.float64]
 Weights = tuple[float, ...]
 
 RANDOM_SELECTION, LINEAR_COMBINATION = METHODS = ("random-selection", "linear-combination")
-LEAST_PRIVATE, ACCURACY, MOST_ACCURATE = "least-private", "accuracy", "most-accurate-first"
-
+LEAST_PRIVATE = "least-private"
 FIXED_WEIGHTS = "The weights (or the utility that they maximise) were given without looking at the trained models."
-PUBLIC_ACCURACIES = (
-    "The weights follow from the inputs' accuracies, which are taken to be public knowledge: what they tell about the "
-    "units is not part of epsilon (--assume-public-accuracies)."
-)
 
 
 @dataclass(frozen=True)
 class MergeRequest:
-    """What a person asks for.
+    """A request to merge models.
 
     Attributes:
         models: ``RUN`` or ``RUN@ROUND``, two or more.
         method: ``random-selection`` or ``linear-combination``.
         epsilon, delta: the budget.
-        weights: given weights, made exact; None: chosen by the utility.
-        utility: ``least-private``, ``accuracy``, ``most-accurate-first``, or a number for each model; None:
-            least-private for random selection, accuracy for linear combination.
-        data_independent_gradients, public_accuracies: assumptions that a person vouches for.
+        weights: given weights, made exact; None: chosen.
+        utility: for random selection, a number for each model; the weights maximise its expected value. None or
+            ``least-private``: the weights prefer models with less privacy.
+        data_independent_gradients: the user vouches for this assumption.
         seed: of the draw; None: from the operating system.
 
     Raises:
-        MergeError: one line that names the option and what is expected.
+        MergeError: one line that names the option and the expected value.
     """
 
     models: tuple[str, ...]
@@ -49,7 +44,6 @@ class MergeRequest:
     weights: Weights | None = None
     utility: str | tuple[float, ...] | None = None
     data_independent_gradients: bool = False
-    public_accuracies: bool = False
     seed: int | None = None
 
     def __post_init__(self) -> None:
@@ -66,27 +60,20 @@ class MergeRequest:
                 raise MergeError(f"--{name}: {len(numbers)} numbers for {len(self.models)} models; expected: one each")
             if isinstance(numbers, tuple) and not all(map(math.isfinite, numbers)):
                 raise MergeError(f"--{name}: expected: finite numbers")
-        if self.weights is not None and (min(self.weights) < 0 or abs(sum(self.weights) - 1) > 1e-9):
-            raise MergeError("--weights: expected: numbers >= 0 that sum to 1")
         if self.weights is not None:
+            if min(self.weights) < 0 or abs(sum(self.weights) - 1) > 1e-9:
+                raise MergeError("--weights: expected: numbers >= 0 that sum to 1")
             object.__setattr__(self, "weights", exact(self.weights))
-        if self.data_independent_gradients and self.method == RANDOM_SELECTION:
-            raise MergeError("--assume-data-independent-gradients: expected with --method linear-combination")
+        for name, given, method in (
+            ("utility", self.utility is not None, RANDOM_SELECTION),
+            ("assume-data-independent-gradients", self.data_independent_gradients, LINEAR_COMBINATION),
+        ):
+            if given and self.method != method:
+                raise MergeError(f"--{name}: expected: only with --method {method}")
+        if self.data_independent_gradients and self.weights is None:
+            raise MergeError("--assume-data-independent-gradients: expected: --weights, one for each model")
         if self.seed is not None and self.seed < 0:
             raise MergeError(f"--seed {self.seed}: expected: a whole number >= 0")
-
-    def check_public_accuracies(self) -> None:
-        """Check that weights may follow from accuracies.
-
-        Raises:
-            MergeError: nobody vouched for that.
-        """
-        if not self.public_accuracies:
-            raise MergeError(
-                f"--utility {self.utility or ACCURACY}: weights that follow from the models' accuracies depend on the "
-                f"data, which the cost of the merger does not cover; expected: --utility {LEAST_PRIVATE}, numbers "
-                "known beforehand, or --assume-public-accuracies"
-            )
 
 
 @dataclass(frozen=True)
@@ -96,10 +83,10 @@ class Decision:
     Attributes:
         weights: of the models, in their order.
         mechanism: the accounting expression of the release.
-        epsilon: what it costs.
-        chosen_by: where the weights come from, in words.
-        assumptions: what the cost relies on, beyond what the inputs' ledgers say.
-        epsilons: what any other weights would cost; shape (rows, models) to (rows,).
+        epsilon: its cost.
+        chosen_by: the origin of the weights, for a reader.
+        assumptions: of the cost, beyond those of the inputs' ledgers.
+        epsilons: the cost of any other weights; shape (rows, models) to (rows,).
         best: the best weights by each accounting (random selection).
     """
 
@@ -115,7 +102,7 @@ class Decision:
 def exact(weights: Sequence[float]) -> Weights:
     """The one distribution that is charged and drawn: weights in whole multiples of 2**-53, whose sum is exactly 1.
 
-    Float64 holds them without rounding. They are rounded down, and what is left goes to the largest; 0 stays 0.
+    Float64 holds them without rounding. They are rounded down, and the largest gets the rest; 0 stays 0.
     """
     total = sum(map(Fraction, weights))
     shares = [math.floor(Fraction(weight) / total * 2**53) for weight in weights]
@@ -124,24 +111,15 @@ def exact(weights: Sequence[float]) -> Weights:
 
 
 def weights_of(text: str | None) -> Weights | None:
-    """Weights as a person writes them: ``0.3,0.7``.
-
-    Raises:
-        MergeError: naming what is expected.
-    """
+    """Weights from the command line: ``0.3,0.7``; anything else is a MergeError."""
     return None if text is None else _numbers("weights", text, "a number for each model such as 0.3,0.7")
 
 
 def utility_of(text: str | None) -> str | tuple[float, ...] | None:
-    """A utility as a person writes it: by name, or ``0.8,0.9``.
-
-    Raises:
-        MergeError: naming what is expected.
-    """
-    if text in (None, LEAST_PRIVATE, ACCURACY, MOST_ACCURATE):
+    """A utility from the command line: ``least-private``, or ``0.8,0.9``; anything else is a MergeError."""
+    if text in (None, LEAST_PRIVATE):
         return text
-    names = f"{LEAST_PRIVATE}, {ACCURACY}, {MOST_ACCURATE}"
-    return _numbers("utility", text, f"{names}, or a number for each model such as 0.8,0.9")
+    return _numbers("utility", text, f"{LEAST_PRIVATE}, or a number for each model such as 0.8,0.9")
 
 
 def _numbers(option: str, text: str, expected: str) -> tuple[float, ...]:

@@ -8,8 +8,9 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-from fedamp import __version__, rng
+from fedamp import rng
 from fedamp.base.arrays import Arrays
+from fedamp.base.version import version
 from fedamp.errors import MergeError
 from fedamp.noise.gaussian import delta_left
 from fedamp.runs.folder import RunFolder, new_folder, write_secret
@@ -21,18 +22,18 @@ from fedamp.studies.merging.combination import combine
 from fedamp.studies.merging.decision import RANDOM_SELECTION, Decision, MergeRequest
 from fedamp.studies.merging.selection import select
 
-GIVEN_SEED = "given, so known: it can be chosen for its draw"
+GIVEN_SEED = "given, so known: it may have been chosen for its draw"
 ASSUMPTIONS = (
-    "Only the merged model is released. Nothing else of its inputs was or will be, and no second merger of them; if it "
-    "is, the costs add up.",
+    "Only the merged model is released: nothing else of its inputs, and no second merger of them. Otherwise the costs "
+    "add up.",
     "The inputs were trained on the same units' data, which did not change between the runs.",
-    "Which runs are merged, and at which rounds they were taken or stopped, was not decided by looking at them.",
+    "The choice of the runs, and of the rounds at which they were taken or stopped, does not depend on their models.",
 )
 
 
 @dataclass(frozen=True)
 class Merger:
-    """What was asked for, among which models, what was decided, and what came out."""
+    """A merger: the request, the models, the decision, and its results."""
 
     request: MergeRequest
     candidates: Candidates
@@ -53,16 +54,16 @@ class Merger:
 def merge_runs(request: MergeRequest, out: Path | None = None) -> Merger:
     """Merge trained models for a new budget.
 
-    The folder holds ``model.safetensors``, ``certificate.json`` (to hand out with the model), ``summary.json`` and
-    ``salt.secret`` (to show an auditor which ledgers the certificate is about).
+    The folder holds ``model.safetensors``, ``certificate.json`` (to publish with the model), ``summary.json`` and
+    ``salt.secret`` (proves to an auditor which ledgers the certificate refers to).
 
     Args:
-        request: which models, how, and the budget.
-        out: the new folder; left out: a new one under ``runs``.
+        request: models, method and budget.
+        out: the new folder; default: a new one under ``runs``.
 
     Raises:
         MergeError: the models cannot be merged, or not within the budget.
-        RunFolderError: an input is missing or damaged, or ``out`` holds something already.
+        RunFolderError: an input is missing or damaged, or ``out`` is not empty.
     """
     candidates = read_candidates(request.models)
     selects = request.method == RANDOM_SELECTION
@@ -74,14 +75,19 @@ def merge_runs(request: MergeRequest, out: Path | None = None) -> Merger:
             f"{decision.epsilon.upper:.6g} at delta = {request.delta:g}, more than the budget of {request.epsilon:g}"
         )
     folder, _ = new_folder(out, "merged")
-    # It makes the digests of the inputs' ledgers say nothing to who does not have it: a ledger names its models'
-    # digests, so a plain digest of it would let anybody who guesses a model without noise check the guess.
+    # A ledger names its models' digests. With an unsalted digest of the ledger, anyone could test a guess of a model
+    # without noise.
     salt = f"{rng.seed_from_system():064x}"
     write_secret(folder.salt, salt)
-    drawn = _draw(request, candidates, decision) if selects else None
-    parameters = drawn[0].parameters if drawn else candidates.combined(decision.weights)
+    if selects:
+        seed = rng.seed_from_system() if request.seed is None else request.seed
+        model = candidates.models[draw(decision.weights, seed)]
+        parameters = model.parameters
+        drawn = Draw(model=model.label, seed=str(seed), seed_source=FROM_SYSTEM if request.seed is None else GIVEN_SEED)
+    else:
+        parameters, drawn = candidates.combined(decision.weights), None
     certificate = _certificate(request, candidates, decision, drawn, parameters, salt.encode())
-    certificate.write(folder.certificate)  # as with a ledger, what is released is written down first
+    certificate.write(folder.certificate)  # as with a ledger, before the release
     folder.write_model(parameters)
     final = Quality(**measured(*candidates.prepared.evaluate(parameters)))
     MergedSummary(
@@ -96,10 +102,10 @@ def merge_runs(request: MergeRequest, out: Path | None = None) -> Merger:
 
 
 def draw(weights: Sequence[float], seed: int) -> int:
-    """Which model a random selection releases: an index, drawn with exactly these weights, never one of weight 0.
+    """The index of the model that a random selection releases, drawn with exactly these weights; never one of weight 0.
 
     Raises:
-        ValueError: weights that :func:`fedamp.studies.merging.decision.exact` did not make: their sum is not exactly 1.
+        ValueError: the sum of the weights is not exactly 1 (:func:`fedamp.studies.merging.decision.exact`).
     """
     below = list(accumulate(map(Fraction, weights)))
     if below[-1] != 1:
@@ -108,26 +114,19 @@ def draw(weights: Sequence[float], seed: int) -> int:
     return bisect_right(below, point)
 
 
-def _draw(request: MergeRequest, candidates: Candidates, decision: Decision) -> tuple[Candidate, Draw]:
-    seed = rng.seed_from_system() if request.seed is None else request.seed
-    source = FROM_SYSTEM if request.seed is None else GIVEN_SEED
-    model = candidates.models[draw(decision.weights, seed)]
-    return model, Draw(model=model.label, seed=str(seed), seed_source=source)
-
-
 def _certificate(
     request: MergeRequest,
     candidates: Candidates,
     decision: Decision,
-    drawn: tuple[Candidate, Draw] | None,
+    drawn: Draw | None,
     parameters: Arrays,
     salt: bytes,
 ) -> Certificate:
-    """What can be handed out with the model; nothing in it depends on models that are not released."""
+    """The certificate, to publish with the model; nothing in it depends on models that are not released."""
     ledgers = [model.run.ledger for model in candidates.models]
     return Certificate(
         format="fedamp merge certificate 1",
-        written_by=f"fedamp {__version__}",
+        written_by=f"fedamp {version()}",
         method=request.method,
         unit=ledgers[0].unit,
         units=ledgers[0].units,
@@ -143,7 +142,7 @@ def _certificate(
         weights_chosen_by=decision.chosen_by,
         best_weights_by_accounting=decision.best,
         inputs=tuple(_input(model, request.delta, salt) for model in candidates.models),
-        draw=drawn[1] if drawn else None,
+        draw=drawn,
         has_known_seed=request.seed is not None or any(ledger.has_known_seed for ledger in ledgers),
         model_sha256=digest(parameters),
         assumptions=(*ASSUMPTIONS, *decision.assumptions, *ledgers[0].assumptions),

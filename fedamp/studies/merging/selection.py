@@ -1,8 +1,8 @@
 """Random selection: one of several models is released, drawn with weights that do not depend on the data.
 
-Yin, Zaheer, Li 2026: a model's own cost is all that is needed, and the models may be correlated, because only one of
-them is ever released (Theorems 5.1 and 5.2). The weights that keep a budget are a union of half-spaces: one by privacy
-loss, ``sum of w_i delta_i(epsilon) <= delta``, and one for every Rényi order a,
+Yin, Zaheer, Li 2026: the cost follows from each model's own cost. Models may be correlated, because only one of them
+is released (Theorems 5.1 and 5.2). The weights that keep a budget are a union of half-spaces: one by privacy loss,
+``sum of w_i delta_i(epsilon) <= delta``, and one for every Rényi order a,
 ``sum of w_i E[X_i^a] <= exp((a - 1) epsilon')``. Both are written as ``costs @ w <= 1`` below.
 """
 
@@ -14,18 +14,17 @@ import numpy as np
 
 from fedamp.accounting import Bounds, Mechanism, RandomSelection
 from fedamp.errors import MergeError
-from fedamp.studies.merging import decision
 from fedamp.studies.merging.candidates import Candidates
-from fedamp.studies.merging.decision import Array, Decision, MergeRequest, Weights
+from fedamp.studies.merging.decision import FIXED_WEIGHTS, Array, Decision, MergeRequest, Weights, exact
 
 Rank = Callable[[Weights], Any]
-"""What to maximise over weights; linear or lexicographic in them, so that a vertex attains the maximum."""
+"""A function of weights to maximise: linear or lexicographic, so that a vertex attains the maximum."""
 
 BY_PRIVACY_LOSS, BY_RENYI = "privacy loss", "Rényi divergences"
 ONE_DRAW = "The model was drawn once, and no draw was discarded."
 
-# By how much less than a half-space allows the second model is drawn, because of rounding: the first with which
-# the cost is within the budget.
+# Rounding: the second model is drawn this much less often than a half-space allows. The first margin that keeps the
+# budget is taken.
 _MARGINS = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 0.1, 0.5, 1.0)
 _ORDERS = np.concatenate([1 + np.geomspace(0.01, 1, 20)[:-1], np.linspace(2, 10, 81), np.arange(11.0, 257.0)])
 
@@ -34,14 +33,18 @@ def select(request: MergeRequest, candidates: Candidates) -> Decision:
     """The weights of a random selection.
 
     Raises:
-        MergeError: no weights are within the budget, or the utility rests on an assumption that was not made.
+        MergeError: no weights are within the budget.
     """
     mechanisms, best = candidates.mechanisms, dict[str, Weights]()
-    assumptions: tuple[str, ...]
+    assumptions: tuple[str, ...] = (ONE_DRAW, FIXED_WEIGHTS)
     if request.weights is not None:
-        weights, chosen_by, assumptions = request.weights, "given", (decision.FIXED_WEIGHTS,)
+        weights, chosen_by = request.weights, "given"
     else:
-        rank, chosen_by, assumptions = _rank(request, candidates)
+        if isinstance(request.utility, tuple):
+            rank, chosen_by = expected(request.utility), f"largest expected utility of {list(request.utility)}"
+        else:
+            rank, chosen_by = least_private_first(mechanisms, request.delta), "least private model first"
+            assumptions = (ONE_DRAW,)
         best = best_weights(mechanisms, rank, request.epsilon, request.delta)
         if not best:
             cheapest = min(part.epsilon(request.delta).upper for part in mechanisms)
@@ -56,27 +59,14 @@ def select(request: MergeRequest, candidates: Candidates) -> Decision:
         mechanism,
         selection_epsilon(mechanisms, weights, request.delta),
         chosen_by,
-        (ONE_DRAW, *assumptions),
+        assumptions,
         lambda grid: selection_epsilons(mechanisms, grid, request.delta),
         best,
     )
 
 
-def _rank(request: MergeRequest, candidates: Candidates) -> tuple[Rank, str, tuple[str, ...]]:
-    """What to maximise, that in words, and the assumptions that it takes."""
-    if request.utility in (None, decision.LEAST_PRIVATE):
-        return least_private_first(candidates.mechanisms, request.delta), "least private model first", ()
-    if isinstance(request.utility, tuple):
-        words = f"largest expected utility of {list(request.utility)}"
-        return _expected(request.utility), words, (decision.FIXED_WEIGHTS,)
-    request.check_public_accuracies()
-    public = (decision.PUBLIC_ACCURACIES,)
-    if request.utility == decision.MOST_ACCURATE:
-        return most_accurate_first(candidates.accuracies), "most accurate model on the public test set first", public
-    return _expected(candidates.accuracies), "largest expected accuracy on the public test set", public
-
-
-def _expected(utility: Sequence[float]) -> Rank:
+def expected(utility: Sequence[float]) -> Rank:
+    """The rank by the expected value of a utility."""
     return lambda weights: float(np.dot(weights, utility))
 
 
@@ -89,17 +79,11 @@ def least_private_first(mechanisms: Sequence[Mechanism], delta: float) -> Rank:
     return lambda weights: tuple(-round(weights[index], 12) for index in order)
 
 
-def most_accurate_first(accuracies: Sequence[float]) -> Rank:
-    """The rank that gives probability to the most accurate model first, then to the next one, and so on."""
-    order = np.argsort(-np.asarray(accuracies), kind="stable")
-    return lambda weights: tuple(round(weights[index], 12) for index in order)
-
-
 def selection_epsilon(mechanisms: Sequence[Mechanism], weights: Sequence[float], delta: float) -> Bounds:
-    """What random selection costs: the accountant's bracket, with the upper end of Theorem 5.2 where that is less.
+    """The cost of random selection: the accountant's bracket, with the upper end of Theorem 5.2 where that is smaller.
 
-    Theorem 5.2 takes what is known best of each model: an exact law of one, Rényi divergences of another. A model
-    without privacy costs all of its weight in delta, whatever epsilon is.
+    Theorem 5.2 uses the tightest bound of each model: an exact law of one, Rényi divergences of another. A model
+    without privacy costs all of its weight in delta, for every epsilon.
     """
     used = [(part, weight) for part, weight in zip(mechanisms, weights, strict=True) if weight > 0]
     if len(used) == 1:
@@ -120,11 +104,11 @@ def selection_epsilon(mechanisms: Sequence[Mechanism], weights: Sequence[float],
 
 
 def best_weights(mechanisms: Sequence[Mechanism], rank: Rank, epsilon: float, delta: float) -> dict[str, Weights]:
-    """The best weights by each accounting; an accounting by which no weights keep the budget is left out.
+    """The best weights by each accounting; an accounting without weights in the budget has none.
 
     Args:
-        mechanisms: what each model's release costs; ``NotPrivate`` for a model without privacy.
-        rank: what to maximise.
+        mechanisms: the cost of each model's release; ``NotPrivate`` for a model without privacy.
+        rank: to maximise.
         epsilon, delta: the budget.
     """
     accountings = {
@@ -144,7 +128,7 @@ def best_weights(mechanisms: Sequence[Mechanism], rank: Rank, epsilon: float, de
 def _costs_by_privacy_loss(mechanisms: Sequence[Mechanism], epsilon: float, delta: float) -> Array:
     """Theorem 5.2, shape (1, models)."""
     costs = np.array([part.delta(epsilon).upper / delta for part in mechanisms])
-    # Epsilon and delta are inverse up to rounding only; a model that just keeps the budget must not fall out of it.
+    # Epsilon and delta are inverse only up to rounding; a model that just keeps the budget must stay in it.
     alone = np.array([part.epsilon(delta).upper <= epsilon for part in mechanisms])
     return np.where(alone, np.minimum(costs, 1.0), np.maximum(costs, np.nextafter(1.0, 2.0)))[None]
 
@@ -169,14 +153,14 @@ def _weights(models: int, first: int, second: int, share: float) -> Weights:
     weights = np.zeros(models)
     weights[first] = 1 - share
     weights[second] = 1.0 if first == second else share
-    return decision.exact(weights.tolist())
+    return exact(weights.tolist())
 
 
 def selection_epsilons(mechanisms: Sequence[Mechanism], grid: Array, delta: float) -> Array:
-    """What each row of a grid of weights costs by privacy loss, at most; shape (rows,).
+    """An upper bound on the cost of each row of weights by privacy loss; shape (rows,).
 
-    For pictures: to 1 per cent of the most expensive private model, and infinite where it is more than four times that,
-    as it can be where a model without privacy is drawn with a probability near delta.
+    For pictures: accurate to 1 per cent of the most expensive private model. It is infinite above four times that cost,
+    which happens if a model without privacy is drawn with a probability near delta.
     """
     alone = np.array([part.epsilon(delta).upper for part in mechanisms])
     highest, steps = max(alone, default=1.0), 101
@@ -185,7 +169,7 @@ def selection_epsilons(mechanisms: Sequence[Mechanism], grid: Array, delta: floa
     epsilons = np.linspace(0.0, highest, steps)
     deltas = np.array([[part.delta(float(epsilon)).upper for part in mechanisms] for epsilon in epsilons])
     enough = grid @ deltas.T <= delta
-    # Said before rounding can hide it: what a model without privacy takes of delta, epsilon cannot buy back.
+    # Before rounding can hide it: no epsilon makes up for the delta of a model without privacy.
     enough &= (grid @ np.isinf(alone) < delta)[:, None]
     smallest = np.where(enough.any(axis=1), epsilons[enough.argmax(axis=1)], math.inf)
     return np.where(grid.max(axis=1) == 1, alone[grid.argmax(axis=1)], smallest)

@@ -1,4 +1,4 @@
-"""Many runs of one scenario: a grid of settings, each with several seeds, and what came of them."""
+"""Many runs of one scenario: a grid of settings, several seeds for each, and the results."""
 
 from fedamp.studies.sweeps.results import Sweep, read_sweep
 from fedamp.studies.sweeps.sweep import sweep

@@ -1,4 +1,4 @@
-"""What it costs to choose among runs: nothing is charged for it, and what would be."""
+"""The cost of choosing among runs: what a sweep charges for it, and what a full account would charge."""
 
 import math
 from collections import Counter
@@ -13,30 +13,59 @@ from fedamp.runs.run import Run
 
 ORDERS = np.arange(2.0, 257.0)
 
+NOT_CHARGED = (
+    "Nothing is charged for choosing: each run's ledger charges that run alone. Scores on public records add nothing "
+    "to what the runs released. But the choice of the best run depends on every run that was scored."
+)
+UNKNOWN = (
+    "The joint cost of the runs is not computed: a seed is known, a run has no privacy, or the runs protect different "
+    "units or use a different delta."
+)
+ALTERNATIVES = (
+    "Choosing costs nothing if the runs train on public records; then train once on the private ones. Scores on "
+    "private records would be further releases, each with its own noise and charge."
+)
+
 
 def cost_of_choosing(runs: Sequence[Run]) -> dict[str, Any]:
-    """What showing which of some runs was best costs, beyond what each run's ledger charges for that run alone.
+    """The cost of publishing which run was best, beyond what each run's ledger charges for that run alone.
 
     Returns:
-        ``charged``: what is charged for choosing; always 0. ``all_runs_epsilon``: what all runs cost together, at most;
-        it covers whatever is chosen by what was seen of them. ``random_stop_epsilon``: what the best one would cost, at
-        most, were nothing else shown and the number of runs geometric with as many on average. Both are None where the
-        runs' promises differ, a seed is known, or a run is not private. ``delta``; ``in_words``.
+        ``charged``: always 0. ``all_runs_epsilon``: at most the joint cost of all runs; it covers any choice among
+        them. ``random_stop_epsilon``: at most the cost of the best run alone, if the number of runs were geometric with
+        this mean. Both are None if runs have different guarantees, a known seed or no noise. ``delta``; ``in_words``.
     """
     promises = {tuple(map(str, run.promise.values())) for run in runs}
-    together: dict[str, float | None] = {"all_runs_epsilon": None, "random_stop_epsilon": None}
+    all_runs = random_stop = None
+    words = [NOT_CHARGED]
     if len(promises) == 1 and all(run.is_private and not run.has_known_seed for run in runs):
-        mechanisms = [run.ledger.mechanism for run in runs]
+        counts = Counter(run.ledger.mechanism for run in runs)
         delta = delta_left(runs[0].ledger.delta, len(runs))
-        counts = Counter(mechanisms)
-        all_runs = Compose(tuple(Repeat(mechanism, count) for mechanism, count in counts.items()))
+        together = Compose(tuple(Repeat(mechanism, count) for mechanism, count in counts.items()))
         divergences = np.max([mechanism.rdp(ORDERS) for mechanism in counts], axis=0)
-        together = {
-            "all_runs_epsilon": _finite(all_runs.epsilon(delta).upper),
-            "random_stop_epsilon": _finite(best_of_geometric(divergences, len(runs), delta)),
-        }
-    answer = {"charged": 0, "runs": len(runs), "delta": runs[0].ledger.delta if runs else None, **together}
-    return answer | {"in_words": _in_words(answer)}
+        all_runs = _finite(together.epsilon(delta).upper)
+        random_stop = _finite(best_of_geometric(divergences, len(runs), delta))
+    if all_runs is None:
+        words.append(UNKNOWN)
+    else:
+        words.append(
+            f"If all runs trained on the same private records, the choice is covered by their joint cost: epsilon = "
+            f"{all_runs:.4g} at delta = {runs[0].ledger.delta:g} for all {len(runs)}. The chosen run's own epsilon "
+            "does not cover it."
+        )
+    if all_runs is not None and random_stop is not None:
+        words.append(
+            f"With a random number of runs (geometric, {len(runs)} on average), settings drawn at random and only the "
+            f"best run published, epsilon would be {random_stop:.4g} (Papernot and Steinke 2022)."
+        )
+    return {
+        "charged": 0,
+        "runs": len(runs),
+        "delta": runs[0].ledger.delta if runs else None,
+        "all_runs_epsilon": all_runs,
+        "random_stop_epsilon": random_stop,
+        "in_words": [*words, ALTERNATIVES],
+    }
 
 
 def best_of_geometric(divergences: np.ndarray[Any, np.dtype[np.float64]], runs: float, delta: float) -> float:
@@ -53,35 +82,6 @@ def best_of_geometric(divergences: np.ndarray[Any, np.dtype[np.float64]], runs: 
     # Of any order from 1 on; at 1 the divergence has no weight.
     once = min(math.log(runs), *(divergences * (1 - 1 / ORDERS) + math.log(runs) / ORDERS))
     return epsilon_from_rdp(ORDERS, divergences + 2 * once + math.log(runs) / (ORDERS - 1), delta)
-
-
-def _in_words(answer: dict[str, Any]) -> list[str]:
-    words = [
-        "Nothing is charged for choosing: each run's ledger charges that run alone. Scores on public records add "
-        "nothing to what the runs released. But which run is best depends on every run that was scored.",
-    ]
-    together, at_random = answer["all_runs_epsilon"], answer["random_stop_epsilon"]
-    if together is None:
-        words.append(
-            "What the runs cost together is not computed: a seed is known, a run is without privacy, or their promises "
-            "differ."
-        )
-    else:
-        words.append(
-            f"If all of them trained on the same private records, whoever sees the choice is covered by epsilon = "
-            f"{together:.4g} at delta = {answer['delta']:g}, what all {answer['runs']} cost together, and not by the "
-            "chosen run's own."
-        )
-        if at_random is not None:
-            words.append(
-                f"Had the number of runs been random (geometric, {answer['runs']} on average), their settings drawn at "
-                f"random, and only the best run been shown, it would be {at_random:.4g} (Papernot and Steinke 2022)."
-            )
-    words.append(
-        "Choosing costs nothing at all where the runs train on public records; then train once on the private ones. "
-        "Scores on private records would be releases of their own, each to be noised and charged besides."
-    )
-    return words
 
 
 def _finite(value: float) -> float | None:

@@ -1,4 +1,4 @@
-"""The grid of a sweep: which keys of the scenario take which values."""
+"""The grid of a sweep: keys of the scenario, and their values."""
 
 import hashlib
 import itertools
@@ -14,16 +14,16 @@ from fedamp.errors import ScenarioError
 from fedamp.federation.reader import key_and_value
 
 MOST_RUNS = 10_000
-LONGEST_NAME = 80  # letters of a run's folder, which stands in paths
+LONGEST_NAME = 80  # letters of a run's folder
 
 Grid = dict[str, list[Any]]
-"""Values by key path, as YAML reads them."""
+"""Values by key path."""
 Settings = dict[str, Any]
 """One value for each key of a grid."""
 
 
 def grid_of(texts: Sequence[str]) -> Grid:
-    """The grid that ``--set`` spells: ``privacy.epsilon=1,2,4``, ``seed=1..5``, ``model.hidden=[8],[16,8]``.
+    """The grid from ``--set``: ``privacy.epsilon=1,2,4``, ``seed=1..5``, ``model.hidden=[8],[16,8]``.
 
     Raises:
         ScenarioError: one line that names the text.
@@ -31,21 +31,21 @@ def grid_of(texts: Sequence[str]) -> Grid:
     pairs = [key_and_value(text, several=True) for text in texts]
     for key, _ in pairs:
         if [key for key, _ in pairs].count(key) > 1:
-            raise ScenarioError(f"--set {key}: stands twice; expected: all values together, e.g. {key}=1,2,4")
+            raise ScenarioError(f"--set {key}: given twice; expected: all values together, e.g. {key}=1,2,4")
     return checked({key: [each for value in values for each in _unrolled(value)] for key, values in pairs})
 
 
 def checked(grid: Mapping[str, Any]) -> Grid:
-    """A grid given as values of Python; a single value stands for a list of it.
+    """Check a grid of Python values; a single value is a list of one.
 
     Raises:
-        ScenarioError: a key without values or with one twice, or more runs than are accepted.
+        ScenarioError: a key without values, a value that is given twice, or too many runs.
     """
     lists = {str(key): _listed(values) for key, values in grid.items()}
     for key, values in lists.items():
         texts = [_text(value) for value in values]
         if not values or len(set(texts)) < len(texts):
-            wrong = "a value stands twice" if values else "no value"
+            wrong = "a value is given twice" if values else "no value"
             raise ScenarioError(f"{key}: {wrong}; expected: one value or several different ones")
     runs = math.prod(len(values) for values in lists.values())
     if runs > MOST_RUNS:
@@ -54,12 +54,12 @@ def checked(grid: Mapping[str, Any]) -> Grid:
 
 
 def points(grid: Grid) -> list[Settings]:
-    """Every combination of the values, the last key changing fastest."""
+    """Every combination of the values; the last key changes fastest."""
     return [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
 
 
 def folder_name(settings: Settings, grid: Grid) -> str:
-    """The name of a run's folder: the keys that vary with their values; the same for the same settings."""
+    """The name of a run's folder: the keys that vary, with their values."""
     varying = {key: value for key, value in settings.items() if len(grid[key]) > 1}
     name = ",".join(f"{key}={_text(value)}" for key, value in (varying or settings).items())
     safe = re.sub(r"[^A-Za-z0-9.,=_+-]+", "", name)
@@ -69,7 +69,7 @@ def folder_name(settings: Settings, grid: Grid) -> str:
 
 
 def in_words(settings: Mapping[str, Any]) -> str:
-    """``privacy.epsilon 2, seed 1``; the section is left out where the rest of the key tells."""
+    """Settings as text: ``privacy.epsilon 2, seed 1``."""
     return ", ".join(f"{key} {_text(value)}" for key, value in settings.items()) or "as it stands"
 
 
@@ -86,11 +86,11 @@ def _listed(values: Any) -> list[Any]:
 
 
 def _unrolled(value: Any) -> list[Any]:
-    """``1..5`` as the whole numbers from 1 to 5."""
+    """``1..5`` means the whole numbers from 1 to 5."""
     ends = re.fullmatch(r"(-?\d{1,9})\.\.(-?\d{1,9})", value) if isinstance(value, str) else None
     if ends is None:
         return [value]
     first, last = map(int, ends.groups())
     if not first <= last < first + MOST_RUNS:
-        raise ScenarioError(f"{value}: expected: FIRST..LAST, LAST not below FIRST, at most {MOST_RUNS:,} numbers")
+        raise ScenarioError(f"{value}: expected: FIRST..LAST, LAST >= FIRST, at most {MOST_RUNS:,} numbers")
     return list(range(first, last + 1))

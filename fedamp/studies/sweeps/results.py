@@ -1,8 +1,8 @@
-"""What came of a sweep: its runs, their means over seeds, and the best settings by records kept apart for choosing."""
+"""The results of a sweep: its runs, their means over seeds, and the best settings by public validation records."""
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from statistics import fmean, stdev
@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from pydantic import Field
 
 from fedamp.base.record import Record
-from fedamp.base.text import harmless
-from fedamp.runs import merged
 from fedamp.runs.folder import read_summary
 from fedamp.runs.records import FileRecord
 from fedamp.runs.run import Run, frame_of, read_run
@@ -21,7 +19,6 @@ from fedamp.studies.sweeps.grid import Settings
 
 if TYPE_CHECKING:
     import pandas
-    from matplotlib.figure import Figure
 
 FILE = "sweep.json"
 RUNS = "runs"
@@ -37,7 +34,7 @@ class PlannedRun(Record):
 
 
 class SweepRecord(FileRecord):
-    """``sweep.json``: what was asked for. What came of it stands in the folders of the runs."""
+    """``sweep.json``: the planned runs. Their folders hold the results."""
 
     kind: ClassVar[str] = "sweep"
 
@@ -50,7 +47,7 @@ class SweepRecord(FileRecord):
 
 @dataclass(frozen=True)
 class SweptRun:
-    """A run of a sweep: ``run`` is None where it has not come to its end, ``error`` why, where that is known."""
+    """A run of a sweep. ``run`` is None if it has not finished, and ``error`` says why, where that is known."""
 
     settings: Settings
     folder: Path
@@ -60,19 +57,18 @@ class SweptRun:
 
 @dataclass(frozen=True)
 class Spread:
-    """Mean and sample standard deviation over seeds; the latter None for a single run."""
+    """Mean and sample standard deviation over seeds; the deviation is None for a single run."""
 
     mean: float
     deviation: float | None
 
     @classmethod
-    def of(cls, values: Sequence[float]) -> "Spread | None":
-        """None without values."""
-        return cls(fmean(values), stdev(values) if len(values) > 1 else None) if values else None
-
-    def to_json(self) -> dict[str, float | None]:
-        """Both numbers."""
-        return {"mean": self.mean, "deviation": self.deviation}
+    def of(cls, values: Sequence[float | None]) -> "Spread | None":
+        """None without values, or where a value is unknown."""
+        known = [value for value in values if value is not None]
+        if not known or len(known) < len(values):
+            return None
+        return cls(fmean(known), stdev(known) if len(known) > 1 else None)
 
 
 @dataclass(frozen=True)
@@ -84,34 +80,33 @@ class Outcome:
 
     @property
     def metric(self) -> str:
-        """What the score is: accuracy, or what leads in the task."""
+        """The name of the score: accuracy, or the main metric of the task."""
         return next((run.score[0] for run in self.runs if run.score), "accuracy")
 
     @cached_property
     def score(self) -> Spread | None:
-        """The metric that leads, on the public test set."""
+        """The main metric on the public test set."""
         return Spread.of([run.score[1] for run in self.runs if run.score])
 
     @cached_property
     def validation_score(self) -> Spread | None:
-        """The same on the public records that are kept apart for choosing; None unless every run has it."""
-        found = [run.summary.final.validation_score for run in self.runs]
-        return None if None in found else Spread.of([value for value in found if value is not None])
+        """The main metric on the public validation records; None unless every run has it."""
+        return Spread.of([run.summary.final.validation_score for run in self.runs])
 
     @property
     def epsilon(self) -> float | None:
-        """What the costliest run guarantees by itself, at most; None (infinite) where one is without noise."""
+        """Upper bound on what the most expensive run costs by itself; None (infinite) if a run has no noise."""
         found = [run.epsilon for run in self.runs]
         return None if None in found else max(value for value in found if value is not None)
 
     def to_json(self) -> dict[str, Any]:
-        """As ``fedamp sweep --json`` prints it."""
+        """The outcome in the answer of ``fedamp sweep --json``."""
         return {
             "settings": self.settings,
             "runs": len(self.runs),
             "metric": self.metric,
-            "score": self.score and self.score.to_json(),
-            "validation_score": self.validation_score and self.validation_score.to_json(),
+            "score": self.score and asdict(self.score),
+            "validation_score": self.validation_score and asdict(self.validation_score),
             "epsilon_upper": self.epsilon,
             "folders": [str(run.folder) for run in self.runs],
         }
@@ -128,45 +123,44 @@ class Sweep:
 
     @property
     def finished(self) -> tuple[Run, ...]:
-        """The runs that have come to their end."""
+        """The finished runs."""
         return tuple(swept.run for swept in self.runs if swept.run is not None)
 
     @property
     def unfinished(self) -> tuple[SweptRun, ...]:
-        """The runs that have not."""
+        """The other runs."""
         return tuple(swept for swept in self.runs if swept.run is None)
 
     @property
     def varied(self) -> list[str]:
-        """The keys that take several values, without the repeated one."""
+        """The keys with several values, without the repeated one."""
         return [key for key, values in self.grid.items() if len(values) > 1 and key != REPEATED]
 
     @cached_property
     def outcomes(self) -> list[Outcome]:
-        """One for each combination of settings of which a run is finished, in the order of the grid."""
-        alike: dict[str, tuple[Settings, list[Run]]] = {}
+        """One for each combination of settings with a finished run, in the order of the grid."""
+        found: dict[str, tuple[Settings, list[Run]]] = {}
         for swept in self.runs:
             settings = {key: swept.settings[key] for key in self.varied}
             if swept.run is not None:
-                alike.setdefault(json.dumps(settings, default=str), (settings, []))[1].append(swept.run)
-        return [Outcome(settings, tuple(runs)) for settings, runs in alike.values()]
+                found.setdefault(json.dumps(settings, default=str), (settings, []))[1].append(swept.run)
+        return [Outcome(settings, tuple(runs)) for settings, runs in found.values()]
 
     @cached_property
     def best(self) -> list[Outcome]:
-        """The settings of the highest mean score on the records kept apart for choosing; empty where none are.
+        """The settings with the highest mean validation score; empty without validation records.
 
-        Keys of ``privacy`` say what is asked for, and are not chosen among: one for each combination of theirs.
+        Keys of ``privacy`` are requirements: there is a best outcome for each combination of their values.
         """
-        found: dict[str, Outcome] = {}
+        found: dict[str, tuple[float, Outcome]] = {}
         for outcome in self.outcomes:
-            asked = json.dumps({key: value for key, value in outcome.settings.items() if key.startswith("privacy.")})
-            score = outcome.validation_score
-            if score is None:
+            if outcome.validation_score is None:
                 return []
-            so_far = found.get(asked)
-            if so_far is None or score.mean > _score(so_far):
-                found[asked] = outcome
-        return list(found.values())
+            required = str({key: value for key, value in outcome.settings.items() if key.startswith("privacy.")})
+            mean = outcome.validation_score.mean
+            if required not in found or mean > found[required][0]:
+                found[required] = mean, outcome
+        return [outcome for _, outcome in found.values()]
 
     @cached_property
     def choosing(self) -> dict[str, Any]:
@@ -174,7 +168,7 @@ class Sweep:
         return cost_of_choosing(self.finished)
 
     def to_json(self) -> dict[str, Any]:
-        """As ``fedamp sweep --json`` prints it."""
+        """The answer of ``fedamp sweep --json``."""
         return {
             "folder": str(self.folder),
             "scenario": self.scenario,
@@ -207,32 +201,9 @@ class Sweep:
             if swept.run is not None
         )
 
-    def plot(self) -> "Figure":
-        """Mean score, with its deviation, over the first key that varies; a line for each of the others' values."""
-        from fedamp.report.sweep import sweep_picture
-
-        return sweep_picture(self)
-
-    def __str__(self) -> str:
-        from fedamp.report import notebook
-        from fedamp.report.sweep import sweep_table
-
-        return notebook.as_text(sweep_table(harmless(self.to_json())))
-
-    def _repr_html_(self) -> str:
-        from fedamp.report import notebook, style
-        from fedamp.report.sweep import sweep_table
-
-        picture = f'<img src="{style.inline(self.plot())}">' if self.outcomes else ""
-        return notebook.as_html(sweep_table(harmless(self.to_json()))) + picture
-
-
-def _score(outcome: Outcome) -> float:
-    return outcome.validation_score.mean if outcome.validation_score else 0.0
-
 
 def is_sweep(folder: Path) -> bool:
-    """Whether a folder is that of a sweep."""
+    """Whether a folder holds a sweep."""
     return (folder / FILE).is_file()
 
 
@@ -240,34 +211,34 @@ def read_sweep(folder: Path, errors: Mapping[str, str] | None = None) -> Sweep:
     """Read the folder of a sweep.
 
     Args:
-        folder: where it is.
-        errors: why runs did not come to their end, by the names of their folders.
+        folder: of the sweep.
+        errors: why runs did not finish, by the names of their folders.
 
     Raises:
         RunFolderError: ``sweep.json`` is missing or damaged, or a run in it is damaged.
     """
-    record, told = SweepRecord.read(folder / FILE), errors or {}
+    record, errors = SweepRecord.read(folder / FILE), errors or {}
     swept = [(planned, folder / RUNS / planned.folder) for planned in record.runs]
     return Sweep(
         folder,
         record.scenario,
         record.grid,
-        tuple(SweptRun(each.settings, place, finished(place), told.get(each.folder)) for each, place in swept),
+        tuple(SweptRun(each.settings, place, finished(place), errors.get(each.folder)) for each, place in swept),
     )
 
 
-def read_models(folders: Sequence[Path]) -> list[merged.Model]:
-    """Read folders of runs and of merged models; a sweep stands for its finished runs.
+def run_folders(folders: Sequence[Path]) -> list[Path]:
+    """The folders of models, where a sweep stands for its finished runs.
 
     Raises:
-        RunFolderError: one of them is missing, damaged, or given twice.
+        RunFolderError: a sweep is damaged.
     """
     each = [[run.folder for run in read_sweep(folder).finished] if is_sweep(folder) else [folder] for folder in folders]
-    return merged.read_models([folder for below in each for folder in below])
+    return [folder for below in each for folder in below]
 
 
 def finished(folder: Path) -> Run | None:
-    """A run that has come to its end; None where there is none, or it has not.
+    """The finished run of a folder; None if there is none.
 
     Raises:
         RunFolderError: it is damaged.

@@ -1,11 +1,12 @@
-"""A sweep from its grid to its runs: what is finished is not run again, what was begun is gone on with."""
+"""A sweep from its grid to its runs: it skips finished runs and resumes interrupted ones."""
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from fedamp import __version__
+from fedamp.base.version import version
 from fedamp.errors import InputError, Interrupted, RunFolderError
 from fedamp.federation.scenario import Scenario
 from fedamp.runs.files import locked
@@ -13,7 +14,7 @@ from fedamp.runs.ledger import fingerprint
 from fedamp.runs.records import LedgerRecord
 from fedamp.studies.sweeps.grid import Settings, checked, folder_name, points
 from fedamp.studies.sweeps.results import FILE, RUNS, PlannedRun, Sweep, SweepRecord, finished, is_sweep, read_sweep
-from fedamp.studies.sweeps.workers import Job, Watcher, play_apart, play_here
+from fedamp.studies.sweeps.workers import Job, Watcher, run_apart, run_here
 
 SWEEPS = Path("sweeps")
 
@@ -30,53 +31,60 @@ def sweep(
     Args:
         load: the scenario with some values changed.
         grid: values by key path; ``seed`` repeats a run.
-        out: folder; left out: ``sweeps/NAME``. One in which the same runs were made, or begun, is gone on with.
-        jobs: how many runs at once, each in a process of its own; 1: one after the other in this process. Left out: as
-            many as there are cores.
-        watcher: told of every round and run.
+        out: folder; default: ``sweeps/NAME``. Runs that it holds are skipped, or resumed.
+        jobs: runs at once, each in its own process; 1: one after the other in this process; default: one per core.
+        watcher: follows every round and run.
 
     Raises:
         InputError: nothing was run; one line that says what is wrong.
-        Interrupted: Ctrl-C; the same call goes on where it stopped.
+        Interrupted: Ctrl-C; the same call resumes the sweep.
     """
     if jobs is not None and jobs < 1:
         raise InputError(f"jobs: got {jobs}; expected: a whole number >= 1")
     lists = checked(grid)
     scenarios = {folder_name(settings, lists): load(settings) for settings in points(lists)}
-    name = next(iter(scenarios.values())).name
-    folder = out or SWEEPS / name
-    _made(folder, private=not all(scenario.known_seed for scenario in scenarios.values()))
-    errors: dict[str, str] = {}
+    scenario = next(iter(scenarios.values())).name
+    folder = out or SWEEPS / scenario
+    _make_folder(folder, private=not all(each.known_seed for each in scenarios.values()))
     with locked(folder):
+        places = {name: folder / RUNS / name for name in scenarios}
         waiting = [
-            _job(name, scenario, folder / RUNS / name)
-            for name, scenario in scenarios.items()
-            if not _is_done(scenario, folder / RUNS / name)
+            Job(name, each, places[name], resume=(places[name] / "scenario.yaml").is_file())
+            for name, each in scenarios.items()
+            if not _is_done(each, places[name])
         ]
         planned = zip(scenarios, points(lists), strict=True)
         SweepRecord(
-            written_by=f"fedamp {__version__}",
-            scenario=name,
+            written_by=f"fedamp {version()}",
+            scenario=scenario,
             grid=lists,
             runs=tuple(PlannedRun(folder=name, settings=settings) for name, settings in planned),
         ).write(folder / FILE)
-        _play(waiting, min(jobs or os.cpu_count() or 1, len(waiting)), _Noting(errors, watcher), folder)
+        try:
+            errors = _play(waiting, min(jobs or os.cpu_count() or 1, len(waiting)), watcher)
+        except (Interrupted, KeyboardInterrupt):
+            raise Interrupted(f"{folder}: run the same command to resume") from None
     return read_sweep(folder, errors)
 
 
-def _play(jobs: list[Job], processes: int, watcher: Watcher, folder: Path) -> None:
-    watcher.begun(jobs)
-    try:
-        if processes > 1:
-            play_apart([_alone(job) for job in jobs], processes, watcher)
-        else:
-            play_here(jobs, watcher)
-    except Interrupted:
-        raise Interrupted(f"{folder}: the same command goes on where it stopped") from None
+def _play(jobs: list[Job], processes: int, watcher: Watcher | None) -> dict[str, str]:
+    """Run all jobs; returns errors by the names of the runs that failed."""
+    errors, tell = dict[str, str](), watcher.round_done if watcher else lambda job, round_: None
+    if watcher:
+        watcher.begun(jobs)
+    apart = processes > 1
+    done = run_apart([_serial(job) for job in jobs], processes, tell) if apart else run_here(jobs, tell)
+    with closing(done):
+        for job, error in done:
+            if error:
+                errors[job.name] = error
+            if watcher:
+                watcher.run_done(job, error)
+    return errors
 
 
-def _made(folder: Path, private: bool) -> None:
-    """Make the folder, or see that it is one of a sweep, or empty.
+def _make_folder(folder: Path, private: bool) -> None:
+    """Make the folder, or check that it is empty or holds a sweep.
 
     Raises:
         RunFolderError: it holds something else, or cannot be made.
@@ -90,10 +98,10 @@ def _made(folder: Path, private: bool) -> None:
 
 
 def _is_done(scenario: Scenario, folder: Path) -> bool:
-    """Whether the run is there and has come to its end.
+    """Whether the folder holds the finished run.
 
     Raises:
-        RunFolderError: a run is there, and of another scenario.
+        RunFolderError: it holds a run of another scenario.
     """
     ledger = folder / "ledger.json"
     if ledger.is_file():
@@ -103,36 +111,11 @@ def _is_done(scenario: Scenario, folder: Path) -> bool:
     return finished(folder) is not None
 
 
-def _job(name: str, scenario: Scenario, folder: Path) -> Job:
-    return Job(name, scenario, folder, resume=(folder / "scenario.yaml").is_file())
-
-
-def _alone(job: Job) -> Job:
-    """Beside other runs a run trains in its own process: the results do not depend on it."""
+def _serial(job: Job) -> Job:
+    """The job on the serial engine where that is allowed: its result is the same, and other runs use the cores."""
     engine, faults = job.scenario.engine, job.scenario.faults
     needs_workers = engine.address is not None or (faults is not None and faults.killed_workers > 0)
     if engine.kind != "auto" or needs_workers:
         return job
     here = engine.model_copy(update={"kind": "serial"})
     return Job(job.name, job.scenario.model_copy(update={"engine": here}), job.folder, job.resume)
-
-
-class _Noting(Watcher):
-    """Notes why runs ended before their end, and tells a watcher."""
-
-    def __init__(self, errors: dict[str, str], watcher: Watcher | None) -> None:
-        self._errors, self._watcher = errors, watcher
-
-    def begun(self, jobs: Sequence[Job]) -> None:
-        if self._watcher:
-            self._watcher.begun(jobs)
-
-    def round_done(self, job: Job, round_: int) -> None:
-        if self._watcher:
-            self._watcher.round_done(job, round_)
-
-    def run_done(self, job: Job, error: str | None) -> None:
-        if error:
-            self._errors[job.folder.name] = error
-        if self._watcher:
-            self._watcher.run_done(job, error)

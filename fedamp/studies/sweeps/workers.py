@@ -1,30 +1,31 @@
-"""Several runs at once, in processes that are started afresh, not forked: a fork hangs beside a library at work."""
+"""The runs of a sweep: one after the other in this process, or several at once in spawned processes.
+
+Processes are spawned, not forked: a fork can hang while a library has threads at work.
+"""
 
 import os
 import signal
-import subprocess
-import sys
 from collections import deque
-from collections.abc import Iterable, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Generator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from multiprocessing import Pipe
+from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import Protocol, Self
+from typing import Protocol
 
-from fedamp.engines.processes import environment
 from fedamp.errors import FedampError, Interrupted
 from fedamp.federation.scenario import Scenario
-from fedamp.server.launch import launch
+from fedamp.runs.folder import read_summary
+from fedamp.server.launch import how_to_resume, launch
 from fedamp.server.observers import Observers
 
-STOP_DEADLINE = 10.0  # seconds that a process may take to end
+STOP_DEADLINE = 10.0  # seconds that an idle process may take to end
 
 
 @dataclass(frozen=True)
 class Job:
-    """A run to be made or to be gone on with."""
+    """A run to start, or to resume."""
 
     name: str
     scenario: Scenario
@@ -32,139 +33,156 @@ class Job:
     resume: bool
 
 
+Tell = Callable[[Job, int], object]
+"""Called with the number of every released round."""
+Done = tuple[Job, str | None]
+"""A job, and one line that says why it stopped before its end."""
+
+
 class Watcher(Protocol):
-    """Who is told how the runs of a sweep go."""
+    """Follows the runs of a sweep."""
 
     def begun(self, jobs: Sequence[Job]) -> None:
-        """Before the first run: what there is to do."""
+        """Before the first run: the jobs to do."""
 
     def round_done(self, job: Job, round_: int) -> None:
         """After every released round of a run."""
 
     def run_done(self, job: Job, error: str | None) -> None:
-        """After a run, with what ended it before its end, in one line."""
+        """After a run, with one line that says why it stopped before its end."""
 
 
-def play_here(jobs: Iterable[Job], watcher: Watcher) -> None:
-    """Runs one after the other, in this process.
+def run_here(jobs: Sequence[Job], tell: Tell) -> Generator[Done]:
+    """Run jobs one after the other in this process.
 
     Raises:
-        Interrupted: Ctrl-C; the run in progress can be gone on with.
+        Interrupted: Ctrl-C; the current run can be resumed.
     """
     for job in jobs:
-        ended = _Ended()
         try:
-            told = Observers([lambda record, job=job: watcher.round_done(job, record.round), ended])
-            launch(job.scenario, told, job.folder, job.resume)
-            watcher.run_done(job, None)
+            _run(job, tell)
+            yield job, None
         except Interrupted:
             raise
         except FedampError as error:
-            watcher.run_done(job, f"{error.kind}: {error}")
-        if ended.interrupted:
-            raise Interrupted("")
+            yield job, f"{error.kind}: {error}"
 
 
-class _Ended:
-    """Remembers that Ctrl-C came: a run that it stops after a round raises nothing."""
-
-    interrupted = False
-
-    def stopping(self) -> None:
-        self.interrupted = True
-
-
-def play_apart(jobs: Iterable[Job], processes: int, watcher: Watcher) -> None:
-    """Runs in so many processes at once. A process that dies takes the run that it is at with it, and no other.
+def run_apart(jobs: Sequence[Job], processes: int, tell: Tell) -> Generator[Done]:
+    """Run jobs in several processes at once. A process that dies fails its current run, and no other.
 
     Raises:
-        Interrupted: Ctrl-C; runs in progress have finished their round (the second time they have been killed).
+        Interrupted: Ctrl-C. Current runs have finished their round; a second Ctrl-C kills them.
     """
     waiting, interrupts = deque(jobs), 0
-    with ExitStack() as running:
-        workers = [running.enter_context(_Worker(processes)) for _ in range(min(processes, len(waiting)))]
-        while waiting or any(worker.job for worker in workers):
+    busy, idle = dict[Connection, _Worker](), list[_Worker]()
+    try:
+        while waiting or busy:
             try:
-                for worker in workers:
-                    if worker.job is None and waiting:
-                        worker.start(waiting.popleft())
-                busy = {worker.pipe: worker for worker in workers if worker.job}
+                while waiting and len(busy) < processes:
+                    worker = idle.pop() if idle else _Worker(max(1, (os.cpu_count() or 1) // processes))
+                    worker.start(waiting.popleft())
+                    busy[worker.pipe] = worker
                 for pipe in wait(list(busy)):
-                    _hear(busy[pipe], watcher)  # type: ignore[index]
+                    worker = busy[pipe]  # type: ignore[index]
+                    said = worker.receive()
+                    if isinstance(said, int):
+                        tell(worker.job, said)
+                        continue
+                    del busy[worker.pipe]
+                    if worker.process.is_alive():
+                        idle.append(worker)
+                    yield worker.job, said
             except KeyboardInterrupt:
                 interrupts += 1
                 waiting.clear()
-                for worker in workers:
+                for worker in busy.values():
                     worker.interrupt(kill=interrupts > 1)
+    finally:
+        for worker in (*idle, *busy.values()):
+            worker.end()
     if interrupts:
         raise Interrupted("")
 
 
-def _hear(worker: "_Worker", watcher: Watcher) -> None:
-    job = worker.job
-    assert job is not None, "only those at work are heard"
-    try:
-        answer = worker.pipe.recv()
-    except (EOFError, OSError):
-        answer = f"failed: its process ended (exit code {worker.end()})"
-    if isinstance(answer, int):
-        watcher.round_done(job, answer)
-        return
-    worker.job = None
-    watcher.run_done(job, answer)
+def _run(job: Job, tell: Tell) -> None:
+    """Run a job to its end.
+
+    Raises:
+        FedampError: the run stopped before its end.
+    """
+    folder = launch(job.scenario, Observers([lambda record: tell(job, record.round)]), job.folder, job.resume)
+    if read_summary(folder).stopped_because == "interrupted":
+        raise Interrupted(how_to_resume(folder))
 
 
 class _Worker:
-    """A process of :mod:`fedamp.studies.sweeps.worker`, and what it is at; started when there is something to do."""
+    """A process that runs one job after the other, so that it imports torch once.
 
-    pipe: Connection
-    _process: subprocess.Popen[bytes] | None = None
+    It receives jobs through a pipe. It answers with the number of each released round, and with the error or None.
+    """
 
-    def __init__(self, processes: int) -> None:
-        self._threads = max(1, (os.cpu_count() or 1) // processes)
-        self.job: Job | None = None
+    job: Job
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.end()
+    def __init__(self, threads: int) -> None:
+        context = get_context("spawn")
+        self.pipe, theirs = context.Pipe()
+        self.process = context.Process(target=_serve, args=(theirs, threads))
+        # The pipe interrupts it, Ctrl-C does not; the process inherits which signals are blocked.
+        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            self.process.start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+            theirs.close()
 
     def start(self, job: Job) -> None:
-        """Have it run a job; that it is no longer there is heard when it is asked."""
-        if self._process is None:
-            self._process = self._started()
         self.job = job
-        with suppress(OSError):
-            self.pipe.send((job.scenario, job.folder, job.resume))
+        with suppress(OSError):  # a dead process is noticed in receive
+            self.pipe.send(job)
+
+    def receive(self) -> int | str | None:
+        try:
+            said: int | str | None = self.pipe.recv()
+        except (EOFError, OSError):
+            self.process.join(STOP_DEADLINE)
+            said = f"failed: its process ended (exit code {self.process.exitcode})"
+        return said
 
     def interrupt(self, kill: bool) -> None:
-        """Have it stop after the round, or at once."""
-        if self.job and self._process:
-            self._process.send_signal(signal.SIGKILL if kill else signal.SIGINT)
+        """Stop the job after its round, or at once."""
+        if kill:
+            self.process.kill()
+        with suppress(OSError):
+            self.pipe.send(None)
 
-    def end(self) -> int | None:
-        """End the process, where there is one; returns its exit code."""
-        if self._process is None:
-            return None
-        process, self._process = self._process, None
-        self.pipe.close()  # without it the process ends
-        with suppress(subprocess.TimeoutExpired):
-            return process.wait(STOP_DEADLINE)
-        process.kill()
-        return process.wait()
+    def end(self) -> None:
+        self.pipe.close()
+        self.process.join(STOP_DEADLINE)
+        self.process.kill()
 
-    def _started(self) -> subprocess.Popen[bytes]:
-        self.pipe, theirs = Pipe()
-        command = [sys.executable, "-P", "-m", "fedamp.studies.sweeps.worker", str(theirs.fileno())]
-        with theirs:
-            # In a session of its own Ctrl-C does not reach it. What it has to say is in the logs of its runs.
-            return subprocess.Popen(
-                command,
-                env={"OMP_NUM_THREADS": str(self._threads)} | environment(),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                pass_fds=[theirs.fileno()],
-                start_new_session=True,
-            )
+
+def _serve(pipe: Connection, threads: int) -> None:
+    """Run the jobs that a pipe brings, until it is closed. The logs of the runs hold what they print."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    for stream in (1, 2):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
+    os.environ.setdefault("OMP_NUM_THREADS", str(threads))
+
+    def tell(_: Job, round_: int) -> None:
+        pipe.send(round_)
+        if pipe.poll():
+            raise KeyboardInterrupt
+
+    with suppress(EOFError, OSError):
+        while True:
+            job = pipe.recv()
+            if job is None:
+                continue
+            try:
+                _run(job, tell)
+                error = None
+            except FedampError as caught:
+                error = f"{caught.kind}: {caught}"
+            pipe.send(error)

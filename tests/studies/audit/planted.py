@@ -1,8 +1,7 @@
-"""Mistakes that somebody might make, planted into the server or the client."""
-
-from dataclasses import replace
+"""Plausible mistakes, planted into the server or the client."""
 
 import numpy as np
+import torch
 
 from fedamp.client import worker
 from fedamp.engines.faults import FaultyGrid
@@ -34,7 +33,7 @@ def no_clipping_on_the_client(monkeypatch):
 
 
 def every_array_clipped_by_itself(monkeypatch):
-    """A common mistake: the norm of each array is within the clip, but not that of all together."""
+    """The norm of each array is within the clip, but not the norm of all arrays together."""
     right = worker.clip_and_sum
 
     def wrong(updates, parts, clips, *how):
@@ -49,8 +48,7 @@ def one_submodel_for_all(monkeypatch):
     monkeypatch.setattr(DisjointSubmodels, "draw", lambda self, cohort, seed, round_: 0 * cohort)
 
 
-def one_submodel_a_person(monkeypatch):
-    """Drawn at the first round, and kept for the whole run."""
+def one_submodel_for_the_whole_run(monkeypatch):
     right = DisjointSubmodels.draw
 
     def wrong(self, cohort, seed, round_):
@@ -61,31 +59,28 @@ def one_submodel_a_person(monkeypatch):
 
 def no_dropout(monkeypatch):
     """Every client trains the whole model, whatever its mask."""
-    right = pieces.MaskedPiece.arguments
     monkeypatch.setattr(
-        pieces.MaskedPiece, "arguments", lambda self, *them: [mask * 0 + 1 for mask in right(self, *them)]
+        pieces.MaskedPiece, "_kept", lambda self, seeds, purpose, count: torch.ones(len(seeds), count, dtype=torch.bool)
     )
 
 
 def one_check_in_too_many(monkeypatch):
-    right = check_in._owed_check_ins
-
-    def wrong(seed, first_round, rounds, owed):
-        return right(seed, first_round, rounds, owed + 1)
-
-    monkeypatch.setattr(check_in, "_owed_check_ins", wrong)
-
-
-def everybody_every_round(monkeypatch):
-    """Poisson sampling that never says no."""
-    right = check_in.Independent.cohorts
+    right = check_in._uniform_sets
     monkeypatch.setattr(
-        check_in.Independent, "cohorts", lambda self, units, seed: right(replace(self, rate=1.0), units, seed)
+        check_in, "_uniform_sets", lambda seed, first, rounds, check_ins: right(seed, first, rounds, check_ins + 1)
     )
 
 
-class _WithThoseOwed:
-    """Attendance, and besides whoever did not answer the last time."""
+def everybody_every_round(monkeypatch):
+    """Poisson sampling at rate 1."""
+    right = check_in.PoissonCheckIn.cohorts
+    monkeypatch.setattr(
+        check_in.PoissonCheckIn, "cohorts", lambda self, *them: right(self.model_copy(update={"rate": 1.0}), *them)
+    )
+
+
+class _WithRescheduled:
+    """Attendance, and the units that did not answer in the last round."""
 
     def __init__(self, attendance):
         self.attendance, self.owed = attendance, np.empty(0, dtype=np.int64)
@@ -95,17 +90,17 @@ class _WithThoseOwed:
 
 
 class _Rescheduling(private.PrivateStrategy):
-    """Asks a unit that did not answer again in the next round: the rounds it is in are no longer those drawn for it."""
+    """A unit that did not answer is in the next round too, so its rounds are no longer those that were drawn."""
 
     def __init__(self, *arguments):
         super().__init__(*arguments)
-        self.plan.__dict__["attendance"] = _WithThoseOwed(self.plan.attendance)
+        self.plan.__dict__["attendance"] = _WithRescheduled(self.plan.attendance)
 
     def aggregate(self, server_round, replies):
         replies = list(replies)
         reported = [unit for reply in replies for unit in reply.content["metrics"]["reported"]]
-        asked = self.plan.attendance.cohort(server_round)
-        self.plan.attendance.owed = np.setdiff1d(asked, np.array(reported, dtype=np.int64))
+        cohort = self.plan.attendance.cohort(server_round)
+        self.plan.attendance.owed = np.setdiff1d(cohort, np.array(reported, dtype=np.int64))
         return super().aggregate(server_round, replies)
 
 
@@ -114,7 +109,7 @@ def failures_rescheduled(monkeypatch):
 
 
 def failing_until(last_round, failing=0.7):
-    """Faults by which unit 0 fails in every round but the last: the seed of the first such luck."""
+    """Faults by which unit 0 fails in every round but the last, with the first such seed."""
     for seed in range(1000):
         grid = FaultyGrid(None, Faults(seed=seed, failing=failing))
         fails = [bool(grid._failing_and_late(round_, np.array([0]))[0][0]) for round_ in range(1, last_round + 1)]

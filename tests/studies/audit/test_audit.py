@@ -10,7 +10,7 @@ from scipy.stats import kstest
 from fedamp.errors import DataError, FederationError, InputError
 from fedamp.federation.plan import Plan
 from fedamp.studies.audit import audit, subject
-from fedamp.studies.audit.repetitions import Federation
+from fedamp.studies.audit.canary import CanaryFederation
 from fedamp.studies.audit.subject import subject_of
 from tests.federations import small
 
@@ -53,7 +53,7 @@ def test_a_long_scenario_is_shortened_with_the_noise_of_the_whole():
 def test_with_nothing_hidden_the_adversary_reads_gaussians():
     """Log-likelihood ratios of n rounds with noise multiplier s: N(+-n / 2 s^2, n / s^2), present and absent."""
     scenario = small("check_in={scheme: all}", "rounds=3", "privacy.noise_multiplier=2", "privacy.clip=0.01")
-    present, absent = Federation(subject_of(scenario, 3)).evidence(60, seed=8)
+    present, absent = CanaryFederation(subject_of(scenario, 3)).evidence(60, seed=8)
     for ratios, sign in ((present, 1), (absent, -1)):
         assert ratios.shape == (60, 3, 1)
         # One rejection in a thousand; the seed is fixed.
@@ -96,7 +96,7 @@ def test_what_cannot_be_audited_is_refused_in_one_line(subtests):
 
 
 def test_a_canary_that_cannot_be_trained_is_no_good_news(monkeypatch):
-    federation = Federation(subject_of(small(*SCENARIOS["all"]), 2))
+    federation = CanaryFederation(subject_of(small(*SCENARIOS["all"]), 2))
 
     def broken(*_: object) -> None:
         raise RuntimeError("no gradient today")
@@ -119,7 +119,7 @@ def test_faults_happen_as_in_a_run_and_hide_nothing(capfd):
 
 
 def test_the_seed_decides_the_repetitions():
-    federation = Federation(subject_of(small(*SCENARIOS["all"]), 2))
+    federation = CanaryFederation(subject_of(small(*SCENARIOS["all"]), 2))
     first, again, other = (federation.evidence(2, seed)[0] for seed in (1, 1, 2))
     assert np.array_equal(first, again)
     assert not np.array_equal(first, other)

@@ -16,12 +16,11 @@ from fedamp.accounting import from_json
 from fedamp.federation.cost import privacy_cost
 from fedamp.noise.gaussian import delta_left
 from fedamp.runs.checkpoint import checkpoints
-from fedamp.server.launch import launch
 from tests.chains import change_ledger, forge
-from tests.federations import Silent, small
+from tests.federations import small
 
-SELECTION = ("--method", "random-selection", "--delta", "1e-5")
-COMBINATION = ("--method", "linear-combination", "--delta", "1e-5")
+SELECTION, COMBINATION = ("--method", "random-selection"), ("--method", "linear-combination")
+PER_STEP = (*COMBINATION, "--assume-data-independent-gradients")
 
 
 def gaussian_epsilon(shift: float, delta: float = 1e-5) -> float:
@@ -38,32 +37,61 @@ def contents(folder: Path) -> dict[Path, bytes]:
     return {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()}
 
 
-# --- random selection -------------------------------------------------------------------------------------------------
+@pytest.fixture(name="command")
+def command_fixture(fedamp, runs, tmp_path):
+    """``fedamp merge`` of runs, by name or folder."""
+
+    def command(models, method, epsilon, *more, out="merged"):
+        folders = [runs[model] if isinstance(model, str) and "/" not in model else model for model in models]
+        delta = () if "--delta" in more else ("--delta", "1e-5")
+        return fedamp("merge", *folders, *method, *delta, "--epsilon", epsilon, *more, "--out", tmp_path / out)
+
+    return command
 
 
 @pytest.fixture
-def selected(fedamp, runs, tmp_path):
-    before = contents(runs["much"]) | contents(runs["little"]) | contents(runs["none"])
-    out = tmp_path / "merged"
-    answer = fedamp(
-        "merge", runs["much"], runs["little"], runs["none"], *SELECTION, "--epsilon", 3, "--out", out, "--json"
-    )
-    assert answer.status == 0, answer.err
-    assert contents(runs["much"]) | contents(runs["little"]) | contents(runs["none"]) == before
-    return json.loads(answer.out), out
+def merge(command):
+    """What a merger prints with ``--json``."""
+
+    def merge(*arguments, **out):
+        answer = command(*arguments, "--json", **out)
+        assert answer.status == 0, answer.err
+        return json.loads(answer.out)
+
+    return merge
+
+
+@pytest.fixture
+def refused(command, tmp_path):
+    """The one line by which a merger is refused; it leaves no folder."""
+
+    def refused(*arguments):
+        answer = command(*arguments, out="refused")
+        assert (answer.status, answer.err.count("\n")) == (2, 1), answer.err
+        assert not (tmp_path / "refused").exists()
+        return answer.err
+
+    return refused
+
+
+# --- random selection -------------------------------------------------------------------------------------------------
+
+THREE = ("much", "little", "none")
+
+
+@pytest.fixture
+def selected(merge, runs, tmp_path):
+    before = [contents(runs[name]) for name in THREE]
+    answer = merge(THREE, SELECTION, 3)
+    assert [contents(runs[name]) for name in THREE] == before
+    return answer, tmp_path / "merged"
 
 
 def test_selection_releases_one_of_the_models_within_the_budget(selected, runs):
     answer, out = selected
-    assert {file.name for file in out.iterdir()} == {
-        "certificate.json",
-        "model.safetensors",
-        "plots",
-        "salt.secret",
-        "summary.json",
-    }
-    names = [model["name"] for model in answer["inputs"]]
-    drawn = (runs["much"], runs["little"], runs["none"])[names.index(answer["draw"]["model"])]
+    files = {"certificate.json", "model.safetensors", "plots", "salt.secret", "summary.json"}
+    assert {file.name for file in out.iterdir()} == files
+    drawn = runs[answer["draw"]["model"].partition("@")[0]]
     assert (out / "model.safetensors").read_bytes() == (drawn / "model.safetensors").read_bytes()
     assert answer["epsilon"]["lower"] <= answer["epsilon"]["upper"] <= 3
     assert answer["epsilon"]["upper"] > 2.99  # "least private first" leaves next to nothing of the budget
@@ -75,9 +103,8 @@ def test_selection_releases_one_of_the_models_within_the_budget(selected, runs):
     assert answer["has_known_seed"]
     assert len(list((out / "plots").glob("*.png"))) == 1
     summary = json.loads((out / "summary.json").read_text())
-    assert summary["final"] == answer["final"]
-    assert summary["epsilon"] == answer["epsilon"]
-    for model, accuracy in zip(("much", "little", "none"), answer["unprotected"]["accuracies"], strict=True):
+    assert (summary["final"], summary["epsilon"]) == (answer["final"], answer["epsilon"])
+    for model, accuracy in zip(THREE, answer["unprotected"]["accuracies"], strict=True):
         recorded = json.loads((runs[model] / "summary.json").read_text())["final"]["accuracy"]
         assert accuracy == pytest.approx(recorded)
 
@@ -89,7 +116,7 @@ def test_the_certificate_tells_nothing_of_models_that_are_not_released(selected,
     assert certificate == {key: answer[key] for key in certificate}
     assert "accurac" not in text.replace("Accuracy and loss are computed on a test set", "")
     drawn = answer["draw"]["model"].partition("@")[0]
-    for name in ("much", "little", "none"):
+    for name in THREE:
         last = json.loads((runs[name] / "ledger.json").read_text())["releases"][-1]["digest"]
         assert (last in text) == (name == drawn)
         assert hashlib.sha256((runs[name] / "ledger.json").read_bytes()).hexdigest() not in text
@@ -99,102 +126,58 @@ def test_an_auditor_can_check_the_inputs_and_the_cost(selected, runs):
     answer, out = selected
     salt = (out / "salt.secret").read_bytes()
     assert (out / "salt.secret").stat().st_mode & 0o077 == 0
-    for name, model in zip(("much", "little", "none"), answer["inputs"], strict=True):
+    for name, model in zip(THREE, answer["inputs"], strict=True):
         ledger = (runs[name] / "ledger.json").read_bytes()
         assert hashlib.sha256(salt + ledger).hexdigest() == model["ledger_sha256_with_salt"]
     mechanism = from_json(answer["mechanism"])
     assert mechanism.epsilon(1e-5).upper == pytest.approx(answer["epsilon"]["upper"], rel=1e-3)
 
 
-def test_a_seed_repeats_the_draw_and_given_weights_are_kept(fedamp, runs, tmp_path):
-    models = ("merge", runs["much"], runs["little"])
-    draws = []
-    for name in ("first", "second"):
-        answer = fedamp(
-            *models, *SELECTION, "--epsilon", 6.5, "--weights", "0.5,0.5", "--seed", 3, "--out", tmp_path / name
-        )
-        assert answer.status == 0, answer.err
-        certificate = json.loads((tmp_path / name / "certificate.json").read_text())
-        draws.append(certificate["draw"])
-        assert certificate["weights"] == [0.5, 0.5]
-        assert any("without looking" in assumption for assumption in certificate["assumptions"])
-    assert draws[0] == draws[1]
-    again = fedamp("merge", tmp_path / "first", runs["much"], *SELECTION, "--epsilon", 6.5)
-    assert again.status == 2
-    assert "a merged model" in again.err
-    too_much = fedamp(*models, *SELECTION, "--epsilon", 3, "--weights", "0.5,0.5", "--out", tmp_path / "third")
-    assert too_much.status == 2
-    assert "more than the budget of 3" in too_much.err
-    assert not (tmp_path / "third").exists()
+def test_a_seed_repeats_the_draw_and_given_weights_are_kept(merge, refused, tmp_path):
+    given = ("much", "little"), SELECTION, 6.5, "--weights", "0.5,0.5", "--seed", 3
+    first, second = merge(*given, out="first"), merge(*given, out="second")
+    assert first["draw"] == second["draw"]
+    assert first["weights"] == second["weights"] == [0.5, 0.5]
+    assert any("without looking" in assumption for assumption in first["assumptions"])
+    assert "a merged model" in refused((tmp_path / "first", "much"), SELECTION, 6.5)
+    assert "more than the budget of 3" in refused(("much", "little"), SELECTION, 3, "--weights", "0.5,0.5")
 
 
-def test_accuracies_choose_weights_only_where_they_are_said_to_be_public(fedamp, runs, tmp_path):
-    command = ("merge", runs["much"], runs["little"], *SELECTION, "--epsilon", 3, "--utility", "accuracy")
-    refused = fedamp(*command, "--out", tmp_path / "merged")
-    assert refused.status == 2
-    assert "--assume-public-accuracies" in refused.err
-    answer = fedamp(*command, "--out", tmp_path / "merged", "--assume-public-accuracies", "--json")
-    content = json.loads(answer.out)
-    assert any("--assume-public-accuracies" in assumption for assumption in content["assumptions"])
-    first = fedamp(*command[:-1], "most-accurate-first", "--out", tmp_path / "first")
-    assert first.status == 2
-    assert "--utility most-accurate-first" in first.err
-    first = fedamp(
-        *command[:-1], "most-accurate-first", "--assume-public-accuracies", "--out", tmp_path / "first", "--json"
-    )
-    assert json.loads(first.out)["weights"] == content["weights"]  # two models: the same weights are best
-    stated = fedamp(
-        "merge", runs["much"], runs["little"], *SELECTION, "--epsilon", 3, "--utility", "0.9,0.1", "--json",
-        "--out", tmp_path / "stated",
-    )  # fmt: skip
-    assert json.loads(stated.out)["weights"] == [1.0, 0.0]
+def test_a_given_utility_chooses_the_weights(merge):
+    assert merge(("much", "little"), SELECTION, 3, "--utility", "0.9,0.1")["weights"] == [1.0, 0.0]
 
 
-def test_a_run_that_stopped_early_pays_for_its_rounds_alone(fedamp, runs, tmp_path):
+def test_a_run_that_stopped_early_pays_for_its_rounds_alone(merge, runs):
     ledger = json.loads((runs["budget"] / "ledger.json").read_text())
     rounds = len(ledger["releases"])
     assert rounds < 8
-    out = tmp_path / "merged"
-    answer = fedamp("merge", runs["budget"], runs["much"], *SELECTION, "--epsilon", 2.2, "--out", out, "--json")
-    stopped, whole = json.loads(answer.out)["inputs"]
+    stopped, whole = merge(("budget", "much"), SELECTION, 2.2)["inputs"]
     assert (stopped["round"], whole["round"]) == (rounds, 8)
     assert stopped["epsilon_upper"] == from_json(ledger["mechanism"]).after(rounds).epsilon(1e-5).upper
     assert stopped["epsilon_upper"] <= ledger["releases"][-1]["epsilon_upper"] * (1 + 1e-9) < whole["epsilon_upper"]
 
 
-def test_a_run_charged_without_amplification_pays_so(fedamp, runs, tmp_path):
-    answer = fedamp(
-        "merge", runs["uncharged"], runs["much"], *SELECTION, "--epsilon", 9, "--out", tmp_path / "merged", "--json"
-    )
+def test_a_run_charged_without_amplification_pays_so(merge):
+    inputs = merge(("uncharged", "much"), SELECTION, 9)["inputs"]
     # Three check-ins at noise multiplier 2, nothing hidden: one Gaussian that a unit moves by sqrt(3) / 2 deviations.
-    exact = gaussian_epsilon(math.sqrt(3) / 2)
-    assert json.loads(answer.out)["inputs"][0]["epsilon_upper"] == pytest.approx(exact, rel=5e-4)
+    assert inputs[0]["epsilon_upper"] == pytest.approx(gaussian_epsilon(math.sqrt(3) / 2), rel=5e-4)
 
 
-def test_checkpoints_of_one_run_are_selected_from(fedamp, runs, tmp_path):
+def test_checkpoints_of_one_run_are_selected_from(merge, refused, runs):
     folder = runs["little"]
     early = int(checkpoints(folder / "checkpoint")[0].stem.removeprefix("round-"))
     assert early < 8
-    answer = fedamp(
-        "merge", f"{folder}@{early}", folder, *SELECTION, "--epsilon", 5.9, "--out", tmp_path / "merged", "--json"
-    )
-    first, last = json.loads(answer.out)["inputs"]
+    first, last = merge((f"{folder}@{early}", folder), SELECTION, 5.9)["inputs"]
     assert (first["round"], last["round"]) == (early, 8)
     assert first["epsilon_upper"] <= last["epsilon_upper"]  # near the end a prefix's own bound may be above the whole's
-    missing = fedamp("merge", f"{folder}@2", folder, *SELECTION, "--epsilon", 5.9)
-    assert missing.status == 2
-    assert f"{folder}@{early}" in missing.err
+    assert f"{folder}@{early}" in refused((f"{folder}@2", folder), SELECTION, 5.9)
 
 
 # --- linear combination -----------------------------------------------------------------------------------------------
 
 
-def test_combination_is_charged_as_the_release_of_all_models(fedamp, runs, tmp_path):
-    answer = fedamp(
-        "merge", runs["one"], runs["two"], *COMBINATION, "--epsilon", 9, "--weights", "0.25,0.75",
-        "--out", tmp_path / "merged", "--json",
-    )  # fmt: skip
-    content = json.loads(answer.out)
+def test_combination_is_charged_as_the_release_of_all_models(merge, runs, tmp_path):
+    content = merge(("one", "two"), COMBINATION, 9, "--weights", "0.25,0.75")
     # Three rounds at noise multipliers 3 and 6 (Theorem 6.1).
     exact = gaussian_epsilon(math.sqrt(3 * (1 / 3**2 + 1 / 6**2)))
     assert exact <= content["epsilon"]["upper"] <= exact * 1.0005
@@ -207,152 +190,98 @@ def test_combination_is_charged_as_the_release_of_all_models(fedamp, runs, tmp_p
         np.testing.assert_allclose(array, 0.25 * parts[0][name] + 0.75 * parts[1][name], rtol=1e-6, atol=1e-7)
 
 
-def test_combination_chooses_the_best_weights_of_what_it_pays_for(fedamp, runs, tmp_path):
-    command = ("merge", runs["one"], runs["two"], *COMBINATION, "--json")
-    both = json.loads(fedamp(*command, "--epsilon", 9, "--out", tmp_path / "both").out)
+def test_combination_chooses_the_best_weights_of_what_it_pays_for(merge, runs):
+    both = merge(("one", "two"), COMBINATION, 9, out="both")
     assert both["final"]["accuracy"] >= max(both["unprotected"]["accuracies"])
     mechanism = from_json(json.loads((runs["one"] / "ledger.json").read_text())["mechanism"])
     most_expensive = mechanism.epsilon(delta_left(1e-5)).upper
-    alone = json.loads(fedamp(*command, "--epsilon", most_expensive * 1.001, "--out", tmp_path / "alone").out)
+    alone = merge(("one", "two"), COMBINATION, most_expensive * 1.001, out="alone")
     assert alone["weights"] == [1.0, 0.0]
     assert alone["epsilon"]["upper"] == most_expensive
 
 
-def test_the_charge_per_step_needs_its_assumption(fedamp, runs, tmp_path):
-    command = (
-        "merge", runs["one"], runs["two"], *COMBINATION, "--epsilon", 9, "--weights", "0.25,0.75", "--json",
-        "--assume-data-independent-gradients",
-    )  # fmt: skip
-    content = json.loads(fedamp(*command, "--out", tmp_path / "steps").out)
+def test_the_charge_per_step_needs_its_assumption(merge):
+    content = merge(("one", "two"), PER_STEP, 9, "--weights", "0.25,0.75", out="steps")
     # In one step a unit moves the sum by 0.25 + 0.75 under noise of deviation hypot(0.25 * 3, 0.75 * 6).
     exact = gaussian_epsilon(math.sqrt(3) / math.hypot(0.25 * 3, 0.75 * 6))
     assert exact <= content["epsilon"]["upper"] <= exact * 1.0005
     assert any("--assume-data-independent-gradients" in assumption for assumption in content["assumptions"])
     assert content["mechanism"]["assumption"] == "gradients do not depend on the models"
     # The same rounds at half the server's learning rate move the sum half as far.
-    slow = fedamp(*command[:1], runs["slow"], *command[2:], "--out", tmp_path / "slow")
+    slow = merge(("slow", "two"), PER_STEP, 9, "--weights", "0.25,0.75", out="slow")
     exact = gaussian_epsilon(math.sqrt(3) * (0.125 + 0.75) / math.hypot(0.125 * 3, 0.75 * 6))
-    assert json.loads(slow.out)["epsilon"]["upper"] == pytest.approx(exact, rel=5e-4)
+    assert slow["epsilon"]["upper"] == pytest.approx(exact, rel=5e-4)
 
 
-NOT_PER_STEP = [
-    (("one", "rolling"), ("--weights", "0.5,0.5"), "one server.momentum"),
-    (("one", "sampled"), (), "--assume-public-accuracies"),
-    (("much", "little"), (), "same seed"),
-]
-
-
-def test_the_charge_per_step_is_refused_where_it_does_not_hold(fedamp, runs, tmp_path, subtests):
-    for models, more, reason in NOT_PER_STEP:
-        with subtests.test(reason):
-            folders = [runs[name] for name in models]
-            answer = fedamp(
-                "merge", *folders, *COMBINATION, "--epsilon", 9, *more, "--assume-data-independent-gradients",
-                "--out", tmp_path / "merged",
-            )  # fmt: skip
-            assert answer.status == 2
-            assert reason in answer.err
-            assert not (tmp_path / "merged").exists()
-
-
-def test_models_that_share_their_noise_are_not_combined(fedamp, runs, tmp_path):
-    known = fedamp("merge", runs["much"], runs["little"], *COMBINATION, "--epsilon", 9)
+def test_models_that_share_their_noise_are_not_combined(merge, refused, runs, tmp_path):
     copy = shutil.copytree(runs["one"], tmp_path / "copy")
-    copied = fedamp("merge", runs["one"], copy, *COMBINATION, "--epsilon", 9)
-    for answer in (known, copied):
-        assert answer.status == 2
-        assert "draw their noise from the same seed" in answer.err
-    selected = fedamp("merge", runs["one"], copy, *SELECTION, "--epsilon", 9, "--out", tmp_path / "merged")
-    assert selected.status == 0  # only one of them is released
+    assert "draw their noise from the same seed" in refused(("one", copy), COMBINATION, 9)
+    merge(("one", copy), SELECTION, 9)  # only one of them is released
+
+
+def test_a_model_without_privacy_has_no_part_in_a_combination(merge, refused):
+    assert "epsilon = inf" in refused(("one", "open"), COMBINATION, 9, "--weights", "0.5,0.5")
+    content = merge(("one", "open"), COMBINATION, 9)
+    assert content["weights"] == [1.0, 0.0]
+    assert content["inputs"][1]["epsilon_upper"] is None
 
 
 # --- what is refused --------------------------------------------------------------------------------------------------
 
-
-STRANGERS = [
-    ("other-data", "another number of units"),
-    ("other-partition", "another data"),
-    ("other-seed", "dealt from seed 4, not 3"),
-    ("other-unit", "another unit"),
-    ("other-group", "another group_size"),
-    ("other-model", "models of one shape"),
+ONE, PAIR, HALVES = ("one", "two"), ("much", "little"), ("--weights", "0.5,0.5")
+REFUSED = [
+    # runs that do not go together
+    (("much", "other-data"), SELECTION, 9, "another number of units"),
+    (("much", "other-partition"), SELECTION, 9, "another data"),
+    (("much", "other-seed"), SELECTION, 9, "partitioned by seed 4, not 3"),
+    (("much", "other-unit"), SELECTION, 9, "another unit"),
+    (("much", "other-group"), SELECTION, 9, "another group_size"),
+    (("much", "other-model"), SELECTION, 9, "models of one shape"),
+    (("one", "rolling"), PER_STEP, 9, *HALVES, "one server.momentum"),
+    (PAIR, PER_STEP, 9, *HALVES, "same seed"),
+    (PAIR, COMBINATION, 9, "draw their noise from the same seed"),
+    (("much",), SELECTION, 3, "2 to 12"),
+    (("much", Path("gone")), SELECTION, 3, "no such run folder"),
+    # bad requests
+    (PAIR, SELECTION, 0, "--epsilon 0: expected: a number > 0"),
+    (PAIR, SELECTION, "nan", "--epsilon nan"),
+    (PAIR, SELECTION, 3, "--delta", 1, "--delta 1: expected"),
+    (PAIR, ("--method", "average"), 3, "random-selection or linear-combination"),
+    (PAIR, SELECTION, 0.5, "the most private model alone costs"),
+    (ONE, COMBINATION, 3, "--utility", "least-private", "only with --method random-selection"),
+    (("one", "sampled"), PER_STEP, 9, "expected: --weights"),
+    (PAIR, SELECTION, 3, "--weights", "0.5,0.6", "sum to 1"),
+    (PAIR, SELECTION, 3, "--weights", "1.5,-0.5", "numbers >= 0"),
+    (PAIR, SELECTION, 3, "--weights", "0.5", "1 numbers for 2 models"),
+    (PAIR, SELECTION, 3, "--weights", "half,half", "--weights half,half: expected"),
+    (PAIR, SELECTION, 3, "--utility", "best", "--utility best: expected: least-private"),
+    (PAIR, SELECTION, 3, "--utility", "nan,1", "finite numbers"),
+    (PAIR, SELECTION, 3, "--weights", "1,0", "--utility", "least-private", "expected: one of them"),
+    (PAIR, SELECTION, 3, "--assume-data-independent-gradients", "only with --method linear-combination"),
+    (PAIR, SELECTION, 3, "--seed", -1, "--seed -1"),
 ]
 
 
-def test_runs_that_do_not_go_together_are_refused_in_one_line(fedamp, runs, subtests):
-    for other, reason in STRANGERS:
-        with subtests.test(other):
-            answer = fedamp("merge", runs["much"], runs[other], *SELECTION, "--epsilon", 9)
-            assert answer.status == 2
-            assert reason in answer.err
-            assert str(runs[other]) in answer.err
-            assert answer.err.count("\n") == 1
+def test_runs_and_requests_that_do_not_fit_are_refused_in_one_line(refused, subtests):
+    for *arguments, reason in REFUSED:
+        with subtests.test(f"{arguments[0]}: {reason}"):
+            assert reason in refused(*arguments)
 
 
-def test_another_adjacency_is_refused(fedamp, runs, tmp_path):
-    folder = shutil.copytree(runs["little"], tmp_path / "run")
-    change_ledger(folder, lambda ledger: ledger.update(adjacency="one unit's data replaced by another's"))
-    answer = fedamp("merge", runs["much"], folder, *SELECTION, "--epsilon", 3, "--out", tmp_path / "merged")
-    assert answer.status == 2
-    assert "another adjacency" in answer.err
-    assert not (tmp_path / "merged").exists()
+def test_a_model_is_given_once(refused, runs):
+    assert "given twice" in refused(("much", f"{runs['much']}@8"), SELECTION, 3)
 
 
-def test_a_model_without_privacy_has_no_part_in_a_combination(fedamp, runs, tmp_path):
-    out = ("--out", tmp_path / "merged")
-    command = ("merge", runs["one"], runs["open"], *COMBINATION, "--epsilon", 9)
-    given = fedamp(*command, "--weights", "0.5,0.5", *out)
-    assert given.status == 2
-    assert "epsilon = inf" in given.err
-    answer = fedamp(*command, *out, "--json")
-    content = json.loads(answer.out)
-    assert content["weights"] == [1.0, 0.0]
-    assert content["inputs"][1]["epsilon_upper"] is None
-    assert answer.err == ""
-
-
-BAD_REQUESTS = [
-    ((*SELECTION, "--epsilon", 0), "--epsilon 0: expected: a number > 0"),
-    ((*SELECTION, "--epsilon", "nan"), "--epsilon nan"),
-    (("--method", "random-selection", "--delta", 1, "--epsilon", 3), "--delta 1: expected"),
-    (("--method", "average", "--delta", 1e-5, "--epsilon", 3), "random-selection or linear-combination"),
-    ((*SELECTION, "--epsilon", 0.5), "the most private model alone costs"),
-    ((*COMBINATION, "--epsilon", 3, "--utility", "least-private"), "--utility: accepted"),
-    ((*SELECTION, "--epsilon", 3, "--weights", "0.5,0.6"), "sum to 1"),
-    ((*SELECTION, "--epsilon", 3, "--weights", "1.5,-0.5"), "numbers >= 0"),
-    ((*SELECTION, "--epsilon", 3, "--weights", "0.5"), "1 numbers for 2 models"),
-    ((*SELECTION, "--epsilon", 3, "--weights", "half,half"), "--weights half,half: expected"),
-    ((*SELECTION, "--epsilon", 3, "--utility", "best"), "--utility best: expected: least-private"),
-    ((*SELECTION, "--epsilon", 3, "--utility", "nan,1"), "finite numbers"),
-    ((*SELECTION, "--epsilon", 3, "--weights", "1,0", "--utility", "accuracy"), "expected: one of them"),
-    ((*SELECTION, "--epsilon", 3, "--assume-data-independent-gradients"), "with --method linear-combination"),
-    ((*SELECTION, "--epsilon", 3, "--seed", -1), "--seed -1"),
-]
-
-
-def test_bad_requests_are_refused_in_one_line(fedamp, runs, tmp_path, subtests):
-    for arguments, reason in BAD_REQUESTS:
-        with subtests.test(reason):
-            models = (runs["one"], runs["two"]) if "linear-combination" in arguments else (runs["much"], runs["little"])
-            answer = fedamp("merge", *models, *arguments, "--out", tmp_path / "merged")
-            assert answer.status == 2
-            assert reason in answer.err
-            assert answer.err.count("\n") == 1
-            assert not (tmp_path / "merged").exists()
-
-
-def test_a_folder_that_holds_something_is_left_alone(fedamp, runs, tmp_path):
+def test_a_folder_that_holds_something_is_left_alone(command, tmp_path):
     (tmp_path / "mine").write_text("precious")
-    answer = fedamp("merge", runs["much"], runs["little"], *SELECTION, "--epsilon", 3, "--out", tmp_path)
+    answer = command(("much", "little"), SELECTION, 3, out="")
     assert answer.status == 2
     assert "not an empty folder" in answer.err
     assert [file.name for file in tmp_path.iterdir()] == ["mine"]
 
 
-def test_models_are_named_once_and_there_are_two_or_more(fedamp, runs, tmp_path):
-    assert "2 to 12" in fedamp("merge", runs["much"], *SELECTION, "--epsilon", 3).err
-    assert "given twice" in fedamp("merge", runs["much"], f"{runs['much']}@8", *SELECTION, "--epsilon", 3).err
-    assert "no such run folder" in fedamp("merge", runs["much"], tmp_path / "gone", *SELECTION, "--epsilon", 3).err
+def change_adjacency(folder: Path) -> None:
+    change_ledger(folder, lambda ledger: ledger.update(adjacency="one unit's data replaced by another's"))
 
 
 def change_model(folder: Path) -> None:
@@ -383,44 +312,20 @@ def remove_model(folder: Path) -> None:
     (folder / "model.safetensors").unlink()
 
 
-DAMAGES = [change_model, change_mechanism, change_noise, change_kind, remove_model]
+DAMAGES = [change_adjacency, change_model, change_mechanism, change_noise, change_kind, remove_model]
 
 
-def test_damaged_inputs_are_refused(fedamp, runs, tmp_path_factory, subtests):
+def test_damaged_inputs_are_refused(refused, runs, tmp_path, subtests):
     for damage in DAMAGES:
         with subtests.test(damage.__name__):
-            tmp_path = tmp_path_factory.mktemp("damaged")
-            folder = shutil.copytree(runs["little"], tmp_path / "run")
+            folder = shutil.copytree(runs["little"], tmp_path / damage.__name__)
             damage(folder)
-            answer = fedamp("merge", runs["much"], folder, *SELECTION, "--epsilon", 3, "--out", tmp_path / "merged")
-            assert answer.status == 2, answer.err
-            assert str(folder) in answer.err
-            assert answer.err.count("\n") == 1
+            reason = refused(("much", folder), SELECTION, 3)
+            assert str(folder) in reason
+            assert damage is not change_adjacency or "another adjacency" in reason
 
 
-# --- runs with a secret seed, and groups ------------------------------------------------------------------------------
-
-
-def test_a_secret_seed_is_kept_for_the_owner_alone_and_resumed_from(fedamp, runs, tmp_path):
-    class Impatient(Silent):
-        def round_done(self, record) -> None:
-            if record.round == 2:
-                raise KeyboardInterrupt
-
-    scenario = small("rounds=4", "known_seed=false")
-    folder = tmp_path / "run"
-    with pytest.raises(Exception, match="go on with"):
-        launch(scenario, Impatient(), folder)
-    seed = folder / "seed.secret"
-    assert seed.stat().st_mode & 0o077 == 0
-    kept = seed.read_text()
-    launch(scenario, Silent(), folder, resume=True)
-    ledger = json.loads((folder / "ledger.json").read_text())
-    assert seed.read_text() == kept
-    assert ledger["noise_seed"] == "from the operating system"
-    assert len(ledger["releases"]) == 4
-    first = [json.loads((path / "ledger.json").read_text())["releases"][0] for path in (folder, runs["much"])]
-    assert first[0]["digest"] != first[1]["digest"]
+# --- groups -----------------------------------------------------------------------------------------------------------
 
 
 def test_privacy_tells_what_groups_cost_where_it_is_cheap_or_asked_for():

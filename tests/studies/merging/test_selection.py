@@ -18,7 +18,6 @@ from fedamp.studies.merging.selection import (
     BY_RENYI,
     best_weights,
     least_private_first,
-    most_accurate_first,
     selection_epsilon,
     selection_epsilons,
 )
@@ -121,17 +120,6 @@ def test_least_private_first_keeps_away_from_the_most_private_model():
     assert 0 < wide[0] < 0.1
     assert best_weights(mechanisms, rank, 20.0, DELTA)[BY_PRIVACY_LOSS] == (1.0, 0.0, 0.0)
     assert best_weights(mechanisms, rank, 1.0, DELTA) == {}
-
-
-def test_most_accurate_first_draws_the_best_as_often_as_can_be():
-    mechanisms = [Gaussian(2.5), Gaussian(1.2), Gaussian(0.6)]
-    rank = most_accurate_first((0.6, 0.8, 0.7))  # the most expensive is not the best
-    ours = best_weights(mechanisms, rank, 3.0, DELTA)[BY_PRIVACY_LOSS]
-    deltas = [gaussian_delta(noise, 3.0) for noise in (2.5, 1.2, 0.6)]
-    most = (DELTA - deltas[0]) / (deltas[1] - deltas[0])
-    assert most * 0.99 < ours[1] <= most  # never beyond the budget; 1 % for the law and the margin
-    assert ours[2] == 0
-    assert best_weights(mechanisms, rank, 5.0, DELTA)[BY_PRIVACY_LOSS] == (0.0, 1.0, 0.0)
 
 
 noise = st.floats(0.4, 5.0)

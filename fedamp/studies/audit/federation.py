@@ -1,0 +1,114 @@
+"""The real server and client code on the serial engine, with units that an audit changes or removes."""
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import cast
+
+import numpy as np
+from flwr.app import Message
+from numpy.typing import NDArray
+
+from fedamp.client.app import node_of
+from fedamp.client.task import ClientTask
+from fedamp.data import Dataset
+from fedamp.engines.engines import CLIENT_APP
+from fedamp.engines.faults import only, with_faults
+from fedamp.engines.serial import SerialGrid
+from fedamp.errors import FederationError
+from fedamp.federation.plan import Plan
+from fedamp.federation.scenario import Scenario
+from fedamp.server.loop import ask
+from fedamp.server.setup import Prepared, prepare
+from fedamp.strategies.aggregation import Aggregate
+from fedamp.strategies.pipeline import Release
+from fedamp.studies.audit.neighbours import Arrays, Neighbour
+
+
+class PlantedFederation:
+    """A federation that is played round by round, without files.
+
+    Args:
+        scenario: to play.
+        units: number of units; default: that of the data.
+        canaries: the first units that train. All others answer with an update of zero, and a canary that cannot be
+            trained is an error. Default: all units train, and failures count as zero, as in a run.
+
+    Attributes:
+        prepared: plan, task and initial state.
+        node: the trainer of the clients.
+        dataset: the records of all units.
+        strategy: holds the current model.
+
+    Raises:
+        InputError: a scenario that cannot be prepared.
+    """
+
+    def __init__(self, scenario: Scenario, units: int | None = None, canaries: int | None = None) -> None:
+        self.prepared = prepare(scenario)
+        if units is not None:
+            self.prepared = replace(self.prepared, plan=Plan(scenario, units, self.prepared.plan.seed))
+        self._local = _PlantedGrid(self.prepared.task, scenario.engine.device, canaries)
+        self.node, self.dataset = self._local.node, self._local.node.dataset
+        self._start(self.prepared)
+
+    def restart(self, seed: int) -> None:
+        """Start again from the initial model, with another seed of the server."""
+        plan = self.prepared.plan
+        self._start(replace(self.prepared, plan=Plan(plan.scenario, plan.units, seed)))
+
+    def _start(self, prepared: Prepared) -> None:
+        self.strategy = prepared.strategy(prepared.state)
+        self._grid = with_faults(self._local, prepared.plan.scenario.faults)
+
+    @contextmanager
+    def planted(self, units: NDArray[np.int64], records: Arrays | None) -> Iterator[None]:
+        """Give units the same other records; None: remove the units."""
+        before = self._local.absent, self.node.dataset
+        if records is None:
+            self._local.absent = units
+        else:
+            self.node.dataset = cast(Dataset, Neighbour(self.dataset, units, records))
+        try:
+            yield
+        finally:
+            self._local.absent, self.node.dataset = before
+
+    def collect(self, round_: int) -> Aggregate:
+        """Play a round from the current model up to the sum of its updates, which has no noise yet."""
+        return ask(self.strategy, self._grid, round_)
+
+    def release(self, round_: int, aggregate: Aggregate) -> Release:
+        """Release a round, also below quorum, and go over to its model."""
+        pipeline = self.strategy.pipeline
+        self.strategy.state, release = pipeline.release(self.strategy.state, round_, aggregate, needs_quorum=False)
+        return release
+
+
+class _PlantedGrid(SerialGrid):
+    """The serial engine, where some units are absent, and only canaries may train."""
+
+    def __init__(self, task: ClientTask, device: str, canaries: int | None) -> None:
+        super().__init__(CLIENT_APP, device)
+        self.node = node_of(task.to_json(), "", self._node.device, None)  # the client app uses the same one
+        self.absent = np.empty(0, dtype=np.int64)
+        self._canaries = canaries
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
+        messages = list(messages)
+        if not messages or messages[0].metadata.message_type != "train":
+            return super().send_and_receive(messages, timeout=timeout)
+        units = [np.array(each.content["config"]["clients"], dtype=np.int64) for each in messages]
+        here = [~np.isin(some, self.absent) for some in units]
+        if self._canaries is None:
+            kept = [only(*each) for each in zip(messages, here, strict=True)]
+            return super().send_and_receive(kept, timeout=timeout)
+        trains = [there & (some < self._canaries) for some, there in zip(units, here, strict=True)]
+        kept = [only(*each) for each in zip(messages, trains, strict=True)]
+        replies = super().send_and_receive(kept, timeout=timeout)
+        for reply, some, there in zip(replies, units, here, strict=True):
+            failed = reply.error.reason if reply.has_error() else dict(reply.content.get("errors") or {}).get("first")
+            if failed:  # it would count as zero, and hide a leak from the audit
+                raise FederationError(f"audit: the canary could not be trained: {failed!s}")
+            reply.content["metrics"]["reported"] = some[there].tolist()
+        return replies
