@@ -116,6 +116,8 @@ def test_the_best_rate_is_never_at_an_edge(start):
 @pytest.mark.parametrize("method", partitioning_training.METHODS[1::3])
 def test_a_fine_tuning_costs_what_its_scenario_does(method, tmp_path):
     tuning = partitioning_training.FineTuning(method, rounds=10)
+    for name in ("train", "test"):
+        np.savez(tmp_path / f"{name}.npz", x=np.zeros((20, 4), np.float32), y=np.arange(20) % 10)
     asked = tool.privacy(tool.load(partitioning_training.settings_of(tuning, tmp_path, 0, 1.5)))
     charged = partitioning_training.training(method, 10, 1.5).epsilon(1e-5).upper
     assert asked["epsilon"]["upper"] == pytest.approx(charged, rel=1e-6)
