@@ -15,6 +15,7 @@ SLOW = {
     ("modelmix", "figure_3"),
     ("modelmix", "table_2"),
     ("partitioning", "figure_3"),
+    ("published", "schemes"),
 }
 
 
