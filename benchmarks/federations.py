@@ -205,7 +205,7 @@ def train(prepared: Prepared) -> tuple[float, float]:
     strategy = prepared.strategy(prepared.state)
     with SerialGrid(CLIENT_APP) as grid:
         for round_ in range(1, prepared.plan.scenario.rounds + 1):
-            strategy.state, _ = strategy.release(round_, ask(strategy, grid, round_))
+            strategy.release(round_, ask(strategy, grid, round_))
     state = strategy.state
     return prepared.evaluate(state.model).metrics["accuracy"], prepared.evaluate(state.parameters).metrics["accuracy"]
 

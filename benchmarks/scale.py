@@ -33,8 +33,7 @@ from fedamp.federation.plan import make_plan
 from fedamp.federation.scenario import Scenario
 from fedamp.noise.independent import add_noise
 from fedamp.server.setup import prepare
-from fedamp.strategies.aggregation import Asked, ClippedSums, Request
-from fedamp.strategies.model_parts import ModelParts
+from fedamp.strategies.aggregation import Asked, ClippedSums, ModelParts, Request
 
 SMALL = Workload(
     "MLP 64-128-10",

@@ -71,7 +71,8 @@ def fedamp(workload: dict[str, Any], kind: str, workers: int, device: str = "cpu
     from fedamp.engines.engines import open_grid
     from fedamp.runs.folder import new_folder
     from fedamp.runs.records import RoundRecord
-    from fedamp.server.loop import Observer, play
+    from fedamp.server.loop import play
+    from fedamp.server.observers import Observer
     from fedamp.server.setup import prepare
 
     work = Workload(**workload)

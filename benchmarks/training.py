@@ -11,9 +11,8 @@ import torch
 from flwr.app import ConfigRecord
 from numpy.typing import NDArray
 
-from fedamp import data
 from fedamp.base.arrays import Arrays
-from fedamp.data.sections import KnownImages
+from fedamp.data.idx import KnownImages
 from fedamp.engines.engines import CLIENT_APP
 from fedamp.engines.serial import SerialGrid
 from fedamp.federation.scenario import Scenario
@@ -83,7 +82,7 @@ def evaluator(scenario: Scenario) -> Callable[[Arrays], float]:
 def fashion_mnist(transform: Sequence[Mapping[str, Any]]) -> tuple[Labelled, Labelled]:
     """Its 60,000 training and 10,000 test records after public transforms, which are kept on disk."""
     section = KnownImages.model_validate({"name": "fashion-mnist", "transform": transform})
-    loaded = data.load(section, 0, Path())
+    loaded = section.load(0, Path())
     training = loaded.by_record().gather(np.arange(60_000))
     return (training.inputs[:, 0], training.labels[:, 0]), loaded.test()
 

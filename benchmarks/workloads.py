@@ -8,7 +8,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedamp import data
 from fedamp.data import Dataset
 from fedamp.federation import reader
 from fedamp.federation.scenario import Scenario
@@ -56,7 +55,7 @@ class Workload:
 
     def dataset(self) -> Dataset:
         """The clients' records."""
-        return data.load(self._sections.data, 1, Path())
+        return self._sections.data.load(1, Path())
 
     def module(self, dataset: Dataset) -> nn.Module:
         """The model, with initial parameters that are the same for everybody."""

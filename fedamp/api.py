@@ -4,8 +4,9 @@ Everything heavy (torch, Flower, Ray, plots) is imported by the function that ne
 """
 
 from collections.abc import Generator, Iterable, Mapping
+from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from fedamp.errors import Interrupted, RunFolderError, ScenarioError
 from fedamp.federation import reader
@@ -14,26 +15,26 @@ from fedamp.server.observers import Callback, Observer, Observers
 
 if TYPE_CHECKING:
     from fedamp.report.notebook import Answer
+    from fedamp.report.views import Run, Sweep
     from fedamp.runs.records import RoundRecord
-    from fedamp.runs.run import Run
-    from fedamp.studies.sweeps import Sweep
     from fedamp.studies.sweeps.workers import Watcher
 
+Shown = TypeVar("Shown")
 Source = str | Path | Mapping[str, Any] | Scenario
-"""A scenario, or where one is: a YAML file, the name of a shipped one, or what stands in such a file."""
+"""A YAML file, the name of a shipped scenario (``"digits"``), the content of such a file, or a scenario."""
 
 
 def load(source: Source, /, **overrides: Any) -> Scenario:
     """Read and validate a scenario.
 
     Args:
-        source: a YAML file, the name of a shipped scenario (``"digits"``), what stands in such a file, or a scenario.
-        overrides: values by key, as ``**{"privacy.epsilon": 2}`` or ``privacy={"epsilon": 2}``. A mapping changes the
-            keys that it names, and no others, unless it says which scheme or name it is of (``check_in={"scheme":
-            "poisson", "rate": 0.1}``): then it is the whole section.
+        source: a file, a name, a mapping, or a scenario.
+        overrides: values by key, as ``**{"privacy.epsilon": 2}`` or ``privacy={"epsilon": 2}``. A mapping changes only
+            the keys that it names. With a scheme or a name (``check_in={"scheme": "poisson", "rate": 0.1}``) it is the
+            whole section.
 
     Raises:
-        ScenarioError: one line that names the key, what was found, and what is accepted.
+        ScenarioError: one line that names the key, the value found, and the values expected.
     """
     if isinstance(source, Scenario):
         return reader.load(source.model_dump(mode="json"), changes=overrides) if overrides else source
@@ -41,11 +42,9 @@ def load(source: Source, /, **overrides: Any) -> Scenario:
 
 
 def privacy(scenario: Source, groups: bool = False) -> "Answer":
-    """What a scenario will cost, without running it: what ``fedamp privacy --json`` prints, and shows as its table.
+    """The cost of a scenario, without running it: the object of ``fedamp privacy --json``; printed it is the table.
 
-    Args:
-        scenario: a scenario, or whatever :func:`load` reads.
-        groups: what groups of units cost, even where it takes seconds.
+    ``groups`` computes the cost of groups of units even if that takes seconds.
 
     Raises:
         InputError: one line that says what is wrong.
@@ -66,15 +65,15 @@ def run(
     """Run a federation to its end or its budget, and leave a run folder. Ctrl-C stops after the round.
 
     Args:
-        scenario: a scenario, or whatever :func:`load` reads.
-        out: run folder; left out: a new one under ``runs``, or the newest one to resume.
-        resume: go on where an interrupted run stopped.
-        callbacks: functions that are given the record of every released round, or objects with methods of ``Observer``.
+        scenario: see :func:`load`.
+        out: run folder; default: a new one under ``runs``, or the newest one to resume.
+        resume: continue an interrupted run.
+        callbacks: functions of the record of every released round, or objects with methods of ``Observer``.
 
     Raises:
         InputError: nothing was run; one line that says what is wrong.
-        FederationError: the run could not go on; the folder can be resumed.
-        Interrupted: Ctrl-C; the message says how to go on.
+        FederationError: the run failed; the folder can be resumed.
+        Interrupted: Ctrl-C; the message says how to resume.
     """
     from fedamp.server.launch import how_to_resume, launch
 
@@ -86,17 +85,11 @@ def run(
 
 
 def play(scenario: Source, out: str | Path | None = None, resume: bool = False) -> "Generator[RoundRecord, None, Path]":
-    """Run a federation round by round: an iterator over the records of its rounds, each as it is released.
+    """:func:`run` as an iterator over the records of its rounds, each after its release.
 
-    Leaving the loop, or closing the iterator, stops after the round. The folder can then be opened, and gone on in with
-    ``resume``; its epsilon is that of all rounds, because what was seen may have decided when to stop. In between,
-    files that this process makes are as private as the run folder.
-
-    Args:
-        scenario, out, resume: as for :func:`run`.
-
-    Raises:
-        InputError, FederationError, Interrupted: as :func:`run`, when the first round is asked for or a later one.
+    Leaving the loop, or closing the iterator, stops after the round. The folder can then be opened, and resumed. Its
+    epsilon is that of all rounds, because the releases may have decided when to stop. Between rounds, files that this
+    process makes are as private as the run folder.
     """
     from fedamp.server.launch import rounds
 
@@ -113,24 +106,24 @@ def sweep(
     jobs: int | None = None,
     watcher: "Watcher | None" = None,
 ) -> "Sweep":
-    """Run a scenario with every combination of some values, several runs at once.
-
-    What is finished in the folder is not run again, and what was begun is gone on with.
+    """Run a scenario with every combination of some values. Finished runs are kept, interrupted ones are resumed.
 
     Args:
-        scenario: a scenario, or whatever :func:`load` reads.
+        scenario: see :func:`load`.
         grid: values by key, as ``{"privacy.epsilon": [1, 2, 4], "seed": range(1, 6)}``; ``seed`` repeats a run.
-        out: folder; left out: ``sweeps/NAME``.
-        jobs: how many runs at once, each in a process of its own; left out: as many as there are cores.
-        watcher: told of every round and run.
+        out: folder; default: ``sweeps/NAME``.
+        jobs: number of runs at once, each in a process of its own; default: the number of cores.
+        watcher: follows every round and run.
 
     Raises:
         InputError: nothing was run; one line that says what is wrong.
-        Interrupted: Ctrl-C; the same call goes on where it stopped.
+        Interrupted: Ctrl-C; the same call resumes the sweep.
     """
+    from fedamp.report.views import Sweep
     from fedamp.studies.sweeps import sweep
 
-    return sweep(lambda settings: load(scenario, **settings), grid, _folder(out), jobs, watcher)
+    swept = sweep(lambda settings: load(scenario, **settings), grid, _folder(out), jobs, watcher)
+    return _shown_as(Sweep, swept)
 
 
 def open(folder: str | Path) -> "Run":
@@ -139,12 +132,18 @@ def open(folder: str | Path) -> "Run":
     Raises:
         RunFolderError: one line that names the file that is missing or damaged.
     """
+    from fedamp.report.views import Run
     from fedamp.runs.folder import RunFolder
     from fedamp.runs.run import read_run
 
     if RunFolder(Path(folder)).certificate.is_file():
         raise RunFolderError(f"{folder}: a merged model; expected: the folder of a run")
-    return read_run(Path(folder))
+    return _shown_as(Run, read_run(Path(folder)))
+
+
+def _shown_as(kind: type[Shown], read: Any) -> Shown:
+    """The same values in the class that also shows them."""
+    return kind(**{field.name: getattr(read, field.name) for field in fields(read)})
 
 
 def _folder(out: str | Path | None) -> Path | None:

@@ -68,13 +68,14 @@ def test_what_is_said_of_an_epsilon_is_said_of_that_number():
 
 
 def test_costs_that_another_process_has_computed_are_the_plans_own():
-    here, there, others = make_plan(small(), 60), make_plan(small(), 60), make_plan(small(), 61)
-    computed = there.costs()
-    here.take(computed)
-    others.take(computed)  # of a plan for one unit more
-    assert "planned_epsilon" in vars(here)
-    assert "planned_epsilon" not in vars(others)
-    fresh = make_plan(small(), 60)
+    computed = make_plan(small(), 60).costs()
+    here, others, fresh = (
+        make_plan(small(), 60, None, lambda: computed),
+        make_plan(small(), 61, None, lambda: computed),
+        make_plan(small(), 60),
+    )
+    assert here.planned_epsilon is computed["planned_epsilon"]
+    assert others.planned_epsilon is not computed["planned_epsilon"]  # of a plan for one unit more
     assert (here.noise_multiplier, here.planned_epsilon, here.spent(8)) == (
         fresh.noise_multiplier,
         fresh.planned_epsilon,

@@ -34,9 +34,10 @@ def run(played, tmp_path):
     return shutil.copytree(played, tmp_path / "run")
 
 
-def changed(run, **keys):
-    ledger = json.loads((run / "ledger.json").read_text())
-    (run / "ledger.json").write_text(json.dumps(ledger | keys))
+def refused(answer, words: str) -> None:
+    """One line, and exit status 2."""
+    assert (answer.status, answer.err.count("\n")) == (2, 1), answer
+    assert words in answer.err
 
 
 FOREIGN_WORDS = [
@@ -52,14 +53,14 @@ FOREIGN_WORDS = [
 @pytest.mark.parametrize("keys", FOREIGN_WORDS, ids=lambda keys: "".join(keys)[:10])
 @pytest.mark.parametrize("command", ["verify", "compare", "report"])
 def test_no_command_hands_a_terminal_what_a_foreign_ledger_tells_it(fedamp, run, tmp_path, command, keys):
-    changed(run, **keys)
+    ledger = json.loads((run / "ledger.json").read_text())
+    (run / "ledger.json").write_text(json.dumps(ledger | keys))
     name = tmp_path / f"run {ESCAPES.strip()}".replace("/", "")
     run.rename(name)
     answer = fedamp(command, name, *([] if command == "verify" else ["--out", tmp_path / "out"]))
     shown = answer.out + answer.err
     assert all(character.isprintable() or character == "\n" for character in shown), repr(shown)
-    assert "Traceback" not in shown
-    assert "traceback" not in shown
+    assert "traceback" not in shown.lower()
     assert answer.status in (0, 1, 2)
 
 
@@ -83,8 +84,7 @@ def test_a_ledger_that_cannot_be_is_one_line_at_once(fedamp, run, words):
     since = process_time()
     answer = fedamp("verify", file)
     assert process_time() - since < 5  # it was 25 s for ten million rounds; computing nothing takes milliseconds
-    assert (answer.status, answer.err.count("\n")) == (2, 1), answer
-    assert "damaged ledger" in answer.err
+    refused(answer, "damaged ledger")
     assert words in answer.err
 
 
@@ -94,9 +94,7 @@ def test_a_pipe_or_an_enormous_file_is_refused_and_not_waited_for(fedamp, run, t
     for make in (lambda: os.mkfifo(file), lambda: os.truncate(os.open(file, os.O_CREAT | os.O_WRONLY), 2**40)):
         file.unlink()
         make()
-        answer = fedamp("report", run, "--out", tmp_path / "report.html")
-        assert (answer.status, answer.err.count("\n")) == (2, 1), answer
-        assert name in answer.err
+        refused(fedamp("report", run, "--out", tmp_path / "report.html"), name)
 
 
 def test_what_a_foreign_folder_links_to_is_not_written(fedamp, run, tmp_path):
@@ -110,23 +108,17 @@ def test_what_a_foreign_folder_links_to_is_not_written(fedamp, run, tmp_path):
     for name in ("log.txt", "plots", "rounds.jsonl"):
         (run / name).unlink(missing_ok=True)
         (run / name).symlink_to(victim)
-        answer = fedamp("run", run / "scenario.yaml", "--resume", "--out", run)
-        assert (answer.status, answer.err.count("\n")) == (2, 1), answer
-        assert f"{name}: a link" in answer.err
+        refused(fedamp("run", run / "scenario.yaml", "--resume", "--out", run), f"{name}: a link")
         (run / name).unlink()
     assert victim.read_text() == "mine"
 
 
 @pytest.mark.parametrize("place", [0, -30])
-def test_a_byte_that_is_no_text_in_the_rounds_is_one_line_on_resume(fedamp, tmp_path, place):
-    scenario = write_small(tmp_path, "rounds=3")
-    assert fedamp("run", scenario, "--out", tmp_path / "run").status == 0
-    file = tmp_path / "run" / "rounds.jsonl"
+def test_a_byte_that_is_no_text_in_the_rounds_is_one_line_on_resume(fedamp, run, place):
+    file = run / "rounds.jsonl"
     lines = file.read_bytes().splitlines(keepends=True)
     file.write_bytes(lines[0][:place] + b"\xff\xc3" + lines[0][place:] + b"".join(lines[1:]))
-    answer = fedamp("run", scenario, "--resume", "--out", tmp_path / "run")
-    assert (answer.status, answer.err.count("\n")) == (2, 1), answer
-    assert "rounds.jsonl: damaged rounds: line 1" in answer.err
+    refused(fedamp("run", run / "scenario.yaml", "--resume", "--out", run), "rounds.jsonl: damaged rounds: line 1")
 
 
 def doubled(times: int) -> str:
@@ -178,9 +170,7 @@ OUT_OF_RANGE = {
 
 @pytest.mark.parametrize("override", OUT_OF_RANGE)
 def test_what_no_accountant_could_answer_is_refused(fedamp, tmp_path, override):
-    answer = fedamp("privacy", write_small(tmp_path), "--set", override)
-    assert (answer.status, answer.err.count("\n")) == (2, 1), answer
-    assert OUT_OF_RANGE[override] in answer.err
+    refused(fedamp("privacy", write_small(tmp_path), "--set", override), OUT_OF_RANGE[override])
 
 
 def test_the_cost_of_the_longest_run_is_answered_in_seconds(fedamp, tmp_path):

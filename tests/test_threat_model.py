@@ -25,17 +25,17 @@ def explained(title: str) -> set[str]:
 def test_every_key_of_the_ledger_is_explained(tmp_path):
     play_in(tmp_path / "run", small("rounds=3"))
     ledger = json.loads((tmp_path / "run" / "ledger.json").read_text())
-    assert explained("What each line of `ledger.json` means") == set(ledger) | set(ledger["releases"][0])
+    assert explained("Keys of `ledger.json`") == set(ledger) | set(ledger["releases"][0])
     assert (ROOT / ledger["guarantees_explained_in"]).is_file()
     line = json.loads((tmp_path / "run" / "rounds.jsonl").read_text().splitlines()[0])
-    assert explained("What each line of `rounds.jsonl` means") == set(line)
+    assert explained("Keys of a line of `rounds.jsonl`") == set(line)
 
 
 def test_every_file_of_a_run_folder_is_explained(fedamp, tmp_path):
     run = tmp_path / "run"
     assert fedamp("run", write_small(tmp_path, "rounds=3", "known_seed=false"), "--out", run).status == 0
     files = {path.name + "/" * path.is_dir() for path in run.iterdir() if not path.name.startswith(".")}
-    assert explained("What lies in a run folder") == files
+    assert explained("Files of a run folder") == files
 
 
 def test_a_printed_epsilon_leads_to_its_assumptions():

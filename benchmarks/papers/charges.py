@@ -43,8 +43,8 @@ class Question:
         """Epsilon at ``delta``, or delta at ``epsilon``."""
         if self.direction is not None:
             law = upper_law(self.mechanism)
-            ask = law.epsilon_remove if self.direction == "remove" else law.epsilon_add
-            return float(getattr(ask(self.delta), self.end))
+            one = law.remove if self.direction == "remove" else law.add
+            return float(getattr(one.epsilon(self.delta), self.end))
         if self.delta is None:
             bounds = self.mechanism.delta(self.epsilon, points=self.points, precision=self.precision)
             return float(getattr(bounds, self.end))

@@ -22,7 +22,7 @@ OUTSIDE = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "packaging/accounting
 REFERENCE = {
     "fedamp": ["fedamp.api", "fedamp.server.observers"],
     "accounting": ["fedamp.accounting"],
-    "strategies": ["fedamp.strategies.private.PrivateStrategy", "fedamp.server.own_app.AppStrategy"],
+    "strategies": ["fedamp.strategies.private.PrivateStrategy", "fedamp.server.custom_app.AppStrategy"],
     "client": ["fedamp.client.own_loop", "fedamp.client.mod"],
     "sweeps": ["fedamp.studies.sweeps.results", "fedamp.studies.sweeps.choosing"],
     "trackers": ["fedamp.server.trackers.TensorBoard", "fedamp.server.trackers.Mlflow", "fedamp.server.trackers.Wandb"],

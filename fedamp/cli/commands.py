@@ -1,40 +1,33 @@
-"""The commands. Each reads its arguments, calls one function, and prints; there is no logic here.
+"""The commands. Each reads its arguments, calls one function, and prints.
 
 Everything heavy (torch, Flower, Ray, plots) is imported by the command that needs it, so that ``fedamp privacy``
 answers at once.
 """
 
-import faulthandler
-import sys
-import warnings
+import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from typer import Argument, Exit, Option, Typer
 
-from fedamp.base.start import seldom_collected
 from fedamp.base.text import printable
+from fedamp.base.version import version
 from fedamp.cli import scenarios
-from fedamp.cli.failures import status_of
 from fedamp.cli.terminal import (
     AsJson,
     Overrides,
     ScenarioArgument,
     caution_about,
-    caution_as_warned,
     err,
+    exit_with,
     judge,
     load_scenario,
     out,
     print_answer,
-    print_line,
-    print_path,
+    print_paths,
 )
 from fedamp.errors import FedampError, Interrupted, fails_alone
 from fedamp.report import tables
-
-if TYPE_CHECKING:
-    from fedamp.studies.audit import Audit, Sensitivity
 
 app = Typer(
     help="Federated learning with differential privacy, amplified by the randomness that training has anyway.",
@@ -48,12 +41,10 @@ app.add_typer(scenarios.app, name="scenarios")
 
 
 @app.callback(invoke_without_command=True)
-def root(version: Annotated[bool, Option("--version", help="print the version")] = False) -> None:
+def root(show_version: Annotated[bool, Option("--version", help="print the version")] = False) -> None:
     """See ``fedamp COMMAND --help``."""
-    if version:
-        from fedamp import __version__
-
-        print(f"fedamp {__version__}")
+    if show_version:
+        print(f"fedamp {version()}")
         raise Exit
 
 
@@ -61,19 +52,14 @@ def root(version: Annotated[bool, Option("--version", help="print the version")]
 def run(
     scenario: ScenarioArgument,
     overrides: Overrides,
-    out_folder: Annotated[Path | None, Option("--out", help="run folder; left out: a new one under runs")] = None,
-    resume: Annotated[bool, Option("--resume", help="go on where an interrupted run stopped")] = False,
+    out_folder: Annotated[Path | None, Option("--out", help="run folder; default: a new one under runs")] = None,
+    resume: Annotated[bool, Option("--resume", help="continue an interrupted run")] = False,
     engine: Annotated[str | None, Option(help="auto, ray, serial or flower")] = None,
     known_seed: Annotated[
-        bool | None,
-        Option(
-            "--known-seed/--secret-seed", help="noise and assignments from seed, which protects nobody who knows it"
-        ),
+        bool | None, Option("--known-seed/--secret-seed", help="known: the noise follows from seed, for research only")
     ] = None,
-    quiet: Annotated[bool, Option("--quiet", "-q", help="print nothing but the run folder")] = False,
-    as_json: Annotated[
-        bool, Option("--json", help="a JSON object a line: every round, and at last the summary")
-    ] = False,
+    quiet: Annotated[bool, Option("--quiet", "-q", help="print only the run folder")] = False,
+    as_json: Annotated[bool, Option("--json", help="a line of JSON for every round, and for the summary")] = False,
 ) -> None:
     """Run a federation and leave a run folder."""
     from fedamp.report.progress import JsonLines, RunProgress, Silence
@@ -100,14 +86,14 @@ def run(
             plot_run(folder)
         summary, head = read_summary(folder), LedgerRecord.read(RunFolder(folder).ledger).head
         if as_json:
-            print_line(summary.content() | {"folder": str(folder), "head": head})
+            print(json.dumps(summary.content() | {"folder": str(folder), "head": head}))
         elif quiet:
             print(printable(folder))
         else:
             with fails_alone("the table"):
                 out.print(tables.run_table(summary, progress.clipped))
-            print_path("ledger's head", head or "none")
-            print_path("run folder", folder)
+            print_paths("ledger's head", head or "none")
+            print_paths("run folder", folder)
     caution_about(scenario_)
     if summary.stopped_because == "interrupted":
         raise Interrupted(how_to_resume(folder))
@@ -119,26 +105,24 @@ def sweep(
     overrides: Annotated[
         list[str], Option("--set", help="key.path=value,value,... or seed=1..5, as often as needed", show_default=False)
     ],
-    out_folder: Annotated[
-        Path | None, Option("--out", help="left out: sweeps/NAME; gone on with if it is there")
-    ] = None,
-    jobs: Annotated[int | None, Option(help="runs at once; left out: as many as there are cores")] = None,
+    out_folder: Annotated[Path | None, Option("--out", help="default: sweeps/NAME; resumed if it exists")] = None,
+    jobs: Annotated[int | None, Option(help="runs at once; default: the number of cores")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Run a scenario with every combination of some values, several runs at once."""
     from fedamp.api import sweep
     from fedamp.report.progress import SweepProgress
-    from fedamp.report.sweep import draw, sweep_table
+    from fedamp.report.studies import sweep_table
+    from fedamp.report.study_pictures import draw_sweep
     from fedamp.studies.sweeps.grid import grid_of
 
     with SweepProgress(err).shown() as progress:
         swept = sweep(scenario, grid_of(overrides), out_folder, jobs, progress)
     pictures: list[str] = []
     with fails_alone("drawing"):
-        pictures = draw(swept, swept.folder / "plots")
+        pictures = draw_sweep(swept, swept.folder / "plots")
     print_answer(swept.to_json() | {"plots": pictures}, as_json, sweep_table)
-    for file in () if as_json else pictures:
-        print_path("picture", file)
+    print_paths("picture", *pictures, unless=as_json)
     if swept.unfinished:
         raise FedampError(f"{len(swept.unfinished)} of {len(swept.runs)} runs have not come to their end")
 
@@ -147,10 +131,10 @@ def sweep(
 def privacy(
     scenario: ScenarioArgument,
     overrides: Overrides,
-    groups: Annotated[bool, Option("--groups", help="what groups of units cost, even where it takes long")] = False,
+    groups: Annotated[bool, Option("--groups", help="also the cost of groups of units, if it takes long")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """What a scenario will cost, without running it; amplified and unamplified."""
+    """The privacy cost of a scenario before it runs, with and without amplification."""
     from fedamp.federation.cost import privacy_cost
 
     scenario_ = load_scenario(scenario, overrides)
@@ -163,7 +147,7 @@ def calibrate(
     scenario: ScenarioArgument,
     overrides: Overrides,
     epsilon: Annotated[float, Option(help="budget")],
-    delta: Annotated[float | None, Option(help="left out: the scenario's")] = None,
+    delta: Annotated[float | None, Option(help="default: the scenario's")] = None,
     as_json: AsJson = False,
 ) -> None:
     """The smallest noise multiplier that keeps a budget, landing on the safe side."""
@@ -180,12 +164,11 @@ def compare(
 ) -> None:
     """A table and plots of several runs, or of a sweep."""
     from fedamp.report.comparison import compare
-    from fedamp.report.sweep import sweep_table
+    from fedamp.report.studies import sweep_table
 
     answer = compare(runs, out_folder)
     print_answer(answer, as_json, sweep_table if "outcomes" in answer else tables.comparison_table)
-    for file in () if as_json else answer["plots"]:
-        print_path("picture", file)
+    print_paths("picture", *answer["plots"], unless=as_json)
 
 
 @app.command()
@@ -193,10 +176,10 @@ def report(
     runs: Annotated[list[Path], Argument(help="folders of runs, and of merged models; several are compared")],
     out_file: Annotated[Path, Option("--out", help="the HTML file")] = Path("report.html"),
 ) -> None:
-    """One HTML file about a run, or several, that can be sent to a colleague."""
+    """One HTML file about a run, or several, to share."""
     from fedamp.report.page import write_report
 
-    print_path("report", write_report(runs, out_file))
+    print_paths("report", write_report(runs, out_file))
 
 
 @app.command()
@@ -205,19 +188,17 @@ def merge(
     method: Annotated[str, Option(help="random-selection or linear-combination")],
     epsilon: Annotated[float, Option(help="budget")],
     delta: Annotated[float, Option(help="budget")],
-    out_folder: Annotated[Path | None, Option("--out", help="left out: a new folder under runs")] = None,
-    weights: Annotated[str | None, Option(help="one for each model, e.g. 0.3,0.7; left out: chosen")] = None,
-    utility: Annotated[
-        str | None,
-        Option(help="choose weights by: least-private, or numbers e.g. 0.8,0.9"),
-    ] = None,
+    out_folder: Annotated[Path | None, Option("--out", help="default: a new folder under runs")] = None,
+    weights: Annotated[str | None, Option(help="one for each model, e.g. 0.3,0.7; default: chosen")] = None,
+    utility: Annotated[str | None, Option(help="choose weights by: least-private, or numbers, e.g. 0.8,0.9")] = None,
     data_independent: Annotated[
         bool, Option("--assume-data-independent-gradients", help="linear combination: charge step by step")
     ] = False,
-    seed: Annotated[int | None, Option(help="of the draw, a known seed; left out: secret")] = None,
+    seed: Annotated[int | None, Option(help="known seed of the draw; default: a secret one")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Merge trained models for a new budget, with a certificate."""
+    from fedamp.report.studies import merge_table
     from fedamp.studies.merging import MergeRequest, merge_runs, utility_of, weights_of
 
     request = MergeRequest(
@@ -232,38 +213,38 @@ def merge(
     )
     merger = merge_runs(request, out_folder)
     with fails_alone("drawing"):
-        from fedamp.report.weights import plot_merger
+        from fedamp.report.study_pictures import draw_merger
 
-        plot_merger(merger)
-    print_answer(merger.to_json(), as_json, tables.merge_table)
-    if not as_json:
-        print_path("run folder", merger.folder.path)
+        draw_merger(merger)
+    print_answer(merger.to_json(), as_json, merge_table)
+    print_paths("run folder", merger.folder.path, unless=as_json)
 
 
 @app.command()
 def audit(
     scenario: ScenarioArgument,
     overrides: Overrides,
-    repetitions: Annotated[int, Option(help="trials, with and without the canary each")] = 500,
-    rounds: Annotated[int, Option(help="longer scenarios are shortened to so many rounds")] = 8,
+    repetitions: Annotated[int, Option(help="trials with the canary, and trials without it")] = 500,
+    rounds: Annotated[int, Option(help="longer scenarios are shortened to this number")] = 8,
     confidence: Annotated[float, Option(help="probability that no lower bound is too high")] = 0.99,
     by_sensitivity: Annotated[
-        bool, Option("--sensitivity", help="instead: how far one unit's data move the sum of a round, in clips")
+        bool, Option("--sensitivity", help="instead: how far one unit's data move a round's sum")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
     """A lower bound on epsilon from attacking the real code, beside the accountant's upper bound."""
     from fedamp.report.progress import audit_progress
-    from fedamp.studies.audit import audit, sensitivity
+    from fedamp.report.studies import audit_table, sensitivity_table
+    from fedamp.studies.audit import Audit, Sensitivity, audit, sensitivity
 
+    found: Audit | Sensitivity
     with audit_progress(err) as progress:
-        scenario_, table = load_scenario(scenario, overrides), tables.audit_table
-        found: Audit | Sensitivity
+        scenario_ = load_scenario(scenario, overrides)
         if by_sensitivity:
-            found, table = sensitivity(scenario_, repetitions, rounds, progress), tables.sensitivity_table
+            found = sensitivity(scenario_, repetitions, rounds, progress)
         else:
             found = audit(scenario_, repetitions, rounds, confidence, progress)
-    print_answer(found.to_json(), as_json, table)
+    print_answer(found.to_json(), as_json, sensitivity_table if by_sensitivity else audit_table)
     if found.refuted:
         raise FedampError(found.refutation())
 
@@ -271,12 +252,10 @@ def audit(
 @app.command()
 def verify(
     run_: Annotated[Path, Argument(metavar="RUN", help="a run folder, or a ledger.json")],
-    head: Annotated[
-        str | None, Option(help="the chain's head, as the run printed it and somebody wrote it down")
-    ] = None,
+    head: Annotated[str | None, Option(help="the chain's head that the run printed, from your own notes")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Compute every number of a ledger again, and find whatever was altered since the run wrote it down."""
+    """Recompute every number of a ledger, and find every change since the run."""
     from fedamp.runs.checks import checks_json
     from fedamp.runs.verify import verify_ledger
 
@@ -302,14 +281,5 @@ def doctor(
 
 
 def main() -> None:
-    """Entry point: one line for every error, and an exit status that tells."""
-    if sys.__stderr__ is not None and not faulthandler.is_enabled():
-        # A model of a person's own may crash this process where it is built or evaluated: say where.
-        faulthandler.enable(sys.__stderr__, all_threads=False)
-    with warnings.catch_warnings(), seldom_collected():
-        warnings.showwarning = caution_as_warned
-        try:
-            status = status_of(app)
-        except KeyboardInterrupt:  # a second Ctrl-C, while the first one was being handled
-            status = Interrupted.exit_code
-    sys.exit(status)
+    """Entry point: one line for every error, and an exit status."""
+    exit_with(app)

@@ -22,7 +22,7 @@ from fedamp.runs.checks import Check
 
 PACKAGES = (
     *("fedamp", "flwr", "torch", "ray", "numpy", "scipy", "numba"),
-    *("scikit-learn", "flwr-datasets", "dp-accounting"),
+    *("scikit-learn", "datasets", "dp-accounting"),
 )
 TIMEOUT = 10.0  # seconds, for every connection
 LEAST_DAYS = 14  # of a certificate that needs no attention yet
@@ -156,7 +156,7 @@ def _skew(date: str | None, now: float) -> float:
 
 
 def _check(name: str, fine: bool, found: str, otherwise: str = "") -> Check:
-    return Check(name, "fine", found) if fine else Check(name, "wrong", "; ".join(filter(None, [found, otherwise])))
+    return Check(name, "pass", found) if fine else Check(name, "fail", "; ".join(filter(None, [found, otherwise])))
 
 
 def _context(root_certificates: Path | None) -> ssl.SSLContext:

@@ -1,4 +1,4 @@
-"""``fedamp scenarios``: those that are shipped, validation, and the JSON schema for editors."""
+"""``fedamp scenarios``: the shipped ones, validation, and the JSON schema for editors."""
 
 from pathlib import Path
 from typing import Annotated
@@ -24,15 +24,14 @@ def list_scenarios() -> None:
 
 @app.command()
 def show(scenario: ScenarioArgument, overrides: Overrides) -> None:
-    """A scenario with every default written out, and how its data are partitioned."""
-    from fedamp import data, rng
+    """A scenario with every default, and the partition of its data."""
+    from fedamp import rng
     from fedamp.federation.losses import form_of
-    from fedamp.federation.reader import dump
 
     loaded = load_scenario(scenario, overrides)
-    print(dump(loaded))
+    print(loaded.to_yaml())
     form = form_of(loaded.client, loaded.model)
-    dataset = data.load(loaded.data, rng.public_seed(loaded.seed, "data"), Path(), form)
+    dataset = loaded.data.load(rng.public_seed(loaded.seed, "data"), Path(), form)
     out.print(tables.partition_table(dataset.label_counts(CLIENTS_SHOWN)))
 
 
@@ -40,9 +39,7 @@ def show(scenario: ScenarioArgument, overrides: Overrides) -> None:
 def validate(
     scenario: ScenarioArgument,
     overrides: Overrides,
-    import_model: Annotated[
-        bool, Option("--import", help="run the code of a model or loss of your own, to try it")
-    ] = False,
+    import_model: Annotated[bool, Option("--import", help="run the code of a custom model or loss, to try it")] = False,
 ) -> None:
     """Check a scenario together with its data and model, without running it."""
     from fedamp.federation.losses import brings_code
@@ -60,7 +57,7 @@ def validate(
         caution(prepared.hint)
     if foreign:
         named = ", ".join(name for name in (asked.model.name, asked.client.loss) if ":" in name)
-        caution(f"{named} was not tried, because that runs its code; to do so add --import")
+        caution(f"{named} was not tried, because that runs its code; add --import to try it")
     caution_about(asked)
 
 

@@ -1,25 +1,33 @@
-"""What every command reads and prints."""
+"""What every command reads and prints, and how it ends."""
 
+import faulthandler
 import json
 import os
 import sys
+import tempfile
+import traceback
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
+import click
 from rich.console import Console, RenderableType
-from typer import Argument, Option
+from typer import Argument, Option, Typer
 
+from fedamp.base.start import seldom_collected
 from fedamp.base.text import harmless, printable
-from fedamp.errors import FedampError
+from fedamp.errors import FedampError, Interrupted
 
 if TYPE_CHECKING:
     from fedamp.federation.scenario import Scenario
     from fedamp.runs.checks import Check
 
-# NO_COLOR: no italics nor bold either, which rich would keep.
+# NO_COLOR: no italics nor bold either; rich would keep them.
 PLAIN: Any = {"color_system": None} if os.environ.get("NO_COLOR") else {}
 out, err = Console(**PLAIN), Console(stderr=True, **PLAIN)
+
+# --- arguments --------------------------------------------------------------------------------------------------------
 
 
 def _shipped(incomplete: str) -> list[str]:
@@ -38,10 +46,13 @@ AsJson = Annotated[bool, Option("--json", help="one JSON object on standard outp
 
 
 def load_scenario(path: str, overrides: list[str]) -> "Scenario":
-    """The scenario that a person named."""
+    """The scenario of a command line."""
     from fedamp.federation.reader import load
 
     return load(path, overrides)
+
+
+# --- answers ----------------------------------------------------------------------------------------------------------
 
 
 def print_answer(answer: dict[str, Any], as_json: bool, table: Callable[[dict[str, Any]], RenderableType]) -> None:
@@ -49,8 +60,32 @@ def print_answer(answer: dict[str, Any], as_json: bool, table: Callable[[dict[st
     print_json(answer) if as_json else out.print(table(harmless(answer)))
 
 
+def print_json(value: Any) -> None:
+    """One object, indented."""
+    print(json.dumps(value, indent=2, allow_nan=False))
+
+
+def print_paths(name: str, *paths: Path | str, unless: bool = False) -> None:
+    """A line for each path, unbroken at any width, so that it can be copied."""
+    for path in () if unless else paths:
+        out.print(f"{name}: {printable(path)}", highlight=False, markup=False, soft_wrap=True)
+
+
+def caution(words: str) -> None:
+    """A line beside the answer."""
+    print(f"caution: {printable(words)}", file=sys.stderr)
+
+
+def caution_about(scenario: "Scenario") -> None:
+    """A line about a delta that is too large."""
+    from fedamp.federation.plan import privacy_units, weakness
+
+    if words := weakness(scenario.privacy.delta, privacy_units(scenario)):
+        caution(words)
+
+
 def judge(checks: "Sequence[Check]", about: str = "") -> None:
-    """Say on a line of its own what calls for caution; end with exit status 1 where anything is wrong."""
+    """A line about checks that call for caution; exit status 1 if a check fails."""
     from fedamp.runs.checks import complaint
 
     if words := complaint(checks, "caution"):
@@ -59,36 +94,56 @@ def judge(checks: "Sequence[Check]", about: str = "") -> None:
         raise FedampError(f"{about}{wrong}")
 
 
-def caution(words: str) -> None:
-    """A line of its own, beside the answer."""
-    print(f"caution: {printable(words)}", file=sys.stderr)
+# --- the end ----------------------------------------------------------------------------------------------------------
 
 
-def caution_as_warned(
+def exit_with(app: Typer) -> NoReturn:
+    """Run the command of the command line, and exit with its status."""
+    if sys.__stderr__ is not None and not faulthandler.is_enabled():
+        # A custom model may crash this process where it is built or evaluated: name the line.
+        faulthandler.enable(sys.__stderr__, all_threads=False)
+    with warnings.catch_warnings(), seldom_collected():
+        warnings.showwarning = _show_warning
+        try:
+            status = _status_of(app)
+        except KeyboardInterrupt:  # a second Ctrl-C, while the first one was handled
+            status = Interrupted.exit_code
+    sys.exit(status)
+
+
+def _status_of(app: Typer) -> int:
+    """Run a command, print one line if it fails, and return its exit status."""
+    try:
+        result = app(standalone_mode=False)
+    except click.exceptions.NoArgsIsHelpError as error:
+        error.show()
+        return error.exit_code
+    except click.UsageError as error:
+        command = error.ctx.command_path if error.ctx else "fedamp"
+        return _fail(f"error: {error.format_message().rstrip('.')}; see {command} --help", error.exit_code)
+    except FedampError as error:
+        return _fail(f"{error.kind}: {error}", error.exit_code)
+    except BrokenPipeError:
+        # The reader of a pipe has ended; Python would complain again when it closes standard output.
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115
+        return 1
+    except Exception as error:
+        reason = next(iter(str(error).splitlines()), "")
+        with tempfile.NamedTemporaryFile("w", prefix="fedamp-", suffix=".log", delete=False) as file:
+            file.write(traceback.format_exc())
+        return _fail(f"failed: {type(error).__name__}: {reason}; traceback in {file.name}", 1)
+    if result == Interrupted.exit_code:  # typer's answer to Ctrl-C before a run begins
+        return _fail("interrupted", result)
+    return result if isinstance(result, int) else 0
+
+
+def _fail(message: str, exit_code: int) -> int:
+    print(printable(message), file=sys.stderr)
+    return exit_code
+
+
+def _show_warning(
     message: Warning | str, category: type[Warning], filename: str, lineno: int, *_: Any, **__: Any
 ) -> None:
-    """What Python does with a warning: one line, and for those of others where it comes from."""
+    """One line; for warnings of other packages, with their place."""
     caution(str(message) if category is UserWarning else f"{message} ({category.__name__}, {filename}:{lineno})")
-
-
-def caution_about(scenario: "Scenario") -> None:
-    """Say what is weak about a scenario's delta."""
-    from fedamp.federation.plan import privacy_units, weakness
-
-    if words := weakness(scenario.privacy.delta, privacy_units(scenario)):
-        caution(words)
-
-
-def print_json(value: Any) -> None:
-    """One object, indented."""
-    print(json.dumps(value, indent=2, allow_nan=False))
-
-
-def print_line(value: Any) -> None:
-    """One object on a line of its own, for what reads line by line."""
-    print(json.dumps(value))
-
-
-def print_path(name: str, path: Path | str) -> None:
-    """Unbroken at any width, so that it can be copied."""
-    out.print(f"{name}: {printable(path)}", highlight=False, markup=False, soft_wrap=True)

@@ -14,7 +14,6 @@ from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from numpy.typing import NDArray
 from pydantic import TypeAdapter
 
-from fedamp import data
 from fedamp.base import devices
 from fedamp.base.ids import ranges
 from fedamp.client.task import DATA_PLACES, ClientTask
@@ -109,7 +108,7 @@ def dataset(task_json: str, folder: str) -> tuple[ClientTask, Dataset]:
     elif any(config.get(key) == "" for key in DATA_PLACES):
         raise DeploymentError('this node\'s configuration names no data folder; add data="FOLDER" to --node-config')
     section: Data = _data.validate_python(config)
-    records = data.load(section, task.data_seed, Path(), form_of(task.client, task.model))
+    records = section.load(task.data_seed, Path(), form_of(task.client, task.model))
     return task, records.by_record() if task.unit == "sample" else records
 
 

@@ -1,12 +1,12 @@
 """Federated data sets: loading, partitioning, and reading the records of a few clients at a time.
 
-    dataset = load(scenario.data, seed, folder)
+    dataset = scenario.data.load(seed, folder)
     cohort = dataset.gather(np.array([3, 141]))
 
-Nothing here imports torch; scikit-learn, pyarrow and ``datasets`` are imported where their data are read.
+The frozen section of a scenario loads itself (:mod:`fedamp.data.sections` lists them). Nothing here imports torch;
+scikit-learn's files, pyarrow and ``datasets`` are used only where their data are read.
 """
 
 from fedamp.data.dataset import Cohort, Dataset, LabelCounts
-from fedamp.data.source import count_clients, count_records, load
 
-__all__ = ["Cohort", "Dataset", "LabelCounts", "count_clients", "count_records", "load"]
+__all__ = ["Cohort", "Dataset", "LabelCounts"]

@@ -1,34 +1,30 @@
-"""Records that only a Flower app of one's own can read: here there is nothing but their owners' number."""
+"""Records that only a custom Flower app reads: fedamp knows the number of clients."""
 
-from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
+from typing import Literal, NoReturn
 
-from fedamp.data.form import Form
-from fedamp.data.sections import ExternalData
-from fedamp.data.source import sources
+from pydantic import Field
+
+from fedamp.base.section import Count
+from fedamp.data.dataset import DataSection
+from fedamp.data.form import CLASSIFICATION, Form
 from fedamp.errors import DataError
 
 
-@sources.register("external")
-@dataclass(frozen=True)
-class ExternalSource:
-    """Counts clients; records are refused."""
+class ExternalData(DataSection):
+    """Records that a custom Flower app reads on its nodes; fedamp knows the number of clients."""
 
-    config: ExternalData
-    folder: Path
+    name: Literal["external"]
+    clients: Count = Field(description="number of clients, with ids 0, 1, ...: the nodes' partition-id or hosts")
 
-    def count_clients(self) -> int:
-        return self.config.clients
+    def count_clients(self, folder: Path) -> int:
+        return self.clients
 
-    def count_records(self) -> int:
-        return self._refuse()
-
-    def load(self, seed: int, form: Form) -> NoReturn:
-        self._refuse()
-
-    def _refuse(self) -> NoReturn:
+    def count_records(self, folder: Path) -> NoReturn:
         raise DataError(
-            "data: external is read by a Flower app of your own, with fedamp.server.own_app.AppStrategy "
+            "data: external is read by a custom Flower app, with fedamp.server.custom_app.AppStrategy "
             "(docs/flower-app); expected here: data of another name"
         )
+
+    def load(self, seed: int, folder: Path, form: Form = CLASSIFICATION) -> NoReturn:
+        self.count_records(folder)

@@ -1,59 +1,72 @@
-"""A data folder: training files, test files or none, and what part of the federation it holds.
+"""A data folder: training files, test files if any, and the part of the federation that it holds.
 
-train.npz  test.npz         or  train_x.npy  train_y.npy ...         or  train*.parquet  test*.parquet
-federation.json             on a machine that holds some clients only (see docs/data.md)
+train.npz test.npz, or train_x.npy train_y.npy ..., or train*.parquet test*.parquet, or train*.csv test*.csv
+federation.json on a machine that holds some clients only (see docs/data.md)
 """
 
-from collections.abc import Callable
+from abc import abstractmethod
 from pathlib import Path
+from typing import Annotated
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
-from fedamp.data.partition import natural_column
-from fedamp.data.sections import FolderData
-from fedamp.data.stored import FederationFile, StoredSource
+from fedamp.data.partition import NaturalPartition
+from fedamp.data.stored import FederationFile, Scale, StoredData, Tables
 from fedamp.data.table import Table
 from fedamp.errors import DataError
 
+Names = Annotated[list[str], Field(min_length=1)] | str
 
-def open_folder(
-    config: FolderData, base: Path, open_split: Callable[[FolderData, Path, str], Table | None]
-) -> StoredSource:
-    """The tables of a folder; reads headers only.
 
-    Args:
-        base: where a relative ``config.path`` starts.
-        open_split: the table of a split (``train`` or ``test``) in a folder; None where it has none.
+class FolderData(StoredData):
+    """Base of the sections of folders with train and test files."""
 
-    Raises:
-        DataError: a missing folder, file, array or column, or one that cannot be read.
-    """
-    folder = base / Path(config.path).expanduser()
+    path: str = Field(description="folder; relative paths start at the scenario's folder")
+    features: Names = Field("x", description="array (npz), or column or columns, of the inputs")
+    label: Names = Field(
+        "y", description="likewise of the labels: classes, numbers or tokens, as client.loss takes them"
+    )
+    scale: Scale = None
+
+    @abstractmethod
+    def split(self, folder: Path, split: str) -> Table | None:
+        """The table of a split, ``train`` or ``test``; None without files."""
+
+    def open(self, folder: Path) -> Tables:
+        folder = existing_folder(folder, self.path, f"train.{self.name}")
+        federation = self._federation_file(folder)
+        train, test = (self.split(folder, split) for split in ("train", "test"))
+        if train is None and test is not None and federation is not None and not federation.hosted:
+            return Tables(test, test, federation)  # of the server
+        if train is None:
+            raise DataError(f"{folder}: no train.{self.name}; the folder holds {some_files(folder)}")
+        return Tables(train, test, federation)
+
+    def _federation_file(self, folder: Path) -> FederationFile | None:
+        path = folder / "federation.json"
+        if not path.exists():
+            return None
+        if not isinstance(self.partition, NaturalPartition):
+            raise DataError(
+                f"{path}: a folder that holds a part of the federation needs data.partition {{scheme: natural}}, "
+                f"got {self.partition.scheme}"
+            )
+        try:
+            return FederationFile.model_validate_json(path.read_bytes())
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = "".join(f"{part}: " for part in first["loc"][:1])
+            raise DataError(f"{path}: {where}{first['msg']}; keys are clients, hosted, classes") from None
+
+
+def existing_folder(start: Path, path: str, file: str) -> Path:
+    """The folder ``data.path``. Raises DataError, which names a file that it needs, if there is none."""
+    folder = start / Path(path).expanduser()
     if not folder.is_dir():
-        raise DataError(f"data.path: {folder} is not a folder; give the folder that holds train.{config.name}")
-    federation = _federation_file(folder, config)
-    train, test = (open_split(config, folder, split) for split in ("train", "test"))
-    hosts_nobody = federation is not None and not federation.hosted
-    if train is None and not (hosts_nobody and test is not None):
-        holds = ", ".join(sorted(path.name for path in folder.iterdir())[:5]) or "nothing"
-        raise DataError(f"{folder}: no train.{config.name}; the folder holds {holds}")
-    return StoredSource(config, train, test, federation)
+        raise DataError(f"data.path: {folder} is not a folder; give the folder that holds {file}")
+    return folder
 
 
-def _federation_file(folder: Path, config: FolderData) -> FederationFile | None:
-    path = folder / "federation.json"
-    if not path.exists():
-        return None
-    if natural_column(config.partition) is None:
-        raise DataError(
-            f"{path}: a folder that holds a part of the federation needs data.partition {{scheme: natural}}, "
-            f"got {config.partition.scheme}"
-        )
-    try:
-        return FederationFile.model_validate_json(path.read_bytes())
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise DataError(
-            f"{path}: {where + ': ' if where else ''}{first['msg']}; keys are clients, hosted, classes"
-        ) from None
+def some_files(folder: Path) -> str:
+    """Names of a few files of a folder, for a message."""
+    return ", ".join(sorted(path.name for path in folder.iterdir())[:5]) or "nothing"

@@ -1,6 +1,6 @@
-"""What a task takes records to be: what their labels are, and whether their inputs are numbers or tokens.
+"""What a task expects of records: the kind of their labels, and whether their inputs are numbers or tokens.
 
-The loss says what labels it takes, the model whether it takes tokens (``model.vocabulary``).
+The loss decides the labels, the model whether inputs are tokens (``model.vocabulary``).
 """
 
 from abc import ABC, abstractmethod
@@ -12,16 +12,16 @@ from numpy.typing import NDArray
 
 from fedamp.errors import DataError
 
-NOT_COUNTED = -100  # a token's label that stands for none, as in torch
+NOT_COUNTED = -100  # the label of a token that is ignored, as in torch
 
 
 class Labels(ABC):
     """A kind of labels.
 
     Attributes:
-        are_classes: whether a label is one class; then records can be dealt by label.
-        expected: what is expected, in words.
-        dimensions: axes that stored labels may have, the one of records among them.
+        are_classes: whether a label is one class; then records can be partitioned by label.
+        expected: a description of the labels.
+        dimensions: numbers of axes that stored labels may have, including the axis of records.
     """
 
     are_classes: ClassVar[bool] = False
@@ -30,26 +30,18 @@ class Labels(ABC):
 
     @abstractmethod
     def read(self, stored: NDArray[Any]) -> NDArray[Any]:
-        """Stored labels as they are trained on.
-
-        Raises:
-            ValueError: what was found.
-        """
+        """Stored labels, converted for training. Raises ValueError for other values."""
 
     @abstractmethod
     def outputs(self, labels: NDArray[Any]) -> int:
-        """How many numbers a model answers with for them (at every place of a sequence, for tokens)."""
+        """Number of outputs that a model needs for these labels (at every place of a sequence, for tokens)."""
 
     @abstractmethod
     def fit(self, labels: NDArray[Any], outputs: int) -> bool:
-        """Whether some clients' labels, of shape [clients, records, ...], are those of a model with these outputs."""
+        """Whether clients' labels, of shape [clients, records, ...], fit a model with these outputs."""
 
     def checked(self, stored: NDArray[Any], records: int, source: str) -> NDArray[Any]:
-        """Stored labels as they are trained on, one for each record.
-
-        Raises:
-            DataError: others.
-        """
+        """Stored labels, converted for training. Raises DataError if they do not fit so many records."""
         if stored.ndim not in self.dimensions or len(stored) != records:
             raise DataError(
                 f"{source}: labels have shape {list(stored.shape)}, inputs {records} records; give {self.expected}"
@@ -68,17 +60,42 @@ class Classes(Labels):
     dimensions = (1,)
 
     def read(self, stored: NDArray[Any]) -> NDArray[Any]:
-        return _integers(stored, lowest=0)
+        if stored.dtype.kind not in "iu":
+            raise ValueError(f"labels are of type {stored.dtype}")
+        counted = self._counted(stored)
+        if not counted.size and stored.size:
+            raise ValueError("no label counts")
+        if counted.min(initial=0) < 0:
+            first = np.argwhere(stored == counted.min())[0][0]
+            raise ValueError(f"label {counted.min()} at record {first}")
+        return stored.astype(np.int64)
 
     def outputs(self, labels: NDArray[Any]) -> int:
         return int(labels.max(initial=0)) + 1
 
     def fit(self, labels: NDArray[Any], outputs: int) -> bool:
-        return labels.ndim == 2 and (not labels.size or 0 <= labels.min() <= labels.max() < outputs)
+        counted = self._counted(labels)
+        fits = not counted.size or 0 <= counted.min() <= counted.max() < outputs
+        return bool(fits) and labels.ndim == 1 + self.dimensions[0]
+
+    def _counted(self, labels: NDArray[Any]) -> NDArray[Any]:
+        return labels
+
+
+class Tokens(Classes):
+    """A class for every place of a sequence: int64 [records, length]; -100 where none is counted."""
+
+    are_classes = False
+    expected = "lists of integers 0, 1, 2, ... (-100: not counted), equally long for each record"
+    dimensions = (2,)
+
+    def _counted(self, labels: NDArray[Any]) -> NDArray[Any]:
+        counted: NDArray[Any] = labels[labels != NOT_COUNTED]
+        return counted
 
 
 class Numbers(Labels):
-    """Some numbers a record: float32 [records, numbers]."""
+    """One or several numbers a record: float32 [records, numbers]."""
 
     expected = "finite numbers, one for each record or a list of as many for each"
     dimensions = (1, 2)
@@ -103,7 +120,7 @@ class Numbers(Labels):
 
 
 class Binary(Numbers):
-    """Some labels a record, each there or not: float32 0 or 1, [records, labels]."""
+    """Several labels a record, each 0 or 1: float32 [records, labels]."""
 
     expected = "zeros and ones, one for each record or a list of as many for each"
 
@@ -115,55 +132,23 @@ class Binary(Numbers):
         return numbers
 
 
-class Tokens(Labels):
-    """A class for every place of a sequence: int64 [records, length]; -100 where there is none."""
-
-    expected = "lists of integers 0, 1, 2, ... (-100: not counted), equally long for each record"
-    dimensions = (2,)
-
-    def read(self, stored: NDArray[Any]) -> NDArray[Any]:
-        counted = _integers(stored[stored != NOT_COUNTED], lowest=0)
-        if not counted.size:
-            raise ValueError("no label counts")
-        return stored.astype(np.int64)
-
-    def outputs(self, labels: NDArray[Any]) -> int:
-        return int(labels.max(initial=0)) + 1
-
-    def fit(self, labels: NDArray[Any], outputs: int) -> bool:
-        counted = labels[labels != NOT_COUNTED]
-        return labels.ndim == 3 and (not counted.size or 0 <= counted.min() <= counted.max() < outputs)
-
-
-def _integers(stored: NDArray[Any], lowest: int) -> NDArray[np.int64]:
-    if stored.dtype.kind not in "iu":
-        raise ValueError(f"labels are of type {stored.dtype}")
-    if stored.size and stored.min() < lowest:
-        raise ValueError(f"label {stored.min()} at record {np.argmin(stored)}")
-    return stored.astype(np.int64)
-
-
 CLASSES, NUMBERS, BINARY, TOKENS = Classes(), Numbers(), Binary(), Tokens()
 
 
 @dataclass(frozen=True)
 class Form:
-    """What a task takes records to be.
+    """What a task expects of records.
 
     Attributes:
         labels: their kind.
-        vocabulary: inputs are tokens 0, 1, ..., vocabulary - 1, handed out as int64; None: numbers, as float32.
+        vocabulary: inputs are tokens 0, 1, ..., vocabulary - 1 as int64; None: numbers as float32.
     """
 
     labels: Labels = CLASSES
     vocabulary: int | None = None
 
     def tokens(self, inputs: NDArray[np.float32], source: str) -> NDArray[np.int64]:
-        """Inputs as tokens.
-
-        Raises:
-            DataError: inputs that are no tokens of the vocabulary.
-        """
+        """Inputs as tokens. Raises DataError for inputs outside the vocabulary."""
         vocabulary = self.vocabulary or 0
         wrong = inputs[~((inputs >= 0) & (inputs < vocabulary) & (inputs == np.floor(inputs)))]
         if wrong.size:

@@ -1,151 +1,192 @@
-"""Hugging Face data sets, from the hub through flwr-datasets or from a local folder (extra ``huggingface``)."""
+"""Columns of the library ``datasets``: parquet and csv files, image folders, and the Hugging Face hub.
+
+Files are converted once to Arrow files under ``FEDAMP_CACHE``. These are mapped into memory: they may exceed it, and
+workers share them.
+"""
 
 import math
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
-from fedamp.data.sections import HuggingFaceData
-from fedamp.data.source import Source, sources
-from fedamp.data.stored import StoredSource
-from fedamp.data.table import Table, first_line, image_scale, require
-from fedamp.errors import DataError
+from fedamp.data.folder import FolderData, Names
+from fedamp.data.stored import Scale, StoredData, Tables
+from fedamp.data.table import Table, cache_folder, image_scale, require
+from fedamp.errors import DataError, one_line
 
-KEPT = 256 * 2**20  # bytes; splits whose decoded inputs fit are decoded once, larger ones as they are read
-_DECODED_AT_ONCE = 1024  # records
-
-
-class HuggingFaceTable(Table):
-    """One split. Images are handed out with channels first: [1, height, width] or [3, height, width].
-
-    Args:
-        split: a ``datasets.Dataset``, of which one record is decoded at once.
-
-    Raises:
-        DataError: a column missing, or not of images or numbers; no records.
-    """
-
-    def __init__(self, split: Any, config: HuggingFaceData, source: str) -> None:
-        split = split.with_format(None)  # a saved one (numpy, torch) would hide which columns hold images
-        self.source, self._split, self._config = source, split, config
-        require(config.features, split.column_names, "data.features", source)
-        self._labels = [config.label] if isinstance(config.label, str) else config.label
-        for name in self._labels:
-            require(name, split.column_names, "data.label", source)
-        if len(split) == 0:
-            raise DataError(f"{source}: no records; at least one is needed")
-        example = self._decode(np.zeros(1, dtype=np.int64))
-        holds_images = hasattr(split[0][config.features], "convert")  # of PIL
-        scale = image_scale(config.scale, example.dtype) if holds_images else config.scale or 1.0
-        super().__init__(source, example.shape[1:], example.dtype, config.shape, scale)
-
-    def __len__(self) -> int:
-        return len(self._split)
-
-    def stored_labels(self) -> NDArray[Any]:
-        columns = [_rectangular(self._split[name][:], f"{self.source}: column {name!r}") for name in self._labels]
-        return columns[0] if len(columns) == 1 else np.stack(columns, axis=1)
-
-    def stored_column(self, name: str) -> NDArray[Any]:
-        require(name, self._split.column_names, "data.partition.column", self.source)
-        return np.asarray(self._split[name][:])
-
-    def stored_inputs(self, records: NDArray[np.int64]) -> NDArray[Any]:
-        if len(records) == 0:
-            return np.zeros((0, *self.stored_shape), self.stored_type)
-        fits = len(self) * math.prod(self.stored_shape) * self.stored_type.itemsize <= KEPT
-        return self._decoded[records] if fits else self._decode(records)
-
-    @cached_property
-    def _decoded(self) -> NDArray[Any]:
-        return self._decode(np.arange(len(self)))
-
-    def _decode(self, records: NDArray[np.int64]) -> NDArray[Any]:
-        name = self._config.features
-        inputs = []
-        for start in range(0, len(records), _DECODED_AT_ONCE):
-            numbers = records[start : start + _DECODED_AT_ONCE]
-            inputs += [_as_array(value) for value in self._split[numbers.tolist()][name]]
-        shapes = sorted({each.shape for each in inputs})
-        if len(shapes) > 1:
-            raise DataError(
-                f"{self.source}: column {name!r} holds inputs of shapes {list(shapes[0])} and {list(shapes[1])}; "
-                "all must agree"
-            )
-        stacked: NDArray[Any] = np.stack(inputs)
-        if stacked.dtype.kind not in "fiub":
-            raise DataError(f"{self.source}: column {name!r} must hold images or (lists of) numbers")
-        return stacked
-
-
-@sources.register("huggingface")
-def huggingface(config: HuggingFaceData, folder: Path) -> Source:
-    """The training table, and the test table if ``data.test_split`` names one.
-
-    Raises:
-        DataError: the extra is not installed, no such data set or split, or a column is missing.
-    """
-    try:
-        import datasets
-    except ImportError:
-        raise DataError(
-            "data.name huggingface needs an extra; install it with: pip install 'fedamp[huggingface]'"
-        ) from None
-    if not sys.stderr.isatty():
-        datasets.disable_progress_bars()
-    names = [config.train_split, *([config.test_split] if config.test_split else [])]
-    local = folder / Path(config.dataset).expanduser()
-    try:
-        splits = _from_folder(local) if local.is_dir() else _from_hub(config.dataset, names)
-    except Exception as error:  # what the library raises depends on the hub, the network and the format
-        raise DataError(
-            f"data.dataset {config.dataset!r}: not a folder, and not a hub data set that loads ({first_line(error)})"
-        ) from None
-    for name in names:
-        if name not in splits:
-            raise DataError(
-                f"data.dataset {config.dataset!r}: no split {name!r}; it has {', '.join(splits)} "
-                "(data.test_split: null keeps a part of the training split out)"
-            )
-    tables = [HuggingFaceTable(splits[name], config, f"{config.dataset} ({name})") for name in names]
-    return StoredSource(config, tables[0], tables[1] if config.test_split else None)
-
-
-def _from_folder(folder: Path) -> dict[str, Any]:
-    """The splits in a folder that ``save_to_disk`` wrote, or one laid out like a repository of the hub."""
+if TYPE_CHECKING:
     import datasets
 
-    if (folder / "dataset_dict.json").exists():
-        return dict(datasets.load_from_disk(str(folder)))
-    if (folder / "state.json").exists():
-        return {"train": datasets.load_from_disk(str(folder))}
-    return dict(datasets.load_dataset(str(folder)))
+KEPT = 256 * 2**20  # bytes; splits with at most so many decoded inputs are decoded once, larger ones as they are read
 
 
-def _from_hub(name: str, splits: list[str]) -> dict[str, Any]:
-    from flwr_datasets import FederatedDataset
+class TabularData(FolderData):
+    """Files ``train*.parquet`` and ``test*.parquet``, or csv likewise, with columns of inputs, labels and clients."""
 
-    federated = FederatedDataset(dataset=name, partitioners={}, shuffle=False)
-    return {split: federated.load_split(split) for split in splits}
+    name: Literal["parquet", "csv"]
+
+    def split(self, folder: Path, split: str) -> Table | None:
+        paths = [str(path) for path in sorted(folder.glob(f"{split}*.{self.name}"))]
+        if not paths:
+            return None
+        source = paths[0] if len(paths) == 1 else f"{paths[0]} ... {Path(paths[-1]).name}"
+
+        with _library(f"{source}: cannot be read as {self.name}") as library:
+            cache = str(cache_folder("datasets"))
+            if self.name == "csv":
+                rows = library.Dataset.from_csv(paths, cache_dir=cache)
+            else:  # its own batch size fails on an empty file
+                rows = library.Dataset.from_parquet(paths, cache_dir=cache, batch_size=1024)
+        return _table(rows, self, source)
 
 
-def _rectangular(values: Any, where: str) -> NDArray[Any]:
+class HuggingFaceData(StoredData):
+    """A data set of the Hugging Face hub, or a local folder: of ``save_to_disk``, or of parquet, csv or image files."""
+
+    name: Literal["huggingface"]
+    dataset: str = Field(description="name on the hub, or a local folder")
+    features: Names = Field("image", description="column or columns of the inputs")
+    label: Names = Field("label", description="column or columns, as client.loss takes them")
+    scale: Scale = None
+    train_split: str = "train"
+    test_split: str | None = "test"
+
+    def open(self, folder: Path) -> Tables:
+        local = folder / Path(self.dataset).expanduser()
+        with _library(f"data.dataset {self.dataset!r}: not a folder, and not a hub data set that loads") as library:
+            if (local / "state.json").exists():  # of save_to_disk, as is the next one
+                splits = {"train": library.load_from_disk(str(local))}
+            elif (local / "dataset_dict.json").exists():
+                splits = library.load_from_disk(str(local))
+            elif local.is_dir():
+                splits = library.load_dataset(str(local), cache_dir=str(cache_folder("datasets")))
+            else:
+                splits = library.load_dataset(self.dataset)
+        tables = []
+        for name in filter(None, (self.train_split, self.test_split)):
+            if name not in splits:
+                raise DataError(
+                    f"data.dataset {self.dataset!r}: no split {name!r}; it has {', '.join(splits)} "
+                    "(data.test_split: null holds out a part of the training split)"
+                )
+            tables.append(_table(splits[name], self, f"{self.dataset} ({name})"))
+        return Tables(tables[0], tables[1] if self.test_split else None)
+
+
+def _table(rows: "datasets.Dataset", section: "TabularData | HuggingFaceData", source: str) -> Table:
+    features, label = ([names] if isinstance(names, str) else names for names in (section.features, section.label))
+    for key, names in (("features", features), ("label", label)):
+        for name in names:
+            require(name, rows.column_names, f"data.{key}", source)
+    if not len(rows):
+        raise DataError(f"{source}: no records; at least one is needed")
+    inputs = _ColumnInputs(rows, features, source)
+    scale = image_scale(section.scale, inputs.dtype) if inputs.are_images else section.scale or 1.0
+
+    def column(name: str) -> NDArray[Any]:
+        require(name, rows.column_names, "data.partition.column", source)
+        return np.asarray(rows.with_format(None)[name][:])  # numpy's format would round to float32
+
+    return Table(source, inputs, _numbers(rows, label, source), column, section.shape, scale)
+
+
+class _ColumnInputs:
+    """Inputs from one column of images, numbers or (nested) lists of numbers, or from several columns of numbers.
+
+    Images get channels first: [1, height, width] or [3, height, width].
+
+    Raises:
+        DataError: a column of something else, or inputs of different shapes.
+    """
+
+    def __init__(self, rows: "datasets.Dataset", names: list[str], source: str) -> None:
+        from datasets import Image
+
+        self._rows, self._names, self._source = rows.select_columns(names), names, source
+        self.are_images = isinstance(rows.features[names[0]], Image)
+        example = self._decoded(np.zeros(1, dtype=np.int64))
+        self.shape, self.dtype = (len(rows), *example.shape[1:]), example.dtype
+        self._fits = math.prod(self.shape) * self.dtype.itemsize <= KEPT
+
+    def __getitem__(self, records: NDArray[np.int64]) -> NDArray[Any]:
+        if len(records) == 0:
+            return np.zeros((0, *self.shape[1:]), self.dtype)
+        inputs = self._all[records] if self._fits else self._decoded(records)
+        if inputs.shape[1:] != self.shape[1:]:
+            raise self._differ(inputs.shape[1:], self.shape[1:])
+        return inputs
+
+    @cached_property
+    def _all(self) -> NDArray[Any]:
+        return self._decoded(np.arange(self.shape[0]))
+
+    def _decoded(self, records: NDArray[np.int64]) -> NDArray[Any]:
+        rows = self._rows.select(records)
+        if not self.are_images:
+            return _numbers(rows, self._names, self._source)
+        images = [_pixels(row[self._names[0]]) for row in rows.with_format(None)]
+        shapes = sorted({image.shape for image in images})
+        if len(shapes) > 1:
+            raise self._differ(*shapes[:2])
+        return np.stack(images)
+
+    def _differ(self, one: tuple[int, ...], other: tuple[int, ...]) -> DataError:
+        return DataError(
+            f"{self._source}: column {self._names[0]!r} holds inputs of shapes {list(one)} and {list(other)}; "
+            "all must agree"
+        )
+
+
+def _numbers(rows: "datasets.Dataset", names: list[str], source: str) -> NDArray[Any]:
+    """Columns of plain values or of equally long (nested) lists, as an array [records, ...]."""
+    columns = []
+    for name in names:
+        try:
+            with np.errstate(over="ignore"):
+                columns.append(np.asarray(rows.select_columns([name]).with_format("numpy")[:][name]))
+        except ValueError:  # lists of different lengths
+            columns.append(np.empty(0, dtype=object))
+        if columns[-1].dtype.kind not in "fiub":
+            raise DataError(
+                f"{source}: column {name!r} must hold numbers or equally long lists of numbers (inputs: or images), "
+                "without empty cells"
+            )
+    if len(columns) == 1:
+        return columns[0]
+    if any(column.ndim > 1 for column in columns):
+        raise DataError(f"{source}: of several columns ({', '.join(names)}) each must hold one number a record")
+    return np.stack(columns, axis=1)
+
+
+@contextmanager
+def _library(complaint: str) -> Iterator[Any]:
+    """``datasets``, silent; whatever it raises inside becomes a DataError with the complaint and the first cause."""
+    import datasets
+
+    datasets.logging.set_verbosity(datasets.logging.CRITICAL)
+    if not sys.stderr.isatty():
+        datasets.disable_progress_bars()
     try:
-        return np.asarray(values)
-    except ValueError:
-        raise DataError(f"{where} holds lists of different lengths; all must agree") from None
+        yield datasets
+    except Exception as error:  # depends on the hub, the network and the format
+        cause: BaseException = error
+        while cause.__cause__ is not None:
+            cause = cause.__cause__
+        raise DataError(f"{complaint} ({one_line(cause)})") from None
 
 
-def _as_array(value: Any) -> NDArray[Any]:
-    if not hasattr(value, "convert"):
-        return np.asarray(value)
-    if value.mode == "1":
-        value = value.convert("L")
-    elif value.mode not in ("L", "RGB", "I", "I;16", "F"):  # palettes, transparency, print colours
-        value = value.convert("RGB")
-    pixels = np.asarray(value)
+def _pixels(image: Any) -> NDArray[Any]:
+    """A PIL image with channels first."""
+    if image.mode == "1":
+        image = image.convert("L")
+    elif image.mode not in ("L", "RGB", "I", "I;16", "F"):  # palettes, transparency, print colours
+        image = image.convert("RGB")
+    pixels = np.asarray(image)
     return pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)

@@ -1,27 +1,35 @@
-"""Stored records: read from tables, split into training and test, and dealt to clients."""
+"""Stored records: tables split into training and test, and partitioned among clients."""
 
+from abc import abstractmethod
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Protocol
+from pathlib import Path
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from fedamp import rng
-from fedamp.base.section import Count, Section
+from fedamp.base.section import Count, Positive, Section, Share
 from fedamp.data import partition
-from fedamp.data.dataset import Cohort, Dataset, check_clients
-from fedamp.data.form import Form, Labels, Numbers
-from fedamp.data.sections import Partition, Transform
+from fedamp.data.dataset import Cohort, DataSection, Dataset
+from fedamp.data.form import CLASSIFICATION, Form, Labels, Numbers
+from fedamp.data.partition import AnyPartition, IidPartition, NaturalPartition
 from fedamp.data.table import Table
+from fedamp.data.transformed import Transforms, transformed
 from fedamp.errors import DataError
+
+Shape = tuple[Count, ...] | None
+Scale = Annotated[
+    Positive | None, Field(description="inputs are divided by this; default: images of bytes by 255, others by 1")
+]
 
 
 class FederationFile(Section):
-    """``federation.json``: what a folder that holds a part of the federation says about the whole."""
+    """``federation.json``: describes the whole federation in a folder that holds a part of it."""
 
     clients: Count  # of the whole federation
-    hosted: tuple[Annotated[int, Field(ge=0, strict=True)], ...]  # ids of those whose records are here
+    hosted: tuple[Annotated[int, Field(ge=0, strict=True)], ...]  # ids of the clients with records here
     classes: Annotated[int, Field(ge=2, strict=True)] | None = None  # number of labels in the whole federation
 
     @model_validator(mode="after")
@@ -32,12 +40,27 @@ class FederationFile(Section):
 
 
 @dataclass(frozen=True)
+class Tables:
+    """The opened tables of a data set.
+
+    Attributes:
+        train: training table; the test table itself where no client is hosted.
+        test: test table; None: a part of the training table is held out.
+        federation: the part of the federation that is here; None: all of it.
+    """
+
+    train: Table
+    test: Table | None = None
+    federation: FederationFile | None = None
+
+
+@dataclass(frozen=True)
 class Records:
     """Some records of a table.
 
     Attributes:
-        table: where the inputs are read from.
-        numbers: int64 [records], which records of the table.
+        table: holds the inputs.
+        numbers: int64 [records], the records' numbers in the table.
         labels: [records, ...], of these.
     """
 
@@ -46,13 +69,11 @@ class Records:
     labels: NDArray[Any]
 
     @classmethod
-    def all_of(cls, table: Table, labels_as: Labels) -> "Records":
-        """All records of a table.
-
-        Raises:
-            DataError: labels of another kind, or inputs that are not finite.
-        """
-        labels = labels_as.checked(table.stored_labels(), len(table), table.source)
+    def all_of(cls, table: Table, kind: Labels) -> "Records":
+        """All records of a table. Raises DataError for none, for other labels, or for inputs that are not finite."""
+        if len(table) == 0:
+            raise DataError(f"{table.source}: no records; at least one is needed")
+        labels = kind.checked(table.labels, len(table), table.source)
         table.check_inputs()
         return cls(table, np.arange(len(labels)), labels)
 
@@ -70,7 +91,7 @@ class StoredDataset(Dataset):
     testing: Records
 
     def sizes(self, clients: NDArray[np.int64]) -> NDArray[np.int64]:
-        check_clients(clients, self.num_clients)
+        self.check_ids(clients)
         if self.hosted is not None and not np.isin(clients, self.hosted).all():
             missing = clients[~np.isin(clients, self.hosted)][0]
             raise DataError(f"{self.training.table.source}: client {missing} is not hosted here")
@@ -87,9 +108,8 @@ class StoredDataset(Dataset):
         positions = (self.offsets[clients][:, None] + np.arange(longest))[real]
         rows, labels_here = self._inputs(self.training.take(positions)), self.training.labels[positions]
         if real.all():
-            shape = real.shape
-            labels = labels_here.reshape(*shape, *labels_here.shape[1:])
-            return Cohort(rows.reshape(*shape, *self.input_shape), labels, sizes)
+            labels = labels_here.reshape(*real.shape, *labels_here.shape[1:])
+            return Cohort(rows.reshape(*real.shape, *self.input_shape), labels, sizes)
         inputs = np.zeros((*real.shape, *self.input_shape), dtype=rows.dtype)
         labels = np.zeros((*real.shape, *labels_here.shape[1:]), dtype=labels_here.dtype)
         inputs[real], labels[real] = rows, labels_here
@@ -110,171 +130,154 @@ class StoredDataset(Dataset):
         return replace(self, num_clients=records, training=training, offsets=np.arange(records + 1, dtype=np.int64))
 
 
-class StoredSection(Protocol):
-    """The keys that data sections of stored records have in common."""
+class StoredData(DataSection):
+    """Base of the sections of stored records: each opens its tables, which are split and partitioned here."""
 
-    @property
-    def clients(self) -> int | None: ...
+    clients: Count | None = Field(None, description="number of clients; leave out with a natural partition")
+    partition: AnyPartition = IidPartition()
+    shape: Shape = Field(None, description="shape of one input, e.g. [1, 28, 28]; default: as stored")
+    transform: Transforms = ()
+    test_fraction: Share = Field(0.2, description="share of the records to test on, where there are no test files")
 
-    @property
-    def partition(self) -> Partition: ...
+    @abstractmethod
+    def open(self, folder: Path) -> Tables:
+        """The tables, before ``transform``. A relative path starts at ``folder``."""
 
-    @property
-    def test_fraction(self) -> float: ...
-
-    @property
-    def transform(self) -> tuple[Transform, ...]: ...
-
-
-class StoredSource:
-    """Tables of records, as a source of data.
-
-    Args:
-        config: the data section.
-        train: training table; None on a machine that hosts no client, for example the server's.
-        test: test table; None: a part of the training table is to be kept out.
-        federation: which part of a federation this is; None: all of it.
-    """
-
-    def __init__(
-        self,
-        config: StoredSection,
-        train: Table | None,
-        test: Table | None = None,
-        federation: FederationFile | None = None,
-    ) -> None:
-        opened = train or test
-        assert opened is not None, "one of them is there"
-        if federation is not None and any(step.name == "whiten" for step in config.transform):
-            raise DataError(f"{opened.source}: {_WHITENED_APART}")
-        if config.transform:
-            from fedamp.data.transform import TransformedTable  # only here: most commands transform nothing
-
-            train, test = (table and TransformedTable(table, config.transform) for table in (train, test))
-        self._config, self._train, self._test, self._federation = config, train, test, federation
-        self._source = opened.source
-        self._column = partition.natural_column(config.partition)
-
-    def count_clients(self) -> int:
-        if self._federation is not None:
-            return self._federation.clients
-        if self._column is not None and self._train is not None:
-            return len(np.unique(self._train.column(self._column)))
-        records = self.count_records()
-        if self._config.clients is None:
+    def count_clients(self, folder: Path) -> int:
+        tables = self.open(folder)
+        if tables.federation is not None:
+            return tables.federation.clients
+        if isinstance(self.partition, NaturalPartition):
+            return len(np.unique(tables.train.column(self.partition.column)))
+        records = _count_training(tables, self.test_fraction)
+        if self.clients is None:
             return records
-        partition.check_enough(self._config.partition, records, self._config.clients)
-        return self._config.clients
+        self.partition.check_enough(records, self.clients)
+        return self.clients
 
-    def count_records(self) -> int:
-        if self._federation is not None or self._train is None:
-            raise DataError(f"{self._source}: {_NOT_ALL_RECORDS}")
-        return len(self._train) - (self._hold_out_size() if self._test is None else 0)
+    def count_records(self, folder: Path) -> int:
+        return _count_training(self.open(folder), self.test_fraction)
 
-    def load(self, seed: int, form: Form) -> StoredDataset:
-        self._check_dealt_by_label(form.labels)
-        training, testing = self._split(seed, form.labels)
-        owners, num_clients = self._owners(seed, training, form.labels)
-        by_client = np.argsort(owners, kind="stable")
+    def load(self, seed: int, folder: Path, form: Form = CLASSIFICATION) -> StoredDataset:
+        kind = form.labels
+        if getattr(self.partition, "by_label", False) and not kind.are_classes:
+            raise DataError(
+                f"data.partition: {self.partition.scheme} partitions by class, and client.loss takes labels that are "
+                f"{kind.expected}; expected: iid, natural"
+            )
+        tables = self.open(folder)
+        if tables.federation is not None and not all(step.same_everywhere for step in self.transform):
+            raise DataError(
+                f"{tables.train.source}: data.transform whiten in a folder that holds a part of the federation: "
+                "another machine may find other components; expected: the other transforms"
+            )
+        training, testing = _split(tables, self.test_fraction, seed, kind)
+        train = transformed(tables.train, self.transform)
+        test = train if tables.test is None else transformed(tables.test, self.transform)
+        training, testing = replace(training, table=train), replace(testing, table=test)
+        owners, num_clients = self._owners(training, tables.federation, seed, kind)
         offsets = np.concatenate([[0], np.cumsum(np.bincount(owners, minlength=num_clients))]).astype(np.int64)
-        hosted = None if self._federation is None else np.array(sorted(self._federation.hosted), dtype=np.int64)
+        federation = tables.federation
         return StoredDataset(
             num_clients=num_clients,
             input_shape=training.table.input_shape,
-            num_classes=self._outputs(training, testing, form.labels),
+            num_classes=_outputs(training, testing, federation, kind),
             form=form,
-            hosted=hosted,
-            training=training.take(by_client),
+            hosted=None if federation is None else np.array(sorted(federation.hosted), dtype=np.int64),
+            training=training.take(np.argsort(owners, kind="stable")),
             offsets=offsets,
             testing=testing,
         )
 
-    def _split(self, seed: int, labels: Labels) -> tuple[Records, Records]:
-        """Training and test records: from two tables, or from one of which a part is kept out."""
-        training = None if self._train is None else Records.all_of(self._train, labels)
-        testing = None if self._test is None else Records.all_of(self._test, labels)
-        if training is None:
-            assert testing is not None
-            return testing.take(slice(0)), testing
-        if testing is not None:
-            if testing.table.input_shape != training.table.input_shape:
-                raise DataError(
-                    f"{testing.table.source}: inputs have shape {list(testing.table.input_shape)}, "
-                    f"those of {self._source} {list(training.table.input_shape)}; they must agree"
-                )
-            return training, testing
-        if self._federation is not None:
-            return training, training.take(slice(0))
-        self._hold_out_size()
-        generator = rng.public_stream(seed, "test-set")
-        kept_out = partition.hold_out(generator, _strata(training, labels), self._config.test_fraction)
-        return training.take(~kept_out), training.take(kept_out)
-
-    def _hold_out_size(self) -> int:
-        assert self._train is not None
-        if len(self._train) < 2:
-            raise DataError(f"{self._source}: {len(self._train)} records; at least 2 are needed to keep a test set out")
-        return partition.hold_out_size(len(self._train), self._config.test_fraction)
-
-    def _owners(self, seed: int, training: Records, labels: Labels) -> tuple[NDArray[np.int64], int]:
+    def _owners(
+        self, training: Records, federation: FederationFile | None, seed: int, kind: Labels
+    ) -> tuple[NDArray[np.int64], int]:
         """The client of every training record, and the number of clients."""
-        if self._train is None:
-            assert self._federation is not None
-            return training.numbers, self._federation.clients
-        if self._column is not None:
-            column = self._train.column(self._column)
-            if self._federation is not None:
-                return partition.hosted(column, self._federation.hosted, self._source), self._federation.clients
+        if not isinstance(self.partition, NaturalPartition):
+            records = len(training.numbers)
+            if self.clients is None:
+                return np.arange(records), records
+            self.partition.check_enough(records, self.clients)
+            generator = rng.public_stream(seed, "partition")
+            return self.partition.owners(generator, _strata(training, kind), self.clients), self.clients
+        if not len(training.numbers):
+            assert federation is not None
+            return training.numbers, federation.clients
+        column = training.table.column(self.partition.column)
+        if federation is None:
             names, owners = np.unique(column, return_inverse=True)
             return owners[training.numbers], len(names)
-        clients = self._config.clients
-        if clients is None:
-            return np.arange(len(training.labels)), len(training.labels)
-        generator = rng.public_stream(seed, "partition")
-        return partition.deal(self._config.partition, generator, _strata(training, labels), clients), clients
-
-    def _check_dealt_by_label(self, labels: Labels) -> None:
-        scheme = self._config.partition.scheme
-        if scheme in ("dirichlet", "shards") and not labels.are_classes:
+        strangers = column[~np.isin(column, federation.hosted)]
+        if strangers.size:
             raise DataError(
-                f"data.partition: {scheme} deals by class, and client.loss takes labels that are {labels.expected}; "
-                "expected: iid, natural"
+                f"{training.table.source}: client {strangers[0]!s} is not among the hosted clients of federation.json"
             )
+        return column.astype(np.int64), federation.clients
 
-    def _outputs(self, training: Records, testing: Records, kind: Labels) -> int:
-        """How many numbers a model answers with."""
-        if training.labels.shape[1:] != testing.labels.shape[1:]:
+
+def _count_training(tables: Tables, test_fraction: float) -> int:
+    """Number of training records. Raises DataError if only a part of them is here, or too few to hold some out."""
+    records = len(tables.train)
+    if tables.federation is not None:
+        raise DataError(f"{tables.train.source}: {_NOT_ALL_RECORDS}")
+    if tables.test is not None:
+        return records
+    if records < 2:
+        raise DataError(f"{tables.train.source}: {records} records; at least 2 are needed to hold out a test set")
+    return records - partition.hold_out_size(records, test_fraction)
+
+
+def _split(tables: Tables, test_fraction: float, seed: int, kind: Labels) -> tuple[Records, Records]:
+    """Training and test records: from two tables, or from one of which a part is held out."""
+    training = Records.all_of(tables.train, kind)
+    none = training.take(slice(0))
+    if tables.test is tables.train:
+        return none, training
+    if tables.test is not None:
+        if tables.test.input_shape != tables.train.input_shape:
             raise DataError(
-                f"{self._source}: a label has shape {list(training.labels.shape[1:])}, one for testing "
-                f"{list(testing.labels.shape[1:])}; they must agree"
+                f"{tables.test.source}: inputs have shape {list(tables.test.input_shape)}, "
+                f"those of {tables.train.source} {list(tables.train.input_shape)}; they must agree"
             )
-        labels = np.concatenate([training.labels, testing.labels])
-        found = kind.outputs(labels)
-        if isinstance(kind, Numbers):
-            return found
-        if self._federation is not None:
-            classes = self._federation.classes
-            if classes is None:
-                raise DataError(f"{self._source}: federation.json must say how many classes there are")
-            if found > classes:
-                raise DataError(
-                    f"{self._source}: label {labels.max()}; federation.json says there are {classes} classes"
-                )
-            return classes
-        if kind.are_classes and labels.min() > 0:
-            raise DataError(f"{self._source}: the smallest label is {labels.min()}; labels must count from 0")
+        return training, Records.all_of(tables.test, kind)
+    if tables.federation is not None:
+        return training, none
+    _count_training(tables, test_fraction)
+    generator = rng.public_stream(seed, "test-set")
+    held_out = partition.hold_out(generator, _strata(training, kind), test_fraction)
+    return training.take(~held_out), training.take(held_out)
+
+
+def _outputs(training: Records, testing: Records, federation: FederationFile | None, kind: Labels) -> int:
+    """Number of outputs that a model needs."""
+    source = training.table.source
+    if training.labels.shape[1:] != testing.labels.shape[1:]:
+        raise DataError(
+            f"{source}: a label has shape {list(training.labels.shape[1:])}, one for testing "
+            f"{list(testing.labels.shape[1:])}; they must agree"
+        )
+    labels = np.concatenate([training.labels, testing.labels])
+    found = kind.outputs(labels)
+    if isinstance(kind, Numbers):
         return found
+    if federation is not None:
+        if federation.classes is None:
+            raise DataError(f"{source}: federation.json must say how many classes there are")
+        if found > federation.classes:
+            raise DataError(
+                f"{source}: label {labels.max()}; federation.json says there are {federation.classes} classes"
+            )
+        return federation.classes
+    if kind.are_classes and labels.min() > 0:
+        raise DataError(f"{source}: the smallest label is {labels.min()}; labels must count from 0")
+    return found
 
 
 def _strata(records: Records, kind: Labels) -> NDArray[np.int64]:
-    """What records are dealt and kept out by: their class, if they have one."""
+    """The groups in which records are partitioned and held out: their classes, if they have one each."""
     return records.labels if kind.are_classes else np.zeros(len(records.labels), dtype=np.int64)
 
 
-_WHITENED_APART = (
-    "data.transform whiten in a folder that holds a part of the federation: another machine may find other components; "
-    "expected: the other transforms"
-)
 _NOT_ALL_RECORDS = (
     "the folder holds a part of the federation, and privacy.unit sample needs all records in one place; use client"
 )

@@ -1,55 +1,64 @@
-"""Gaussian classes of any size: a record is made from its number when it is asked for, and nothing is held."""
+"""Gaussian classes of any size: a record is computed from its number when it is read, and nothing is held in memory."""
 
 import math
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Annotated, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
 from fedamp import rng
-from fedamp.data.dataset import Cohort, Dataset, check_clients
+from fedamp.base.section import Count, Positive
+from fedamp.data.dataset import Cohort, DataSection, Dataset
 from fedamp.data.form import CLASSIFICATION, Form
-from fedamp.data.sections import SyntheticData
-from fedamp.data.source import sources
 from fedamp.errors import DataError
 
-_NUMBERS_AT_ONCE = 1 << 16  # normals made in one go: their temporaries stay in the processor's cache
+_NUMBERS_AT_ONCE = 1 << 16  # normals drawn at once: their temporaries stay in the processor's cache
 
 
-@sources.register("synthetic")
-@dataclass(frozen=True)
-class SyntheticSource:
-    """Class centres are ``separation`` apart: exactly where there are as many features as classes, else on average."""
+class SyntheticData(DataSection):
+    """Gaussian classes, for any number of clients: their records are computed when they are read.
 
-    config: SyntheticData
-    folder: Path
+    Class centres are ``separation`` apart: exactly with at least as many features as classes, else on average.
+    """
 
-    def count_clients(self) -> int:
-        return self.config.clients
+    name: Literal["synthetic"]
+    clients: Count
+    records_per_client: Count = 10
+    features: Count = 20
+    classes: Annotated[int, Field(ge=2, strict=True)] = 10
+    separation: Positive = Field(3.0, description="distance of class centres, in standard deviations")
+    heterogeneity: Annotated[float, Field(ge=0, allow_inf_nan=False)] = Field(
+        0.0, description="standard deviation of a client's own shift of all features"
+    )
+    shape: tuple[Count, ...] | None = Field(None, description="shape of one input, e.g. [1, 28, 28]; features follow")
+    test_records: Count = 2000
 
-    def count_records(self) -> int:
-        return self.config.clients * self.config.records_per_client
+    def count_clients(self, folder: Path) -> int:
+        return self.clients
 
-    def load(self, seed: int, form: Form) -> "SyntheticDataset":
-        config = self.config
+    def count_records(self, folder: Path) -> int:
+        return self.clients * self.records_per_client
+
+    def load(self, seed: int, folder: Path, form: Form = CLASSIFICATION) -> "SyntheticDataset":
         if form != CLASSIFICATION:
-            raise DataError("data: synthetic has records of numbers and classes, and this task takes others")
-        features = math.prod(config.shape) if config.shape else config.features
-        directions = rng.public_stream(seed, "synthetic-centres").standard_normal((features, config.classes))
-        if config.classes <= features:
+            raise DataError("data: synthetic has records of numbers and classes, and this task needs others")
+        features = math.prod(self.shape) if self.shape else self.features
+        directions = rng.public_stream(seed, "synthetic-centres").standard_normal((features, self.classes))
+        if self.classes <= features:
             directions = np.linalg.qr(directions)[0]
         else:
             directions /= math.sqrt(features)
-        centres = (directions.T * (config.separation / math.sqrt(2))).astype(np.float32)
         return SyntheticDataset(
-            num_clients=config.clients,
-            input_shape=config.shape or (config.features,),
-            num_classes=config.classes,
-            config=config,
+            num_clients=self.clients,
+            input_shape=self.shape or (self.features,),
+            num_classes=self.classes,
+            config=self,
             seed=seed,
-            centres=centres,
-            records_per_unit=config.records_per_client,
+            centres=(directions.T * (self.separation / math.sqrt(2))).astype(np.float32),
+            records_per_unit=self.records_per_client,
         )
 
 
@@ -57,16 +66,16 @@ class SyntheticSource:
 class SyntheticDataset(Dataset):
     """Record r belongs to client r // records_per_client; its label, noise and shift are functions of (seed, r).
 
-    input = centre of its label + standard normal noise + heterogeneity * the client's own standard normal shift.
+    input = centre of its label + standard normal noise + heterogeneity * standard normal shift of the client.
     """
 
     config: SyntheticData
     seed: int
     centres: NDArray[np.float32]  # [classes, features]
-    records_per_unit: int  # records_per_client, or 1 when seen by record
+    records_per_unit: int  # records_per_client, or 1 by record
 
     def sizes(self, clients: NDArray[np.int64]) -> NDArray[np.int64]:
-        check_clients(clients, self.num_clients)
+        self.check_ids(clients)
         return np.full(len(clients), self.records_per_unit, dtype=np.int64)
 
     def gather(self, clients: NDArray[np.int64]) -> Cohort:
@@ -77,7 +86,7 @@ class SyntheticDataset(Dataset):
         return Cohort(inputs.reshape(*records.shape, *self.input_shape), labels, sizes)
 
     def test(self) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-        """Records of people who take no part: each with a shift of its own."""
+        """Records of clients that take no part, each with its own shift."""
         records = np.arange(self.config.test_records)
         labels = self._labels("test", records)
         inputs = self._inputs("test", records, labels, records_per_client=1)

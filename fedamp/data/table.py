@@ -1,7 +1,9 @@
-"""A table: the records of one split as they are stored, before they are dealt to clients."""
+"""A table: the records of one split as they are stored, before they are partitioned."""
 
 import math
-from abc import ABC, abstractmethod
+import os
+from collections.abc import Callable, Collection
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,67 +14,53 @@ from fedamp.errors import DataError
 CHECKED_AT_ONCE = 256 * 2**20  # bytes; inputs up to this size are checked when loaded, larger ones as they are read
 
 
-class Table(ABC):
-    """Labelled records that can be read by number. Opening one is cheap; what is read decides the cost.
+class Table:
+    """Labelled records that can be read by number.
 
     Args:
-        source: what errors call it, for example the file.
-        stored_shape: shape of one input as it is stored.
-        stored_type: type of the inputs as they are stored.
-        shape: shape of one input as it is handed out; None: as stored (a single number: [1]).
+        source: its name in errors, for example the file.
+        inputs: [records, ...]; an array, or an object with ``shape``, ``dtype`` and ``inputs[record numbers]``.
+        labels: [records] or [records, ...].
+        column: reads the column of a name, shape [records]; None: no column names the clients.
+        shape: shape of one input as :meth:`read` gives it; None: as stored (a single number: [1]).
         scale: inputs are divided by it.
 
     Raises:
-        DataError: inputs without numbers, or another number of them than ``shape`` has.
+        DataError: inputs without numbers, or not as many of them as ``shape`` needs.
     """
 
     def __init__(
         self,
         source: str,
-        stored_shape: tuple[int, ...],
-        stored_type: np.dtype[Any],
+        inputs: Any,
+        labels: NDArray[Any],
+        column: Callable[[str], NDArray[Any]] | None = None,
         shape: tuple[int, ...] | None = None,
         scale: float = 1.0,
     ) -> None:
-        self.source, self.stored_shape, self.stored_type, self._scale = source, stored_shape, stored_type, scale
-        numbers = math.prod(stored_shape)
+        self.source, self.inputs, self.labels, self._column, self._scale = source, inputs, labels, column, scale
+        stored = tuple(inputs.shape[1:])
+        numbers = math.prod(stored)
         if numbers == 0:
-            raise DataError(f"{source}: one input has shape {list(stored_shape)}; it must hold at least one number")
+            raise DataError(f"{source}: one input has shape {list(stored)}; it must hold at least one number")
         if shape is not None and math.prod(shape) != numbers:
             raise DataError(
-                f"{source}: one input has {numbers} numbers (stored as {list(stored_shape)}), "
+                f"{source}: one input has {numbers} numbers (stored as {list(stored)}), "
                 f"data.shape {list(shape)} needs {math.prod(shape)}"
             )
-        self.input_shape = (stored_shape or (1,)) if shape is None else tuple(shape)
+        self.input_shape = (stored or (1,)) if shape is None else tuple(shape)
 
-    @abstractmethod
     def __len__(self) -> int:
-        """Number of records."""
-
-    @abstractmethod
-    def stored_labels(self) -> NDArray[Any]:
-        """The labels as they are stored, shape [records] or [records, ...]."""
-
-    @abstractmethod
-    def stored_inputs(self, records: NDArray[np.int64]) -> NDArray[Any]:
-        """Inputs of the records as they are stored, in the order asked, shape [records, *stored_shape]."""
-
-    def stored_column(self, name: str) -> NDArray[Any]:
-        """A column that says whose each record is, shape [records].
-
-        Raises:
-            DataError: no such column.
-        """
-        raise DataError(f"{self.source}: no column {name!r}; partition these data by iid, dirichlet or shards")
+        return int(self.inputs.shape[0])
 
     def read(self, records: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Inputs of the records, in the order asked, shape [records, *input_shape].
+        """Inputs of the records, in the given order, shape [records, *input_shape].
 
         Raises:
             DataError: a number that is not finite, or too large for float32; names the source and the record.
         """
         with np.errstate(over="ignore"):
-            inputs = self.stored_inputs(records).astype(np.float32, copy=False)
+            inputs = np.asarray(self.inputs[records]).astype(np.float32, copy=False)
             inputs = inputs.reshape(len(records), *self.input_shape)
             if self._scale != 1:
                 inputs = inputs / np.float32(self._scale)
@@ -84,20 +72,22 @@ class Table(ABC):
         return inputs
 
     def check_inputs(self) -> None:
-        """Reads a table that is not large once, as :meth:`read` does, if it can hold inputs that are not finite."""
-        bytes_per_record = math.prod(self.stored_shape) * self.stored_type.itemsize
-        if self.stored_type.kind == "f" and len(self) * bytes_per_record <= CHECKED_AT_ONCE:
+        """Reads a table of at most 256 MB once, as :meth:`read` does, if its type allows NaN and infinity."""
+        bytes_per_record = math.prod(self.input_shape) * self.inputs.dtype.itemsize
+        if self.inputs.dtype.kind == "f" and len(self) * bytes_per_record <= CHECKED_AT_ONCE:
             step = max(1, 2**22 // bytes_per_record)
             for start in range(0, len(self), step):
                 self.read(np.arange(start, min(start + step, len(self))))
 
     def column(self, name: str) -> NDArray[Any]:
-        """Whose each record is, as stored: integers, strings or whatever else can be compared, shape [records].
+        """The client of each record as stored: integers, strings or anything else that is ordered, shape [records].
 
         Raises:
             DataError: no such column, or not one plain value for each record.
         """
-        values = self.stored_column(name)
+        if self._column is None:
+            raise DataError(f"{self.source}: no column {name!r}; partition these data by iid, dirichlet or shards")
+        values = self._column(name)
         plain = values.dtype != object or all(isinstance(value, str | bytes) for value in values)
         if values.shape != (len(self),) or not plain or (values.dtype.kind == "f" and not np.isfinite(values).all()):
             raise DataError(
@@ -108,18 +98,18 @@ class Table(ABC):
 
 
 def image_scale(asked: float | None, stored_type: np.dtype[Any]) -> float:
-    """What images are divided by: what the scenario says or, left out, the largest value of bytes (or 16 bits), so that
-    they are in [0, 1]. Other numbers stay as they are.
-    """
+    """The divisor of images: ``data.scale``, else the largest value of unsigned integers; 1 for other numbers."""
     return asked or (float(np.iinfo(stored_type).max) if stored_type.kind == "u" else 1.0)
 
 
-def require(name: str, present: list[str], key: str, source: str, what: str = "column") -> None:
-    """Raises DataError if a column (or array) that a key of the scenario names is not there."""
+def require(name: str, present: Collection[str], key: str, source: str, what: str = "column") -> None:
+    """Raises DataError if there is no column (or array) of the name that the scenario's key asks for."""
     if name not in present:
         raise DataError(f"{source}: no {what} {name!r}; {key} must be one of {', '.join(present)}")
 
 
-def first_line(error: Exception) -> str:
-    """What a library complained about, for a message of one line."""
-    return (str(error).splitlines() or [type(error).__name__])[0]
+def cache_folder(name: str) -> Path:
+    """A folder of copies of private records, readable by its owner alone. Raises OSError if it cannot be made."""
+    folder = Path(os.environ.get("FEDAMP_CACHE", Path.home() / ".cache" / "fedamp")) / name
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return folder

@@ -1,148 +1,79 @@
-"""Public transforms of inputs, record by record: what one record becomes depends on no other, so they cost nothing.
+"""Public transforms of inputs: the result for a record depends on no other record, so transforms cost no privacy."""
 
-Features that take long are computed once and kept in a cache on disk, which the workers of a machine share.
-"""
-
-import hashlib
-import json
 import math
-import os
-from collections.abc import Sequence
-from functools import cache, cached_property, partial
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
-from filelock import FileLock
 from numpy.typing import NDArray
+from pydantic import Field
 
-from fedamp.data import whitening
-from fedamp.data.scattering import output_shape, scattering
-from fedamp.data.sections import Transform, Whiten
-from fedamp.data.table import Table
-from fedamp.errors import DataError
+from fedamp.base.section import Count, Positive, Section
 
-_BLOCK = 256  # records transformed at once: what a scattering needs besides stays in the tens of megabytes
-_SMALLEST_DEVIATION = 1e-5  # of a group of features that are all alike, as in torch's GroupNorm
+Floats = NDArray[np.float32]
+Shape = tuple[int, ...]
 
-
-class TransformedTable(Table):
-    """A table whose inputs go through some steps when they are read.
-
-    Args:
-        table: what is transformed.
-        steps: the section ``data.transform``, in order.
-
-    Raises:
-        DataError: inputs of a shape that a step cannot take.
-    """
-
-    def __init__(self, table: Table, steps: Sequence[Transform]) -> None:
-        self._table, self._steps = table, tuple(steps)
-        shape = table.input_shape
-        for number, step in enumerate(steps):
-            try:
-                shape = _output_shape(step, shape)
-            except ValueError as error:
-                raise DataError(f"data.transform.{number}: {error}; inputs have shape {list(shape)}") from None
-        super().__init__(table.source, shape, np.dtype(np.float32))
-
-    def __len__(self) -> int:
-        return len(self._table)
-
-    def stored_labels(self) -> NDArray[Any]:
-        return self._table.stored_labels()
-
-    def stored_column(self, name: str) -> NDArray[Any]:
-        return self._table.stored_column(name)
-
-    def check_inputs(self) -> None:
-        self._table.check_inputs()
-
-    def stored_inputs(self, records: NDArray[np.int64]) -> NDArray[np.float32]:
-        if any(step.name in ("scattering", "whiten") for step in self._steps):
-            cached: NDArray[np.float32] = self._cached[records]
-            return cached
-        return self._transformed(records)
-
-    def _transformed(self, records: NDArray[np.int64]) -> NDArray[np.float32]:
-        return _apply(self._steps, self._table.read(records))
-
-    @cached_property
-    def _cached(self) -> NDArray[np.float32]:
-        folder = Path(os.environ.get("FEDAMP_CACHE", Path.home() / ".cache" / "fedamp")) / "features"
-        file = folder / f"{self._digest()}.npy"
-        try:
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with FileLock(file.with_suffix(".lock"), mode=0o600):
-                if not file.exists():
-                    self._write(file)
-            features: NDArray[np.float32] = np.load(file, mmap_mode="r")
-        except OSError as error:
-            raise DataError(
-                f"{file}: features cannot be kept there ({error.strerror}); FEDAMP_CACHE names another folder"
-            ) from None
-        return features
-
-    def _write(self, file: Path) -> None:
-        unfinished = file.with_suffix(".unfinished")
-        unfinished.touch(mode=0o600)  # features of private records are as private as these
-        shape = (len(self), *self.input_shape)
-        features = np.lib.format.open_memmap(unfinished, "w+", np.float32, shape)  # type: ignore[no-untyped-call]
-        for start in range(0, len(self), _BLOCK):
-            records = np.arange(start, min(start + _BLOCK, len(self)))
-            features[records] = self._transformed(records)
-        features.flush()
-        os.replace(unfinished, file)
-
-    def _digest(self) -> str:
-        """Of all inputs and what is done to them."""
-        steps = json.dumps([step.model_dump() for step in self._steps])
-        digest = hashlib.sha256(f"1 {steps} {self._table.input_shape}".encode())
-        for start in range(0, len(self), 64 * _BLOCK):
-            digest.update(self._table.read(np.arange(start, min(start + 64 * _BLOCK, len(self)))).tobytes())
-        return digest.hexdigest()
+_SMALLEST_DEVIATION = 1e-5  # of a group of equal features, as in torch's GroupNorm
 
 
-def _output_shape(step: Transform, shape: tuple[int, ...]) -> tuple[int, ...]:
-    if step.name in ("scattering", "whiten") and len(shape) != 3:
-        raise ValueError(f"{step.name} takes images of shape [channels, height, width]")
-    if step.name == "scattering":
-        return output_shape((shape[0], shape[1], shape[2]), step.scales, step.angles)
-    if step.name == "whiten":
-        if step.components > min(math.prod(shape), whitening.IMAGES):
-            most = min(math.prod(shape), whitening.IMAGES)
-            raise ValueError(f"{step.components} components of {math.prod(shape)} features; expected: at most {most}")
-        return (step.components,)
-    if step.name == "group_norm" and shape[0] % step.groups:
-        raise ValueError(f"{step.groups} groups do not divide {shape[0]} channels")
-    return shape
+class Transform(Section):
+    """Base of the transforms. A further one is a class in a file, and a name in ``AnyTransform`` (transformed.py)."""
+
+    slow: ClassVar[bool] = False  # its results are kept on disk
+    same_everywhere: ClassVar[bool] = True  # to the last bits, on every machine
+
+    name: str
+
+    def output_shape(self, shape: Shape) -> Shape:
+        """Shape of one result for inputs of a shape; by default the same. Raises ValueError for a wrong one."""
+        return shape
+
+    def apply(self, inputs: Floats) -> Floats:
+        """Results [records, ...] of inputs [records, ...]; each depends on its own record and on public constants."""
+        raise NotImplementedError
+
+    def prepared(self, before: Callable[[Floats], Floats], input_shape: Shape) -> Callable[[Floats], Floats]:
+        """:meth:`apply`, or a function that is learned from public images.
+
+        Args:
+            before: the preceding transforms.
+            input_shape: shape of one input of the first of them.
+        """
+        return self.apply
 
 
-def _apply(steps: tuple[Transform, ...], images: NDArray[np.float32]) -> NDArray[np.float32]:
-    """The steps, one after another, on images of shape [records, ...]."""
-    values = images
-    for number, step in enumerate(steps):
-        if step.name == "scattering":
-            values = scattering(values, step.scales, step.angles)
-        elif step.name == "standardise":
-            values = (values - np.float32(step.mean)) / np.float32(step.deviation)
-        elif step.name == "group_norm":
-            values = _group_norm(values, step.groups)
-        else:
-            values = _whitening(steps[:number], step, images.shape[1:]).apply(values)
-    return values
+class Standardise(Transform):
+    """(input - mean) / deviation, with constants that are public."""
+
+    name: Literal["standardise"]
+    mean: Annotated[float, Field(allow_inf_nan=False)]
+    deviation: Positive
+
+    def apply(self, inputs: Floats) -> Floats:
+        return (inputs - np.float32(self.mean)) / np.float32(self.deviation)
 
 
-@cache
-def _whitening(before: tuple[Transform, ...], step: Whiten, image_shape: tuple[int, ...]) -> whitening.Whitening:
-    """What whitens images after other steps; learned once for training and test records."""
-    return whitening.Whitening.learned(partial(_apply, before), image_shape, step.components, step.damping)
+class GroupNorm(Transform):
+    """Mean zero and variance one within each group of a record's own channels."""
+
+    name: Literal["group_norm"]
+    groups: Count
+
+    def output_shape(self, shape: Shape) -> Shape:
+        if shape[0] % self.groups:
+            raise ValueError(f"{self.groups} groups do not divide {shape[0]} channels")
+        return shape
+
+    def apply(self, inputs: Floats) -> Floats:
+        grouped = inputs.reshape(len(inputs), self.groups, math.prod(inputs.shape[1:]) // self.groups)
+        centred = grouped - grouped.mean(axis=2, keepdims=True)
+        deviation = np.sqrt(np.square(centred).mean(axis=2, keepdims=True) + np.float32(_SMALLEST_DEVIATION))
+        normal: Floats = (centred / deviation).reshape(inputs.shape)
+        return normal
 
 
-def _group_norm(inputs: NDArray[np.float32], groups: int) -> NDArray[np.float32]:
-    grouped = inputs.reshape(len(inputs), groups, math.prod(inputs.shape[1:]) // groups)
-    centred = grouped - grouped.mean(axis=2, keepdims=True)
-    deviation = np.sqrt(np.square(centred).mean(axis=2, keepdims=True) + np.float32(_SMALLEST_DEVIATION))
-    normal: NDArray[np.float32] = (centred / deviation).reshape(inputs.shape)
-    return normal
+def image_shape(name: str, shape: Shape) -> tuple[int, int, int]:
+    """[channels, height, width]; raises ValueError for other shapes."""
+    if len(shape) != 3:
+        raise ValueError(f"{name} takes images of shape [channels, height, width]")
+    return shape[0], shape[1], shape[2]

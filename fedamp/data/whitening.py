@@ -1,63 +1,57 @@
-"""Whitening by images of nobody: how features vary together is learned from random shapes, so it costs no privacy.
+"""Whitening by public images: the covariance of features is learned from random shapes, so it costs no privacy.
 
 Training on features whose variances differ by orders of magnitude takes many steps along the weak ones, and each step
 pays for noise. So private training gains from whitened features; Mehta et al. 2022 ("Differentially private image
 classification from features") release a noisy covariance for it. Shapes with edges at all angles and places on an empty
-background have a covariance much like that of pictures of objects, and it costs nothing.
+background have a similar covariance to pictures of objects, at no cost.
 """
 
+import math
 from collections.abc import Callable
-from typing import Self
+from typing import Literal
 
 import numpy as np
-import scipy  # loads its parts when they are first used
+import scipy  # loads its parts on first use
 from numpy.typing import NDArray
+from pydantic import Field
 
 from fedamp import rng
+from fedamp.base.section import Count, Positive
+from fedamp.data.transform import Floats, Shape, Transform, image_shape
 
-Floats = NDArray[np.float32]
-
-IMAGES = 6000  # enough that a thousand components of some thousand features are known
+IMAGES = 6000  # enough for a thousand components of some thousand features
 _MOST_SHAPES = 8  # an image
 _BLOCK = 250
 
 
-class Whitening:
-    """Centres features and turns them into principal components of variance about one.
+class Whiten(Transform):
+    """Principal components of the preceding features, as random shapes have them, each divided by its deviation."""
 
-    Args:
-        mean: float32 [features].
-        directions: float32 [features, components].
-    """
+    slow = True
+    same_everywhere = False  # linear algebra of another machine may find other components
 
-    def __init__(self, mean: Floats, directions: Floats) -> None:
-        self.mean, self.directions = mean, directions
+    name: Literal["whiten"]
+    components: Count = 1000
+    damping: Positive = Field(1e-3, description="added to each component's variance, as a share of all variance")
 
-    @classmethod
-    def learned(
-        cls, features: Callable[[Floats], Floats], input_shape: tuple[int, ...], components: int, damping: float
-    ) -> Self:
-        """From what random shapes become.
+    def output_shape(self, shape: Shape) -> Shape:
+        features = math.prod(image_shape(self.name, shape))
+        if self.components > min(features, IMAGES):
+            raise ValueError(
+                f"{self.components} components of {features} features; expected: at most {min(features, IMAGES)}"
+            )
+        return (self.components,)
 
-        Args:
-            features: what images of shape [records, *input_shape] become before they are whitened.
-            input_shape: [channels, height, width].
-            components: how many to keep, those of the largest variances.
-            damping: added to each variance, as a share of their sum.
-        """
-        images = shapes(IMAGES, (input_shape[0], input_shape[1], input_shape[2]))
-        blocks = [features(images[start : start + _BLOCK]) for start in range(0, IMAGES, _BLOCK)]
+    def prepared(self, before: Callable[[Floats], Floats], input_shape: Shape) -> Callable[[Floats], Floats]:
+        images = shapes(IMAGES, image_shape(self.name, input_shape))
+        blocks = [before(images[start : start + _BLOCK]) for start in range(0, IMAGES, _BLOCK)]
         values = np.concatenate([block.reshape(len(block), -1) for block in blocks])
         mean = values.mean(0)
         values -= mean
-        variances, vectors = _principal(values, components)
-        floor = damping * float(np.square(values).sum(1).mean())
-        return cls(mean, np.ascontiguousarray(vectors / np.sqrt(variances + floor), dtype=np.float32))
-
-    def apply(self, features: Floats) -> Floats:
-        """Components [records, components] of features [records, ...]."""
-        whitened: Floats = (features.reshape(len(features), -1) - self.mean) @ self.directions
-        return whitened
+        variances, vectors = _principal(values, self.components)
+        floor = self.damping * float(np.square(values).sum(1).mean())
+        directions = np.ascontiguousarray(vectors / np.sqrt(variances + floor), dtype=np.float32)
+        return lambda inputs: (inputs.reshape(len(inputs), -1) - mean) @ directions
 
 
 def _principal(values: Floats, components: int) -> tuple[Floats, Floats]:
@@ -73,15 +67,15 @@ def _principal(values: Floats, components: int) -> tuple[Floats, Floats]:
     return variances, vectors if features <= records else values.T @ (vectors / np.sqrt(records * variances))
 
 
-def shapes(count: int, image_shape: tuple[int, int, int]) -> Floats:
+def shapes(count: int, shape: tuple[int, int, int]) -> Floats:
     """Images of up to eight ellipses and rectangles about the middle of an empty background, plain or striped.
 
     Returns:
         float32 [count, channels, height, width] in [0, 1], always the same ones.
     """
-    generator = rng.public_stream(0, "shapes", *image_shape)
-    channels, height, width = image_shape
-    images = np.zeros((count, *image_shape), dtype=np.float32)
+    generator = rng.public_stream(0, "shapes", *shape)
+    channels, height, width = shape
+    images = np.zeros((count, *shape), dtype=np.float32)
     shown = generator.integers(1, _MOST_SHAPES + 1, count)
     for number in range(_MOST_SHAPES):
         inside, stripes = _shape(generator, count, height, width)
@@ -91,12 +85,10 @@ def shapes(count: int, image_shape: tuple[int, int, int]) -> Floats:
     return images
 
 
-def _shape(
-    generator: np.random.Generator, count: int, height: int, width: int
-) -> tuple[NDArray[np.bool_], NDArray[np.float32]]:
+def _shape(generator: np.random.Generator, count: int, height: int, width: int) -> tuple[NDArray[np.bool_], Floats]:
     """Which pixels are in a shape, and its stripes, both [count, height, width]."""
 
-    def uniform(low: float, high: float) -> NDArray[np.float32]:
+    def uniform(low: float, high: float) -> Floats:
         return generator.uniform(low, high, (count, 1, 1)).astype(np.float32)
 
     down, right = (generator.normal(0, share, (count, 1, 1)).astype(np.float32) for share in (5 / 28, 3 / 28))

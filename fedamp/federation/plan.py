@@ -4,16 +4,15 @@ From the noise multiplier to the charge: :meth:`Plan.parts_at` (clip, noise and 
 :meth:`Plan.one_round` (the cost of taking part in a round), then :meth:`Plan.mechanism_at` (the cost of all rounds).
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedamp import data
 from fedamp.accounting import Bounds, Compose, Mechanism, NotPrivate, Repeat, calibrate, epsilon_over_rounds, group
 from fedamp.base.numbers import at_most
 from fedamp.errors import ScenarioError
@@ -29,6 +28,23 @@ DEFAULT_QUORUM = 0.5  # in a deployment, and with faults; in a simulation fedamp
 CURVE = "the curve over rounds: the smallest upper end of this round and all later ones"
 ADJACENCY = "zero-out: one unit's contribution is present or replaced by zero"
 
+Costs = Callable[[], Mapping[str, Any]]
+"""Waits for :meth:`Plan.costs` of another process's plan."""
+
+T = TypeVar("T")
+
+
+def _costly(compute: Callable[[Any], T]) -> cached_property[T]:
+    """A cached property that takes long to compute, so a plan first asks ``computed_elsewhere`` for it."""
+
+    @wraps(compute)
+    def value(plan: Any) -> T:
+        costs = plan.computed_elsewhere() if plan.computed_elsewhere else {}
+        # The data may have changed since the other process counted the units.
+        return costs[compute.__name__] if costs.get("units") == plan.units else compute(plan)
+
+    return cached_property(value)
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -40,12 +56,14 @@ class Plan:
         seed: of all draws of the server.
         known_seed: whether ``seed`` is the scenario's, so that anybody who knows it can subtract the noise. A secret
             seed decides who takes part when, and with which submodel; noise is drawn anew for every attempt at a round.
+        computed_elsewhere: the costs of another plan of the same scenario, whose computation may not have ended yet.
     """
 
     scenario: Scenario
     units: int
     seed: int
     known_seed: bool = True
+    computed_elsewhere: Costs | None = None
 
     @property
     def check_in(self) -> CheckIn:
@@ -94,7 +112,7 @@ class Plan:
         asked = self.scenario.federation.quorum
         return DEFAULT_QUORUM if asked is None else asked
 
-    @cached_property
+    @_costly
     def noise_multiplier(self) -> float:
         """The scenario's noise multiplier; where it says ``auto``, the smallest that keeps the budget.
 
@@ -167,17 +185,17 @@ class Plan:
 
     # --- in numbers ---------------------------------------------------------------------------------------------------
 
-    @cached_property
+    @_costly
     def planned_epsilon(self) -> Bounds:
         """Of all rounds of the scenario; the guarantee of a run is :attr:`guaranteed_epsilon`."""
         return self.mechanism.epsilon(self._delta)
 
-    @cached_property
+    @_costly
     def unamplified_epsilon(self) -> Bounds:
         """Of the whole run, without amplification."""
         return self.mechanism.unamplified().epsilon(self._delta)
 
-    @cached_property
+    @_costly
     def epsilon_by_round(self) -> NDArray[np.float64]:
         """Upper end of epsilon after each round; entry r - 1 is after round r."""
         if not self.is_private or not self.scenario.privacy.amplification:
@@ -216,7 +234,8 @@ class Plan:
         def once(tried: float) -> Bounds:
             return self._first(1, tried).epsilon(self._delta, points=300)
 
-        quick, cost = "epsilon_by_round" not in vars(self), once(noise)
+        quick = "epsilon_by_round" not in vars(self) and self.computed_elsewhere is None
+        cost = once(noise)
         if (quick and cost.upper <= budget) or (cost.lower <= budget and self.affordable_rounds):
             return
         least = calibrate(lambda tried: self._first(1, tried), budget, self._delta, tolerance=1e-3)
@@ -229,21 +248,16 @@ class Plan:
         )
 
     def costs(self) -> dict[str, Any]:
-        """What takes long to compute, by name; :meth:`take` gives it to another process's plan of the same scenario."""
+        """What takes long to compute, by name, for ``computed_elsewhere`` of another plan of the same scenario."""
         names = ("noise_multiplier", "planned_epsilon", "unamplified_epsilon", "epsilon_by_round", "guaranteed_epsilon")
         return {"units": self.units} | {name: getattr(self, name) for name in names}
-
-    def take(self, costs: Mapping[str, Any]) -> None:
-        """Not compute again what another plan of the same scenario has computed; nothing if it was for other units."""
-        if costs["units"] == self.units:  # the data may have changed since it was looked at
-            vars(self).update(costs)
 
     @property
     def last_round(self) -> int:
         """The last round of the run: the scenario's, or the last one that the budget pays for."""
         return min(self.scenario.rounds, self.affordable_rounds)
 
-    @cached_property
+    @_costly
     def guaranteed_epsilon(self) -> Bounds:
         """The cost of all rounds up to the last one. It covers a run whose stop depends on its releases.
 
@@ -288,11 +302,11 @@ def weakness(delta: float, units: int) -> str | None:
 
 def privacy_units(scenario: Scenario) -> int:
     """Number of units in the scenario's data, with as little loading as counting needs."""
-    count = data.count_records if scenario.privacy.unit == "sample" else data.count_clients
-    return count(scenario.data, Path())
+    by_record = scenario.privacy.unit == "sample"
+    return scenario.data.count_records(Path()) if by_record else scenario.data.count_clients(Path())
 
 
-def make_plan(scenario: Scenario, units: int, seed: int | None = None) -> Plan:
+def make_plan(scenario: Scenario, units: int, seed: int | None = None, computed_elsewhere: Costs | None = None) -> Plan:
     """The plan of a scenario for a number of privacy units, with the scenario's seed or a secret one.
 
     Raises:
@@ -302,7 +316,7 @@ def make_plan(scenario: Scenario, units: int, seed: int | None = None) -> Plan:
         delta_left(scenario.privacy.delta)
     except ValueError as error:
         raise ScenarioError(f"privacy.{error}") from None
-    plan = Plan(scenario, units, scenario.seed if seed is None else seed, known_seed=seed is None)
+    plan = Plan(scenario, units, scenario.seed if seed is None else seed, seed is None, computed_elsewhere)
     if plan.expected_cohort < 1:
         raise ScenarioError(
             f"check_in: the expected cohort is {plan.expected_cohort:.3g} of {units} {scenario.privacy.unit}s, "

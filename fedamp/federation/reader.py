@@ -5,7 +5,6 @@ Every error is one line: the file, the path of the key, what was found, and what
 """
 
 import difflib
-import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -179,8 +178,8 @@ def shipped_files() -> list[Path]:
 
 
 def dump(scenario: Scenario) -> str:
-    """The scenario as YAML, every default written out; reading it back gives an equal scenario."""
-    return yaml.safe_dump(json.loads(scenario.model_dump_json()), sort_keys=False, allow_unicode=True)
+    """The scenario as YAML, see :meth:`Scenario.to_yaml`."""
+    return scenario.to_yaml()
 
 
 def json_schema() -> dict[str, Any]:

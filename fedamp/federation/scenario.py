@@ -4,13 +4,16 @@ How a section behaves is said by its family (:mod:`fedamp.federation.check_in`, 
 :mod:`fedamp.federation.reader`, error messages are in :mod:`fedamp.federation.messages`.
 """
 
+import json
 from html import escape
 from typing import Annotated
 
+import yaml
 from pydantic import Field, model_validator
 
 from fedamp.base.section import Count, Section
-from fedamp.data.sections import Data, ExternalData
+from fedamp.data.partition import NaturalPartition
+from fedamp.data.sections import Data
 from fedamp.federation.check_in import AllCheckIn, AnyCheckIn
 from fedamp.federation.mixing import Mixing
 from fedamp.federation.optimizers import Server
@@ -45,28 +48,37 @@ class Scenario(Section):
     faults: Faults | None = None
     trackers: Trackers = Field((), description="tensorboard, mlflow, wandb, or a section with such a name")
 
-    def _repr_html_(self) -> str:
-        from fedamp.federation.reader import dump
+    def to_yaml(self) -> str:
+        """The scenario with every default; reading it back gives an equal scenario."""
+        return yaml.safe_dump(json.loads(self.model_dump_json()), sort_keys=False, allow_unicode=True)
 
-        return f"<pre>{escape(dump(self), quote=False)}</pre>"
+    def _repr_html_(self) -> str:
+        return f"<pre>{escape(self.to_yaml(), quote=False)}</pre>"
 
     @model_validator(mode="after")
     def _possible_together(self) -> "Scenario":
-        if isinstance(self.data, ExternalData):
-            self.data.check(self)
+        self._check_data()
         self.check_in.check(self.rounds)
         self.privacy.check(self.client)
         if self.mixing:
             self.mixing.check(self.rounds, self.server, self.privacy.clip)
-        partition = getattr(self.data, "partition", None)  # synthetic data are made for so many clients
-        if partition is not None:
-            self._check_number_of_clients(partition.counts_clients)
         return self
 
-    def _check_number_of_clients(self, counted: bool) -> None:
-        if counted and self.data.clients is not None:
+    def _check_data(self) -> None:
+        natural = isinstance(getattr(self.data, "partition", None), NaturalPartition)
+        if natural and self.data.clients is not None:
             raise ValueError(
                 "data.clients must be left out with a natural partition: the column names each record's client"
             )
-        if not counted and self.data.clients is None and self.privacy.unit == "client":
+        if not natural and self.data.clients is None and self.privacy.unit == "client":
             raise ValueError("data.clients is required: the number of clients among which the records are partitioned")
+        if self.data.name == "external":
+            for key, found, expected in (
+                ("model.name", self.model.name, "external"),
+                ("submodels.scheme", self.submodels.scheme, "none"),
+                ("privacy.unit", self.privacy.unit, "client"),
+            ):
+                if found != expected:
+                    raise ValueError(
+                        f"{key} must be {expected} with external data, got {found}: the app trains its model"
+                    )

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
 from fedamp import rng
 from fedamp.accounting import Dropout, Mechanism, Submodels
@@ -33,7 +33,7 @@ WHOLE = -1  # in the place of a submodel's number: the whole model
 
 @dataclass(frozen=True)
 class Part:
-    """A part of the model that is clipped, noised and averaged by itself.
+    """A part of the model that is clipped, noised and averaged by itself; a ledger holds it as it is.
 
     Attributes:
         name: ``all``; or ``split``, after ``shared`` where something is.
@@ -41,6 +41,8 @@ class Part:
         noise_multiplier: standard deviation of the noise over ``clip``.
         denominator: public expected number of contributors a round, by which the noisy sum is divided.
     """
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
     name: str
     clip: float

@@ -6,7 +6,7 @@ from typing import Any
 
 from fedamp.report import style
 from fedamp.report.pictures import comparison_pictures
-from fedamp.report.sweep import draw
+from fedamp.report.study_pictures import draw_sweep
 from fedamp.report.words import KNOWN_SEED
 from fedamp.runs.merged import Merged, Model, read_models
 from fedamp.runs.run import Run
@@ -14,32 +14,30 @@ from fedamp.studies.sweeps.results import is_sweep, read_sweep, run_folders
 
 
 def compare(folders: Sequence[Path], out: Path) -> dict[str, Any]:
-    """What ``fedamp compare --json`` prints; the pictures are drawn into ``out``.
+    """The answer of ``fedamp compare --json``; the pictures are drawn into ``out``.
 
-    A sweep is shown by its settings where it is alone, and stands for its finished runs beside others.
+    One sweep is shown by its settings. Beside other folders it stands for its finished runs.
 
     Raises:
         RunFolderError: a folder is missing, damaged or given twice, or ``out`` cannot be written to.
     """
     if len(folders) == 1 and is_sweep(folders[0]):
         sweep = read_sweep(folders[0])
-        return sweep.to_json() | {"plots": draw(sweep, out)}
+        return sweep.to_json() | {"plots": draw_sweep(sweep, out)}
     models = read_models(run_folders(folders))
     plots = style.save_all(comparison_pictures(models), out)
     return {"runs": list(map(facts, models)), "cautions": cautions(models), "plots": [str(file) for file in plots]}
 
 
 def facts(model: Model) -> dict[str, Any]:
-    """A row of the comparison; what only a run has is None for a merged model."""
+    """A row of the comparison; keys that only a run has are None for a merged model."""
     run = model if isinstance(model, Run) else None
     stated = model.ledger if isinstance(model, Run) else model.certificate
-    scenarios = (
-        [model.scenario.name] if isinstance(model, Run) else [part.scenario for part in model.certificate.inputs]
-    )
+    inputs = [] if isinstance(model, Run) else model.certificate.inputs
     return {
         "name": model.name,
         "folder": str(model.folder),
-        "scenario": ", ".join(dict.fromkeys(scenarios)),
+        "scenario": run.scenario.name if run else ", ".join(dict.fromkeys(each.scenario for each in inputs)),
         "merged_by": None if isinstance(model, Run) else model.certificate.method,
         **model.summary.final.content(),
         "score": list(model.score) if model.score else None,
@@ -47,11 +45,9 @@ def facts(model: Model) -> dict[str, Any]:
         "released_rounds_epsilon_upper": run and run.released_rounds_epsilon,
         "has_known_seed": model.has_known_seed,
         "unamplified_epsilon_upper": run and run.unamplified_epsilon,
-        "delta": stated.delta,
-        "unit": stated.unit,
-        "adjacency": stated.adjacency,
+        **{key: model.promise[key] for key in ("delta", "unit", "adjacency")},
         "amplification_charged": run and run.ledger.amplification_charged,
-        "noise_multiplier": run and run.ledger.claim.noise_multiplier,
+        "noise_multiplier": run and run.ledger.noise_multiplier,
         "mechanism": stated.mechanism_in_words,
         "rounds_completed": run and run.summary.rounds_completed,
         "stopped_because": model.summary.stopped_because,
@@ -61,7 +57,7 @@ def facts(model: Model) -> dict[str, Any]:
 
 
 def cautions(models: Sequence[Model]) -> list[str]:
-    """Why the numbers of these models may not be held against each other, or hold together; empty where they may."""
+    """Reasons why the numbers of these models cannot be compared, or do not hold together."""
     runs = [model for model in models if isinstance(model, Run)]
     private = [model.promise for model in models if model.is_private]
     promises = {
@@ -72,19 +68,16 @@ def cautions(models: Sequence[Model]) -> list[str]:
     }
     found = [f"the runs have different {what} ({', '.join(sorted(v))})" for what, v in promises.items() if len(v) > 1]
     if len({run.scenario.data.model_dump_json() for run in runs}) > 1:
-        found.append("the runs were made on different data")
+        found.append("the runs have different data")
     for run in runs:
         if run.reported_share < 1:
             found.append(f"{run.name}: {run.reported_share:.1%} of the scheduled {run.ledger.unit}s reported")
-    unfinished = [run.name for run in runs if run.was_stopped_early]
-    if unfinished:
-        found.append(f"not finished: {', '.join(unfinished)}; epsilon is what all their rounds would have cost")
-    known = [model.name for model in models if model.is_private and model.has_known_seed]
-    if known:
+    if unfinished := [run.name for run in runs if run.was_stopped_early]:
+        found.append(f"not finished: {', '.join(unfinished)}; epsilon is the cost of all their rounds")
+    if known := [model.name for model in models if model.is_private and model.has_known_seed]:
         found.append(f"the seed of {', '.join(known)} is known: {KNOWN_SEED}")
     for merged in (model for model in models if isinstance(model, Merged)):
-        inputs = [run.name for run in runs if merged.is_made_of(run)]
-        if inputs:
+        if inputs := [run.name for run in runs if merged.is_made_of(run)]:
             found.append(
                 f"the epsilon of {merged.name} holds only while nothing else of {', '.join(inputs)} is released, "
                 "such as accuracies in a report"

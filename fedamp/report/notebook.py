@@ -1,4 +1,4 @@
-"""What the commands print for a person, as text and as HTML, for notebooks."""
+"""Tables as text and as HTML, for notebooks."""
 
 import io
 from collections.abc import Callable, Mapping
@@ -11,30 +11,30 @@ from fedamp.base.text import harmless
 WIDTH = 80
 PAGE = "<pre style='line-height: normal; font-family: monospace'>{code}</pre>"
 
+Table = Callable[[Mapping[str, Any]], RenderableType]
 
-def _console() -> Console:
-    """One that shows nothing by itself, in a notebook either."""
-    return Console(file=io.StringIO(), width=WIDTH, record=True, force_jupyter=False)
+
+def _printed(shown: RenderableType) -> Console:
+    """A console that records and shows nothing itself, not even in a notebook."""
+    console = Console(file=io.StringIO(), width=WIDTH, record=True, force_jupyter=False)
+    console.print(shown)
+    return console
 
 
 def as_text(shown: RenderableType) -> str:
     """Lines of at most 80 columns."""
-    console = _console()
-    console.print(shown)
-    return console.export_text()
+    return _printed(shown).export_text()
 
 
 def as_html(shown: RenderableType) -> str:
     """The same, as one ``pre`` element that needs no style sheet."""
-    console = _console()
-    console.print(shown)
-    return console.export_html(inline_styles=True, code_format=PAGE)
+    return _printed(shown).export_html(inline_styles=True, code_format=PAGE)
 
 
 class Answer(dict[str, Any]):
-    """What a command prints with ``--json``; printed or shown in a notebook it is the command's table."""
+    """The object that a command prints with ``--json``; printed or in a notebook it is the command's table."""
 
-    def __init__(self, answer: Mapping[str, Any], table: Callable[[Mapping[str, Any]], RenderableType]) -> None:
+    def __init__(self, answer: Mapping[str, Any], table: Table) -> None:
         super().__init__(answer)
         self._table = table
 

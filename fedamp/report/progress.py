@@ -1,11 +1,11 @@
-"""What a person sees at the terminal while a federation runs, or an audit."""
+"""The display at the terminal while a federation, a sweep or an audit runs."""
 
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from time import monotonic
-from typing import TYPE_CHECKING, Self, TypeVar
+from typing import TYPE_CHECKING, Self
 
 from rich.console import Console, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -22,57 +22,84 @@ if TYPE_CHECKING:
     from fedamp.server.setup import Prepared
     from fedamp.studies.sweeps.workers import Job
 
-_SomeProgress = TypeVar("_SomeProgress", bound=Progress)
+
+class _Bar(Progress):
+    """Numbers, a bar, the time left, and below one line of facts, cut at the width; nothing without a terminal."""
+
+    facts = ""
+
+    def __init__(self, what: str, console: Console) -> None:
+        left = TimeRemainingColumn(compact=True)
+        columns = (
+            TextColumn(f"[bold]{what}"),
+            MofNCompleteColumn(),
+            BarColumn(bar_width=None),
+            left,
+            TextColumn("left"),
+        )
+        super().__init__(*columns, console=console, disable=not console.is_terminal, expand=True)
+        self.task = self.add_task("", total=None)
+
+    def get_renderables(self) -> Iterable[RenderableType]:
+        yield self.make_tasks_table(self.tasks)
+        if self.facts:
+            yield Text(self.facts, no_wrap=True, overflow="ellipsis")
 
 
-class Silence(Observer):
-    """An observer that says nothing."""
+class _Display:
+    """Something that shows its bar, if it has one, while a block runs."""
 
-    only_tells = "the display"
-
-    @property
-    def clipped(self) -> float | None:
-        """Share of the updates that were longer than the norm, for the server's owner only; None: not looked at."""
-        return None
+    _bar: _Bar | None = None
 
     @contextmanager
-    def shown(self) -> "Iterator[Self]":
-        """The display for as long as the block runs."""
-        yield self
+    def shown(self) -> Iterator[Self]:
+        try:
+            yield self
+        finally:
+            if self._bar:
+                self._bar.stop()
+
+
+class Silence(_Display, Observer):
+    """An observer that shows nothing."""
+
+    only_tells = "the display"
+    clipped: float | None = None
+    """Share of the updates that a chosen norm shortened, for the server's owner only; None: unknown."""
 
 
 class JsonLines(Silence):
-    """Prints every round as a line of JSON, without the numbers that are computed from private data."""
+    """Prints every round as a line of JSON, without the numbers computed from private data."""
 
     def round_done(self, record: "RoundRecord") -> None:
         print(json.dumps({key: value for key, value in record.content().items() if key != "unprotected"}), flush=True)
 
 
 class RunProgress(Silence):
-    """A bar with round, loss, accuracy, epsilon so far, who failed, clients per second and time left; silent without a
-    terminal.
-    """
+    """A bar with loss, accuracy, epsilon so far, failures and clients per second; silent without a terminal."""
+
+    _bar: _Bar
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._bar = _bar(_BarAndFacts, "round", console)
+        self._bar = _Bar("round", console)
         self._reported = self._scheduled = self._failed = 0
         self._clipped: list[float] = []
 
     def started(self, prepared: "Prepared", finished: "Sequence[RoundRecord]") -> None:
         plan = prepared.plan
+        self._norm_is_chosen = plan.clipping.is_fixed and not plan.clipping.normalises
+        self._budget = plan.scenario.privacy.epsilon
         if self._console.is_terminal:
             self._console.print(f"[bold]{plan.scenario.name}[/] {harmless(plan.scenario.description)}", highlight=False)
             for line in guarantee(plan):
                 self._console.print(line, highlight=False)
-            if prepared.hint:
-                self._console.print(f"hint: {prepared.hint}", highlight=False, markup=False)
-            if prepared.engine:
-                self._console.print(f"engine {prepared.engine}", highlight=False, markup=False)
-        self._chosen_norm = plan.clipping.is_fixed and not plan.clipping.normalises
-        self._budget = plan.scenario.privacy.epsilon
+            for name, words in {"hint: ": prepared.hint, "engine ": prepared.engine}.items():
+                if words:
+                    self._console.print(f"{name}{words}", highlight=False, markup=False)
+        self._bar.facts = "starting"
         rounds = min(plan.scenario.rounds, plan.affordable_rounds)
-        self._task = self._bar.add_task("", total=rounds, completed=len(finished))
+        self._bar.update(self._bar.task, total=rounds, completed=len(finished))
         self._bar.start()
         self._since = monotonic()
 
@@ -81,36 +108,22 @@ class RunProgress(Silence):
         self._scheduled += record.scheduled
         self._failed += int(record.unprotected.get("failed", 0))
         self._clipped.append(record.unprotected.get("clipped", 0.0))
-        rate = self._reported / max(monotonic() - self._since, 1e-9)
-        facts = (
-            []
-            if record.score is None
-            else [f"loss {record.loss:.3f}", f"{metric(record.score[0])} {value_of(*record.score)}"]
-        )
-        facts += [self._spent(record.epsilon_upper)]
+        if self._norm_is_chosen:
+            self.clipped = sum(self._clipped) / len(self._clipped)
+        facts = []
+        if record.score is not None:
+            facts += [f"loss {record.loss:.3f}", f"{metric(record.score[0])} {value_of(*record.score)}"]
+        facts.append(self._spent(record.epsilon_upper))
         if self._reported < self._scheduled:
-            facts += [f"{self._reported:,} of {self._scheduled:,} reported"]
+            facts.append(f"{self._reported:,} of {self._scheduled:,} reported")
         if self._failed:
-            facts += [f"{self._failed:,} failed"]
-        self._bar.facts = "  ".join([*facts, f"{rate:,.0f} clients/s"])
-        self._bar.update(self._task, completed=record.round)
-
-    @property
-    def clipped(self) -> float | None:
-        """Share of the updates that were longer than the norm, round by round and on average; None where nobody chose
-        one, or nothing was seen. For the server's owner only.
-        """
-        return sum(self._clipped) / len(self._clipped) if self._clipped and self._chosen_norm else None
+            facts.append(f"{self._failed:,} failed")
+        facts.append(f"{self._reported / max(monotonic() - self._since, 1e-9):,.0f} clients/s")
+        self._bar.facts = "  ".join(facts)
+        self._bar.update(self._bar.task, completed=record.round)
 
     def stopping(self) -> None:
         self._console.print("finishing this round, then stopping; Ctrl-C again to stop at once", highlight=False)
-
-    @contextmanager
-    def shown(self) -> "Iterator[Self]":
-        try:
-            yield self
-        finally:
-            self._bar.stop()
 
     def _spent(self, epsilon: float) -> str:
         if math.isinf(epsilon):
@@ -118,73 +131,40 @@ class RunProgress(Silence):
         return f"epsilon {at_most(epsilon, 2)}" + ("" if self._budget is None else f" of {self._budget:g}")
 
 
-class _BarAndFacts(Progress):
-    """The bar, and one line of facts under it that is cut rather than wrapped where the terminal is narrow."""
+class SweepProgress(_Display):
+    """A bar of all runs of a sweep, and a line for each run that failed; no bar without a terminal."""
 
-    facts = "starting"
-
-    def get_renderables(self) -> Iterable[RenderableType]:
-        yield self.make_tasks_table(self.tasks)
-        yield Text(self.facts, no_wrap=True, overflow="ellipsis")
-
-
-def _bar(kind: type[_SomeProgress], what: str, console: Console) -> _SomeProgress:
-    """How many of them are done, as numbers and a bar, and the time left; nothing without a terminal."""
-    return kind(
-        TextColumn(f"[bold]{what}"),
-        MofNCompleteColumn(),
-        BarColumn(bar_width=None),
-        TimeRemainingColumn(compact=True),
-        TextColumn("left"),
-        console=console,
-        disable=not console.is_terminal,
-        expand=True,
-    )
-
-
-class SweepProgress:
-    """A bar of all runs of a sweep, and a line for each run that ended before its end; no bar without a terminal."""
+    _bar: _Bar
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._bar = _bar(Progress, "runs", console)
-        self._task = self._bar.add_task("", total=None)
-        self._rounds: dict[str, int] = {}
+        self._bar = _Bar("runs", console)
+        self._shares: dict[str, float] = {}
 
     def begun(self, jobs: "Sequence[Job]") -> None:
-        self._of = {job.name: job.scenario.rounds for job in jobs}
-        self._bar.update(self._task, total=len(jobs))
+        self._bar.update(self._bar.task, total=len(jobs))
         self._bar.start()
 
     def round_done(self, job: "Job", round_: int) -> None:
-        self._rounds[job.name] = round_
-        done = sum(round_ / self._of[name] for name, round_ in self._rounds.items())
-        self._bar.update(self._task, completed=done)
+        self._shares[job.name] = round_ / job.scenario.rounds
+        self._bar.update(self._bar.task, completed=sum(self._shares.values()))
 
     def run_done(self, job: "Job", error: str | None) -> None:
-        self._rounds[job.name] = self._of[job.name]
+        self.round_done(job, job.scenario.rounds)
         if error and not error.startswith("interrupted"):
             self._console.print(f"{job.folder}: {error}", highlight=False, markup=False, soft_wrap=True)
-
-    @contextmanager
-    def shown(self) -> "Iterator[SweepProgress]":
-        """The display for as long as the block runs."""
-        try:
-            yield self
-        finally:
-            self._bar.stop()
 
 
 @contextmanager
 def audit_progress(console: Console) -> Iterator[Callable[[int, int], None]]:
-    """A bar that goes away at the end, and what moves it: finished repetitions, and how many there are."""
+    """A bar that disappears at the end, and the function that moves it: finished repetitions, and their number."""
     with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("repetitions", total=None)
         yield lambda done, of: bar.update(task, completed=done, total=of)
 
 
 def guarantee(plan: "Plan") -> list[str]:
-    """The guarantee in words, with what it assumes."""
+    """The guarantee and its assumptions, in lines."""
     privacy = plan.scenario.privacy
     if not plan.is_private:
         return ["[yellow]without privacy[/]: no noise is added, epsilon is infinite"]

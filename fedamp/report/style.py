@@ -23,14 +23,19 @@ GREY = "#5f5f5f"
 
 @dataclass(frozen=True)
 class Look:
-    """What tells one line from another: a colour, a dash pattern, and a marker."""
+    """The colour, the dash pattern and the marker of a line."""
 
     color: str
     dash: Any
     marker: str
 
+    @property
+    def options(self) -> dict[str, Any]:
+        """For matplotlib."""
+        return {"color": self.color, "linestyle": self.dash, "marker": self.marker}
 
-LOOKS = (  # each as light as no other, so that a grey print tells them apart
+
+LOOKS = (  # each of another lightness, for a grey print
     Look("#0a2f5a", "-", "o"),
     Look("#d86910", (0, (5, 2)), "s"),
     Look("#1a7a5c", (0, (1, 1.4)), "^"),
@@ -41,14 +46,14 @@ LOOKS = (  # each as light as no other, so that a grey print tells them apart
 
 
 def look(index: int) -> Look:
-    """The look of line ``index``; after six lines the colours come again with other dashes and markers."""
+    """The look of line ``index``; after six lines the colours repeat with other dashes and markers."""
     turn, place = divmod(index, len(LOOKS))
     other = LOOKS[(place + turn) % len(LOOKS)]
     return Look(LOOKS[place].color, other.dash, other.marker)
 
 
 def figure(title: str, subtitle: str, heights: tuple[float, ...] = (3.2,)) -> tuple[Figure, list[Axes]]:
-    """A figure of one axes below the other, heights in inches, under a title that says what a person sees."""
+    """A figure with one axes below the other, their heights in inches, and the title above."""
     canvas = Figure(figsize=(WIDTH, sum(heights) + 0.6), layout="constrained")
     FigureCanvasAgg(canvas)
     with mpl.rc_context({"font.size": TEXT}):
@@ -57,9 +62,8 @@ def figure(title: str, subtitle: str, heights: tuple[float, ...] = (3.2,)) -> tu
             each.grid(alpha=0.25)
             each.spines[["top", "right"]].set_visible(False)
         axes[0].set_title(title, loc="left", fontsize=13, fontweight="bold", pad=26)
-        axes[0].annotate(
-            subtitle, (0, 1), xycoords="axes fraction", xytext=(0, 9), textcoords="offset points", color=GREY
-        )
+        above: dict[str, Any] = {"xycoords": "axes fraction", "xytext": (0, 9), "textcoords": "offset points"}
+        axes[0].annotate(subtitle, (0, 1), color=GREY, **above)
     return canvas, list(axes)
 
 
@@ -70,7 +74,7 @@ def save(canvas: Figure, file: Path) -> Path:
 
 
 def save_all(pictures: Mapping[str, Figure], folder: Path) -> list[Path]:
-    """Write figures as ``NAME.png`` into a folder, which is made where it is missing; returns the files.
+    """Write figures as ``NAME.png`` into a folder, which is made if needed; returns the files.
 
     Raises:
         RunFolderError: it cannot be written to.
@@ -83,7 +87,7 @@ def save_all(pictures: Mapping[str, Figure], folder: Path) -> list[Path]:
 
 
 def inline(canvas: Figure) -> str:
-    """A figure as a ``data:`` address that stands in an HTML page: SVG, sharp at any size."""
+    """A figure as a ``data:`` address for an HTML page: SVG, sharp at any size."""
     stream = io.BytesIO()
     with mpl.rc_context({"svg.hashsalt": "fedamp"}):
         canvas.savefig(stream, format="svg", metadata={"Date": None})
@@ -91,40 +95,43 @@ def inline(canvas: Figure) -> str:
 
 
 def label(axes: Axes, text: str, at: tuple[float, float], shift: tuple[float, float], **options: Any) -> None:
-    """Words beside a line, ``shift`` points away from a point of the data, on a ground that hides the grid."""
+    """Words ``shift`` points away from a point of the data, on a background that hides the grid."""
     ground = {"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1}
     axes.annotate(text, at, xytext=shift, textcoords="offset points", fontsize=TEXT, bbox=ground, **options)
 
 
 def at_end(axes: Axes, text: str, height: float) -> None:
-    """Words beside the right edge, at the height of a line's end, where no line is."""
-    axes.annotate(
-        text, (1, height), xycoords=("axes fraction", "data"), xytext=(5, 0), textcoords="offset points", va="center",
-        fontsize=TEXT, fontweight="bold", annotation_clip=False,
-    )  # fmt: skip
+    """Words at the right of the axes, at the height of the end of a line."""
+    right: dict[str, Any] = {
+        "xycoords": ("axes fraction", "data"),
+        "xytext": (5, 0),
+        "textcoords": "offset points",
+        "va": "center",
+    }
+    axes.annotate(text, (1, height), fontsize=TEXT, fontweight="bold", annotation_clip=False, **right)
 
 
 def key(canvas: Figure, handles: Sequence[Artist]) -> None:
-    """What each look stands for, a line each below the picture, where it covers nothing."""
+    """A line for each look below the picture, where it covers nothing."""
     canvas.set_figheight(canvas.get_figheight() + 0.24 * len(handles) + 0.1)
     canvas.legend(handles=handles, loc="outside lower left", handlelength=4, frameon=False, fontsize=TEXT)
 
 
 def shortened(name: str, longest: int) -> str:
-    """The end of a name, which tells more than its beginning."""
+    """The end of a name: it differs more than the beginning."""
     return name if len(name) <= longest else "…" + name[1 - longest :]
 
 
-def quality(axes: Axes, words: str, percent: bool, lowest: float = 0.0) -> None:
-    """A vertical axis up to 100 %, or to 1; from ``lowest`` where that is below zero."""
+def quality(axes: Axes, name: str, percent: bool, lowest: float = 0.0) -> None:
+    """A vertical axis up to 100 %, or to 1; from ``lowest`` if that is below zero."""
     top = 100 if percent else 1
     bottom = min(0.0, max(lowest, -top)) * 1.1
-    axes.set(ylabel=f"{words}, %" if percent else words, ylim=(bottom, top))
+    axes.set(ylabel=f"{name}, %" if percent else name, ylim=(bottom, top))
     axes.set_yticks([top * tick / 5 for tick in range(-5 if bottom < 0 else 0, 6) if top * tick / 5 >= bottom])
 
 
 def logarithmic(axes: Axes) -> None:
-    """A logarithmic horizontal axis whose ticks are numbers that a person says aloud: 0.5, 2, 10."""
+    """A logarithmic horizontal axis with ticks such as 0.5, 2, 10."""
     axes.set_xscale("log")
     axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5), numticks=12))
     axes.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))

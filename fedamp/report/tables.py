@@ -1,7 +1,7 @@
-"""What the commands print for a person: a table for each object that ``--json`` prints, at most 80 columns wide."""
+"""A table for each object that a command prints with ``--json``, at most 80 columns wide."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich import box
@@ -9,8 +9,9 @@ from rich.console import Group, RenderableType
 from rich.table import Column, Table
 from rich.text import Text
 
-from fedamp.base.numbers import amount_of_bytes, amount_of_time, at_least, at_most, power
-from fedamp.report.words import ENDINGS, GUARANTEES, KNOWN_SEED, common, metric, protected, score, value_of
+from fedamp.base.numbers import amount_of_bytes, amount_of_time, at_least, at_most
+from fedamp.report import words
+from fedamp.report.words import metric, value_of
 
 if TYPE_CHECKING:
     from fedamp.data import LabelCounts
@@ -18,109 +19,157 @@ if TYPE_CHECKING:
     from fedamp.runs.records import Summary
 
 Answer = Mapping[str, Any]
+Cell = str | Callable[[Any], str]
+"""A key of a row, or a function of a row."""
 
 ROUNDS_SHOWN = 10
 LABELS_SHOWN = 10  # as many as fit 80 columns
-VERDICT_COLOURS = {"fine": "green", "caution": "yellow", "wrong": "red"}
-
-
-_NORM_HINTS = {
+COLOURS = {"pass": "green", "caution": "yellow", "fail": "red"}
+LABELS = {
+    "epsilon_bound": "upper end from",
+    "poisson_epsilon": "by Poisson sampling",
+    "unamplified_epsilon": "unamplified",
+    "weights_chosen_by": "weights",
+}
+FROM_CLIPPING = {
     True: "privacy.clip decides the step alone; auto chooses it",
     False: "a smaller privacy.clip needs less noise; auto chooses it",
 }
 
 
+# --- one way to show values, facts and rows ---------------------------------------------------------------------------
+
+
+def text(value: Any, key: str = "") -> str:
+    """A value of an answer: both ends of an epsilon, a bound, a number, or words."""
+    if isinstance(value, Mapping):
+        return f"{at_most(value['upper'], 4)} (at least {at_least(value['lower'], 4)})"
+    if key.endswith("_upper"):
+        return at_most(value, 4)
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def facts(title: str | None, rows: Answer) -> Table:
+    """A line for each fact that is not None."""
+    table = Table(title=title, show_header=False)
+    for name, value in rows.items():
+        if value is not None:
+            table.add_row(name, text(value))
+    return table
+
+
+def named(answer: Answer, *keys: str) -> dict[str, Any]:
+    """Some values of an answer by the words for their keys. A known seed is a warning, a secret one nothing."""
+    found = {LABELS.get(key, key.replace("_", " ")): answer[key] for key in keys}
+    known = answer.get("known_seed", answer.get("has_known_seed", False))
+    return found | ({"known seed": words.KNOWN_SEED} if known else {})
+
+
+def listing(rows: Iterable[Answer], columns: Mapping[str, Cell], title: str | None = None) -> Table:
+    """A line for each row, and its cells by heading."""
+    table = Table(*columns, title=title)
+    for row in rows:
+        table.add_row(*(text(row[cell], cell) if isinstance(cell, str) else cell(row) for cell in columns.values()))
+    return table
+
+
+def numbers(left: Sequence[str], right: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
+    """Rows without frames: columns of words, which may be folded, and columns of numbers."""
+    named_ = [Column(heading, overflow="fold") for heading in left]
+    counted = [Column(heading, justify="right", no_wrap=True) for heading in right]
+    table = Table(*named_, *counted, box=box.SIMPLE, padding=(0, 1, 0, 0))
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def spread(rows: Sequence[Any], count: int) -> list[Any]:
+    """At most ``count`` of the rows, evenly spread, with the last one."""
+    chosen = {max(1, round(share * len(rows) / count)) for share in range(1, count + 1)} if rows else set()
+    return [rows[number - 1] for number in sorted(chosen)]
+
+
+# --- runs and costs ---------------------------------------------------------------------------------------------------
+
+
 def run_table(summary: "Summary", clipped: float | None = None) -> Table:
-    """What a run came to: quality, cost, work, and how long it took; and a hint where the clipping norm was chosen far
-    from the updates, of which it clipped a share.
+    """Quality, cost, work and time of a run.
+
+    Args:
+        summary: of the run.
+        clipped: share of the updates that the clipping norm shortened; a hint follows where it is nearly 0 or 1.
     """
-    rows = {}
+    rows: dict[str, str] = {}
     if summary.final.score is not None:
         name, value = summary.final.score
-        others = [f"{metric(other)} {value_of(other, found)}" for other, found in summary.final.metrics.items()]
-        others = [f"loss {summary.final.loss:.3f}", *(words for words in others if not words.startswith(metric(name)))]
-        rows[metric(name)] = f"{value_of(name, value, 2)} on the public test set ({', '.join(others)})"
+        others = {other: value_of(other, found) for other, found in summary.final.metrics.items() if other != name}
+        beside = [f"loss {summary.final.loss:.3f}", *(f"{metric(other)} {found}" for other, found in others.items())]
+        rows[metric(name)] = f"{value_of(name, value, 2)} on the public test set ({', '.join(beside)})"
     if math.isinf(summary.epsilon.upper):
         rows["privacy"] = "none: no noise was added"
     else:
+        released = summary.released_rounds_epsilon.upper
         rows["epsilon"] = f"{at_most(summary.epsilon.upper, 3)} at delta = {summary.delta:g}"
-        released = summary.released_rounds_epsilon
-        if released is not None and released.upper < summary.epsilon.upper:
-            rows["epsilon"] += ", what all rounds cost"
-            rows["if not looked"] = f"{at_most(released.upper, 3)}, if nothing that was seen decided when it stopped"
+        if released < summary.epsilon.upper:
+            rows["epsilon"] += ", the cost of all rounds"
+            rows["of these rounds"] = f"{at_most(released, 3)}, if the stop was independent of the data"
         if summary.has_known_seed:
-            rows["known seed"] = KNOWN_SEED
+            rows["known seed"] = words.KNOWN_SEED
         rows["unamplified"] = f"{at_most(summary.unamplified_epsilon.upper, 3)} for the whole run"
         rows["noise multiplier"] = f"{summary.noise_multiplier:.4g}"
-    clients, seconds, start = summary.clients_trained, summary.wall_seconds, summary.startup_seconds
     rows["rounds"] = str(summary.rounds_completed)
-    scheduled = clients if summary.clients_scheduled is None else summary.clients_scheduled
-    missed = f" [yellow]of {scheduled:,} scheduled[/]" if clients < scheduled else ""
-    rows["clients trained"] = f"{clients:,}{missed} ({clients / max(seconds, 1e-9):,.0f} a second)"
+    trained, seconds, start = summary.clients_trained, summary.wall_seconds, summary.startup_seconds
+    scheduled = summary.clients_scheduled
+    missed = f" [yellow]of {scheduled:,} scheduled[/]" if trained < scheduled else ""
+    rows["clients trained"] = f"{trained:,}{missed} ({trained / max(seconds, 1e-9):,.0f} a second)"
     if summary.clients_failed:
         rows["failed"] = f"[yellow]{summary.clients_failed:,}[/], not finite or not readable: they count as zero"
     if clipped is not None and not 0.01 <= clipped <= 0.99:
-        rows["clipped"] = f"{clipped:.0%} of the updates: " + _NORM_HINTS[clipped > 0.5]
-    share, work = summary.cost.parameters_share, summary.cost.flops_share
-    if share < 1:
-        rows["sent to a client"] = f"{share:.0%} of the model; {work:.0%} of the work"
+        rows["clipped"] = f"{clipped:.0%} of the updates: {FROM_CLIPPING[clipped > 0.5]}"
+    if summary.cost.parameters_share < 1:
+        work = f"{summary.cost.flops_share:.0%} of the work"
+        rows["sent to a client"] = f"{summary.cost.parameters_share:.0%} of the model; {work}"
     rows["time"] = f"{seconds:.1f} s" + (f", and {start:.1f} s to start" if start >= 0.1 else "")
-    return _facts(f"{summary.name}: {ENDINGS[summary.stopped_because]}", rows)
+    return facts(f"{summary.name}: {words.ENDINGS[summary.stopped_because]}", rows)
 
 
 def privacy_table(answer: Answer) -> RenderableType:
-    """What a scenario will cost: amplified and unamplified, side by side, and over the rounds."""
-    unit, poisson = answer["unit"], answer["poisson_epsilon"]
+    """The cost of a scenario with and without amplification, and over the rounds."""
+    unit, budget = answer["unit"], answer["budget"]
+    pays = f"pays for {answer['affordable_rounds']} of {answer['rounds']} rounds"
     rows = {
-        "protected": protected(unit, answer["group_size"]),
-        "adjacency": answer["adjacency"],
-        "delta": f"{answer['delta']:g}",
-        "noise multiplier": f"{answer['noise_multiplier']:.5g}",
+        "protected": words.protected(unit, answer["group_size"]),
         "expected cohort": f"{answer['expected_cohort']:,.4g} of {answer['units']:,} {unit}s a round",
-        "mechanism": answer["mechanism"],
-        "epsilon": _bracket(answer["epsilon"]),
-        **({} if poisson is None else {"by Poisson sampling": _bracket(poisson)}),
-        "unamplified": _bracket(answer["unamplified_epsilon"]),
-        **({"known seed": KNOWN_SEED} if answer["known_seed"] else {}),
-        "upper end from": answer["epsilon_bound"],
-        "in words": answer["risk"]["in_words"],
-        "budget": "none"
-        if answer["budget"] is None
-        else f"epsilon <= {answer['budget']:g}, pays for {answer['affordable_rounds']} of {answer['rounds']} rounds",
+        **named(answer, "adjacency", "delta", "noise_multiplier", "mechanism", "epsilon", "poisson_epsilon"),
+        **named(answer, "unamplified_epsilon", "epsilon_bound"),
+        "interpretation": answer["risk"]["in_words"],
+        "budget": "none" if budget is None else f"epsilon <= {budget:g}, {pays}",
     }
-    curve = Table("round", "epsilon", "unamplified", title="spent so far, at most")
-    for row in spread(answer["per_round"], ROUNDS_SHOWN):
-        curve.add_row(str(row["round"]), at_most(row["epsilon_upper"], 4), at_most(row["unamplified_upper"], 4))
-    groups: RenderableType = "What groups protected together would cost: add --groups (takes seconds)"
+    curve = {"round": "round", "epsilon": "epsilon_upper", "unamplified": "unamplified_upper"}
+    groups: RenderableType = "To see what groups protected together would cost, add --groups (takes seconds)"
     if answer["groups"] is not None:
-        groups = Table(f"{unit}s together", "epsilon", title="what groups cost, at most")
-        for row in answer["groups"]:
-            groups.add_row(str(row["size"]), at_most(row["epsilon_upper"], 4))
-    note = f"Assumes a trusted server and hidden assignments: {GUARANTEES}"
-    return Group(_facts(f"{answer['scenario']}: what it costs", rows), curve, groups, note)
+        sizes = {f"{unit}s together": "size", "epsilon": "epsilon_upper"}
+        groups = listing(answer["groups"], sizes, "cost of groups, at most")
+    return Group(
+        facts(f"{answer['scenario']}: what it costs", rows),
+        listing(spread(answer["per_round"], ROUNDS_SHOWN), curve, "spent so far, at most"),
+        groups,
+        f"Assumes a trusted server and hidden assignments: {words.GUARANTEES}",
+    )
 
 
 def calibration_table(answer: Answer) -> Table:
     """The calibrated noise."""
-    rows = {
-        "noise multiplier": f"{answer['noise_multiplier']:.6g}",
-        "budget": f"epsilon <= {answer['budget']:g} at delta = {answer['delta']:g}",
-        "epsilon": _bracket(answer["epsilon"]),
-        **({"known seed": KNOWN_SEED} if answer["known_seed"] else {}),
-        "mechanism": answer["mechanism"],
-    }
-    return _facts(f"{answer['scenario']}: least noise for the budget", rows)
+    rows = named(answer, "noise_multiplier", "budget", "delta", "epsilon", "mechanism")
+    return facts(f"{answer['scenario']}: least noise for the budget", rows)
 
 
 def comparison_table(answer: Answer) -> RenderableType:
-    """Several runs and merged models, one a row."""
-    table = Table(box=box.SIMPLE, padding=(0, 1, 0, 0))
-    table.add_column("run", overflow="fold")
-    leads = common(run["score"] for run in answer["runs"])  # models of several tasks say each what theirs is
-    headings = (leads or "quality", "epsilon", "unamplified", "rounds", "bytes per\ncheck-in", "time per\ncheck-in")
-    for heading in headings:
-        table.add_column(heading, justify="right", no_wrap=True)
+    """A row for each run and merged model."""
+    leads = words.common(run["score"] for run in answer["runs"])  # models of several tasks name theirs in each row
+    rows = []
     for run in answer["runs"]:
+        quality = value_of(*run["score"]) if leads and run["score"] else words.score(run["score"])
         work = ["", "merged", "", ""]
         if run["merged_by"] is None:
             work = [
@@ -129,146 +178,57 @@ def comparison_table(answer: Answer) -> RenderableType:
                 amount_of_bytes(run["bytes_per_check_in"]),
                 amount_of_time(run["seconds_per_check_in"]),
             ]
-        quality = value_of(*run["score"]) if leads and run["score"] else score(run["score"])
-        table.add_row(run["name"], quality, at_most(run["epsilon"]["upper"]), *work)
-    return Group(table, *(f"caution: {caution}" for caution in answer["cautions"]))
+        rows.append([run["name"], quality, at_most(run["epsilon"]["upper"]), *work])
+    headings = (leads or "quality", "epsilon", "unamplified", "rounds", "bytes per\ncheck-in", "time per\ncheck-in")
+    return Group(numbers(["run"], headings, rows), *(f"caution: {caution}" for caution in answer["cautions"]))
 
 
-def merge_table(answer: Answer) -> RenderableType:
-    """The inputs with their weights, and the merged model; the inputs' accuracies are for the owner alone."""
-    drawn = answer["draw"] and answer["draw"]["model"]
-    final = answer["final"]
-    leading = "accuracy" if final["accuracy"] is not None else next(iter(final["metrics"]))
-    reached = final["accuracy"] if leading == "accuracy" else final["metrics"][leading]
-    inputs = Table("model", "weight", "epsilon alone", metric(leading), title=f"merged by {answer['method']}")
-    weighted = zip(answer["inputs"], answer["weights"], answer["unprotected"]["accuracies"], strict=True)
-    for model, weight, accuracy in weighted:
-        name = model["name"] + " (drawn)" * (model["name"] == drawn)
-        inputs.add_row(name, f"{weight:.6g}", at_most(model["epsilon_upper"], 4), value_of(leading, accuracy, 2))
-    rows = {
-        "epsilon": _bracket(answer["epsilon"]),
-        "budget": f"epsilon <= {answer['budget_epsilon']:g} at delta = {answer['delta']:g}",
-        "upper end from": answer["epsilon_bound"],
-        "weights": answer["weights_chosen_by"],
-        metric(leading): f"{value_of(leading, reached, 2)} on the public test set",
-    }
-    if answer["has_known_seed"]:
-        rows["known seed"] = "the noise or the draw can be computed from it: for research, not for release"
-    note = "Assumes that nothing else of the inputs is released: certificate.json, docs/merging.md"
-    return Group(inputs, _facts(None, rows), note)
-
-
-def audit_table(answer: Answer) -> RenderableType:
-    """What an attack on the real code found, beside what the accountant charges."""
-    refuted = answer["verdict"] == "refuted"
-    size, unit, rounds = answer["group_size"], answer["unit"], answer["rounds"]
-    shortened = f", shortened from {answer['scenario_rounds']} at the same rate"
-    rows = {
-        "verdict": "REFUTED: the code leaks more than the accountant charges"
-        if refuted
-        else "consistent: no leak beyond what the accountant charges was found",
-        "attacked": answer["mechanism"],
-        "present or absent": f"one {unit}" if size == 1 else f"{size} {unit}s together",
-        "rounds": f"{rounds}{shortened if rounds < answer['scenario_rounds'] else ''}",
-        "repetitions": f"{answer['repetitions']:,} with and as many without; {answer['counted']:,} of each counted",
-        "canary's update": f"{answer['canary_strength']:.0%} of the clipping norm",
-    }
-    columns = ("delta", "epsilon, at least", "accountant: at most", "attack")
-    bounds = Table(*columns, title=f"at {answer['confidence']:.4g} confidence")
-    for finding in answer["findings"]:
-        lower, upper = finding["epsilon"]["lower"], finding["epsilon"]["upper"]
-        delta = power(float(f"{finding['delta']:.3g}"))
-        bounds.add_row(delta, at_least(lower, 3), at_most(upper, 3), finding["attack"])
-    note = "What these numbers can show, and what they cannot: docs/audit.md"
-    return Group(_facts(f"{answer['scenario']}: audit", rows), bounds, note)
-
-
-def sensitivity_table(answer: Answer) -> RenderableType:
-    """How far one unit's data move the sum of a round, before its noise."""
-    verdict = {
-        "refuted": "REFUTED: one unit's data count for more than is charged",
-        "consistent": "consistent: nothing beyond what is charged was found",
-    }
-    rows = {
-        "verdict": verdict[answer["verdict"]],
-        "largest distance": f"{answer['largest_distance']:.6g} clips",
-        "changed": f"one {answer['unit']}'s records, {answer['repetitions']:,} times",
-        **({"both data sets": answer["kept"], "again": answer["repeat"]} if answer["kept"] else {}),
-    }
-    columns = ("round", "distance", "charged", answer["unit"], "its records", "against")
-    moves = Table(*columns, title="largest distance of each round, in clips")
-    for move in answer["rounds"]:
-        told = " (reports differ)" if move["is_told"] else ""
-        distance = f"{move['distance']:.4g}{told}"
-        moves.add_row(
-            str(move["round"]), distance, str(move["allowed"]), str(move["unit"]), move["records"], move["against"]
-        )
-    return Group(_facts(f"{answer['scenario']}: sensitivity", rows), moves)
+# --- checks and scenarios ---------------------------------------------------------------------------------------------
 
 
 def checks_table(title: str, answer: Answer) -> Table:
-    """Things that were looked at one by one, each with its verdict."""
+    """Every check with its verdict."""
     table = Table("", "", Column(overflow="fold"), title=title, show_header=False)  # all of a long digest
     for check in answer["checks"]:
-        verdict = check["verdict"]
-        table.add_row(Text(verdict, VERDICT_COLOURS[verdict]), check["name"], check["found"])
+        table.add_row(Text(check["verdict"], COLOURS[check["verdict"]]), check["name"], check["found"])
     return table
 
 
 def doctor_table(answer: Answer) -> RenderableType:
-    """What this machine has and, where it was asked for, whether the deployment is sound."""
+    """The machine and, if it was asked for, the deployment."""
     rows = {"python": f"{answer['python']} on {answer['system']}"}
     rows |= {name: version or "not installed" for name, version in answer["packages"].items()}
-    rows["cores"] = str(answer["cores"])
-    for key in ("memory_bytes", "free_memory_bytes", "free_disk_bytes"):
-        rows[key.removesuffix("_bytes").replace("_", " ")] = f"{answer[key] / 1e9:.1f} GB"
+    rows["cores"] = answer["cores"]
+    for key in ("memory", "free_memory", "free_disk"):
+        rows[key.replace("_", " ")] = f"{answer[f'{key}_bytes'] / 1e9:.1f} GB"
     rows["devices"] = ", ".join(answer["devices"])
-    tables = [_facts("this machine", rows)]
-    if "deployment" in answer:
-        tables.append(checks_table("deployment", answer["deployment"]))
-    return Group(*tables)
+    deployment = [checks_table("deployment", answer["deployment"])] if "deployment" in answer else []
+    return Group(facts("this machine", rows), *deployment)
 
 
 def scenarios_table(scenarios: "Iterable[Scenario]") -> Table:
     """Scenarios with their descriptions."""
-    table = Table("scenario", "description")
-    for scenario in scenarios:
-        table.add_row(scenario.name, scenario.description)
-    return table
+    each = [{"name": scenario.name, "description": scenario.description} for scenario in scenarios]
+    return listing(each, {"scenario": "name", "description": "description"})
 
 
 def partition_table(counts: "LabelCounts") -> RenderableType:
-    """How many records of each label the first clients hold, and a summary of all clients."""
+    """The records of each label that the first clients hold, and a summary of all clients."""
+    import numpy as np
+
+    sizes = counts.sizes if counts.sizes.size else np.zeros(1, dtype=np.int64)
     summary = (
-        f"{counts.num_records:,} training records of {counts.num_clients:,} clients "
-        f"({counts.smallest} to {counts.largest} each, median {counts.median:g}); "
+        f"{sizes.sum():,} training records of {len(counts.sizes):,} clients "
+        f"({sizes.min()} to {sizes.max()} each, median {np.median(sizes):g}); "
         f"{counts.test_records:,} public test records"
     )
     labels = counts.counts.shape[1]
     shown, more = min(labels, LABELS_SHOWN), labels > LABELS_SHOWN
-    table = Table(box=box.SIMPLE)
-    for heading in ("client", *map(str, range(shown)), *["others"] * more, "records"):
-        table.add_column(heading, justify="right", no_wrap=True)
+    rows = []
     for client, row in zip(counts.clients, counts.counts, strict=True):
         cells = [*row[:shown], row[shown:].sum()] if more else row
-        table.add_row(str(client), *(str(cell) if cell else "" for cell in cells), str(row.sum()))
-    if counts.num_clients > len(counts.clients):
-        table.add_row("...")
+        rows.append([str(client), *(str(cell) if cell else "" for cell in cells), str(row.sum())])
+    if len(counts.sizes) > len(counts.clients):
+        rows.append(["..."])
+    table = numbers([], ("client", *map(str, range(shown)), *["others"] * more, "records"), rows)
     return Group(Text(summary), Text("Records of every label, for the first clients:"), table)
-
-
-def spread(rows: Sequence[Any], count: int) -> list[Any]:
-    """At most ``count`` of the rows, evenly spread; the last one is always among them."""
-    numbers = {max(1, round(share * len(rows) / count)) for share in range(1, count + 1)} if rows else set()
-    return [rows[number - 1] for number in sorted(numbers)]
-
-
-def _facts(title: str | None, rows: Mapping[str, str]) -> Table:
-    table = Table(title=title, show_header=False)
-    for name, value in rows.items():
-        table.add_row(name, value)
-    return table
-
-
-def _bracket(ends: Mapping[str, float | None]) -> str:
-    return f"{at_most(ends['upper'], 4)} (at least {at_least(ends['lower'], 4)})"

@@ -1,1 +1,1 @@
-"""What a run leaves: its folder, ledger, checkpoints, and their verification."""
+"""The results of a run: its folder, ledger, checkpoints, and their verification."""

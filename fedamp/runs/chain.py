@@ -1,7 +1,7 @@
-"""The chain of digests in a ledger: each link covers the one before and what is written down next, the head everything.
+"""The chain of digests in a ledger: each link covers the link before and the next release, the head everything.
 
-It finds what was altered later, in the ledger and in the files beside it. Somebody who alters a file and makes the
-chain anew is found by the head alone, if it was written down elsewhere.
+It finds later changes, in the ledger and in the files beside it. A forger may change a file and make the chain anew.
+Then only a head that was written down elsewhere shows it.
 """
 
 import hashlib
@@ -13,40 +13,33 @@ from typing import Any
 from fedamp.errors import RunFolderError
 from fedamp.runs.files import read_regular
 from fedamp.runs.folder import RunFolder
-from fedamp.runs.records import LARGEST
 
 Json = Mapping[str, Any]
 
 _LAST = ("stopped_because", "files")
-_LATER = {*_LAST, "releases", "head"}
+_EXCLUDED = {*_LAST, "releases", "head", "link"}
 
-# Numbers without noise stand in these. Everybody may see the ledger, and a plain digest would let them check a guess.
+# These hold numbers without noise. Everybody may see the ledger, and a plain digest would let them check a guess.
 _OWNERS = ("rounds.jsonl", "summary.json")
 _NAMED = ("scenario.yaml", "model.safetensors", *_OWNERS)
 
 
 def link(previous: str, content: Json) -> str:
-    """SHA-256 of the link before and of a JSON object, its keys sorted."""
-    return hashlib.sha256((previous + json.dumps(content, sort_keys=True)).encode()).hexdigest()
-
-
-def start(ledger: Json) -> str:
-    """The first link: of what was planned, and what that costs."""
-    return link("", {key: value for key, value in ledger.items() if key not in _LATER})
-
-
-def after(previous: str, release: Json) -> str:
-    """The link of a release."""
-    return link(previous, {key: value for key, value in release.items() if key != "link"})
+    """The link of a release; after an empty one, of a ledger's plan and cost."""
+    return _sha256(previous, {key: value for key, value in content.items() if key not in _EXCLUDED})
 
 
 def head(last: str, ledger: Json) -> str:
-    """The head: of the last link, why the run stopped, and the digests of the files it left."""
-    return link(last, {key: ledger.get(key) for key in _LAST})
+    """The head: of the last link, why the run stopped, and the digests of its files."""
+    return _sha256(last, {key: ledger[key] for key in _LAST})
+
+
+def _sha256(previous: str, content: Json) -> str:
+    return hashlib.sha256((previous + json.dumps(content, sort_keys=True)).encode()).hexdigest()
 
 
 def salted(salt: bytes, content: bytes) -> str:
-    """SHA-256 of the run's salt followed by something that is the owner's: it tells nothing to who lacks the salt."""
+    """SHA-256 of the run's salt and some content of the owner's: it tells nothing without the salt."""
     return hashlib.sha256(salt + content).hexdigest()
 
 
@@ -57,24 +50,21 @@ def digests(folder: RunFolder, salt: bytes) -> dict[str, str]:
 
 
 def altered(folder: RunFolder) -> Iterator[str]:
-    """What in a run folder is not as the chain says: each file with its line, round or key.
-
-    Nothing where the ledger, which must have been read before, has no chain.
+    """Everything in a run folder that differs from the chain: each file with its line, round or key.
 
     Raises:
         RunFolderError: a file cannot be read.
     """
-    ledger = json.loads(_content(folder.ledger))
-    if ledger.get("head") is not None:
-        yield from altered_ledger(ledger)
-        yield from _altered_files(folder, ledger)
+    ledger = json.loads(_content(folder.ledger))  # a valid one: it was read before
+    yield from altered_ledger(ledger)
+    yield from _altered_files(folder, ledger)
 
 
 def altered_ledger(ledger: Json) -> Iterator[str]:
-    """As :func:`altered`, of a ledger with a chain, alone."""
-    last = start(ledger)
+    """As :func:`altered`, of a ledger alone."""
+    last = link("", ledger)
     for release in ledger["releases"]:
-        if release["link"] != after(last, release):
+        if release["link"] != link(last, release):
             also = ", or a key that stands before releases," if release["round"] == 1 else ""
             yield f"ledger.json: releases: round {release['round']}{also} is not as it was written down"
         last = release["link"]
@@ -88,20 +78,20 @@ def _altered_files(folder: RunFolder, ledger: Json) -> Iterator[str]:
     named, salt = ledger.get("files"), b""
     if here.intersection(_OWNERS) and (named is not None or ledger["releases"]):
         if not folder.salt.is_file():
-            yield f"{folder.salt.name}: gone, so that nothing shows whether {', '.join(_OWNERS)} were altered"
+            yield f"{folder.salt.name}: gone, so nothing shows whether {', '.join(_OWNERS)} were altered"
             return
         salt = _content(folder.salt)
-    if named is None:  # the run goes on, or was killed
+    if named is None:  # the run is still played, or was killed
         if folder.summary.name in here:
-            yield f"{folder.summary.name}: not of this ledger, which says that the run has not ended"
+            yield f"{folder.summary.name}: not of this ledger: the ledger says that the run has not ended"
         if folder.rounds.name in here:
             yield from _altered_lines(folder.rounds, ledger, salt)
         return
     for name in _NAMED:
         file = folder.path / name
         if name not in here:
-            if name in _OWNERS and here.intersection(_OWNERS):  # else it is what was handed out
-                yield f"{name}: gone (of a run that was killed as it ended, --resume makes it again)"
+            if name in _OWNERS and here.intersection(_OWNERS):  # else the folder is a copy to hand out
+                yield f"{name}: gone (if the run was killed as it ended, --resume writes it again)"
         elif name not in named:
             yield f"{name}: was not there when the run ended"
         elif _digest(file, salt) != named[name]:
@@ -110,12 +100,12 @@ def _altered_files(folder: RunFolder, ledger: Json) -> Iterator[str]:
 
 
 def _altered_lines(file: Path, ledger: Json, salt: bytes) -> Iterator[str]:
-    """Lines of ``rounds.jsonl`` that are not those of the releases; one that a crash left unfinished is none."""
+    """Lines of ``rounds.jsonl`` that differ from the releases; an unfinished last line (a crash) does not count."""
     releases = ledger["releases"]
     for number, line in enumerate(_content(file).split(b"\n")[:-1]):
         if number >= len(releases):
             yield f"{file.name}: line {number + 1}: of no release"
-        elif releases[number].get("record") not in (None, salted(salt, line)):
+        elif releases[number]["record"] != salted(salt, line):
             yield f"{file.name}: line {number + 1}: not as it was written down with the release of round {number + 1}"
 
 
@@ -128,6 +118,6 @@ def _digest(file: Path, salt: bytes) -> str:
 
 def _content(file: Path) -> bytes:
     try:
-        return read_regular(file, LARGEST)
+        return read_regular(file)
     except OSError as error:
         raise RunFolderError(f"{file}: cannot be read ({error.strerror})") from None

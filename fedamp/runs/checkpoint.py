@@ -1,12 +1,11 @@
 """Checkpoints: everything that the next round needs, in one file that is whole or absent.
 
-There is no generator state to store, because randomness is addressed (:mod:`fedamp.rng`); the schedule's position is
-the round; the ledger is a file of its own that is never behind.
+No generator state is stored, because randomness is addressed (:mod:`fedamp.rng`). The schedule's position is the
+round. The ledger is another file, and never behind.
 """
 
 import json
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -27,14 +26,11 @@ KEPT = 2
 
 
 class CheckpointHeader(Record):
-    """What stands in a checkpoint beside its arrays.
+    """The metadata of a checkpoint: the last round, its line of ``rounds.jsonl``, and what the arrays belong to.
 
     Attributes:
-        round: after which it was written.
-        clip_scale: adaptive clipping norm over the plan's, exactly; as a hexadecimal text in the file.
-        scenario: fingerprint of what is run.
-        record: the round's line of ``rounds.jsonl``.
-        arrays_sha256: digest of the arrays.
+        clip_scale: adaptive clipping norm over the plan's, exact: a hexadecimal text in the file.
+        scenario: fingerprint of the scenario.
     """
 
     format: Literal["fedamp checkpoint 1"]
@@ -50,17 +46,8 @@ class CheckpointHeader(Record):
     arrays_sha256: str
 
 
-@dataclass(frozen=True)
-class Checkpoint:
-    """What a run goes on from: the server's state after a round, and that round's line of ``rounds.jsonl``."""
-
-    state: ServerState
-    record: RoundRecord
-
-
-def write_checkpoint(folder: Path, checkpoint: Checkpoint, fingerprint: str, every: int = 1) -> None:
-    """Write a checkpoint, then forget all but the last two, and the last two that are due ``every`` so many rounds."""
-    state = checkpoint.state
+def write_checkpoint(folder: Path, state: ServerState, record: RoundRecord, fingerprint: str, every: int = 1) -> None:
+    """Write a checkpoint; then delete older ones, except the last two and the last two multiples of ``every``."""
     groups = {"parameters": state.parameters, **{f"moment.{name}": moment for name, moment in state.moments.items()}}
     groups |= {f"noise.{name}": remembered for name, remembered in state.noise.items()}
     if state.previous is not None:
@@ -71,7 +58,7 @@ def write_checkpoint(folder: Path, checkpoint: Checkpoint, fingerprint: str, eve
         round=state.round,
         clip_scale=state.clip_scale,
         scenario=fingerprint,
-        record=checkpoint.record,
+        record=record,
         arrays_sha256=digest(arrays),
     )
     folder.mkdir(exist_ok=True)
@@ -88,16 +75,16 @@ def checkpoints(folder: Path) -> list[Path]:
     return sorted(folder.glob("round-*.safetensors"))
 
 
-def read_checkpoint(file: Path, fingerprint: str, like: ServerState) -> Checkpoint:
-    """Read a checkpoint.
+def read_checkpoint(file: Path, fingerprint: str, like: ServerState) -> tuple[ServerState, RoundRecord]:
+    """Read a checkpoint: the server's state after a round, and that round's line of ``rounds.jsonl``.
 
     Args:
         file: one of :func:`checkpoints`.
-        fingerprint: of the scenario that is run (:func:`fedamp.runs.ledger.fingerprint`).
+        fingerprint: of the scenario (:func:`fedamp.runs.ledger.fingerprint`).
         like: a state of the same model.
 
     Raises:
-        RunFolderError: if it is damaged or belongs to another scenario, naming the newest older one that is good.
+        RunFolderError: it is damaged or belongs to another scenario; the line names the newest older one that is good.
     """
     try:
         return _read(file, fingerprint, like)
@@ -105,13 +92,13 @@ def read_checkpoint(file: Path, fingerprint: str, like: ServerState) -> Checkpoi
         for older in [other for other in reversed(checkpoints(file.parent)) if other < file]:
             with suppress(ValueError):
                 _read(older, fingerprint, like)
-                advice = f"{older.name} is good: delete {file.name} to go on from it"
+                advice = f"{older.name} is good: delete {file.name} to resume from it"
                 raise RunFolderError(f"{file}: {problem}; {advice}") from None
         raise RunFolderError(f"{file}: {problem}; there is no older one that is good") from None
 
 
-def _read(file: Path, fingerprint: str, like: ServerState) -> Checkpoint:
-    """A checkpoint, or ValueError: why it cannot be gone on from."""
+def _read(file: Path, fingerprint: str, like: ServerState) -> tuple[ServerState, RoundRecord]:
+    """A checkpoint, or ValueError: why the run cannot resume from it."""
     try:
         with safe_open(file, framework="numpy") as content:
             metadata = content.metadata() or {}
@@ -122,31 +109,27 @@ def _read(file: Path, fingerprint: str, like: ServerState) -> Checkpoint:
         reason = " ".join(str(error).split())
         raise ValueError(f"damaged or foreign checkpoint ({type(error).__name__}: {reason})") from None
     if header.arrays_sha256 != digest(arrays):
-        raise ValueError("damaged checkpoint: its arrays are not those that were written")
+        raise ValueError("damaged checkpoint: its arrays were altered")
     if header.scenario != fingerprint:
         raise ValueError("checkpoint of another scenario")
-    if _shapes(state.parameters) != _shapes(like.parameters):
+    ours, theirs = (
+        {name: (array.shape, array.dtype.str) for name, array in each.parameters.items()} for each in (state, like)
+    )
+    if ours != theirs:
         raise ValueError("damaged or foreign checkpoint: the model in it is another one")
-    return Checkpoint(state, header.record)
-
-
-def _shapes(parameters: Arrays) -> dict[str, tuple[tuple[int, ...], str]]:
-    return {name: (array.shape, array.dtype.str) for name, array in parameters.items()}
+    return state, header.record
 
 
 def _state(header: CheckpointHeader, order: list[str], arrays: Arrays) -> ServerState:
     def group(prefix: str) -> Arrays:
         return {name: np.array(arrays[f"{prefix}/{name}"]) for name in order}
 
-    def groups(kind: str) -> dict[str, Arrays]:
-        names = sorted({key.split("/")[0] for key in arrays if key.startswith(kind)})
-        return {name.removeprefix(kind): group(name) for name in names}
-
+    names = sorted({key.split("/")[0] for key in arrays})
     return ServerState(
         parameters=group("parameters"),
         round=header.round,
-        moments=groups("moment."),
-        previous=group("previous") if any(key.startswith("previous/") for key in arrays) else None,
+        moments={name.removeprefix("moment."): group(name) for name in names if name.startswith("moment.")},
+        previous=group("previous") if "previous" in names else None,
         clip_scale=header.clip_scale,
-        noise=groups("noise."),
+        noise={name.removeprefix("noise."): group(name) for name in names if name.startswith("noise.")},
     )

@@ -1,43 +1,47 @@
-"""Things that were looked at one by one, each fine, a reason for caution, or wrong: as JSON, and as one line."""
+"""Checks, of a ledger or a deployment: each passes, calls for caution, or fails; as JSON, and as one line."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-Verdict = Literal["fine", "caution", "wrong"]
-VERDICTS: tuple[Verdict, ...] = ("fine", "caution", "wrong")
+Verdict = Literal["pass", "caution", "fail"]
+VERDICTS: tuple[Verdict, ...] = ("pass", "caution", "fail")
 
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that was looked at.
+    """One check.
 
     Attributes:
-        name: what it is.
-        verdict: fine: as it should be; caution: nothing is wrong, but there is something that whoever relies on it must
-            know; wrong: not as it should be.
-        found: what was found; where it is wrong, also what is accepted.
+        name: its subject.
+        verdict: ``caution`` if nothing is wrong, but a person who relies on the result must know the finding.
+        found: the finding; of a failure also the expectation.
     """
 
     name: str
     verdict: Verdict
     found: str
 
+    @classmethod
+    def of(cls, name: str, passed: str, caution: str | None = None, fail: str | None = None) -> "Check":
+        """The failure or caution, if it has a text; else it passes."""
+        return cls(name, "fail" if fail else "caution" if caution else "pass", fail or caution or passed)
+
     @property
-    def fine(self) -> bool:
-        """Whether there is nothing to know about it."""
-        return self.verdict == "fine"
+    def passed(self) -> bool:
+        """Whether it passes without caution."""
+        return self.verdict == "pass"
 
 
 def checks_json(checks: Sequence[Check]) -> dict[str, Any]:
-    """For scripts; the verdict of all is the worst of them."""
-    worst = max((check.verdict for check in checks), key=VERDICTS.index, default="fine")
+    """As JSON; the verdict of all checks is the worst one."""
+    worst = max((check.verdict for check in checks), key=VERDICTS.index, default="pass")
     each = [
-        {"name": check.name, "verdict": check.verdict, "fine": check.fine, "found": check.found} for check in checks
+        {"name": check.name, "verdict": check.verdict, "fine": check.passed, "found": check.found} for check in checks
     ]
-    return {"verdict": worst, "fine": worst == "fine", "checks": each}
+    return {"verdict": worst, "fine": worst == "pass", "checks": each}
 
 
-def complaint(checks: Sequence[Check], verdict: Verdict = "wrong") -> str | None:
-    """One line about what has a verdict; None where nothing has."""
+def complaint(checks: Sequence[Check], verdict: Verdict = "fail") -> str | None:
+    """One line about the checks with a verdict; None if no check has it."""
     return "; ".join(f"{check.name}: {check.found}" for check in checks if check.verdict == verdict) or None

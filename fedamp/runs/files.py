@@ -1,31 +1,72 @@
-"""Writing files so that a crash leaves the old one or the new one, never half of either; and one writer at a time."""
+"""Files of a run folder: a crash leaves the old one or the new one, never half of either; one process writes."""
 
 import errno
+import json
 import os
 import stat
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, ClassVar, Self
 
 from filelock import FileLock, Timeout
 
 from fedamp.base.numbers import amount_of_bytes
+from fedamp.base.record import Record
 from fedamp.errors import RunFolderError
 
 LOCK = ".lock"
+LARGEST = 1 << 29  # bytes of a file: the ledger of the longest run has three fifths of it
 
 
-def write_atomically(file: Path, content: bytes, durable: bool = True) -> None:
+class FileRecord(Record):
+    """A record that is a file of its own."""
+
+    kind: ClassVar[str]  # its name in errors
+
+    @classmethod
+    def read(cls, file: Path) -> Self:
+        """Read the file.
+
+        Raises:
+            RunFolderError: it is missing or damaged; one line that names the file, the key, and the expected value.
+        """
+        try:
+            text = read_regular(file)
+            record = cls.from_json(text)
+            json.loads(text, object_pairs_hook=_each_key_once)
+            return record
+        except RecursionError:
+            reason: object = "nested too deeply"
+        except (OSError, ValueError) as error:
+            reason = error.strerror or error if isinstance(error, OSError) else error
+        raise RunFolderError(f"{file}: damaged {cls.kind}: {reason}") from None
+
+    def write(self, file: Path) -> None:
+        """Replace the file by this record."""
+        write_atomically(file, self.to_text().encode())
+
+
+def _each_key_once(pairs: list[tuple[str, Any]]) -> None:
+    """Readers differ in which of two values they take: a person may see one, and the verification the other."""
+    twice = [key for key, count in Counter(key for key, _ in pairs).items() if count > 1]
+    if twice:
+        raise ValueError(f"{twice[0]}: stands twice")
+
+
+def write_atomically(file: Path, content: bytes, durable: bool = True, mode: int = 0o666) -> None:
     """Replace a file's content: write beside it, flush to the disk, rename, flush the folder.
 
     Args:
         file: the file.
         content: all of it.
-        durable: False leaves out the flushes: safe from a crash of the process, not from a power cut.
+        durable: False omits the flushes: safe from a crash of the process, not from a power cut.
+        mode: who may read and write it, less the umask.
     """
     beside = file.with_name(f".{file.name}.writing")
-    beside.unlink(missing_ok=True)  # of a crash; a link of somebody else's would lead elsewhere
-    with beside.open("xb") as stream:
+    beside.unlink(missing_ok=True)  # of a crash; a foreign link would lead elsewhere
+    with open(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as stream:
         stream.write(content)
         if durable:
             stream.flush()
@@ -33,6 +74,11 @@ def write_atomically(file: Path, content: bytes, durable: bool = True) -> None:
     beside.replace(file)
     if durable:
         flush(file.parent)
+
+
+def write_secret(file: Path, text: str) -> None:
+    """Replace a file that its owner alone can read."""
+    write_atomically(file, text.encode(), mode=0o600)
 
 
 def flush(path: Path) -> None:
@@ -44,23 +90,23 @@ def flush(path: Path) -> None:
         os.close(descriptor)
 
 
-def read_regular(file: Path, most: int) -> bytes:
+def read_regular(file: Path) -> bytes:
     """The content of a regular file.
 
     Raises:
-        OSError: it cannot be read, is something else (a pipe would be waited for), or has more than ``most`` bytes.
+        OSError: it cannot be read, is no regular file (a pipe would block), or has more than ``LARGEST`` bytes.
     """
     status = file.stat()
     if not stat.S_ISREG(status.st_mode):
         raise OSError(errno.EINVAL, "not a regular file")
-    if status.st_size > most:
-        raise OSError(errno.EFBIG, f"larger than {amount_of_bytes(most)}")
+    if status.st_size > LARGEST:
+        raise OSError(errno.EFBIG, f"larger than {amount_of_bytes(LARGEST)}")
     return file.read_bytes()
 
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Hold a folder for as long as the block runs. The operating system lets go of it when this process ends.
+    """Hold a folder for as long as the block runs. The operating system releases it when this process ends.
 
     Raises:
         RunFolderError: another process holds it.
@@ -78,7 +124,7 @@ def locked(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def modes_of(folder: Path) -> Iterator[None]:
-    """Let nobody do with the files that this process makes what they may not do with a folder."""
+    """Files that this process makes are as private as the folder."""
     before = os.umask(0o077)
     os.umask(before | (0o777 & ~folder.stat().st_mode))
     try:

@@ -1,4 +1,4 @@
-"""The run folder: where everything that a run leaves is, who may write into it, and the seed that it keeps."""
+"""The run folder: its files, the process that may write into it, and its secret seed."""
 
 import itertools
 import os
@@ -15,17 +15,13 @@ from fedamp.errors import InputError, RunFolderError
 from fedamp.federation import reader
 from fedamp.federation.scenario import Scenario
 from fedamp.runs.files import LOCK, flush, locked, modes_of, read_regular, write_atomically
-from fedamp.runs.records import LARGEST, LedgerRecord, RoundRecord, Summary
+from fedamp.runs.records import LedgerRecord, RoundRecord, Summary
 
 RUNS = Path("runs")
 
 
 class RunFolder:
-    """The files of one run.
-
-    Args:
-        path: the folder; it must exist (:func:`new_folder`, :func:`existing_folder`).
-    """
+    """The files of one run, in an existing folder (:func:`new_folder`, :func:`existing_folder`)."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -42,19 +38,19 @@ class RunFolder:
             stream.write(record.to_json() + "\n")
 
     def flush(self) -> None:
-        """Make the ledger and ``rounds.jsonl`` survive a power cut: a checkpoint that follows relies on them."""
+        """Make the ledger and ``rounds.jsonl`` survive a power cut: the next checkpoint relies on them."""
         for path in (self.rounds, self.ledger, self.path):
             if path.exists():
                 flush(path)
 
     def read_rounds(self) -> list[RoundRecord]:
-        """The lines of ``rounds.jsonl``; an unfinished last line (a crash) is left out.
+        """The lines of ``rounds.jsonl``, without an unfinished last line (a crash).
 
         Raises:
             RunFolderError: another line is damaged.
         """
         try:
-            lines = read_regular(self.rounds, LARGEST).splitlines() if self.rounds.exists() else []
+            lines = read_regular(self.rounds).splitlines() if self.rounds.exists() else []
         except OSError as error:
             raise RunFolderError(f"{self.rounds}: cannot be read ({error.strerror})") from None
         records: list[RoundRecord] = []
@@ -67,7 +63,7 @@ class RunFolder:
         return records
 
     def forget_rounds_after(self, round_: int) -> list[RoundRecord]:
-        """Keep the rounds up to a checkpoint; the later ones are computed again. Returns what is kept."""
+        """Drop the rounds after a checkpoint, which are computed again; returns the others."""
         kept = [record for record in self.read_rounds() if record.round <= round_]
         lines = self.rounds.read_bytes().splitlines()[: len(kept)] if kept else []
         write_atomically(self.rounds, b"".join(line + b"\n" for line in lines))
@@ -82,51 +78,20 @@ class RunFolder:
         write_atomically(self.model, save(parameters))
 
     def write_summary(self, summary: Summary) -> None:
-        """Write the summary; its presence says that the run ended by itself or was told to."""
+        """Write the summary: the run has ended."""
         summary.write(self.summary)
-
-    def write_seed(self, seed: int) -> None:
-        """Keep a run's secret seed for its owner alone, who needs it to resume."""
-        write_secret(self.seed, str(seed))
-
-    def read_seed(self) -> int:
-        """The secret seed of a run to go on with.
-
-        Raises:
-            RunFolderError: it is damaged, or not there, as in the folder of a run with a known seed.
-        """
-        try:
-            return int(self.seed.read_text())
-        except OSError as error:
-            raise RunFolderError(f"{self.seed}: the run's secret seed cannot be read ({error.strerror})") from None
-        except ValueError:  # whose message would tell what it found
-            raise RunFolderError(f"{self.seed}: damaged: the run's secret seed is not a number") from None
-
-
-def write_secret(file: Path, text: str) -> None:
-    """Write a file that its owner alone can read, and that survives a power cut; one that is there is replaced."""
-    beside = file.with_name(f".{file.name}.writing")
-    beside.unlink(missing_ok=True)
-    descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode=0o600)
-    with open(descriptor, "w") as stream:
-        stream.write(text)
-        stream.flush()
-        os.fsync(descriptor)
-    beside.replace(file)
-    flush(file.parent)
 
 
 def new_folder(out: Path | None, name: str, private: bool = False) -> tuple[RunFolder, bool]:
-    """Make the folder of a new run: ``out``, or ``runs/NAME`` with a number behind it where that is taken.
+    """Make the folder of a new run: ``out``, or ``runs/NAME``, or ``runs/NAME-2`` and so on.
 
     Args:
-        out: the folder; one that is there is used if it holds no run (:func:`holds_no_run`), which is to be asked again
-            when it is locked.
+        out: the folder; an existing one must hold no run (:func:`holds_no_run`). Check that again under its lock.
         name: of the scenario.
         private: readable by its owner alone.
 
     Returns:
-        The folder, and whether it was made here: of two processes that want the same one, one has made it.
+        The folder, and whether this process made it.
 
     Raises:
         RunFolderError: ``out`` holds something already, or cannot be made or written to.
@@ -142,24 +107,24 @@ def new_folder(out: Path | None, name: str, private: bool = False) -> tuple[RunF
             raise RunFolderError(f"{path}: cannot be made ({error.strerror})") from None
     assert out is not None, "there are numbers enough"
     if not holds_no_run(out):
-        raise RunFolderError(f"{out}: not an empty folder; expected: a new one with --out, or --resume to go on in it")
+        raise RunFolderError(f"{out}: not an empty folder; expected: a new one with --out, or --resume")
     if not os.access(out, os.W_OK):
         raise RunFolderError(f"{out}: cannot be written to")
     return RunFolder(out), False
 
 
 def holds_no_run(folder: Path) -> bool:
-    """Whether a folder is empty, but for what a run leaves that was killed before it had written its scenario."""
+    """Whether a folder is empty, except for files of a run that was killed before it wrote its scenario."""
     return folder.is_dir() and all(
         path.name in ("log.txt", LOCK) or path.suffix == ".writing" for path in folder.iterdir()
     )
 
 
 def existing_folder(out: Path | None, name: str) -> RunFolder:
-    """The folder of a run to go on with: ``out``, or the newest ``runs/NAME*``.
+    """The folder of a run to resume: ``out``, or the newest ``runs/NAME*``.
 
     Raises:
-        RunFolderError: if there is none.
+        RunFolderError: there is none, or it holds a link.
     """
     if out is None:
         found = [path for path in RUNS.glob(f"{name}*") if (path / "scenario.yaml").is_file()]
@@ -169,8 +134,8 @@ def existing_folder(out: Path | None, name: str) -> RunFolder:
     if not (out / "scenario.yaml").is_file():
         raise RunFolderError(f"{out}: not a run folder (no scenario.yaml)")
     for path in out.iterdir():
-        if path.is_symlink():  # what is written there would be written elsewhere
-            raise RunFolderError(f"{path}: a link; accepted in a folder to go on in: files and folders")
+        if path.is_symlink():  # the run would write elsewhere
+            raise RunFolderError(f"{path}: a link; expected in a folder to resume: files and folders")
     return RunFolder(out)
 
 
@@ -178,21 +143,21 @@ def existing_folder(out: Path | None, name: str) -> RunFolder:
 def opened(
     scenario: Scenario, out: Path | None, resume: bool, lock: bool = True
 ) -> Iterator[tuple[RunFolder, int | None]]:
-    """A run folder while a run is played in it: locked, with the scenario in it, and all chatter in its log.
+    """A run folder while a run is played: locked, with the scenario in it, and with all log messages in its log.
 
-    With a secret seed the folder and what is written into it are for its owner alone.
+    With a secret seed, folder and files are for the owner alone.
 
     Args:
-        scenario: validated, its paths absolute; whether its seed is known is part of it.
-        out: the folder; left out: a new one under ``runs``, or the newest one to resume.
-        resume: go on in a folder.
-        lock: False where another process plays, and locks; then the folder is locked only while it is set up.
+        scenario: validated, its paths absolute.
+        out: the folder; default: a new one under ``runs``, or the newest one to resume.
+        resume: resume the run in the folder.
+        lock: False if another process plays and locks; then the folder is locked only while it is set up.
 
     Yields:
-        The folder, and the secret seed (None: the scenario's seed is used, which is known).
+        The folder, and the secret seed (None: the scenario's seed, known).
 
     Raises:
-        RunFolderError: the folder, or its seed, is not there; or another process is running in it.
+        RunFolderError: folder or seed is missing, or another process is running in the folder.
     """
     private = not scenario.known_seed
     folder, made = (existing_folder(out, scenario.name), False) if resume else new_folder(out, scenario.name, private)
@@ -201,8 +166,9 @@ def opened(
         if not resume and not holds_no_run(folder.path):  # any more
             raise RunFolderError(f"{folder.path}: another process began a run in it")
         seed = _seed(folder, private)
-        if private:
-            _keep_for_its_owner(folder.path)
+        for path in (folder.path, *folder.path.rglob("*")) if private else ():  # a copy may be open to others
+            if not path.is_symlink():
+                path.chmod(0o700 if path.is_dir() else 0o600)
         with modes_of(folder.path):
             if not resume:
                 folder.write_scenario(scenario)
@@ -215,41 +181,35 @@ def opened(
             except InputError:
                 if not lock:
                     held.enter_context(locked(folder.path))
-                if not resume and not folder.ledger.exists():  # bad input leaves no half a run behind
-                    _discard(folder, made)
+                if not resume and not folder.ledger.exists():  # bad input leaves no files behind
+                    for file in (folder.scenario, folder.log, folder.path / LOCK):
+                        file.unlink(missing_ok=True)
+                    if made:
+                        with suppress(OSError):  # another process has put a file there
+                            folder.path.rmdir()
                 raise
 
 
 def _seed(folder: RunFolder, secret: bool) -> int | None:
-    """The secret seed of a run, a new one where nothing was released yet; None where the run's seed is to be known.
+    """The secret seed of a run, a new one if nothing was released yet; None for a known seed.
 
-    A secret seed decides who takes part when. Without the ledger nobody knows what was released under it.
+    A secret seed decides who takes part when. Without the ledger nobody knows the releases under that seed.
     """
     ledger = LedgerRecord.read(folder.ledger) if folder.ledger.exists() else None
     if ledger is not None and ledger.has_known_seed == secret:
-        found, accepted = ("known", "with") if secret else ("secret", "without")
-        raise RunFolderError(f"{folder.path}: the run in it has a {found} seed; expected: {accepted} --known-seed")
+        found, expected = ("known", "with") if secret else ("secret", "without")
+        raise RunFolderError(f"{folder.path}: the run in it has a {found} seed; expected: {expected} --known-seed")
     if ledger is None and folder.seed.exists():
         raise RunFolderError(f"{folder.seed}: a secret seed without its ledger; expected: a new run in another folder")
     if not secret:
         return None
     begun = folder.seed.exists() or folder.checkpoints.exists() or (ledger is not None and ledger.releases)
-    return folder.read_seed() if begun else rng.seed_from_system()
-
-
-def _keep_for_its_owner(folder: Path) -> None:
-    for path in (folder, *folder.rglob("*")):  # a copy, or an older version's, may be open to others
-        if not path.is_symlink():
-            path.chmod(0o700 if path.is_dir() else 0o600)
-
-
-def _discard(folder: RunFolder, made: bool) -> None:
-    """Remove what a start has written, and nothing else."""
-    for file in (folder.scenario, folder.log, folder.path / LOCK):
-        file.unlink(missing_ok=True)
-    if made:
-        with suppress(OSError):  # somebody else has put something there
-            folder.path.rmdir()
+    try:
+        return int(folder.seed.read_text()) if begun else rng.seed_from_system()
+    except OSError as error:
+        raise RunFolderError(f"{folder.seed}: the run's secret seed cannot be read ({error.strerror})") from None
+    except ValueError:  # its message would tell the content
+        raise RunFolderError(f"{folder.seed}: damaged: the run's secret seed is not a number") from None
 
 
 def read_summary(folder: Path) -> Summary:

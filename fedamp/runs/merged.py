@@ -1,4 +1,4 @@
-"""Merged models: their files, and reading them, alone or beside runs."""
+"""Merged models: their files, and how to read them, alone or beside runs."""
 
 import hashlib
 from collections.abc import Sequence
@@ -11,8 +11,9 @@ from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 from fedamp.base.record import Record
 from fedamp.base.text import printable
 from fedamp.errors import RunFolderError
+from fedamp.runs.files import FileRecord
 from fedamp.runs.folder import RunFolder
-from fedamp.runs.records import Bracket, Epsilon, Expression, FileRecord, Quality, Score, Words
+from fedamp.runs.records import Bracket, Charged, Epsilon, Quality, Score
 from fedamp.runs.run import Run, read_run
 
 
@@ -32,7 +33,7 @@ class MergedSummary(FileRecord):
 
 
 class MergedInput(Record):
-    """One of the models that went into a merger, or could have: where it is from, and what it would cost alone."""
+    """One of the models of a merger: its origin, and its cost if it is released alone."""
 
     name: str
     scenario: str
@@ -42,18 +43,18 @@ class MergedInput(Record):
     rounds_planned: PositiveInt
     mechanism_in_words: str
     epsilon_upper: Epsilon
-    noise_seed: Words
+    noise_seed: str
 
 
 class Draw(Record):
-    """Which model a random selection released, and the seed of the draw; that it is known costs nothing more."""
+    """Which model a random selection released, and the seed of the draw; publishing the seed costs nothing."""
 
     model: str
     seed: str
     seed_source: str
 
 
-class Certificate(FileRecord):
+class Certificate(Charged):
     """``certificate.json`` of a merged model; docs/merging.md explains the keys.
 
     Nothing in it depends on a model that is not released, so it can be handed out.
@@ -62,26 +63,16 @@ class Certificate(FileRecord):
     kind: ClassVar[str] = "certificate"
 
     format: Literal["fedamp merge certificate 1"]
-    written_by: str
     method: Literal["random-selection", "linear-combination"]
-    unit: str
-    units: PositiveInt
-    group_size: PositiveInt
-    adjacency: Words
-    delta: float
     budget_epsilon: float
     epsilon: Bracket
-    epsilon_bound: str
-    mechanism: Expression
-    mechanism_in_words: str
     weights: tuple[float, ...] = Field(min_length=2)
     weights_chosen_by: str
     best_weights_by_accounting: dict[str, tuple[float, ...]]
     inputs: tuple[MergedInput, ...]
     draw: Draw | None
-    has_known_seed: bool = Field(validation_alias="rehearsal")  # the key of older files
+    has_known_seed: bool
     model_sha256: str
-    assumptions: tuple[str, ...]
     guarantees_explained_in: str = "docs/merging.md"
 
     @model_validator(mode="after")
@@ -102,12 +93,12 @@ class Merged:
 
     @property
     def score(self) -> Score | None:
-        """The metric that leads, of the released model on the public test set."""
+        """The leading metric of the released model on the public test set."""
         return self.summary.final.score
 
     @property
     def accuracy(self) -> float | None:
-        """Accuracy of the released model; None where the task has none."""
+        """Accuracy of the released model; None if the task has none."""
         return self.summary.final.accuracy
 
     @property
@@ -127,8 +118,8 @@ class Merged:
 
     @property
     def promise(self) -> dict[str, Any]:
-        """What is protected, in which sense: delta, unit, adjacency, group size."""
-        return {key: getattr(self.certificate, key) for key in ("delta", "unit", "adjacency", "group_size")}
+        """Delta, unit, adjacency and group size of the guarantee."""
+        return self.certificate.promise
 
     @property
     def method(self) -> str:
@@ -145,16 +136,16 @@ class Merged:
 
 
 Model = Run | Merged
-"""What a report can be about."""
+"""The subject of a report."""
 
 
 def salted_digest(salt: bytes, run: Run) -> str:
-    """SHA-256 of a salt followed by a run's ledger: it tells which run it is to whoever has both, and nobody else."""
+    """SHA-256 of a salt and a run's ledger: it identifies the run for those who have both, and for nobody else."""
     return hashlib.sha256(salt + run.files.ledger.read_bytes()).hexdigest()
 
 
 def read_models(folders: Sequence[Path]) -> list[Model]:
-    """Read folders of runs and of merged models, named by as much of their paths as tells them apart.
+    """Read folders of runs and of merged models; each name is the shortest end of its path that is unique.
 
     Raises:
         RunFolderError: one of them is missing, damaged, or given twice.
@@ -179,7 +170,7 @@ def read_merged(folder: Path, name: str | None = None) -> Merged:
 
 
 def _names_of(folders: Sequence[Path]) -> list[str]:
-    """As much of each folder's path as tells it from the others.
+    """The end of each folder's path, as short as all stay different.
 
     Raises:
         RunFolderError: a folder is given twice.

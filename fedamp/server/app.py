@@ -1,10 +1,10 @@
-"""The Flower ServerApp: ``flwr run .`` plays the scenario that the run configuration names.
+"""The Flower ServerApp: ``flwr run .`` plays the scenario of the run configuration.
 
 Run configuration: ``scenario`` (path or shipped name), ``out`` (run folder; empty: a new one under ``runs``),
-``resume`` and ``known-seed`` (draw from the scenario's seed, as its key ``known_seed`` asks for, too).
+``resume``, and ``known-seed`` (draw from the scenario's seed; its key ``known_seed`` asks for the same).
 
-What it prints goes to whoever may read the run's log in Flower, so it is only what is released. Everything else, such
-as which nodes were asked in which round, goes to the log in the run folder, which is the server's own.
+Everybody who may read the run's log in Flower sees what the app prints, so it prints released numbers only. Everything
+else, such as the nodes of a round, goes to the log in the server's run folder.
 """
 
 import logging
@@ -29,7 +29,7 @@ from fedamp.server.loop import play
 from fedamp.server.observers import Observer, watched
 from fedamp.server.setup import Prepared, prepare
 from fedamp.server.trackers import trackers_of
-from fedamp.strategies.hosts import Hosts
+from fedamp.strategies.nodes import permits
 
 app = ServerApp()
 log = logging.getLogger("fedamp.server")
@@ -46,7 +46,7 @@ def main(grid: Grid, context: Context) -> None:
     known_seed = scenario.known_seed
     if scenario.faults is not None and not known_seed:
         raise DeploymentError("faults: a deployment has its own; expected: with the run configuration known-seed=true")
-    Hosts.of(scenario.federation, grid, privacy_units(scenario))  # what it lacks is said before anything is made
+    permits(scenario.federation, grid, privacy_units(scenario))  # raises before any file is made
     trackers = trackers_of(scenario.trackers)
     with opened(scenario, out, bool(config.get("resume", False))) as (folder, seed):
         prepared = replace(prepare(scenario, seed), began=began)
@@ -66,21 +66,21 @@ def main(grid: Grid, context: Context) -> None:
 
 @contextmanager
 def reasons_kept_in(file: Path, secret: bool) -> Iterator[None]:
-    """Why a run failed may tell who was asked; Flower shows the text of an exception to whoever reads its log."""
+    """The reason of a failure may name clients, and all readers of Flower's log see exceptions: keep it in a file."""
     try:
         yield
     except Exception:
         if not secret:
             raise
-        log.exception("the run could not go on")
-        raise FederationError(f"the run could not go on; why is in {file}") from None
+        log.exception("the run failed")
+        raise FederationError(f"the run failed; the reason is in {file}") from None
 
 
 def wait_for_nodes(grid: Grid, scenario: Scenario) -> None:
-    """Wait until ``federation.nodes`` nodes are connected, or until the deadline of a round has passed.
+    """Wait for ``federation.nodes`` nodes, at most until the deadline of a round.
 
     Raises:
-        FederationError: if there is no node at all by then.
+        FederationError: no node is connected by then.
     """
     federation = scenario.federation
     deadline = monotonic() + federation.round_deadline
@@ -97,7 +97,7 @@ def _words(score: Score | None) -> str:
 
 
 class PrintingObserver(Observer):
-    """Prints a line a round, of what is released."""
+    """Prints the released numbers, a line a round."""
 
     only_tells = "the display"
 

@@ -14,15 +14,15 @@ from fedamp.base.devices import is_gpu
 from fedamp.federation.losses import CrossEntropy, Loss
 from fedamp.models.generators import generators_from
 
-# Multiplications below which one thread is faster: others have to be woken, and wait for work on cores that train.
+# Multiplications below which one thread is faster: others start slowly, on cores that train.
 _ONE_THREAD = 100_000_000
 
 
 class Evaluation(NamedTuple):
-    """How good a model is.
+    """Quality of a model.
 
     Attributes:
-        loss: mean over the records; nan or inf where the model is.
+        loss: mean over the records; nan or inf like the model's outputs.
         metrics: by name; the first one leads (:class:`fedamp.federation.losses.Loss`).
     """
 
@@ -44,15 +44,16 @@ def evaluate(
     batch: int = 1024,
     loss: Loss | None = None,
 ) -> Evaluation:
-    """Mean loss and metrics on some records, each by itself.
+    """Mean loss and metrics on some records.
 
     Args:
-        module: gives the architecture; its own parameter values are not used, and it is left as it was.
+        module: the architecture; its own parameter values are neither used nor changed.
         parameters: the values to evaluate, by name.
         inputs: shape [records, *input_shape].
         labels: shape [records, ...], as the loss takes them.
-        batch: records in one forward pass; fixed, so that the result does not depend on anything else.
-        loss: left out: cross-entropy.
+        device: of the computation.
+        batch: records in one forward pass; fixed, so that the result depends on nothing else.
+        loss: default: cross-entropy.
     """
     loss = loss or CrossEntropy()
     tensors = {name: torch.as_tensor(value, device=device) for name, value in parameters.items()}
@@ -60,8 +61,8 @@ def evaluate(
     training = module.training
     module.eval()
     total, tally = 0.0, dict[str, Any]()
-    threads = _as_many_threads_as_pay(sum(value.size for value in parameters.values()) * len(labels))
-    with torch.no_grad(), threads, generators_from(0, is_gpu(device)):  # a model of one's own may draw here, too
+    threads = _useful_threads(sum(value.size for value in parameters.values()) * len(labels))
+    with torch.no_grad(), threads, generators_from(0, is_gpu(device)):  # a custom model may draw here, too
         for start in range(0, len(labels), batch):
             targets = torch.as_tensor(labels[start : start + batch], device=device)
             outputs = functional_call(module, tensors, (torch.as_tensor(inputs[start : start + batch], device=device),))
@@ -72,7 +73,7 @@ def evaluate(
 
 
 @contextmanager
-def _as_many_threads_as_pay(multiplications: int) -> Iterator[None]:
+def _useful_threads(multiplications: int) -> Iterator[None]:
     threads = torch.get_num_threads()
     torch.set_num_threads(threads if multiplications > _ONE_THREAD else 1)
     try:

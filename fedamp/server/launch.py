@@ -2,49 +2,46 @@
 
 import logging
 import shlex
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fedamp.base.start import beside, collect_again
 from fedamp.errors import DivergedError, FedampError, FederationError, Interrupted, one_line
-from fedamp.federation.plan import make_plan, privacy_units
+from fedamp.federation.plan import Costs, make_plan, privacy_units
 from fedamp.federation.scenario import Scenario
 from fedamp.server.observers import Observer, watched
 
-if TYPE_CHECKING:  # what is left to import is imported while costs are computed, and while Ray starts
+if TYPE_CHECKING:  # the rest is imported while another process computes costs, and while Ray starts
     from fedamp.runs.folder import RunFolder
     from fedamp.runs.records import RoundRecord
-    from fedamp.server.setup import Prepared
 
 log = logging.getLogger("fedamp.server.launch")
 
-Costs = Callable[[], Mapping[str, Any]]
-"""What waits for :meth:`fedamp.federation.plan.Plan.costs`."""
-
 Progress = Generator["RoundRecord", None, Path]
-"""Released rounds, and at last the run folder."""
+"""Released rounds; returns the run folder."""
 
 
 def launch(scenario: Scenario, observer: Observer, out: Path | None = None, resume: bool = False) -> Path:
-    """Run a scenario on the engine that it names.
+    """Run a scenario on its engine.
 
     Args:
         scenario: validated, its paths absolute.
         observer: told of every round.
-        out: run folder; left out: a new one under ``runs``, or the newest one to resume.
-        resume: go on in a folder in which the same scenario was interrupted.
+        out: run folder; default: a new one under ``runs``, or the newest one to resume.
+        resume: resume an interrupted run of the same scenario.
 
     Returns:
         The run folder.
 
     Raises:
-        InputError: nothing was run, and nothing that was there is changed.
-        FederationError: the run could not go on; the message names the log, and the folder can be resumed.
-        Interrupted: Ctrl-C twice; the message says how to go on.
+        InputError: nothing was run, and no file was changed.
+        FederationError: the run failed; the message names the log, and the run can be resumed.
+        Interrupted: Ctrl-C twice; the message says how to resume.
     """
     progress = rounds(scenario, observer, out, resume, finish_round=True)
     while True:
@@ -59,26 +56,26 @@ def launch(scenario: Scenario, observer: Observer, out: Path | None = None, resu
 def rounds(
     scenario: Scenario, observer: Observer, out: Path | None = None, resume: bool = False, finish_round: bool = False
 ) -> Progress:
-    """The rounds of :func:`launch`, one by one as they are released; closed early, the folder can be gone on in.
+    """The rounds of :func:`launch`, one by one as they are released; after an early close the run can be resumed.
 
-    Flower's own simulation plays all of them at once, and none is seen here.
+    Flower's own simulation plays all of them at once, and yields none.
 
     Args:
         scenario, observer, out, resume: as for :func:`launch`.
-        finish_round: whether Ctrl-C stops after the round, also where whoever iterates is at work; else at once.
+        finish_round: whether Ctrl-C stops after the round, also while the caller works; else at once.
     """
-    if scenario.federation.quorum is None and scenario.faults is None:  # nothing is broken on purpose
+    if scenario.federation.quorum is None and scenario.faults is None:  # every simulated unit reports
         everybody = scenario.federation.model_copy(update={"quorum": 1.0})
         scenario = scenario.model_copy(update={"federation": everybody})
-    # What can be found wrong without torch is found before a folder is made.
+    # Errors that can be found without torch are found before a folder is made.
     plan = make_plan(scenario, privacy_units(scenario))
     plan.check_budget()
-    costs = beside(plan.costs)
+    costs = cache(beside(plan.costs))
     from fedamp.runs.folder import opened
     from fedamp.server.trackers import trackers_of
 
     on_flower = scenario.engine.kind == "flower"
-    # Flower's own simulation plays in another process, which has them there.
+    # Flower's own simulation plays in another process: that one tells the trackers.
     trackers = [] if on_flower else trackers_of(scenario.trackers)
     with (
         opened(scenario, out, resume, lock=not on_flower) as (folder, seed),
@@ -88,20 +85,20 @@ def rounds(
         if on_flower:
             _play_on_flower(scenario, seed, costs, folder, watching)
         else:
-            yield from _rounds_here(scenario, seed, costs, folder, watching, finish_round)
+            yield from _play_here(scenario, seed, costs, folder, watching, finish_round)
     return folder.path
 
 
 def how_to_resume(folder: Path) -> str:
-    """The command that goes on where a run stopped; the folder's own scenario holds every override."""
-    return "go on with: " + shlex.join(
+    """The command that resumes a run; the folder's own scenario holds every override."""
+    return "resume with: " + shlex.join(
         ["fedamp", "run", str(folder / "scenario.yaml"), "--resume", "--out", str(folder)]
     )
 
 
 @contextmanager
 def _explained(folder: "RunFolder") -> Iterator[None]:
-    """Turn what ends a run early into one line that says where to read more, or how to go on."""
+    """Turn an error or Ctrl-C into one line that names the log, or says how to resume."""
     try:
         yield
     except KeyboardInterrupt:
@@ -117,16 +114,7 @@ def _explained(folder: "RunFolder") -> Iterator[None]:
         raise FederationError(f"{one_line(error)[:300]}; traceback in {folder.log}") from error
 
 
-def _prepare(scenario: Scenario, seed: int | None, costs: Costs) -> "Prepared":
-    from fedamp.server.setup import prepare
-
-    prepared = prepare(scenario, seed)
-    prepared.plan.take(costs())
-    prepared.plan.check_budget()
-    return prepared
-
-
-def _rounds_here(
+def _play_here(
     scenario: Scenario, seed: int | None, costs: Costs, folder: "RunFolder", observer: Observer, finish_round: bool
 ) -> "Iterator[RoundRecord]":
     began = perf_counter()
@@ -134,15 +122,18 @@ def _rounds_here(
     from fedamp.engines.faults import with_faults
 
     engine, why, prepared = scenario.engine, f"{scenario.engine.kind}: engine.kind says so", None
-    if engine.kind == "auto":  # what there is to compute decides
-        prepared = _prepare(scenario, seed, costs)
+    if engine.kind == "auto":  # the amount of computation decides
+        from fedamp.server.setup import prepare
+
+        prepared = prepare(scenario, seed, costs)
         engine, why = choose(scenario, prepared.work, prepared.plan.last_round)
     log.info("engine %s", why)
-    # A Ray that was asked for starts in a child of its own while torch, data and model are loaded here.
+    # Ray starts in another process while torch, data and model are loaded here.
     with open_grid(engine, folder.log) as grid:
         from fedamp.server.loop import rounds
+        from fedamp.server.setup import prepare
 
-        prepared = prepared or _prepare(scenario, seed, costs)
+        prepared = prepared or prepare(scenario, seed, costs)
         grid.demand = prepared.demand
         if prepared.why_one_by_one:
             why += f"; clients train one by one, slower than together: {prepared.why_one_by_one}"
@@ -155,9 +146,10 @@ def _play_on_flower(
 ) -> None:
     """The same server app and client app, on Flower's own simulation."""
     from fedamp.engines import flower_engine
+    from fedamp.server.setup import prepare
 
     seen = folder.read_rounds()
-    observer.started(_prepare(scenario, seed, costs), seen)
+    observer.started(prepare(scenario, seed, costs), seen)
 
     def watch() -> None:
         for record in folder.read_rounds()[len(seen) :]:

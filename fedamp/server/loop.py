@@ -1,10 +1,10 @@
 """The round loop: ask, add up, check, release, write down; stop before the budget is exceeded.
 
-A round's order is what makes a crash harmless. Nothing is released below quorum or beyond the budget. The state after a
-round is checkpointed (which shows nobody anything), then it is entered in the ledger, and only then is anything of it
-let out. With a known seed a simulated round that is computed again after a crash gives the same model, because all
-randomness is addressed. With a secret one it has other noise, and a deployment's clients may answer otherwise: there
-every round is checkpointed, and the ledger refuses to release a round twice.
+The order of a round makes a crash harmless. Nothing is released below quorum or beyond the budget. The state after a
+round is checkpointed (nobody sees it), then entered in the ledger, and only then released. With a known seed a
+simulated round that is computed again after a crash gives the same model, because all randomness is addressed. With a
+secret seed the noise differs, and the clients of a deployment may reply differently. There every round is
+checkpointed, and the ledger refuses to release a round twice.
 """
 
 import logging
@@ -21,11 +21,12 @@ from flwr.app import ConfigRecord
 from flwr.serverapp import Grid
 
 from fedamp.errors import DivergedError, FederationError, RunFolderError
-from fedamp.runs.checkpoint import Checkpoint, checkpoints, read_checkpoint, write_checkpoint
+from fedamp.runs.checkpoint import checkpoints, read_checkpoint, write_checkpoint
+from fedamp.runs.files import write_secret
 from fedamp.runs.folder import RunFolder, read_summary
 from fedamp.runs.ledger import Ledger, fingerprint
 from fedamp.runs.records import Bracket, Cost, Ending, Quality, RoundRecord, Summary, measured, reports
-from fedamp.server.observers import Observer as Observer
+from fedamp.server.observers import Observer
 from fedamp.server.setup import Prepared
 from fedamp.strategies.aggregation import Aggregate
 from fedamp.strategies.pipeline import Release, ServerState
@@ -35,22 +36,7 @@ log = logging.getLogger("fedamp.server")
 
 
 def play(prepared: Prepared, grid: Grid, folder: RunFolder, observer: Observer) -> Summary:
-    """Run a federation to its end, its budget, or an interrupt (Ctrl-C), from wherever the folder stands.
-
-    Args:
-        prepared: scenario, plan, data and model.
-        grid: where the clients are.
-        folder: a new run folder, or one to go on in.
-        observer: told of every round.
-
-    Returns:
-        The summary, which has been written to the folder together with the model.
-
-    Raises:
-        FederationError: below quorum, nobody reported, or a round would be released twice. The folder stays usable.
-        DivergedError: the model is no longer finite; the round was not released.
-        RunFolderError: if the folder's ledger or checkpoint is damaged or of another run.
-    """
+    """All of :func:`rounds`, with Ctrl-C after a round; returns the summary in the folder."""
     for _ in rounds(prepared, grid, folder, observer, finish_round=True):
         pass
     return read_summary(folder.path)
@@ -59,11 +45,21 @@ def play(prepared: Prepared, grid: Grid, folder: RunFolder, observer: Observer) 
 def rounds(
     prepared: Prepared, grid: Grid, folder: RunFolder, observer: Observer, finish_round: bool = False
 ) -> Iterator[RoundRecord]:
-    """The rounds of :func:`play`, one by one as they are released; closed early, the folder can be gone on in.
+    """Run a federation to its end or its budget, from the last checkpoint in its folder.
+
+    Yields each round as it is released; after an early close the run can be resumed.
 
     Args:
-        prepared, grid, folder, observer: as for :func:`play`.
-        finish_round: whether Ctrl-C stops after the round, also where whoever iterates is at work; else at once.
+        prepared: scenario, plan, data and model.
+        grid: reaches the clients.
+        folder: a new run folder, or one to resume.
+        observer: told of every round.
+        finish_round: whether Ctrl-C stops after the round, also while the caller works; else at once.
+
+    Raises:
+        FederationError: below quorum, nobody reported, or a round would be released twice. The run can be resumed.
+        DivergedError: the model is no longer finite; the round was not released.
+        RunFolderError: the folder's ledger or checkpoint is damaged or of another run.
     """
     run = _Run(prepared, grid, folder)
     observer.started(prepared, run.finished)
@@ -75,16 +71,17 @@ def rounds(
                     prepared.check_training()
                 record = run.play_round(round_, meanwhile)
             except (FederationError, KeyboardInterrupt) as error:
-                # The ledger may be a round ahead of the state, so the file of the model stays as it was.
+                # The ledger may be a round ahead of the state, so the file of the model stays the same.
+                ending: Ending = "failed" if isinstance(error, FederationError) else "interrupted"
                 try:
-                    run.conclude(_ending(error), error=str(error) or None)
-                except Exception:  # why the run ended is what a person must hear
+                    run.conclude("diverged" if isinstance(error, DivergedError) else ending, str(error) or None)
+                except Exception:  # the person must see the first error
                     log.exception("the summary could not be written")
                 raise
             try:
                 observer.round_done(record)
                 yield record
-            except (Exception, GeneratorExit, KeyboardInterrupt):  # of a callback, or of whoever iterates
+            except (Exception, GeneratorExit, KeyboardInterrupt):  # of a callback, or of the caller
                 run.finish()
                 raise
             if interrupted():
@@ -99,12 +96,12 @@ class _Run:
         self.prepared, self.plan, self.grid, self.folder = prepared, prepared.plan, grid, folder
         self.fingerprint = fingerprint(self.plan.scenario)
         self.startup_seconds = 0.0
-        self.ledger = Ledger.open(folder.ledger, self.plan, prepared.task.model.frozen_sha256)
+        self.ledger = Ledger(folder.ledger, self.plan, prepared.task.model.frozen_sha256)
         self.finished: list[RoundRecord] = []
-        self.strategy = prepared.strategy(self._resume() or prepared.state)
+        self.strategy = prepared.strategy(self._resume() or prepared.state, self._write_down)
         self.ledger.begin()
         if not (self.plan.known_seed or folder.seed.exists()):
-            folder.write_seed(self.plan.seed)
+            write_secret(folder.seed, str(self.plan.seed))
 
     @property
     def state(self) -> ServerState:
@@ -112,62 +109,66 @@ class _Run:
         return self.strategy.state
 
     def play_round(self, round_: int, meanwhile: Executor) -> RoundRecord:
-        """Play one round up to its release; while clients train, the next one is prepared in another thread."""
+        """Play one round; while clients train, another thread prepares the next one."""
         if not self.startup_seconds:
-            self.grid.get_node_ids()  # waits for them: that is no work of the first round
+            self.grid.get_node_ids()  # waits for the nodes: no work of the first round
             self.startup_seconds = perf_counter() - self.prepared.began
-        start = perf_counter()
+        self.round_began = perf_counter()
         aggregate = ask(self.strategy, self.grid, round_, meanwhile if round_ < self.plan.last_round else None)
-        state, release = self.strategy.release(round_, aggregate)
-        release.noisy_sums.clear()  # twice the model in memory, beside what evaluation and checkpoint need
-        record = self._record(release, aggregate, start)
-        due = round_ % self.plan.scenario.federation.checkpoint_every == 0 or round_ == self.plan.last_round
-        kept = due or not self._would_come_out_again(aggregate)
-        if kept:
-            self._write_checkpoint(state, record)
-        # A power cut may take the rounds since a simulation's last checkpoint: they are computed again, to the bit.
-        self.ledger.enter(round_, release.parameters, record, durable=kept)
-        self.strategy.state = state
+        self.strategy.release(round_, aggregate)  # which calls write_down
+        self._append(self.record)
+        return self.record
+
+    def _append(self, record: RoundRecord) -> None:
         self.folder.append_round(record)
         self.finished.append(record)
-        return record
+
+    def _write_down(self, state: ServerState, release: Release, aggregate: Aggregate) -> None:
+        """Evaluate a round, checkpoint it where it is due, and enter it in the ledger: then it may be released."""
+        release.noisy_sums.clear()  # twice the model in memory, beside evaluation and checkpoint
+        self.record = self._record(release, aggregate)
+        due = release.round % self.plan.scenario.federation.checkpoint_every == 0
+        kept = due or release.round == self.plan.last_round or not self._is_reproducible(aggregate)
+        if kept:
+            self._write_checkpoint(state, self.record)
+        # A power cut may take the rounds since a simulation's last checkpoint: they are reproduced to the bit.
+        self.ledger.enter(release.round, release.parameters, self.record, durable=kept)
 
     def finish(self) -> None:
-        """Leave the model of the last released round; of a run that was interrupted, also one to go on from."""
+        """Write the model of the last released round; for an interrupted run also a checkpoint."""
         stopped_because: Ending = "finished"
         if self.state.round < self.plan.last_round:
             stopped_because = "interrupted"
+            self._write_checkpoint(self.state, self.finished[-1])
         elif self.plan.last_round < self.plan.scenario.rounds:
             stopped_because = "budget"
             log.info("stopped before round %d, which would exceed the budget", self.plan.last_round + 1)
-        if stopped_because == "interrupted":
-            self._write_checkpoint(self.state, self.finished[-1])
         self.folder.write_model(self.state.model)
         self.conclude(stopped_because)
 
     def _write_checkpoint(self, state: ServerState, record: RoundRecord) -> None:
         self.folder.flush()
         every = self.plan.scenario.federation.checkpoint_every
-        write_checkpoint(self.folder.checkpoints, Checkpoint(state, record), self.fingerprint, every)
+        write_checkpoint(self.folder.checkpoints, state, record, self.fingerprint, every)
 
-    def _would_come_out_again(self, aggregate: Aggregate) -> bool:
-        """If trying again gives the same: with a known seed, where all simulated workers did what they were asked."""
+    def _is_reproducible(self, aggregate: Aggregate) -> bool:
+        """Whether a second try gives the same: known seed, and all simulated workers answered."""
         roster = self.strategy.roster
         return self.plan.known_seed and bool(roster.everywhere) and not roster.host_of and not aggregate.missing_nodes
 
     def conclude(self, stopped_because: Ending, error: str | None = None) -> None:
-        """Write down why the run stopped, and the summary of what has been released."""
+        """Write down why the run stopped, and the summary of its releases."""
         plan, done = self.plan, self.finished
-        evaluated = next((record for record in reversed(done) if record.score is not None), None)
+        evaluated = [
+            record.model_dump(include=set(Quality.model_fields)) for record in done if record.score is not None
+        ]
         released = self.ledger.releases
         spent = Bracket(lower=plan.spent(len(released)).lower, upper=released[-1].epsilon_upper if released else 0.0)
         scheduled, reported, failed = reports(done)
         summary = Summary(
             name=plan.scenario.name,
-            final=Quality(**evaluated.model_dump(include=set(Quality.model_fields)))
-            if evaluated
-            else Quality(accuracy=None, loss=None),
-            # Nothing was seen before the first round.
+            final=Quality(**evaluated[-1]) if evaluated else Quality(accuracy=None, loss=None),
+            # Before the first release nothing can decide the stop.
             epsilon=Bracket.of(plan.guaranteed_epsilon) if released else spent,
             released_rounds_epsilon=spent,
             unamplified_epsilon=Bracket.of(plan.unamplified_epsilon),
@@ -187,8 +188,8 @@ class _Run:
         )
         self.ledger.conclude(summary)
 
-    def _record(self, release: Release, collected: Aggregate, start: float) -> RoundRecord:
-        round_, loss, metrics, silence = release.round, None, dict[str, float](), self.strategy.roster.silence
+    def _record(self, release: Release, collected: Aggregate) -> RoundRecord:
+        round_, loss, metrics, roster = release.round, None, dict[str, float](), self.strategy.roster
         validation_score = None
         if round_ % self.plan.scenario.federation.evaluate_every == 0 or round_ == self.plan.last_round:
             loss, metrics = self.prepared.evaluate(release.parameters)
@@ -210,60 +211,52 @@ class _Run:
             epsilon_upper=float(self.plan.epsilon_by_round[round_ - 1]),
             scheduled=len(self.plan.attendance.cohort(round_)),
             reported=collected.reported,
-            seconds=perf_counter() - start,
-            nodes_given_up=tuple(silence.given_up),
-            nodes_back=tuple(silence.back),
+            seconds=perf_counter() - self.round_began,
+            nodes_given_up=tuple(roster.given_up),
+            nodes_back=tuple(roster.back),
             unprotected=unprotected,
         )
 
     def _resume(self) -> ServerState | None:
-        """The state to go on from, None at the start of a run."""
-        files = checkpoints(self.folder.checkpoints)
-        if files and not self.folder.ledger.exists():
+        """The state of the last checkpoint, with ledger and rounds.jsonl checked against it; None for a new run."""
+        folder, files, released = self.folder, checkpoints(self.folder.checkpoints), len(self.ledger.releases)
+        if files and not folder.ledger.exists():
+            raise RunFolderError(f"{folder.ledger}: gone, but the run has checkpoints; expected: as the run left it")
+        checkpoint = read_checkpoint(files[-1], self.fingerprint, self.prepared.state) if files else None
+        last = checkpoint[0].round if checkpoint else 0
+        # With a secret seed a second try of a round differs, so released rounds cannot be computed again.
+        if released > last and not self.plan.known_seed:
             raise RunFolderError(
-                f"{self.folder.ledger}: gone, but the run has checkpoints; expected: as the run left it"
+                f"{folder.checkpoints}: ends at round {last}, but round {released} was released; expected: as the run "
+                "left it"
             )
-        if not files:
-            self._check_not_behind(0)
-            self.finished = self.folder.forget_rounds_after(0)
+        if checkpoint is None:
+            self.finished = folder.forget_rounds_after(0)
             return None
-        checkpoint = read_checkpoint(files[-1], self.fingerprint, self.prepared.state)
-        state, record = checkpoint.state, checkpoint.record
-        self._check_not_behind(state.round)
-        if not state.round - 1 <= len(self.ledger.releases):
+        state, record = checkpoint
+        if released < last - 1:
             raise RunFolderError(
-                f"{self.folder.ledger}: ends at round {len(self.ledger.releases)}, before the checkpoint of round "
-                f"{state.round}; expected: the ledger of the same run"
+                f"{folder.ledger}: ends at round {released}, before the checkpoint of round {last}; expected: the "
+                "ledger of the same run"
             )
-        kept = [done.round for done in self.folder.read_rounds() if done.round <= state.round]
-        if kept not in (list(range(1, state.round)), list(range(1, state.round + 1))):
+        kept = [done.round for done in folder.read_rounds() if done.round <= last]
+        if kept not in (list(range(1, last)), list(range(1, last + 1))):
             raise RunFolderError(
-                f"{self.folder.rounds}: damaged: its rounds are not 1 to {state.round} each once; "
-                "expected: as the run left it"
+                f"{folder.rounds}: damaged: its rounds are not 1 to {last} each once; expected: as the run left it"
             )
         # A crash may have come between the checkpoint and the ledger, or between the ledger and rounds.jsonl.
         try:
-            self.ledger.enter(state.round, state.model, record if len(kept) < state.round else None)
+            self.ledger.enter(last, state.model, record if len(kept) < last else None)
         except FederationError as error:
-            raise RunFolderError(f"{files[-1]}: not of the run whose ledger this is: {error}") from None
-        self.finished = self.folder.forget_rounds_after(state.round)
-        if len(kept) < state.round:
-            self.folder.append_round(record)
-            self.finished.append(record)
+            raise RunFolderError(f"{files[-1]}: not of the run of this ledger: {error}") from None
+        self.finished = folder.forget_rounds_after(last)
+        if len(kept) < last:
+            self._append(record)
         return state
-
-    def _check_not_behind(self, round_: int) -> None:
-        """With a secret seed a round comes out otherwise every time, so what was released cannot be computed again."""
-        released = len(self.ledger.releases)
-        if released > round_ and not self.plan.known_seed:
-            raise RunFolderError(
-                f"{self.folder.checkpoints}: ends at round {round_}, but round {released} was released; "
-                "expected: as the run left it"
-            )
 
 
 def ask(strategy: PrivateStrategy, grid: Grid, round_: int, meanwhile: Executor | None = None) -> Aggregate:
-    """Ask the nodes and add up what they answer; while they train, the next round is prepared, where it can be."""
+    """Ask the nodes and add up their replies; while they train, ``meanwhile`` prepares the next round."""
     messages = list(strategy.configure_train(round_, strategy.arrays(), ConfigRecord(), grid))
     deadline = strategy.plan.scenario.federation.round_deadline
     prepared = meanwhile.submit(strategy.prepare, round_ + 1) if meanwhile else None
@@ -271,15 +264,6 @@ def ask(strategy: PrivateStrategy, grid: Grid, round_: int, meanwhile: Executor 
     if prepared is not None:
         prepared.result()
     return strategy.aggregate(round_, replies)
-
-
-def _ending(error: BaseException) -> Ending:
-    match error:
-        case DivergedError():
-            return "diverged"
-        case FederationError():
-            return "failed"
-    return "interrupted"
 
 
 @contextmanager

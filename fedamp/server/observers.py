@@ -1,10 +1,10 @@
-"""Who watches a run: a progress display, a tracker, a function of a person's own.
+"""Observers of a run: a progress display, a tracker, a custom function.
 
-A run is what is released. What only tells of it fails alone (:func:`fedamp.errors.fails_alone`).
+A failure of a display or tracker does not end the run (:func:`fedamp.errors.fails_alone`).
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,16 +19,16 @@ Callback = Callable[["RoundRecord"], object]
 
 
 class Observer:
-    """What a run tells whoever watches it. Any object with some of these methods will do.
+    """The events of a run. Any object with some of these methods is an observer.
 
     Attributes:
-        only_tells: what it is called where it fails alone. Empty: what it raises ends the run.
+        only_tells: its name in the warning if it fails, and the run continues. Empty: its errors end the run.
     """
 
     only_tells = ""
 
     def opened(self, folder: Path) -> None:
-        """The run's folder is there; nothing else is."""
+        """The run's folder exists; nothing else does."""
 
     def started(self, prepared: "Prepared", finished: "list[RoundRecord]") -> None:
         """Before the first round; ``finished`` holds the rounds of an earlier, interrupted part of the run."""
@@ -40,14 +40,14 @@ class Observer:
         """After the first Ctrl-C: the round is finished first. Called from a signal handler."""
 
     def closed(self) -> None:
-        """After the last round, or whatever ended the run; called also where it never started."""
+        """After the run, whatever ended it; also if it never started."""
 
 
 class Observers(Observer):
-    """Many observers as one; a function is one that hears of every round.
+    """Many observers as one; a function is called after every round.
 
-    One that only tells and has failed is told nothing more. What another one raises is raised, but for what it raises
-    when the run is over, or from a signal handler.
+    An observer with ``only_tells`` that has failed gets no more events. Errors of other observers are raised, except
+    at the end of the run and in a signal handler.
     """
 
     def __init__(self, observers: "Iterable[Callback | object]") -> None:
@@ -74,20 +74,16 @@ class Observers(Observer):
             name = getattr(observer, "only_tells", "")
             if not callable(heard):
                 continue
-            if may_raise and not name:
+            raises = may_raise and not name
+            with nullcontext() if raises else fails_alone(name or f"{type(observer).__name__}.{what}"):
                 heard(*arguments)
                 continue
-            failed = True
-            with fails_alone(name or f"{type(observer).__name__}.{what}"):
-                heard(*arguments)
-                failed = False
-            if failed:
-                self._observers = [each for each in self._observers if each is not observer]
+            self._observers = [each for each in self._observers if each is not observer]  # it has failed
 
 
 @contextmanager
 def watched(folder: Path, *observers: object) -> Iterator[Observers]:
-    """Observers while a run is played in its folder: told that it is open, and at last that it is closed."""
+    """Observers of a run in its folder, told when it is opened and closed."""
     all_ = Observers(observers)
     try:
         all_.opened(folder)

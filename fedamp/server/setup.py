@@ -1,4 +1,4 @@
-"""From a scenario to everything that a run needs: data, model, plan, strategy."""
+"""From a scenario to everything for a run: data, model, plan, strategy."""
 
 import math
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fedamp import data, rng
+from fedamp import rng
 from fedamp.base import devices
 from fedamp.base.arrays import Arrays
 from fedamp.client.memory import StackSize, bytes_of_a_worker, power_above, stack_size
@@ -24,20 +24,19 @@ from fedamp.data import Cohort
 from fedamp.engines.resources import Demand
 from fedamp.errors import DivergedError, FederationError, ScenarioError, fails_alone, one_line
 from fedamp.federation.losses import Loss, form_of, loss_of
-from fedamp.federation.plan import Plan, make_plan, privacy_units
+from fedamp.federation.plan import Costs, Plan, make_plan, privacy_units
 from fedamp.federation.scenario import Scenario
 from fedamp.models.architectures import is_import_path
 from fedamp.models.cost import cost, kept_per_record
 from fedamp.models.pieces import Piece, Pieces
 from fedamp.models.registry import build, initial_parameters, input_type, pinned
 from fedamp.server.evaluate import Evaluation, evaluate
-from fedamp.strategies.model_parts import ModelParts
+from fedamp.strategies.aggregation import ModelParts
 from fedamp.strategies.pipeline import ReleasePipeline, ServerState
-from fedamp.strategies.private import PrivateStrategy
+from fedamp.strategies.private import PrivateStrategy, WriteDown
 
-# Beyond this many clients in a stack its memory leaves a CPU's caches; below the smallest, calls cost more than
-# arithmetic. In between a round is cut in two, so that two workers share it. Torch's convolutions of more clients than
-# a few are slower again. All are powers of two, as the slots of a stack are.
+# A larger stack of clients leaves a CPU's caches, a smaller one spends its time on calls; torch's convolutions of many
+# clients are slower. All are powers of two, like the slots of a stack.
 STACK, CONVOLUTIONS, SMALLEST_STACK = 64, 8, 16
 RECORDS_AT_ONCE = 4096
 LARGE_INPUTS = 30.0
@@ -52,15 +51,12 @@ class Prepared:
     """A scenario with its data and model loaded.
 
     Attributes:
-        plan: what will be done, and its cost.
-        task: what clients are told.
-        state: the state before the first round.
-        worker_bytes: memory of a GPU that a worker needs for a stack of units.
-        pieces: what units train: (submodel, round) -> piece of the model.
-        test: the public test set, inputs and labels.
-        validation: public records that are kept apart for choosing between settings; there may be none.
-        engine: where the clients train, and why there, in words; empty in a deployment.
-        began: when it was begun to start the run, by :func:`time.perf_counter`; left out: now.
+        state: before the first round.
+        worker_bytes: GPU memory that a worker needs for a stack of units.
+        pieces: (submodel, round) -> the piece of the model that a unit trains.
+        test, validation: public records, to test the model and to choose between settings; the latter may be empty.
+        engine: name of the engine and the reason for it; empty in a deployment.
+        began: start of the run, by :func:`time.perf_counter`.
     """
 
     plan: Plan
@@ -73,16 +69,13 @@ class Prepared:
     engine: str = ""
     began: float = field(default_factory=perf_counter)
 
-    def strategy(self, state: ServerState) -> PrivateStrategy:
+    def strategy(self, state: ServerState, write_down: WriteDown | None = None) -> PrivateStrategy:
         """The strategy that plays the plan from a state on."""
-        return PrivateStrategy(self.pipeline, self.task, state)
+        return PrivateStrategy(self.pipeline, self.task, state, write_down)
 
     @property
     def hint(self) -> str | None:
-        """What the scenario should do with its inputs, where they are much larger than learning rates are meant for.
-
-        From the public test set.
-        """
+        """Advice for inputs that are much larger than learning rates are meant for; from the public test set."""
         inputs = self.test[0]
         if not np.issubdtype(inputs.dtype, np.floating) or not inputs.size:
             return None
@@ -90,8 +83,8 @@ class Prepared:
         if size < LARGE_INPUTS:
             return None
         return (
-            f"inputs are of size {size:.3g} (root mean square of the public test set), so that a step moves the model "
-            "far, and noise on it counts much; accepted, but better divided by data.scale or data.transform standardise"
+            f"inputs are of size {size:.3g} (root mean square of the public test set), so a step moves the model "
+            "far, and noise on it counts much; better divided by data.scale or data.transform standardise"
         )
 
     @cached_property
@@ -104,7 +97,7 @@ class Prepared:
         return self._evaluate(parameters, self.test)
 
     def validate(self, parameters: Arrays) -> float | None:
-        """The metric that leads, on the records that are kept apart for choosing; None where there are none."""
+        """The leading metric on the validation records; None without such records."""
         return self._evaluate(parameters, self.validation).score if len(self.validation[1]) else None
 
     def _evaluate(self, parameters: Arrays, records: Records) -> Evaluation:
@@ -112,7 +105,7 @@ class Prepared:
 
     @property
     def demand(self) -> Demand | None:
-        """What the run asks of a GPU, where it trains on such as this machine has."""
+        """The GPU memory that the run needs; None if it does not train on this machine's GPUs."""
         device = devices.here(_asked(self.plan))
         if not devices.is_gpu(device):
             return None
@@ -121,7 +114,7 @@ class Prepared:
 
     @cached_property
     def loss(self) -> Loss:
-        """What is minimised."""
+        """The training loss."""
         return loss_of(self.task.client, self.task.model)
 
     @cached_property
@@ -131,7 +124,7 @@ class Prepared:
 
     @cached_property
     def cost(self) -> dict[str, float]:
-        """What a unit receives and computes in a round, on average over the submodels, and as shares of the whole."""
+        """Size and work of a unit's model in a round: mean over the submodels, and shares of the whole model."""
         shape, dtype = self.task.input_shape, input_type(self.task.model)
         choices = self.plan.submodels.choices(masks=1)
         modules = [self.module.cpu(), *(self.pieces(submodel, 1).module.cpu() for _, submodel in choices)]
@@ -139,44 +132,41 @@ class Prepared:
         with fails_alone("counting the model's operations"):
             flops = [cost(module, shape, dtype).flops_per_record for module in modules]
         sizes = [sum(each.numel() for each in module.parameters() if each.requires_grad) for module in modules]
-        parameters, parameters_share = _mean_and_share(sizes)
-        flops_per_record, flops_share = _mean_and_share(flops)
-        return {
-            "parameters_per_client": parameters,
-            "parameters_share": parameters_share,
-            "flops_per_record": flops_per_record,
-            "flops_share": flops_share,
-        }
+        found = {}
+        for name, share, (whole, *parts) in (
+            ("parameters_per_client", "parameters_share", sizes),
+            ("flops_per_record", "flops_share", flops),
+        ):
+            found[name] = mean = float(np.mean(parts))
+            found[share] = mean / whole if whole else 1.0
+        return found
 
     @property
     def why_one_by_one(self) -> str:
-        """Why clients cannot train stacked; empty where they can, as with every built-in model."""
+        """Why clients cannot train stacked; empty if they can, as with every built-in model."""
         if not is_import_path(self.task.model.name):
             return ""
         if self._piece.random:
-            return "the model draws random numbers, for each client from a stream of its own"
+            return "the model draws random numbers, for each client from its own stream"
         slots, (_, labels) = self.task.stack.slots(2, self.plan.units), self.test
         records = np.zeros((slots, 2, *self.task.input_shape), self.test[0].dtype)
         like = Cohort(records, np.zeros((slots, 2, *labels.shape[1:]), labels.dtype), np.zeros(slots, np.int64))
-        return self._trainer.why_alone(self._start, like, self._piece.arguments, self.task.model.vocabulary)
+        trainer, start = self._training()
+        return trainer.why_alone(start, like, self._piece.arguments, self.task.model.vocabulary)
 
     @cached_property
     def _piece(self) -> Piece:
         return self.plan.submodels.a_piece(self.pieces)
 
-    @property
-    def _start(self) -> dict[str, Tensor]:
-        """What is trained first of :attr:`_piece`."""
-        return {name: aligned(array) for name, array in self._piece.extract(self.state.parameters).items()}
-
-    @property
-    def _trainer(self) -> Trainer:
-        return Trainer(self._piece.forward, self.task.client, loss=self.loss)
+    def _training(self) -> tuple[Trainer, dict[str, Tensor]]:
+        """A trainer of a piece of the model, and its first parameters."""
+        start = {name: aligned(array) for name, array in self._piece.extract(self.state.parameters).items()}
+        return Trainer(self._piece.forward, self.task.client, loss=self.loss), start
 
     def check_training(self) -> None:
-        """Train the first model on public test records: what fails for everybody is found before the first round.
+        """Train the first model on public test records, to find before the first round what fails for every unit.
 
-        Once units train, failures follow from their data, and stop nothing.
+        Later failures depend on the units' data, so they do not stop the run.
 
         Raises:
             FederationError: training raises; one line.
@@ -185,11 +175,12 @@ class Prepared:
         (inputs, labels), seeds = self.test, np.zeros(1, dtype=f"V{rng.SEED_BYTES}")
         count = min(_TRIED, len(labels))
         records = Cohort(inputs[None, :count], labels[None, :count], np.array([count]))
+        trainer, start = self._training()
         try:
-            trained = self._trainer.train(self._start, records, seeds, self._piece.arguments(seeds))
-        except Exception as error:  # whatever a model of somebody's own does
+            trained = trainer.train(start, records, seeds, self._piece.arguments(seeds))
+        except Exception as error:  # a custom model may raise anything
             raise FederationError(
-                f"round 1: nobody could train; public test records cannot be trained on ({one_line(error)})"
+                f"round 1: no client can train: training on public test records fails ({one_line(error)})"
             ) from error
         if not all(bool(update.isfinite().all()) for update in trained.updates.values()):
             raise DivergedError(1, "an update of public test records")
@@ -202,20 +193,21 @@ class Prepared:
         return trainings * (client.steps or client.epochs or 1) * self.cost["flops_per_record"]
 
 
-def prepare(scenario: Scenario, seed: int | None = None) -> Prepared:
-    """Load data and model of a scenario, check that they go together, and plan the run.
+def prepare(scenario: Scenario, seed: int | None = None, costs: Costs | None = None) -> Prepared:
+    """Load data and model of a scenario, check that they fit, and plan the run.
 
     Args:
         scenario: the validated scenario, its paths absolute.
-        seed: of everything the server draws; left out: the scenario's, which is a known seed.
+        seed: of everything the server draws; default: the scenario's, a known seed.
+        costs: of the plan, as another process computes them; default: computed here.
 
     Raises:
-        InputError: one line that names what does not fit.
+        InputError: one line about data, model and scenario that do not fit.
     """
-    plan = make_plan(scenario, privacy_units(scenario), seed)
-    # Partition, initial model and cut are public, so a deployment's nodes may derive them from the scenario too.
+    plan = make_plan(scenario, privacy_units(scenario), seed, costs)
+    # Partition, initial model and cut are public: a deployment's nodes may derive them from the scenario, too.
     data_seed = rng.public_seed(scenario.seed, "data")
-    dataset = data.load(scenario.data, data_seed, Path(), form_of(scenario.client, scenario.model))
+    dataset = scenario.data.load(data_seed, Path(), form_of(scenario.client, scenario.model))
     parameters = initial_parameters(
         scenario.model, dataset.input_shape, dataset.num_classes, rng.public_seed(scenario.seed, "model")
     )
@@ -238,21 +230,19 @@ def prepare(scenario: Scenario, seed: int | None = None) -> Prepared:
     stack, worker_bytes = _stack(plan, task, plan.submodels.a_piece(pieces))
     task = task.model_copy(update={"stack": stack})
     prepared = Prepared(plan, task, state, worker_bytes, pieces, *_kept_apart(dataset.test(), scenario))
-    _check_outputs(prepared)
+    # Check that the outputs have the shape that the loss takes: here, not on every client.
+    module = prepared.module.cpu()  # built outside of no_grad, because building tries a custom model with gradients
+    with torch.no_grad():
+        outputs = module(torch.zeros(2, *task.input_shape, dtype=input_type(task.model)))
+    prepared.loss.check_outputs(tuple(outputs.shape), task.model.name)
     return prepared
 
 
-def _mean_and_share(numbers: list[int]) -> tuple[float, float]:
-    """Of the parts of a model, and as a share of the whole, the first number; all of nothing is 1."""
-    mean = float(np.mean(numbers[1:]))
-    return mean, mean / numbers[0] if numbers[0] else 1.0
-
-
 def _kept_apart(public: Records, scenario: Scenario) -> tuple[Records, Records]:
-    """The public records in two: those to test on, and those to choose by.
+    """The public records in two: the test set, and the validation records.
 
     Raises:
-        ScenarioError: nothing would be left to test on, or to choose by.
+        ScenarioError: one of them would be empty.
     """
     share, count = scenario.federation.validation_share, len(public[1])
     if share == 0:
@@ -261,21 +251,12 @@ def _kept_apart(public: Records, scenario: Scenario) -> tuple[Records, Records]:
     if not 0 < kept < count:
         raise ScenarioError(
             f"federation.validation_share: {share:g} of {count} public test records are {kept}; expected: a share that "
-            "leaves records to test on and records to choose by"
+            "leaves records for the test and for validation"
         )
-    # Whatever the seed: what settings are chosen by with one seed must not be what they are tested on with another.
+    # The same for every seed: validation records of one seed must not be test records of another.
     order = rng.public_stream(0, "validation").permutation(count)
     first, others = np.sort(order[:kept]), np.sort(order[kept:])
     return (public[0][others], public[1][others]), (public[0][first], public[1][first])
-
-
-def _check_outputs(prepared: Prepared) -> None:
-    """The model must answer as the loss takes it: found now, not by every client."""
-    task = prepared.task
-    module = prepared.module.cpu()  # made here, because a model of one's own is tried with gradients
-    with torch.no_grad():
-        outputs = module(torch.zeros(2, *task.input_shape, dtype=input_type(task.model)))
-    prepared.loss.check_outputs(tuple(outputs.shape), task.model.name)
 
 
 def _pipeline(plan: Plan, parameters: Arrays, pieces: Pieces) -> ReleasePipeline:
@@ -285,14 +266,14 @@ def _pipeline(plan: Plan, parameters: Arrays, pieces: Pieces) -> ReleasePipeline
 
 
 def _stack(plan: Plan, task: ClientTask, piece: Piece) -> tuple[StackSize, int]:
-    """How many units train together, and the bytes that a worker needs for it on a GPU. Nobody's records count."""
+    """How many units train together, and the bytes that a worker needs for it on a GPU; independent of the records."""
     trained, half = piece.module, power_above(math.ceil(plan.expected_cohort / 2))
     per_record = kept_per_record(trained, task.input_shape, input_type(task.model)) + math.prod(task.input_shape)
     parameters = sum(parameter.numel() for parameter in trained.parameters())
     asked, device = plan.scenario.engine.clients_per_batch, _asked(plan)
-    device = devices.here(device) if device == "auto" else device  # one that is named may be a cluster's
+    device = devices.here(device) if device == "auto" else device  # a named one may be a cluster's
     if piece.owns_all and RecordSteps.can_run(task, trained, piece.known):
-        # No gradient of a record is ever formed. What a pass keeps, its derivatives, and both as float64.
+        # No gradient of a record is formed: activations, their derivatives, and both as float64.
         parameters, per_record, most = 0, 4 * per_record, min(RECORDS_AT_ONCE, half)
     elif devices.is_gpu(device):
         most = max(SMALLEST_STACK, half)

@@ -1,4 +1,4 @@
-"""Flower strategies whose privacy is amplified and accounted for; usable in a Flower app of your own."""
+"""Flower strategies whose privacy is amplified and accounted for; usable in a custom Flower app."""
 
 from fedamp.strategies.private import PrivateStrategy
 

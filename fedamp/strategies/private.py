@@ -1,48 +1,91 @@
 """The strategy that plays a plan: private federated averaging with hidden check-in and hidden submodels.
 
-McMahan et al. 2018 (DP-FedAvg) with the plan's schedule, and, where the scenario says so, disjoint or dropout
+McMahan et al. 2018 (DP-FedAvg) with the plan's schedule and, if the scenario asks for them, disjoint or dropout
 submodels (Dong, Chen, Özgür 2025, Algorithms 1 and 2) and ModelMix (Xiao, Wan, Devadas 2022, Algorithm 1).
 """
 
 import logging
-from collections.abc import Iterable
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Self
 
+import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
+from fedamp import rng
 from fedamp.client.task import ClientTask
 from fedamp.engines import flower
 from fedamp.federation.plan import Plan
 from fedamp.federation.submodels import WHOLE
 from fedamp.strategies.aggregation import Aggregate, Request
-from fedamp.strategies.assignment import Assignment, Batch
 from fedamp.strategies.pipeline import Release, ReleasePipeline, ServerState
-from fedamp.strategies.roster import Roster
+from fedamp.strategies.roster import Batch, Roster
 
 log = logging.getLogger("fedamp.server")
+
+WriteDown = Callable[[ServerState, Release, Aggregate], object]
+"""Stores a release and the state after it; called before the release leaves the strategy."""
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """A round's cohort in batches, and the seed of each unit's own randomness (data order, dropout mask).
+
+    All of it follows from the plan alone.
+    """
+
+    round: int
+    batches: list[Batch]
+    seed_of: dict[int, bytes]
+
+    @classmethod
+    def of(cls, plan: Plan, round_: int, units_per_batch: int) -> Self:
+        """A round's cohort in batches of about ``units_per_batch``. Their sizes change no result.
+
+        The number of batches follows from the *expected* cohort. It is even, so two workers share the work equally.
+        """
+        cohort = plan.attendance.cohort(round_)
+        submodels = plan.submodels.draw(cohort, plan.seed, round_)
+        trained = np.unique(submodels)
+        wanted = plan.expected_cohort / units_per_batch
+        pieces = 1 if wanted <= 1 else 2 * math.ceil(wanted / 2)
+        pieces = math.ceil(pieces / max(1, len(trained)))
+        batches = [
+            Batch(units, int(submodel))
+            for submodel in trained
+            for units in np.array_split(cohort[submodels == submodel], pieces)
+            if len(units)
+        ]
+        seeds = rng.client_seeds(plan.seed, "units", round_, cohort)
+        return cls(round_, batches, dict(zip(cohort.tolist(), seeds.tolist(), strict=True)))
 
 
 class PrivateStrategy(Strategy):
     """Plays a plan over a Flower ``Grid``.
 
-    The noisy sum is divided by a public, fixed denominator. Units that fail, are late or are hosted nowhere count as
-    zero and are not rescheduled; an empty cohort still releases its noise. A round that the budget does not pay for is
-    refused before anything is asked of a client.
+    A round is :meth:`configure_train`, the nodes' replies, and :meth:`aggregate_train` (:meth:`aggregate`, then
+    :meth:`release`). The noisy sum is divided by a public, fixed denominator. Units that fail, are late or have no host
+    count as zero and are not rescheduled; an empty cohort still releases its noise. A round beyond the budget is
+    refused before any client is asked.
 
-    Flower's own loop calls :meth:`configure_train` and :meth:`aggregate_train`. fedamp's takes the second one apart,
-    to write a round down between :meth:`release` and :attr:`state`.
+    Args:
+        pipeline: the steps of a release, with the plan.
+        task: of all clients, constant over the run.
+        state: after the last released round.
+        write_down: stores each release before the strategy adopts it; default: nothing is stored.
 
     Attributes:
-        pipeline: the steps of a release, and the plan.
-        task: what clients are told, constant over the run.
-        state: after the last round that was released.
-        collected: what the last round's replies came to; None before the first and while clients train. It must stay on
+        collected: the private sum of the last round; None before the first and while clients train. It must stay on
             the server.
     """
 
-    def __init__(self, pipeline: ReleasePipeline, task: ClientTask, state: ServerState) -> None:
-        self.pipeline, self.task, self.state = pipeline, task, state
+    def __init__(
+        self, pipeline: ReleasePipeline, task: ClientTask, state: ServerState, write_down: WriteDown | None = None
+    ) -> None:
+        self.pipeline, self.task, self.state, self.write_down = pipeline, task, state, write_down
         self.roster = Roster(self.plan.scenario.federation, self.plan.units)
         self.collected: Aggregate | None = None
         self._requests: dict[int, Request] = {}
@@ -52,29 +95,32 @@ class PrivateStrategy(Strategy):
 
     @property
     def plan(self) -> Plan:
-        """What to do, and what it costs."""
+        """The plan that is played."""
         return self.pipeline.plan
 
-    # --- one round ----------------------------------------------------------------------------------------------------
-
     def prepare(self, server_round: int) -> None:
-        """Work out who trains what in a round, ahead of it if there is time."""
+        """Assign a round's cohort, before the round if there is time."""
         if self._assignment.round != server_round:
             self._assignment = Assignment.of(self.plan, server_round, self.task.stack.units)
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """The messages of a round: one to every node that hosts a unit of the cohort."""
+        """The messages of a round: one to every node that hosts a unit of the cohort.
+
+        A node gets a submodel instead of the model if its units train only that one. ``config`` is for a custom app.
+        """
         self.pipeline.check_budget(server_round)
         self.roster.refresh(grid, self.plan.scenario.federation.round_deadline, self._task_json)
         self.prepare(server_round)
         self._requests, self.collected = {}, None  # its sums would be in memory while clients train
         messages = []
         for node, batches in self.roster.assign(self._assignment.batches).items():
-            extracted = _extracted(batches) if node not in self.roster.everywhere else WHOLE
+            submodels = {batch.submodel for batch in batches}
+            one = len(submodels) == 1 and node not in self.roster.everywhere
+            extracted = submodels.pop() if one else WHOLE
             content = self._content(server_round, arrays, batches, extracted)
-            if config:  # what the app gives its training loop; fedamp's own client has no use for it
+            if config:
                 content["train_config"] = config.copy()
             messages.append(Message(content, node, "train"))
             units = frozenset(unit for batch in batches for unit in batch.units.tolist())
@@ -84,34 +130,36 @@ class PrivateStrategy(Strategy):
 
     def aggregate(self, server_round: int, replies: Iterable[Message]) -> Aggregate:
         """Add up the replies to the messages of a round."""
-        came = list(replies)
+        came, roster = list(replies), self.roster
         honest = flower.answers(self._messages, came)
         answered = {reply.metadata.src_node_id for reply in honest}
-        self.roster.note(self._requests, answered)
+        roster.note(self._requests, answered)
         self.collected = self.pipeline.aggregate(self.state, server_round, honest, self._requests)
         self.collected.refused_nodes += len(came) - len(honest)
-        late = [
-            f"node {self.roster.name(node)} did not answer in time" for node in sorted(set(self._requests) - answered)
-        ]
-        nobody = [] if self._requests else ["no connected node hosts any of them"]
-        self.collected.errors += [*self.roster.errors.values(), *late, *nobody]
+        late = sorted(set(self._requests) - answered)
+        errors = [*roster.errors.values(), *(f"node {roster.name(node)} did not answer in time" for node in late)]
+        self.collected.errors += errors if self._requests else [*errors, "no connected node hosts any of them"]
         return self.collected
 
-    def release(self, server_round: int, aggregate: Aggregate) -> tuple[ServerState, Release]:
-        """What a round comes to, and the state after it; :attr:`state` is still the one before.
+    def release(self, server_round: int, aggregate: Aggregate) -> Release:
+        """Check budget and quorum, add the noise, write the release down, and adopt the state after it.
 
         Raises:
             FederationError: out of turn, beyond the budget, below quorum, or nobody reported; nothing was released.
             DivergedError: the model is no longer finite; nothing was released.
         """
-        return self.pipeline.release(self.state, server_round, aggregate)
+        state, release = self.pipeline.release(self.state, server_round, aggregate)
+        if self.write_down is not None:
+            self.write_down(state, release, aggregate)
+        self.state = state
+        return release
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """The next global model."""
         aggregate = self.aggregate(server_round, replies)
-        self.state, _ = self.release(server_round, aggregate)
+        self.release(server_round, aggregate)
         scheduled = len(self.plan.attendance.cohort(server_round))
         return self.arrays(), MetricRecord({"scheduled": scheduled, "reported": aggregate.reported})
 
@@ -136,24 +184,16 @@ class PrivateStrategy(Strategy):
         )
         return RecordDict({"arrays": arrays, "config": config})
 
-    # --- what Flower asks of a strategy beyond training ---------------------------------------------------------------
-
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Nothing: accuracy comes from a public test set on the server, not from clients' data."""
+        """No messages: accuracy comes from a public test set on the server, not from clients' data."""
         return []
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        """Nothing, see ``configure_evaluate``."""
+        """Nothing (see ``configure_evaluate``)."""
         return None
 
     def summary(self) -> None:
-        """Say in the log what will be charged."""
+        """Log the mechanism and its cost."""
         log.info("%s: %s", self.plan.mechanism, self.plan.planned_epsilon)
-
-
-def _extracted(batches: list[Batch]) -> int:
-    """The submodel to send instead of the model: where a node of its own trains one only, that is all it needs."""
-    submodels = {batch.submodel for batch in batches}
-    return submodels.pop() if len(submodels) == 1 else WHOLE

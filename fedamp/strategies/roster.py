@@ -1,7 +1,8 @@
-"""Which node hosts which units, and which node trains which batch of a round."""
+"""The nodes and their units: which node trains which batch of a round."""
 
 import logging
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -13,17 +14,26 @@ from fedamp import rng
 from fedamp.base.ids import in_words, members
 from fedamp.base.text import printable
 from fedamp.engines import flower
+from fedamp.federation.check_in import UnitIds
 from fedamp.federation.running import Federation
-from fedamp.strategies.assignment import Batch
-from fedamp.strategies.hosts import Hosts
-from fedamp.strategies.replies import in_one_line, unexpected
-from fedamp.strategies.silence import Silence
+from fedamp.strategies.nodes import Permit, in_one_line, permits, unexpected
 
 log = logging.getLogger("fedamp.server")
 
+PATIENCE = 2  # messages in a row that a node may leave unanswered
+_ANYWHERE = -1  # in the place of a node's id
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Units for which one node is asked: their sorted ids, and the submodel that they train (-1: the whole model)."""
+
+    units: UnitIds
+    submodel: int
+
 
 class _Answer(BaseModel):
-    """Whom a node says it hosts; nothing of it is believed yet."""
+    """The units that a node claims to host; not checked yet."""
 
     model_config = ConfigDict(strict=True)
 
@@ -35,84 +45,128 @@ class _Answer(BaseModel):
 class Roster:
     """The nodes of a federation.
 
+    A node that left two messages in a row unanswered until their deadline is silent: it gets only pings, queries that
+    no round waits for. When it answers one, it counts as a new node. Flower disconnects a node after a minute of
+    silence; a silent one is pinged when it is connected again. The content of replies does not decide who is silent.
+
     Attributes:
-        federation: says which node may speak for which units.
-        units: how many there are.
+        federation: its ``hosts`` permit each node some units.
+        units: their number.
         everywhere: nodes that can train any unit (workers of a simulation).
         host_of: the node of every unit that lives on one node only (a deployment).
-        silence: the nodes that are not waited for.
-        errors: why nodes that are connected are asked nothing, by node.
+        errors: why connected nodes are not asked, by node.
+        pings: the silent nodes, each with its pending ping, if any.
+        given_up: nodes that fell silent, or lost their connection, since the last :meth:`refresh`.
+        back: nodes that answered a ping, or are connected again, since then.
     """
 
     federation: Federation
     units: int
     everywhere: list[int] = field(default_factory=list)
     host_of: dict[int, int] = field(default_factory=dict)
-    silence: Silence = field(default_factory=Silence)
     errors: dict[int, str] = field(default_factory=dict)
+    pings: dict[int, Message | None] = field(default_factory=dict)
+    given_up: list[int] = field(default_factory=list)
+    back: list[int] = field(default_factory=list)
     _asked: set[int] = field(default_factory=set)
+    _lost: set[int] = field(default_factory=set)
+    _missed: Counter[int] = field(default_factory=Counter)
     _names: dict[int, str] = field(default_factory=dict)
 
     def refresh(self, grid: Grid, timeout: float, task: str = "") -> None:
-        """Forget the nodes that are gone, ask those that are new which units they host, and ping the silent ones.
+        """Forget the nodes that are gone, ask new ones which units they host, and ping the silent ones.
+
+        A late node is asked again before the next round, a node with a bad answer after a reconnection. A node without
+        a permit is not asked.
 
         Args:
-            timeout: seconds to wait for the answers, and for which a ping is worth delivering. A node that is late is
-                asked again before the next round; one that cannot say, when it has been away. A node that may speak
-                for nobody is asked nothing.
-            task: what they will train, as JSON; a node opens its data to say whose they are.
+            grid: with the nodes.
+            timeout: seconds to wait for the answers; a ping expires after it.
+            task: the :class:`fedamp.client.task.ClientTask` as JSON; a node opens its data to name its clients.
 
         Raises:
-            DeploymentError: these are real nodes, and the scenario does not say which may speak for which units.
+            DeploymentError: the nodes are real, and the scenario does not permit them any units.
         """
-        hosts = Hosts.of(self.federation, grid, self.units)
+        permit = permits(self.federation, grid, self.units)
         names = {node.node_id: node.name for node in grid.get_nodes()}
-        connected = set(names)
-        self.silence.begin_round(connected)
-        gone, new = self._asked - connected, sorted(connected - self._asked - set(self.silence.pings))
-        if gone:
-            left = ", ".join(map(self.name, sorted(gone)))
-            log.warning("nodes %s are gone; their clients count as zero until they are back", left)
-            self._forget(gone)
-            self.silence.lose(gone)
         self._names |= names
-        for node in self.silence.back:
-            log.warning("node %s is connected again", self.name(node))
+        connected = set(names)
+        self._note_connections(connected)
 
         def query(node: int) -> Message:
-            # With a number that nobody can guess in it, so that another node cannot answer in this one's name.
+            # The number cannot be guessed, so another node cannot answer in this one's name.
             config = ConfigRecord({"task": task, "nonce": f"{rng.seed_from_system():x}"})
             return Message(RecordDict({"config": config}), node, "query", ttl=timeout)
 
-        queries = [query(node) for node in new if self._is_known(node, hosts)]
-        replies = self.silence.answers(grid, query, self.name)
+        new = sorted(connected - self._asked - set(self.pings))
+        queries = [query(node) for node in new if self._is_known(node, permit)]
+        replies = self._ping(grid, query, connected)
         replies += flower.answers(queries, grid.send_and_receive(queries, timeout=timeout) if queries else ())
         answered = {reply.metadata.src_node_id for reply in replies}
         asked = {message.metadata.dst_node_id for message in queries}
-        late = (asked | set(self.silence.pings)) - answered
+        late = (asked | set(self.pings)) - answered
         self.errors = {node: error for node, error in self.errors.items() if node in self._asked}
         self.errors |= {node: f"node {self.name(node)} did not answer in time" for node in sorted(late)}
         self._asked |= answered
         for reply in replies:
             node = reply.metadata.src_node_id
             try:
-                self._register(node, reply, hosts)
-            except Exception as error:  # whatever a faulty node answers, the others can train
+                self._register(node, reply, permit(self._names[node]))
+            except Exception as error:  # the others can train, whatever a faulty node answers
                 self.errors[node] = f"node {self.name(node)} did not say which clients it hosts: {in_one_line(error)}"
                 log.warning(self.errors[node])
         self.note(sorted(asked), answered)
 
+    def _note_connections(self, connected: set[int]) -> None:
+        gone = self._asked - connected
+        self.given_up, self.back = sorted(gone), sorted(self._lost & connected)
+        self._lost = (self._lost - connected) | gone
+        self.pings = {node: ping if node in connected else None for node, ping in self.pings.items()}
+        if gone:
+            left = ", ".join(map(self.name, sorted(gone)))
+            log.warning("nodes %s are gone; their clients count as zero until they are back", left)
+            self._forget(gone)
+        for node in self.back:
+            log.warning("node %s is connected again", self.name(node))
+
+    def _ping(self, grid: Grid, query: Callable[[int], Message], connected: set[int]) -> list[Message]:
+        """The answers to pings so far, of nodes that are no longer silent; then ping the others."""
+        pending = {ping.metadata.message_id: node for node, ping in self.pings.items() if ping is not None}
+        came = []
+        for reply in grid.pull_messages(list(pending)) if pending else ():
+            node = pending[reply.metadata.reply_to_message_id]
+            if reply.metadata.src_node_id == node:
+                log.warning("node %s answers again", self.name(node))
+                self.back.append(node)
+                del self.pings[node]
+                came.append(reply)
+            else:  # Flower says that the ping was lost, or is too old
+                self.pings[node] = None
+        for node in [node for node, ping in self.pings.items() if ping is None and node in connected]:
+            self.pings[node] = ping = query(node)
+            grid.push_messages([ping])
+        return came
+
+    def note(self, asked: Iterable[int], answered: set[int]) -> None:
+        """Note which of the asked nodes answered in time, whatever the answer."""
+        for node in asked:
+            self._missed[node] = 0 if node in answered else self._missed[node] + 1
+            if node not in answered:
+                log.warning("node %s did not answer in time", self.name(node))
+            if self._missed[node] >= PATIENCE:
+                log.warning("node %s missed %d messages in a row, is no longer waited for", self.name(node), PATIENCE)
+                self.given_up.append(node)
+                self.pings[node] = None
+                del self._missed[node]
+        self._forget({node for node in asked if node in self.pings})
+
     def name(self, node: int) -> str:
-        """A node as the log calls it: the name under which it is registered, and its id."""
+        """A node's name in the log: its registered name and its id."""
         name = self._names.get(node, "")
         return f"{printable(name)} ({node})" if name else str(node)
 
-    def note(self, asked: Iterable[int], answered: set[int]) -> None:
-        """Take in which of the nodes that were asked something answered in time, whatever they answered."""
-        self._forget(set(self.silence.note(asked, answered, self.name)))
-
-    def _is_known(self, node: int, hosts: Hosts) -> bool:
-        if hosts.permit(self._names[node]):
+    def _is_known(self, node: int, permit: Callable[[str], Permit]) -> bool:
+        if permit(self._names[node]):
             return True
         self._asked.add(node)
         log.warning("node %s is not in federation.hosts; it is asked nothing", self.name(node))
@@ -124,7 +178,7 @@ class Roster:
         self.host_of = {unit: node for unit, node in self.host_of.items() if node not in nodes}
 
     def assign(self, batches: Iterable[Batch]) -> dict[int, list[Batch]]:
-        """The batches of each node, nodes in order of id. Units that nobody hosts are left out: they count as zero."""
+        """The batches of each node, nodes in order of id. Units without a host are dropped: they count as zero."""
         assigned: dict[int, list[Batch]] = {}
         for batch in batches:
             for node, piece in self._pieces(batch):
@@ -140,21 +194,21 @@ class Roster:
     def _pieces(self, batch: Batch) -> list[tuple[int, Batch]]:
         if not self.host_of:
             return [(_ANYWHERE, batch)]
-        # Flower's node ids fill 64 bits without a sign, so an array of them beside -1 would be one of rounded floats.
+        # Flower's node ids fill 64 bits without a sign; in an array with -1 they would become rounded floats.
         hosts = [self.host_of.get(int(unit), _ANYWHERE) for unit in batch.units]
         return [
             (host, Batch(batch.units[np.array([other == host for other in hosts])], batch.submodel))
             for host in sorted(set(hosts))
         ]
 
-    def _register(self, node: int, reply: Message, hosts: Hosts) -> None:
+    def _register(self, node: int, reply: Message, permit: Permit) -> None:
         if reply.has_error():
             raise ValueError(reply.error.reason)
         if "hosts" not in reply.content:
             raise ValueError(unexpected("records", reply.content, ("hosts",)))
-        claims, permit = dict(reply.content["hosts"]), hosts.permit(self._names[node])
+        claims = dict(reply.content["hosts"])
         clients = claims.get("clients")
-        if isinstance(clients, list) and len(clients) > self.units:  # before millions are looked at
+        if isinstance(clients, list) and len(clients) > self.units:  # before millions are checked
             raise ValueError(f"it claims {len(clients)} clients of {self.units}")
         answer = _Answer.model_validate(claims)
         if answer.all and permit != "all":
@@ -182,6 +236,3 @@ class Roster:
                 self.name(node),
                 in_words(units),
             )
-
-
-_ANYWHERE = -1

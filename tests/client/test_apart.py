@@ -20,7 +20,7 @@ from fedamp.client.task import ClientTask
 from fedamp.client.training import Trainer
 from fedamp.client.worker import TrainingNode, TrainInstruction
 from fedamp.data import Cohort
-from fedamp.data.sections import BuiltInData
+from fedamp.data.sections import DigitsData
 from fedamp.errors import DataError
 from fedamp.federation.submodels import DisjointSubmodels, DropoutSubmodels, NoSubmodels
 from fedamp.federation.training import Client
@@ -151,7 +151,7 @@ def node_of(name: str) -> TrainingNode:
         submodels=case.submodels,
         split_seed=4,
         linf_coordinates=case.linf,
-        data=BuiltInData(name="digits", clients=40),
+        data=DigitsData(name="digits", clients=40),
         data_seed=0,
         stack=StackSize(units=8, records=8 * 16),
     )

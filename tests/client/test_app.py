@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 
-from fedamp import data
 from fedamp.client.app import app
 from fedamp.client.task import ClientTask
 from fedamp.client.worker import TrainingNode, TrainInstruction
-from fedamp.data.sections import BuiltInData, Data, FolderData, NaturalPartition
+from fedamp.data.partition import NaturalPartition
+from fedamp.data.sections import Data, DigitsData, NpzData
 from fedamp.engines import flower
 from fedamp.errors import DeploymentError
 from fedamp.federation.submodels import NoSubmodels
@@ -21,8 +21,8 @@ from fedamp.models.registry import initial_parameters
 from fedamp.models.section import Model
 
 MODEL = Model(name="logistic")
-DATA = BuiltInData(name="digits", clients=20)
-DATASET = data.load(DATA, 0, Path())
+DATA = DigitsData(name="digits", clients=20)
+DATASET = DATA.load(0, Path())
 ARRAYS = initial_parameters(MODEL, DATASET.input_shape, 10, seed=1)
 
 
@@ -101,7 +101,7 @@ def test_a_node_reads_its_own_folder(tmp_path: Path) -> None:
     train = {"x": cohort.inputs[real], "y": cohort.labels[real], "client": owners}
     np.savez(tmp_path / "train.npz", **train)
     np.savez(tmp_path / "test.npz", x=train["x"], y=np.arange(len(owners)) % 10)
-    elsewhere = FolderData(name="npz", path="/nowhere", partition=NaturalPartition(scheme="natural"))
+    elsewhere = NpzData(name="npz", path="/nowhere", partition=NaturalPartition(scheme="natural"))
     reply = send("train", train_config(task_of(section=elsewhere), [1, 2]), data=str(tmp_path))
     expected = send("train", train_config(task_of(), [1, 2]))
     for name, array in flower.from_record(reply["arrays"]).items():  # type: ignore[arg-type]

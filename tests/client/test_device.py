@@ -18,7 +18,7 @@ from fedamp.client.memory import StackSize, bytes_of_a_worker
 from fedamp.client.task import ClientTask
 from fedamp.client.worker import TrainingNode, TrainInstruction
 from fedamp.data import Cohort
-from fedamp.data.sections import BuiltInData
+from fedamp.data.sections import DigitsData
 from fedamp.engines.resources import Demand
 from fedamp.errors import InputError
 from fedamp.federation.losses import LOSSES
@@ -123,7 +123,7 @@ def federation(**said: Any) -> tuple[ClientTask, Records, dict[str, np.ndarray]]
     shape = IMAGES.get(given["model"].name, (5,))
     task = ClientTask(
         input_shape=shape, num_classes=3, split_seed=4, data_seed=0,
-        data=BuiltInData(name="digits", clients=10), **given,
+        data=DigitsData(name="digits", clients=10), **given,
     )  # fmt: skip
     records = Records(shape, 1 if single else 6, task.client.loss)
     return task, records, initial_parameters(task.model, shape, 3, seed=1)

@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 
-from fedamp import data
 from fedamp.client.app import app
 from fedamp.client.task import ClientTask
-from fedamp.data.sections import BuiltInData, Data, ExternalData
+from fedamp.data.sections import Data, DigitsData, ExternalData
 from fedamp.engines import flower
 from fedamp.errors import DeploymentError
 from fedamp.federation.submodels import AnySubmodels, NoSubmodels
@@ -20,8 +19,8 @@ from tests.client import own_apps
 from tests.client.test_app import train_config
 
 CLIP = 0.3
-DIGITS = BuiltInData(name="digits", clients=20)
-DATASET = data.load(DIGITS, 0, Path())
+DIGITS = DigitsData(name="digits", clients=20)
+DATASET = DIGITS.load(0, Path())
 LOGISTIC = Model(name="logistic")
 EXTERNAL = ExternalData(name="external", clients=10)
 ARRAYS = {"weight": np.linspace(-1, 1, 12, dtype=np.float32).reshape(4, 3), "scale": np.array(0.5, dtype=np.float32)}

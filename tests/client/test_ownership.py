@@ -13,7 +13,7 @@ import fedamp
 from fedamp import rng
 from fedamp.client.task import ClientTask
 from fedamp.client.worker import TrainingNode, TrainInstruction
-from fedamp.data.sections import BuiltInData
+from fedamp.data.sections import DigitsData
 from fedamp.federation.submodels import DisjointSubmodels, DropoutSubmodels
 from fedamp.federation.training import Client
 from fedamp.models.registry import initial_parameters
@@ -160,7 +160,7 @@ def test_the_update_outside_what_a_submodel_owns_is_zero(case, scheme, rest, opt
     task = ClientTask(
         model=model, input_shape=(6, 6), num_classes=CLASSES, unit="client", submodels=section, split_seed=4,
         client=Client(steps=3, learning_rate=0.1, weight_decay=decay, **optimiser),
-        linf_coordinates=0, data=BuiltInData(name="digits", clients=4), data_seed=0,
+        linf_coordinates=0, data=DigitsData(name="digits", clients=4), data_seed=0,
     )  # fmt: skip
     seeds, number = np.array([seed.to_bytes(32)], "V32"), seed % 2
     if scheme == "dropout":
@@ -222,7 +222,7 @@ def test_a_unit_whose_own_part_is_not_finite_has_failed_and_another_one_has_not(
         ClientTask(
             model=MODELS["plain"][0], input_shape=(6, 6), num_classes=CLASSES, unit="client", split_seed=4,
             submodels=section_of("dropout", "dealt"), client=Client(steps=1, learning_rate=0.1),
-            linf_coordinates=0, data=BuiltInData(name="digits", clients=4), data_seed=0,
+            linf_coordinates=0, data=DigitsData(name="digits", clients=4), data_seed=0,
         ),
         data := records(1.0),
     )  # fmt: skip

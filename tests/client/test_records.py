@@ -12,7 +12,7 @@ from fedamp.client.clipping import clip_and_sum, quantum
 from fedamp.client.records import RecordSteps
 from fedamp.client.task import ClientTask
 from fedamp.data import Cohort
-from fedamp.data.sections import BuiltInData
+from fedamp.data.sections import DigitsData
 from fedamp.federation.losses import LOSSES
 from fedamp.federation.submodels import NoSubmodels
 from fedamp.federation.training import Client
@@ -29,7 +29,7 @@ TASK = ClientTask(
     submodels=NoSubmodels(),
     split_seed=0,
     linf_coordinates=0,
-    data=BuiltInData(name="digits"),
+    data=DigitsData(name="digits"),
     data_seed=0,
 )
 

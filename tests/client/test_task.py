@@ -5,7 +5,7 @@ import json
 import pytest
 
 from fedamp.client.task import ClientTask
-from fedamp.data.sections import BuiltInData, FolderData, HuggingFaceData, KnownImages
+from fedamp.data.sections import DigitsData, HuggingFaceData, KnownImages, NpzData
 from fedamp.federation.submodels import NoSubmodels
 from fedamp.federation.training import Client
 from fedamp.models.section import Model
@@ -19,7 +19,7 @@ TASK = ClientTask(
     submodels=NoSubmodels(),
     split_seed=2**63 - 1,
     linf_coordinates=0,
-    data=BuiltInData(name="digits", clients=10),
+    data=DigitsData(name="digits", clients=10),
     data_seed=3,
 )
 
@@ -57,7 +57,7 @@ def test_other_texts_are_refused(subtests: pytest.Subtests) -> None:
 
 
 PLACES = [
-    (FolderData(name="npz", path="/srv/data"), {"path": ""}),
+    (NpzData(name="npz", path="/srv/data"), {"path": ""}),
     (HuggingFaceData(name="huggingface", dataset="/srv/data"), {"dataset": ""}),
     (HuggingFaceData(name="huggingface", dataset="ylecun/mnist"), {"dataset": "ylecun/mnist"}),
     (KnownImages(name="fashion-mnist"), {"path": None}),

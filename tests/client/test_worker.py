@@ -11,7 +11,7 @@ from fedamp.client.memory import StackSize, places_for, stack_size
 from fedamp.client.task import ClientTask
 from fedamp.client.worker import TrainingNode, TrainInstruction
 from fedamp.data import Cohort
-from fedamp.data.sections import BuiltInData
+from fedamp.data.sections import DigitsData
 from fedamp.errors import DataError
 from fedamp.federation.submodels import DisjointSubmodels, DropoutSubmodels, NoSubmodels
 from fedamp.federation.training import Client
@@ -72,7 +72,7 @@ def task_of(scheme: str = "none", **changes: object) -> ClientTask:
         submodels=SCHEMES[scheme],
         split_seed=4,
         linf_coordinates=0,
-        data=BuiltInData(name="digits", clients=10),
+        data=DigitsData(name="digits", clients=10),
         data_seed=0,
     )
     return task.model_copy(update=changes)

@@ -10,7 +10,6 @@ import pytest
 import yaml
 from pydantic import TypeAdapter
 
-from fedamp.data import count_clients, load
 from fedamp.data.sections import Data
 from tests.documentation import blocks, commands, python, write_files
 
@@ -35,9 +34,9 @@ def written(tmp_path_factory):
 )
 def test_every_section_loads_what_the_snippet_before_it_wrote(written, number, clients, input_shape, classes):
     config = TypeAdapter(Data).validate_python(yaml.safe_load(SECTIONS[number])["data"])
-    dataset = load(config, 7, written[0])
+    dataset = config.load(7, written[0])
     assert (dataset.num_clients, dataset.input_shape, dataset.num_classes) == (clients, input_shape, classes)
-    assert count_clients(config, written[0]) == clients
+    assert config.count_clients(written[0]) == clients
     assert len(SECTIONS) == 5  # the last one needs Fashion-MNIST: see test_idx.py
 
 

@@ -5,9 +5,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from fedamp.data import load
 from fedamp.data.form import BINARY, CLASSES, NUMBERS, TOKENS, Form
-from fedamp.data.sections import BuiltInData, FolderData, HuggingFaceData, SyntheticData
+from fedamp.data.partition import NaturalPartition
+from fedamp.data.sections import DiabetesData, NpzData, SyntheticData, TabularData
 from fedamp.errors import DataError
 
 COUNT = 30
@@ -25,30 +25,23 @@ STORED = {
 
 def npz(folder, **arrays):
     np.savez(folder / "train.npz", **arrays)
-    return FolderData(name="npz", path=str(folder), clients=4)
+    return NpzData(name="npz", path=str(folder), clients=4)
 
 
 def parquet(folder, **arrays):
     table = pa.table({name: pa.array(array.tolist()) for name, array in arrays.items()})
     pq.write_table(table, folder / "train.parquet", row_group_size=7)
-    return FolderData(name="parquet", path=str(folder), clients=4)
+    return TabularData(name="parquet", path=str(folder), clients=4)
 
 
-def huggingface(folder, **arrays):
-    datasets = pytest.importorskip("datasets")
-    datasets.Dataset.from_dict({name: array.tolist() for name, array in arrays.items()}).save_to_disk(folder / "set")
-    keys = {"features": "x", "label": "y", "scale": 1.0, "test_split": None}
-    return HuggingFaceData(name="huggingface", dataset=str(folder / "set"), clients=4, **keys)
-
-
-@pytest.mark.parametrize("write", [npz, parquet, huggingface])
+@pytest.mark.parametrize("write", [npz, parquet])
 def test_every_kind_is_read_from_every_kind_of_file(write, tmp_path, subtests):
     x = np.arange(COUNT * 2).reshape(COUNT, 2)
     for case, (labels, stored, outputs) in STORED.items():
         with subtests.test(case):
             folder = tmp_path / case
             folder.mkdir()
-            dataset = load(write(folder, x=x, y=stored), 7, folder, Form(labels, vocabulary=2 * COUNT))
+            dataset = write(folder, x=x, y=stored).load(7, folder, Form(labels, vocabulary=2 * COUNT))
             cohort = dataset.gather(np.arange(4))
             assert dataset.num_classes == outputs
             assert cohort.inputs.dtype == np.int64
@@ -64,12 +57,9 @@ def test_every_kind_is_read_from_every_kind_of_file(write, tmp_path, subtests):
 
 def test_labels_may_be_several_columns(tmp_path):
     columns = {"x": np.arange(COUNT), "a": np.arange(COUNT) % 2, "b": np.ones(COUNT, int)}
-    for write in (parquet, huggingface):
-        folder = tmp_path / write.__name__
-        folder.mkdir()
-        config = write(folder, **columns).model_copy(update={"label": ["a", "b"]})
-        inputs, labels = load(config, 7, folder, Form(BINARY)).test()
-        np.testing.assert_array_equal(labels, np.stack([inputs[:, 0] % 2, np.ones(len(inputs))], axis=1))
+    config = parquet(tmp_path, **columns).model_copy(update={"label": ["a", "b"]})
+    inputs, labels = config.load(7, tmp_path, Form(BINARY)).test()
+    np.testing.assert_array_equal(labels, np.stack([inputs[:, 0] % 2, np.ones(len(inputs))], axis=1))
 
 
 REFUSED = {
@@ -95,33 +85,31 @@ def test_others_are_refused_in_one_line(tmp_path, subtests):
         with subtests.test(case):
             config = npz(tmp_path, x=np.zeros((COUNT, 2)), y=stored)
             with pytest.raises(DataError, match=message):
-                load(config, 7, tmp_path, Form(labels))
+                config.load(7, tmp_path, Form(labels))
 
 
 @pytest.mark.parametrize("wrong", [7.0, -1.0, 2.5])
 def test_inputs_that_are_no_tokens_are_refused(wrong, tmp_path):
     config = npz(tmp_path, x=np.full((COUNT, 2), wrong), y=np.arange(COUNT) % 2)
     with pytest.raises(DataError, match=rf"an input holds {wrong:g}, .*expected: integers 0 to 6"):
-        load(config, 7, tmp_path, Form(vocabulary=7)).test()
+        config.load(7, tmp_path, Form(vocabulary=7)).test()
 
 
-def test_what_has_no_classes_is_not_dealt_by_them(tmp_path):
-    config = BuiltInData(name="diabetes", clients=5, partition={"scheme": "dirichlet"})
-    with pytest.raises(DataError, match=r"dirichlet deals by class, .*; expected: iid, natural"):
-        load(config, 7, tmp_path, Form(NUMBERS))
+def test_records_without_classes_are_not_partitioned_by_them(tmp_path):
+    config = DiabetesData(name="diabetes", clients=5, partition={"scheme": "dirichlet"})
+    with pytest.raises(DataError, match=r"dirichlet partitions by class, .*; expected: iid, natural"):
+        config.load(7, tmp_path, Form(NUMBERS))
     with pytest.raises(DataError, match="synthetic has records of numbers and classes"):
-        load(SyntheticData(name="synthetic", clients=5), 7, tmp_path, Form(NUMBERS))
+        SyntheticData(name="synthetic", clients=5).load(7, tmp_path, Form(NUMBERS))
 
 
 def test_a_part_of_a_federation_needs_no_classes_where_there_are_none(tmp_path):
     arrays = {"x": np.zeros((COUNT, 2)), "y": np.zeros(COUNT), "client": np.repeat([2, 4], COUNT // 2)}
-    config = npz(tmp_path, **arrays).model_copy(update={"clients": None, "partition": natural()})
+    config = npz(tmp_path, **arrays).model_copy(
+        update={"clients": None, "partition": NaturalPartition(scheme="natural")}
+    )
     (tmp_path / "federation.json").write_text('{"clients": 6, "hosted": [2, 4]}')
-    assert load(config, 7, tmp_path, Form(NUMBERS)).num_classes == 1
+    assert config.load(7, tmp_path, Form(NUMBERS)).num_classes == 1
     np.savez(tmp_path / "train.npz", **arrays | {"y": np.zeros(COUNT, int)})
     with pytest.raises(DataError, match=r"federation\.json must say how many classes there are"):
-        load(config, 7, tmp_path)
-
-
-def natural():
-    return FolderData(name="npz", path="", partition={"scheme": "natural"}).partition
+        config.load(7, tmp_path)

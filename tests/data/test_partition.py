@@ -1,4 +1,4 @@
-"""Partitions: every record dealt once, sizes and labels as promised, the same from the same seed."""
+"""Partitions: every record has one client, sizes and labels as promised, the same from the same seed."""
 
 import numpy as np
 import pytest
@@ -11,6 +11,16 @@ from fedamp.errors import DataError
 SEEDS = st.integers(0, 2**32)
 LABELS = st.lists(st.integers(0, 6), min_size=1, max_size=300).map(lambda labels: np.array(labels, dtype=np.int64))
 
+IID = partition.IidPartition()
+
+
+def dirichlet(alpha):
+    return partition.DirichletPartition(scheme="dirichlet", alpha=alpha)
+
+
+def shards(per_client):
+    return partition.ShardsPartition(scheme="shards", shards_per_client=per_client)
+
 
 def generator(seed):
     return np.random.Generator(np.random.Philox(seed))
@@ -18,11 +28,11 @@ def generator(seed):
 
 @given(SEEDS, LABELS, st.integers(1, 40), st.floats(1e-4, 1e4), st.integers(1, 3))
 def test_every_record_gets_one_client_and_the_same_one_again(seed, labels, clients, alpha, per_client):
-    schemes = [lambda: partition.dirichlet(generator(seed), labels, clients, alpha)]
+    schemes = [lambda: dirichlet(alpha).owners(generator(seed), labels, clients)]
     if clients <= len(labels):
-        schemes.append(lambda: partition.iid(generator(seed), len(labels), clients))
+        schemes.append(lambda: IID.owners(generator(seed), labels, clients))
     if clients * per_client <= len(labels):
-        schemes.append(lambda: partition.shards(generator(seed), labels, clients, per_client))
+        schemes.append(lambda: shards(per_client).owners(generator(seed), labels, clients))
     for scheme in schemes:
         owners = scheme()
         assert owners.shape == labels.shape
@@ -31,17 +41,10 @@ def test_every_record_gets_one_client_and_the_same_one_again(seed, labels, clien
         assert np.array_equal(owners, scheme())
 
 
-@given(SEEDS, st.integers(1, 500), st.data())
-def test_iid_sizes_differ_by_one_at_most(seed, records, data):
-    clients = data.draw(st.integers(1, records))
-    sizes = np.bincount(partition.iid(generator(seed), records, clients), minlength=clients)
-    assert sizes.max() - sizes.min() <= 1
-
-
 def test_iid_puts_every_record_with_every_client_equally_often():
     counts = np.zeros((6, 3))
     for seed in range(3000):
-        counts[np.arange(6), partition.iid(generator(seed), 6, 3)] += 1
+        counts[np.arange(6), IID.owners(generator(seed), np.zeros(6), 3)] += 1
     # Each cell is binomial(3000, 1/3) with standard deviation 26: five of them, for 18 cells, fail once in 10^5.
     assert np.abs(counts - 1000).max() < 130
 
@@ -49,23 +52,24 @@ def test_iid_puts_every_record_with_every_client_equally_often():
 @given(SEEDS, st.integers(1, 20), st.integers(1, 4), st.integers(1, 8))
 def test_shards_are_equal_and_of_few_labels(seed, clients, per_client, shard_size):
     labels = generator(seed + 1).permutation(np.arange(clients * per_client * shard_size) // shard_size)
-    owners = partition.shards(generator(seed), labels, clients, per_client)
+    owners = shards(per_client).owners(generator(seed), labels, clients)
     assert (np.bincount(owners, minlength=clients) == per_client * shard_size).all()
     # Every label fills exactly one shard here, so a client holds as many labels as shards.
     assert all(len(np.unique(labels[owners == client])) == per_client for client in range(clients))
 
 
 @given(SEEDS, LABELS, st.data())
-def test_shard_sizes_differ_by_one_at_most(seed, labels, data):
+def test_sizes_differ_by_one_at_most(seed, labels, data):
     clients = data.draw(st.integers(1, len(labels)))
-    sizes = np.bincount(partition.shards(generator(seed), labels, clients, 1), minlength=clients)
-    assert sizes.max() - sizes.min() <= 1
+    for scheme in (IID, shards(1)):
+        sizes = np.bincount(scheme.owners(generator(seed), labels, clients), minlength=clients)
+        assert sizes.max() - sizes.min() <= 1
 
 
 @given(SEEDS)
 def test_large_alpha_gives_everybody_the_same_share_of_every_label(seed):
     labels = np.repeat(np.arange(4), 500)
-    owners = partition.dirichlet(generator(seed), labels, 10, 1e9)
+    owners = dirichlet(1e9).owners(generator(seed), labels, 10)
     table = np.array([np.bincount(labels[owners == client], minlength=4) for client in range(10)])
     # Shares are 0.1 to within 1e-4, so counts are 50, rounded to within one record at both ends.
     assert np.abs(table - 50).max() <= 1
@@ -73,7 +77,7 @@ def test_large_alpha_gives_everybody_the_same_share_of_every_label(seed):
 
 def test_small_alpha_gives_every_label_to_one_client_and_leaves_others_empty():
     labels = np.repeat(np.arange(4), 500)
-    owners = partition.dirichlet(generator(3), labels, 10, 1e-6)
+    owners = dirichlet(1e-6).owners(generator(3), labels, 10)
     assert all(len(np.unique(owners[labels == label])) == 1 for label in range(4))
     assert len(np.unique(owners)) <= 4
 
@@ -82,7 +86,7 @@ def test_dirichlet_shares_have_the_moments_of_the_law():
     clients, alpha, runs = 5, 0.5, 2000
     labels = np.zeros(10_000, dtype=np.int64)
     shares = [
-        np.bincount(partition.dirichlet(generator(seed), labels, clients, alpha), minlength=clients) / len(labels)
+        np.bincount(dirichlet(alpha).owners(generator(seed), labels, clients), minlength=clients) / len(labels)
         for seed in range(runs)
     ]
     mean = 1 / clients
@@ -104,9 +108,9 @@ def test_the_test_set_is_stratified(seed, labels, fraction):
     assert np.abs(np.bincount(labels[kept_out], minlength=len(expected)) - expected).max() < 1 + 1e-9
 
 
-def test_hundred_thousand_clients_are_dealt_without_a_loop_over_them():
+def test_a_hundred_thousand_clients_need_no_loop_over_them():
     labels = generator(0).integers(0, 10, 1_000_000)
-    owners = partition.dirichlet(generator(1), labels, 100_000, 0.5)
+    owners = dirichlet(0.5).owners(generator(1), labels, 100_000)
     assert np.bincount(owners, minlength=100_000).sum() == 1_000_000
 
 
@@ -114,6 +118,6 @@ def test_hundred_thousand_clients_are_dealt_without_a_loop_over_them():
 @given(st.integers(1, 50), st.integers(1, 50))
 def test_too_few_records_are_refused(records, more):
     with pytest.raises(DataError, match=f"give at most {records}$"):
-        partition.iid(generator(0), records, records + more)
+        IID.check_enough(records, records + more)
     with pytest.raises(DataError, match=r"or fewer shards_per_client$"):
-        partition.shards(generator(0), np.zeros(records, dtype=np.int64), records + more, 1)
+        shards(1).check_enough(records, records + more)

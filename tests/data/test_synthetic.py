@@ -6,14 +6,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedamp.data import count_clients, count_records, load
 from fedamp.data.sections import SyntheticData
 
 HERE = Path(".")
 
 
 def synthetic(seed=3, **keys):
-    return load(SyntheticData(name="synthetic", **{"clients": 1000, **keys}), seed, HERE)
+    return SyntheticData(name="synthetic", **{"clients": 1000, **keys}).load(seed, HERE)
 
 
 @pytest.mark.parametrize(("classes", "features"), [(4, 9), (6, 6), (3, 40)])
@@ -60,9 +59,9 @@ def test_the_test_set_comes_from_the_same_classes_and_is_not_training_data():
 def test_a_million_clients_need_no_more_memory_than_those_asked_for():
     config = SyntheticData(name="synthetic", clients=1_000_000)
     clients = np.arange(0, 1_000_000, 1000)
-    load(config, 3, HERE).gather(clients[:1])
+    config.load(3, HERE).gather(clients[:1])
     tracemalloc.start()
-    dataset = load(config, 3, HERE)
+    dataset = config.load(3, HERE)
     gathered = dataset.gather(clients)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
@@ -70,6 +69,6 @@ def test_a_million_clients_need_no_more_memory_than_those_asked_for():
     # each record of a million clients would already be 10 MB, one integer for each client 8 MB.
     assert gathered.inputs.nbytes == 800_000
     assert peak < 2 * gathered.inputs.nbytes + 3_000_000
-    assert count_clients(config, HERE) == 1_000_000
-    assert count_records(config, HERE) == 10_000_000
+    assert config.count_clients(HERE) == 1_000_000
+    assert config.count_records(HERE) == 10_000_000
     assert np.isfinite(dataset.gather(np.array([999_999])).inputs).all()

@@ -2,15 +2,18 @@
 
 import stat
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pytest
 import torch
 from scipy import ndimage, signal
 
-from fedamp.data import load, transform, whitening
-from fedamp.data.scattering import output_shape, scattering
-from fedamp.data.sections import FolderData
+from fedamp.data import whitening
+from fedamp.data.scattering import Scattering
+from fedamp.data.sections import NpzData
+from fedamp.data.transformed import AnyTransform
+from fedamp.data.whitening import Whiten
 from fedamp.errors import DataError
 
 HERE = Path("/")
@@ -25,8 +28,8 @@ def folder(tmp_path, monkeypatch):
 
 
 def transformed(folder, *steps):
-    config = FolderData(name="npz", path=str(folder), transform=steps, test_fraction=0.5)
-    return load(config, 0, HERE).by_record().gather(np.arange(10)).inputs[:, 0]
+    config = NpzData(name="npz", path=str(folder), transform=steps, test_fraction=0.5)
+    return config.load(0, HERE).by_record().gather(np.arange(10)).inputs[:, 0]
 
 
 def morlet(scale, theta, slant):
@@ -63,14 +66,15 @@ def test_scattering_is_what_its_definition_says_in_pixels():
             if scale == 0:
                 second += [averaged(np.abs(convolved(modulus, morlet(1, other, 4 / angles)))) for other in thetas]
     expected = np.stack(paths + second)
-    found = scattering(image[None, None], scales, angles)[0]
-    assert found.shape == expected.shape == output_shape((1, 16, 16), scales, angles)
+    step = Scattering(name="scattering", scales=scales, angles=angles)
+    found = step.apply(image[None, None])[0]
+    assert found.shape == expected.shape == step.output_shape((1, 16, 16))
     assert np.abs(found - expected).max() < 2e-3 * np.abs(expected).max()
     assert np.corrcoef(found[-16:].ravel(), expected[-16:].ravel())[0, 1] > 0.99
 
 
 def test_a_constant_image_has_an_average_and_nothing_else():
-    features = scattering(np.full((1, 1, 28, 28), 0.7, dtype=np.float32), 2, 8)[0]
+    features = Scattering(name="scattering").apply(np.full((1, 1, 28, 28), 0.7, dtype=np.float32))[0]
     assert features.shape == (81, 7, 7)
     assert np.allclose(features[0], 0.7, atol=1e-3)
     assert np.abs(features[1:]).max() < 1e-3
@@ -113,24 +117,41 @@ def test_what_does_not_fit_is_refused_before_anything_is_computed(folder, steps,
 
 
 @pytest.mark.parametrize("images", [500, 100])  # more of them than the 216 features, and fewer
-def test_whitened_shapes_have_uncorrelated_components_and_records_do_not_matter(folder, monkeypatch, images):
+def test_whitened_shapes_have_uncorrelated_components(monkeypatch, images):
     """Damping far below the smallest variance: the shapes themselves come out with the identity as covariance."""
     monkeypatch.setattr(whitening, "IMAGES", images)
-    monkeypatch.setattr(transform, "_whitening", transform._whitening.__wrapped__)
     step = {"name": "whiten", "components": 6, "damping": 1e-9}
-    learned = whitening.Whitening.learned(lambda images: images, (2, 9, 12), 6, 1e-9)
-    components = learned.apply(whitening.shapes(images, (2, 9, 12)))
+    learned = Whiten(**step).prepared(lambda images: images, (2, 9, 12))
+    components = learned(whitening.shapes(images, (2, 9, 12)))
     assert np.allclose(np.cov(components.T, bias=True), np.eye(6), atol=1e-3)
     assert np.abs(components.mean(0)).max() < 1e-3
-    before = transformed(folder, step)
-    assert before.shape == (10, 6)
+
+
+STEPS = {
+    "standardise": {"mean": 0.5, "deviation": 0.1},
+    "scattering": {},
+    "group_norm": {"groups": 2},
+    "whiten": {"components": 6},
+}
+
+
+def test_every_transform_has_an_example():
+    assert set(STEPS) == {
+        step.model_fields["name"].annotation.__args__[0] for step in get_args(get_args(AnyTransform)[0])
+    }
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_a_result_depends_on_its_record_alone(folder, name):
     arrays = dict(np.load(folder / "train.npz"))
-    other = arrays["x"].copy()
-    other[1::2] = 0
-    np.savez(folder / "train.npz", x=other, y=arrays["y"])
-    after = transformed(folder, step)
-    kept = [i for i in range(10) if any(np.array_equal(before[i], row) for row in after)]
-    assert 0 < len(kept) < 10, "what a record becomes depends on no other"
+    before = transformed(folder, {"name": name, **STEPS[name]})
+    changed = arrays["x"].copy()
+    changed[1::2] = 0
+    np.savez(folder / "train.npz", x=changed, y=arrays["y"])
+    after = transformed(folder, {"name": name, **STEPS[name]})
+    assert before.shape == after.shape
+    kept = [np.array_equal(one, other) for one, other in zip(before, after, strict=True)]
+    assert 0 < sum(kept) < 10
 
 
 def test_shapes_are_always_the_same_and_fill_some_of_the_image():
@@ -145,6 +166,6 @@ def test_shapes_are_always_the_same_and_fill_some_of_the_image():
 def test_a_machine_with_a_part_of_the_federation_whitens_nothing(folder):
     (folder / "federation.json").write_text('{"clients": 20, "hosted": [0, 1], "classes": 2}')
     whiten = [{"name": "whiten", "components": 3}]
-    config = FolderData(name="npz", path=str(folder), partition={"scheme": "natural"}, transform=whiten)
+    config = NpzData(name="npz", path=str(folder), partition={"scheme": "natural"}, transform=whiten)
     with pytest.raises(DataError, match="another machine may find other components"):
-        load(config, 0, HERE)
+        config.load(0, HERE)

@@ -19,8 +19,7 @@ from pathlib import Path
 import numpy as np
 import psutil
 
-from fedamp.data import load
-from fedamp.data.sections import BuiltInData
+from fedamp.data.sections import DigitsData
 from tests.documentation import shell
 
 ROOT = Path(__file__).parents[2]
@@ -215,7 +214,7 @@ class Machines:
 
 def partition_digits(folder: Path, names: Sequence[str], clients: int) -> None:
     """The digits as one folder ``all``, as the server's (``server``), and as one a node with its own clients."""
-    everything = load(BuiltInData(name="digits", clients=clients), seed=5, folder=Path())
+    everything = DigitsData(name="digits", clients=clients).load(seed=5, folder=Path())
     inputs, labels = everything.test()
     ids = np.arange(clients)
     for name, hosted in [("all", ids), ("server", ids[:0]), *zip(names, np.array_split(ids, len(names)), strict=True)]:

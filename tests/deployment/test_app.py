@@ -108,7 +108,8 @@ def test_a_run_is_resumed_only_with_its_own_seed(tmp_path, scenario):
         (real / "seed.secret").unlink() if content is None else (real / "seed.secret").write_text(content)
         with pytest.raises((FederationError, RunFolderError)) as caught:
             run_app(scenario, real, resume=True)
-        assert re.search(r"could not go on; why is in .*log\.txt" if content == "12345" else "seed", str(caught.value))
+        expected = r"the run failed; the reason is in .*log\.txt" if content == "12345" else "seed"
+        assert re.search(expected, str(caught.value))
         assert "\n" not in str(caught.value)
     assert "ends at round 0, but round 4 was released" in (real / "log.txt").read_text()
 

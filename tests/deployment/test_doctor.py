@@ -76,7 +76,7 @@ def serve(keys):
 
 
 def checks(address: str, authority: Path | None) -> dict[str, tuple[bool, str]]:
-    return {check.name: (check.fine, check.found) for check in doctor.examine_superlink(address, authority)}
+    return {check.name: (check.passed, check.found) for check in doctor.examine_superlink(address, authority)}
 
 
 def test_a_sound_deployment_is_fine(serve, keys):

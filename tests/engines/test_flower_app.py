@@ -87,7 +87,7 @@ def assert_trained_and_charged(out: Path, told: str) -> None:
     assert ledger["releases"][-1]["epsilon_upper"] <= ledger["budget_epsilon"] == 8
     assert ledger["noise_seed"] == "from the operating system"
     shutil.copy(ROOT / APP / "private_app" / "federation.yaml", out / "scenario.yaml")
-    assert not [check for check in verify_ledger(out) if check.verdict == "wrong"]
+    assert not [check for check in verify_ledger(out) if check.verdict == "fail"]
     model = load_file(out / "model.safetensors")
     prepared = prepare(scenario)
     accuracy = prepared.evaluate({name: model[name] for name in prepared.state.parameters}).score
@@ -98,7 +98,7 @@ def assert_trained_and_charged(out: Path, told: str) -> None:
 def assert_quickstart_is_charged(out: Path, told: str) -> None:
     ledger = json.loads((out / "private" / "ledger.json").read_text())
     assert len(ledger["releases"]) == ledger["rounds_planned"] == 3
-    assert not [check for check in verify_ledger(out / "private") if check.verdict == "wrong"]
+    assert not [check for check in verify_ledger(out / "private") if check.verdict == "fail"]
     assert "failed" not in (out / "private" / "server.log").read_text()
     assert "did not answer" not in (out / "private" / "server.log").read_text()
     assert (out / "final_model.pt").exists()

@@ -125,7 +125,7 @@ def test_ray_killed_ends_the_run_in_one_line_from_which_it_goes_on(tmp_path, vic
     [line] = filter(None, errors.splitlines())
     assert (program.returncode, told) == (1, "")
     assert line.startswith("failed: Ray")
-    assert f"go on with: fedamp run {out / 'scenario.yaml'} --resume --out {out}" in line
+    assert f"resume with: fedamp run {out / 'scenario.yaml'} --resume --out {out}" in line
     fedamp("run", out / "scenario.yaml", "--resume", "--out", out, "--engine", "serial")
     fedamp(*RUN, "--engine", "serial", "--out", tmp_path / "undisturbed")
     assert (out / "model.safetensors").read_bytes() == (tmp_path / "undisturbed/model.safetensors").read_bytes()

@@ -14,8 +14,7 @@ from fedamp.federation.check_in import AllCheckIn, BalancedCheckIn
 from fedamp.federation.mixing import MixedRounds, Mixing, MixingRule, mixing_of
 from fedamp.federation.plan import make_plan
 from fedamp.server.setup import prepare
-from fedamp.strategies.aggregation import Aggregate
-from fedamp.strategies.model_parts import ModelParts
+from fedamp.strategies.aggregation import Aggregate, ModelParts
 from fedamp.strategies.pipeline import ServerState
 from tests.federations import small
 

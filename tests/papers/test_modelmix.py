@@ -10,7 +10,7 @@ import fedamp as tool
 from benchmarks.papers import linear, modelmix_training
 from benchmarks.papers.__main__ import PAGES, tables_of
 from benchmarks.training import train
-from fedamp import data, rng
+from fedamp import rng
 from fedamp.accounting import ModelMix as Mechanism
 from fedamp.accounting import Poisson, Repeat
 from tests.papers.bounds.test_modelmix import density
@@ -77,7 +77,7 @@ def test_linear_models_in_closed_form_take_fedamps_own_rounds(tmp_path):
         "privacy": {"unit": "sample", "clip": 0.4, "noise_multiplier": 0, "epsilon": None, "delta": 1e-5},
     }
     asked = tool.load(sections)
-    digits = data.load(asked.data, rng.public_seed(3, "data"), tmp_path)
+    digits = asked.data.load(rng.public_seed(3, "data"), tmp_path)
     everybody = digits.by_record().gather(np.arange(digits.num_clients))
     records = linear.Records.of(everybody.inputs, everybody.labels)
     (ours,) = linear.train([linear.Training(4.0, 0.4, 0.0)], records, linear.Sampling(4, 1.0), seed=1)

@@ -13,9 +13,7 @@ from fedamp.report.page import write_report
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
 WIDTHS = (400, 1000, 1600)
 
-pytestmark = [
-    pytest.mark.skipif(BROWSER is None, reason="no Chromium is installed"),
-]
+pytestmark = pytest.mark.skipif(BROWSER is None, reason="no Chromium is installed")
 
 MEASURE = """
 <pre id="found"></pre>
@@ -54,13 +52,12 @@ def browse(folder: Path, *options: str) -> str:
 def measured(page: str, folder: Path, scheme: str) -> list[dict]:
     """What the page looks like in frames of several widths."""
     srcdoc = page.replace("&", "&amp;").replace('"', "&quot;")
-    frames = [
-        f'<iframe style="width: {width}px; height: 900px; border: 0" srcdoc="{srcdoc}"></iframe>' for width in WIDTHS
-    ]
+    frame = '<iframe style="width: {}px; height: 900px; border: 0" srcdoc="{}"></iframe>'
+    frames = [frame.format(width, srcdoc) for width in WIDTHS]
     file = folder / "frames.html"
     file.write_text("<!doctype html><meta charset='utf-8'>" + "".join(frames) + MEASURE)
-    preferred = {"dark": "0", "light": "1"}[scheme]
-    options = [f"--blink-settings=preferredColorScheme={preferred}", "--window-size=1700,1000", "--dump-dom"]
+    preferred = f"--blink-settings=preferredColorScheme={('dark', 'light').index(scheme)}"
+    options = [preferred, "--window-size=1700,1000", "--dump-dom"]
     found = re.search(r'<pre id="found">(.*?)</pre>', browse(folder, *options, f"file://{file}"))
     assert found is not None
     return json.loads(found[1])

@@ -64,7 +64,7 @@ def test_that_inputs_must_not_be_shown_with_the_merged_model_is_pointed_out(runs
 def test_a_known_seed_and_an_early_stop_are_pointed_out(runs, stopped, tmp_path):
     answer = compare([runs["hidden"], stopped], tmp_path)
     assert answer["cautions"] == [
-        "not finished: stopped; epsilon is what all their rounds would have cost",
+        "not finished: stopped; epsilon is the cost of all their rounds",
         "the seed of stopped is known: no protection from anybody who knows the seed: for research, not for release",
     ]
     hidden, early = answer["runs"]

@@ -20,15 +20,12 @@ def words(figure: Figure) -> str:
     return " | ".join(text.get_text() for text in figure.findobj(Text) if text.get_visible())
 
 
-def test_a_run_leaves_its_pictures(runs):
+def test_a_run_leaves_its_pictures(runs, tmp_path):
     assert {file.name for file in (runs["hidden"] / "plots").iterdir()} == {"rounds.png", "accuracy-epsilon.png"}
     assert {file.name for file in (runs["open"] / "plots").iterdir()} == {"rounds.png"}
     for file in (runs["hidden"] / "plots").iterdir():
         assert matplotlib.image.imread(file).std() > 0.05  # something is drawn on it
-
-
-def test_before_the_first_round_there_is_nothing_to_draw(tmp_path):
-    assert plot_run(tmp_path) == []
+    assert plot_run(tmp_path) == []  # before the first round
     assert not (tmp_path / "plots").exists()
 
 
@@ -39,18 +36,16 @@ def test_pictures_say_what_is_protected_charged_and_allowed(runs):
         assert "protected: one client of 60, δ = 1e-5" in text
         assert f"charged: {at_most(run.epsilon)}" in text
         assert at_most(run.unamplified_epsilon) in text
-        assert "unamplified" in text
+        assert "without amplification" in text
         assert "budget: 12" in text
 
 
-def test_a_run_that_is_not_amplified_has_one_curve(runs):
+def test_a_run_without_amplification_has_one_curve_and_one_without_privacy_none(runs):
     for picture in run_pictures(read_run(runs["plain"])).values():
-        assert "unamplified" not in words(picture)
-
-
-def test_a_run_without_privacy_says_so(runs):
+        assert "without amplification" not in words(picture)
     (picture,) = run_pictures(read_run(runs["open"])).values()
     assert "epsilon is infinite" in words(picture)
+    assert comparison_pictures([read_run(runs["open"])]).keys() == {"rounds", "cost"}
 
 
 def test_comparisons_name_every_run_in_every_picture(runs):
@@ -75,11 +70,6 @@ def test_a_merged_model_is_one_more_point(runs, merged):
     assert comparison_pictures([models[1], models[1]]).keys() == {"accuracy-epsilon"}
 
 
-def test_runs_without_privacy_are_compared_without_epsilon(runs):
-    pictures = comparison_pictures([read_run(runs["open"])])
-    assert pictures.keys() == {"rounds", "cost"}
-
-
 def test_lines_differ_without_colour():
     looks = [style.look(index) for index in range(6)]
     assert len({(str(look.dash), look.marker) for look in looks}) == 6
@@ -94,15 +84,8 @@ def drawn(runs, merged):
     return [*run_pictures(models[0]).values(), *comparison_pictures(models).values()]
 
 
-def test_text_is_large_enough_on_a_phone(drawn):
+def test_text_is_large_enough_on_a_phone_and_not_cut_off(drawn):
     phone = 390 / style.WIDTH / 72  # pixels a point, on a screen 390 pixels wide
-    for picture in drawn:
-        picture.draw_without_rendering()
-        sizes = [text.get_fontsize() for text in picture.findobj(Text) if text.get_text() and text.get_visible()]
-        assert min(sizes) * phone >= 11
-
-
-def test_nothing_is_cut_off_at_the_edges(drawn):
     for picture in drawn:
         stream = io.BytesIO()
         picture.savefig(stream, dpi=100)
@@ -110,6 +93,8 @@ def test_nothing_is_cut_off_at_the_edges(drawn):
         image = matplotlib.image.imread(stream)[..., :3]
         edges = np.concatenate([image[0], image[-1], image[:, 0], image[:, -1]])
         assert edges.min() == 1.0, words(picture)
+        sizes = [text.get_fontsize() for text in picture.findobj(Text) if text.get_text() and text.get_visible()]
+        assert min(sizes) * phone >= 11
 
 
 def test_words_and_keys_cover_no_line(drawn):
@@ -121,13 +106,9 @@ def test_words_and_keys_cover_no_line(drawn):
         for axes in picture.axes:
             for line in axes.lines:
                 corners = line.get_transform().transform(line.get_xydata())
-                pieces = [corners] if len(corners) < 2 else map(between, corners[:-1], corners[1:])
-                places = np.concatenate([*pieces])
+                ends = (corners, corners) if len(corners) < 2 else (corners[:-1], corners[1:])
+                places = np.concatenate(np.linspace(*ends, 50))
                 assert not any(box.contains(*place) for box in boxes for place in places), words(picture)
-
-
-def between(one, other):
-    return np.linspace(one, other, 50)
 
 
 def test_accuracy_goes_up_to_100_per_cent(drawn):

@@ -47,32 +47,22 @@ def shown(record: RoundRecord, *overrides: str, width: int = 80, terminal: bool 
     return [line for line in lines if line]
 
 
-def test_a_round_is_shown_with_what_a_person_waits_for():
+def test_a_round_is_shown_with_its_facts():
     text = " ".join(shown(RECORD, "privacy.epsilon=8"))
     for fact in ("3/8", "loss 0.432", "accuracy 91.2%", "epsilon 1.50 of 8", "20 clients/s", "left"):
         assert fact in text
-
-
-def test_rounds_that_are_not_evaluated_and_runs_without_privacy_say_so():
-    assert "accuracy" not in " ".join(shown(record(accuracy=None, loss=None)))
-    assert "no privacy" in " ".join(shown(record(epsilon_upper=None), "privacy.noise_multiplier=0"))
-
-
-def test_clients_that_did_not_report_or_failed_are_counted():
-    assert "reported" not in " ".join(shown(RECORD))
+    assert "reported" not in text
     text = " ".join(shown(record(reported=18, unprotected={"failed": 3}), width=200))
     assert "18 of 20 reported" in text
     assert "3 failed" in text
+    assert "accuracy" not in " ".join(shown(record(accuracy=None, loss=None)))
+    assert "no privacy" in " ".join(shown(record(epsilon_upper=None), "privacy.noise_multiplier=0"))
+    assert shown(RECORD, terminal=False) == []
 
 
-def test_updates_that_are_all_longer_than_a_chosen_norm_or_none_are_told(runs):
-    """And of a norm that follows by itself nothing is."""
-    for clip, share, expected in (
-        (0.5, 1.0, "100% of the updates"),
-        (0.5, 0.0, "0% of"),
-        (0.5, 0.5, ""),
-        ("auto", 1, ""),
-    ):
+def test_a_chosen_norm_that_clips_all_updates_or_none_is_mentioned(runs):
+    cases = [(0.5, 1.0, "100% of the updates"), (0.5, 0.0, "0% of"), (0.5, 0.5, ""), ("auto", 1, "")]
+    for clip, share, expected in cases:
         display = RunProgress(Console(file=io.StringIO()))
         display.started(SimpleNamespace(plan=make_plan(small(f"privacy.clip={clip}"), 60), engine="", hint=""), [])
         display.round_done(record(unprotected={"clipped": share}))
@@ -88,18 +78,11 @@ def test_the_display_never_wraps(width):
     assert "100000/100000" in lines[-2] or width < 50
     assert lines[-1].startswith("loss 12345.678")
     assert all(cell_len(line) <= width for line in lines)
-
-
-def test_eighty_columns_hold_every_fact_even_of_a_large_run():
     line = shown(LARGE, *MANY_ROUNDS, "privacy.epsilon=9999", "privacy.noise_multiplier=1000000")[-1]
-    assert line.endswith("2,000,000 clients/s")
+    assert line.endswith("2,000,000 clients/s")  # 80 columns hold every fact
 
 
-def test_without_a_terminal_nothing_is_shown():
-    assert shown(RECORD, terminal=False) == []
-
-
-def test_the_bar_ends_where_the_budget_does():
+def test_the_bar_ends_at_the_budget():
     plan = make_plan(small("privacy.epsilon=3.2"), 60)
     assert 0 < plan.affordable_rounds < 8
     assert f"3/{plan.affordable_rounds}" in " ".join(shown(RECORD, "privacy.epsilon=3.2"))

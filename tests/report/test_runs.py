@@ -1,4 +1,4 @@
-"""Run folders are read whole or refused in one line."""
+"""Folders of runs and of merged models are read whole or refused in one line."""
 
 import json
 import shutil
@@ -6,7 +6,7 @@ import shutil
 import pytest
 
 from fedamp.errors import RunFolderError
-from fedamp.runs.merged import read_models
+from fedamp.runs.merged import read_merged, read_models
 from fedamp.runs.run import read_run
 from tests.chains import forge
 
@@ -30,19 +30,13 @@ def test_a_calibrated_run_is_not_calibrated_again(runs, tmp_path, monkeypatch):
     assert read_run(folder).plan.noise_multiplier == 1.0
 
 
-def test_without_privacy_nothing_has_a_price(runs):
+def test_costs_with_and_without_privacy_and_amplification(runs):
     run = read_run(runs["open"])
     assert (run.is_private, run.epsilon, run.unamplified_epsilon, run.is_amplified) == (False, None, None, False)
-
-
-def test_a_run_charged_without_amplification_has_one_price(runs):
     run = read_run(runs["plain"])
     assert run.epsilon == run.unamplified_epsilon
     assert not run.is_amplified
-
-
-def test_a_run_stopped_by_its_budget_pays_for_its_own_rounds_only(runs):
-    run = read_run(runs["budget"])
+    run = read_run(runs["budget"])  # it pays for its own rounds only
     released = len(run.rounds)
     assert 0 < released < 8
     assert run.epsilon <= 3.2
@@ -66,35 +60,50 @@ def test_names_tell_runs_apart(runs, tmp_path):
         read_models([runs["hidden"], runs["hidden"] / ".." / "hidden"])
 
 
-def drop_a_release(text: str) -> str:
-    return json.dumps({**json.loads(text), "releases": json.loads(text)["releases"][:-1]})
+def changed(**keys):
+    return lambda text: json.dumps(json.loads(text) | keys)
 
 
-DAMAGES = {
+def drop_last(key):
+    return lambda text: json.dumps(json.loads(text) | {key: json.loads(text)[key][:-1]})
+
+
+# Each way to damage a file; None deletes it.
+OF_A_RUN = {
     "summary.json": [None, lambda _: "{", lambda _: "{}", lambda _: "[]"],
-    "ledger.json": [None, lambda _: "{", lambda _: "{}", drop_a_release],
+    "ledger.json": [None, lambda _: "{", lambda _: "{}", drop_last("releases")],
     "rounds.jsonl": [None, lambda text: text[:200], lambda _: ""],
     "scenario.yaml": [None, lambda _: "name: [", lambda _: ""],
 }
+OF_A_MERGED_MODEL = {
+    "summary.json": [lambda _: "{", changed(final={})],
+    "certificate.json": [
+        lambda _: "{",
+        changed(epsilon={"lower": 0.0, "upper": 0.1}),
+        changed(format="fedamp merge certificate 9"),
+        drop_last("weights"),
+    ],
+}
 
 
-def test_damaged_folders_are_refused_in_one_line(runs, tmp_path_factory, subtests):
-    for file, damage in [(file, damage) for file, ways in DAMAGES.items() for damage in ways]:
+@pytest.mark.parametrize(("kind", "damages"), [("run", OF_A_RUN), ("merged model", OF_A_MERGED_MODEL)])
+def test_damaged_folders_are_refused_in_one_line(runs, merged, tmp_path, subtests, kind, damages):
+    read, good = (read_run, runs["hidden"]) if kind == "run" else (read_merged, merged)
+    for number, (file, damage) in enumerate((file, damage) for file, ways in damages.items() for damage in ways):
         with subtests.test(file):
-            folder = tmp_path_factory.mktemp("damaged") / "run"
-            shutil.copytree(runs["hidden"], folder)
+            folder = tmp_path / str(number)
+            shutil.copytree(good, folder)
             if damage is None:
                 (folder / file).unlink()
             else:
                 (folder / file).write_text(damage((folder / file).read_text()))
             with pytest.raises(RunFolderError) as refused:
-                read_run(folder)
-            message = str(refused.value)
-            assert str(folder) in message
-            assert len(message.splitlines()) == 1
+                read(folder)
+            assert str(folder) in str(refused.value)
+            assert len(str(refused.value).splitlines()) == 1
 
 
-def test_what_is_no_folder_is_refused(tmp_path):
+def test_a_path_that_is_no_folder_is_refused(tmp_path):
     (tmp_path / "file").touch()
     for path in (tmp_path / "file", tmp_path / "nothing"):
         with pytest.raises(RunFolderError, match="no such run folder"):

@@ -1,4 +1,4 @@
-"""What a model of one's own holds beside its parameters is part of the run: another one is refused, everywhere."""
+"""Frozen weights of a custom model are part of the run: others are refused, everywhere."""
 
 import dataclasses
 

@@ -41,14 +41,14 @@ def run(played, tmp_path):
 
 
 def wrong(path) -> dict[str, str]:
-    return {check.name: check.found for check in verify_ledger(path) if check.verdict == "wrong"}
+    return {check.name: check.found for check in verify_ledger(path) if check.verdict == "fail"}
 
 
 @pytest.mark.parametrize("overrides", KINDS.values(), ids=KINDS)
 def test_what_fedamp_wrote_is_fine(tmp_path, overrides):
     run = play(tmp_path / "run", *overrides)
     checks = verify_ledger(run)
-    assert {check.name: check.verdict for check in checks if not check.fine} == {"noise": "caution"}
+    assert {check.name: check.verdict for check in checks if not check.passed} == {"noise": "caution"}
     assert [check.name for check in checks][-2:] == ["scenario", "model"]
     (run / "model.safetensors").unlink()
     if "privacy.amplification=false" in overrides:
@@ -129,7 +129,7 @@ def test_another_version_may_have_other_words_for_the_same_mechanism(run):
 def test_a_number_that_is_too_large_is_said_and_harmless(run):
     change_ledger(run, of("whole_run_epsilon", "upper", to=lambda e: e * 2))
     [check] = [check for check in verify_ledger(run) if check.name == "whole run"]
-    assert check.fine
+    assert check.passed
     assert "computed again it is less" in check.found
 
 
@@ -145,66 +145,49 @@ def test_the_command_says_in_one_line_what_differs(fedamp, run):
     assert caution.startswith("caution: ")
     assert wrong.startswith(f"failed: {run}: releases: round 3: epsilon_upper is ")
     found = json.loads(answer.out)
-    assert (found["verdict"], found["fine"]) == ("wrong", False)
+    assert (found["verdict"], found["fine"]) == ("fail", False)
     verdicts = {check["name"]: (check["verdict"], check["fine"]) for check in found["checks"]}
-    assert verdicts["releases"] == ("wrong", False)
+    assert verdicts["releases"] == ("fail", False)
     assert verdicts["noise"] == ("caution", False)
-    assert verdicts["budget"] == ("fine", True)
+    assert verdicts["budget"] == ("pass", True)
+
+
+def damaged(change):
+    """The text of the ledger after a change, and without a new chain: it is refused before."""
+
+    def text(ledger: dict) -> str:
+        change(ledger)
+        return json.dumps(ledger)
+
+    return text
 
 
 NO_LEDGER = [
-    ("", "ledger.json: damaged ledger: Invalid JSON"),
-    ("[]", "damaged ledger: Input should be an object, got []"),
-    (
-        '{"format": "fedamp ledger 9"}',
-        "format: Input should be 'fedamp ledger 2', 'fedamp ledger 3' or 'fedamp ledger 4', got 'fedamp ledger 9'",
+    (lambda ledger: "", "ledger.json: damaged ledger: Invalid JSON"),
+    (lambda ledger: "[]", "damaged ledger: Input should be an object, got []"),
+    (damaged(of("format", to=lambda format: "fedamp ledger 3")), "format: Input should be 'fedamp ledger 4', got "),
+    (damaged(of("releases", 2, "epsilon_upper", to=lambda e: float("nan"))), "releases.2.epsilon_upper: "),
+    (damaged(of("releases", 2, "epsilon_upper", to=lambda e: -1.0)), "releases.2.epsilon_upper: "),
+    (damaged(of("units", to=str)), "units: Input should be a valid integer, got '60'"),
+    (damaged(of("mechanism", "kind", to=lambda kind: "Magic")), "mechanism: "),
+    (damaged(lambda ledger: ledger.update(extra=1)), "extra: no such key"),
+    (damaged(lambda ledger: ledger["parts"][0].update(extra=1)), "parts.0.extra: "),
+    *(
+        (damaged(lambda ledger, key=key: ledger.pop(key)), f"{key}: missing")
+        for key in ("format", "mechanism", "parts", "releases", "delta", "whole_run_epsilon", "units")
     ),
     (None, "no such ledger; expected: a run folder, or a ledger.json"),
 ]
 
 
-def test_what_is_no_ledger_is_one_line(fedamp, run, subtests):
-    for content, said in NO_LEDGER:
+def test_what_is_no_ledger_is_one_line(fedamp, played, run, subtests):
+    for text, said in NO_LEDGER:
         with subtests.test(said):
             file = run / "ledger.json"
-            file.unlink() if content is None else file.write_text(content)
+            file.unlink() if text is None else file.write_text(text(json.loads((played / "ledger.json").read_text())))
             answer = fedamp("verify", run)
             assert (answer.status, answer.out) == (2, "")
             assert said in answer.err
             assert answer.err.count("\n") == 1
-
-
-IMPOSSIBLE = [
-    (of("releases", 2, "epsilon_upper", to=lambda e: float("nan")), "releases.2.epsilon_upper: "),
-    (of("releases", 2, "epsilon_upper", to=lambda e: -1.0), "releases.2.epsilon_upper: "),
-    (of("units", to=str), "units: Input should be a valid integer, got '60'"),
-    (of("mechanism", "kind", to=lambda kind: "Magic"), "mechanism: "),
-    (lambda ledger: ledger.update(extra=1), "extra: no such key"),
-]
-
-
-def test_what_no_ledger_can_hold_is_named(played, tmp_path_factory, subtests):
-    for change, said in IMPOSSIBLE:
-        with subtests.test(said):
-            run = shutil.copytree(played, tmp_path_factory.mktemp("impossible") / "run")
-            change_ledger(run, change)
-            with pytest.raises(RunFolderError) as refused:
+            with pytest.raises(RunFolderError, match="ledger"):
                 verify_ledger(run)
-            assert str(refused.value).startswith(f"{run / 'ledger.json'}: damaged ledger: {said}")
-            assert "\n" not in str(refused.value)
-
-
-PARTS = ["format", "mechanism", "parts", "releases", "delta", "whole_run_epsilon", "units"]
-
-
-def test_a_ledger_with_a_part_missing_is_damaged(fedamp, played, tmp_path_factory, subtests):
-    for key in PARTS:
-        with subtests.test(key):
-            run = shutil.copytree(played, tmp_path_factory.mktemp("part") / "run")
-            file = run / "ledger.json"
-            ledger = json.loads(file.read_text())
-            del ledger[key]
-            file.write_text(json.dumps(ledger))
-            answer = fedamp("verify", run)
-            assert answer.status == 2
-            assert f"ledger.json: damaged ledger: {key}: missing" in answer.err

@@ -45,7 +45,7 @@ class Forks:
     Args:
         output: file of all that they say.
         arguments: of the first command.
-        folder: where they run; left out: here.
+        folder: where they run; default: here.
     """
 
     def __init__(self, output: Path, *arguments: object, folder: Path | None = None) -> None:

@@ -41,7 +41,19 @@ def model_of(folder: Path) -> bytes:
 
 
 class Killed(BaseException):
-    """Ends a run where it stands: nothing in the loop catches it, as nothing catches ``kill -9``."""
+    """Ends a run at once: nothing in the loop catches it, as nothing catches ``kill -9``."""
+
+
+class Crash(Silent):
+    """Ends a run after a round."""
+
+    def __init__(self, round_: int, error: type[BaseException] = Killed) -> None:
+        super().__init__()
+        self.round, self.error = round_, error
+
+    def round_done(self, record) -> None:
+        if record.round == self.round:
+            raise self.error
 
 
 @contextmanager

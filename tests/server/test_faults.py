@@ -1,6 +1,5 @@
 """Faults that a scenario injects, and faults that it does not: rounds end, nobody is rescheduled, the charge stays."""
 
-import json
 from time import monotonic
 
 import numpy as np
@@ -16,6 +15,7 @@ from fedamp.server import launch
 from fedamp.server.setup import prepare
 from tests.federations import Silent, small
 from tests.server.plays import (
+    Crash,
     Killed,
     killed_at,
     ledger_of,
@@ -90,7 +90,7 @@ class Messages(SerialGrid):
         super()._dispatch(messages)
 
 
-def test_a_client_that_failed_is_not_asked_again_in_a_round_in_which_it_did_not_check_in(tmp_path):
+def test_a_client_that_failed_is_not_rescheduled(tmp_path):
     grid, scenario = Messages(), small("faults={failing: 0.3, seed: 1}", "federation={quorum: 0.0}")
     play_in(tmp_path / "run", scenario, grid=grid)
     attendance = prepare(scenario).plan.attendance
@@ -120,10 +120,9 @@ def test_sites_vanish_with_all_their_clients_and_come_back(tmp_path):
     assert any(away[round_, site] and present[round_ + 1, site] for round_ in range(1, 12) for site in range(6))
 
 
-@pytest.mark.parametrize("seed", [1, 2])
-def test_a_run_with_faults_is_reproducible_and_resumable(tmp_path, monkeypatch, seed):
-    faults = f"{{failing: 0.2, late: 0.1, vanishing: {{sites: 5, rate: 0.1, rounds: 2}}, seed: {seed}}}"
-    scenario = small(f"faults={faults}", "federation={checkpoint_every: 3, quorum: 0.2}")
+def test_a_run_with_faults_is_reproducible_and_resumable(tmp_path, monkeypatch):
+    faults = "faults={failing: 0.2, late: 0.1, vanishing: {sites: 5, rate: 0.1, rounds: 2}, seed: 1}"
+    scenario = small(faults, "federation={checkpoint_every: 3, quorum: 0.2}")
     play_in(tmp_path / "whole", scenario)
     for step in (11, 23):
         with killed_at(monkeypatch, step), pytest.raises(Killed):
@@ -131,24 +130,6 @@ def test_a_run_with_faults_is_reproducible_and_resumable(tmp_path, monkeypatch, 
         play_in(tmp_path / f"{step}", scenario)
         assert model_of(tmp_path / f"{step}") == model_of(tmp_path / "whole")
         assert ledger_of(tmp_path / f"{step}") == ledger_of(tmp_path / "whole")
-
-
-def test_below_the_quorum_the_run_stops_cleanly_and_can_be_resumed(tmp_path):
-    faults = "faults={vanishing: {sites: 2, rate: 0.12}, seed: 3}"
-    scenario = small(faults, "check_in={scheme: all}", "federation={quorum: 0.6, checkpoint_every: 2}", "rounds=20")
-    with pytest.raises(FederationError, match=r"30 of 60 clients reported, below federation\.quorum 0\.6") as caught:
-        play_in(tmp_path / "run", scenario)
-    assert "\n" not in str(caught.value)
-    released = len(ledger_of(tmp_path / "run")["releases"])
-    assert f"round {released + 1}:" in str(caught.value)
-    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
-    assert (summary["stopped_because"], summary["rounds_completed"]) == ("failed", released)
-    assert 0 < released < 19
-    # Without the quorum (which decides no result) it goes on from there to what it would have been.
-    patient = small(faults, "check_in={scheme: all}", "federation={checkpoint_every: 2}", "rounds=20")
-    play_in(tmp_path / "run", patient)
-    play_in(tmp_path / "patient", patient)
-    assert model_of(tmp_path / "run") == model_of(tmp_path / "patient")
 
 
 class Sleepy(SerialGrid):
@@ -187,16 +168,11 @@ def test_a_round_in_which_no_node_answers_is_not_charged_and_can_be_played_again
     assert charges(tmp_path / "run") == charges(tmp_path / "fine")
 
 
-def test_a_round_that_would_not_come_out_the_same_again_is_checkpointed_before_its_release(tmp_path):
-    class StopsAfter(Silent):
-        def round_done(self, record) -> None:
-            if record.round == 4:
-                raise Killed
-
+def test_a_round_that_is_not_reproducible_is_checkpointed_before_its_release(tmp_path):
     with pytest.raises(Killed):
-        play_in(tmp_path / "run", small(*TWO_NODES), StopsAfter(), grid=Sleepy({(3, 3)}))
+        play_in(tmp_path / "run", small(*TWO_NODES), Crash(4), grid=Sleepy({(3, 3)}))
     released = ledger_of(tmp_path / "run")["releases"]
-    # This time nobody is late: round 3 would come out otherwise, but it was kept.
+    # This time no node is late: round 3 would differ, but it was kept.
     play_in(tmp_path / "run", small(*TWO_NODES))
     assert ledger_of(tmp_path / "run")["releases"][:4] == released
     assert [missed > 0 for missed in missing(tmp_path / "run")] == [round_ == 3 for round_ in range(1, 9)]

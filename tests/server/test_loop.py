@@ -11,13 +11,13 @@ from safetensors.numpy import load_file, save_file
 from fedamp.accounting import from_json
 from fedamp.errors import FederationError, RunFolderError, ScenarioError
 from fedamp.federation import reader
+from fedamp.runs.files import locked
 from fedamp.runs.folder import RunFolder
-from fedamp.runs.verify import verify_ledger
 from fedamp.server import launch
 from fedamp.server.setup import prepare
 from tests.chains import change_ledger
 from tests.federations import Silent, small
-from tests.server.plays import Killed, ledger_of
+from tests.server.plays import Crash, Killed
 
 
 def run(tmp_path, *overrides, name="run"):
@@ -29,7 +29,7 @@ def model(folder: RunFolder):
     return load_file(folder.model)
 
 
-def test_a_run_leaves_everything_that_the_contract_names(tmp_path):
+def test_a_run_folder_and_its_ledger_are_as_the_contract_says(tmp_path):
     folder, summary = run(tmp_path)
     names = {path.name for path in folder.path.iterdir()}
     assert {"scenario.yaml", "rounds.jsonl", "ledger.json", "summary.json", "model.safetensors"} <= names
@@ -44,19 +44,14 @@ def test_a_run_leaves_everything_that_the_contract_names(tmp_path):
     assert summary["clients_trained"] == sum(line["scheduled"] for line in lines) == 60 * 3
     assert summary["stopped_because"] == "finished"
     assert summary["epsilon"]["lower"] <= summary["epsilon"]["upper"] <= summary["unamplified_epsilon"]["upper"]
-
-
-def test_the_ledger_holds_each_round_once_and_its_mechanism_costs_what_it_says(tmp_path):
-    folder, summary = run(tmp_path)
     ledger = json.loads(folder.ledger.read_text())
     assert [entry["round"] for entry in ledger["releases"]] == list(range(1, 9))
-    mechanism = from_json(ledger["mechanism"])
-    assert mechanism.epsilon(ledger["delta"]).upper == pytest.approx(summary["epsilon"]["upper"], rel=1e-12)
+    cost = from_json(ledger["mechanism"]).epsilon(ledger["delta"]).upper
+    assert cost == pytest.approx(summary["epsilon"]["upper"], rel=1e-12)
     spent = [entry["epsilon_upper"] for entry in ledger["releases"]]
     assert spent == sorted(spent)
     assert spent[-1] == summary["epsilon"]["upper"]
-    assert ledger["unit"] == "client"
-    assert "zero-out" in ledger["adjacency"]
+    assert (ledger["unit"], "zero-out" in ledger["adjacency"]) == ("client", True)
     assert ledger["assumptions"]
 
 
@@ -77,12 +72,6 @@ def test_the_run_stops_before_the_round_that_would_exceed_the_budget(tmp_path):
     assert len(json.loads(folder.ledger.read_text())["releases"]) == rounds
 
 
-def test_auto_noise_spends_the_budget_and_no_more(tmp_path):
-    _, summary = run(tmp_path, "privacy.noise_multiplier=auto", "privacy.epsilon=3")
-    assert summary["stopped_because"] == "finished"
-    assert 2.9 < summary["epsilon"]["upper"] <= 3
-
-
 def test_without_noise_the_run_says_that_nothing_is_protected(tmp_path):
     folder, summary = run(tmp_path, "privacy.noise_multiplier=0")
     assert summary["epsilon"]["upper"] is None
@@ -98,29 +87,6 @@ def test_charging_without_amplification_is_what_repetition_costs(tmp_path):
     assert summary["epsilon"]["upper"] > amplified["epsilon"]["upper"]
 
 
-@pytest.mark.parametrize(
-    ("check_in", "unit"),
-    [
-        ("{scheme: all}", "sample"),
-        ("{scheme: poisson, rate: 0.3}", "client"),
-        ("{scheme: balanced, k: 3}", "sample"),
-        ("{scheme: stratified, k: 3}", "client"),
-    ],
-)
-def test_every_schedule_and_unit_trains(tmp_path, check_in, unit):
-    folder, summary = run(tmp_path, f"check_in={check_in}", f"privacy.unit={unit}", "client.steps=1", "rounds=5")
-    assert summary["rounds_completed"] == 5
-    ledger = json.loads(folder.ledger.read_text())
-    assert ledger["unit"] == unit
-    assert ledger["units"] == (60 if unit == "client" else 1437)
-    assert math.isfinite(summary["epsilon"]["upper"])
-
-
-def test_adam_trains(tmp_path):
-    _, summary = run(tmp_path, "server={optimizer: adam, learning_rate: 0.05}", "privacy.noise_multiplier=0")
-    assert summary["final"]["accuracy"] > 0.5  # ten classes: chance is 0.1
-
-
 def test_an_empty_cohort_still_releases_noise(tmp_path):
     # Expected cohort 1 of 60: e**-1 of the rounds are empty.
     folder, _ = run(tmp_path, "check_in={scheme: poisson, rate: 0.017}", "rounds=12", "federation.checkpoint_every=12")
@@ -130,7 +96,7 @@ def test_an_empty_cohort_still_releases_noise(tmp_path):
     assert len(set(digests)) == 12
 
 
-def test_a_cohort_that_cannot_be_expected_to_hold_anybody_is_refused(tmp_path):
+def test_an_expected_cohort_below_one_is_refused(tmp_path):
     with pytest.raises(ScenarioError, match=r"expected cohort is 0\.6"):
         run(tmp_path, "check_in={scheme: poisson, rate: 0.01}")
     assert not (tmp_path / "run").exists()
@@ -144,64 +110,28 @@ def test_a_folder_that_holds_something_is_left_alone(tmp_path):
     assert {path: path.read_bytes() for path in first.path.rglob("*") if path.is_file()} == before
 
 
-def test_a_run_can_be_resumed_when_it_is_finished_and_nothing_changes(tmp_path):
-    folder, _ = run(tmp_path)
-    before, ledger = folder.model.read_bytes(), folder.ledger.read_bytes()
-    launch.launch(small(), Silent(), folder.path, resume=True)
-    assert folder.model.read_bytes() == before
-    assert folder.ledger.read_bytes() == ledger
-    assert len(folder.read_rounds()) == 8
-
-
 def test_resuming_with_another_scenario_is_refused(tmp_path):
     folder, _ = run(tmp_path)
     with pytest.raises(RunFolderError, match=r"another run|another scenario"):
         launch.launch(small("privacy.noise_multiplier=2"), Silent(), folder.path, resume=True)
 
 
-class StopsAfter(Silent):
-    """Fails in the middle of the run, as a crash would."""
-
-    def __init__(self, rounds: int) -> None:
-        super().__init__()
-        self.rounds = rounds
-
-    def round_done(self, record) -> None:
-        super().round_done(record)
-        if record.round == self.rounds:
-            raise Killed
-
-
-@pytest.mark.parametrize("rounds", [3, 5])  # every step by itself: test_resume.py
-def test_a_run_that_crashed_goes_on_to_the_same_model(tmp_path, rounds):
-    whole, summary = run(tmp_path, name="whole")
-    with pytest.raises(Killed):
-        launch.launch(small(), StopsAfter(rounds), tmp_path / "crashed")
-    crashed = RunFolder(launch.launch(small(), Silent(), tmp_path / "crashed", resume=True))
-    assert crashed.model.read_bytes() == whole.model.read_bytes()
-    assert ledger_of(crashed.path) == ledger_of(whole.path)
-    assert not [check for check in verify_ledger(crashed.path) if check.verdict == "wrong"]
-    assert [record.round for record in crashed.read_rounds()] == list(range(1, 9))
-    again = json.loads(crashed.summary.read_text())
-    assert again["clients_trained"] == summary["clients_trained"]
-
-
 def test_a_round_is_never_released_with_two_models(tmp_path):
     with pytest.raises(Killed):
-        launch.launch(small(), StopsAfter(5), tmp_path / "crashed")
+        launch.launch(small(), Crash(5), tmp_path / "crashed")
     folder = RunFolder(tmp_path / "crashed")
     change_ledger(folder.path, lambda content: content["releases"][4].update(digest="0" * 64))
     with pytest.raises(FederationError, match="round 5 was released before"):
         launch.launch(small(), Silent(), folder.path, resume=True)
 
 
-def test_a_checkpoint_whose_arrays_were_altered_is_refused_and_the_one_before_it_is_gone_on_from(tmp_path):
+def test_an_altered_checkpoint_is_refused_and_the_run_resumes_from_the_one_before(tmp_path):
     folder, _ = run(tmp_path)
     before, newest = folder.model.read_bytes(), sorted(folder.checkpoints.iterdir())[-1]
     with safe_open(newest, framework="numpy") as content:  # whose header, with the digest of its arrays, stays
         header, arrays = content.metadata(), {name: content.get_tensor(name) for name in content.keys()}  # noqa: SIM118
     save_file({name: array + np.float32(2**-20) for name, array in arrays.items()}, newest, header)
-    with pytest.raises(RunFolderError, match="its arrays are not those that were written; round-00000006"):
+    with pytest.raises(RunFolderError, match="its arrays were altered; round-00000006"):
         launch.launch(small(), Silent(), folder.path, resume=True)
     newest.unlink()
     launch.launch(small(), Silent(), folder.path, resume=True)
@@ -209,8 +139,6 @@ def test_a_checkpoint_whose_arrays_were_altered_is_refused_and_the_one_before_it
 
 
 def test_two_processes_cannot_run_in_one_folder(tmp_path):
-    from fedamp.runs.files import locked
-
     folder, _ = run(tmp_path)
     with locked(folder.path), pytest.raises(RunFolderError, match="another process"):
         launch.launch(small(), Silent(), folder.path, resume=True)

@@ -1,4 +1,4 @@
-"""A round for which units were scheduled and that nobody answers, or too few: the run stops, says why, and goes on."""
+"""A round below the quorum, or without any answer: the run stops, says why, and can be resumed."""
 
 import json
 import os
@@ -63,9 +63,9 @@ def test_a_model_that_every_client_fails_to_train_costs_nothing(tmp_path, engine
     ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=200, env=HERE)
     assert ended.returncode == 1
     [line] = ended.stderr.splitlines()
-    assert line.startswith("failed: round 1: nobody could train; public test records cannot be trained on (")
+    assert line.startswith("failed: round 1: no client can train: training on public test records fails (")
     assert f"ValueError: {ITS_ERROR}" in line
-    assert "; log: run/log.txt; go on with: fedamp run run/scenario.yaml --resume" in line
+    assert "; log: run/log.txt; resume with: fedamp run run/scenario.yaml --resume" in line
     assert_nothing_was_spent(tmp_path / "run")
 
 
@@ -76,7 +76,7 @@ def test_a_model_that_every_client_fails_to_train_costs_nothing(tmp_path, engine
         ("hosting", "it answered with metrics num-examples, train_loss; expected below_clip, "),
     ],
 )
-def test_a_foreign_client_app_is_told_what_it_answered_and_what_is_expected(tmp_path, app, said):
+def test_the_error_about_a_foreign_client_app_names_its_answer_and_the_expected_one(tmp_path, app, said):
     grid = SerialGrid(f"tests.server.foreign_app:{app}")
     with pytest.raises(FederationError, match=r"round 1: none of \d+ clients reported \(node 2") as caught:
         play_in(tmp_path, small(), grid=grid)
@@ -99,7 +99,7 @@ def test_flowers_quickstart_on_stock_flower_ends_with_that_line(tmp_path):
     assert_nothing_was_spent(run)
 
 
-def test_whatever_the_quorum_says_a_round_that_nobody_answers_is_not_released(tmp_path):
+def test_a_round_without_any_answer_is_not_released_whatever_the_quorum(tmp_path):
     scenario = small("federation={quorum: 0}", "faults={failing: 1}")
     with pytest.raises(FederationError, match=r"round 1: none of \d+ clients reported"):
         play_in(tmp_path, scenario)
@@ -127,7 +127,7 @@ def test_in_a_deployment_half_of_a_cohort_is_enough_and_less_is_not(tmp_path):
     everybody = small("check_in={scheme: all}", "federation={quorum: 1}")
     with pytest.raises(FederationError, match=r"round 2: 59 of 60 clients reported, below federation\.quorum 1;"):
         play_in(tmp_path / "one", everybody, grid=Sick({2}, {7}))
-    # It can be gone on with, and comes to what it would have come to.
+    # It can be resumed, to the model of an undisturbed run.
     play_in(tmp_path / "less", scenario)
     play_in(tmp_path / "fine", scenario)
     assert (tmp_path / "less" / "model.safetensors").read_bytes() == (
@@ -135,13 +135,13 @@ def test_in_a_deployment_half_of_a_cohort_is_enough_and_less_is_not(tmp_path):
     ).read_bytes()
 
 
-def test_a_simulation_writes_down_the_quorum_it_had_and_one_with_faults_that_of_a_deployment(tmp_path):
+def test_a_simulation_without_faults_needs_every_unit_for_its_quorum(tmp_path):
     for name, override, quorum in (("fine", "seed=3", 1.0), ("faulty", "faults={failing: 0.1}", None)):
         folder = RunFolder(launch.launch(small("rounds=3", override), Silent(), tmp_path / name))
         assert reader.load(folder.scenario).federation.quorum == quorum
 
 
-def test_who_did_not_report_is_said_wherever_the_run_is_shown(tmp_path, fedamp):
+def test_every_view_of_a_run_says_how_many_units_did_not_report(tmp_path, fedamp):
     run, page = tmp_path / "run", tmp_path / "page.html"
     answer = fedamp("run", write_small(tmp_path, "faults={failing: 0.2, seed: 4}"), "--out", run)
     assert answer.status == 0, answer.err

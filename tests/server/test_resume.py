@@ -1,4 +1,4 @@
-"""A run that is stopped anywhere, by anything, goes on to the model that it would have had."""
+"""A run that is stopped anywhere resumes to the model of an undisturbed run."""
 
 import json
 import os
@@ -31,7 +31,7 @@ def assert_never_released_more_than_the_ledger_holds(folder: Path, whole: Path) 
     released = ledger_of(folder)["releases"] if (folder / "ledger.json").exists() else []
     if (folder / "ledger.json").exists():
         (chain,) = [check for check in verify_ledger(folder) if check.name == "chain"]
-        assert chain.fine or chain.found.startswith(
+        assert chain.passed or chain.found.startswith(
             "summary.json: gone"
         )  # killed between the ledger's end and that file
     assert released == expected[: len(released)]
@@ -49,13 +49,13 @@ def assert_same_run(folder: Path, whole: Path) -> None:
     assert model_of(folder) == model_of(whole)
     assert ledger_of(folder) == ledger_of(whole)
     varying = {"seconds"}
-    assert not [check for check in verify_ledger(folder) if check.verdict == "wrong"]
+    assert not [check for check in verify_ledger(folder) if check.verdict == "fail"]
     rounds = [[{k: v for k, v in line.items() if k not in varying} for line in rounds_of(f)] for f in (folder, whole)]
     assert rounds[0] == rounds[1]
 
 
 @pytest.mark.parametrize("kind", STATEFUL)
-def test_a_run_killed_before_any_step_that_changes_the_disk_goes_on_to_the_same_model(tmp_path, monkeypatch, kind):
+def test_a_run_killed_before_any_step_on_the_disk_resumes_to_the_same_model(tmp_path, monkeypatch, kind):
     scenario = small("rounds=4", "check_in.k=2", "federation.checkpoint_every=2", *STATEFUL[kind])
     with killed_at(monkeypatch, step=-1) as steps:
         play_in(tmp_path / "whole", scenario)
@@ -69,22 +69,6 @@ def test_a_run_killed_before_any_step_that_changes_the_disk_goes_on_to_the_same_
         summary = play_in(folder, scenario)
         assert summary.rounds_completed == 4 >= released
         assert_same_run(folder, tmp_path / "whole")
-
-
-def test_a_run_killed_again_and_again_while_it_resumes_gets_to_the_same_end(tmp_path, monkeypatch):
-    scenario = small("rounds=6", "check_in.k=2", "federation.checkpoint_every=2")
-    play_in(tmp_path / "whole", scenario)
-    folder, generator, kills = tmp_path / "killed", random.Random(1), 0
-    while True:
-        try:
-            with killed_at(monkeypatch, generator.randrange(2, 40)):  # the last start alone takes some twenty steps
-                play_in(folder, scenario)
-            break
-        except Killed:
-            kills += 1
-            assert_never_released_more_than_the_ledger_holds(folder, tmp_path / "whole")
-    assert kills > 1
-    assert_same_run(folder, tmp_path / "whole")
 
 
 ROUNDS, KILLS = 30, 6
@@ -160,10 +144,10 @@ def test_ctrl_c_finishes_the_round_and_leaves_a_checkpoint_of_it(arena, interrup
     assert summary["epsilon"]["upper"] == ledger["guaranteed_epsilon"] == ledger["whole_run_epsilon"]["upper"]
     assert summary["released_rounds_epsilon"]["upper"] == ledger["releases"][-1]["epsilon_upper"]
     cautions = {check.name: check.found for check in verify_ledger(folder) if check.verdict == "caution"}
-    assert f"interrupted after round {released}, perhaps for what was seen by then" in cautions["guarantee"]
+    assert f"interrupted after round {released}, perhaps because of its releases" in cautions["guarantee"]
     said = (arena.folder / "output.txt").read_text().removeprefix(said)
     assert said.count("finishing this round") == 1
-    assert f"interrupted: go on with: fedamp run '{folder}/scenario.yaml' --resume --out '{folder}'\n" in said
+    assert f"interrupted: resume with: fedamp run '{folder}/scenario.yaml' --resume --out '{folder}'\n" in said
     arena.start(folder)
     assert arena.exit_code() == 0
     assert_same_run(folder, arena.whole)

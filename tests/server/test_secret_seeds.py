@@ -21,15 +21,10 @@ from fedamp.server.loop import ask
 from fedamp.server.setup import prepare
 from tests.federations import Silent, small, write_small
 from tests.server.forks import Forks
-from tests.server.plays import Killed, killed_at, ledger_of, model_of, rounds_of
+from tests.server.plays import Crash, Killed, killed_at, ledger_of, model_of, rounds_of
 
 CHEAP = ("known_seed=false", "check_in={scheme: all}")  # to account for
 CLIENTS, FEATURES, CLIP, NOISE = 20, 50, 0.5, 4.0
-
-
-class StopsAfterOne(Silent):
-    def round_done(self, record) -> None:
-        raise KeyboardInterrupt
 
 
 @pytest.fixture(scope="module")
@@ -86,11 +81,11 @@ def interrupted(tmp_path) -> Path:
     """A run that was stopped after round 1."""
     run = tmp_path / "run"
     with pytest.raises(Interrupted):
-        launch(federation(tmp_path / "data"), StopsAfterOne(), run)
+        launch(federation(tmp_path / "data"), Crash(1, KeyboardInterrupt), run)
     return run
 
 
-def test_a_backup_that_is_gone_on_from_does_not_tell_who_has_left_meanwhile(forks, interrupted, tmp_path):
+def test_a_resumed_backup_does_not_tell_which_client_has_left_meanwhile(forks, interrupted, tmp_path):
     backup = shutil.copytree(interrupted, tmp_path / "backup")
     resume = ("run", interrupted / "scenario.yaml", "--resume", "--out")
     assert forks.run((*resume, interrupted)) == [0]
@@ -116,13 +111,15 @@ OTHERS = {
 
 
 @pytest.mark.parametrize("what", OTHERS)
-def test_what_hides_a_round_besides_its_noise_is_drawn_anew_too(what):
+def test_all_noise_of_a_round_is_drawn_anew(what):
     overrides, read = OTHERS[what]
     for seed, again in ((5, False), (None, True)):  # None: the scenario's
         prepared = prepare(small(*CHEAP, *overrides, "privacy.noise_multiplier=1.0e-3"), seed)
         strategy = prepared.strategy(prepared.state)
         with SerialGrid(CLIENT_APP, "cpu") as grid:
-            one, other = (read(strategy.release(1, ask(strategy, grid, 1))[0]) for _ in range(2))
+            one, other = (
+                read(strategy.pipeline.release(strategy.state, 1, ask(strategy, grid, 1))[0]) for _ in range(2)
+            )
         assert np.allclose(one, other, rtol=0, atol=1e-6) == again  # far above what this noise does
 
 
@@ -159,7 +156,7 @@ def test_a_run_killed_before_any_step_releases_every_round_once(tmp_path, monkey
 # --- one folder, one run ----------------------------------------------------------------------------------------------
 
 
-def test_of_starts_in_one_folder_one_runs_and_the_others_touch_nothing(forks, place, scenario):
+def test_of_several_starts_in_one_folder_one_runs_and_the_others_touch_nothing(forks, place, scenario):
     for attempt in range(4):
         out = place / f"wanted-{attempt}"
         if attempt % 2:

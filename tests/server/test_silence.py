@@ -130,7 +130,7 @@ def federation(*overrides: str):
 def test_a_silent_node_stalls_two_rounds_and_is_back_when_it_answers(tmp_path, machines, caplog):
     play_in(tmp_path, federation(), Watch(machines), grid=machines)
     lines = rounds_of(tmp_path)
-    # Rounds 2 and 3 wait for it; then it counts as zero and nobody waits.
+    # Rounds 2 and 3 wait for it; then it counts as zero and is not waited for.
     assert [line["reported"] for line in lines] == [60, 45, 45, 45, 45, 60, 60, 60]
     assert [line["scheduled"] for line in lines] == [60] * ROUNDS
     # (The first round's seconds are those in which everything is loaded.)
@@ -146,9 +146,7 @@ def test_a_silent_node_stalls_two_rounds_and_is_back_when_it_answers(tmp_path, m
     assert ledger_of(tmp_path)["parts"][0]["denominator"] == 60
 
 
-def test_a_silent_node_that_flower_takes_for_gone_is_not_waited_for_either_when_it_is_connected_again(
-    tmp_path, machines, caplog
-):
+def test_a_silent_node_that_flower_disconnects_is_not_waited_for_when_it_is_back(tmp_path, machines, caplog):
     play_in(tmp_path, federation(), Watch(machines, heard_of=False), grid=machines)
     lines = rounds_of(tmp_path)
     assert [line["reported"] for line in lines] == [60, 45, 45, 45, 45, 45, 60, 60]
@@ -167,7 +165,7 @@ def test_who_is_silent_counts_for_the_quorum_as_scheduled(tmp_path, machines):
         play_in(tmp_path, scenario.model_copy(update={"federation": asked}), grid=machines)
 
 
-def test_a_node_that_never_says_whom_it_hosts_stalls_the_first_two_rounds_alone(tmp_path, machines):
+def test_a_node_that_never_names_its_clients_stalls_the_first_two_rounds_only(tmp_path, machines):
     machines.hang.set()
     play_in(tmp_path, federation("rounds=4"), grid=machines)
     lines = rounds_of(tmp_path)

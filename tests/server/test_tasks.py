@@ -1,4 +1,4 @@
-"""Whole runs of other tasks than classification, with losses built in and of one's own."""
+"""Whole runs of other tasks than classification, with built-in and custom losses."""
 
 import json
 import sys
@@ -89,7 +89,7 @@ class Abstract:
 """
 
 
-def test_a_loss_of_ones_own_lies_beside_the_scenario(tmp_path, monkeypatch):
+def test_a_custom_loss_lies_beside_the_scenario(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "path", [*sys.path])
     (tmp_path / "own_losses.py").write_text(OWN)
     raw = json.loads(small(*DIABETES).model_dump_json())
@@ -124,7 +124,7 @@ REFUSED = {
 }
 
 
-def test_what_does_not_go_together_is_said_before_anything_is_trained(subtests):
+def test_sections_that_do_not_fit_are_refused_before_training(subtests):
     for overrides, message in REFUSED.items():
         with subtests.test(message), pytest.raises(InputError, match=message):
             prepare(small(*overrides))

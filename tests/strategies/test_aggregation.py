@@ -14,8 +14,7 @@ from fedamp.models.pieces import DisjointPiece
 from fedamp.models.registry import initial_parameters
 from fedamp.models.section import Model
 from fedamp.models.splits import split
-from fedamp.strategies.aggregation import Asked, ClippedSums, Request
-from fedamp.strategies.model_parts import ModelParts
+from fedamp.strategies.aggregation import Asked, ClippedSums, ModelParts, Request
 
 SHAPES = {"w": (3, 2), "b": (2,)}
 CLIP = 0.7
@@ -55,7 +54,7 @@ def refused(bad: Message, caplog) -> str:
     assert both.refused_nodes == 1
     assert all(np.array_equal(both.sums[name], alone.sums[name]) for name in SHAPES)
     assert (both.reported, both.loss_sum, both.records, both.below_clip) == (1, 1.5, 4, 1)
-    (line,) = [record.getMessage() for record in caplog.records if "left out" in record.getMessage()]
+    (line,) = [record.getMessage() for record in caplog.records if "reply refused" in record.getMessage()]
     assert "\n" not in line
     assert "node 2" in line
     return line
@@ -68,18 +67,14 @@ def test_an_honest_reply_is_added_as_it_is():
     assert collected.refused_nodes == 0
 
 
-NOT_FINITE = [math.nan, math.inf, -math.inf]
+def holding(number: float) -> dict[str, np.ndarray]:
+    arrays = honest()
+    arrays["w"][1, 1] = number
+    return arrays
 
 
-def test_numbers_that_are_not_finite_are_refused(caplog, subtests):
-    for number in NOT_FINITE:
-        with subtests.test(str(number)):
-            arrays = honest()
-            arrays["w"][1, 1] = number
-            assert "NaN or infinity" in refused(reply(arrays), caplog)
-
-
-OTHER_FORMS = [
+ARRAYS = [
+    *((holding(number), "NaN or infinity") for number in (math.nan, math.inf, -math.inf)),
     ({"w": np.zeros((3, 2))}, "; expected b, w, as"),
     (honest() | {"more": np.zeros(3)}, "; expected b, w, as"),
     (honest() | {"w": np.zeros((2, 3))}, "not float64"),
@@ -91,15 +86,7 @@ OTHER_FORMS = [
     (ArrayRecord({"w": Array("float64", (3, 2), "numpy.ndarray", b""), "b": Array(np.zeros(2))}), ""),
     (ArrayRecord(), "; expected b, w, as"),
 ]
-
-
-def test_arrays_of_another_form_are_refused(caplog, subtests):
-    for arrays, reason in OTHER_FORMS:
-        with subtests.test(str(arrays)):
-            assert reason in refused(reply(arrays), caplog)
-
-
-CANNOT_BE = [
+COUNTS_AND_IDS = [
     {"reported": [1, 3]},  # another node's client
     {"reported": [1, 99]},
     {"reported": [1, 1]},
@@ -116,35 +103,22 @@ CANNOT_BE = [
 ]
 
 
-def test_counts_and_ids_that_cannot_be_are_refused(caplog, subtests):
-    for metrics in CANNOT_BE:
-        with subtests.test(str(metrics)):
-            refused(reply(**metrics), caplog)
-
-
-NEEDED = [*METRICS, "arrays", "metrics"]
-
-
-def test_a_reply_without_something_is_refused(caplog, subtests):
-    for missing in NEEDED:
-        with subtests.test(missing):
-            bad = reply()
-            if missing in METRICS:
-                del bad.content["metrics"][missing]
-            else:
-                del bad.content[missing]
-            refused(bad, caplog)
-
-
-def test_records_of_another_kind_are_refused(caplog):
+def without(name: str) -> Message:
     bad = reply()
-    bad.content["metrics"] = ConfigRecord({"reported": [1]})
-    refused(bad, caplog)
+    del (bad.content["metrics"] if name in METRICS else bad.content)[name]
+    return bad
 
 
-def test_an_error_reply_is_counted(caplog):
-    asked = Message(RecordDict({"config": ConfigRecord()}), 2, "train")
-    assert "out of memory" in refused(Message(Error(7, "out of\nmemory"), reply_to=asked), caplog)
+def test_invalid_replies_are_refused(caplog, subtests):
+    other_kind, error = reply(), Message(RecordDict({"config": ConfigRecord()}), 2, "train")
+    other_kind.content["metrics"] = ConfigRecord({"reported": [1]})
+    replies = [(reply(arrays), reason) for arrays, reason in ARRAYS]
+    replies += [(reply(**metrics), "") for metrics in COUNTS_AND_IDS]
+    replies += [(without(name), "") for name in (*METRICS, "arrays", "metrics")]
+    replies += [(other_kind, ""), (Message(Error(7, "out of\nmemory"), reply_to=error), "out of memory")]
+    for number, (bad, reason) in enumerate(replies):
+        with subtests.test(str(number)):
+            assert reason in refused(bad, caplog)
 
 
 def test_a_node_that_was_not_asked_or_answers_twice_is_refused():

@@ -3,7 +3,7 @@
 from tests.documentation import python
 
 
-def test_the_strategy_runs_in_an_app_of_ones_own(capsys):
+def test_the_strategy_runs_in_a_custom_app(capsys):
     names: dict = {}
     exec(python("docs/strategies.md"), names)
     assert sorted(names["result"].train_metrics_clientapp) == [1, 2, 3]

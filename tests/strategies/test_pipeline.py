@@ -12,7 +12,7 @@ from fedamp.engines.engines import CLIENT_APP
 from fedamp.engines.serial import SerialGrid
 from fedamp.errors import FederationError
 from fedamp.noise.independent import IndependentGaussian, Noise
-from fedamp.runs.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
+from fedamp.runs.checkpoint import read_checkpoint, write_checkpoint
 from fedamp.runs.folder import RoundRecord
 from fedamp.server.loop import ask
 from fedamp.server.setup import Prepared, prepare
@@ -29,7 +29,7 @@ def grid():
 
 def play(strategy: PrivateStrategy, grid: SerialGrid, rounds: range) -> None:
     for round_ in rounds:
-        strategy.state, _ = strategy.release(round_, ask(strategy, grid, round_))
+        strategy.release(round_, ask(strategy, grid, round_))
 
 
 def with_steps(prepared: Prepared, **steps) -> PrivateStrategy:
@@ -41,11 +41,11 @@ def with_steps(prepared: Prepared, **steps) -> PrivateStrategy:
 def test_a_release_is_the_step_of_the_model(grid):
     prepared = prepare(small("server={learning_rate: 0.5}"))
     strategy = prepared.strategy(prepared.state)
-    state, release = strategy.release(1, ask(strategy, grid, 1))
+    state, release = strategy.pipeline.release(strategy.state, 1, ask(strategy, grid, 1))
     assert strategy.state is prepared.state
     assert (release.round, state.round, release.parameters) == (1, 1, state.parameters)
     for name, before in prepared.state.parameters.items():
-        mean = release.noisy_sums[name] / release.denominators[name]
+        mean = release.noisy_sums[name] / prepared.plan.parts[0].denominator
         assert np.array_equal(release.parameters[name], before + (0.5 * mean).astype(np.float32))
 
 
@@ -154,10 +154,10 @@ def test_noise_that_remembers_is_a_class_and_what_it_remembers_is_in_the_checkpo
     record = RoundRecord(
         round=3, loss=None, accuracy=None, epsilon_upper=None, scheduled=60, reported=60, seconds=0.0, unprotected={}
     )
-    write_checkpoint(tmp_path, Checkpoint(strategy.state, record), "scenario")
+    write_checkpoint(tmp_path, strategy.state, record, "scenario")
     (file,) = tmp_path.iterdir()
     again = with_steps(prepared, noise=Telescoping())
-    again.state = read_checkpoint(file, "scenario", prepared.state).state
+    again.state, _ = read_checkpoint(file, "scenario", prepared.state)
     for each in (strategy, again):
         play(each, grid, range(4, 7))
     for name, array in strategy.state.parameters.items():

@@ -10,8 +10,7 @@ from flwr.proto.node_pb2 import NodeInfo
 from fedamp.engines import flower
 from fedamp.errors import DeploymentError
 from fedamp.federation.running import Federation
-from fedamp.strategies.assignment import Batch
-from fedamp.strategies.roster import Roster
+from fedamp.strategies.roster import Batch, Roster
 
 UNITS = 20
 
@@ -74,9 +73,10 @@ def roster_of(grid: Nodes, hosts="trusted") -> Roster:
     return roster
 
 
-def test_hosted_units_go_to_their_node_and_units_of_nobody_are_left_out():
+def test_hosted_units_go_to_their_node_and_units_without_a_host_are_dropped():
     roster = roster_of(Nodes({2: [0, 1], 3: [5]}))
     assert asked(roster, batch(0, 1, 5, 9)) == {2: [0, 1], 3: [5]}
+    assert asked(roster_of(Nodes({})), batch(0, 1)) == {}
 
 
 def test_workers_that_host_everything_share_the_load_whatever_their_order():
@@ -104,34 +104,22 @@ def test_nodes_that_answer_nonsense_are_named_and_the_others_train(caplog):
     assert "node 4" in caplog.text
 
 
-def test_each_node_is_asked_once_for_as_long_as_it_stays():
-    grid = Nodes({2: [0], 3: "broken"})
-    roster = roster_of(grid)
-    roster.refresh(grid, timeout=1)
-    assert grid.asked == [2, 3]
-
-
-def test_a_node_that_was_too_late_to_say_whom_it_hosts_is_asked_again():
-    grid = Nodes({2: [0], 3: "silent"})
+def test_a_node_is_asked_once_and_again_if_it_was_late_or_comes_back(caplog):
+    grid = Nodes({2: [0], 3: "broken", 4: "silent"})
     roster = roster_of(grid)
     assert asked(roster, batch(0, 1)) == {2: [0]}
-    grid.hosts[3] = [1]
+    grid.hosts[4] = [1]
     roster.refresh(grid, timeout=1)
-    assert asked(roster, batch(0, 1)) == {2: [0], 3: [1]}
-    assert grid.asked == [2, 3, 3]
-
-
-def test_a_node_that_vanishes_and_returns_under_another_name_is_asked_again(caplog):
-    grid = Nodes({2: [0], 3: [1]})
-    roster = roster_of(grid)
-    del grid.hosts[3]
+    assert asked(roster, batch(0, 1)) == {2: [0], 4: [1]}
+    assert grid.asked == [2, 3, 4, 4]
+    del grid.hosts[4]
     roster.refresh(grid, timeout=1)
     assert asked(roster, batch(0, 1)) == {2: [0]}
-    assert "nodes 3 are gone" in caplog.text
+    assert "nodes 4 are gone" in caplog.text
     grid.hosts[7] = [1]
     roster.refresh(grid, timeout=1)
     assert asked(roster, batch(0, 1)) == {2: [0], 7: [1]}
-    assert grid.asked == [2, 3, 7]
+    assert grid.asked == [2, 3, 4, 4, 7]
 
 
 def test_a_node_that_is_gone_and_connected_again_is_in_log_and_record_by_its_name(caplog):
@@ -139,19 +127,15 @@ def test_a_node_that_is_gone_and_connected_again_is_in_log_and_record_by_its_nam
     roster = roster_of(grid)
     hosted = grid.hosts.pop(3)
     roster.refresh(grid, timeout=1)
-    assert (roster.silence.given_up, roster.silence.back) == ([3], [])
+    assert (roster.given_up, roster.back) == ([3], [])
     assert "nodes south (3) are gone" in caplog.text
     roster.refresh(grid, timeout=1)
-    assert (roster.silence.given_up, roster.silence.back) == ([], [])
+    assert (roster.given_up, roster.back) == ([], [])
     grid.hosts[3] = hosted
     roster.refresh(grid, timeout=1)
-    assert (roster.silence.given_up, roster.silence.back) == ([], [3])
+    assert (roster.given_up, roster.back) == ([], [3])
     assert "node south (3) is connected again" in caplog.text
     assert asked(roster, batch(0, 1)) == {2: [0], 3: [1]}
-
-
-def test_with_no_node_at_all_nobody_is_asked():
-    assert asked(roster_of(Nodes({})), batch(0, 1)) == {}
 
 
 def test_node_ids_as_large_as_flower_draws_them_are_kept_to_the_last_digit():
@@ -163,7 +147,7 @@ NAMES = {2: "north", 3: "south", 4: "north"}
 SHARES = {"north": "0-9,12", "south": "10-11,13-19"}
 
 
-def test_a_node_is_believed_for_the_units_that_the_operator_gave_its_name_and_for_no_others(caplog):
+def test_a_node_is_believed_only_for_the_units_that_the_operator_gave_its_name(caplog):
     grid = Nodes({2: range(UNITS), 3: range(UNITS), 9: range(UNITS)}, NAMES)
     roster = roster_of(grid, SHARES)
     own = {2: [*range(10), 12], 3: [10, 11, *range(13, 20)]}

@@ -210,7 +210,7 @@ def _never_chosen(rounds: int) -> float:
 def _poisson_delta(noise_multiplier: float, rounds: int, direction: Direction) -> PoissonDelta:
     def delta(rate: float, epsilon: float) -> float:
         law = upper_law(poisson(noise_multiplier, rounds, rate))
-        return (law.delta_remove if direction == "remove" else law.delta_add)(epsilon).upper
+        return (law.remove if direction == "remove" else law.add).delta(epsilon).upper
 
     return delta
 

@@ -1,10 +1,21 @@
-"""Data sets that need no keys of their own: each a module that registers itself under its name.
+"""Data sets that fedamp brings: they work offline, and are small enough to read at once."""
 
-A scenario may name every module of this folder (:class:`fedamp.data.sections.BuiltInData`).
-"""
+from abc import abstractmethod
+from pathlib import Path
+from typing import Any
 
-import importlib
-import pkgutil
+from numpy.typing import NDArray
 
-for _module in pkgutil.iter_modules(__path__):
-    importlib.import_module(f"{__name__}.{_module.name}")
+from fedamp.data.stored import StoredData, Tables
+from fedamp.data.table import Table
+
+
+class BuiltInData(StoredData):
+    """Base of data sets of arrays. A further one is a class with a name and arrays, and a line in sections.py."""
+
+    @abstractmethod
+    def arrays(self) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Inputs [records, ...] and labels [records, ...] of all records."""
+
+    def open(self, folder: Path) -> Tables:
+        return Tables(Table(self.name, *self.arrays(), shape=self.shape))

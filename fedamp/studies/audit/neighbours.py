@@ -106,7 +106,7 @@ class Neighbour:
 
     def __init__(self, dataset: Dataset, units: NDArray[np.int64], records: Arrays) -> None:
         self._dataset, self._units = dataset, units
-        table = _InMemory(f"records of unit {', '.join(map(str, units))}", *records)
+        table = Table(f"records of unit {', '.join(map(str, units))}", *records)
         own = Records(table, np.arange(len(table)), records[1])
         self._own = StoredDataset(
             num_clients=1,
@@ -139,20 +139,3 @@ class Neighbour:
             return both
 
         return Cohort(together(real.inputs, own.inputs), together(real.labels, own.labels), sizes)
-
-
-class _InMemory(Table):
-    """Records in memory."""
-
-    def __init__(self, source: str, inputs: NDArray[Any], labels: NDArray[Any]) -> None:
-        super().__init__(source, inputs.shape[1:], inputs.dtype)
-        self._inputs, self._labels = inputs, labels
-
-    def __len__(self) -> int:
-        return len(self._labels)
-
-    def stored_labels(self) -> NDArray[Any]:
-        return self._labels
-
-    def stored_inputs(self, records: NDArray[np.int64]) -> NDArray[Any]:
-        return self._inputs[records]

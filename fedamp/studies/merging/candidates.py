@@ -138,7 +138,7 @@ def cost_of_model(run: Run, round_: int) -> Mechanism:
 def _check(first: Run, other: Run) -> None:
     """Refuse a run that protects other units, or in another sense, or trains another model; or a foreign ledger."""
     scenario, ledger = other.scenario, other.ledger
-    same_noise = scenario.privacy.noise_multiplier in ("auto", ledger.claim.noise_multiplier)
+    same_noise = scenario.privacy.noise_multiplier in ("auto", ledger.noise_multiplier)
     same_rounds = (ledger.unit, ledger.rounds_planned) == (scenario.privacy.unit, scenario.rounds)
     if not (same_noise and same_rounds and ledger.mechanism == other.plan.mechanism):
         raise RunFolderError(f"{other.files.ledger}: not the ledger of the scenario.yaml beside it")
@@ -203,5 +203,5 @@ def _checkpoint(run: Run, round_: int, prepared: Prepared) -> tuple[Arrays, Path
     if round_ not in files:
         kept = ", ".join(f"{run.folder}@{number}" for number in sorted({*files, run.summary.rounds_completed}))
         raise MergeError(f"{run.folder}@{round_}: no such checkpoint; expected: {kept} (a run keeps its last {KEPT})")
-    checkpoint = read_checkpoint(files[round_], run.ledger.scenario_sha256, prepared.state)
-    return checkpoint.state.model, files[round_]
+    state, _ = read_checkpoint(files[round_], run.ledger.scenario_sha256, prepared.state)
+    return state.model, files[round_]

@@ -13,7 +13,8 @@ from fedamp.base.arrays import Arrays
 from fedamp.base.version import version
 from fedamp.errors import MergeError
 from fedamp.noise.gaussian import delta_left
-from fedamp.runs.folder import RunFolder, new_folder, write_secret
+from fedamp.runs.files import write_secret
+from fedamp.runs.folder import RunFolder, new_folder
 from fedamp.runs.ledger import digest
 from fedamp.runs.merged import Certificate, Draw, MergedInput, MergedSummary, salted_digest
 from fedamp.runs.records import FROM_SYSTEM, Bracket, Quality, measured

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from pydantic import Field
 
 from fedamp.base.record import Record
+from fedamp.runs.files import FileRecord
 from fedamp.runs.folder import read_summary
-from fedamp.runs.records import FileRecord
 from fedamp.runs.run import Run, frame_of, read_run
 from fedamp.studies.sweeps.choosing import cost_of_choosing
 from fedamp.studies.sweeps.grid import Settings

@@ -1,11 +1,10 @@
-"""The server of a Flower app that brings its own model, records and training.
+"""The server of a custom Flower app, with its own model, records and training.
 
 strategy = AppStrategy("federation.yaml", arrays, "out")  # instead of FedAvg(...)
 result = strategy.start(grid=grid, initial_arrays=arrays, num_rounds=..., train_config=...)
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
@@ -24,10 +23,10 @@ from fedamp.federation import reader
 from fedamp.federation.plan import make_plan
 from fedamp.federation.scenario import Scenario
 from fedamp.runs.files import modes_of
-from fedamp.runs.folder import RunFolder, new_folder
+from fedamp.runs.folder import new_folder
 from fedamp.runs.ledger import Ledger
 from fedamp.server.app import reasons_kept_in, wait_for_nodes
-from fedamp.strategies.model_parts import ModelParts
+from fedamp.strategies.aggregation import ModelParts
 from fedamp.strategies.pipeline import ReleasePipeline
 from fedamp.strategies.private import PrivateStrategy
 
@@ -35,14 +34,15 @@ LOG = "server.log"
 
 
 class AppStrategy(PrivateStrategy):
-    """PrivateStrategy for an app of one's own, with a ledger: every round is entered before its model is let out.
+    """PrivateStrategy for a custom app, with a ledger: every round is entered before its model is released.
 
-    In ``out``: ``scenario.yaml``, ``ledger.json``, ``model.safetensors`` of the last round, and ``server.log``, which
-    tells who answered and must stay on the server. With a secret seed they are for their owner alone.
+    Writes ``scenario.yaml``, ``ledger.json``, ``model.safetensors`` of the last round, and ``server.log`` into ``out``.
+    The log names the nodes that answered and must stay on the server. With a secret seed the owner alone can read
+    these files.
 
     Args:
         scenario: or its file; with ``data: {name: external, clients: N}`` and ``model: {name: external}``.
-        arrays: the model to start from, float32; public.
+        arrays: the first model, float32; public.
         out: a new folder, because a run is released once.
 
     Raises:
@@ -54,20 +54,28 @@ class AppStrategy(PrivateStrategy):
     def __init__(self, scenario: Scenario | str | Path, arrays: ArrayRecord, out: str | Path) -> None:
         scenario = scenario if isinstance(scenario, Scenario) else reader.load(scenario)
         if not isinstance(scenario.data, ExternalData):
-            raise ScenarioError(f"data.name is {scenario.data.name}; expected in an app of your own: external")
+            raise ScenarioError(f"data.name is {scenario.data.name}; expected in a custom app: external")
         parameters = _parameters(arrays)
         plan = make_plan(scenario, scenario.data.clients, None if scenario.known_seed else rng.seed_from_system())
         plan.check_budget()
-        pipeline = ReleasePipeline(plan, ModelParts.of(parameters), _no_pieces)
-        super().__init__(pipeline, _task(scenario, plan.mixing.linf_coordinates), pipeline.start(parameters))
-        self.folder = _new_folder(Path(out), scenario)
+        pipeline, out, made = ReleasePipeline(plan, ModelParts.of(parameters), _no_pieces), Path(out), False
+        if not out.exists():
+            self.folder, made = new_folder(out, scenario.name, private=not scenario.known_seed)
+        if not made:
+            raise RunFolderError(f"{out}: exists already; expected: a new folder, because a run is released once")
         with modes_of(self.folder.path):
             self.folder.write_scenario(scenario)
             self.ledger = Ledger(self.folder.ledger, plan)
             self.ledger.begin()
+        super().__init__(
+            pipeline,
+            _task(scenario, plan.mixing.linf_coordinates),
+            pipeline.start(parameters),
+            lambda state, release, aggregate: self.ledger.enter(release.round, release.parameters),
+        )
 
     def arrays(self) -> ArrayRecord:
-        """The global model, as a copy: an app's code may write to it."""
+        """A copy of the global model: an app's code may write to it."""
         return ArrayRecord({name: Array(array) for name, array in self.state.parameters.items()})
 
     def start(
@@ -85,14 +93,14 @@ class AppStrategy(PrivateStrategy):
         Args:
             grid, train_config, evaluate_fn: as for every Flower strategy.
             initial_arrays: those that the strategy was made with.
-            num_rounds: at most as many as the plan has and the budget pays for; left out: that many.
-            timeout: seconds; left out: ``federation.round_deadline``.
-            evaluate_config: not used: clients are asked for no evaluation.
+            num_rounds: at most the rounds of the plan that the budget pays for, the default.
+            timeout: seconds; default: ``federation.round_deadline``.
+            evaluate_config: not used: clients do not evaluate.
 
         Raises:
             ScenarioError: more rounds than were planned.
             ModelError: other arrays.
-            FederationError: a round could not be released; why is in ``server.log``, because it tells who was asked.
+            FederationError: a round could not be released. The reason names nodes, so it is in ``server.log``.
         """
         affordable, federation = self.plan.affordable_rounds, self.plan.scenario.federation
         if num_rounds is not None and num_rounds > affordable:
@@ -113,14 +121,12 @@ class AppStrategy(PrivateStrategy):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """The next global model, which is in the ledger by then."""
-        state, release = self.release(server_round, self.aggregate(server_round, replies))
-        spent = self.ledger.enter(server_round, release.parameters).epsilon_upper
-        # NumPy makes numbers of the arrays without axes that some models have.
-        self.state = replace(state, parameters={name: np.asarray(array) for name, array in state.parameters.items()})
+        """The next global model, entered in the ledger."""
+        arrays, _ = super().aggregate_train(server_round, replies)
         self.folder.write_model(self.state.model)
+        spent = self.ledger.releases[-1].epsilon_upper
         print(f"round {server_round}: epsilon {spent:.3f}", flush=True)
-        return self.arrays(), MetricRecord({"epsilon": spent})
+        return arrays, MetricRecord({"epsilon": spent})
 
 
 def _parameters(arrays: ArrayRecord) -> Arrays:
@@ -139,7 +145,7 @@ def _parameters(arrays: ArrayRecord) -> Arrays:
 
 
 def _task(scenario: Scenario, linf_coordinates: int) -> ClientTask:
-    """What clients are told: the app knows the rest."""
+    """The task of the clients; the app knows the rest."""
     return ClientTask(
         model=scenario.model,
         input_shape=(),
@@ -154,14 +160,5 @@ def _task(scenario: Scenario, linf_coordinates: int) -> ClientTask:
     )
 
 
-def _new_folder(out: Path, scenario: Scenario) -> RunFolder:
-    """For its owner alone where the seed is secret."""
-    if not out.exists():
-        folder, made = new_folder(out, scenario.name, private=not scenario.known_seed)
-        if made:
-            return folder
-    raise RunFolderError(f"{out}: exists already; expected: a new folder, because a run is released once")
-
-
 def _no_pieces(submodel: int, round_: int) -> NoReturn:
-    raise ModelError("the model of an app of one's own is not split; expected: submodels: {scheme: none}")
+    raise ModelError("the model of a custom app is not split; expected: submodels: {scheme: none}")

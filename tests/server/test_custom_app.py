@@ -15,7 +15,7 @@ from fedamp.engines.node import FIRST_NODE, Node
 from fedamp.errors import FederationError, ModelError, RunFolderError, ScenarioError
 from fedamp.federation import reader
 from fedamp.runs.verify import verify_ledger
-from fedamp.server.own_app import LOG, AppStrategy
+from fedamp.server.custom_app import LOG, AppStrategy
 from tests.client import own_apps
 from tests.documentation import ROOT
 
@@ -77,7 +77,7 @@ def test_a_round_survives_whatever_clients_do_and_is_in_the_ledger(tmp_path, nam
 
     result = start(strategy, Nodes(f"tests.client.own_apps:{name}"), evaluate_fn=evaluate)
     assert released == [(0, 0), (1, 1), (2, 2)]  # entered first
-    assert not [check for check in verify_ledger(tmp_path / "out") if check.verdict == "wrong"]
+    assert not [check for check in verify_ledger(tmp_path / "out") if check.verdict == "fail"]
     assert set(result.arrays) == set(ARRAYS)
     assert strategy.collected.reported == len(own_apps.GOOD + own_apps.NOT_FINITE + own_apps.RAISED)
     assert strategy.collected.failed == len(own_apps.NOT_FINITE + own_apps.RAISED)
@@ -88,7 +88,7 @@ def test_a_round_survives_whatever_clients_do_and_is_in_the_ledger(tmp_path, nam
 def test_who_failed_is_told_to_the_server_alone(tmp_path, capfd):
     grid = Nodes("tests.engines.tiny_app:app")  # its answer to a query names no clients
     strategy = AppStrategy(scenario(), record(), tmp_path / "out")
-    with pytest.raises(FederationError, match=r"the run could not go on; why is in .*server\.log$"):
+    with pytest.raises(FederationError, match=r"the run failed; the reason is in .*server\.log$"):
         start(strategy, grid)
     assert "expected hosts, as fedamp.client.app answers" in (tmp_path / "out" / LOG).read_text()
     assert "".join(capfd.readouterr()) == ""
@@ -121,7 +121,7 @@ def test_what_is_refused(tmp_path):
         AppStrategy(scenario(), record({**ARRAYS, "steps": np.array(0)}), tmp_path / "other")
     with pytest.raises(ModelError, match="array scale holds NaN"):
         AppStrategy(scenario(), record({**ARRAYS, "scale": np.array(np.nan, np.float32)}), tmp_path / "other")
-    with pytest.raises(ScenarioError, match="expected in an app of your own: external"):
+    with pytest.raises(ScenarioError, match="expected in a custom app: external"):
         AppStrategy("digits", record(), tmp_path / "other")
     poor = scenario(privacy={"clip": 1.0, "noise_multiplier": 0.5, "epsilon": 0.1})
     with pytest.raises(ScenarioError, match="pays for no round"):

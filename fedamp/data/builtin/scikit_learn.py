@@ -1,0 +1,58 @@
+"""Data sets in the files of scikit-learn, which is not imported: that takes longer than many a training."""
+
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedamp.data.builtin import BuiltInData
+
+# Top, top right, bottom right, bottom, bottom left, top left, middle; for 0, 1, ..., 9.
+_SEGMENTS = "1111110 0110000 1101101 1111001 0110011 1011011 1011111 1110000 1111111 1111011"
+_LIT = np.array([[int(lit) for lit in digit] for digit in _SEGMENTS.split()])
+
+# Age, sex, body mass index, blood pressure, six measurements of blood serum; and the progression.
+_MEANS = np.array([48.5, 1.5, 26.4, 94.6, 189.0, 115.0, 49.8, 4.07, 4.64, 91.3])
+_DEVIATIONS = np.array([13.1, 0.5, 4.4, 13.8, 34.6, 30.4, 12.9, 1.29, 0.52, 11.5])
+_MEAN, _DEVIATION = 152.0, 77.0
+
+
+class DigitsData(BuiltInData):
+    """1,797 handwritten digits of 8 x 8 pixels in [0, 1] (Alpaydin and Kaynak 1998, UCI)."""
+
+    name: Literal["digits"]
+
+    def arrays(self) -> tuple[NDArray[Any], NDArray[Any]]:
+        numbers = _read("digits.csv.gz", delimiter=",", dtype=np.float32)
+        return numbers[:, :-1] / 16, numbers[:, -1].astype(np.int64)
+
+
+class SegmentsData(BuiltInData):
+    """The digits with seven labels each: the segments of a display that show it. For binary-cross-entropy."""
+
+    name: Literal["segments"]
+
+    def arrays(self) -> tuple[NDArray[Any], NDArray[Any]]:
+        inputs, digits = DigitsData(name="digits").arrays()
+        return inputs, _LIT[digits]
+
+
+class DiabetesData(BuiltInData):
+    """Progression of diabetes in a year, for 442 patients with ten measurements each (Efron et al. 2004).
+
+    For mean-squared-error. Both are standardised with rounded constants that are public.
+    """
+
+    name: Literal["diabetes"]
+
+    def arrays(self) -> tuple[NDArray[Any], NDArray[Any]]:
+        inputs = (_read("diabetes_data_raw.csv.gz") - _MEANS) / _DEVIATIONS
+        return inputs, (_read("diabetes_target.csv.gz") - _MEAN) / _DEVIATION
+
+
+def _read(name: str, **keys: Any) -> NDArray[Any]:
+    package = find_spec("sklearn")
+    assert package is not None, "scikit-learn is a dependency"
+    return np.loadtxt(Path(str(package.origin)).parent / "datasets" / "data" / name, **keys)

@@ -1,0 +1,99 @@
+"""Tables whose inputs go through ``data.transform``. Slow features are computed once and kept in a cache on disk."""
+
+import hashlib
+import json
+import os
+from collections.abc import Callable
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from fedamp.data.scattering import Scattering
+from fedamp.data.table import Table, cache_folder
+from fedamp.data.transform import Floats, GroupNorm, Shape, Standardise
+from fedamp.data.whitening import Whiten
+from fedamp.errors import DataError
+
+AnyTransform = Annotated[Standardise | Scattering | GroupNorm | Whiten, Field(discriminator="name")]
+Transforms = Annotated[
+    tuple[AnyTransform, ...], Field(description="steps for every input, in order; a result depends on its record alone")
+]
+
+_BLOCK = 256  # records transformed at once: the temporaries of a scattering stay in the tens of megabytes
+
+
+def transformed(table: Table, steps: tuple[AnyTransform, ...]) -> Table:
+    """The table with its inputs transformed. Raises DataError for inputs of a shape that a step cannot take."""
+    shape = table.input_shape
+    for number, step in enumerate(steps):
+        try:
+            shape = step.output_shape(shape)
+        except ValueError as error:
+            raise DataError(f"data.transform.{number}: {error}; inputs have shape {list(shape)}") from None
+    return Table(table.source, _Features(table, steps, shape), table.labels, table.column) if steps else table
+
+
+class _Features:
+    """Inputs of a table after the steps, computed when they are read."""
+
+    def __init__(self, table: Table, steps: tuple[AnyTransform, ...], shape: Shape) -> None:
+        self._table, self._steps = table, steps
+        self.shape, self.dtype = (len(table), *shape), np.dtype(np.float32)
+
+    def __getitem__(self, records: NDArray[np.int64]) -> Floats:
+        if any(step.slow for step in self._steps):
+            kept: Floats = self._kept[records]
+            return kept
+        return self._computed(records)
+
+    def _computed(self, records: NDArray[np.int64]) -> Floats:
+        return _composed(self._steps, self._table.input_shape)(self._table.read(records))
+
+    @cached_property
+    def _kept(self) -> Floats:
+        from filelock import FileLock  # it takes longer to import than all data sets
+
+        try:
+            file = cache_folder("features") / f"{self._digest()}.npy"
+            with FileLock(file.with_suffix(".lock"), mode=0o600):
+                if not file.exists():
+                    self._write(file)
+            features: Floats = np.load(file, mmap_mode="r")
+        except OSError as error:
+            raise DataError(
+                f"{error.filename}: features cannot be kept there ({error.strerror}); FEDAMP_CACHE names another folder"
+            ) from None
+        return features
+
+    def _write(self, file: Path) -> None:
+        unfinished = file.with_suffix(".unfinished")
+        unfinished.touch(mode=0o600)  # features of private records are as private as these
+        features = np.lib.format.open_memmap(unfinished, "w+", np.float32, self.shape)  # type: ignore[no-untyped-call]
+        for start in range(0, len(self._table), _BLOCK):
+            records = np.arange(start, min(start + _BLOCK, len(self._table)))
+            features[records] = self._computed(records)
+        features.flush()
+        os.replace(unfinished, file)
+
+    def _digest(self) -> str:
+        """Of all inputs and all steps."""
+        steps = json.dumps([step.model_dump() for step in self._steps])
+        digest = hashlib.sha256(f"1 {steps} {self._table.input_shape}".encode())
+        for start in range(0, len(self._table), 64 * _BLOCK):
+            records = np.arange(start, min(start + 64 * _BLOCK, len(self._table)))
+            digest.update(self._table.read(records).tobytes())
+        return digest.hexdigest()
+
+
+@cache
+def _composed(steps: tuple[AnyTransform, ...], input_shape: Shape) -> Callable[[Floats], Floats]:
+    """The steps, one after another; cached, since training and test records share what a step learns."""
+    if not steps:
+        return lambda inputs: inputs
+    before = _composed(steps[:-1], input_shape)
+    last = steps[-1].prepared(before, input_shape)
+    return lambda inputs: last(before(inputs))

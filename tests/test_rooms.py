@@ -1,0 +1,98 @@
+"""The rooms of the package: every module can be imported, and imports go one way, never in a circle.
+
+All imports count: at the top of a module, inside functions, and for type checkers.
+"""
+
+import ast
+import importlib
+from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+from tests.documentation import ROOT
+
+# A room may import the rooms in the lines above its own, and nothing else. `errors` and `rng` belong to `base`.
+ORDER = (
+    ("base",),
+    ("accounting",),
+    ("noise",),
+    ("data", "models"),
+    ("federation",),
+    ("engines",),
+    ("client",),
+    ("strategies",),
+    ("runs",),
+    ("server",),
+    ("studies",),
+    ("report",),
+    ("api",),
+    ("cli",),
+)
+FLOOR = {room: floor for floor, rooms in enumerate(ORDER) for room in rooms}
+OUTSIDE = {"fedamp", "fedamp.__main__", "fedamp.api", "fedamp.errors", "fedamp.rng"}
+
+FILES = {
+    ".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): file
+    for file in sorted((ROOT / "fedamp").rglob("*.py"))
+}
+
+
+def targets(file: Path) -> Iterator[str]:
+    """The modules of fedamp that a file imports."""
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name.partition(".")[0] == "fedamp")
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "fedamp":
+            names = (f"{node.module}.{alias.name}" for alias in node.names)
+            yield from (name if name in FILES else str(node.module) for name in names)
+
+
+# Imports that must still go; nothing may be added.
+ALLOWED = {
+    ("fedamp.data.sections", "fedamp.federation.scenario"),
+    ("fedamp.accounting.risk", "fedamp.accounting.mechanism"),
+    ("fedamp.engines.ray_driver", "fedamp.engines.ray_workers"),
+}
+IMPORTS = {name: {other for other in targets(file) if (name, other) not in ALLOWED} for name, file in FILES.items()}
+ARROWS = [(name, other) for name in FILES for other in IMPORTS[name] if name not in ("fedamp", "fedamp.__main__")]
+
+
+def room(name: str) -> str:
+    first = name.split(".")[1]
+    return "base" if first in ("errors", "rng") else first
+
+
+@pytest.mark.parametrize("name", sorted(FILES.keys() - {"fedamp.__main__"}))
+def test_every_module_can_be_imported(name):
+    importlib.import_module(name)
+
+
+def test_every_module_has_a_room_but_a_few():
+    assert {name for name in FILES if FILES[name].parent == ROOT / "fedamp"} == OUTSIDE
+    assert {room(name) for name in FILES.keys() - {"fedamp", "fedamp.__main__"}} == FLOOR.keys()
+
+
+def test_no_room_imports_the_front_of_the_package():
+    assert [name for name, other in ARROWS if other == "fedamp"] == []
+
+
+def test_imports_go_down():
+    upward = [
+        f"{name} -> {other}"
+        for name, other in ARROWS
+        if other != "fedamp" and room(name) != room(other) and FLOOR[room(name)] <= FLOOR[room(other)]
+    ]
+    assert upward == []
+
+
+def test_the_accountant_imports_nothing_else():
+    assert [arrow for arrow in ARROWS if room(arrow[0]) == "accounting" and room(arrow[1]) != "accounting"] == []
+
+
+def test_no_imports_form_a_circle():
+    try:
+        TopologicalSorter({name: IMPORTS[name] - {"fedamp"} for name in FILES}).prepare()
+    except CycleError as error:
+        pytest.fail(" -> ".join(error.args[1]))
