@@ -16,7 +16,7 @@ from flwr.serverapp.strategy import Result
 from fedamp import rng
 from fedamp.base.arrays import Arrays
 from fedamp.client.task import ClientTask
-from fedamp.data.sections import ExternalData
+from fedamp.data.dataset import ExternalData
 from fedamp.engines import flower
 from fedamp.errors import ModelError, RunFolderError, ScenarioError
 from fedamp.federation import reader
