@@ -34,11 +34,7 @@ CAPTIONS = {
 
 
 def write_report(folders: Sequence[Path], out: Path) -> Path:
-    """Write the page of one run or merged model, or the comparison of several.
-
-    Args:
-        folders: of runs, and of merged models.
-        out: the HTML file; an older one is replaced.
+    """Write the page of one run or merged model, or the comparison of several, to ``out``; an older page is replaced.
 
     Raises:
         RunFolderError: a folder is missing, damaged or given twice, or ``fedamp verify`` fails.
@@ -50,7 +46,7 @@ def write_report(folders: Sequence[Path], out: Path) -> Path:
         if wrong := complaint(found):
             raise RunFolderError(f"{folder}: {wrong}")
     environment = Environment(
-        loader=PackageLoader("fedamp.report"),
+        loader=PackageLoader(__package__),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -59,13 +55,11 @@ def write_report(folders: Sequence[Path], out: Path) -> Path:
     environment.tests["run"] = lambda model: isinstance(model, Run)
     tools = {"numbers": numbers, "words": words, "spread": spread, "sha256": sha256, "version": version()}
     environment.globals |= tools | {"figures_of": _figures, "interpretation": _interpretation}
+    figures = _inline(comparison_pictures(models)) if len(models) > 1 else []
     content = environment.get_template("page.html.j2").render(
-        models=models,
-        alone=len(models) == 1,
-        checks=checks,
-        rows=list(map(facts, models)),
+        {"models": models, "alone": len(models) == 1, "checks": checks, "rows": list(map(facts, models))},
         cautions=cautions(models),
-        comparison_figures=_inline(comparison_pictures(models)) if len(models) > 1 else [],
+        comparison_figures=figures,
     )
     try:
         out.write_text(content, encoding="utf-8")
@@ -75,7 +69,7 @@ def write_report(folders: Sequence[Path], out: Path) -> Path:
 
 
 def _inline(pictures: Mapping[str, Figure]) -> list[tuple[str, str]]:
-    """Pictures as a page holds them: address and caption."""
+    """The address and the caption of each picture."""
     return [(style.inline(picture), CAPTIONS[name]) for name, picture in pictures.items()]
 
 
@@ -83,10 +77,9 @@ def _figures(model: Model) -> list[tuple[str, str]]:
     if isinstance(model, Run):
         return _inline(run_pictures(model))
     name = "epsilon-over-weights"
-    file = RunFolder(model.folder).plots / f"{name}.png"
-    if not file.is_file():  # it is drawn for two and three models
-        return []
-    return [("data:image/png;base64," + base64.b64encode(file.read_bytes()).decode(), CAPTIONS[name])]
+    file = RunFolder(model.folder).plots / f"{name}.png"  # drawn for two and three models
+    pictures = [base64.b64encode(file.read_bytes()).decode()] if file.is_file() else []
+    return [(f"data:image/png;base64,{picture}", CAPTIONS[name]) for picture in pictures]
 
 
 def _interpretation(model: Model) -> str:

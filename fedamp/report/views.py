@@ -22,8 +22,7 @@ class Run(run.Run):
     def plot(self, name: str = "rounds") -> Figure:
         """A picture: ``rounds`` (accuracy and epsilon by round) or ``accuracy-epsilon`` (accuracy against epsilon).
 
-        Raises:
-            InputError: there is none of that name.
+        InputError: there is none of that name.
         """
         pictures = run_pictures(self)
         if name not in pictures:
