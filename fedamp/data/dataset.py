@@ -55,9 +55,7 @@ class Dataset(ABC):
     def gather(self, clients: NDArray[np.int64]) -> Cohort:
         """The records of the clients, in the given order. A client's records do not depend on the other clients.
 
-        Raises:
-            IndexError: an id outside 0 ... num_clients - 1.
-            DataError: a client that is not hosted here, or inputs that are not finite.
+        Raises IndexError for an unknown id, DataError for a client not hosted here or inputs that are not finite.
         """
 
     @abstractmethod

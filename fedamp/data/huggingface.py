@@ -93,10 +93,7 @@ def _table(rows: "datasets.Dataset", section: "TabularData | HuggingFaceData", s
 
 
 class _ColumnInputs:
-    """Inputs from one column of images, numbers or (nested) lists of numbers, or from several columns of numbers.
-
-    Images get channels first: [1, height, width] or [3, height, width]. Inputs of different shapes raise DataError.
-    """
+    """Inputs from one column of images (channels first) or (nested) lists of numbers, or from columns of numbers."""
 
     def __init__(self, rows: "datasets.Dataset", names: list[str], source: str) -> None:
         from datasets import Image

@@ -17,11 +17,7 @@ CHECKED_AT_ONCE = 256 * 2**20  # bytes; inputs up to this size are checked when 
 
 @dataclass(eq=False)
 class Table:
-    """Labelled records that can be read by number.
-
-    Raises:
-        DataError: inputs without numbers, or not as many of them as ``shape`` needs.
-    """
+    """Labelled records that can be read by number. Raises DataError for inputs without numbers, or of another shape."""
 
     source: str  # its name in errors, for example the file
     inputs: Any  # [records, ...]; an array, or an object with shape, dtype and inputs[record numbers]
@@ -46,8 +42,7 @@ class Table:
     def read(self, records: NDArray[np.int64]) -> NDArray[np.float32]:
         """Inputs of the records, in the given order, shape [records, *input_shape].
 
-        Raises:
-            DataError: a number that is not finite, or too large for float32; names the source and the record.
+        Raises DataError, with the source and the record, for a number that is not finite or too large for float32.
         """
         with np.errstate(over="ignore"):
             inputs = np.asarray(self.inputs[records]).astype(np.float32, copy=False)
@@ -70,8 +65,7 @@ class Table:
     def column(self, name: str) -> NDArray[Any]:
         """The client of each record as stored: integers, strings or anything else that is ordered, shape [records].
 
-        Raises:
-            DataError: no such column, or not one plain value for each record.
+        Raises DataError for no such column, or not one plain value for each record.
         """
         if self.read_column is None:
             raise DataError(f"{self.source}: no column {name!r}; partition these data by iid, dirichlet or shards")

@@ -35,9 +35,7 @@ class Transform(Section):
     def prepared(self, before: Function, input_shape: Shape) -> Function:
         """:meth:`apply`, or a function that is learned from public images.
 
-        Args:
-            before: the preceding transforms.
-            input_shape: shape of one input of the first of them.
+        ``before`` is the preceding transforms, ``input_shape`` the shape of one input of the first of them.
         """
         return self.apply
 

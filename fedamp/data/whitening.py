@@ -51,11 +51,8 @@ class Whiten(Transform):
 
 
 def _principal(values: Floats, components: int) -> tuple[Floats, Floats]:
-    """The largest variances of centred values [records, features], and their directions [features, components].
-
-    From the smaller of the two matrices of scalar products, which have the same eigenvalues.
-    """
-    records, features = values.shape
+    """The largest variances of centred values [records, features], and their directions [features, components]."""
+    records, features = values.shape  # the smaller of the two matrices of scalar products has the same eigenvalues
     products = (values.T @ values if features <= records else values @ values.T) / np.float32(records)
     last = len(products) - 1
     variances, vectors = scipy.linalg.eigh(products, subset_by_index=[last + 1 - components, last], overwrite_a=True)
@@ -66,8 +63,7 @@ def _principal(values: Floats, components: int) -> tuple[Floats, Floats]:
 def shapes(count: int, shape: tuple[int, int, int]) -> Floats:
     """Images of up to eight ellipses and rectangles about the middle of an empty background, plain or striped.
 
-    Returns:
-        float32 [count, channels, height, width] in [0, 1], always the same ones.
+    Always the same ones: float32 [count, channels, height, width] in [0, 1].
     """
     generator = rng.public_stream(0, "shapes", *shape)
     channels, height, width = shape

@@ -16,10 +16,8 @@ from fedamp.studies.sweeps.results import is_sweep, read_sweep, run_folders
 def compare(folders: Sequence[Path], out: Path) -> dict[str, Any]:
     """The answer of ``fedamp compare --json``; the pictures are drawn into ``out``.
 
-    One sweep is shown by its settings. Beside other folders it is replaced by its finished runs.
-
-    Raises:
-        RunFolderError: a folder is missing, damaged or given twice, or ``out`` cannot be written to.
+    One sweep is shown by its settings. Beside other folders it is replaced by its finished runs. Raises RunFolderError
+    for a folder that is missing, damaged or given twice, or if ``out`` cannot be written to.
     """
     if len(folders) == 1 and is_sweep(folders[0]):
         sweep = read_sweep(folders[0])
@@ -31,14 +29,14 @@ def compare(folders: Sequence[Path], out: Path) -> dict[str, Any]:
 
 def facts(model: Model) -> dict[str, Any]:
     """A row of the comparison; keys that only a run has are None for a merged model."""
-    run = model if isinstance(model, Run) else None
+    run, merged = (model, None) if isinstance(model, Run) else (None, model.certificate)
     stated = model.ledger if isinstance(model, Run) else model.certificate
-    inputs = [] if isinstance(model, Run) else model.certificate.inputs
+    inputs = merged.inputs if merged else []
     return {
         "name": model.name,
         "folder": str(model.folder),
         "scenario": run.scenario.name if run else ", ".join(dict.fromkeys(each.scenario for each in inputs)),
-        "merged_by": None if isinstance(model, Run) else model.certificate.method,
+        "merged_by": merged and merged.method,
         **model.summary.final.content(),
         "score": list(model.score) if model.score else None,
         "epsilon": {"lower": model.summary.epsilon.content()["lower"], "upper": model.epsilon},

@@ -36,31 +36,23 @@ CAPTIONS = {
 def write_report(folders: Sequence[Path], out: Path) -> Path:
     """Write the page of one run or merged model, or the comparison of several, to ``out``; an older page is replaced.
 
-    Raises:
-        RunFolderError: a folder is missing, damaged or given twice, or ``fedamp verify`` fails.
-        InputError: ``out`` cannot be written.
+    Raises RunFolderError for a folder that is missing, damaged or given twice, or if ``fedamp verify`` fails;
+    InputError if ``out`` cannot be written.
     """
     models = read_models(run_folders(folders))
     checks = {model.folder: model.verify() for model in models if isinstance(model, Run)}
     for folder, found in checks.items():
         if wrong := complaint(found):
             raise RunFolderError(f"{folder}: {wrong}")
-    environment = Environment(
-        loader=PackageLoader(__package__),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    environment = Environment(loader=PackageLoader("fedamp.report"), autoescape=True, undefined=StrictUndefined)
+    environment.trim_blocks = environment.lstrip_blocks = True
     environment.tests["run"] = lambda model: isinstance(model, Run)
     tools = {"numbers": numbers, "words": words, "spread": spread, "sha256": sha256, "version": version()}
     environment.globals |= tools | {"figures_of": _figures, "interpretation": _interpretation}
     figures = _inline(comparison_pictures(models)) if len(models) > 1 else []
-    content = environment.get_template("page.html.j2").render(
-        {"models": models, "alone": len(models) == 1, "checks": checks, "rows": list(map(facts, models))},
-        cautions=cautions(models),
-        comparison_figures=figures,
-    )
+    values = {"models": models, "alone": len(models) == 1, "checks": checks, "rows": list(map(facts, models))}
+    template = environment.get_template("page.html.j2")
+    content = template.render(values, cautions=cautions(models), comparison_figures=figures)
     try:
         out.write_text(content, encoding="utf-8")
     except OSError as error:
