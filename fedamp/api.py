@@ -1,4 +1,4 @@
-"""fedamp from Python: what the commands do, with values in and objects out. ``fedamp.load`` is :func:`load`, and so on.
+"""fedamp from Python, as ``fedamp.load`` and so on: the commands, with values in and objects out.
 
 Everything heavy (torch, Flower, Ray, plots) is imported by the function that needs it.
 """
@@ -27,11 +27,9 @@ Source = str | Path | Mapping[str, Any] | Scenario
 def load(source: Source, /, **overrides: Any) -> Scenario:
     """Read and validate a scenario.
 
-    Args:
-        source: a file, a name, a mapping, or a scenario.
-        overrides: values by key, as ``**{"privacy.epsilon": 2}`` or ``privacy={"epsilon": 2}``. A mapping changes only
-            the keys that it names. With a scheme or a name (``check_in={"scheme": "poisson", "rate": 0.1}``) it is the
-            whole section.
+    ``overrides`` are values by key, as ``**{"privacy.epsilon": 2}`` or ``privacy={"epsilon": 2}``. A mapping changes only
+    the keys that it names. With a scheme or a name (``check_in={"scheme": "poisson", "rate": 0.1}``) it is the whole
+    section.
 
     Raises:
         ScenarioError: one line that names the key, the value found, and the values expected.
@@ -57,10 +55,7 @@ def privacy(scenario: Source, groups: bool = False) -> "Answer":
 
 
 def run(
-    scenario: Source,
-    out: str | Path | None = None,
-    resume: bool = False,
-    callbacks: Iterable[Callback | Observer] = (),
+    scenario: Source, out: str | Path | None = None, resume: bool = False, callbacks: Iterable[Callback | Observer] = ()
 ) -> "Run":
     """Run a federation to its end or its budget, and leave a run folder. Ctrl-C stops after the round.
 
@@ -87,7 +82,7 @@ def run(
 def play(scenario: Source, out: str | Path | None = None, resume: bool = False) -> "Generator[RoundRecord, None, Path]":
     """:func:`run` as an iterator over the records of its rounds, each after its release.
 
-    Leaving the loop, or closing the iterator, stops after the round. The folder can then be opened, and resumed. Its
+    Leaving the loop, or closing the iterator, stops after the round; the folder can then be opened, and resumed. Its
     epsilon is that of all rounds, because the releases may have decided when to stop. Between rounds, files that this
     process makes are as private as the run folder.
     """

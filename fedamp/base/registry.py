@@ -9,11 +9,7 @@ Variant = TypeVar("Variant")
 
 
 class Registry(Generic[Variant]):
-    """The variants of one family.
-
-    Args:
-        package: the package whose modules register them; all are imported when the first variant is asked for.
-    """
+    """The variants of one family. The modules of ``package`` register them, and are imported at the first question."""
 
     def __init__(self, package: str) -> None:
         self._package = package
@@ -21,11 +17,7 @@ class Registry(Generic[Variant]):
         self._complete = False
 
     def register(self, *names: str) -> Callable[[Variant], Variant]:
-        """Decorator that makes a variant available under these names.
-
-        Raises:
-            ValueError: a name that is taken.
-        """
+        """Decorator that makes a variant available under these names; ValueError: a name is taken."""
 
         def keep(variant: Variant) -> Variant:
             for name in names:

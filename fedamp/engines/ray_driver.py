@@ -16,7 +16,7 @@ import psutil
 import ray
 from ray.exceptions import AuthenticationError
 
-from fedamp.errors import FedampError, FederationError, InputError
+from fedamp.errors import FedampError, FederationError, InputError, one_line
 from fedamp.federation.running import Engine
 
 INLINE_LIMIT = 1_000_000  # bytes that Ray carries inside a call, a little more than ``ray_workers`` uses
@@ -27,7 +27,7 @@ log = logging.getLogger("fedamp.engines")
 
 
 def main() -> None:
-    """Serve until the pipe, whose file descriptor is the only argument, is closed."""
+    """Serve until the pipe is closed; its file descriptor is the only argument."""
     warnings.simplefilter("ignore")
     pipe = Connection(int(sys.argv[1]))
     client_app, engine, folder = pipe.recv()
@@ -42,13 +42,23 @@ def main() -> None:
         pipe.send(error)
     except Exception as error:
         log.exception("the driver of Ray failed")
-        pipe.send(FederationError(f"Ray: {' '.join(f'{type(error).__name__}: {error}'.split())[:300]}"))
+        pipe.send(FederationError(f"Ray: {one_line(error)[:300]}"))
     shutil.rmtree(folder, ignore_errors=True)
     os._exit(status)  # where Ray is broken, Python's own exit may hang
 
 
 def _serve(pipe: Connection, client_app: str, engine: Engine, folder: str) -> None:
-    _start_ray(engine, folder) if engine.address is None else _connect(engine.address)
+    if engine.address is None:
+        ray.init(
+            "local",
+            include_dashboard=False,
+            num_cpus=None if engine.workers == "auto" else engine.workers,  # Ray starts a process a core at once
+            _system_config={"max_direct_call_object_size": INLINE_LIMIT},
+            _temp_dir=os.path.join(folder, "ray"),  # a subfolder: Ray opens the folder that it is given to everybody
+            **QUIET,
+        )
+    else:
+        _connect(engine.address)
     here = psutil.Process().children()
     daemons = {process.name(): process for process in here if process.name() in ("gcs_server", "raylet")}
     _refuse_without_token()
@@ -61,7 +71,6 @@ def _serve(pipe: Connection, client_app: str, engine: Engine, folder: str) -> No
     logging.getLogger("fedamp").setLevel(logging.INFO)
 
     def check() -> None:
-        """Raise where it makes no sense to wait any longer."""
         if pipe.poll():
             raise EOFError  # the pipe is closed: nobody sends a request before the last one is answered
         for name, process in daemons.items():
@@ -70,8 +79,7 @@ def _serve(pipe: Connection, client_app: str, engine: Engine, folder: str) -> No
 
     def demand() -> Demand | None:
         pipe.send(Demand)
-        answer: Demand | None
-        (answer,) = pipe.recv()
+        answer: Demand | None = pipe.recv()[0]
         return answer
 
     workers = Workers(client_app, engine, check, demand)
@@ -81,17 +89,6 @@ def _serve(pipe: Connection, client_app: str, engine: Engine, folder: str) -> No
         answer = getattr(workers, name)(*arguments)
         if answer is not None:  # push and kill_soon have no answer
             pipe.send(answer)
-
-
-def _start_ray(engine: Engine, folder: str) -> None:
-    ray.init(
-        "local",
-        include_dashboard=False,
-        num_cpus=None if engine.workers == "auto" else engine.workers,  # Ray starts a process a core at once
-        _system_config={"max_direct_call_object_size": INLINE_LIMIT},
-        _temp_dir=os.path.join(folder, "ray"),  # a subfolder: Ray opens the folder that it is given to everybody
-        **QUIET,
-    )
 
 
 def _connect(address: str) -> None:

@@ -62,17 +62,22 @@ class Sent:
     answer: Any = None
     times: int = 0
 
+    @property
+    def partition(self) -> int:
+        return self.message.metadata.dst_node_id - FIRST_NODE
+
+    def error(self, code: int, reason: str) -> bytes:
+        return pickle.dumps(flower.error_reply(self.message, code, reason))
+
 
 class Workers:
     """The actors of a simulation, ready to be used.
 
-    The large arrays of a round are put once into shared memory, and everything else is small. A worker that dies is
-    replaced and its message sent again; one that misses a deadline is replaced, so as not to delay the next round.
-    Replies are pickled messages, by the id of what they answer.
+    The large arrays of a round are put into shared memory once. A worker that dies is replaced and its message sent
+    again; one that misses a deadline is replaced, so as not to delay the next round. Replies are pickled messages, by
+    the id of what they answer.
 
     Args:
-        client_app: import path of the Flower client app, ``package.module:name``.
-        engine: workers, device and address.
         check: raises where it makes no sense to wait any longer.
         demand: asked where workers can share a GPU.
 
@@ -95,8 +100,7 @@ class Workers:
         self.resources = worker_resources(engine, cores, gpus, demand() if shared else None)
         # Workers that share a GPU leave some of it free for others that must move there.
         reserved = self.resources.gpus * (1 - SPARE_GPU)
-        partitions = range(self.resources.workers)
-        self._actors = [self._new_actor(partition, self.resources.cpus, reserved) for partition in partitions]
+        self._actors = [self._new_actor(i, self.resources.cpus, reserved) for i in range(self.resources.workers)]
         answers, deadline = [actor.ready.remote() for actor in self._actors], monotonic() + STARTUP_DEADLINE
         while len(self._ready(answers, deadline)) < len(answers):
             if monotonic() >= deadline:
@@ -152,7 +156,7 @@ class Workers:
             self._replace(sent)
             if sent.times > 1:  # a crash must not look like a slow node
                 reason = "the worker died, and the one in its place was late; its clients count as zero"
-                replies[id_] = _error(sent, flower.APP_CRASHED, reason)
+                replies[id_] = sent.error(flower.APP_CRASHED, reason)
         return replies
 
     def _ready(self, answers: list[Any], deadline: float) -> list[Any]:
@@ -176,39 +180,27 @@ class Workers:
                 self._send(sent)
                 return None
             trouble = f"the worker died {sent.times} times; its clients count as zero"
-            reply = _error(sent, flower.APP_CRASHED, trouble)
+            reply = sent.error(flower.APP_CRASHED, trouble)
         except RayError as error:
             trouble = f"{type(error).__name__}: {error}"
-            reply = _error(sent, flower.NODE_LOST, trouble)
+            reply = sent.error(flower.NODE_LOST, trouble)
         if trouble:
             log.warning("node %d: no result\n%s", node, trouble)
         del self._sent[id_]
         return bytes(reply)
 
     def _send(self, sent: Sent) -> None:
-        sent.actor = self._actors[_partition(sent)]
+        sent.actor = self._actors[sent.partition]
         sent.answer = sent.actor.handle.remote(*sent.arguments)
         sent.times += 1
 
     def _replace(self, sent: Sent) -> None:
-        """Replace the actor of a message that died or is stuck, unless it is replaced already.
-
-        The new one reserves almost nothing: where a machine was lost, all that is left may be reserved.
-        """
-        partition = _partition(sent)
-        if self._actors[partition] is sent.actor:
+        """Replace the actor of a message that died or is stuck, unless it is replaced already."""
+        if self._actors[sent.partition] is sent.actor:
             ray.kill(sent.actor)
-            gpus = min(self.resources.gpus, SPARE_GPU / 10)
-            self._actors[partition] = self._new_actor(partition, cpus=0, gpus=gpus)
+            gpus = min(self.resources.gpus, SPARE_GPU / 10)  # after a loss the rest may be reserved
+            self._actors[sent.partition] = self._new_actor(sent.partition, cpus=0, gpus=gpus)
 
     def _new_actor(self, partition: int, cpus: float, gpus: float) -> Any:
         actor = ray.remote(RayWorker).options(num_cpus=cpus, num_gpus=gpus, scheduling_strategy="SPREAD")
         return actor.remote(sys.path, self._client_app, partition, self.resources.workers, self.resources.device)
-
-
-def _partition(sent: Sent) -> int:
-    return sent.message.metadata.dst_node_id - FIRST_NODE
-
-
-def _error(sent: Sent, code: int, reason: str) -> bytes:
-    return pickle.dumps(flower.error_reply(sent.message, code, reason))

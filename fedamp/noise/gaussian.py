@@ -26,33 +26,24 @@ from fedamp import rng
 
 Floats = NDArray[np.float64]
 
-# Upper bound for a released number against the exact one.
-TOTAL_VARIATION = 2.0**-280
-
+TOTAL_VARIATION = 2.0**-280  # upper bound for a released number against the exact one
 # The share of delta for all numbers that a run releases: (1 + e^epsilon) TOTAL_VARIATION for each, with at most 2**64
 # numbers and epsilon at most 70.
 DELTA = 2.0**-113
 
 _STEPS = 18  # log2 of the multiples of the grid in a standard deviation: at least as many, and less than twice
 _FURTHER = 4  # further words of U, if the first does not decide
-# For a uniform in [-1/2, 1/2) closer to zero, 64 bits do not decide: the quantile is too steep.
-_SHORTEST = 2.0**-24
+_SHORTEST = 2.0**-24  # for a uniform closer to zero 64 bits do not decide: the quantile is too steep
 _BLOCK = 1 << 14  # numbers computed at a time: they stay in the cache
-
 _reals_lock = Lock()  # a context of mpmath serves one thread at a time
 
 
 @dataclass(frozen=True)
 class Uniform:
-    """Uniform numbers about zero, which hide a sum beside its noise; each has the width ``unit`` times its multiple.
+    """Uniform numbers about zero that hide a sum beside its noise; each has the width ``unit`` times its multiple."""
 
-    Attributes:
-        unit: exact, because it is charged.
-        multiples: whole numbers >= 1, one for each number of the sum.
-    """
-
-    unit: Fraction
-    multiples: Floats
+    unit: Fraction  # exact, because it is charged
+    multiples: Floats  # whole numbers >= 1, one for each number of the sum
 
 
 @dataclass(frozen=True)
@@ -64,7 +55,6 @@ class Address:
     indices: tuple[int, ...]
 
     def stream(self, kind: str = "", *further: int) -> rng.Stream:
-        """The stream of the first words, or of another kind."""
         return rng.stream(self.seed, self.purpose + kind, *self.indices, *further)
 
 
@@ -92,19 +82,15 @@ def add_gaussian(values: Floats, deviation: float, address: Address, hidden: Uni
         values: exact sums, of shape [n], contiguous.
         deviation: standard deviation, positive; 0 with ``hidden`` and without noise.
         address: of the randomness; no two calls may share one.
-        hidden: uniform numbers to add.
 
     Raises:
-        ValueError: numbers of 2**32 deviations or widths of 2**20, which float64 cannot hold to a multiple of the grid.
+        ValueError: numbers of 2**32 deviations or widths of 2**20; float64 cannot hold them to a multiple of the grid.
     """
     grid = grid_of(deviation or float(hidden.unit if hidden else 0))
-    gaussian, uniform = address.stream(), address.stream(", uniform") if hidden else None
+    gaussian, uniform = address.stream(), address.stream(", uniform")
     for start in range(0, len(values), _BLOCK):
         block = values[start : start + _BLOCK]
-        part = None
-        if hidden and uniform:
-            words = uniform.words(len(block))
-            part = _in_units(hidden, grid, slice(start, start + _BLOCK)), words
+        part = (_in_units(hidden, grid, start), uniform.words(len(block))) if hidden else None
 
         def further(kind: str, place: int, start: int = start) -> rng.Words:
             return address.stream(f"{kind}, further bits", start + place).words(_FURTHER)
@@ -130,8 +116,8 @@ def _split(values: Floats, grid: float) -> tuple[Floats, Floats]:
     return whole, scaled
 
 
-def _in_units(hidden: Uniform, grid: float, block: slice) -> Uniform:
-    unit, multiples = hidden.unit / Fraction(grid), hidden.multiples[block]
+def _in_units(hidden: Uniform, grid: float, start: int) -> Uniform:
+    unit, multiples = hidden.unit / Fraction(grid), hidden.multiples[start : start + _BLOCK]
     if not (float(unit) * multiples <= 2.0**39).all():
         raise ValueError(
             f"mixing: a width of {float(hidden.unit) * multiples.max():.3g} where noise is a multiple of {grid:.3g}; "
