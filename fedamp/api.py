@@ -27,8 +27,8 @@ Source = str | Path | Mapping[str, Any] | Scenario
 def load(source: Source, /, **overrides: Any) -> Scenario:
     """Read and validate a scenario.
 
-    ``overrides`` are values by key, as ``**{"privacy.epsilon": 2}`` or ``privacy={"epsilon": 2}``. A mapping changes only
-    the keys that it names. With a scheme or a name (``check_in={"scheme": "poisson", "rate": 0.1}``) it is the whole
+    ``overrides`` are values by key, as ``**{"privacy.epsilon": 2}`` or ``privacy={"epsilon": 2}``. A mapping changes the
+    keys that it names alone. With a scheme or a name (``check_in={"scheme": "poisson", "rate": 0.1}``) it is the whole
     section.
 
     Raises:

@@ -1,6 +1,6 @@
 """The only source of randomness: an independent stream for every purpose, round and client.
 
-``stream(seed, "noise", 3)`` gives the same numbers whatever was drawn before, and for any number of workers. So a run is
+``stream(seed, "noise", 3)`` gives the same numbers whatever was drawn before, for any number of workers. So a run is
 reproducible and resumable without stored generator states.
 
 Secret randomness comes from a cryptographic generator: :func:`stream` and :func:`client_words`. Public randomness (the
