@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedamp import rng
-from fedamp.client.worker import TrainInstruction
+from fedamp.client.task import TrainInstruction
 from fedamp.engines import flower
 from fedamp.errors import DataError
 from fedamp.federation.submodels import Part
