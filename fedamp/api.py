@@ -27,9 +27,9 @@ Source = str | Path | Mapping[str, Any] | Scenario
 def load(source: Source, /, **overrides: Any) -> Scenario:
     """Read and validate a scenario.
 
-    ``overrides`` are values by key, as ``**{"privacy.epsilon": 2}`` or ``privacy={"epsilon": 2}``. A mapping changes the
-    keys that it names alone. With a scheme or a name (``check_in={"scheme": "poisson", "rate": 0.1}``) it is the whole
-    section.
+    ``overrides`` are values by key, as ``**{"privacy.epsilon": 2}`` or ``privacy={"epsilon": 2}``. A mapping changes
+    only the keys that it names. With a scheme or a name, as ``check_in={"scheme": "poisson", "rate": 0.1}``, it is the
+    whole section.
 
     Raises:
         ScenarioError: one line that names the key, the value found, and the values expected.
@@ -42,10 +42,7 @@ def load(source: Source, /, **overrides: Any) -> Scenario:
 def privacy(scenario: Source, groups: bool = False) -> "Answer":
     """The cost of a scenario, without running it: the object of ``fedamp privacy --json``; printed it is the table.
 
-    ``groups`` computes the cost of groups of units even if that takes seconds.
-
-    Raises:
-        InputError: one line that says what is wrong.
+    ``groups`` computes the cost of groups of units even if that takes seconds. An InputError says what is wrong.
     """
     from fedamp.federation.cost import privacy_cost
     from fedamp.report.notebook import Answer
@@ -60,7 +57,6 @@ def run(
     """Run a federation to its end or its budget, and leave a run folder. Ctrl-C stops after the round.
 
     Args:
-        scenario: see :func:`load`.
         out: run folder; default: a new one under ``runs``, or the newest one to resume.
         resume: continue an interrupted run.
         callbacks: functions of the record of every released round, or objects with methods of ``Observer``.
@@ -104,7 +100,6 @@ def sweep(
     """Run a scenario with every combination of some values. Finished runs are kept, interrupted ones are resumed.
 
     Args:
-        scenario: see :func:`load`.
         grid: values by key, as ``{"privacy.epsilon": [1, 2, 4], "seed": range(1, 6)}``; ``seed`` repeats a run.
         out: folder; default: ``sweeps/NAME``.
         jobs: number of runs at once, each in a process of its own; default: the number of cores.

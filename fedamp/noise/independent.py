@@ -11,8 +11,8 @@ import numpy as np
 from fedamp.base.arrays import Arrays, State, Sums
 from fedamp.noise.gaussian import Address, Uniform, add_gaussian
 
-Deviations, Hidden = Mapping[str, float], Mapping[str, Uniform]
-
+Deviations = Mapping[str, float]
+Hidden = Mapping[str, Uniform]
 _PIECE = 1 << 20  # numbers of one stream: enough to keep a thread busy
 
 
