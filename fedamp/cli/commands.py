@@ -16,14 +16,11 @@ from fedamp.cli.terminal import AsJson, Overrides, ScenarioArgument, load_scenar
 from fedamp.errors import FedampError, Interrupted, fails_alone
 from fedamp.report import tables
 
-app = Typer(
-    help="Federated learning with differential privacy, amplified by the randomness that training has anyway.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    suggest_commands=False,  # click does
-    rich_markup_mode="rich",
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+HELP = "Federated learning with differential privacy, amplified by the randomness that training has anyway."
+SETTINGS = {"help_option_names": ["-h", "--help"]}
+
+app = Typer(help=HELP, no_args_is_help=True, rich_markup_mode="rich", context_settings=SETTINGS)
+app.pretty_exceptions_enable = app.suggest_commands = False  # click suggests commands itself
 app.add_typer(scenarios.app, name="scenarios")
 
 

@@ -76,7 +76,7 @@ def examine_superlink(address: str, root_certificates: Path | None) -> list[Chec
         checks.append(_days("authority", [str(certificate["notAfter"]) for certificate in context.get_ca_certs()]))
     try:
         with socket.create_connection((host, port), timeout=TIMEOUT):
-            checks.append(_check("address", True, f"{address} answers"))
+            checks.append(Check.of("address", f"{address} answers"))
     except OSError as error:
         reason = error.strerror or str(error)
         return [*checks, _check("address", False, f"{address} does not answer ({reason}); is the SuperLink running?")]
@@ -103,20 +103,18 @@ def _over_tls(connection: http.client.HTTPSConnection) -> list[Check]:
     answer = connection.getresponse()
     answer.read()
     now, skew = (before + time.time()) / 2, inf
-    with suppress(ValueError):  # the server does not tell its time
-        skew = abs(
-            parsedate_to_datetime(answer.headers.get("date") or "").timestamp() + 0.5 - now
-        )  # it is rounded down
+    with suppress(ValueError):  # the server may not tell its time; if it does, it rounds down
+        skew = abs(parsedate_to_datetime(answer.headers.get("date") or "").timestamp() + 0.5 - now)
     answers = {path: _status(connection, path) for path in INNER_PATHS}
     opened = ", ".join(f"{path} answers with {status}" for path, status in answers.items() if status not in REFUSALS)
-    ready, no_superlink = answer.status == 200, f"something answers /health with {answer.status}, no SuperLink"
+    no_superlink = f"something answers /health with {answer.status}, no SuperLink"
     clock = f"{skew:.1f} s from the server's" if skew < inf else "the server does not tell its time"
     anybody = "anybody who reaches this port can run code on the server and on every node"
     closing = f"{anybody}; only the proxy of docs/deployment.md may listen here"
     return [
-        _check("certificate", True, f"signed by the authority, for {connection.host}"),
+        Check.of("certificate", f"signed by the authority, for {connection.host}"),
         _days("certificate's validity", [str(certificate["notAfter"])]),
-        _check("service", ready, "a SuperLink that is ready" if ready else no_superlink),
+        Check.of("service", "a SuperLink that is ready", fail=None if answer.status == 200 else no_superlink),
         _check("clock", skew <= LARGEST_SKEW, clock, f"expected: {LARGEST_SKEW:g} s"),
         _check("closed", not opened, opened or "the nodes' API is open, and nothing else", closing),
     ]

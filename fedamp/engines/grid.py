@@ -36,9 +36,6 @@ class SimulationGrid(Grid):
     def __exit__(self, *_: object) -> None:
         """Leave nothing running."""
 
-    def kill_soon(self, worker: int, seconds: float) -> None:
-        """Kill the process of a worker, numbered from 0, after so many seconds, if it has a process of its own."""
-
     @abstractmethod
     def _dispatch(self, messages: list[Message]) -> None:
         """Send messages that have ids."""

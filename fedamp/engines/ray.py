@@ -117,6 +117,7 @@ class RayGrid(SimulationGrid):
         return [FIRST_NODE + partition for partition in range(self.workers)]
 
     def kill_soon(self, worker: int, seconds: float) -> None:
+        """Kill the process of a worker, numbered from 0, after so many seconds."""
         self._tell("kill_soon", (worker, seconds))
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:

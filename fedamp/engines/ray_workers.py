@@ -22,7 +22,7 @@ from fedamp.federation.running import Engine
 
 STARTUP_DEADLINE = 180.0  # seconds, until all workers have imported the client app
 CHECK_INTERVAL = 0.5  # seconds between two checks that Ray is alive
-SPARE_GPU = 0.05  # share of every GPU that is not reserved at first: room for workers whose machine was lost
+SPARE_GPU = 0.05  # share of every GPU that stays free at first for workers whose machine was lost
 RESENDS = 2  # how often a message is sent again because its worker died
 # Small messages go inside the call, which takes 2 ms a round; shared memory takes 4 to 8 ms more. As bytes they cost
 # Ray half of what they cost as objects. 900 kB are 100,000 parameters for two workers. A cluster has a limit of 100 kB.
@@ -98,15 +98,13 @@ class Workers:
         cores, gpus = found.get("CPU", 1), found.get("GPU", 0)
         shared = gpus and engine.workers == "auto" and engine.device != "cpu"
         self.resources = worker_resources(engine, cores, gpus, demand() if shared else None)
-        # Workers that share a GPU leave some of it free for others that must move there.
         reserved = self.resources.gpus * (1 - SPARE_GPU)
         self._actors = [self._new_actor(i, self.resources.cpus, reserved) for i in range(self.resources.workers)]
         answers, deadline = [actor.ready.remote() for actor in self._actors], monotonic() + STARTUP_DEADLINE
         while len(self._ready(answers, deadline)) < len(answers):
             if monotonic() >= deadline:
-                raise FederationError(
-                    f"{len(answers)} Ray workers were not ready within {STARTUP_DEADLINE:.0f} s; Ray has {dict(found)}"
-                )
+                late = f"{len(answers)} Ray workers were not ready within {STARTUP_DEADLINE:.0f} s"
+                raise FederationError(f"{late}; Ray has {dict(found)}")
         try:
             ray.get(answers)
         except RayError as error:
@@ -116,7 +114,6 @@ class Workers:
             raise FederationError(f"a Ray worker could not load {client_app}: {cause}") from error
 
     def kill_soon(self, partition: int, seconds: float) -> None:
-        """Kill the process of a worker after so many seconds."""
         timer = Timer(seconds, ray.kill, [self._actors[partition]])
         timer.daemon = True
         timer.start()

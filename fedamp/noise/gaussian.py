@@ -1,13 +1,13 @@
 """Exact Gaussian noise: a release is the exact noisy value, rounded to a grid.
 
-A sum x is released as the multiple of a power of two that is nearest to x + s Z, for a standard normal Z, as arithmetic
-without error gives it. So a release is a function of the real-valued output of the Gaussian mechanism, and costs the
-same. It has no low bits of float64, from which Mironov 2012 reads membership.
+A sum x is released as the multiple of a power of two nearest to the exact x + s Z, for a standard normal Z. So a
+release is a function of the real-valued output of the Gaussian mechanism, and costs the same. It has no low bits of
+float64, from which Mironov 2012 reads membership.
 
-Z is the normal quantile of a uniform U. First 64 bits of U are drawn. With them float64 gives x + s Z within a known
-error, and so the nearest multiple, unless a boundary between two multiples is closer than this error. In that case (a
-few times in ten million) 256 further bits of U are drawn and the quantile is computed to 400 bits. So the law of a
-release is within ``TOTAL_VARIATION`` of the exact one; docs/accounting.md has the proof and the cost.
+Z is the normal quantile of a uniform U. With the first 64 bits of U, float64 gives x + s Z within a known error, and so
+the nearest multiple, unless a boundary between two multiples is closer than this error. In that case (a few times in
+ten million) 256 further bits are drawn and the quantile is computed to 400 bits. So the law of a release is within
+``TOTAL_VARIATION`` of the exact one; docs/accounting.md has the proof and the cost.
 """
 
 import math
@@ -64,11 +64,7 @@ def grid_of(deviation: float) -> float:
 
 
 def delta_left(delta: float, runs: int = 1) -> float:
-    """The part of delta for the mechanism; the sampler takes the rest, for one run or several.
-
-    Raises:
-        ValueError: delta is too small for the sampler.
-    """
+    """The part of delta for the mechanism, without ``DELTA`` for each run's sampler; ValueError: nothing is left."""
     left = math.nextafter(delta - runs * DELTA, 0.0)
     if left <= 0:
         raise ValueError(f"delta {delta:g} is less than what finite precision costs; expected: above {DELTA:.2g}")
@@ -107,10 +103,9 @@ def _split(values: Floats, grid: float) -> tuple[Floats, Floats]:
         scaled = values / grid
         fits = scaled.max() < 2.0**51 and scaled.min() > -(2.0**51)
     if not fits:
-        raise ValueError(
-            f"noise: a sum of {np.abs(values).max():.3g} where noise is a multiple of {grid:.3g}; expected: at most "
-            "2**32 standard deviations of the noise"
-        )
+        most = "at most 2**32 standard deviations of the noise"
+        largest = np.abs(values).max()
+        raise ValueError(f"noise: a sum of {largest:.3g} where noise is a multiple of {grid:.3g}; expected: {most}")
     whole = np.rint(scaled)
     scaled -= whole
     return whole, scaled
@@ -119,10 +114,9 @@ def _split(values: Floats, grid: float) -> tuple[Floats, Floats]:
 def _in_units(hidden: Uniform, grid: float, start: int) -> Uniform:
     unit, multiples = hidden.unit / Fraction(grid), hidden.multiples[start : start + _BLOCK]
     if not (float(unit) * multiples <= 2.0**39).all():
-        raise ValueError(
-            f"mixing: a width of {float(hidden.unit) * multiples.max():.3g} where noise is a multiple of {grid:.3g}; "
-            "expected: at most 2**20 standard deviations of the noise"
-        )
+        most = "at most 2**20 standard deviations of the noise"
+        width = float(hidden.unit) * multiples.max()
+        raise ValueError(f"mixing: a width of {width:.3g} where noise is a multiple of {grid:.3g}; expected: {most}")
     return Uniform(unit, multiples)
 
 
@@ -149,9 +143,9 @@ def round_noisy(
         further: the next 256 bits, of a kind ("" or ", uniform") and place.
         hidden: uniform numbers to be added, and the first 64 bits of each.
     """
-    uniform = words.view(np.int64) * 2.0**-64
-    unsure = np.abs(uniform) < _SHORTEST
-    exact = quantiles(uniform)
+    coarse = words.view(np.int64) * 2.0**-64
+    unsure = np.abs(coarse) < _SHORTEST
+    exact = quantiles(coarse)
     exact *= deviation
     exact += values
     # Error of the noise: the quantile itself, to 2**-47 of at most 5.3 (a test allows 2**-48); what bits that are not
@@ -166,30 +160,18 @@ def round_noisy(
     nearest: Floats = np.rint(exact)
     exact -= nearest
     unsure |= np.abs(exact, out=exact) > 0.5 - error
-    for place in np.flatnonzero(unsure):
-        nearest[place] = _nearest(values, deviation, words, further, hidden, int(place))
+    for place in map(int, np.flatnonzero(unsure)):
+        with _reals_lock:
+            reals = _reals()
+            uniform = _uniform(words[place], further("", place))
+            quantile = reals.sign(uniform) * reals.sqrt(2) * reals.erfinv(1 - 2 * abs(uniform))
+            sample = float(values[place]) + deviation * quantile
+            if hidden:
+                unit, multiple = hidden[0].unit, float(hidden[0].multiples[place])
+                width = reals.mpf(unit.numerator) / unit.denominator * multiple
+                sample += width * _uniform(hidden[1][place], further(", uniform", place))
+            nearest[place] = float(reals.nint(sample))
     return nearest
-
-
-def _nearest(
-    values: Floats,
-    deviation: float,
-    words: rng.Words,
-    further: Callable[[str, int], rng.Words],
-    hidden: tuple[Uniform, rng.Words] | None,
-    place: int,
-) -> float:
-    """The same for one number, with all bits."""
-    with _reals_lock:
-        reals = _reals()
-        uniform = _uniform(words[place], further("", place))
-        quantile = reals.sign(uniform) * reals.sqrt(2) * reals.erfinv(1 - 2 * abs(uniform))
-        exact = float(values[place]) + deviation * quantile
-        if hidden:
-            unit, multiple = hidden[0].unit, float(hidden[0].multiples[place])
-            width = reals.mpf(unit.numerator) / unit.denominator * multiple
-            exact += width * _uniform(hidden[1][place], further(", uniform", place))
-        return float(reals.nint(exact))
 
 
 def _uniform(first: np.uint64, further: rng.Words) -> Any:
