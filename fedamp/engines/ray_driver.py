@@ -48,17 +48,7 @@ def main() -> None:
 
 
 def _serve(pipe: Connection, client_app: str, engine: Engine, folder: str) -> None:
-    if engine.address is None:
-        ray.init(
-            "local",
-            include_dashboard=False,
-            num_cpus=None if engine.workers == "auto" else engine.workers,  # Ray starts a process a core at once
-            _system_config={"max_direct_call_object_size": INLINE_LIMIT},
-            _temp_dir=os.path.join(folder, "ray"),  # a subfolder: Ray opens the folder that it is given to everybody
-            **QUIET,
-        )
-    else:
-        _connect(engine.address)
+    _start_ray(engine, folder) if engine.address is None else _connect(engine.address)
     here = psutil.Process().children()
     daemons = {process.name(): process for process in here if process.name() in ("gcs_server", "raylet")}
     _refuse_without_token()
@@ -89,6 +79,17 @@ def _serve(pipe: Connection, client_app: str, engine: Engine, folder: str) -> No
         answer = getattr(workers, name)(*arguments)
         if answer is not None:  # push and kill_soon have no answer
             pipe.send(answer)
+
+
+def _start_ray(engine: Engine, folder: str) -> None:
+    ray.init(
+        "local",
+        include_dashboard=False,
+        num_cpus=None if engine.workers == "auto" else engine.workers,  # Ray starts a process a core at once
+        _system_config={"max_direct_call_object_size": INLINE_LIMIT},
+        _temp_dir=os.path.join(folder, "ray"),  # a subfolder: Ray opens the folder that it is given to everybody
+        **QUIET,
+    )
 
 
 def _connect(address: str) -> None:

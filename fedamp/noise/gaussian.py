@@ -134,18 +134,13 @@ def round_noisy(
     further: Callable[[str, int], rng.Words],
     hidden: tuple[Uniform, rng.Words] | None = None,
 ) -> Floats:
-    """The whole numbers nearest to ``values`` with their noise, exactly.
+    """The whole numbers nearest to ``values`` [n], at most 1/2 in size, with their noise, exactly.
 
-    Args:
-        values: at most 1/2 in size, shape [n].
-        deviation: of the noise, below 2**19.
-        words: the first 64 bits of each number's uniform.
-        further: the next 256 bits, of a kind ("" or ", uniform") and place.
-        hidden: uniform numbers to be added, and the first 64 bits of each.
+    The deviation is below 2**19. ``words`` are the first 64 bits of each number's uniform; ``further`` gives the next
+    256 bits of a kind ("" or ", uniform") and place. ``hidden`` are uniform numbers to add, and their first 64 bits.
     """
     coarse = words.view(np.int64) * 2.0**-64
-    unsure = np.abs(coarse) < _SHORTEST
-    exact = quantiles(coarse)
+    unsure, exact = np.abs(coarse) < _SHORTEST, quantiles(coarse)
     exact *= deviation
     exact += values
     # Error of the noise: the quantile itself, to 2**-47 of at most 5.3 (a test allows 2**-48); what bits that are not
