@@ -23,7 +23,7 @@ _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
 class Stream:
-    """The numbers of one address. Without the key of 32 bytes they cannot be told from independent random numbers.
+    """The numbers of one address. Without the key of 32 bytes they are indistinguishable from random ones.
 
     The keystream of AES-256 in counter mode, counted from zero (NIST SP 800-38A, section 6.5), as little-endian words.
     """

@@ -1,3 +1,4 @@
 """The command line."""
 
+from fedamp.cli.commands import app as app
 from fedamp.cli.commands import main as main
