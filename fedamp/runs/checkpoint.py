@@ -1,7 +1,6 @@
 """Checkpoints: everything that the next round needs, in one file that is whole or absent.
 
-No generator state is stored, because randomness is addressed (:mod:`fedamp.rng`). The schedule's position is the
-round. The ledger is another file, and never behind.
+No generator state is stored, because randomness is addressed (:mod:`fedamp.rng`). The ledger is never behind.
 """
 
 import json
@@ -23,14 +22,14 @@ from fedamp.runs.records import RoundRecord
 from fedamp.strategies.pipeline import ServerState
 
 KEPT = 2
+FORMAT: Literal["fedamp checkpoint 1"] = "fedamp checkpoint 1"
 
 
 class CheckpointHeader(Record):
-    """The metadata of a checkpoint: the last round, its line of ``rounds.jsonl``, and what the arrays belong to.
+    """The metadata of a checkpoint: its round, the round's line of ``rounds.jsonl``, and what the arrays belong to.
 
-    Attributes:
-        clip_scale: adaptive clipping norm over the plan's, exact: a hexadecimal text in the file.
-        scenario: fingerprint of the scenario.
+    ``clip_scale``, the adaptive clipping norm over the plan's, is exact: a hexadecimal text in the file.
+    ``scenario`` is the scenario's fingerprint.
     """
 
     format: Literal["fedamp checkpoint 1"]
@@ -53,13 +52,14 @@ def write_checkpoint(folder: Path, state: ServerState, record: RoundRecord, fing
     if state.previous is not None:
         groups["previous"] = state.previous
     arrays = {f"{group}/{name}": array for group, members in groups.items() for name, array in members.items()}
+    scale, arrays_sha256 = state.clip_scale, digest(arrays)
     header = CheckpointHeader(
-        format="fedamp checkpoint 1",
+        format=FORMAT,
         round=state.round,
-        clip_scale=state.clip_scale,
+        clip_scale=scale,
         scenario=fingerprint,
         record=record,
-        arrays_sha256=digest(arrays),
+        arrays_sha256=arrays_sha256,
     )
     folder.mkdir(exist_ok=True)
     content = save(arrays, metadata={"fedamp": header.to_json(), "order": json.dumps(list(state.parameters))})
@@ -76,10 +76,9 @@ def checkpoints(folder: Path) -> list[Path]:
 
 
 def read_checkpoint(file: Path, fingerprint: str, like: ServerState) -> tuple[ServerState, RoundRecord]:
-    """Read a checkpoint: the server's state after a round, and that round's line of ``rounds.jsonl``.
+    """The server's state after a round, and that round's line of ``rounds.jsonl``.
 
     Args:
-        file: one of :func:`checkpoints`.
         fingerprint: of the scenario (:func:`fedamp.runs.ledger.fingerprint`).
         like: a state of the same model.
 

@@ -10,12 +10,9 @@ VERDICTS: tuple[Verdict, ...] = ("pass", "caution", "fail")
 
 @dataclass(frozen=True)
 class Check:
-    """One check.
+    """One check: its subject, its verdict, and its finding; of a failure also the expectation.
 
-    Attributes:
-        name: its subject.
-        verdict: ``caution`` if nothing is wrong, but a person who relies on the result must know the finding.
-        found: the finding; of a failure also the expectation.
+    ``caution``: nothing is wrong, but a person who relies on the result must know the finding.
     """
 
     name: str

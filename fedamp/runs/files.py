@@ -27,11 +27,7 @@ class FileRecord(Record):
 
     @classmethod
     def read(cls, file: Path) -> Self:
-        """Read the file.
-
-        Raises:
-            RunFolderError: it is missing or damaged; one line that names the file, the key, and the expected value.
-        """
+        """Read the file; RunFolderError if it is missing or damaged, with the file, the key, and the expected value."""
         try:
             text = read_regular(file)
             record = cls.from_json(text)
@@ -59,8 +55,6 @@ def write_atomically(file: Path, content: bytes, durable: bool = True, mode: int
     """Replace a file's content: write beside it, flush to the disk, rename, flush the folder.
 
     Args:
-        file: the file.
-        content: all of it.
         durable: False omits the flushes: safe from a crash of the process, not from a power cut.
         mode: who may read and write it, less the umask.
     """
@@ -91,11 +85,7 @@ def flush(path: Path) -> None:
 
 
 def read_regular(file: Path) -> bytes:
-    """The content of a regular file.
-
-    Raises:
-        OSError: it cannot be read, is no regular file (a pipe would block), or has more than ``LARGEST`` bytes.
-    """
+    """The content of a regular file; OSError if it is none (a pipe would block) or has more than ``LARGEST`` bytes."""
     status = file.stat()
     if not stat.S_ISREG(status.st_mode):
         raise OSError(errno.EINVAL, "not a regular file")
@@ -106,11 +96,7 @@ def read_regular(file: Path) -> bytes:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Hold a folder for as long as the block runs. The operating system releases it when this process ends.
-
-    Raises:
-        RunFolderError: another process holds it.
-    """
+    """Hold a folder until the block or this process ends; RunFolderError if another process holds it."""
     lock = FileLock(folder / LOCK, blocking=False)
     try:
         lock.acquire()

@@ -44,11 +44,7 @@ class RunFolder:
                 flush(path)
 
     def read_rounds(self) -> list[RoundRecord]:
-        """The lines of ``rounds.jsonl``, without an unfinished last line (a crash).
-
-        Raises:
-            RunFolderError: another line is damaged.
-        """
+        """The lines of ``rounds.jsonl`` but for an unfinished last one (a crash); RunFolderError if another is damaged."""
         try:
             lines = read_regular(self.rounds).splitlines() if self.rounds.exists() else []
         except OSError as error:
@@ -87,14 +83,10 @@ def new_folder(out: Path | None, name: str, private: bool = False) -> tuple[RunF
 
     Args:
         out: the folder; an existing one must hold no run (:func:`holds_no_run`). Check that again under its lock.
-        name: of the scenario.
         private: readable by its owner alone.
 
     Returns:
-        The folder, and whether this process made it.
-
-    Raises:
-        RunFolderError: ``out`` holds something already, or cannot be made or written to.
+        The folder, and whether this process made it; RunFolderError if ``out`` is not empty or cannot be written to.
     """
     numbered = (RUNS / name if number == 1 else RUNS / f"{name}-{number}" for number in itertools.count(1))
     for path in numbered if out is None else (out,):
@@ -121,11 +113,7 @@ def holds_no_run(folder: Path) -> bool:
 
 
 def existing_folder(out: Path | None, name: str) -> RunFolder:
-    """The folder of a run to resume: ``out``, or the newest ``runs/NAME*``.
-
-    Raises:
-        RunFolderError: there is none, or it holds a link.
-    """
+    """The folder of a run to resume: ``out``, or the newest ``runs/NAME*``; RunFolderError: none, or it holds a link."""
     if out is None:
         found = [path for path in RUNS.glob(f"{name}*") if (path / "scenario.yaml").is_file()]
         if not found:
@@ -145,19 +133,12 @@ def opened(
 ) -> Iterator[tuple[RunFolder, int | None]]:
     """A run folder while a run is played: locked, with the scenario in it, and with all log messages in its log.
 
-    With a secret seed, folder and files are for the owner alone.
+    Yields the folder and the secret seed (None: the scenario's seed, known). With a secret seed, folder and files are
+    for the owner alone. RunFolderError: folder or seed is missing, or another process is running in the folder.
 
     Args:
-        scenario: validated, its paths absolute.
         out: the folder; default: a new one under ``runs``, or the newest one to resume.
-        resume: resume the run in the folder.
         lock: False if another process plays and locks; then the folder is locked only while it is set up.
-
-    Yields:
-        The folder, and the secret seed (None: the scenario's seed, known).
-
-    Raises:
-        RunFolderError: folder or seed is missing, or another process is running in the folder.
     """
     private = not scenario.known_seed
     folder, made = (existing_folder(out, scenario.name), False) if resume else new_folder(out, scenario.name, private)
@@ -193,7 +174,7 @@ def opened(
 def _seed(folder: RunFolder, secret: bool) -> int | None:
     """The secret seed of a run, a new one if nothing was released yet; None for a known seed.
 
-    A secret seed decides who takes part when. Without the ledger nobody knows the releases under that seed.
+    It decides who takes part when. Without the ledger nobody knows the releases under that seed.
     """
     ledger = LedgerRecord.read(folder.ledger) if folder.ledger.exists() else None
     if ledger is not None and ledger.has_known_seed == secret:
@@ -213,11 +194,7 @@ def _seed(folder: RunFolder, secret: bool) -> int | None:
 
 
 def read_summary(folder: Path) -> Summary:
-    """The summary of a finished run.
-
-    Raises:
-        RunFolderError: it is missing or damaged.
-    """
+    """The summary of a finished run; RunFolderError if it is missing or damaged."""
     file = RunFolder(folder).summary
     if not file.exists():
         raise RunFolderError(f"{folder}: not a finished run (no {file.name})")

@@ -84,7 +84,7 @@ class Certificate(Charged):
 
 @dataclass(frozen=True)
 class Merged:
-    """A merged model, as its files say."""
+    """A merged model, as its files say; quality is of the released model on the public test set."""
 
     name: str
     folder: Path
@@ -93,12 +93,10 @@ class Merged:
 
     @property
     def score(self) -> Score | None:
-        """The leading metric of the released model on the public test set."""
         return self.summary.final.score
 
     @property
     def accuracy(self) -> float | None:
-        """Accuracy of the released model; None if the task has none."""
         return self.summary.final.accuracy
 
     @property
@@ -118,12 +116,10 @@ class Merged:
 
     @property
     def promise(self) -> dict[str, Any]:
-        """Delta, unit, adjacency and group size of the guarantee."""
         return self.certificate.promise
 
     @property
     def method(self) -> str:
-        """``random selection`` or ``linear combination``."""
         return self.certificate.method.replace("-", " ")
 
     def is_made_of(self, run: Run) -> bool:
@@ -145,10 +141,9 @@ def salted_digest(salt: bytes, run: Run) -> str:
 
 
 def read_models(folders: Sequence[Path]) -> list[Model]:
-    """Read folders of runs and of merged models; each name is the shortest end of its path that is unique.
+    """Read folders of runs and merged models, each named by the shortest end of its path that is unique.
 
-    Raises:
-        RunFolderError: one of them is missing, damaged, or given twice.
+    RunFolderError: one of them is missing, damaged, or given twice.
     """
     return [
         read_merged(folder, name) if RunFolder(folder).certificate.is_file() else read_run(folder, name)
@@ -157,11 +152,7 @@ def read_models(folders: Sequence[Path]) -> list[Model]:
 
 
 def read_merged(folder: Path, name: str | None = None) -> Merged:
-    """Read the folder of a merged model; ``name`` is the folder's own unless given.
-
-    Raises:
-        RunFolderError: one line that names the file that is missing or damaged.
-    """
+    """Read the folder of a merged model (RunFolderError: missing or damaged); default name: the folder's own."""
     files = RunFolder(folder)
     summary, certificate = MergedSummary.read(files.summary), Certificate.read(files.certificate)
     if summary.epsilon != certificate.epsilon:
@@ -170,11 +161,6 @@ def read_merged(folder: Path, name: str | None = None) -> Merged:
 
 
 def _names_of(folders: Sequence[Path]) -> list[str]:
-    """The end of each folder's path, as short as all stay different.
-
-    Raises:
-        RunFolderError: a folder is given twice.
-    """
     paths = [folder.resolve() for folder in folders]
     for index, path in enumerate(paths):
         if path in paths[:index]:

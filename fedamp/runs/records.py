@@ -69,11 +69,11 @@ def measured(loss: float | None, metrics: Mapping[str, float]) -> dict[str, Any]
 
 
 class Quality(Record):
-    """Quality of a global model on public records.
+    """Quality of a global model on public records; None and empty if it was not evaluated.
 
     Attributes:
-        loss, accuracy, metrics: on the test set; None and empty if the model was not evaluated. Accuracy is the share
-            of correct records (or labels, or tokens), None if the task has none; metrics are the task's others.
+        loss, accuracy, metrics: on the test set. Accuracy is the share of correct records (or labels, or tokens), None
+            if the task has none; metrics are the task's others.
         validation_score: the leading metric on the validation records; None without such records.
     """
 
@@ -92,11 +92,9 @@ class RoundRecord(Quality):
     """A line of ``rounds.jsonl``, with the quality of the new global model.
 
     Attributes:
-        round: number, from 1.
+        round: from 1.
         epsilon_upper: upper end of the epsilon spent so far; infinite without noise.
-        scheduled: size of the round's cohort.
-        reported: units that answered.
-        seconds: wall time of the round.
+        scheduled, reported: units in the round's cohort, and those that answered.
         nodes_given_up, nodes_back: ids of nodes that are no longer waited for, and that answer again.
         unprotected: numbers computed from private data without noise. For the server's owner only.
     """
@@ -206,10 +204,8 @@ class LedgerEntry(Record):
 class LedgerRecord(Charged):
     """``ledger.json``: the plan, its cost, and the releases; docs/ledger.md explains the keys.
 
-    Attributes:
-        frozen_sha256: digest of the frozen weights of a custom model.
-        guaranteed_epsilon: None without noise.
-        files: None while the run is played.
+    ``frozen_sha256`` is of a custom model's frozen weights. Without noise ``guaranteed_epsilon`` is None, and while the
+    run is played ``files`` is.
     """
 
     kind: ClassVar[str] = "ledger"
@@ -255,17 +251,12 @@ class LedgerRecord(Charged):
     def epsilon_follows(self) -> bool:
         """Whether the cost after each round follows from the mechanism alone.
 
-        Without amplification the mechanism may span only the rounds in which one unit can take part. The scenario says
-        which rounds these are.
+        Without amplification it may span only the rounds in which one unit can take part; the scenario names them.
         """
         return not self.mechanism.is_private or self.mechanism.span == self.rounds_planned
 
     def check_rounds(self, most: int) -> None:
-        """Check that rounds 1, 2, 3, ... are each released once.
-
-        Raises:
-            ValueError: they are not, or there are more than ``most``.
-        """
+        """Check that rounds 1, 2, 3, ... are released once each, and at most ``most`` of them; else ValueError."""
         rounds = [entry.round for entry in self.releases]
         if rounds != list(range(1, len(rounds) + 1)) or len(rounds) > most:
             raise ValueError(f"its rounds are not 1, 2, 3, ... each once, up to at most {most}")

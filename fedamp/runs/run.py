@@ -39,12 +39,10 @@ class Run:
 
     @property
     def files(self) -> RunFolder:
-        """The files in the folder."""
         return RunFolder(self.folder)
 
     @cached_property
     def plan(self) -> Plan:
-        """The plan that was played."""
         return plan_of(self.ledger, self.scenario)
 
     @property
@@ -70,20 +68,15 @@ class Run:
 
     @property
     def promise(self) -> dict[str, Any]:
-        """Delta, unit, adjacency and group size of the guarantee."""
         return self.ledger.promise
 
     @property
     def is_private(self) -> bool:
-        """Whether noise was added at all."""
         return self.epsilon is not None
 
     @property
     def epsilon(self) -> float | None:
-        """Upper end of the guarantee; None (infinite) without noise.
-
-        For a run that was stopped early this is the cost of all its rounds: its releases may have decided the stop.
-        """
+        """Upper end of the guarantee, also if the releases decided an early stop; None (infinite) without noise."""
         upper = self.ledger.epsilon
         return upper if math.isfinite(upper) else None
 
@@ -94,7 +87,6 @@ class Run:
 
     @property
     def has_known_seed(self) -> bool:
-        """Whether the noise follows from a seed that others may know."""
         return self.ledger.has_known_seed
 
     @property
@@ -126,11 +118,7 @@ class Run:
         return self.summary.wall_seconds / (self.plan.expected_cohort * len(self.rounds))
 
     def frame(self) -> "pandas.DataFrame":
-        """The rounds as a pandas frame, one row a round, without the unprotected numbers.
-
-        Raises:
-            InputError: pandas is not installed.
-        """
+        """The rounds as a pandas frame, a row each, without the unprotected numbers; InputError without pandas."""
         excluded = {"version", "unprotected", "metrics"}
         rows = [record.model_dump(exclude=excluded) | record.metrics for record in self.rounds]
         return frame_of(rows).set_index("round")
@@ -138,11 +126,8 @@ class Run:
     def model(self) -> "nn.Module":
         """The model after the last released round, as a torch module in evaluation mode.
 
-        Loads the records for the shape of an input, and imports a custom model.
-
-        Raises:
-            InputError: the data are not there; ``model.safetensors`` is damaged or of another shape; or the model has
-                other frozen weights than in the run.
+        Loads the records for the shape of an input, and imports a custom model. InputError: the data are not there,
+        ``model.safetensors`` is damaged or of another shape, or the model has other frozen weights than in the run.
         """
         import torch
 
@@ -158,20 +143,12 @@ class Run:
         return module.eval()
 
     def verify(self, head: str | None = None) -> list[Check]:
-        """Compute every number of the ledger again, and look for changes; each check passes, warns, or fails.
-
-        Args:
-            head: of the ledger's chain, as it was written down elsewhere.
-        """
+        """Compute every number of the ledger again and look for changes, also of a ``head`` written down elsewhere."""
         return verify_ledger(self.folder, head)
 
 
 def frame_of(rows: Iterable[Mapping[str, Any]]) -> "pandas.DataFrame":
-    """A pandas frame of rows with the same keys, which name its columns.
-
-    Raises:
-        InputError: pandas is not installed.
-    """
+    """A pandas frame of rows with the same keys, which name its columns; InputError without pandas."""
     try:
         import pandas
     except ImportError:
@@ -182,8 +159,7 @@ def frame_of(rows: Iterable[Mapping[str, Any]]) -> "pandas.DataFrame":
 def read_run(folder: Path, name: str | None = None) -> Run:
     """Read a run folder; ``name`` is the folder's own unless given.
 
-    Raises:
-        RunFolderError: one line that names the file that is missing, damaged, or changed since the run.
+    RunFolderError: one line that names the file that is missing, damaged, or changed since the run.
     """
     if not folder.is_dir():
         raise RunFolderError(f"{folder}: no such run folder")

@@ -31,14 +31,11 @@ CLAIMED = ("epsilon", "released_rounds_epsilon", "delta", "noise_multiplier", "h
 
 
 def verify_ledger(path: Path, head: str | None = None) -> list[Check]:
-    """Compute a ledger's numbers again, and find changes since the run.
+    """Compute a ledger's numbers again, and find changes since the run: no check fails if nothing was changed.
 
     Args:
         path: a run folder, or a ``ledger.json``; files beside it are checked against it.
         head: of the ledger's chain, as it was written down elsewhere; default: any.
-
-    Returns:
-        The checks; none fails if nothing was changed.
 
     Raises:
         RunFolderError: there is no ledger, or it cannot be read.

@@ -6,7 +6,7 @@ result = strategy.start(grid=grid, initial_arrays=arrays, num_rounds=..., train_
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord
@@ -37,8 +37,8 @@ class AppStrategy(PrivateStrategy):
     """PrivateStrategy for a custom app, with a ledger: every round is entered before its model is released.
 
     Writes ``scenario.yaml``, ``ledger.json``, ``model.safetensors`` of the last round, and ``server.log`` into ``out``.
-    The log names the nodes that answered and must stay on the server. With a secret seed the owner alone can read
-    these files.
+    The log names the nodes that answered and must stay on the server. With a secret seed these files are for the
+    owner alone.
 
     Args:
         scenario: or its file; with ``data: {name: external, clients: N}`` and ``model: {name: external}``.
@@ -91,15 +91,12 @@ class AppStrategy(PrivateStrategy):
         """Flower's loop, after ``federation.nodes`` nodes have connected.
 
         Args:
-            grid, train_config, evaluate_fn: as for every Flower strategy.
-            initial_arrays: those that the strategy was made with.
-            num_rounds: at most the rounds of the plan that the budget pays for, the default.
+            initial_arrays: those that the strategy was made with; else ModelError.
+            num_rounds: at most the rounds of the plan that the budget pays for, the default; else ScenarioError.
             timeout: seconds; default: ``federation.round_deadline``.
             evaluate_config: not used: clients do not evaluate.
 
         Raises:
-            ScenarioError: more rounds than were planned.
-            ModelError: other arrays.
             FederationError: a round could not be released. The reason names nodes, so it is in ``server.log``.
         """
         affordable, federation = self.plan.affordable_rounds, self.plan.scenario.federation
@@ -146,18 +143,9 @@ def _parameters(arrays: ArrayRecord) -> Arrays:
 
 def _task(scenario: Scenario, linf_coordinates: int) -> ClientTask:
     """The task of the clients; the app knows the rest."""
-    return ClientTask(
-        model=scenario.model,
-        input_shape=(),
-        num_classes=0,
-        client=scenario.client,
-        unit="client",
-        submodels=scenario.submodels,
-        split_seed=0,
-        linf_coordinates=linf_coordinates,
-        data=scenario.data,
-        data_seed=0,
-    )
+    unknown: dict[str, Any] = {"input_shape": (), "num_classes": 0, "split_seed": 0, "data_seed": 0, "unit": "client"}
+    known = {name: getattr(scenario, name) for name in ("model", "client", "submodels", "data")}
+    return ClientTask(linf_coordinates=linf_coordinates, **known, **unknown)
 
 
 def _no_pieces(submodel: int, round_: int) -> NoReturn:

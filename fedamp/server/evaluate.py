@@ -19,12 +19,7 @@ _ONE_THREAD = 100_000_000
 
 
 class Evaluation(NamedTuple):
-    """Quality of a model.
-
-    Attributes:
-        loss: mean over the records; nan or inf like the model's outputs.
-        metrics: by name; the first one leads (:class:`fedamp.federation.losses.Loss`).
-    """
+    """Quality of a model: mean loss over the records (nan or inf like the outputs), and metrics; the first one leads."""
 
     loss: float
     metrics: dict[str, float]
@@ -44,16 +39,14 @@ def evaluate(
     batch: int = 1024,
     loss: Loss | None = None,
 ) -> Evaluation:
-    """Mean loss and metrics on some records.
+    """Mean loss (default: cross-entropy) and metrics of a model on records.
 
     Args:
         module: the architecture; its own parameter values are neither used nor changed.
         parameters: the values to evaluate, by name.
         inputs: shape [records, *input_shape].
         labels: shape [records, ...], as the loss takes them.
-        device: of the computation.
         batch: records in one forward pass; fixed, so that the result depends on nothing else.
-        loss: default: cross-entropy.
     """
     loss = loss or CrossEntropy()
     tensors = {name: torch.as_tensor(value, device=device) for name, value in parameters.items()}

@@ -1,10 +1,9 @@
 """The round loop: ask, add up, check, release, write down; stop before the budget is exceeded.
 
-The order of a round makes a crash harmless. Nothing is released below quorum or beyond the budget. The state after a
-round is checkpointed (nobody sees it), then entered in the ledger, and only then released. With a known seed a
-simulated round that is computed again after a crash gives the same model, because all randomness is addressed. With a
-secret seed the noise differs, and the clients of a deployment may reply differently. There every round is
-checkpointed, and the ledger refuses to release a round twice.
+The order of a round makes a crash harmless: the state after a round is checkpointed (nobody sees it), then entered in
+the ledger, and only then released. A simulated round with a known seed that is computed again gives the same model,
+because all randomness is addressed. Otherwise noise or replies may differ: there every round is checkpointed, and the
+ledger refuses to release a round twice. Nothing is released below quorum or beyond the budget.
 """
 
 import logging
@@ -45,16 +44,10 @@ def play(prepared: Prepared, grid: Grid, folder: RunFolder, observer: Observer) 
 def rounds(
     prepared: Prepared, grid: Grid, folder: RunFolder, observer: Observer, finish_round: bool = False
 ) -> Iterator[RoundRecord]:
-    """Run a federation to its end or its budget, from the last checkpoint in its folder.
+    """Run a federation to its end or its budget, from the last checkpoint in its folder, new or to resume.
 
-    Yields each round as it is released; after an early close the run can be resumed.
-
-    Args:
-        prepared: scenario, plan, data and model.
-        grid: reaches the clients.
-        folder: a new run folder, or one to resume.
-        observer: told of every round.
-        finish_round: whether Ctrl-C stops after the round, also while the caller works; else at once.
+    Yields each round as it is released; after an early close the run can be resumed. With ``finish_round`` Ctrl-C stops
+    after the round, also while the caller works; else at once.
 
     Raises:
         FederationError: below quorum, nobody reported, or a round would be released twice. The run can be resumed.

@@ -21,8 +21,7 @@ Callback = Callable[["RoundRecord"], object]
 class Observer:
     """The events of a run. Any object with some of these methods is an observer.
 
-    Attributes:
-        only_tells: its name in the warning if it fails, and the run continues. Empty: its errors end the run.
+    ``only_tells`` names it in the warning if it fails, and the run continues. Empty: its errors end the run.
     """
 
     only_tells = ""

@@ -51,7 +51,6 @@ class Prepared:
     """A scenario with its data and model loaded.
 
     Attributes:
-        state: before the first round.
         worker_bytes: GPU memory that a worker needs for a stack of units.
         pieces: (submodel, round) -> the piece of the model that a unit trains.
         test, validation: public records, to test the model and to choose between settings; the latter may be empty.
@@ -70,7 +69,6 @@ class Prepared:
     began: float = field(default_factory=perf_counter)
 
     def strategy(self, state: ServerState, write_down: WriteDown | None = None) -> PrivateStrategy:
-        """The strategy that plays the plan from a state on."""
         return PrivateStrategy(self.pipeline, self.task, state, write_down)
 
     @property
@@ -89,7 +87,6 @@ class Prepared:
 
     @cached_property
     def pipeline(self) -> ReleasePipeline:
-        """The steps of the plan's releases."""
         return _pipeline(self.plan, self.state.parameters, self.pieces)
 
     def evaluate(self, parameters: Arrays) -> Evaluation:
@@ -114,7 +111,6 @@ class Prepared:
 
     @cached_property
     def loss(self) -> Loss:
-        """The training loss."""
         return loss_of(self.task.client, self.task.model)
 
     @cached_property
@@ -166,11 +162,8 @@ class Prepared:
     def check_training(self) -> None:
         """Train the first model on public test records, to find before the first round what fails for every unit.
 
-        Later failures depend on the units' data, so they do not stop the run.
-
-        Raises:
-            FederationError: training raises; one line.
-            DivergedError: the update is not finite.
+        FederationError: training raises. DivergedError: the update is not finite. Later failures depend on the units'
+        data, so they do not stop the run.
         """
         (inputs, labels), seeds = self.test, np.zeros(1, dtype=f"V{rng.SEED_BYTES}")
         count = min(_TRIED, len(labels))
@@ -194,15 +187,12 @@ class Prepared:
 
 
 def prepare(scenario: Scenario, seed: int | None = None, costs: Costs | None = None) -> Prepared:
-    """Load data and model of a scenario, check that they fit, and plan the run.
+    """Load data and model of a scenario, check that they fit (InputError, one line), and plan the run.
 
     Args:
-        scenario: the validated scenario, its paths absolute.
+        scenario: validated, its paths absolute.
         seed: of everything the server draws; default: the scenario's, a known seed.
         costs: of the plan, as another process computes them; default: computed here.
-
-    Raises:
-        InputError: one line about data, model and scenario that do not fit.
     """
     plan = make_plan(scenario, privacy_units(scenario), seed, costs)
     # Partition, initial model and cut are public: a deployment's nodes may derive them from the scenario, too.
@@ -239,11 +229,7 @@ def prepare(scenario: Scenario, seed: int | None = None, costs: Costs | None = N
 
 
 def _kept_apart(public: Records, scenario: Scenario) -> tuple[Records, Records]:
-    """The public records in two: the test set, and the validation records.
-
-    Raises:
-        ScenarioError: one of them would be empty.
-    """
+    """The public records in two: the test set, and the validation records; ScenarioError if one would be empty."""
     share, count = scenario.federation.validation_share, len(public[1])
     if share == 0:
         return public, (public[0][:0], public[1][:0])

@@ -29,13 +29,10 @@ LONGEST_VALUE, PER_CALL = 500, 100  # letters of a setting, and settings at once
 
 @dataclass
 class Tracker(Observer):
-    """A run in another program. If the tracker fails, the run continues without it.
+    """A run in another program; InputError if its package is not installed. If it fails, the run continues without it.
 
     Args:
         unprotected: also send numbers that are computed from private data without noise.
-
-    Raises:
-        InputError: its package is not installed.
     """
 
     name: ClassVar[str]
@@ -75,10 +72,8 @@ class Tracker(Observer):
         numbers |= {"validation_score": record.validation_score, "epsilon": record.epsilon_upper}
         if self.unprotected:
             numbers |= {f"unprotected/{name}": float(value) for name, value in record.unprotected.items()}
-        # A number may be missing, or infinite.
-        self.tell(
-            record.round, {name: value for name, value in numbers.items() if value is not None and math.isfinite(value)}
-        )
+        shown = {name: value for name, value in numbers.items() if value is not None and math.isfinite(value)}
+        self.tell(record.round, shown)
 
     def closed(self) -> None:
         if self._begun:
@@ -197,10 +192,6 @@ _KINDS: dict[str, type[Tracker]] = {kind.name: kind for kind in (TensorBoard, Ml
 
 
 def trackers_of(sections: Sequence[Section]) -> list[Tracker]:
-    """The trackers of a scenario.
-
-    Raises:
-        InputError: a package that one needs is not installed.
-    """
+    """The trackers of a scenario; InputError if a package that one needs is not installed."""
     asked = [section.model_dump() for section in sections]
     return [_KINDS[each.pop("name")](**each) for each in asked]

@@ -24,24 +24,18 @@ _LARGEST_LOSS = 1e100  # of one node: sums of what nodes claim stay finite
 
 @dataclass(frozen=True)
 class ModelParts:
-    """The trained arrays of a model, and the part (clipping, noise, denominator) of each.
-
-    Attributes:
-        shapes: by name, in the model's order.
-        part_of: index into the plan's parts, by name.
-    """
+    """The shapes of a model's trained arrays, in its order, and the plan's part (clipping, noise, denominator) of each."""
 
     shapes: Mapping[str, tuple[int, ...]]
     part_of: Mapping[str, int]
 
     @classmethod
     def of(cls, arrays: Arrays, shared: frozenset[str] | None = None) -> "ModelParts":
-        """The parts of a model; ``shared`` names the arrays of the shared part, None: the model is one part."""
+        """The parts of a model; ``shared`` names the arrays of the shared part; None: there is one part."""
         part_of = {name: 0 if shared is None or name in shared else 1 for name in arrays}
         return cls({name: array.shape for name, array in arrays.items()}, part_of)
 
     def zeros(self) -> Sums:
-        """A sum of no updates."""
         return {name: np.zeros(shape) for name, shape in self.shapes.items()}
 
     def norms(self, sums: Sums) -> list[float]:
@@ -65,11 +59,9 @@ class Request:
 
 @dataclass(frozen=True)
 class Asked:
-    """The orders of a round, to check its replies against.
+    """The orders of a round by node, to check its replies against.
 
     Attributes:
-        requests: by node.
-        model: arrays and parts.
         clips: clipping norm of each part.
         piece: the piece of a submodel; None: none is extracted.
         linf_coordinates: p, where a unit's coordinates are truncated at clip / sqrt(p) (ModelMix); 0: they are not.
@@ -88,9 +80,8 @@ class Aggregate:
 
     Attributes:
         sums: float64 by name, new arrays: the release adds its noise to them.
-        asked_nodes: how many were asked.
         reported, failed: units whose update is in the sums; those of them that were not finite and count as zero.
-        refused_nodes: how many replies were refused.
+        asked_nodes, refused_nodes: how many were asked, and how many replies were refused.
         oversized_nodes: how many sums the server clipped to (clip x units): their nodes are faulty or malicious.
         clipped, below_clip: claimed counts of units whose update was longer than the norm in some part, or within it
             in every part. A unit counts as one at most.
@@ -114,7 +105,6 @@ class Aggregate:
 
     @property
     def missing_nodes(self) -> int:
-        """How many asked nodes have no reply in the sums."""
         return self.asked_nodes - len(self.nodes)
 
 
@@ -170,8 +160,6 @@ class ClippedSums(Aggregator):
 
 
 class _Answer(BaseModel):
-    """The counts of a reply; not checked yet."""
-
     model_config = ConfigDict(strict=True)
 
     reported: list[NonNegativeInt]

@@ -20,13 +20,10 @@ Permit = Ranges | Literal["all"]
 
 
 def permits(federation: Federation, grid: Grid, units: int) -> Callable[[str], Permit]:
-    """The permit of a node by its name: given by the operator in a deployment, ``all`` in a simulation.
+    """The permit of a node by its name: given by the operator in a deployment, ``all`` in a simulation; empty: none.
 
     A node cannot choose its name: Flower's SuperLink checks every request against the public key that the operator
-    registered with it. An empty permit is none.
-
-    Raises:
-        DeploymentError: the nodes are real and ``federation.hosts`` is missing, or names units that do not exist.
+    registered with it. DeploymentError: ``federation.hosts`` is missing, or names units that do not exist.
     """
     if flower.is_simulated(grid):
         return lambda name: "all"

@@ -36,10 +36,9 @@ class ServerState:
     Attributes:
         parameters: the global model.
         round: number of the last released round; 0 before the first.
-        moments: of the server optimiser.
+        moments, noise: of the server optimiser; the memory of the noise mechanism.
         previous: the global model before ``parameters`` (ModelMix), else None.
         clip_scale: clipping norms over the plan's; 1 if they are fixed.
-        noise: the memory of the noise mechanism.
     """
 
     parameters: Arrays
@@ -57,10 +56,9 @@ class ServerState:
 
 @dataclass(frozen=True)
 class Release:
-    """The release of a round. All of it is public, and covered by the charge.
+    """The release of a round, numbered from 1. All of it is public, and covered by the charge.
 
     Attributes:
-        round: its number, from 1.
         parameters: :attr:`ServerState.model` after the round.
         noisy_sums: the sum of the clipped updates with its noise and, with ModelMix, its uniform noise; float64 by
             name, whole multiples of a power of two.
@@ -75,13 +73,7 @@ class Release:
 
 @dataclass(frozen=True)
 class ReleasePipeline:
-    """The steps of a plan's releases.
-
-    Attributes:
-        plan: with mixing, clipping rule and server optimiser.
-        model: arrays and parts of the model.
-        pieces: (submodel, round) -> the piece of the model that a unit trains.
-    """
+    """The steps of a plan's releases; ``pieces`` is (submodel, round) -> the piece of the model that a unit trains."""
 
     plan: Plan
     model: ModelParts
@@ -90,7 +82,6 @@ class ReleasePipeline:
     noise: Noise = field(default_factory=IndependentGaussian)
 
     def start(self, parameters: Arrays) -> ServerState:
-        """The state before the first round."""
         return ServerState(parameters, moments=self.plan.optimizer.init(parameters), noise=self.noise.init(parameters))
 
     def clips(self, state: ServerState) -> list[float]:
@@ -112,7 +103,6 @@ class ReleasePipeline:
 
         Args:
             state: after the round before; not changed.
-            round_: number of the round.
             aggregate: of this round; its sums become those of the release.
             needs_quorum: False for an audit: it plays each round once, also below the quorum.
 

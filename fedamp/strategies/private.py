@@ -32,10 +32,7 @@ WriteDown = Callable[[ServerState, Release, Aggregate], object]
 
 @dataclass(frozen=True)
 class Assignment:
-    """A round's cohort in batches, and the seed of each unit's own randomness (data order, dropout mask).
-
-    All of it follows from the plan alone.
-    """
+    """A round's cohort in batches, and each unit's seed (data order, dropout mask): all of it follows from the plan."""
 
     round: int
     batches: list[Batch]
@@ -72,7 +69,6 @@ class PrivateStrategy(Strategy):
     refused before any client is asked.
 
     Args:
-        pipeline: the steps of a release, with the plan.
         task: of all clients, constant over the run.
         state: after the last released round.
         write_down: stores each release before the strategy adopts it; default: nothing is stored.
@@ -95,7 +91,6 @@ class PrivateStrategy(Strategy):
 
     @property
     def plan(self) -> Plan:
-        """The plan that is played."""
         return self.pipeline.plan
 
     def prepare(self, server_round: int) -> None:
@@ -144,9 +139,7 @@ class PrivateStrategy(Strategy):
     def release(self, server_round: int, aggregate: Aggregate) -> Release:
         """Check budget and quorum, add the noise, write the release down, and adopt the state after it.
 
-        Raises:
-            FederationError: out of turn, beyond the budget, below quorum, or nobody reported; nothing was released.
-            DivergedError: the model is no longer finite; nothing was released.
+        Raises as :meth:`ReleasePipeline.release`, and then nothing was released.
         """
         state, release = self.pipeline.release(self.state, server_round, aggregate)
         if self.write_down is not None:

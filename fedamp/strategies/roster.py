@@ -33,8 +33,6 @@ class Batch:
 
 
 class _Answer(BaseModel):
-    """The units that a node claims to host; not checked yet."""
-
     model_config = ConfigDict(strict=True)
 
     all: bool
@@ -80,7 +78,6 @@ class Roster:
         a permit is not asked.
 
         Args:
-            grid: with the nodes.
             timeout: seconds to wait for the answers; a ping expires after it.
             task: the :class:`fedamp.client.task.ClientTask` as JSON; a node opens its data to name its clients.
 
