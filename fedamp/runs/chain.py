@@ -1,6 +1,6 @@
 """The chain of digests in a ledger: each link covers the link before and the next release, the head everything.
 
-It finds later changes in a run's files. A forger may make the chain anew: only a head written down elsewhere shows that.
+It finds later changes in a run's files. A forger may make the chain anew: a head written down elsewhere shows that.
 """
 
 import hashlib

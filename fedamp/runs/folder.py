@@ -44,7 +44,7 @@ class RunFolder:
                 flush(path)
 
     def read_rounds(self) -> list[RoundRecord]:
-        """The lines of ``rounds.jsonl`` but for an unfinished last one (a crash); RunFolderError if another is damaged."""
+        """The lines of ``rounds.jsonl`` but for an unfinished last one (a crash); RunFolderError: another is damaged."""
         try:
             lines = read_regular(self.rounds).splitlines() if self.rounds.exists() else []
         except OSError as error:
@@ -113,7 +113,7 @@ def holds_no_run(folder: Path) -> bool:
 
 
 def existing_folder(out: Path | None, name: str) -> RunFolder:
-    """The folder of a run to resume: ``out``, or the newest ``runs/NAME*``; RunFolderError: none, or it holds a link."""
+    """The folder of a run to resume: ``out``, or the newest ``runs/NAME*``; RunFolderError: none, or a link in it."""
     if out is None:
         found = [path for path in RUNS.glob(f"{name}*") if (path / "scenario.yaml").is_file()]
         if not found:

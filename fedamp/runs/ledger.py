@@ -35,7 +35,7 @@ ASSUMPTIONS = (
 
 
 class Ledger:
-    """The ledger file of one run: a new one, or that of an interrupted run (RunFolderError: damaged, or of another plan).
+    """The ledger file of one run, new or interrupted; RunFolderError: it is damaged, or of another plan.
 
     A round is in it before its model is released. A round that is computed again after a crash must give the model
     that the ledger names: releasing another one would spend the round's budget twice.

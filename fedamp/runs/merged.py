@@ -1,6 +1,5 @@
 """Merged models: their files, and how to read them, alone or beside runs."""
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +10,7 @@ from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 from fedamp.base.record import Record
 from fedamp.base.text import printable
 from fedamp.errors import RunFolderError
+from fedamp.runs.chain import salted
 from fedamp.runs.files import FileRecord
 from fedamp.runs.folder import RunFolder
 from fedamp.runs.records import Bracket, Charged, Epsilon, Quality, Score
@@ -137,7 +137,7 @@ Model = Run | Merged
 
 def salted_digest(salt: bytes, run: Run) -> str:
     """SHA-256 of a salt and a run's ledger: it identifies the run for those who have both, and for nobody else."""
-    return hashlib.sha256(salt + run.files.ledger.read_bytes()).hexdigest()
+    return salted(salt, run.files.ledger.read_bytes())
 
 
 def read_models(folders: Sequence[Path]) -> list[Model]:

@@ -39,10 +39,12 @@ class Run:
 
     @property
     def files(self) -> RunFolder:
+        """The files in the folder."""
         return RunFolder(self.folder)
 
     @cached_property
     def plan(self) -> Plan:
+        """The plan that was played."""
         return plan_of(self.ledger, self.scenario)
 
     @property
@@ -68,10 +70,12 @@ class Run:
 
     @property
     def promise(self) -> dict[str, Any]:
+        """Delta, unit, adjacency and group size of the guarantee."""
         return self.ledger.promise
 
     @property
     def is_private(self) -> bool:
+        """Whether noise was added at all."""
         return self.epsilon is not None
 
     @property
@@ -87,6 +91,7 @@ class Run:
 
     @property
     def has_known_seed(self) -> bool:
+        """Whether the noise follows from a seed that others may know."""
         return self.ledger.has_known_seed
 
     @property
@@ -120,7 +125,7 @@ class Run:
     def frame(self) -> "pandas.DataFrame":
         """The rounds as a pandas frame, a row each, without the unprotected numbers; InputError without pandas."""
         excluded = {"version", "unprotected", "metrics"}
-        rows = [record.model_dump(exclude=excluded) | record.metrics for record in self.rounds]
+        rows = (record.model_dump(exclude=excluded) | record.metrics for record in self.rounds)
         return frame_of(rows).set_index("round")
 
     def model(self) -> "nn.Module":
@@ -134,11 +139,11 @@ class Run:
         from fedamp.federation.losses import form_of
         from fedamp.models.networks import build, initial_parameters
 
-        seed = rng.public_seed(self.scenario.seed, "data")
-        dataset = self.scenario.data.load(seed, Path(), form_of(self.scenario.client, self.scenario.model))
-        released = self.scenario.model.model_copy(update={"initial": str(self.files.model.resolve())})
+        scenario, seed = self.scenario, rng.public_seed(self.scenario.seed, "data")
+        dataset = scenario.data.load(seed, Path(), form_of(scenario.client, scenario.model))
+        released = scenario.model.model_copy(update={"initial": str(self.files.model.resolve())})
         parameters = initial_parameters(released, dataset.input_shape, dataset.num_classes, seed)
-        module = build(self.scenario.model, dataset.input_shape, dataset.num_classes).cpu()
+        module = build(scenario.model, dataset.input_shape, dataset.num_classes).cpu()
         module.load_state_dict({name: torch.from_numpy(value) for name, value in parameters.items()}, strict=False)
         return module.eval()
 

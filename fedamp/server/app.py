@@ -29,7 +29,7 @@ from fedamp.server.loop import play
 from fedamp.server.observers import Observer, watched
 from fedamp.server.setup import Prepared, prepare
 from fedamp.server.trackers import trackers_of
-from fedamp.strategies.nodes import permits
+from fedamp.strategies.roster import permits
 
 app = ServerApp()
 log = logging.getLogger("fedamp.server")

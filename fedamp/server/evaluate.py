@@ -19,7 +19,7 @@ _ONE_THREAD = 100_000_000
 
 
 class Evaluation(NamedTuple):
-    """Quality of a model: mean loss over the records (nan or inf like the outputs), and metrics; the first one leads."""
+    """Mean loss over the records (nan or inf like the model's outputs), and metrics by name; the first one leads."""
 
     loss: float
     metrics: dict[str, float]

@@ -152,15 +152,13 @@ class _Run:
     def conclude(self, stopped_because: Ending, error: str | None = None) -> None:
         """Write down why the run stopped, and the summary of its releases."""
         plan, done = self.plan, self.finished
-        evaluated = [
-            record.model_dump(include=set(Quality.model_fields)) for record in done if record.score is not None
-        ]
+        quality = [record.model_dump(include=set(Quality.model_fields)) for record in done if record.score is not None]
         released = self.ledger.releases
         spent = Bracket(lower=plan.spent(len(released)).lower, upper=released[-1].epsilon_upper if released else 0.0)
         scheduled, reported, failed = reports(done)
         summary = Summary(
             name=plan.scenario.name,
-            final=Quality(**evaluated[-1]) if evaluated else Quality(accuracy=None, loss=None),
+            final=Quality(**quality[-1]) if quality else Quality(accuracy=None, loss=None),
             # Before the first release nothing can decide the stop.
             epsilon=Bracket.of(plan.guaranteed_epsilon) if released else spent,
             released_rounds_epsilon=spent,
@@ -182,20 +180,18 @@ class _Run:
         self.ledger.conclude(summary)
 
     def _record(self, release: Release, collected: Aggregate) -> RoundRecord:
-        round_, loss, metrics, roster = release.round, None, dict[str, float](), self.strategy.roster
-        validation_score = None
+        round_, roster, validation_score = release.round, self.strategy.roster, None
+        loss, metrics = None, dict[str, float]()
         if round_ % self.plan.scenario.federation.evaluate_every == 0 or round_ == self.plan.last_round:
             loss, metrics = self.prepared.evaluate(release.parameters)
             validation_score = self.prepared.validate(release.parameters)
             if not math.isfinite(loss):
                 raise DivergedError(round_, "its loss")
+        counts = ("failed", "refused_nodes", "oversized_nodes", "missing_nodes")
         unprotected = {
             "training_loss": collected.loss_sum / max(collected.records, 1),
             "clipped": collected.clipped / max(collected.reported, 1),
-            "failed": collected.failed,
-            "refused_nodes": collected.refused_nodes,
-            "oversized_nodes": collected.oversized_nodes,
-            "missing_nodes": collected.missing_nodes,
+            **{name: getattr(collected, name) for name in counts},
         }
         return RoundRecord(
             round=round_,

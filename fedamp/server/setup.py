@@ -89,16 +89,14 @@ class Prepared:
     def pipeline(self) -> ReleasePipeline:
         return _pipeline(self.plan, self.state.parameters, self.pieces)
 
-    def evaluate(self, parameters: Arrays) -> Evaluation:
-        """Loss and metrics of a model on the public test set."""
-        return self._evaluate(parameters, self.test)
+    def evaluate(self, parameters: Arrays, records: Records | None = None) -> Evaluation:
+        """Loss and metrics of a model on public records; default: the test set."""
+        device = devices.here(_asked(self.plan))
+        return evaluate(self.module, parameters, *(records or self.test), device, loss=self.loss)
 
     def validate(self, parameters: Arrays) -> float | None:
         """The leading metric on the validation records; None without such records."""
-        return self._evaluate(parameters, self.validation).score if len(self.validation[1]) else None
-
-    def _evaluate(self, parameters: Arrays, records: Records) -> Evaluation:
-        return evaluate(self.module, parameters, *records, devices.here(_asked(self.plan)), loss=self.loss)
+        return self.evaluate(parameters, self.validation).score if len(self.validation[1]) else None
 
     @property
     def demand(self) -> Demand | None:
@@ -128,14 +126,13 @@ class Prepared:
         with fails_alone("counting the model's operations"):
             flops = [cost(module, shape, dtype).flops_per_record for module in modules]
         sizes = [sum(each.numel() for each in module.parameters() if each.requires_grad) for module in modules]
-        found = {}
-        for name, share, (whole, *parts) in (
-            ("parameters_per_client", "parameters_share", sizes),
-            ("flops_per_record", "flops_share", flops),
-        ):
-            found[name] = mean = float(np.mean(parts))
-            found[share] = mean / whole if whole else 1.0
-        return found
+        mean = {name: float(np.mean(parts)) for name, (_, *parts) in (("parameters", sizes), ("flops", flops))}
+        return {
+            "parameters_per_client": mean["parameters"],
+            "parameters_share": mean["parameters"] / sizes[0] if sizes[0] else 1.0,
+            "flops_per_record": mean["flops"],
+            "flops_share": mean["flops"] / flops[0] if flops[0] else 1.0,
+        }
 
     @property
     def why_one_by_one(self) -> str:
@@ -196,11 +193,9 @@ def prepare(scenario: Scenario, seed: int | None = None, costs: Costs | None = N
     """
     plan = make_plan(scenario, privacy_units(scenario), seed, costs)
     # Partition, initial model and cut are public: a deployment's nodes may derive them from the scenario, too.
-    data_seed = rng.public_seed(scenario.seed, "data")
+    data_seed, model_seed, split_seed = (rng.public_seed(scenario.seed, use) for use in ("data", "model", "split"))
     dataset = scenario.data.load(data_seed, Path(), form_of(scenario.client, scenario.model))
-    parameters = initial_parameters(
-        scenario.model, dataset.input_shape, dataset.num_classes, rng.public_seed(scenario.seed, "model")
-    )
+    parameters = initial_parameters(scenario.model, dataset.input_shape, dataset.num_classes, model_seed)
     task = ClientTask(
         model=pinned(scenario.model, dataset.input_shape, dataset.num_classes),
         input_shape=dataset.input_shape,
@@ -208,7 +203,7 @@ def prepare(scenario: Scenario, seed: int | None = None, costs: Costs | None = N
         client=scenario.client,
         unit=scenario.privacy.unit,
         submodels=scenario.submodels,
-        split_seed=rng.public_seed(scenario.seed, "split"),
+        split_seed=split_seed,
         linf_coordinates=plan.mixing.linf_coordinates,
         normalised=plan.clipping.normalises,
         data=scenario.data,

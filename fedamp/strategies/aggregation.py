@@ -2,29 +2,31 @@
 
 import logging
 import math
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 from flwr.app import ArrayRecord, Message, MetricRecord
-from pydantic import BaseModel, ConfigDict, FiniteFloat, NonNegativeInt
+from pydantic import BaseModel, ConfigDict, FiniteFloat, NonNegativeInt, ValidationError
 
 from fedamp.base.arrays import BLOCK, Arrays, Sums
+from fedamp.base.text import printable
 from fedamp.client.clipping import quantum
 from fedamp.engines import flower
 from fedamp.models.pieces import Piece
 from fedamp.models.section import WHOLE
-from fedamp.strategies.nodes import in_one_line, unexpected
 
 log = logging.getLogger("fedamp.server")
 
+LONGEST, NAMES_SHOWN = 300, 8  # letters of a node's text, and names in a list of them
 _LARGEST_LOSS = 1e100  # of one node: sums of what nodes claim stay finite
 
 
 @dataclass(frozen=True)
 class ModelParts:
-    """The shapes of a model's trained arrays, in its order, and the plan's part (clipping, noise, denominator) of each."""
+    """The shapes of a model's trained arrays, in its order, and the part (clipping, noise, denominator) of each."""
 
     shapes: Mapping[str, tuple[int, ...]]
     part_of: Mapping[str, int]
@@ -255,3 +257,31 @@ def _add_limited(totals: Sums, sums: Sums, asked: Asked, units: int) -> bool:
             quanta *= grid
             into[block] += quanta
     return clipped
+
+
+def in_one_line(said: object) -> str:
+    """An error, or a node's text, as one printable line.
+
+    Of a traceback the last error; Flower's ``<class 'ValueError'>:<'words'>`` becomes ``ValueError: words``.
+    """
+    if isinstance(said, ValidationError):
+        first = said.errors()[0]
+        said = f"{first['loc'][0]}: {first['msg']}, got {first['input']!r:.80}"
+    text = str(said)
+    errors = list(re.finditer(r"^(?:\w+\.)*\w*(?:Error|Exception): ", text, re.MULTILINE))
+    if errors:  # Flower's own message is on the next line
+        text = text[errors[-1].start() :].rstrip().removesuffix("'>")
+    text = " ".join(text.split())
+    text = re.sub(r"<class '(?:[^']*\.)?(\w+)'>:<'(.*)'>", r"\1: \2", text)
+    return printable(text)[:LONGEST] or type(said).__name__
+
+
+def unexpected(what: str, found: Iterable[str], expected: Iterable[str]) -> str:
+    """The error for a reply with other names than expected, most likely from another client app."""
+    return f"it answered with {what} {_listed(found)}; expected {_listed(expected)}, as fedamp.client.app answers"
+
+
+def _listed(names: Iterable[str]) -> str:
+    found = sorted(names)
+    more = f" and {len(found) - NAMES_SHOWN} more" if len(found) > NAMES_SHOWN else ""
+    return ", ".join(found[:NAMES_SHOWN]) + more if found else "(none)"

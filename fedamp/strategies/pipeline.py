@@ -127,7 +127,9 @@ class ReleasePipeline:
         seed = plan.seed if plan.known_seed else rng.seed_from_system()
         noise, start = state.noise, plan.mixing.start(state.parameters, state.previous, round_)
         if plan.is_private or start.multiples:
-            noise = self.noise.update(sums, self._deviations(state), self._hidden(start), noise, seed, round_)
+            deviation = [part.noise_deviation * state.clip_scale for part in plan.parts]
+            deviations = {name: deviation[part] for name, part in self.model.part_of.items()}
+            noise = self.noise.update(sums, deviations, self._hidden(start), noise, seed, round_)
         denominators = {name: plan.parts[part].denominator for name, part in self.model.part_of.items()}
         frozen = {name: array for name, array in state.parameters.items() if name not in self.model.shapes}
         with np.errstate(all="ignore"):  # checked below
@@ -164,17 +166,8 @@ class ReleasePipeline:
 
     def _hidden(self, start: Start) -> dict[str, Uniform]:
         """The uniform noise of every array of the sum (ModelMix): exactly the charged one."""
-        widths = [
-            Fraction(relative_width(start.width, self.plan.largest_step(part))) * Fraction(part.clip)
-            for part in self.plan.parts
-        ]
-        return {
-            name: Uniform(widths[part], start.multiples[name])
-            for name, part in self.model.part_of.items()
-            if start.multiples
-        }
-
-    def _deviations(self, state: ServerState) -> dict[str, float]:
-        """Standard deviation of the noise on every array."""
-        parts = self.plan.parts
-        return {name: parts[part].noise_deviation * state.clip_scale for name, part in self.model.part_of.items()}
+        if not start.multiples:
+            return {}
+        steps = [relative_width(start.width, self.plan.largest_step(part)) for part in self.plan.parts]
+        widths = [Fraction(step) * Fraction(part.clip) for step, part in zip(steps, self.plan.parts, strict=True)]
+        return {name: Uniform(widths[part], start.multiples[name]) for name, part in self.model.part_of.items()}

@@ -4,6 +4,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 from flwr.app import ConfigRecord, Message, RecordDict
@@ -11,17 +12,47 @@ from flwr.serverapp import Grid
 from pydantic import BaseModel, ConfigDict, NonNegativeInt
 
 from fedamp import rng
-from fedamp.base.ids import in_words, members
+from fedamp.base.ids import Ranges, in_words, members, ranges
 from fedamp.base.text import printable
 from fedamp.engines import flower
+from fedamp.errors import DeploymentError
 from fedamp.federation.check_in import UnitIds
 from fedamp.federation.running import Federation
-from fedamp.strategies.nodes import Permit, in_one_line, permits, unexpected
+from fedamp.strategies.aggregation import in_one_line, unexpected
 
 log = logging.getLogger("fedamp.server")
 
 PATIENCE = 2  # messages in a row that a node may leave unanswered
 _ANYWHERE = -1  # in the place of a node's id
+
+
+Permit = Ranges | Literal["all"]
+"""The units that a node may claim. With ``all`` it may also say that it can train any unit."""
+
+
+def permits(federation: Federation, grid: Grid, units: int) -> Callable[[str], Permit]:
+    """The permit of a node by its name: given by the operator in a deployment, ``all`` in a simulation; empty: none.
+
+    A node cannot choose its name: Flower's SuperLink checks every request against the public key that the operator
+    registered with it. DeploymentError: ``federation.hosts`` is missing, or names units that do not exist.
+    """
+    if flower.is_simulated(grid):
+        return lambda name: "all"
+    asked = federation.hosts
+    if asked is None:
+        raise DeploymentError(
+            "federation.hosts is missing: a deployment must say which node may speak for which units; expected: "
+            f"their ids by the names of the registered nodes, such as {{site0: 0-{units - 1}}}, or trusted, to "
+            "believe all that a registered node says"
+        )
+    if asked == "trusted":
+        return lambda name: ((0, units - 1),)
+    by_name: dict[str, Permit] = {name: "all" if text == "all" else ranges(text) for name, text in asked.items()}
+    for name, permit in by_name.items():
+        for _, last in () if permit == "all" else permit:
+            if last >= units:
+                raise DeploymentError(f"federation.hosts.{name}: there is no unit {last}; expected: 0-{units - 1}")
+    return lambda name: by_name.get(name, ())
 
 
 @dataclass(frozen=True)
