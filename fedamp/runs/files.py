@@ -6,7 +6,7 @@ import os
 import stat
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -97,15 +97,12 @@ def read_regular(file: Path) -> bytes:
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Hold a folder until the block or this process ends; RunFolderError if another process holds it."""
-    lock = FileLock(folder / LOCK, blocking=False)
-    try:
-        lock.acquire()
-    except Timeout:
-        raise RunFolderError(f"{folder}: another process is running in it") from None
-    try:
+    with ExitStack() as held:
+        try:
+            held.enter_context(FileLock(folder / LOCK, blocking=False))
+        except Timeout:
+            raise RunFolderError(f"{folder}: another process is running in it") from None
         yield
-    finally:
-        lock.release()
 
 
 @contextmanager

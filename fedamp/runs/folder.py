@@ -44,7 +44,7 @@ class RunFolder:
                 flush(path)
 
     def read_rounds(self) -> list[RoundRecord]:
-        """The lines of ``rounds.jsonl`` but for an unfinished last one (a crash); RunFolderError: another is damaged."""
+        """The lines of ``rounds.jsonl``, without an unfinished last one; RunFolderError if another is damaged."""
         try:
             lines = read_regular(self.rounds).splitlines() if self.rounds.exists() else []
         except OSError as error:

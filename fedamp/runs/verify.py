@@ -139,11 +139,8 @@ def _releases(ledger: LedgerRecord, files: RunFolder) -> Iterator[Check]:
         if ledger.mechanism.is_private:
             yield _guarantee(ledger, by_round)
     budget, spent = ledger.budget_epsilon, max((entry.epsilon_upper for entry in ledger.releases), default=0.0)
-    if budget is None:
-        yield Check("budget", "pass", "none was set")
-    else:
-        over = f"{_shown(spent)} exceeds {budget:g}" if spent > budget else None
-        yield Check.of("budget", f"{_shown(spent)} of {budget:g}", fail=over)
+    over = f"{_shown(spent)} exceeds {budget:g}" if budget is not None and spent > budget else None
+    yield Check.of("budget", "none was set" if budget is None else f"{_shown(spent)} of {budget:g}", fail=over)
 
 
 def _guarantee(ledger: LedgerRecord, spent: NDArray[np.float64]) -> Check:
@@ -205,11 +202,8 @@ def _compared(name: str, what: str, claimed: float, cost: float) -> Check:
     both = f"{what} is {_exactly(claimed)}; computed again it is"
     if claimed < cost * (1 - TOLERANCE):
         return Check(name, "fail", f"{both} {_exactly(cost)}")
-    return Check(
-        name,
-        "pass",
-        f"{both} less, {_exactly(cost)}" if claimed > cost * (1 + TOLERANCE) else f"epsilon {_shown(cost)}",
-    )
+    looser = claimed > cost * (1 + TOLERANCE)
+    return Check(name, "pass", f"{both} less, {_exactly(cost)}" if looser else f"epsilon {_shown(cost)}")
 
 
 def _noise_multipliers(mechanism: Any) -> Iterator[float]:

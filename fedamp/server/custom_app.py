@@ -26,8 +26,8 @@ from fedamp.runs.files import modes_of
 from fedamp.runs.folder import new_folder
 from fedamp.runs.ledger import Ledger
 from fedamp.server.app import reasons_kept_in, wait_for_nodes
-from fedamp.strategies.aggregation import ModelParts
-from fedamp.strategies.pipeline import ReleasePipeline
+from fedamp.strategies.aggregation import Aggregate, ModelParts
+from fedamp.strategies.pipeline import Release, ReleasePipeline, ServerState
 from fedamp.strategies.private import PrivateStrategy
 
 LOG = "server.log"
@@ -67,12 +67,18 @@ class AppStrategy(PrivateStrategy):
             self.folder.write_scenario(scenario)
             self.ledger = Ledger(self.folder.ledger, plan)
             self.ledger.begin()
-        super().__init__(
-            pipeline,
-            _task(scenario, plan.mixing.linf_coordinates),
-            pipeline.start(parameters),
-            lambda state, release, aggregate: self.ledger.enter(release.round, release.parameters),
-        )
+        unknown: dict[str, Any] = {
+            "input_shape": (),
+            "num_classes": 0,
+            "split_seed": 0,
+            "data_seed": 0,
+        }  # to the server
+        known = {name: getattr(scenario, name) for name in ("model", "client", "submodels", "data")}
+        task = ClientTask(unit="client", linf_coordinates=plan.mixing.linf_coordinates, **known, **unknown)
+        super().__init__(pipeline, task, pipeline.start(parameters), self._enter)
+
+    def _enter(self, state: ServerState, release: Release, aggregate: Aggregate) -> None:
+        self.ledger.enter(release.round, release.parameters)
 
     def arrays(self) -> ArrayRecord:
         """A copy of the global model: an app's code may write to it."""
@@ -102,10 +108,8 @@ class AppStrategy(PrivateStrategy):
         affordable, federation = self.plan.affordable_rounds, self.plan.scenario.federation
         if num_rounds is not None and num_rounds > affordable:
             raise ScenarioError(f"num_rounds must be at most {affordable}, the scenario's rounds, got {num_rounds}")
-        given = _parameters(initial_arrays)
-        if list(given) != list(self.state.parameters) or any(
-            not np.array_equal(given[name], array) for name, array in self.state.parameters.items()
-        ):
+        given, ours = _parameters(initial_arrays), self.state.parameters
+        if list(given) != list(ours) or any(not np.array_equal(given[name], ours[name]) for name in ours):
             raise ModelError("initial_arrays must be the arrays that the strategy was made with")
         rounds, deadline = num_rounds or affordable, timeout or federation.round_deadline
         folder, secret = self.folder.path, not self.plan.known_seed
@@ -139,13 +143,6 @@ def _parameters(arrays: ArrayRecord) -> Arrays:
     if not parameters:
         raise ModelError("the model has no arrays; expected: at least one")
     return parameters
-
-
-def _task(scenario: Scenario, linf_coordinates: int) -> ClientTask:
-    """The task of the clients; the app knows the rest."""
-    unknown: dict[str, Any] = {"input_shape": (), "num_classes": 0, "split_seed": 0, "data_seed": 0, "unit": "client"}
-    known = {name: getattr(scenario, name) for name in ("model", "client", "submodels", "data")}
-    return ClientTask(linf_coordinates=linf_coordinates, **known, **unknown)
 
 
 def _no_pieces(submodel: int, round_: int) -> NoReturn:

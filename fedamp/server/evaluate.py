@@ -1,7 +1,6 @@
 """Loss and metrics of a model on a public test set."""
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -53,23 +52,18 @@ def evaluate(
     module = module.to(device)
     training = module.training
     module.eval()
-    total, tally = 0.0, dict[str, Any]()
-    threads = _useful_threads(sum(value.size for value in parameters.values()) * len(labels))
-    with torch.no_grad(), threads, generators_from(0, is_gpu(device)):  # a custom model may draw here, too
-        for start in range(0, len(labels), batch):
-            targets = torch.as_tensor(labels[start : start + batch], device=device)
-            outputs = functional_call(module, tensors, (torch.as_tensor(inputs[start : start + batch], device=device),))
-            total += float(loss.each(outputs.double(), targets).sum())
-            tally = {name: tally.get(name, 0) + value for name, value in loss.tally(outputs, targets).items()}
-    module.train(training)
-    return Evaluation(total / len(labels), loss.metrics(tally))
-
-
-@contextmanager
-def _useful_threads(multiplications: int) -> Iterator[None]:
-    threads = torch.get_num_threads()
+    total, tally, threads = 0.0, dict[str, Any](), torch.get_num_threads()
+    multiplications = sum(value.size for value in parameters.values()) * len(labels)
     torch.set_num_threads(threads if multiplications > _ONE_THREAD else 1)
     try:
-        yield
+        with torch.no_grad(), generators_from(0, is_gpu(device)):  # a custom model may draw here, too
+            for start in range(0, len(labels), batch):
+                targets = torch.as_tensor(labels[start : start + batch], device=device)
+                records = torch.as_tensor(inputs[start : start + batch], device=device)
+                outputs = functional_call(module, tensors, (records,))
+                total += float(loss.each(outputs.double(), targets).sum())
+                tally = {name: tally.get(name, 0) + value for name, value in loss.tally(outputs, targets).items()}
     finally:
         torch.set_num_threads(threads)
+    module.train(training)
+    return Evaluation(total / len(labels), loss.metrics(tally))

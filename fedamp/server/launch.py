@@ -59,8 +59,7 @@ def rounds(
     round, also while the caller works; else at once.
     """
     if scenario.federation.quorum is None and scenario.faults is None:  # every simulated unit reports
-        everybody = scenario.federation.model_copy(update={"quorum": 1.0})
-        scenario = scenario.model_copy(update={"federation": everybody})
+        scenario = scenario.model_copy(update={"federation": scenario.federation.model_copy(update={"quorum": 1.0})})
     # Errors that can be found without torch are found before a folder is made.
     plan = make_plan(scenario, privacy_units(scenario))
     plan.check_budget()
@@ -85,9 +84,8 @@ def rounds(
 
 def how_to_resume(folder: Path) -> str:
     """The command that resumes a run; the folder's own scenario holds every override."""
-    return "resume with: " + shlex.join(
-        ["fedamp", "run", str(folder / "scenario.yaml"), "--resume", "--out", str(folder)]
-    )
+    command = ["fedamp", "run", str(folder / "scenario.yaml"), "--resume", "--out", str(folder)]
+    return f"resume with: {shlex.join(command)}"
 
 
 @contextmanager

@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
+from pathlib import Path
 from time import perf_counter
 from types import FrameType
 
@@ -121,7 +122,11 @@ class _Run:
         release.noisy_sums.clear()  # twice the model in memory, beside evaluation and checkpoint
         self.record = self._record(release, aggregate)
         due = release.round % self.plan.scenario.federation.checkpoint_every == 0
-        kept = due or release.round == self.plan.last_round or not self._is_reproducible(aggregate)
+        roster = self.strategy.roster
+        # Known seed, and all simulated workers answered: a second try gives the same.
+        is_reproducible = self.plan.known_seed and roster.everywhere and not roster.host_of
+        is_reproducible = is_reproducible and not aggregate.missing_nodes
+        kept = due or release.round == self.plan.last_round or not is_reproducible
         if kept:
             self._write_checkpoint(state, self.record)
         # A power cut may take the rounds since a simulation's last checkpoint: they are reproduced to the bit.
@@ -143,11 +148,6 @@ class _Run:
         self.folder.flush()
         every = self.plan.scenario.federation.checkpoint_every
         write_checkpoint(self.folder.checkpoints, state, record, self.fingerprint, every)
-
-    def _is_reproducible(self, aggregate: Aggregate) -> bool:
-        """Whether a second try gives the same: known seed, and all simulated workers answered."""
-        roster = self.strategy.roster
-        return self.plan.known_seed and bool(roster.everywhere) and not roster.host_of and not aggregate.missing_nodes
 
     def conclude(self, stopped_because: Ending, error: str | None = None) -> None:
         """Write down why the run stopped, and the summary of its releases."""
@@ -209,30 +209,27 @@ class _Run:
     def _resume(self) -> ServerState | None:
         """The state of the last checkpoint, with ledger and rounds.jsonl checked against it; None for a new run."""
         folder, files, released = self.folder, checkpoints(self.folder.checkpoints), len(self.ledger.releases)
+
+        def wrong(file: Path, what: str, expected: str = "as the run left it") -> RunFolderError:
+            return RunFolderError(f"{file}: {what}; expected: {expected}")
+
         if files and not folder.ledger.exists():
-            raise RunFolderError(f"{folder.ledger}: gone, but the run has checkpoints; expected: as the run left it")
+            raise wrong(folder.ledger, "gone, but the run has checkpoints")
         checkpoint = read_checkpoint(files[-1], self.fingerprint, self.prepared.state) if files else None
         last = checkpoint[0].round if checkpoint else 0
         # With a secret seed a second try of a round differs, so released rounds cannot be computed again.
         if released > last and not self.plan.known_seed:
-            raise RunFolderError(
-                f"{folder.checkpoints}: ends at round {last}, but round {released} was released; expected: as the run "
-                "left it"
-            )
+            raise wrong(folder.checkpoints, f"ends at round {last}, but round {released} was released")
         if checkpoint is None:
             self.finished = folder.forget_rounds_after(0)
             return None
         state, record = checkpoint
         if released < last - 1:
-            raise RunFolderError(
-                f"{folder.ledger}: ends at round {released}, before the checkpoint of round {last}; expected: the "
-                "ledger of the same run"
-            )
+            what = f"ends at round {released}, before the checkpoint of round {last}"
+            raise wrong(folder.ledger, what, "the ledger of the same run")
         kept = [done.round for done in folder.read_rounds() if done.round <= last]
         if kept not in (list(range(1, last)), list(range(1, last + 1))):
-            raise RunFolderError(
-                f"{folder.rounds}: damaged: its rounds are not 1 to {last} each once; expected: as the run left it"
-            )
+            raise wrong(folder.rounds, f"damaged: its rounds are not 1 to {last} each once")
         # A crash may have come between the checkpoint and the ledger, or between the ledger and rounds.jsonl.
         try:
             self.ledger.enter(last, state.model, record if len(kept) < last else None)

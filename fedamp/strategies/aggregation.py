@@ -194,9 +194,8 @@ def _add(total: Aggregate, node: int, reply: Message, asked: Asked) -> None:
         raise ValueError("it claims units that it was not asked for")
     if _add_sums(total.sums, flower.from_record(arrays), units, request.extracted, asked):
         total.oversized_nodes += 1
-        log.warning(
-            "node %s sent a sum beyond (clip x units), now clipped: it is faulty or malicious", _name(node, asked)
-        )
+        what = "sent a sum beyond (clip x units), now clipped: it is faulty or malicious"
+        log.warning("node %s %s", _name(node, asked), what)
     total.nodes.add(node)
     total.reported += units
     total.failed += min(answer.failed, len(request.units))

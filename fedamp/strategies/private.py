@@ -8,7 +8,7 @@ import logging
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
@@ -164,18 +164,16 @@ class PrivateStrategy(Strategy):
         if extracted != WHOLE:
             arrays = flower.to_record(self.pipeline.pieces(extracted, round_).extract(self.state.parameters))
         units = [unit for batch in batches for unit in batch.units.tolist()]
-        config = ConfigRecord(
-            {
-                "task": self._task_json,
-                "round": round_,
-                "clients": units,
-                "seeds": [self._assignment.seed_of[unit] for unit in units],
-                "submodels": [batch.submodel for batch in batches for _ in batch.units],
-                "clips": self.pipeline.clips(self.state),
-                "extracted": extracted,
-            }
-        )
-        return RecordDict({"arrays": arrays, "config": config})
+        orders: dict[str, Any] = {
+            "task": self._task_json,
+            "round": round_,
+            "clients": units,
+            "seeds": [self._assignment.seed_of[unit] for unit in units],
+            "submodels": [batch.submodel for batch in batches for _ in batch.units],
+            "clips": self.pipeline.clips(self.state),
+            "extracted": extracted,
+        }
+        return RecordDict({"arrays": arrays, "config": ConfigRecord(orders)})
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid

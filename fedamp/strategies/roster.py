@@ -116,9 +116,8 @@ class Roster:
             DeploymentError: the nodes are real, and the scenario does not permit them any units.
         """
         permit = permits(self.federation, grid, self.units)
-        names = {node.node_id: node.name for node in grid.get_nodes()}
+        connected = set(names := {node.node_id: node.name for node in grid.get_nodes()})
         self._names |= names
-        connected = set(names)
         self._note_connections(connected)
 
         def query(node: int) -> Message:
@@ -127,7 +126,10 @@ class Roster:
             return Message(RecordDict({"config": config}), node, "query", ttl=timeout)
 
         new = sorted(connected - self._asked - set(self.pings))
-        queries = [query(node) for node in new if self._is_known(node, permit)]
+        for node in [node for node in new if not permit(self._names[node])]:
+            self._asked.add(node)
+            log.warning("node %s is not in federation.hosts; it is asked nothing", self.name(node))
+        queries = [query(node) for node in new if node not in self._asked]
         replies = self._ping(grid, query, connected)
         replies += flower.answers(queries, grid.send_and_receive(queries, timeout=timeout) if queries else ())
         answered = {reply.metadata.src_node_id for reply in replies}
@@ -193,13 +195,6 @@ class Roster:
         name = self._names.get(node, "")
         return f"{printable(name)} ({node})" if name else str(node)
 
-    def _is_known(self, node: int, permit: Callable[[str], Permit]) -> bool:
-        if permit(self._names[node]):
-            return True
-        self._asked.add(node)
-        log.warning("node %s is not in federation.hosts; it is asked nothing", self.name(node))
-        return False
-
     def _forget(self, nodes: set[int]) -> None:
         self._asked -= nodes
         self.everywhere = [node for node in self.everywhere if node not in nodes]
@@ -209,8 +204,11 @@ class Roster:
         """The batches of each node, nodes in order of id. Units without a host are dropped: they count as zero."""
         assigned: dict[int, list[Batch]] = {}
         for batch in batches:
-            for node, piece in self._pieces(batch):
-                assigned.setdefault(node, []).append(piece)
+            # Flower's node ids fill 64 bits without a sign; in an array with -1 they would become rounded floats.
+            hosts = [self.host_of.get(int(unit), _ANYWHERE) for unit in batch.units]
+            for host in sorted(set(hosts)):
+                mine = np.array([other == host for other in hosts])
+                assigned.setdefault(host, []).append(Batch(batch.units[mine], batch.submodel))
         free = assigned.pop(_ANYWHERE, [])
         load = dict.fromkeys(self.everywhere, 0)
         for batch in sorted(free, key=lambda batch: -len(batch.units)) if load else []:
@@ -218,16 +216,6 @@ class Roster:
             load[node] += len(batch.units)
             assigned.setdefault(node, []).append(batch)
         return dict(sorted(assigned.items()))
-
-    def _pieces(self, batch: Batch) -> list[tuple[int, Batch]]:
-        if not self.host_of:
-            return [(_ANYWHERE, batch)]
-        # Flower's node ids fill 64 bits without a sign; in an array with -1 they would become rounded floats.
-        hosts = [self.host_of.get(int(unit), _ANYWHERE) for unit in batch.units]
-        return [
-            (host, Batch(batch.units[np.array([other == host for other in hosts])], batch.submodel))
-            for host in sorted(set(hosts))
-        ]
 
     def _register(self, node: int, reply: Message, permit: Permit) -> None:
         if reply.has_error():
@@ -247,20 +235,13 @@ class Roster:
         claimed = np.array(answer.clients, dtype=np.int64)
         allowed = members(claimed, ((0, self.units - 1),) if permit == "all" else permit)
         if not allowed.all():
-            log.warning(
-                "node %s claims units that it may not speak for, refused: %s",
-                self.name(node),
-                in_words(claimed[~allowed].tolist()),
-            )
+            refused = in_words(claimed[~allowed].tolist())
+            log.warning("node %s claims units that it may not speak for, refused: %s", self.name(node), refused)
         disputed: dict[int, list[int]] = {}
         for unit in claimed[allowed].tolist():
             other = self.host_of.setdefault(unit, node)
             if other != node:
                 disputed.setdefault(other, []).append(unit)
         for other, units in disputed.items():
-            log.warning(
-                "nodes %s and %s both claim units %s; the first one is asked",
-                self.name(other),
-                self.name(node),
-                in_words(units),
-            )
+            names = (self.name(other), self.name(node), in_words(units))
+            log.warning("nodes %s and %s both claim units %s; the first one is asked", *names)
