@@ -13,7 +13,6 @@ from pydantic import BeforeValidator, Field, PlainSerializer, PositiveInt
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from fedamp.base.arrays import Arrays
 from fedamp.base.record import Record
 from fedamp.errors import RunFolderError
 from fedamp.runs.files import write_atomically
@@ -103,7 +102,16 @@ def _read(file: Path, fingerprint: str, like: ServerState) -> tuple[ServerState,
             metadata = content.metadata() or {}
             arrays = {key: content.get_tensor(key) for key in content.keys()}  # noqa: SIM118 (not a mapping)
         header = CheckpointHeader.from_json(metadata["fedamp"])
-        state = _state(header, json.loads(metadata["order"]), arrays)
+        order, names = json.loads(metadata["order"]), sorted({key.split("/")[0] for key in arrays})
+        groups = {name: {key: np.array(arrays[f"{name}/{key}"]) for key in order} for name in {*names, "parameters"}}
+        state = ServerState(
+            groups["parameters"],
+            header.round,
+            {name.removeprefix("moment."): groups[name] for name in names if name.startswith("moment.")},
+            groups.get("previous"),
+            header.clip_scale,
+            {name.removeprefix("noise."): groups[name] for name in names if name.startswith("noise.")},
+        )
     except (SafetensorError, LookupError, ValueError, TypeError, OSError) as error:
         reason = " ".join(str(error).split())
         raise ValueError(f"damaged or foreign checkpoint ({type(error).__name__}: {reason})") from None
@@ -117,18 +125,3 @@ def _read(file: Path, fingerprint: str, like: ServerState) -> tuple[ServerState,
     if ours != theirs:
         raise ValueError("damaged or foreign checkpoint: the model in it is another one")
     return state, header.record
-
-
-def _state(header: CheckpointHeader, order: list[str], arrays: Arrays) -> ServerState:
-    def group(prefix: str) -> Arrays:
-        return {name: np.array(arrays[f"{prefix}/{name}"]) for name in order}
-
-    names = sorted({key.split("/")[0] for key in arrays})
-    return ServerState(
-        parameters=group("parameters"),
-        round=header.round,
-        moments={name.removeprefix("moment."): group(name) for name in names if name.startswith("moment.")},
-        previous=group("previous") if "previous" in names else None,
-        clip_scale=header.clip_scale,
-        noise={name.removeprefix("noise."): group(name) for name in names if name.startswith("noise.")},
-    )

@@ -124,11 +124,8 @@ class Merged:
 
     def is_made_of(self, run: Run) -> bool:
         """Whether a model of this run went into it; known only where the merged model's salt is at hand."""
-        file = RunFolder(self.folder).salt
-        if not file.is_file():
-            return False
-        digest = salted_digest(file.read_bytes(), run)
-        return digest in {model.ledger_sha256_with_salt for model in self.certificate.inputs}
+        file, inputs = RunFolder(self.folder).salt, self.certificate.inputs
+        return file.is_file() and salted_digest(file.read_bytes(), run) in {it.ledger_sha256_with_salt for it in inputs}
 
 
 Model = Run | Merged
@@ -145,10 +142,17 @@ def read_models(folders: Sequence[Path]) -> list[Model]:
 
     RunFolderError: one of them is missing, damaged, or given twice.
     """
-    return [
-        read_merged(folder, name) if RunFolder(folder).certificate.is_file() else read_run(folder, name)
-        for folder, name in zip(folders, _names_of(folders), strict=True)
-    ]
+    paths, depth = [folder.resolve() for folder in folders], 1
+    for index, path in enumerate(paths):
+        if path in paths[:index]:
+            raise RunFolderError(f"{folders[index]}: given twice")
+    while len({path.parts[-depth:] for path in paths}) < len(paths):
+        depth += 1
+    models: list[Model] = []
+    for folder, path in zip(folders, paths, strict=True):
+        read = read_merged if RunFolder(folder).certificate.is_file() else read_run
+        models.append(read(folder, printable("/".join(path.parts[-depth:]).lstrip("/"))))
+    return models
 
 
 def read_merged(folder: Path, name: str | None = None) -> Merged:
@@ -158,14 +162,3 @@ def read_merged(folder: Path, name: str | None = None) -> Merged:
     if summary.epsilon != certificate.epsilon:
         raise RunFolderError(f"{files.certificate}: damaged certificate: summary.json has another epsilon")
     return Merged(name or folder.resolve().name, folder, summary, certificate)
-
-
-def _names_of(folders: Sequence[Path]) -> list[str]:
-    paths = [folder.resolve() for folder in folders]
-    for index, path in enumerate(paths):
-        if path in paths[:index]:
-            raise RunFolderError(f"{folders[index]}: given twice")
-    depth = 1
-    while len({path.parts[-depth:] for path in paths}) < len(paths):
-        depth += 1
-    return [printable("/".join(path.parts[-depth:]).lstrip("/")) for path in paths]

@@ -136,7 +136,6 @@ class Summary(FileRecord):
     Attributes:
         epsilon: the guarantee, however the run was stopped by somebody who saw its releases.
         released_rounds_epsilon: the cost of the released rounds if their number was fixed before.
-        has_known_seed: whether the noise follows from the scenario's seed.
         clients_scheduled, clients_trained: scheduled units of the released rounds, and those that reported.
         clients_failed: units whose update was not finite, or whose records could not be read; they count as zero.
         error: why it failed or diverged, in one line.
@@ -190,8 +189,7 @@ class Charged(FileRecord):
 class LedgerEntry(Record):
     """One released round: its number, the epsilon spent after it (infinite without noise), SHA-256 of its model.
 
-    ``record`` is the salted digest of its line of ``rounds.jsonl``, None if it has no line; ``link`` is that of
-    :mod:`fedamp.runs.chain`.
+    ``record`` is the salted digest of its line of ``rounds.jsonl``, if any; ``link`` is of :mod:`fedamp.runs.chain`.
     """
 
     round: PositiveInt

@@ -13,11 +13,10 @@ from fedamp.federation import reader
 from fedamp.federation.plan import Plan
 from fedamp.federation.scenario import Scenario
 from fedamp.runs.chain import altered
-from fedamp.runs.checks import Check
 from fedamp.runs.folder import RunFolder, read_summary
 from fedamp.runs.ledger import plan_of
 from fedamp.runs.records import LedgerRecord, RoundRecord, Score, Summary, reports
-from fedamp.runs.verify import contradictions, verify_ledger
+from fedamp.runs.verify import Check, contradictions, verify_ledger
 
 if TYPE_CHECKING:
     import pandas

@@ -5,8 +5,9 @@
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +21,6 @@ from fedamp.federation import reader
 from fedamp.federation.plan import weakness
 from fedamp.noise.gaussian import delta_left
 from fedamp.runs.chain import altered
-from fedamp.runs.checks import Check
 from fedamp.runs.folder import RunFolder
 from fedamp.runs.ledger import WRITTEN_BY, differences, digest, plan_of
 from fedamp.runs.records import Bracket, LedgerRecord, RoundRecord, Summary, reports
@@ -28,6 +28,45 @@ from fedamp.runs.records import Bracket, LedgerRecord, RoundRecord, Summary, rep
 TOLERANCE = 1e-6  # relative: another machine adds in another order, and a text has so many digits
 SHOWN = 5  # of the complaints of a check
 CLAIMED = ("epsilon", "released_rounds_epsilon", "delta", "noise_multiplier", "has_known_seed", "stopped_because")
+
+
+Verdict = Literal["pass", "caution", "fail"]
+VERDICTS: tuple[Verdict, ...] = ("pass", "caution", "fail")
+
+
+@dataclass(frozen=True)
+class Check:
+    """One check: its subject, its verdict, and its finding; of a failure also the expectation.
+
+    ``caution``: nothing is wrong, but a person who relies on the result must know the finding.
+    """
+
+    name: str
+    verdict: Verdict
+    found: str
+
+    @classmethod
+    def of(cls, name: str, passed: str, caution: str | None = None, fail: str | None = None) -> "Check":
+        """The failure or caution, if it has a text; else it passes."""
+        return cls(name, "fail" if fail else "caution" if caution else "pass", fail or caution or passed)
+
+    @property
+    def passed(self) -> bool:
+        """Whether it passes without caution."""
+        return self.verdict == "pass"
+
+
+def checks_json(checks: Sequence[Check]) -> dict[str, Any]:
+    """As JSON; the verdict of all checks is the worst one."""
+    worst = max((check.verdict for check in checks), key=VERDICTS.index, default="pass")
+    keys = ("name", "verdict", "passed", "found")
+    each = [{"fine" if key == "passed" else key: getattr(check, key) for key in keys} for check in checks]
+    return {"verdict": worst, "fine": worst == "pass", "checks": each}
+
+
+def complaint(checks: Sequence[Check], verdict: Verdict = "fail") -> str | None:
+    """One line about the checks with a verdict; None if no check has it."""
+    return "; ".join(f"{check.name}: {check.found}" for check in checks if check.verdict == verdict) or None
 
 
 def verify_ledger(path: Path, head: str | None = None) -> list[Check]:

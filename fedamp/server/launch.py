@@ -27,10 +27,9 @@ Progress = Generator["RoundRecord", None, Path]
 
 
 def launch(scenario: Scenario, observer: Observer, out: Path | None = None, resume: bool = False) -> Path:
-    """Run a scenario on its engine; returns the run folder.
+    """Run a scenario, whose paths are absolute, on its engine; returns the run folder.
 
     Args:
-        scenario: validated, its paths absolute.
         observer: told of every round.
         out: run folder; default: a new one under ``runs``, or the newest one to resume.
         resume: resume an interrupted run of the same scenario.

@@ -163,15 +163,8 @@ class Wandb(Tracker):
         quiet = wandb.Settings(
             silent=True, console="off", disable_git=True, disable_code=True, x_disable_meta=True, x_disable_stats=True
         )
-        self._there = wandb.init(
-            project=self.project,
-            name=name,
-            reinit="create_new",
-            mode=self.mode,
-            dir=self.run_folder,
-            config=dict(settings),
-            settings=quiet,
-        )
+        where: dict[str, Any] = {"project": self.project, "mode": self.mode, "dir": self.run_folder}
+        self._there = wandb.init(**where, name=name, reinit="create_new", config=dict(settings), settings=quiet)
 
     def tell(self, round_: int, numbers: Mapping[str, float]) -> None:
         self._there.log(dict(numbers), step=round_)

@@ -118,13 +118,13 @@ class Aggregator(ABC):
     the node's units in size. So ``sum / quantum`` is an integer, and b = 32 + log2(units of the round) bits cannot
     overflow: a masked sum is one modulo 2**b. Sums in another order are equal to the bit.
 
-    *The server may see* the sum, which nodes are in it, and the sums of the counts of :class:`Aggregate`, but no reply
-    of one node. The checks of :class:`ClippedSums` are then for the nodes to prove, or the nodes are trusted. Ask for
-    whole models: ``extracted`` shows which submodel a node trained.
+    *The server may see* the sum, its nodes, and the sums of the counts of :class:`Aggregate`, but no reply of one node.
+    The checks of :class:`ClippedSums` are then for the nodes to prove, or the nodes are trusted. Ask for whole models:
+    ``extracted`` shows which submodel a node trained.
 
-    *Dropouts.* A node that is not in the sum counts as zero, and no node is asked again. The other nodes must help to
-    remove its masks within the round's deadline. If they cannot, raise :class:`fedamp.errors.FederationError`: nothing
-    has been released, and the round can be played again. Never return a sum that still holds a mask.
+    *Dropouts.* A node that is not in the sum counts as zero, and no node is asked again. The other nodes help to remove
+    its masks within the round's deadline; else raise :class:`fedamp.errors.FederationError`: nothing has been released,
+    and the round can be played again. Never return a sum that still holds a mask.
 
     *Use.* Give the class to :class:`fedamp.strategies.pipeline.ReleasePipeline`. A protocol with more exchanges a round
     keeps its grid, and talks to the nodes within :meth:`aggregate`.

@@ -144,10 +144,9 @@ class ReleasePipeline:
         return following, Release(round_, following.model, sums, state.clip_scale)
 
     def _check_reported(self, round_: int, scheduled: int, aggregate: Aggregate) -> None:
-        """Raise FederationError below the quorum, or if no scheduled unit reported.
+        """Raise FederationError below the quorum. A round in which no unit was scheduled, or all failed, is released.
 
-        A round without scheduled units releases its noise. So does a round in which every unit failed: otherwise
-        clients' data would decide whether the run continues.
+        Otherwise clients' data would decide whether the run continues.
         """
         reported, quorum, unit = aggregate.reported, self.plan.quorum, self.plan.scenario.privacy.unit
         if 0 < reported <= aggregate.failed:

@@ -72,21 +72,19 @@ class _Answer(BaseModel):
 
 @dataclass
 class Roster:
-    """The nodes of a federation.
+    """The nodes of a federation of ``units`` units.
 
     A node that left two messages in a row unanswered until their deadline is silent: it gets only pings, queries that
     no round waits for. When it answers one, it counts as a new node. Flower disconnects a node after a minute of
     silence; a silent one is pinged when it is connected again. The content of replies does not decide who is silent.
 
     Attributes:
-        federation: its ``hosts`` permit each node some units.
-        units: their number.
         everywhere: nodes that can train any unit (workers of a simulation).
         host_of: the node of every unit that lives on one node only (a deployment).
         errors: why connected nodes are not asked, by node.
         pings: the silent nodes, each with its pending ping, if any.
-        given_up: nodes that fell silent, or lost their connection, since the last :meth:`refresh`.
-        back: nodes that answered a ping, or are connected again, since then.
+        given_up, back: nodes that fell silent or lost their connection since the last :meth:`refresh`; nodes that
+            answered a ping or are connected again.
     """
 
     federation: Federation
@@ -204,6 +202,9 @@ class Roster:
         """The batches of each node, nodes in order of id. Units without a host are dropped: they count as zero."""
         assigned: dict[int, list[Batch]] = {}
         for batch in batches:
+            if not self.host_of:
+                assigned.setdefault(_ANYWHERE, []).append(batch)
+                continue
             # Flower's node ids fill 64 bits without a sign; in an array with -1 they would become rounded floats.
             hosts = [self.host_of.get(int(unit), _ANYWHERE) for unit in batch.units]
             for host in sorted(set(hosts)):
