@@ -51,15 +51,9 @@ def write_checkpoint(folder: Path, state: ServerState, record: RoundRecord, fing
     if state.previous is not None:
         groups["previous"] = state.previous
     arrays = {f"{group}/{name}": array for group, members in groups.items() for name, array in members.items()}
-    scale, arrays_sha256 = state.clip_scale, digest(arrays)
-    header = CheckpointHeader(
-        format=FORMAT,
-        round=state.round,
-        clip_scale=scale,
-        scenario=fingerprint,
-        record=record,
-        arrays_sha256=arrays_sha256,
-    )
+    what = {"round": state.round, "clip_scale": state.clip_scale, "record": record}
+    belongs = {"scenario": fingerprint, "arrays_sha256": digest(arrays)}
+    header = CheckpointHeader.model_validate({"format": FORMAT, **what, **belongs})
     folder.mkdir(exist_ok=True)
     content = save(arrays, metadata={"fedamp": header.to_json(), "order": json.dumps(list(state.parameters))})
     write_atomically(folder / f"round-{state.round:08d}.safetensors", content)
@@ -77,12 +71,11 @@ def checkpoints(folder: Path) -> list[Path]:
 def read_checkpoint(file: Path, fingerprint: str, like: ServerState) -> tuple[ServerState, RoundRecord]:
     """The server's state after a round, and that round's line of ``rounds.jsonl``.
 
+    RunFolderError: it is damaged or belongs to another scenario; the line names the newest older one that is good.
+
     Args:
         fingerprint: of the scenario (:func:`fedamp.runs.ledger.fingerprint`).
         like: a state of the same model.
-
-    Raises:
-        RunFolderError: it is damaged or belongs to another scenario; the line names the newest older one that is good.
     """
     try:
         return _read(file, fingerprint, like)

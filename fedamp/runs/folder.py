@@ -29,11 +29,9 @@ class RunFolder:
         self.scenario, self.summary = path / "scenario.yaml", path / "summary.json"
         self.model, self.plots = path / "model.safetensors", path / "plots"
         self.log, self.checkpoints = path / "log.txt", path / "checkpoint"
-        self.seed, self.certificate = path / "seed.secret", path / "certificate.json"
-        self.salt = path / "salt.secret"
+        self.seed, self.salt, self.certificate = path / "seed.secret", path / "salt.secret", path / "certificate.json"
 
     def append_round(self, record: RoundRecord) -> None:
-        """Add a line to ``rounds.jsonl``."""
         with self.rounds.open("a", encoding="utf-8") as stream:
             stream.write(record.to_json() + "\n")
 
@@ -66,7 +64,6 @@ class RunFolder:
         return kept
 
     def write_scenario(self, scenario: Scenario) -> None:
-        """Write the resolved scenario."""
         write_atomically(self.scenario, reader.dump(scenario).encode())
 
     def write_model(self, parameters: Arrays) -> None:
@@ -79,14 +76,10 @@ class RunFolder:
 
 
 def new_folder(out: Path | None, name: str, private: bool = False) -> tuple[RunFolder, bool]:
-    """Make the folder of a new run: ``out``, or ``runs/NAME``, or ``runs/NAME-2`` and so on.
+    """Make the folder of a new run: ``out``, or ``runs/NAME``, or ``runs/NAME-2`` and so on; ``private``: for its owner.
 
-    Args:
-        out: the folder; an existing one must hold no run (:func:`holds_no_run`). Check that again under its lock.
-        private: readable by its owner alone.
-
-    Returns:
-        The folder, and whether this process made it; RunFolderError if ``out`` is not empty or cannot be written to.
+    An existing ``out`` must hold no run (:func:`holds_no_run`): check that again under its lock. Returns the folder,
+    and whether this process made it. RunFolderError: ``out`` is not empty or cannot be written to.
     """
     numbered = (RUNS / name if number == 1 else RUNS / f"{name}-{number}" for number in itertools.count(1))
     for path in numbered if out is None else (out,):

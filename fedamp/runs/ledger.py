@@ -46,7 +46,21 @@ class Ledger:
         self.file, self.folder, self.plan = file, RunFolder(file.parent), plan
         self.releases: list[LedgerEntry] = []
         self._lines: list[str] = []
-        self._head = _written_before_releases(plan, frozen_sha256)
+        planned = LedgerRecord(
+            format="fedamp ledger 4",
+            written_by=WRITTEN_BY,
+            **_of_the_plan(plan, plan.scenario, frozen_sha256),
+            mechanism_in_words=str(plan.mechanism),
+            whole_run_epsilon=Bracket.of(plan.planned_epsilon),
+            epsilon_bound=plan.planned_epsilon.method,
+            guaranteed_epsilon=plan.guaranteed_epsilon.upper if plan.is_private else None,
+            assumptions=ASSUMPTIONS,
+            stopped_because=None,
+            files=None,
+            releases=(),
+            head="",
+        )
+        self._head = {key: value for key, value in planned.content().items() if key not in ("releases", "head")}
         self._text = ""  # of the keys before the releases: the same in every round
         self._start = chain.link("", self._head)
         if file.exists():
@@ -55,7 +69,6 @@ class Ledger:
             self._add(found.releases)
 
     def _read(self, frozen_sha256: str | None) -> LedgerRecord:
-        """The file of an interrupted run, checked against the plan."""
         file, found, plan = self.file, LedgerRecord.read(self.file), self.plan
         if different := differences(found, plan, frozen_sha256=frozen_sha256):
             raise RunFolderError(f"{file}: the ledger of another run; it differs in {', '.join(different)}")
@@ -126,9 +139,9 @@ class Ledger:
         return entry
 
     def conclude(self, summary: Summary) -> None:
-        """Write down why the run stopped and the digests of its files; then write the summary.
+        """Write down why the run stopped and the digests of its files, then the summary. It may still be resumed.
 
-        The run may still be resumed. Without a round left to play, everything stays as it was, also the head.
+        Without a round left to play, everything stays as it was, also the head.
         """
         left = chain.digests(self.folder, self._salt)
         ended = (self._head["stopped_because"], self._head["files"])
@@ -182,25 +195,6 @@ def _of_the_plan(plan: Plan, asked: Scenario, frozen_sha256: str | None) -> dict
         "mechanism": plan.mechanism,
         "noise_seed": KNOWN_SEED if plan.known_seed else FROM_SYSTEM,
     }
-
-
-def _written_before_releases(plan: Plan, frozen_sha256: str | None) -> dict[str, Any]:
-    """A new ledger as JSON, without its releases and head."""
-    planned = LedgerRecord(
-        format="fedamp ledger 4",
-        written_by=WRITTEN_BY,
-        **_of_the_plan(plan, plan.scenario, frozen_sha256),
-        mechanism_in_words=str(plan.mechanism),
-        whole_run_epsilon=Bracket.of(plan.planned_epsilon),
-        epsilon_bound=plan.planned_epsilon.method,
-        guaranteed_epsilon=plan.guaranteed_epsilon.upper if plan.is_private else None,
-        assumptions=ASSUMPTIONS,
-        stopped_because=None,
-        files=None,
-        releases=(),
-        head="",
-    )
-    return {key: value for key, value in planned.content().items() if key not in ("releases", "head")}
 
 
 def plan_of(ledger: LedgerRecord, scenario: Scenario) -> Plan:

@@ -53,7 +53,6 @@ class Bracket(Record):
 
     @classmethod
     def of(cls, bounds: Bounds) -> "Bracket":
-        """The bracket without its method."""
         return cls(lower=bounds.lower, upper=bounds.upper)
 
 
@@ -113,7 +112,7 @@ class RoundRecord(Quality):
 def reports(rounds: Iterable[RoundRecord]) -> tuple[int, int, int]:
     """Scheduled units, units that reported, and units that failed (bad update or records), summed over rounds."""
     each = [(record.scheduled, record.reported, int(record.unprotected.get("failed", 0))) for record in rounds]
-    scheduled, reported, failed = map(sum, zip(*each, strict=True)) if each else (0, 0, 0)
+    scheduled, reported, failed = map(sum, zip((0, 0, 0), *each, strict=True))
     return scheduled, reported, failed
 
 

@@ -63,7 +63,7 @@ class Run:
 
     @property
     def reported_share(self) -> float:
-        """Share of the scheduled units that reported, over the run; 1 where none was scheduled."""
+        """Share of the scheduled units that reported; 1 where none was scheduled."""
         scheduled, reported, _ = reports(self.rounds)
         return reported / scheduled if scheduled else 1.0
 

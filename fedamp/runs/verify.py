@@ -59,8 +59,7 @@ class Check:
 def checks_json(checks: Sequence[Check]) -> dict[str, Any]:
     """As JSON; the verdict of all checks is the worst one."""
     worst = max((check.verdict for check in checks), key=VERDICTS.index, default="pass")
-    keys = ("name", "verdict", "passed", "found")
-    each = [{"fine" if key == "passed" else key: getattr(check, key) for key in keys} for check in checks]
+    each = [{"name": it.name, "verdict": it.verdict, "fine": it.passed, "found": it.found} for it in checks]
     return {"verdict": worst, "fine": worst == "pass", "checks": each}
 
 
@@ -201,7 +200,6 @@ def _guarantee(ledger: LedgerRecord, spent: NDArray[np.float64]) -> Check:
 
 
 def _spent(ledger: LedgerRecord, files: RunFolder) -> NDArray[np.float64]:
-    """Upper end of the epsilon spent after each round."""
     if not ledger.mechanism.is_private:
         return np.full(ledger.rounds_planned, np.inf)
     if ledger.epsilon_follows:
@@ -246,7 +244,6 @@ def _compared(name: str, what: str, claimed: float, cost: float) -> Check:
 
 
 def _noise_multipliers(mechanism: Any) -> Iterator[float]:
-    """Every noise multiplier in a mechanism's JSON."""
     if isinstance(mechanism, dict):
         if "noise_multiplier" in mechanism:
             yield mechanism["noise_multiplier"]

@@ -2,9 +2,8 @@
 
 Run configuration: ``scenario`` (path or shipped name), ``out`` (run folder; empty: a new one under ``runs``),
 ``resume``, and ``known-seed`` (draw from the scenario's seed; its key ``known_seed`` asks for the same).
-
-Everybody who may read Flower's log of the run sees what the app prints, so it prints released numbers only. Everything
-else, such as the nodes of a round, goes to the log in the server's run folder.
+Everybody who may read Flower's log of the run sees what the app prints, so it prints released numbers only. All else,
+such as the nodes of a round, goes to the log in the server's run folder.
 """
 
 import logging

@@ -43,12 +43,11 @@ class AppStrategy(PrivateStrategy):
     Args:
         scenario: or its file; with ``data: {name: external, clients: N}`` and ``model: {name: external}``.
         arrays: the first model, float32; public.
-        out: a new folder, because a run is released once.
+        out: a new folder, because a run is released once; else RunFolderError.
 
     Raises:
         ScenarioError: the scenario's data are not external, or its budget pays for no round.
         ModelError: arrays that are not float32, or not finite.
-        RunFolderError: the folder exists.
     """
 
     def __init__(self, scenario: Scenario | str | Path, arrays: ArrayRecord, out: str | Path) -> None:
@@ -67,12 +66,7 @@ class AppStrategy(PrivateStrategy):
             self.folder.write_scenario(scenario)
             self.ledger = Ledger(self.folder.ledger, plan)
             self.ledger.begin()
-        unknown: dict[str, Any] = {
-            "input_shape": (),
-            "num_classes": 0,
-            "split_seed": 0,
-            "data_seed": 0,
-        }  # to the server
+        unknown: dict[str, Any] = {"input_shape": (), "num_classes": 0, "split_seed": 0, "data_seed": 0}
         known = {name: getattr(scenario, name) for name in ("model", "client", "submodels", "data")}
         task = ClientTask(unit="client", linf_coordinates=plan.mixing.linf_coordinates, **known, **unknown)
         super().__init__(pipeline, task, pipeline.start(parameters), self._enter)

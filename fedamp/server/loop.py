@@ -99,7 +99,6 @@ class _Run:
 
     @property
     def state(self) -> ServerState:
-        """After the last round that was released."""
         return self.strategy.state
 
     def play_round(self, round_: int, meanwhile: Executor) -> RoundRecord:

@@ -48,7 +48,7 @@ Records = tuple[NDArray[Any], NDArray[Any]]
 
 @dataclass(frozen=True)
 class Prepared:
-    """A scenario with its data and model loaded.
+    """A scenario with its data and model loaded, and the state before the first round.
 
     Attributes:
         worker_bytes: GPU memory that a worker needs for a stack of units.
@@ -75,9 +75,8 @@ class Prepared:
     def hint(self) -> str | None:
         """Advice for inputs that are much larger than learning rates are meant for; from the public test set."""
         inputs = self.test[0]
-        if not np.issubdtype(inputs.dtype, np.floating) or not inputs.size:
-            return None
-        size = math.sqrt(float(np.square(inputs, dtype=np.float64).mean()))
+        is_measured = np.issubdtype(inputs.dtype, np.floating) and inputs.size > 0
+        size = math.sqrt(float(np.square(inputs, dtype=np.float64).mean())) if is_measured else 0.0
         if size < LARGE_INPUTS:
             return None
         return (
@@ -152,7 +151,6 @@ class Prepared:
         return self.plan.submodels.a_piece(self.pieces)
 
     def _training(self) -> tuple[Trainer, dict[str, Tensor]]:
-        """A trainer of a piece of the model, and its first parameters."""
         start = {name: aligned(array) for name, array in self._piece.extract(self.state.parameters).items()}
         return Trainer(self._piece.forward, self.task.client, loss=self.loss), start
 
@@ -267,6 +265,5 @@ def _stack(plan: Plan, task: ClientTask, piece: Piece) -> tuple[StackSize, int]:
 
 
 def _asked(plan: Plan) -> str:
-    """The device that the scenario's engine asks for."""
     engine = plan.scenario.engine
     return "cpu" if engine.kind == "flower" else engine.device

@@ -84,11 +84,7 @@ class Tracker(Observer):
 
 @dataclass
 class TensorBoard(Tracker):
-    """Event files for ``tensorboard --logdir``.
-
-    Args:
-        folder: of the files; default: ``tensorboard`` in the run folder.
-    """
+    """Event files for ``tensorboard --logdir`` in ``folder``; default: ``tensorboard`` in the run folder."""
 
     name: ClassVar[str] = "tensorboard"
     folder: str | Path | None = None
@@ -174,7 +170,6 @@ class Wandb(Tracker):
 
 
 def flat(settings: Mapping[str, Any], above: str = "") -> dict[str, Any]:
-    """Values by key path."""
     found: dict[str, Any] = {}
     for key, value in settings.items():
         found |= flat(value, f"{above}{key}.") if isinstance(value, Mapping) else {above + key: value}

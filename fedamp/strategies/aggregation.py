@@ -41,7 +41,6 @@ class ModelParts:
         return {name: np.zeros(shape) for name, shape in self.shapes.items()}
 
     def norms(self, sums: Sums) -> list[float]:
-        """Euclidean norm of every part."""
         squares = [0.0] * (max(self.part_of.values()) + 1)
         for name, array in sums.items():
             flat = array.ravel()

@@ -42,7 +42,7 @@ class Assignment:
     def of(cls, plan: Plan, round_: int, units_per_batch: int) -> Self:
         """A round's cohort in batches of about ``units_per_batch``. Their sizes change no result.
 
-        The number of batches follows from the *expected* cohort. It is even, so two workers share the work equally.
+        Their number follows from the *expected* cohort. It is even, so two workers share the work equally.
         """
         cohort = plan.attendance.cohort(round_)
         submodels = plan.submodels.draw(cohort, plan.seed, round_)
@@ -101,9 +101,9 @@ class PrivateStrategy(Strategy):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """The messages of a round: one to every node that hosts a unit of the cohort.
+        """A message to every node that hosts a unit of the cohort; ``config`` is for a custom app.
 
-        A node gets a submodel instead of the model if its units train only that one. ``config`` is for a custom app.
+        A node gets a submodel instead of the model if its units train only that one.
         """
         self.pipeline.check_budget(server_round)
         self.roster.refresh(grid, self.plan.scenario.federation.round_deadline, self._task_json)

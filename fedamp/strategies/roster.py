@@ -104,14 +104,11 @@ class Roster:
         """Forget the nodes that are gone, ask new ones which units they host, and ping the silent ones.
 
         A late node is asked again before the next round, a node with a bad answer after a reconnection. A node without
-        a permit is not asked.
+        a permit is not asked. DeploymentError: the nodes are real, and the scenario does not permit them any units.
 
         Args:
             timeout: seconds to wait for the answers; a ping expires after it.
             task: the :class:`fedamp.client.task.ClientTask` as JSON; a node opens its data to name its clients.
-
-        Raises:
-            DeploymentError: the nodes are real, and the scenario does not permit them any units.
         """
         permit = permits(self.federation, grid, self.units)
         connected = set(names := {node.node_id: node.name for node in grid.get_nodes()})
