@@ -54,8 +54,8 @@ def _each_key_once(pairs: list[tuple[str, Any]]) -> None:
 def write_atomically(file: Path, content: bytes, durable: bool = True, mode: int = 0o666) -> None:
     """Replace a file's content: write beside it, flush to the disk, rename, flush the folder.
 
-    Without ``durable`` nothing is flushed: safe from a crash of the process, not from a power cut. ``mode`` says who may
-    read and write it, less the umask.
+    Without ``durable`` nothing is flushed: safe from a crash of the process, not from a power cut. ``mode``, less the
+    umask, says who may read and write it.
     """
     beside = file.with_name(f".{file.name}.writing")
     beside.unlink(missing_ok=True)  # of a crash; a foreign link would lead elsewhere

@@ -76,10 +76,11 @@ class RunFolder:
 
 
 def new_folder(out: Path | None, name: str, private: bool = False) -> tuple[RunFolder, bool]:
-    """Make the folder of a new run: ``out``, or ``runs/NAME``, or ``runs/NAME-2`` and so on; ``private``: for its owner.
+    """Make the folder of a new run: ``out``, or ``runs/NAME``, or ``runs/NAME-2`` and so on.
 
-    An existing ``out`` must hold no run (:func:`holds_no_run`): check that again under its lock. Returns the folder,
-    and whether this process made it. RunFolderError: ``out`` is not empty or cannot be written to.
+    An existing ``out`` must hold no run (:func:`holds_no_run`): check that again under its lock. A ``private`` one is
+    for its owner. Returns the folder, and whether this process made it. RunFolderError: ``out`` is not empty or cannot
+    be written to.
     """
     numbered = (RUNS / name if number == 1 else RUNS / f"{name}-{number}" for number in itertools.count(1))
     for path in numbered if out is None else (out,):

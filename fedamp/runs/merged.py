@@ -21,7 +21,6 @@ class MergedSummary(FileRecord):
     """``summary.json`` of a merged model."""
 
     kind: ClassVar[str] = "summary"
-
     format: Literal["fedamp merge summary 1"] = "fedamp merge summary 1"
     name: str
     final: Quality
@@ -61,7 +60,6 @@ class Certificate(Charged):
     """
 
     kind: ClassVar[str] = "certificate"
-
     format: Literal["fedamp merge certificate 1"]
     method: Literal["random-selection", "linear-combination"]
     budget_epsilon: float

@@ -141,7 +141,6 @@ class Summary(FileRecord):
     """
 
     kind: ClassVar[str] = "summary"
-
     format: Literal["fedamp summary 1"] = "fedamp summary 1"
     name: str
     final: Quality
@@ -206,7 +205,6 @@ class LedgerRecord(Charged):
     """
 
     kind: ClassVar[str] = "ledger"
-
     format: Literal["fedamp ledger 4"]
     scenario: str
     scenario_sha256: str

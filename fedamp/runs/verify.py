@@ -71,12 +71,8 @@ def complaint(checks: Sequence[Check], verdict: Verdict = "fail") -> str | None:
 def verify_ledger(path: Path, head: str | None = None) -> list[Check]:
     """Compute a ledger's numbers again, and find changes since the run: no check fails if nothing was changed.
 
-    Args:
-        path: a run folder, or a ``ledger.json``; files beside it are checked against it.
-        head: of the ledger's chain, as it was written down elsewhere; default: any.
-
-    Raises:
-        RunFolderError: there is no ledger, or it cannot be read.
+    ``path`` is a run folder, or a ``ledger.json``; files beside it are checked against it. ``head`` is of the ledger's
+    chain, as it was written down elsewhere; default: any. RunFolderError: there is no ledger, or it cannot be read.
     """
     file = RunFolder(path).ledger if path.is_dir() else path
     files = RunFolder(file.parent)

@@ -109,9 +109,8 @@ class TensorBoard(Tracker):
 class Mlflow(Tracker):
     """A run of an MLflow experiment, on a server or in a database; MLflow's active run is left alone.
 
-    Args:
-        uri: of the server or database; default: ``MLFLOW_TRACKING_URI``, or MLflow's own default.
-        experiment: created if it does not exist.
+    ``uri`` is of the server or database; default: ``MLFLOW_TRACKING_URI``, or MLflow's own default. The experiment is
+    created if it does not exist.
     """
 
     name: ClassVar[str] = "mlflow"
@@ -142,11 +141,9 @@ class Mlflow(Tracker):
 
 @dataclass
 class Wandb(Tracker):
-    """A run of a W&B project, without W&B's own data about machine, code and terminal.
+    """A run of a W&B project, made if there is none, without W&B's own data about machine, code and terminal.
 
-    Args:
-        project: created if it does not exist.
-        mode: ``online``, or ``offline`` for files in the run folder that ``wandb sync`` sends.
+    ``mode`` is ``online``, or ``offline`` for files in the run folder that ``wandb sync`` sends.
     """
 
     name: ClassVar[str] = "wandb"

@@ -69,13 +69,11 @@ class PrivateStrategy(Strategy):
     refused before any client is asked.
 
     Args:
-        task: of all clients, constant over the run.
         state: after the last released round.
         write_down: stores each release before the strategy adopts it; default: nothing is stored.
 
     Attributes:
-        collected: the private sum of the last round; None before the first and while clients train. It must stay on
-            the server.
+        collected: the private sum of the last round, None while clients train. It must stay on the server.
     """
 
     def __init__(
