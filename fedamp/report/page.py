@@ -19,10 +19,10 @@ from fedamp.report import style, words
 from fedamp.report.comparison import cautions, facts
 from fedamp.report.pictures import comparison_pictures, run_pictures
 from fedamp.report.tables import spread
-from fedamp.runs.checks import complaint
 from fedamp.runs.folder import RunFolder
 from fedamp.runs.merged import Model, read_models
 from fedamp.runs.run import Run
+from fedamp.runs.verify import complaint
 from fedamp.studies.sweeps.results import run_folders
 
 CAPTIONS = {
