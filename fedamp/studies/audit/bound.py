@@ -5,7 +5,6 @@ event and in both directions. An event is chosen on some of the repetitions and 
 """
 
 import math
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -16,11 +15,9 @@ Array = NDArray[np.float64]
 Attacks = dict[str, Array]
 """Statistics of the repetitions by the name of the attack; large ones indicate the canary."""
 
-# Thresholds to try for each statistic, and probabilities to search for the worst.
-_THRESHOLDS, _POINTS = 60, 120
-
-# Repetitions of each kind to add before an event is chosen; this number finds most in experiments.
-_DRAWN = 10
+_THRESHOLDS = 60  # to try for each statistic
+_POINTS = 120  # probabilities to search for the worst
+_DRAWN = 10  # repetitions of each kind to add before an event is chosen; this number finds most in experiments
 
 
 class Claim(NamedTuple):
@@ -30,8 +27,7 @@ class Claim(NamedTuple):
     delta: float
 
 
-@dataclass(frozen=True)
-class Event:
+class Event(NamedTuple):
     """An observation: a statistic (``attack``) is ``above`` the threshold, which indicates the canary, or it is not."""
 
     attack: str
@@ -40,16 +36,13 @@ class Event:
 
     def happened(self, attacks: Attacks) -> NDArray[np.bool_]:
         """The repetitions in which the event happened."""
-        above: NDArray[np.bool_] = attacks[self.attack] > self.threshold
-        return above if self.above else ~above
+        return np.asarray((attacks[self.attack] > self.threshold) == self.above)
 
 
-@dataclass(frozen=True)
-class Finding:
+class Finding(NamedTuple):
     """The result of testing a claim by an event.
 
     Attributes:
-        claim, event: the tested claim, and the event.
         likely, unlikely: repetitions with the event, in the world that makes it likely and in the other.
         lower: lower bound on epsilon at the claim's delta.
     """
@@ -81,13 +74,14 @@ def examine(chosen_on: Worlds, counted_on: Worlds, claims: list[Claim], error: f
     """Test the first claim, and the least plausible one.
 
     Args:
-        chosen_on: repetitions to choose events.
-        counted_on: other repetitions.
+        chosen_on, counted_on: some repetitions to choose events, and others.
         claims: the one to report, then others from the accountant's privacy profile.
         error: probability that any lower bound in the findings is too high.
     """
     events = _events(chosen_on)
-    likely, unlikely = _frequencies(events, chosen_on)
+    above = np.array([event.above for event in events])
+    present, absent = (np.array([event.happened(world).mean() for event in events]) for world in chosen_on)
+    likely, unlikely = np.where(above, present, absent), np.where(above, absent, present)
     lowers = _promise(likely, unlikely, claims[0].delta, counted_on.repetitions, error / 2)
     doubts = np.array([_doubt(likely, unlikely, claim, chosen_on.repetitions) for claim in claims])
     claim, event = np.unravel_index(np.argmax(doubts), doubts.shape)
@@ -169,14 +163,6 @@ def _events(worlds: Worlds) -> list[Event]:
         for threshold in np.unique(both[np.linspace(0, len(both) - 1, _THRESHOLDS, dtype=int)]):
             found += [Event(attack, above, float(threshold)) for above in (True, False)]
     return found
-
-
-def _frequencies(events: list[Event], worlds: Worlds) -> tuple[Array, Array]:
-    """The frequency of each event in the world that makes it likely, and in the other."""
-    present = np.array([event.happened(worlds.present).mean() for event in events])
-    absent = np.array([event.happened(worlds.absent).mean() for event in events])
-    above = np.array([event.above for event in events])
-    return np.where(above, present, absent), np.where(above, absent, present)
 
 
 def _doubt(likely: Array, unlikely: Array, claim: Claim, repetitions: int) -> Array:

@@ -15,7 +15,6 @@ from fedamp import rng
 from fedamp.client.worker import TrainInstruction
 from fedamp.engines import flower
 from fedamp.errors import DataError
-from fedamp.federation.submodels import Part
 from fedamp.studies.audit.federation import PlantedFederation
 from fedamp.studies.audit.neighbours import records_of
 from fedamp.studies.audit.subject import Subject
@@ -53,22 +52,18 @@ class CanaryFederation:
     def __init__(self, subject: Subject) -> None:
         self._rounds, self._canaries = subject.played.rounds, np.arange(subject.canaries)
         self._federation = PlantedFederation(subject.played, subject.units, subject.canaries)
-        dataset = self._federation.dataset
+        self._plan, dataset = self._federation.prepared.plan, self._federation.dataset
         filled = np.flatnonzero(dataset.sizes(np.arange(min(_CANDIDATES, dataset.num_clients))))
         if not len(filled):
             raise DataError(f"data: none of the first {_CANDIDATES} clients has records, so none can be a canary")
         self._records = records_of(dataset, int(filled[0]))
         self._updates: dict[tuple[int, float], _Updates] = {}
+        self.strength = self._updates_in(1).strength
         if self.strength < WEAKEST:
             raise DataError(
                 f"data: the update of client {filled[0]}, the canary, is {self.strength:.2g} of the clipping "
                 f"norm in some part of the model; expected: at least {WEAKEST:g} (records and a model with a gradient)"
             )
-
-    @property
-    def strength(self) -> float:
-        """Length of the canary's update over the clipping norm; at most 1."""
-        return self._updates_in(1).strength
 
     def evidence(
         self, repetitions: int, seed: int, progress: Callable[[int], None] = lambda done: None
@@ -103,44 +98,31 @@ class CanaryFederation:
             return np.nan_to_num(updates.whitened @ noisy_sum - updates.energies, nan=np.inf)
 
     def _updates_in(self, round_: int) -> _Updates:
-        """The possible updates in a round; rounds with the same cut and mixing have the same ones."""
-        plan = self._federation.prepared.plan
-        key = plan.submodels.cut_index(round_), plan.mixing.variance(round_)
-        if key not in self._updates:
-            self._updates[key] = self._computed(round_)
-        return self._updates[key]
-
-    def _computed(self, round_: int) -> _Updates:
         """The possible updates in a round at the initial model, by the client's own code."""
-        plan = self._federation.prepared.plan
+        plan, mixing = self._plan, self._plan.mixing.variance(round_)
+        key = plan.submodels.cut_index(round_), mixing
+        if key in self._updates:
+            return self._updates[key]
         with self._federation.planted(self._canaries, self._records):
             sent = np.stack([self._update(round_, *choice) for choice in plan.submodels.choices(_MASKS)])
-        part_of = self._by_coordinate([float(index) for index in range(len(plan.parts))])
+        model = self._federation.prepared.pipeline.model
+        sizes = [int(np.prod(shape)) for shape in model.shapes.values()]
+        part_of = np.repeat([model.part_of[name] for name in model.shapes], sizes)  # by coordinate
         lengths = [np.linalg.norm(sent[:, part_of == i], axis=1) / part.clip for i, part in enumerate(plan.parts)]
         for index, length in enumerate(lengths):  # the adversary assumes correct clipping
             sent[:, part_of == index] /= np.maximum(length, 1.0)[:, None]
-        whitened = sent / self._by_coordinate([self._variance(part, round_) for part in plan.parts])
-        energies = (whitened * sent).sum(1) / 2
-        return _Updates(whitened, energies, float(min(np.mean(length) for length in lengths)))
+        rate = plan.optimizer.learning_rate
+        # Each coordinate of the sum is hidden by noise, and by the least that mixing adds.
+        variances = [part.noise_deviation**2 + mixing / (rate / part.denominator) ** 2 for part in plan.parts]
+        whitened = sent / np.array(variances)[part_of]
+        strength = float(min(np.mean(length) for length in lengths))
+        self._updates[key] = _Updates(whitened, (whitened * sent).sum(1) / 2, strength)
+        return self._updates[key]
 
     def _update(self, round_: int, seed: bytes, submodel: int) -> Vector:
-        prepared = self._federation.prepared
-        instruction = TrainInstruction(round_, [0], [seed], [submodel], [part.clip for part in prepared.plan.parts])
-        sums, _ = self._federation.node.train(prepared.state.parameters, instruction)
+        instruction = TrainInstruction(round_, [0], [seed], [submodel], [part.clip for part in self._plan.parts])
+        sums, _ = self._federation.node.train(self._federation.prepared.state.parameters, instruction)
         return _flat(sums)
-
-    def _by_coordinate(self, by_part: list[float]) -> Vector:
-        """A number for every part of the model, repeated for every coordinate."""
-        model = self._federation.prepared.pipeline.model
-        return np.concatenate(
-            [np.full(int(np.prod(shape)), by_part[model.part_of[name]]) for name, shape in model.shapes.items()]
-        )
-
-    def _variance(self, part: Part, round_: int) -> float:
-        """Variance that hides the canary on every coordinate of the sum: noise, and the least that mixing adds."""
-        plan = self._federation.prepared.plan
-        step = plan.optimizer.learning_rate / part.denominator
-        return part.noise_deviation**2 + plan.mixing.variance(round_) / step**2
 
 
 def _flat(arrays: Mapping[str, NDArray[Any]]) -> Vector:

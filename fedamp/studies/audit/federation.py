@@ -34,12 +34,6 @@ class PlantedFederation:
         canaries: the first units that train. All others answer with an update of zero, and a canary that cannot be
             trained is an error. Default: all units train, and failures count as zero, as in a run.
 
-    Attributes:
-        prepared: plan, task and initial state.
-        node: the trainer of the clients.
-        dataset: the records of all units.
-        strategy: holds the current model.
-
     Raises:
         InputError: a scenario that cannot be prepared.
     """
@@ -80,8 +74,8 @@ class PlantedFederation:
 
     def release(self, round_: int, aggregate: Aggregate) -> Release:
         """Release a round, also below quorum, and go over to its model."""
-        pipeline = self.strategy.pipeline
-        self.strategy.state, release = pipeline.release(self.strategy.state, round_, aggregate, needs_quorum=False)
+        strategy = self.strategy
+        strategy.state, release = strategy.pipeline.release(strategy.state, round_, aggregate, needs_quorum=False)
         return release
 
 
@@ -100,12 +94,12 @@ class _PlantedGrid(SerialGrid):
             return super().send_and_receive(messages, timeout=timeout)
         units = [np.array(each.content["config"]["clients"], dtype=np.int64) for each in messages]
         here = [~np.isin(some, self.absent) for some in units]
-        if self._canaries is None:
-            kept = [only(*each) for each in zip(messages, here, strict=True)]
-            return super().send_and_receive(kept, timeout=timeout)
-        trains = [there & (some < self._canaries) for some, there in zip(units, here, strict=True)]
+        most = np.inf if self._canaries is None else self._canaries
+        trains = [there & (some < most) for some, there in zip(units, here, strict=True)]
         kept = [only(*each) for each in zip(messages, trains, strict=True)]
         replies = super().send_and_receive(kept, timeout=timeout)
+        if self._canaries is None:
+            return replies
         for reply, some, there in zip(replies, units, here, strict=True):
             failed = reply.error.reason if reply.has_error() else dict(reply.content.get("errors") or {}).get("first")
             if failed:  # it would count as zero, and hide a leak from the audit

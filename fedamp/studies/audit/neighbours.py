@@ -22,7 +22,6 @@ _SCALED = {"times -1": -1.0, "times 100": 1e2, "times 1e10": 1e10, "times 1e38":
 _NUMBERS = (ITS_OWN, "another unit's", "zeros", *_SCALED, "NaN", "infinity")
 _TOKENS = (ITS_OWN, "another unit's", "zeros", "drawn anew", "outside the vocabulary")
 _LABELS = (ITS_OWN, "drawn anew", "all zero", "none of the model's")
-
 _LARGEST = np.finfo(np.float32).max
 
 
@@ -41,10 +40,8 @@ class Change:
     @classmethod
     def drawn(cls, draw: np.random.Generator, form: Form, counts: Sequence[int]) -> "Change":
         """A random change to one of these numbers of records."""
-        inputs = _NUMBERS if form.vocabulary is None else _TOKENS
-        return cls(
-            int(draw.choice(counts)), str(draw.choice(inputs)), str(draw.choice(_LABELS)), int(draw.integers(1 << 32))
-        )
+        count, inputs = draw.choice(counts), draw.choice(_NUMBERS if form.vocabulary is None else _TOKENS)
+        return cls(int(count), str(inputs), str(draw.choice(_LABELS)), int(draw.integers(1 << 32)))
 
     @classmethod
     def untrainable(cls, form: Form, records: int) -> "list[Change]":
@@ -60,36 +57,26 @@ class Change:
     def of(self, own: Arrays, other: Arrays, dataset: Dataset) -> Arrays:
         """The changed records of a unit; ``own`` and ``other``: its records and another unit's, at least one each."""
         draw = rng.public_stream(self.seed, "changed records")
-        inputs, labels = (_repeated(each, self.records) for each in (other if self.inputs == "another unit's" else own))
+        source = other if self.inputs == "another unit's" else own
+        inputs, labels = (values[np.arange(self.records) % len(values)] for values in source)
         outputs, vocabulary = dataset.num_classes, dataset.form.vocabulary
         are_numbers = isinstance(dataset.form.labels, Numbers)
         if self.inputs in _SCALED:
             with np.errstate(over="ignore"):
                 inputs = np.clip(inputs * np.float32(_SCALED[self.inputs]), -_LARGEST, _LARGEST)
-        match self.inputs:
-            case "zeros":
-                inputs[...] = 0
-            case "drawn anew":
-                inputs[...] = draw.integers(vocabulary or 2, size=inputs.shape)
-            case "outside the vocabulary":
-                inputs[-1] = vocabulary
-            case "NaN":
-                inputs[-1] = np.nan
-            case "infinity":
-                inputs[-1] = np.inf
-        match self.labels:
-            case "drawn anew":
-                labels[...] = draw.integers(2 if are_numbers else outputs, size=labels.shape)
-            case "all zero":
-                labels[...] = 0
-            case "none of the model's":
-                labels[...] = 1e38 if are_numbers else outputs
+        elif self.inputs == "zeros":
+            inputs[...] = 0
+        elif self.inputs == "drawn anew":
+            inputs[...] = draw.integers(vocabulary or 2, size=inputs.shape)
+        elif self.inputs not in (ITS_OWN, "another unit's"):
+            inputs[-1] = {"outside the vocabulary": vocabulary, "NaN": np.nan, "infinity": np.inf}[self.inputs]
+        if self.labels == "drawn anew":
+            labels[...] = draw.integers(2 if are_numbers else outputs, size=labels.shape)
+        elif self.labels == "all zero":
+            labels[...] = 0
+        elif self.labels == "none of the model's":
+            labels[...] = 1e38 if are_numbers else outputs
         return inputs, labels
-
-
-def _repeated(values: NDArray[Any], count: int) -> NDArray[Any]:
-    repeated: NDArray[Any] = values[np.arange(count) % len(values)]
-    return repeated
 
 
 def records_of(dataset: Dataset, unit: int) -> Arrays:

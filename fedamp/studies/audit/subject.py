@@ -5,8 +5,7 @@ worst case changes the records and the other units, which an adversary may choos
 post-processing.
 """
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from fedamp.errors import ScenarioError
 from fedamp.federation.optimizers import Server
@@ -20,12 +19,10 @@ BYSTANDERS = 3  # units beside the canaries, with updates of zero: the server mu
 # How far the noise of a round may move a coordinate of the model. The canary's gradient must stay that of the initial
 # model, and float32 must show the noise to four digits.
 _DRIFT = 1e-3
-
 _STRETCH = 1e6  # length of the canary's step for a gradient of norm 1, in clipping norms
 
 
-@dataclass(frozen=True)
-class Subject:
+class Subject(NamedTuple):
     """A federation to repeat, and the claim to test.
 
     Attributes:
@@ -42,11 +39,7 @@ class Subject:
 
 
 def subject_of(scenario: Scenario, rounds: int) -> Subject:
-    """The subject of an audit.
-
-    Args:
-        scenario: as for a run.
-        rounds: maximum; a longer scenario is shortened, at the same rate of check-ins.
+    """The subject of an audit; a longer scenario is shortened to these rounds, at the same rate of check-ins.
 
     Raises:
         ScenarioError: a scenario without noise: it has no claim to test.
@@ -65,38 +58,32 @@ def subject_of(scenario: Scenario, rounds: int) -> Subject:
 def _shortened(full: Plan, rounds: int) -> Scenario:
     """The first rounds of a plan as a scenario, with the noise of the whole plan, and without a budget."""
     whole = full.scenario
-    mixing = whole.mixing
-    if mixing is not None:
-        mixing = mixing.model_copy(update={"width": tuple(step for step in mixing.steps if step[0] <= rounds)})
     noise: dict[str, Any] = {"noise_multiplier": full.noise_multiplier, "epsilon": None}
     if whole.privacy.clip == "auto":  # it depends on the number of rounds; the canary's updates are longer anyway
         noise["clip"] = full.clipping.norm(full.noise_multiplier)
-    return whole.model_copy(
-        update={
-            "rounds": rounds,
-            "check_in": whole.check_in.shortened(whole.rounds, rounds),
-            "mixing": mixing,
-            "privacy": whole.privacy.model_copy(update=noise),
-        }
-    )
+    update: dict[str, Any] = {
+        "rounds": rounds,
+        "check_in": whole.check_in.shortened(whole.rounds, rounds),
+        "privacy": whole.privacy.model_copy(update=noise),
+    }
+    if whole.mixing is not None:
+        width = tuple(step for step in whole.mixing.steps if step[0] <= rounds)
+        update["mixing"] = whole.mixing.model_copy(update={"width": width})
+    return whole.model_copy(update=update)
 
 
 def _worst_case(claim: Plan, played: Plan) -> Scenario:
     """The claim's scenario with one huge step of every unit, so that updates are clipped, and a very slow server."""
-    largest = max(part.noise_deviation / part.denominator for part in played.parts)
-    rate = _DRIFT / largest
-    clips = max(part.clip for part in played.parts)
-    before, mixing = claim.scenario, claim.scenario.mixing
-    if mixing is not None:
+    before, clips = claim.scenario, max(part.clip for part in played.parts)
+    rate = _DRIFT / max(part.noise_deviation / part.denominator for part in played.parts)
+    update: dict[str, Any] = {
+        "client": Client(loss=before.client.loss, steps=1, learning_rate=_STRETCH * max(1.0, clips)),
+        "server": Server(learning_rate=rate),
+        "engine": Engine(kind="serial", device="cpu"),
+    }
+    if before.mixing is not None:
         # The protection by mixing depends only on the width over the largest step of one unit.
         steps = before.server.learning_rate / claim.expected_cohort, rate / played.expected_cohort
-        widths = tuple((first, width * steps[1] / steps[0]) for first, width in mixing.steps)
-        mixing = mixing.model_copy(update={"width": widths})
-    return before.model_copy(
-        update={
-            "client": Client(loss=before.client.loss, steps=1, learning_rate=_STRETCH * max(1.0, clips)),
-            "server": Server(learning_rate=rate),
-            "mixing": mixing,
-            "engine": Engine(kind="serial", device="cpu"),
-        }
-    )
+        widths = tuple((first, width * steps[1] / steps[0]) for first, width in before.mixing.steps)
+        update["mixing"] = before.mixing.model_copy(update={"width": widths})
+    return before.model_copy(update=update)
