@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from fedamp.accounting import Compose, Repeat, epsilon_from_rdp
+from fedamp.accounting.bounds import finite
 from fedamp.noise.gaussian import delta_left
 from fedamp.runs.run import Run
 
@@ -36,32 +37,33 @@ def cost_of_choosing(runs: Sequence[Run]) -> dict[str, Any]:
         this mean. Both are None if runs have different guarantees, a known seed or no noise. ``delta``; ``in_words``.
     """
     promises = {tuple(map(str, run.promise.values())) for run in runs}
+    number, charged_delta = len(runs), runs[0].ledger.delta if runs else None
     all_runs = random_stop = None
     words = [NOT_CHARGED]
     if len(promises) == 1 and all(run.is_private and not run.has_known_seed for run in runs):
         counts = Counter(run.ledger.mechanism for run in runs)
-        delta = delta_left(runs[0].ledger.delta, len(runs))
+        delta = delta_left(runs[0].ledger.delta, number)
         together = Compose(tuple(Repeat(mechanism, count) for mechanism, count in counts.items()))
         divergences = np.max([mechanism.rdp(ORDERS) for mechanism in counts], axis=0)
-        all_runs = _finite(together.epsilon(delta).upper)
-        random_stop = _finite(best_of_geometric(divergences, len(runs), delta))
+        all_runs = finite(together.epsilon(delta).upper)
+        random_stop = finite(best_of_geometric(divergences, number, delta))
     if all_runs is None:
         words.append(UNKNOWN)
     else:
         words.append(
             f"If all runs trained on the same private records, the choice is covered by their joint cost: epsilon = "
-            f"{all_runs:.4g} at delta = {runs[0].ledger.delta:g} for all {len(runs)}. The chosen run's own epsilon "
-            "does not cover it."
+            f"{all_runs:.4g} at delta = {charged_delta:g} for all {number}. The chosen run's own epsilon does not "
+            "cover it."
         )
-    if all_runs is not None and random_stop is not None:
-        words.append(
-            f"With a random number of runs (geometric, {len(runs)} on average), settings drawn at random and only the "
-            f"best run published, epsilon would be {random_stop:.4g} (Papernot and Steinke 2022)."
-        )
+        if random_stop is not None:
+            words.append(
+                f"With a random number of runs (geometric, {number} on average), settings drawn at random and only the "
+                f"best run published, epsilon would be {random_stop:.4g} (Papernot and Steinke 2022)."
+            )
     return {
         "charged": 0,
-        "runs": len(runs),
-        "delta": runs[0].ledger.delta if runs else None,
+        "runs": number,
+        "delta": charged_delta,
         "all_runs_epsilon": all_runs,
         "random_stop_epsilon": random_stop,
         "in_words": [*words, ALTERNATIVES],
@@ -82,7 +84,3 @@ def best_of_geometric(divergences: np.ndarray[Any, np.dtype[np.float64]], runs: 
     # Of any order from 1 on; at 1 the divergence has no weight.
     once = min(math.log(runs), *(divergences * (1 - 1 / ORDERS) + math.log(runs) / ORDERS))
     return epsilon_from_rdp(ORDERS, divergences + 2 * once + math.log(runs) / (ORDERS - 1), delta)
-
-
-def _finite(value: float) -> float | None:
-    return float(value) if math.isfinite(value) else None

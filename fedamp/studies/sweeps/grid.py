@@ -16,10 +16,8 @@ from fedamp.federation.reader import key_and_value
 MOST_RUNS = 10_000
 LONGEST_NAME = 80  # letters of a run's folder
 
-Grid = dict[str, list[Any]]
-"""Values by key path."""
-Settings = dict[str, Any]
-"""One value for each key of a grid."""
+Grid = dict[str, list[Any]]  # values by key path
+Settings = dict[str, Any]  # one value for each key of a grid
 
 
 def grid_of(texts: Sequence[str]) -> Grid:
@@ -43,8 +41,7 @@ def checked(grid: Mapping[str, Any]) -> Grid:
     """
     lists = {str(key): _listed(values) for key, values in grid.items()}
     for key, values in lists.items():
-        texts = [_text(value) for value in values]
-        if not values or len(set(texts)) < len(texts):
+        if not values or len(set(map(_text, values))) < len(values):
             wrong = "a value is given twice" if values else "no value"
             raise ScenarioError(f"{key}: {wrong}; expected: one value or several different ones")
     runs = math.prod(len(values) for values in lists.values())

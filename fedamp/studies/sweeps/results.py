@@ -2,11 +2,11 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
 
 from pydantic import Field
 
@@ -20,8 +20,7 @@ from fedamp.studies.sweeps.grid import Settings
 if TYPE_CHECKING:
     import pandas
 
-FILE = "sweep.json"
-RUNS = "runs"
+FILE, RUNS = "sweep.json", "runs"
 REPEATED = "seed"
 """Runs that differ in nothing but this key are repetitions of each other."""
 
@@ -45,8 +44,7 @@ class SweepRecord(FileRecord):
     runs: tuple[PlannedRun, ...]
 
 
-@dataclass(frozen=True)
-class SweptRun:
+class SweptRun(NamedTuple):
     """A run of a sweep. ``run`` is None if it has not finished, and ``error`` says why, where that is known."""
 
     settings: Settings
@@ -55,8 +53,7 @@ class SweptRun:
     error: str | None = None
 
 
-@dataclass(frozen=True)
-class Spread:
+class Spread(NamedTuple):
     """Mean and sample standard deviation over seeds; the deviation is None for a single run."""
 
     mean: float
@@ -105,8 +102,8 @@ class Outcome:
             "settings": self.settings,
             "runs": len(self.runs),
             "metric": self.metric,
-            "score": self.score and asdict(self.score),
-            "validation_score": self.validation_score and asdict(self.validation_score),
+            "score": self.score and self.score._asdict(),
+            "validation_score": self.validation_score and self.validation_score._asdict(),
             "epsilon_upper": self.epsilon,
             "folders": [str(run.folder) for run in self.runs],
         }
@@ -169,6 +166,9 @@ class Sweep:
 
     def to_json(self) -> dict[str, Any]:
         """The answer of ``fedamp sweep --json``."""
+        unfinished = [
+            {"settings": each.settings, "folder": str(each.folder), "error": each.error} for each in self.unfinished
+        ]
         return {
             "folder": str(self.folder),
             "scenario": self.scenario,
@@ -176,10 +176,7 @@ class Sweep:
             "varied": self.varied,
             "outcomes": [outcome.to_json() for outcome in self.outcomes],
             "best": [outcome.to_json() for outcome in self.best],
-            "unfinished": [
-                {"settings": swept.settings, "folder": str(swept.folder), "error": swept.error}
-                for swept in self.unfinished
-            ],
+            "unfinished": unfinished,
             "choosing": self.choosing,
         }
 
@@ -189,17 +186,13 @@ class Sweep:
         Raises:
             InputError: pandas is not installed.
         """
-        return frame_of(
-            swept.settings
-            | {
-                **dict([swept.run.score] if swept.run.score else []),
-                "validation_score": swept.run.summary.final.validation_score,
-                "epsilon": swept.run.epsilon,
-                "folder": str(swept.folder),
-            }
-            for swept in self.runs
-            if swept.run is not None
-        )
+        rows = []
+        for settings, folder, run, _ in self.runs:
+            if run is not None:
+                scores = dict([run.score] if run.score else [])
+                scores["validation_score"] = run.summary.final.validation_score
+                rows.append(settings | scores | {"epsilon": run.epsilon, "folder": str(folder)})
+        return frame_of(rows)
 
 
 def is_sweep(folder: Path) -> bool:
@@ -208,23 +201,15 @@ def is_sweep(folder: Path) -> bool:
 
 
 def read_sweep(folder: Path, errors: Mapping[str, str] | None = None) -> Sweep:
-    """Read the folder of a sweep.
-
-    Args:
-        folder: of the sweep.
-        errors: why runs did not finish, by the names of their folders.
+    """Read the folder of a sweep; ``errors`` tells why runs did not finish, by the names of their folders.
 
     Raises:
         RunFolderError: ``sweep.json`` is missing or damaged, or a run in it is damaged.
     """
     record, errors = SweepRecord.read(folder / FILE), errors or {}
     swept = [(planned, folder / RUNS / planned.folder) for planned in record.runs]
-    return Sweep(
-        folder,
-        record.scenario,
-        record.grid,
-        tuple(SweptRun(each.settings, place, finished(place), errors.get(each.folder)) for each, place in swept),
-    )
+    runs = [SweptRun(each.settings, place, finished(place), errors.get(each.folder)) for each, place in swept]
+    return Sweep(folder, record.scenario, record.grid, tuple(runs))
 
 
 def run_folders(folders: Sequence[Path]) -> list[Path]:
