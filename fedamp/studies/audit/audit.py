@@ -13,8 +13,7 @@ from fedamp.federation.check_in import log_mean
 from fedamp.federation.plan import ADJACENCY, Plan
 from fedamp.federation.scenario import Scenario
 from fedamp.studies.audit.bound import Attacks, Claim, Finding, Worlds, examine
-from fedamp.studies.audit.canary import CanaryFederation
-from fedamp.studies.audit.subject import Subject, subject_of
+from fedamp.studies.audit.canary import CanaryFederation, Subject, subject_of
 
 FEWEST, LONGEST = 20, 8
 _CHOOSING = 1 / 4  # share of the repetitions that choose the attack; the others are counted
@@ -29,7 +28,6 @@ class Audit:
     Attributes:
         scenario_rounds: rounds of the whole scenario.
         findings: on the claim at the scenario's delta, and on the least plausible claim.
-        confidence: probability that no lower bound in the findings is too high.
         repetitions, counted: of each world, and those behind the findings; the others chose the attack.
         strength: length of the canary's update over the clipping norm.
     """

@@ -40,12 +40,7 @@ class Event(NamedTuple):
 
 
 class Finding(NamedTuple):
-    """The result of testing a claim by an event.
-
-    Attributes:
-        likely, unlikely: repetitions with the event, in the world that makes it likely and in the other.
-        lower: lower bound on epsilon at the claim's delta.
-    """
+    """The result of testing a claim by an event: its counts in the world that makes it likely, and in the other."""
 
     claim: Claim
     event: Event
@@ -67,6 +62,7 @@ class Worlds(NamedTuple):
 
     @property
     def repetitions(self) -> int:
+        """Of each world."""
         return len(next(iter(self.present.values())))
 
 
@@ -82,7 +78,10 @@ def examine(chosen_on: Worlds, counted_on: Worlds, claims: list[Claim], error: f
     above = np.array([event.above for event in events])
     present, absent = (np.array([event.happened(world).mean() for event in events]) for world in chosen_on)
     likely, unlikely = np.where(above, present, absent), np.where(above, absent, present)
-    lowers = _promise(likely, unlikely, claims[0].delta, counted_on.repetitions, error / 2)
+    # An estimate of e to the lower bound of each event, for counts with the same frequencies.
+    counts = np.array([likely, unlikely]) * counted_on.repetitions
+    least, most = _interval(counts, counted_on.repetitions, error / 2)
+    lowers = np.maximum((least[0] - claims[0].delta) / most[1], 1.0)
     doubts = np.array([_doubt(likely, unlikely, claim, chosen_on.repetitions) for claim in claims])
     claim, event = np.unravel_index(np.argmax(doubts), doubts.shape)
     return (
@@ -125,7 +124,8 @@ def p_value(likely: int, unlikely: int, repetitions: int, claim: Claim, reserve:
         reserve: probability that p or q is outside the searched interval; the p-value is not below it.
     """
     factor = math.exp(claim.epsilon)
-    (least_p, most_p), (least_q, most_q) = (_interval(count, repetitions, reserve / 2) for count in (likely, unlikely))
+    ends = _interval(np.array([likely, unlikely], dtype=np.float64), repetitions, reserve / 2)
+    (least_p, least_q), (most_p, most_q) = (end.tolist() for end in ends)
     least_q = max(least_q, (least_p - claim.delta) / factor)  # smaller ones contradict the claim or p
     if least_q > most_q:
         return reserve
@@ -141,19 +141,10 @@ def p_value(likely: int, unlikely: int, repetitions: int, claim: Claim, reserve:
     return min(1.0, float(chances.sum(1).max()) + 1e-10 + reserve)
 
 
-def _interval(count: int, repetitions: int, error: float) -> tuple[float, float]:
-    """Clopper and Pearson's (1934) two-sided interval for a binomial probability."""
-    least = beta.ppf(error / 2, count, repetitions - count + 1) if count > 0 else 0.0
-    most = beta.isf(error / 2, count + 1, repetitions - count) if count < repetitions else 1.0
-    return float(least), float(most)
-
-
-def _promise(likely: Array, unlikely: Array, delta: float, repetitions: int, error: float) -> Array:
-    """An estimate of :func:`lower_bound` for these frequencies, by Clopper and Pearson's bounds."""
-    least = beta.ppf(error / 2, likely * repetitions, (1 - likely) * repetitions + 1)
-    most = beta.isf(error / 2, unlikely * repetitions + 1, (1 - unlikely) * repetitions)
-    least, most = np.where(likely == 0, 0.0, least), np.where(unlikely == 1, 1.0, most)
-    return np.asarray(np.log(np.maximum((least - delta) / most, 1.0)))
+def _interval(counts: Array, repetitions: int, error: float) -> tuple[Array, Array]:
+    """Clopper and Pearson's (1934) two-sided intervals for binomial probabilities."""
+    least = np.where(counts > 0, beta.ppf(error / 2, counts, repetitions - counts + 1), 0.0)
+    return least, np.where(counts < repetitions, beta.isf(error / 2, counts + 1, repetitions - counts), 1.0)
 
 
 def _events(worlds: Worlds) -> list[Event]:

@@ -22,8 +22,7 @@ from fedamp.federation.plan import ADJACENCY
 from fedamp.federation.scenario import Scenario
 from fedamp.runs.folder import new_folder
 from fedamp.strategies.aggregation import Aggregate
-from fedamp.studies.audit.federation import PlantedFederation
-from fedamp.studies.audit.neighbours import ITS_OWN, Arrays, Change, records_of
+from fedamp.studies.audit.federation import ITS_OWN, Arrays, Change, PlantedFederation, records_of
 
 _IN_A_ROW = 10  # changes of one unit before the next unit
 _COUNTS = (1, 2, 17, 100)  # numbers of records to give a unit

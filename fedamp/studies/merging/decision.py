@@ -22,12 +22,10 @@ FIXED_WEIGHTS = "The weights (or the utility that they maximise) were given with
 
 @dataclass(frozen=True)
 class MergeRequest:
-    """A request to merge models.
+    """A request to merge two or more models, each ``RUN`` or ``RUN@ROUND``, within a budget of epsilon and delta.
 
     Attributes:
-        models: ``RUN`` or ``RUN@ROUND``, two or more.
         method: ``random-selection`` or ``linear-combination``.
-        epsilon, delta: the budget.
         weights: given weights, made exact; None: chosen.
         utility: for random selection, a number for each model; the weights maximise its expected value. None or
             ``least-private``: the weights prefer models with less privacy.

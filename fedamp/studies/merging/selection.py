@@ -18,8 +18,7 @@ from fedamp.errors import MergeError
 from fedamp.studies.merging.candidates import Candidates
 from fedamp.studies.merging.decision import FIXED_WEIGHTS, Array, Decision, MergeRequest, Weights, exact
 
-Rank = Callable[[Weights], Any]
-"""A function of weights to maximise: linear or lexicographic, so that a vertex attains the maximum."""
+Rank = Callable[[Weights], Any]  # to maximise: linear or lexicographic, so that a vertex attains the maximum
 
 BY_PRIVACY_LOSS, BY_RENYI = "privacy loss", "Rényi divergences"
 ONE_DRAW = "The model was drawn once, and no draw was discarded."
@@ -94,12 +93,9 @@ def selection_epsilon(mechanisms: Sequence[Mechanism], weights: Sequence[float],
 
 
 def best_weights(mechanisms: Sequence[Mechanism], rank: Rank, epsilon: float, delta: float) -> dict[str, Weights]:
-    """The best weights by each accounting; an accounting without weights in the budget has none.
+    """The weights of the highest rank by each accounting; an accounting without weights in the budget has none.
 
-    Args:
-        mechanisms: the cost of each model's release; ``NotPrivate`` for a model without privacy.
-        rank: to maximise.
-        epsilon, delta: the budget.
+    ``mechanisms`` are the costs of each model's release; ``NotPrivate`` for a model without privacy.
     """
     models, best = len(mechanisms), {}
     for name, by in ((BY_PRIVACY_LOSS, _costs_by_privacy_loss), (BY_RENYI, _costs_by_renyi)):

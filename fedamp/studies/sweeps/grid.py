@@ -24,7 +24,7 @@ def grid_of(texts: Sequence[str]) -> Grid:
     """The grid from ``--set``: ``privacy.epsilon=1,2,4``, ``seed=1..5``, ``model.hidden=[8],[16,8]``.
 
     Raises:
-        ScenarioError: one line that names the text.
+        ScenarioError: a key without values, a key or value that is given twice, or too many runs.
     """
     pairs = [key_and_value(text, several=True) for text in texts]
     for key, _ in pairs:
@@ -34,11 +34,7 @@ def grid_of(texts: Sequence[str]) -> Grid:
 
 
 def checked(grid: Mapping[str, Any]) -> Grid:
-    """Check a grid of Python values; a single value is a list of one.
-
-    Raises:
-        ScenarioError: a key without values, a value that is given twice, or too many runs.
-    """
+    """A grid of Python values, checked; a single value is a list of one. Raises ScenarioError as :func:`grid_of`."""
     lists = {str(key): _listed(values) for key, values in grid.items()}
     for key, values in lists.items():
         if not values or len(set(map(_text, values))) < len(values):

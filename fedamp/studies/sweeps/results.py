@@ -159,11 +159,6 @@ class Sweep:
                 found[required] = mean, outcome
         return [outcome for _, outcome in found.values()]
 
-    @cached_property
-    def choosing(self) -> dict[str, Any]:
-        """What choosing costs: see :func:`fedamp.studies.sweeps.choosing.cost_of_choosing`."""
-        return cost_of_choosing(self.finished)
-
     def to_json(self) -> dict[str, Any]:
         """The answer of ``fedamp sweep --json``."""
         unfinished = [
@@ -177,7 +172,7 @@ class Sweep:
             "outcomes": [outcome.to_json() for outcome in self.outcomes],
             "best": [outcome.to_json() for outcome in self.best],
             "unfinished": unfinished,
-            "choosing": self.choosing,
+            "choosing": cost_of_choosing(self.finished),
         }
 
     def frame(self) -> "pandas.DataFrame":
@@ -189,7 +184,7 @@ class Sweep:
         rows = []
         for settings, folder, run, _ in self.runs:
             if run is not None:
-                scores = dict([run.score] if run.score else [])
+                scores: dict[str, Any] = dict([run.score] if run.score else [])
                 scores["validation_score"] = run.summary.final.validation_score
                 rows.append(settings | scores | {"epsilon": run.epsilon, "folder": str(folder)})
         return frame_of(rows)
@@ -213,21 +208,13 @@ def read_sweep(folder: Path, errors: Mapping[str, str] | None = None) -> Sweep:
 
 
 def run_folders(folders: Sequence[Path]) -> list[Path]:
-    """The folders of models, where a sweep stands for its finished runs.
-
-    Raises:
-        RunFolderError: a sweep is damaged.
-    """
+    """The folders of models, where a sweep stands for its finished runs."""
     each = [[run.folder for run in read_sweep(folder).finished] if is_sweep(folder) else [folder] for folder in folders]
     return [folder for below in each for folder in below]
 
 
 def finished(folder: Path) -> Run | None:
-    """The finished run of a folder; None if there is none.
-
-    Raises:
-        RunFolderError: it is damaged.
-    """
+    """The finished run of a folder; None if there is none, and a RunFolderError if it is damaged."""
     if not (folder / "summary.json").is_file() or read_summary(folder).rounds_completed == 0:
         return None
     run = read_run(folder, folder.name)
