@@ -79,7 +79,7 @@ def examine(chosen_on: Worlds, counted_on: Worlds, claims: list[Claim], error: f
     present, absent = (np.array([event.happened(world).mean() for event in events]) for world in chosen_on)
     likely, unlikely = np.where(above, present, absent), np.where(above, absent, present)
     # An estimate of e to the lower bound of each event, for counts with the same frequencies.
-    counts = np.array([likely, unlikely]) * counted_on.repetitions
+    counts = np.multiply([likely, unlikely], counted_on.repetitions)
     least, most = _interval(counts, counted_on.repetitions, error / 2)
     lowers = np.maximum((least[0] - claims[0].delta) / most[1], 1.0)
     doubts = np.array([_doubt(likely, unlikely, claim, chosen_on.repetitions) for claim in claims])
