@@ -128,8 +128,7 @@ def others_sampled(name: str, delta: float) -> dict[str, Any]:
 @_timed
 def plain(noise_multiplier: float, rounds: int, chosen: int, delta: float) -> dict[str, Any]:
     """Plain Monte Carlo of the remove direction with the certificate of estimate-verify-release."""
-    from fedamp.accounting.hidden_rounds import HiddenRounds
-    from fedamp.accounting.ratios import GaussianRound
+    from fedamp.accounting.hidden_rounds import GaussianRound, HiddenRounds
 
     batch = 10_000
     release = HiddenRounds(GaussianRound(noise_multiplier), (0.0,) * chosen + (1.0,), rounds)

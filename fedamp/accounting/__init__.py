@@ -1,24 +1,27 @@
-"""Accounting of differential privacy amplified by hidden randomness; usable without the rest of fedamp.
+"""Accounting of differential privacy that hidden randomness amplifies; usable without the rest of fedamp.
 
-To read it, in this order (docs/accounting.md has the mathematics, docs/k-of-t.md that of sampling):
+What each module answers, in reading order (docs/accounting.md has the mathematics, docs/k-of-t.md that of sampling):
 
-1. What happened: ``mechanism`` (the base of all expressions), ``releases``, ``amplification``, ``merging``, ``groups``;
-   ``bounds`` is what every answer is.
-2. What it is charged as, and what of it is attained: ``reductions``, theorems and real mechanisms (with ``coins``).
-3. The privacy loss distribution from both sides: ``points`` (finite laws, pessimistic and optimistic), ``pairing``
-   (means and short products), ``fourier`` (long products), ``law`` (the operations), ``laws`` (of every kind).
-4. Rényi divergences: ``moments`` (their algebra), ``renyi`` (of every kind).
-5. k hidden rounds of T by sampling: ``ratios`` (of one round), ``hidden_rounds`` (of the run), ``tilted`` (overlaps,
-   exact moments and draws), ``certificate`` (how sure a mean is), ``sampled`` (epsilon and delta).
-6. ``revealed`` (closed forms, for little noise), ``group_bounds`` (groups and batches), ``answers`` (the smallest of
-   all), ``calibration``, ``risk``, ``interop``.
+1. What happened? ``mechanism`` (the base of all expressions), ``releases``, ``amplification``, ``merging``, ``groups``.
+2. What is it charged as, and what of it is attained? ``reductions``, with ``participation`` (choices of hidden rounds).
+3. What was asked? ``conversion`` (epsilon or delta, and what Rényi divergences prove); ``bounds`` holds every answer.
+4. Numerical law, from both sides: ``points`` (finite laws), ``pairing`` (means, short products), ``fourier`` (long
+   products), ``law`` (the operations), ``laws`` (the law of each kind, and its answer).
+5. Rényi divergences: ``moments`` (their algebra), ``renyi`` (each kind), ``renyi_releases`` (single releases).
+   ``group_bounds``: groups and batches, by law and by Rényi.
+6. Several hidden rounds, by sampling: ``hidden_rounds`` (the likelihood ratio), ``certificate`` (means of bounded
+   draws), ``proposals`` (what to draw from), ``sampled`` (the answer). ``revealed``: closed forms, for little noise.
+7. ``answers``: the smallest of all. ``calibration``: noise for a budget. ``risk``, ``tradeoff``: error rates of
+   attacks. ``interop``: dp-accounting.
+
+``checks``, ``numeric``, ``compiled`` and ``loops`` are arithmetic and arguments.
 """
 
-from fedamp.accounting import answers
+from fedamp.accounting import answers, renyi, renyi_releases  # noqa: F401 (renyi_releases registers its kinds)
 from fedamp.accounting.amplification import Allocation, AllocationPrefix, CappedPoisson, Dropout, Poisson, Submodels
-from fedamp.accounting.answers import epsilon_from_rdp
 from fedamp.accounting.bounds import Bounds
 from fedamp.accounting.calibration import calibrate, calibrate_count, calibrate_risk, epsilon_over_rounds
+from fedamp.accounting.conversion import epsilon_from_rdp
 from fedamp.accounting.groups import Group, WithoutReplacement, group
 from fedamp.accounting.mechanism import Accountant, Mechanism, Relation, from_json
 from fedamp.accounting.merging import FIXED_GRADIENTS, JOINT_RELEASE, LinearCombination, RandomSelection
@@ -34,7 +37,8 @@ from fedamp.accounting.releases import (
     RandomisedResponse,
     Repeat,
 )
-from fedamp.accounting.risk import TradeOff, in_words, plot, privacy_profile, trade_off
+from fedamp.accounting.risk import in_words, privacy_profile, trade_off
+from fedamp.accounting.tradeoff import TradeOff
 
 __all__ = [
     "FIXED_GRADIENTS",
@@ -75,5 +79,5 @@ __all__ = [
     "trade_off",
 ]
 
-# The one place where what happened meets what it costs.
-Mechanism.accountant = Accountant(answers.epsilon, answers.delta, answers.rdp, trade_off, plot)
+# The only place where mechanisms meet evaluators.
+Mechanism.accountant = Accountant(answers.epsilon, answers.delta, renyi.rdp, trade_off)

@@ -1,46 +1,47 @@
 """Amplification by what stays hidden: sampling, submodels, dropout, and check-in to k of T rounds.
 
-The hidden choice is independent across people, fresh, and unknown to whoever sees the releases. Somebody who takes no
+The hidden choice is fresh and independent across people. No one who sees the releases knows it. A person who takes no
 part contributes zero, so that the neighbours are zero-out or add/remove.
 """
 
 from dataclasses import dataclass, replace
+from typing import Annotated
 
 from fedamp.accounting import checks
-from fedamp.accounting.mechanism import Mechanism, OfOne, Relation, mechanism_of
+from fedamp.accounting.mechanism import Mechanism, OfOne, Relation
 from fedamp.accounting.releases import Repeat
 
 
-def hidden(mechanism: Mechanism, kind: str) -> Mechanism:
-    """A mechanism of which a hidden choice may be part, or ValueError."""
-    if mechanism_of(mechanism).relation is Relation.SUBSTITUTION:
-        raise ValueError(
-            f"{kind} hides whether a person takes part: accepted are zero-out and add/remove, got a "
-            f"mechanism for substitution ({mechanism.words})"
-        )
-    if mechanism.is_of_whole_run:
-        raise ValueError(
-            f"{kind} takes one person's release; a group or a batch applies to the whole run, got {mechanism.words}"
-        )
-    return mechanism
+@dataclass(frozen=True)
+class Hidden(OfOne, is_kind=False):
+    """A mechanism that a hidden choice decides about."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        kind, mechanism = type(self).__name__, self.mechanism
+        if mechanism.relation is Relation.SUBSTITUTION:
+            raise ValueError(
+                f"{kind} hides whether a person takes part: expected zero-out or add/remove, got a mechanism for "
+                f"substitution ({mechanism.words})"
+            )
+        if mechanism.is_of_whole_run:
+            raise ValueError(
+                f"{kind} takes one person's release; a group or a batch applies to the whole run, got {mechanism.words}"
+            )
 
 
 @dataclass(frozen=True)
-class Poisson(OfOne):
-    """A person takes part with probability ``rate``, by a private coin.
+class Poisson(Hidden):
+    """A person takes part with probability ``rate``, independently and in secret.
 
     Parts that share the coin (the shared and the split part of one round) must be composed first and sampled together.
 
     Args:
-        mechanism: what a participant's data goes through.
+        mechanism: the release of a participant.
         rate: in [0, 1].
     """
 
-    rate: float
-
-    def __post_init__(self) -> None:
-        hidden(self.mechanism, "Poisson")
-        object.__setattr__(self, "rate", checks.probability("rate", self.rate))
+    rate: checks.Probability
 
     @property
     def words(self) -> str:
@@ -52,24 +53,20 @@ class Poisson(OfOne):
 
 
 @dataclass(frozen=True)
-class Submodels(OfOne):
+class Submodels(Hidden):
     """A person trains one of ``count`` disjoint submodels, drawn at random and hidden (Dong, Chen, Özgür 2025,
     Theorem 3.4).
 
     Submodels drawn afresh each round are ``Repeat(Submodels(m, d), T)``; drawn once for the run,
-    ``Submodels(Repeat(m, T), d)``. Whatever is not silenced outside a submodel (the output layer, normalisation) is
-    shared: compose it inside the round, with its own clipping norm.
+    ``Submodels(Repeat(m, T), d)``. Parts outside all submodels (the output layer, normalisation) are shared. Compose
+    them inside the round, with their own clipping norm.
 
     Args:
         mechanism: one submodel's release.
         count: >= 1.
     """
 
-    count: int
-
-    def __post_init__(self) -> None:
-        hidden(self.mechanism, "Submodels")
-        object.__setattr__(self, "count", checks.count("count", self.count))
+    count: checks.Count
 
     @property
     def words(self) -> str:
@@ -77,20 +74,19 @@ class Submodels(OfOne):
 
 
 @dataclass(frozen=True)
-class Dropout(OfOne):
-    """A person keeps each unit with probability ``keep``, one mask a person and round, hidden from whoever sees the
-    release.
+class Dropout(Hidden):
+    """A person keeps each unit with probability ``keep``: one hidden mask per person and round.
 
     Args:
         mechanism: the release of the whole model.
-        keep: in (0, 1]. What is one n-th to floating point counts as one n-th: whoever draws the masks rounds down.
+        keep: in (0, 1]. Masks must be drawn with at most this probability; one n-th to floating point counts as one
+            n-th.
     """
 
-    keep: float
+    keep: checks.Probability
 
     def __post_init__(self) -> None:
-        hidden(self.mechanism, "Dropout")
-        object.__setattr__(self, "keep", checks.probability("keep", self.keep))
+        super().__post_init__()
         if self.keep == 0:
             raise ValueError("keep must be in (0, 1], got 0.0")
 
@@ -100,7 +96,7 @@ class Dropout(OfOne):
 
 
 @dataclass(frozen=True)
-class Allocation(OfOne):
+class Allocation(Hidden):
     """The whole run of ``rounds`` rounds, of which a person takes part in exactly ``k``, drawn at random and hidden.
 
     Args:
@@ -109,13 +105,8 @@ class Allocation(OfOne):
         rounds: T >= 1.
     """
 
-    k: int
-    rounds: int
-
-    def __post_init__(self) -> None:
-        hidden(self.mechanism, "Allocation")
-        object.__setattr__(self, "rounds", checks.count("rounds", self.rounds))
-        object.__setattr__(self, "k", checks.count("k", self.k, 0, self.rounds, "rounds"))
+    k: Annotated[int, checks.UpTo("rounds")]
+    rounds: checks.Count
 
     @property
     def words(self) -> str:
@@ -138,8 +129,8 @@ class Allocation(OfOne):
 
 
 @dataclass(frozen=True)
-class AllocationPrefix(OfOne):
-    """The first ``released`` rounds of an ``Allocation``; the others are not out, and may never be.
+class AllocationPrefix(Hidden):
+    """The first ``released`` rounds of an ``Allocation``. The other rounds are not out, and may never be.
 
     Args:
         mechanism: one round.
@@ -148,13 +139,9 @@ class AllocationPrefix(OfOne):
         released: 0 to ``rounds``.
     """
 
-    k: int
-    rounds: int
-    released: int
-
-    def __post_init__(self) -> None:
-        self.whole()
-        object.__setattr__(self, "released", checks.count("released", self.released, 0, self.rounds, "rounds"))
+    k: Annotated[int, checks.UpTo("rounds")]
+    rounds: checks.Count
+    released: Annotated[int, checks.UpTo("rounds")]
 
     @property
     def words(self) -> str:
@@ -180,28 +167,25 @@ class AllocationPrefix(OfOne):
 
 
 @dataclass(frozen=True)
-class CappedPoisson(OfOne):
-    """Poisson sampling over ``rounds`` rounds, with a cap on a person's rounds: of as many as their coins come to, but
-    at most ``at_most``, hidden and drawn uniformly (the scheme in the proof of Feldman, Shenfeld 2025, Corollary 4.7).
+class CappedPoisson(Hidden):
+    """Poisson sampling over ``rounds`` rounds, with a cap. Where a person's coins choose more than ``at_most`` rounds,
+    the person takes part in that many of them, drawn uniformly (Feldman, Shenfeld 2025, proof of Corollary 4.7).
 
     Args:
         mechanism: one round.
         rate: of the coins, in [0, 1].
         at_most: 1 to ``rounds``.
         rounds: T >= 1, of the whole run.
-        released: how many of them are out, 0 to ``rounds``; all if left out.
+        released: the number of released rounds, 0 to ``rounds``; default: all.
     """
 
-    rate: float
-    at_most: int
-    rounds: int
+    rate: checks.Probability
+    at_most: Annotated[int, checks.UpTo("rounds", smallest=1)]
+    rounds: checks.Count
     released: int | None = None
 
     def __post_init__(self) -> None:
-        hidden(self.mechanism, "CappedPoisson")
-        object.__setattr__(self, "rate", checks.probability("rate", self.rate))
-        object.__setattr__(self, "rounds", checks.count("rounds", self.rounds))
-        object.__setattr__(self, "at_most", checks.count("at_most", self.at_most, 1, self.rounds, "rounds"))
+        super().__post_init__()
         if self.released is not None:
             released = checks.count("released", self.released, 0, self.rounds, "rounds")
             object.__setattr__(self, "released", None if released == self.rounds else released)

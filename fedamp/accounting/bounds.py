@@ -1,6 +1,8 @@
-"""The answer of every privacy question: a bracket around the truth."""
+"""The answer to every privacy question: a bracket around the truth."""
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -14,14 +16,13 @@ Array = NDArray[np.float64]
 class Bounds:
     """A certified bracket: the true value lies in ``[lower, upper]``.
 
-    There is no ``float(bounds)`` and no ``f"{bounds:.2f}"``: the two ends differ, and a format code rounds to nearest,
-    so that a budget could be shown as kept where it is not. Say which end: ``upper`` is what a budget spends.
+    There is no ``float(bounds)`` and no ``f"{bounds:.2f}"``: the ends differ, and a format code rounds to nearest, so
+    that a budget could look kept when it is not.
 
     Attributes:
-        lower: a value the truth is not below.
-        upper: a value the truth is not above; what a budget spends. May be infinite.
-        method: what produced the upper end, for a person to read
-            (``"numerical law, 4096 points"``, ``"Rényi, order 17"``).
+        lower: the truth is not below.
+        upper: the truth is not above; a budget spends it. May be infinite.
+        method: the origin of the upper end (``"numerical law, 4096 points"``, ``"Rényi, order 17"``).
     """
 
     lower: float
@@ -54,6 +55,20 @@ class Bounds:
         raise TypeError("a bracket is not one number: take .upper (what a budget spends) or .lower")
 
 
+class NotEvaluable(ValueError):
+    """An evaluator cannot answer within its limits; another one may."""
+
+
+@contextmanager
+def in_floating_point() -> Iterator[None]:
+    """Raises ``NotEvaluable`` where numbers inside leave the range of floating point, or need too much memory."""
+    try:
+        with np.errstate(over="raise", divide="raise", invalid="raise"):
+            yield
+    except (ArithmeticError, MemoryError) as error:
+        raise NotEvaluable(f"out of the range of floating point or of memory: {error or 'too large'}") from None
+
+
 def finite(value: float) -> float | None:
     """The value, or None where it is infinite: JSON has no infinity."""
     return float(value) if math.isfinite(value) else None
@@ -63,6 +78,6 @@ def _rounded(value: float, up: bool) -> str:
     if not math.isfinite(value) or value == 0:
         return f"{value:g}"
     unit = 10.0 ** (math.floor(math.log10(abs(value))) - 3)
-    if unit == 0:  # below the smallest number of which a thousandth exists
+    if unit == 0:  # a thousandth of it underflows
         return f"{value:g}"
     return f"{(math.ceil if up else math.floor)(value / unit) * unit:.4g}"

@@ -1,7 +1,8 @@
-"""What a budget buys, and what a run has spent: the least noise, the best whole number, the cost after each round."""
+"""The least noise and the best whole number for a budget, and the cost after each round of a run."""
 
 import math
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from itertools import count
 
@@ -9,25 +10,21 @@ import numpy as np
 
 from fedamp.accounting import checks
 from fedamp.accounting.amplification import Allocation
-from fedamp.accounting.answers import best_epsilon, closed_form, evaluated, law_upper, rdp, search_orders, upper_epsilon
-from fedamp.accounting.bounds import Array, Bounds
+from fedamp.accounting.answers import closed_form, law_upper, upper_epsilon
+from fedamp.accounting.bounds import Array, NotEvaluable, in_floating_point
+from fedamp.accounting.conversion import EpsilonAt, search_orders
 from fedamp.accounting.laws import Detail
 from fedamp.accounting.mechanism import Mechanism
-from fedamp.accounting.points import NotEvaluable
 from fedamp.accounting.releases import ModelMix
-from fedamp.accounting.renyi import HIGHEST_ORDER
+from fedamp.accounting.renyi import HIGHEST_ORDER, rdp
 from fedamp.accounting.risk import trade_off
 from fedamp.accounting.sampled import QUESTIONS, is_sampled, sampled_profile
 
-CHECKPOINTS = 13
-"""At how many rounds it is asked what has been spent, at most; sampling, which takes longer, at fewer."""
-
-_SAMPLED_CHECKPOINTS = 7
+_CHECKPOINTS, _SAMPLED_CHECKPOINTS = 13, 7
+"""The most rounds at which a curve is computed, without and with sampling."""
 
 _ATTEMPTS = QUESTIONS // 4
-"""How many mechanisms a search has certified, in both directions; the rest of the questions that a certificate allows
-for are left to the curve over the rounds.
-"""
+"""The most mechanisms that a search certifies, in both directions. The other certificates are for the curve."""
 assert 2 * (_ATTEMPTS + _SAMPLED_CHECKPOINTS) <= QUESTIONS
 
 
@@ -46,12 +43,11 @@ def calibrate(
         build: from a noise multiplier > 0 to a mechanism whose epsilon falls as the noise rises.
         epsilon: > 0.
         delta: in (0, 1).
-        advantage, tpr_at: instead of them; see ``calibrate_risk``.
-        tolerance: relative; the answer is at most this much above the smallest one (0.5 per cent with several hidden
-            rounds, which are sampled).
+        advantage, tpr_at: a risk instead of epsilon and delta; see ``calibrate_risk``.
+        tolerance: relative; the answer is at most this much above the smallest one (0.5 per cent for sampling).
 
     Returns:
-        A noise multiplier s with ``build(s).epsilon(delta).upper <= epsilon``; some s < 1e-3 if that keeps it already.
+        A noise multiplier s with ``build(s).epsilon(delta).upper <= epsilon``; some s < 1e-3 if that is enough.
 
     Raises:
         ValueError: no noise multiplier up to 1e6 keeps the budget.
@@ -64,7 +60,8 @@ def calibrate(
     checks.positive("tolerance", tolerance)
     if is_sampled(build(1.0)):
         try:
-            return evaluated(lambda: _calibrate_sampled(build, epsilon, delta))
+            with in_floating_point():
+                return _calibrate_sampled(build, epsilon, delta)
         except ValueError:
             pass  # the law has to answer
     goal = f"epsilon = {epsilon:g}"
@@ -73,11 +70,8 @@ def calibrate(
 
 
 def _calibrate_sampled(build: Callable[[float], Mechanism], epsilon: float, delta: float) -> float:
-    """A noise multiplier that keeps the budget, on the safe side of the smallest one by some 0.2 per cent. The search
-    gives every candidate the same random numbers; the last candidates are certified, each on draws of its own.
-
-    Raises:
-        NotEvaluable, ArithmeticError: there is no answer by sampling.
+    """A noise multiplier some 0.2 per cent above the smallest one. All candidates of the search have the same random
+    numbers. The last candidates are certified on fresh draws. NotEvaluable, ArithmeticError: no answer by sampling.
     """
     goal = f"epsilon = {epsilon:g}"
     near = _search(lambda noise: law_upper(build(noise), delta, 200), epsilon, goal, 1.0, 0.02, 0.3)
@@ -104,17 +98,17 @@ def calibrate_risk(
     tpr_at: tuple[float, float] | None = None,
     tolerance: float = 1e-4,
 ) -> float:
-    """Smallest noise multiplier that keeps a risk, on the safe side; exactly one risk is to be given.
+    """Smallest noise multiplier that keeps one risk, on the safe side.
 
     Args:
         build: from a noise multiplier > 0 to a mechanism whose risks fall as the noise rises.
         advantage: in (0, 1); see :attr:`TradeOff.advantage`.
         tpr_at: a false positive rate and the true positive rate allowed there, 0 < first < second < 1.
-        tolerance: relative; the answer is at most this much above the smallest one, as far as ``trade_off`` tells.
+        tolerance: relative; the answer is at most this much above the smallest one that ``trade_off`` knows.
 
     Returns:
         A noise multiplier s with ``trade_off(build(s)).advantage.upper <= advantage``, or with
-        ``trade_off(build(s)).true_positive_rate(tpr_at[0])[1] <= tpr_at[1]``; 1e-3 or less if that keeps it already.
+        ``trade_off(build(s)).true_positive_rate(tpr_at[0])[1] <= tpr_at[1]``; some s < 1e-3 if that is enough.
 
     Raises:
         ValueError: no noise multiplier up to 1e6 keeps the risk.
@@ -124,12 +118,12 @@ def calibrate_risk(
         raise ValueError("exactly one of advantage and tpr_at must be given")
     if tpr_at is None:
         false, true = 0.0, checks.number("advantage", advantage)
-        valid, accepted = 0 < true < 1, "advantage must be in (0, 1)"
+        valid, expected = 0 < true < 1, "advantage must be in (0, 1)"
     else:
         false, true = tpr_at if np.shape(tpr_at) == (2,) else (math.nan, math.nan)
-        valid, accepted = 0 < false < true < 1, "tpr_at must be two rates, 0 < first < second < 1"
+        valid, expected = 0 < false < true < 1, "tpr_at must be two rates, 0 < first < second < 1"
     if not valid:
-        raise ValueError(f"{accepted}, got {advantage if tpr_at is None else tpr_at!r}")
+        raise ValueError(f"{expected}, got {advantage if tpr_at is None else tpr_at!r}")
 
     def gain(noise: float) -> float:
         """What the best attack gains over guessing."""
@@ -144,7 +138,7 @@ def calibrate_risk(
 def _search(
     cost: Callable[[float], float], budget: float, goal: str, start: float, tolerance: float, first_step: float
 ) -> float:
-    """Where a falling cost meets the budget, from the right; in log noise and log cost it is nearly a straight line."""
+    """The noise at which a falling cost meets the budget, from the right. In logarithms the cost is nearly straight."""
 
     def excess(position: float) -> float:
         return math.log(min(max(cost(math.exp(position)), 1e-9), 1e9) / budget)
@@ -163,8 +157,7 @@ def _search(
     for turn in range(100):
         if high - low <= tolerance:
             break
-        # The root of the line through both ends, a little to the right so that it is on the safe side; the middle now
-        # and then.
+        # The root of the line through both ends, a little to the safe side; the middle now and then.
         slope = (high_value - low_value) / (high - low)
         guess = high - high_value / slope + 0.2 * tolerance if turn % 4 < 3 and low_value < 20 else (low + high) / 2
         position = min(max(guess, low + 0.3 * tolerance), high - 0.3 * tolerance)
@@ -179,14 +172,13 @@ def _search(
 def calibrate_count(
     build: Callable[[int], Mechanism], epsilon: float, delta: float, *, smallest: int = 1, largest: int
 ) -> int:
-    """The whole number (rounds a person takes part in, rounds in all, submodels) at which a budget is just kept.
+    """The last whole number (of a person's rounds, of all rounds, of submodels) that keeps a budget.
 
     Args:
         build: from a whole number to a mechanism whose epsilon only rises, or only falls, with it.
         epsilon: > 0.
         delta: in (0, 1).
-        smallest: first number to consider.
-        largest: last number to consider.
+        smallest, largest: the range of numbers.
 
     Returns:
         The largest number that keeps the budget if epsilon rises with it; the smallest one if it falls.
@@ -220,19 +212,15 @@ def calibrate_count(
 
 
 def epsilon_over_rounds(mechanism: Mechanism, delta: float, rounds: Sequence[int] | None = None) -> Array:
-    """Upper ends of epsilon after each round: what has been spent when that many rounds are out.
+    """Upper ends of epsilon after each round, shape (len(rounds),).
 
-    The numerical law at some rounds, or sampling where that is lower, and Rényi bounds at every round where there is no
-    law; then what is spent at a round is at most what is spent at any later one, so the curve never falls, never
-    exceeds the whole, and ends at ``mechanism.epsilon(delta).upper``.
+    They come from the numerical law or sampling at some rounds, and from Rényi bounds at every round without a law. A
+    round costs at most what any later round costs: the curve never falls, and ends at the epsilon of the whole run.
 
     Args:
         mechanism: the whole run.
         delta: in (0, 1).
-        rounds: which rounds, ascending, each from 0 to ``mechanism.span``; all from 1 on if left out.
-
-    Returns:
-        shape (len(rounds),).
+        rounds: ascending, each from 0 to ``mechanism.span``; default: all from 1 on.
     """
     checks.delta(delta)
     asked = tuple(range(1, mechanism.span + 1)) if rounds is None else tuple(rounds)
@@ -249,57 +237,47 @@ def _over_rounds(mechanism: Mechanism, delta: float, asked: tuple[int, ...]) -> 
         return np.array([mechanism.after(number).epsilon(delta).upper for number in asked])
     spent = np.full(len(asked) + 1, np.inf)
     spent[-1] = mechanism.epsilon(delta).upper
-    most = _SAMPLED_CHECKPOINTS if is_sampled(mechanism) else CHECKPOINTS
+    most = _SAMPLED_CHECKPOINTS if is_sampled(mechanism) else _CHECKPOINTS
     checkpoints = [i for i in _checkpoints(len(asked), most) if asked[i] < mechanism.span]  # the whole is known
-    highest = 2 * _order(mechanism, delta)
+    highest = 0
+    if is_sampled(mechanism):
+        with suppress(NotEvaluable):  # the beginnings of a run need at most twice its order
+            highest = 2 * int(sampled_profile(mechanism).by_moments(delta).order)
     for i in checkpoints:
         spent[i] = _quick_upper(mechanism.after(asked[i]), delta, highest)
     if mechanism.contains(ModelMix) or not np.isfinite(spent[checkpoints]).all():
         orders = search_orders(HIGHEST_ORDER)
         for i in checkpoints if mechanism.contains(Allocation) else range(len(asked)):  # hidden rounds take long
-            by_moments = best_epsilon(orders, rdp(mechanism.after(asked[i]), orders), delta).value
+            by_moments = EpsilonAt(delta).convert(orders, rdp(mechanism.after(asked[i]), orders)).value
             spent[i] = min(spent[i], by_moments)
     spent = np.minimum.accumulate(spent[::-1])[::-1]
     hides = (whole := closed_form(mechanism)) is not None and not whole.is_plain
     parts = [(0, sum(number < mechanism.span for number in asked))] if hides else []
-    while parts:  # rounds between checkpoints, at which the curve may be above what nothing hidden costs
+    while parts:  # rounds between checkpoints, at which the curve may be above the cost without amplification
         first, end = parts.pop()
-        told = closed_form(mechanism.after(asked[first]), hidden=False) if first < end else None
-        if told is not None and (unamplified := told.epsilon(delta).upper) < spent[end - 1]:
+        shown = closed_form(mechanism.after(asked[first]), hidden=False) if first < end else None
+        if shown is not None and (unamplified := shown.epsilon(delta).upper) < spent[end - 1]:
             spent[first] = min(spent[first], unamplified)
             middle = (first + 1 + end) // 2
             parts += [(first + 1, middle), (middle, end)]
     return np.minimum.accumulate(spent[::-1])[::-1][:-1]
 
 
-def _order(mechanism: Mechanism, delta: float) -> int:
-    """The order at which the whole run is sampled; its beginnings need no more than twice that. 0 if it is not."""
-    try:
-        return int(sampled_profile(mechanism).by_moments(delta).order) if is_sampled(mechanism) else 0
-    except NotEvaluable:
-        return 0
-
-
 def _quick_upper(mechanism: Mechanism, delta: float, highest: int) -> float:
-    """An upper end of epsilon: the law's, or where that is much lower, one of sampling to three per cent."""
+    """An upper end of epsilon: by law, or by sampling to three per cent where that is much lower."""
     by_law = law_upper(mechanism, delta, 300)
     if not is_sampled(mechanism):
         return by_law
-
-    def sampled() -> Bounds:
-        profile = sampled_profile(mechanism, Detail(300, with_lower=False))
-        return profile.epsilon(delta, precision=0.03, known=by_law, highest=highest)
-
     try:
-        return min(by_law, evaluated(sampled).upper)
+        with in_floating_point():
+            profile = sampled_profile(mechanism, Detail(300, with_lower=False))
+            return min(by_law, profile.epsilon(delta, precision=0.03, known=by_law, highest=highest).upper)
     except NotEvaluable:
         return by_law
 
 
 def _checkpoints(count: int, most: int) -> list[int]:
-    """At most ``most`` of the numbers 0..count-1, denser at first, where the curve is steep; one is near the end, lest
-    the curve ends in a long flat piece.
-    """
+    """At most ``most`` of the numbers 0..count-1: denser at first, where the curve is steep, and one near the end."""
     if count <= most:
         return list(range(count))
     steps = np.append((np.arange(most - 1) / (most - 1)) ** 1.5, 0.96)

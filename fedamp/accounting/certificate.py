@@ -1,20 +1,19 @@
-"""Means of bounded draws with a certificate: how delta is estimated, how sure that is, which proposal needs fewest."""
+"""Certified means of bounded draws: how delta is estimated, how sure that is, and which proposal needs fewest draws."""
 
 import hashlib
 import math
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
 
-from fedamp.accounting.compiled import compiled
+from fedamp.accounting.bounds import Array, NotEvaluable
 from fedamp.accounting.hidden_rounds import Run
-from fedamp.accounting.moments import UNIT
-from fedamp.accounting.points import Array, NotEvaluable
-from fedamp.accounting.tilted import AddProposal, Proposal, RemoveProposal
+from fedamp.accounting.loops import sums_of_excesses
+from fedamp.accounting.numeric import UNIT
 
 SEED = 20260713
 """Of the accountant's own coins, which are independent of all data."""
@@ -29,12 +28,47 @@ _SUMMING = 4 * _MOST_ROWS * UNIT + 1e-11
 """Bound on the relative error of sums of non-negative numbers, of a batch and then of up to 100,000 batches."""
 
 
+class Proposal(ABC):
+    """A law R to draw the rounds of a run from, and values v whose mean under R is delta.
+
+    Attributes:
+        run: what is released.
+        name: for a person to read; tells proposals for one run apart.
+        power: of X in the density of R.
+        variation: bound on the total variation between the draws and R.
+        relative: bound on the relative error of v, X aside. With r the ``ratio_rounding`` of the run, values are off by
+            at most a factor exp(relative + power * r), and belong to an epsilon off by r.
+    """
+
+    run: Run
+    name: str
+    power: float
+    variation: float
+    relative: float
+
+    @abstractmethod
+    def log_bound(self, epsilon: float) -> float:
+        """log of the largest value of v."""
+
+    @abstractmethod
+    def bound_at(self, delta: float) -> float:
+        """The epsilon at which the largest value of v is ``delta``: what a Rényi divergence proves."""
+
+    @abstractmethod
+    def draw(self, rng: np.random.Generator, draws: int) -> tuple[Array, Array]:
+        """Logs of two positive numbers a and b for each draw; v = (a - exp(epsilon) b)+."""
+
+    @abstractmethod
+    def on(self, run: Run) -> "Proposal":
+        """The same proposal for another run."""
+
+
 def certify(proposal: Proposal, above: Array, below: Array, draws: int, failure: float) -> tuple[Array, Array]:
     """Upper bounds of delta at each epsilon in ``above`` and lower bounds at each in ``below``, from fresh draws.
 
-    All hold together but for a probability of ``failure``. Maurer and Pontil 2009, Theorem 4:
-    the mean of n independent draws in [0, b] with sample variance V is off by at most sqrt(2 V L / n) + 7 b L / (3 (n -
-    1)), L = log(2 / failure), on either side; failure is shared among all of them.
+    All hold together, with a failure probability of ``failure`` that they share. Maurer and Pontil 2009, Theorem 4: the
+    mean of n independent draws in [0, b] with sample variance V is off by at most sqrt(2 V L / n) + 7 b L / (3 (n -
+    1)), L = log(2 / failure), on either side.
     """
     rounding = proposal.run.ratio_rounding
     epsilons = np.concatenate([above - rounding, below + rounding])
@@ -52,7 +86,7 @@ def certify(proposal: Proposal, above: Array, below: Array, draws: int, failure:
 
 @dataclass(frozen=True, eq=False)
 class Pilot:
-    """A first look, from which nothing is certified: where to look closer, and how many draws that takes.
+    """A first look that certifies nothing: where to look closer, and how many draws that takes.
 
     Attributes:
         epsilon, delta: a point of the privacy profile, estimated.
@@ -111,22 +145,22 @@ class Pilot:
         return ((a + math.sqrt(a * a + 4 * error * c)) / (2 * error)) ** 2
 
 
-def best(pilots: Iterable[Pilot], chosen: Pilot | None = None) -> Pilot:
-    """Of the pilots (and ``chosen``, if given) the one that needs the fewest draws; stops where that rises, or where
-    there is no next one.
+def best(pilots: Iterable[tuple[float, Pilot]]) -> tuple[float, Pilot]:
+    """Of pilots (and their parameters) the one that needs the fewest draws; stops where that rises.
 
     Raises:
         NotEvaluable: there is no first one, or its draws meet no loss beyond epsilon.
     """
+    chosen = None
     try:
-        for pilot in pilots:
-            if chosen is not None and pilot.effort >= chosen.effort:
+        for parameter, pilot in pilots:
+            if chosen is not None and pilot.effort >= chosen[1].effort:
                 break
-            chosen = pilot
+            chosen = parameter, pilot
     except NotEvaluable:
         if chosen is None:
             raise
-    if chosen is None or chosen.effort == math.inf:
+    if chosen is None or chosen[1].effort == math.inf:
         raise NotEvaluable("the draws meet no loss beyond epsilon")
     return chosen
 
@@ -144,13 +178,13 @@ def _drawn(proposal: Proposal, draws: int) -> tuple[Array, Array]:
 
 
 def _sums(proposal: Proposal, epsilons: Array, draws: int) -> tuple[Array, Array]:
-    """Sums of the values and of their squares at each epsilon, shape (len(epsilons),) each, from draws of their own."""
+    """Sums of the values and of their squares at each epsilon, shape (len(epsilons),) each, from fresh draws."""
     order = np.argsort(epsilons)
     scales = np.exp(epsilons[order])
 
     def summed(log_a: Array, log_b: Array) -> tuple[Array, Array]:
         some = log_a - log_b > epsilons[order[0]]  # elsewhere all values are 0
-        total, squares = _excesses(np.exp(log_a[some]), np.exp(log_b[some]), scales)
+        total, squares = sums_of_excesses(np.exp(log_a[some]), np.exp(log_b[some]), scales)
         return total, squares
 
     parts = _batches(proposal, draws, _question(proposal, epsilons, draws), summed)
@@ -174,109 +208,6 @@ def _batches(
 
 def _question(proposal: Proposal, epsilons: Array, draws: int) -> int:
     """A number for each question, so that different questions get independent draws."""
-    told = f"{proposal.name} {draws}".encode() + epsilons.tobytes() + proposal.run.fingerprint()
-    digest = hashlib.blake2b(told, digest_size=8)
+    text = f"{proposal.name} {draws}".encode() + epsilons.tobytes() + proposal.run.fingerprint()
+    digest = hashlib.blake2b(text, digest_size=8)
     return 1 + int.from_bytes(digest.digest(), "little")
-
-
-@compiled(nogil=True)
-def _excesses(a, b, scales):  # type: ignore[no-untyped-def]
-    """Sums of (a - scale b)+ and of its square at each scale; ``scales`` increase."""
-    total, squares = np.zeros(len(scales)), np.zeros(len(scales))
-    for d in range(len(a)):
-        for i in range(len(scales)):
-            value = a[d] - scales[i] * b[d]
-            if value <= 0:
-                break
-            total[i] += value
-            squares[i] += value * value
-    return total, squares
-
-
-HIGHEST_SAMPLED_ORDER = 16
-
-_WIDE = 2.5
-"""Standard deviation of a draw over its mean; about 1.5 is the least that a power of X reaches."""
-
-_LOW_ORDERS = (1.05, 1.1, 1.15, 1.2, 1.25, 1.3, 1.4, 1.5, 1.6, 1.7, 1.8, 1.9)
-"""Orders to try where noise is little."""
-
-_DRIFTS = (1.5, 4.0, 10.0, 25.0)
-"""Drifts to try; each adds so much to the order, were X a constant times G."""
-
-Rank = Callable[[Proposal], float]
-"""What a proposal's bound alone proves about the answer: the smaller, the better the proposal."""
-
-
-@dataclass(frozen=True)
-class Remove:
-    """H(P, Q), sampled by orders up to ``highest``."""
-
-    highest: int = HIGHEST_SAMPLED_ORDER
-
-    def pilot(self, run: Run, rank: Rank, look: Callable[[Proposal], Pilot]) -> Pilot:
-        """Of the order whose bound is the least, or the whole one below; where that leaves a wide spread, of the best
-        drift beside it.
-        """
-        proposal = self.by_moments(run, rank)
-        highest = int(proposal.order)
-        if highest == 2:
-            with suppress(NotEvaluable):
-                low = min((RemoveProposal(run, each) for each in _LOW_ORDERS), key=rank)
-                if rank(low) < rank(proposal):
-                    return look(low)
-        found = best(look(RemoveProposal(run, each)) for each in range(highest, max(highest - 2, 1), -1))
-        if found.spread < _WIDE or not isinstance(found.proposal, RemoveProposal):
-            return found
-        drifted, order = [found], found.proposal.order
-        for drift in _DRIFTS:
-            with suppress(NotEvaluable):  # with so much of it ratios leave the range of floating point
-                drifted.append(look(RemoveProposal(run, order, drift)))
-        return min(drifted, key=lambda pilot: pilot.effort)
-
-    def by_moments(self, run: Run, rank: Rank) -> RemoveProposal:
-        """The order whose bound is the least."""
-        found = RemoveProposal(run, 2)
-        for order in range(3, self.highest + 1):
-            try:
-                proposal = RemoveProposal(run, order)
-            except NotEvaluable:
-                break
-            if rank(proposal) >= rank(found):
-                break
-            found = proposal
-        return found
-
-    def same(self, proposal: Proposal, run: Run) -> Proposal:
-        """The proposal, of another run."""
-        assert isinstance(proposal, RemoveProposal)
-        return RemoveProposal(run, proposal.order, proposal.drift)
-
-    def share(self, run: Run) -> float:
-        """P-mass at infinite ratios, which only rounds taken part in can meet."""
-        return _any_of((f.copies * f.most, f.round.infinite) for f in run.factors)
-
-
-@dataclass(frozen=True)
-class Add:
-    """H(Q, P)."""
-
-    def pilot(self, run: Run, rank: Rank, look: Callable[[Proposal], Pilot]) -> Pilot:
-        """Of the best tilt, from that of the least bound down."""
-        candidates = [AddProposal(run, 2.0**power) for power in np.arange(-10, 10, 0.5)]
-        least = int(np.argmin([rank(proposal) for proposal in candidates]))
-        return best(look(proposal) for proposal in candidates[least::-1])
-
-    def same(self, proposal: Proposal, run: Run) -> Proposal:
-        """The proposal, of another run."""
-        assert isinstance(proposal, AddProposal)
-        return AddProposal(run, proposal.tilt)
-
-    def share(self, run: Run) -> float:
-        """Q-mass at ratio 0, of any round."""
-        return _any_of((f.copies * f.rounds, f.round.zero) for f in run.factors)
-
-
-def _any_of(chances: Iterable[tuple[int, float]]) -> float:
-    """That any happens of independent events: pairs (how many, the chance of each)."""
-    return -math.expm1(sum(times * math.log1p(-chance) if chance < 1 else -math.inf for times, chance in chances))

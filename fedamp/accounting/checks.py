@@ -2,7 +2,9 @@
 
 import math
 import numbers
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Annotated, NamedTuple
 
 
 def number(name: str, value: object) -> float:
@@ -12,44 +14,47 @@ def number(name: str, value: object) -> float:
     return float(value)
 
 
+def _within(name: str, value: object, holds: Callable[[float], bool], expected: str) -> float:
+    """A number for which a condition holds."""
+    checked = number(name, value)
+    if not holds(checked):
+        raise ValueError(f"{name} must be {expected}, got {value!r}")
+    return checked
+
+
 def positive(name: str, value: object) -> float:
     """A finite number > 0."""
-    checked = number(name, value)
-    if not 0 < checked < math.inf:
-        raise ValueError(f"{name} must be > 0 and finite, got {value!r}")
-    return checked
+    return _within(name, value, lambda x: 0 < x < math.inf, "> 0 and finite")
 
 
 def scale(name: str, value: object) -> float:
     """A finite number > 0 whose square and its inverse floating point holds with room to spare."""
-    checked = positive(name, value)
-    if not 1e-50 <= checked <= 1e50:
-        raise ValueError(f"{name} must be between 1e-50 and 1e50, got {value!r}")
-    return checked
+    return _within(name, positive(name, value), lambda x: 1e-50 <= x <= 1e50, "between 1e-50 and 1e50")
+
+
+def scale_or_zero(name: str, value: object) -> float:
+    """A number that ``scale`` takes, or 0."""
+    return scale(name, value) if _within(name, value, lambda x: x >= 0, ">= 0 and finite") else 0.0
 
 
 def probability(name: str, value: object) -> float:
     """A number in [0, 1]."""
-    checked = number(name, value)
-    if not 0 <= checked <= 1:
-        raise ValueError(f"{name} must be in [0, 1], got {value!r}")
-    return checked
+    return _within(name, value, lambda x: 0 <= x <= 1, "in [0, 1]")
 
 
 def delta(value: object) -> float:
     """A number in (0, 1)."""
-    checked = number("delta", value)
-    if not 0 < checked < 1:
-        raise ValueError(f"delta must be in (0, 1), got {value!r}")
-    return checked
+    return _within("delta", value, lambda x: 0 < x < 1, "in (0, 1)")
 
 
 def epsilon(value: object) -> float:
     """A number >= 0 (infinity is allowed)."""
-    checked = number("epsilon", value)
-    if checked < 0:
-        raise ValueError(f"epsilon must be >= 0, got {value!r}")
-    return checked
+    return _within("epsilon", value, lambda x: x >= 0, ">= 0")
+
+
+def precision(value: object) -> float:
+    """A relative width in [1e-4, 0.1]."""
+    return _within("precision", value, lambda x: 1e-4 <= x <= 0.1, "in [1e-4, 0.1]")
 
 
 def count(name: str, value: object, smallest: int = 1, largest: int = 2**53, limit: str = "") -> int:
@@ -79,3 +84,18 @@ def weights(name: str, values: Sequence[object], size: int) -> tuple[float, ...]
     if abs(total - 1) > 1e-9:
         raise ValueError(f"{name} must sum to 1, got {total!r}")
     return checked if abs(total - 1) <= 1e-15 * size else tuple(weight / total for weight in checked)
+
+
+# Types of a mechanism's fields; the check of each is beside its type.
+
+Scale = Annotated[float, scale]
+Probability = Annotated[float, probability]
+Count = Annotated[int, count]
+CountOrZero = Annotated[int, partial(count, smallest=0)]
+
+
+class UpTo(NamedTuple):
+    """A whole number from ``smallest`` to the value of another field."""
+
+    field: str
+    smallest: int = 0

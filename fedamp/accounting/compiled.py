@@ -1,4 +1,4 @@
-"""Numba, told once: what it compiles is kept on disk, where there is a place to keep it."""
+"""Numba's compiler, with a cache on disk."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,9 +7,8 @@ from numba import njit
 
 
 def compiled(**options: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """As ``numba.njit(**options)``, kept beside the code, in the user's home, or in ``NUMBA_CACHE_DIR``.
-
-    Where none of them can be written to, as in a container without a home, every process compiles for itself.
+    """``numba.njit(**options)``, cached beside the code, in the user's home, or in ``NUMBA_CACHE_DIR``. If none of them
+    can be written to, as in a container without a home, every process compiles again.
     """
 
     def compile_(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -14,13 +14,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedamp.accounting.compiled import compiled
-from fedamp.accounting.moments import UNIT, log_sum, repeated
-from fedamp.accounting.points import DEFAULT_POINTS, Array, NotEvaluable, Points, coarse, regrid, spread
+from fedamp.accounting.bounds import Array, NotEvaluable
+from fedamp.accounting.loops import lattice_below
+from fedamp.accounting.numeric import UNIT, chance_of_any, log_sum, repeated
+from fedamp.accounting.points import DEFAULT_POINTS, Points, coarse, regrid, spread
 
 LATTICE_LIMIT = 2**19
 """Most lattice points at the default number of points (in proportion, up to 8 times, where more are asked for);
-fewer where many unlike factors have to be transformed.
+fewer for many different factors.
 """
 
 _OUTSIDE = 40.0
@@ -105,7 +106,7 @@ class Moments:
         shape = len(factors), max(len(law) for law, _ in factors)
         log_ratio, log_out = np.zeros(shape), np.full(shape, -np.inf)
         for i, (law, _) in enumerate(factors):
-            log_ratio[i, : len(law)], log_out[i, : len(law)] = law.log_ratio, log_weights(law, 0.0)
+            log_ratio[i, : len(law)], log_out[i, : len(law)] = law.log_ratio, law.log_mass_out
         return cls(log_ratio, log_out, np.array([times for _, times in factors], float))
 
     def log_mean(self, order: float) -> float:
@@ -158,14 +159,6 @@ def _tilt_of_tail(moments: Moments, base: float, first: float) -> float:
     return tilt
 
 
-def log_weights(law: Points, order: float) -> Array:
-    """log of ``X^order dQ`` at every point."""
-    with np.errstate(divide="ignore"):
-        from_in = np.log(law.mass_in) + (order - 1.0) * law.log_ratio
-        from_out = np.log(law.mass_out) + order * law.log_ratio
-    return np.where(law.log_ratio > 0, from_in, from_out)
-
-
 TRANSFORM = 7.0
 """Units by which a level of a transform of a power of two errs at most: a complex product errs by sqrt(5) (Brent,
 Percival, Zimmermann 2007), a sum by 1, and a stored root of unity by 1 (numpy's pocketfft computes them in higher
@@ -193,7 +186,11 @@ def convolve(factors: Factors, lattice: Lattice, above: bool) -> tuple[Points, f
         log_error[better] = (np.log(error) + to_out)[better]
         with np.errstate(divide="ignore"):
             log_mass[better] = (np.log(np.maximum(mass, 0.0)) + to_out)[better]
-        rounding = max(rounding, UNIT * (64.0 + float(np.abs(to_out).max()) + _exponents(placed, order.value)))
+        # Rounding, in units, of the exponents of the weights and their (pairwise) sum.
+        exponents = sum(
+            times * (40.0 + float(np.abs(order.value * law.points.log_ratio).max())) for law, times in placed
+        )
+        rounding = max(rounding, UNIT * (64.0 + float(np.abs(to_out).max()) + exponents))
         # Beyond an end of the lattice, Q- and P-mass are at most what X^order dQ is there times its density at the end.
         if order in (lattice.orders[0], lattice.orders[-1]):
             beyond, end = (left, 0) if order is lattice.orders[0] else (right, -1)
@@ -201,16 +198,11 @@ def convolve(factors: Factors, lattice: Lattice, above: bool) -> tuple[Points, f
             outside_in += float(np.exp(min(beyond + to_out[end] + log_ratio[end], 0.0)))
     log_mass = np.minimum(log_mass, 600.0 - np.maximum(log_ratio, 0.0))  # far more than 1 where nothing is known
     mass_in, mass_out = np.exp(log_mass + log_ratio), np.exp(log_mass)
-    zero = _at_least_once([(law.points.zero, times) for law, times in placed])
-    infinite = _at_least_once([(law.points.infinite, times) for law, times in placed])
+    zero = chance_of_any((law.points.zero, times) for law, times in placed)
+    infinite = chance_of_any((law.points.infinite, times) for law, times in placed)
     if above:
         zero, infinite = zero + outside_out, infinite + outside_in
     return Points(log_ratio, mass_in, mass_out, zero, infinite), rounding
-
-
-def _at_least_once(chances: Sequence[tuple[float, int]]) -> float:
-    """Of independent events with these chances, each tried so many times."""
-    return -math.expm1(sum(times * math.log1p(-chance) for chance, times in chances)) if max(chances)[0] < 1 else 1.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -225,7 +217,7 @@ class Placed:
     def of(cls, law: Points, lattice: Lattice, above: bool) -> "Placed":
         step = lattice.step
         # The window holds the mean of every order, so a factor this far from its own mean takes the product out of it.
-        # What is left out counts as the worst (X = 0 and infinity), or not at all.
+        # The rest counts as the worst (X = 0 and infinity), or not at all.
         centre = float(law.mass_out @ law.log_ratio / law.mass_out.sum())
         inside = np.abs(law.log_ratio - centre) <= 2 * lattice.size * step
         log_ratio, mass_in, mass_out = law.log_ratio[inside], law.mass_in[inside], law.mass_out[inside]
@@ -244,69 +236,6 @@ class Placed:
         return cls(Points(edges, mass_in, mass_out, law.zero, law.infinite), index, anchor)
 
 
-@compiled()
-def lattice_below(log_ratio, mass_in, mass_out, anchor, step, first, size):  # type: ignore[no-untyped-def]
-    """Contract a law onto the lattice ``anchor + step * (first + arange(size))``, which must reach around it.
-
-    From the left, each point is merged with as much of its right neighbours as lifts the mean to the next lattice
-    point. What is left over at the right end is lowered to the lattice with mass from further left, or, should there be
-    too little, dropped, which also only lowers divergences.
-
-    Returns:
-        P-masses and Q-masses of the lattice points.
-    """
-    lattice_in, lattice_out = np.zeros(size), np.zeros(size)
-    merging, target, aim, deficit, merged_in, merged_out = False, 0, 0.0, 0.0, 0.0, 0.0
-    for i in range(len(log_ratio)):
-        rest = 1.0
-        while rest > 0.0:
-            if not merging:
-                index = int(np.ceil((log_ratio[i] - anchor) / step))
-                target, aim = index - first, max(anchor + step * index, log_ratio[i])
-                merging, deficit, merged_in, merged_out = True, 0.0, 0.0, 0.0
-            moment = rest * _moment(log_ratio[i], mass_in[i], mass_out[i], aim)
-            if moment == 0.0:  # already there: leave it out of a merger that it cannot help
-                lattice_in[target] += rest * mass_in[i]
-                lattice_out[target] += rest * mass_out[i]
-                merging, rest = deficit > 0.0, 0.0
-                continue
-            used = rest if moment <= deficit else rest * (deficit / moment)
-            deficit = deficit - moment if moment <= deficit else 0.0
-            merged_in += used * mass_in[i]
-            merged_out += used * mass_out[i]
-            rest -= used
-            if deficit <= 0.0:
-                lattice_in[target] += merged_in
-                lattice_out[target] += merged_out
-                merging = False
-    if merging and merged_in > 0.0 and merged_out > 0.0:
-        here = np.log(merged_in / merged_out)
-        target = min(int(np.floor((here - anchor) / step)) - first, size - 1)
-        aim = min(anchor + step * (target + first), here)
-        excess = _moment(here, merged_in, merged_out, aim)
-        for j in range(target - 1, -1, -1):
-            moment = -_moment(anchor + step * (j + first), lattice_in[j], lattice_out[j], aim)
-            used = 1.0 if moment <= excess else excess / moment
-            excess = excess - moment if moment <= excess else 0.0
-            merged_in += used * lattice_in[j]
-            merged_out += used * lattice_out[j]
-            lattice_in[j] *= 1.0 - used
-            lattice_out[j] *= 1.0 - used
-            if excess <= 0.0:
-                lattice_in[target] += merged_in
-                lattice_out[target] += merged_out
-                break
-    return lattice_in, lattice_out
-
-
-@compiled()
-def _moment(log_ratio, mass_in, mass_out, aim):  # type: ignore[no-untyped-def]
-    """Mass times distance of X from ``exp(aim)``, in units of P right of X = 1 and of Q left of it."""
-    if aim < 0.0:
-        return mass_out * np.expm1(log_ratio - aim)
-    return mass_in * -np.expm1(aim - log_ratio)
-
-
 def convolve_order(placed: Sequence[tuple[Placed, int]], order: float, size: int) -> tuple[Array, float]:
     """Masses of ``X^order dQ`` for the product, normalised, and a bound on the error of each, in the worst case.
 
@@ -319,7 +248,7 @@ def convolve_order(placed: Sequence[tuple[Placed, int]], order: float, size: int
     largest = np.ones(size // 2 + 1)  # of what the exact coefficient can be
     relative = np.full(size // 2 + 1, 4 * UNIT * sum(times for _, times in placed))  # of the multiplications
     for law, times in placed:
-        weights = log_weights(law.points, order)
+        weights = law.points.log_weights(order)
         weights = np.exp(weights - weights.max())
         masses = np.bincount(law.index % size, weights / weights.sum(), size).astype(np.float64)
         transform = np.fft.rfft(masses)
@@ -332,8 +261,3 @@ def convolve_order(placed: Sequence[tuple[Placed, int]], order: float, size: int
     twice = 2.0 / size  # half of the coefficients are kept: the others are their conjugates
     error = twice * (float(largest @ relative) + noise * float(magnitude.sum()))
     return result, error * (1 + 1e-6)  # the bound is rounded, too
-
-
-def _exponents(placed: Sequence[tuple[Placed, int]], order: float) -> float:
-    """Rounding, in units, that the exponents of the weights and their (pairwise) sum bring into a product."""
-    return sum(times * (40.0 + float(np.abs(order * law.points.log_ratio).max())) for law, times in placed)

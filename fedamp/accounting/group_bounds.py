@@ -1,90 +1,47 @@
-"""What groups, and batches of a fixed size, cost: both evaluators."""
+"""Groups, and batches of a fixed size, by both evaluators."""
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from contextlib import suppress
 from functools import partial
+from operator import attrgetter
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedamp.accounting import laws, moments
 from fedamp.accounting.amplification import Poisson
-from fedamp.accounting.bounds import Array, Bounds
+from fedamp.accounting.bounds import Array, Bounds, NotEvaluable
+from fedamp.accounting.conversion import DeltaAt, Question
 from fedamp.accounting.groups import Group, WithoutReplacement, chooses_bits, exact_group, group, group_by_rounds
 from fedamp.accounting.law import Law
-from fedamp.accounting.laws import Detail, Profile, Smallest
+from fedamp.accounting.laws import Detail, answer_by_law, law_by_kind
 from fedamp.accounting.mechanism import Mechanism
 from fedamp.accounting.merging import RandomSelection
-from fedamp.accounting.points import DEFAULT_POINTS, NotEvaluable
+from fedamp.accounting.numeric import crossing, log_binomials, log_choose, log_sum
+from fedamp.accounting.points import DEFAULT_POINTS
 from fedamp.accounting.releases import RandomisedResponse
 from fedamp.accounting.renyi import Moments, answers_for, log_moments
 
-
-@dataclass(frozen=True)
-class Answered:
-    """The profile of a mechanism by whichever evaluator is best, at a number of points."""
-
-    event: Mechanism
-    points: int | None
-
-    def epsilon(self, delta: float) -> Bounds:
-        return self.event.epsilon(delta, points=self.points)
-
-    def delta(self, epsilon: float) -> Bounds:
-        return self.event.delta(epsilon, points=self.points)
+# The generic group property.
 
 
-@dataclass(frozen=True)
-class SomeInBatch:
-    """A release that concerns the people in question with chance ``share`` alone, and then costs ``profile``.
+def _group_property(event: Group, question: Question, points: int) -> Bounds:
+    """K people are K changes of one: delta_K(epsilon) <= delta(epsilon / K) (e^epsilon - 1) / (e^(epsilon / K) - 1).
 
-    delta(epsilon) <= share * delta'(log(1 + (e^epsilon - 1) / share)) (Balle, Barthe, Gaboardi 2018, Theorem 10).
+    Answers have no lower end.
     """
 
-    profile: Profile
-    share: float
-
-    def epsilon(self, delta: float) -> Bounds:
-        if delta >= self.share:
-            return Bounds(0.0, 0.0, "smaller than the chance of being in the batch")
-        answer = self.profile.epsilon(delta / self.share)
-        upper = math.log1p(self.share * math.expm1(answer.upper)) if answer.upper < 700 else answer.upper
-        return Bounds(0.0, upper, answer.method)
-
-    def delta(self, epsilon: float) -> Bounds:
-        inner = math.log1p(math.expm1(epsilon) / self.share) if epsilon < 700 else epsilon
-        answer = self.profile.delta(inner)
-        return Bounds(0.0, self.share * answer.upper, answer.method)
-
-
-@dataclass(frozen=True)
-class OfGroup:
-    """The generic group property: K people are K changes of one person,
-
-    delta_K(epsilon) <= delta(epsilon / K) (e^epsilon - 1) / (e^(epsilon / K) - 1).
-    """
-
-    profile: Profile
-    size: int
-
-    def delta(self, epsilon: float) -> Bounds:
+    def delta_at(epsilon: float) -> Bounds:
+        part = event.mechanism.delta(epsilon / event.size, points=points)
         if epsilon == 0:
-            return Bounds(0.0, min(1.0, self.size * self.profile.delta(0.0).upper), "group property")
-        part = self.profile.delta(epsilon / self.size)
-        upper = min(1.0, part.upper * math.exp(min(_log_factor(epsilon, self.size), 700.0)))
+            return Bounds(0.0, min(1.0, event.size * part.upper), "group property")
+        upper = min(1.0, part.upper * math.exp(min(_log_factor(epsilon, event.size), 700.0)))
         return Bounds(0.0, upper, f"group property of {part.method}")
 
-    def epsilon(self, delta: float) -> Bounds:
-        low, high = 0.0, 1.0
-        while self.delta(high).upper > delta:
-            low, high = high, 2 * high
-            if high > 1e4:
-                return Bounds(0.0, math.inf, "group property")
-        while high - low > 1e-4 * high:
-            middle = (low + high) / 2
-            low, high = (low, middle) if self.delta(middle).upper <= delta else (middle, high)
-        return Bounds(0.0, high, self.delta(high).method)
+    if isinstance(question, DeltaAt):
+        return delta_at(question.epsilon)
+    upper = crossing(lambda epsilon: delta_at(epsilon).upper, question.delta, 1e4, 1e-4)[1]
+    return Bounds(0.0, upper, delta_at(upper).method if upper < math.inf else "group property")
 
 
 def _log_factor(epsilon: float, size: int) -> float:
@@ -112,23 +69,29 @@ def epsilon_below(known: float, delta: float, size: int, of_one: Callable[[float
 def other_bounds(event: Group) -> list[Mechanism]:
     """Bounds of a group with hidden choices revealed: all of them, or those inside rounds. The release is a mixture,
     over choices that do not depend on the data, of releases that cost the group no more than that (joint convexity);
-    and what is then left, compositions of (sampled) Gaussians, is exact for groups. Where their choices differ, people
+    and the rest, compositions of (sampled) Gaussians, is exact for groups. Where their choices differ, people
     add to different sums, which costs less than if all added to one. Not so with bits: people who choose different bits
     turn several, and all who choose one turn one. There the generic property is all.
     """
+    bounds: list[Mechanism] = []
     if chooses_bits(event.mechanism):
-        return []
-    bounds = [exact_group(event.mechanism.unamplified(), event.size)]
-    if exact_group(event.mechanism, event.size) is None:
-        bounds.append(group_by_rounds(event.mechanism, event.size))
-    return [bound for bound in dict.fromkeys(bounds) if bound is not None]
+        return bounds
+    with suppress(NotEvaluable):
+        bounds.append(exact_group(event.mechanism.unamplified(), event.size))
+    try:
+        exact_group(event.mechanism, event.size)
+    except NotEvaluable:
+        with suppress(NotEvaluable):
+            bounds.append(group_by_rounds(event.mechanism, event.size))
+    return list(dict.fromkeys(bounds))
 
 
-@laws.profile.register
-def _(event: Group, points: int | None, with_lower: bool = True) -> Profile:
-    """No finer grid than the default makes the generic property much tighter."""
-    generic = OfGroup(Answered(event.mechanism, DEFAULT_POINTS if points is None else points), event.size)
-    return Smallest([generic, *(Answered(bound, points) for bound in other_bounds(event))])
+@answer_by_law.register
+def _(event: Group, question: Question, points: int | None = None, with_lower: bool = True) -> Bounds:
+    """The smallest. A grid finer than the default hardly helps the generic property."""
+    generic = _group_property(event, question, DEFAULT_POINTS if points is None else points)
+    others = [question.ask(bound, points=points) for bound in other_bounds(event)]
+    return min(generic, *others, key=attrgetter("upper")) if others else generic
 
 
 @answers_for(Group)
@@ -167,12 +130,12 @@ def in_batch(event: WithoutReplacement) -> tuple[NDArray[np.int64], Array]:
     """How many people of the group may be in the batch, and the log of each number's hypergeometric chance."""
     others = event.population - event.size
     hits = np.arange(max(0, event.batch - others), min(event.size, event.batch) + 1)
-    logs = moments.log_choose(event.size, hits) + moments.log_choose(others, event.batch - hits)
-    return hits, np.asarray(logs - moments.log_sum(logs))
+    logs = log_choose(event.size, hits) + log_choose(others, event.batch - hits)
+    return hits, np.asarray(logs - log_sum(logs))
 
 
 def _as_one_coin(event: WithoutReplacement) -> Mechanism | None:
-    """A bit is told rightly with a chance that the batch decides: p = r (1 - w) + o w with the people in question, and
+    """A bit is true with a chance that the batch decides: p = r (1 - w) + o w with the people in question, and
     r (1 - w) + n w with their substitutes, w the chance that any of them is in it, and r, o, n between both chances of
     the bit. Divergences are jointly convex, so that extreme points are the worst, and those are the two laws of a
     sampled bit (Schuchardt et al. 2024, Theorem 3.7), in either order. Moments are taken for the larger direction.
@@ -180,31 +143,40 @@ def _as_one_coin(event: WithoutReplacement) -> Mechanism | None:
     if not isinstance(event.mechanism, RandomisedResponse):
         return None
     hits, logs = in_batch(event)
-    return Poisson(event.mechanism, min(1.0, math.exp(moments.log_sum(logs[hits > 0]))))
+    return Poisson(event.mechanism, min(1.0, math.exp(log_sum(logs[hits > 0]))))
 
 
-@laws.profile.register
-def _(event: WithoutReplacement, points: int | None, with_lower: bool = True) -> Profile:
+@answer_by_law.register
+def _(event: WithoutReplacement, question: Question, points: int | None = None, with_lower: bool = True) -> Bounds:
     """A single release: given that i >= 1 of the group are in the batch, it differs from one of their substitutes by a
-    change of 2 i; joint convexity in i.
+    change of 2 i; joint convexity in i. The batch holds any of the group with a chance p, and
+    delta(epsilon) <= p delta'(log(1 + (e^epsilon - 1) / p)) (Balle, Barthe, Gaboardi 2018, Theorem 10).
     """
     if (coin := _as_one_coin(event)) is not None:
-        return laws.profile(coin, points, with_lower)
+        return answer_by_law(coin, question, points, with_lower)
     hits, logs = in_batch(event)
     some = hits > 0
-    share = min(1.0, math.exp(moments.log_sum(logs[some])))
+    share = min(1.0, math.exp(log_sum(logs[some])))
     charged = [group(event.mechanism, 2 * int(i)) for i in hits[some]]
-    weights = np.exp(logs[some] - moments.log_sum(logs[some]))
+    weights = np.exp(logs[some] - log_sum(logs[some]))
     drawn = charged[0] if len(charged) == 1 else RandomSelection(charged, tuple(weights / weights.sum()))
-    return SomeInBatch(Answered(drawn, points), share)
+    if isinstance(question, DeltaAt):
+        inner = math.log1p(math.expm1(question.epsilon) / share) if question.epsilon < 700 else question.epsilon
+        answer = drawn.delta(inner, points=points)
+        return Bounds(0.0, share * answer.upper, answer.method)
+    if question.delta >= share:
+        return Bounds(0.0, 0.0, "smaller than the chance of being in the batch")
+    answer = drawn.epsilon(question.delta / share, points=points)
+    upper = math.log1p(share * math.expm1(answer.upper)) if answer.upper < 700 else answer.upper
+    return Bounds(0.0, upper, answer.method)
 
 
-def _no_law(event: Mechanism, detail: Detail) -> Law:
+def _no_law(event: Group | WithoutReplacement, detail: Detail) -> Law:
     raise NotEvaluable(f"{type(event).__name__} has no numerical law")
 
 
-laws.law_by_kind.register(Group)(_no_law)
-laws.law_by_kind.register(WithoutReplacement)(_no_law)
+law_by_kind.register(Group, _no_law)
+law_by_kind.register(WithoutReplacement, _no_law)
 
 
 @answers_for(WithoutReplacement)
@@ -224,15 +196,15 @@ class _WithoutReplacement(Moments):
         if (coin := _as_one_coin(self.event)) is not None:
             return log_moments(coin, highest)
         hits, logs = in_batch(self.event)
-        nobody = np.zeros(highest + 1)
+        none = np.zeros(highest + 1)
         charged = partial(group, self.event.mechanism)
-        moved = np.stack([log_moments(charged(2 * int(i)), highest) if i else nobody for i in hits])
-        number_seen = moments.log_sum(logs[:, None] + moved, axis=0)
+        moved = np.stack([log_moments(charged(2 * int(i)), highest) if i else none for i in hits])
+        number_seen = log_sum(logs[:, None] + moved, axis=0)
         if hits[0] > 0:
             return number_seen
         twice = math.log(2) + moved[1:]
         twice[:, 2] += np.minimum(0.0, math.log(2) + np.log(np.maximum(-np.expm1(-moved[1:, 2]), 1e-300)))
-        a, share = np.arange(highest + 1), float(moments.log_sum(logs[1:]))
-        terms = moments.log_binomials(highest) + (a - 1) * share + moments.log_sum(logs[1:, None] + twice, axis=0)
-        bound = np.logaddexp(0.0, moments.log_sum(terms[:, 2:]))
+        a, share = np.arange(highest + 1), float(log_sum(logs[1:]))
+        terms = log_binomials(highest) + (a - 1) * share + log_sum(logs[1:, None] + twice, axis=0)
+        bound = np.logaddexp(0.0, log_sum(terms[:, 2:]))
         return np.minimum(np.where(a < 2, 0.0, bound), number_seen)

@@ -1,12 +1,14 @@
 """Several people protected together, and batches of a fixed size: what happened, and the rules that are exact."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import Annotated
 
 from fedamp.accounting import checks
 from fedamp.accounting.amplification import Allocation, AllocationPrefix, CappedPoisson, Dropout, Poisson, Submodels
-from fedamp.accounting.mechanism import Mechanism, OfOne, Relation, mechanism_of
-from fedamp.accounting.merging import LinearCombination, RandomSelection
+from fedamp.accounting.bounds import NotEvaluable
+from fedamp.accounting.mechanism import Mechanism, Relation, mechanism_of
+from fedamp.accounting.merging import RandomSelection
 from fedamp.accounting.releases import (
     Compose,
     Gaussian,
@@ -16,8 +18,6 @@ from fedamp.accounting.releases import (
     RandomisedResponse,
     Repeat,
 )
-
-Rule = Callable[[Mechanism, int], Mechanism | None]
 
 
 @dataclass(frozen=True)
@@ -29,12 +29,8 @@ class Group(Mechanism):
         size: K, 1 to 1000.
     """
 
-    mechanism: Mechanism
-    size: int
-
-    def __post_init__(self) -> None:
-        mechanism_of(self.mechanism)
-        object.__setattr__(self, "size", checks.count("size", self.size, 1, 1000))
+    mechanism: Annotated[Mechanism, mechanism_of]
+    size: Annotated[int, partial(checks.count, largest=1000)]
 
     @property
     def words(self) -> str:
@@ -69,20 +65,18 @@ class WithoutReplacement(Mechanism):
         size: people changed together, 1 to ``population``.
     """
 
-    mechanism: Mechanism
-    batch: int
-    population: int
-    size: int = 1
+    mechanism: Annotated[Mechanism, mechanism_of]
+    batch: Annotated[int, checks.UpTo("population", smallest=1)]
+    population: checks.Count
+    size: Annotated[int, checks.UpTo("population", smallest=1)] = 1
 
     def __post_init__(self) -> None:
-        if mechanism_of(self.mechanism).relation is Relation.SUBSTITUTION:
+        super().__post_init__()
+        if self.mechanism.relation is Relation.SUBSTITUTION:
             raise ValueError(
                 "WithoutReplacement takes a release for zero-out, and charges substitution itself; "
                 f"got one for substitution ({self.mechanism.words})"
             )
-        object.__setattr__(self, "population", checks.count("population", self.population))
-        object.__setattr__(self, "batch", checks.count("batch", self.batch, 1, self.population, "population"))
-        object.__setattr__(self, "size", checks.count("size", self.size, 1, self.population, "population"))
 
     @property
     def words(self) -> str:
@@ -100,21 +94,22 @@ class WithoutReplacement(Mechanism):
     def unamplified(self) -> Mechanism:
         people = min(self.size, self.batch)
         opened = with_own_bits(self.mechanism, people).unamplified()
-        known = substituted(opened)
-        return group(known, people) if known else WithoutReplacement(opened, self.batch, self.batch, people)
+        try:
+            return group(substituted(opened), people)
+        except NotEvaluable:
+            return WithoutReplacement(opened, self.batch, self.batch, people)
 
 
-def substituted(mechanism: Mechanism) -> Mechanism | None:
-    """The same release for neighbours that differ by substitution; None where that is not known."""
-    if isinstance(mechanism, (Gaussian, Laplace, RandomisedResponse)):
-        return replace(mechanism, relation=Relation.SUBSTITUTION)
-    if isinstance(mechanism, RandomSelection):
-        parts = [substituted(part) for part in mechanism.mechanisms]
-        known = tuple(part for part in parts if part is not None)
-        return RandomSelection(known, mechanism.weights) if len(known) == len(parts) else None
-    if isinstance(mechanism, NotPrivate):
-        return mechanism
-    return _composed(mechanism, 1, lambda part, _: substituted(part))
+def substituted(mechanism: Mechanism) -> Mechanism:
+    """The same release for neighbours that differ by substitution; NotEvaluable if that is not known."""
+    match mechanism:
+        case Gaussian() | Laplace() | RandomisedResponse():
+            return replace(mechanism, relation=Relation.SUBSTITUTION)
+        case NotPrivate():
+            return mechanism
+        case RandomSelection() | Repeat() | Compose():
+            return mechanism.with_parts(substituted)
+    raise NotEvaluable(f"{type(mechanism).__name__} under substitution is not known")
 
 
 def group(mechanism: Mechanism, size: int) -> Mechanism:
@@ -125,40 +120,48 @@ def group(mechanism: Mechanism, size: int) -> Mechanism:
         mechanism: what one person goes through.
         size: >= 1; the people choose and are sampled independently of one another.
     """
-    mechanism_of(mechanism)
+    mechanism_of("mechanism", mechanism)
     if checks.count("size", size) == 1:
         return mechanism
-    return exact_group(mechanism, size) or Group(mechanism, size)
+    try:
+        return exact_group(mechanism, size)
+    except NotEvaluable:
+        return Group(mechanism, size)
 
 
-def exact_group(mechanism: Mechanism, size: int) -> Mechanism | None:
-    """The rules that lose nothing; None where there is none."""
-    if isinstance(mechanism, (NotPrivate, RandomisedResponse)):
-        return mechanism
-    if isinstance(mechanism, Gaussian):
-        return replace(mechanism, noise_multiplier=mechanism.noise_multiplier / size)
-    if isinstance(mechanism, Laplace):
-        return replace(mechanism, scale=mechanism.scale / size)
-    if isinstance(mechanism, Poisson) and (round_ := _as_gaussian(mechanism.mechanism)) is not None:
-        return GroupPoissonGaussian(round_.noise_multiplier, mechanism.rate, size, relation=round_.relation)
-    if isinstance(mechanism, Poisson) and isinstance(mechanism.mechanism, RandomisedResponse):
-        # Schuchardt et al. 2024, Theorem G.1: the worst is a bit that anybody of the group turns.
-        return Poisson(mechanism.mechanism, 1 - (1 - mechanism.rate) ** size)
-    return _composed(mechanism, size, exact_group)
+def exact_group(mechanism: Mechanism, size: int) -> Mechanism:
+    """The rules that lose nothing; NotEvaluable if there is none. (For parts alone the generic property costs more than
+    for the whole.)
+    """
+    match mechanism:
+        case NotPrivate() | RandomisedResponse():
+            return mechanism
+        case Gaussian(noise):
+            return replace(mechanism, noise_multiplier=noise / size)
+        case Laplace(scale):
+            return replace(mechanism, scale=scale / size)
+        case Poisson(RandomisedResponse() as bit, rate):
+            # Schuchardt et al. 2024, Theorem G.1: the worst is a bit that anybody of the group turns.
+            return Poisson(bit, 1 - (1 - rate) ** size)
+        case Poisson(inner, rate):
+            one = _as_gaussian(inner)
+            return GroupPoissonGaussian(one.noise_multiplier, rate, size, relation=one.relation)
+        case Repeat() | Compose():
+            return mechanism.with_parts(lambda part: exact_group(part, size))
+    raise NotEvaluable(f"{type(mechanism).__name__} has no exact rule for groups")
 
 
-def group_by_rounds(mechanism: Mechanism, size: int) -> Mechanism | None:
-    """Who takes part stays hidden; what is hidden inside a round (submodels, masks) is revealed."""
-    if isinstance(mechanism, Poisson):
-        return exact_group(Poisson(mechanism.mechanism.unamplified(), mechanism.rate), size)
-    if isinstance(mechanism, WithoutReplacement):  # which charges groups itself
-        people = min(mechanism.size * size, mechanism.population)
-        opened = mechanism.mechanism.unamplified()
-        if exact_group(opened, 2) is None:
-            return None
-        return WithoutReplacement(opened, mechanism.batch, mechanism.population, people)
-    if isinstance(mechanism, (Repeat, Compose)):
-        return _composed(mechanism, size, group_by_rounds)
+def group_by_rounds(mechanism: Mechanism, size: int) -> Mechanism:
+    """The exact rule with choices inside rounds (submodels, masks) revealed, not participation; or NotEvaluable."""
+    match mechanism:
+        case Poisson(inner, rate):
+            return exact_group(Poisson(inner.unamplified(), rate), size)
+        case WithoutReplacement(inner, batch, population, people):  # it charges groups itself
+            opened = inner.unamplified()
+            exact_group(opened, 2)
+            return WithoutReplacement(opened, batch, population, min(people * size, population))
+        case Repeat() | Compose():
+            return mechanism.with_parts(lambda part: group_by_rounds(part, size))
     return exact_group(mechanism.unamplified(), size)
 
 
@@ -168,38 +171,23 @@ def chooses_bits(mechanism: Mechanism) -> bool:
 
 
 def with_own_bits(mechanism: Mechanism, size: int, chosen: bool = False) -> Mechanism:
-    """The same where, of ``size`` people whose hidden choices decide which bit is theirs, each has chosen another one,
-    the worst of all choices. ``chosen``: whether what is above it is such a choice.
+    """The same for the worst of all choices: each of ``size`` people has chosen another bit.
+
+    Args:
+        chosen: whether a hidden choice above it decides which bit is a person's.
     """
     chosen = chosen or isinstance(mechanism, (Submodels, Dropout, Allocation, AllocationPrefix, CappedPoisson))
     if isinstance(mechanism, RandomisedResponse):
         return Repeat(mechanism, size) if chosen else mechanism
-    if isinstance(mechanism, (Compose, RandomSelection, LinearCombination)):
-        return replace(mechanism, mechanisms=[with_own_bits(part, size, chosen) for part in mechanism.mechanisms])
-    if isinstance(mechanism, (OfOne, Group, WithoutReplacement)):
-        return replace(mechanism, mechanism=with_own_bits(mechanism.mechanism, size, chosen))
-    return mechanism
+    return mechanism.with_parts(lambda part: with_own_bits(part, size, chosen))
 
 
-def _composed(mechanism: Mechanism, size: int, rule: Rule) -> Mechanism | None:
-    """A composition by a rule for its parts. (Composed, the generic property of parts costs more than of the whole.)"""
-    if isinstance(mechanism, Repeat):
-        repeated = rule(mechanism.mechanism, size)
-        return None if repeated is None else Repeat(repeated, mechanism.times)
-    if isinstance(mechanism, Compose):
-        parts = [rule(part, size) for part in mechanism.mechanisms]
-        known = tuple(part for part in parts if part is not None)
-        return Compose(known) if len(known) == len(parts) else None
-    return None
-
-
-def _as_gaussian(mechanism: Mechanism) -> Gaussian | None:
-    """Releases with Gaussian noise that one coin decides together are one, of all their signal."""
-    if isinstance(mechanism, Gaussian):
-        return mechanism
-    if isinstance(mechanism, Compose):
-        parts = [_as_gaussian(part) for part in mechanism.mechanisms]
-        known = [part for part in parts if part is not None]
-        noise = sum(part.noise_multiplier**-2 for part in known)
-        return replace(known[0], noise_multiplier=noise**-0.5) if len(known) == len(parts) else None
-    return None
+def _as_gaussian(mechanism: Mechanism) -> Gaussian:
+    """Gaussian releases that one coin decides together as one release; NotEvaluable if they are not Gaussian."""
+    match mechanism:
+        case Gaussian():
+            return mechanism
+        case Compose(parts):
+            known = [_as_gaussian(part) for part in parts]
+            return replace(known[0], noise_multiplier=sum(part.noise_multiplier**-2 for part in known) ** -0.5)
+    raise NotEvaluable(f"{type(mechanism).__name__} is not Gaussian")

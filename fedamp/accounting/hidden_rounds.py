@@ -1,116 +1,138 @@
-"""Hidden rounds: in how many of them a person takes part, and the likelihood ratio X of a run that has them.
+"""The likelihood ratio X of a run that has hidden rounds, and draws of its rounds.
 
 X is a product of independent factors. One factor is the mean of e_h(x_1, .., x_r) / C(r, h) over the number h of rounds
 that a person takes part in, x_i the independent likelihood ratios of the rounds and e_h the elementary symmetric
 polynomial; docs/k-of-t.md.
+
+Both kinds of rounds can be drawn tilted by a power of x, have a ``fingerprint`` that tells laws apart, so that each
+has its own random numbers, and know:
+
+    zero, infinite: Q-mass where x = 0, and P-mass where x is infinite.
+    law_rounding: bound on the relative error of all masses; ratios are off by at most twice that.
+    table_rounding: bound on the total variation between a draw and its law, and on the error of ``log_moment``.
 """
 
 import math
 from dataclasses import dataclass
-from functools import cached_property, singledispatch
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedamp.accounting.amplification import Allocation, AllocationPrefix, CappedPoisson, Poisson
-from fedamp.accounting.bounds import Array
-from fedamp.accounting.compiled import compiled
-from fedamp.accounting.mechanism import Mechanism
-from fedamp.accounting.moments import UNIT, log_choose
-from fedamp.accounting.points import NotEvaluable
-from fedamp.accounting.ratios import EXPONENT, Round
+from fedamp.accounting.bounds import Array, NotEvaluable
+from fedamp.accounting.loops import invert, scale_and_shift, symmetric_means
+from fedamp.accounting.numeric import UNIT, log_choose
+from fedamp.accounting.points import Points
+
+EXPONENT = 750.0
+"""exp of anything beyond is 0 or infinite."""
+
+_PARTS = 2**14
+"""A power of two, so that the part a uniform number falls in is found without rounding."""
 
 
 @dataclass(frozen=True)
-class Participation:
-    """A person takes part in H of ``rounds`` released rounds: H is drawn, then a uniform set of that size.
+class GaussianRound:
+    """x = exp(z / s - 1 / (2 s^2)), z standard normal, exactly.
 
-    Attributes:
-        mechanism: one round.
-        chances: of H = 0, 1, ..; the last one is positive.
-        rounds: how many are released.
-        rounding: bound on the relative error of ``chances``.
+    Args:
+        noise_multiplier: s > 0.
     """
 
-    mechanism: Mechanism
-    chances: tuple[float, ...]
-    rounds: int
-    rounding: float = 0.0
+    noise_multiplier: float
+    zero = infinite = law_rounding = 0.0
+    table_rounding = 4 * UNIT
 
-    def with_refusals(self) -> "Participation":
-        """Poisson sampling inside the rounds told as a smaller number of them: a uniform set, thinned, is uniform."""
-        found = self
-        while isinstance(found.mechanism, Poisson) and 0 < found.mechanism.rate < 1:
-            rate, h = found.mechanism.rate, np.arange(len(found.chances))
-            logs = log_choose(h, np.minimum(h[:, None], h)) + h[:, None] * math.log(rate)
-            chances = _mixed(logs + (h - h[:, None]) * math.log1p(-rate), h[:, None] <= h, np.array(found.chances))
-            rounding = found.rounding + _rounding(len(h), rate)
-            found = Participation(found.mechanism.mechanism, chances, found.rounds, rounding)
-        return found
+    def log_moment(self, exponent: float) -> float:
+        """log of the mean of x^exponent over finite x > 0 under Q; at exponent 0 zero counts, too."""
+        return exponent * (exponent - 1) / self.noise_multiplier**2 / 2
 
+    def fingerprint(self) -> bytes:
+        return np.float64(self.noise_multiplier).tobytes()
 
-@singledispatch
-def participation(event: Mechanism) -> Participation | None:
-    """How often a person takes part in the rounds of an event; None for events that are no choice of rounds."""
-    return None
-
-
-@participation.register
-def _(event: Allocation) -> Participation:
-    return Participation(event.mechanism, (0.0,) * event.k + (1.0,), event.rounds).with_refusals()
+    def draw(self, rng: np.random.Generator, exponents: Array, counts: NDArray[np.int32]) -> tuple[Array, Array]:
+        """Ratios x, shape (draws, rounds), and the logs of their products, shape (draws,): on row d the first
+        ``counts[d, 0]`` are drawn from the law tilted by x to the power ``exponents[0]``, the next ``counts[d, 1]`` by
+        ``exponents[1]``, and so on. Tilting by x^c moves z by c / s.
+        """
+        ratios = rng.standard_normal((len(counts), int(counts[0].sum())))
+        precision = 1 / self.noise_multiplier
+        log_products = scale_and_shift(ratios, precision, (exponents - 0.5) * precision**2, counts)
+        with np.errstate(over="ignore"):  # refused where X is computed
+            return np.exp(ratios, out=ratios), log_products
 
 
-@participation.register
-def _(event: AllocationPrefix) -> Participation:
-    chosen = np.zeros(event.k + 1)
-    chosen[-1] = 1.0
-    return _first_rounds(event.mechanism, chosen, event.rounds, event.released, 0.0)
+@dataclass(frozen=True, eq=False)
+class FiniteRound:
+    """A finite law of x, such as either end of a ``Law``: its upper law gives upper bounds, its lower law lower ones.
+
+    Args:
+        points: log ratios with P-masses and Q-masses.
+        law_rounding: bound on the relative error of the masses.
+    """
+
+    points: Points
+    law_rounding: float = 0.0
+
+    @property
+    def zero(self) -> float:
+        return self.points.zero
+
+    @property
+    def infinite(self) -> float:
+        return self.points.infinite
+
+    @property
+    def table_rounding(self) -> float:
+        return (4 * len(self.points) + 128 * EXPONENT) * UNIT
+
+    def log_moment(self, exponent: float) -> float:
+        logs = self._log_masses + exponent * self._log_ratios
+        largest = float(logs.max(initial=-math.inf))
+        if largest == -math.inf:
+            raise NotEvaluable("the ratio of a round is 0 or infinite")
+        total = float(np.exp(logs - largest).sum())
+        if exponent == 0:
+            total += self.zero * math.exp(-largest)
+        return largest + math.log(total)
+
+    def fingerprint(self) -> bytes:
+        return self._log_ratios.tobytes() + self._log_masses.tobytes()
+
+    def draw(self, rng: np.random.Generator, exponents: Array, counts: NDArray[np.int32]) -> tuple[Array, Array]:
+        """By inversion, so that equal uniforms give neighbouring ratios under neighbouring laws."""
+        ratios = rng.random((len(counts), int(counts[0].sum())))
+        tables = [self._table(float(exponent)) for exponent in exponents]
+        values = np.append(self._log_ratios[::-1], -math.inf)
+        below, starts = (np.stack(table) for table in zip(*tables, strict=True))
+        with np.errstate(over="ignore"):  # refused where X is computed
+            return ratios, invert(ratios, values, np.exp(values), below, starts, counts)
+
+    @cached_property
+    def _used(self) -> NDArray[np.bool_]:
+        return self.points.log_mass_out > -math.inf
+
+    @cached_property
+    def _log_ratios(self) -> Array:
+        return self.points.log_ratio[self._used]
+
+    @cached_property
+    def _log_masses(self) -> Array:
+        """Of the Q-masses."""
+        return self.points.log_mass_out[self._used]
+
+    def _table(self, exponent: float) -> tuple[Array, NDArray[np.int32]]:
+        """Distribution function from the largest ratio down to zero, and where in it each of ``_PARTS`` equal parts of
+        [0, 1) starts.
+        """
+        masses = np.exp(self._log_masses + exponent * self._log_ratios - self.log_moment(exponent))[::-1]
+        below = np.cumsum(np.append(masses, self.zero if exponent == 0 else 0.0))
+        below /= below[-1]
+        below[below >= below[-1]] = math.inf  # the search ends here
+        return below, np.searchsorted(below, np.arange(_PARTS) / _PARTS, side="right").astype(np.int32)
 
 
-@participation.register
-def _(event: CappedPoisson) -> Participation:
-    if event.rate in (0.0, 1.0):
-        chosen = np.zeros(int(event.rate) * event.at_most + 1)
-        chosen[-1] = 1.0
-        return _first_rounds(event.mechanism, chosen, event.rounds, event.span, 0.0)
-    h = np.arange(event.rounds + 1)
-    logs = log_choose(event.rounds, h) + h * math.log(event.rate) + h[::-1] * math.log1p(-event.rate)
-    chances = np.exp(logs)
-    capped = np.append(chances[: event.at_most], chances[event.at_most :].sum())
-    return _first_rounds(event.mechanism, capped, event.rounds, event.span, _rounding(event.rounds, event.rate))
-
-
-@participation.register
-def _(event: Poisson) -> Participation | None:
-    inner = participation(event.mechanism)
-    if inner is None or not 0 < event.rate <= 1:
-        return None
-    chances = event.rate * np.array(inner.chances)
-    chances[0] += 1 - event.rate
-    return Participation(inner.mechanism, tuple(chances.tolist()), inner.rounds, inner.rounding + 4 * UNIT)
-
-
-def _first_rounds(mechanism: Mechanism, chances: Array, rounds: int, released: int, rounding: float) -> Participation:
-    """Of a uniform set of h of all rounds, the part among those released is uniform, of a hypergeometric size."""
-    if released < rounds:
-        h, j = np.arange(len(chances)), np.arange(min(len(chances) - 1, released) + 1)[:, None]
-        there = (j <= h) & (h - j <= rounds - released)
-        outside = np.where(there, h - j, 0)
-        logs = log_choose(released, j) + log_choose(rounds - released, outside) - log_choose(rounds, h)
-        chances = np.array(_mixed(logs, there, chances))
-        rounding += _rounding(rounds)
-    return Participation(mechanism, tuple(chances.tolist()), released, rounding).with_refusals()
-
-
-def _mixed(logs: Array, there: NDArray[np.bool_], chances: Array) -> tuple[float, ...]:
-    """The chances of j = 0, 1, .., given those of j under each h (``logs``, by j and h) and those of h."""
-    mixed = np.where(there, np.exp(np.where(there, logs, -np.inf)), 0.0) @ chances
-    return tuple(np.trim_zeros(mixed, "b").tolist())
-
-
-def _rounding(rounds: int, rate: float = 0.5) -> float:
-    """Three log binomials of three log factorials each, powers of ``rate``, and sums, each rounded to a few units."""
-    return 64 * (math.lgamma(rounds + 1) + rounds * -math.log(min(rate, 1 - rate)) + rounds + 1) * UNIT
+Round = GaussianRound | FiniteRound
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,7 +164,7 @@ class HiddenRounds:
         return len(self.chances) - 1
 
     def log_ratios(self, ratios: Array) -> Array:
-        """log X for rows of ratios, shape (draws, rounds); see ``_symmetric_means``.
+        """log X for rows of ratios, shape (draws, rounds); see ``loops.symmetric_means``.
 
         Raises:
             NotEvaluable: ratios leave the range in which the stated rounding holds.
@@ -153,7 +175,7 @@ class HiddenRounds:
             with np.errstate(divide="ignore"):
                 return np.asarray(np.log(ratios[:, 0]))
         rate, tail, fewest = self._weights
-        means, largest = _symmetric_means(ratios, rate, tail, fewest)
+        means, largest = symmetric_means(ratios, rate, tail, fewest)
         if not largest * max(tail.max(), 1.0) < 1e200:
             raise NotEvaluable("likelihood ratios leave the range of floating point")
         with np.errstate(divide="ignore"):
@@ -214,45 +236,8 @@ class Run:
         return sum(each.copies * (each.rounds * (each.most + 8) + 100) for each in self.factors)
 
     def fingerprint(self) -> bytes:
-        """Tells runs apart, so that each has random numbers of its own."""
-        told = (
+        """Tells runs apart, so that each has its own random numbers."""
+        texts = (
             f"{each.chances} {each.rounds} {each.copies}".encode() + each.round.fingerprint() for each in self.factors
         )
-        return b"|".join(told)
-
-
-@compiled(nogil=True)
-def _symmetric_means(ratios, rate, tail, fewest):  # type: ignore[no-untyped-def]
-    """sum_h tail[h] p_h, p_h = e_h q^h (1 - q)^(T - h): but for the ratios the chance of h successes at rate q, so that
-    the recursion has the scale of a probability. Also the largest prod max(1, 1 - q + q x), beyond which nothing grows.
-
-    Sixteen rows at a time, side by side, so that the inner loop is one vector instruction. Only numbers of successes
-    from which ``fewest`` can still be reached are kept.
-    """
-    draws, rounds = ratios.shape
-    k, side = len(tail) - 1, 16
-    means, largest = np.empty(draws), 0.0
-    weights, growth, p = np.empty(side), np.empty(side), np.empty((k + 1, side))
-    for first in range(0, draws, side):
-        here = min(side, draws - first)
-        p[:], p[0], growth[:], weights[:] = 0.0, 1.0, 1.0, 1.0
-        for i in range(rounds):
-            for d in range(here):
-                weights[d] = rate * ratios[first + d, i]
-                growth[d] *= max(1.0, 1.0 - rate + weights[d])
-            for h in range(min(i + 1, k), max(0, fewest - (rounds - 1 - i)) - 1, -1):
-                if h == 0:
-                    for d in range(side):
-                        p[0, d] *= 1.0 - rate
-                else:
-                    for d in range(side):
-                        p[h, d] = (1.0 - rate) * p[h, d] + weights[d] * p[h - 1, d]
-        for d in range(here):
-            total = 0.0
-            for h in range(fewest, k + 1):
-                total += tail[h] * p[h, d]
-            means[first + d] = total
-            largest = max(largest, growth[d])
-            if not total < np.inf:
-                largest = np.inf
-    return means, largest
+        return b"|".join(texts)

@@ -86,8 +86,8 @@ def _written(mechanism: Mechanism, change: int) -> Any:
             return dp.NonPrivateDpEvent()
         case Poisson(inner, rate):
             return dp.PoissonSampledDpEvent(rate, _written(inner, change))
-        case WithoutReplacement(inner, batch, population, 1) if (replaced := substituted(inner)) is not None:
-            return dp.SampledWithoutReplacementDpEvent(population, batch, _written(replaced, change))
+        case WithoutReplacement(inner, batch, population, 1):
+            return dp.SampledWithoutReplacementDpEvent(population, batch, _written(substituted(inner), change))
         case Repeat(_, 0):
             return dp.NoOpDpEvent()
         case Repeat(inner, times):
@@ -98,7 +98,7 @@ def _written(mechanism: Mechanism, change: int) -> Any:
 
 
 def _read(event: Any, relation: Relation, change: int, in_batch: bool = False) -> Mechanism:
-    """``in_batch``: whether it is released of a batch, which is written for zero-out and charges substitution."""
+    """``in_batch``: whether it is a batch's release, written for zero-out and charged for substitution."""
     import dp_accounting as dp
 
     if in_batch:

@@ -5,7 +5,6 @@ optimistic discretisation). Each operation keeps that order, so every answer is 
 """
 
 import functools
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -13,15 +12,14 @@ from functools import cached_property, lru_cache
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedamp.accounting.bounds import Bounds
+from fedamp.accounting import checks
+from fedamp.accounting.bounds import Array, Bounds, NotEvaluable
 from fedamp.accounting.fourier import choose_lattice, convolve
-from fedamp.accounting.moments import UNIT, repeated
+from fedamp.accounting.numeric import UNIT, normal_mass, repeated
 from fedamp.accounting.pairing import Pairing, choose_edges, pair, reduced
 from fedamp.accounting.points import (
     DEFAULT_POINTS,
-    Array,
     Cells,
-    NotEvaluable,
     PointProfile,
     Points,
     contract,
@@ -63,11 +61,6 @@ class Law:
     # -- where laws come from
 
     @classmethod
-    def from_cells(cls, cells: Cells, *, points: int = DEFAULT_POINTS) -> "Law":
-        """The law of which only the masses in cells are known."""
-        return cls(spread(cells), contract(cells), _rounding_of(cells.edges), points)
-
-    @classmethod
     @lru_cache(maxsize=256)
     def gaussian(cls, noise_multiplier: float, *, points: int = DEFAULT_POINTS) -> "Law":
         """The Gaussian mechanism: ``X = exp(z/s - 1/(2 s^2))``, z standard normal.
@@ -75,9 +68,7 @@ class Law:
         Args:
             noise_multiplier: s > 0, standard deviation of the noise over the sensitivity.
         """
-        if not noise_multiplier > 0:
-            raise NotEvaluable(f"noise_multiplier must be > 0, got {noise_multiplier}")
-        shift = 1.0 / noise_multiplier
+        shift = 1.0 / checks.positive("noise_multiplier", noise_multiplier)
         return cls.from_function(
             lambda z: z * shift - shift**2 / 2,
             lambda low, high: normal_mass(low - shift, high - shift),
@@ -94,7 +85,7 @@ class Law:
         *,
         points: int = DEFAULT_POINTS,
     ) -> "Law":
-        """X an increasing function of z, which is standard normal under Q and near shifted normals under P.
+        """X is an increasing function of z. Under Q z is standard normal, under P near shifted normals.
 
         Args:
             log_ratio: log X at each z.
@@ -103,7 +94,8 @@ class Law:
         """
         z = np.linspace(-9.5, largest_shift + 9.5, 4 * points)
         low, high = np.r_[-np.inf, z], np.r_[z, np.inf]
-        return cls.from_cells(Cells(log_ratio(z), mass_in(low, high), normal_mass(low, high)), points=points)
+        cells = Cells(log_ratio(z), mass_in(low, high), normal_mass(low, high))
+        return cls(spread(cells), contract(cells), _rounding_of(cells.edges), points)
 
     @classmethod
     @lru_cache(maxsize=64)
@@ -113,10 +105,8 @@ class Law:
         Args:
             scale: b > 0 of the noise density ``exp(-|z|/b) / (2 b)``.
         """
-        if not scale > 0:
-            raise ValueError(f"scale must be > 0, got {scale}")
         z = np.linspace(0.0, 1.0, 4 * points)
-        log_ratio = (2.0 * z - 1.0) / scale
+        log_ratio = (2.0 * z - 1.0) / checks.positive("scale", scale)
         between_out = 0.5 * np.exp(-z[:-1] / scale) * -np.expm1(-np.diff(z) / scale)
         mass_out = np.r_[0.5, between_out, 0.5 * np.exp(-1.0 / scale)]
         mass_in = np.r_[0.5 * np.exp(-1.0 / scale), between_out[::-1], 0.5]
@@ -161,25 +151,19 @@ class Law:
         Args:
             rate: in [0, 1].
         """
-        if not 0.0 <= rate <= 1.0:
-            raise ValueError(f"rate must be in [0, 1], got {rate}")
-        if rate in (0.0, 1.0):
+        if checks.probability("rate", rate) in (0.0, 1.0):
             return self if rate else _ONE
         lower = self.lower if self.lower is _CONSTANT else thinned(self.lower, rate)
         return Law(thinned(self.upper, rate), lower, self.rounding + 4 * UNIT, self.points)
 
     def mean(self, copies: int) -> "Law":
         """The mean of so many independent copies: one hidden choice of them (Dong, Chen, Özgür 2025, Theorem 3.4)."""
-        if copies < 1:
-            raise ValueError(f"copies must be >= 1, got {copies}")
-        return repeated((self._limited(), 1), copies, _mean_of_both)[0]
+        return repeated((self._limited(), 1), checks.count("copies", copies), _mean_of_both)[0]
 
     @staticmethod
     def product(factors: Sequence[tuple["Law", int]]) -> "Law":
         """The product of independent X's, each to its multiplicity: composition (Zhu, Dong, Wang 2022, Theorem 10)."""
-        if any(times < 0 for _, times in factors):
-            raise ValueError(f"multiplicities must be >= 0, got {[times for _, times in factors]}")
-        factors = [(law, times) for law, times in factors if times > 0 and law is not _ONE]
+        factors = [(law, times) for law, times in factors if checks.count("times", times, 0) and law is not _ONE]
         points = max((law.points for law, _ in factors), default=1)
         if sum(times for _, times in factors) < _FEW or not all(law.upper.mass_in.any() for law, _ in factors):
             powers = [repeated(law, times, _multiply) for law, times in factors]
@@ -195,82 +179,78 @@ class Law:
 
     @staticmethod
     def mixture(laws: Sequence["Law"], weights: Sequence[float]) -> "Law":
-        """The law that is ``laws[i]`` with probability ``weights[i]``: a public choice of one release among several."""
-        if len(laws) != len(weights) or not all(w >= 0 for w in weights) or abs(sum(weights) - 1.0) > 1e-9:
-            raise ValueError("weights must be non-negative, sum to 1, and be one for each law")
+        """The law that is ``laws[i]`` with probability ``weights[i]``: a public choice of one release."""
         points = max(law.points for law in laws)
-        upper = union([scaled(law.upper, w) for law, w in zip(laws, weights, strict=True) if w > 0])
-        lower = union([scaled(law.lower, w) for law, w in zip(laws, weights, strict=True) if w > 0])
+        used = [(law, w) for law, w in zip(laws, checks.weights("weights", weights, len(laws)), strict=True) if w > 0]
+        upper, lower = (
+            union([scaled(law.upper, w) for law, w in used]),
+            union([scaled(law.lower, w) for law, w in used]),
+        )
         rounding = max(law.rounding for law in laws) + _sum_of(upper, lower)
         return Law(reduced(upper, points, spread), reduced(lower, points, contract), rounding, points)
 
     # -- answers
 
-    def delta(self, epsilon: float) -> Bounds:
-        """The larger of both directions' delta at ``epsilon`` (>= 0)."""
-        remove, add = self.delta_remove(epsilon), self.delta_add(epsilon)
-        return Bounds(max(remove.lower, add.lower), max(remove.upper, add.upper), remove.method)
+    @cached_property
+    def remove(self) -> "OneDirection":
+        """The profile of H(P, Q): delta is ``E[(X - e^epsilon)+]``."""
+        return OneDirection(PointProfile.remove(self.lower), PointProfile.remove(self.upper), self._slack, self.points)
 
-    def delta_remove(self, epsilon: float) -> Bounds:
-        """``E[(X - e^epsilon)+]``."""
-        return self._delta(self._remove, epsilon)
-
-    def delta_add(self, epsilon: float) -> Bounds:
-        """``E[(1 - e^epsilon X)+]``."""
-        return self._delta(self._add, epsilon)
+    @cached_property
+    def add(self) -> "OneDirection":
+        """The profile of H(Q, P): delta is ``E[(1 - e^epsilon X)+]``."""
+        return OneDirection(PointProfile.add(self.lower), PointProfile.add(self.upper), self._slack, self.points)
 
     def epsilon(self, delta: float) -> Bounds:
         """The smallest epsilon >= 0 with ``delta(epsilon) <= delta`` (in (0, 1)), both directions; may be infinite."""
-        remove, add = self.epsilon_remove(delta), self.epsilon_add(delta)
-        return Bounds(max(remove.lower, add.lower), max(remove.upper, add.upper), remove.method)
+        return _larger(self.remove.epsilon(delta), self.add.epsilon(delta))
 
-    def epsilon_remove(self, delta: float) -> Bounds:
-        """As :meth:`epsilon`, for the remove direction alone."""
-        return self._epsilon(self._remove, delta)
+    def delta(self, epsilon: float) -> Bounds:
+        """The larger of both directions' delta at ``epsilon`` (>= 0)."""
+        return _larger(self.remove.delta(epsilon), self.add.delta(epsilon))
 
-    def epsilon_add(self, delta: float) -> Bounds:
-        """As :meth:`epsilon`, for the add direction alone."""
-        return self._epsilon(self._add, delta)
+    @property
+    def _slack(self) -> float:
+        """How far rounding moves answers."""
+        return 2 * (self.rounding + _sum_of(self.upper, self.lower))
 
     def _limited(self) -> "Law":
         """The law with few enough points to pair, and without ratios that a mean cannot hold."""
         upper, lower = reduced(self.upper, self.points, spread), reduced(self.lower, self.points, contract)
         return Law(upper, lower, self.rounding + _sum_of(self.upper, self.lower), self.points)
 
-    @cached_property
-    def _remove(self) -> tuple[PointProfile, PointProfile]:
-        return PointProfile.remove(self.lower), PointProfile.remove(self.upper)
 
-    @cached_property
-    def _add(self) -> tuple[PointProfile, PointProfile]:
-        return PointProfile.add(self.lower), PointProfile.add(self.upper)
+@dataclass(frozen=True, eq=False)
+class OneDirection:
+    """The privacy profile of a law in one direction, from both sides."""
 
-    @property
-    def _method(self) -> str:
-        return f"numerical law, {self.points} points"
+    lower: PointProfile
+    upper: PointProfile
+    slack: float
+    points: int
 
-    def _delta(self, profiles: tuple[PointProfile, PointProfile], epsilon: float) -> Bounds:
-        if not epsilon >= 0.0:
-            raise ValueError(f"epsilon must be >= 0, got {epsilon}")
-        slack = 2 * (self.rounding + _sum_of(self.upper, self.lower))
-        lower = float(profiles[0].delta_at(epsilon + slack)) / (1 + slack)
-        upper = float(profiles[1].delta_at(epsilon - slack)) * (1 + slack)
-        upper = min(upper, 1.0)
-        return Bounds(min(lower, upper), upper, self._method)
+    def epsilon(self, delta: float) -> Bounds:
+        """The smallest epsilon >= 0 with ``delta(epsilon) <= delta`` (in (0, 1))."""
+        upper = max(self.upper.epsilon_at(checks.delta(delta) / (1 + self.slack)) + self.slack, 0.0)
+        lower = self.lower.epsilon_at(min(delta * (1 + self.slack), 1.0)) - self.slack
+        return self._bounds(max(lower, 0.0), upper)
 
-    def _epsilon(self, profiles: tuple[PointProfile, PointProfile], delta: float) -> Bounds:
-        if not 0.0 < delta < 1.0:
-            raise ValueError(f"delta must be in (0, 1), got {delta}")
-        slack = 2 * (self.rounding + _sum_of(self.upper, self.lower))
-        lower = profiles[0].epsilon_at(min(delta * (1 + slack), 1.0)) - slack
-        upper = profiles[1].epsilon_at(delta / (1 + slack)) + slack
-        upper = max(upper, 0.0)
-        return Bounds(min(max(lower, 0.0), upper), upper, self._method)
+    def delta(self, epsilon: float) -> Bounds:
+        """The smallest delta at ``epsilon`` (>= 0)."""
+        upper = min(float(self.upper.delta_at(checks.epsilon(epsilon) - self.slack)) * (1 + self.slack), 1.0)
+        return self._bounds(float(self.lower.delta_at(epsilon + self.slack)) / (1 + self.slack), upper)
+
+    def _bounds(self, lower: float, upper: float) -> Bounds:
+        return Bounds(min(lower, upper), upper, f"numerical law, {self.points} points")
+
+
+def _larger(remove: Bounds, add: Bounds) -> Bounds:
+    return Bounds(max(remove.lower, add.lower), max(remove.upper, add.upper), remove.method)
 
 
 def _rounding_of(log_ratios: Array) -> float:
     """Relative error of masses from closed forms and of ratios: some operations, exponentials of numbers of up to 50
-    (as far as normal tails are looked at), and logs that are each known to some units of their own.
+    (as far as normal tails are looked at), and logs that are each known to some units.
     """
     return (128 + 8 * float(np.max(np.abs(log_ratios)))) * UNIT
 
@@ -278,25 +258,6 @@ def _rounding_of(log_ratios: Array) -> float:
 def _sum_of(*laws: Points) -> float:
     """Relative error of a sum of (some of) a law's positive masses, one after another, and of a few operations."""
     return (max(len(law) for law in laws) + 64) * UNIT
-
-
-def normal_mass(low: ArrayLike, high: ArrayLike) -> Array:
-    """Standard normal mass of the intervals from ``low`` to ``high``, to full relative accuracy in both tails."""
-    low, high = np.broadcast_arrays(np.asarray(low, float), np.asarray(high, float))
-    mirrored = high > -low
-    low, high = np.where(mirrored, -high, low), np.where(mirrored, -low, high)
-    nodes, weights = np.polynomial.legendre.leggauss(8)  # error below 1e-16 relative up to a width of 0.2
-    with np.errstate(invalid="ignore"):
-        middle, half = (low + high) / 2, (high - low) / 2
-        density = np.exp(-((middle[..., None] + half[..., None] * nodes) ** 2) / 2) / np.sqrt(2 * np.pi)
-        mass = np.asarray(half * (density @ weights))
-    wide = ~(half < 0.1)
-    mass[wide] = [_normal_cdf(b) - _normal_cdf(a) for a, b in zip(low[wide], high[wide], strict=True)]
-    return mass
-
-
-def _normal_cdf(z: float) -> float:
-    return math.erfc(-z / math.sqrt(2)) / 2
 
 
 def _combine(a: Law, b: Law, pairing: Pairing) -> Law:

@@ -4,21 +4,21 @@ Kinds that have no entry are charged as what ``reductions.charged_as`` makes of 
 """
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import lru_cache, singledispatch
-from typing import NamedTuple, Protocol
+from operator import attrgetter
+from typing import NamedTuple
 
 import numpy as np
 
 from fedamp.accounting import checks
 from fedamp.accounting.amplification import AllocationPrefix, CappedPoisson, Poisson, Submodels
-from fedamp.accounting.bounds import Array, Bounds
-from fedamp.accounting.law import Law, normal_mass
+from fedamp.accounting.bounds import Array, Bounds, NotEvaluable
+from fedamp.accounting.conversion import Question
+from fedamp.accounting.law import Law
 from fedamp.accounting.mechanism import Mechanism
 from fedamp.accounting.merging import RandomSelection
-from fedamp.accounting.moments import log_sum
-from fedamp.accounting.points import DEFAULT_POINTS, Cells, NotEvaluable, contract, spread
+from fedamp.accounting.numeric import log_sum, normal_mass
+from fedamp.accounting.points import DEFAULT_POINTS, Cells, contract, spread
 from fedamp.accounting.reductions import charged_as, factors, hidden_rounds_bounds
 from fedamp.accounting.releases import (
     Compose,
@@ -81,14 +81,14 @@ def _(event: RandomisedResponse, detail: Detail) -> Law:
 
 @law_by_kind.register
 def _(event: NotPrivate, detail: Detail) -> Law:
-    """What is released with a person in cannot be released without."""
+    """No output with the person in can occur without."""
     return Law.from_points([0.0], [1.0], infinite=1.0, points=detail.points)
 
 
 @law_by_kind.register
 def _(event: ModelMix, detail: Detail) -> Law:
-    """For the hockey-stick the worst contribution is not the concentrated one, and which one is, is not known: the law
-    is that without mixing, which is valid but loose.
+    """The worst contribution for the hockey-stick is not the concentrated one, and not known. The law without mixing is
+    valid but loose.
     """
     return numerical_law(Gaussian(event.noise_multiplier), detail)
 
@@ -123,7 +123,7 @@ def _(event: MixedCoordinate, detail: Detail) -> Law:
         starts = np.concatenate([[0], kept + 1])
         return Cells(log_ratio[kept], np.add.reduceat(mass_in, starts), np.add.reduceat(mass_out, starts))
 
-    # Both normal tails beyond 9.5 count as what is worst, and for lower ends not at all. The density, a difference of
+    # Both normal tails beyond 9.5 count as the worst, and for lower ends not at all. The density, a difference of
     # normal masses that are at most 50 units off, keeps 12 digits where the width is a hundredth of the noise.
     return Law(spread(cells(2.2e-21)), contract(cells(0.0)), 1e-12, detail.points)
 
@@ -185,33 +185,29 @@ def log_ratio_of_mixture(event: GaussianMixture, z: Array) -> Array:
     return np.concatenate([log_sum(log_weights + shifts * (c[:, None] - shifts / 2)) for c in chunks])
 
 
-# The privacy profile.
+# Answers.
 
 
-class Profile(Protocol):
-    """delta as a function of epsilon, and its inverse; both directions, bracketed. A mechanism is one, too.
+@singledispatch
+def answer_by_law(event: Mechanism, question: Question, points: int | None = None, with_lower: bool = True) -> Bounds:
+    """The answer by numerical law.
 
-    What cannot be computed raises ``NotEvaluable``, which says why.
+    Args:
+        event: what is released.
+        question: epsilon at a delta, or delta at an epsilon.
+        points: of the law; default: 1200, and up to 4800 where the bracket is wider than one part in 1000.
+        with_lower: whether the lower end is computed.
+
+    Raises:
+        NotEvaluable: there is no law, or none that floating point holds.
     """
-
-    def epsilon(self, delta: float) -> Bounds:
-        """The smallest epsilon >= 0 at a delta in (0, 1)."""
-        ...
-
-    def delta(self, epsilon: float) -> Bounds:
-        """The smallest delta at an epsilon >= 0."""
-        ...
-
-
-def refined(answer: Callable[[int], Bounds], points: int | None, low: float, high: float) -> Bounds:
-    """The answer at so many points. Where no number is given, more are taken while that helps and the answer, between
-    ``low`` and ``high``, is known to no better than one part in 1000.
-    """
-    best = answer(DEFAULT_POINTS if points is None else checks.count("points", points, 50, 20_000))
+    first = DEFAULT_POINTS if points is None else checks.count("points", points, 50, 20_000)
+    best = question.ask(numerical_law(event, Detail(first, with_lower)))
+    low, high = question.fine
     for more in (2400, 4800) if points is None else ():
         if not low <= best.upper <= high or best.width <= 1e-3 * best.upper:
             break
-        finer = answer(more)
+        finer = question.ask(numerical_law(event, Detail(more, with_lower)))
         helps = finer.width < 0.7 * best.width
         method = finer.method if finer.upper < best.upper else best.method
         best = Bounds(max(best.lower, finer.lower), min(best.upper, finer.upper), method)
@@ -220,53 +216,12 @@ def refined(answer: Callable[[int], Bounds], points: int | None, low: float, hig
     return best
 
 
-@dataclass(frozen=True)
-class Smallest:
-    """Several upper bounds of one profile; the smallest counts at each question."""
-
-    profiles: Sequence[Profile]
-
-    def epsilon(self, delta: float) -> Bounds:
-        return min((each.epsilon(delta) for each in self.profiles), key=lambda answer: answer.upper)
-
-    def delta(self, epsilon: float) -> Bounds:
-        return min((each.delta(epsilon) for each in self.profiles), key=lambda answer: answer.upper)
-
-
-@dataclass(frozen=True)
-class ByLaw:
-    """The profile of a mechanism's law at a number of points, by themselves or as many as it takes.
-
-    Attributes:
-        event: the mechanism.
-        points: left out: 1200, and up to 4800 where that leaves a bracket wider than one part in 1000.
-        with_lower: whether the lower end is computed, too.
-    """
-
-    event: Mechanism
-    points: int | None = None
-    with_lower: bool = True
-
-    def epsilon(self, delta: float) -> Bounds:
-        return refined(lambda points: self._law(points).epsilon(delta), self.points, 0.01, 20.0)
-
-    def delta(self, epsilon: float) -> Bounds:
-        return refined(lambda points: self._law(points).delta(epsilon), self.points, 1e-10, 1.0)
-
-    def _law(self, points: int) -> Law:
-        return numerical_law(self.event, Detail(points, self.with_lower))
-
-
-@singledispatch
-def profile(event: Mechanism, points: int | None, with_lower: bool = True) -> Profile:
-    """The privacy profile by numerical law; what it answers may raise ``NotEvaluable``."""
-    return ByLaw(event, points, with_lower)
-
-
-@profile.register(AllocationPrefix)
-@profile.register(CappedPoisson)
-def _(event: AllocationPrefix | CappedPoisson, points: int | None, with_lower: bool = True) -> Profile:
-    """Bounds of several rounds are not exact, and no finer grid than the default is worth its time."""
+@answer_by_law.register(AllocationPrefix)
+@answer_by_law.register(CappedPoisson)
+def _(
+    event: AllocationPrefix | CappedPoisson, question: Question, points: int | None = None, with_lower: bool = True
+) -> Bounds:
+    """The smallest of several bounds. None is exact, so a grid finer than the default is not worth its time."""
     bounds = hidden_rounds_bounds(event)
     points = DEFAULT_POINTS if points is None and len(bounds) > 1 else points
-    return Smallest([profile(part, points, with_lower) for part in bounds])
+    return min((answer_by_law(part, question, points, with_lower) for part in bounds), key=attrgetter("upper"))

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 from fedamp.accounting import checks
 from fedamp.accounting.amplification import Poisson
@@ -14,21 +15,21 @@ FIXED_GRADIENTS = "gradients do not depend on the models"
 
 @dataclass(frozen=True)
 class RandomSelection(Mechanism):
-    """One of several mechanisms, drawn with the given weights; only its release is seen, and even the draw may be
-    (Yin, Zaheer, Li 2026, Theorems 5.1 and 5.2).
+    """One of several mechanisms, drawn with the given weights. Its release is public, and the draw may be (Yin, Zaheer,
+    Li 2026, Theorems 5.1 and 5.2).
 
-    A mechanism without privacy costs its whole weight in delta, at every epsilon, and no Rényi divergence is finite.
+    A mechanism without privacy costs its whole weight in delta at every epsilon, and no Rényi divergence is finite.
 
     Args:
         mechanisms: one or more, of one neighbouring relation.
         weights: one per mechanism, >= 0, sum 1; independent of the data.
     """
 
-    mechanisms: Sequence[Mechanism]
+    mechanisms: Annotated[Sequence[Mechanism], mechanisms_of]
     weights: Sequence[float]
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "mechanisms", mechanisms_of("mechanisms", self.mechanisms))
+        super().__post_init__()
         object.__setattr__(self, "weights", checks.weights("weights", self.weights, len(self.mechanisms)))
 
     @property
@@ -58,33 +59,32 @@ class RandomSelection(Mechanism):
 class LinearCombination(Mechanism):
     """The released sum of weighted models, each trained privately on the same data with its own fresh randomness.
 
-    By default it is charged as if all the models with non-zero weight were released (Yin, Zaheer, Li 2026, Theorem
-    6.1). The paper's cheaper charge per step (Theorems 6.2 and 6.4, Corollary 6.5) is conditional on the trajectories
-    of all models, which are not released. It is right where gradients do not depend on the models (a single step, or
-    mean estimation), so it must be asked for by that assumption, which stays recorded in the mechanism.
+    The default charge is for the release of all models with non-zero weight (Yin, Zaheer, Li 2026, Theorem 6.1). The
+    paper's cheaper charge per step (Theorems 6.2 and 6.4, Corollary 6.5) is conditional on the trajectories of all
+    models, which are not released. It holds if gradients do not depend on the models (a single step, or mean
+    estimation). It must be asked for by that assumption, which stays recorded in the mechanism.
 
     Args:
         mechanisms: one training run per model, of one neighbouring relation.
         weights: one per model, >= 0, sum 1; independent of the data.
-        assumption: ``"joint release"``, or ``"gradients do not depend on the models"``. The latter needs every
+        assumption: ``"joint release"``, or ``"gradients do not depend on the models"``. The second needs every
             run to be ``Repeat(Poisson(Gaussian(s), q), T)`` or ``Repeat(Gaussian(s), T)`` with one T.
         scales: learning rate times clipping norm of each model's steps, > 0; only for the second assumption.
     """
 
-    mechanisms: Sequence[Mechanism]
+    mechanisms: Annotated[Sequence[Mechanism], mechanisms_of]
     weights: Sequence[float]
     assumption: str = JOINT_RELEASE
     scales: Sequence[float] = ()
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "mechanisms", mechanisms_of("mechanisms", self.mechanisms))
+        super().__post_init__()
         object.__setattr__(self, "weights", checks.weights("weights", self.weights, len(self.mechanisms)))
-        object.__setattr__(
-            self, "scales", tuple(checks.positive("scales", scale) for scale in checks.sequence("scales", self.scales))
-        )
+        scales = tuple(checks.positive("scales", scale) for scale in checks.sequence("scales", self.scales))
+        object.__setattr__(self, "scales", scales)
         if self.assumption not in (JOINT_RELEASE, FIXED_GRADIENTS):
-            accepted = f'"{JOINT_RELEASE}" or "{FIXED_GRADIENTS}"'
-            raise ValueError(f"assumption must be {accepted}, got {self.assumption!r}")
+            expected = f'"{JOINT_RELEASE}" or "{FIXED_GRADIENTS}"'
+            raise ValueError(f"assumption must be {expected}, got {self.assumption!r}")
         if self.assumption == FIXED_GRADIENTS:
             if len(self.scales) != len(self.mechanisms):
                 raise ValueError(f"scales must have {len(self.mechanisms)} entries, got {len(self.scales)}")

@@ -10,60 +10,14 @@ Every array here has shape (A + 1,), holds log E[(X - 1)^j] at index j, 0 at ind
 
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from fedamp.accounting.bounds import Array
-
-T = TypeVar("T")
-
-UNIT = 2.0**-53
-"""Largest relative error of one operation in floating point."""
-
-_LARGEST_TABLE = 1_000_000
-"""Log factorials up to here are kept; of larger numbers few are needed."""
-
-
-@lru_cache(maxsize=32)
-def log_factorials(largest: int) -> Array:
-    """log j! for j = 0..largest, each to a few units."""
-    return _log_factorial(np.arange(largest + 1))
-
-
-def log_choose(n: NDArray[np.integer[Any]] | int, m: NDArray[np.integer[Any]] | int) -> Array:
-    """log C(n, m) for whole numbers 0 <= m <= n."""
-    n, m = np.asarray(n), np.asarray(m)
-    most = int(n.max(initial=1))
-    if most > _LARGEST_TABLE:
-        return np.asarray(_log_factorial(n) - _log_factorial(m) - _log_factorial(n - m))
-    table = log_factorials((1 << most.bit_length()) - 1)
-    return np.asarray(table[n] - table[m] - table[n - m])
-
-
-def _log_factorial(n: NDArray[np.integer[Any]]) -> Array:
-    from scipy.special import gammaln  # its import takes a while, and not everybody needs it
-
-    return np.asarray(gammaln(n + 1.0))
-
-
-@lru_cache(maxsize=8)
-def log_binomials(largest: int) -> Array:
-    """log C(a, j) at [a, j], -inf where j > a; shape (largest + 1, largest + 1)."""
-    factorials = log_factorials(largest)
-    a, j = np.arange(largest + 1)[:, None], np.arange(largest + 1)[None, :]
-    table = factorials[a] - factorials[j] - factorials[np.maximum(a - j, 0)]
-    return np.where(j <= a, table, -np.inf)
-
-
-def log_sum(values: Array, axis: int = -1) -> Array:
-    """log(sum(exp(values))) along ``axis``; -inf where all are -inf."""
-    largest = np.max(values, axis=axis, keepdims=True, initial=-np.inf)
-    shift = np.where(np.isfinite(largest), largest, 0.0)
-    with np.errstate(divide="ignore"):
-        return np.asarray(np.log(np.sum(np.exp(values - shift), axis=axis)) + np.squeeze(shift, axis))
+from fedamp.accounting.numeric import log_binomials, log_factorials, log_sum, repeated
 
 
 def from_nodes(log_weights: Array, log_ratios: Array, highest: int) -> Array:
@@ -94,16 +48,6 @@ def raw(central: Array) -> Array:
     with np.errstate(over="ignore"):
         excess = log_sum((log_binomials(len(central) - 1) + central)[:, 2:])
         return np.where(excess < 30, np.log1p(np.exp(np.minimum(excess, 30))), np.logaddexp(0.0, excess))
-
-
-def thin(central: Array, rate: float) -> Array:
-    """Poisson sampling (Zhu et al. 2022, Theorem 11): X becomes 1 + rate (X - 1)."""
-    return np.asarray(central + np.arange(len(central)) * np.log(rate))
-
-
-def constant(highest: int) -> Array:
-    """The release that tells nothing: X = 1."""
-    return np.concatenate([[0.0], np.full(highest, -np.inf)])
 
 
 def multiply(first: Array, second: Array) -> Array:
@@ -137,19 +81,6 @@ def mean(central: Array, copies: int) -> Array:
     return np.asarray(summed - np.arange(len(central)) * np.log(copies))
 
 
-def repeated(value: T, times: int, combine: Callable[[T, T], T]) -> T:
-    """``times`` >= 1 copies of a value combined, by doubling."""
-    result = None
-    while True:
-        if times & 1:
-            result = value if result is None else combine(result, value)
-        times >>= 1
-        if not times:
-            assert result is not None
-            return result
-        value = combine(value, value)
-
-
 def convolve(first: Array, second: Array) -> Array:
     """Product of two power series given by the logs of their coefficients, cut at the same degree."""
     size = len(first)
@@ -169,18 +100,6 @@ class Transform(NamedTuple):
 
     log: Array
     excess: Array
-
-
-def transform_of_mean(inner: Callable[[Array], Transform], copies: int, u: Array) -> Transform:
-    """Of the mean of so many independent copies."""
-    part = inner(u / copies)
-    return Transform(copies * part.log, copies * part.excess)
-
-
-def transform_of_thinned(inner: Callable[[Array], Transform], rate: float, u: Array) -> Transform:
-    """Of (1 - rate) + rate X."""
-    part = inner(rate * u)
-    return Transform(part.log - (1 - rate) * u, part.excess)
 
 
 def transform_from_nodes(u: Array, log_weights: Array, log_ratios: Array, infinite: float = 0.0) -> Transform:

@@ -1,6 +1,6 @@
 """The law of a weighted mean, or of the product, of two independent likelihood ratios, and the grid it is put on.
 
-All pairs of points are sorted into the cells of an adaptive grid, which is then spread or contracted (``points``).
+All pairs of points are sorted into the cells of an adaptive grid. The cells are spread or contracted (``points``).
 Everything summed is positive, so tails keep their relative accuracy however small they are.
 """
 
@@ -10,8 +10,9 @@ from functools import lru_cache
 
 import numpy as np
 
-from fedamp.accounting.compiled import compiled
-from fedamp.accounting.points import Array, Cells, Placement, Points, coarse, regrid, spread
+from fedamp.accounting.bounds import Array
+from fedamp.accounting.loops import sum_pairs
+from fedamp.accounting.points import Cells, Placement, Points, coarse, regrid, spread
 
 RATIO_LIMIT = 600.0
 """Largest |log ratio| that enters a mean: beyond it masses and ratios leave the range of floating point."""
@@ -50,7 +51,7 @@ def pair(a: Points, b: Points, pairing: Pairing, edges: Array, place: Placement)
     bounds = np.append(bounds, np.inf)
     side_a = location[0], a.mass_in, a.mass_out
     side_b = location[1], b.mass_in, b.mass_out
-    _sum_pairs(*side_a, *side_b, bounds, *pairing.coefficients, symmetric, in_cells, out_cells)
+    sum_pairs(*side_a, *side_b, bounds, *pairing.coefficients, symmetric, in_cells, out_cells)
     if weights is None:
         zero = a.zero + b.zero * (1.0 - a.zero)
         infinite = a.infinite + b.infinite * (1.0 - a.infinite)
@@ -61,49 +62,16 @@ def pair(a: Points, b: Points, pairing: Pairing, edges: Array, place: Placement)
         ):
             if mine > 0:  # X = 0 on one side only: an ordinary point at a location of its own
                 at_zero = np.zeros(1), np.zeros(1), np.full(1, mine)
-                _sum_pairs(*at_zero, *theirs, bounds, *coefficients, False, in_cells, out_cells)
+                sum_pairs(*at_zero, *theirs, bounds, *coefficients, False, in_cells, out_cells)
         zero = a.zero * b.zero
         infinite = weights[0] * a.infinite + weights[1] * b.infinite
     return place(Cells(edges, in_cells, out_cells, zero, infinite))
 
 
-@compiled()
-def _sum_pairs(  # type: ignore[no-untyped-def]
-    loc_a, in_a, out_a, loc_b, in_b, out_b, bounds, c_ab, c_ba, c_pp, symmetric, in_cells, out_cells
-):
-    """Add the masses of all pairs to the cells; both sides increase, so the cell is followed, not searched."""
-    first_cell = 0
-    for i in range(len(loc_a)):
-        here = loc_a[i]
-        start = i if symmetric else 0
-        while here + loc_b[start] > bounds[first_cell]:
-            first_cell += 1
-        cell = first_cell
-        scale = 2.0 if symmetric else 1.0
-        from_out = scale * (c_ab * in_a[i])
-        from_in = scale * (c_ba * out_a[i] + c_pp * in_a[i])
-        to_out = scale * out_a[i]
-        share = 0.5 if symmetric else 1.0
-        sum_in, sum_out = share * in_b[start], share * out_b[start]
-        for j in range(start + 1, len(loc_b)):
-            there = here + loc_b[j]
-            if there > bounds[cell]:
-                in_cells[cell] += from_out * sum_out + from_in * sum_in
-                out_cells[cell] += to_out * sum_out
-                sum_in = 0.0
-                sum_out = 0.0
-                while there > bounds[cell]:
-                    cell += 1
-            sum_in += in_b[j]
-            sum_out += out_b[j]
-        in_cells[cell] += from_out * sum_out + from_in * sum_in
-        out_cells[cell] += to_out * sum_out
-
-
 # Where to put the points: a grid decides how wide a bracket becomes, never whether it holds.
 
 _TAIL = 1e-22
-"""Probability left outside the grid; its contribution stays bracketed, this only decides how widely."""
+"""Probability outside the grid. Its contribution stays bracketed; this only decides how widely."""
 
 
 def reduced(law: Points, points: int, place: Placement) -> Points:

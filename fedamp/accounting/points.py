@@ -12,16 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedamp.accounting.bounds import Array as Array
-from fedamp.accounting.compiled import compiled
+from fedamp.accounting.bounds import Array
+from fedamp.accounting.loops import profile
 
 DEFAULT_POINTS = 1200
-"""Points a law is kept at; the width of a bracket falls with the square of it, the time rises with the square."""
-
-
-class NotEvaluable(ValueError):
-    """The numerical law cannot be built within its limits; a Rényi bound may still exist."""
-
+"""Points of a law; the width of a bracket falls with their square, the time rises with it."""
 
 _TINY = 1e-290
 """Below this a mass has lost digits to underflow, and a ratio formed with it means nothing."""
@@ -48,12 +43,17 @@ class Points:
     def __len__(self) -> int:
         return len(self.log_ratio)
 
+    def log_weights(self, order: float) -> Array:
+        """log of ``X^order dQ`` at each point, from the larger of its two masses: the other may have underflowed."""
+        with np.errstate(divide="ignore"):
+            from_in = np.log(self.mass_in) + (order - 1.0) * self.log_ratio
+            from_out = np.log(self.mass_out) + order * self.log_ratio
+        return np.where(self.log_ratio > 0, from_in, from_out)
+
     @property
     def log_mass_out(self) -> Array:
-        """log of the Q-mass of each point, from the larger of its two masses: the other one may have underflowed."""
-        with np.errstate(divide="ignore"):
-            larger = np.log(np.where(self.log_ratio > 0, self.mass_in, self.mass_out))
-        return np.asarray(larger - np.maximum(self.log_ratio, 0.0))
+        """log of the Q-mass of each point."""
+        return self.log_weights(0.0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -185,7 +185,7 @@ class PointProfile:
     @classmethod
     def remove(cls, law: Points) -> "PointProfile":
         """The profile of H(P, Q)."""
-        slope, delta = _profile(law.log_ratio, law.mass_in, law.infinite)
+        slope, delta = profile(law.log_ratio, law.mass_in, law.infinite)
         return cls(law.log_ratio, delta, slope, law.infinite)
 
     @classmethod
@@ -211,18 +211,3 @@ class PointProfile:
             return np.inf
         rise = (delta - float(self.delta[index])) / float(self.slope[index]) if self.slope[index] > 0 else 0.0
         return float(self.log_ratio[index]) + float(np.log1p(-rise)) if rise < 1 else -np.inf
-
-
-@compiled()
-def _profile(log_ratio, mass_in, infinite):  # type: ignore[no-untyped-def]
-    slope, delta = np.empty(len(log_ratio)), np.empty(len(log_ratio))
-    steepness, height = 0.0, infinite
-    for i in range(len(log_ratio) - 1, -1, -1):
-        if i + 1 < len(log_ratio):
-            gap = log_ratio[i] - log_ratio[i + 1]
-            height += steepness * -np.expm1(gap)
-            steepness *= np.exp(gap)
-        steepness += mass_in[i]
-        slope[i] = steepness
-        delta[i] = height
-    return slope, delta

@@ -1,21 +1,19 @@
-"""What a mechanism is charged as, and what of it is attained: rules from expressions to simpler expressions.
+"""Rules from mechanisms to simpler ones, for upper and for lower ends.
 
-``charged_as`` gives an expression that costs at least as much (a theorem each time): upper ends come from it.
-``attained`` gives an expression that some federation with this mechanism really leaks: lower ends come from it.
+``charged_as`` gives a mechanism that costs at least as much: a theorem each time.
+``attained`` gives a mechanism that some federation with this one leaks as much as.
 """
 
 import math
-from dataclasses import replace
 from functools import singledispatch
 
 import numpy as np
 
 from fedamp.accounting.amplification import Allocation, AllocationPrefix, CappedPoisson, Dropout, Poisson, Submodels
-from fedamp.accounting.coins import best_coin_groups
 from fedamp.accounting.groups import Group, WithoutReplacement
-from fedamp.accounting.hidden_rounds import participation
 from fedamp.accounting.mechanism import Mechanism, OfOne, Relation
 from fedamp.accounting.merging import JOINT_RELEASE, LinearCombination, RandomSelection
+from fedamp.accounting.participation import best_coin_groups, participation
 from fedamp.accounting.releases import (
     NOTHING,
     Compose,
@@ -32,11 +30,7 @@ from fedamp.accounting.releases import (
 
 @singledispatch
 def charged_as(event: Mechanism) -> Mechanism:
-    """The simpler expression that costs at least as much; an evaluator that does not know a kind asks for it.
-
-    Raises:
-        TypeError: no evaluator knows the kind.
-    """
+    """The simpler mechanism that costs at least as much, for evaluators that do not know a kind; else TypeError."""
     raise TypeError(f"no evaluator knows mechanisms of kind {type(event).__name__}")
 
 
@@ -56,8 +50,11 @@ def _(event: Allocation) -> Mechanism:
     random choice of k rounds; joint convexity removes the partition, and X is a product of k means (Feldman, Shenfeld
     2025, Theorem 3.1 and Lemmas 3.2 and F.1). Exact for k = 1.
     """
-    groups = (Repeat(Submodels(event.mechanism, size), n) for size, n in group_sizes(event.k, event.rounds))
-    return Compose(tuple(groups) or (NOTHING,))
+    if event.k == 0:
+        return Compose((NOTHING,))
+    size, larger = divmod(event.rounds, event.k)
+    groups = ((size, event.k - larger), (size + 1, larger))
+    return Compose(tuple(Repeat(Submodels(event.mechanism, each), n) for each, n in groups if n))
 
 
 @charged_as.register
@@ -135,50 +132,40 @@ def _(event: GroupPoissonGaussian) -> Mechanism:
 
 
 @singledispatch
-def attained(event: Mechanism) -> Mechanism | None:
-    """A mechanism that some federation with this one leaks as much as, for lower ends; None if none is known. For most
-    kinds it is the mechanism itself.
+def attained(event: Mechanism) -> Mechanism:
+    """A mechanism that some federation with this one leaks as much as, for lower ends: for most kinds the mechanism
+    itself; ``NOTHING`` if none is known.
     """
     return event
 
 
-@attained.register
-def _(event: OfOne) -> Mechanism | None:
-    part = attained(event.mechanism)
-    return event if part is event.mechanism else None if part is None else replace(event, mechanism=part)
+@attained.register(OfOne)
+@attained.register(RandomSelection)
+def _(event: OfOne | RandomSelection) -> Mechanism:
+    try:
+        return event.with_parts(attained)
+    except ValueError:  # the parts' relations differ
+        return NOTHING
 
 
 @attained.register
-def _(event: Compose) -> Mechanism | None:
-    parts = [attained(part) for part in event.mechanisms]
-    if all(part is own for part, own in zip(parts, event.mechanisms, strict=True)):
-        return event
-    known = [part for part in parts if part is not None]
-    one_relation = known if len({part.relation for part in known}) == 1 else known[:1]
-    return Compose(tuple(one_relation)) if known else None
+def _(event: Compose) -> Mechanism:
+    try:
+        return event.with_parts(attained)
+    except ValueError:
+        return next(part for part in map(attained, event.mechanisms) if part.relation is not None)
 
 
 @attained.register
-def _(event: RandomSelection) -> Mechanism | None:
-    parts = [attained(part) for part in event.mechanisms]
-    if all(part is own for part, own in zip(parts, event.mechanisms, strict=True)):
-        return event
-    if len({part.relation for part in parts if part is not None}) > 1:
-        return None
-    return RandomSelection(tuple(NOTHING if part is None else part for part in parts), event.weights)
-
-
-@attained.register
-def _(event: Dropout) -> Mechanism | None:
+def _(event: Dropout) -> Mechanism:
     """A network of one unit: dropping it silences the person."""
-    part = attained(event.mechanism)
-    return None if part is None else Poisson(part, event.keep)
+    return Poisson(attained(event.mechanism), event.keep)
 
 
 @attained.register(Allocation)
 @attained.register(AllocationPrefix)
 @attained.register(CappedPoisson)
-def _(event: Allocation | AllocationPrefix | CappedPoisson) -> Mechanism | None:
+def _(event: Allocation | AllocationPrefix | CappedPoisson) -> Mechanism:
     """Of one hidden round, and of all rounds, the run itself; of more the sum of all rounds' releases, or one round
     alone.
     """
@@ -190,14 +177,13 @@ def _(event: Allocation | AllocationPrefix | CappedPoisson) -> Mechanism | None:
         noise = (event.rounds / signal) ** 0.5 / event.k
         return Gaussian(noise, relation=event.relation or Relation.ZERO_OUT) if 1e-50 <= noise <= 1e50 else NOTHING
     first = participation(event.after(min(1, event.span)))
-    if first is None or len(first.chances) < 2:
+    if len(first.chances) < 2:
         return NOTHING
-    part = attained(first.mechanism)
-    return None if part is None else Poisson(part, first.chances[1] * max(0.0, 1 - first.rounding))
+    return Poisson(attained(first.mechanism), first.chances[1] * max(0.0, 1 - first.rounding))
 
 
 @attained.register
-def _(event: ModelMix) -> Mechanism | None:
+def _(event: ModelMix) -> Mechanism:
     """``linf_coordinates`` coordinates with equal shares of the norm; the worst case at orders from 2 up (checked)."""
     return concentrated(event)
 
@@ -212,21 +198,20 @@ def concentrated(event: ModelMix) -> Mechanism:
 
 
 @attained.register
-def _(event: LinearCombination) -> Mechanism | None:
+def _(event: LinearCombination) -> Mechanism:
     """The merged model may hide its parts: under the joint release nothing is known."""
-    return None if event.assumption == JOINT_RELEASE and len(event.mechanisms) > 1 else event
+    return NOTHING if event.assumption == JOINT_RELEASE and len(event.mechanisms) > 1 else event
 
 
 @attained.register
-def _(event: Group) -> Mechanism | None:
+def _(event: Group) -> Mechanism:
     return attained(event.mechanism)
 
 
 @attained.register
-def _(event: WithoutReplacement) -> Mechanism | None:
-    """Somebody who knows the rest of the batch, and one person of the group whose contribution is zeroed."""
-    part = attained(event.mechanism)
-    return None if part is None else Poisson(part, event.batch / event.population)
+def _(event: WithoutReplacement) -> Mechanism:
+    """An attacker who knows the rest of the batch, and one person of the group whose contribution is zeroed."""
+    return Poisson(attained(event.mechanism), event.batch / event.population)
 
 
 def signal_to_noise(event: Mechanism) -> float | None:
@@ -246,9 +231,7 @@ def signal_to_noise(event: Mechanism) -> float | None:
 
 
 def factors(event: Mechanism, times: int = 1) -> tuple[float, dict[Mechanism, int]]:
-    """What is charged as a product: one Gaussian (the sum of 1 / noise multiplier^2) and what else there is, with
-    multiplicities.
-    """
+    """The factors of a product: one Gaussian (sum of 1 / noise multiplier^2), and the others with multiplicities."""
     if isinstance(event, Gaussian):
         return times * event.change**2 / event.noise_multiplier**2, {}
     if isinstance(event, Repeat):
@@ -264,11 +247,3 @@ def factors(event: Mechanism, times: int = 1) -> tuple[float, dict[Mechanism, in
         for other, count in rest.items():
             others[other] = others.get(other, 0) + count
     return precision, others
-
-
-def group_sizes(k: int, rounds: int) -> list[tuple[int, int]]:
-    """``rounds`` split into ``k`` groups as even as integers allow: pairs (size, how many groups of it)."""
-    if k == 0:
-        return []
-    size, larger = divmod(rounds, k)
-    return [(s, n) for s, n in ((size, k - larger), (size + 1, larger)) if n]

@@ -3,25 +3,22 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Annotated, ClassVar
 
 from fedamp.accounting import checks
-from fedamp.accounting.mechanism import Mechanism, OfOne, Relation, Release, mechanism_of, mechanisms_of
+from fedamp.accounting.mechanism import Mechanism, OfOne, Release, mechanisms_of
 
 
 @dataclass(frozen=True, repr=False)
 class Gaussian(Release):
-    """A sum with Gaussian noise: standard deviation ``noise_multiplier`` times the norm a person's contribution is
-    clipped to.
+    """A sum with Gaussian noise of standard deviation ``noise_multiplier`` times the clipping norm of a contribution.
 
     Args:
         noise_multiplier: > 0.
     """
 
-    noise_multiplier: float
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        object.__setattr__(self, "noise_multiplier", checks.scale("noise_multiplier", self.noise_multiplier))
+    noise_multiplier: checks.Scale
 
     @property
     def words(self) -> str:
@@ -36,11 +33,7 @@ class Laplace(Release):
         scale: > 0; epsilon is at most 1 / scale (2 / scale under substitution).
     """
 
-    scale: float
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        object.__setattr__(self, "scale", checks.scale("scale", self.scale))
+    scale: checks.Scale
 
     @property
     def words(self) -> str:
@@ -49,20 +42,19 @@ class Laplace(Release):
 
 @dataclass(frozen=True, repr=False)
 class RandomisedResponse(Release):
-    """A bit about everybody's data, told truthfully with the given probability and flipped otherwise.
+    """One bit about all the data, true with the given probability and flipped otherwise.
 
-    It is one bit however many people's data change. (Where everybody tells a bit of their own, a group of K people goes
-    through K of these: ``Repeat``.)
+    It is one bit however many people's data change. If every person gives a bit, a group of K people goes through K of
+    these: ``Repeat``.
 
     Args:
         probability: of the true answer, in [1/2, 1).
     """
 
-    probability: float
+    probability: checks.Probability
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "probability", checks.probability("probability", self.probability))
         if not 0.5 <= self.probability < 1:
             raise ValueError(f"probability must be in [0.5, 1), got {self.probability!r}")
 
@@ -86,11 +78,10 @@ class NotPrivate(Mechanism):
 
 @dataclass(frozen=True, repr=False)
 class ModelMix(Release):
-    """One round of ModelMix: the server adds Gaussian noise to the sum, and mixes the last two models afterwards, which
-    adds uniform noise of the given width in every coordinate. (Xiao, Wan, Devadas 2022, Theorem 4.1, Corollary 4.1.)
+    """One round of ModelMix: the server adds Gaussian noise to the sum, then mixes the last two models. Mixing adds
+    uniform noise of the given width in every coordinate (Xiao, Wan, Devadas 2022, Theorem 4.1, Corollary 4.1).
 
-    Clients train on the model before it is mixed; a round that started from the mixture would cost more than is charged
-    here.
+    Clients train on the model before it is mixed. A round that starts from the mixture costs more than this charge.
 
     Args:
         noise_multiplier: s > 0, in units of the clipping norm of the (summed) update.
@@ -99,18 +90,10 @@ class ModelMix(Release):
         linf_coordinates: p >= 1: every coordinate is clipped to norm / sqrt(p).
     """
 
-    noise_multiplier: float
-    width: float
-    linf_coordinates: int = 1
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _one_contribution(self)
-        object.__setattr__(self, "noise_multiplier", checks.scale("noise_multiplier", self.noise_multiplier))
-        if self.width != 0 and checks.number("width", self.width) < 0:
-            raise ValueError(f"width must be >= 0 and finite, got {self.width!r}")
-        object.__setattr__(self, "width", checks.scale("width", self.width) if self.width else 0.0)
-        object.__setattr__(self, "linf_coordinates", checks.count("linf_coordinates", self.linf_coordinates))
+    noise_multiplier: checks.Scale
+    width: Annotated[float, checks.scale_or_zero]
+    linf_coordinates: checks.Count = 1
+    takes_substitution: ClassVar[bool] = False
 
     @property
     def words(self) -> str:
@@ -125,8 +108,8 @@ class ModelMix(Release):
 
 @dataclass(frozen=True, repr=False)
 class MixedCoordinate(Release):
-    """One coordinate of ``ModelMix``: Gaussian plus uniform noise, shifted or not. What an adversary who looks at that
-    coordinate sees.
+    """One coordinate of ``ModelMix``: Gaussian plus uniform noise, shifted or not. An attacker who looks at that
+    coordinate sees this.
 
     Args:
         noise_multiplier: s > 0, in units of the clipping norm.
@@ -134,15 +117,10 @@ class MixedCoordinate(Release):
         shift: > 0, in the same units.
     """
 
-    noise_multiplier: float
-    width: float
-    shift: float
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _one_contribution(self)
-        for name in ("noise_multiplier", "width", "shift"):
-            object.__setattr__(self, name, checks.scale(name, getattr(self, name)))
+    noise_multiplier: checks.Scale
+    width: checks.Scale
+    shift: checks.Scale
+    takes_substitution: ClassVar[bool] = False
 
     @property
     def words(self) -> str:
@@ -153,9 +131,9 @@ class MixedCoordinate(Release):
 class GaussianMixture(Release):
     """Unit Gaussian noise around a random shift when the person (or group) is in, around 0 when not.
 
-    X = sum_i w_i exp(m_i z - m_i^2 / 2), z standard normal, increases in z; it is what remains of many dimensions when
-    all shifts point the same way, which is the worst case for Rényi and hockey-stick divergences alike
-    (supermodularity, as in the proof of Theorem 6.4 of Yin, Zaheer, Li 2026).
+    X = sum_i w_i exp(m_i z - m_i^2 / 2), z standard normal, increases in z. Many dimensions reduce to it if all shifts
+    point the same way. That is the worst case for Rényi and hockey-stick divergences (supermodularity, as in the proof
+    of Theorem 6.4 of Yin, Zaheer, Li 2026).
 
     Args:
         shifts: m_i >= 0, in standard deviations of the noise.
@@ -164,16 +142,15 @@ class GaussianMixture(Release):
 
     shifts: Sequence[float]
     weights: Sequence[float]
+    takes_substitution: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _one_contribution(self)
         shifts = tuple(checks.number("shifts", shift) for shift in checks.sequence("shifts", self.shifts))
         if not all(0 <= shift < math.inf for shift in shifts):
             raise ValueError(f"shifts must be >= 0 and finite, got {shifts!r}")
-        weights = checks.weights("weights", self.weights, len(shifts))
         merged: dict[float, float] = {}
-        for shift, weight in sorted(zip(shifts, weights, strict=True)):
+        for shift, weight in sorted(zip(shifts, checks.weights("weights", self.weights, len(shifts)), strict=True)):
             if weight > 0:
                 merged[shift] = merged.get(shift, 0.0) + weight
         object.__setattr__(self, "shifts", tuple(merged))
@@ -186,7 +163,7 @@ class GaussianMixture(Release):
 
 @dataclass(frozen=True, repr=False)
 class GroupPoissonGaussian(Release):
-    """``size`` people together under Poisson sampling and Gaussian noise, each sampled by an own coin.
+    """``size`` people together under Poisson sampling and Gaussian noise, each sampled independently.
 
     Args:
         noise_multiplier: > 0, in units of one person's clipping norm.
@@ -194,16 +171,10 @@ class GroupPoissonGaussian(Release):
         size: 1 to 500.
     """
 
-    noise_multiplier: float
-    rate: float
-    size: int
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _one_contribution(self)
-        object.__setattr__(self, "noise_multiplier", checks.scale("noise_multiplier", self.noise_multiplier))
-        object.__setattr__(self, "rate", checks.probability("rate", self.rate))
-        object.__setattr__(self, "size", checks.count("size", self.size, 1, 500))
+    noise_multiplier: checks.Scale
+    rate: checks.Probability
+    size: Annotated[int, partial(checks.count, largest=500)]
+    takes_substitution: ClassVar[bool] = False
 
     @property
     def words(self) -> str:
@@ -220,28 +191,18 @@ class GroupPoissonGaussian(Release):
         return Gaussian(self.noise_multiplier / self.size, relation=self.relation)
 
 
-def _one_contribution(release: Release) -> None:
-    """Refuse substitution where what is charged is a contribution against none."""
-    if release.relation is Relation.SUBSTITUTION:
-        kind = type(release).__name__
-        raise ValueError(f"{kind} has the relation zero-out or add/remove; substitution is not charged, got it")
-
-
 @dataclass(frozen=True)
 class Compose(Mechanism):
-    """Releases after one another, each may depend on those before.
+    """Releases after one another. Each may depend on those before.
 
-    If every part is a single release they make one round together (for instance the shared and the split part of a
-    model); if some part spans several rounds, the parts' rounds follow one another.
+    If every part is a single release, they make one round together (for instance the shared and the split part of a
+    model). If some part spans several rounds, the rounds of the parts follow one another.
 
     Args:
         mechanisms: one or more, of one neighbouring relation.
     """
 
-    mechanisms: Sequence[Mechanism]
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "mechanisms", mechanisms_of("mechanisms", self.mechanisms))
+    mechanisms: Annotated[Sequence[Mechanism], mechanisms_of]
 
     @property
     def words(self) -> str:
@@ -253,7 +214,7 @@ class Compose(Mechanism):
         return 1 if all(span == 1 for span in spans) else sum(spans)
 
     def unamplified(self) -> Mechanism:
-        return Compose(tuple(part.unamplified() for part in self.mechanisms))
+        return self.with_parts(lambda part: part.unamplified())
 
     def _prefix(self, rounds: int) -> Mechanism:
         released: list[Mechanism] = []
@@ -270,15 +231,11 @@ class Repeat(OfOne):
     """The same mechanism several times, one after another, with fresh randomness each time.
 
     Args:
-        mechanism: what is repeated.
+        mechanism: one of them.
         times: >= 0; 0 releases nothing.
     """
 
-    times: int
-
-    def __post_init__(self) -> None:
-        mechanism_of(self.mechanism)
-        object.__setattr__(self, "times", checks.count("times", self.times, 0))
+    times: checks.CountOrZero
 
     @property
     def words(self) -> str:
@@ -302,4 +259,4 @@ class Repeat(OfOne):
 
 
 NOTHING = Repeat(NotPrivate(), 0)
-"""The release that tells nothing, whatever the neighbouring relation."""
+"""The release that says nothing, for any neighbouring relation."""

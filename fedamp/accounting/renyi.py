@@ -1,17 +1,18 @@
-"""The Rényi evaluator: moments of the likelihood ratio X of every kind of mechanism, one dispatch.
+"""The Rényi evaluator: moments of the likelihood ratio X of every kind of mechanism, and the divergences they give.
 
-``moments_of(event)`` answers with four things, each exact or an upper bound: the central moments, the raw and the
-negative ones, and the Laplace transform, from which the negative ones follow. Kinds that have no entry are charged as
-what ``reductions.charged_as`` makes of them.
+``moments_of(event)`` knows four things, each exact or an upper bound: the central moments, the raw and the negative
+ones, and the Laplace transform, from which the negative ones follow. A kind without an entry is charged as what
+``reductions.charged_as`` makes of it. Entries of single releases are in ``renyi_releases``, of groups in
+``group_bounds``.
 
-A table of *log moments* has shape (A + 1,) and holds, at index a, the larger of log E[X^a] (remove direction) and log
-E[X^(1-a)] (add direction); the Rényi divergence of order a is that over a - 1. log E[X^a] is convex in a and 0 at a =
+A table of *log moments* has shape (A + 1,). At index a it holds the larger of log E[X^a] (remove direction) and log
+E[X^(1-a)] (add direction). The Rényi divergence of order a is that over a - 1. log E[X^a] is convex in a and 0 at a =
 1, so straight lines between whole orders are upper bounds.
 """
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -19,26 +20,16 @@ import numpy as np
 
 from fedamp.accounting import moments
 from fedamp.accounting.amplification import Allocation, AllocationPrefix, CappedPoisson, Poisson, Submodels
-from fedamp.accounting.bounds import Array
-from fedamp.accounting.hidden_rounds import participation
-from fedamp.accounting.laws import log_density, log_ratio_of_mixture, numerical_law
+from fedamp.accounting.bounds import Array, NotEvaluable, in_floating_point
+from fedamp.accounting.conversion import checked_orders
+from fedamp.accounting.laws import numerical_law
 from fedamp.accounting.mechanism import Mechanism
 from fedamp.accounting.merging import RandomSelection
 from fedamp.accounting.moments import Transform
-from fedamp.accounting.points import NotEvaluable
-from fedamp.accounting.reductions import charged_as, concentrated, hidden_rounds_bounds
-from fedamp.accounting.releases import (
-    NOTHING,
-    Compose,
-    Gaussian,
-    GaussianMixture,
-    Laplace,
-    MixedCoordinate,
-    ModelMix,
-    RandomisedResponse,
-    Repeat,
-)
-from fedamp.accounting.tilted import hidden_log_moments
+from fedamp.accounting.numeric import repeated
+from fedamp.accounting.participation import hidden_log_moments, participation
+from fedamp.accounting.reductions import charged_as, hidden_rounds_bounds
+from fedamp.accounting.releases import NOTHING, Compose, Repeat
 
 HIGHEST_ORDER = 256
 
@@ -52,7 +43,7 @@ class Moments:
 
     Attributes:
         symmetric: whether the two laws are mirror images (an involution swaps them), or ``raw`` bounds both
-            directions: then E[X^-b] is at most what is charged for E[X^(b+1)].
+            directions: then E[X^-b] is at most the charge for E[X^(b+1)].
     """
 
     symmetric = False
@@ -107,16 +98,6 @@ class Moments:
         return self.raw(highest)[1:] if self.symmetric else moments.negative_moments(self.transform, highest)
 
 
-def log_moments(event: Mechanism, highest: int) -> Array:
-    """The larger of log E[X^a] and log E[X^(1-a)] at a = 0..highest."""
-    if not event.is_private:
-        return np.concatenate([[0.0, 0.0], np.full(highest - 1, np.inf)])
-    found = moments_of(event)
-    both = found.raw(highest).copy()
-    both[1:] = np.maximum(both[1:], found.negative(highest))
-    return both
-
-
 _KINDS: dict[type[Mechanism], Callable[[Any], Moments]] = {}
 
 
@@ -141,7 +122,36 @@ def answers_for(*kinds: type[Mechanism]) -> Callable[[type[Moments]], type[Momen
     return register
 
 
-# What is made of others.
+def log_moments(event: Mechanism, highest: int) -> Array:
+    """The larger of log E[X^a] and log E[X^(1-a)] at a = 0..highest."""
+    if not event.is_private:
+        return np.concatenate([[0.0, 0.0], np.full(highest - 1, np.inf)])
+    found = moments_of(event)
+    both = found.raw(highest).copy()
+    both[1:] = np.maximum(both[1:], found.negative(highest))
+    return both
+
+
+_ROUNDING = 1e-11
+"""Added to Rényi divergences for rounding, relative: a thousand times the largest error seen, not a worst case."""
+
+
+def rdp(event: Mechanism, orders: Sequence[float] | Array | float) -> Array:
+    """See ``Mechanism.rdp``: linear interpolation of ``(a - 1) * divergence`` between whole orders."""
+    array = checked_orders(orders)
+    highest = max(HIGHEST_ORDER, 2 ** math.ceil(math.log2(np.max(array))))
+    if highest > 4096:
+        raise ValueError(f"orders must be <= 4096, got {float(np.max(array))!r}")
+    with in_floating_point():
+        logs = log_moments(event, highest)
+    low = np.clip(np.floor(array).astype(int), 1, highest - 1)
+    part = array - low
+    with np.errstate(invalid="ignore"):
+        between = np.where(part > 0, logs[low] + part * (logs[low + 1] - logs[low]), logs[low])
+    return np.asarray(np.where(np.isnan(between), np.inf, np.maximum(between, 0.0)) * (1 + _ROUNDING) / (array - 1))
+
+
+# Mechanisms made of others.
 
 
 @answers_for(Compose, Repeat)
@@ -155,8 +165,9 @@ class _Product(Moments):
         self.symmetric = all(part.symmetric for part, _ in self.factors)
 
     def _central(self, highest: int) -> Array:
-        powers = [moments.repeated(part.central(highest), times, moments.multiply) for part, times in self.factors]
-        return functools.reduce(moments.multiply, powers) if powers else moments.constant(highest)
+        powers = [repeated(part.central(highest), times, moments.multiply) for part, times in self.factors]
+        nothing = np.append(0.0, np.full(highest, -np.inf))  # X = 1
+        return functools.reduce(moments.multiply, powers) if powers else nothing
 
     def _raw(self, highest: int) -> Array:
         return sum((times * part.raw(highest) for part, times in self.factors), np.zeros(highest + 1))
@@ -194,7 +205,7 @@ class _Thinned(Moments):
         self.part, self.rate = moments_of(event.mechanism), event.rate
 
     def _central(self, highest: int) -> Array:
-        return moments.thin(self.part.central(highest), self.rate)
+        return np.asarray(self.part.central(highest) + np.arange(highest + 1) * np.log(self.rate))
 
     def _negative(self, highest: int) -> Array:
         if self.part.symmetric:  # the remove direction is the larger: Mironov, Talwar, Zhang 2019, Theorem 5
@@ -202,7 +213,8 @@ class _Thinned(Moments):
         return moments.negative_moments(self.transform, highest)
 
     def transform(self, u: Array) -> Transform:
-        return moments.transform_of_thinned(self.part.transform, self.rate, u)
+        part = self.part.transform(self.rate * u)
+        return Transform(part.log - (1 - self.rate) * u, part.excess)
 
 
 @answers_for(Submodels)
@@ -226,7 +238,8 @@ class _Mean(Moments):
         return np.minimum(exact, self.count * np.interp(powers / self.count, powers, of_a_copy))
 
     def transform(self, u: Array) -> Transform:
-        return moments.transform_of_mean(self.part.transform, self.count, u)
+        part = self.part.transform(u / self.count)
+        return Transform(self.count * part.log, self.count * part.excess)
 
 
 @answers_for(Allocation, AllocationPrefix, CappedPoisson)
@@ -242,7 +255,7 @@ class _HiddenRounds(Moments):
     def _raw(self, highest: int) -> Array:
         result = np.min([bound.raw(highest) for bound in self.bounds], axis=0)
         found = participation(self.event)
-        if found is None or len(found.chances) < 3:
+        if len(found.chances) < 3:
             return np.asarray(result)
         one = moments_of(found.mechanism).raw(highest)
         for order in range(min(_EXACT_ORDER, highest), 1, -1):
@@ -259,145 +272,3 @@ class _HiddenRounds(Moments):
 
     def _central(self, highest: int) -> Array:
         return self.bounds[0].central(highest)
-
-
-# Single releases.
-
-
-def _below(shift: float, highest: int) -> Array:
-    """log moments of a shift by so many standard deviations of Gaussian noise, the worst of releases below."""
-    a = np.arange(highest + 1.0)
-    return a * (a - 1) * shift**2 / 2
-
-
-def _order(shift: float, highest: int, most: float) -> int:
-    """Up to which order moments are integrated: above ``most`` over the shift the bound below is as good."""
-    return min(highest, int(most / max(shift, 1e-9)))
-
-
-def _integrated(shift: float, highest: int, most: float, nodes: Callable[[int], tuple[Array, Array]]) -> Array:
-    """Central moments by quadrature at low orders, by |X - 1|^a <= X^a + 1 and the largest shift above."""
-    result, order = np.logaddexp(0.0, _below(shift, highest)), _order(shift, highest, most)
-    result[:2] = 0.0, -np.inf
-    if order >= 2:
-        result[: order + 1] = moments.from_nodes(*nodes(order), order)
-    return result
-
-
-@answers_for(Gaussian)
-class _Gaussian(Moments):
-    symmetric = True
-
-    @property
-    def noise(self) -> float:
-        return float(self.event.noise_multiplier / self.event.change)
-
-    def _nodes(self, order: int, step: float = 0.25) -> tuple[Array, Array]:
-        # E[X^a] is largest around z = a / s.
-        z = np.arange(-10.0, order / self.noise + 10.0, step)
-        return -z * z / 2 + np.log(step / np.sqrt(2 * np.pi)), z / self.noise - 0.5 / self.noise**2
-
-    def _central(self, highest: int) -> Array:
-        return _integrated(1 / self.noise, highest, 4000.0, self._nodes)
-
-    def finite_law(self) -> tuple[Array, Array, float]:
-        """By quadrature, more accurate than the numerical law; what lies left of the nodes counts as X = 0."""
-        if self.noise < 0.04:
-            return super().finite_law()
-        log_masses, log_ratios = self._nodes(2, 0.25 * min(1.0, self.noise))  # exp(-u X) falls within a few s
-        return np.append(log_masses, math.log(1e-22)), np.append(log_ratios, -np.inf), 0.0
-
-    def _raw(self, highest: int) -> Array:
-        return _below(1 / self.noise, highest)
-
-
-@answers_for(Laplace, RandomisedResponse)
-class _Finite(Moments):
-    symmetric = True
-
-
-@answers_for(MixedCoordinate)
-class _MixedCoordinate(Moments):
-    symmetric = True
-
-    def _central(self, highest: int) -> Array:
-        s, shift = self.event.noise_multiplier, self.event.shift
-        if _order(shift / s, highest, 4000.0) * shift > 1e5 * s / 16:  # no better than without mixing
-            return _integrated(shift / s, highest, 0.0, self._nodes)
-        return _integrated(shift / s, highest, 4000.0, self._nodes)
-
-    def _nodes(self, order: int) -> tuple[Array, Array]:
-        s, width, shift = self.event.noise_multiplier, self.event.width, self.event.shift
-        step, reach = s / 16, width / 2 + 10 * s
-        flat = width / 2 - 20 * s - shift  # up to here the ratio is 1 to more digits than there are
-        if flat < 1e5 * step:
-            y = np.arange(-reach, reach + order * shift, step)
-        else:
-            y = np.r_[np.arange(-reach, -flat, step), np.arange(flat, reach + order * shift, step)]
-        density = log_density(y, s, width)
-        return density + math.log(step), log_density(y - shift, s, width) - density
-
-
-@answers_for(ModelMix)
-class _ModelMix(Moments):
-    """At whole orders from 2 up the worst contribution has its whole norm in as few coordinates as it may (Xiao, Wan,
-    Devadas 2022, Theorem 4.1, Corollary 4.1). What is needed of it is checked for the parameters in use, not proved
-    (``method`` says so); orders at which the check fails are charged as plain Gaussian noise.
-    """
-
-    symmetric = True
-
-    def __init__(self, event: ModelMix) -> None:
-        super().__init__(event)
-        self.plain, self.worst = moments_of(Gaussian(event.noise_multiplier)), moments_of(concentrated(event))
-
-    def _central(self, highest: int) -> Array:
-        holds = bool(worst_is_concentrated(self.event, highest).all())
-        return (self.worst if holds else self.plain).central(highest)
-
-    def _raw(self, highest: int) -> Array:
-        plain = self.plain.raw(highest)
-        holds = worst_is_concentrated(self.event, highest)
-        return np.where(holds, np.minimum(self.worst.raw(highest), plain), plain)
-
-
-@lru_cache(maxsize=64)
-def worst_is_concentrated(event: ModelMix, highest: int = HIGHEST_ORDER) -> Array:
-    """Whether each order 0..highest has its worst case in the fewest coordinates, checked on a grid of shifts.
-
-    What is needed: log E[X^a] at shift v is at most (v / c)^2 times that at the largest shift c; convexity in v^2
-    implies it.
-    """
-    if event.width == 0:
-        return np.ones(highest + 1, dtype=bool)
-    largest = 1 / math.sqrt(event.linf_coordinates)
-    end = moments_of(MixedCoordinate(event.noise_multiplier, event.width, largest)).raw(highest)
-    holds = np.isfinite(end)
-    for part in (0.1, 0.25, 0.5, 0.75, 0.9):
-        inner = moments_of(MixedCoordinate(event.noise_multiplier, event.width, part * largest)).raw(highest)
-        holds &= inner <= part**2 * end * (1 + 1e-7) + 1e-12
-    return holds
-
-
-@answers_for(GaussianMixture)
-class _GaussianMixture(Moments):
-    @property
-    def largest(self) -> float:
-        return float(self.event.shifts[-1])
-
-    def _nodes(self, low: float, high: float) -> tuple[Array, Array]:
-        step = min(0.25, 0.5 / max(self.largest, 1e-9))
-        z = np.arange(low, high, step)
-        return -z * z / 2 + np.log(step / np.sqrt(2 * np.pi)), log_ratio_of_mixture(self.event, z)
-
-    def _central(self, highest: int) -> Array:
-        return _integrated(self.largest, highest, 1000.0, lambda order: self._nodes(-10.0, order * self.largest + 10.0))
-
-    def _negative(self, highest: int) -> Array:
-        order = _order(self.largest, highest, 1000.0)
-        result = _below(self.largest, highest)[1:].copy()
-        if not order:
-            return result
-        log_weights, log_ratios = self._nodes(-order * self.largest - 10.0, 10.0 + self.largest)
-        result[:order] = [max(0.0, float(moments.log_sum(log_weights - n * log_ratios))) for n in range(order)]
-        return result

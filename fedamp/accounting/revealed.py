@@ -1,12 +1,12 @@
-"""Both ends of what Gaussian releases cost if their hidden choices are told: in closed form, and near at little noise.
+"""Both ends of the cost of Gaussian releases by revealing their hidden choices: closed forms, close at little noise.
 
 **Proposition** (ours). Let A be all hidden choices, w_A their probabilities, independent of the data, and delta_A the
-profile of what is released given A. Then
+profile of the release given A. Then
 
     sum_A w_A delta_A(epsilon - log w_A)  <=  delta(epsilon)  <=  sum_A w_A delta_A(epsilon).
 
-*Proof.* X = sum_A w_A L_A. The hockey-stick divergence is jointly convex, in both directions: the upper end, which is
-never above what nothing hidden costs. With the person in, A has the law w_A, and X >= w_A L_A for the A that is drawn:
+*Proof.* X = sum_A w_A L_A. The hockey-stick divergence is jointly convex, in both directions: the upper end. It never
+exceeds the cost without amplification. With the person in, A has the law w_A, and X >= w_A L_A for the A that is drawn:
 H(P, Q) = E_P[(1 - e^epsilon / X)+] >= sum_A w_A E_(P_A)[(1 - e^epsilon / (w_A L_A))+], the lower end.
 
 So the ends are apart by at most the largest -log w_A, however much is lost: log C(T, k) for k of T rounds.
@@ -14,17 +14,18 @@ So the ends are apart by at most the largest -log w_A, however much is lost: log
 
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache, partial, reduce, singledispatch
 
 import numpy as np
 
 from fedamp.accounting.amplification import Allocation, AllocationPrefix, CappedPoisson, Poisson, Submodels
-from fedamp.accounting.bounds import Array, Bounds
-from fedamp.accounting.hidden_rounds import participation
+from fedamp.accounting.bounds import Array, Bounds, NotEvaluable
 from fedamp.accounting.mechanism import Mechanism
 from fedamp.accounting.merging import RandomSelection
-from fedamp.accounting.moments import UNIT, log_choose, repeated
+from fedamp.accounting.numeric import UNIT, crossing, gaussian_delta, log_choose, repeated
+from fedamp.accounting.participation import participation
 from fedamp.accounting.reductions import attained, charged_as
 from fedamp.accounting.releases import Compose, Gaussian, GaussianMixture, NotPrivate, Repeat
 
@@ -56,8 +57,9 @@ class Revealed:
 
     def epsilon(self, delta: float) -> Bounds:
         """The smallest epsilon >= 0 at ``delta``."""
-        upper = self._largest_above(delta, upper=True)[1]
-        return Bounds(min(self._largest_above(delta, upper=False)[0], upper), upper, _METHOD)
+        upper = crossing(partial(self._delta, upper=True), delta, 1e250, 1e-9)[1]
+        lower = crossing(partial(self._delta, upper=False), delta, 1e250, 1e-9)[0]
+        return Bounds(min(lower, upper), upper, _METHOD)
 
     def delta(self, epsilon: float) -> Bounds:
         """The smallest delta at ``epsilon`` >= 0."""
@@ -68,23 +70,9 @@ class Revealed:
         """One end of delta."""
         off = self.off + 8 * UNIT * len(self.chance)
         if upper:
-            return min(1.0, float(self.chance @ _of_gaussian(self.most * (1 + off), epsilon, 1)) * (1 + off))
+            return min(1.0, float(self.chance @ gaussian_delta(self.most * (1 + off), epsilon, 1)) * (1 + off))
         lost = epsilon - self.log_weight * (1 + off) + off
-        return float(self.chance @ _of_gaussian(self.least * (1 - off), lost, -1)) * (1 - off)
-
-    def _largest_above(self, delta: float, upper: bool) -> tuple[float, float]:
-        """Neighbouring numbers, between which one end of delta falls to ``delta``; both 0 where it is at most that."""
-        if self._delta(0.0, upper) <= delta:
-            return 0.0, 0.0
-        low, high = 0.0, 1.0
-        while self._delta(high, upper) > delta:
-            low, high = high, 2 * high
-            if high > 1e250:
-                return low, math.inf
-        while high - low > 1e-9 * high:
-            middle = (low + high) / 2
-            low, high = (middle, high) if self._delta(middle, upper) > delta else (low, middle)
-        return low, high
+        return float(self.chance @ gaussian_delta(self.least * (1 - off), lost, -1)) * (1 - off)
 
     def times(self, other: "Revealed") -> "Revealed":
         """Of two mechanisms, one after the other."""
@@ -95,7 +83,7 @@ class Revealed:
         return _of(least, most, chance, logs, self.off + other.off + 4 * UNIT)
 
     def chosen(self, chance: float, log_weight: float) -> "Revealed":
-        """What is released if a choice falls on this mechanism, which it does with ``chance``."""
+        """The release if a choice with this ``chance`` falls on the mechanism."""
         return Revealed(self.least, self.most, chance * self.chance, self.log_weight + log_weight, self.off)
 
 
@@ -117,46 +105,30 @@ def _of(least: Array, most: Array, chance: Array, log_weight: Array, off: float)
     return Revealed(lowest(least), highest, total(chance), lowest(log_weight), off + len(chance) * UNIT)
 
 
-def _of_gaussian(signal: Array, epsilon: Array | float, side: int) -> Array:
-    """delta at ``epsilon`` >= 0 of Gaussians with these squared signal-to-noise ratios, from above (``side`` 1) or
-    below (-1) (Balle, Wang 2018, Theorem 8): Phi(a) - e^epsilon Phi(b), with e^epsilon phi(b) = phi(a), a >= b.
-    """
-    from scipy.special import erfcx, ndtr  # its import takes a while
-
-    some = (signal > 0) & (signal < np.inf)
-    shift = np.sqrt(np.where(some, signal, 1.0))
-    lost = epsilon / shift
-    a, b = shift / 2 - lost, -shift / 2 - lost
-    a = a + side * 8 * UNIT * -b
-    with np.errstate(under="ignore", over="ignore"):
-        below = ndtr(a)
-        delta = below - np.exp(-a * a / 2) * erfcx(-b / math.sqrt(2)) / 2
-        square = np.minimum(a * a, 1e4)  # beyond, tails are 0
-        slack = below * (64 + 8 * square) * UNIT + 1e-300  # both functions are known to some units, the tail to a^2
-    return np.where(some, np.clip(delta + side * slack, 0.0, 1.0), np.where(signal > 0, 1.0, 0.0))
-
-
 _NOTHING = Revealed(np.zeros(1), np.zeros(1), np.ones(1), np.zeros(1))
 
 
 @lru_cache(maxsize=256)
-def revealed(event: Mechanism) -> Revealed | None:
-    """The hidden choices of a mechanism; None where what is released is not Gaussian."""
+def revealed(event: Mechanism) -> Revealed:
+    """The hidden choices of a mechanism; NotEvaluable if its releases are not Gaussian."""
     return _NOTHING if event.releases_nothing else _by_kind(event)
 
 
 @singledispatch
-def _by_kind(event: Mechanism) -> Revealed | None:
-    """What it is charged as, or would cost unamplified, from above; what is attained from below."""
+def _by_kind(event: Mechanism) -> Revealed:
+    """From above what it is charged as, or costs without amplification; from below what is attained."""
     try:
         other = charged_as(event)
     except TypeError:
         other = event.unamplified()
-    above, known = None if other == event else revealed(other), attained(event)
-    below = None if known is None or known is event else revealed(known)
-    if above is None or known is event:
+    if other == event:
+        raise NotEvaluable(f"{type(event).__name__} is not Gaussian")
+    above, known, below = revealed(other), attained(event), _NOTHING
+    if known is event:
         return above
-    if below is None:
+    with suppress(NotEvaluable):
+        below = revealed(known)
+    if below is _NOTHING:
         nothing = np.zeros(len(above.chance))
         return Revealed(nothing, above.most, above.chance, nothing, above.off)
     most = np.full(len(below.chance), above.most.max())
@@ -182,26 +154,22 @@ def _(event: NotPrivate) -> Revealed:
 
 
 @_by_kind.register
-def _(event: Repeat) -> Revealed | None:
-    part = revealed(event.mechanism)
-    return None if part is None else repeated(part, event.times, Revealed.times)
+def _(event: Repeat) -> Revealed:
+    return repeated(revealed(event.mechanism), event.times, Revealed.times)
 
 
 @_by_kind.register
-def _(event: Compose) -> Revealed | None:
-    parts = [revealed(part) for part in event.mechanisms]
-    known = [part for part in parts if part is not None]
-    return reduce(Revealed.times, known) if len(known) == len(parts) else None
+def _(event: Compose) -> Revealed:
+    return reduce(Revealed.times, [revealed(part) for part in event.mechanisms])
 
 
 @_by_kind.register
-def _(event: Submodels) -> Revealed | None:
-    part = revealed(event.mechanism)
-    return None if part is None else part.chosen(1.0, -math.log(event.count))
+def _(event: Submodels) -> Revealed:
+    return revealed(event.mechanism).chosen(1.0, -math.log(event.count))
 
 
 @_by_kind.register
-def _(event: Poisson) -> Revealed | None:
+def _(event: Poisson) -> Revealed:
     if event.rate == 1:
         return revealed(event.mechanism)
     parts = [(_NOTHING, 1 - event.rate), (revealed(event.mechanism), event.rate)]
@@ -209,7 +177,7 @@ def _(event: Poisson) -> Revealed | None:
 
 
 @_by_kind.register
-def _(event: RandomSelection) -> Revealed | None:
+def _(event: RandomSelection) -> Revealed:
     """The draw may be seen: it takes no part in the weight."""
     return _one_of([(revealed(part), weight, 0.0) for part, weight in zip(*event.used, strict=True)])
 
@@ -217,25 +185,22 @@ def _(event: RandomSelection) -> Revealed | None:
 @_by_kind.register(Allocation)
 @_by_kind.register(AllocationPrefix)
 @_by_kind.register(CappedPoisson)
-def _(event: Allocation | AllocationPrefix | CappedPoisson) -> Revealed | None:
-    """A person takes part in h rounds with a chance c_h, each set of so many as likely as the next."""
+def _(event: Allocation | AllocationPrefix | CappedPoisson) -> Revealed:
+    """A person takes part in h rounds with a chance c_h; all sets of h rounds are equally likely."""
     found = participation(event)
-    assert found is not None
     one, parts, known, rounds = revealed(found.mechanism), [], _NOTHING, 0
     possible = [h for h, chance in enumerate(found.chances) if chance > 0]
-    if one is None or len(possible) > _MOST_SIZES:
-        return None
+    if len(possible) > _MOST_SIZES:
+        raise NotEvaluable("a person may take part in too many different numbers of rounds")
     for h in possible:
         known, rounds = known.times(repeated(one, h - rounds, Revealed.times)) if h else known, h
         parts.append((known, found.chances[h], math.log(found.chances[h]) - float(log_choose(found.rounds, h))))
     return _one_of(parts, found.rounding + 64 * (math.lgamma(found.rounds + 1) + 1) * UNIT)
 
 
-def _one_of(parts: Sequence[tuple[Revealed | None, float, float]], off: float = 4 * UNIT) -> Revealed | None:
-    """A choice among mechanisms: triples (what is chosen, the chance that it is, log w of each such choice)."""
-    chosen = [part.chosen(chance, log_weight) for part, chance, log_weight in parts if part is not None]
-    if len(chosen) < len(parts):
-        return None
+def _one_of(parts: Sequence[tuple[Revealed, float, float]], off: float = 4 * UNIT) -> Revealed:
+    """A choice among mechanisms: triples (a mechanism, its chance, log w of each such choice)."""
+    chosen = [part.chosen(chance, log_weight) for part, chance, log_weight in parts]
     least, most, chance, log_weight = (
         np.concatenate([getattr(part, each) for part in chosen]) for each in ("least", "most", "chance", "log_weight")
     )

@@ -1,32 +1,34 @@
-"""delta and epsilon of runs with hidden rounds by tilted sampling (docs/k-of-t.md), and which mechanisms are sampled as
-what: hidden rounds, in a product with anything else.
-"""
+"""delta and epsilon of runs with hidden rounds, and of products with them, by tilted sampling (docs/k-of-t.md)."""
 
 import math
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
+from operator import methodcaller
 
 import numpy as np
 
 from fedamp.accounting import checks, laws
 from fedamp.accounting.amplification import AllocationPrefix, CappedPoisson
-from fedamp.accounting.bounds import Array, Bounds
-from fedamp.accounting.certificate import HIGHEST_SAMPLED_ORDER, Add, Pilot, Remove, certify
-from fedamp.accounting.hidden_rounds import HiddenRounds, Participation, Run, participation
+from fedamp.accounting.bounds import Array, Bounds, NotEvaluable
+from fedamp.accounting.certificate import Pilot, Proposal, certify
+from fedamp.accounting.hidden_rounds import FiniteRound, GaussianRound, HiddenRounds, Round, Run
 from fedamp.accounting.law import Law
 from fedamp.accounting.mechanism import Mechanism, Relation
-from fedamp.accounting.points import NotEvaluable
-from fedamp.accounting.ratios import FiniteRound, GaussianRound, Round
+from fedamp.accounting.participation import Participation, participation
+from fedamp.accounting.proposals import HIGHEST_SAMPLED_ORDER, AddProposal, RemoveProposal
 from fedamp.accounting.reductions import attained, factors, hidden_rounds_bounds
 from fedamp.accounting.releases import Compose, Gaussian, Repeat
-from fedamp.accounting.tilted import Proposal, RemoveProposal
+
+PRECISION = 5e-3
+"""Relative width of the bracket on epsilon that sampling aims at."""
 
 CHARGE = 1e-6
 """Share of delta that is charged for the probability that a certificate is wrong."""
 
 QUESTIONS = 32
-"""A certificate is wrong with at most this fraction of what is charged: so many may be asked for one answer."""
+"""One answer may ask for this many certificates: each fails with at most this fraction of the charged probability."""
 
 _STEPS = np.concatenate([np.arange(0.3, 1.8, 0.06), 1.8 * 1.25 ** np.arange(17)])
 """Where epsilon is certified, in expected half-widths from the pilot's: close by, and further off if that fails."""
@@ -41,6 +43,9 @@ _HOPELESS = 0.1
 """Relative width beyond which the other bounds are as good."""
 
 
+Direction = type[RemoveProposal] | type[AddProposal]
+
+
 @dataclass(frozen=True, eq=False)
 class SampledProfile:
     """The privacy profile of a run that has hidden rounds; docs/k-of-t.md.
@@ -48,8 +53,8 @@ class SampledProfile:
     Args:
         upper: its likelihood ratio, exact or larger in convex order.
         lower: the same, exact or smaller; the same object as ``upper`` if exact, None if no lower end is wanted.
-        laws: each makes a law whose add direction bounds this one's, asked in turn. Where none of it decides, which is
-            the rule, the add direction is not sampled.
+        laws: each makes a law whose add direction bounds this one's, asked in turn. The add direction is sampled only
+            if they leave it larger than the remove direction, a rare case.
     """
 
     upper: Run
@@ -57,7 +62,12 @@ class SampledProfile:
     laws: tuple[Callable[[], Law], ...] = ()
 
     def epsilon(
-        self, delta: float, *, precision: float = 5e-3, known: float = math.inf, highest: int = HIGHEST_SAMPLED_ORDER
+        self,
+        delta: float,
+        *,
+        precision: float = PRECISION,
+        known: float = math.inf,
+        highest: int = HIGHEST_SAMPLED_ORDER,
     ) -> Bounds:
         """Smallest epsilon >= 0 at ``delta``, in both directions.
 
@@ -68,59 +78,55 @@ class SampledProfile:
             highest: order to try in the remove direction; low ones are found sooner.
 
         Returns:
-            A bracket that is right but for a probability of 1e-6 delta, which ``upper`` has been charged for.
+            A bracket with a failure probability of 1e-6 delta, charged to ``upper``.
 
         Raises:
             NotEvaluable: too much work, or not worth it; another bound has to answer.
         """
-        remove = self._epsilon(Remove(highest), delta, precision, known)
-        add = self._known(lambda law: law.epsilon_add(delta), remove.upper)
-        return _with_add(remove, add, lambda: self._epsilon(Add(), delta, precision, known))
+        remove = self._epsilon(RemoveProposal, delta, precision, known, highest)
+        add = self._known(lambda law: law.add.epsilon(delta), remove.upper)
+        return _with_add(remove, add, lambda: self._epsilon(AddProposal, delta, precision, known))
 
     def delta(self, epsilon: float, *, precision: float = 0.05) -> Bounds:
         """Smallest delta at ``epsilon`` >= 0, in both directions, with a bracket of a relative width of ``precision``;
         otherwise as :meth:`epsilon`.
         """
         remove = self.delta_remove(epsilon, precision=precision)
-        known = self._known(lambda law: law.delta_add(epsilon), remove.upper)
+        known = self._known(lambda law: law.add.delta(epsilon), remove.upper)
         return _with_add(remove, known, lambda: self.delta_add(epsilon, precision=precision))
 
     def delta_remove(self, epsilon: float, *, precision: float = 0.05) -> Bounds:
         """As :meth:`delta`, for the remove direction H(P, Q) alone."""
-        return self._delta(Remove(), epsilon, precision)
+        return self._delta(RemoveProposal, epsilon, precision)
 
     def delta_add(self, epsilon: float, *, precision: float = 0.05) -> Bounds:
         """As :meth:`delta`, for the add direction H(Q, P) alone."""
         if epsilon > self.upper.ratio_rounding - self.upper.log_least:
             return Bounds(0.0, 0.0, "an output that unlikely cannot occur")
-        return self._delta(Add(), epsilon, precision)
+        return self._delta(AddProposal, epsilon, precision)
 
     def _known(self, ask: Callable[[Law], Bounds], enough: float) -> float:
         """An upper end of the add direction by the laws; no more of them are asked once it is at most ``enough``."""
         known = math.inf
         for law in self.laws:
-            try:
+            with suppress(NotEvaluable):
                 known = min(known, ask(law()).upper)
-            except NotEvaluable:
-                continue
             if known <= enough:
                 break
         return known
 
-    def _epsilon(self, direction: Remove | Add, delta: float, precision: float, known: float = math.inf) -> Bounds:
+    def _epsilon(
+        self, direction: Direction, delta: float, precision: float, known: float, highest: int = HIGHEST_SAMPLED_ORDER
+    ) -> Bounds:
         checks.delta(delta)
-        if not 1e-4 <= precision <= 0.1:
-            raise ValueError(f"precision must be between 1e-4 and 0.1, got {precision!r}")
+        checks.precision(precision)
         charge = CHARGE * delta
         spendable = delta - charge - direction.share(self.upper)
         if spendable <= 0:
             raise NotEvaluable("a round gives a person away with more than delta")
-        most = self._most_draws * (5e-3 / precision) ** 2
-        pilot = direction.pilot(
-            self.upper,
-            lambda proposal: proposal.bound_at(spendable),
-            lambda proposal: Pilot.at_delta(proposal, spendable),
-        )
+        most = self._most_draws * (PRECISION / precision) ** 2
+        look = partial(Pilot.at_delta, delta=spendable)
+        pilot = direction.pilot(self.upper, methodcaller("bound_at", spendable), look, highest)
         if pilot.epsilon * (1 + precision / 2) >= known:
             raise NotEvaluable("another bound is as low")
         failure, certified = charge / QUESTIONS, len(_STEPS) * 2
@@ -133,7 +139,7 @@ class SampledProfile:
         half = _half_width(pilot, draws, log_term)
         above, below = pilot.epsilon + half * _STEPS, np.maximum(pilot.epsilon - half * _STEPS, 0.0)
         above[0] = above[0] if pilot.epsilon > 0 else 0.0
-        upper_deltas, lower_deltas = self._certified(direction, pilot.proposal, above, below, draws, failure)
+        upper_deltas, lower_deltas = self._certified(pilot.proposal, above, below, draws, failure)
         kept, exceeded = np.flatnonzero(upper_deltas <= spendable), np.flatnonzero(lower_deltas > delta)
         if not len(kept):
             raise NotEvaluable("sampling certifies no epsilon")
@@ -141,22 +147,18 @@ class SampledProfile:
         lower = float(below[exceeded[0]]) if len(exceeded) else 0.0
         return Bounds(min(lower, upper), upper, _method(pilot.proposal, draws, charge))
 
-    def _delta(self, direction: Remove | Add, epsilon: float, precision: float) -> Bounds:
+    def _delta(self, direction: Direction, epsilon: float, precision: float) -> Bounds:
         checks.epsilon(epsilon)
         checks.positive("precision", precision)
         if epsilon > 200:
             raise NotEvaluable("epsilon is too large to be sampled")
-        at = np.array([epsilon])
-        most = self._most_draws
-        pilot = direction.pilot(
-            self.upper,
-            lambda proposal: proposal.log_bound(epsilon),
-            lambda proposal: Pilot.at_epsilon(proposal, epsilon),
-        )
+        at, most = np.array([epsilon]), self._most_draws
+        look = partial(Pilot.at_epsilon, epsilon=epsilon)
+        pilot = direction.pilot(self.upper, methodcaller("log_bound", epsilon), look)
         charge = CHARGE * min(pilot.delta, 1e-3)
         failure = charge / QUESTIONS
         draws = int(min(max(pilot.draws_for(precision / 2, math.log(4 / failure)), 4096), most))
-        upper_deltas, lower_deltas = self._certified(direction, pilot.proposal, at, at, draws, failure)
+        upper_deltas, lower_deltas = self._certified(pilot.proposal, at, at, draws, failure)
         upper = float(upper_deltas[0]) + charge + direction.share(self.upper)
         if not upper <= 2 * pilot.delta:
             raise NotEvaluable("sampling leaves delta uncertain by more than a factor of two")
@@ -167,19 +169,17 @@ class SampledProfile:
         """For searches: epsilon in the remove direction, not certified, by draws from what ``proposal`` is for another
         run. Equal random numbers for all runs make it a smooth function of the noise.
         """
-        direction = Remove()
+        look = partial(Pilot.at_delta, delta=delta, draws=draws)
         if proposal is None:
-            return direction.pilot(
-                self.upper, lambda found: found.bound_at(delta), lambda found: Pilot.at_delta(found, delta, draws)
-            )
-        return Pilot.at_delta(direction.same(proposal, self.upper), delta, draws)
+            return RemoveProposal.pilot(self.upper, methodcaller("bound_at", delta), look)
+        return look(proposal.on(self.upper))
 
     def by_moments(self, delta: float) -> RemoveProposal:
         """For searches: the order whose moment proves the least epsilon, ``bound_at(delta)``."""
-        return Remove().by_moments(self.upper, lambda found: found.bound_at(delta))
+        return RemoveProposal.by_moments(self.upper, methodcaller("bound_at", delta))
 
     def _certified(
-        self, direction: Remove | Add, proposal: Proposal, above: Array, below: Array, draws: int, failure: float
+        self, proposal: Proposal, above: Array, below: Array, draws: int, failure: float
     ) -> tuple[Array, Array]:
         """Certified bounds of delta: from the upper law at ``above``, from the lower law at ``below``."""
         if self.upper is self.lower:
@@ -188,8 +188,7 @@ class SampledProfile:
         upper, _ = certify(proposal, above, nothing, draws, failure / 2)
         if self.lower is None:
             return upper, np.zeros(len(below))
-        other = direction.same(proposal, self.lower)
-        return upper, certify(other, nothing, below, draws, failure / 2)[1]
+        return upper, certify(proposal.on(self.lower), nothing, below, draws, failure / 2)[1]
 
     @cached_property
     def _most_draws(self) -> float:
@@ -225,12 +224,12 @@ def _with_add(remove: Bounds, known: float, sample: Callable[[], Bounds]) -> Bou
 
 
 def _method(proposal: Proposal, draws: int, charge: float) -> str:
-    return f"sampled, {draws:,} draws of {proposal.name}, certain but for {charge:.0e} (charged to delta)"
+    return f"sampled, {draws:,} draws of {proposal.name}, failure probability {charge:.0e} (charged to delta)"
 
 
 def is_sampled(event: Mechanism) -> bool:
-    """Whether somebody takes part in more than one hidden round, for which law and moments are bounds only."""
-    return event.is_private and any(_hidden(other) for other in factors(event)[1])
+    """Whether a person takes part in several hidden rounds. Law and moments are only bounds there."""
+    return event.is_private and any(_is_hidden(other) for other in factors(event)[1])
 
 
 def sampled_profile(event: Mechanism, detail: laws.Detail = laws.DEFAULT_DETAIL) -> SampledProfile:
@@ -244,8 +243,8 @@ def sampled_profile(event: Mechanism, detail: laws.Detail = laws.DEFAULT_DETAIL)
         NotEvaluable: a round, or the rest, has no numerical law.
     """
     precision, others = factors(event)
-    hidden = [(found, times) for other, times in others.items() if (found := _hidden(other))]
-    rest: list[Mechanism] = [Repeat(other, times) for other, times in others.items() if not _hidden(other)]
+    hidden = [(participation(other), times) for other, times in others.items() if _is_hidden(other)]
+    rest: list[Mechanism] = [Repeat(other, times) for other, times in others.items() if not _is_hidden(other)]
     if precision:
         rest.append(Gaussian(min(precision**-0.5, 1e50), relation=event.relation or Relation.ZERO_OUT))
     if rest:
@@ -267,9 +266,8 @@ def sampled_profile(event: Mechanism, detail: laws.Detail = laws.DEFAULT_DETAIL)
     return SampledProfile(run, None if nothing else Run(lower), bounds)
 
 
-def _hidden(event: Mechanism) -> Participation | None:
-    found = participation(event)
-    return found if found is not None and len(found.chances) > 2 and not event.releases_nothing else None
+def _is_hidden(event: Mechanism) -> bool:
+    return len(participation(event).chances) > 2 and not event.releases_nothing
 
 
 def _rounds(mechanism: Mechanism) -> tuple[Round, Round]:

@@ -1,46 +1,30 @@
-"""Optimisers of local training, for the stacked parameters of many clients; what they remember ends with the round."""
+"""Optimisers of local training, for the stacked parameters of many clients; their state ends with the round.
 
-from abc import ABC, abstractmethod
-from typing import ClassVar, Literal
+A further optimiser is a class here, a line in ``OPTIMIZERS``, and its name in ``Client.optimizer``.
+"""
+
+from collections.abc import Callable
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from fedamp.federation.training import Client
 
-
-class LocalOptimizer(ABC):
-    """Which way clients go from where they are, each by its own gradients. A step is the learning rate times that.
-
-    Attributes:
-        scheme: its name in ``client.optimizer``.
-        rests_without_gradient: whether a client whose gradients are zero stays where it is.
-    """
-
-    scheme: ClassVar[str]
-    rests_without_gradient: bool
-
-    @abstractmethod
-    def directions(self, gradients: list[Tensor], values: list[Tensor]) -> list[Tensor]:
-        """What is subtracted, times the learning rate; nothing that is given, nor what was given back, is written to.
-
-        Gradients and values are of shape [clients, *shape], one for every parameter.
-        """
+# From gradients and parameters, stacks [clients, *shape], to the directions of a step, which is the learning rate times
+# the direction. Neither arguments nor earlier results are written to.
+Directions = Callable[[list[Tensor], list[Tensor]], list[Tensor]]
 
 
-class Sgd(LocalOptimizer):
+class Sgd:
     """As ``torch.optim.SGD``: ``g = gradient + decay w; v = m v + g``, and v is the direction (at first, g)."""
-
-    scheme = "sgd"
 
     def __init__(self, config: Client) -> None:
         self._momentum, self._decay = config.momentum, config.weight_decay
         self._velocity: list[Tensor] = []
-        self.rests_without_gradient = not (self._momentum or self._decay)
 
-    def directions(self, gradients: list[Tensor], values: list[Tensor]) -> list[Tensor]:
-        if self._decay:
-            gradients = list(torch._foreach_add(gradients, values, alpha=self._decay))
+    def __call__(self, gradients: list[Tensor], values: list[Tensor]) -> list[Tensor]:
+        gradients = _decayed(gradients, values, self._decay)
         if self._velocity:
             gradients = list(torch._foreach_add(gradients, self._velocity, alpha=self._momentum))
         if self._momentum:
@@ -48,38 +32,35 @@ class Sgd(LocalOptimizer):
         return gradients
 
 
-class Adam(LocalOptimizer):
+class Adam:
     """As ``torch.optim.Adam`` (Kingma, Ba 2015), with the decay in the gradient."""
 
-    scheme, rests_without_gradient = "adam", False
-
     def __init__(self, config: Client) -> None:
-        self._betas, self._epsilon, self._decay = (config.beta1, config.beta2), config.epsilon, config.weight_decay
-        self._first: list[Tensor] = []
-        self._second: list[Tensor] = []
-        self._steps = 0
+        self._config, self._steps = config, 0
+        self._moments: list[tuple[Tensor, Tensor]] = []
 
-    def directions(self, gradients: list[Tensor], values: list[Tensor]) -> list[Tensor]:
-        if self._decay:
-            gradients = list(torch._foreach_add(gradients, values, alpha=self._decay))
-        if not self._first:
-            self._first, self._second = ([torch.zeros_like(gradient) for gradient in gradients] for _ in range(2))
+    def __call__(self, gradients: list[Tensor], values: list[Tensor]) -> list[Tensor]:
+        gradients, betas = (
+            _decayed(gradients, values, self._config.weight_decay),
+            (self._config.beta1, self._config.beta2),
+        )
+        if not self._moments:
+            self._moments = [(torch.zeros_like(gradient), torch.zeros_like(gradient)) for gradient in gradients]
         self._steps += 1
-        first, second = (1 - beta**self._steps for beta in self._betas)
-        ways = []
-        for gradient, mean, square in zip(gradients, self._first, self._second, strict=True):
-            mean.lerp_(gradient, 1 - self._betas[0])
-            square.mul_(self._betas[1]).addcmul_(gradient, gradient, value=1 - self._betas[1])
-            ways.append((mean / first).div_((square / second).sqrt_().add_(self._epsilon)))
-        return ways
+        first, second = (1 - beta**self._steps for beta in betas)
+        directions = []
+        for gradient, (mean, square) in zip(gradients, self._moments, strict=True):
+            mean.lerp_(gradient, 1 - betas[0])
+            square.mul_(betas[1]).addcmul_(gradient, gradient, value=1 - betas[1])
+            directions.append((mean / first).div_((square / second).sqrt_().add_(self._config.epsilon)))
+        return directions
 
 
-OPTIMIZERS: dict[str, type[Sgd] | type[Adam]] = {each.scheme: each for each in (Sgd, Adam)}
+def _decayed(gradients: list[Tensor], values: list[Tensor], decay: float) -> list[Tensor]:
+    return list(torch._foreach_add(gradients, values, alpha=decay)) if decay else gradients
 
 
-def optimizer_of(config: Client) -> LocalOptimizer:
-    """A fresh optimiser, as a ``client`` section names it."""
-    return OPTIMIZERS[config.optimizer](config)
+OPTIMIZERS: dict[str, Callable[[Client], Directions]] = {"sgd": Sgd, "adam": Adam}
 
 
 def is_plain(config: Client, steps: Literal[1] | None = None) -> bool:

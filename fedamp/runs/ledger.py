@@ -51,7 +51,7 @@ class Ledger:
     Args:
         file: ``ledger.json``, in the folder of the run.
         plan: the plan of the run.
-        frozen_sha256: digest of the model's frozen weights (:func:`fedamp.models.registry.pinned`).
+        frozen_sha256: digest of the model's frozen weights (:func:`fedamp.models.networks.pinned`).
 
     Raises:
         RunFolderError: the file is damaged or belongs to another plan.

@@ -147,7 +147,7 @@ class Run:
         import torch
 
         from fedamp.federation.losses import form_of
-        from fedamp.models.registry import build, initial_parameters
+        from fedamp.models.networks import build, initial_parameters
 
         seed = rng.public_seed(self.scenario.seed, "data")
         dataset = self.scenario.data.load(seed, Path(), form_of(self.scenario.client, self.scenario.model))

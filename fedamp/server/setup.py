@@ -28,8 +28,8 @@ from fedamp.federation.plan import Costs, Plan, make_plan, privacy_units
 from fedamp.federation.scenario import Scenario
 from fedamp.models.architectures import is_import_path
 from fedamp.models.cost import cost, kept_per_record
+from fedamp.models.networks import build, initial_parameters, input_type, pinned
 from fedamp.models.pieces import Piece, Pieces
-from fedamp.models.registry import build, initial_parameters, input_type, pinned
 from fedamp.server.evaluate import Evaluation, evaluate
 from fedamp.strategies.aggregation import ModelParts
 from fedamp.strategies.pipeline import ReleasePipeline, ServerState

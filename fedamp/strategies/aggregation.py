@@ -14,6 +14,7 @@ from fedamp.base.arrays import BLOCK, Arrays, Sums
 from fedamp.client.clipping import quantum
 from fedamp.engines import flower
 from fedamp.models.pieces import Piece
+from fedamp.models.section import WHOLE
 from fedamp.strategies.nodes import in_one_line, unexpected
 
 log = logging.getLogger("fedamp.server")
@@ -58,7 +59,7 @@ class Request:
     """One node's order: units, the submodel that its sums have the shape of (-1: the whole model), its log name."""
 
     units: frozenset[int]
-    extracted: int = -1
+    extracted: int = WHOLE
     name: str = ""
 
 

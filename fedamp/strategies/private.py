@@ -19,7 +19,7 @@ from fedamp import rng
 from fedamp.client.task import ClientTask
 from fedamp.engines import flower
 from fedamp.federation.plan import Plan
-from fedamp.federation.submodels import WHOLE
+from fedamp.models.section import WHOLE
 from fedamp.strategies.aggregation import Aggregate, Request
 from fedamp.strategies.pipeline import Release, ReleasePipeline, ServerState
 from fedamp.strategies.roster import Batch, Roster

@@ -24,6 +24,7 @@ from fedamp.accounting import (
     WithoutReplacement,
     group,
 )
+from tests.accounting.oracles import bits, delta_of, renyi_of, uniform_sets
 
 DELTA = 1e-5
 Z = np.arange(-14, 14, 0.02)
@@ -163,44 +164,28 @@ def test_a_bit_and_a_number_of_everybody():
     assert exact <= group(Poisson(Laplace(scale), rate), size).rdp([order])[0] < 1.5 * exact
 
 
-def bits_of_two(chosen: list[tuple[tuple[int, ...], float]], count: int, truth: float) -> tuple[np.ndarray, np.ndarray]:
-    """The laws of ``count`` bits, of which two people turn those that they choose, and of none turned."""
-    pairs = [(set(a) | set(b), p * q) for (a, p), (b, q) in itertools.product(chosen, repeat=2)]
-    inside, outside = [], []
-    for out in itertools.product((0, 1), repeat=count):
-        inside.append(
-            sum(
-                chance * math.prod(truth if (i in turned) == (o == 1) else 1 - truth for i, o in enumerate(out))
-                for turned, chance in pairs
-            )
-        )
-        outside.append(math.prod(1 - truth if o else truth for o in out))
-    return np.array(inside), np.array(outside)
-
-
 BIT = RandomisedResponse(0.75)
 CHOICES_OF_BITS = [
-    (Submodels(BIT, 2), [((0,), 0.5), ((1,), 0.5)], 2),
-    (Poisson(Submodels(BIT, 2), 0.5), [((), 0.5), ((0,), 0.25), ((1,), 0.25)], 2),
-    (Allocation(BIT, 2, 3), [(pair, 1 / 3) for pair in itertools.combinations(range(3), 2)], 3),
-    (CappedPoisson(BIT, 0.5, 1, 2), [((), 0.25), ((0,), 0.375), ((1,), 0.375)], 2),
+    (Submodels(BIT, 2), uniform_sets(2, 1), 2),
+    (Poisson(Submodels(BIT, 2), 0.5), [((), 0.5), *uniform_sets(2, 1, 0.5)], 2),
+    (Allocation(BIT, 2, 3), uniform_sets(3, 2), 3),
+    (CappedPoisson(BIT, 0.5, 1, 2), [((), 0.25), *uniform_sets(2, 1, 0.75)], 2),
 ]
 
 
 @pytest.mark.parametrize(("run", "chosen", "count"), CHOICES_OF_BITS)
 def test_people_who_choose_different_bits_turn_several(run, chosen, count):
     """Two people in one of two hidden submodels tell log 6 of each other, not the log 3 of one bit."""
-    inside, outside = bits_of_two(chosen, count, 0.75)
+    of_two = [((*a, *b), p * q) for (a, p), (b, q) in itertools.product(chosen, repeat=2)]
+    inside, outside = bits(of_two, count, 0.75)
     charged = [group(run, 2)]
     if run.span == 1:  # everybody of a batch of two is replaced, or falls silent
         charged.append(WithoutReplacement(run, 2, 2, 2))
     charged += [event.unamplified() for event in charged]  # nothing is cheaper for being known
     for event in charged:
         for epsilon in (0.0, 0.5, 1.0, 1.5):
-            exact = np.maximum(inside - math.exp(epsilon) * outside, 0).sum()
-            assert event.delta(epsilon).upper >= exact * (1 - 1e-9)
+            assert event.delta(epsilon).upper >= delta_of(inside, outside, epsilon) * (1 - 1e-9)
         largest = np.log(inside / outside).max()
         assert event.epsilon(1e-9, points=400).upper >= largest - 1e-6  # 1e-9 of mass lies below it
         for order in (2, 12):
-            exact = np.log(np.sum(inside**order * outside ** (1.0 - order))) / (order - 1)
-            assert event.rdp([order])[0] >= exact * (1 - 1e-9)
+            assert event.rdp([order])[0] >= renyi_of(inside, outside, order) * (1 - 1e-9)

@@ -80,8 +80,8 @@ def test_nested_laws_against_sampling(name):
     for target in (0.3, 1e-2, 1e-3):
         epsilon = law.epsilon(target).upper
         for bounds, values in (
-            (law.delta_remove(epsilon), np.maximum(1 - np.exp(epsilon) / inside, 0)),
-            (law.delta_add(epsilon), np.maximum(1 - np.exp(epsilon) * outside, 0)),
+            (law.remove.delta(epsilon), np.maximum(1 - np.exp(epsilon) / inside, 0)),
+            (law.add.delta(epsilon), np.maximum(1 - np.exp(epsilon) * outside, 0)),
         ):
             error = 5 * values.std() / np.sqrt(size) + 10 / size  # 5 standard errors, and events too rare to be drawn
             assert bounds.lower - error <= values.mean() <= bounds.upper + error
@@ -123,7 +123,7 @@ def test_long_runs_with_rare_sampling_far_in_the_tail(rate, noise_multiplier, ti
     """An untilted transform is off at 1e-10: in the first case dp-accounting's upper end has true delta 1.0036e-10."""
     law = Law.product([(Law.gaussian(noise_multiplier).thin(rate), times)])
     for delta in (1e-5, 1e-10):
-        bounds = law.epsilon_remove(delta)
+        bounds = law.remove.epsilon(delta)
         below = poisson_delta(rate, noise_multiplier, times, bounds.lower)
         above = poisson_delta(rate, noise_multiplier, times, bounds.upper)
         assert below * (1 + 1e-6) >= delta >= above * (1 - 1e-6)
@@ -164,8 +164,8 @@ def test_powers_add(law, first, second):
     split = Law.product([(Law.product([(law, first)]), 1), (Law.product([(law, second)]), 1)])
     whole = Law.product([(law, first + second)])
     for delta in (0.1, 1e-5, 1e-9):
-        assert overlap(split.epsilon_remove(delta), whole.epsilon_remove(delta))
-        assert overlap(split.epsilon_add(delta), whole.epsilon_add(delta))
+        assert overlap(split.remove.epsilon(delta), whole.remove.epsilon(delta))
+        assert overlap(split.add.epsilon(delta), whole.add.epsilon(delta))
 
 
 @settings(max_examples=10, deadline=None)
@@ -218,9 +218,9 @@ def test_the_published_prototype_setting():
     ("call", "message"),
     [
         (lambda law: law.thin(1.5), "rate must be in"),
-        (lambda law: law.thin(float("nan")), "rate must be in"),
+        (lambda law: law.thin(float("nan")), "rate must be"),
         (lambda law: law.mean(0), "copies must be >= 1"),
-        (lambda law: Law.product([(law, -1)]), "multiplicities must be"),
+        (lambda law: Law.product([(law, -1)]), "times must be"),
         (lambda law: Law.mixture([law, law], [0.5, 0.6]), "weights must"),
         (lambda law: law.epsilon(0.0), "delta must be in"),
         (lambda law: law.delta(-1.0), "epsilon must be"),

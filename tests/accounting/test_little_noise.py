@@ -33,9 +33,9 @@ from fedamp.accounting import (
 from fedamp.accounting.answers import upper_epsilon
 from fedamp.accounting.certificate import certify
 from fedamp.accounting.laws import Detail, numerical_law
+from fedamp.accounting.proposals import RemoveProposal
 from fedamp.accounting.revealed import revealed
 from fedamp.accounting.sampled import sampled_profile
-from fedamp.accounting.tilted import RemoveProposal
 
 DELTA = 1e-5
 
@@ -73,7 +73,7 @@ def hiding(noise: float) -> list:
 
 
 @pytest.mark.parametrize("noise", [0.1, *(pytest.param(noise, marks=pytest.mark.slow) for noise in (0.01, 0.03))])
-def test_hiding_costs_no_more_than_hiding_nothing(noise):
+def test_amplified_cost_is_at_most_the_cost_without_amplification(noise):
     for event in hiding(noise):
         unamplified = event.unamplified()
         cost = unamplified.epsilon(DELTA).upper
@@ -86,7 +86,7 @@ def test_hiding_costs_no_more_than_hiding_nothing(noise):
 
 
 @pytest.mark.parametrize("noise", [0.01, 0.1])
-def test_no_round_of_a_curve_is_above_what_hiding_nothing_costs(noise):
+def test_no_round_of_a_curve_is_above_the_cost_without_amplification(noise):
     beside = Compose([Allocation(Gaussian(noise), 2, 10), Repeat(Gaussian(0.3), 4)])
     for event in (*hiding(noise)[:4], beside):
         spent = epsilon_over_rounds(event, DELTA)
@@ -327,7 +327,7 @@ def test_what_is_released_without_noise_keeps_its_chance():
     assert revealed(Poisson(RandomSelection([NotPrivate(), Gaussian(2.0)], [0.01, 0.99]), 0.5)).epsilon(0.02).upper < 2
 
 
-def test_calibration_of_hidden_rounds_at_little_noise_keeps_and_nearly_uses_the_budget():
+def test_calibration_of_hidden_rounds_at_little_noise_nearly_uses_the_budget():
     build = lambda noise: Allocation(Gaussian(noise), 6, 40)  # noqa: E731
     noise = calibrate(build, 60.0, DELTA)
     assert build(noise).epsilon(DELTA).upper <= 60.0

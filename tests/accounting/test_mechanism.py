@@ -46,18 +46,6 @@ def test_composed_poisson_gaussian_contains_the_reference(noise, rate, times):
     assert "numerical law" in bounds.method
 
 
-@pytest.mark.parametrize(("noise", "epsilon"), [(1.0, 1.0), (3.0, 0.2)])
-def test_delta_of_the_gaussian_mechanism_is_the_closed_form(noise, epsilon):
-    def phi(x):
-        return 0.5 * math.erfc(-x / math.sqrt(2))
-
-    exact = phi(0.5 / noise - epsilon * noise) - math.exp(epsilon) * phi(-0.5 / noise - epsilon * noise)
-    bounds = Gaussian(noise).delta(epsilon)
-    assert bounds.lower <= exact * (1 + 1e-9)
-    assert bounds.upper >= exact * (1 - 1e-9)
-    assert bounds.width <= 1e-3 * exact
-
-
 TRIVIAL = [
     (Poisson(Gaussian(1.0), 1.0), Gaussian(1.0)),
     (Submodels(Gaussian(1.0), 1), Gaussian(1.0)),
@@ -66,6 +54,7 @@ TRIVIAL = [
     (Allocation(Gaussian(1.0), 5, 5), Repeat(Gaussian(1.0), 5)),
     (Allocation(Gaussian(1.0), 1, 4), Submodels(Gaussian(1.0), 4)),
     (Allocation(Submodels(Gaussian(1.0), 3), 1, 4), Submodels(Gaussian(1.0), 12)),
+    (Allocation(Gaussian(1.0), 3, 12).after(1), Poisson(Gaussian(1.0), 0.25)),
     (Submodels(Submodels(Gaussian(1.0), 3), 4), Submodels(Gaussian(1.0), 12)),
     (Poisson(Poisson(Gaussian(1.0), 0.5), 0.2), Poisson(Gaussian(1.0), 0.1)),
     (RandomSelection([Gaussian(1.0), Gaussian(1.0)], [0.5, 0.5]), Gaussian(1.0)),
@@ -93,14 +82,6 @@ def test_the_order_of_composition_does_not_matter():
     one, other = Compose(parts), Compose(parts[::-1])
     assert_allclose(one.rdp(ORDERS), other.rdp(ORDERS), rtol=1e-12)
     assert_allclose(one.epsilon(DELTA).upper, other.epsilon(DELTA).upper, rtol=1e-3)
-
-
-def test_sharing_the_coin_costs_more_than_separate_coins():
-    """The shared and the split part of a round see one sampling event: composed first, then sampled."""
-    shared, split = Gaussian(2.0), Submodels(Gaussian(2.0), 3)
-    together = Poisson(Compose([shared, split]), 0.1).epsilon(DELTA)
-    apart = Compose([Poisson(shared, 0.1), Poisson(split, 0.1)]).epsilon(DELTA)
-    assert together.lower > apart.upper
 
 
 @pytest.mark.slow
@@ -177,13 +158,12 @@ def test_bad_arguments_are_named_in_one_line(subtests):
 
 
 def test_modules_import_one_another_in_one_direction():
-    """Imports inside functions count, too; those for type checkers alone do not."""
+    """Imports inside functions count, too."""
     folder, imports = Path(accounting.__file__).parent, {}
     pattern = re.compile(r"^ *from fedamp\.accounting(?:\.(\w+))? import (.+)$", re.MULTILINE)
     for file in folder.glob("*.py"):
         found = pattern.findall(file.read_text("utf-8"))
         imports[file.stem] = {name for module, names in found for name in ([module] if module else names.split(", "))}
-    imports["mechanism"].remove("risk")
     order = TopologicalSorter({name: found & imports.keys() for name, found in imports.items()}).static_order()
     known = list(order)  # raises CycleError where there is a circle
     assert known.index("mechanism") < known.index("groups") < known.index("laws") < known.index("answers")

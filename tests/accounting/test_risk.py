@@ -15,13 +15,12 @@ from fedamp.accounting import (
     Poisson,
     Repeat,
     Submodels,
+    TradeOff,
     calibrate_risk,
     in_words,
     privacy_profile,
     trade_off,
 )
-from fedamp.accounting.risk import TradeOff
-from tests.documentation import run_session
 
 
 def test_the_profile_is_delta_on_a_grid_of_any_shape():
@@ -111,7 +110,3 @@ def test_questions_that_make_no_sense(subtests):
     for call, message in NO_SENSE:
         with subtests.test(message), pytest.raises(ValueError, match=message):
             call()
-
-
-def test_the_page_prints_what_it_says():
-    assert run_session("docs/risk.md") > 10

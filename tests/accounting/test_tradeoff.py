@@ -21,9 +21,10 @@ from fedamp.accounting import (
     RandomSelection,
     Repeat,
     Submodels,
+    TradeOff,
     WithoutReplacement,
+    trade_off,
 )
-from fedamp.accounting.risk import TradeOff, trade_off
 
 RATES = np.array([0.0, 1e-6, 1e-4, 1e-3, 0.01, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9, 0.99, 1.0])
 

@@ -1,4 +1,4 @@
-"""Training loops and Flower apps of somebody's own: clipped, added up and answered as fedamp's client does."""
+"""Custom training loops and Flower apps: clipped, added up and answered as by fedamp's client."""
 
 from pathlib import Path
 
@@ -11,11 +11,10 @@ from fedamp.client.task import ClientTask
 from fedamp.data.sections import Data, DigitsData, ExternalData
 from fedamp.engines import flower
 from fedamp.errors import DeploymentError
-from fedamp.federation.submodels import AnySubmodels, NoSubmodels
 from fedamp.federation.training import Client
-from fedamp.models.registry import initial_parameters
+from fedamp.models.networks import initial_parameters
 from fedamp.models.section import Model
-from tests.client import own_apps
+from tests.client import federation, own_apps
 from tests.client.test_app import train_config
 
 CLIP = 0.3
@@ -27,23 +26,14 @@ ARRAYS = {"weight": np.linspace(-1, 1, 12, dtype=np.float32).reshape(4, 3), "sca
 BOTH = pytest.mark.parametrize("foreign", [own_apps.hostile_app, own_apps.hostile_flower_app])
 
 
-def task_of(section: Data = EXTERNAL, submodels: AnySubmodels | None = None) -> ClientTask:
-    return ClientTask(
-        model=Model(name="external") if section is EXTERNAL else LOGISTIC,
-        input_shape=() if section is EXTERNAL else DATASET.input_shape,
-        num_classes=10,
-        client=Client(steps=3, learning_rate=0.2),
-        unit="client",
-        submodels=submodels or NoSubmodels(),
-        split_seed=0,
-        linf_coordinates=0,
-        data=section,
-        data_seed=0,
-    )
+def task_of(section: Data = EXTERNAL) -> ClientTask:
+    shape = {"input_shape": () if section is EXTERNAL else DATASET.input_shape, "num_classes": 10}
+    model = Model(name="external") if section is EXTERNAL else LOGISTIC
+    return federation.task_of(model=model, client=Client(steps=3, learning_rate=0.2), data=section, **shape)
 
 
 def config_of(task: ClientTask, clients: list[int], **changes: object) -> dict[str, object]:
-    return train_config(task, clients) | {"clips": [CLIP]} | changes
+    return train_config(task, clients, **({"clips": [CLIP]} | changes))
 
 
 def send(to, kind, config, arrays=ARRAYS, state=None, **node_config):

@@ -10,33 +10,19 @@ from torch.nn import functional as F
 
 from fedamp.client.clipping import clip_and_sum, quantum
 from fedamp.client.records import RecordSteps
-from fedamp.client.task import ClientTask
 from fedamp.data import Cohort
-from fedamp.data.sections import DigitsData
 from fedamp.federation.losses import LOSSES
-from fedamp.federation.submodels import NoSubmodels
 from fedamp.federation.training import Client
-from fedamp.models.registry import build
+from fedamp.models.networks import build
 from fedamp.models.section import Model
+from tests.client.federation import task_of
 
 RATE = 0.7
-TASK = ClientTask(
-    model=Model(name="mlp"),
-    input_shape=(3, 4),
-    num_classes=4,
-    client=Client(),
-    unit="sample",
-    submodels=NoSubmodels(),
-    split_seed=0,
-    linf_coordinates=0,
-    data=DigitsData(name="digits"),
-    data_seed=0,
-)
+TASK = task_of(model=Model(name="mlp"), input_shape=(3, 4), num_classes=4, client=Client(), unit="sample")
 
 
-def network(seed=0):
-    torch.manual_seed(seed)
-    return nn.Sequential(nn.Flatten(), nn.Linear(12, 9), nn.Tanh(), nn.Linear(9, 4))
+def network():
+    return build(Model(name="mlp", hidden=(9,)), (3, 4), 4)
 
 
 def records(count, seed=1, size=1.0):
@@ -60,11 +46,12 @@ def cohort_of(inputs, labels):
 
 def stepped(module, inputs, labels, parts, clips, normalised=False):
     start = dict(module.named_parameters())
-    return RecordSteps(module, RATE).sum(start, cohort_of(inputs, labels), parts, clips, normalised)
+    return RecordSteps(LAYERS, RATE).sum(start, cohort_of(inputs, labels), parts, clips, normalised)
 
 
-WHOLE = (("1.weight", "1.bias", "3.weight", "3.bias"),)
-TWO = (("3.weight", "1.bias"), ("1.weight", "3.bias"))
+LAYERS = ("hidden.0", "output")
+WHOLE = (("hidden.0.weight", "hidden.0.bias", "output.weight", "output.bias"),)
+TWO = (("output.weight", "hidden.0.bias"), ("hidden.0.weight", "output.bias"))
 
 
 @pytest.mark.parametrize("normalised", [False, True])
@@ -91,7 +78,7 @@ def test_the_sum_is_that_of_the_records_own_gradients(parts, clips, normalised):
 def test_other_losses_have_the_same_sums(loss, plain):
     module, (inputs, classes) = network(), records(40)
     labels = F.one_hot(classes, 4).float()
-    steps = RecordSteps(module, RATE, LOSSES[loss]())
+    steps = RecordSteps(LAYERS, RATE, LOSSES[loss]())
     found, losses = steps.sum(dict(module.named_parameters()), cohort_of(inputs, labels), WHOLE, (0.2,))
     expected = clip_and_sum(updates(module, inputs, labels, plain), WHOLE, (0.2,))
     assert torch.equal(found.clipped, expected.clipped)
@@ -121,7 +108,7 @@ def test_only_plain_steps_of_known_losses_go_without_gradients_of_records(client
     task = TASK.model_copy(update={"client": Client(**SINGLE, **client)})
     module = build(task.model, (3, 4), 4)
     assert RecordSteps.can_run(task, module, known=True) == fast
-    assert not RecordSteps.can_run(task, network(), known=False)
+    assert not RecordSteps.can_run(task, nn.Sequential(nn.Flatten(), nn.Linear(12, 4)), known=False)
     assert not RecordSteps.can_run(task.model_copy(update={"unit": "client"}), module, known=True)
 
 

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from fedamp.errors import ModelError
-from fedamp.models.architectures import Architecture, architectures
-from fedamp.models.section import Model
+from fedamp.models.architecture import Architecture
 from fedamp.models.units import Units
 
 if TYPE_CHECKING:
@@ -84,8 +83,3 @@ class CNN(Architecture):
             values = pool(activation(norm(convolution(values))))
         logits: Tensor = network.output(values.flatten(1))
         return logits
-
-
-@architectures.register("cnn")
-def cnn(config: Model) -> CNN:
-    return CNN(config.channels, (config.groups,) * len(config.channels))

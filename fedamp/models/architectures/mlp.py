@@ -8,8 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from fedamp.models.architectures import Architecture, architectures
-from fedamp.models.section import Model
+from fedamp.models.architecture import Architecture
 from fedamp.models.units import Units
 
 if TYPE_CHECKING:
@@ -62,13 +61,3 @@ class MLP(Architecture):
             values = activation(layer(values))
         logits: Tensor = network.output(values)
         return logits
-
-
-@architectures.register("mlp")
-def mlp(config: Model) -> MLP:
-    return MLP(config.hidden)
-
-
-@architectures.register("logistic")
-def logistic(config: Model) -> MLP:
-    return MLP(())

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedamp import rng
-from fedamp.client.worker import TrainInstruction
+from fedamp.client.task import TrainInstruction
 from fedamp.engines import flower
 from fedamp.errors import DataError, ScenarioError
 from fedamp.federation.optimizers import Server

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from fedamp.accounting import Bounds, Mechanism, RandomSelection
+from fedamp.accounting.conversion import log_deltas, search_orders
 from fedamp.errors import MergeError
 from fedamp.studies.merging.candidates import Candidates
 from fedamp.studies.merging.decision import FIXED_WEIGHTS, Array, Decision, MergeRequest, Weights, exact
@@ -26,7 +27,7 @@ ONE_DRAW = "The model was drawn once, and no draw was discarded."
 # Rounding: the second model is drawn this much less often than a half-space allows. The first margin that keeps the
 # budget is taken.
 _MARGINS = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 0.1, 0.5, 1.0)
-_ORDERS = np.concatenate([1 + np.geomspace(0.01, 1, 20)[:-1], np.linspace(2, 10, 81), np.arange(11.0, 257.0)])
+_ORDERS = search_orders(256)
 
 
 def select(request: MergeRequest, candidates: Candidates) -> Decision:
@@ -116,11 +117,10 @@ def _costs_by_privacy_loss(mechanisms: Sequence[Mechanism], epsilon: float, delt
 
 
 def _costs_by_renyi(mechanisms: Sequence[Mechanism], epsilon: float, delta: float) -> Array:
-    """Theorem 5.1, converted as by Canonne, Kamath, Steinke 2020, Proposition 12; shape (orders, models)."""
-    prices = np.log1p(-1 / _ORDERS) - np.log(delta * _ORDERS) / (_ORDERS - 1)
-    divergences = np.stack([part.rdp(_ORDERS) for part in mechanisms], axis=1)
+    """Theorem 5.1; shape (orders, models)."""
+    logs = np.stack([log_deltas(_ORDERS, part.rdp(_ORDERS), epsilon) for part in mechanisms], axis=1)
     with np.errstate(over="ignore"):
-        return np.asarray(np.exp((_ORDERS - 1)[:, None] * (divergences + (prices - epsilon)[:, None])))
+        return np.asarray(np.exp(logs - math.log(delta)))
 
 
 def _edges(costs: Array) -> Iterator[tuple[int, int, float]]:

@@ -1,6 +1,5 @@
 """The cost of choosing among runs: what a sweep charges for it, and what a full account would charge."""
 
-import math
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -9,6 +8,7 @@ import numpy as np
 
 from fedamp.accounting import Compose, Repeat, epsilon_from_rdp
 from fedamp.accounting.bounds import finite
+from fedamp.accounting.conversion import best_of_geometric
 from fedamp.noise.gaussian import delta_left
 from fedamp.runs.run import Run
 
@@ -46,7 +46,8 @@ def cost_of_choosing(runs: Sequence[Run]) -> dict[str, Any]:
         together = Compose(tuple(Repeat(mechanism, count) for mechanism, count in counts.items()))
         divergences = np.max([mechanism.rdp(ORDERS) for mechanism in counts], axis=0)
         all_runs = finite(together.epsilon(delta).upper)
-        random_stop = finite(best_of_geometric(divergences, number, delta))
+        best_alone = best_of_geometric(ORDERS, divergences, number)
+        random_stop = finite(epsilon_from_rdp(ORDERS, best_alone, delta))
     if all_runs is None:
         words.append(UNKNOWN)
     else:
@@ -68,19 +69,3 @@ def cost_of_choosing(runs: Sequence[Run]) -> dict[str, Any]:
         "random_stop_epsilon": random_stop,
         "in_words": [*words, ALTERNATIVES],
     }
-
-
-def best_of_geometric(divergences: np.ndarray[Any, np.dtype[np.float64]], runs: float, delta: float) -> float:
-    """epsilon of the best of a random number of runs, at most (Papernot and Steinke 2022, Theorem 2 with eta = 1).
-
-    The number of runs is geometric: after each one it is over with probability 1 / ``runs``. Each draws its settings at
-    random, independently, and what is best may depend on all that a run released. Nothing but the best run is shown.
-
-    Args:
-        divergences: Rényi divergences of every run at ``ORDERS``, at most.
-        runs: the expected number, at least 1.
-        delta: in (0, 1).
-    """
-    # Of any order from 1 on; at 1 the divergence has no weight.
-    once = min(math.log(runs), *(divergences * (1 - 1 / ORDERS) + math.log(runs) / ORDERS))
-    return epsilon_from_rdp(ORDERS, divergences + 2 * once + math.log(runs) / (ORDERS - 1), delta)

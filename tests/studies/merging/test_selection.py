@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from scipy.optimize import brentq
 from scipy.stats import norm
 
-from benchmarks.papers.bounds import selection as paper
 from fedamp.accounting import Allocation, Bounds, Gaussian, ModelMix, NotPrivate, RandomSelection, Repeat
 from fedamp.studies.merging.decision import RANDOM_SELECTION, MergeRequest, exact
 from fedamp.studies.merging.merge import draw
@@ -75,7 +74,7 @@ def test_a_model_without_privacy_is_drawn_less_often_than_delta():
 def test_the_boundary_by_privacy_loss_is_the_papers():
     """Algorithm 2, with exact deltas of two Gaussians."""
     deltas = [gaussian_delta(2.0, 3.0), gaussian_delta(0.7, 3.0)]
-    boundary = paper.largest_weight_by_delta(deltas, deltas, DELTA)
+    boundary = (DELTA - deltas[0]) / (deltas[1] - deltas[0])
     ours = best_weights([Gaussian(2.0), Gaussian(0.7)], lambda weights: weights[1], 3.0, DELTA)[BY_PRIVACY_LOSS]
     assert boundary * 0.999 < ours[1] <= boundary  # never beyond it; 0.1 % for the law and the margin
 
@@ -86,12 +85,17 @@ def test_the_boundary_by_renyi_is_the_papers_at_the_budget_that_the_tight_conver
     best = 0.0
     for index, order in enumerate(ORDERS):
         saved = -math.log1p(-1 / order) + math.log(order) / (order - 1)
-        share = paper.largest_weight_by_rdp(curves[0][[index]], curves[1][[index]], [float(order)], 3.0 + saved, DELTA)
-        best = max(best, share or 0.0)
+        low, high = ((order - 1) * curve[index] for curve in curves)
+        limit = (order - 1) * (3.0 + saved) + math.log(DELTA)
+        if low <= limit:  # the constraint is linear in the share
+            share = math.exp(limit - high) * -math.expm1(low - limit) / -math.expm1(low - high)
+            best = max(best, min(share, 1.0))
     ours = best_weights([Gaussian(2.0), Gaussian(0.7)], lambda weights: weights[1], 3.0, DELTA)[BY_RENYI][1]
     # Ours searches orders between the whole ones too; the margin takes a millionth.
     assert best * (1 - 2e-6) <= ours <= best * 1.05
-    assert paper.random_selection_epsilon(curves, (1 - best, best), ORDERS, DELTA) > 3.0  # the loose conversion's view
+    log_weights = np.log([1 - best, best])[:, None]
+    moments = np.logaddexp.reduce(log_weights + (ORDERS - 1) * np.array(curves))
+    assert np.min((moments - math.log(DELTA)) / (ORDERS - 1)) > 3.0  # the loose conversion's view
 
 
 def test_no_point_of_a_grid_has_more_utility_within_the_budget():

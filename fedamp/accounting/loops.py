@@ -1,0 +1,203 @@
+"""The inner loops of the evaluators, compiled by Numba."""
+
+import numpy as np
+
+from fedamp.accounting.compiled import compiled
+
+
+@compiled()
+def profile(log_ratio, mass_in, infinite):  # type: ignore[no-untyped-def]
+    slope, delta = np.empty(len(log_ratio)), np.empty(len(log_ratio))
+    steepness, height = 0.0, infinite
+    for i in range(len(log_ratio) - 1, -1, -1):
+        if i + 1 < len(log_ratio):
+            gap = log_ratio[i] - log_ratio[i + 1]
+            height += steepness * -np.expm1(gap)
+            steepness *= np.exp(gap)
+        steepness += mass_in[i]
+        slope[i] = steepness
+        delta[i] = height
+    return slope, delta
+
+
+@compiled()
+def sum_pairs(  # type: ignore[no-untyped-def]
+    loc_a, in_a, out_a, loc_b, in_b, out_b, bounds, c_ab, c_ba, c_pp, symmetric, in_cells, out_cells
+):
+    """Add the masses of all pairs to the cells; both sides increase, so the cell is followed, not searched."""
+    first_cell = 0
+    for i in range(len(loc_a)):
+        here = loc_a[i]
+        start = i if symmetric else 0
+        while here + loc_b[start] > bounds[first_cell]:
+            first_cell += 1
+        cell = first_cell
+        scale = 2.0 if symmetric else 1.0
+        from_out = scale * (c_ab * in_a[i])
+        from_in = scale * (c_ba * out_a[i] + c_pp * in_a[i])
+        to_out = scale * out_a[i]
+        share = 0.5 if symmetric else 1.0
+        sum_in, sum_out = share * in_b[start], share * out_b[start]
+        for j in range(start + 1, len(loc_b)):
+            there = here + loc_b[j]
+            if there > bounds[cell]:
+                in_cells[cell] += from_out * sum_out + from_in * sum_in
+                out_cells[cell] += to_out * sum_out
+                sum_in = 0.0
+                sum_out = 0.0
+                while there > bounds[cell]:
+                    cell += 1
+            sum_in += in_b[j]
+            sum_out += out_b[j]
+        in_cells[cell] += from_out * sum_out + from_in * sum_in
+        out_cells[cell] += to_out * sum_out
+
+
+@compiled()
+def lattice_below(log_ratio, mass_in, mass_out, anchor, step, first, size):  # type: ignore[no-untyped-def]
+    """Contract a law onto the lattice ``anchor + step * (first + arange(size))``, which must reach around it.
+
+    From the left, each point is merged with as much of its right neighbours as lifts the mean to the next lattice
+    point. The rest at the right end is lowered to the lattice with mass from further left, or, if there is
+    too little, dropped, which also only lowers divergences.
+
+    Returns:
+        P-masses and Q-masses of the lattice points.
+    """
+    lattice_in, lattice_out = np.zeros(size), np.zeros(size)
+    merging, target, aim, deficit, merged_in, merged_out = False, 0, 0.0, 0.0, 0.0, 0.0
+    for i in range(len(log_ratio)):
+        rest = 1.0
+        while rest > 0.0:
+            if not merging:
+                index = int(np.ceil((log_ratio[i] - anchor) / step))
+                target, aim = index - first, max(anchor + step * index, log_ratio[i])
+                merging, deficit, merged_in, merged_out = True, 0.0, 0.0, 0.0
+            moment = rest * _moment(log_ratio[i], mass_in[i], mass_out[i], aim)
+            if moment == 0.0:  # already there: leave it out of a merger that it cannot help
+                lattice_in[target] += rest * mass_in[i]
+                lattice_out[target] += rest * mass_out[i]
+                merging, rest = deficit > 0.0, 0.0
+                continue
+            used = rest if moment <= deficit else rest * (deficit / moment)
+            deficit = deficit - moment if moment <= deficit else 0.0
+            merged_in += used * mass_in[i]
+            merged_out += used * mass_out[i]
+            rest -= used
+            if deficit <= 0.0:
+                lattice_in[target] += merged_in
+                lattice_out[target] += merged_out
+                merging = False
+    if merging and merged_in > 0.0 and merged_out > 0.0:
+        here = np.log(merged_in / merged_out)
+        target = min(int(np.floor((here - anchor) / step)) - first, size - 1)
+        aim = min(anchor + step * (target + first), here)
+        excess = _moment(here, merged_in, merged_out, aim)
+        for j in range(target - 1, -1, -1):
+            moment = -_moment(anchor + step * (j + first), lattice_in[j], lattice_out[j], aim)
+            used = 1.0 if moment <= excess else excess / moment
+            excess = excess - moment if moment <= excess else 0.0
+            merged_in += used * lattice_in[j]
+            merged_out += used * lattice_out[j]
+            lattice_in[j] *= 1.0 - used
+            lattice_out[j] *= 1.0 - used
+            if excess <= 0.0:
+                lattice_in[target] += merged_in
+                lattice_out[target] += merged_out
+                break
+    return lattice_in, lattice_out
+
+
+@compiled()
+def _moment(log_ratio, mass_in, mass_out, aim):  # type: ignore[no-untyped-def]
+    """Mass times distance of X from ``exp(aim)``, in units of P right of X = 1 and of Q left of it."""
+    if aim < 0.0:
+        return mass_out * np.expm1(log_ratio - aim)
+    return mass_in * -np.expm1(aim - log_ratio)
+
+
+@compiled(nogil=True)
+def scale_and_shift(values, scale, shifts, counts):  # type: ignore[no-untyped-def]
+    """Each row's numbers times ``scale`` plus the shift of their class, in place; returns the sums of rows."""
+    sums = np.zeros(len(values))
+    for d in range(len(values)):
+        first = 0
+        for c in range(counts.shape[1]):
+            for i in range(first, first + counts[d, c]):
+                values[d, i] = values[d, i] * scale + shifts[c]
+            first += counts[d, c]
+        total = 0.0
+        for i in range(first):
+            total += values[d, i]
+        sums[d] = total
+    return sums
+
+
+@compiled(nogil=True)
+def invert(uniforms, log_values, values, below, starts, counts):  # type: ignore[no-untyped-def]
+    """Each uniform number replaced by the value whose part of [0, 1) it falls in; returns the sums of log values."""
+    parts, sums = starts.shape[1], np.zeros(len(uniforms))
+    for d in range(len(uniforms)):
+        first = 0
+        for c in range(counts.shape[1]):
+            for i in range(first, first + counts[d, c]):
+                u = uniforms[d, i]
+                j = starts[c, int(u * parts)]
+                j += below[c, j] <= u  # nearly always enough, and no branch to mispredict
+                while below[c, j] <= u:
+                    j += 1
+                uniforms[d, i] = values[j]
+                sums[d] += log_values[j]
+            first += counts[d, c]
+    return sums
+
+
+@compiled(nogil=True)
+def symmetric_means(ratios, rate, tail, fewest):  # type: ignore[no-untyped-def]
+    """sum_h tail[h] p_h, p_h = e_h q^h (1 - q)^(T - h): but for the ratios the chance of h successes at rate q, so that
+    the recursion has the scale of a probability. Also the largest prod max(1, 1 - q + q x), beyond which nothing grows.
+
+    Sixteen rows at a time, side by side, so that the inner loop is one vector instruction. Only numbers of successes
+    from which ``fewest`` can still be reached are kept.
+    """
+    draws, rounds = ratios.shape
+    k, side = len(tail) - 1, 16
+    means, largest = np.empty(draws), 0.0
+    weights, growth, p = np.empty(side), np.empty(side), np.empty((k + 1, side))
+    for first in range(0, draws, side):
+        here = min(side, draws - first)
+        p[:], p[0], growth[:], weights[:] = 0.0, 1.0, 1.0, 1.0
+        for i in range(rounds):
+            for d in range(here):
+                weights[d] = rate * ratios[first + d, i]
+                growth[d] *= max(1.0, 1.0 - rate + weights[d])
+            for h in range(min(i + 1, k), max(0, fewest - (rounds - 1 - i)) - 1, -1):
+                if h == 0:
+                    for d in range(side):
+                        p[0, d] *= 1.0 - rate
+                else:
+                    for d in range(side):
+                        p[h, d] = (1.0 - rate) * p[h, d] + weights[d] * p[h - 1, d]
+        for d in range(here):
+            total = 0.0
+            for h in range(fewest, k + 1):
+                total += tail[h] * p[h, d]
+            means[first + d] = total
+            largest = max(largest, growth[d])
+            if not total < np.inf:
+                largest = np.inf
+    return means, largest
+
+
+@compiled(nogil=True)
+def sums_of_excesses(a, b, scales):  # type: ignore[no-untyped-def]
+    """Sums of (a - scale b)+ and of its square at each scale; ``scales`` increase."""
+    total, squares = np.zeros(len(scales)), np.zeros(len(scales))
+    for d in range(len(a)):
+        for i in range(len(scales)):
+            value = a[d] - scales[i] * b[d]
+            if value <= 0:
+                break
+            total[i] += value
+            squares[i] += value * value
+    return total, squares

@@ -1,0 +1,123 @@
+"""The data of the contract of all mechanisms: values of their fields, and oracles that know no theorem.
+
+An oracle is a pair of finite laws, with the person in and out, of a real mechanism that the kind describes.
+"""
+
+import dataclasses
+
+import numpy as np
+from scipy.stats import norm
+
+from fedamp.accounting import Mechanism, RandomisedResponse
+from tests.accounting.oracles import beginning, bits, capped, product_of, uniform_sets
+
+BIT = RandomisedResponse(0.75)
+VALUES = {  # of every field that a kind has, by its name
+    "noise_multiplier": 1.5,
+    "scale": 1.2,
+    "probability": 0.75,
+    "width": 2.0,
+    "shift": 0.8,
+    "linf_coordinates": 1,
+    "shifts": (0.0, 1.0, 1.5),
+    "weights": (0.5, 0.5),
+    "rate": 0.25,
+    "keep": 0.4,
+    "size": 2,
+    "count": 3,
+    "k": 2,
+    "rounds": 4,
+    "released": 3,
+    "at_most": 2,
+    "times": 3,
+    "batch": 2,
+    "population": 5,
+    "mechanism": BIT,
+    "mechanisms": (BIT, RandomisedResponse(0.6)),
+    "assumption": "joint release",
+    "scales": (),
+}
+SPECIAL = {"GaussianMixture": {"weights": (0.5, 0.3, 0.2)}, "WithoutReplacement": {"size": 1}}
+
+
+def example(kind, **changes):
+    names = [field.name for field in dataclasses.fields(Mechanism.kinds[kind]) if field.name != "relation"]
+    values = VALUES | SPECIAL.get(kind, {}) | changes
+    missing = [name for name in names if name not in values]
+    assert not missing, f"add values of {missing} to VALUES for {kind}"
+    return Mechanism.kinds[kind](**{name: values[name] for name in names})
+
+
+# Oracles: lists of (probability with the person in, out).
+
+
+def finite(*outputs):
+    return np.array(outputs, dtype=float)
+
+
+def on_grid(density_in, density_out):
+    z = np.arange(-14, 16, 2e-3)
+    return np.stack([density_in(z), density_out(z)], axis=1) * 2e-3
+
+
+def mixed(y):
+    return (norm.cdf((y + 1) / 1.5) - norm.cdf((y - 1) / 1.5)) / 2
+
+
+ONE, OTHER = finite((0.75, 0.25), (0.25, 0.75)), finite((0.6, 0.4), (0.4, 0.6))
+
+
+EXACT, WITHIN = True, False  # whether the oracle is a worst case of the kind, or only some case
+ORACLES = {
+    "Gaussian": lambda: (on_grid(norm(1, 1.5).pdf, norm(0, 1.5).pdf), EXACT),
+    "Laplace": lambda: (
+        on_grid(lambda z: np.exp(-abs(z - 1) / 1.2) / 2.4, lambda z: np.exp(-abs(z) / 1.2) / 2.4),
+        EXACT,
+    ),
+    "RandomisedResponse": lambda: (ONE, EXACT),
+    "NotPrivate": lambda: (finite((1, 0), (0, 1)), EXACT),
+    "MixedCoordinate": lambda: (on_grid(lambda y: mixed(y - 0.8), mixed), EXACT),
+    "ModelMix": lambda: (on_grid(lambda y: mixed(y - 1), mixed), WITHIN),
+    "GaussianMixture": lambda: (
+        on_grid(lambda z: 0.5 * norm.pdf(z) + 0.3 * norm.pdf(z - 1) + 0.2 * norm.pdf(z - 1.5), norm.pdf),
+        EXACT,
+    ),
+    "GroupPoissonGaussian": lambda: (
+        on_grid(
+            lambda z: 0.5625 * norm.pdf(z, 0, 1.5) + 0.375 * norm.pdf(z, 1, 1.5) + 0.0625 * norm.pdf(z, 2, 1.5),
+            norm(0, 1.5).pdf,
+        ),
+        EXACT,
+    ),
+    "Compose": lambda: (product_of(ONE.T, OTHER.T).T, EXACT),
+    "Repeat": lambda: (product_of(ONE.T, ONE.T, ONE.T).T, EXACT),
+    "RandomSelection": lambda: (np.concatenate([ONE / 2, OTHER / 2]), EXACT),
+    "LinearCombination": lambda: (ONE, WITHIN),  # the other model tells nothing
+    "Poisson": lambda: (ONE @ [[0.25, 0], [0.75, 1]], EXACT),
+    "Submodels": lambda: (bits(uniform_sets(3, 1), 3, 0.75).T, EXACT),
+    "Dropout": lambda: (ONE @ [[0.4, 0], [0.6, 1]], WITHIN),  # a model of one unit
+    "Allocation": lambda: (bits(uniform_sets(4, 2), 4, 0.75).T, WITHIN),
+    "AllocationPrefix": lambda: (bits(beginning(uniform_sets(4, 2), 3), 3, 0.75).T, WITHIN),
+    "CappedPoisson": lambda: (bits(beginning(capped(4, 0.25, 2), 3), 3, 0.75).T, WITHIN),
+    "Group": lambda: (ONE, EXACT),  # one bit, whoever turns it
+    "WithoutReplacement": lambda: (finite((0.75, 0.55), (0.25, 0.45)), EXACT),  # 0.6 * 0.75 + 0.4 * 0.25
+}
+
+
+MONOTONE = {  # which way the cost goes with a field, and another value of it
+    "noise_multiplier": (-1, 2.0),
+    "scale": (-1, 2.0),
+    "width": (-1, 4.0),
+    "probability": (1, 0.9),
+    "shift": (1, 1.2),
+    "rate": (1, 0.5),
+    "count": (-1, 5),
+    "k": (1, 3),
+    "at_most": (1, 3),
+    "rounds": (-1, 8),
+    "released": (1, 4),
+    "times": (1, 6),
+    "batch": (1, 3),
+    "size": (1, 3),
+    "linf_coordinates": (-1, 4),
+}
