@@ -363,6 +363,7 @@ class LoRA(nn.Module):
 @pytest.mark.parametrize(("wrong", "right"), [(ReZero(along=1), ReZero(along=2)), (LoRA("first"), LoRA("activation"))])
 def test_a_layer_that_starts_at_zero_hides_no_false_declaration(wrong, right):
     shape = (6, 3) if isinstance(wrong, ReZero) else (3,)
+    torch.manual_seed(0)  # for about one seed in twenty, random values show nothing; `build` always uses the same
     prove_silence(right, shape)
     with pytest.raises(ModelError, match=r"leaving a node out does not silence it"):
         prove_silence(wrong, shape)
