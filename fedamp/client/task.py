@@ -64,17 +64,13 @@ class ClientTask(Record):
     def without_places(self) -> Self:
         """The task for other machines, which have nothing to look for in the server's folders.
 
-        Such a node reads the data folder of its own configuration, gets the initial model from the server, and imports
-        a custom model from its installed packages.
+        Such a node reads its own data folder, gets the initial model from the server, and imports a custom model from
+        installed packages.
         """
         named = {key: getattr(self.data, key, None) for key in DATA_PLACES}
         places = {key: "" for key, place in named.items() if place and Path(place).is_absolute()}
-        return self.model_copy(
-            update={
-                "data": self.data.model_copy(update=places),
-                "model": self.model.model_copy(update={"initial": None, "folder": None}),
-            }
-        )
+        model = self.model.model_copy(update={"initial": None, "folder": None})
+        return self.model_copy(update={"data": self.data.model_copy(update=places), "model": model})
 
 
 @dataclass(frozen=True)
@@ -90,10 +86,8 @@ class TrainInstruction:
 
     def __post_init__(self) -> None:
         if not len(self.clients) == len(self.seeds) == len(self.submodels):
-            raise ValueError(
-                f"clients, seeds and submodels must agree, got {len(self.clients)}, {len(self.seeds)} and "
-                f"{len(self.submodels)}"
-            )
+            counts = f"{len(self.clients)}, {len(self.seeds)} and {len(self.submodels)}"
+            raise ValueError(f"clients, seeds and submodels must agree, got {counts}")
         if any(len(seed) != rng.SEED_BYTES for seed in self.seeds):
             raise ValueError(f"seeds must have {rng.SEED_BYTES} bytes, got {sorted(set(map(len, self.seeds)))}")
         if len(self.clips) not in (1, 2):
@@ -113,8 +107,7 @@ class TrainInstruction:
 class TrainReport:
     """What a node answers besides the sum. Computed from private data without noise: it must stay on the server.
 
-    Clients that fail are among the ``reported``: whether a client fails follows from its data, and must not decide
-    whether a round has its quorum.
+    Clients that fail are ``reported``: failure follows from data, and must not decide whether a round has its quorum.
     """
 
     reported: list[int] = field(default_factory=list)  # clients in the sum

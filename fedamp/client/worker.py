@@ -71,12 +71,9 @@ class _PieceTrainer:
 
 
 class TrainingNode:
-    """Trains the clients of a data set for a task, on one device.
+    """Trains the clients of a data set (one record each where the unit is a sample) for a task, on one device.
 
-    Args:
-        dataset: the clients' records (one record each where the unit is a sample).
-        device: torch's name of the device.
-        most: the most clients that can be asked of this node, where that is known; no stack has more slots.
+    ``most`` is the most clients that can be asked of this node, where that is known; no stack has more slots.
 
     Raises:
         DataError: records of another shape, or with more labels, than the model takes.
@@ -101,9 +98,8 @@ class TrainingNode:
     def train(self, arrays: Arrays, instruction: TrainInstruction) -> tuple[Sums, TrainReport]:
         """One round, from the global model (or the submodel ``instruction.extracted`` of it).
 
-        Returns:
-            The sum of the clipped, quantised updates (trained minus received) in the shape of ``arrays``, without
-            frozen ones, and a report.
+        Returns the sum of the clipped, quantised updates (trained minus received) in the shape of ``arrays``, without
+        frozen ones, and a report.
         """
         begin, report = time.monotonic(), TrainReport()
         sums = {name: np.zeros(array.shape) for name, array in arrays.items() if name not in self._frozen}
@@ -134,7 +130,7 @@ class TrainingNode:
     ) -> Iterator[dict[str, NDArray[np.float64]]]:
         """Sums of the clipped updates of clients that train the same piece, in its shape.
 
-        A stack that raises, or for which a GPU has no room, is cut in two, until it is clear which client fails.
+        A stack that raises, or has no room on a GPU, is cut in two, until it is clear which client fails.
         """
         waiting = self._by_places(clients, trainer, report)
         while waiting:

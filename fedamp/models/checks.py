@@ -16,18 +16,24 @@ _MOVED = 0.1  # standard deviation by which parameters move from their start
 
 
 def check(module: nn.Module) -> None:
-    """Refuse a module that cannot be trained privately or reproducibly.
+    """Raise ModelError for a module that cannot be trained privately or reproducibly.
 
     Everything that a record can change must be a float32 parameter, because parameters are what is clipped and noised.
-    Batch norm mixes the records of a batch and keeps running statistics; integer buffers count records; both would
-    leave the client unprotected.
-
-    Raises:
-        ModelError: batch norm, running statistics, integer buffers, parameters that are not float32, frozen, or not yet
-            of known shape, or no parameters at all.
+    Batch norm and running statistics mix records, integer buffers count them; both would leave the client unprotected.
     """
-    for name, submodule in module.named_modules():
-        _check_submodule(name or type(module).__name__, submodule)
+    for path, submodule in module.named_modules():
+        name, kind = path or type(module).__name__, type(submodule).__name__
+        if isinstance(submodule, nn.modules.batchnorm._BatchNorm):
+            raise ModelError(f"model: {name} is {kind}, whose statistics mix records unprotected; use GroupNorm")
+        if isinstance(submodule, _NormBase) and submodule.track_running_stats:
+            raise ModelError(
+                f"model: {name} ({kind}) keeps running statistics; use track_running_stats=False or GroupNorm"
+            )
+        for key, buffer in submodule.named_buffers(recurse=False):
+            if not buffer.dtype.is_floating_point:
+                raise ModelError(f"model: buffer {name}.{key} is {_dtype(buffer)}; integer buffers cannot be protected")
+            if key.startswith("running"):
+                raise ModelError(f"model: buffer {name}.{key} is a running statistic, which cannot be protected")
     for name, parameter in module.named_parameters():
         if isinstance(parameter, nn.UninitializedParameter):
             raise ModelError(f"model: parameter {name} has no shape yet (a lazy module); give its sizes")
@@ -39,20 +45,6 @@ def check(module: nn.Module) -> None:
             )
     if sum(parameter.numel() for parameter in module.parameters()) == 0:
         raise ModelError(f"model {type(module).__name__} has no parameters to train")
-
-
-def _check_submodule(name: str, submodule: nn.Module) -> None:
-    kind = type(submodule).__name__
-    if isinstance(submodule, nn.modules.batchnorm._BatchNorm):
-        raise ModelError(f"model: {name} is {kind}, whose statistics mix records unprotected; use GroupNorm")
-    if isinstance(submodule, _NormBase) and submodule.track_running_stats:
-        raise ModelError(f"model: {name} ({kind}) keeps running statistics; use track_running_stats=False or GroupNorm")
-    for buffer_name, buffer in submodule.named_buffers(recurse=False):
-        where = f"{name}.{buffer_name}"
-        if not buffer.dtype.is_floating_point:
-            raise ModelError(f"model: buffer {where} is {_dtype(buffer)}; integer buffers cannot be protected")
-        if buffer_name.startswith("running"):
-            raise ModelError(f"model: buffer {where} is a running statistic, which cannot be protected")
 
 
 def _dtype(tensor: Tensor) -> str:
@@ -97,9 +89,9 @@ def prove_silence(module: nn.Module, input_shape: tuple[int, ...], vocabulary: i
     """Raise ModelError where something that a dropped node owns has a gradient that is not zero.
 
     No epsilon rests on it, because updates are silenced for every model; but the trained network would not be the
-    declared submodel. Tried on random inputs (from torch's default generator), dropping every node once while all
-    other layers are whole, so that no other silence covers for it, and once together with nodes of other layers. Each
-    time all parameters move from their start: a layer that starts at zero would let nothing through.
+    declared submodel. Random inputs (torch's default generator); every node is dropped once while all other layers are
+    whole, so that no other silence covers for it, and once with nodes of other layers. Parameters move from their
+    start: a layer that starts at zero would let nothing through.
     """
     if not declared(module):
         return

@@ -105,10 +105,7 @@ MODELS = {
         {f"body.{node}.0.{kind}": [(node, None)] for node in range(3) for kind in ("weight", "bias")},
     ),
 }
-SCHEMES = {
-    "dropout": {"scheme": "dropout", "keep": 0.5},
-    "disjoint": {"scheme": "disjoint", "count": 2},
-}
+SCHEMES = {"dropout": {"scheme": "dropout", "keep": 0.5}, "disjoint": {"scheme": "disjoint", "count": 2}}
 OPTIMISERS = [{}, {"momentum": 0.9}, {"optimizer": "adam"}, {"optimizer": "adam", "beta1": 0.0}, {"proximal": 0.5}]
 
 

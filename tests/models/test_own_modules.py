@@ -164,11 +164,7 @@ UNUSABLE = [
     ("own_models:recalls", {}, "answers the same inputs in two ways, and no seed decides"),
     ("own_models:own_noise", {}, "answers the same inputs in two ways, and no seed decides"),
     ("own_models:nothing", {}, r"'own_models:nothing' cannot be imported \(AttributeError"),
-    (
-        "not_there:thing",
-        {},
-        r"'not_there:thing' cannot be imported \(ModuleNotFoundError: No module named 'not_there'",
-    ),
+    ("not_there:thing", {}, r"'not_there:thing' cannot be imported \(ModuleNotFoundError: No module named 'not_there'"),
     ("broken:thing", {}, r"'broken:thing' cannot be imported \(SyntaxError"),
 ]
 
@@ -226,10 +222,7 @@ BREACHES = [
     (nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)), "1 is BatchNorm1d"),
     (nn.Sequential(nn.Conv2d(1, 2, 1), nn.BatchNorm2d(2, track_running_stats=False)), "1 is BatchNorm2d"),
     (nn.Sequential(nn.SyncBatchNorm(2)), "0 is SyncBatchNorm"),
-    (
-        nn.Sequential(nn.InstanceNorm1d(2, track_running_stats=True)),
-        r"0 \(InstanceNorm1d\) keeps running statistics",
-    ),
+    (nn.Sequential(nn.InstanceNorm1d(2, track_running_stats=True)), r"0 \(InstanceNorm1d\) keeps running statistics"),
     (with_buffer("count", torch.zeros((), dtype=torch.int64)), r"buffer 0\.count is int64"),
     (with_buffer("running_scale", torch.zeros(2)), r"buffer 0\.running_scale is a running statistic"),
     (nn.Sequential(nn.Linear(2, 2).double()), r"parameter 0\.weight is float64; only float32"),
@@ -279,10 +272,7 @@ RIGHT = {"first.weight": 0, "first.bias": 0, "second.weight": 1}
 
 
 DO_NOT_FIT = [
-    (
-        [Units("first", 6, {**RIGHT, "third.weight": 0}, "activation")],
-        r"names parameter 'third\.weight', not there",
-    ),
+    ([Units("first", 6, {**RIGHT, "third.weight": 0}, "activation")], r"names parameter 'third\.weight', not there"),
     ([Units("first", 6, RIGHT, "relu")], "names submodule 'relu', not there"),
     (
         [Units("first", 4, RIGHT, "activation")],

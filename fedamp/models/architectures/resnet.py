@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -32,9 +33,8 @@ class ResNet(Architecture):
     left_out: frozenset[str] = frozenset()  # blocks that a smaller network lacks, such as ``layer1.2``
 
     def layers(self) -> tuple[str, ...]:
-        blocks = [block for stage in self._blocks() for block in stage]
         stages = [each.layer for each in self.units() if each.count]
-        return ("stem", *stages, *blocks, "output")
+        return ("stem", *stages, *itertools.chain(*self._blocks()), "output")
 
     def units(self) -> list[Blocks]:
         return [
