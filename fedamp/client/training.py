@@ -64,8 +64,8 @@ class Adam:
         return directions
 
 
-# A further optimiser is a class here, a line in ``OPTIMIZERS``, and its name in ``Client.optimizer``. Weight decay is in
-# the gradient.
+# A further optimiser is a class here, a line in ``OPTIMIZERS``, and its name in ``Client.optimizer``. Its gradients
+# have the weight decay in them.
 OPTIMIZERS: dict[str, Callable[[Client], Directions]] = {"sgd": Sgd, "adam": Adam}
 
 
@@ -101,10 +101,6 @@ class Trainer:
         loss: default: cross-entropy.
         rate: learning rate; default: that of the first round.
         module: the same model, if it is built in: some of them train faster.
-
-    Attributes:
-        layers: of a fully connected network that trains without autograd.
-        together: the model of all clients at once, in channels or as batched products.
     """
 
     def __init__(
@@ -122,9 +118,9 @@ class Trainer:
         self.rate = config.learning_rate_in(1) if rate is None else rate
         layers = perceptron.layers_of(module)
         self.channels = ChannelsOfClients.of(module)
-        self.together = partial(perceptron.outputs, layers) if layers else self.channels
+        self.together = partial(perceptron.outputs, layers) if layers else self.channels  # the model of all clients
         plain = is_plain(config) and type(self.loss) is CrossEntropy and precision != "bfloat16"
-        self.layers = layers if plain else None
+        self.layers = layers if plain else None  # of a network that trains without autograd
 
     def train(
         self, start: dict[str, Tensor], cohort: Cohort, seeds: NDArray[np.void], arguments: Sequence[Tensor] = ()

@@ -101,17 +101,20 @@ class TrainingNode:
         Returns the sum of the clipped, quantised updates (trained minus received) in the shape of ``arrays``, without
         frozen ones, and a report.
         """
-        begin, report = time.monotonic(), TrainReport()
+        begin, report, rate = time.monotonic(), TrainReport(), self.task.client.learning_rate_in(instruction.round)
         sums = {name: np.zeros(array.shape) for name, array in arrays.items() if name not in self._frozen}
         with arithmetic(self.task.precision, self.device):
             received = {name: aligned(array).to(self.device) for name, array in arrays.items()}
             for submodel, clients, seeds in instruction.by_submodel():
-                trainer = self._trainer(submodel, instruction.round)
+                piece, trainer = self._piece(submodel, instruction.round), self._trainers.get(submodel)
+                if trainer is None or trainer.piece is not piece or trainer.rate != rate:
+                    trainer = _PieceTrainer(self.task, piece, rate, self._loss, self.device)
+                    self._trainers[submodel] = trainer
                 whole = instruction.extracted == WHOLE
-                start = trainer.piece.extract(received) if whole else received
+                start = piece.extract(received) if whole else received
                 for part in self._sums(trainer, start, clients, seeds, instruction.clips, report):
                     if whole:
-                        trainer.piece.embed_add(sums, part)
+                        piece.embed_add(sums, part)
                     else:
                         for name, total in sums.items():
                             total += part[name]
@@ -188,13 +191,6 @@ class TrainingNode:
             sizes = list(map(size, clients.tolist()))
         places = np.array([trainer.places(size) if size >= 0 else 0 for size in sizes], np.int64)
         return [(int(each), np.flatnonzero(places == each)) for each in np.unique(places) if each]
-
-    def _trainer(self, submodel: int, round_: int) -> _PieceTrainer:
-        piece, rate = self._piece(submodel, round_), self.task.client.learning_rate_in(round_)
-        kept = self._trainers.get(submodel)
-        if kept is None or kept.piece is not piece or kept.rate != rate:
-            kept = self._trainers[submodel] = _PieceTrainer(self.task, piece, rate, self._loss, self.device)
-        return kept
 
     def _records(self, clients: NDArray[np.int64]) -> Cohort:
         cohort = self.dataset.gather(clients)

@@ -41,19 +41,17 @@ class Units:
     """Nodes side by side in one hidden layer: each owns equally many consecutive entries of some parameters.
 
     Attributes:
-        layer: the name in a scenario, for example ``hidden.0``.
         owned: for every parameter that the nodes index, the dimension they index: the rows of the layer's own weight
             (0), its bias (0), the columns of the next layer's weight (1). Its size is a multiple of ``count``.
         output: the submodule through whose output alone the nodes reach the rest of the network, after any
             normalisation and activation; a mask multiplies it.
-        along: dimension of that output along which the nodes lie (dimension 0 is the batch).
     """
 
-    layer: str
+    layer: str  # its name in a scenario, for example ``hidden.0``
     count: int
     owned: Mapping[str, int]
     output: str
-    along: int = 1
+    along: int = 1  # dimension of that output along which the nodes lie (dimension 0 is the batch)
 
     @property
     def submodules(self) -> tuple[str, ...]:
@@ -95,15 +93,12 @@ class Units:
 
 @dataclass(frozen=True)
 class Blocks:
-    """Nodes one after another: residual branches, whose output is added to the block's input.
+    """Nodes one after another: residual branches, whose output is added to the block's input."""
 
-    Attributes:
-        layer: the name in a scenario, for example ``layer3``.
-        branches: each owns every parameter inside it, and without it the block is the identity.
-    """
-
-    layer: str
-    branches: tuple[str, ...]
+    layer: str  # its name in a scenario, for example ``layer3``
+    branches: tuple[
+        str, ...
+    ]  # submodules; each owns all parameters inside it, and without it the block is the identity
 
     @property
     def count(self) -> int:

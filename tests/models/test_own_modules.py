@@ -384,17 +384,17 @@ def test_a_layer_that_is_silent_itself_hides_no_false_declaration():
             prove_silence(OneAfterTheOther(), (3,))
 
 
-def test_a_smaller_network_of_the_wrong_shapes_is_refused():
+@pytest.mark.parametrize(
+    ("smaller", "message"),
+    [
+        (lambda kept: Declares([]), r"smaller\(\): parameter 'first.bias' must have shape \(3,\), got \(6,\)"),
+        (lambda kept: kept["second"], r"Declares\.smaller\(\) failed \(KeyError: 'second'\)"),
+    ],
+)
+def test_a_smaller_network_of_wrong_shapes_or_none_is_refused_in_one_line(smaller, message):
     module = Declares([Units("first", 6, RIGHT, "activation")])
-    module.smaller = lambda kept: Declares([])
-    with pytest.raises(ModelError, match=r"smaller\(\): parameter 'first.bias' must have shape \(3,\), got \(6,\)"):
-        _ = Split(module, 2).piece(0).module
-
-
-def test_a_failing_smaller_is_answered_in_one_line():
-    module = Declares([Units("first", 6, RIGHT, "activation")])
-    module.smaller = lambda kept: kept["second"]
-    with pytest.raises(ModelError, match=r"Declares\.smaller\(\) failed \(KeyError: 'second'\)"):
+    module.smaller = smaller
+    with refused(message):
         _ = Split(module, 2).piece(0).module
 
 
