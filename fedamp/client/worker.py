@@ -81,10 +81,9 @@ class TrainingNode:
     """
 
     def __init__(self, task: ClientTask, dataset: Dataset, device: str = "cpu", most: int | None = None) -> None:
-        if tuple(dataset.input_shape) != tuple(task.input_shape):
-            raise DataError(
-                f"inputs of the data have shape {list(dataset.input_shape)}, the model takes {list(task.input_shape)}"
-            )
+        shape, expected = list(dataset.input_shape), list(task.input_shape)
+        if shape != expected:
+            raise DataError(f"inputs of the data have shape {shape}, the model takes {expected}")
         self.task, self.dataset, self.device = task, dataset, device
         submodels, self._loss = task.submodels, loss_of(task.client, task.model)
         self._piece = submodels.pieces(task.model, tuple(task.input_shape), task.num_classes, task.split_seed)
@@ -194,8 +193,7 @@ class TrainingNode:
 
     def _records(self, clients: NDArray[np.int64]) -> Cohort:
         cohort = self.dataset.gather(clients)
-        if cohort.labels.size and not self._loss.labels.fit(cohort.labels, self.task.num_classes):
-            raise DataError(
-                f"labels must be {self._loss.labels.expected}, for {self.task.num_classes} outputs; got others"
-            )
+        labels, outputs = self._loss.labels, self.task.num_classes
+        if cohort.labels.size and not labels.fit(cohort.labels, outputs):
+            raise DataError(f"labels must be {labels.expected}, for {outputs} outputs; got others")
         return cohort

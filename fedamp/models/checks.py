@@ -35,14 +35,13 @@ def check(module: nn.Module) -> None:
             if key.startswith("running"):
                 raise ModelError(f"model: buffer {name}.{key} is a running statistic, which cannot be protected")
     for name, parameter in module.named_parameters():
+        where = f"model: parameter {name}"
         if isinstance(parameter, nn.UninitializedParameter):
-            raise ModelError(f"model: parameter {name} has no shape yet (a lazy module); give its sizes")
+            raise ModelError(f"{where} has no shape yet (a lazy module); give its sizes")
         if parameter.dtype != torch.float32:
-            raise ModelError(f"model: parameter {name} is {_dtype(parameter)}; only float32 is accepted")
+            raise ModelError(f"{where} is {_dtype(parameter)}; only float32 is accepted")
         if not parameter.requires_grad:
-            raise ModelError(
-                f"model: parameter {name} is frozen (requires_grad=False); register it as a buffer instead"
-            )
+            raise ModelError(f"{where} is frozen (requires_grad=False); register it as a buffer instead")
     if sum(parameter.numel() for parameter in module.parameters()) == 0:
         raise ModelError(f"model {type(module).__name__} has no parameters to train")
 
@@ -53,6 +52,7 @@ def _dtype(tensor: Tensor) -> str:
 
 def check_calls(module: nn.Module, config: Model, input_shape: tuple[int, ...], num_classes: int) -> None:
     """Raise ModelError for wrong shapes, constants that change, outputs that no seed decides, a false declaration."""
+    who = f"model {config.name}"
 
     def outputs() -> Any:
         with generators_from(0), torch.no_grad():
@@ -62,24 +62,20 @@ def check_calls(module: nn.Module, config: Model, input_shape: tuple[int, ...], 
     try:
         first, second = outputs(), outputs()
     except Exception as error:
-        raise ModelError(
-            f"model {config.name} cannot take inputs of shape {[2, *input_shape]} ({one_line(error)})"
-        ) from error
+        raise ModelError(f"{who} cannot take inputs of shape {[2, *input_shape]} ({one_line(error)})") from error
     shape = tuple(getattr(first, "shape", ()))
     if shape[:1] != (2,) or shape[-1:] != (num_classes,) or len(shape) not in (2, 3):
-        raise ModelError(
-            f"model {config.name} must answer logits of shape [batch, {num_classes}], got "
-            f"{list(shape) or type(first).__name__} for a batch of 2"
-        )
+        got = list(shape) or type(first).__name__
+        raise ModelError(f"{who} must answer logits of shape [batch, {num_classes}], got {got} for a batch of 2")
     for name, value in constants(module).items():
         if name in before and not torch.equal(value, before[name]):
             raise ModelError(
-                f"model {config.name}: {name} is no parameter, and changes when the model is called, so that it would "
+                f"{who}: {name} is no parameter, and changes when the model is called, so that it would "
                 "remember records unprotected; expected: constants"
             )
     if not torch.equal(first.nan_to_num(), second.nan_to_num()):
         raise ModelError(
-            f"model {config.name} answers the same inputs in two ways, and no seed decides; expected: random numbers "
+            f"{who} answers the same inputs in two ways, and no seed decides; expected: random numbers "
             "from torch's, NumPy's or Python's default generator, and nothing that is remembered from call to call"
         )
     prove_silence(module, input_shape, config.vocabulary)

@@ -182,10 +182,8 @@ def _read(path: Path, expected: Mapping[str, NDArray[np.float32]]) -> Arrays:
         side = "is missing" if name in expected else "is not in the model"
         raise ModelError(f"model.initial {path}: parameter {name} {side}")
     for name, value in expected.items():
-        found = values[name]
-        if found.shape != value.shape or found.dtype != np.float32:
-            raise ModelError(
-                f"model.initial {path}: parameter {name} must be float32 of shape {list(value.shape)}, "
-                f"got {found.dtype} of shape {list(found.shape)}"
-            )
+        shape, kind = list(values[name].shape), values[name].dtype
+        if shape != list(value.shape) or kind != np.float32:
+            must = f"must be float32 of shape {list(value.shape)}, got {kind} of shape {shape}"
+            raise ModelError(f"model.initial {path}: parameter {name} {must}")
     return {name: values[name] for name in expected}

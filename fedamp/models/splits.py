@@ -30,6 +30,7 @@ from fedamp.models.units import Blocks, Units, check_count, check_shared, named_
 
 Index = tuple[Any, ...]
 Kept = dict[str, tuple[int, ...]]
+Owned = dict[str, NDArray[np.bool_]]
 
 
 class Split:
@@ -84,9 +85,8 @@ class Split:
         self.shared = named | unowned if rest == "shared" else named
         self.frozen = unowned if rest == "frozen" else frozenset[str]()
         check_shared(type(module).__name__, self.shared, rest)
-        self.own = self._partition_rest(
-            [name for name in self.shapes if rest == "dealt" and name in unowned], generator
-        )
+        dealt = [name for name in self.shapes if rest == "dealt" and name in unowned]
+        self.own = self._partition_rest(dealt, generator)
 
     def piece(self, number: int, known: bool = False, random: bool = False) -> "DisjointPiece":
         """A submodel, ``number`` from 0; of a model that is built in (``known``), or draws random numbers."""
@@ -109,9 +109,7 @@ class Split:
             before += len(order)
         return tuple(groups)
 
-    def _partition_rest(
-        self, names: Sequence[str], generator: np.random.Generator
-    ) -> list[dict[str, NDArray[np.bool_]]]:
+    def _partition_rest(self, names: Sequence[str], generator: np.random.Generator) -> list[Owned]:
         """Deal all coordinates of some parameters, as evenly as integers allow."""
         sizes = [math.prod(self.shapes[name]) for name in names]
         owners = generator.permutation(np.arange(sum(sizes)) % self.count)
@@ -143,11 +141,10 @@ class DisjointPiece(Piece):
         expected = {name: _extracted_shape(self._cut.shapes[name], index) for name, index in self._places.items()}
         found = {name: tuple(value.shape) for name, value in module.named_parameters()}
         for name in sorted(expected.keys() | found.keys()):
-            if expected.get(name) != found.get(name):
-                raise ModelError(
-                    f"{type(full).__name__}.smaller(): parameter {name!r} must have shape {expected.get(name)}, "
-                    f"got {found.get(name)}"
-                )
+            must, got = expected.get(name), found.get(name)
+            if must != got:
+                who = f"{type(full).__name__}.smaller()"
+                raise ModelError(f"{who}: parameter {name!r} must have shape {must}, got {got}")
         return module
 
     def owned(self, updates: dict[str, Tensor], seeds: NDArray[np.void]) -> dict[str, Tensor]:

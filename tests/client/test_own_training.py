@@ -136,9 +136,8 @@ def test_an_evaluation_on_a_clients_records_is_refused():
 
 def test_state_is_kept_for_a_node_of_one_client_and_shared_by_no_two():
     def added(state, clients, **node):
-        reply = send(
-            own_apps.remembering_app, "train", config_of(task_of(), clients, clips=[100.0]), state=state, **node
-        )
+        config = config_of(task_of(), clients, clips=[100.0])
+        reply = send(own_apps.remembering_app, "train", config, state=state, **node)
         return flower.from_record(reply["arrays"])["scale"]
 
     state = RecordDict()

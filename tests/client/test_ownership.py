@@ -161,10 +161,8 @@ def test_the_update_outside_what_a_submodel_owns_is_zero(case, scheme, rest, opt
         kept, submodel = mask[0].numpy() == 1, -1
     else:
         nodes = split(model, (6, 6), CLASSES, 2, (), 4, 0, rest).kept[number]
-        kept, submodel = (
-            np.concatenate([np.isin(np.arange(count), nodes[each]) for each, count in layers.items()]),
-            number,
-        )
+        kept = np.concatenate([np.isin(np.arange(count), nodes[each]) for each, count in layers.items()])
+        submodel = number
     clips = [CLIP, CLIP] if rest == "shared" else [CLIP]
     order = TrainInstruction(1, [number], seeds.tolist(), [submodel], clips)
     sums, report = TrainingNode(task, records(scale)).train(arrays, order)

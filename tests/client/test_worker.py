@@ -54,7 +54,10 @@ def test_a_round_is_the_sum_of_its_clients(scheme: str) -> None:
     assert all((ARRAYS[name] == array).all() for name, array in before.items()), "received arrays are not changed"
     assert (report.failed, report.clipped + report.below_clip) == (0, 9)
     alone = [worker.train(ARRAYS, order_of([client], scheme))[0] for client in clients]
+    nobody, report = worker.train(ARRAYS, order_of([], scheme))
+    assert report.reported == []
     for name, total in sums.items():
+        assert not nobody[name].any()
         assert total.shape == ARRAYS[name].shape
         assert total.dtype == np.float64
         np.testing.assert_array_equal(total, sum(each[name] for each in alone))
@@ -127,12 +130,6 @@ def test_linf_truncation() -> None:
     sums, _ = TrainingNode(task_of(linf_coordinates=16), records()).train(ARRAYS, order_of([0]))
     largest = max(float(np.abs(total).max()) for total in sums.values())
     assert 0.9 * 0.05 < largest <= 0.05
-
-
-def test_nobody() -> None:
-    sums, report = TrainingNode(task_of(), records()).train(ARRAYS, TrainInstruction(1, [], [], [], [0.2]))
-    assert report.reported == []
-    assert not any(total.any() for total in sums.values())
 
 
 def test_refusals() -> None:

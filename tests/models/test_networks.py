@@ -12,13 +12,8 @@ from fedamp.models.section import Model
 from tests.models.splitting import refused
 
 
-@pytest.mark.parametrize(
-    ("name", "published"),
-    [
-        ("resnet18", 11_689_512),
-        ("resnet101", 44_549_160),
-    ],  # torchvision's tables; norms have two numbers a channel there too
-)
+# torchvision's tables; norms have two numbers a channel there too
+@pytest.mark.parametrize(("name", "published"), [("resnet18", 11_689_512), ("resnet101", 44_549_160)])
 def test_big_residual_networks_have_the_published_size(name, published):
     with torch.device("meta"):
         module = Network(architecture_of(Model(name=name)), (3, 224, 224), 1000)
