@@ -230,8 +230,7 @@ def verify(
     as_json: AsJson = False,
 ) -> None:
     """Recompute every number of a ledger, and find every change since the run."""
-    from fedamp.runs.checks import checks_json
-    from fedamp.runs.verify import verify_ledger
+    from fedamp.runs.verify import checks_json, verify_ledger
 
     checks = verify_ledger(run_, head)
     print_answer(checks_json(checks), as_json, lambda answer: tables.checks_table("ledger", answer))
@@ -246,7 +245,7 @@ def doctor(
 ) -> None:
     """Versions, devices, Ray, and free memory; and whether a deployment can be reached and trusted."""
     from fedamp.cli.doctor import examine_machine, examine_superlink
-    from fedamp.runs.checks import checks_json
+    from fedamp.runs.verify import checks_json
 
     checks = examine_superlink(superlink, root_certificates) if superlink else []
     answer = examine_machine() | ({"deployment": checks_json(checks)} if checks else {})

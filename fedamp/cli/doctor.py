@@ -19,7 +19,7 @@ from packaging.requirements import Requirement
 
 from fedamp.base import devices
 from fedamp.errors import DeploymentError
-from fedamp.runs.checks import Check
+from fedamp.runs.verify import Check
 
 PACKAGES = "fedamp", "flwr", "torch", "ray", "numpy", "scipy", "numba", "scikit-learn", "datasets", "dp-accounting"
 TIMEOUT = 10.0  # seconds, for every connection

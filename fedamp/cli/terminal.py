@@ -21,7 +21,7 @@ from fedamp.errors import FedampError, Interrupted
 
 if TYPE_CHECKING:
     from fedamp.federation.scenario import Scenario
-    from fedamp.runs.checks import Check
+    from fedamp.runs.verify import Check
 
 # NO_COLOR: no italics nor bold either; rich would keep them.
 PLAIN: Any = {"color_system": None} if os.environ.get("NO_COLOR") else {}
@@ -79,7 +79,7 @@ def caution_about(scenario: "Scenario") -> None:
 
 def judge(checks: "Sequence[Check]", about: str = "") -> None:
     """A line about checks that call for caution; exit status 1 if a check fails."""
-    from fedamp.runs.checks import complaint
+    from fedamp.runs.verify import complaint
 
     if words := complaint(checks, "caution"):
         caution(f"{about}{words}")
