@@ -1,10 +1,6 @@
 """A node's part of a round: train its clients stacked together, clip each update, add them up.
 
-A custom training loop, or a whole Flower app, becomes private by one class:
-
-    app = PrivateClientApp(train=my_loop)  # my_loop(model, records, context) -> model
-    app = PrivateClientApp()               # instead of flwr.clientapp.ClientApp, the rest of the app unchanged
-
+``PrivateClientApp(train=my_loop)`` makes a custom training loop private, ``PrivateClientApp()`` a whole Flower app.
 Importing this package imports neither torch nor Flower; the modules that need them do.
 """
 

@@ -1,8 +1,7 @@
 """Flower client apps: a message with a task and a model comes in, the sum of the clients' clipped updates goes out.
 
-``app`` trains as the scenario says; :class:`PrivateClientApp` with a custom training loop, or with the handlers of a
-Flower app. Each serves in simulation, where a node trains any client, and in a deployment, where a node's configuration
-says which clients it hosts (:mod:`fedamp.client.messages`).
+``app`` trains as the scenario says; :class:`PrivateClientApp` with a custom training loop, or a Flower app's handlers.
+In simulation a node trains any client; in a deployment, the clients that its configuration names.
 """
 
 import copy
@@ -27,7 +26,6 @@ from fedamp.client.clipping import clip_and_sum
 from fedamp.client.messages import Order
 from fedamp.client.task import TrainReport
 from fedamp.client.worker import TrainingNode
-from fedamp.data import Dataset
 from fedamp.engines import flower
 from fedamp.errors import DeploymentError, one_line
 from fedamp.federation.training import Client
@@ -71,10 +69,9 @@ class PrivateClientApp(ClientApp):
     Args:
         train: a custom training loop ``train(model, records, context)`` for one unit. It returns the trained model, a
             module or a mapping of arrays or tensors, with the names and shapes of the given one.
-            *model* is this unit's own copy of the global model: the scenario's as a ``torch.nn.Module`` on the CPU; or,
-            with ``data: {name: external}``, a dict of writable float32 arrays by name.
-            *records* are the unit's (:class:`Records`); None with external data: the loop reads them itself.
-            *context*: :class:`TrainingContext`.
+            *model* is this unit's own copy of the global model, a ``torch.nn.Module`` on the CPU; *records* are the
+            unit's (:class:`Records`); *context* is a :class:`TrainingContext`. With ``data: {name: external}``, *model*
+            is a dict of writable float32 arrays by name, and *records* None: the loop reads them itself.
             Default: the handler ``@app.train()`` trains, unchanged from Flower's ``ClientApp``. It is called once a
             client, with ``arrays`` and ``config`` (``train_config``, and ``server-round``) as FedAvg would send them,
             and the client's id as ``partition-id``; it answers with one ArrayRecord. No metric leaves the node, nor
@@ -102,7 +99,8 @@ class PrivateClientApp(ClientApp):
             raise DeploymentError(f"{kind} messages are not answered: what they ask for is not covered by epsilon")
         order = messages.Order.of(message)
         hosted = messages.named_hosts(context, self._reads_records(order.task_json))
-        messages.check_hosted(order.instruction, hosted)
+        if hosted is not None and (others := set(order.instruction.clients) - hosted):
+            raise DeploymentError(f"clients {sorted(others)} are not among this node's hosts")
         return messages.trained(message, *self._sum(order, context, hosted))
 
     def _reads_records(self, task_json: str) -> bool:
@@ -154,10 +152,9 @@ def node_of(task_json: str, folder: str, device: str, hosts: int | None) -> Trai
 
 
 def sum_of_units(order: Order, train_one: Callable[[int], Mapping[str, Any]]) -> tuple[Sums, TrainReport]:
-    """The sum of the units' clipped updates, for any training that gives the arrays of a unit; and a report.
+    """The sum of the units' clipped updates, and a report; ``train_one`` gives the trained arrays of a unit.
 
-    Raises:
-        DeploymentError: submodels are asked for; custom training cannot be kept to one.
+    DeploymentError: submodels are asked for; custom training cannot be kept to one.
     """
     instruction, task = order.instruction, order.task
     if len(instruction.clips) != 1 or {instruction.extracted, *instruction.submodels} - {WHOLE}:
@@ -195,7 +192,11 @@ def _looped(loop: Train, order: Order, context: Context, external: bool) -> Call
         if module is not None:
             model = copy.deepcopy(module)
             model.load_state_dict({name: torch.from_numpy(array) for name, array in copies.items()}, strict=False)
-        records = None if dataset is None else _records(dataset, client)
+        records = None
+        if dataset is not None:
+            cohort = dataset.gather(np.array([client]))
+            size = int(cohort.sizes[0])
+            records = Records(cohort.inputs[0, :size].copy(), cohort.labels[0, :size].copy())
         about = TrainingContext(client, order.instruction.round, task.client, dict(order.config), device, context)
         trained = loop(model, records, about)
         if isinstance(trained, nn.Module):
@@ -207,12 +208,6 @@ def _looped(loop: Train, order: Order, context: Context, external: bool) -> Call
         )
 
     return train_one
-
-
-def _records(dataset: Dataset, client: int) -> Records:
-    cohort = dataset.gather(np.array([client]))
-    size = int(cohort.sizes[0])
-    return Records(cohort.inputs[0, :size].copy(), cohort.labels[0, :size].copy())
 
 
 def _update(arrays: Arrays, trained: Mapping[str, Any]) -> dict[str, Tensor]:

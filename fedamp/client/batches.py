@@ -16,38 +16,29 @@ from fedamp.federation.training import Client
 _LAST = np.uint64(2**64 - 1)
 
 
-@dataclass(frozen=True)
-class BatchOrder:
-    """The gradient steps of some clients, side by side.
-
-    Attributes:
-        records: int64 [steps, clients, batch], places in the client's records; None: all of them, each step.
-        weights: float32 [steps, clients, batch], one over the number of records in the batch; zero for padding, and for
-            a client that has done all its steps. With full batches all steps are alike: the first axis has length one.
-        steps: number of steps of a client that has as many records as there are places.
-    """
-
-    records: NDArray[np.int64] | None
-    weights: NDArray[np.float32]
-    steps: int
-
-
-def batch_order(config: Client, sizes: NDArray[np.int64], seeds: NDArray[np.void], places: int) -> BatchOrder:
-    """The steps of clients with these numbers of records, at most ``places``.
+def batch_order(
+    config: Client, sizes: NDArray[np.int64], seeds: NDArray[np.void], places: int
+) -> tuple[NDArray[np.int64] | None, NDArray[np.float32], int]:
+    """The gradient steps of clients with these numbers of records, at most ``places``, side by side.
 
     An epoch is a random order of the client's records, cut into batches, of which the last may be smaller; ``steps``
     counts batches over as many epochs as needed. Default: one epoch. A client's order depends on its own size and seed
     only, and its shape on ``places``. A client without records has no steps.
+
+    Returns:
+        records: int64 [steps, clients, batch], places in the client's records; None: all of them, each step.
+        weights: float32 [steps, clients, batch], one over the number of records in the batch; zero for padding, and for
+            a client that has done all its steps. With full batches the first axis has length one: all steps are alike.
+        steps: number of steps of a client that has as many records as there are places.
     """
     batch = places if config.batch_size == "full" else min(config.batch_size, places)
     if batch == 0:
-        return BatchOrder(None, np.zeros((1, len(sizes), 0), dtype=np.float32), 0)
+        return None, np.zeros((1, len(sizes), 0), dtype=np.float32), 0
     most, epochs = -(-places // batch), config.epochs or 1
     count = config.steps or most * epochs
     if batch == places:
         real = np.arange(batch) < sizes[:, None]
-        weights = (real / np.maximum(sizes, 1)[:, None]).astype(np.float32)
-        return BatchOrder(None, weights[None], count)
+        return None, (real / np.maximum(sizes, 1)[:, None]).astype(np.float32)[None], count
     per_epoch = np.where(sizes > 0, -(-sizes // batch), most)
     steps = np.where(sizes > 0, config.steps or per_epoch * epochs, 0)
     step = np.arange(count)[:, None]
@@ -62,7 +53,7 @@ def batch_order(config: Client, sizes: NDArray[np.int64], seeds: NDArray[np.void
         orders.append(np.argsort(np.where(padding, _LAST, keys), axis=1, kind="stable"))
     clients = np.arange(len(sizes))[:, None]
     records = np.stack(orders)[epoch[:, :, None], clients, np.minimum(taken, places - 1)]
-    return BatchOrder(records, (real / in_batch).astype(np.float32), count)
+    return records, (real / in_batch).astype(np.float32), count
 
 
 @dataclass(frozen=True)
@@ -81,12 +72,11 @@ class Batches:
     """
 
     def __init__(self, config: Client, cohort: Cohort, seeds: NDArray[np.void], device: str) -> None:
-        order = batch_order(config, cohort.sizes, seeds, cohort.inputs.shape[1])
+        records, weights, self._steps = batch_order(config, cohort.sizes, seeds, cohort.inputs.shape[1])
         self.inputs, self._labels = aligned(cohort.inputs).to(device), torch.from_numpy(cohort.labels).to(device)
-        self._weights = torch.from_numpy(order.weights).to(device)
-        self._records = None if order.records is None else torch.from_numpy(order.records).to(device)
+        self._weights, self.counts = torch.from_numpy(weights).to(device), (weights[0] > 0).sum(1)
+        self._records = None if records is None else torch.from_numpy(records).to(device)
         self._clients = torch.arange(len(cohort.sizes), device=device)[:, None]
-        self._steps, self.counts = order.steps, (order.weights[0] > 0).sum(1)
 
     def __iter__(self) -> Iterator[Batch]:
         for step in range(self._steps):

@@ -84,18 +84,11 @@ def _linear(inputs: Tensor, weight: _Stack, bias: _Stack) -> Tensor:
     return torch.baddbmm(bias.values.unsqueeze(1), by_client, weight.values.mT)
 
 
-_RUN: dict[Callable[..., Any], Callable[..., Tensor]] = {
-    F.conv2d: _convolution,
-    F.group_norm: _group_norm,
-    F.linear: _linear,
-}
+_RUN: dict[Any, Callable[..., Tensor]] = {F.conv2d: _convolution, F.group_norm: _group_norm, F.linear: _linear}
 
 
 class ReluMaxPool(nn.Module):
-    """``max_pool2d(relu(inputs), 2)`` of images [..., height, width], values and gradients to the bit.
-
-    A NaN stays one, without a gradient.
-    """
+    """``max_pool2d(relu(inputs), 2)``, values and gradients to the bit. A NaN stays one, without a gradient."""
 
     def forward(self, inputs: Tensor) -> Tensor:
         if inputs.device.type != "cpu" or inputs.dtype != torch.float32:
@@ -119,8 +112,7 @@ class _ReluMaxPool(torch.autograd.Function):
         inputs, pooled = ctx.saved_tensors
         covered = all(size % 2 == 0 for size in inputs.shape[-2:])
         found = torch.empty_like(inputs) if covered else torch.zeros_like(inputs)
-        images = map(_images, (gradients.contiguous(), inputs, pooled, found))
-        kernels.relu_max_pool_backward(*images)
+        kernels.relu_max_pool_backward(*map(_images, (gradients.contiguous(), inputs, pooled, found)))
         return found
 
 

@@ -21,17 +21,14 @@ Floats = NDArray[np.float64]
 SMALLEST_CLIP, LARGEST_CLIP = 2.0**-90, 2.0**90
 LARGEST_COHORT = 1 << 22  # units whose sum float64 holds exactly, in quanta: 2**53 / 2**31
 MARGIN = 1e-6  # scaled norms aim this much below the clip: float32 rounds scale and product by 2**-24 relative each
-STABILITY = (
-    0.01  # added to the norms by which updates are divided, so that tiny ones stay small (Bu et al. 2023, gamma)
-)
+STABILITY = 0.01  # added to norms that divide updates, so that tiny ones stay small (Bu et al. 2023, gamma)
 _COMPILED = ("cpu",)  # devices with compiled kernels; the others take array operations, which tests try on a CPU
 
 
 def quantum(clip: float) -> float:
     """The power of two of which every coordinate of a clipped update is a whole multiple, at most clip / 2**30.
 
-    Raises:
-        ValueError: a clip outside [2**-90, 2**90], where float32 could not hold the scaled coordinates.
+    ValueError: a clip outside [2**-90, 2**90], where float32 could not hold the scaled coordinates.
     """
     if not SMALLEST_CLIP <= clip <= LARGEST_CLIP:
         raise ValueError(f"clip must be in [2**-90, 2**90], got {clip}")
@@ -48,7 +45,7 @@ class ClippedSum:
 
     @property
     def below_clip(self) -> Tensor:
-        """Bool of shape [units]: the norm was within the clip in every part (a failed unit is not)."""
+        """Bool [units]: the norm was within the clip in every part (a failed unit is not)."""
         return ~self.failed & ~self.clipped.any(0)
 
 
@@ -66,8 +63,7 @@ def clip_and_sum(
 
     Args:
         updates: float32 of shape [units, *shape] by parameter name.
-        parts: the parameter names of each part; together all names, none twice.
-        clips: the clipping norm of each part.
+        parts, clips: the parameter names of each part, together all names, none twice; and its clipping norm.
         linf_coordinates: p >= 1 truncates coordinates at clip / sqrt(p) after clipping (Xiao, Wan, Devadas 2022,
             Algorithm 1); 0 does not.
         normalised: scale short updates up, too (:func:`scales_of`).
@@ -108,7 +104,6 @@ def scales_of(norms: Floats, clips: Floats | float, normalised: bool) -> Floats:
 
 
 def _square_norms(stack: Tensor) -> Floats:
-    """Squares of the units' Euclidean norms."""
     if stack.device.type in _COMPILED:
         squares = np.empty(len(stack))
         kernels.square_norms(stack.numpy(), squares)

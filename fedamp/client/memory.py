@@ -41,8 +41,7 @@ def power_above(number: int) -> int:
 def places_for(records: int, least: int, fine: bool) -> int:
     """The places for a unit's records: the next power of two, at least ``least``.
 
-    ``fine``: the next multiple of an eighth of that power, and of two. Fine steps save arithmetic where records take
-    much of it; coarse ones fill stacks better.
+    ``fine``: the next multiple of an eighth of it, and of two. That saves arithmetic; coarse steps fill stacks better.
     """
     if records <= least:
         return least
@@ -51,14 +50,12 @@ def places_for(records: int, least: int, fine: bool) -> int:
 
 
 def stack_size(parameters: int, per_record: int, units: int, device: str = "cpu") -> StackSize:
-    """The size of stacks that fit the memory.
+    """The size of stacks that fit the memory of a kind of device.
 
     Args:
         parameters: numbers in the model; a stack holds it and where it goes for each unit.
-        per_record: numbers that a record takes: its input, and what a forward pass keeps
-            (:func:`fedamp.models.cost.kept_per_record`).
+        per_record: numbers that a record takes: its input, and :func:`fedamp.models.cost.kept_per_record`.
         units: the most that should train together.
-        device: only its kind counts.
     """
     gpu = is_gpu(device)
     numbers = _GPU_NUMBERS if gpu else _CPU_NUMBERS

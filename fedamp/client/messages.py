@@ -61,7 +61,7 @@ def config_of(message: Message, name: str) -> dict[str, Any]:
 
 @lru_cache(maxsize=2)
 def task_of(task_json: str) -> ClientTask:
-    """A task, read once."""
+
     return ClientTask.from_json(task_json)
 
 
@@ -124,15 +124,9 @@ def hosts(context: Context, task_json: str, by_partition: bool) -> set[int] | No
     return set(ids.tolist())
 
 
-def check_hosted(instruction: TrainInstruction, hosted: set[int] | None) -> None:
-    """Raise DeploymentError where clients are asked for that do not live here."""
-    if hosted is not None and not hosted.issuperset(instruction.clients):
-        raise DeploymentError(f"clients {sorted(set(instruction.clients) - hosted)} are not among this node's hosts")
-
-
 @lru_cache(maxsize=2)
 def dataset(task_json: str, folder: str) -> Dataset:
-    """A task's records (a client each where the unit is a sample), which are the same in every round."""
+    """A task's records (a client each where the unit is a sample), the same in every round."""
     task = task_of(task_json)
     config = task.data.model_dump()
     if folder:

@@ -8,8 +8,8 @@ W - rate (G_1 + ... + G_t)' X. So its outputs are X W' - rate X X' (G_1 + ... + 
 are one large product, X X' is computed once, and weights are formed once, at the end. With fewer records than inputs
 that is less arithmetic, and the largest matrix is not touched in every step.
 
-Every width is a multiple of 16, filled up with zeros: then each client's block of every stack begins at a multiple of
-64 bytes, and matrix products round alike in every slot (:mod:`fedamp.client.stacks`).
+Widths are filled up with zeros to multiples of 16: then each client's block begins at a multiple of 64 bytes, and
+matrix products round alike in every slot (:mod:`fedamp.client.stacks`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,7 +25,7 @@ _WIDTH = 16
 
 
 def layers_of(module: nn.Module | None) -> tuple[str, ...] | None:
-    """The linear layers of a built-in network of linear layers with a ReLU between them; None for another one."""
+    """Names of the layers of a built-in network of linear layers with a ReLU between them; None for another one."""
     if isinstance(module, Network) and isinstance(module.architecture, MLP):
         return module.architecture.layers()
     return None
@@ -41,7 +41,6 @@ def descend(
         start: the parameters that all clients start from, by name; never written to.
         inputs: float32 [clients, records, ...].
         batches: of the steps, in turn.
-        rate: learning rate.
 
     Returns:
         Trained minus start, by name; and the sum of each client's cross-entropies over the first batch, before its
@@ -78,9 +77,9 @@ def descend(
 
 
 def outputs(layers: Sequence[str], parameters: Mapping[str, Tensor], inputs: Tensor) -> Tensor:
-    """The same networks with autograd, for any loss and optimiser.
+    """The same networks with autograd, for any loss and optimiser: outputs [clients, records, outputs].
 
-    Outputs [clients, records, outputs] for parameters [clients, *shape] and inputs [clients, records, ...].
+    For parameters [clients, *shape] by name, and inputs [clients, records, ...].
     """
     values = _filled(inputs.flatten(2), 2)
     for name in layers:

@@ -1,8 +1,8 @@
 """One gradient step of each record, clipped and added up without forming a record's gradient.
 
-The gradient of a linear layer for one record is a product of two vectors: the gradient of the layer's output, and the
-layer's input (Goodfellow 2015). So its norm is the product of theirs, and the sum of all clipped gradients is one
-matrix product. The sum is exact: both vectors are truncated to powers of two whose product is the clip's quantum
+The gradient of a linear layer for one record is a product of two vectors, the gradient of its output and its input
+(Goodfellow 2015). So its norm is the product of theirs, and the sum of all clipped gradients is one matrix product. The
+sum is exact: both vectors are truncated to powers of two whose product is the clip's quantum
 (:mod:`fedamp.client.clipping`), so every term is a whole number of quanta, and float64 adds them without rounding.
 """
 
@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedamp.client.clipping import ClippedSum, quantum, scales_of
-from fedamp.client.optimizers import is_plain
 from fedamp.client.perceptron import layers_of
 from fedamp.client.stacks import MILD_RATE, aligned, why_alone
 from fedamp.client.task import ClientTask
+from fedamp.client.training import is_plain
 from fedamp.data import Cohort
 from fedamp.federation.losses import LOSSES, CrossEntropy, Loss
 
@@ -30,10 +30,7 @@ _BLOCK = 1 << 16  # float64 numbers at once: they stay in the cache
 class RecordSteps:
     """Takes single steps from one model for many records.
 
-    Args:
-        layers: names of the linear layers, from the first on, with a ReLU between them.
-        rate: learning rate.
-        loss: built in, for outputs [records, outputs].
+    ``layers`` are the names of the linear layers, from the first on, with a ReLU between them; ``loss`` is built in.
     """
 
     @staticmethod

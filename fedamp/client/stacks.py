@@ -65,11 +65,10 @@ def why_alone(train: Train, like: Cohort, numbers: int, vocabulary: int | None =
 
     Random units train, and once more in other slots, where every other one is gone: its slot is empty, or holds numbers
     that are not finite. Small updates show a kernel's rounding seldom, so they are tried more often. A stack of one
-    slot has no mates.
+    slot has no mates. Of ``like``, only the shape and type of its records count.
 
     Args:
         train: the updates by name of some of the slots' units, from records, seeds [slots] and these slots.
-        like: a stack; only the shape and type of its records count.
         numbers: in the update of a unit.
         vocabulary: number of tokens; None where inputs are numbers.
 

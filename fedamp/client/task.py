@@ -29,52 +29,33 @@ DATA_PLACES = ("path", "dataset")  # the keys of a data section that may name a 
 
 
 class ClientTask(Record):
-    """The part of a plan that clients may know.
+    """The part of a plan that clients may know; ``model``, ``client``, ``submodels``, ``data`` are its sections."""
 
-    Attributes:
-        version: of what nodes are told; a node of another fedamp refuses it.
-        model, client, submodels, data: sections of the scenario (``client`` has one step where the unit is a sample;
-            ``model.frozen_sha256`` is filled in, so that a node with other frozen weights refuses).
-        input_shape: shape of one record.
-        num_classes: how many numbers the model answers with, for every record or token.
-        unit: what is clipped and protected, a client or a record.
-        split_seed: public seed of the partition into submodels; it is known to the adversary.
-        linf_coordinates: coordinates are truncated at clip / sqrt(linf_coordinates) (ModelMix); 0: they are not.
-        normalised: short updates are scaled up to the clipping norm (``privacy.clip: auto``).
-        data_seed: decides the partition (and synthetic records).
-        precision: arithmetic of local training on a GPU.
-        stack: how many units train together at most.
-    """
-
-    version: Literal[4] = 4
-    model: Model
-    input_shape: tuple[int, ...]
-    num_classes: int
-    client: Client
-    unit: Literal["client", "sample"]
+    version: Literal[4] = 4  # of what nodes are told; a node of another fedamp refuses it
+    model: Model  # with ``frozen_sha256``, so that a node with other frozen weights refuses
+    input_shape: tuple[int, ...]  # of one record
+    num_classes: int  # how many numbers the model answers with, for every record or token
+    client: Client  # one step where the unit is a sample
+    unit: Literal["client", "sample"]  # what is clipped and protected
     submodels: AnySubmodels
-    split_seed: int
-    linf_coordinates: int
-    normalised: bool = False
+    split_seed: int  # public: the adversary knows the partition into submodels
+    linf_coordinates: int  # coordinates are truncated at clip / sqrt(linf_coordinates) (ModelMix); 0: they are not
+    normalised: bool = False  # short updates are scaled up to the clipping norm (``privacy.clip: auto``)
     data: Data
-    data_seed: int
-    precision: Literal["float32", "tf32", "bfloat16"] = "float32"
-    stack: StackSize = StackSize()
+    data_seed: int  # decides the partition (and synthetic records)
+    precision: Literal["float32", "tf32", "bfloat16"] = "float32"  # of local training on a GPU
+    stack: StackSize = StackSize()  # how many units train together at most
 
     def without_places(self) -> Self:
         """The task for other machines, which have nothing to look for in the server's folders.
 
-        Such a node reads the data folder of its own configuration, gets the initial model from the server, and imports
-        a custom model from its installed packages.
+        Such a node reads its own data folder, gets the initial model from the server, and imports a custom model from
+        installed packages.
         """
         named = {key: getattr(self.data, key, None) for key in DATA_PLACES}
         places = {key: "" for key, place in named.items() if place and Path(place).is_absolute()}
-        return self.model_copy(
-            update={
-                "data": self.data.model_copy(update=places),
-                "model": self.model.model_copy(update={"initial": None, "folder": None}),
-            }
-        )
+        model = self.model.model_copy(update={"initial": None, "folder": None})
+        return self.model_copy(update={"data": self.data.model_copy(update=places), "model": model})
 
 
 @dataclass(frozen=True)
@@ -90,10 +71,8 @@ class TrainInstruction:
 
     def __post_init__(self) -> None:
         if not len(self.clients) == len(self.seeds) == len(self.submodels):
-            raise ValueError(
-                f"clients, seeds and submodels must agree, got {len(self.clients)}, {len(self.seeds)} and "
-                f"{len(self.submodels)}"
-            )
+            counts = f"{len(self.clients)}, {len(self.seeds)} and {len(self.submodels)}"
+            raise ValueError(f"clients, seeds and submodels must agree, got {counts}")
         if any(len(seed) != rng.SEED_BYTES for seed in self.seeds):
             raise ValueError(f"seeds must have {rng.SEED_BYTES} bytes, got {sorted(set(map(len, self.seeds)))}")
         if len(self.clips) not in (1, 2):
@@ -113,8 +92,7 @@ class TrainInstruction:
 class TrainReport:
     """What a node answers besides the sum. Computed from private data without noise: it must stay on the server.
 
-    Clients that fail are among the ``reported``: whether a client fails follows from its data, and must not decide
-    whether a round has its quorum.
+    Clients that fail are ``reported``: failure follows from data, and must not decide whether a round has its quorum.
     """
 
     reported: list[int] = field(default_factory=list)  # clients in the sum

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
+from typing import Literal
 
 import numpy as np
 import torch
@@ -16,12 +17,63 @@ from fedamp.base.devices import is_gpu
 from fedamp.client import perceptron
 from fedamp.client.batches import Batches
 from fedamp.client.channels import ChannelsOfClients
-from fedamp.client.optimizers import OPTIMIZERS, is_plain
 from fedamp.client.stacks import MILD_RATE, why_alone
 from fedamp.data import Cohort
 from fedamp.federation.losses import CrossEntropy, Loss
 from fedamp.federation.training import Client
 from fedamp.models.generators import generators_from
+
+# From gradients, stacks [clients, *shape], to the directions of a step, whose length is the learning rate times theirs.
+# Neither arguments nor earlier results are written to. The state ends with the round.
+Directions = Callable[[list[Tensor]], list[Tensor]]
+
+
+class Sgd:
+    """As ``torch.optim.SGD``: ``v = m v + gradient``, and v is the direction (at first, the gradient)."""
+
+    def __init__(self, config: Client) -> None:
+        self._momentum = config.momentum
+        self._velocity: list[Tensor] = []
+
+    def __call__(self, gradients: list[Tensor]) -> list[Tensor]:
+        if self._velocity:
+            gradients = list(torch._foreach_add(gradients, self._velocity, alpha=self._momentum))
+        if self._momentum:
+            self._velocity = gradients
+        return gradients
+
+
+class Adam:
+    """As ``torch.optim.Adam`` (Kingma, Ba 2015)."""
+
+    def __init__(self, config: Client) -> None:
+        self._config, self._steps = config, 0
+        self._moments: list[tuple[Tensor, Tensor]] = []
+
+    def __call__(self, gradients: list[Tensor]) -> list[Tensor]:
+        betas = self._config.beta1, self._config.beta2
+        if not self._moments:
+            self._moments = [(torch.zeros_like(gradient), torch.zeros_like(gradient)) for gradient in gradients]
+        self._steps += 1
+        first, second = (1 - beta**self._steps for beta in betas)
+        directions = []
+        for gradient, (mean, square) in zip(gradients, self._moments, strict=True):
+            mean.lerp_(gradient, 1 - betas[0])
+            square.mul_(betas[1]).addcmul_(gradient, gradient, value=1 - betas[1])
+            directions.append((mean / first).div_((square / second).sqrt_().add_(self._config.epsilon)))
+        return directions
+
+
+# A further optimiser is a class here, a line in ``OPTIMIZERS``, and its name in ``Client.optimizer``. Its gradients
+# have the weight decay in them.
+OPTIMIZERS: dict[str, Callable[[Client], Directions]] = {"sgd": Sgd, "adam": Adam}
+
+
+def is_plain(config: Client, steps: Literal[1] | None = None) -> bool:
+    """Whether every step is the learning rate times a gradient of the loss alone; the first one, if ``steps`` is 1."""
+    momentum = config.momentum if steps is None else 0.0
+    return config.optimizer == "sgd" and not (momentum or config.weight_decay or config.proximal)
+
 
 # Outputs [records, ...] of one client: forward(parameters, inputs [records, ...], *arguments of the client).
 Forward = Callable[..., Tensor]
@@ -45,16 +97,10 @@ class Trainer:
 
     Args:
         forward: the model. It must treat records independently.
-        config: the scenario's client section.
-        device: torch's name of the device.
         precision: ``float32``; ``tf32`` and ``bfloat16`` are for GPUs.
-        loss: the loss to minimise; default: cross-entropy.
+        loss: default: cross-entropy.
         rate: learning rate; default: that of the first round.
         module: the same model, if it is built in: some of them train faster.
-
-    Attributes:
-        layers: of a fully connected network that trains without autograd.
-        together: the model of all clients at once, in channels or as batched products.
     """
 
     def __init__(
@@ -72,9 +118,9 @@ class Trainer:
         self.rate = config.learning_rate_in(1) if rate is None else rate
         layers = perceptron.layers_of(module)
         self.channels = ChannelsOfClients.of(module)
-        self.together = partial(perceptron.outputs, layers) if layers else self.channels
+        self.together = partial(perceptron.outputs, layers) if layers else self.channels  # the model of all clients
         plain = is_plain(config) and type(self.loss) is CrossEntropy and precision != "bfloat16"
-        self.layers = layers if plain else None
+        self.layers = layers if plain else None  # of a network that trains without autograd
 
     def train(
         self, start: dict[str, Tensor], cohort: Cohort, seeds: NDArray[np.void], arguments: Sequence[Tensor] = ()
@@ -128,12 +174,9 @@ class Trainer:
         self, together: Forward, start: dict[str, Tensor], batches: Batches, arguments: Sequence[Tensor]
     ) -> Trained:
         """Steps down the mean loss of each batch; ``together`` takes everything with an axis of clients."""
-        directions, proximal, first = (
-            OPTIMIZERS[self.config.optimizer](self.config),
-            self.config.proximal,
-            [*start.values()],
-        )
-        values, losses = first, torch.zeros(len(batches.counts), dtype=torch.float64)
+        directions, proximal = OPTIMIZERS[self.config.optimizer](self.config), self.config.proximal
+        values, losses = [*start.values()], torch.zeros(len(batches.counts), dtype=torch.float64)
+        first = values
         for step, batch in enumerate(batches):
             leaves = [value.detach().requires_grad_() for value in values]
             bfloat16 = self.precision == "bfloat16"
@@ -148,7 +191,9 @@ class Trainer:
             gradients = list(torch.autograd.grad(scalar, leaves, materialize_grads=True))
             if proximal:
                 gradients = list(torch._foreach_add(gradients, torch._foreach_sub(values, first), alpha=proximal))
-            gradients = directions(gradients, values)
+            if self.config.weight_decay:
+                gradients = list(torch._foreach_add(gradients, values, alpha=self.config.weight_decay))
+            gradients = directions(gradients)
             if not is_plain(self.config):  # clients that have done all their steps stay where they are
                 active = (batch.weights > 0).any(1)
                 gradients = [gradient * active.view(-1, *[1] * (gradient.dim() - 1)) for gradient in gradients]

@@ -71,12 +71,9 @@ class _PieceTrainer:
 
 
 class TrainingNode:
-    """Trains the clients of a data set for a task, on one device.
+    """Trains the clients of a data set (one record each where the unit is a sample) for a task, on one device.
 
-    Args:
-        dataset: the clients' records (one record each where the unit is a sample).
-        device: torch's name of the device.
-        most: the most clients that can be asked of this node, where that is known; no stack has more slots.
+    ``most`` is the most clients that can be asked of this node, where that is known; no stack has more slots.
 
     Raises:
         DataError: records of another shape, or with more labels, than the model takes.
@@ -84,10 +81,9 @@ class TrainingNode:
     """
 
     def __init__(self, task: ClientTask, dataset: Dataset, device: str = "cpu", most: int | None = None) -> None:
-        if tuple(dataset.input_shape) != tuple(task.input_shape):
-            raise DataError(
-                f"inputs of the data have shape {list(dataset.input_shape)}, the model takes {list(task.input_shape)}"
-            )
+        shape, expected = list(dataset.input_shape), list(task.input_shape)
+        if shape != expected:
+            raise DataError(f"inputs of the data have shape {shape}, the model takes {expected}")
         self.task, self.dataset, self.device = task, dataset, device
         submodels, self._loss = task.submodels, loss_of(task.client, task.model)
         self._piece = submodels.pieces(task.model, tuple(task.input_shape), task.num_classes, task.split_seed)
@@ -101,21 +97,23 @@ class TrainingNode:
     def train(self, arrays: Arrays, instruction: TrainInstruction) -> tuple[Sums, TrainReport]:
         """One round, from the global model (or the submodel ``instruction.extracted`` of it).
 
-        Returns:
-            The sum of the clipped, quantised updates (trained minus received) in the shape of ``arrays``, without
-            frozen ones, and a report.
+        Returns the sum of the clipped, quantised updates (trained minus received) in the shape of ``arrays``, without
+        frozen ones, and a report.
         """
-        begin, report = time.monotonic(), TrainReport()
+        begin, report, rate = time.monotonic(), TrainReport(), self.task.client.learning_rate_in(instruction.round)
         sums = {name: np.zeros(array.shape) for name, array in arrays.items() if name not in self._frozen}
         with arithmetic(self.task.precision, self.device):
             received = {name: aligned(array).to(self.device) for name, array in arrays.items()}
             for submodel, clients, seeds in instruction.by_submodel():
-                trainer = self._trainer(submodel, instruction.round)
+                piece, trainer = self._piece(submodel, instruction.round), self._trainers.get(submodel)
+                if trainer is None or trainer.piece is not piece or trainer.rate != rate:
+                    trainer = _PieceTrainer(self.task, piece, rate, self._loss, self.device)
+                    self._trainers[submodel] = trainer
                 whole = instruction.extracted == WHOLE
-                start = trainer.piece.extract(received) if whole else received
+                start = piece.extract(received) if whole else received
                 for part in self._sums(trainer, start, clients, seeds, instruction.clips, report):
                     if whole:
-                        trainer.piece.embed_add(sums, part)
+                        piece.embed_add(sums, part)
                     else:
                         for name, total in sums.items():
                             total += part[name]
@@ -134,7 +132,7 @@ class TrainingNode:
     ) -> Iterator[dict[str, NDArray[np.float64]]]:
         """Sums of the clipped updates of clients that train the same piece, in its shape.
 
-        A stack that raises, or for which a GPU has no room, is cut in two, until it is clear which client fails.
+        A stack that raises, or has no room on a GPU, is cut in two, until it is clear which client fails.
         """
         waiting = self._by_places(clients, trainer, report)
         while waiting:
@@ -193,17 +191,9 @@ class TrainingNode:
         places = np.array([trainer.places(size) if size >= 0 else 0 for size in sizes], np.int64)
         return [(int(each), np.flatnonzero(places == each)) for each in np.unique(places) if each]
 
-    def _trainer(self, submodel: int, round_: int) -> _PieceTrainer:
-        piece, rate = self._piece(submodel, round_), self.task.client.learning_rate_in(round_)
-        kept = self._trainers.get(submodel)
-        if kept is None or kept.piece is not piece or kept.rate != rate:
-            kept = self._trainers[submodel] = _PieceTrainer(self.task, piece, rate, self._loss, self.device)
-        return kept
-
     def _records(self, clients: NDArray[np.int64]) -> Cohort:
         cohort = self.dataset.gather(clients)
-        if cohort.labels.size and not self._loss.labels.fit(cohort.labels, self.task.num_classes):
-            raise DataError(
-                f"labels must be {self._loss.labels.expected}, for {self.task.num_classes} outputs; got others"
-            )
+        labels, outputs = self._loss.labels, self.task.num_classes
+        if cohort.labels.size and not labels.fit(cohort.labels, outputs):
+            raise DataError(f"labels must be {labels.expected}, for {outputs} outputs; got others")
         return cohort

@@ -13,13 +13,9 @@ if TYPE_CHECKING:
 
 
 class Architecture(ABC):
-    """A network that has no parameters yet. Torch is imported by :meth:`modules` at the earliest.
+    """A network that has no parameters yet. Torch is imported by :meth:`modules` at the earliest."""
 
-    Attributes:
-        takes_tokens: whether inputs are tokens, not numbers.
-    """
-
-    takes_tokens: ClassVar[bool] = False
+    takes_tokens: ClassVar[bool] = False  # inputs are tokens, not numbers
 
     @abstractmethod
     def layers(self) -> tuple[str, ...]:
@@ -37,13 +33,9 @@ class Architecture(ABC):
     def modules(self, input_shape: tuple[int, ...], num_classes: int) -> dict[str, nn.Module]:
         """The submodules by name, with initial values from torch's generator.
 
-        Raises:
-            ModelError: the network does not take inputs of this shape, or its sizes do not fit together.
+        ModelError: sizes do not fit together, or inputs do not have this shape.
         """
 
     @abstractmethod
     def forward(self, network: Any, inputs: Tensor) -> Tensor:
-        """Outputs [batch, outputs] for inputs [batch, *input_shape] (of tokens: [batch, length, outputs]).
-
-        ``network`` has the submodules as attributes.
-        """
+        """Outputs [batch, outputs] (tokens: [batch, length, outputs]); ``network`` has the submodules as attributes."""

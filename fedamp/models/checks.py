@@ -16,43 +16,34 @@ _MOVED = 0.1  # standard deviation by which parameters move from their start
 
 
 def check(module: nn.Module) -> None:
-    """Refuse a module that cannot be trained privately or reproducibly.
+    """Raise ModelError for a module that cannot be trained privately or reproducibly.
 
     Everything that a record can change must be a float32 parameter, because parameters are what is clipped and noised.
-    Batch norm mixes the records of a batch and keeps running statistics; integer buffers count records; both would
-    leave the client unprotected.
-
-    Raises:
-        ModelError: batch norm, running statistics, integer buffers, parameters that are not float32, frozen, or not yet
-            of known shape, or no parameters at all.
+    Batch norm and running statistics mix records, integer buffers count them; both would leave the client unprotected.
     """
-    for name, submodule in module.named_modules():
-        _check_submodule(name or type(module).__name__, submodule)
-    for name, parameter in module.named_parameters():
-        if isinstance(parameter, nn.UninitializedParameter):
-            raise ModelError(f"model: parameter {name} has no shape yet (a lazy module); give its sizes")
-        if parameter.dtype != torch.float32:
-            raise ModelError(f"model: parameter {name} is {_dtype(parameter)}; only float32 is accepted")
-        if not parameter.requires_grad:
+    for path, submodule in module.named_modules():
+        name, kind = path or type(module).__name__, type(submodule).__name__
+        if isinstance(submodule, nn.modules.batchnorm._BatchNorm):
+            raise ModelError(f"model: {name} is {kind}, whose statistics mix records unprotected; use GroupNorm")
+        if isinstance(submodule, _NormBase) and submodule.track_running_stats:
             raise ModelError(
-                f"model: parameter {name} is frozen (requires_grad=False); register it as a buffer instead"
+                f"model: {name} ({kind}) keeps running statistics; use track_running_stats=False or GroupNorm"
             )
+        for key, buffer in submodule.named_buffers(recurse=False):
+            if not buffer.dtype.is_floating_point:
+                raise ModelError(f"model: buffer {name}.{key} is {_dtype(buffer)}; integer buffers cannot be protected")
+            if key.startswith("running"):
+                raise ModelError(f"model: buffer {name}.{key} is a running statistic, which cannot be protected")
+    for name, parameter in module.named_parameters():
+        where = f"model: parameter {name}"
+        if isinstance(parameter, nn.UninitializedParameter):
+            raise ModelError(f"{where} has no shape yet (a lazy module); give its sizes")
+        if parameter.dtype != torch.float32:
+            raise ModelError(f"{where} is {_dtype(parameter)}; only float32 is accepted")
+        if not parameter.requires_grad:
+            raise ModelError(f"{where} is frozen (requires_grad=False); register it as a buffer instead")
     if sum(parameter.numel() for parameter in module.parameters()) == 0:
         raise ModelError(f"model {type(module).__name__} has no parameters to train")
-
-
-def _check_submodule(name: str, submodule: nn.Module) -> None:
-    kind = type(submodule).__name__
-    if isinstance(submodule, nn.modules.batchnorm._BatchNorm):
-        raise ModelError(f"model: {name} is {kind}, whose statistics mix records unprotected; use GroupNorm")
-    if isinstance(submodule, _NormBase) and submodule.track_running_stats:
-        raise ModelError(f"model: {name} ({kind}) keeps running statistics; use track_running_stats=False or GroupNorm")
-    for buffer_name, buffer in submodule.named_buffers(recurse=False):
-        where = f"{name}.{buffer_name}"
-        if not buffer.dtype.is_floating_point:
-            raise ModelError(f"model: buffer {where} is {_dtype(buffer)}; integer buffers cannot be protected")
-        if buffer_name.startswith("running"):
-            raise ModelError(f"model: buffer {where} is a running statistic, which cannot be protected")
 
 
 def _dtype(tensor: Tensor) -> str:
@@ -61,6 +52,7 @@ def _dtype(tensor: Tensor) -> str:
 
 def check_calls(module: nn.Module, config: Model, input_shape: tuple[int, ...], num_classes: int) -> None:
     """Raise ModelError for wrong shapes, constants that change, outputs that no seed decides, a false declaration."""
+    who = f"model {config.name}"
 
     def outputs() -> Any:
         with generators_from(0), torch.no_grad():
@@ -70,24 +62,20 @@ def check_calls(module: nn.Module, config: Model, input_shape: tuple[int, ...], 
     try:
         first, second = outputs(), outputs()
     except Exception as error:
-        raise ModelError(
-            f"model {config.name} cannot take inputs of shape {[2, *input_shape]} ({one_line(error)})"
-        ) from error
+        raise ModelError(f"{who} cannot take inputs of shape {[2, *input_shape]} ({one_line(error)})") from error
     shape = tuple(getattr(first, "shape", ()))
     if shape[:1] != (2,) or shape[-1:] != (num_classes,) or len(shape) not in (2, 3):
-        raise ModelError(
-            f"model {config.name} must answer logits of shape [batch, {num_classes}], got "
-            f"{list(shape) or type(first).__name__} for a batch of 2"
-        )
+        got = list(shape) or type(first).__name__
+        raise ModelError(f"{who} must answer logits of shape [batch, {num_classes}], got {got} for a batch of 2")
     for name, value in constants(module).items():
         if name in before and not torch.equal(value, before[name]):
             raise ModelError(
-                f"model {config.name}: {name} is no parameter, and changes when the model is called, so that it would "
+                f"{who}: {name} is no parameter, and changes when the model is called, so that it would "
                 "remember records unprotected; expected: constants"
             )
     if not torch.equal(first.nan_to_num(), second.nan_to_num()):
         raise ModelError(
-            f"model {config.name} answers the same inputs in two ways, and no seed decides; expected: random numbers "
+            f"{who} answers the same inputs in two ways, and no seed decides; expected: random numbers "
             "from torch's, NumPy's or Python's default generator, and nothing that is remembered from call to call"
         )
     prove_silence(module, input_shape, config.vocabulary)
@@ -97,9 +85,9 @@ def prove_silence(module: nn.Module, input_shape: tuple[int, ...], vocabulary: i
     """Raise ModelError where something that a dropped node owns has a gradient that is not zero.
 
     No epsilon rests on it, because updates are silenced for every model; but the trained network would not be the
-    declared submodel. Tried on random inputs (from torch's default generator), dropping every node once while all
-    other layers are whole, so that no other silence covers for it, and once together with nodes of other layers. Each
-    time all parameters move from their start: a layer that starts at zero would let nothing through.
+    declared submodel. Random inputs (torch's default generator); every node is dropped once while all other layers are
+    whole, so that no other silence covers for it, and once with nodes of other layers. Parameters move from their
+    start: a layer that starts at zero would let nothing through.
     """
     if not declared(module):
         return

@@ -13,14 +13,10 @@ from torch.utils.flop_counter import flop_registry
 
 @dataclass(frozen=True)
 class Cost:
-    """Size of a (sub)model.
-
-    Operations are those of one forward and backward pass for one record: matrix products and convolutions are counted,
-    two operations for a multiplication and addition; the rest is negligible.
-    """
+    """Size of a (sub)model. Only the operations of matrix products and convolutions count: the rest is negligible."""
 
     parameters: int  # float32: four bytes each in a message
-    flops_per_record: int
+    flops_per_record: int  # of a forward and a backward pass; two for a multiplication and addition
 
 
 def cost(module: nn.Module, input_shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> Cost:

@@ -10,10 +10,7 @@ import torch
 
 @contextmanager
 def generators_from(seed: int, gpus: bool = False) -> Iterator[None]:
-    """Inside, the generators start from a seed of 63 bits; afterwards they are restored.
-
-    ``gpus``: torch may draw on GPUs, too; touching their generators starts them.
-    """
+    """Inside, they start from a seed of 63 bits; afterwards they are restored. ``gpus``: so do torch's on GPUs."""
     numpy_before, python_before = np.random.get_state(), random.getstate()
     with torch.random.fork_rng(None if gpus else []):
         (torch.manual_seed if gpus else torch.default_generator.manual_seed)(seed)

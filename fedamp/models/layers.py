@@ -11,8 +11,8 @@ _MOST_CHANNELS = 4  # a last dimension up to this, under a larger first one, is 
 class ToImage(nn.Module):
     """Inputs as images [batch, channels, height, width].
 
-    Records have shape [height, width], [channels, height, width], or [height, width, channels] (read so where the last
-    dimension is at most 4 and the first is larger); else ModelError.
+    Records: [height, width], [channels, height, width], or [height, width, channels] (read so where the last dimension
+    is at most 4 and the first is larger); else ModelError.
     """
 
     def __init__(self, input_shape: tuple[int, ...], model: str) -> None:
@@ -43,11 +43,9 @@ class Residual(nn.Module):
         super().__init__()
         self.branch = branch
         self.shortcut = shortcut if shortcut is not None else nn.Identity()
-        self.activation = nn.ReLU()
 
     def forward(self, inputs: Tensor) -> Tensor:
-        values: Tensor = self.activation(self.shortcut(inputs) + self.branch(inputs))
-        return values
+        return torch.relu(self.shortcut(inputs) + self.branch(inputs))
 
 
 class LSTM(nn.Module):

@@ -1,9 +1,8 @@
 """Dropout masks: the full model with one 0/1 number for every node of some hidden layers.
 
-A dropped node sends nothing to the rest of the network, and nothing reaches what it owns: the gradient of its weights,
-its bias and its columns of the next layer is exactly zero. Weight decay and the like would move them all the same, so
-:meth:`Masks.silence` takes them out of every update. **Nothing is rescaled**: kept nodes act as in the full model,
-neither divided by the keep probability in training nor multiplied by it in evaluation. A masked model therefore
+A dropped node sends nothing to the rest of the network, and the gradient of what it owns is exactly zero: its weights,
+its bias and its columns of the next layer. Weight decay and the like would move them all the same, so
+:meth:`Masks.silence` takes them out of every update. **Nothing is rescaled**, in training or evaluation: a masked model
 computes what the extracted submodel of the kept nodes computes.
 """
 
@@ -21,11 +20,9 @@ from fedamp.models.units import Blocks, Units, check_shared, named_layers
 class Masks:
     """Runs a module without some of its nodes.
 
-    A mask is one vector of zeros and ones, the named layers one after another. It is an argument like the inputs, so
-    :meth:`call` can be vmapped over clients with a mask each.
+    A mask is one vector of zeros and ones, the named layers one after another; :meth:`call` can be vmapped over masks.
 
     Args:
-        module: runs under masks; it is not changed.
         layers: hidden layers to mask; default: all that the module declares.
         rest: what becomes of parameters without owners: ``shared``, ``dealt`` or ``frozen``.
 
@@ -78,17 +75,14 @@ class Masks:
     def dropped(self, name: str, shape: Sequence[int], mask: Tensor) -> Iterator[tuple[str, Tensor]]:
         """For each layer with owners of a parameter: its name, and the coordinates of dropped nodes.
 
-        These are bool, and broadcast to [masks, *shape] for a mask [masks, nodes].
+        Bool, broadcasts to [masks, *shape] for a mask [masks, nodes].
         """
         for declaration, part in self._parts(mask != 0):
             if declaration.owners(name):
                 yield declaration.layer, ~declaration.owned_by(name, shape, part)
 
     def silence(self, updates: Mapping[str, Tensor], mask: Tensor) -> None:
-        """Set to zero, in place, what dropped nodes own of updates [masks, *shape], for a mask [masks, nodes].
-
-        A coordinate with two owners is zero where either is dropped.
-        """
+        """Set to zero, in place, what any dropped node owns of updates [masks, *shape], for a mask [masks, nodes]."""
         for name, update in updates.items():
             for _, dropped in self.dropped(name, update.shape[1:], mask):
                 update.masked_fill_(dropped.to(update.device), 0.0)  # not a product: zero times NaN is NaN

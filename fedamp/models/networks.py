@@ -46,12 +46,8 @@ class Network(nn.Module):
 def build(config: Model, input_shape: tuple[int, ...], num_classes: int, seed: int = 0) -> nn.Module:
     """The model of a scenario, checked, with initial values from the seed. Leaves all global generators alone.
 
-    Its inputs are float32 (tokens: int64) [batch, *input_shape], its outputs [batch, num_classes]; of sequences also
-    [batch, length, num_classes].
-
-    Raises:
-        ModelError: an unknown name, a custom module that cannot be imported, built or called, or a breach of the
-            rules (:func:`fedamp.models.checks.check`).
+    Inputs: float32 (tokens: int64) [batch, *input_shape]. Outputs: [batch, num_classes], of sequences also [batch,
+    length, num_classes]. ModelError: the module cannot be built, or breaks a rule (:mod:`fedamp.models.checks`).
     """
     input_shape = tuple(input_shape)
     with generators_from(seed):
@@ -74,7 +70,7 @@ def build(config: Model, input_shape: tuple[int, ...], num_classes: int, seed: i
 def pinned(config: Model, input_shape: tuple[int, ...], num_classes: int) -> Model:
     """The section with the digest of a custom model's frozen weights, to which :func:`build` then holds them.
 
-    Frozen weights are all tensors beside the parameters. They are never sent, so every machine must hold the same.
+    Frozen weights are all tensors beside the parameters: never sent, so every machine must hold the same.
     """
     if not is_import_path(config.name):
         return config
@@ -84,13 +80,10 @@ def pinned(config: Model, input_shape: tuple[int, ...], num_classes: int) -> Mod
 def initial_parameters(
     config: Model, input_shape: tuple[int, ...], num_classes: int, seed: int, folder: Path = Path()
 ) -> Arrays:
-    """The initial model: float32 arrays by parameter name, random from the seed or read from ``config.initial``.
+    """The initial model, float32 by parameter name: from the run's seed alone, or read from ``config.initial``.
 
-    Nothing but the run's seed decides random values. A relative ``config.initial`` starts at ``folder``.
-
-    Raises:
-        ModelError: as :func:`build`; a file that cannot be read or does not fit the model; a custom module whose
-            initial values come from another generator than torch's.
+    ModelError: as :func:`build`; a file (in ``folder``) that cannot be read or does not fit the model; a custom module
+    whose initial values come from another generator than torch's.
     """
     model_seed = int(rng.public_stream(seed, "initial-model").integers(2**63))
     values = _values(build(config, input_shape, num_classes, model_seed))
@@ -189,10 +182,8 @@ def _read(path: Path, expected: Mapping[str, NDArray[np.float32]]) -> Arrays:
         side = "is missing" if name in expected else "is not in the model"
         raise ModelError(f"model.initial {path}: parameter {name} {side}")
     for name, value in expected.items():
-        found = values[name]
-        if found.shape != value.shape or found.dtype != np.float32:
-            raise ModelError(
-                f"model.initial {path}: parameter {name} must be float32 of shape {list(value.shape)}, "
-                f"got {found.dtype} of shape {list(found.shape)}"
-            )
+        shape, kind = list(values[name].shape), values[name].dtype
+        if shape != list(value.shape) or kind != np.float32:
+            must = f"must be float32 of shape {list(value.shape)}, got {kind} of shape {shape}"
+            raise ModelError(f"model.initial {path}: parameter {name} {must}")
     return {name: values[name] for name in expected}

@@ -29,22 +29,20 @@ class Piece:
         frozen: names of the parameters that no client trains: no update holds them.
         known: whether it is built in, so that it treats every record by itself and uses each layer once.
         random: whether its forward pass draws random numbers in training: then each unit needs its own stream.
+        owns_all: whether clients that train this piece may change every parameter of it.
     """
 
     frozen: frozenset[str] = frozenset()
+    owns_all = True
 
     def __init__(self, module: nn.Module, shared: frozenset[str], known: bool, random: bool = False) -> None:
-        self._module, self.shared, self.known, self.random = module, shared, known, random
+        self.module, self.shared, self.known, self.random = module, shared, known, random
 
     @classmethod
     def whole(cls, model: Model, input_shape: tuple[int, ...], num_classes: int) -> "Piece":
         """All of a scenario's model."""
         module = build(model, input_shape, num_classes)
         return cls(module, frozenset(), not is_import_path(model.name), is_random(module, model, input_shape))
-
-    @property
-    def module(self) -> nn.Module:
-        return self._module
 
     @cached_property
     def parts(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -61,11 +59,6 @@ class Piece:
     def arguments(self, seeds: NDArray[void]) -> list[Tensor]:
         """Further arguments of :meth:`forward`, of shape [clients, ...], drawn from each client's own seed."""
         return []
-
-    @property
-    def owns_all(self) -> bool:
-        """Whether clients that train this piece may change every parameter of it."""
-        return True
 
     def owned(self, updates: dict[str, Tensor], seeds: NDArray[void]) -> dict[str, Tensor]:
         """The updates [clients, ...], zero outside what these clients may change. May overwrite them.
@@ -87,20 +80,17 @@ class Piece:
 class MaskedPiece(Piece):
     """The whole model, under a mask for each client that keeps every node with probability ``keep``."""
 
+    owns_all = False
+
     def __init__(self, masks: Masks, keep: float, random: bool = False) -> None:
         super().__init__(masks.module, masks.shared, known=False, random=random)
-        self.frozen = masks.frozen
-        self._masks, self._keep = masks, keep
+        self.frozen, self._masks, self._keep = masks.frozen, masks, keep
 
     def forward(self, parameters: dict[str, Tensor], inputs: Tensor, *arguments: Tensor) -> Tensor:
         return self._masks.call(parameters, inputs, *arguments)
 
     def arguments(self, seeds: NDArray[void]) -> list[Tensor]:
         return [self._kept(seeds, "dropout mask", self._masks.nodes).float()]
-
-    @property
-    def owns_all(self) -> bool:
-        return False
 
     def owned(self, updates: dict[str, Tensor], seeds: NDArray[void]) -> dict[str, Tensor]:
         self._masks.silence(updates, self._kept(seeds, "dropout mask", self._masks.nodes))

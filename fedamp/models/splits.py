@@ -6,13 +6,9 @@ are the **shared group** (section 3.2.2 there). The **rest** is what no node own
 not split, the output's bias. Every submodel computes with it; it is in the shared group, or every coordinate of it is
 dealt to one submodel, which alone may change it, or it is frozen.
 
-**Nothing is rescaled.** A submodel computes what the full model computes without the other nodes. With one split hidden
-layer the full model's logits are the sum of the submodels' logits (less the repeated output biases), so the full model
-is more confident than its parts.
-
-In a network with several split hidden layers, the weights between nodes of different submodels belong to none of them.
-With a fixed partition they keep their initial values, although the full model uses them; with a fresh partition every
-round, all of them are trained in time.
+**Nothing is rescaled.** With one split hidden layer the full model's logits are the sum of the submodels' (less the
+repeated output biases). With several, weights between nodes of different submodels belong to none: a fixed partition
+keeps their initial values, although the full model uses them; a fresh partition every round trains all in time.
 """
 
 import math
@@ -34,13 +30,13 @@ from fedamp.models.units import Blocks, Units, check_count, check_shared, named_
 
 Index = tuple[Any, ...]
 Kept = dict[str, tuple[int, ...]]
+Owned = dict[str, NDArray[np.bool_]]
 
 
 class Split:
     """One partition of a module into disjoint submodels.
 
     Args:
-        module: the full model.
         count: number of submodels, at least 2.
         shared: layers that every submodel holds whole, by name or prefix.
         seed: public seed of the partitions (the adversary may know it).
@@ -55,8 +51,7 @@ class Split:
         extractable: whether submodels are smaller networks; else each is the full model under a mask.
 
     Raises:
-        ModelError: a model that declares nothing to split, more submodels than nodes, an unknown name in ``shared``, or
-            an empty shared group.
+        ModelError: no nodes, fewer than submodels, an unknown name in ``shared``, or an empty shared group.
     """
 
     def __init__(
@@ -72,7 +67,11 @@ class Split:
         self.declarations = named_layers(module)
         self.shapes = {name: tuple(value.shape) for name, value in module.named_parameters()}
         self.extractable = callable(getattr(module, "smaller", None))
-        self._check_names(shared)
+        layers = {name.rsplit(".", depth)[0] for name in self.shapes for depth in range(1, name.count(".") + 1)}
+        for name in shared:
+            if name not in layers and name not in self.shapes:
+                top = {name for name in layers if name.count(".") <= 1}
+                raise ModelError(f"submodels.shared: {unknown(name, sorted(top))}")
         check_count(type(module).__name__, self.declarations, shared, count)
         nodes = {each.layer: each.split_nodes(shared) for each in self.declarations}
         generator = rng.public_stream(seed, "submodel-partition", partition_index)
@@ -97,13 +96,6 @@ class Split:
     def masks(self) -> Masks:
         return Masks(self.full, rest="dealt")  # the split itself decides about the rest
 
-    def _check_names(self, shared: Sequence[str]) -> None:
-        layers = {name.rsplit(".", depth)[0] for name in self.shapes for depth in range(1, name.count(".") + 1)}
-        for name in shared:
-            if name not in layers and name not in self.shapes:
-                top = {name for name in layers if name.count(".") <= 1}
-                raise ModelError(f"submodels.shared: {unknown(name, sorted(top))}")
-
     def _partition(self, nodes: Mapping[str, list[int]], generator: np.random.Generator) -> tuple[Kept, ...]:
         """Shuffle each layer's nodes and hand them out one by one, starting where the last layer stopped."""
         groups: list[Kept] = [{} for _ in range(self.count)]
@@ -117,9 +109,7 @@ class Split:
             before += len(order)
         return tuple(groups)
 
-    def _partition_rest(
-        self, names: Sequence[str], generator: np.random.Generator
-    ) -> list[dict[str, NDArray[np.bool_]]]:
+    def _partition_rest(self, names: Sequence[str], generator: np.random.Generator) -> list[Owned]:
         """Deal all coordinates of some parameters, as evenly as integers allow."""
         sizes = [math.prod(self.shapes[name]) for name in names]
         owners = generator.permutation(np.arange(sum(sizes)) % self.count)
@@ -134,10 +124,11 @@ class DisjointPiece(Piece):
     def __init__(self, cut: Split, number: int, known: bool, random: bool) -> None:
         self._cut, self._kept, self._own = cut, cut.kept[number], cut.own[number]
         self.shared, self.frozen, self.known, self.random = cut.shared, cut.frozen, known, random
+        self.owns_all = cut.extractable and not cut.frozen and not self._own
         self._places = {name: self._place(name) for name in cut.shapes if self._holds(name)}
 
     @cached_property
-    def module(self) -> nn.Module:  # made when it is trained: a server only cuts arrays
+    def module(self) -> nn.Module:  # type: ignore[override]  # made when trained: a server only cuts arrays
         """The network; ModelError where ``smaller`` does not make one of the extracted shapes."""
         full, masks = self._cut.full, self._cut.masks if not self._cut.extractable else None
         if masks:
@@ -150,16 +141,11 @@ class DisjointPiece(Piece):
         expected = {name: _extracted_shape(self._cut.shapes[name], index) for name, index in self._places.items()}
         found = {name: tuple(value.shape) for name, value in module.named_parameters()}
         for name in sorted(expected.keys() | found.keys()):
-            if expected.get(name) != found.get(name):
-                raise ModelError(
-                    f"{type(full).__name__}.smaller(): parameter {name!r} must have shape {expected.get(name)}, "
-                    f"got {found.get(name)}"
-                )
+            must, got = expected.get(name), found.get(name)
+            if must != got:
+                who = f"{type(full).__name__}.smaller()"
+                raise ModelError(f"{who}: parameter {name!r} must have shape {must}, got {got}")
         return module
-
-    @property
-    def owns_all(self) -> bool:
-        return self._cut.extractable and not self.frozen and not self._own
 
     def owned(self, updates: dict[str, Tensor], seeds: NDArray[np.void]) -> dict[str, Tensor]:
         if not self._cut.extractable:
@@ -171,8 +157,7 @@ class DisjointPiece(Piece):
     def extract(self, arrays: Mapping[str, Any]) -> dict[str, Any]:
         if not self._cut.extractable:
             return dict(arrays)
-        places = {name: index for name, index in self._places.items() if name in arrays}
-        return {name: arrays[name][_like(arrays[name], index)] for name, index in places.items()}
+        return {name: arrays[name][_like(arrays[name], at)] for name, at in self._places.items() if name in arrays}
 
     def embed_add(self, total: Mapping[str, Any], part: Mapping[str, Any]) -> None:
         """As of :class:`Piece`. Only this submodel's coordinates can change, for any ``part``."""

@@ -41,29 +41,25 @@ class Units:
     """Nodes side by side in one hidden layer: each owns equally many consecutive entries of some parameters.
 
     Attributes:
-        layer: the name in a scenario, for example ``hidden.0``.
-        count: number of nodes.
         owned: for every parameter that the nodes index, the dimension they index: the rows of the layer's own weight
-            (0), its bias (0), the columns of the next layer's weight (1). The dimension's size is a multiple of
-            ``count``.
+            (0), its bias (0), the columns of the next layer's weight (1). Its size is a multiple of ``count``.
         output: the submodule through whose output alone the nodes reach the rest of the network, after any
             normalisation and activation; a mask multiplies it.
-        along: dimension of that output along which the nodes lie (dimension 0 is the batch).
     """
 
-    layer: str
+    layer: str  # its name in a scenario, for example ``hidden.0``
     count: int
     owned: Mapping[str, int]
     output: str
-    along: int = 1
+    along: int = 1  # dimension of that output along which the nodes lie (dimension 0 is the batch)
 
     @property
     def submodules(self) -> tuple[str, ...]:
-        """The submodules whose outputs a mask multiplies."""
+        """Their outputs are what a mask multiplies."""
         return (self.output,)
 
     def split_nodes(self, shared: Sequence[str]) -> list[int]:
-        """The nodes that are partitioned: none of a shared layer, which every submodel holds."""
+        """The nodes that are partitioned: none of a layer that every submodel holds."""
         return [] if under(self.layer, shared) else list(range(self.count))
 
     def owners(self, name: str) -> list[int]:
@@ -71,7 +67,7 @@ class Units:
         return list(range(self.count)) if name in self.owned else []
 
     def entries(self, size: int, nodes: Sequence[int]) -> NDArray[np.int64]:
-        """The entries, of ``size`` along an owned dimension, that belong to the nodes, in the order of the nodes."""
+        """The entries, of ``size`` along an owned dimension, that belong to the nodes, in their order."""
         per_node = size // self.count
         return (np.asarray(nodes, dtype=np.int64)[:, None] * per_node + np.arange(per_node)).reshape(-1)
 
@@ -82,8 +78,6 @@ class Units:
         return kept.repeat_interleave(shape[dimension] // self.count, 1).view(len(kept), *along)
 
     def hooks(self, mask: Tensor) -> list[Hook]:
-        """Multiply the output of each submodule by the mask."""
-
         def times_nodes(module: nn.Module, arguments: tuple[Tensor, ...], output: Tensor) -> Tensor:
             if self.along >= output.dim() or output.shape[self.along] % self.count:
                 raise ModelError(
@@ -99,15 +93,12 @@ class Units:
 
 @dataclass(frozen=True)
 class Blocks:
-    """Nodes one after another: residual branches, whose output is added to the block's input.
+    """Nodes one after another: residual branches, whose output is added to the block's input."""
 
-    Attributes:
-        layer: the name in a scenario, for example ``layer3``.
-        branches: the submodules; each owns every parameter inside it, and without it the block is the identity.
-    """
-
-    layer: str
-    branches: tuple[str, ...]
+    layer: str  # its name in a scenario, for example ``layer3``
+    branches: tuple[
+        str, ...
+    ]  # submodules; each owns all parameters inside it, and without it the block is the identity
 
     @property
     def count(self) -> int:
@@ -139,8 +130,7 @@ class Blocks:
 def most_submodels(declarations: Sequence[Units | Blocks], shared: Sequence[str] = ()) -> int:
     """The largest number of disjoint submodels beside ``shared`` layers; 0 where nothing can be split.
 
-    Hidden layers must keep a node in every submodel, so the narrowest of them decides; residual blocks may be missing
-    from a stage, so all of them count together.
+    The narrowest hidden layer decides: each submodel keeps a node of it. Residual blocks of all stages count together.
     """
     counts = [(len(each.split_nodes(shared)), each) for each in declarations]
     side_by_side = [count for count, each in counts if isinstance(each, Units) and count]

@@ -3,10 +3,12 @@
 from dataclasses import dataclass, replace
 
 import numpy as np
+from flwr.app import ConfigRecord, Context, Message, RecordDict
 
 from fedamp.client.task import ClientTask, TrainInstruction
 from fedamp.data import Cohort
 from fedamp.data.sections import DigitsData
+from fedamp.engines import flower
 from fedamp.errors import DataError
 from fedamp.federation.submodels import NoSubmodels
 from fedamp.federation.training import Client
@@ -37,6 +39,19 @@ def order_of(clients: list[int], task: ClientTask, **changes: object) -> TrainIn
     submodels = [client % 2 if disjoint else -1 for client in clients]
     order = TrainInstruction(1, clients, [client.to_bytes(32) for client in clients], submodels, [0.1, 0.2][-parts:])
     return replace(order, **changes)
+
+
+def send(
+    to, kind: str, config: dict[str, object], arrays, state: RecordDict | None = None, **node_config
+) -> RecordDict:
+    """The answer of an app to a message, on a node with this configuration and state."""
+    flower.identify()
+    content = RecordDict({"config": ConfigRecord(config), "train_config": ConfigRecord({"lr": 0.1})})
+    if kind == "train":
+        content["arrays"] = flower.to_record(arrays)
+    message = Message(content, 2, kind)
+    flower.set_message_id(message, "1")
+    return to(message, Context(1, 2, node_config, RecordDict() if state is None else state, {})).content
 
 
 @dataclass

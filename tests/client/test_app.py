@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from flwr.app import ConfigRecord, Context, Message, RecordDict
+from flwr.app import RecordDict
 
 from fedamp.client.app import app
 from fedamp.client.task import ClientTask
@@ -32,13 +32,7 @@ def task_of(unit: str = "client", section: Data = DATA) -> ClientTask:
 
 
 def send(kind: str, config: dict[str, object], **node_config: str) -> RecordDict:
-    flower.identify()
-    content = RecordDict({"config": ConfigRecord(config)})  # type: ignore[arg-type]
-    if kind == "train":
-        content["arrays"] = flower.to_record(ARRAYS)
-    message = Message(content, 2, kind)
-    flower.set_message_id(message, "1")
-    return app(message, Context(1, 2, node_config, RecordDict(), {})).content  # type: ignore[arg-type]
+    return federation.send(app, kind, config, ARRAYS, **node_config)
 
 
 def train_config(task: ClientTask, clients: list[int], **changes: object) -> dict[str, object]:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from flwr.app import ConfigRecord, Context, Message, RecordDict
+from flwr.app import RecordDict
 
 from fedamp.client.app import app
 from fedamp.client.task import ClientTask
@@ -36,14 +36,8 @@ def config_of(task: ClientTask, clients: list[int], **changes: object) -> dict[s
     return train_config(task, clients, **({"clips": [CLIP]} | changes))
 
 
-def send(to, kind, config, arrays=ARRAYS, state=None, **node_config):
-    flower.identify()
-    content = RecordDict({"config": ConfigRecord(config), "train_config": ConfigRecord({"lr": 0.1})})
-    if kind == "train":
-        content["arrays"] = flower.to_record(arrays)
-    message = Message(content, 2, kind)
-    flower.set_message_id(message, "1")
-    return to(message, Context(1, 2, node_config, RecordDict() if state is None else state, {})).content
+def send(to, kind, config, arrays=ARRAYS, **changes):
+    return federation.send(to, kind, config, arrays, **changes)
 
 
 def contribution(foreign, client):
@@ -142,9 +136,8 @@ def test_an_evaluation_on_a_clients_records_is_refused():
 
 def test_state_is_kept_for_a_node_of_one_client_and_shared_by_no_two():
     def added(state, clients, **node):
-        reply = send(
-            own_apps.remembering_app, "train", config_of(task_of(), clients, clips=[100.0]), state=state, **node
-        )
+        config = config_of(task_of(), clients, clips=[100.0])
+        reply = send(own_apps.remembering_app, "train", config, state=state, **node)
         return flower.from_record(reply["arrays"])["scale"]
 
     state = RecordDict()

@@ -105,10 +105,7 @@ MODELS = {
         {f"body.{node}.0.{kind}": [(node, None)] for node in range(3) for kind in ("weight", "bias")},
     ),
 }
-SCHEMES = {
-    "dropout": {"scheme": "dropout", "keep": 0.5},
-    "disjoint": {"scheme": "disjoint", "count": 2},
-}
+SCHEMES = {"dropout": {"scheme": "dropout", "keep": 0.5}, "disjoint": {"scheme": "disjoint", "count": 2}}
 OPTIMISERS = [{}, {"momentum": 0.9}, {"optimizer": "adam"}, {"optimizer": "adam", "beta1": 0.0}, {"proximal": 0.5}]
 
 
@@ -164,10 +161,8 @@ def test_the_update_outside_what_a_submodel_owns_is_zero(case, scheme, rest, opt
         kept, submodel = mask[0].numpy() == 1, -1
     else:
         nodes = split(model, (6, 6), CLASSES, 2, (), 4, 0, rest).kept[number]
-        kept, submodel = (
-            np.concatenate([np.isin(np.arange(count), nodes[each]) for each, count in layers.items()]),
-            number,
-        )
+        kept = np.concatenate([np.isin(np.arange(count), nodes[each]) for each, count in layers.items()])
+        submodel = number
     clips = [CLIP, CLIP] if rest == "shared" else [CLIP]
     order = TrainInstruction(1, [number], seeds.tolist(), [submodel], clips)
     sums, report = TrainingNode(task, records(scale)).train(arrays, order)

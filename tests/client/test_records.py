@@ -44,9 +44,9 @@ def cohort_of(inputs, labels):
     return Cohort(inputs[:, None].numpy(), labels[:, None].numpy(), np.ones(len(labels), np.int64))
 
 
-def stepped(module, inputs, labels, parts, clips, normalised=False):
+def stepped(module, inputs, labels, parts, clips, normalised=False, loss=None):
     start = dict(module.named_parameters())
-    return RecordSteps(LAYERS, RATE).sum(start, cohort_of(inputs, labels), parts, clips, normalised)
+    return RecordSteps(LAYERS, RATE, loss).sum(start, cohort_of(inputs, labels), parts, clips, normalised)
 
 
 LAYERS = ("hidden.0", "output")
@@ -54,13 +54,18 @@ WHOLE = (("hidden.0.weight", "hidden.0.bias", "output.weight", "output.bias"),)
 TWO = (("output.weight", "hidden.0.bias"), ("hidden.0.weight", "output.bias"))
 
 
-@pytest.mark.parametrize("normalised", [False, True])
-@pytest.mark.parametrize(("parts", "clips"), [(WHOLE, (0.4,)), (TWO, (0.2, 0.3)), (WHOLE, (50.0,))])
-def test_the_sum_is_that_of_the_records_own_gradients(parts, clips, normalised):
-    module = network()
-    inputs, labels = records(40)
-    found, losses = stepped(module, inputs, labels, parts, clips, normalised)
-    expected = clip_and_sum(updates(module, inputs, labels), parts, clips, normalised=normalised)
+PLAIN = {"mean-squared-error": F.mse_loss, "binary-cross-entropy": F.binary_cross_entropy_with_logits}
+CUTS = [(WHOLE, (0.4,)), (TWO, (0.2, 0.3)), (WHOLE, (50.0,))]
+SUMS = [(*cut, normalised, None) for cut in CUTS for normalised in (False, True)]
+SUMS += [(WHOLE, (0.2,), False, loss) for loss in PLAIN]
+
+
+@pytest.mark.parametrize(("parts", "clips", "normalised", "loss"), SUMS)
+def test_the_sum_is_that_of_the_records_own_gradients(parts, clips, normalised, loss):
+    module, (inputs, labels) = network(), records(40)
+    plain, labels = (PLAIN[loss], F.one_hot(labels, 4).float()) if loss else (F.cross_entropy, labels)
+    found, losses = stepped(module, inputs, labels, parts, clips, normalised, LOSSES[loss]() if loss else None)
+    expected = clip_and_sum(updates(module, inputs, labels, plain), parts, clips, normalised=normalised)
     assert torch.equal(found.clipped, expected.clipped)
     assert torch.equal(found.below_clip, expected.below_clip)
     for part, clip in zip(parts, clips, strict=True):
@@ -68,22 +73,6 @@ def test_the_sum_is_that_of_the_records_own_gradients(parts, clips, normalised):
             # Each factor of a record's product is truncated by at most 2**-12 of its length.
             longest = clip if normalised else min(clip, 3)
             assert (found.sums[name] - expected.sums[name]).abs().max() < 40 * longest * 2**-11
-    assert torch.allclose(losses.float(), F.cross_entropy(module(inputs), labels, reduction="none"), atol=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("loss", "plain"),
-    [("mean-squared-error", F.mse_loss), ("binary-cross-entropy", F.binary_cross_entropy_with_logits)],
-)
-def test_other_losses_have_the_same_sums(loss, plain):
-    module, (inputs, classes) = network(), records(40)
-    labels = F.one_hot(classes, 4).float()
-    steps = RecordSteps(LAYERS, RATE, LOSSES[loss]())
-    found, losses = steps.sum(dict(module.named_parameters()), cohort_of(inputs, labels), WHOLE, (0.2,))
-    expected = clip_and_sum(updates(module, inputs, labels, plain), WHOLE, (0.2,))
-    assert torch.equal(found.clipped, expected.clipped)
-    for name in WHOLE[0]:
-        assert (found.sums[name] - expected.sums[name]).abs().max() < 40 * 0.2 * 2**-11
     alone = [plain(module(one[None]), label[None]) for one, label in zip(inputs, labels, strict=True)]
     assert torch.allclose(losses.float(), torch.stack(alone), atol=1e-5)
 

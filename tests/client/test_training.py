@@ -91,6 +91,14 @@ def plain_loop(forward, start, inputs, labels, config, size, seed, criterion=F.c
     return {name: (value - start[name]).detach() for name, value in parameters.items()}
 
 
+def assert_as_alone(trained, forward_of_client, start, cohort, client, criterion=F.cross_entropy):
+    for i, seed in enumerate(SEEDS):
+        one = cohort.inputs[i], cohort.labels[i]
+        expected = plain_loop(forward_of_client(i), start, *one, client, SIZES[i], seed, criterion)
+        for name in start:
+            torch.testing.assert_close(trained.updates[name][i], expected[name], **TOLERANCE)
+
+
 @pytest.mark.parametrize("recipe", RECIPES)
 @pytest.mark.parametrize("model", MODELS)
 def test_stacked_training_equals_one_client_after_the_other(model: str, recipe: str) -> None:
@@ -98,10 +106,7 @@ def test_stacked_training_equals_one_client_after_the_other(model: str, recipe: 
     module, client = build(config, shape, 4), RECIPES[recipe]
     start, cohort = parameters_of(module), make_cohort(shape)
     trained = Trainer(forward_of(module), client).train(start, cohort, SEEDS)
-    for i, seed in enumerate(SEEDS):
-        expected = plain_loop(forward_of(module), start, cohort.inputs[i], cohort.labels[i], client, SIZES[i], seed)
-        for name in start:
-            torch.testing.assert_close(trained.updates[name][i], expected[name], **TOLERANCE)
+    assert_as_alone(trained, lambda i: forward_of(module), start, cohort, client)
     assert all(float(trained.updates[name][0].abs().sum()) > 0 for name in ("output.weight", "output.bias"))
     assert all(not trained.updates[name][1].any() for name in start), "a client without records changes nothing"
 
@@ -168,10 +173,7 @@ def per_token(outputs, labels):
 
 LOSSES = {
     "mean-squared-error": (F.mse_loss, lambda g, n: g.normal(size=(*n, 4)).astype(np.float32)),
-    "binary-cross-entropy": (
-        F.binary_cross_entropy_with_logits,
-        lambda g, n: g.integers(0, 2, (*n, 4)).astype(np.float32),
-    ),
+    "binary-cross-entropy": (F.binary_cross_entropy_with_logits, lambda g, n: np.float32(g.integers(0, 2, (*n, 4)))),
     "token-cross-entropy": (per_token, lambda g, n: g.integers(0, 4, (*n, 6))),
 }
 
@@ -192,11 +194,7 @@ def test_other_losses_are_minimised(loss: str, way: str) -> None:
     cohort = Cohort(inputs, draw(generator, cohort.labels.shape), SIZES)
     trainer = Trainer(forward_of(module), client, loss=kind(), module=module if way == "layers" else None)
     trained = trainer.train(start, cohort, SEEDS)
-    for i, seed in enumerate(SEEDS):
-        one = cohort.inputs[i], cohort.labels[i]
-        expected = plain_loop(forward_of(module), start, *one, client, SIZES[i], seed, criterion)
-        for name in start:
-            torch.testing.assert_close(trained.updates[name][i], expected[name], **TOLERANCE)
+    assert_as_alone(trained, lambda i: forward_of(module), start, cohort, client, criterion)
 
 
 class MixesRecords(losses.MeanSquaredError):
@@ -226,13 +224,8 @@ def test_dropout_masks_are_each_clients_own() -> None:
     masks, start, cohort = Masks(module), parameters_of(module), make_cohort(shape)
     chosen = torch.from_numpy((np.random.default_rng(1).random((5, masks.nodes)) < 0.5).astype(np.float32))
     trained = Trainer(masks.call, client).train(start, cohort, SEEDS, [chosen])
-    for i, seed in enumerate(SEEDS):
-        expected = plain_loop(
-            lambda parameters, inputs, i=i: masks.call(parameters, inputs, chosen[i]),
-            start, cohort.inputs[i], cohort.labels[i], client, SIZES[i], seed,
-        )  # fmt: skip
-        for name in start:
-            torch.testing.assert_close(trained.updates[name][i], expected[name], **TOLERANCE)
+    masked = [lambda parameters, inputs, mask=mask: masks.call(parameters, inputs, mask) for mask in chosen]
+    assert_as_alone(trained, masked.__getitem__, start, cohort, client)
     dropped = chosen[0, :9] == 0
     assert not trained.updates["hidden.0.weight"][0][dropped].any()
 

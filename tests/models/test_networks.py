@@ -12,13 +12,8 @@ from fedamp.models.section import Model
 from tests.models.splitting import refused
 
 
-@pytest.mark.parametrize(
-    ("name", "published"),
-    [
-        ("resnet18", 11_689_512),
-        ("resnet101", 44_549_160),
-    ],  # torchvision's tables; norms have two numbers a channel there too
-)
+# torchvision's tables; norms have two numbers a channel there too
+@pytest.mark.parametrize(("name", "published"), [("resnet18", 11_689_512), ("resnet101", 44_549_160)])
 def test_big_residual_networks_have_the_published_size(name, published):
     with torch.device("meta"):
         module = Network(architecture_of(Model(name=name)), (3, 224, 224), 1000)
@@ -54,16 +49,16 @@ def test_a_file_that_does_not_fit_is_refused_by_name(tmp_path):
     with pytest.raises(ModelError, match=r"start\.safetensors: cannot be read"):
         attempt()
     values = initial_parameters(Model(name="mlp"), (4,), 2, seed=9)
-    path = tmp_path / "start.safetensors"
-    save_file({name: value for name, value in values.items() if name != "output.bias"}, path)
-    with pytest.raises(ModelError, match=r"output\.bias is missing"):
-        attempt()
-    save_file({**values, "extra": values["output.bias"]}, path)
-    with pytest.raises(ModelError, match="extra is not in the model"):
-        attempt()
-    save_file({**values, "output.bias": values["output.bias"].astype(np.float64)}, path)
-    with pytest.raises(ModelError, match=r"output\.bias must be float32 of shape \[2\], got float64"):
-        attempt()
+    bias = values.pop("output.bias")
+    wide = {"output.bias": bias.astype(np.float64)}
+    for changes, message in (
+        ({}, r"output\.bias is missing"),
+        ({"output.bias": bias, "extra": bias}, "extra is not in the model"),
+        (wide, r"output\.bias must be float32 of shape \[2\], got float64"),
+    ):
+        save_file(values | changes, tmp_path / "start.safetensors")
+        with pytest.raises(ModelError, match=message):
+            attempt()
 
 
 NOT_BUILT = [

@@ -164,11 +164,7 @@ UNUSABLE = [
     ("own_models:recalls", {}, "answers the same inputs in two ways, and no seed decides"),
     ("own_models:own_noise", {}, "answers the same inputs in two ways, and no seed decides"),
     ("own_models:nothing", {}, r"'own_models:nothing' cannot be imported \(AttributeError"),
-    (
-        "not_there:thing",
-        {},
-        r"'not_there:thing' cannot be imported \(ModuleNotFoundError: No module named 'not_there'",
-    ),
+    ("not_there:thing", {}, r"'not_there:thing' cannot be imported \(ModuleNotFoundError: No module named 'not_there'"),
     ("broken:thing", {}, r"'broken:thing' cannot be imported \(SyntaxError"),
 ]
 
@@ -226,10 +222,7 @@ BREACHES = [
     (nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)), "1 is BatchNorm1d"),
     (nn.Sequential(nn.Conv2d(1, 2, 1), nn.BatchNorm2d(2, track_running_stats=False)), "1 is BatchNorm2d"),
     (nn.Sequential(nn.SyncBatchNorm(2)), "0 is SyncBatchNorm"),
-    (
-        nn.Sequential(nn.InstanceNorm1d(2, track_running_stats=True)),
-        r"0 \(InstanceNorm1d\) keeps running statistics",
-    ),
+    (nn.Sequential(nn.InstanceNorm1d(2, track_running_stats=True)), r"0 \(InstanceNorm1d\) keeps running statistics"),
     (with_buffer("count", torch.zeros((), dtype=torch.int64)), r"buffer 0\.count is int64"),
     (with_buffer("running_scale", torch.zeros(2)), r"buffer 0\.running_scale is a running statistic"),
     (nn.Sequential(nn.Linear(2, 2).double()), r"parameter 0\.weight is float64; only float32"),
@@ -279,10 +272,7 @@ RIGHT = {"first.weight": 0, "first.bias": 0, "second.weight": 1}
 
 
 DO_NOT_FIT = [
-    (
-        [Units("first", 6, {**RIGHT, "third.weight": 0}, "activation")],
-        r"names parameter 'third\.weight', not there",
-    ),
+    ([Units("first", 6, {**RIGHT, "third.weight": 0}, "activation")], r"names parameter 'third\.weight', not there"),
     ([Units("first", 6, RIGHT, "relu")], "names submodule 'relu', not there"),
     (
         [Units("first", 4, RIGHT, "activation")],
@@ -394,17 +384,17 @@ def test_a_layer_that_is_silent_itself_hides_no_false_declaration():
             prove_silence(OneAfterTheOther(), (3,))
 
 
-def test_a_smaller_network_of_the_wrong_shapes_is_refused():
+@pytest.mark.parametrize(
+    ("smaller", "message"),
+    [
+        (lambda kept: Declares([]), r"smaller\(\): parameter 'first.bias' must have shape \(3,\), got \(6,\)"),
+        (lambda kept: kept["second"], r"Declares\.smaller\(\) failed \(KeyError: 'second'\)"),
+    ],
+)
+def test_a_smaller_network_of_wrong_shapes_or_none_is_refused_in_one_line(smaller, message):
     module = Declares([Units("first", 6, RIGHT, "activation")])
-    module.smaller = lambda kept: Declares([])
-    with pytest.raises(ModelError, match=r"smaller\(\): parameter 'first.bias' must have shape \(3,\), got \(6,\)"):
-        _ = Split(module, 2).piece(0).module
-
-
-def test_a_failing_smaller_is_answered_in_one_line():
-    module = Declares([Units("first", 6, RIGHT, "activation")])
-    module.smaller = lambda kept: kept["second"]
-    with pytest.raises(ModelError, match=r"Declares\.smaller\(\) failed \(KeyError: 'second'\)"):
+    module.smaller = smaller
+    with refused(message):
         _ = Split(module, 2).piece(0).module
 
 

@@ -105,10 +105,7 @@ SHARED = [
     (
         CNN,
         ("convolutions.0",),
-        {
-            *(f"{layer}.0.{kind}" for layer in ("convolutions", "norms") for kind in ("weight", "bias")),
-            "output.bias",
-        },
+        {*(f"{layer}.0.{kind}" for layer in ("convolutions", "norms") for kind in ("weight", "bias")), "output.bias"},
     ),
 ]
 

@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 class MLP(Architecture):
     """Layers ``hidden.0``, ``hidden.1``, ..., each followed by a ReLU, and ``output``. Inputs are flattened.
 
-    Its nodes are the hidden units. A unit owns its row of the layer's weight, its bias, and its column of the next
-    layer's weight.
+    A node is a unit: its row of the layer's weight, its bias, and its column of the next layer's weight.
     """
 
     widths: tuple[int, ...]

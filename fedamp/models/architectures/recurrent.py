@@ -15,10 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Recurrent(Architecture):
-    """embedding -> recurrent.0 -> recurrent.1 -> ... -> output, an answer [batch, length, outputs] at every place.
-
-    The recurrent layers are LSTMs (Hochreiter and Schmidhuber 1997), written so that clients train stacked.
-    """
+    """embedding -> LSTMs recurrent.0, recurrent.1, ... -> output, an answer [batch, length, outputs] at every place."""
 
     vocabulary: int
     embedding: int

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -21,8 +22,8 @@ _LARGE_IMAGE = 64  # above this many pixels a side: the 7 x 7 stem with max pool
 class ResNet(Architecture):
     """``stem``, the stages ``layer1``, ``layer2``, ... of residual blocks, the mean over all pixels, and ``output``.
 
-    A node is a residual block that keeps the shape. Blocks that change it (most first blocks of a stage) cannot be left
-    out: they are shared, like stem and output.
+    A node is a residual block that keeps the shape. Other blocks (most first ones of a stage) are shared, like stem and
+    output.
     """
 
     depths: tuple[int, ...]  # blocks of every stage; from the second stage on, the first block halves the image
@@ -32,9 +33,8 @@ class ResNet(Architecture):
     left_out: frozenset[str] = frozenset()  # blocks that a smaller network lacks, such as ``layer1.2``
 
     def layers(self) -> tuple[str, ...]:
-        blocks = [block for stage in self._blocks() for block in stage]
         stages = [each.layer for each in self.units() if each.count]
-        return ("stem", *stages, *blocks, "output")
+        return ("stem", *stages, *itertools.chain(*self._blocks()), "output")
 
     def units(self) -> list[Blocks]:
         return [
