@@ -23,7 +23,6 @@ from rich.table import Table
 
 from benchmarks import accountants, k_of_t
 from benchmarks.limited import Contender, Stopwatch, Timed
-from benchmarks.papers.bounds import partitioning
 
 RESULTS = Path(__file__).parent / "results" / "accounting.json"
 
@@ -258,9 +257,11 @@ def _best_epsilon(count: int, noise_multiplier: float) -> float:
 
 
 def _loose_epsilon(count: int, noise_multiplier: float) -> float:
-    orders = range(2, 101)
-    rdp = 1000 * partitioning.partial_split_rdp(noise_multiplier, count, 0.1, orders)
-    return partitioning.epsilon_from_rdp(rdp, orders, 1e-5)
+    from fedamp.accounting import Compose, Gaussian, Poisson, Submodels, epsilon_from_rdp
+
+    orders, part = range(2, 101), Gaussian(noise_multiplier)
+    round_ = Poisson(Compose((part, Submodels(part, count))), 0.1)
+    return epsilon_from_rdp(orders, 1000 * round_.rdp(orders), 1e-5, "loose")
 
 
 def _smallest_noise(epsilon_of: Callable[[float], float]) -> float:

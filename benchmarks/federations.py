@@ -324,7 +324,7 @@ def draw(runs: list[Run], file: Path) -> None:
     shown = [value for cell, values in found.items() if cell.partition == "iid" for value in values]
     axes.set_ylim(min(shown, default=80.0) - 6, max(shown, default=90.0) + 1.5)  # room for the legend, and for words
     file.parent.mkdir(parents=True, exist_ok=True)
-    style.save(canvas, file)
+    canvas.savefig(file, dpi=220)
 
 
 def main() -> None:

@@ -44,10 +44,13 @@ class Outcome:
     seconds: float
 
 
-def train(scenario: Scenario, evaluate_every: int | None = None) -> Outcome:
-    """All rounds in this process, on one thread; tested on the way every so many rounds, or not at all."""
+def train(scenario: Scenario, evaluate_every: int | None = None, seed: int | None = None) -> Outcome:
+    """All rounds in this process, on one thread; tested on the way every so many rounds, or not at all.
+
+    With a ``seed``, check-ins and noise are another run's; data and first model stay those of the scenario's seed.
+    """
     torch.set_num_threads(1)
-    prepared = prepare(scenario)
+    prepared = prepare(scenario, seed)
     strategy = prepared.strategy(prepared.state)
     start, accuracies = time.perf_counter(), []
     with SerialGrid(CLIENT_APP, "cpu") as grid:
@@ -68,6 +71,12 @@ def train(scenario: Scenario, evaluate_every: int | None = None) -> Outcome:
         flops_share=cost["flops_share"],
         seconds=seconds,
     )
+
+
+def evaluator(scenario: Scenario) -> Callable[[Arrays], float]:
+    """The accuracy of parameters on the scenario's test set."""
+    prepared = prepare(scenario)
+    return lambda parameters: prepared.evaluate(parameters).score
 
 
 def fashion_mnist(transform: Sequence[Mapping[str, Any]]) -> tuple[Labelled, Labelled]:

@@ -1,4 +1,4 @@
-"""fedamp from Python: what the commands do, with values in and objects out. ``fedamp.load`` is :func:`load`, and so on.
+"""fedamp from Python, as ``fedamp.load`` and so on: the commands, with values in and objects out.
 
 Everything heavy (torch, Flower, Ray, plots) is imported by the function that needs it.
 """
@@ -27,11 +27,9 @@ Source = str | Path | Mapping[str, Any] | Scenario
 def load(source: Source, /, **overrides: Any) -> Scenario:
     """Read and validate a scenario.
 
-    Args:
-        source: a file, a name, a mapping, or a scenario.
-        overrides: values by key, as ``**{"privacy.epsilon": 2}`` or ``privacy={"epsilon": 2}``. A mapping changes only
-            the keys that it names. With a scheme or a name (``check_in={"scheme": "poisson", "rate": 0.1}``) it is the
-            whole section.
+    ``overrides`` are values by key, as ``**{"privacy.epsilon": 2}`` or ``privacy={"epsilon": 2}``. A mapping changes
+    only the keys that it names. With a scheme or a name, as ``check_in={"scheme": "poisson", "rate": 0.1}``, it is the
+    whole section.
 
     Raises:
         ScenarioError: one line that names the key, the value found, and the values expected.
@@ -44,10 +42,7 @@ def load(source: Source, /, **overrides: Any) -> Scenario:
 def privacy(scenario: Source, groups: bool = False) -> "Answer":
     """The cost of a scenario, without running it: the object of ``fedamp privacy --json``; printed it is the table.
 
-    ``groups`` computes the cost of groups of units even if that takes seconds.
-
-    Raises:
-        InputError: one line that says what is wrong.
+    ``groups`` computes the cost of groups of units even if that takes seconds. An InputError says what is wrong.
     """
     from fedamp.federation.cost import privacy_cost
     from fedamp.report.notebook import Answer
@@ -57,15 +52,11 @@ def privacy(scenario: Source, groups: bool = False) -> "Answer":
 
 
 def run(
-    scenario: Source,
-    out: str | Path | None = None,
-    resume: bool = False,
-    callbacks: Iterable[Callback | Observer] = (),
+    scenario: Source, out: str | Path | None = None, resume: bool = False, callbacks: Iterable[Callback | Observer] = ()
 ) -> "Run":
     """Run a federation to its end or its budget, and leave a run folder. Ctrl-C stops after the round.
 
     Args:
-        scenario: see :func:`load`.
         out: run folder; default: a new one under ``runs``, or the newest one to resume.
         resume: continue an interrupted run.
         callbacks: functions of the record of every released round, or objects with methods of ``Observer``.
@@ -87,7 +78,7 @@ def run(
 def play(scenario: Source, out: str | Path | None = None, resume: bool = False) -> "Generator[RoundRecord, None, Path]":
     """:func:`run` as an iterator over the records of its rounds, each after its release.
 
-    Leaving the loop, or closing the iterator, stops after the round. The folder can then be opened, and resumed. Its
+    Leaving the loop, or closing the iterator, stops after the round; the folder can then be opened, and resumed. Its
     epsilon is that of all rounds, because the releases may have decided when to stop. Between rounds, files that this
     process makes are as private as the run folder.
     """
@@ -109,7 +100,6 @@ def sweep(
     """Run a scenario with every combination of some values. Finished runs are kept, interrupted ones are resumed.
 
     Args:
-        scenario: see :func:`load`.
         grid: values by key, as ``{"privacy.epsilon": [1, 2, 4], "seed": range(1, 6)}``; ``seed`` repeats a run.
         out: folder; default: ``sweeps/NAME``.
         jobs: number of runs at once, each in a process of its own; default: the number of cores.

@@ -1,19 +1,4 @@
-"""The error tree.
-
-    FedampError                 an unexpected failure: exit code 1
-    ├── InputError              wrong input: exit code 2, one line
-    │   ├── ScenarioError       a scenario file, its keys or a ``--set`` override
-    │   ├── DataError           a data folder or file
-    │   ├── ModelError          a model that cannot be trained privately, or split as asked
-    │   ├── RunFolderError      a run folder, ledger or checkpoint that is damaged or foreign
-    │   ├── MergeError          models that cannot be merged, or not within the budget
-    │   └── DeploymentError     a node, certificate or address
-    ├── FederationError         the run could not continue (quorum, deadline, worker)
-    │   └── DivergedError       the model is no longer finite
-    └── Interrupted             Ctrl-C: exit code 130
-
-Every message is one line: what was wrong, where, and what is expected.
-"""
+"""The error tree. Every message is one line: what was wrong, where, and what is expected."""
 
 import logging
 import warnings

@@ -1,7 +1,7 @@
 """The only source of randomness: an independent stream for every purpose, round and client.
 
-Streams are addressed, never shared: ``stream(seed, "noise", 3)`` gives the same numbers independent of earlier draws
-and of the number of workers. So a run is reproducible and resumable without stored generator states.
+``stream(seed, "noise", 3)`` gives the same numbers whatever was drawn before, for any number of workers. So a run is
+reproducible and resumable without stored generator states.
 
 Secret randomness comes from a cryptographic generator: :func:`stream` and :func:`client_words`. Public randomness (the
 partition of records, initial parameters) comes from statistical generators, whose names begin with ``public``.
@@ -9,7 +9,6 @@ partition of records, initial parameters) comes from statistical generators, who
 
 import hashlib
 import secrets
-from collections.abc import Iterator
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
@@ -18,18 +17,15 @@ from numpy.typing import NDArray
 Words = NDArray[np.uint64]
 
 SEED_BYTES = 32  # of a client's seed
-
 _BLOCK = 1 << 15  # numbers made at a time: they stay in the cache
 _ZEROS = memoryview(bytes(8 * _BLOCK))
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
 class Stream:
-    """The numbers of one address. Without the seed they are indistinguishable from independent random numbers.
+    """The numbers of one address. Without the key of 32 bytes they are indistinguishable from random ones.
 
     The keystream of AES-256 in counter mode, counted from zero (NIST SP 800-38A, section 6.5), as little-endian words.
-
-    Args:
-        key: 32 bytes.
     """
 
     def __init__(self, key: bytes) -> None:
@@ -64,15 +60,16 @@ class Stream:
 def stream(seed: int, purpose: str, *indices: int) -> Stream:
     """The secret stream of one purpose, for example ``stream(seed, "check-in", round)``.
 
+    Its key of 256 bits is the keyed hash (BLAKE2b, RFC 7693) of the address; the hash's key is the seed.
+
     Args:
         seed: the run's seed, any non-negative integer (a deployment uses 256 bits from the operating system).
         purpose: what the numbers are for. Two purposes never share a stream.
         indices: round, client or other indices of this use; non-negative integers.
-
-    Returns:
-        A stream whose key of 256 bits is the keyed hash (BLAKE2b, RFC 7693) of the address, the key being the seed.
     """
-    return Stream(_Keys(seed).of(purpose, *indices))
+    keyed = _keyed_hash(seed)
+    keyed.update(_address(purpose, indices).encode())
+    return Stream(keyed.digest())
 
 
 def public_stream(seed: int, purpose: str, *indices: int) -> np.random.Generator:
@@ -91,58 +88,45 @@ def happens(words: Words, probability: float) -> NDArray[np.bool_]:
 
 
 def client_seeds(seed: int, purpose: str, round_: int, clients: NDArray[np.int64]) -> NDArray[np.void]:
-    """32 bytes for each client of a round; a client's seed says nothing about another client's.
+    """32 bytes for each client of a round, shape (len(clients),); a client's seed says nothing about another's.
 
     The server sends a node only the seeds of the node's own clients.
-
-    Returns:
-        Array of shape (len(clients),) of 32 bytes each.
     """
-    seeds = b"".join(_Keys(seed).of_each(clients.tolist(), purpose, round_))
-    return np.frombuffer(seeds, dtype=f"V{SEED_BYTES}")
+    begun = _keyed_hash(seed)
+    begun.update(f"{_address(purpose, (round_,))}/".encode())
+    seeds = []
+    for client in clients.tolist():
+        keyed = begun.copy()
+        keyed.update(b"%d" % client)
+        seeds.append(keyed.digest())
+    return np.frombuffer(b"".join(seeds), dtype=f"V{SEED_BYTES}")
 
 
 def client_words(seeds: NDArray[np.void], purpose: str, count: int) -> Words:
-    """``count`` words of 64 bits from each client's seed, independent of the other seeds in the call.
+    """``count`` words of 64 bits from each client's seed, shape (len(seeds), count); a seed's words depend on it alone.
 
     For draws of a node for its clients (masks, data order): SHAKE-256 (FIPS 202) of seed and purpose. For some hundred
     words it is faster than a cipher with a new key for every client.
-
-    Returns:
-        Array of shape (len(seeds), count).
     """
     drawn = b"".join(hashlib.shake_256(seed.tobytes() + purpose.encode()).digest(8 * count) for seed in seeds)
     return np.frombuffer(drawn, dtype="<u8").reshape(len(seeds), count)
 
 
 def public_uniforms(seeds: NDArray[np.uint64], purpose: str, count: int) -> NDArray[np.float64]:
-    """``count`` numbers in [0, 1) from each seed, independent of the other seeds in the call.
+    """``count`` numbers in [0, 1) from each seed, shape (len(seeds), count); a seed's numbers depend on it alone.
 
     For public randomness in thousands of streams (synthetic records): a 64-bit mixing function of seed, purpose and
-    counter (Steele, Lea, Flood 2014, SplitMix), vectorised.
-
-    Returns:
-        Array of shape (len(seeds), count).
+    counter (Steele, Lea, Flood 2014, SplitMix).
     """
     key = np.uint64(_public_key(0, purpose, (), bytes_=8))
     with np.errstate(over="ignore"):
         per_seed = _mix(seeds.astype(np.uint64) + key)
-        counters = np.arange(1, count + 1, dtype=np.uint64) * _GOLDEN
-        bits = _mix(per_seed[:, None] + counters[None, :])
+        bits = _mix(per_seed[:, None] + np.arange(1, count + 1, dtype=np.uint64) * _GOLDEN)
     return (bits >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-
-
-def _mix(bits: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return bits ^ (bits >> np.uint64(31))
-
-
 def public_seed(seed: int, purpose: str) -> int:
-    """A public 63-bit seed, which says nothing about ``seed``."""
+    """A public 63-bit seed; it says nothing about ``seed``."""
     return _public_key(seed, f"public {purpose}", (), bytes_=8) >> 1
 
 
@@ -151,28 +135,21 @@ def seed_from_system() -> int:
     return secrets.randbits(256)
 
 
-class _Keys:
-    """The keys of a seed's streams."""
+def _mix(bits: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return bits ^ (bits >> np.uint64(31))
 
-    def __init__(self, seed: int) -> None:
-        # A seed may have any number of digits; the key of BLAKE2b has at most 64 bytes.
-        self._keyed = hashlib.blake2b(key=hashlib.blake2b(str(seed).encode()).digest(), digest_size=32)
 
-    def of(self, purpose: str, *indices: int) -> bytes:
-        keyed = self._keyed.copy()
-        keyed.update("/".join([purpose, *(str(int(index)) for index in indices)]).encode())
-        return keyed.digest()
+def _address(purpose: str, indices: tuple[int, ...]) -> str:
+    return "/".join([purpose, *(str(int(index)) for index in indices)])
 
-    def of_each(self, last: list[int], purpose: str, *indices: int) -> Iterator[bytes]:
-        """The keys of addresses that differ in their last index: their beginning is hashed once."""
-        begun = self._keyed.copy()
-        begun.update("/".join([purpose, *(str(int(index)) for index in indices), ""]).encode())
-        for index in last:
-            keyed = begun.copy()
-            keyed.update(b"%d" % index)
-            yield keyed.digest()
+
+def _keyed_hash(seed: int) -> "hashlib.blake2b":
+    # A seed may have any number of digits; the key of BLAKE2b has at most 64 bytes.
+    return hashlib.blake2b(key=hashlib.blake2b(str(seed).encode()).digest(), digest_size=32)
 
 
 def _public_key(seed: int, purpose: str, indices: tuple[int, ...], bytes_: int) -> int:
-    address = "/".join([str(seed), purpose, *(str(int(index)) for index in indices)])
-    return int.from_bytes(hashlib.blake2b(address.encode(), digest_size=bytes_).digest(), "little")
+    address = f"{seed}/{_address(purpose, indices)}".encode()
+    return int.from_bytes(hashlib.blake2b(address, digest_size=bytes_).digest(), "little")

@@ -49,13 +49,7 @@ def targets(file: Path) -> Iterator[str]:
             yield from (name if name in FILES else str(node.module) for name in names)
 
 
-# Imports that must still go; nothing may be added.
-ALLOWED = {
-    ("fedamp.data.sections", "fedamp.federation.scenario"),
-    ("fedamp.accounting.risk", "fedamp.accounting.mechanism"),
-    ("fedamp.engines.ray_driver", "fedamp.engines.ray_workers"),
-}
-IMPORTS = {name: {other for other in targets(file) if (name, other) not in ALLOWED} for name, file in FILES.items()}
+IMPORTS = {name: set(targets(file)) for name, file in FILES.items()}
 ARROWS = [(name, other) for name in FILES for other in IMPORTS[name] if name not in ("fedamp", "fedamp.__main__")]
 
 

@@ -9,11 +9,11 @@ from fedamp.federation import reader
 from fedamp.federation.check_in import PoissonCheckIn
 from fedamp.federation.plan import make_plan
 from fedamp.federation.submodels import DisjointSubmodels
-from fedamp.models.registry import build
-from fedamp.models.splits import split
+from fedamp.models.networks import build
 from fedamp.server import launch
 from tests.data.test_idx import write
 from tests.federations import Silent
+from tests.models.splitting import split
 
 NAMES = [file.stem for file in reader.shipped_files()]
 SOURCES = {name: reader.load(name).data.name for name in NAMES}

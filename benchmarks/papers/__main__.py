@@ -1,12 +1,13 @@
-"""Make the figures and tables of the papers again.
+"""Make the figures and tables of docs/papers, docs/k-of-t.md and docs/published.md again.
 
-    python -m benchmarks.papers [PAPER ...] [--figure NAME ...]      (or: make papers PAPER=modelmix)
+    python -m benchmarks.papers [PAGE ...] [--figure NAME ...]      (or: make papers PAPER=modelmix)
 
-Pictures go to ``docs/images/papers/``, numbers to ``benchmarks/results/papers/``; the tables in the papers' own pages,
-``docs/papers/*.md``, are written anew from those.
+Pictures go to ``docs/images/papers/``, tables to ``benchmarks/results/papers/`` and into the pages. Trainings that are
+stored in ``benchmarks/results`` are not run again.
 """
 
 import argparse
+import json
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
@@ -14,33 +15,49 @@ from pathlib import Path
 from benchmarks.papers import record
 
 PAPERS = ("partitioning", "allocation", "modelmix", "groups", "merging")
+PAGES = {paper: record.ROOT / "docs" / "papers" / f"{paper}.md" for paper in PAPERS} | {
+    "k_of_t": record.ROOT / "docs" / "k-of-t.md",
+    "published": record.ROOT / "docs" / "published.md",
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Make all, or what was asked for."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.papers", description="The papers' figures, made again.")
-    parser.add_argument("papers", nargs="*", metavar="PAPER", help=f"which: {', '.join(PAPERS)} (default: all)")
-    parser.add_argument("--figure", nargs="*", default=[], metavar="NAME", help="which of its figures: figure_1, ...")
-    parser.add_argument("--out", type=Path, help="put everything here and leave the pages of docs/ alone")
+    """Make all figures and tables, or the named ones."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.papers", description="The papers' figures and tables.")
+    parser.add_argument("pages", nargs="*", metavar="PAGE", help=f"one of {', '.join(PAGES)} (default: all)")
+    parser.add_argument("--figure", nargs="*", default=[], metavar="NAME", help="some of its figures: figure_1, ...")
+    parser.add_argument("--out", type=Path, help="put everything here and leave docs/ and benchmarks/results alone")
     options = parser.parse_args(arguments)
-    for paper in options.papers:
-        if paper not in PAPERS:
-            parser.error(f"unknown paper {paper}: choose among {', '.join(PAPERS)}")
-    for paper in options.papers or PAPERS:
-        figures = figures_of(paper)
+    for page in options.pages:
+        if page not in PAGES:
+            parser.error(f"unknown page {page}; expected: {', '.join(PAGES)}")
+    for page in options.pages or PAGES:
+        figures = figures_of(page)
         unknown = sorted(set(options.figure) - {figure.__name__ for figure in figures})
         if unknown:
-            parser.error(f"no {unknown[0]} in {paper}: {', '.join(figure.__name__ for figure in figures)}")
+            parser.error(f"no {unknown[0]} in {page}; expected: {', '.join(figure.__name__ for figure in figures)}")
         chosen = [figure for figure in figures if not options.figure or figure.__name__ in options.figure]
-        record.make(paper, chosen, options.out or record.IMAGES, options.out or record.RESULTS)
+        record.make(page, chosen, options.out or record.IMAGES, options.out or record.RESULTS)
         if options.out is None:
-            record.write_tables(paper)
+            write_tables(page)
 
 
-def figures_of(paper: str) -> Sequence[record.Figure]:
-    """The figures of a paper, in its order."""
-    figures: Sequence[record.Figure] = import_module(f"benchmarks.papers.{paper}").FIGURES
+def figures_of(page: str) -> Sequence[record.Figure]:
+    """The figures of a page, in its order."""
+    figures: Sequence[record.Figure] = import_module(f"benchmarks.papers.{page}").FIGURES
     return figures
+
+
+def tables_of(page: str) -> dict[str, record.Stored]:
+    """The stored tables of a page."""
+    tables: dict[str, record.Stored] = json.loads((record.RESULTS / f"{page}.json").read_text())
+    return tables
+
+
+def write_tables(page: str) -> None:
+    """Write the stored tables into the page."""
+    file = PAGES[page]
+    file.write_text(record.with_tables(file.read_text(), tables_of(page)))
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
 """Feldman, Shenfeld 2025, section 5.1 and Figure 3: the mean of private bits by Poisson sampling and by allocation.
 
-Everybody holds a vector of d bits, each 1 with probability 0.9. Every round releases the noisy sum over those who check
-in, and the sum of all releases over n estimates the mean. Coordinates are alike, so one is simulated, with the noise
-that d of them need (a vector's norm is up to sqrt(d)). Only the sum of all rounds is used, so what is drawn is how many
-ones check in, over all rounds together: everyone's once, or a binomial number. fedamp's accounting sets the noise.
+Each of n people holds a vector of d bits, each 1 with probability 0.9. Every round releases the noisy sum over those
+who check in, and the sum of all releases over n estimates the mean. One coordinate is simulated, with the noise that d
+of them need (a vector's norm is up to sqrt(d)). The estimate uses the sum of all rounds only. So the simulation draws
+the number of ones that check in over all rounds: each once, or a binomial number. fedamp's accounting sets the noise.
 """
 
 import math
@@ -16,18 +16,17 @@ import numpy as np
 from matplotlib.axes import Axes
 from numpy.typing import NDArray
 
-from benchmarks.papers import published
+from benchmarks.papers import charges
+from benchmarks.papers.bounds.allocation import allocated, poisson
+from benchmarks.papers.charges import Charged
 from benchmarks.papers.drawing import OURS, POISSON, Style, make_readable, save
-from benchmarks.papers.record import Comparison
-from fedamp import rng
-from fedamp.accounting import Gaussian, calibrate
-from fedamp.federation.check_in import Balanced, Independent, Schedule
+from benchmarks.papers.record import Row
 
 MEAN, ROUNDS, DELTA, SEED = 0.9, 1000, 1e-10, 5
 SIZES = tuple(np.logspace(2, 5, 7, dtype=int).tolist())
 REPETITIONS = 10_000  # of a whole vector; of which up to this many coordinates are drawn:
 COORDINATES = 20
-ALLOCATION, SAMPLING = Balanced(ROUNDS, 1), Independent(ROUNDS, 1 / ROUNDS)
+ALLOCATION, SAMPLING = SCHEMES = ("allocation", "Poisson sampling")
 
 
 @dataclass(frozen=True)
@@ -41,35 +40,35 @@ class Errors:
         predicted: by formula, at ``SIZES``.
     """
 
-    noise: float
+    noise: Charged
     simulated: NDArray[np.float64]
     spread: NDArray[np.float64]
     predicted: NDArray[np.float64]
 
 
-def figure_3(path: Path) -> Sequence[Comparison]:
+def figure_3(path: Path) -> Sequence[Row]:
     """Square error of a private mean over the sample size: one of 1000 rounds against Poisson at rate 1/1000."""
     panels = [(1.0, 1), (0.1, 1), (0.1, 1000)]
     figure, all_axes = plt.subplots(
         2, 3, figsize=(12, 6.6), layout="constrained", sharex=True, height_ratios=(3, 2), squeeze=False
     )
-    numbers = [never_asked()]
+    rows: list[Row] = []
     for (axes, ratios), (epsilon, dimension) in zip(all_axes.T, panels, strict=True):
-        poisson, ours = (errors(schedule, epsilon, dimension) for schedule in (SAMPLING, ALLOCATION))
+        poisson, ours = (errors(scheme, epsilon, dimension) for scheme in (SAMPLING, ALLOCATION))
         draw(axes, poisson, POISSON | {"label": "Poisson sampling at rate 1 / 1000"})
         draw(axes, ours, OURS | {"marker": "o", "linewidth": 1.6, "label": "one hidden round of 1000"})
         axes.set(title=f"epsilon {epsilon:g}, dimension {dimension}", xscale="log", yscale="log")
         draw_ratio(ratios, poisson, ours)
         for each in (axes, ratios):
             make_readable(each)
-        numbers += compare(epsilon, dimension, ours, poisson)
+        rows += compare(epsilon, dimension, ours, poisson)
     all_axes[0, 0].set_ylabel("mean square error of a coordinate")
     all_axes[1, 0].set_ylabel("Poisson / one hidden round")
     figure.legend(*all_axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=2, fontsize=9)
     title = "Feldman, Shenfeld 2025, Figure 3: simulated (bars: three standard deviations); lines are formulas"
     figure.suptitle(title, fontsize=11)
     save(figure, path)
-    return numbers
+    return rows
 
 
 def draw(axes: Axes, result: Errors, style: Style) -> None:
@@ -88,59 +87,50 @@ def draw_ratio(axes: Axes, poisson: Errors, ours: Errors) -> None:
     axes.set(xlabel="people n", xscale="log", yscale="log" if ratio.max() > 2 else "linear")
 
 
-SCHEMES: tuple[Schedule, Schedule] = (ALLOCATION, SAMPLING)
+def noise_multiplier(scheme: str, epsilon: float) -> Charged:
+    """The smallest that keeps the budget, by fedamp's accounting."""
+    if scheme == ALLOCATION:
+        return charges.noise(lambda noise: allocated(noise, ROUNDS), epsilon, DELTA)
+    return charges.noise(lambda noise: poisson(noise, ROUNDS, 1 / ROUNDS), epsilon, DELTA)
 
 
-def noise_multiplier(schedule: Schedule, epsilon: float) -> float:
-    """The least that keeps the budget, by fedamp's accounting."""
-    return calibrate(lambda multiplier: schedule.charge(Gaussian(multiplier)), epsilon, DELTA)
-
-
-def errors(schedule: Schedule, epsilon: float, dimension: int) -> Errors:
+def errors(scheme: str, epsilon: float, dimension: int) -> Errors:
     """Simulated and predicted errors of one scheme at one budget."""
-    noise = noise_multiplier(schedule, epsilon)
+    noise = noise_multiplier(scheme, epsilon)
     # The rounds' noises are independent, and only their sum is used.
     deviation = noise * math.sqrt(dimension * ROUNDS)
     draws = REPETITIONS * min(dimension, COORDINATES)
-    label = f"mean estimation {type(schedule).__name__}"
+    seeds = [(SEED, SCHEMES.index(scheme), size, dimension, int(10 * epsilon)) for size in SIZES]
     square = [
-        square_errors(
-            schedule, size, deviation, draws, rng.public_stream(SEED, label, size, dimension, int(10 * epsilon))
-        )
-        for size in SIZES
+        square_errors(scheme, size, deviation, draws, np.random.default_rng(seed))
+        for size, seed in zip(SIZES, seeds, strict=True)
     ]
     return Errors(
         noise,
         np.array([each.mean() for each in square]),
         np.array([3 * each.std() / math.sqrt(len(each)) for each in square]),
-        np.array([predicted_error(schedule, size, deviation) for size in SIZES]),
+        np.array([predicted_error(scheme, size, deviation) for size in SIZES]),
     )
 
 
 def square_errors(
-    schedule: Schedule, size: int, deviation: float, draws: int, generator: np.random.Generator
+    scheme: str, size: int, deviation: float, draws: int, generator: np.random.Generator
 ) -> NDArray[np.float64]:
     """The square errors of ``draws`` estimates from ``size`` people each; shape (draws,)."""
     ones = generator.binomial(size, MEAN, draws)
     # Everyone's number of check-ins is binomial under Poisson sampling, and so is the number of all.
-    counted = ones if schedule is ALLOCATION else generator.binomial(ones * ROUNDS, 1 / ROUNDS)
+    counted = ones if scheme == ALLOCATION else generator.binomial(ones * ROUNDS, 1 / ROUNDS)
     estimates = (counted + deviation * generator.standard_normal(draws)) / size
     return np.asarray((estimates - MEAN) ** 2)
 
 
-def predicted_error(schedule: Schedule, size: int, deviation: float) -> float:
+def predicted_error(scheme: str, size: int, deviation: float) -> float:
     """Section 5.1: the sample's own variance, Poisson's part where a person's number of check-ins varies, the noise's.
 
     The paper rounds 1 - 1 / t of Poisson's part up to 1.
     """
-    chance = 0.0 if schedule is ALLOCATION else 1 - 1 / ROUNDS
+    chance = 0.0 if scheme == ALLOCATION else 1 - 1 / ROUNDS
     return MEAN * (1 - MEAN) / size + MEAN * chance / size + (deviation / size) ** 2
-
-
-def never_asked() -> Comparison:
-    """Who never takes part under Poisson sampling (section 1)."""
-    share = 100 * (1 - 1 / ROUNDS) ** ROUNDS
-    return Comparison("people whom Poisson sampling never asks, per cent", 37.0, share, "the paper: 1 / e")
 
 
 def ratio_of(poisson: Errors, ours: Errors) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -149,26 +139,16 @@ def ratio_of(poisson: Errors, ours: Errors) -> tuple[NDArray[np.float64], NDArra
     return ratio, ratio * np.hypot(poisson.spread / poisson.simulated, ours.spread / ours.simulated)
 
 
-def compare(epsilon: float, dimension: int, ours: Errors, poisson: Errors) -> list[Comparison]:
-    """The two prices of one panel: noise, and Poisson's varying number of check-ins."""
-    at = f"epsilon {epsilon:g}, dimension {dimension}"
+def compare(epsilon: float, dimension: int, ours: Errors, poisson: Errors) -> list[Row]:
+    """The ratio of the square errors at three sample sizes, and the noise multipliers."""
     (ratio, error), predicted = ratio_of(poisson, ours), poisson.predicted / ours.predicted
-    squares = [
-        Comparison(
-            f"{at}: square error, Poisson / allocation, {SIZES[i]} people",
-            None,
-            float(ratio[i]),
-            f"three standard deviations are {error[i]:.2g}; the formulas: {predicted[i]:.4g}",
-        )
-        for i in (0, 4, -1)
+    return [
+        {
+            "": f"epsilon {epsilon:g}, dimension {dimension}, {SIZES[i]} people",
+            "error, Poisson / allocation": f"{ratio[i]:.3g} ± {error[i]:.2g}",
+            "by formula": predicted[i],
+            "noise, allocation": ours.noise,
+            "noise, Poisson": poisson.noise,
+        }
+        for i in (0, -1)
     ]
-    if dimension > 1:  # the noise is that of one dimension
-        return squares
-    bound = published.combined_epsilon(ours.noise, ROUNDS, DELTA)
-    noise = Comparison(
-        f"epsilon {epsilon:g}: noise multiplier, allocation / Poisson",
-        None,
-        ours.noise / poisson.noise,
-        f"{ours.noise:.4g} and {poisson.noise:.4g}; the paper's best bound would put ours at epsilon {bound:.3g}",
-    )
-    return [noise, *squares]

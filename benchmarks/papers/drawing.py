@@ -1,6 +1,6 @@
-"""How the pictures look: every line has its own dashes and markers, so that they can be read without colour.
+"""The look of the pictures. Every line has its own dashes and markers, so that no colour is needed.
 
-Ours is the thick black one.
+The thick black line is fedamp's.
 """
 
 from io import BytesIO
@@ -64,7 +64,7 @@ def finish(axes: Axes, path: Path) -> None:
 
 
 def save(figure: Figure, path: Path) -> None:
-    """A PNG of sixteen greys, which is all that there is and a third of the size; the figure is closed."""
+    """Save a PNG of sixteen greys, a third of the usual size, and close the figure."""
     with BytesIO() as file:
         figure.savefig(file, dpi=120)
         Image.open(file).convert("L").quantize(16).save(path, optimize=True)

@@ -10,8 +10,9 @@ import numpy as np
 from matplotlib.axes import Axes
 from numpy.typing import NDArray
 
+from benchmarks.papers.bounds.groups import Curve
+from benchmarks.papers.bounds.mixtures import Floats
 from benchmarks.papers.drawing import OURS, Style, make_readable, save
-from benchmarks.papers.groups_curves import Curve, Floats
 from fedamp.accounting import Mechanism
 
 TIGHT: Style = {

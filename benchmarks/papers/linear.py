@@ -2,8 +2,7 @@
 
 A record's gradient is the product of its error in the classes and its features. So its norm is known without it, and
 the sum of clipped gradients is one matrix product, for all trainings together, some ten times faster than training
-them one by one. The steps are those of fedamp's rounds (tests/papers/test_modelmix.py compares models); check-ins,
-mixing and noise multipliers are fedamp's own.
+them one by one. The steps are those of fedamp's rounds (tests/papers/test_modelmix.py compares models).
 """
 
 from collections.abc import Sequence
@@ -11,10 +10,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-
-from fedamp import rng
-from fedamp.federation.check_in import Independent
-from fedamp.federation.mixing import Mixing, MixingRule, mixing_of
 
 Floats = NDArray[np.float32]
 
@@ -37,6 +32,18 @@ class Records:
 
 
 @dataclass(frozen=True)
+class Sampling:
+    """Poisson sampling of records."""
+
+    rounds: int
+    rate: float
+
+    def cohort(self, records: int, generator: np.random.Generator) -> NDArray[np.int64]:
+        """The records of a round."""
+        return np.flatnonzero(generator.random(records) < self.rate)
+
+
+@dataclass(frozen=True)
 class Training:
     """One training.
 
@@ -53,52 +60,47 @@ class Training:
     gaps: tuple[float, ...] = ()
     truncation: int = 1
 
-    def mixing(self, schedule: Independent) -> MixingRule:
-        """Of fedamp."""
-        if not self.gaps:
-            return mixing_of(None, schedule)
-        firsts = [1 + part * schedule.rounds // len(self.gaps) for part in range(len(self.gaps))]
-        widths = tuple((first, gap * self.learning_rate) for first, gap in zip(firsts, self.gaps, strict=True))
-        return mixing_of(Mixing(width=widths, linf_coordinates=self.truncation), schedule)
+    def width(self, round_: int, rounds: int) -> float:
+        """The enforced distance of the mixed models in a round, from 1 on."""
+        return self.gaps[(round_ - 1) * len(self.gaps) // rounds] * self.learning_rate if self.gaps else 0.0
 
 
 class Models:
     """The models of several trainings, [features, classes] each, and how they take their steps."""
 
-    def __init__(self, trainings: Sequence[Training], shape: tuple[int, int], schedule: Independent) -> None:
-        self.trainings, self.rules = trainings, [training.mixing(schedule) for training in trainings]
+    def __init__(self, trainings: Sequence[Training], shape: tuple[int, int], sampling: Sampling) -> None:
+        self.trainings, self.sampling = trainings, sampling
         self.values: list[Floats] = [np.zeros(shape, np.float32) for _ in trainings]
-        self._before: list[Floats | None] = [None] * len(trainings)
+        self._before = [value.copy() for value in self.values]
 
     def step(self, sums: Sequence[Floats], expected: float, round_: int, generator: np.random.Generator) -> None:
-        """From the sums of clipped gradients; ``expected`` is the size of a cohort that a mean is taken over."""
-        for index, (training, rule) in enumerate(zip(self.trainings, self.rules, strict=True)):
-            before = self._before[index]
-            current = {"model": self.values[index]}
-            start = rule.start(current, None if before is None else {"model": before}, round_)
-            gradient = sums[index]
+        """From the sums of clipped gradients; ``expected`` is the size of the cohort over which a mean is taken."""
+        for index, training in enumerate(self.trainings):
+            current, gradient = self.values[index], sums[index]
+            start, width = current, training.width(round_, self.sampling.rounds)
+            if width:
+                # As fedamp: the two models move about their midpoint to a whole multiple of the width apart.
+                apart = np.maximum(np.floor(np.abs(current - self._before[index]) / width), 1)
+                uniform = generator.random(current.shape, np.float32) - np.float32(0.5)
+                start = (current + self._before[index]) / 2 + (width * apart).astype(np.float32) * uniform
             if training.noise_multiplier:
                 noise = generator.standard_normal(gradient.shape, np.float32)
                 gradient = gradient + np.float32(training.noise_multiplier * training.clip) * noise
-            model = start.parameters["model"] - np.float32(training.learning_rate / expected) * gradient
-            if start.multiples:
-                uniform = generator.random(gradient.shape, np.float32) - np.float32(0.5)
-                model += (start.width * start.multiples["model"]).astype(np.float32) * uniform
-            if start.remembered is not None:
-                self._before[index] = start.remembered["model"]
-            self.values[index] = model
+            self._before[index] = current
+            self.values[index] = start - np.float32(training.learning_rate / expected) * gradient
 
 
-def train(trainings: Sequence[Training], records: Records, schedule: Independent, seed: int) -> list[Floats]:
+def train(trainings: Sequence[Training], records: Records, sampling: Sampling, seed: int) -> list[Floats]:
     """All rounds of all trainings on the same check-ins, each with noise of its own: models [features, classes]."""
     count, features = records.features.shape
     classes = int(records.labels.max()) + 1
-    models = Models(trainings, (features, classes), schedule)
+    models = Models(trainings, (features, classes), sampling)
     norms = np.sqrt(np.einsum("rf,rf->r", records.features, records.features))
     largest = np.abs(records.features).max(1)
     clips = np.array([training.clip for training in trainings], np.float32)
-    for round_, cohort in enumerate(schedule.cohorts(count, seed), 1):
-        generator = rng.public_stream(seed, "linear", round_)
+    for round_ in range(1, sampling.rounds + 1):
+        generator = np.random.default_rng((seed, round_))
+        cohort = sampling.cohort(count, generator)
         inputs = records.features[cohort]
         errors = errors_of(inputs, records.labels[cohort], models.values)
         lengths = np.sqrt(np.einsum("rmc,rmc->rm", errors, errors)) * norms[cohort, None]
@@ -110,7 +112,7 @@ def train(trainings: Sequence[Training], records: Records, schedule: Independent
                 limit = training.clip / training.truncation**0.5
                 rows = np.flatnonzero(largest[cohort] * np.abs(errors[:, index]).max(1) > limit)
                 sums[index] = sums[index] - excess(inputs[rows], errors[rows, index], limit)
-        models.step(sums, schedule.expected_cohort(count), round_, generator)
+        models.step(sums, sampling.rate * count, round_, generator)
     return models.values
 
 

@@ -12,23 +12,28 @@ import matplotlib.pyplot as plt
 import numpy as np
 from scipy.special import ndtr
 
-from benchmarks.papers.bounds.selection import random_selection_epsilon
+from benchmarks.papers import charges
+from benchmarks.papers.charges import Charged
 from benchmarks.papers.drawing import OURS, Style, make_readable, save
-from benchmarks.papers.merging_curves import (
+from benchmarks.papers.merging_costs import (
     COMBINATION,
     COMBINATION_RDP,
-    HIDDEN,
+    DELTA,
     INPUTS,
+    ORDERS,
     PAPER,
     SELECTION,
     SELECTION_RDP,
+    Array,
     frontier,
+    largest_share,
+    loose_epsilon,
 )
-from benchmarks.papers.merging_portfolio import DELTA, ORDERS, Array
-from benchmarks.papers.record import Comparison
-from fedamp.accounting import FIXED_GRADIENTS, Gaussian, LinearCombination
-from fedamp.studies.merging.selection import selection_epsilon
+from benchmarks.papers.merging_costs import selection_by_rdp as selection_of
+from benchmarks.papers.record import Row
+from fedamp.accounting import FIXED_GRADIENTS, Gaussian, LinearCombination, RandomSelection
 
+HIDDEN: Style = {"color": "0.3", "linestyle": "-.", "marker": "s", "label": "selection, the draw kept secret: exact"}
 SAMPLES = 100
 SENSITIVITY = 2 / SAMPLES  # of a mean of numbers in [-1, 1], one of which is replaced
 NOISES = (4.0, 1.0)
@@ -53,13 +58,14 @@ def selected_variance(share: float | Array) -> Array:
 
 def selection_by_rdp(share: float) -> float:
     """Theorem 5.1 and Algorithm 1."""
-    curves = [ORDERS / (2 * noise**2) for noise in NOISES]
-    return float(random_selection_epsilon(curves, (1 - share, share), ORDERS, DELTA))
+    curves = np.stack([ORDERS / (2 * noise**2) for noise in NOISES])
+    return float(selection_of(curves, np.array([1 - share, share])))
 
 
-def selection_by_loss(share: float) -> float:
+def selection_by_loss(share: float) -> Charged:
     """Theorem 5.2, by fedamp."""
-    return selection_epsilon([Gaussian(noise) for noise in NOISES], (1 - share, share), DELTA).upper
+    models = tuple(Gaussian(noise) for noise in NOISES)
+    return charges.epsilon(RandomSelection(models, (1 - share, share)), DELTA)
 
 
 def selection_hidden(share: float, noises: tuple[float, float] = NOISES, delta: float = DELTA) -> float:
@@ -104,20 +110,19 @@ def combined_variance(share: float | Array) -> Array:
 
 def combination_by_rdp(share: float) -> float:
     """Lemma 4.1, which is Theorem 6.2 for one step in which everybody takes part."""
-    rdp = ORDERS / (2 * float(combined_variance(share)))
-    return float(np.min(rdp + math.log(1 / DELTA) / (ORDERS - 1)))
+    return float(loose_epsilon(ORDERS / (2 * float(combined_variance(share)))))
 
 
-def combination_by_loss(share: float) -> float:
+def combination_by_loss(share: float) -> Charged:
     """Theorem 6.4, by fedamp. There is one step, and its assumption holds."""
     parts = tuple(Gaussian(noise) for noise in NOISES)
-    return LinearCombination(parts, (1 - share, share), FIXED_GRADIENTS, (1.0, 1.0)).epsilon(DELTA).upper
+    return charges.epsilon(LinearCombination(parts, (1 - share, share), FIXED_GRADIENTS, (1.0, 1.0)), DELTA)
 
 
 # --- the figures ------------------------------------------------------------------------------------------------------
 
 
-def figure_1(path: Path) -> Sequence[Comparison]:
+def figure_1(path: Path) -> Sequence[Row]:
     """Mean estimation: error against epsilon, by random selection and by linear combination."""
     figure, axes = plt.subplots(figsize=(7, 5), layout="constrained")
     axes.set_title(f"{PAPER}, Figure 1: mean of 100 numbers, δ = 1e-5", fontsize=11)
@@ -138,53 +143,50 @@ def figure_1(path: Path) -> Sequence[Comparison]:
     make_readable(axes)
     figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=2, fontsize=9)
     save(figure, path)
-    return _numbers_1()
+    return _errors_at_2()
 
 
-def _numbers_1() -> list[Comparison]:
-    numbers = [
-        Comparison(f"error of the model with noise {noise:g}, epsilon {epsilon:.3g}", None, float(error))
-        for noise, epsilon, error in zip(NOISES, _alone(), mean_squared_error(np.square(NOISES)), strict=True)
+def _errors_at_2() -> list[Row]:
+    """The errors of the models alone, and of each merger within epsilon 2."""
+    rows: list[Row] = [
+        {"": f"model with noise {noise:g}", "epsilon": cost, "mean squared error": float(mean_squared_error(noise**2))}
+        for noise, cost in zip(NOISES, _alone(), strict=True)
     ]
-    for words, cost, variance, remark in (
-        ("random selection, Rényi", selection_by_rdp, selected_variance, ""),
-        ("random selection, privacy loss", selection_by_loss, selected_variance, "paper: less than by Rényi"),
-        ("linear combination, Rényi", combination_by_rdp, combined_variance, "paper: less than random selection"),
-        ("linear combination, privacy loss", combination_by_loss, combined_variance, "paper: the least"),
-        ("random selection, the draw kept secret", selection_hidden, selected_variance, "exact; not in the paper"),
+    for words, cost, variance in (
+        ("random selection, Rényi", selection_by_rdp, selected_variance),
+        ("random selection, privacy loss", selection_by_loss, selected_variance),
+        ("linear combination, Rényi", combination_by_rdp, combined_variance),
+        ("linear combination, privacy loss", combination_by_loss, combined_variance),
+        ("random selection, the draw kept secret: exact", selection_hidden, selected_variance),
     ):
-        share = _largest_share(cost, 2.0)
-        numbers.append(
-            Comparison(f"error at epsilon 2: {words}", None, float(mean_squared_error(variance(share))), remark)
-        )
-    remark = "exact; Lemma 4.1: above 1, for small sensitivity"
-    for order in (2, 20):
-        ratio = hidden_rdp(order, 0.5) * 2 * float(selected_variance(0.5)) / order
-        words = f"equal error: Rényi divergence of order {order}, selection over combination"
-        numbers.append(Comparison(words, None, ratio, remark))
+        error = float(mean_squared_error(variance(largest_share(cost, 2.0))))
+        rows.append({"": words, "epsilon": "within 2", "mean squared error": error})
+    return rows
+
+
+def exact_order(_: Path) -> Sequence[Row]:
+    """Selection (draw kept secret) over combination at equal error: Lemma 4.1 and Theorem 4.2 say above 1."""
+    what = "at equal error, weights 1/2"
+    rows: list[Row] = [
+        {
+            what: f"Rényi divergence of order {order}",
+            "selection / combination": hidden_rdp(order, 0.5) * 2 * float(selected_variance(0.5)) / order,
+        }
+        for order in (2, 20)
+    ]
     for factor in (1, 10, 100):
         noises = (NOISES[0] * factor, NOISES[1] * factor)
         combined = Gaussian(math.sqrt(float(selected_variance(0.5))) * factor).epsilon(DELTA).upper
-        words = f"equal error, combination at epsilon {combined:.2g}: selection over combination"
         ratio = selection_hidden(0.5, noises) / combined
-        numbers.append(Comparison(words, None, ratio, remark.replace("Lemma 4.1", "Theorem 4.2")))
-    return numbers
+        rows.append({what: f"epsilon, combination at {combined:.2g}", "selection / combination": ratio})
+    return rows
 
 
-def _alone() -> list[float]:
-    return [Gaussian(noise).epsilon(DELTA).upper for noise in NOISES]
+def _alone() -> list[Charged]:
+    return [charges.epsilon(Gaussian(noise), DELTA) for noise in NOISES]
 
 
-def _largest_share(cost: Callable[[float], float], epsilon: float) -> float:
-    """Of the second model, up to where the combination has least error, that keeps a budget; to one part in 1e6."""
-    low, high = 1e-9, 1.0
-    while high > low * (1 + 1e-6):
-        middle = math.sqrt(low * high)
-        low, high = (middle, high) if cost(middle) <= epsilon else (low, middle)
-    return low
-
-
-def figure_7(path: Path) -> Sequence[Comparison]:
+def figure_7(path: Path) -> Sequence[Row]:
     """Mean estimation by random selection: epsilon and error over the weight of the first model."""
     curves: list[tuple[Callable[[float], float], Style]] = [
         (selection_by_rdp, SELECTION_RDP),
@@ -192,36 +194,35 @@ def figure_7(path: Path) -> Sequence[Comparison]:
         (selection_hidden, HIDDEN),
     ]
     _over_weight(path, "Figure 7: random selection", "π", SHARES, curves, selected_variance)
-    numbers = []
-    for weight in (0.5, 0.99):
-        for words, cost in (
-            ("Rényi", selection_by_rdp),
-            ("privacy loss", selection_by_loss),
-            ("privacy loss, the draw kept secret", selection_hidden),
-        ):
-            numbers.append(Comparison(f"epsilon at π = {weight:g}, {words}", None, cost(1 - weight)))
-        error = float(mean_squared_error(selected_variance(1 - weight)))
-        numbers.append(Comparison(f"mean squared error at π = {weight:g}", None, error))
-    return numbers
+    return [
+        {
+            "": f"π = {weight:g}",
+            "Rényi": selection_by_rdp(1 - weight),
+            "privacy loss": selection_by_loss(1 - weight),
+            "the draw kept secret": selection_hidden(1 - weight),
+            "mean squared error": float(mean_squared_error(selected_variance(1 - weight))),
+        }
+        for weight in (0.5, 0.99)
+    ]
 
 
-def figure_8(path: Path) -> Sequence[Comparison]:
+def figure_8(path: Path) -> Sequence[Row]:
     """Mean estimation by linear combination: epsilon and error over the weight of the first model."""
     shares = np.linspace(0, 1, 31)
     curves = [(combination_by_rdp, COMBINATION_RDP), (combination_by_loss, COMBINATION)]
     _over_weight(path, "Figure 8: linear combination", "λ", shares, curves, combined_variance)
     least = NOISES[1] ** 2 / (NOISES[0] ** 2 + NOISES[1] ** 2)
-    numbers = [Comparison("λ of least error", None, least, "the most expensive: all that both models reveal")]
-    for weight in (least, 0.5):
-        numbers += [
-            Comparison(f"epsilon at λ = {weight:.3g}, Rényi", None, combination_by_rdp(1 - weight)),
-            Comparison(f"epsilon at λ = {weight:.3g}, privacy loss", None, combination_by_loss(1 - weight)),
-        ]
-    joint = LinearCombination(tuple(Gaussian(noise) for noise in NOISES), (0.5, 0.5)).epsilon(DELTA).upper
-    numbers.append(
-        Comparison("epsilon of both models together (Theorem 6.1)", None, joint, "that of the most expensive λ")
-    )
-    return numbers
+    rows: list[Row] = [
+        {
+            "": f"λ = {weight:.3g}{words}",
+            "Rényi": combination_by_rdp(1 - weight),
+            "privacy loss": combination_by_loss(1 - weight),
+        }
+        for weight, words in ((least, " (least error)"), (0.5, ""))
+    ]
+    joint = LinearCombination(tuple(Gaussian(noise) for noise in NOISES), (0.5, 0.5))
+    words = "both models together (Theorem 6.1)"
+    return [*rows, {"": words, "Rényi": None, "privacy loss": charges.epsilon(joint, DELTA)}]
 
 
 def _over_weight(

@@ -1,223 +1,131 @@
-"""The published bounds as functions that the plots evaluate; epsilon of the larger direction unless one is named."""
+"""Published tables of private image classification by one data holder, and the shipped scenarios beside them.
 
-import math
-from collections.abc import Callable, Iterable
-from typing import Literal
+Test accuracy of ``fashion-mnist-sample`` and ``mnist-sample`` at delta 1e-5, up to five seeds, three ways to draw
+batches. Runs are stored in ``benchmarks/results/papers/published.jsonl``; one takes about half a minute of one core.
+"""
+
+import tempfile
+import time
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
 
 import numpy as np
-from scipy.special import logsumexp
 
-from benchmarks.papers.bounds import allocation, balls_and_bins, partitioning
+import fedamp
+from benchmarks.papers import charges
+from benchmarks.papers.charges import Charged
+from benchmarks.papers.record import RESULTS, Figure, Kept, Row
 from fedamp.accounting import Allocation, Gaussian, Mechanism, Poisson, Repeat
-from fedamp.accounting.laws import Detail, numerical_law
-from fedamp.accounting.points import DEFAULT_POINTS
 
-Direction = Literal["remove", "add"]
+RUNS = RESULTS / "published.jsonl"
+FASHION, DIGITS = "fashion-mnist-sample", "mnist-sample"
+EPSILONS, SEEDS, DELTA = (1.0, 2.0, 3.0), (1, 2, 3, 4, 5), 1e-5
+ROUNDS, TIMES = 120, 24  # of both scenarios
+RATES = {FASHION: 30.0, DIGITS: 4.0}  # server's learning rate over epsilon; chosen on held-out training records
+COMPARED = SEEDS[:3]  # of the ways to draw batches other than the scenario's own
 
-ORDERS = np.arange(2, 61)
-"""The orders of Feldman and Shenfeld's own experiments."""
-
-UPPER_ONLY = Detail(DEFAULT_POINTS, with_lower=False)
-
-
-def repeated(mechanism: Mechanism, times: int) -> Mechanism:
-    """``mechanism`` so many times, itself for once."""
-    return mechanism if times == 1 else Repeat(mechanism, times)
-
-
-def poisson(noise_multiplier: float, rounds: int, rate: float) -> Mechanism:
-    """``rounds`` rounds of Poisson sampling."""
-    return repeated(Poisson(Gaussian(noise_multiplier), rate), rounds)
-
-
-def fedamp_epsilon(noise_multiplier: float, rounds: int, delta: float, chosen: int = 1, epochs: int = 1) -> float:
-    """Our upper end for ``chosen`` of ``rounds``, ``epochs`` times."""
-    return repeated(Allocation(Gaussian(noise_multiplier), chosen, rounds), epochs).epsilon(delta).upper
+# Test accuracy in per cent on Fashion-MNIST at delta 1e-5, by epsilon, and the source.
+PUBLISHED = {
+    "DP-SGD, CNN end to end": ((80.3, 82.6, 84.7), "Tramèr, Boneh 2021"),
+    "DP-SGD, CNN on scattering features": ((85.5, 88.0, 89.0), "Tramèr, Boneh 2021"),
+    "DP-SGD, linear on scattering features": ((None, None, 89.7), "Tramèr, Boneh 2021"),
+    "DPIS (importance sampling)": ((86.3, 88.2, 88.8), "Wei et al. 2022"),
+    "DPSUR (selective release; its charge is doubtful)": ((88.4, 89.3, 89.7), "Fu et al. 2024"),
+}
+SCHEMES = {
+    "check-in": "balanced",
+    "poisson": "Poisson",
+    "shuffled": "shuffled, charged as Poisson",
+}
 
 
-def by_law(mechanism: Mechanism, delta: float, direction: Direction) -> float:
-    """The upper end of epsilon in one direction, by the numerical law."""
-    law = numerical_law(mechanism, UPPER_ONLY)
-    return (law.remove if direction == "remove" else law.add).epsilon(delta).upper
+def run_at(scheme: str, noise_multiplier: float) -> Mechanism:
+    """The charge of a whole training: 24 of 120 hidden rounds, Poisson sampling, or one round in each of 24 epochs."""
+    part = Gaussian(noise_multiplier)
+    if scheme == "check-in":
+        return Allocation(part, TIMES, ROUNDS)
+    if scheme == "poisson":
+        return Repeat(Poisson(part, TIMES / ROUNDS), ROUNDS)
+    return Repeat(Allocation(part, 1, ROUNDS // TIMES), TIMES)
 
 
-def local_epsilon(noise_multiplier: float, delta: float) -> float:
-    """One unamplified round: the Gaussian mechanism."""
-    return _smallest_epsilon(lambda epsilon: float(allocation.gaussian_delta(noise_multiplier, epsilon)), delta)
+@cache
+def noise(scheme: str, epsilon: float) -> Charged:
+    """The noise multiplier with which a scheme is said to keep the budget; shuffled batches have that of Poisson."""
+    charged = "poisson" if scheme == "shuffled" else scheme
+    return charges.noise(lambda s: run_at(charged, s), epsilon, DELTA)
 
 
-def poisson_epsilon(noise_multiplier: float, rounds: int, rate: float, delta: float) -> float:
-    """Poisson sampling by a privacy loss distribution (ours agrees with dp-accounting's, and is faster)."""
-    return poisson(noise_multiplier, rounds, rate).epsilon(delta).upper
+def settings_of(name: str, scheme: str, epsilon: float) -> dict[str, Any]:
+    """The scenario's changes."""
+    drawn = {
+        "check-in": {"scheme": "balanced", "k": TIMES},
+        "poisson": {"scheme": "poisson", "rate": TIMES / ROUNDS},
+        "shuffled": {"scheme": "stratified", "k": TIMES},
+    }
+    return {
+        "check_in": drawn[scheme],
+        "privacy.epsilon": None,
+        "privacy.noise_multiplier": float(noise(scheme, epsilon)),
+        "server.learning_rate": RATES[name] * epsilon,
+    }
 
 
-def poisson_rdp_epsilon(noise_multiplier: float, rounds: int, rate: float, delta: float) -> float:
-    """Poisson sampling by Rényi divergences, at dp-accounting's orders from 1.1 to 63."""
-    whole, broken = np.arange(11, 64), np.arange(11, 110) / 10
-    by_whole = partitioning.poisson_rdp(noise_multiplier, rate, whole)
-    by_broken = [_poisson_rdp_by_quadrature(noise_multiplier, rate, float(order)) for order in broken]
-    rdp = rounds * np.concatenate([by_broken, by_whole])
-    return allocation.epsilon_from_rdp(rdp, np.concatenate([broken, whole]), delta)
+def accuracies(name: str, scheme: str, epsilon: float) -> list[float]:
+    """In per cent, one a seed; missing runs are trained in this process."""
+
+    def made(seed: int) -> dict[str, Any]:
+        how = {"known_seed": True, "engine.kind": "serial", "seed": seed, "federation.evaluate_every": ROUNDS}
+        wall, cpu = time.monotonic(), time.process_time()
+        with tempfile.TemporaryDirectory() as folder:
+            finished = fedamp.run(fedamp.load(name, **settings_of(name, scheme, epsilon), **how), Path(folder) / "run")
+        seconds = {"cpu_seconds": round(time.process_time() - cpu, 1), "seconds": round(time.monotonic() - wall, 1)}
+        return {"accuracy": finished.accuracy, **seconds}
+
+    kept, seeds = Kept(RUNS), SEEDS if scheme == "check-in" else COMPARED
+    asked = [{"scenario": name, "scheme": scheme, "epsilon": epsilon, "seed": seed} for seed in seeds]
+    return [100 * kept.get(each, lambda seed=each["seed"]: made(seed))["accuracy"] for each in asked]
 
 
-def _poisson_rdp_by_quadrature(noise_multiplier: float, rate: float, order: float) -> float:
-    """The exact divergence of one sampled round, remove direction, at any order (Mironov, Talwar, Zhang 2019).
-
-    Trapezoids of a smooth function that vanishes at both ends: they err by less than rounding.
-    """
-    signal = 1 / noise_multiplier
-    z, step = np.linspace(-12.0, order * signal + 12.0, 20_001, retstep=True)
-    log_density = -(z**2) / 2 - math.log(2 * math.pi) / 2 + math.log(step)
-    excess = rate * np.expm1(z * signal - signal**2 / 2)
-    log_moment = float(logsumexp(log_density + order * np.log1p(excess)))
-    if log_moment < 0.01:  # the excess has mean zero: without its first power nothing cancels
-        powers = np.expm1(order * np.log1p(excess)) - order * excess
-        log_moment = math.log1p(float(np.exp(log_density) @ powers))
-    return log_moment / (order - 1)
-
-
-def direct_epsilon(noise_multiplier: float, rounds: int, delta: float, chosen: int = 1, epochs: int = 1) -> float:
-    """Feldman and Shenfeld 2025, Theorems 4.8 and 4.9 with Lemma 3.2, at the orders they use."""
-    remove = direct_remove_epsilon(noise_multiplier, rounds, delta, chosen, epochs)
-    if chosen > 1 or epochs > 1:
-        return remove
-    return max(remove, direct_add_epsilon(noise_multiplier, rounds, delta))
+def published(_: Path) -> Sequence[Row]:
+    """Test accuracy in per cent on Fashion-MNIST: published rows, and ours last."""
+    rows: list[Row] = [
+        {"test accuracy, %": words}
+        | {
+            f"ε = {epsilon:g}": None if value is None else f"{value:.1f}"
+            for epsilon, value in zip(EPSILONS, values, strict=True)
+        }
+        | {"source": source}
+        for words, (values, source) in PUBLISHED.items()
+    ]
+    ours = {f"ε = {epsilon:g}": f"**{_shown(accuracies(FASHION, 'check-in', epsilon))}**" for epsilon in EPSILONS}
+    return [*rows, {"test accuracy, %": f"`{FASHION}`"} | ours | {"source": "trained here"}]
 
 
-def direct_remove_epsilon(
-    noise_multiplier: float, rounds: int, delta: float, chosen: int = 1, epochs: int = 1
-) -> float:
-    """Theorem 4.8 with Lemma 3.2."""
-    parts = allocation.allocation_sizes(rounds, chosen)
-    divergences = {size: partitioning.forward_rdp(noise_multiplier, size, ORDERS) for size in set(parts)}
-    return allocation.epsilon_from_rdp(epochs * sum(divergences[size] for size in parts), ORDERS, delta)
+def schemes(_: Path) -> Sequence[Row]:
+    """Three ways to draw batches at the same budget: noise, the true cost, the cost with balanced noise, accuracy."""
+    rows: list[Row] = []
+    for epsilon in EPSILONS:
+        for scheme, words in SCHEMES.items():
+            needed = noise(scheme, epsilon)
+            rows.append(
+                {
+                    "budget": f"ε = {epsilon:g}",
+                    "batches": words,
+                    "noise multiplier": needed,
+                    "true ε": charges.epsilon(run_at(scheme, needed), DELTA),
+                    "ε with balanced noise": charges.epsilon(run_at(scheme, noise("check-in", epsilon)), DELTA),
+                    "Fashion-MNIST, %": _shown(accuracies(FASHION, scheme, epsilon)),
+                    "MNIST, %": _shown(accuracies(DIGITS, scheme, epsilon)),
+                }
+            )
+    return rows
 
 
-def direct_add_epsilon(noise_multiplier: float, rounds: int, delta: float, chosen: int = 1) -> float:
-    """Theorem 4.9 with Lemma 3.2: ``chosen`` shifted Gaussian losses, whose shifts add up.
-
-    (random-allocation 1.0.5 adds one shift only, whatever ``chosen``; that is no bound.)
-    """
-    part = rounds // chosen
-    shift = chosen * (1 - 1 / part) / (2 * noise_multiplier**2)
-    return shift + local_epsilon(noise_multiplier * math.sqrt(part / chosen), delta)
+def _shown(values: Sequence[float]) -> str:
+    return f"{np.mean(values):.2f} ± {np.std(values, ddof=1):.2f}"
 
 
-def loose_rdp_epsilon(noise_multiplier: float, rounds: int, delta: float, chosen: int = 1) -> float:
-    """Dong, Chen, Özgür 2025, Eq. (3), with the tight conversion."""
-    rdp = partitioning.forward_rdp_upper(noise_multiplier, rounds, ORDERS, chosen)
-    return allocation.epsilon_from_rdp(rdp, ORDERS, delta)
-
-
-def decomposition_epsilon(noise_multiplier: float, rounds: int, delta: float, direction: Direction = "remove") -> float:
-    """Feldman and Shenfeld 2025, Theorem 4.6, at rate 1 / t; they found the remove direction to be the larger."""
-    bound = allocation.decomposition_remove if direction == "remove" else allocation.decomposition_add
-    profile = _poisson_profile(noise_multiplier, rounds, direction)
-    return _smallest_epsilon(lambda e: bound(profile, rounds, e), delta)
-
-
-def recursive_epsilon(
-    noise_multiplier: float, rounds: int, delta: float, chosen: int = 1, direction: Direction = "remove"
-) -> float:
-    """Feldman and Shenfeld 2025, Theorem 4.2 with Lemma 3.2, bootstrapped with Theorems 4.6 and 4.9.
-
-    The smallest epsilon' whose own term takes no more than a half, a tenth or a hundredth of delta; the best of them.
-    """
-    part = rounds // chosen
-    profile = _poisson_profile(noise_multiplier, chosen * part, direction)
-    known_at = _known_add(noise_multiplier, part)
-    bound = allocation.recursive_remove if direction == "remove" else allocation.recursive_add
-
-    def own_term(larger: float) -> float:
-        return bound(lambda *_: 0.0, part, larger, larger, min(1.0, chosen * known_at(larger)))
-
-    def epsilon_by(share: float) -> float:
-        larger = _smallest_epsilon(lambda e: own_term(e) if e <= math.log(part) / 2 else 0.0, share * delta)
-        if larger > math.log(part) / 2:
-            return math.inf
-        known = min(1.0, chosen * known_at(larger))
-        return _smallest_epsilon(lambda e: bound(profile, part, e, larger, known), delta)
-
-    return min(epsilon_by(share) for share in (0.5, 0.1, 0.01))
-
-
-def combined_epsilon(noise_multiplier: float, rounds: int, delta: float) -> float:
-    """The best of Feldman and Shenfeld's bounds but Theorem 4.1: here its rate is 1, or far above Theorem 4.2's."""
-    return min(
-        local_epsilon(noise_multiplier, delta),
-        direct_epsilon(noise_multiplier, rounds, delta),
-        decomposition_epsilon(noise_multiplier, rounds, delta),
-        recursive_epsilon(noise_multiplier, rounds, delta),
-    )
-
-
-def combined_delta(noise_multiplier: float, rounds: int, epsilon: float) -> float:
-    """Like :func:`combined_epsilon`: delta at ``epsilon``; the recursion takes the best epsilon' of a grid."""
-    remove = _poisson_profile(noise_multiplier, rounds, "remove")
-    known = _known_add(noise_multiplier, rounds)
-    rdp = partitioning.forward_rdp(noise_multiplier, rounds, ORDERS)
-    recursive = (
-        allocation.recursive_remove(remove, rounds, epsilon, larger, known(larger))
-        for larger in np.geomspace(0.01, math.log(0.2 * rounds) / 2, 28).tolist()
-    )
-    return min(
-        float(allocation.gaussian_delta(noise_multiplier, epsilon)),
-        max(allocation.delta_from_rdp(rdp, ORDERS, epsilon), allocation.direct_add(noise_multiplier, rounds, epsilon)),
-        allocation.decomposition_remove(remove, rounds, epsilon),
-        _lowest(recursive),
-    )
-
-
-def lower_epsilon(noise_multiplier: float, rounds: int, delta: float) -> float:
-    """Chua et al. 2024: below this epsilon an attack on the largest round succeeds."""
-    return _smallest_epsilon(lambda e: balls_and_bins.delta_from_below(noise_multiplier, rounds, e), delta)
-
-
-def smallest_noise(epsilon_of: Callable[[float], float], epsilon: float) -> float:
-    """The noise multiplier at which a published bound falls to ``epsilon``, to one part in 10^4, on the safe side."""
-    low, high = 0.2, 20.0
-    while high > low * 1.0001:
-        middle = math.sqrt(low * high)
-        low, high = (middle, high) if epsilon_of(middle) > epsilon else (low, middle)
-    return high
-
-
-def _poisson_profile(noise_multiplier: float, rounds: int, direction: Direction) -> Callable[[float, float], float]:
-    """Delta of Poisson sampling in one direction as a function of rate and epsilon."""
-
-    def delta(rate: float, epsilon: float) -> float:
-        law = numerical_law(poisson(noise_multiplier, rounds, rate), UPPER_ONLY)
-        return (law.remove if direction == "remove" else law.add).delta(epsilon).upper
-
-    return delta
-
-
-def _known_add(noise_multiplier: float, rounds: int) -> Callable[[float], float]:
-    """The add direction's delta as Theorem 4.2 takes it at epsilon': the smaller one of Theorems 4.6 and 4.9."""
-    add = _poisson_profile(noise_multiplier, rounds, "add")
-    return lambda larger: min(
-        allocation.direct_add(noise_multiplier, rounds, larger), allocation.decomposition_add(add, rounds, larger)
-    )
-
-
-def _lowest(values: Iterable[float]) -> float:
-    """The bottom of ``values`` that fall and then rise: a larger epsilon' costs rate and saves delta."""
-    lowest = math.inf
-    for value in values:
-        if value > lowest:
-            break
-        lowest = value
-    return lowest
-
-
-def _smallest_epsilon(delta_at: Callable[[float], float], delta: float) -> float:
-    """Where a decreasing ``delta_at`` falls to ``delta``, to one part in a thousand and on the safe side."""
-    low, high = 1e-6, 1.0
-    while delta_at(high) > delta:
-        low, high = high, 2 * high
-        if high > 1e4:
-            return math.inf
-    while high > low * 1.001:
-        middle = math.sqrt(low * high)
-        low, high = (middle, high) if delta_at(middle) > delta else (low, middle)
-    return high
+FIGURES: Sequence[Figure] = (published, schemes)

@@ -1,107 +1,110 @@
-"""What making a figure again gives: a picture, and our numbers beside those that the paper prints."""
+"""Pictures, tables and their files: what a figure of a page is made of, and how a page gets its tables."""
 
 import json
 import re
 import resource
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+
+from benchmarks.papers.charges import Charged
 
 ROOT = Path(__file__).parents[2]
 IMAGES = ROOT / "docs" / "images" / "papers"
 RESULTS = ROOT / "benchmarks" / "results" / "papers"
-PAGES = ROOT / "docs" / "papers"
 
+Row = dict[str, str | float | None]
+"""A line of a table: cells by the column's heading. Every row of a table names its columns in one order."""
 
-@dataclass(frozen=True)
-class Comparison:
-    """A number beside the one that the paper prints; ``published`` is None where it only draws a curve."""
-
-    what: str
-    published: float | None
-    ours: float
-    remark: str = ""
-
-
-Figure = Callable[[Path], Sequence[Comparison]]
-"""Draws the picture at a path (PNG) and gives its numbers. Its name is the figure's, its docstring the title."""
+Figure = Callable[[Path], Sequence[Row]]
+"""Draws a picture at a path (PNG), or none, and gives a table. Its name is the figure's, its docstring the title."""
 
 
 class Kept:
-    """Trainings of a figure, a line of JSON each: what the file has is not made again, so a stopped command goes on."""
+    """Results of trainings, one line of JSON each. A training that the file has is not run again."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
         self._lines = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
 
+    def find(self, settings: dict[str, Any]) -> dict[str, Any] | None:
+        """The stored result of these settings, if there is one."""
+        settings = _as_stored(settings)
+        return next((dict(line["result"]) for line in self._lines if line["settings"] == settings), None)
+
     def get(self, settings: dict[str, Any], make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        """What ``make`` gave for these settings."""
-        settings = json.loads(json.dumps(settings))  # as they are read back: tuples become lists
-        for line in self._lines:
-            if line["settings"] == settings:
-                return dict(line["result"])
-        before = processor_seconds()
-        line = {"settings": settings, "result": make(), "processor_seconds": round(processor_seconds() - before, 1)}
+        """The result of ``make`` for these settings."""
+        known = self.find(settings)
+        if known is not None:
+            return known
+        line = {"settings": _as_stored(settings), "result": make()}
         self._lines.append(line)
         with self._file.open("a") as file:
             file.write(json.dumps(line) + "\n")
-        print(json.dumps(line), flush=True)
+        print(json.dumps(line)[:200], flush=True)
         return dict(line["result"])
 
 
+def _as_stored(settings: dict[str, Any]) -> Any:
+    return json.loads(json.dumps(settings))  # tuples become lists
+
+
 def picture_of(paper: str, figure: Figure, images: Path = IMAGES) -> Path:
-    """Where the picture of a figure lies: ``modelmix-figure-2.png``."""
+    """The file of a figure's picture, such as ``modelmix-figure-2.png``."""
     return images / f"{paper}-{figure.__name__.replace('_', '-')}.png"
 
 
 def make(paper: str, figures: Sequence[Figure], images: Path, results: Path) -> None:
-    """Draw ``figures`` of ``paper`` and keep their numbers; those of its other figures stay as they were."""
+    """Draw ``figures`` of ``paper`` and store their tables. The tables of its other figures stay as they were."""
     images.mkdir(parents=True, exist_ok=True)
     results.mkdir(parents=True, exist_ok=True)
-    kept = results / f"{paper}.json"
+    file = results / f"{paper}.json"
     for figure in figures:
         before = processor_seconds()
-        picture = picture_of(paper, figure, images)
-        numbers = [asdict(number) for number in figure(picture)]
+        rows = [
+            {column: _stored(cell) for column, cell in row.items()} for row in figure(picture_of(paper, figure, images))
+        ]
         seconds = processor_seconds() - before
         title = (figure.__doc__ or "").strip().splitlines()[0]
-        record = {"title": title, "processor_minutes": round(seconds / 60, 1), "numbers": numbers}
-        known: dict[str, Any] = json.loads(kept.read_text()) if kept.exists() else {}
-        known[figure.__name__] = record
-        kept.write_text(json.dumps(dict(sorted(known.items())), indent=1) + "\n")
-        print(f"{picture}  ({seconds:.0f} s of one core)", flush=True)
+        known: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}
+        known[figure.__name__] = {"title": title, "processor_minutes": round(seconds / 60, 1), "rows": rows}
+        file.write_text(json.dumps(dict(sorted(known.items())), indent=1) + "\n")
+        print(f"{paper} {figure.__name__}  ({seconds:.0f} s of one core)", flush=True)
 
 
 def processor_seconds() -> float:
-    """Of this process and of those that it started and that have ended."""
+    """Of this process and of the processes that it started and that have ended."""
     usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(usage.ru_utime + usage.ru_stime for usage in usages)
 
 
-def write_tables(paper: str, results: Path = RESULTS, pages: Path = PAGES) -> None:
-    """Put the numbers into the paper's page, between ``<!-- numbers: figure_1 -->`` and ``<!-- end -->``."""
-    page = pages / f"{paper}.md"
-    page.write_text(with_tables(page.read_text(), json.loads((results / f"{paper}.json").read_text())))
+Stored = dict[str, Any]
+"""A figure in a file: its title, processor minutes and rows."""
 
 
-def with_tables(text: str, records: dict[str, Any]) -> str:
-    """``text`` with the present numbers in every place that asks for some."""
+def with_tables(text: str, records: dict[str, Stored]) -> str:
+    """``text`` with the stored tables between ``<!-- numbers: figure_1 -->`` and ``<!-- end -->``."""
     place = re.compile(r"(<!-- numbers: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
-    return place.sub(lambda found: found[1] + table(records[found[2]]["numbers"]) + found[3], text)
+    return place.sub(lambda found: found[1] + table(records[found[2]]["rows"]) + found[3], text)
 
 
-def table(numbers: Sequence[dict[str, Any]]) -> str:
-    """For people: published numbers and remarks have columns only where there are any."""
-    columns = ["what", "published"] if any(number["published"] is not None for number in numbers) else ["what"]
-    columns += ["ours", "remark"] if any(number["remark"] for number in numbers) else ["ours"]
-    heading = {"what": "", "published": "published", "ours": "fedamp", "remark": ""}
-    lines = [[heading[column] for column in columns], ["---"] * len(columns)]
-    lines += [[_text(number[column]) for column in columns] for number in numbers]
+def table(rows: Sequence[dict[str, Any]]) -> str:
+    """Stored rows as Markdown: four significant digits, and text as it is."""
+    columns = list(rows[0])
+    lines = [columns, ["---"] * len(columns), *([shown(row[column]) for column in columns] for row in rows)]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
-def _text(value: str | float | None) -> str:
-    if value is None:
+def shown(cell: Any) -> str:
+    """A stored cell as text."""
+    if cell is None:
         return ""
-    return value if isinstance(value, str) else f"{value:.4g}"
+    if isinstance(cell, str):
+        return cell
+    return f"{cell['value'] if isinstance(cell, dict) else cell:.4g}"
+
+
+def _stored(cell: str | float | None) -> Any:
+    if isinstance(cell, Charged):
+        return {"value": float(cell), "asked": cell.asked.to_json()}
+    return cell if cell is None or isinstance(cell, str) else float(cell)

@@ -23,7 +23,7 @@ REFERENCE = {
     "fedamp": ["fedamp.api", "fedamp.server.observers"],
     "accounting": ["fedamp.accounting"],
     "strategies": ["fedamp.strategies.private.PrivateStrategy", "fedamp.server.custom_app.AppStrategy"],
-    "client": ["fedamp.client.own_loop", "fedamp.client.mod"],
+    "client": ["fedamp.client.app"],
     "sweeps": ["fedamp.studies.sweeps.results", "fedamp.studies.sweeps.choosing"],
     "trackers": ["fedamp.server.trackers.TensorBoard", "fedamp.server.trackers.Mlflow", "fedamp.server.trackers.Wandb"],
     "runs": ["fedamp.runs.run", "fedamp.runs.records"],

@@ -1,8 +1,7 @@
-"""The device that a process computes on: the only module that looks for a GPU.
+"""The device that a process computes on, with torch's names: the only module that looks for a GPU.
 
-Devices have torch's names: ``cpu``; ``cuda``, the first GPU that a process sees (Ray shows each worker one);
-``cuda:1``, the second one. ``auto`` is a GPU where torch sees one, else the CPU. Clipping and evaluation need float64,
-so ``mps`` is not supported.
+``cuda`` is the first GPU that a process sees (Ray shows each worker one), ``cuda:1`` the second one. ``auto`` is a GPU
+where torch sees one, else ``cpu``. Clipping and evaluation need float64, so ``mps`` is not supported.
 """
 
 import os
@@ -60,7 +59,7 @@ def names() -> list[str]:
 
 def environment_of(device: str) -> dict[str, str]:
     """Variables that show a process only the GPU that is named by its number, as its ``cuda``."""
-    _, _, index = device.partition(":")
+    index = device.partition(":")[2]
     if not index:
         return {}
     available(device)

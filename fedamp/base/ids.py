@@ -6,9 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-Ranges = tuple[tuple[int, int], ...]
-"""First and last ids, both included."""
-
+Ranges = tuple[tuple[int, int], ...]  # first and last ids, both included
 PATTERN = r"\d{1,18}(-\d{1,18})?(, ?\d{1,18}(-\d{1,18})?)*"
 
 

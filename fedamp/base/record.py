@@ -15,11 +15,7 @@ class Record(BaseModel):
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Self:
-        """Read it from JSON.
-
-        Raises:
-            ValueError: one line that names the key and what is expected.
-        """
+        """Read it from JSON; a ValueError names the key and what is expected, in one line."""
         try:
             return cls.model_validate_json(text, strict=True)
         except ValidationError as error:
@@ -52,5 +48,5 @@ def one_line(error: ValidationError) -> str:
         case _:
             found = repr(first["input"])
             shown = found if len(found) <= LONGEST_VALUE else f"{found[:LONGEST_VALUE]}..."
-            text = f"{key}: {first['msg']}, got {shown}" if key else f"{first['msg']}, got {shown}"
+            text = f"{f'{key}: ' if key else ''}{first['msg']}, got {shown}"
     return " ".join(text.split())

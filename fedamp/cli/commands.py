@@ -1,7 +1,6 @@
 """The commands. Each reads its arguments, calls one function, and prints.
 
-Everything heavy (torch, Flower, Ray, plots) is imported by the command that needs it, so that ``fedamp privacy``
-answers at once.
+A command imports everything heavy (torch, Flower, Ray, plots) itself, so that ``fedamp privacy`` answers at once.
 """
 
 import json
@@ -12,31 +11,16 @@ from typer import Argument, Exit, Option, Typer
 
 from fedamp.base.text import printable
 from fedamp.base.version import version
-from fedamp.cli import scenarios
-from fedamp.cli.terminal import (
-    AsJson,
-    Overrides,
-    ScenarioArgument,
-    caution_about,
-    err,
-    exit_with,
-    judge,
-    load_scenario,
-    out,
-    print_answer,
-    print_paths,
-)
+from fedamp.cli import scenarios, terminal
+from fedamp.cli.terminal import AsJson, Overrides, ScenarioArgument, load_scenario, out, print_answer, print_paths
 from fedamp.errors import FedampError, Interrupted, fails_alone
 from fedamp.report import tables
 
-app = Typer(
-    help="Federated learning with differential privacy, amplified by the randomness that training has anyway.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    suggest_commands=False,  # click does
-    rich_markup_mode="rich",
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+HELP = "Federated learning with differential privacy, amplified by the randomness that training has anyway."
+SETTINGS = {"help_option_names": ["-h", "--help"]}
+
+app = Typer(help=HELP, no_args_is_help=True, rich_markup_mode="rich", context_settings=SETTINGS)
+app.pretty_exceptions_enable = app.suggest_commands = False  # click suggests commands itself
 app.add_typer(scenarios.app, name="scenarios")
 
 
@@ -65,15 +49,12 @@ def run(
     from fedamp.report.progress import JsonLines, RunProgress, Silence
     from fedamp.server.launch import how_to_resume, launch
 
-    if engine is not None:
-        overrides = [*overrides, f"engine.kind={engine}"]
-    if known_seed is not None:
-        overrides = [*overrides, f"known_seed={str(known_seed).lower()}"]
+    overrides += [] if engine is None else [f"engine.kind={engine}"]
+    overrides += [] if known_seed is None else [f"known_seed={str(known_seed).lower()}"]
     scenario_ = load_scenario(scenario, overrides)
-    progress = JsonLines() if as_json else Silence() if quiet else RunProgress(err)
+    progress = JsonLines() if as_json else Silence() if quiet else RunProgress(terminal.err)
     with progress.shown():
         folder = launch(scenario_, progress, out_folder, resume)
-
     from fedamp.engines.flower import chatter_to
     from fedamp.runs.files import modes_of
     from fedamp.runs.folder import RunFolder, read_summary
@@ -94,7 +75,7 @@ def run(
                 out.print(tables.run_table(summary, progress.clipped))
             print_paths("ledger's head", head or "none")
             print_paths("run folder", folder)
-    caution_about(scenario_)
+    terminal.caution_about(scenario_)
     if summary.stopped_because == "interrupted":
         raise Interrupted(how_to_resume(folder))
 
@@ -116,7 +97,7 @@ def sweep(
     from fedamp.report.study_pictures import draw_sweep
     from fedamp.studies.sweeps.grid import grid_of
 
-    with SweepProgress(err).shown() as progress:
+    with SweepProgress(terminal.err).shown() as progress:
         swept = sweep(scenario, grid_of(overrides), out_folder, jobs, progress)
     pictures: list[str] = []
     with fails_alone("drawing"):
@@ -139,7 +120,7 @@ def privacy(
 
     scenario_ = load_scenario(scenario, overrides)
     print_answer(privacy_cost(scenario_, groups), as_json, tables.privacy_table)
-    caution_about(scenario_)
+    terminal.caution_about(scenario_)
 
 
 @app.command()
@@ -202,14 +183,7 @@ def merge(
     from fedamp.studies.merging import MergeRequest, merge_runs, utility_of, weights_of
 
     request = MergeRequest(
-        tuple(models),
-        method,
-        epsilon,
-        delta,
-        weights=weights_of(weights),
-        utility=utility_of(utility),
-        data_independent_gradients=data_independent,
-        seed=seed,
+        tuple(models), method, epsilon, delta, weights_of(weights), utility_of(utility), data_independent, seed
     )
     merger = merge_runs(request, out_folder)
     with fails_alone("drawing"):
@@ -238,7 +212,7 @@ def audit(
     from fedamp.studies.audit import Audit, Sensitivity, audit, sensitivity
 
     found: Audit | Sensitivity
-    with audit_progress(err) as progress:
+    with audit_progress(terminal.err) as progress:
         scenario_ = load_scenario(scenario, overrides)
         if by_sensitivity:
             found = sensitivity(scenario_, repetitions, rounds, progress)
@@ -256,12 +230,11 @@ def verify(
     as_json: AsJson = False,
 ) -> None:
     """Recompute every number of a ledger, and find every change since the run."""
-    from fedamp.runs.checks import checks_json
-    from fedamp.runs.verify import verify_ledger
+    from fedamp.runs.verify import checks_json, verify_ledger
 
     checks = verify_ledger(run_, head)
     print_answer(checks_json(checks), as_json, lambda answer: tables.checks_table("ledger", answer))
-    judge(checks, f"{run_}: ")
+    terminal.judge(checks, f"{run_}: ")
 
 
 @app.command()
@@ -272,14 +245,14 @@ def doctor(
 ) -> None:
     """Versions, devices, Ray, and free memory; and whether a deployment can be reached and trusted."""
     from fedamp.cli.doctor import examine_machine, examine_superlink
-    from fedamp.runs.checks import checks_json
+    from fedamp.runs.verify import checks_json
 
     checks = examine_superlink(superlink, root_certificates) if superlink else []
     answer = examine_machine() | ({"deployment": checks_json(checks)} if checks else {})
     print_answer(answer, as_json, tables.doctor_table)
-    judge(checks)
+    terminal.judge(checks)
 
 
 def main() -> None:
     """Entry point: one line for every error, and an exit status."""
-    exit_with(app)
+    terminal.exit_with(app)

@@ -8,6 +8,7 @@ import shutil
 import socket
 import ssl
 import time
+from contextlib import suppress
 from email.utils import parsedate_to_datetime
 from math import inf
 from pathlib import Path
@@ -18,12 +19,9 @@ from packaging.requirements import Requirement
 
 from fedamp.base import devices
 from fedamp.errors import DeploymentError
-from fedamp.runs.checks import Check
+from fedamp.runs.verify import Check
 
-PACKAGES = (
-    *("fedamp", "flwr", "torch", "ray", "numpy", "scipy", "numba"),
-    *("scikit-learn", "datasets", "dp-accounting"),
-)
+PACKAGES = "fedamp", "flwr", "torch", "ray", "numpy", "scipy", "numba", "scikit-learn", "datasets", "dp-accounting"
 TIMEOUT = 10.0  # seconds, for every connection
 LEAST_DAYS = 14  # of a certificate that needs no attention yet
 LARGEST_SKEW = 5.0  # seconds; Flower refuses messages whose signatures are much older or newer
@@ -63,19 +61,22 @@ def examine_superlink(address: str, root_certificates: Path | None) -> list[Chec
 
     Args:
         address: ``HOST:PORT`` of the SuperLink, as the nodes know it.
-        root_certificates: the authority that signed the server's certificate; default: those of this system.
+        root_certificates: file of the authority of the server's certificate; default: those of this system.
 
     Raises:
         DeploymentError: the address or the file cannot be used.
     """
-    host, port = _host_and_port(address)
+    host, _, number = address.rpartition(":")
+    if not host or not number.isdecimal() or not 0 < int(number) < 65536:
+        raise DeploymentError(f"--superlink {address}: expected: HOST:PORT, e.g. fl.example.org:8000")
+    host, port = host.strip("[]"), int(number)
     context = _context(root_certificates)
     checks = [_versions()]
     if root_certificates is not None:
         checks.append(_days("authority", [str(certificate["notAfter"]) for certificate in context.get_ca_certs()]))
     try:
         with socket.create_connection((host, port), timeout=TIMEOUT):
-            checks.append(_check("address", True, f"{address} answers"))
+            checks.append(Check.of("address", f"{address} answers"))
     except OSError as error:
         reason = error.strerror or str(error)
         return [*checks, _check("address", False, f"{address} does not answer ({reason}); is the SuperLink running?")]
@@ -86,9 +87,8 @@ def examine_superlink(address: str, root_certificates: Path | None) -> list[Chec
     except ssl.SSLCertVerificationError as error:
         checks.append(_check("certificate", False, f"refused: {error.verify_message}; see docs/deployment.md"))
     except ssl.SSLError as error:
-        checks.append(
-            _check("certificate", False, f"no TLS on {address} ({error.reason})", "start the SuperLink with it")
-        )
+        without_tls = f"no TLS on {address} ({error.reason}); start the SuperLink with it"
+        checks.append(_check("certificate", False, without_tls))
     except (OSError, http.client.HTTPException) as error:
         checks.append(_check("service", False, f"{address} broke off: {' '.join(str(error).split())}"))
     finally:
@@ -102,21 +102,21 @@ def _over_tls(connection: http.client.HTTPSConnection) -> list[Check]:
     connection.request("GET", "/health")
     answer = connection.getresponse()
     answer.read()
-    skew = _skew(answer.headers.get("date"), (before + time.time()) / 2)
+    now, skew = (before + time.time()) / 2, inf
+    with suppress(ValueError):  # the server may not tell its time; if it does, it rounds down
+        skew = abs(parsedate_to_datetime(answer.headers.get("date") or "").timestamp() + 0.5 - now)
     answers = {path: _status(connection, path) for path in INNER_PATHS}
     opened = ", ".join(f"{path} answers with {status}" for path, status in answers.items() if status not in REFUSALS)
-    ready, no_superlink = answer.status == 200, f"something answers /health with {answer.status}, no SuperLink"
+    no_superlink = f"something answers /health with {answer.status}, no SuperLink"
     clock = f"{skew:.1f} s from the server's" if skew < inf else "the server does not tell its time"
-    anybody = (
-        "anybody who reaches this port can run code on the server and on every node; "
-        "only the proxy of docs/deployment.md may listen here"
-    )
+    anybody = "anybody who reaches this port can run code on the server and on every node"
+    closing = f"{anybody}; only the proxy of docs/deployment.md may listen here"
     return [
-        _check("certificate", True, f"signed by the authority, for {connection.host}"),
+        Check.of("certificate", f"signed by the authority, for {connection.host}"),
         _days("certificate's validity", [str(certificate["notAfter"])]),
-        _check("service", ready, "a SuperLink that is ready" if ready else no_superlink),
+        Check.of("service", "a SuperLink that is ready", fail=None if answer.status == 200 else no_superlink),
         _check("clock", skew <= LARGEST_SKEW, clock, f"expected: {LARGEST_SKEW:g} s"),
-        _check("closed", not opened, opened or "the nodes' API is open, and nothing else", anybody),
+        _check("closed", not opened, opened or "the nodes' API is open, and nothing else", closing),
     ]
 
 
@@ -147,14 +147,6 @@ def _days(name: str, ends: list[str]) -> Check:
     return _check(name, left >= LEAST_DAYS, f"{left:.0f} days left", "make new ones, see docs/deployment.md")
 
 
-def _skew(date: str | None, now: float) -> float:
-    """Seconds between two clocks; infinite where the server does not tell its time."""
-    try:
-        return abs(parsedate_to_datetime(date or "").timestamp() + 0.5 - now)  # the header is rounded down
-    except ValueError:
-        return inf
-
-
 def _check(name: str, fine: bool, found: str, otherwise: str = "") -> Check:
     return Check(name, "pass", found) if fine else Check(name, "fail", "; ".join(filter(None, [found, otherwise])))
 
@@ -168,10 +160,3 @@ def _context(root_certificates: Path | None) -> ssl.SSLContext:
     if root_certificates is not None and not context.get_ca_certs():
         raise DeploymentError(f"--root-certificates {root_certificates}: holds no authority's certificate")
     return context
-
-
-def _host_and_port(address: str) -> tuple[str, int]:
-    host, separator, port = address.rpartition(":")
-    if not separator or not host or not port.isdecimal() or not 0 < int(port) < 65536:
-        raise DeploymentError(f"--superlink {address}: expected: HOST:PORT, e.g. fl.example.org:8000")
-    return host.strip("[]"), int(port)

@@ -9,9 +9,9 @@ from fedamp.base.text import printable
 from fedamp.cli.terminal import Overrides, ScenarioArgument, caution, caution_about, load_scenario, out, print_json
 from fedamp.report import tables
 
-app = Typer(help="The shipped scenarios, validation, and the JSON schema for editors.", no_args_is_help=True)
-
 CLIENTS_SHOWN = 10
+
+app = Typer(help="The shipped scenarios, validation, and the JSON schema for editors.", no_args_is_help=True)
 
 
 @app.command("list")

@@ -21,13 +21,11 @@ from fedamp.errors import FedampError, Interrupted
 
 if TYPE_CHECKING:
     from fedamp.federation.scenario import Scenario
-    from fedamp.runs.checks import Check
+    from fedamp.runs.verify import Check
 
 # NO_COLOR: no italics nor bold either; rich would keep them.
 PLAIN: Any = {"color_system": None} if os.environ.get("NO_COLOR") else {}
 out, err = Console(**PLAIN), Console(stderr=True, **PLAIN)
-
-# --- arguments --------------------------------------------------------------------------------------------------------
 
 
 def _shipped(incomplete: str) -> list[str]:
@@ -36,9 +34,8 @@ def _shipped(incomplete: str) -> list[str]:
     return [file.stem for file in shipped_files() if file.stem.startswith(incomplete)]
 
 
-ScenarioArgument = Annotated[
-    str, Argument(help="a YAML file, or the name of a shipped scenario", autocompletion=_shipped)
-]
+SCENARIO_HELP = "a YAML file, or the name of a shipped scenario"
+ScenarioArgument = Annotated[str, Argument(help=SCENARIO_HELP, autocompletion=_shipped)]
 Overrides = Annotated[
     list[str], Option("--set", help="key.path=value, as often as needed", default_factory=list, show_default=False)
 ]
@@ -50,9 +47,6 @@ def load_scenario(path: str, overrides: list[str]) -> "Scenario":
     from fedamp.federation.reader import load
 
     return load(path, overrides)
-
-
-# --- answers ----------------------------------------------------------------------------------------------------------
 
 
 def print_answer(answer: dict[str, Any], as_json: bool, table: Callable[[dict[str, Any]], RenderableType]) -> None:
@@ -72,7 +66,6 @@ def print_paths(name: str, *paths: Path | str, unless: bool = False) -> None:
 
 
 def caution(words: str) -> None:
-    """A line beside the answer."""
     print(f"caution: {printable(words)}", file=sys.stderr)
 
 
@@ -86,15 +79,12 @@ def caution_about(scenario: "Scenario") -> None:
 
 def judge(checks: "Sequence[Check]", about: str = "") -> None:
     """A line about checks that call for caution; exit status 1 if a check fails."""
-    from fedamp.runs.checks import complaint
+    from fedamp.runs.verify import complaint
 
     if words := complaint(checks, "caution"):
         caution(f"{about}{words}")
     if wrong := complaint(checks):
         raise FedampError(f"{about}{wrong}")
-
-
-# --- the end ----------------------------------------------------------------------------------------------------------
 
 
 def exit_with(app: Typer) -> NoReturn:
@@ -123,8 +113,7 @@ def _status_of(app: Typer) -> int:
         return _fail(f"error: {error.format_message().rstrip('.')}; see {command} --help", error.exit_code)
     except FedampError as error:
         return _fail(f"{error.kind}: {error}", error.exit_code)
-    except BrokenPipeError:
-        # The reader of a pipe has ended; Python would complain again when it closes standard output.
+    except BrokenPipeError:  # Python would complain again when it closes standard output
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115
         return 1
     except Exception as error:

@@ -1,41 +1,226 @@
-"""The Flower client app: decodes messages for :class:`fedamp.client.worker.TrainingNode`.
+"""Flower client apps: a message with a task and a model comes in, the sum of the clients' clipped updates goes out.
 
-The same app serves in simulation, where a node trains whatever clients it is asked to, and in a deployment, where a
-node's configuration says what is here (:mod:`fedamp.client.wire`).
+``app`` trains as the scenario says; :class:`PrivateClientApp` with a custom training loop, or a Flower app's handlers.
+In simulation a node trains any client; in a deployment, the clients that its configuration names.
 """
 
+import copy
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Any, NamedTuple
 
-from flwr.app import Context, Message
+import numpy as np
+import torch
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
+from flwr.clientapp.typing import Mod
+from numpy.typing import NDArray
+from torch import Tensor, nn
 
-from fedamp.client import wire
+from fedamp import rng
+from fedamp.base.arrays import Arrays, Sums
+from fedamp.client import messages
+from fedamp.client.clipping import clip_and_sum
+from fedamp.client.messages import Order
+from fedamp.client.task import TrainReport
 from fedamp.client.worker import TrainingNode
 from fedamp.engines import flower
+from fedamp.errors import DeploymentError, one_line
+from fedamp.federation.training import Client
+from fedamp.models.generators import generators_from
+from fedamp.models.networks import build
+from fedamp.models.section import WHOLE
 
-app = ClientApp()
-
-
-@app.train()
-def train(message: Message, context: Context) -> Message:
-    """One round of the clients that the message names: the sum of their clipped updates."""
-    task, instruction = wire.instruction_of(message)
-    hosted = wire.hosts(context)
-    node = node_of(task, wire.text(context, "data"), wire.device(context), None if hosted is None else len(hosted))
-    wire.check_hosted(instruction, hosted)
-    arrays = flower.from_record(message.content["arrays"])  # type: ignore[arg-type]
-    return wire.trained(message, *node.train(arrays, instruction))
+Model = nn.Module | Mapping[str, Any]
 
 
-@app.query()
-def query(message: Message, context: Context) -> Message:
-    """Which clients live here."""
-    return wire.hosting(message, wire.hosted_clients(message, context))
+class Records(NamedTuple):
+    """The records of one unit: inputs [records, *input_shape] (tokens: int64), labels as ``client.loss`` takes them."""
+
+    inputs: NDArray[Any]
+    labels: NDArray[Any]
+
+
+@dataclass(frozen=True)
+class TrainingContext:
+    """What a custom training loop knows beside model and records. None of it tells who else takes part, or when."""
+
+    client: int  # id of the client (of the record, where the unit is a sample)
+    round: int  # from 1
+    settings: Client  # the scenario's ``client`` section; a loop may follow it or not
+    config: Mapping[str, Any]  # the ``train_config`` that the server app gave to ``start``; empty elsewhere
+    device: str  # torch's name of the node's device
+    flower: Context  # with ``node_config`` and ``run_config``
+
+
+Train = Callable[[Any, Records | None, TrainingContext], Model]
+
+
+class PrivateClientApp(ClientApp):
+    """A Flower client app whose clients' updates are clipped and added up before they leave the node.
+
+    The difference of the trained and the given model is clipped, so no training can add more than the clipping norm. A
+    client whose training raises, or gives NaN, other shapes or no model, counts as zero and as failed. Training must
+    carry nothing from one client to another, and clients train in turn: torch's, NumPy's and Python's generators start
+    from the client's seed each time, and are restored afterwards.
+
+    Args:
+        train: a custom training loop ``train(model, records, context)`` for one unit. It returns the trained model, a
+            module or a mapping of arrays or tensors, with the names and shapes of the given one.
+            *model* is this unit's own copy of the global model, a ``torch.nn.Module`` on the CPU; *records* are the
+            unit's (:class:`Records`); *context* is a :class:`TrainingContext`. With ``data: {name: external}``, *model*
+            is a dict of writable float32 arrays by name, and *records* None: the loop reads them itself.
+            Default: the handler ``@app.train()`` trains, unchanged from Flower's ``ClientApp``. It is called once a
+            client, with ``arrays`` and ``config`` (``train_config``, and ``server-round``) as FedAvg would send them,
+            and the client's id as ``partition-id``; it answers with one ArrayRecord. No metric leaves the node, nor
+            ``num-examples``: all clients count alike, because a weight would tell about the records.
+        mods: Flower mods around the handlers.
+
+    A node with external data, or with handlers, speaks for the clients in its ``hosts``, else for its ``partition-id``.
+    A handler's ``context.state`` lasts where the node speaks for one client; else each call starts with an empty one.
+
+    Raises:
+        DeploymentError: on a message that is not PrivateStrategy's, on submodels, on clients of other nodes, and on an
+            evaluation: its figures would come from records without noise.
+    """
+
+    def __init__(self, train: Train | None = None, mods: Sequence[Mod] = ()) -> None:
+        super().__init__(mods=list(mods))
+        self._loop = train
+
+    def __call__(self, message: Message, context: Context) -> Message:
+        kind = message.metadata.message_type
+        if kind == "query":
+            task_json = str(messages.config_of(message, "config").get("task", ""))
+            return messages.hosting(message, messages.hosts(context, task_json, self._reads_records(task_json)))
+        if kind != "train":
+            raise DeploymentError(f"{kind} messages are not answered: what they ask for is not covered by epsilon")
+        order = messages.Order.of(message)
+        hosted = messages.named_hosts(context, self._reads_records(order.task_json))
+        if hosted is not None and (others := set(order.instruction.clients) - hosted):
+            raise DeploymentError(f"clients {sorted(others)} are not among this node's hosts")
+        return messages.trained(message, *self._sum(order, context, hosted))
+
+    def _reads_records(self, task_json: str) -> bool:
+        """Whether the app's own code reads the clients' records; else fedamp does."""
+        return self._loop is None or (bool(task_json) and messages.task_of(task_json).data.name == "external")
+
+    def _sum(self, order: Order, context: Context, hosted: set[int] | None) -> tuple[Sums, TrainReport]:
+        if self._loop is not None:
+            return sum_of_units(order, _looped(self._loop, order, context, self._reads_records(order.task_json)))
+
+        def train_one(client: int) -> Mapping[str, Any]:  # with copies of its own: no client learns of another
+            record = ArrayRecord({name: Array(array) for name, array in order.arrays.items()})
+            config = ConfigRecord(order.config | {"server-round": order.instruction.round})
+            message = flower.with_content(order.message, RecordDict({"arrays": record, "config": config}))
+            state = context.state if hosted is not None and len(hosted) == 1 else RecordDict()
+            node_config = {**context.node_config, "partition-id": client}
+            reply = ClientApp.__call__(self, message, replace(context, node_config=node_config, state=state))
+            if reply.has_error():
+                raise RuntimeError(reply.error.reason)
+            records = list(reply.content.array_records.values())
+            if len(records) != 1:
+                raise ValueError(f"the reply must hold one ArrayRecord, got {len(records)}")
+            return flower.from_record(records[0])
+
+        return sum_of_units(order, train_one)
+
+
+class _StackedApp(PrivateClientApp):
+    """fedamp's own training, as the scenario says, of many clients at once."""
+
+    def _reads_records(self, task_json: str) -> bool:
+        return False
+
+    def _sum(self, order: Order, context: Context, hosted: set[int] | None) -> tuple[Sums, TrainReport]:
+        most = None if hosted is None else len(hosted)
+        node = node_of(order.task_json, messages.text(context, "data"), messages.device(context), most)
+        return node.train(order.arrays, order.instruction)
+
+
+app = _StackedApp()
 
 
 @lru_cache(maxsize=2)
 def node_of(task_json: str, folder: str, device: str, hosts: int | None) -> TrainingNode:
     """What trains a task; kept, because data and model are the same in every round."""
-    task, dataset = wire.dataset(task_json, folder)
+    dataset = messages.dataset(task_json, folder)
     most = hosts if dataset.hosted is None else min(len(dataset.hosted), hosts or len(dataset.hosted))
-    return TrainingNode(task, dataset, device, most)
+    return TrainingNode(messages.task_of(task_json), dataset, device, most)
+
+
+def sum_of_units(order: Order, train_one: Callable[[int], Mapping[str, Any]]) -> tuple[Sums, TrainReport]:
+    """The sum of the units' clipped updates, and a report; ``train_one`` gives the trained arrays of a unit.
+
+    DeploymentError: submodels are asked for; custom training cannot be kept to one.
+    """
+    instruction, task = order.instruction, order.task
+    if len(instruction.clips) != 1 or {instruction.extracted, *instruction.submodels} - {WHOLE}:
+        raise DeploymentError("custom training trains whole models; expected: submodels: {scheme: none}")
+    begin, report = time.monotonic(), TrainReport()
+    sums = {name: np.zeros(array.shape) for name, array in order.arrays.items()}
+    for client, seed in zip(instruction.clients, instruction.seeds, strict=True):
+        try:
+            word = int(rng.client_words(np.frombuffer(seed, dtype=f"V{rng.SEED_BYTES}"), "own loop", 1)[0, 0])
+            with generators_from(word >> 1, gpus=True):  # so that no unit's draws depend on another's
+                update = _update(order.arrays, train_one(client))
+        except Exception as error:  # custom training may raise anything; the other clients' updates count
+            report.fail(client, one_line(error))
+            continue
+        clipped = clip_and_sum(update, [tuple(update)], instruction.clips, task.linf_coordinates, task.normalised)
+        for name, total in sums.items():
+            total += clipped.sums[name].numpy().reshape(total.shape)
+        if clipped.failed.any():
+            report.fail(client, "its update is not finite")
+        else:
+            report.add(np.array([client]), clipped)
+    report.seconds = time.monotonic() - begin
+    return sums, report
+
+
+def _looped(loop: Train, order: Order, context: Context, external: bool) -> Callable[[int], Mapping[str, Any]]:
+    """The trained arrays of a unit, by a custom loop."""
+    task, device = order.task, messages.device(context)
+    dataset = None if external else messages.dataset(order.task_json, messages.text(context, "data"))
+    module = None if external else build(task.model, task.input_shape, task.num_classes)
+
+    def train_one(client: int) -> Mapping[str, Any]:
+        copies: dict[str, Any] = {name: np.array(array) for name, array in order.arrays.items()}
+        model: Model = copies
+        if module is not None:
+            model = copy.deepcopy(module)
+            model.load_state_dict({name: torch.from_numpy(array) for name, array in copies.items()}, strict=False)
+        records = None
+        if dataset is not None:
+            cohort = dataset.gather(np.array([client]))
+            size = int(cohort.sizes[0])
+            records = Records(cohort.inputs[0, :size].copy(), cohort.labels[0, :size].copy())
+        about = TrainingContext(client, order.instruction.round, task.client, dict(order.config), device, context)
+        trained = loop(model, records, about)
+        if isinstance(trained, nn.Module):
+            return {name: value for name, value in trained.state_dict().items() if name in order.arrays}
+        if isinstance(trained, Mapping):
+            return trained
+        raise TypeError(
+            f"train must return the model, a torch module or a dict of arrays, got {type(trained).__name__}"
+        )
+
+    return train_one
+
+
+def _update(arrays: Arrays, trained: Mapping[str, Any]) -> dict[str, Tensor]:
+    """Trained minus received, float32 of shape [1, size]; ValueError where they are not of the same form."""
+    if set(trained) != set(arrays):
+        raise ValueError(f"the trained model has arrays {sorted(trained)}, not {sorted(arrays)}")
+    update = {}
+    for name, received in arrays.items():
+        value = trained[name]
+        value = value.detach().cpu().numpy() if isinstance(value, Tensor) else value
+        with np.errstate(all="ignore"):  # clipping finds numbers that are not finite
+            value = np.asarray(value, dtype=np.float32)
+            if value.shape != received.shape:
+                raise ValueError(f"the trained array {name} has shape {value.shape}, not {received.shape}")
+            update[name] = torch.from_numpy((value - received).reshape(1, received.size))
+    return update

@@ -1,9 +1,9 @@
 """Convolutional networks of many clients at once: the clients lie side by side in the channels.
 
-``torch.func.vmap`` convolves in groups, too, but moves the clients between batch and channels for whatever comes
+``torch.func.vmap`` convolves in groups, too, but moves the clients between batch and channels for every operation
 between two convolutions, and takes GroupNorm apart. Here they stay where they are: a convolution has as many times its
-groups as there are clients, and so has a GroupNorm; what treats every channel by itself does not notice. ReLU and max
-pooling are one operation (:mod:`fedamp.client.pooling`).
+groups as there are clients, and so has a GroupNorm; operations on single channels need no change. ReLU and max pooling
+are one operation: torch takes longer for the two than for a convolution before them.
 """
 
 import copy
@@ -12,40 +12,34 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from fedamp.client.pooling import ReluMaxPool
+from fedamp.client import kernels
 from fedamp.models.architectures.cnn import CNN
 from fedamp.models.architectures.resnet import ResNet
-from fedamp.models.registry import Network
+from fedamp.models.networks import Network
 
 
 class ChannelsOfClients:
-    """A built-in convolutional network that runs with other parameters for each client.
-
-    Args:
-        module: a network that :meth:`can_run` accepts. It is copied.
-    """
+    """A built-in convolutional network that runs with other parameters for each client."""
 
     @classmethod
-    def of(cls, module: nn.Module, known: bool) -> "ChannelsOfClients | None":
-        """A network that runs so, if a built-in (``known``) one can."""
-        return cls(module) if known and cls.can_run(module) else None
+    def of(cls, module: nn.Module | None) -> "ChannelsOfClients | None":
+        """A copy of a network that can run so, built of convolutions, GroupNorm and operations on single channels."""
+        return cls(module) if isinstance(module, Network) and isinstance(module.architecture, CNN | ResNet) else None
 
-    @staticmethod
-    def can_run(module: nn.Module) -> bool:
-        """Whether it is built of convolutions, GroupNorm, what treats every channel by itself, and one linear layer."""
-        return isinstance(module, Network) and isinstance(module.architecture, CNN | ResNet)
-
-    def __init__(self, module: nn.Module) -> None:
+    def __init__(self, module: Network) -> None:
         self.takes_single_records = isinstance(module.architecture, CNN)  # others' kernels round them by their slot
         self._image = module.image
-        self._network = copy.deepcopy(module)
-        self._network.image = nn.Identity()
+        network: Any = copy.deepcopy(module)
+        network.image = nn.Identity()
         if isinstance(module.architecture, CNN):
-            _pool_fast(self._network)
-        self._stacks: dict[str, _Stack] = {}
-        for prefix, layer in self._network.named_modules():
+            for number, pool in enumerate(network.pools):
+                if pool.kernel_size == 2:
+                    network.activations[number], network.pools[number] = nn.Identity(), ReluMaxPool()
+        self._network, self._stacks = network, dict[str, _Stack]()
+        for prefix, layer in network.named_modules():
             for name in [name for name, value in layer._parameters.items() if value is not None]:
                 layer._parameters[name] = self._stacks[f"{prefix}.{name}"] = torch.empty(0).as_subclass(_Stack)
 
@@ -56,12 +50,6 @@ class ChannelsOfClients:
         images = self._image(inputs.flatten(0, 1)).unflatten(0, inputs.shape[:2])  # type: ignore[operator]
         logits: Tensor = self._network(images.transpose(0, 1).flatten(1, 2))
         return logits
-
-
-def _pool_fast(network: Any) -> None:
-    for number, pool in enumerate(network.pools):
-        if pool.kernel_size == 2:
-            network.activations[number], network.pools[number] = nn.Identity(), ReluMaxPool()
 
 
 class _Stack(Tensor):
@@ -96,8 +84,37 @@ def _linear(inputs: Tensor, weight: _Stack, bias: _Stack) -> Tensor:
     return torch.baddbmm(bias.values.unsqueeze(1), by_client, weight.values.mT)
 
 
-_RUN: dict[Callable[..., Any], Callable[..., Tensor]] = {
-    F.conv2d: _convolution,
-    F.group_norm: _group_norm,
-    F.linear: _linear,
-}
+_RUN: dict[Any, Callable[..., Tensor]] = {F.conv2d: _convolution, F.group_norm: _group_norm, F.linear: _linear}
+
+
+class ReluMaxPool(nn.Module):
+    """``max_pool2d(relu(inputs), 2)``, values and gradients to the bit. A NaN stays one, without a gradient."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        if inputs.device.type != "cpu" or inputs.dtype != torch.float32:
+            return F.max_pool2d(F.relu(inputs), 2)
+        pooled: Tensor = _ReluMaxPool.apply(inputs)  # type: ignore[no-untyped-call]
+        return pooled
+
+
+class _ReluMaxPool(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, inputs: Tensor) -> Tensor:
+        pooled = inputs.new_empty(*inputs.shape[:-2], inputs.shape[-2] // 2, inputs.shape[-1] // 2)
+        inputs = inputs.contiguous()
+        kernels.relu_max_pool(_images(inputs), _images(pooled))
+        ctx.save_for_backward(inputs, pooled)
+        return pooled
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradients: Tensor) -> Tensor:
+        inputs, pooled = ctx.saved_tensors
+        covered = all(size % 2 == 0 for size in inputs.shape[-2:])
+        found = torch.empty_like(inputs) if covered else torch.zeros_like(inputs)
+        kernels.relu_max_pool_backward(*map(_images, (gradients.contiguous(), inputs, pooled, found)))
+        return found
+
+
+def _images(stack: Tensor) -> Any:
+    return stack.detach().flatten(0, -3).numpy()

@@ -1,4 +1,4 @@
-"""Clipping of every unit's update, and sums that come out the same in any order.
+"""Clipping of every unit's update, and sums that are the same in any order.
 
 After clipping, every coordinate is truncated towards zero to a whole multiple of a power of two, the *quantum*. That
 never increases a norm; and whole numbers add up without rounding (in float64 too, below 2**53), so neither the order
@@ -14,31 +14,21 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedamp.client import clip_kernels
+from fedamp.client import kernels
 
 Floats = NDArray[np.float64]
 
-SMALLEST_CLIP = 2.0**-90
-LARGEST_CLIP = 2.0**90
-
-# Units whose sum float64 holds exactly, in quanta: 2**53 / 2**31.
-LARGEST_COHORT = 1 << 22
-
-# Scaled norms aim this much below the clip: float32 rounds the scale and each product, by 2**-24 relative each.
-MARGIN = 1e-6
-
-# Added to the norms by which updates are divided, so that tiny ones stay small (Bu et al. 2023, gamma).
-STABILITY = 0.01
-
-# Devices that the kernels are compiled for. The others take array operations, which tests try on a CPU.
-_COMPILED = ("cpu",)
+SMALLEST_CLIP, LARGEST_CLIP = 2.0**-90, 2.0**90
+LARGEST_COHORT = 1 << 22  # units whose sum float64 holds exactly, in quanta: 2**53 / 2**31
+MARGIN = 1e-6  # scaled norms aim this much below the clip: float32 rounds scale and product by 2**-24 relative each
+STABILITY = 0.01  # added to norms that divide updates, so that tiny ones stay small (Bu et al. 2023, gamma)
+_COMPILED = ("cpu",)  # devices with compiled kernels; the others take array operations, which tests try on a CPU
 
 
 def quantum(clip: float) -> float:
     """The power of two of which every coordinate of a clipped update is a whole multiple, at most clip / 2**30.
 
-    Raises:
-        ValueError: a clip outside [2**-90, 2**90], where float32 could not hold the scaled coordinates.
+    ValueError: a clip outside [2**-90, 2**90], where float32 could not hold the scaled coordinates.
     """
     if not SMALLEST_CLIP <= clip <= LARGEST_CLIP:
         raise ValueError(f"clip must be in [2**-90, 2**90], got {clip}")
@@ -47,21 +37,15 @@ def quantum(clip: float) -> float:
 
 @dataclass(frozen=True)
 class ClippedSum:
-    """The sum of the clipped updates of some units, and what clipping did.
+    """The sum of the clipped updates of some units."""
 
-    Attributes:
-        sums: float64 by parameter name, in the parameter's shape.
-        failed: bool of shape [units]; an update that was not finite, and counted as zero in every part.
-        clipped: bool of shape [parts, units]; norm above the clip.
-    """
-
-    sums: dict[str, Tensor]
-    failed: Tensor
-    clipped: Tensor
+    sums: dict[str, Tensor]  # float64 by parameter name, in the parameter's shape
+    failed: Tensor  # bool [units]: the update was not finite, and counts as zero in every part
+    clipped: Tensor  # bool [parts, units]: norm above the clip
 
     @property
     def below_clip(self) -> Tensor:
-        """Bool of shape [units]: the norm was within the clip in every part (a failed unit is not)."""
+        """Bool [units]: the norm was within the clip in every part (a failed unit is not)."""
         return ~self.failed & ~self.clipped.any(0)
 
 
@@ -74,20 +58,18 @@ def clip_and_sum(
 ) -> ClippedSum:
     """Clip every unit's update part by part, quantise it, and add up.
 
-    A part's Euclidean norm is over all its parameters. The result of a unit depends on nothing but its own update: one
-    that holds NaN or infinity becomes zero in every part, and a zero update stays zero. As computed in float64, the
-    norm of what a unit adds to a part is at most the part's clip.
+    A part's Euclidean norm is over all its parameters. Each unit's summand depends on its own update alone: one with
+    NaN or infinity becomes zero in every part. As computed in float64, its norm in a part is at most the part's clip.
 
     Args:
         updates: float32 of shape [units, *shape] by parameter name.
-        parts: the parameter names of each part; together all names, none twice.
-        clips: the clipping norm of each part.
+        parts, clips: the parameter names of each part, together all names, none twice; and its clipping norm.
         linf_coordinates: p >= 1 truncates coordinates at clip / sqrt(p) after clipping (Xiao, Wan, Devadas 2022,
             Algorithm 1); 0 does not.
         normalised: scale short updates up, too (:func:`scales_of`).
 
     Raises:
-        ValueError: parts that do not match the names or the clips, or a clip that is not accepted.
+        ValueError: parts that do not match the names or the clips, or a clip outside the range of :func:`quantum`.
     """
     matching = sorted(name for part in parts for name in part) == sorted(updates) and all(parts)
     if not matching or len(parts) != len(clips):
@@ -113,8 +95,8 @@ def clip_and_sum(
 def scales_of(norms: Floats, clips: Floats | float, normalised: bool) -> Floats:
     """What updates of these norms are multiplied by, so that none is longer than its clip.
 
-    min(1, clip / norm); or, ``normalised``, clip / (norm + gamma), which makes all of them about as long as the clip
-    (AUTO-S: Bu et al. 2023, section 4). Either way a unit adds at most the clip.
+    min(1, clip / norm); or, ``normalised``, clip / (norm + gamma), about as long as the clip (AUTO-S: Bu et al. 2023,
+    section 4). Either way a unit adds at most the clip.
     """
     limits = np.asarray(clips) * (1 - MARGIN)
     with np.errstate(divide="ignore", invalid="ignore"):  # what is zero or not finite is the caller's
@@ -122,22 +104,21 @@ def scales_of(norms: Floats, clips: Floats | float, normalised: bool) -> Floats:
 
 
 def _square_norms(stack: Tensor) -> Floats:
-    """Squares of the units' Euclidean norms."""
     if stack.device.type in _COMPILED:
         squares = np.empty(len(stack))
-        clip_kernels.square_norms(stack.numpy(), squares)
+        kernels.square_norms(stack.numpy(), squares)
         return squares
     return np.asarray(torch.linalg.vector_norm(stack, dim=1, dtype=torch.float64).square().cpu().numpy())
 
 
 def _sum_of_quanta(stack: Tensor, scales: NDArray[np.float32], limit: float, unit: float) -> Tensor:
-    """The sum of units [units, numbers], scaled, in whole quanta of size ``unit``: float64 of shape [numbers].
+    """The sum of units [units, numbers], scaled, in whole quanta of size ``unit``: float64 [numbers].
 
-    Scaled numbers are below 2**31, as the norm is, and at most ``limit``. A unit whose scale is zero adds nothing.
+    Scaled numbers are at most ``limit`` < 2**31. A unit whose scale is zero adds nothing.
     """
     if stack.device.type in _COMPILED:
         total = np.zeros(stack.shape[1], np.int64)
-        clip_kernels.add_quanta(stack.numpy(), scales, np.float32(limit), total)
+        kernels.add_quanta(stack.numpy(), scales, np.float32(limit), total)
         return torch.from_numpy(total * unit)
     scale = torch.from_numpy(scales).to(stack.device)[:, None]
     scaled = torch.where(scale == 0, 0.0, stack * scale).clamp_(-limit, limit)

@@ -1,6 +1,6 @@
-"""The shape of the stacks in which units train together, and the memory that they take (no torch here).
+"""The shape of the stacks in which units train together, and their memory (no torch here).
 
-All of it follows from the task and the kind of device: neither from who takes part nor from anybody's records.
+Both follow from the task and the kind of device, neither from who takes part nor from records.
 """
 
 from typing import Annotated
@@ -11,17 +11,12 @@ from fedamp.base.devices import is_gpu
 from fedamp.base.record import Record
 
 # Stacked float32 numbers a stack aims at: on a CPU a dozen clients even of a residual network (128 MB a worker); a GPU
-# is slow on small stacks.
-_CPU_NUMBERS = 1 << 25
-_GPU_NUMBERS = 1 << 29
-
-# Records in a stack, beyond which a CPU gains nothing: what is left of a large client's stack costs little.
-_CPU_RECORDS = 1 << 12
+# is slow on small stacks. And records, beyond which a CPU gains nothing.
+_CPU_NUMBERS, _GPU_NUMBERS, _CPU_RECORDS = 1 << 25, 1 << 29, 1 << 12
 
 # What a process takes of a GPU before its first tensor; and how many times its stacked numbers a stack holds at most:
-# gradients, what optimisers remember, what clipping makes (measured in tests/client/test_device.py).
-_CONTEXT_BYTES = 1 << 30
-_COPIES = 4
+# gradients, the optimiser's state, temporary arrays of clipping (measured in tests/client/test_device.py).
+_CONTEXT_BYTES, _COPIES = 1 << 30, 4
 
 _AtLeastOne = Annotated[int, Field(ge=1)]
 
@@ -33,9 +28,7 @@ class StackSize(Record):
     records: _AtLeastOne = _CPU_RECORDS
 
     def slots(self, places: int, most: int) -> int:
-        """How many units a stack has room for, a power of two, where each has so many places for records, and there are
-        at most so many units.
-        """
+        """How many of at most ``most`` units a stack has room for, a power of two, with so many places for records."""
         room = max(1, min(self.units, self.records // places))
         return min(1 << (room.bit_length() - 1), power_above(most))
 
@@ -46,10 +39,9 @@ def power_above(number: int) -> int:
 
 
 def places_for(records: int, least: int, fine: bool) -> int:
-    """The places for records of a unit that has so many, at least ``least``: the next power of two.
+    """The places for a unit's records: the next power of two, at least ``least``.
 
-    Or, where steps are ``fine``, the next multiple of an eighth of that power, and of two. Fine steps save arithmetic
-    where records take much of it; coarse ones fill stacks better.
+    ``fine``: the next multiple of an eighth of it, and of two. That saves arithmetic; coarse steps fill stacks better.
     """
     if records <= least:
         return least
@@ -58,14 +50,12 @@ def places_for(records: int, least: int, fine: bool) -> int:
 
 
 def stack_size(parameters: int, per_record: int, units: int, device: str = "cpu") -> StackSize:
-    """The size of stacks that fit the memory.
+    """The size of stacks that fit the memory of a kind of device.
 
     Args:
         parameters: numbers in the model; a stack holds it and where it goes for each unit.
-        per_record: numbers that a record takes: its input, and what a forward pass keeps of it for the backward pass
-            (:func:`fedamp.models.cost.kept_per_record`).
+        per_record: numbers that a record takes: its input, and :func:`fedamp.models.cost.kept_per_record`.
         units: the most that should train together.
-        device: of this kind; any two of them get the same answer.
     """
     gpu = is_gpu(device)
     numbers = _GPU_NUMBERS if gpu else _CPU_NUMBERS

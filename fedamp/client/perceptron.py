@@ -1,47 +1,31 @@
 """Fully connected networks of many clients at once: batched products in place, the backward pass written out.
 
-``torch.func.vmap`` runs any model, at a price for every operation that a small network pays many times over. Here a
-gradient step is three products a layer, and the weights are stepped as their gradient is computed, so that no gradient
-is ever stored (as in Lv et al. 2023, LOMO).
+``torch.func.vmap`` runs any model, but each of its operations costs a small network much. Here a gradient step is three
+products a layer, and weights are stepped as their gradient is computed: none is stored (as in Lv et al. 2023, LOMO).
 
 The first layer has an input X that never changes, and after steps with output gradients G_1, ..., G_t its weights are
-W - rate (G_1 + ... + G_t)' X. So it answers X W' - rate X X' (G_1 + ... + G_t): the products X W' of all clients are
-one large product, X X' is computed once, and weights are formed once, at the end. With fewer records than inputs that
-is less arithmetic, and the largest matrix is not touched in every step.
+W - rate (G_1 + ... + G_t)' X. So its outputs are X W' - rate X X' (G_1 + ... + G_t): the products X W' of all clients
+are one large product, X X' is computed once, and weights are formed once, at the end. With fewer records than inputs
+that is less arithmetic, and the largest matrix is not touched in every step.
 
-Every width is a multiple of 16, filled up with zeros: then each client's block of every stack begins at a multiple of
-64 bytes, and matrix products round alike in every slot (:mod:`fedamp.client.stacks`).
+Widths are filled up with zeros to multiples of 16: then each client's block begins at a multiple of 64 bytes, and
+matrix products round alike in every slot (:mod:`fedamp.client.stacks`).
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
+from fedamp.client.batches import Batch
 from fedamp.models.architectures.mlp import MLP
-from fedamp.models.registry import Network
+from fedamp.models.networks import Network
 
 _WIDTH = 16
 
 
-@dataclass(frozen=True)
-class Batch:
-    """The records of one gradient step.
-
-    Attributes:
-        records: int64 [clients, batch], places in the clients' records; None: all of them.
-        labels: int64 [clients, batch].
-        weights: float32 [clients, batch], of each record in its client's loss.
-    """
-
-    records: Tensor | None
-    labels: Tensor
-    weights: Tensor
-
-
-def layers_of(module: nn.Module) -> tuple[str, ...] | None:
-    """The linear layers of a built-in network that has a ReLU between them and nothing else; None for another one."""
+def layers_of(module: nn.Module | None) -> tuple[str, ...] | None:
+    """Names of the layers of a built-in network of linear layers with a ReLU between them; None for another one."""
     if isinstance(module, Network) and isinstance(module.architecture, MLP):
         return module.architecture.layers()
     return None
@@ -54,14 +38,13 @@ def descend(
 
     Args:
         layers: names of the linear layers, from the first on.
-        start: where all clients start, parameters by name; never written to.
+        start: the parameters that all clients start from, by name; never written to.
         inputs: float32 [clients, records, ...].
         batches: of the steps, in turn.
-        rate: learning rate.
 
     Returns:
-        Trained minus start, by name; and the sum over the first batch of each client's cross-entropies before its first
-        step: float64 [clients].
+        Trained minus start, by name; and the sum of each client's cross-entropies over the first batch, before its
+        first step: float64 [clients].
     """
     clients, losses = len(inputs), inputs.new_zeros(len(inputs), dtype=torch.float64)
     if not batches:
@@ -93,24 +76,17 @@ def descend(
     return updates, losses
 
 
-class LayersOfClients:
-    """The same networks with autograd, for whatever loss and optimiser.
+def outputs(layers: Sequence[str], parameters: Mapping[str, Tensor], inputs: Tensor) -> Tensor:
+    """The same networks with autograd, for any loss and optimiser: outputs [clients, records, outputs].
 
-    Args:
-        layers: names of the linear layers, from the first on.
+    For parameters [clients, *shape] by name, and inputs [clients, records, ...].
     """
-
-    def __init__(self, layers: Sequence[str]) -> None:
-        self._layers = layers
-
-    def __call__(self, parameters: Mapping[str, Tensor], inputs: Tensor) -> Tensor:
-        """Outputs [clients, records, outputs] for parameters [clients, *shape] and inputs [clients, records, ...]."""
-        values = _filled(inputs.flatten(2), 2)
-        for name in self._layers:
-            weight, bias = parameters[f"{name}.weight"], parameters[f"{name}.bias"]
-            values = values if name == self._layers[0] else values.relu()
-            values = torch.baddbmm(_filled(bias, 1).unsqueeze(1), values, _filled(_filled(weight, 1), 2).mT)
-        return values[..., : parameters[f"{self._layers[-1]}.bias"].shape[1]]
+    values = _filled(inputs.flatten(2), 2)
+    for name in layers:
+        weight, bias = parameters[f"{name}.weight"], parameters[f"{name}.bias"]
+        values = values if name == layers[0] else values.relu()
+        values = torch.baddbmm(_filled(bias, 1).unsqueeze(1), values, _filled(_filled(weight, 1), 2).mT)
+    return values[..., : parameters[f"{layers[-1]}.bias"].shape[1]]
 
 
 def _filled(tensor: Tensor, axis: int) -> Tensor:
@@ -126,13 +102,7 @@ def _stacked(parameter: Tensor, clients: int) -> Tensor:
 
 
 class _Layer:
-    """A linear layer of all clients.
-
-    Args:
-        weight: where all start, [clients, out, in].
-        bias: [clients, out].
-        rate: learning rate.
-    """
+    """A linear layer of all clients, from weight [clients, out, in] and bias [clients, out] on."""
 
     def __init__(self, weight: Tensor, bias: Tensor, rate: float) -> None:
         self._start = weight, bias.unsqueeze(1)
@@ -146,20 +116,20 @@ class _Layer:
         return _linear(inputs, self._weight, self._bias)
 
     def logits(self, inputs: Tensor, records: Tensor | None) -> Tensor:
-        """The same as [clients, out, batch]: operations over a short last axis are several times slower."""
+        """As [clients, out, batch]: operations over a short last axis are several times slower."""
         self._inputs = inputs
         return torch.baddbmm(self._bias.mT, self._weight, inputs.mT)
 
     def backward(self, gradients: Tensor) -> Tensor:
-        """Takes the step, and returns the gradient of what left the ReLU below, before the ReLU."""
+        """Takes the step, and returns the gradient of the inputs of the ReLU below."""
         below = torch.bmm(gradients, self._weight)
         torch.ops.aten.threshold_backward.grad_input(below, self._inputs, 0, grad_input=below)
         self.step(gradients)
         return below
 
     def step(self, gradients: Tensor) -> None:
-        """One step, from the gradients of what :meth:`forward` gave."""
-        if self._weight is self._start[0]:  # what clients start from is shared, and not ours to overwrite
+        """One step, from the gradients of :meth:`forward`'s outputs."""
+        if self._weight is self._start[0]:  # all clients share the start: it must not be overwritten
             self._weight = torch.baddbmm(self._weight, gradients.mT, self._inputs, alpha=-self._rate)
             self._bias = self._bias - gradients.sum(1, keepdim=True).mul_(self._rate)
         else:
@@ -172,12 +142,9 @@ class _Layer:
 
 
 class _First(_Layer):
-    """The first layer, by its outputs: see the top of this file.
+    """The first layer, by its outputs (top of this file). All passes get the same inputs, [clients, records, in]."""
 
-    All passes get the same inputs, [clients, records, in].
-    """
-
-    _before: Tensor  # outputs of where all start, for all records
+    _before: Tensor  # outputs at the start, for all records
     _products: Tensor | None = None  # -rate (X X' + 1), the one being for the bias
     _sum: Tensor | None = None  # of all steps' gradients, by record
 
@@ -207,7 +174,7 @@ class _First(_Layer):
 
 
 def _linear(inputs: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    if len(weight) == 1 or weight.stride(0) == 0:  # everybody's are the same: one product for all clients
+    if len(weight) == 1 or weight.stride(0) == 0:  # the same for all clients: one product
         return nn.functional.linear(inputs, weight[0], bias[0, 0])
     return torch.baddbmm(bias, inputs, weight.mT)
 

@@ -1,14 +1,12 @@
-"""One gradient step of each record, clipped and added up without ever forming a record's gradient.
+"""One gradient step of each record, clipped and added up without forming a record's gradient.
 
-The gradient of a linear layer for one record is a product of two vectors: what comes back from the loss, and the
-layer's input (Goodfellow 2015). So its norm is the product of theirs, and the sum of all clipped gradients is one
-matrix product. It comes out exactly: both vectors are truncated to powers of two whose product is the clip's quantum
+The gradient of a linear layer for one record is a product of two vectors, the gradient of its output and its input
+(Goodfellow 2015). So its norm is the product of theirs, and the sum of all clipped gradients is one matrix product. The
+sum is exact: both vectors are truncated to powers of two whose product is the clip's quantum
 (:mod:`fedamp.client.clipping`), so every term is a whole number of quanta, and float64 adds them without rounding.
 """
 
-import copy
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -16,15 +14,14 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedamp.client.clipping import ClippedSum, quantum, scales_of
-from fedamp.client.optimizers import is_plain
 from fedamp.client.perceptron import layers_of
 from fedamp.client.stacks import MILD_RATE, aligned, why_alone
 from fedamp.client.task import ClientTask
+from fedamp.client.training import is_plain
 from fedamp.data import Cohort
 from fedamp.federation.losses import LOSSES, CrossEntropy, Loss
 
-# A norm at the clip is 2**31 quanta. An input has some hundred times the numbers that come back, so it gets more bits:
-# 18 of 31.
+# A norm at the clip is 2**31 quanta. An input has some hundred times the numbers of an output, so it gets more bits.
 _INPUT_BITS, _ALL_BITS = 18, 31
 
 _BLOCK = 1 << 16  # float64 numbers at once: they stay in the cache
@@ -33,23 +30,19 @@ _BLOCK = 1 << 16  # float64 numbers at once: they stay in the cache
 class RecordSteps:
     """Takes single steps from one model for many records.
 
-    Args:
-        module: a network that :meth:`can_run` accepts. It is copied.
-        rate: learning rate.
-        loss: built in, for outputs [records, outputs].
+    ``layers`` are the names of the linear layers, from the first on, with a ReLU between them; ``loss`` is built in.
     """
 
     @staticmethod
     def can_run(task: ClientTask, module: nn.Module, known: bool) -> bool:
         """Whether a task is of single steps, from a built-in (``known``) network of linear layers alone."""
         plain = not task.linf_coordinates and is_plain(task.client, steps=1) and task.precision != "bfloat16"
-        # A loss of one's own may mix the records it is given, which are different people's here.
+        # A custom loss may mix the records it is given, which are different clients' here.
         by_record = task.client.loss in LOSSES and LOSSES[task.client.loss].output_axes == 2
         return task.unit == "sample" and plain and by_record and known and layers_of(module) is not None
 
-    def __init__(self, module: nn.Module, rate: float, loss: Loss | None = None) -> None:
-        self._module, self._rate, self._loss = copy.deepcopy(module), rate, loss or CrossEntropy()
-        self._layers = {name: layer for name, layer in self._module.named_modules() if isinstance(layer, nn.Linear)}
+    def __init__(self, layers: Sequence[str], rate: float, loss: Loss | None = None) -> None:
+        self._layers, self._rate, self._loss = layers, rate, loss or CrossEntropy()
 
     def sum(
         self,
@@ -61,18 +54,16 @@ class RecordSteps:
     ) -> tuple[ClippedSum, Tensor]:
         """The sum of the clipped updates, and each record's loss before its step.
 
-        How a record is rounded may depend on the number of slots, empty ones included.
+        The rounding of a record may depend on the number of slots, empty ones included.
 
         Args:
             start: the model, by parameter name.
             cohort: of one record each [slots, 1, ...], or none in an empty slot.
-            parts: the parameter names of each part; together all names, none twice.
-            clips: the clipping norm of each part.
-            normalised: scale short updates up, too.
+            parts, clips, normalised: as for :func:`fedamp.client.clipping.clip_and_sum`.
 
         Returns:
-            What :func:`fedamp.client.clipping.clip_and_sum` gives for the updates, up to the rounding of single
-            numbers by 2**-13 of a layer's largest; and float64 [slots].
+            The result of ``clip_and_sum`` for the updates, up to the rounding of single numbers by 2**-13 of a layer's
+            largest; and float64 [slots].
         """
         device = next(iter(start.values())).device
         inputs, labels = (aligned(each[:, 0]).to(device) for each in (cohort.inputs, cohort.labels))
@@ -94,8 +85,7 @@ class RecordSteps:
 
     def why_alone(self, start: Mapping[str, Tensor], like: Cohort) -> str:
         """Why records cannot share such slots; empty where they can."""
-        mild = copy.copy(self)
-        mild._rate = MILD_RATE
+        mild = RecordSteps(self._layers, MILD_RATE, self._loss)
 
         def train(cohort: Cohort, seeds: NDArray[np.void], kept: NDArray[np.int64]) -> dict[str, Tensor]:
             alone = Cohort(cohort.inputs, cohort.labels, np.isin(np.arange(len(seeds)), kept).astype(np.int64))
@@ -107,37 +97,24 @@ class RecordSteps:
         self, start: Mapping[str, Tensor], inputs: Tensor, labels: Tensor
     ) -> tuple[Tensor, dict[str, "_Products"]]:
         """Each record's loss, and its update of every parameter as a product."""
-        entered: dict[str, Tensor] = {}
-        left: dict[str, Tensor] = {}
-
-        def keep(name: str) -> Any:
-            def hook(layer: nn.Module, arguments: tuple[Tensor, ...], output: Tensor) -> None:
-                entered[name], left[name] = arguments[0].detach(), output
-
-            return hook
-
-        hooks = [layer.register_forward_hook(keep(name)) for name, layer in self._layers.items()]
-        try:
-            with torch.enable_grad():
-                parameters = {name: value.detach().requires_grad_() for name, value in start.items()}
-                logits = torch.func.functional_call(self._module, parameters, (inputs,))
-                losses = self._loss.each(logits, labels)
-            returned = torch.autograd.grad(losses.sum(), list(left.values()))
-        finally:
-            for hook in hooks:
-                hook.remove()
+        values, entered, left = inputs.flatten(1), list[Tensor](), list[Tensor]()
+        with torch.enable_grad():
+            for name in self._layers:
+                values = values.relu() if left else values
+                weight, bias = (start[f"{name}.{kind}"].detach().requires_grad_() for kind in ("weight", "bias"))
+                entered.append(values.detach())
+                left.append(values := nn.functional.linear(values, weight, bias))
+            losses = self._loss.each(values, labels)
         products: dict[str, _Products] = {}
-        for (name, _), gradient in zip(left.items(), returned, strict=True):
-            prefix, back = f"{name}." if name else "", gradient.double() * -self._rate
-            products[f"{prefix}weight"] = _Products(back, entered[name])
-            products[f"{prefix}bias"] = _Products(back, None)
+        gradients = torch.autograd.grad(losses.sum(), left)
+        for name, gradient, values in zip(self._layers, gradients, entered, strict=True):
+            back = gradient.double() * -self._rate
+            products |= {f"{name}.weight": _Products(back, values), f"{name}.bias": _Products(back, None)}
         return losses.detach().double(), products
 
 
 class _Products:
-    """The updates of one parameter: of a weight, ``back`` [records, out] times ``entered`` [records, in] each; of a
-    bias, ``back``.
-    """
+    """The updates of a weight, ``back`` [records, out] times ``entered`` [records, in] each; or of a bias, ``back``."""
 
     def __init__(self, back: Tensor, entered: Tensor | None) -> None:
         self._back, self._entered = back, entered

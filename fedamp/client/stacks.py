@@ -1,10 +1,10 @@
 """Stacks of units, and the check that units in a stack keep apart, to the bit.
 
 The update of a unit must be a function of its own records, the released model, its own seed and public constants; else
-one person's records would change other people's updates, which nobody charges. Rounding is where it could fail: a
-matrix product rounds by its shape, and by where its operands lie in memory. So a stack has a public number of slots,
-whoever takes part, and a slot has places for as many records as the next power of two above the unit's own number.
-Whether a kernel then rounds alike in every slot, beside any mates, is tried before it is used.
+one client's records would change other clients' updates, and nothing charges for that. Rounding is where it could fail:
+a matrix product rounds by its shape, and by where its operands lie in memory. So a stack has a public number of slots,
+and a slot has places for as many records as the next power of two above the unit's own number. A kernel is used only
+after a test that it rounds alike in every slot, beside any mates.
 """
 
 import math
@@ -21,28 +21,28 @@ from fedamp import rng
 from fedamp.data import Cohort
 from fedamp.errors import one_line
 
+# Numbers of updates to compare, twice, before units are taken to keep apart; and stacks, at most.
+_COMPARED, _TRIES = 40_000, 100
+
+MILD_RATE = 0.1  # learning rate of these tests: with any scenario's, random units' updates might not be finite
+
+_Filled = tuple[Cohort, NDArray[np.void]]
+Train = Callable[[Cohort, NDArray[np.void], NDArray[np.int64]], dict[str, Tensor]]
+
 
 @dataclass(frozen=True)
 class Stack:
-    """Units in the slots of a stack, from the first on; the slots behind them are empty.
+    """Units in the slots of a stack, from the first on; the slots behind them are empty."""
 
-    Attributes:
-        units: int64 [units], their ids.
-        seeds: [slots], a secret seed each; zeros for empty slots.
-        cohort: records [slots, places, ...]; an empty slot has none.
-    """
-
-    units: NDArray[np.int64]
-    seeds: NDArray[np.void]
-    cohort: Cohort
+    units: NDArray[np.int64]  # their ids
+    seeds: NDArray[np.void]  # [slots], a secret seed each; zeros for empty slots
+    cohort: Cohort  # records [slots, places, ...]; an empty slot has none
 
     @classmethod
     def of(cls, units: NDArray[np.int64], seeds: NDArray[np.void], records: Cohort, slots: int, places: int) -> "Stack":
         """Put units into a stack that has room for them."""
-        filled = np.zeros(slots, seeds.dtype)
-        filled[: len(units)] = seeds
-        sizes = np.zeros(slots, np.int64)
-        sizes[: len(units)] = records.sizes
+        filled, sizes = np.zeros(slots, seeds.dtype), np.zeros(slots, np.int64)
+        filled[: len(units)], sizes[: len(units)] = seeds, records.sizes
         inputs, labels = (_in_slots(each, slots, places) for each in (records.inputs, records.labels))
         return cls(units, filled, Cohort(inputs, labels, sizes))
 
@@ -60,25 +60,15 @@ def aligned(array: NDArray[Any]) -> Tensor:
     return torch.from_numpy(array) if fits else torch.tensor(array)
 
 
-# Numbers of updates that are looked at, twice, before units are taken to keep apart; and stacks, at most.
-_COMPARED, _TRIES = 40_000, 100
-
-MILD_RATE = 0.1  # learning rate of such tries, whatever the scenario's: with it random units' updates are finite
-
-_Filled = tuple[Cohort, NDArray[np.void]]
-Train = Callable[[Cohort, NDArray[np.void], NDArray[np.int64]], dict[str, Tensor]]
-
-
 def why_alone(train: Train, like: Cohort, numbers: int, vocabulary: int | None = None) -> str:
     """Why units cannot share a stack; empty where each gets the same update, to the bit, in any slot, beside any mates.
 
     Random units train, and once more in other slots, where every other one is gone: its slot is empty, or holds numbers
     that are not finite. Small updates show a kernel's rounding seldom, so they are tried more often. A stack of one
-    slot has no mates.
+    slot has no mates. Of ``like``, only the shape and type of its records count.
 
     Args:
-        train: what some of the slots' units get by name, of records, seeds [slots] and these slots.
-        like: a stack; its records are not looked at, only their shape and type.
+        train: the updates by name of some of the slots' units, from records, seeds [slots] and these slots.
         numbers: in the update of a unit.
         vocabulary: number of tokens; None where inputs are numbers.
 
@@ -89,21 +79,20 @@ def why_alone(train: Train, like: Cohort, numbers: int, vocabulary: int | None =
     for _ in range(min(_TRIES, math.ceil(_COMPARED / (numbers * slots))) if slots > 1 else 0):
         first, second, kept = _twice(generator, like, vocabulary)
         try:
-            before = train(*first, kept[0])
-            after = train(*second, kept[1])
+            before, after = train(*first, kept[0]), train(*second, kept[1])
         except torch.OutOfMemoryError:
             raise
-        except Exception as error:  # a model of somebody's own may do what it wants
+        except Exception as error:  # a custom model may raise anything
             return f"the model does not train in a stack ({one_line(error)})"
         if not all(torch.equal(values, after[name]) for name, values in before.items()):  # a NaN proves nothing
-            return "what a client gets would depend on its mates, in the last bits"
+            return "a client's update would depend on its mates, in the last bits"
     return ""
 
 
 def _twice(
     generator: np.random.Generator, like: Cohort, vocabulary: int | None
 ) -> tuple[_Filled, _Filled, tuple[NDArray[np.int64], NDArray[np.int64]]]:
-    """Random units in a stack, the same in other slots with half of them gone, and where those left are."""
+    """Random units in a stack, the same in other slots with half of them gone, and the slots of those left."""
     slots, places = like.inputs.shape[:2]
     sizes = generator.integers(places // 2 + 1, places + 1, slots)
     inputs, labels = (_in_slots(each[:0], slots, places) for each in (like.inputs, like.labels))

@@ -4,22 +4,76 @@ import copy
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
+from typing import Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedamp import rng
 from fedamp.base.devices import is_gpu
 from fedamp.client import perceptron
-from fedamp.client.batch_order import BatchOrder, batch_order
-from fedamp.client.optimizers import LocalOptimizer, is_plain, optimizer_of
-from fedamp.client.stacks import MILD_RATE, aligned, why_alone
+from fedamp.client.batches import Batches
+from fedamp.client.channels import ChannelsOfClients
+from fedamp.client.stacks import MILD_RATE, why_alone
 from fedamp.data import Cohort
 from fedamp.federation.losses import CrossEntropy, Loss
 from fedamp.federation.training import Client
 from fedamp.models.generators import generators_from
+
+# From gradients, stacks [clients, *shape], to the directions of a step, whose length is the learning rate times theirs.
+# Neither arguments nor earlier results are written to. The state ends with the round.
+Directions = Callable[[list[Tensor]], list[Tensor]]
+
+
+class Sgd:
+    """As ``torch.optim.SGD``: ``v = m v + gradient``, and v is the direction (at first, the gradient)."""
+
+    def __init__(self, config: Client) -> None:
+        self._momentum = config.momentum
+        self._velocity: list[Tensor] = []
+
+    def __call__(self, gradients: list[Tensor]) -> list[Tensor]:
+        if self._velocity:
+            gradients = list(torch._foreach_add(gradients, self._velocity, alpha=self._momentum))
+        if self._momentum:
+            self._velocity = gradients
+        return gradients
+
+
+class Adam:
+    """As ``torch.optim.Adam`` (Kingma, Ba 2015)."""
+
+    def __init__(self, config: Client) -> None:
+        self._config, self._steps = config, 0
+        self._moments: list[tuple[Tensor, Tensor]] = []
+
+    def __call__(self, gradients: list[Tensor]) -> list[Tensor]:
+        betas = self._config.beta1, self._config.beta2
+        if not self._moments:
+            self._moments = [(torch.zeros_like(gradient), torch.zeros_like(gradient)) for gradient in gradients]
+        self._steps += 1
+        first, second = (1 - beta**self._steps for beta in betas)
+        directions = []
+        for gradient, (mean, square) in zip(gradients, self._moments, strict=True):
+            mean.lerp_(gradient, 1 - betas[0])
+            square.mul_(betas[1]).addcmul_(gradient, gradient, value=1 - betas[1])
+            directions.append((mean / first).div_((square / second).sqrt_().add_(self._config.epsilon)))
+        return directions
+
+
+# A further optimiser is a class here, a line in ``OPTIMIZERS``, and its name in ``Client.optimizer``. Its gradients
+# have the weight decay in them.
+OPTIMIZERS: dict[str, Callable[[Client], Directions]] = {"sgd": Sgd, "adam": Adam}
+
+
+def is_plain(config: Client, steps: Literal[1] | None = None) -> bool:
+    """Whether every step is the learning rate times a gradient of the loss alone; the first one, if ``steps`` is 1."""
+    momentum = config.momentum if steps is None else 0.0
+    return config.optimizer == "sgd" and not (momentum or config.weight_decay or config.proximal)
+
 
 # Outputs [records, ...] of one client: forward(parameters, inputs [records, ...], *arguments of the client).
 Forward = Callable[..., Tensor]
@@ -27,84 +81,11 @@ Forward = Callable[..., Tensor]
 
 @dataclass(frozen=True)
 class Trained:
-    """What local training gave.
+    """The result of local training."""
 
-    Attributes:
-        updates: float32 of shape [clients, *shape] by parameter name: trained minus where it started.
-        losses: float64 of shape [clients]; the sum over the records of the first batch of their loss, before training.
-        records: int64 of shape [clients], how many records these were.
-    """
-
-    updates: dict[str, Tensor]
-    losses: NDArray[np.float64]
-    records: NDArray[np.int64]
-
-
-class Stacked:
-    """The clients' parameters during local training.
-
-    Args:
-        together: outputs [clients, records, ...] for parameters, inputs and arguments with an axis of clients.
-        start: parameters by name, of shape [clients, *shape]; never written to.
-        arguments: further arguments of ``together``.
-        optimizer: which way a step goes; fresh.
-        rate: learning rate.
-        proximal: weight of the FedProx term (Li et al. 2020).
-        bfloat16: whether matrix products may use bfloat16.
-    """
-
-    def __init__(
-        self,
-        together: Forward,
-        start: dict[str, Tensor],
-        arguments: Sequence[Tensor],
-        optimizer: LocalOptimizer,
-        rate: float,
-        proximal: float,
-        bfloat16: bool,
-    ) -> None:
-        self._together, self._start, self._arguments = together, start, arguments
-        self._optimizer, self._rate, self._proximal, self._bfloat16 = optimizer, rate, proximal, bfloat16
-        self._values = list(start.values())
-        self._leaves: list[Tensor] = []
-        self._untouched = True
-
-    def outputs(self, inputs: Tensor) -> Tensor:
-        """Outputs [clients, records, ...] for inputs [clients, records, ...]."""
-        self._leaves = [value.detach().requires_grad_() for value in self._values]
-        low = torch.autocast(inputs.device.type, dtype=torch.bfloat16) if self._bfloat16 else nullcontext()
-        with low:
-            return self._together(dict(zip(self._start, self._leaves, strict=True)), inputs, *self._arguments)
-
-    def descend(self, outputs: Tensor, output_gradients: Tensor, active: Tensor) -> None:
-        """One step for the clients that are active: bool of shape [clients]."""
-        # Through a scalar: handing torch the outputs' gradients makes it import its symbolic algebra, which takes
-        # longer than many rounds.
-        scalar = (outputs * output_gradients).sum()
-        gradients = list(torch.autograd.grad(scalar, self._leaves, materialize_grads=True))
-        if self._proximal:
-            away = torch._foreach_sub(self._values, list(self._start.values()))
-            gradients = list(torch._foreach_add(gradients, away, alpha=self._proximal))
-        gradients = self._optimizer.directions(gradients, self._values)
-        if self._proximal or not self._optimizer.rests_without_gradient:
-            gradients = [gradient * active.view(-1, *[1] * (gradient.dim() - 1)) for gradient in gradients]
-        if self._untouched:  # what clients start from is shared, and not ours to overwrite
-            # Stacks lie in memory as their gradients do: whatever way round, the steps that follow are fast.
-            stacks = [torch.empty_like(gradient) for gradient in gradients]
-            for value, gradient, stack in zip(self._values, gradients, stacks, strict=True):
-                torch.add(value, gradient, alpha=-self._rate, out=stack)
-            self._values, self._untouched = stacks, False
-            return
-        torch._foreach_add_(self._values, gradients, alpha=-self._rate)
-
-    def updates(self) -> dict[str, Tensor]:
-        """Trained minus start, by name. Ends the training: the memory is reused."""
-        start = self._start.values()
-        if self._untouched:
-            changes = [torch.zeros_like(first, memory_format=torch.contiguous_format) for first in start]
-        else:
-            changes = [value.sub_(first) for value, first in zip(self._values, start, strict=True)]
-        return dict(zip(self._start, changes, strict=True))
+    updates: dict[str, Tensor]  # float32 [clients, *shape] by parameter name: trained minus start
+    losses: NDArray[np.float64]  # [clients], sum over the records of the first batch of their loss, before training
+    records: NDArray[np.int64]  # [clients], the number of these records
 
 
 class Trainer:
@@ -116,13 +97,10 @@ class Trainer:
 
     Args:
         forward: the model. It must treat records independently.
-        config: the scenario's client section.
-        loss: what is minimised.
-        rate: learning rate; left out: that of the first round.
-        device: torch's name of the device.
         precision: ``float32``; ``tf32`` and ``bfloat16`` are for GPUs.
-        layers: of a model that is fully connected (:func:`fedamp.client.perceptron.layers_of`).
-        together: the model of all clients at once, a faster way where it has one.
+        loss: default: cross-entropy.
+        rate: learning rate; default: that of the first round.
+        module: the same model, if it is built in: some of them train faster.
     """
 
     def __init__(
@@ -131,42 +109,41 @@ class Trainer:
         config: Client,
         device: str = "cpu",
         precision: str = "float32",
-        layers: Sequence[str] | None = None,
-        together: Forward | None = None,
         loss: Loss | None = None,
         rate: float | None = None,
+        module: nn.Module | None = None,
     ) -> None:
         self.forward, self.config, self.device, self.precision = forward, config, device, precision
         self.loss = loss or CrossEntropy()
         self.rate = config.learning_rate_in(1) if rate is None else rate
+        layers = perceptron.layers_of(module)
+        self.channels = ChannelsOfClients.of(module)
+        self.together = partial(perceptron.outputs, layers) if layers else self.channels  # the model of all clients
         plain = is_plain(config) and type(self.loss) is CrossEntropy and precision != "bfloat16"
-        self.layers, self.together = layers if plain else None, together
+        self.layers = layers if plain else None  # of a network that trains without autograd
 
     def train(
         self, start: dict[str, Tensor], cohort: Cohort, seeds: NDArray[np.void], arguments: Sequence[Tensor] = ()
     ) -> Trained:
-        """Train every client of a stack. What a client gets follows from the shape of the stack, not from its mates,
-        where its kernels keep to that (:func:`fedamp.client.stacks.why_alone`).
+        """Train every client of a stack. A client's update follows from the shape of the stack, not from its mates,
+        where the kernels allow it (:func:`fedamp.client.stacks.why_alone`).
 
         Args:
-            start: where all of them start: parameters by name.
-            cohort: the clients' records.
-            seeds: a seed for each client, from which its order of records follows.
+            start: the parameters that all of them start from, by name; never written to.
+            cohort, seeds: each client's records, and the seed of their order.
             arguments: further arguments of ``forward``, of shape [clients, ...].
         """
-        order = batch_order(self.config, cohort.sizes, seeds, cohort.inputs.shape[1])
-        batches, clients = _Batches(cohort, order, self.device), len(cohort.sizes)
+        batches, clients = Batches(self.config, cohort, seeds, self.device), len(cohort.sizes)
         if self.layers is not None:
-            updates, losses = perceptron.descend(self.layers, start, batches.inputs, batches.places(), self.rate)
-            return Trained(updates, losses.cpu().numpy(), (order.weights[0] > 0).sum(1))
+            updates, losses = perceptron.descend(self.layers, start, batches.inputs, list(batches), self.rate)
+            return Trained(updates, losses.cpu().numpy(), batches.counts)
         stacked = {name: value.expand(clients, *value.shape) for name, value in start.items()}
         arguments = [each.to(self.device) for each in arguments]
         if self.together is None and clients == 1:
             word = int(rng.client_words(seeds, "what the model draws", 1)[0, 0])
             with generators_from(word >> 1, is_gpu(self.device)):
-                return self._train(self._stacked(self._alone, stacked, arguments), batches)
-        together = self.together or torch.func.vmap(self.forward)
-        return self._train(self._stacked(together, stacked, arguments), batches)
+                return self._descend(self._alone, stacked, batches, arguments)
+        return self._descend(self.together or torch.func.vmap(self.forward), stacked, batches, arguments)
 
     def why_alone(
         self,
@@ -175,12 +152,9 @@ class Trainer:
         arguments: Callable[[NDArray[np.void]], Sequence[Tensor]],
         vocabulary: int | None,
     ) -> str:
-        """Why clients cannot share such a stack; empty where they can.
+        """Why clients cannot share a stack such as ``like``, whose records do not count; empty where they can.
 
-        Args:
-            start, like: as ``start`` and ``cohort`` of :meth:`train`; the records are not looked at.
-            arguments: further arguments of ``forward``, of clients with these seeds.
-            vocabulary: number of tokens; None where inputs are numbers.
+        ``arguments`` gives those of ``forward`` for seeds; ``vocabulary`` is the number of tokens, None for numbers.
         """
         few = copy.copy(self)
         few.rate = MILD_RATE
@@ -196,48 +170,47 @@ class Trainer:
         mine = {name: value[0] for name, value in parameters.items()}
         return self.forward(mine, inputs[0], *(argument[0] for argument in arguments))[None]
 
-    def _stacked(self, together: Forward, start: dict[str, Tensor], arguments: Sequence[Tensor]) -> Stacked:
-        optimizer, low = optimizer_of(self.config), self.precision == "bfloat16"
-        return Stacked(together, start, arguments, optimizer, self.rate, self.config.proximal, low)
-
-    def _train(self, clients: Stacked, batches: "_Batches") -> Trained:
-        """Steps down the mean loss of each batch."""
-        losses = torch.zeros(len(batches.clients), dtype=torch.float64)
-        for step in range(batches.steps):
-            inputs, labels, weights = batches[step]
-            outputs = clients.outputs(inputs)
-            values = outputs.detach().float()
+    def _descend(
+        self, together: Forward, start: dict[str, Tensor], batches: Batches, arguments: Sequence[Tensor]
+    ) -> Trained:
+        """Steps down the mean loss of each batch; ``together`` takes everything with an axis of clients."""
+        directions, proximal = OPTIMIZERS[self.config.optimizer](self.config), self.config.proximal
+        values, losses = [*start.values()], torch.zeros(len(batches.counts), dtype=torch.float64)
+        first = values
+        for step, batch in enumerate(batches):
+            leaves = [value.detach().requires_grad_() for value in values]
+            bfloat16 = self.precision == "bfloat16"
+            with torch.autocast(batches.inputs.device.type, torch.bfloat16) if bfloat16 else nullcontext():
+                outputs = together(dict(zip(start, leaves, strict=True)), batches.inputs_of(batch), *arguments)
+            found = outputs.detach().float()
             if step == 0:
-                losses = self.loss.sums(values, labels, weights).cpu()
-            clients.descend(outputs, self.loss.gradients(values, labels, weights), (weights > 0).any(1))
-        return Trained(clients.updates(), losses.numpy(), (batches.weights[0] > 0).sum(1).cpu().numpy())
-
-
-class _Batches:
-    """The records of every step, on the device."""
-
-    def __init__(self, cohort: Cohort, order: BatchOrder, device: str) -> None:
-        self.inputs = aligned(cohort.inputs).to(device)
-        self.labels = torch.from_numpy(cohort.labels).to(device)
-        self.weights = torch.from_numpy(order.weights).to(device)
-        self.records = None if order.records is None else torch.from_numpy(order.records).to(device)
-        self.clients = torch.arange(len(cohort.sizes), device=device)[:, None]
-        self.steps = order.steps
-
-    def __getitem__(self, step: int) -> tuple[Tensor, Tensor, Tensor]:
-        if self.records is None:
-            return self.inputs, self.labels, self.weights[0]
-        records = self.records[step]
-        return self.inputs[self.clients, records], self.labels[self.clients, records], self.weights[step]
-
-    def places(self) -> list[perceptron.Batch]:
-        """The same without the inputs."""
-        if self.records is None:
-            return [perceptron.Batch(None, self.labels, self.weights[0])] * self.steps
-        return [
-            perceptron.Batch(records, self.labels.gather(1, records), weights)
-            for records, weights in zip(self.records, self.weights, strict=True)
-        ]
+                losses = self.loss.sums(found, batch.labels, batch.weights).cpu()
+            # Through a scalar: handing torch the outputs' gradients makes it import its symbolic algebra, which takes
+            # longer than many rounds.
+            scalar = (outputs * self.loss.gradients(found, batch.labels, batch.weights)).sum()
+            gradients = list(torch.autograd.grad(scalar, leaves, materialize_grads=True))
+            if proximal:
+                gradients = list(torch._foreach_add(gradients, torch._foreach_sub(values, first), alpha=proximal))
+            if self.config.weight_decay:
+                gradients = list(torch._foreach_add(gradients, values, alpha=self.config.weight_decay))
+            gradients = directions(gradients)
+            if not is_plain(self.config):  # clients that have done all their steps stay where they are
+                active = (batch.weights > 0).any(1)
+                gradients = [gradient * active.view(-1, *[1] * (gradient.dim() - 1)) for gradient in gradients]
+            if step == 0:
+                # All clients share the start, so the first step goes to new memory. Stacks lie in memory as their
+                # gradients do: then the steps that follow are fast.
+                values = [torch.empty_like(gradient) for gradient in gradients]
+                for value, shared, gradient in zip(values, first, gradients, strict=True):
+                    torch.add(shared, gradient, alpha=-self.rate, out=value)
+            else:
+                torch._foreach_add_(values, gradients, alpha=-self.rate)
+            del gradients, scalar  # the next step needs the memory
+        if values is first:
+            changes = [torch.zeros_like(each, memory_format=torch.contiguous_format) for each in first]
+        else:
+            changes = [value.sub_(each) for value, each in zip(values, first, strict=True)]
+        return Trained(dict(zip(start, changes, strict=True)), losses.numpy(), batches.counts)
 
 
 @contextmanager

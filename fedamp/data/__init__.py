@@ -1,10 +1,8 @@
 """Federated data sets: loading, partitioning, and reading the records of a few clients at a time.
 
-    dataset = scenario.data.load(seed, folder)
-    cohort = dataset.gather(np.array([3, 141]))
+    cohort = scenario.data.load(seed, folder).gather(np.array([3, 141]))
 
-The frozen section of a scenario loads itself (:mod:`fedamp.data.sections` lists them). Nothing here imports torch;
-scikit-learn's files, pyarrow and ``datasets`` are used only where their data are read.
+Nothing here imports torch; scikit-learn's files, pyarrow and ``datasets`` are used only where their data are read.
 """
 
 from fedamp.data.dataset import Cohort, Dataset, LabelCounts

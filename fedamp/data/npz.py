@@ -41,21 +41,16 @@ class NpzData(FolderData):
             require(name, files, key, source, "array")
             return _read(files[name], name)
 
-        features, label = self._one_name("features"), self._one_name("label")
-        inputs, labels = read(features, "data.features"), read(label, "data.label")
+        keys = {}
+        for key, names in {"features": self.features, "label": self.label}.items():
+            if not isinstance(names, str) and len(names) > 1:
+                raise DataError(f"data.{key}: npz takes the name of one array, got {len(names)}")
+            keys[key] = names if isinstance(names, str) else names[0]
+        inputs, labels = (read(name, f"data.{key}") for key, name in keys.items())
         if inputs.dtype.kind not in "fiub" or not inputs.shape:
-            raise DataError(
-                f"{source}: array {features!r} is of type {inputs.dtype} and shape {list(inputs.shape)}; "
-                "inputs must be numbers of shape [records, ...]"
-            )
-        column = partial(read, key="data.partition.column")
-        return Table(source, inputs, labels, column, self.shape, self.scale or 1.0)
-
-    def _one_name(self, key: str) -> str:
-        names = getattr(self, key)
-        if not isinstance(names, str) and len(names) > 1:
-            raise DataError(f"data.{key}: npz takes the name of one array, got {len(names)}")
-        return names if isinstance(names, str) else str(names[0])
+            found = f"array {keys['features']!r} is of type {inputs.dtype} and shape {list(inputs.shape)}"
+            raise DataError(f"{source}: {found}; inputs must be numbers of shape [records, ...]")
+        return Table(source, inputs, labels, partial(read, key="data.partition.column"), self.shape, self.scale or 1.0)
 
 
 def _names(archive: Path) -> list[str]:
@@ -63,9 +58,8 @@ def _names(archive: Path) -> list[str]:
         with archive.open("rb") as file, np.load(file) as arrays:
             return list(arrays.files)
     except (*_UNREADABLE, TypeError) as error:  # the last one: an npy file of that name
-        raise DataError(
-            f"{archive}: not a readable npz archive ({one_line(error)}); write it with numpy.savez"
-        ) from None
+        why = one_line(error)
+        raise DataError(f"{archive}: not a readable npz archive ({why}); write it with numpy.savez") from None
 
 
 def _read(path: Path, name: str) -> NDArray[Any]:

@@ -1,8 +1,7 @@
-"""Partitions: the client of each record.
+"""Partitions: an array ``owners`` of shape [records] with the client of every record.
 
-A partition is an array ``owners`` of shape [records] with the client of every record, so every record has exactly one
-client. It follows from the data seed and the labels alone. The partitioners of flwr-datasets draw differently and loop
-over clients; these keep models with a known seed the same to the bit, and serve millions of clients.
+It follows from the data seed and the labels alone. The partitioners of flwr-datasets draw differently and loop over
+clients; these keep models with a known seed the same to the bit, and serve millions of clients.
 """
 
 import itertools
@@ -24,16 +23,11 @@ class DrawnPartition(Section, ABC):
     """Base of the partitions that are drawn at random. A further one is one class, and a name in ``AnyPartition``."""
 
     by_label: ClassVar[bool] = False  # whether each record needs one class
-
     scheme: str
 
     @abstractmethod
     def owners(self, generator: np.random.Generator, labels: Indices, clients: int) -> Indices:
-        """The client of every record, shape [records].
-
-        Args:
-            labels: the class of every record, shape [records].
-        """
+        """The client of every record, shape [records]; ``labels``: their classes, of the same shape."""
 
     def check_enough(self, records: int, clients: int) -> None:
         """Raises DataError if there are too few records for so many clients. By default no number is too small."""
@@ -56,12 +50,10 @@ class DirichletPartition(DrawnPartition):
     """Of every label, each client gets a share drawn from a symmetric Dirichlet law; small alpha: different clients.
 
     Sizes vary, and a client may get nothing (Yurochkin et al. 2019). Given its size, a client's label proportions
-    follow the Dirichlet law of the same ``alpha``, up to the normalisation over clients. Shares are rounded to within
-    one record.
+    follow the law of the same ``alpha``, up to the normalisation over clients. Shares are rounded to within one record.
     """
 
     by_label = True
-
     scheme: Literal["dirichlet"]
     alpha: Positive = 0.5
 
@@ -69,26 +61,21 @@ class DirichletPartition(DrawnPartition):
         order, starts = _shuffled_by_label(generator, labels)
         owners = np.empty(len(labels), dtype=np.int64)
         for start, stop in itertools.pairwise(starts):
-            limits = np.cumsum(self._shares(generator, clients))
+            # Gamma(alpha) = Gamma(alpha + 1) * U ** (1 / alpha), in logarithms: a small alpha would underflow to 0 / 0.
+            logs = np.log(generator.standard_gamma(self.alpha + 1, clients))
+            logs += np.log1p(-generator.random(clients)) / self.alpha
+            weights = np.exp(logs - logs.max())
+            limits = np.cumsum(weights / weights.sum())
             middles = (np.arange(stop - start) + 0.5) / max(stop - start, 1)
             # The last limit is one only up to rounding, which must not create a client.
             owners[order[start:stop]] = np.searchsorted(limits[:-1], middles, side="right")
         return owners
-
-    def _shares(self, generator: np.random.Generator, clients: int) -> NDArray[np.float64]:
-        # Gamma(alpha) = Gamma(alpha + 1) * U ** (1 / alpha), in logarithms: a small alpha would underflow to 0 / 0.
-        logs = np.log(generator.standard_gamma(self.alpha + 1, clients))
-        logs += np.log1p(-generator.random(clients)) / self.alpha
-        weights = np.exp(logs - logs.max())
-        shares: NDArray[np.float64] = weights / weights.sum()
-        return shares
 
 
 class ShardsPartition(DrawnPartition):
     """Records sorted by label and cut into equal shards, as many to every client (McMahan et al. 2017)."""
 
     by_label = True
-
     scheme: Literal["shards"]
     shards_per_client: Count = 2
 
@@ -121,11 +108,7 @@ AnyPartition = Annotated[
 
 
 def hold_out(generator: np.random.Generator, labels: Indices, fraction: float) -> NDArray[np.bool_]:
-    """The records held out for testing: the same share of every label, as nearly as integers allow.
-
-    Returns:
-        Array of shape [records], true for ``hold_out_size`` of them.
-    """
+    """The records held out for testing, shape [records]: the same share of every label, as nearly as integers allow."""
     target = hold_out_size(len(labels), fraction)
     order, starts = _shuffled_by_label(generator, labels)
     counts = np.diff(starts)
@@ -148,5 +131,4 @@ def _shuffled_by_label(generator: np.random.Generator, labels: Indices) -> tuple
     """Record numbers sorted by label, in random order within a label; and the start of each label, and the end."""
     shuffled = generator.permutation(len(labels))
     order = shuffled[np.argsort(labels[shuffled], kind="stable")]
-    starts = np.concatenate([[0], np.cumsum(np.bincount(labels))]).astype(np.int64)
-    return order, starts
+    return order, np.concatenate([[0], np.cumsum(np.bincount(labels))]).astype(np.int64)

@@ -28,12 +28,11 @@ class _Wavelet(NamedTuple):
 class Scattering(Transform):
     """Scattering features of images: fixed wavelets, moduli, averages over 2^scales pixels (Tramèr and Boneh 2021).
 
-    Averages of the image, of the moduli of its wavelet coefficients, and of the moduli of these, sampled every
-    2^scales pixels: [channels * paths, height / 2^scales, width / 2^scales], sizes rounded down.
+    Averages of the image, of the moduli of its wavelet coefficients, and of the moduli of these:
+    [channels * paths, height / 2^scales, width / 2^scales], sizes rounded down.
     """
 
     slow = True
-
     name: Literal["scattering"]
     scales: Annotated[int, Field(ge=1, le=6, strict=True)] = 2
     angles: Annotated[int, Field(ge=1, le=16, strict=True)] = 8
@@ -53,8 +52,7 @@ class Scattering(Transform):
         padded = np.pad(inputs, [(0, 0), (0, 0), *padding], mode="reflect")
         low, wavelets = _filters(padded.shape[2], padded.shape[3], self.scales, self.angles)
         signal = scipy.fft.fft2(padded, workers=-1)
-        averages = [_average(signal, low, self.scales)]
-        second: list[Floats] = []
+        averages, second = [_average(signal, low, self.scales)], []
         for wavelet in wavelets:
             modulus = _modulus(signal, wavelet, 0)
             averages.append(_average(modulus, low, self.scales))
@@ -68,16 +66,14 @@ def _modulus(signal: NDArray[np.complex64], wavelet: _Wavelet, sampled: int) -> 
     """Fourier transform of |signal * wavelet|, sampled every 2^scale pixels; ``signal`` is sampled every 2^sampled."""
     band = signal * _coarse(wavelet.transform, sampled)
     coefficients = scipy.fft.ifft2(_sample(band, wavelet.scale - sampled), workers=-1)
-    moduli: NDArray[np.complex64] = scipy.fft.fft2(np.abs(coefficients), workers=-1)
-    return moduli
+    return np.asarray(scipy.fft.fft2(np.abs(coefficients), workers=-1))
 
 
 def _average(signal: NDArray[np.complex64], low: Floats, scales: int) -> Floats:
     """The signal's local mean, sampled every 2^scales pixels."""
     sampled = round(math.log2(low.shape[0] / signal.shape[-2]))
     band = _sample(signal * _coarse(low, sampled), scales - sampled)
-    mean: Floats = scipy.fft.ifft2(band, workers=-1).real
-    return mean
+    return np.asarray(scipy.fft.ifft2(band, workers=-1).real)
 
 
 def _sample(signal: NDArray[np.complex64], octaves: int) -> NDArray[np.complex64]:
@@ -86,17 +82,13 @@ def _sample(signal: NDArray[np.complex64], octaves: int) -> NDArray[np.complex64
         return signal
     step = 2**octaves
     *outer, height, width = signal.shape
-    aliases = signal.reshape(*outer, step, height // step, step, width // step)
-    mean: NDArray[np.complex64] = aliases.mean(axis=(-4, -2))
-    return mean
+    return np.asarray(signal.reshape(*outer, step, height // step, step, width // step).mean(axis=(-4, -2)))
 
 
 def _coarse(filter_: Floats, octaves: int) -> Floats:
     """The filter for signals sampled every 2^octaves pixels: the sum of its aliases."""
-    step = 2**octaves
-    height, width = filter_.shape
-    total: Floats = filter_.reshape(step, height // step, step, width // step).sum(axis=(0, 2))
-    return total
+    step, (height, width) = 2**octaves, filter_.shape
+    return np.asarray(filter_.reshape(step, height // step, step, width // step).sum(axis=(0, 2)))
 
 
 @cache
@@ -116,12 +108,9 @@ def _filters(height: int, width: int, scales: int, angles: int) -> tuple[Floats,
 
 
 def _gabor(grid: tuple[int, int], width: float, theta: float, frequency: float, slant: float) -> NDArray[np.complex128]:
-    """A plane wave under a Gaussian of mass one, wrapped around the grid.
+    """A plane wave, with ``frequency`` in radians a pixel, under a Gaussian of mass one, wrapped around the grid.
 
-    Args:
-        width: standard deviation along the wave, in pixels; across it is ``width / slant``.
-        theta: the wave's direction, in radians.
-        frequency: in radians a pixel.
+    The Gaussian's standard deviation in pixels is ``width`` along the wave, and ``width / slant`` across.
     """
     height, width_ = grid
     rotation = np.array([[math.cos(theta), -math.sin(theta)], [math.sin(theta), math.cos(theta)]])
@@ -131,5 +120,4 @@ def _gabor(grid: tuple[int, int], width: float, theta: float, frequency: float, 
         y, x = np.mgrid[down * height : (down + 1) * height, right * width_ : (right + 1) * width_]
         exponent = -(curvature[0, 0] * y**2 + 2 * curvature[0, 1] * y * x + curvature[1, 1] * x**2)
         total += np.exp(exponent + 1j * frequency * (y * math.cos(theta) + x * math.sin(theta)))
-    normaliser: float = 2 * math.pi * width**2 / slant
-    return total / normaliser
+    return np.asarray(total / (2 * math.pi * width**2 / slant))

@@ -6,18 +6,11 @@ from pydantic import Field
 
 from fedamp.data.builtin.scikit_learn import DiabetesData, DigitsData, SegmentsData
 from fedamp.data.builtin.shakespeare import ShakespeareData
-from fedamp.data.external import ExternalData
+from fedamp.data.dataset import ExternalData
 from fedamp.data.huggingface import HuggingFaceData, TabularData
 from fedamp.data.idx import IdxData, KnownImages
 from fedamp.data.npz import NpzData
 from fedamp.data.synthetic import SyntheticData
-
-# fmt: off
-__all__ = [
-    "Data", "DiabetesData", "DigitsData", "ExternalData", "HuggingFaceData", "IdxData", "KnownImages", "NpzData",
-    "SegmentsData", "ShakespeareData", "SyntheticData", "TabularData",
-]
-# fmt: on
 
 Data = Annotated[
     DiabetesData

@@ -41,32 +41,20 @@ class FederationFile(Section):
 
 @dataclass(frozen=True)
 class Tables:
-    """The opened tables of a data set.
+    """The opened tables of a data set."""
 
-    Attributes:
-        train: training table; the test table itself where no client is hosted.
-        test: test table; None: a part of the training table is held out.
-        federation: the part of the federation that is here; None: all of it.
-    """
-
-    train: Table
-    test: Table | None = None
-    federation: FederationFile | None = None
+    train: Table  # the test table itself where no client is hosted
+    test: Table | None = None  # None: a part of the training table is held out
+    federation: FederationFile | None = None  # the part of the federation that is here; None: all of it
 
 
 @dataclass(frozen=True)
 class Records:
-    """Some records of a table.
-
-    Attributes:
-        table: holds the inputs.
-        numbers: int64 [records], the records' numbers in the table.
-        labels: [records, ...], of these.
-    """
+    """Some records of a table, which holds their inputs."""
 
     table: Table
-    numbers: NDArray[np.int64]
-    labels: NDArray[Any]
+    numbers: NDArray[np.int64]  # [records], the records' numbers in the table
+    labels: NDArray[Any]  # [records, ...], of these
 
     @classmethod
     def all_of(cls, table: Table, kind: Labels) -> "Records":
@@ -95,8 +83,7 @@ class StoredDataset(Dataset):
         if self.hosted is not None and not np.isin(clients, self.hosted).all():
             missing = clients[~np.isin(clients, self.hosted)][0]
             raise DataError(f"{self.training.table.source}: client {missing} is not hosted here")
-        sizes: NDArray[np.int64] = self.offsets[clients + 1] - self.offsets[clients]
-        return sizes
+        return np.asarray(self.offsets[clients + 1] - self.offsets[clients])
 
     def labels_of(self, client: int) -> NDArray[Any]:
         return self.training.labels[self.offsets[client] : self.offsets[client + 1]]
@@ -106,14 +93,16 @@ class StoredDataset(Dataset):
         longest = int(sizes.max(initial=0))
         real = np.arange(longest) < sizes[:, None]
         positions = (self.offsets[clients][:, None] + np.arange(longest))[real]
-        rows, labels_here = self._inputs(self.training.take(positions)), self.training.labels[positions]
-        if real.all():
-            labels = labels_here.reshape(*real.shape, *labels_here.shape[1:])
-            return Cohort(rows.reshape(*real.shape, *self.input_shape), labels, sizes)
-        inputs = np.zeros((*real.shape, *self.input_shape), dtype=rows.dtype)
-        labels = np.zeros((*real.shape, *labels_here.shape[1:]), dtype=labels_here.dtype)
-        inputs[real], labels[real] = rows, labels_here
-        return Cohort(inputs, labels, sizes)
+
+        def padded(rows: NDArray[Any]) -> NDArray[Any]:
+            if real.all():
+                return rows.reshape(*real.shape, *rows.shape[1:])
+            values = np.zeros((*real.shape, *rows.shape[1:]), dtype=rows.dtype)
+            values[real] = rows
+            return values
+
+        taken = self.training.take(positions)
+        return Cohort(padded(self._inputs(taken)), padded(taken.labels), sizes)
 
     def test(self) -> tuple[NDArray[Any], NDArray[Any]]:
         return self._inputs(self.testing), self.testing.labels.copy()
@@ -166,7 +155,8 @@ class StoredData(DataSection):
                 f"{kind.expected}; expected: iid, natural"
             )
         tables = self.open(folder)
-        if tables.federation is not None and not all(step.same_everywhere for step in self.transform):
+        federation = tables.federation
+        if federation is not None and not all(step.same_everywhere for step in self.transform):
             raise DataError(
                 f"{tables.train.source}: data.transform whiten in a folder that holds a part of the federation: "
                 "another machine may find other components; expected: the other transforms"
@@ -175,9 +165,8 @@ class StoredData(DataSection):
         train = transformed(tables.train, self.transform)
         test = train if tables.test is None else transformed(tables.test, self.transform)
         training, testing = replace(training, table=train), replace(testing, table=test)
-        owners, num_clients = self._owners(training, tables.federation, seed, kind)
+        owners, num_clients = self._owners(training, federation, seed, kind)
         offsets = np.concatenate([[0], np.cumsum(np.bincount(owners, minlength=num_clients))]).astype(np.int64)
-        federation = tables.federation
         return StoredDataset(
             num_clients=num_clients,
             input_shape=training.table.input_shape,
@@ -198,8 +187,8 @@ class StoredData(DataSection):
             if self.clients is None:
                 return np.arange(records), records
             self.partition.check_enough(records, self.clients)
-            generator = rng.public_stream(seed, "partition")
-            return self.partition.owners(generator, _strata(training, kind), self.clients), self.clients
+            stream, strata = rng.public_stream(seed, "partition"), _strata(training, kind)
+            return self.partition.owners(stream, strata, self.clients), self.clients
         if not len(training.numbers):
             assert federation is not None
             return training.numbers, federation.clients
@@ -209,9 +198,8 @@ class StoredData(DataSection):
             return owners[training.numbers], len(names)
         strangers = column[~np.isin(column, federation.hosted)]
         if strangers.size:
-            raise DataError(
-                f"{training.table.source}: client {strangers[0]!s} is not among the hosted clients of federation.json"
-            )
+            where = "not among the hosted clients of federation.json"
+            raise DataError(f"{training.table.source}: client {strangers[0]!s} is {where}")
         return column.astype(np.int64), federation.clients
 
 
@@ -235,27 +223,23 @@ def _split(tables: Tables, test_fraction: float, seed: int, kind: Labels) -> tup
         return none, training
     if tables.test is not None:
         if tables.test.input_shape != tables.train.input_shape:
-            raise DataError(
-                f"{tables.test.source}: inputs have shape {list(tables.test.input_shape)}, "
-                f"those of {tables.train.source} {list(tables.train.input_shape)}; they must agree"
-            )
+            other = f"those of {tables.train.source} {list(tables.train.input_shape)}"
+            found = f"inputs have shape {list(tables.test.input_shape)}, {other}"
+            raise DataError(f"{tables.test.source}: {found}; they must agree")
         return training, Records.all_of(tables.test, kind)
     if tables.federation is not None:
         return training, none
     _count_training(tables, test_fraction)
-    generator = rng.public_stream(seed, "test-set")
-    held_out = partition.hold_out(generator, _strata(training, kind), test_fraction)
+    held_out = partition.hold_out(rng.public_stream(seed, "test-set"), _strata(training, kind), test_fraction)
     return training.take(~held_out), training.take(held_out)
 
 
 def _outputs(training: Records, testing: Records, federation: FederationFile | None, kind: Labels) -> int:
     """Number of outputs that a model needs."""
     source = training.table.source
-    if training.labels.shape[1:] != testing.labels.shape[1:]:
-        raise DataError(
-            f"{source}: a label has shape {list(training.labels.shape[1:])}, one for testing "
-            f"{list(testing.labels.shape[1:])}; they must agree"
-        )
+    shape, other = training.labels.shape[1:], testing.labels.shape[1:]
+    if shape != other:
+        raise DataError(f"{source}: a label has shape {list(shape)}, one for testing {list(other)}; they must agree")
     labels = np.concatenate([training.labels, testing.labels])
     found = kind.outputs(labels)
     if isinstance(kind, Numbers):
@@ -264,9 +248,8 @@ def _outputs(training: Records, testing: Records, federation: FederationFile | N
         if federation.classes is None:
             raise DataError(f"{source}: federation.json must say how many classes there are")
         if found > federation.classes:
-            raise DataError(
-                f"{source}: label {labels.max()}; federation.json says there are {federation.classes} classes"
-            )
+            said = f"federation.json says there are {federation.classes} classes"
+            raise DataError(f"{source}: label {labels.max()}; {said}")
         return federation.classes
     if kind.are_classes and labels.min() > 0:
         raise DataError(f"{source}: the smallest label is {labels.min()}; labels must count from 0")

@@ -47,10 +47,7 @@ class SyntheticData(DataSection):
             raise DataError("data: synthetic has records of numbers and classes, and this task needs others")
         features = math.prod(self.shape) if self.shape else self.features
         directions = rng.public_stream(seed, "synthetic-centres").standard_normal((features, self.classes))
-        if self.classes <= features:
-            directions = np.linalg.qr(directions)[0]
-        else:
-            directions /= math.sqrt(features)
+        directions = np.linalg.qr(directions)[0] if self.classes <= features else directions / math.sqrt(features)
         return SyntheticDataset(
             num_clients=self.clients,
             input_shape=self.shape or (self.features,),
@@ -81,16 +78,11 @@ class SyntheticDataset(Dataset):
     def gather(self, clients: NDArray[np.int64]) -> Cohort:
         sizes = self.sizes(clients)
         records = clients[:, None] * self.records_per_unit + np.arange(self.records_per_unit)
-        labels = self._labels("training", records)
-        inputs = self._inputs("training", records.ravel(), labels.ravel(), self.config.records_per_client)
-        return Cohort(inputs.reshape(*records.shape, *self.input_shape), labels, sizes)
+        return Cohort(*self._records("training", records, self.config.records_per_client), sizes)
 
     def test(self) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
         """Records of clients that take no part, each with its own shift."""
-        records = np.arange(self.config.test_records)
-        labels = self._labels("test", records)
-        inputs = self._inputs("test", records, labels, records_per_client=1)
-        return inputs.reshape(-1, *self.input_shape), labels
+        return self._records("test", np.arange(self.config.test_records), records_per_client=1)
 
     def labels_of(self, client: int) -> NDArray[np.int64]:
         return self._labels("training", client * self.records_per_unit + np.arange(self.records_per_unit))
@@ -102,17 +94,18 @@ class SyntheticDataset(Dataset):
         uniforms = rng.public_uniforms(self._seeds(part, records.ravel()), "synthetic-label", 1)
         return (uniforms * self.num_classes).astype(np.int64).reshape(records.shape)
 
-    def _inputs(
-        self, part: str, records: NDArray[np.int64], labels: NDArray[np.int64], records_per_client: int
-    ) -> NDArray[np.float32]:
-        features = self.centres.shape[1]
-        inputs = _normals(self._seeds(part, records), "synthetic-noise", features)
-        inputs += self.centres[labels]
+    def _records(
+        self, part: str, records: NDArray[np.int64], records_per_client: int
+    ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+        """Inputs [*records.shape, *input_shape] and labels of the shape of ``records``."""
+        labels, features = self._labels(part, records), self.centres.shape[1]
+        inputs = _normals(self._seeds(part, records.ravel()), "synthetic-noise", features)
+        inputs += self.centres[labels.ravel()]
         if self.config.heterogeneity > 0:
-            owners, position = np.unique(records // records_per_client, return_inverse=True)
+            owners, position = np.unique(records.ravel() // records_per_client, return_inverse=True)
             shifts = _normals(self._seeds(part, owners), "synthetic-shift", features)
             inputs += np.float32(self.config.heterogeneity) * shifts[position]
-        return inputs
+        return inputs.reshape(*records.shape, *self.input_shape), labels
 
     def _seeds(self, part: str, numbers: NDArray[np.int64]) -> NDArray[np.uint64]:
         base = rng.public_stream(self.seed, f"synthetic-{part}").integers(2**63, dtype=np.uint64)

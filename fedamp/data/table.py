@@ -3,6 +3,7 @@
 import math
 import os
 from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,41 +15,26 @@ from fedamp.errors import DataError
 CHECKED_AT_ONCE = 256 * 2**20  # bytes; inputs up to this size are checked when loaded, larger ones as they are read
 
 
+@dataclass(eq=False)
 class Table:
-    """Labelled records that can be read by number.
+    """Labelled records that can be read by number. Raises DataError for inputs without numbers, or of another shape."""
 
-    Args:
-        source: its name in errors, for example the file.
-        inputs: [records, ...]; an array, or an object with ``shape``, ``dtype`` and ``inputs[record numbers]``.
-        labels: [records] or [records, ...].
-        column: reads the column of a name, shape [records]; None: no column names the clients.
-        shape: shape of one input as :meth:`read` gives it; None: as stored (a single number: [1]).
-        scale: inputs are divided by it.
+    source: str  # its name in errors, for example the file
+    inputs: Any  # [records, ...]; an array, or an object with shape, dtype and inputs[record numbers]
+    labels: NDArray[Any]  # [records] or [records, ...]
+    read_column: Callable[[str], NDArray[Any]] | None = None  # [records]; None: no column names the clients
+    shape: tuple[int, ...] | None = None  # of one input as read() gives it; None: as stored (a single number: [1])
+    scale: float = 1.0  # inputs are divided by it
 
-    Raises:
-        DataError: inputs without numbers, or not as many of them as ``shape`` needs.
-    """
-
-    def __init__(
-        self,
-        source: str,
-        inputs: Any,
-        labels: NDArray[Any],
-        column: Callable[[str], NDArray[Any]] | None = None,
-        shape: tuple[int, ...] | None = None,
-        scale: float = 1.0,
-    ) -> None:
-        self.source, self.inputs, self.labels, self._column, self._scale = source, inputs, labels, column, scale
-        stored = tuple(inputs.shape[1:])
-        numbers = math.prod(stored)
+    def __post_init__(self) -> None:
+        stored = tuple(self.inputs.shape[1:])
+        numbers, shape = math.prod(stored), self.shape
         if numbers == 0:
-            raise DataError(f"{source}: one input has shape {list(stored)}; it must hold at least one number")
+            raise DataError(f"{self.source}: one input has shape {list(stored)}; it must hold at least one number")
         if shape is not None and math.prod(shape) != numbers:
-            raise DataError(
-                f"{source}: one input has {numbers} numbers (stored as {list(stored)}), "
-                f"data.shape {list(shape)} needs {math.prod(shape)}"
-            )
-        self.input_shape = (stored or (1,)) if shape is None else tuple(shape)
+            found = f"one input has {numbers} numbers (stored as {list(stored)})"
+            raise DataError(f"{self.source}: {found}, data.shape {list(shape)} needs {math.prod(shape)}")
+        self.input_shape: tuple[int, ...] = (stored or (1,)) if shape is None else tuple(shape)
 
     def __len__(self) -> int:
         return int(self.inputs.shape[0])
@@ -56,19 +42,16 @@ class Table:
     def read(self, records: NDArray[np.int64]) -> NDArray[np.float32]:
         """Inputs of the records, in the given order, shape [records, *input_shape].
 
-        Raises:
-            DataError: a number that is not finite, or too large for float32; names the source and the record.
+        Raises DataError, with the source and the record, for a number that is not finite or too large for float32.
         """
         with np.errstate(over="ignore"):
             inputs = np.asarray(self.inputs[records]).astype(np.float32, copy=False)
             inputs = inputs.reshape(len(records), *self.input_shape)
-            if self._scale != 1:
-                inputs = inputs / np.float32(self._scale)
+            if self.scale != 1:
+                inputs = inputs / np.float32(self.scale)
         if not np.isfinite(inputs).all():
-            first = np.argmin(np.isfinite(inputs).reshape(len(records), -1).all(axis=1))
-            raise DataError(
-                f"{self.source}: the inputs of record {records[first]} hold NaN or infinity; all must be finite"
-            )
+            first = records[np.argmin(np.isfinite(inputs).reshape(len(records), -1).all(axis=1))]
+            raise DataError(f"{self.source}: the inputs of record {first} hold NaN or infinity; all must be finite")
         return inputs
 
     def check_inputs(self) -> None:
@@ -82,12 +65,11 @@ class Table:
     def column(self, name: str) -> NDArray[Any]:
         """The client of each record as stored: integers, strings or anything else that is ordered, shape [records].
 
-        Raises:
-            DataError: no such column, or not one plain value for each record.
+        Raises DataError for no such column, or not one plain value for each record.
         """
-        if self._column is None:
+        if self.read_column is None:
             raise DataError(f"{self.source}: no column {name!r}; partition these data by iid, dirichlet or shards")
-        values = self._column(name)
+        values = self.read_column(name)
         plain = values.dtype != object or all(isinstance(value, str | bytes) for value in values)
         if values.shape != (len(self),) or not plain or (values.dtype.kind == "f" and not np.isfinite(values).all()):
             raise DataError(

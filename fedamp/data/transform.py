@@ -12,6 +12,7 @@ from fedamp.base.section import Count, Positive, Section
 
 Floats = NDArray[np.float32]
 Shape = tuple[int, ...]
+Function = Callable[[Floats], Floats]
 
 _SMALLEST_DEVIATION = 1e-5  # of a group of equal features, as in torch's GroupNorm
 
@@ -21,7 +22,6 @@ class Transform(Section):
 
     slow: ClassVar[bool] = False  # its results are kept on disk
     same_everywhere: ClassVar[bool] = True  # to the last bits, on every machine
-
     name: str
 
     def output_shape(self, shape: Shape) -> Shape:
@@ -32,12 +32,10 @@ class Transform(Section):
         """Results [records, ...] of inputs [records, ...]; each depends on its own record and on public constants."""
         raise NotImplementedError
 
-    def prepared(self, before: Callable[[Floats], Floats], input_shape: Shape) -> Callable[[Floats], Floats]:
+    def prepared(self, before: Function, input_shape: Shape) -> Function:
         """:meth:`apply`, or a function that is learned from public images.
 
-        Args:
-            before: the preceding transforms.
-            input_shape: shape of one input of the first of them.
+        ``before`` is the preceding transforms, ``input_shape`` the shape of one input of the first of them.
         """
         return self.apply
 
@@ -68,8 +66,7 @@ class GroupNorm(Transform):
         grouped = inputs.reshape(len(inputs), self.groups, math.prod(inputs.shape[1:]) // self.groups)
         centred = grouped - grouped.mean(axis=2, keepdims=True)
         deviation = np.sqrt(np.square(centred).mean(axis=2, keepdims=True) + np.float32(_SMALLEST_DEVIATION))
-        normal: Floats = (centred / deviation).reshape(inputs.shape)
-        return normal
+        return np.asarray((centred / deviation).reshape(inputs.shape))
 
 
 def image_shape(name: str, shape: Shape) -> tuple[int, int, int]:

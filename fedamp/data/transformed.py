@@ -3,9 +3,7 @@
 import hashlib
 import json
 import os
-from collections.abc import Callable
 from functools import cache, cached_property
-from pathlib import Path
 from typing import Annotated
 
 import numpy as np
@@ -14,7 +12,7 @@ from pydantic import Field
 
 from fedamp.data.scattering import Scattering
 from fedamp.data.table import Table, cache_folder
-from fedamp.data.transform import Floats, GroupNorm, Shape, Standardise
+from fedamp.data.transform import Floats, Function, GroupNorm, Shape, Standardise
 from fedamp.data.whitening import Whiten
 from fedamp.errors import DataError
 
@@ -45,39 +43,33 @@ class _Features:
         self.shape, self.dtype = (len(table), *shape), np.dtype(np.float32)
 
     def __getitem__(self, records: NDArray[np.int64]) -> Floats:
-        if any(step.slow for step in self._steps):
-            kept: Floats = self._kept[records]
-            return kept
-        return self._computed(records)
+        return np.asarray(self._kept[records]) if any(step.slow for step in self._steps) else self._computed(records)
 
     def _computed(self, records: NDArray[np.int64]) -> Floats:
         return _composed(self._steps, self._table.input_shape)(self._table.read(records))
 
     @cached_property
     def _kept(self) -> Floats:
+        """The features in the cache, mapped into memory; computed first if another process has not done so."""
         from filelock import FileLock  # it takes longer to import than all data sets
 
         try:
             file = cache_folder("features") / f"{self._digest()}.npy"
             with FileLock(file.with_suffix(".lock"), mode=0o600):
                 if not file.exists():
-                    self._write(file)
-            features: Floats = np.load(file, mmap_mode="r")
+                    unfinished = file.with_suffix(".unfinished")
+                    unfinished.touch(mode=0o600)  # features of private records are as private as these
+                    features = np.lib.format.open_memmap(unfinished, "w+", np.float32, self.shape)  # type: ignore[no-untyped-call]
+                    for start in range(0, len(self._table), _BLOCK):
+                        records = np.arange(start, min(start + _BLOCK, len(self._table)))
+                        features[records] = self._computed(records)
+                    features.flush()
+                    os.replace(unfinished, file)
+            return np.asanyarray(np.load(file, mmap_mode="r"))
         except OSError as error:
             raise DataError(
                 f"{error.filename}: features cannot be kept there ({error.strerror}); FEDAMP_CACHE names another folder"
             ) from None
-        return features
-
-    def _write(self, file: Path) -> None:
-        unfinished = file.with_suffix(".unfinished")
-        unfinished.touch(mode=0o600)  # features of private records are as private as these
-        features = np.lib.format.open_memmap(unfinished, "w+", np.float32, self.shape)  # type: ignore[no-untyped-call]
-        for start in range(0, len(self._table), _BLOCK):
-            records = np.arange(start, min(start + _BLOCK, len(self._table)))
-            features[records] = self._computed(records)
-        features.flush()
-        os.replace(unfinished, file)
 
     def _digest(self) -> str:
         """Of all inputs and all steps."""
@@ -90,7 +82,7 @@ class _Features:
 
 
 @cache
-def _composed(steps: tuple[AnyTransform, ...], input_shape: Shape) -> Callable[[Floats], Floats]:
+def _composed(steps: tuple[AnyTransform, ...], input_shape: Shape) -> Function:
     """The steps, one after another; cached, since training and test records share what a step learns."""
     if not steps:
         return lambda inputs: inputs

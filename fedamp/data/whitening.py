@@ -1,13 +1,11 @@
 """Whitening by public images: the covariance of features is learned from random shapes, so it costs no privacy.
 
-Training on features whose variances differ by orders of magnitude takes many steps along the weak ones, and each step
-pays for noise. So private training gains from whitened features; Mehta et al. 2022 ("Differentially private image
-classification from features") release a noisy covariance for it. Shapes with edges at all angles and places on an empty
-background have a similar covariance to pictures of objects, at no cost.
+Features whose variances differ by orders of magnitude take many steps along the weak ones, and each step pays for
+noise. Mehta et al. 2022 ("Differentially private image classification from features") release a noisy covariance.
+Random shapes on an empty background have a similar covariance to pictures of objects, at no cost.
 """
 
 import math
-from collections.abc import Callable
 from typing import Literal
 
 import numpy as np
@@ -17,7 +15,7 @@ from pydantic import Field
 
 from fedamp import rng
 from fedamp.base.section import Count, Positive
-from fedamp.data.transform import Floats, Shape, Transform, image_shape
+from fedamp.data.transform import Floats, Function, Shape, Transform, image_shape
 
 IMAGES = 6000  # enough for a thousand components of some thousand features
 _MOST_SHAPES = 8  # an image
@@ -29,20 +27,18 @@ class Whiten(Transform):
 
     slow = True
     same_everywhere = False  # linear algebra of another machine may find other components
-
     name: Literal["whiten"]
     components: Count = 1000
     damping: Positive = Field(1e-3, description="added to each component's variance, as a share of all variance")
 
     def output_shape(self, shape: Shape) -> Shape:
         features = math.prod(image_shape(self.name, shape))
-        if self.components > min(features, IMAGES):
-            raise ValueError(
-                f"{self.components} components of {features} features; expected: at most {min(features, IMAGES)}"
-            )
+        most = min(features, IMAGES)
+        if self.components > most:
+            raise ValueError(f"{self.components} components of {features} features; expected: at most {most}")
         return (self.components,)
 
-    def prepared(self, before: Callable[[Floats], Floats], input_shape: Shape) -> Callable[[Floats], Floats]:
+    def prepared(self, before: Function, input_shape: Shape) -> Function:
         images = shapes(IMAGES, image_shape(self.name, input_shape))
         blocks = [before(images[start : start + _BLOCK]) for start in range(0, IMAGES, _BLOCK)]
         values = np.concatenate([block.reshape(len(block), -1) for block in blocks])
@@ -55,11 +51,8 @@ class Whiten(Transform):
 
 
 def _principal(values: Floats, components: int) -> tuple[Floats, Floats]:
-    """The largest variances of centred values [records, features], and their directions [features, components].
-
-    From the smaller of the two matrices of scalar products, which have the same eigenvalues.
-    """
-    records, features = values.shape
+    """The largest variances of centred values [records, features], and their directions [features, components]."""
+    records, features = values.shape  # the smaller of the two matrices of scalar products has the same eigenvalues
     products = (values.T @ values if features <= records else values @ values.T) / np.float32(records)
     last = len(products) - 1
     variances, vectors = scipy.linalg.eigh(products, subset_by_index=[last + 1 - components, last], overwrite_a=True)
@@ -70,8 +63,7 @@ def _principal(values: Floats, components: int) -> tuple[Floats, Floats]:
 def shapes(count: int, shape: tuple[int, int, int]) -> Floats:
     """Images of up to eight ellipses and rectangles about the middle of an empty background, plain or striped.
 
-    Returns:
-        float32 [count, channels, height, width] in [0, 1], always the same ones.
+    Always the same ones: float32 [count, channels, height, width] in [0, 1].
     """
     generator = rng.public_stream(0, "shapes", *shape)
     channels, height, width = shape

@@ -15,25 +15,16 @@ from fedamp.federation.scenario import Scenario
 from fedamp.models.architectures import is_import_path
 
 CLIENT_APP = "fedamp.client.app:app"
+# Operations from which on Ray's start of 5 to 10 s pays; the shipped models take some 10 s for as many on one core.
 WORTH_RAY = 1e10
-"""Floating-point operations, with one record in every gradient step, from which on Ray's start pays.
-
-On one core the models that come with fedamp take some 10 s for as many, and Ray starts in 5 to 10 s.
-"""
+# Operations in a round from which on two workers are faster than one: Ray's messages take 3 to 5 ms a round.
 WORTH_MESSAGES = 1e8
-"""The same in a round, from which on two workers are faster than one: Ray's messages take 3 to 5 ms a round."""
 
 
 def choose(asked: Scenario, work: float, rounds: int) -> tuple[Engine, str]:
-    """The engine that trains where ``engine.kind`` says ``auto``; the results do not depend on it.
+    """The engine for ``engine.kind: auto``, ``ray`` or ``serial``, and the reason; results do not depend on it.
 
-    Args:
-        asked: the scenario.
-        work: floating-point operations of all rounds, with one record in every gradient step.
-        rounds: how many rounds the run has.
-
-    Returns:
-        The engine, ``ray`` or ``serial``, and the reason.
+    ``work`` is floating-point operations of all rounds, with one record in every gradient step.
     """
     kind, reason = _kind_and_reason(asked, work, work / max(rounds, 1))
     return asked.engine.model_copy(update={"kind": kind}), f"{kind}: {reason}"
@@ -47,7 +38,7 @@ def _kind_and_reason(asked: Scenario, work: float, a_round: float) -> tuple[str,
         return "ray", "faults.killed_workers needs workers"
     own = brings_code(asked)
     code = asked.model.name if is_import_path(asked.model.name) else asked.client.loss
-    if not ray_is_installed():
+    if not _ray_is_installed():
         where = f", so the code of {code} trains in the server's process" if own else ""
         return "serial", f"Ray is not installed{where}"
     if own:
@@ -67,7 +58,7 @@ def open_grid(engine: Engine, log: Path, client_app: str = CLIENT_APP) -> Iterat
     """The nodes of a simulation, for as long as the context lasts. No process is left running after it.
 
     Args:
-        engine: ``ray`` or ``serial`` (:func:`choose`).
+        engine: of kind ``ray`` or ``serial`` (:func:`choose`).
         log: file for the output of Flower, Ray and the nodes.
         client_app: import path of the Flower client app, ``package.module:name``.
 
@@ -93,8 +84,7 @@ def open_grid(engine: Engine, log: Path, client_app: str = CLIENT_APP) -> Iterat
                 grid.__exit__(None, None, None)
 
 
-def ray_is_installed() -> bool:
-    """Whether Ray can be imported."""
+def _ray_is_installed() -> bool:
     try:
         return find_spec("ray") is not None
     except ValueError:  # its import is blocked
@@ -103,6 +93,6 @@ def ray_is_installed() -> bool:
 
 def require_ray(kind: str) -> None:
     """Raise InputError where Ray is not installed."""
-    if not ray_is_installed():
+    if not _ray_is_installed():
         expected = "pip install 'fedamp[ray]', or engine.kind: serial"
         raise InputError(f"engine.kind: {kind} needs Ray, which is not installed; expected: {expected}")

@@ -21,10 +21,6 @@ class FaultyGrid:
     Every fault is drawn from its address (faults' seed, round, client or site), so a run with faults is reproducible
     and can be resumed. A fault depends neither on data nor on the workers. Deadlines are not waited for: a late client
     trains, and its answer comes with those of the next round.
-
-    Args:
-        grid: the real one.
-        faults: which faults, and how often.
     """
 
     def __init__(self, grid: Grid, faults: Faults) -> None:
@@ -33,7 +29,6 @@ class FaultyGrid:
         self._late: list[Message] = []
 
     def __getattr__(self, name: str) -> Any:
-        """All else is as of the real grid."""
         return getattr(self._grid, name)
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
@@ -63,8 +58,7 @@ class FaultyGrid:
     def _failing_and_late(self, round_: int, clients: NDArray[np.int64]) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
         """Which of the clients never answer, and which do so too late."""
         faults = self._faults
-        seeds = rng.client_seeds(faults.seed, "faults", round_, clients)
-        fails, lags = rng.client_words(seeds, "faults", 2).T
+        fails, lags = rng.client_words(rng.client_seeds(faults.seed, "faults", round_, clients), "faults", 2).T
         gone = rng.happens(fails, faults.failing)
         if faults.vanishing is not None:
             sites, first = faults.vanishing.sites, max(1, round_ - faults.vanishing.rounds + 1)
@@ -77,7 +71,7 @@ class FaultyGrid:
 
 
 def with_faults(grid: Grid, faults: Faults | None) -> Grid:
-    """The grid, with what the scenario asks to go wrong; None: nothing."""
+    """The grid with the faults that the scenario asks for, if any."""
     return grid if faults is None else cast(Grid, FaultyGrid(grid, faults))
 
 

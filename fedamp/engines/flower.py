@@ -17,21 +17,17 @@ from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 from numpy.typing import NDArray
 
-# Codes of error replies, as real Flower gives them.
-APP_RAISED, NODE_LOST, APP_CRASHED = 2, 5, 8
-
+APP_RAISED, NODE_LOST, APP_CRASHED = 2, 5, 8  # codes of error replies, as real Flower gives them
 SERVER_NODE = 1
+LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 log = logging.getLogger("fedamp.server")
-
-LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
 class NumpyArray(Array):
     """A Flower array that holds the NumPy array itself, read-only, and serialises it only for Flower's transport.
 
-    Stock arrays copy on the way in, on the way out, and between processes. This one reaches a worker of the same
-    machine through shared memory.
+    Stock arrays copy; this one reaches a worker of the same machine through shared memory.
     """
 
     def __init__(self, array: NDArray[Any]) -> None:
@@ -44,12 +40,10 @@ class NumpyArray(Array):
         return Array(self._array).data  # type: ignore[attr-defined]
 
     def numpy(self) -> NDArray[Any]:
-        """The array, read-only."""
         return self.__dict__["_array"]  # type: ignore[no-any-return]
 
     def deflate(self) -> bytes:
-        """As the stock array does: the name of the class is part of Flower's wire format."""
-        return Array(self.numpy()).deflate()
+        return Array(self.numpy()).deflate()  # the name of the stock class is part of Flower's wire format
 
     def __reduce__(self) -> tuple[type["NumpyArray"], tuple[NDArray[Any]]]:
         return NumpyArray, (self.numpy(),)
@@ -99,10 +93,10 @@ def is_simulated(grid: Grid) -> bool:
 
 
 def answers(messages: Iterable[Message], replies: Iterable[Message]) -> list[Message]:
-    """The replies of nodes to the messages that were sent to them. Others are ignored and logged.
+    """The replies of nodes to the messages that were sent to them; others are logged.
 
-    Flower's SuperLink gives a message to its receiver alone, but a sender could write another's name into its reply. So
-    the id of the message, a hash of its content, is the proof: only its receiver knows it.
+    A sender could write another's name into its reply. The proof is the id of the message, a hash of its content: only
+    its receiver knows it.
     """
     came = list(replies)  # before the messages have ids, where a grid gives them on the way
     asked = {message.metadata.message_id: message.metadata.dst_node_id for message in messages}
@@ -134,8 +128,8 @@ def with_content(message: Message, content: RecordDict) -> Message:
 
 
 def message_without_arrays(message: Message) -> tuple[Message, dict[str, ArrayRecord]]:
-    """The message with everything but its array records, and these by name."""
-    arrays = {name: record for name, record in message.content.items() if isinstance(record, ArrayRecord)}
+    """The message without its array records, and these by name."""
+    arrays = dict(message.content.array_records)
     rest = RecordDict({name: record for name, record in message.content.items() if name not in arrays})
     return with_content(message, rest), arrays
 

@@ -17,7 +17,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from fedamp.engines.engines import CLIENT_APP, require_ray
 from fedamp.engines.node import load_app
-from fedamp.engines.processes import environment, private_ray, ray_folder
+from fedamp.engines.ray import environment, private_ray, ray_folder
 from fedamp.engines.resources import worker_resources
 from fedamp.errors import FederationError, InputError, one_line
 from fedamp.federation.running import Engine
@@ -37,8 +37,8 @@ def run(
     Args:
         config: the run configuration that the server app reads, such as ``scenario`` and ``out``.
         log: file for the output of Flower, Ray and the apps.
-        engine: number of workers, each of them a simulated SuperNode.
-        watch: called about twice a second during the run.
+        engine: number of workers, each a simulated SuperNode.
+        watch: called about twice a second.
         apps: import paths of server app and client app, ``package.module:name``.
 
     Raises:
@@ -66,7 +66,7 @@ def run(
 
 
 def main() -> None:
-    """In the child: Flower's function runs a server app that first gets its run configuration."""
+    """In the child: run a server app that first gets its run configuration."""
     from flwr.simulation import run_simulation
 
     server_path, client_path, workers, config = json.loads(sys.argv[1])

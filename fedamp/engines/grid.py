@@ -19,17 +19,11 @@ log = logging.getLogger(LOGGER)
 
 
 class SimulationGrid(Grid):
-    """A Flower grid of simulated nodes, as a context manager. Replies come in the order of the messages.
+    """A Flower grid of simulated nodes, as a context manager. Replies come in the order of the messages."""
 
-    Attributes:
-        workers: number of nodes; each hosts all clients that it is asked to train.
-        demand: what the run asks of a GPU; may be set until the first call of ``get_node_ids``.
-        simulated: that no node is another machine with its own data.
-    """
-
-    simulated = True
-    workers: int
-    demand: Demand | None = None
+    simulated = True  # no node is another machine with its own data
+    workers: int  # number of nodes; each hosts all clients that it is asked to train
+    demand: Demand | None = None  # of the run on a GPU; may be set until the first call of ``get_node_ids``
 
     def __init__(self) -> None:
         flower.identify()
@@ -42,19 +36,13 @@ class SimulationGrid(Grid):
     def __exit__(self, *_: object) -> None:
         """Leave nothing running."""
 
-    def kill_soon(self, worker: int, seconds: float) -> None:
-        """Kill the process of a worker, numbered from 0, after so many seconds, if it has a process of its own."""
-
     @abstractmethod
     def _dispatch(self, messages: list[Message]) -> None:
-        """Send messages, which have ids."""
+        """Send messages that have ids."""
 
     @abstractmethod
     def _collect(self, message_ids: list[str], deadline: float | None) -> list[Message]:
-        """Wait for the replies until the deadline (monotonic clock) and forget the messages.
-
-        Ids of messages that were not sent, or collected before, are ignored.
-        """
+        """Wait for replies until the deadline (monotonic clock), and forget the messages. Unknown ids are ignored."""
 
     def set_run(self, run: Run) -> None:
         self._run = run
@@ -69,7 +57,7 @@ class SimulationGrid(Grid):
         return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
-        """Send messages; returns at once, with their ids."""
+        """Send messages, and return their ids at once."""
         sent = list(messages)
         known = set(self.get_node_ids())
         for message in sent:
@@ -80,12 +68,7 @@ class SimulationGrid(Grid):
         return [message.metadata.message_id for message in sent]
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
-        """Send messages and wait for the replies. Late nodes are absent, and named in the log.
-
-        Args:
-            messages: one or several for every node.
-            timeout: seconds until a node is late.
-        """
+        """Send messages and wait for the replies. Nodes later than ``timeout`` seconds are named in the log."""
         deadline = None if timeout is None else monotonic() + timeout
         sent = list(messages)
         replies = self._collect(self.push_messages(sent), deadline)

@@ -17,13 +17,7 @@ FIRST_NODE = flower.SERVER_NODE + 1
 
 
 class Node:
-    """Hosts all clients of a simulation that it is asked to train.
-
-    Args:
-        client_app: import path, ``package.module:name``.
-        partition: number of this node, from 0.
-        partitions: number of nodes.
-        device: on which to train (:mod:`fedamp.base.devices`).
+    """Node number ``partition``, from 0, of so many; it hosts all clients that it is asked to train.
 
     Raises:
         InputError: the device is not there.
@@ -54,19 +48,16 @@ def load_app(path: str) -> Any:
 
 
 def keep_freed_memory() -> None:
-    """Have the C library keep freed memory for the next step, which asks for the same amount.
+    """Have glibc keep freed memory for the next step, which asks for the same amount.
 
-    By default it returns blocks of a few megabytes to the system each time, and the system clears them before they are
-    used again: a third of the time that stacked convolutional models take to train. Without glibc nothing is done.
+    By default it returns blocks of a few megabytes, and the system clears them before each use: a third of the time
+    that stacked convolutional models take to train.
     """
+    trim_threshold, mmap_threshold = -1, -3  # of malloc.h
     with suppress(AttributeError, OSError):
         mallopt = ctypes.CDLL(None).mallopt
-        mallopt(_M_MMAP_THRESHOLD, 32 << 20)  # the most that it takes
-        mallopt(_M_TRIM_THRESHOLD, 1 << 30)
-
-
-# From malloc.h.
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+        mallopt(mmap_threshold, 32 << 20)  # the most that it takes
+        mallopt(trim_threshold, 1 << 30)
 
 
 @contextmanager
@@ -74,11 +65,8 @@ def one_thread(device: str) -> Iterator[None]:
     """On a CPU a node trains with one thread: sums are the same in every engine, and cores not oversubscribed."""
     import torch
 
-    if devices.is_gpu(device):
-        yield
-        return
     before = torch.get_num_threads()
-    torch.set_num_threads(1)
+    torch.set_num_threads(before if devices.is_gpu(device) else 1)
     try:
         yield
     finally:

@@ -1,12 +1,15 @@
 """The Ray engine: one persistent actor a node, on this machine or on a cluster."""
 
+import os
 import pickle
+import secrets
 import subprocess
 import sys
 from collections.abc import Iterable
 from contextlib import suppress
 from multiprocessing import Pipe
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from time import monotonic
 from typing import Any, Self
 
@@ -15,7 +18,6 @@ from flwr.app import Message
 from fedamp.base import devices
 from fedamp.engines.grid import SimulationGrid, log
 from fedamp.engines.node import FIRST_NODE
-from fedamp.engines.processes import environment, private_ray, ray_folder
 from fedamp.engines.resources import Demand, WorkerResources
 from fedamp.errors import FedampError, FederationError
 from fedamp.federation.running import Engine
@@ -25,18 +27,37 @@ GRACE = 30.0  # seconds that an answer of the driver may take beyond the deadlin
 STOP_DEADLINE = 10.0  # seconds, until Ray has ended its processes
 
 
+def environment() -> dict[str, str]:
+    """Of a child process that can import all that this process can."""
+    return os.environ | {"PYTHONPATH": os.pathsep.join(str(Path(entry).absolute()) for entry in sys.path)}
+
+
+def private_ray() -> dict[str, str]:
+    """Variables that make the Ray of a process unreachable from other machines, and for others on this one.
+
+    Ray answers only those who have the token. The system shows a process's environment to its owner alone.
+    """
+    return {
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN": secrets.token_hex(32),
+        "RAY_ADDRESS": "local",  # else Flower's Ray joins the cluster that was last started on this machine
+        # Ray's switch for systems whose firewall asks about every listener: all are on the loopback address then.
+        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+    }
+
+
+def ray_folder() -> "TemporaryDirectory[str]":
+    """A folder for its owner alone, with a short path: Ray's sockets are in it."""
+    return TemporaryDirectory(prefix="fedamp-", dir=os.environ.get("RAY_TMPDIR", "/tmp"), ignore_cleanup_errors=True)
+
+
 class RayGrid(SimulationGrid):
-    """A Flower grid over Ray actors, to be used as a context manager.
+    """A Flower grid over Ray actors. The output of Ray and its driver goes to the file ``output``.
 
     A child process drives Ray (:mod:`fedamp.engines.ray_driver`). It starts while data and model are loaded here; the
-    first use of the nodes waits for it. Nothing of Ray lives in this process: Ray forks, and a fork hangs where another
-    thread is inside a linear algebra library; Ray writes to the terminal; and it ends its driver where one of its own
-    processes dies. A failure there is an exception here.
-
-    Args:
-        client_app: import path of the Flower client app, ``package.module:name``.
-        engine: workers, device and address.
-        output: file for the output of Ray and its driver.
+    first use of the nodes waits for it. A failure there is an exception here. Nothing of Ray lives in this process: Ray
+    forks, and a fork hangs where another thread is inside a linear algebra library. Ray also writes to the terminal,
+    and ends its driver where one of its own processes dies.
     """
 
     def __init__(self, client_app: str, engine: Engine, output: Path) -> None:
@@ -96,12 +117,11 @@ class RayGrid(SimulationGrid):
         return [FIRST_NODE + partition for partition in range(self.workers)]
 
     def kill_soon(self, worker: int, seconds: float) -> None:
+        """Kill the process of a worker, numbered from 0, after so many seconds."""
         self._tell("kill_soon", (worker, seconds))
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
-        """The replies that are there by now."""
-        replies = self._ask("pull", list(message_ids))
-        return [pickle.loads(reply) for reply in replies.values()]
+        return [pickle.loads(reply) for reply in self._ask("pull", list(message_ids)).values()]
 
     def _dispatch(self, messages: list[Message]) -> None:
         self._tell("push", (messages,))  # pickle keeps one copy of arrays that several messages hold

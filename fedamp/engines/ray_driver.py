@@ -16,7 +16,7 @@ import psutil
 import ray
 from ray.exceptions import AuthenticationError
 
-from fedamp.errors import FedampError, FederationError, InputError
+from fedamp.errors import FedampError, FederationError, InputError, one_line
 from fedamp.federation.running import Engine
 
 INLINE_LIMIT = 1_000_000  # bytes that Ray carries inside a call, a little more than ``ray_workers`` uses
@@ -27,7 +27,7 @@ log = logging.getLogger("fedamp.engines")
 
 
 def main() -> None:
-    """Serve until the pipe, whose file descriptor is the only argument, is closed."""
+    """Serve until the pipe is closed; its file descriptor is the only argument."""
     warnings.simplefilter("ignore")
     pipe = Connection(int(sys.argv[1]))
     client_app, engine, folder = pipe.recv()
@@ -42,7 +42,7 @@ def main() -> None:
         pipe.send(error)
     except Exception as error:
         log.exception("the driver of Ray failed")
-        pipe.send(FederationError(f"Ray: {' '.join(f'{type(error).__name__}: {error}'.split())[:300]}"))
+        pipe.send(FederationError(f"Ray: {one_line(error)[:300]}"))
     shutil.rmtree(folder, ignore_errors=True)
     os._exit(status)  # where Ray is broken, Python's own exit may hang
 
@@ -61,7 +61,6 @@ def _serve(pipe: Connection, client_app: str, engine: Engine, folder: str) -> No
     logging.getLogger("fedamp").setLevel(logging.INFO)
 
     def check() -> None:
-        """Raise where it makes no sense to wait any longer."""
         if pipe.poll():
             raise EOFError  # the pipe is closed: nobody sends a request before the last one is answered
         for name, process in daemons.items():
@@ -70,8 +69,7 @@ def _serve(pipe: Connection, client_app: str, engine: Engine, folder: str) -> No
 
     def demand() -> Demand | None:
         pipe.send(Demand)
-        answer: Demand | None
-        (answer,) = pipe.recv()
+        answer: Demand | None = pipe.recv()[0]
         return answer
 
     workers = Workers(client_app, engine, check, demand)

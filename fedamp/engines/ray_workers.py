@@ -22,7 +22,7 @@ from fedamp.federation.running import Engine
 
 STARTUP_DEADLINE = 180.0  # seconds, until all workers have imported the client app
 CHECK_INTERVAL = 0.5  # seconds between two checks that Ray is alive
-SPARE_GPU = 0.05  # share of every GPU that is not reserved at first: room for workers whose machine was lost
+SPARE_GPU = 0.05  # share of every GPU that stays free at first for workers whose machine was lost
 RESENDS = 2  # how often a message is sent again because its worker died
 # Small messages go inside the call, which takes 2 ms a round; shared memory takes 4 to 8 ms more. As bytes they cost
 # Ray half of what they cost as objects. 900 kB are 100,000 parameters for two workers. A cluster has a limit of 100 kB.
@@ -62,17 +62,22 @@ class Sent:
     answer: Any = None
     times: int = 0
 
+    @property
+    def partition(self) -> int:
+        return self.message.metadata.dst_node_id - FIRST_NODE
+
+    def error(self, code: int, reason: str) -> bytes:
+        return pickle.dumps(flower.error_reply(self.message, code, reason))
+
 
 class Workers:
     """The actors of a simulation, ready to be used.
 
-    The large arrays of a round are put once into shared memory, and everything else is small. A worker that dies is
-    replaced and its message sent again; one that misses a deadline is replaced, so as not to delay the next round.
-    Replies are pickled messages, by the id of what they answer.
+    The large arrays of a round are put into shared memory once. A worker that dies is replaced and its message sent
+    again; one that misses a deadline is replaced, so as not to delay the next round. Replies are pickled messages, by
+    the id of what they answer.
 
     Args:
-        client_app: import path of the Flower client app, ``package.module:name``.
-        engine: workers, device and address.
         check: raises where it makes no sense to wait any longer.
         demand: asked where workers can share a GPU.
 
@@ -93,16 +98,13 @@ class Workers:
         cores, gpus = found.get("CPU", 1), found.get("GPU", 0)
         shared = gpus and engine.workers == "auto" and engine.device != "cpu"
         self.resources = worker_resources(engine, cores, gpus, demand() if shared else None)
-        # Workers that share a GPU leave some of it free for others that must move there.
         reserved = self.resources.gpus * (1 - SPARE_GPU)
-        partitions = range(self.resources.workers)
-        self._actors = [self._new_actor(partition, self.resources.cpus, reserved) for partition in partitions]
+        self._actors = [self._new_actor(i, self.resources.cpus, reserved) for i in range(self.resources.workers)]
         answers, deadline = [actor.ready.remote() for actor in self._actors], monotonic() + STARTUP_DEADLINE
         while len(self._ready(answers, deadline)) < len(answers):
             if monotonic() >= deadline:
-                raise FederationError(
-                    f"{len(answers)} Ray workers were not ready within {STARTUP_DEADLINE:.0f} s; Ray has {dict(found)}"
-                )
+                late = f"{len(answers)} Ray workers were not ready within {STARTUP_DEADLINE:.0f} s"
+                raise FederationError(f"{late}; Ray has {dict(found)}")
         try:
             ray.get(answers)
         except RayError as error:
@@ -112,7 +114,6 @@ class Workers:
             raise FederationError(f"a Ray worker could not load {client_app}: {cause}") from error
 
     def kill_soon(self, partition: int, seconds: float) -> None:
-        """Kill the process of a worker after so many seconds."""
         timer = Timer(seconds, ray.kill, [self._actors[partition]])
         timer.daemon = True
         timer.start()
@@ -152,7 +153,7 @@ class Workers:
             self._replace(sent)
             if sent.times > 1:  # a crash must not look like a slow node
                 reason = "the worker died, and the one in its place was late; its clients count as zero"
-                replies[id_] = _error(sent, flower.APP_CRASHED, reason)
+                replies[id_] = sent.error(flower.APP_CRASHED, reason)
         return replies
 
     def _ready(self, answers: list[Any], deadline: float) -> list[Any]:
@@ -176,39 +177,27 @@ class Workers:
                 self._send(sent)
                 return None
             trouble = f"the worker died {sent.times} times; its clients count as zero"
-            reply = _error(sent, flower.APP_CRASHED, trouble)
+            reply = sent.error(flower.APP_CRASHED, trouble)
         except RayError as error:
             trouble = f"{type(error).__name__}: {error}"
-            reply = _error(sent, flower.NODE_LOST, trouble)
+            reply = sent.error(flower.NODE_LOST, trouble)
         if trouble:
             log.warning("node %d: no result\n%s", node, trouble)
         del self._sent[id_]
         return bytes(reply)
 
     def _send(self, sent: Sent) -> None:
-        sent.actor = self._actors[_partition(sent)]
+        sent.actor = self._actors[sent.partition]
         sent.answer = sent.actor.handle.remote(*sent.arguments)
         sent.times += 1
 
     def _replace(self, sent: Sent) -> None:
-        """Replace the actor of a message that died or is stuck, unless it is replaced already.
-
-        The new one reserves almost nothing: where a machine was lost, all that is left may be reserved.
-        """
-        partition = _partition(sent)
-        if self._actors[partition] is sent.actor:
+        """Replace the actor of a message that died or is stuck, unless it is replaced already."""
+        if self._actors[sent.partition] is sent.actor:
             ray.kill(sent.actor)
-            gpus = min(self.resources.gpus, SPARE_GPU / 10)
-            self._actors[partition] = self._new_actor(partition, cpus=0, gpus=gpus)
+            gpus = min(self.resources.gpus, SPARE_GPU / 10)  # after a loss the rest may be reserved
+            self._actors[sent.partition] = self._new_actor(sent.partition, cpus=0, gpus=gpus)
 
     def _new_actor(self, partition: int, cpus: float, gpus: float) -> Any:
         actor = ray.remote(RayWorker).options(num_cpus=cpus, num_gpus=gpus, scheduling_strategy="SPREAD")
         return actor.remote(sys.path, self._client_app, partition, self.resources.workers, self.resources.device)
-
-
-def _partition(sent: Sent) -> int:
-    return sent.message.metadata.dst_node_id - FIRST_NODE
-
-
-def _error(sent: Sent, code: int, reason: str) -> bytes:
-    return pickle.dumps(flower.error_reply(sent.message, code, reason))

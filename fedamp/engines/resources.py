@@ -13,13 +13,7 @@ USED = 0.9  # share of a GPU's free memory that the plan uses
 
 @dataclass(frozen=True)
 class Demand:
-    """The needs of a run on a GPU like this machine's.
-
-    Attributes:
-        worker_bytes: memory that a worker needs.
-        free_bytes: free memory.
-        batches: of a round; more workers would have nothing to do.
-    """
+    """Memory of a worker and free memory on a GPU like this machine's, in bytes, and the batches of a round."""
 
     worker_bytes: int
     free_bytes: int
@@ -39,9 +33,11 @@ class WorkerResources:
 def worker_resources(engine: Engine, cores: float, gpus: float, demand: Demand | None = None) -> WorkerResources:
     """Workers for the cores and GPUs that there are; more workers than cores (or GPUs) share them evenly.
 
+    On a GPU there are as many as fit into its memory, at most ``MOST``, with a core and a batch each; ``FEW`` where the
+    run's demand is unknown.
+
     Args:
         cores, gpus: as Ray counts them; a GPU that is named by its number is the only one that it sees.
-        demand: of the run; None: unknown, and each GPU has ``FEW`` workers.
 
     Raises:
         InputError: CUDA is asked for and there is no GPU.
@@ -56,16 +52,12 @@ def worker_resources(engine: Engine, cores: float, gpus: float, demand: Demand |
         raise InputError(f"engine.device: {device} needs a GPU and Ray sees none; expected here: auto, cpu")
     if engine.address is not None and device != "cuda":
         raise InputError(f"engine.device: {device} is one machine's; expected with engine.address: auto, cpu, cuda")
-    workers = int(gpus) * _sharing(cores, gpus, demand) if engine.workers == "auto" else engine.workers
+    sharing = FEW
+    if demand is not None:
+        fitting = int(demand.free_bytes * USED / demand.worker_bytes)
+        sharing = max(1, min(fitting, int(cores / gpus), ceil(demand.batches / gpus), MOST))
+    workers = int(gpus) * sharing if engine.workers == "auto" else engine.workers
     return WorkerResources(workers, "cuda", cpus=_share(workers, cores), gpus=_share(workers, gpus))
-
-
-def _sharing(cores: float, gpus: float, demand: Demand | None) -> int:
-    """How many workers share a GPU: as many as fit into its memory, at most ``MOST``, with a core and a batch each."""
-    if demand is None:
-        return FEW
-    hold = int(demand.free_bytes * USED / demand.worker_bytes)
-    return max(1, min(hold, int(cores / gpus), ceil(demand.batches / gpus), MOST))
 
 
 def _share(workers: int, units: float) -> float:

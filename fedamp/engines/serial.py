@@ -10,13 +10,13 @@ from fedamp.engines.node import FIRST_NODE, Node
 
 
 class SerialGrid(SimulationGrid):
-    """A Flower grid with one node, which is this process.
+    """A Flower grid with one node: this process.
 
-    A message cannot be interrupted: one that runs at the deadline is finished, and its reply is dropped.
+    A message that runs at the deadline is finished, and its reply is dropped.
 
     Args:
         client_app: import path of the Flower client app, ``package.module:name``.
-        device: on which to train (:mod:`fedamp.base.devices`).
+        device: see :mod:`fedamp.base.devices`.
 
     Raises:
         InputError: the device is not there.
@@ -33,7 +33,6 @@ class SerialGrid(SimulationGrid):
         return [FIRST_NODE]
 
     def pull_messages(self, message_ids: list[str]) -> list[Message]:  # type: ignore[override]
-        """Run the messages that were pushed, and return their replies."""
         return self._collect(list(message_ids), None)
 
     def _dispatch(self, messages: list[Message]) -> None:

@@ -10,6 +10,7 @@ each scheme to one contract. It needs an example of each key: ``Field(examples=[
 
 import math
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Iterator
 from functools import partial
 from typing import Annotated, Any, ClassVar, Literal, Self
@@ -77,14 +78,20 @@ class CheckIn(Section, ABC):
         return self
 
 
-class AllCheckIn(CheckIn):
+class _IndependentRounds(CheckIn):
+    rounds_are_independent = True
+
+    def most_check_ins(self, first: int, rounds: int) -> int:
+        return first
+
+
+class AllCheckIn(_IndependentRounds):
     """Every unit takes part in every round.
 
     Formal guarantees: every cohort is all units. No amplification is charged.
     """
 
     scheme: Literal["all"] = "all"
-    rounds_are_independent = True
     is_hidden = False
 
     def cohorts(self, rounds: int, units: int, seed: int) -> Iterator[UnitIds]:
@@ -94,9 +101,6 @@ class AllCheckIn(CheckIn):
     def charge(self, one_round: Mechanism, rounds: int) -> Mechanism:
         return Repeat(one_round, rounds)
 
-    def most_check_ins(self, first: int, rounds: int) -> int:
-        return first
-
     def expected_cohort(self, rounds: int, units: int) -> float:
         return float(units)
 
@@ -104,7 +108,7 @@ class AllCheckIn(CheckIn):
         return np.asarray(ratios.sum(1))
 
 
-class PoissonCheckIn(CheckIn):
+class PoissonCheckIn(_IndependentRounds):
     """In every round every unit takes part with the same probability, independently.
 
     Formal guarantees: check-ins are independent over units and over rounds, each of probability ``rate``; cohorts may
@@ -113,7 +117,6 @@ class PoissonCheckIn(CheckIn):
 
     scheme: Literal["poisson"]
     rate: Rate
-    rounds_are_independent = True
 
     def cohorts(self, rounds: int, units: int, seed: int) -> Iterator[UnitIds]:
         for round_ in range(1, rounds + 1):
@@ -121,9 +124,6 @@ class PoissonCheckIn(CheckIn):
 
     def charge(self, one_round: Mechanism, rounds: int) -> Mechanism:
         return Repeat(Poisson(one_round, self.rate), rounds)
-
-    def most_check_ins(self, first: int, rounds: int) -> int:
-        return first
 
     def expected_cohort(self, rounds: int, units: int) -> float:
         return self.rate * units
@@ -275,22 +275,20 @@ class Attendance:
 
     def __init__(self, check_in: CheckIn, rounds: int, units: int, seed: int) -> None:
         self._rounds, self._draw = rounds, partial(check_in.cohorts, rounds, units, seed)
-        self._round = 0
-        self._previous = self._current = np.empty(0, dtype=np.int64)
-        self._cohorts = self._draw()
+        self._drawn, self._cohorts = 0, self._draw()
+        self._last: deque[UnitIds] = deque(maxlen=2)
 
     def cohort(self, round_: int) -> UnitIds:
         """Sorted ids of the units that check in to ``round_`` (from 1)."""
         if not 1 <= round_ <= self._rounds:
             raise ValueError(f"round must be in 1..{self._rounds}, got {round_}")
-        if 1 <= round_ == self._round - 1:
-            return self._previous
-        if round_ < self._round:
-            self._round, self._cohorts = 0, self._draw()
-        while self._round < round_:
-            self._previous, self._current = self._current, next(self._cohorts)
-            self._round += 1
-        return self._current
+        if round_ <= self._drawn - len(self._last):
+            self._drawn, self._cohorts = 0, self._draw()
+            self._last.clear()
+        while self._drawn < round_:
+            self._last.append(next(self._cohorts))
+            self._drawn += 1
+        return self._last[round_ - self._drawn - 1]
 
 
 def log_mean(logs: Floats, axis: int) -> Floats:

@@ -114,11 +114,7 @@ class Plan:
 
     @_costly
     def noise_multiplier(self) -> float:
-        """The scenario's noise multiplier; where it says ``auto``, the smallest that keeps the budget.
-
-        Raises:
-            ScenarioError: none does.
-        """
+        """The scenario's noise multiplier; for ``auto`` the smallest that keeps the budget (ScenarioError: none)."""
         privacy = self.scenario.privacy
         if privacy.noise_multiplier != "auto":
             return float(privacy.noise_multiplier)
@@ -173,9 +169,8 @@ class Plan:
     def _unamplified(self, rounds: int, noise_multiplier: float) -> Mechanism:
         """The first rounds without amplification: a unit pays for every round that it can have taken part in."""
         once = self.one_round(noise_multiplier, self.mixing.smallest_width).unamplified()
-        return group(
-            Repeat(once, self.check_in.most_check_ins(rounds, self.scenario.rounds)), self.scenario.privacy.group_size
-        )
+        check_ins = self.check_in.most_check_ins(rounds, self.scenario.rounds)
+        return group(Repeat(once, check_ins), self.scenario.privacy.group_size)
 
     def _first(self, rounds: int, noise_multiplier: float) -> Mechanism:
         """The first rounds, as they are charged."""
@@ -219,12 +214,9 @@ class Plan:
         return self.scenario.rounds if budget is None else int(np.searchsorted(self.epsilon_by_round, budget, "right"))
 
     def check_budget(self) -> None:
-        """Refuse a budget that pays for no round.
+        """Refuse (ScenarioError) a budget that pays for no round, with the smallest noise multiplier that suffices.
 
         The cost of the first round often decides, and it is quicker to compute than the curve over the rounds.
-
-        Raises:
-            ScenarioError: one line with the smallest noise multiplier that suffices.
         """
         privacy = self.scenario.privacy
         budget, noise = privacy.epsilon, privacy.noise_multiplier
@@ -275,10 +267,9 @@ class Plan:
             return Bounds(0.0, 0.0, "nothing released")
         if not self.is_private:
             return self.planned_epsilon
-        released = self._first(rounds, self.noise_multiplier)
-        bounds, upper = released.epsilon(self._delta), float(self.epsilon_by_round[rounds - 1])
-        method = bounds.method if upper == bounds.upper else CURVE
-        return Bounds(min(bounds.lower, upper), upper, method)
+        bounds = self._first(rounds, self.noise_multiplier).epsilon(self._delta)
+        upper = float(self.epsilon_by_round[rounds - 1])
+        return Bounds(min(bounds.lower, upper), upper, bounds.method if upper == bounds.upper else CURVE)
 
     @property
     def _delta(self) -> float:

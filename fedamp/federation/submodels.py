@@ -23,12 +23,10 @@ from fedamp.accounting import Dropout, Mechanism, Submodels
 from fedamp.base.section import NoiseMultiplier, Positive, Section, Share
 from fedamp.federation.check_in import UnitIds
 from fedamp.models.architectures import check_masked, check_split, is_import_path
-from fedamp.models.section import Model
+from fedamp.models.section import WHOLE, Model
 
 if TYPE_CHECKING:  # it needs torch, and plans are made without
     from fedamp.models.pieces import Piece, Pieces
-
-WHOLE = -1  # in the place of a submodel's number: the whole model
 
 
 @dataclass(frozen=True)
@@ -248,16 +246,16 @@ class DisjointSubmodels(_SplitModel):
         check_split(model, self.count, self.shared)
 
     def pieces(self, model: Model, input_shape: tuple[int, ...], num_classes: int, seed: int) -> "Pieces":
-        from fedamp.models.pieces import DisjointPiece, Piece
-        from fedamp.models.registry import is_random
-        from fedamp.models.splits import split
+        from fedamp.models.networks import build, is_random
+        from fedamp.models.pieces import Piece
+        from fedamp.models.splits import Split
 
-        known = not is_import_path(model.name)
+        module, known = build(model, input_shape, num_classes), not is_import_path(model.name)
+        random = is_random(module, model, input_shape)
         whole = cache(lambda: Piece.whole(model, input_shape, num_classes))
-        form = (model, input_shape, num_classes, self.count, self.shared)
-        cut = lru_cache(1)(lambda index: split(*form, seed, index, self.rest))
-        random = is_random(cut(0).full, model, input_shape)  # a model that cannot be cut is refused now
-        part = lru_cache(self.count)(lambda submodel, index: DisjointPiece(cut(index), submodel, known, random))
+        cut = lru_cache(1)(lambda index: Split(module, self.count, self.shared, seed, index, self.rest))
+        cut(0)  # a model that cannot be cut is refused now
+        part = lru_cache(self.count)(lambda submodel, index: cut(index).piece(submodel, known, random))
         return lambda submodel, round_: whole() if submodel == WHOLE else part(submodel, self.cut_index(round_))
 
 
@@ -300,8 +298,8 @@ class DropoutSubmodels(_SplitModel):
 
     def pieces(self, model: Model, input_shape: tuple[int, ...], num_classes: int, seed: int) -> "Pieces":
         from fedamp.models.masks import Masks
+        from fedamp.models.networks import build, is_random
         from fedamp.models.pieces import MaskedPiece
-        from fedamp.models.registry import build, is_random
 
         module = build(model, input_shape, num_classes)
         random = is_random(module, model, input_shape)

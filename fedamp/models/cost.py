@@ -1,4 +1,4 @@
-"""What a model costs to send and to train, counted rather than timed."""
+"""What a model costs to send and to train: counts, not times."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,16 +13,10 @@ from torch.utils.flop_counter import flop_registry
 
 @dataclass(frozen=True)
 class Cost:
-    """Size of a (sub)model.
+    """Size of a (sub)model. Only the operations of matrix products and convolutions count: the rest is negligible."""
 
-    Attributes:
-        parameters: number of float32 parameters; four bytes each on the wire.
-        flops_per_record: floating-point operations of one forward and backward pass for one record. Matrix products and
-            convolutions are counted, two operations a multiplication and addition; the rest is negligible.
-    """
-
-    parameters: int
-    flops_per_record: int
+    parameters: int  # float32: four bytes each in a message
+    flops_per_record: int  # of a forward and a backward pass; two for a multiplication and addition
 
 
 def cost(module: nn.Module, input_shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> Cost:
@@ -34,7 +28,7 @@ def cost(module: nn.Module, input_shape: tuple[int, ...], dtype: torch.dtype = t
 
 
 def kept_per_record(module: nn.Module, input_shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> int:
-    """How many numbers the forward pass of one record keeps for the backward pass, besides the parameters."""
+    """The numbers that the forward pass of one record keeps for the backward pass, besides the parameters."""
     known = {parameter.untyped_storage().data_ptr() for parameter in module.parameters()}
     kept: dict[int, Tensor] = {}  # by place in memory: two operations may keep the same numbers
 
@@ -50,7 +44,7 @@ def kept_per_record(module: nn.Module, input_shape: tuple[int, ...], dtype: torc
 
 
 class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Adds up torch's own counts of what runs within. Torch's counter does too, but loads its compiler for it."""
+    """Adds up torch's own counts of the operations inside. Torch's own counter loads its compiler for that."""
 
     flops = 0
 

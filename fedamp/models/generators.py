@@ -1,4 +1,4 @@
-"""The generators that people's own code draws from: torch's, NumPy's and Python's, from a seed of ours."""
+"""The generators that custom code draws from: torch's, NumPy's and Python's."""
 
 import random
 from collections.abc import Iterator
@@ -10,11 +10,7 @@ import torch
 
 @contextmanager
 def generators_from(seed: int, gpus: bool = False) -> Iterator[None]:
-    """Inside, the generators start from a seed of 63 bits; outside, nothing is noticed.
-
-    Args:
-        gpus: whether torch may draw on GPUs, too; to look at their generators starts them.
-    """
+    """Inside, they start from a seed of 63 bits; afterwards they are restored. ``gpus``: so do torch's on GPUs."""
     numpy_before, python_before = np.random.get_state(), random.getstate()
     with torch.random.fork_rng(None if gpus else []):
         (torch.manual_seed if gpus else torch.default_generator.manual_seed)(seed)

@@ -11,11 +11,8 @@ _MOST_CHANNELS = 4  # a last dimension up to this, under a larger first one, is 
 class ToImage(nn.Module):
     """Inputs as images [batch, channels, height, width].
 
-    Accepts records of shape [height, width], [channels, height, width], or [height, width, channels] (read so where the
-    last dimension is at most 4 and the first is larger).
-
-    Raises:
-        ModelError: records of another shape.
+    Records: [height, width], [channels, height, width], or [height, width, channels] (read so where the last dimension
+    is at most 4 and the first is larger); else ModelError.
     """
 
     def __init__(self, input_shape: tuple[int, ...], model: str) -> None:
@@ -39,18 +36,16 @@ class ToImage(nn.Module):
 class Residual(nn.Module):
     """``relu(x + branch(x))``, or ``relu(shortcut(x) + branch(x))`` where the shape changes.
 
-    What comes in must not be negative (it left a ReLU): then a block without its branch is exactly the identity.
+    Inputs are not negative (a ReLU's outputs), so a block without its branch is exactly the identity.
     """
 
     def __init__(self, branch: nn.Sequential, shortcut: nn.Sequential | None = None) -> None:
         super().__init__()
         self.branch = branch
         self.shortcut = shortcut if shortcut is not None else nn.Identity()
-        self.activation = nn.ReLU()
 
     def forward(self, inputs: Tensor) -> Tensor:
-        values: Tensor = self.activation(self.shortcut(inputs) + self.branch(inputs))
-        return values
+        return torch.relu(self.shortcut(inputs) + self.branch(inputs))
 
 
 class LSTM(nn.Module):

@@ -1,10 +1,9 @@
 """Dropout masks: the full model with one 0/1 number for every node of some hidden layers.
 
-A dropped node says nothing to the rest of the network, and nothing reaches what it owns: the gradient of its weights,
-its bias and the columns it meets in the next layer is exactly zero. Decay and the like would move them all the same, so
-:meth:`Masks.silence` takes them out of every update. **Nothing is rescaled**: kept nodes speak as they
-do in the full model, neither divided by the keep probability in training nor multiplied by it in evaluation. A masked
-model therefore computes what the extracted submodel of the kept nodes computes.
+A dropped node sends nothing to the rest of the network, and the gradient of what it owns is exactly zero: its weights,
+its bias and its columns of the next layer. Weight decay and the like would move them all the same, so
+:meth:`Masks.silence` takes them out of every update. **Nothing is rescaled**, in training or evaluation: a masked model
+computes what the extracted submodel of the kept nodes computes.
 """
 
 import copy
@@ -15,29 +14,24 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.utils.hooks import RemovableHandle
 
-from fedamp.errors import ModelError
-from fedamp.models.units import Blocks, Units, check_shared, declared, named_layers
-
-_MOVED = 0.1  # deviation by which parameters are moved from where they start
+from fedamp.models.units import Blocks, Units, check_shared, named_layers
 
 
 class Masks:
-    """Runs a module with some of its nodes left out.
+    """Runs a module without some of its nodes.
 
-    A mask is one vector of zeros and ones, the named layers one after another. It is an argument like the inputs, so
-    :meth:`call` can be vmapped over clients with a mask each.
+    A mask is one vector of zeros and ones, the named layers one after another; :meth:`call` can be vmapped over masks.
 
     Args:
-        module: what is run; it is not changed.
-        layers: hidden layers to mask, as the module names them; none: all that it declares.
-        rest: what becomes of the parameters of which no node owns anything: ``shared``, ``dealt`` or ``frozen``.
+        layers: hidden layers to mask; default: all that the module declares.
+        rest: what becomes of parameters without owners: ``shared``, ``dealt`` or ``frozen``.
 
     Attributes:
         layers: number of nodes of every masked layer, in the order of the mask.
         nodes: length of a mask.
-        shared, dealt, frozen: parameters that no mask silences in any part, by what becomes of them. Those neither
-            shared nor frozen form the split group, in which the updates of masks without a common node have disjoint
-            supports (Dong, Chen, Özgür 2025, Corollary 3.7), every coordinate of ``dealt`` counting as a node.
+        shared, dealt, frozen: the parameters without owners, by ``rest``. All neither shared nor frozen form the split
+            group, in which the updates of masks without a common node have disjoint supports (Dong, Chen, Özgür 2025,
+            Corollary 3.7); every coordinate of ``dealt`` counts as a node.
 
     Raises:
         ModelError: a layer that the module does not declare, a module that declares none, or nothing to share.
@@ -68,8 +62,8 @@ class Masks:
     def of(self, kept: Mapping[str, Sequence[int]]) -> Tensor:
         """The mask that keeps these nodes of every masked layer."""
         mask = torch.zeros(self.nodes)
-        for layer, part in zip(self.layers, torch.split(mask, list(self.layers.values())), strict=True):
-            part[list(kept[layer])] = 1
+        for declaration, part in self._parts(mask):
+            part[list(kept[declaration.layer])] = 1
         return mask
 
     def fixed(self, mask: Tensor) -> nn.Module:
@@ -78,34 +72,20 @@ class Masks:
         self._attach(module, mask)
         return module
 
-    def silence(self, updates: Mapping[str, Tensor], mask: Tensor) -> None:
-        """Set to zero what dropped nodes own, in place; of a coordinate with two owners, where either is dropped.
+    def dropped(self, name: str, shape: Sequence[int], mask: Tensor) -> Iterator[tuple[str, Tensor]]:
+        """For each layer with owners of a parameter: its name, and the coordinates of dropped nodes.
 
-        Args:
-            updates: of shape [masks, *shape] by parameter name.
-            mask: of shape [masks, nodes].
+        Bool, broadcasts to [masks, *shape] for a mask [masks, nodes].
         """
         for declaration, part in self._parts(mask != 0):
-            for name, update in updates.items():
-                if declaration.owners(name):  # not a product: zero times NaN is NaN
-                    update.masked_fill_(~declaration.owned_by(name, update.shape[1:], part).to(update.device), 0.0)
+            if declaration.owners(name):
+                yield declaration.layer, ~declaration.owned_by(name, shape, part)
 
-    def check_silence(self, inputs: Tensor, mask: Tensor) -> None:
-        """Refuse the module if something that a dropped node owns has a gradient, at random values near its own."""
-        start = {name: value.detach() for name, value in self.module.named_parameters()}
-        leaves = {name: (value + _MOVED * torch.randn_like(value)).requires_grad_() for name, value in start.items()}
-        outputs = self.call(leaves, inputs, mask)
-        loss = (outputs * torch.randn_like(outputs)).sum()
-        gradients = torch.autograd.grad(loss, list(leaves.values()), materialize_grads=True)
-        for declaration, part in self._parts((mask != 0)[None]):
-            for name, gradient in zip(leaves, gradients, strict=True):
-                if declaration.owners(name):
-                    dropped = ~declaration.owned_by(name, gradient.shape, part)[0]
-                    if bool((torch.where(dropped, gradient, 0.0) != 0).any()):
-                        raise ModelError(
-                            f"{type(self.module).__name__}.units_to_split(): layer {declaration.layer!r} says its "
-                            f"nodes own {name!r}, but leaving a node out does not silence it"
-                        )
+    def silence(self, updates: Mapping[str, Tensor], mask: Tensor) -> None:
+        """Set to zero, in place, what any dropped node owns of updates [masks, *shape], for a mask [masks, nodes]."""
+        for name, update in updates.items():
+            for _, dropped in self.dropped(name, update.shape[1:], mask):
+                update.masked_fill_(dropped.to(update.device), 0.0)  # not a product: zero times NaN is NaN
 
     def _parts(self, mask: Tensor) -> Iterator[tuple[Units | Blocks, Tensor]]:
         """The layers, with their part of a mask of shape [..., nodes]."""
@@ -117,30 +97,3 @@ class Masks:
             for declaration, part in self._parts(mask)
             for submodule, hook in zip(declaration.submodules, declaration.hooks(part), strict=True)
         ]
-
-
-def prove_silence(module: nn.Module, input_shape: tuple[int, ...], vocabulary: int | None = None) -> None:
-    """Refuse a module whose declaration does not hold: everything a dropped node owns must have gradient zero.
-
-    No epsilon rests on it, because updates are silenced whatever a model does; but what is trained would not be the
-    submodel that is said. Tried on random inputs (from torch's default generator), dropping every node once while all
-    other layers are whole, so that no other silence covers for it, and once together with nodes of other layers. Each
-    time all parameters are moved from where they start: a layer that starts at zero would let nothing through.
-
-    Raises:
-        ModelError: a parameter with a gradient where the declaration says there can be none.
-    """
-    if not declared(module):
-        return
-    masks = Masks(module, rest="dealt")  # whatever a scenario makes of the rest, if it masks at all
-    layers = torch.cat([torch.full((count,), index) for index, count in enumerate(masks.layers.values())])
-    half = (torch.rand(masks.nodes) < 0.5).float()
-    for kept in (half, 1 - half):
-        masks.check_silence(example((4, *input_shape), vocabulary), kept)
-        for layer in range(len(masks.layers)):
-            masks.check_silence(example((4, *input_shape), vocabulary), torch.where(layers == layer, kept, 1.0))
-
-
-def example(shape: tuple[int, ...], vocabulary: int | None) -> Tensor:
-    """Random inputs of this shape, the batch included: numbers, or tokens of a vocabulary."""
-    return torch.randn(shape) if vocabulary is None else torch.randint(vocabulary, shape)

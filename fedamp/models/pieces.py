@@ -1,13 +1,11 @@
-"""What clients train: the whole model, a disjoint submodel of it, or all of it under a dropout mask."""
-
-from __future__ import annotations
+"""The networks that clients train: the whole model, or all of it under dropout masks; ``splits`` has disjoint ones."""
 
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Any
 
-import numpy as np
 import torch
+from numpy import void
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.func import functional_call
@@ -15,11 +13,8 @@ from torch.func import functional_call
 from fedamp import rng
 from fedamp.models.architectures import is_import_path
 from fedamp.models.masks import Masks
-from fedamp.models.registry import build, is_random
+from fedamp.models.networks import build, is_random
 from fedamp.models.section import Model
-from fedamp.models.splits import Split
-
-WHOLE = -1  # the number of the whole model among the submodels
 
 # (submodel, round) -> what clients train; the same object as long as it is the same piece.
 Pieces = Callable[[int, int], "Piece"]
@@ -31,26 +26,23 @@ class Piece:
     Attributes:
         module: the network; its parameter values are arbitrary.
         shared: names of the parameters in the shared part; those neither here nor frozen are in the split part.
-        frozen: names of the parameters that nobody trains: no update holds them.
+        frozen: names of the parameters that no client trains: no update holds them.
         known: whether it is built in, so that it treats every record by itself and uses each layer once.
-        random: whether its forward pass draws random numbers in training: whoever trains it gives each unit a stream of
-            its own (:func:`fedamp.models.generators.generators_from`).
+        random: whether its forward pass draws random numbers in training: then each unit needs its own stream.
+        owns_all: whether clients that train this piece may change every parameter of it.
     """
 
     frozen: frozenset[str] = frozenset()
+    owns_all = True
 
     def __init__(self, module: nn.Module, shared: frozenset[str], known: bool, random: bool = False) -> None:
-        self._module, self.shared, self.known, self.random = module, shared, known, random
+        self.module, self.shared, self.known, self.random = module, shared, known, random
 
     @classmethod
-    def whole(cls, model: Model, input_shape: tuple[int, ...], num_classes: int) -> Piece:
+    def whole(cls, model: Model, input_shape: tuple[int, ...], num_classes: int) -> "Piece":
         """All of a scenario's model."""
         module = build(model, input_shape, num_classes)
         return cls(module, frozenset(), not is_import_path(model.name), is_random(module, model, input_shape))
-
-    @property
-    def module(self) -> nn.Module:
-        return self._module
 
     @cached_property
     def parts(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -64,77 +56,43 @@ class Piece:
         logits: Tensor = functional_call(self.module, parameters, (inputs,))
         return logits
 
-    def arguments(self, seeds: NDArray[np.void]) -> list[Tensor]:
+    def arguments(self, seeds: NDArray[void]) -> list[Tensor]:
         """Further arguments of :meth:`forward`, of shape [clients, ...], drawn from each client's own seed."""
         return []
 
-    @property
-    def owns_all(self) -> bool:
-        """Whether whoever trains this piece may change every parameter of it."""
-        return True
+    def owned(self, updates: dict[str, Tensor], seeds: NDArray[void]) -> dict[str, Tensor]:
+        """The updates [clients, ...], zero outside what these clients may change. May overwrite them.
 
-    def owned(self, updates: dict[str, Tensor], seeds: NDArray[np.void]) -> dict[str, Tensor]:
-        """The updates [clients, ...] without what is not these clients' to change. May overwrite them.
-
-        Charges for hidden submodels rest on this: what a submodel does not own is zero, whatever trained it.
+        Charges for hidden submodels rest on this: what a submodel does not own is zero, however it was trained.
         """
         return {name: update for name, update in updates.items() if name not in self.frozen}
 
     def extract(self, arrays: Mapping[str, Any]) -> dict[str, Any]:
-        """This piece's part of the whole model's arrays."""
+        """This piece's part of the whole model's arrays (numpy or torch); arrays that are not cut are not copied."""
         return dict(arrays)
 
     def embed_add(self, total: Mapping[str, Any], part: Mapping[str, Any]) -> None:
-        """Add this piece's arrays to the whole model's, in place."""
+        """Add this piece's arrays to the whole model's, in place, each coordinate where it belongs."""
         for name, array in part.items():
             total[name][...] += array
-
-
-class DisjointPiece(Piece):
-    """A disjoint submodel, as a network of its own."""
-
-    def __init__(self, cut: Split, number: int, known: bool, random: bool = False) -> None:
-        self._cut, self._number = cut, number
-        self.shared, self.frozen, self.known, self.random = cut.shared, cut.frozen, known, random
-
-    @cached_property
-    def module(self) -> nn.Module:  # made when it is trained: a server only cuts arrays
-        return self._cut.module(self._number)
-
-    @property
-    def owns_all(self) -> bool:
-        return self._cut.extractable and not self.frozen and not self._cut.own[self._number]
-
-    def owned(self, updates: dict[str, Tensor], seeds: NDArray[np.void]) -> dict[str, Tensor]:
-        self._cut.silence(updates, self._number)
-        return super().owned(updates, seeds)
-
-    def extract(self, arrays: Mapping[str, Any]) -> dict[str, Any]:
-        return self._cut.extract(arrays, self._number)
-
-    def embed_add(self, total: Mapping[str, Any], part: Mapping[str, Any]) -> None:
-        self._cut.embed_add(total, part, self._number)
 
 
 class MaskedPiece(Piece):
     """The whole model, under a mask for each client that keeps every node with probability ``keep``."""
 
+    owns_all = False
+
     def __init__(self, masks: Masks, keep: float, random: bool = False) -> None:
         super().__init__(masks.module, masks.shared, known=False, random=random)
-        self.frozen = masks.frozen
-        self._masks, self._keep = masks, keep
+        self.frozen, self._masks, self._keep = masks.frozen, masks, keep
 
     def forward(self, parameters: dict[str, Tensor], inputs: Tensor, *arguments: Tensor) -> Tensor:
         return self._masks.call(parameters, inputs, *arguments)
 
-    def arguments(self, seeds: NDArray[np.void]) -> list[Tensor]:
+    def arguments(self, seeds: NDArray[void]) -> list[Tensor]:
         return [self._kept(seeds, "dropout mask", self._masks.nodes).float()]
 
-    @property
-    def owns_all(self) -> bool:
-        return False
-
-    def owned(self, updates: dict[str, Tensor], seeds: NDArray[np.void]) -> dict[str, Tensor]:
+    def owned(self, updates: dict[str, Tensor], seeds: NDArray[void]) -> dict[str, Tensor]:
         self._masks.silence(updates, self._kept(seeds, "dropout mask", self._masks.nodes))
         dealt = [updates[name] for name in self._masks.dealt]
         sizes = [update.shape[1:].numel() for update in dealt]
@@ -143,6 +101,6 @@ class MaskedPiece(Piece):
             update.masked_fill_(~own.view(update.shape).to(update.device), 0.0)
         return super().owned(updates, seeds)
 
-    def _kept(self, seeds: NDArray[np.void], purpose: str, count: int) -> Tensor:
+    def _kept(self, seeds: NDArray[void], purpose: str, count: int) -> Tensor:
         """Which of ``count`` nodes each client keeps: bool [clients, count]."""
         return torch.from_numpy(rng.happens(rng.client_words(seeds, purpose, count), self._keep))

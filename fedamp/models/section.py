@@ -6,9 +6,11 @@ from pydantic import Field
 
 from fedamp.base.section import Count, Section
 
+WHOLE = -1  # in the place of a submodel's number: the whole model
+
 
 class Model(Section):
-    """A registered model, or one of your own as ``package.module:name`` (see docs/models.md)."""
+    """A built-in model, or a custom one as ``package.module:name`` (see docs/models.md)."""
 
     name: str = Field(
         description="logistic, mlp, cnn, resnet20, resnet18, resnet101, lstm, package.module:name, external (an app's)"
@@ -17,14 +19,14 @@ class Model(Section):
     channels: tuple[Count, ...] = Field((16, 32), description="cnn: channels of every convolution")
     groups: Count = Field(4, description="cnn, resnets: groups of each GroupNorm")
     vocabulary: Annotated[int, Field(ge=2, le=1 << 24, strict=True)] | None = Field(
-        None, description="inputs are tokens, integers from 0 to below this; left out: they are numbers"
+        None, description="inputs are tokens, integers from 0 to below this; default: they are numbers"
     )
     embedding: Count = Field(8, description="lstm: numbers that stand for a token")
-    initial: str | None = Field(None, description="safetensors file to start from; left out: random from the seed")
-    options: dict[str, Any] = Field(default_factory=dict, description="arguments of a model of your own")
+    initial: str | None = Field(None, description="safetensors file to start from; default: random from the seed")
+    options: dict[str, Any] = Field(default_factory=dict, description="arguments of a custom model")
     folder: str | None = Field(
-        None, description="where a model of your own is looked for beside what is installed; left out: the scenario's"
+        None, description="where a custom model is looked for, beside installed packages; default: the scenario's"
     )
     frozen_sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = Field(
-        None, description="of a model of your own: digest of its buffers; left out: what they are when the run begins"
+        None, description="of a custom model: digest of its buffers; default: the digest when the run begins"
     )

@@ -1,13 +1,9 @@
-"""What a model says about itself so that it can be split or masked: which nodes can be left out, and what they own.
+"""What a model declares so that it can be split or masked: which nodes can be left out, and what they own.
 
-A *node* is the smallest thing that can be left out without touching anything else: a hidden unit, the channels of one
-GroupNorm group, a residual block. A module declares its nodes with two methods, both optional:
-
-    units_to_split() -> sequence of Units and Blocks
-    smaller(kept: dict[str, tuple[int, ...]]) -> nn.Module
-
-``smaller`` makes the dense network that has only the kept nodes of the named layers (all nodes of layers not named),
-under the same parameter names. Without it the full network is trained under a mask: right, but no cheaper.
+A *node* is the smallest thing that can be left out: a hidden unit, the channels of one GroupNorm group, a residual
+block. A module declares its nodes by ``units_to_split() -> sequence of Units and Blocks``. An optional ``smaller(kept:
+dict[str, tuple[int, ...]]) -> nn.Module`` makes the dense network with only the kept nodes of the named layers, under
+the same parameter names. Without it the full network trains under a mask: correct, but no cheaper.
 """
 
 from __future__ import annotations
@@ -22,10 +18,10 @@ from numpy.typing import NDArray
 
 from fedamp.errors import ModelError
 
-if TYPE_CHECKING:  # what can be split is known before torch is imported
+if TYPE_CHECKING:  # plans need declarations, and are made before torch is imported
     from torch import Tensor, nn
 
-    Hook = Callable[[nn.Module, tuple[Tensor, ...], Tensor], Tensor]  # what is done to a submodule's output
+    Hook = Callable[[nn.Module, tuple[Tensor, ...], Tensor], Tensor]  # changes a submodule's output
 
 
 def under(name: str, prefixes: Sequence[str]) -> bool:
@@ -45,29 +41,25 @@ class Units:
     """Nodes side by side in one hidden layer: each owns equally many consecutive entries of some parameters.
 
     Attributes:
-        layer: the name a person uses, for example ``hidden.0``.
-        count: number of nodes.
         owned: for every parameter that the nodes index, the dimension they index: the rows of the layer's own weight
-            (0), its bias (0), the columns of the next layer's weight (1). The size of the dimension is a multiple of
-            ``count``.
-        output: the submodule whose output is what the nodes say to the rest of the network, after any normalisation and
-            activation; a mask multiplies it.
-        along: dimension of that output along which the nodes lie (dimension 0 is the batch).
+            (0), its bias (0), the columns of the next layer's weight (1). Its size is a multiple of ``count``.
+        output: the submodule through whose output alone the nodes reach the rest of the network, after any
+            normalisation and activation; a mask multiplies it.
     """
 
-    layer: str
+    layer: str  # its name in a scenario, for example ``hidden.0``
     count: int
     owned: Mapping[str, int]
     output: str
-    along: int = 1
+    along: int = 1  # dimension of that output along which the nodes lie (dimension 0 is the batch)
 
     @property
     def submodules(self) -> tuple[str, ...]:
-        """The submodules whose outputs a mask multiplies."""
+        """Their outputs are what a mask multiplies."""
         return (self.output,)
 
-    def to_deal(self, shared: Sequence[str]) -> list[int]:
-        """The nodes that are not held by every submodel: none of a shared layer."""
+    def split_nodes(self, shared: Sequence[str]) -> list[int]:
+        """The nodes that are partitioned: none of a layer that every submodel holds."""
         return [] if under(self.layer, shared) else list(range(self.count))
 
     def owners(self, name: str) -> list[int]:
@@ -75,33 +67,25 @@ class Units:
         return list(range(self.count)) if name in self.owned else []
 
     def entries(self, size: int, nodes: Sequence[int]) -> NDArray[np.int64]:
-        """Which of ``size`` entries along an owned dimension belong to the nodes, in the order of the nodes."""
+        """The entries, of ``size`` along an owned dimension, that belong to the nodes, in their order."""
         per_node = size // self.count
-        starts = np.asarray(nodes, dtype=np.int64) * per_node
-        return (starts[:, None] + np.arange(per_node)).reshape(-1)
+        return (np.asarray(nodes, dtype=np.int64)[:, None] * per_node + np.arange(per_node)).reshape(-1)
 
     def owned_by(self, name: str, shape: Sequence[int], kept: Tensor) -> Tensor:
-        """Which coordinates of a parameter of this shape kept nodes own, by masks: bool [masks, count].
-
-        Returns:
-            Bool of a shape that broadcasts to [masks, *shape].
-        """
+        """Which coordinates of a parameter the kept nodes (bool [masks, count]) own; broadcasts to [masks, *shape]."""
         dimension = self.owned[name]
         along = [-1 if each == dimension else 1 for each in range(len(shape))]
         return kept.repeat_interleave(shape[dimension] // self.count, 1).view(len(kept), *along)
 
     def hooks(self, mask: Tensor) -> list[Hook]:
-        """What multiplies the output of each submodule by the mask."""
-
         def times_nodes(module: nn.Module, arguments: tuple[Tensor, ...], output: Tensor) -> Tensor:
-            shape = [1] * output.dim()
             if self.along >= output.dim() or output.shape[self.along] % self.count:
                 raise ModelError(
                     f"layer {self.layer!r}: the output of {self.output!r} (shape {list(output.shape)}) does not hold "
                     f"{self.count} nodes along dimension {self.along}"
                 )
+            shape = [-1 if each == self.along else 1 for each in range(output.dim())]
             per_node = output.shape[self.along] // self.count
-            shape[self.along] = -1
             return output * mask[:, None].expand(self.count, per_node).reshape(shape).to(output)
 
         return [times_nodes]
@@ -109,15 +93,12 @@ class Units:
 
 @dataclass(frozen=True)
 class Blocks:
-    """Nodes one after another: residual branches, whose output is added to what passes them by.
+    """Nodes one after another: residual branches, whose output is added to the block's input."""
 
-    Attributes:
-        layer: the name a person uses, for example ``layer3``.
-        branches: the submodules; each owns every parameter inside it, and leaving it out leaves the identity.
-    """
-
-    layer: str
-    branches: tuple[str, ...]
+    layer: str  # its name in a scenario, for example ``layer3``
+    branches: tuple[
+        str, ...
+    ]  # submodules; each owns all parameters inside it, and without it the block is the identity
 
     @property
     def count(self) -> int:
@@ -125,17 +106,14 @@ class Blocks:
 
     @property
     def submodules(self) -> tuple[str, ...]:
-        """The submodules whose outputs a mask multiplies."""
         return self.branches
 
-    def to_deal(self, shared: Sequence[str]) -> list[int]:
-        """The nodes that are not held by every submodel: none of a shared layer, no shared block."""
-        # "layer1.2" shares the block whose branch is "layer1.2.branch"
+    def split_nodes(self, shared: Sequence[str]) -> list[int]:
+        """As of :class:`Units`; ``layer1.2`` in ``shared`` is the block whose branch is ``layer1.2.branch``."""
         blocks = enumerate(self.branches) if not under(self.layer, shared) else ()
         return [index for index, branch in blocks if not under(branch, shared)]
 
     def owners(self, name: str) -> list[int]:
-        """The node in whose branch a parameter lies, if any."""
         return [index for index, branch in enumerate(self.branches) if under(name, [branch])]
 
     def owned_by(self, name: str, shape: Sequence[int], kept: Tensor) -> Tensor:
@@ -143,84 +121,73 @@ class Blocks:
         return kept[:, self.owners(name)].all(1).view(-1, *[1] * len(shape))
 
     def hooks(self, mask: Tensor) -> list[Hook]:
-        """What multiplies the output of each submodule by the mask."""
-
         def times(number: Tensor) -> Hook:
             return lambda module, arguments, output: output * number.to(output)
 
-        return [times(mask[index]) for index in range(self.count)]
+        return [times(number) for number in mask]
 
 
 def most_submodels(declarations: Sequence[Units | Blocks], shared: Sequence[str] = ()) -> int:
-    """The largest number of disjoint submodels; 0 where nothing can be split.
+    """The largest number of disjoint submodels beside ``shared`` layers; 0 where nothing can be split.
 
-    Hidden layers must keep a node in every submodel, so the narrowest of them decides; residual blocks may be missing
-    from a stage, so all of them count together.
-
-    Args:
-        shared: layers that every submodel holds, as in the scenario.
+    The narrowest hidden layer decides: each submodel keeps a node of it. Residual blocks of all stages count together.
     """
-    dealt = [(len(each.to_deal(shared)), each) for each in declarations]
-    side_by_side = [count for count, each in dealt if isinstance(each, Units) and count]
-    return min(side_by_side) if side_by_side else sum(count for count, _ in dealt)
+    counts = [(len(each.split_nodes(shared)), each) for each in declarations]
+    side_by_side = [count for count, each in counts if isinstance(each, Units) and count]
+    return min(side_by_side) if side_by_side else sum(count for count, _ in counts)
 
 
 def check_count(model: str, declarations: Sequence[Units | Blocks], shared: Sequence[str], count: int) -> None:
-    """Refuse fewer than two submodels, or more than there are nodes.
-
-    Raises:
-        ModelError: one line that names the key.
-    """
+    """Raise ModelError for fewer than two submodels, or more than there are nodes."""
     most = most_submodels(declarations, shared)
     if not 2 <= count <= most:
         rest = " beside submodels.shared" if shared else ""
         raise ModelError(
-            f"submodels.count: {count} submodels, but model {model} has {most} nodes to deal out"
+            f"submodels.count: {count} submodels, but model {model} has {most} nodes to partition"
             f"{rest} (of its narrowest hidden layer, or residual blocks that keep the shape)"
             + (f"; expected: 2 to {most}" if most >= 2 else "")
         )
 
 
 def check_shared(model: str, shared: Collection[str], rest: str) -> None:
-    """Refuse a shared part that would be charged and hold nothing.
-
-    Raises:
-        ModelError: one line that names the key.
-    """
+    """Raise ModelError for a shared part that would be charged and hold nothing."""
     if rest == "shared" and not shared:
         raise ModelError(
-            f"submodels.rest: shared, but the nodes of model {model} own all of it, so that nothing is; expected: dealt"
+            f"submodels.rest: shared, but the nodes of model {model} own every parameter, so nothing is shared; "
+            "expected: dealt"
         )
 
 
 def declared(module: nn.Module) -> tuple[Units | Blocks, ...]:
-    """What the module declares, checked against its parameters; empty where it declares nothing.
-
-    Raises:
-        ModelError: a declaration that names something that is not there, or does not fit.
-    """
+    """What the module declares, if anything; ModelError where that does not exist, or does not fit its parameters."""
     method = getattr(module, "units_to_split", None)
     declarations: Sequence[Units | Blocks] = tuple(method()) if callable(method) else ()
-    layers = [declaration.layer for declaration in declarations]
-    for declaration in declarations:
-        if layers.count(declaration.layer) > 1:
-            raise ModelError(f"{_who(module)}: layer {declaration.layer!r} is declared twice")
-        _check_submodules(module, declaration)
-        if isinstance(declaration, Units):
-            _check_owned(module, declaration)
-    owned = [item for each in declarations if isinstance(each, Units) for item in each.owned.items()]
-    for name, dimension in owned:
-        if owned.count((name, dimension)) > 1:
-            raise ModelError(f"{_who(module)}: two layers own dimension {dimension} of {name!r}")
-    return tuple(declaration for declaration in declarations if declaration.count > 0)
+    who, layers = f"{type(module).__name__}.units_to_split()", [each.layer for each in declarations]
+    submodules = dict(module.named_modules())
+    shapes = {name: tuple(parameter.shape) for name, parameter in module.named_parameters()}
+    taken: set[tuple[str, int]] = set()
+    for each in declarations:
+        where = f"{who}: layer {each.layer!r}"
+        if layers.count(each.layer) > 1:
+            raise ModelError(f"{where} is declared twice")
+        for name in each.submodules:
+            if name not in submodules:
+                raise ModelError(f"{where} names submodule {name!r}, not there")
+        for name, dimension in each.owned.items() if isinstance(each, Units) else ():
+            if name not in shapes:
+                raise ModelError(f"{where} names parameter {name!r}, not there")
+            if not 0 <= dimension < len(shapes[name]) or shapes[name][dimension] % each.count:
+                raise ModelError(
+                    f"{where}: dimension {dimension} of {name!r} (shape {shapes[name]}) is no multiple of {each.count}"
+                )
+            if (name, dimension) in taken:
+                raise ModelError(f"{who}: two layers own dimension {dimension} of {name!r}")
+            taken.add((name, dimension))
+    return tuple(each for each in declarations if each.count > 0)
 
 
 def named_layers(module: nn.Module, layers: Sequence[str] = ()) -> tuple[Units | Blocks, ...]:
-    """The declared layers of these names; all of them where no name is given.
-
-    Raises:
-        ModelError: a name that is not declared, or a module that declares nothing.
-    """
+    """The declared layers of these names (default: all); ModelError where one, or any, is not declared."""
     declarations = {declaration.layer: declaration for declaration in declared(module)}
     if not declarations:
         raise ModelError(
@@ -231,26 +198,3 @@ def named_layers(module: nn.Module, layers: Sequence[str] = ()) -> tuple[Units |
         if layer not in declarations:
             raise ModelError(f"submodels.layers: {unknown(layer, list(declarations))}")
     return tuple(each for layer, each in declarations.items() if not layers or layer in layers)
-
-
-def _check_submodules(module: nn.Module, declaration: Units | Blocks) -> None:
-    present = dict(module.named_modules())
-    for name in declaration.submodules:
-        if name not in present:
-            raise ModelError(f"{_who(module)}: layer {declaration.layer!r} names submodule {name!r}, not there")
-
-
-def _check_owned(module: nn.Module, units: Units) -> None:
-    shapes = {name: tuple(parameter.shape) for name, parameter in module.named_parameters()}
-    for name, dimension in units.owned.items():
-        where = f"{_who(module)}: layer {units.layer!r}"
-        if name not in shapes:
-            raise ModelError(f"{where} names parameter {name!r}, not there")
-        if not 0 <= dimension < len(shapes[name]) or shapes[name][dimension] % units.count:
-            raise ModelError(
-                f"{where}: dimension {dimension} of {name!r} (shape {shapes[name]}) is no multiple of {units.count}"
-            )
-
-
-def _who(module: nn.Module) -> str:
-    return f"{type(module).__name__}.units_to_split()"

@@ -1,13 +1,13 @@
 """Exact Gaussian noise: a release is the exact noisy value, rounded to a grid.
 
-A sum x is released as the multiple of a power of two that is nearest to x + s Z, for a standard normal Z, as arithmetic
-without error gives it. So a release is a function of the real-valued output of the Gaussian mechanism, and costs the
-same. It has no low bits of float64, from which Mironov 2012 reads membership.
+A sum x is released as the multiple of a power of two nearest to the exact x + s Z, for a standard normal Z. So a
+release is a function of the real-valued output of the Gaussian mechanism, and costs the same. It has no low bits of
+float64, from which Mironov 2012 reads membership.
 
-Z is the normal quantile of a uniform U. First 64 bits of U are drawn. With them float64 gives x + s Z within a known
-error, and so the nearest multiple, unless a boundary between two multiples is closer than this error. In that case (a
-few times in ten million) 256 further bits of U are drawn and the quantile is computed to 400 bits. So the law of a
-release is within ``TOTAL_VARIATION`` of the exact one; docs/accounting.md has the proof and the cost.
+Z is the normal quantile of a uniform U. With the first 64 bits of U, float64 gives x + s Z within a known error, and so
+the nearest multiple, unless a boundary between two multiples is closer than this error. In that case (a few times in
+ten million) 256 further bits are drawn and the quantile is computed to 400 bits. So the law of a release is within
+``TOTAL_VARIATION`` of the exact one; docs/accounting.md has the proof and the cost.
 """
 
 import math
@@ -26,33 +26,24 @@ from fedamp import rng
 
 Floats = NDArray[np.float64]
 
-# Upper bound for a released number against the exact one.
-TOTAL_VARIATION = 2.0**-280
-
+TOTAL_VARIATION = 2.0**-280  # upper bound for a released number against the exact one
 # The share of delta for all numbers that a run releases: (1 + e^epsilon) TOTAL_VARIATION for each, with at most 2**64
 # numbers and epsilon at most 70.
 DELTA = 2.0**-113
 
 _STEPS = 18  # log2 of the multiples of the grid in a standard deviation: at least as many, and less than twice
 _FURTHER = 4  # further words of U, if the first does not decide
-# For a uniform in [-1/2, 1/2) closer to zero, 64 bits do not decide: the quantile is too steep.
-_SHORTEST = 2.0**-24
+_SHORTEST = 2.0**-24  # for a uniform closer to zero 64 bits do not decide: the quantile is too steep
 _BLOCK = 1 << 14  # numbers computed at a time: they stay in the cache
-
 _reals_lock = Lock()  # a context of mpmath serves one thread at a time
 
 
 @dataclass(frozen=True)
 class Uniform:
-    """Uniform numbers about zero, which hide a sum beside its noise; each has the width ``unit`` times its multiple.
+    """Uniform numbers about zero that hide a sum beside its noise; each has the width ``unit`` times its multiple."""
 
-    Attributes:
-        unit: exact, because it is charged.
-        multiples: whole numbers >= 1, one for each number of the sum.
-    """
-
-    unit: Fraction
-    multiples: Floats
+    unit: Fraction  # exact, because it is charged
+    multiples: Floats  # whole numbers >= 1, one for each number of the sum
 
 
 @dataclass(frozen=True)
@@ -64,7 +55,6 @@ class Address:
     indices: tuple[int, ...]
 
     def stream(self, kind: str = "", *further: int) -> rng.Stream:
-        """The stream of the first words, or of another kind."""
         return rng.stream(self.seed, self.purpose + kind, *self.indices, *further)
 
 
@@ -74,11 +64,7 @@ def grid_of(deviation: float) -> float:
 
 
 def delta_left(delta: float, runs: int = 1) -> float:
-    """The part of delta for the mechanism; the sampler takes the rest, for one run or several.
-
-    Raises:
-        ValueError: delta is too small for the sampler.
-    """
+    """The part of delta for the mechanism, without ``DELTA`` for each run's sampler; ValueError: nothing is left."""
     left = math.nextafter(delta - runs * DELTA, 0.0)
     if left <= 0:
         raise ValueError(f"delta {delta:g} is less than what finite precision costs; expected: above {DELTA:.2g}")
@@ -92,19 +78,15 @@ def add_gaussian(values: Floats, deviation: float, address: Address, hidden: Uni
         values: exact sums, of shape [n], contiguous.
         deviation: standard deviation, positive; 0 with ``hidden`` and without noise.
         address: of the randomness; no two calls may share one.
-        hidden: uniform numbers to add.
 
     Raises:
-        ValueError: numbers of 2**32 deviations or widths of 2**20, which float64 cannot hold to a multiple of the grid.
+        ValueError: numbers of 2**32 deviations or widths of 2**20; float64 cannot hold them to a multiple of the grid.
     """
     grid = grid_of(deviation or float(hidden.unit if hidden else 0))
-    gaussian, uniform = address.stream(), address.stream(", uniform") if hidden else None
+    gaussian, uniform = address.stream(), address.stream(", uniform")
     for start in range(0, len(values), _BLOCK):
         block = values[start : start + _BLOCK]
-        part = None
-        if hidden and uniform:
-            words = uniform.words(len(block))
-            part = _in_units(hidden, grid, slice(start, start + _BLOCK)), words
+        part = (_in_units(hidden, grid, start), uniform.words(len(block))) if hidden else None
 
         def further(kind: str, place: int, start: int = start) -> rng.Words:
             return address.stream(f"{kind}, further bits", start + place).words(_FURTHER)
@@ -121,22 +103,20 @@ def _split(values: Floats, grid: float) -> tuple[Floats, Floats]:
         scaled = values / grid
         fits = scaled.max() < 2.0**51 and scaled.min() > -(2.0**51)
     if not fits:
-        raise ValueError(
-            f"noise: a sum of {np.abs(values).max():.3g} where noise is a multiple of {grid:.3g}; expected: at most "
-            "2**32 standard deviations of the noise"
-        )
+        most = "at most 2**32 standard deviations of the noise"
+        largest = np.abs(values).max()
+        raise ValueError(f"noise: a sum of {largest:.3g} where noise is a multiple of {grid:.3g}; expected: {most}")
     whole = np.rint(scaled)
     scaled -= whole
     return whole, scaled
 
 
-def _in_units(hidden: Uniform, grid: float, block: slice) -> Uniform:
-    unit, multiples = hidden.unit / Fraction(grid), hidden.multiples[block]
+def _in_units(hidden: Uniform, grid: float, start: int) -> Uniform:
+    unit, multiples = hidden.unit / Fraction(grid), hidden.multiples[start : start + _BLOCK]
     if not (float(unit) * multiples <= 2.0**39).all():
-        raise ValueError(
-            f"mixing: a width of {float(hidden.unit) * multiples.max():.3g} where noise is a multiple of {grid:.3g}; "
-            "expected: at most 2**20 standard deviations of the noise"
-        )
+        most = "at most 2**20 standard deviations of the noise"
+        width = float(hidden.unit) * multiples.max()
+        raise ValueError(f"mixing: a width of {width:.3g} where noise is a multiple of {grid:.3g}; expected: {most}")
     return Uniform(unit, multiples)
 
 
@@ -154,18 +134,13 @@ def round_noisy(
     further: Callable[[str, int], rng.Words],
     hidden: tuple[Uniform, rng.Words] | None = None,
 ) -> Floats:
-    """The whole numbers nearest to ``values`` with their noise, exactly.
+    """The whole numbers nearest to ``values`` [n], at most 1/2 in size, with their noise, exactly.
 
-    Args:
-        values: at most 1/2 in size, shape [n].
-        deviation: of the noise, below 2**19.
-        words: the first 64 bits of each number's uniform.
-        further: the next 256 bits, of a kind ("" or ", uniform") and place.
-        hidden: uniform numbers to be added, and the first 64 bits of each.
+    The deviation is below 2**19. ``words`` are the first 64 bits of each number's uniform; ``further`` gives the next
+    256 bits of a kind ("" or ", uniform") and place. ``hidden`` are uniform numbers to add, and their first 64 bits.
     """
-    uniform = words.view(np.int64) * 2.0**-64
-    unsure = np.abs(uniform) < _SHORTEST
-    exact = quantiles(uniform)
+    coarse = words.view(np.int64) * 2.0**-64
+    unsure, exact = np.abs(coarse) < _SHORTEST, quantiles(coarse)
     exact *= deviation
     exact += values
     # Error of the noise: the quantile itself, to 2**-47 of at most 5.3 (a test allows 2**-48); what bits that are not
@@ -180,30 +155,18 @@ def round_noisy(
     nearest: Floats = np.rint(exact)
     exact -= nearest
     unsure |= np.abs(exact, out=exact) > 0.5 - error
-    for place in np.flatnonzero(unsure):
-        nearest[place] = _nearest(values, deviation, words, further, hidden, int(place))
+    for place in map(int, np.flatnonzero(unsure)):
+        with _reals_lock:
+            reals = _reals()
+            uniform = _uniform(words[place], further("", place))
+            quantile = reals.sign(uniform) * reals.sqrt(2) * reals.erfinv(1 - 2 * abs(uniform))
+            sample = float(values[place]) + deviation * quantile
+            if hidden:
+                unit, multiple = hidden[0].unit, float(hidden[0].multiples[place])
+                width = reals.mpf(unit.numerator) / unit.denominator * multiple
+                sample += width * _uniform(hidden[1][place], further(", uniform", place))
+            nearest[place] = float(reals.nint(sample))
     return nearest
-
-
-def _nearest(
-    values: Floats,
-    deviation: float,
-    words: rng.Words,
-    further: Callable[[str, int], rng.Words],
-    hidden: tuple[Uniform, rng.Words] | None,
-    place: int,
-) -> float:
-    """The same for one number, with all bits."""
-    with _reals_lock:
-        reals = _reals()
-        uniform = _uniform(words[place], further("", place))
-        quantile = reals.sign(uniform) * reals.sqrt(2) * reals.erfinv(1 - 2 * abs(uniform))
-        exact = float(values[place]) + deviation * quantile
-        if hidden:
-            unit, multiple = hidden[0].unit, float(hidden[0].multiples[place])
-            width = reals.mpf(unit.numerator) / unit.denominator * multiple
-            exact += width * _uniform(hidden[1][place], further(", uniform", place))
-        return float(reals.nint(exact))
 
 
 def _uniform(first: np.uint64, further: rng.Words) -> Any:

@@ -11,15 +11,16 @@ import numpy as np
 from fedamp.base.arrays import Arrays, State, Sums
 from fedamp.noise.gaussian import Address, Uniform, add_gaussian
 
-# Numbers of one stream: enough to keep a thread busy.
-_PIECE = 1 << 20
+Deviations = Mapping[str, float]
+Hidden = Mapping[str, Uniform]
+_PIECE = 1 << 20  # numbers of one stream: enough to keep a thread busy
 
 
 class Noise(ABC):
     """Adds noise to the sums of the rounds, one after the other.
 
-    A mechanism with correlated noise (DP-FTRL, matrix mechanisms) keeps a state, which goes to the checkpoint, because
-    the noise of earlier rounds cannot be drawn again. The plan charges independent Gaussian noise in every round.
+    A mechanism with correlated noise (DP-FTRL, matrix mechanisms) keeps a state in the checkpoint, because the noise of
+    earlier rounds cannot be drawn again. The plan charges independent Gaussian noise in every round.
     """
 
     @abstractmethod
@@ -28,13 +29,7 @@ class Noise(ABC):
 
     @abstractmethod
     def update(
-        self,
-        sums: Sums,
-        deviation_of: Mapping[str, float],
-        hidden: Mapping[str, Uniform],
-        state: State,
-        seed: int,
-        round_: int,
+        self, sums: Sums, deviation_of: Deviations, hidden: Hidden, state: State, seed: int, round_: int
     ) -> State:
         """Add a round's noise in place, and return the next state, in new arrays.
 
@@ -43,7 +38,7 @@ class Noise(ABC):
         Args:
             sums: arrays by name, contiguous.
             deviation_of: standard deviation for each array, in the units of the sum; 0 adds nothing.
-            hidden: uniform numbers to add, by name (ModelMix); empty: none.
+            hidden: uniform numbers to add, by name (ModelMix).
             state: of :meth:`init` or the round before.
             seed: of this attempt at the round; a new one each time, unless the run's seed is known.
             round_: number of this round.
@@ -57,25 +52,16 @@ class IndependentGaussian(Noise):
         return {}
 
     def update(
-        self,
-        sums: Sums,
-        deviation_of: Mapping[str, float],
-        hidden: Mapping[str, Uniform],
-        state: State,
-        seed: int,
-        round_: int,
+        self, sums: Sums, deviation_of: Deviations, hidden: Hidden, state: State, seed: int, round_: int
     ) -> State:
         add_noise(sums, deviation_of, hidden, seed, round_)
         return state
 
 
-def add_noise(
-    sums: Sums, deviation_of: Mapping[str, float], hidden: Mapping[str, Uniform], seed: int, round_: int
-) -> None:
-    """Add independent N(0, deviation^2) to every coordinate, in place, on all cores where that pays.
+def add_noise(sums: Sums, deviation_of: Deviations, hidden: Hidden, seed: int, round_: int) -> None:
+    """Add independent N(0, deviation^2) to every coordinate, in place; arguments as of :meth:`Noise.update`.
 
-    The noise is a function of the seed, the round, the array's index and the index in it alone. Arguments are those of
-    :meth:`Noise.update`.
+    The noise is a function of the seed, the round, the array's index and the index in it alone.
 
     Raises:
         ValueError: sums that are 2**32 times as large as the noise.
@@ -90,18 +76,15 @@ def add_noise(
             done.result()
 
 
-def _pieces(
-    sums: Sums, deviation_of: Mapping[str, float], hidden: Mapping[str, Uniform], seed: int, round_: int
-) -> Iterator[partial[None]]:
-    """The work, in pieces whose addresses are their own."""
+def _pieces(sums: Sums, deviation_of: Deviations, hidden: Hidden, seed: int, round_: int) -> Iterator[partial[None]]:
+    """The work, in pieces with an address each."""
     for index, (name, array) in enumerate(sums.items()):
         if deviation_of[name] == 0 and name not in hidden:
             continue
         flat = array.view()
         flat.shape = (-1,)  # an array that is not contiguous is an error, not a copy that gets the noise instead
         for number, start in enumerate(range(0, flat.size, _PIECE)):
-            piece = slice(start, start + _PIECE)
-            uniform = hidden.get(name)
+            piece, uniform = slice(start, start + _PIECE), hidden.get(name)
             if uniform:
                 uniform = Uniform(uniform.unit, np.ravel(uniform.multiples)[piece])
             address = Address(seed, "noise", (round_, index, number))

@@ -16,10 +16,8 @@ from fedamp.studies.sweeps.results import is_sweep, read_sweep, run_folders
 def compare(folders: Sequence[Path], out: Path) -> dict[str, Any]:
     """The answer of ``fedamp compare --json``; the pictures are drawn into ``out``.
 
-    One sweep is shown by its settings. Beside other folders it stands for its finished runs.
-
-    Raises:
-        RunFolderError: a folder is missing, damaged or given twice, or ``out`` cannot be written to.
+    One sweep is shown by its settings. Beside other folders it is replaced by its finished runs. Raises RunFolderError
+    for a folder that is missing, damaged or given twice, or if ``out`` cannot be written to.
     """
     if len(folders) == 1 and is_sweep(folders[0]):
         sweep = read_sweep(folders[0])
@@ -31,14 +29,14 @@ def compare(folders: Sequence[Path], out: Path) -> dict[str, Any]:
 
 def facts(model: Model) -> dict[str, Any]:
     """A row of the comparison; keys that only a run has are None for a merged model."""
-    run = model if isinstance(model, Run) else None
+    run, merged = (model, None) if isinstance(model, Run) else (None, model.certificate)
     stated = model.ledger if isinstance(model, Run) else model.certificate
-    inputs = [] if isinstance(model, Run) else model.certificate.inputs
+    inputs = merged.inputs if merged else []
     return {
         "name": model.name,
         "folder": str(model.folder),
         "scenario": run.scenario.name if run else ", ".join(dict.fromkeys(each.scenario for each in inputs)),
-        "merged_by": None if isinstance(model, Run) else model.certificate.method,
+        "merged_by": merged and merged.method,
         **model.summary.final.content(),
         "score": list(model.score) if model.score else None,
         "epsilon": {"lower": model.summary.epsilon.content()["lower"], "upper": model.epsilon},
@@ -60,13 +58,12 @@ def cautions(models: Sequence[Model]) -> list[str]:
     """Reasons why the numbers of these models cannot be compared, or do not hold together."""
     runs = [model for model in models if isinstance(model, Run)]
     private = [model.promise for model in models if model.is_private]
-    promises = {
-        "deltas": {f"{promise['delta']:g}" for promise in private},
-        "units of privacy": {str(promise["unit"]) for promise in private},
-        "group sizes": {str(promise["group_size"]) for promise in private},
-        "adjacencies": {str(promise["adjacency"]) for promise in private},
-    }
-    found = [f"the runs have different {what} ({', '.join(sorted(v))})" for what, v in promises.items() if len(v) > 1]
+    found = []
+    names = {"delta": "deltas", "unit": "units of privacy", "group_size": "group sizes", "adjacency": "adjacencies"}
+    for key, what in names.items():
+        values = {f"{promise[key]:g}" if key == "delta" else str(promise[key]) for promise in private}
+        if len(values) > 1:
+            found.append(f"the runs have different {what} ({', '.join(sorted(values))})")
     if len({run.scenario.data.model_dump_json() for run in runs}) > 1:
         found.append("the runs have different data")
     for run in runs:
@@ -78,8 +75,6 @@ def cautions(models: Sequence[Model]) -> list[str]:
         found.append(f"the seed of {', '.join(known)} is known: {KNOWN_SEED}")
     for merged in (model for model in models if isinstance(model, Merged)):
         if inputs := [run.name for run in runs if merged.is_made_of(run)]:
-            found.append(
-                f"the epsilon of {merged.name} holds only while nothing else of {', '.join(inputs)} is released, "
-                "such as accuracies in a report"
-            )
+            others = f"nothing else of {', '.join(inputs)} is released, such as accuracies in a report"
+            found.append(f"the epsilon of {merged.name} holds only while {others}")
     return found

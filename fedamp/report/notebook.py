@@ -8,27 +8,20 @@ from rich.console import Console, RenderableType
 
 from fedamp.base.text import harmless
 
-WIDTH = 80
 PAGE = "<pre style='line-height: normal; font-family: monospace'>{code}</pre>"
-
 Table = Callable[[Mapping[str, Any]], RenderableType]
 
 
-def _printed(shown: RenderableType) -> Console:
-    """A console that records and shows nothing itself, not even in a notebook."""
-    console = Console(file=io.StringIO(), width=WIDTH, record=True, force_jupyter=False)
+def printed(shown: RenderableType) -> Console:
+    """A console of 80 columns that records and shows nothing itself, not even in a notebook."""
+    console = Console(file=io.StringIO(), width=80, record=True, force_jupyter=False)
     console.print(shown)
     return console
 
 
-def as_text(shown: RenderableType) -> str:
-    """Lines of at most 80 columns."""
-    return _printed(shown).export_text()
-
-
 def as_html(shown: RenderableType) -> str:
-    """The same, as one ``pre`` element that needs no style sheet."""
-    return _printed(shown).export_html(inline_styles=True, code_format=PAGE)
+    """One ``pre`` element that needs no style sheet."""
+    return printed(shown).export_html(inline_styles=True, code_format=PAGE)
 
 
 class Answer(dict[str, Any]):
@@ -39,7 +32,7 @@ class Answer(dict[str, Any]):
         self._table = table
 
     def __str__(self) -> str:
-        return as_text(self._table(harmless(dict(self))))
+        return printed(self._table(harmless(dict(self)))).export_text()
 
     def _repr_html_(self) -> str:
         return as_html(self._table(harmless(dict(self))))

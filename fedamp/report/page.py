@@ -19,10 +19,10 @@ from fedamp.report import style, words
 from fedamp.report.comparison import cautions, facts
 from fedamp.report.pictures import comparison_pictures, run_pictures
 from fedamp.report.tables import spread
-from fedamp.runs.checks import complaint
 from fedamp.runs.folder import RunFolder
 from fedamp.runs.merged import Model, read_models
 from fedamp.runs.run import Run
+from fedamp.runs.verify import complaint
 from fedamp.studies.sweeps.results import run_folders
 
 CAPTIONS = {
@@ -34,39 +34,25 @@ CAPTIONS = {
 
 
 def write_report(folders: Sequence[Path], out: Path) -> Path:
-    """Write the page of one run or merged model, or the comparison of several.
+    """Write the page of one run or merged model, or the comparison of several, to ``out``; an older page is replaced.
 
-    Args:
-        folders: of runs, and of merged models.
-        out: the HTML file; an older one is replaced.
-
-    Raises:
-        RunFolderError: a folder is missing, damaged or given twice, or ``fedamp verify`` fails.
-        InputError: ``out`` cannot be written.
+    Raises RunFolderError for a folder that is missing, damaged or given twice, or if ``fedamp verify`` fails;
+    InputError if ``out`` cannot be written.
     """
     models = read_models(run_folders(folders))
     checks = {model.folder: model.verify() for model in models if isinstance(model, Run)}
     for folder, found in checks.items():
         if wrong := complaint(found):
             raise RunFolderError(f"{folder}: {wrong}")
-    environment = Environment(
-        loader=PackageLoader("fedamp.report"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    environment = Environment(loader=PackageLoader("fedamp.report"), autoescape=True, undefined=StrictUndefined)
+    environment.trim_blocks = environment.lstrip_blocks = True
     environment.tests["run"] = lambda model: isinstance(model, Run)
     tools = {"numbers": numbers, "words": words, "spread": spread, "sha256": sha256, "version": version()}
     environment.globals |= tools | {"figures_of": _figures, "interpretation": _interpretation}
-    content = environment.get_template("page.html.j2").render(
-        models=models,
-        alone=len(models) == 1,
-        checks=checks,
-        rows=list(map(facts, models)),
-        cautions=cautions(models),
-        comparison_figures=_inline(comparison_pictures(models)) if len(models) > 1 else [],
-    )
+    figures = _inline(comparison_pictures(models)) if len(models) > 1 else []
+    values = {"models": models, "alone": len(models) == 1, "checks": checks, "rows": list(map(facts, models))}
+    template = environment.get_template("page.html.j2")
+    content = template.render(values, cautions=cautions(models), comparison_figures=figures)
     try:
         out.write_text(content, encoding="utf-8")
     except OSError as error:
@@ -75,7 +61,7 @@ def write_report(folders: Sequence[Path], out: Path) -> Path:
 
 
 def _inline(pictures: Mapping[str, Figure]) -> list[tuple[str, str]]:
-    """Pictures as a page holds them: address and caption."""
+    """The address and the caption of each picture."""
     return [(style.inline(picture), CAPTIONS[name]) for name, picture in pictures.items()]
 
 
@@ -83,10 +69,9 @@ def _figures(model: Model) -> list[tuple[str, str]]:
     if isinstance(model, Run):
         return _inline(run_pictures(model))
     name = "epsilon-over-weights"
-    file = RunFolder(model.folder).plots / f"{name}.png"
-    if not file.is_file():  # it is drawn for two and three models
-        return []
-    return [("data:image/png;base64," + base64.b64encode(file.read_bytes()).decode(), CAPTIONS[name])]
+    file = RunFolder(model.folder).plots / f"{name}.png"  # drawn for two and three models
+    pictures = [base64.b64encode(file.read_bytes()).decode()] if file.is_file() else []
+    return [(f"data:image/png;base64,{picture}", CAPTIONS[name]) for picture in pictures]
 
 
 def _interpretation(model: Model) -> str:

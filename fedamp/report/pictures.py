@@ -17,7 +17,6 @@ from fedamp.runs.merged import Merged, Model
 from fedamp.runs.records import RoundRecord, Score
 from fedamp.runs.run import Run, read_run
 
-LONGEST_NAME = 34  # letters of a run's name in a key
 COST = "privacy cost ε, at most (less is better)"
 WITHOUT = "without amplification"
 GREY: dict[str, Any] = {"color": style.GREY, "linestyle": ":"}
@@ -31,10 +30,7 @@ def plot_run(folder: Path) -> list[Path]:
 
 
 def run_pictures(run: Run) -> dict[str, Figure]:
-    """Pictures of a run by name: quality and epsilon over rounds, and quality against epsilon.
-
-    Empty before the first evaluated round.
-    """
+    """Quality and epsilon over rounds, and quality against epsilon, by name; none before the first evaluated round."""
     pictures = {"rounds": _by_round([run])} if run.evaluated else {}
     return pictures | ({"accuracy-epsilon": _run_by_cost(run)} if pictures and run.is_private else {})
 
@@ -72,16 +68,14 @@ def _by_round(models: Sequence[Model]) -> Figure:
                 highest = max(highest, costs[-1])
     _quality_axis(axes[0], models, lowest)
     axes[-1].set_xlabel("round")
-    if private:
-        axes[1].sharex(axes[0])
-        axes[0].tick_params(labelbottom=False)
-        axes[1].set(ylabel="ε spent, at most")
     if alone:
         highest = _add_cost_key(canvas, axes, alone, axes[-1].axhline)
     else:
         _add_key(canvas, runs)
     if private:
-        axes[1].set_ylim(0, 1.05 * highest or 1)
+        axes[1].sharex(axes[0])
+        axes[0].tick_params(labelbottom=False)
+        axes[1].set(ylabel="ε spent, at most", ylim=(0, 1.05 * highest or 1))
     return canvas
 
 
@@ -121,8 +115,7 @@ def _models_by_cost(models: Sequence[Model]) -> Figure:
     style.logarithmic(axes)
     axes.set(xlabel=COST, xlim=(min(costs) / 1.5, max(costs) * 1.5))
     lowest = min(_shown(model.score) for model in models)
-    _quality_axis(axes, models, lowest)
-    if any(map(words.is_share, _metrics(models))):
+    if _quality_axis(axes, models, lowest):
         axes.set_ylim(max(0, 10 * np.floor(lowest / 10) - 10), 100)
     circle: dict[str, Any] = {"color": style.GREY, "marker": "o", "linestyle": ""}
     shown = [Line2D([], [], label="charged", **circle)]
@@ -134,26 +127,22 @@ def _models_by_cost(models: Sequence[Model]) -> Figure:
 
 def _cost_of_a_check_in(runs: Sequence[Run]) -> Figure:
     """Bars: bytes that a client receives and sends when it checks in, and the wall time of a check-in."""
-    height = 0.9 + 0.42 * len(runs)
-    canvas, panels = style.figure("what a client's check-in costs", "received and sent; wall time", (height, height))
+    heights = (0.9 + 0.42 * len(runs),) * 2
+    canvas, panels = style.figure("what a client's check-in costs", "received and sent; wall time", heights)
     bars = {
         "kB a check-in": [run.bytes_per_check_in / 1000 for run in runs],
         "ms a check-in, on the machine of the run": [1000 * run.seconds_per_check_in for run in runs],
     }
-    places = np.arange(len(runs))
+    places, names = np.arange(len(runs)), [style.shortened(run.name, 18) for run in runs]
     for axes, (unit, values) in zip(panels, bars.items(), strict=True):
         axes.barh(places, values, color=[style.look(place).color for place in places], height=0.62)
         for place, value in zip(places, values, strict=True):
             style.label(axes, f"{value:,.3g}", (value, place), (4, 0), va="center")
-        axes.set(yticks=places, yticklabels=[style.shortened(run.name, 18) for run in runs], xlabel=unit)
-        axes.set_xlim(0, 1.2 * max(values))
+        axes.set(yticks=places, yticklabels=names, xlabel=unit, xlim=(0, 1.2 * max(values)))
         axes.invert_yaxis()
         axes.set_axisbelow(True)
         axes.grid(False, axis="y")
     return canvas
-
-
-# --- looks and keys ---------------------------------------------------------------------------------------------------
 
 
 def _line(index: int, points: int) -> dict[str, Any]:
@@ -167,7 +156,7 @@ def _add_key(canvas: Figure, models: Mapping[int, Model], also: Sequence[Line2D]
     handles = list(also)
     for index, model in sorted(models.items(), key=lambda item: -_shown(item[1].score)):
         merged = ", merged" if isinstance(model, Merged) else ""
-        name = style.shortened(model.name, LONGEST_NAME - len(merged))
+        name = style.shortened(model.name, 34 - len(merged))
         handles.append(Line2D([], [], label=f"{name}{merged}: {_final_words(model)}", **_line(index, 0)))
     style.key(canvas, handles)
 
@@ -190,9 +179,6 @@ def _add_cost_key(canvas: Figure, axes: Sequence[Axes], run: Run, line: Callable
         highest = max(highest, budget)
     style.key(canvas, handles)
     return highest
-
-
-# --- facts ------------------------------------------------------------------------------------------------------------
 
 
 def _rounds(records: Sequence[RoundRecord]) -> NDArray[np.int64]:
@@ -224,17 +210,16 @@ def _final_words(model: Model) -> str:
     return f"{100 * value:.1f} %" if words.is_share(name) else f"{words.metric(name)} {value:.3g}"
 
 
-def _metrics(models: Sequence[Model]) -> list[str]:
-    return sorted({model.score[0] for model in models if model.score})
-
-
 def _metric(models: Sequence[Model]) -> str:
     """The leading metric; of models of several tasks, all that lead."""
-    return " or ".join(map(words.metric, _metrics(models)))
+    return " or ".join(map(words.metric, sorted({model.score[0] for model in models if model.score})))
 
 
-def _quality_axis(axes: Axes, models: Sequence[Model], lowest: float) -> None:
-    style.quality(axes, _metric(models), any(map(words.is_share, _metrics(models))), lowest)
+def _quality_axis(axes: Axes, models: Sequence[Model], lowest: float) -> bool:
+    """Set the vertical axis; returns whether it is in per cent."""
+    percent = any(words.is_share(model.score[0]) for model in models if model.score)
+    style.quality(axes, _metric(models), percent, lowest)
+    return percent
 
 
 def _protection(models: Sequence[Model]) -> str:

@@ -29,15 +29,9 @@ class _Bar(Progress):
     facts = ""
 
     def __init__(self, what: str, console: Console) -> None:
-        left = TimeRemainingColumn(compact=True)
-        columns = (
-            TextColumn(f"[bold]{what}"),
-            MofNCompleteColumn(),
-            BarColumn(bar_width=None),
-            left,
-            TextColumn("left"),
-        )
-        super().__init__(*columns, console=console, disable=not console.is_terminal, expand=True)
+        done = (TextColumn(f"[bold]{what}"), MofNCompleteColumn(), BarColumn(bar_width=None))
+        left = (TimeRemainingColumn(compact=True), TextColumn("left"))
+        super().__init__(*done, *left, console=console, disable=not console.is_terminal, expand=True)
         self.task = self.add_task("", total=None)
 
     def get_renderables(self) -> Iterable[RenderableType]:
@@ -64,8 +58,7 @@ class Silence(_Display, Observer):
     """An observer that shows nothing."""
 
     only_tells = "the display"
-    clipped: float | None = None
-    """Share of the updates that a chosen norm shortened, for the server's owner only; None: unknown."""
+    clipped: float | None = None  # share of the updates that a chosen norm shortened, for the server's owner only
 
 
 class JsonLines(Silence):
@@ -81,8 +74,7 @@ class RunProgress(Silence):
     _bar: _Bar
 
     def __init__(self, console: Console) -> None:
-        self._console = console
-        self._bar = _Bar("round", console)
+        self._console, self._bar = console, _Bar("round", console)
         self._reported = self._scheduled = self._failed = 0
         self._clipped: list[float] = []
 
@@ -113,7 +105,9 @@ class RunProgress(Silence):
         facts = []
         if record.score is not None:
             facts += [f"loss {record.loss:.3f}", f"{metric(record.score[0])} {value_of(*record.score)}"]
-        facts.append(self._spent(record.epsilon_upper))
+        of_budget = "" if self._budget is None else f" of {self._budget:g}"
+        spent = record.epsilon_upper
+        facts.append("no privacy" if math.isinf(spent) else f"epsilon {at_most(spent, 2)}{of_budget}")
         if self._reported < self._scheduled:
             facts.append(f"{self._reported:,} of {self._scheduled:,} reported")
         if self._failed:
@@ -125,11 +119,6 @@ class RunProgress(Silence):
     def stopping(self) -> None:
         self._console.print("finishing this round, then stopping; Ctrl-C again to stop at once", highlight=False)
 
-    def _spent(self, epsilon: float) -> str:
-        if math.isinf(epsilon):
-            return "no privacy"
-        return f"epsilon {at_most(epsilon, 2)}" + ("" if self._budget is None else f" of {self._budget:g}")
-
 
 class SweepProgress(_Display):
     """A bar of all runs of a sweep, and a line for each run that failed; no bar without a terminal."""
@@ -137,8 +126,7 @@ class SweepProgress(_Display):
     _bar: _Bar
 
     def __init__(self, console: Console) -> None:
-        self._console = console
-        self._bar = _Bar("runs", console)
+        self._console, self._bar = console, _Bar("runs", console)
         self._shares: dict[str, float] = {}
 
     def begun(self, jobs: "Sequence[Job]") -> None:
@@ -165,13 +153,13 @@ def audit_progress(console: Console) -> Iterator[Callable[[int, int], None]]:
 
 def guarantee(plan: "Plan") -> list[str]:
     """The guarantee and its assumptions, in lines."""
-    privacy = plan.scenario.privacy
     if not plan.is_private:
         return ["[yellow]without privacy[/]: no noise is added, epsilon is infinite"]
+    privacy = plan.scenario.privacy
+    charged, unamplified = (at_most(each.upper, 3) for each in (plan.planned_epsilon, plan.unamplified_epsilon))
     return [
-        f"{protected(privacy.unit, privacy.group_size)} of {plan.units:,}: epsilon <= "
-        f"{at_most(plan.planned_epsilon.upper, 3)} at delta = {privacy.delta:g} "
-        f"(unamplified {at_most(plan.unamplified_epsilon.upper, 3)})",
+        f"{protected(privacy.unit, privacy.group_size)} of {plan.units:,}: "
+        f"epsilon <= {charged} at delta = {privacy.delta:g} (unamplified {unamplified})",
         f"noise multiplier {plan.noise_multiplier:.4g}; {plan.mechanism}",
         f"trusted server, hidden assignments; assumptions: {GUARANTEES}",
         *([f"[yellow]known seed[/]: {KNOWN_SEED}"] if plan.known_seed else []),

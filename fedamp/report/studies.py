@@ -15,6 +15,13 @@ NO_BEST = (
     "--set federation.validation_share=0.5"
 )
 
+VERDICTS = {
+    ("audit", "refuted"): "REFUTED: the code leaks more than the accountant charges",
+    ("audit", "consistent"): "consistent: no leak above the accountant's bound was found",
+    ("sensitivity", "refuted"): "REFUTED: one unit's data count for more than is charged",
+    ("sensitivity", "consistent"): "consistent: no distance above the charge was found",
+}
+
 
 def sweep_table(answer: Answer) -> RenderableType:
     """Means and deviations over seeds, the best settings, and the cost of the choice."""
@@ -66,12 +73,8 @@ def merge_table(answer: Answer) -> RenderableType:
 def audit_table(answer: Answer) -> RenderableType:
     """The lower bounds of an attack on the real code, and the accountant's upper bounds."""
     size, unit, rounds, planned = (answer[key] for key in ("group_size", "unit", "rounds", "scenario_rounds"))
-    verdicts = {
-        "refuted": "REFUTED: the code leaks more than the accountant charges",
-        "consistent": "consistent: no leak above the accountant's bound was found",
-    }
     rows = {
-        "verdict": verdicts[answer["verdict"]],
+        "verdict": VERDICTS["audit", answer["verdict"]],
         "attacked": answer["mechanism"],
         "present or absent": f"one {unit}" if size == 1 else f"{size} {unit}s together",
         "rounds": f"{rounds}, shortened from {planned} at the same rate" if rounds < planned else rounds,
@@ -91,12 +94,8 @@ def audit_table(answer: Answer) -> RenderableType:
 
 def sensitivity_table(answer: Answer) -> RenderableType:
     """The distances between the sums of a round, before noise, when one unit's data change."""
-    verdicts = {
-        "refuted": "REFUTED: one unit's data count for more than is charged",
-        "consistent": "consistent: no distance above the charge was found",
-    }
     rows = {
-        "verdict": verdicts[answer["verdict"]],
+        "verdict": VERDICTS["sensitivity", answer["verdict"]],
         "largest distance": f"{answer['largest_distance']:.6g} clips",
         "changed": f"one {answer['unit']}'s records, {answer['repetitions']:,} times",
         **({"both data sets": answer["kept"], "again": answer["repeat"]} if answer["kept"] else {}),

@@ -67,13 +67,9 @@ def draw_merger(merger: Merger) -> list[Path]:
     request, decision, models = merger.request, merger.decision, merger.candidates.models
     if len(models) not in (2, 3):
         return []
-    picture = epsilon_over_weights(
-        [model.name for model in models],
-        decision.epsilons,
-        (request.epsilon, request.delta),
-        decision.weights,
-        logarithmic=request.method == "random-selection",
-    )
+    names, budget = [model.name for model in models], (request.epsilon, request.delta)
+    logarithmic = request.method == "random-selection"
+    picture = epsilon_over_weights(names, decision.epsilons, budget, decision.weights, logarithmic)
     return style.save_all({"epsilon-over-weights": picture}, merger.folder.plots)
 
 
@@ -87,12 +83,9 @@ def epsilon_over_weights(
     """The cost of all weights, the budget, and the chosen weights: a curve for two models, a heat map for three.
 
     Args:
-        names: of the models.
         epsilons: the cost of each row of weights, at most.
         budget: epsilon and delta.
-        chosen: the chosen weights.
-        logarithmic: whether weights are shown on logarithmic axes: a random selection is sensitive to weights as small
-            as delta.
+        logarithmic: the axes of weights, since a random selection is sensitive to weights as small as delta.
     """
     pair, (epsilon, delta) = len(names) == 2, budget
     order = np.argsort(epsilons(np.eye(len(names))), kind="stable")  # the most private model has the rest, and no axis

@@ -3,9 +3,8 @@
 import base64
 import io
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import matplotlib as mpl
 from matplotlib.artist import Artist
@@ -21,8 +20,7 @@ TEXT = 11  # points
 GREY = "#5f5f5f"
 
 
-@dataclass(frozen=True)
-class Look:
+class Look(NamedTuple):
     """The colour, the dash pattern and the marker of a line."""
 
     color: str
@@ -67,21 +65,13 @@ def figure(title: str, subtitle: str, heights: tuple[float, ...] = (3.2,)) -> tu
     return canvas, list(axes)
 
 
-def save(canvas: Figure, file: Path) -> Path:
-    """Write a figure as PNG."""
-    canvas.savefig(file, dpi=220)
-    return file
-
-
 def save_all(pictures: Mapping[str, Figure], folder: Path) -> list[Path]:
-    """Write figures as ``NAME.png`` into a folder, which is made if needed; returns the files.
-
-    Raises:
-        RunFolderError: it cannot be written to.
-    """
+    """Write figures as ``NAME.png`` into a folder; returns the files. Raises RunFolderError if this fails."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        return [save(picture, folder / f"{name}.png") for name, picture in pictures.items()]
+        for name, picture in pictures.items():
+            picture.savefig(folder / f"{name}.png", dpi=220)
+        return [folder / f"{name}.png" for name in pictures]
     except OSError as error:
         raise RunFolderError(f"{folder}: pictures cannot be written there ({error.strerror})") from None
 
@@ -102,13 +92,9 @@ def label(axes: Axes, text: str, at: tuple[float, float], shift: tuple[float, fl
 
 def at_end(axes: Axes, text: str, height: float) -> None:
     """Words at the right of the axes, at the height of the end of a line."""
-    right: dict[str, Any] = {
-        "xycoords": ("axes fraction", "data"),
-        "xytext": (5, 0),
-        "textcoords": "offset points",
-        "va": "center",
-    }
-    axes.annotate(text, (1, height), fontsize=TEXT, fontweight="bold", annotation_clip=False, **right)
+    place: dict[str, Any] = {"xycoords": ("axes fraction", "data"), "xytext": (5, 0), "textcoords": "offset points"}
+    look: dict[str, Any] = {"fontsize": TEXT, "fontweight": "bold", "va": "center", "annotation_clip": False}
+    axes.annotate(text, (1, height), **place, **look)
 
 
 def key(canvas: Figure, handles: Sequence[Artist]) -> None:

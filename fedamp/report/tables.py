@@ -22,8 +22,7 @@ Answer = Mapping[str, Any]
 Cell = str | Callable[[Any], str]
 """A key of a row, or a function of a row."""
 
-ROUNDS_SHOWN = 10
-LABELS_SHOWN = 10  # as many as fit 80 columns
+ROUNDS_SHOWN = LABELS_SHOWN = 10  # as many labels as fit 80 columns
 COLOURS = {"pass": "green", "caution": "yellow", "fail": "red"}
 LABELS = {
     "epsilon_bound": "upper end from",
@@ -31,13 +30,6 @@ LABELS = {
     "unamplified_epsilon": "unamplified",
     "weights_chosen_by": "weights",
 }
-FROM_CLIPPING = {
-    True: "privacy.clip decides the step alone; auto chooses it",
-    False: "a smaller privacy.clip needs less noise; auto chooses it",
-}
-
-
-# --- one way to show values, facts and rows ---------------------------------------------------------------------------
 
 
 def text(value: Any, key: str = "") -> str:
@@ -89,16 +81,8 @@ def spread(rows: Sequence[Any], count: int) -> list[Any]:
     return [rows[number - 1] for number in sorted(chosen)]
 
 
-# --- runs and costs ---------------------------------------------------------------------------------------------------
-
-
 def run_table(summary: "Summary", clipped: float | None = None) -> Table:
-    """Quality, cost, work and time of a run.
-
-    Args:
-        summary: of the run.
-        clipped: share of the updates that the clipping norm shortened; a hint follows where it is nearly 0 or 1.
-    """
+    """Quality, cost, work and time of a run; a hint where nearly none or all updates were ``clipped`` (a share)."""
     rows: dict[str, str] = {}
     if summary.final.score is not None:
         name, value = summary.final.score
@@ -125,10 +109,11 @@ def run_table(summary: "Summary", clipped: float | None = None) -> Table:
     if summary.clients_failed:
         rows["failed"] = f"[yellow]{summary.clients_failed:,}[/], not finite or not readable: they count as zero"
     if clipped is not None and not 0.01 <= clipped <= 0.99:
-        rows["clipped"] = f"{clipped:.0%} of the updates: {FROM_CLIPPING[clipped > 0.5]}"
+        why = "privacy.clip decides the step alone" if clipped > 0.5 else "a smaller privacy.clip needs less noise"
+        rows["clipped"] = f"{clipped:.0%} of the updates: {why}; auto chooses it"
     if summary.cost.parameters_share < 1:
-        work = f"{summary.cost.flops_share:.0%} of the work"
-        rows["sent to a client"] = f"{summary.cost.parameters_share:.0%} of the model; {work}"
+        sent, work = summary.cost.parameters_share, summary.cost.flops_share
+        rows["sent to a client"] = f"{sent:.0%} of the model; {work:.0%} of the work"
     rows["time"] = f"{seconds:.1f} s" + (f", and {start:.1f} s to start" if start >= 0.1 else "")
     return facts(f"{summary.name}: {words.ENDINGS[summary.stopped_because]}", rows)
 
@@ -172,18 +157,11 @@ def comparison_table(answer: Answer) -> RenderableType:
         quality = value_of(*run["score"]) if leads and run["score"] else words.score(run["score"])
         work = ["", "merged", "", ""]
         if run["merged_by"] is None:
-            work = [
-                at_most(run["unamplified_epsilon_upper"]),
-                str(run["rounds_completed"]),
-                amount_of_bytes(run["bytes_per_check_in"]),
-                amount_of_time(run["seconds_per_check_in"]),
-            ]
+            costs = amount_of_bytes(run["bytes_per_check_in"]), amount_of_time(run["seconds_per_check_in"])
+            work = [at_most(run["unamplified_epsilon_upper"]), str(run["rounds_completed"]), *costs]
         rows.append([run["name"], quality, at_most(run["epsilon"]["upper"]), *work])
     headings = (leads or "quality", "epsilon", "unamplified", "rounds", "bytes per\ncheck-in", "time per\ncheck-in")
     return Group(numbers(["run"], headings, rows), *(f"caution: {caution}" for caution in answer["cautions"]))
-
-
-# --- checks and scenarios ---------------------------------------------------------------------------------------------
 
 
 def checks_table(title: str, answer: Answer) -> Table:

@@ -20,11 +20,7 @@ class Run(run.Run):
     """A run with its pictures, its page, and a view for notebooks."""
 
     def plot(self, name: str = "rounds") -> Figure:
-        """A picture: ``rounds`` (accuracy and epsilon by round) or ``accuracy-epsilon`` (accuracy against epsilon).
-
-        Raises:
-            InputError: there is none of that name.
-        """
+        """A picture, ``rounds`` or ``accuracy-epsilon``. Raises InputError if there is none of that name."""
         pictures = run_pictures(self)
         if name not in pictures:
             raise InputError(f"{self.folder}: no picture {name}; expected here: {', '.join(pictures) or 'none'}")

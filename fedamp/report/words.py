@@ -11,7 +11,6 @@ ENDINGS = {
     "diverged": "stopped because the model diverged",
 }
 KNOWN_SEED = "no protection from anybody who knows the seed: for research, not for release"
-
 _METRICS = {"r2": "R²", "f1": "F1", "mean_absolute_error": "mean absolute error"}
 
 

@@ -1,7 +1,6 @@
 """The chain of digests in a ledger: each link covers the link before and the next release, the head everything.
 
-It finds later changes, in the ledger and in the files beside it. A forger may change a file and make the chain anew.
-Then only a head that was written down elsewhere shows it.
+It finds later changes in a run's files. A forger may make the chain anew: a head written down elsewhere shows that.
 """
 
 import hashlib
@@ -18,7 +17,6 @@ Json = Mapping[str, Any]
 
 _LAST = ("stopped_because", "files")
 _EXCLUDED = {*_LAST, "releases", "head", "link"}
-
 # These hold numbers without noise. Everybody may see the ledger, and a plain digest would let them check a guess.
 _OWNERS = ("rounds.jsonl", "summary.json")
 _NAMED = ("scenario.yaml", "model.safetensors", *_OWNERS)
@@ -39,7 +37,7 @@ def _sha256(previous: str, content: Json) -> str:
 
 
 def salted(salt: bytes, content: bytes) -> str:
-    """SHA-256 of the run's salt and some content of the owner's: it tells nothing without the salt."""
+    """SHA-256 of the run's salt and content of the owner's: it tells nothing without the salt."""
     return hashlib.sha256(salt + content).hexdigest()
 
 
@@ -50,11 +48,7 @@ def digests(folder: RunFolder, salt: bytes) -> dict[str, str]:
 
 
 def altered(folder: RunFolder) -> Iterator[str]:
-    """Everything in a run folder that differs from the chain: each file with its line, round or key.
-
-    Raises:
-        RunFolderError: a file cannot be read.
-    """
+    """The files, lines, rounds and keys of a run folder that differ from the chain; RunFolderError if unreadable."""
     ledger = json.loads(_content(folder.ledger))  # a valid one: it was read before
     yield from altered_ledger(ledger)
     yield from _altered_files(folder, ledger)

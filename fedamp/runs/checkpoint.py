@@ -1,7 +1,6 @@
 """Checkpoints: everything that the next round needs, in one file that is whole or absent.
 
-No generator state is stored, because randomness is addressed (:mod:`fedamp.rng`). The schedule's position is the
-round. The ledger is another file, and never behind.
+No generator state is stored, because randomness is addressed (:mod:`fedamp.rng`). The ledger is never behind.
 """
 
 import json
@@ -14,7 +13,6 @@ from pydantic import BeforeValidator, Field, PlainSerializer, PositiveInt
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from fedamp.base.arrays import Arrays
 from fedamp.base.record import Record
 from fedamp.errors import RunFolderError
 from fedamp.runs.files import write_atomically
@@ -23,14 +21,14 @@ from fedamp.runs.records import RoundRecord
 from fedamp.strategies.pipeline import ServerState
 
 KEPT = 2
+FORMAT: Literal["fedamp checkpoint 1"] = "fedamp checkpoint 1"
 
 
 class CheckpointHeader(Record):
-    """The metadata of a checkpoint: the last round, its line of ``rounds.jsonl``, and what the arrays belong to.
+    """The metadata of a checkpoint: its round, the round's line of ``rounds.jsonl``, and what the arrays belong to.
 
-    Attributes:
-        clip_scale: adaptive clipping norm over the plan's, exact: a hexadecimal text in the file.
-        scenario: fingerprint of the scenario.
+    ``clip_scale``, the adaptive clipping norm over the plan's, is exact: a hexadecimal text in the file.
+    ``scenario`` is the scenario's fingerprint.
     """
 
     format: Literal["fedamp checkpoint 1"]
@@ -53,14 +51,9 @@ def write_checkpoint(folder: Path, state: ServerState, record: RoundRecord, fing
     if state.previous is not None:
         groups["previous"] = state.previous
     arrays = {f"{group}/{name}": array for group, members in groups.items() for name, array in members.items()}
-    header = CheckpointHeader(
-        format="fedamp checkpoint 1",
-        round=state.round,
-        clip_scale=state.clip_scale,
-        scenario=fingerprint,
-        record=record,
-        arrays_sha256=digest(arrays),
-    )
+    what = {"round": state.round, "clip_scale": state.clip_scale, "record": record}
+    belongs = {"scenario": fingerprint, "arrays_sha256": digest(arrays)}
+    header = CheckpointHeader.model_validate({"format": FORMAT, **what, **belongs})
     folder.mkdir(exist_ok=True)
     content = save(arrays, metadata={"fedamp": header.to_json(), "order": json.dumps(list(state.parameters))})
     write_atomically(folder / f"round-{state.round:08d}.safetensors", content)
@@ -76,15 +69,13 @@ def checkpoints(folder: Path) -> list[Path]:
 
 
 def read_checkpoint(file: Path, fingerprint: str, like: ServerState) -> tuple[ServerState, RoundRecord]:
-    """Read a checkpoint: the server's state after a round, and that round's line of ``rounds.jsonl``.
+    """The server's state after a round, and that round's line of ``rounds.jsonl``.
+
+    RunFolderError: it is damaged or belongs to another scenario; the line names the newest older one that is good.
 
     Args:
-        file: one of :func:`checkpoints`.
         fingerprint: of the scenario (:func:`fedamp.runs.ledger.fingerprint`).
         like: a state of the same model.
-
-    Raises:
-        RunFolderError: it is damaged or belongs to another scenario; the line names the newest older one that is good.
     """
     try:
         return _read(file, fingerprint, like)
@@ -104,7 +95,16 @@ def _read(file: Path, fingerprint: str, like: ServerState) -> tuple[ServerState,
             metadata = content.metadata() or {}
             arrays = {key: content.get_tensor(key) for key in content.keys()}  # noqa: SIM118 (not a mapping)
         header = CheckpointHeader.from_json(metadata["fedamp"])
-        state = _state(header, json.loads(metadata["order"]), arrays)
+        order, names = json.loads(metadata["order"]), sorted({key.split("/")[0] for key in arrays})
+        groups = {name: {key: np.array(arrays[f"{name}/{key}"]) for key in order} for name in {*names, "parameters"}}
+        state = ServerState(
+            groups["parameters"],
+            header.round,
+            {name.removeprefix("moment."): groups[name] for name in names if name.startswith("moment.")},
+            groups.get("previous"),
+            header.clip_scale,
+            {name.removeprefix("noise."): groups[name] for name in names if name.startswith("noise.")},
+        )
     except (SafetensorError, LookupError, ValueError, TypeError, OSError) as error:
         reason = " ".join(str(error).split())
         raise ValueError(f"damaged or foreign checkpoint ({type(error).__name__}: {reason})") from None
@@ -118,18 +118,3 @@ def _read(file: Path, fingerprint: str, like: ServerState) -> tuple[ServerState,
     if ours != theirs:
         raise ValueError("damaged or foreign checkpoint: the model in it is another one")
     return state, header.record
-
-
-def _state(header: CheckpointHeader, order: list[str], arrays: Arrays) -> ServerState:
-    def group(prefix: str) -> Arrays:
-        return {name: np.array(arrays[f"{prefix}/{name}"]) for name in order}
-
-    names = sorted({key.split("/")[0] for key in arrays})
-    return ServerState(
-        parameters=group("parameters"),
-        round=header.round,
-        moments={name.removeprefix("moment."): group(name) for name in names if name.startswith("moment.")},
-        previous=group("previous") if "previous" in names else None,
-        clip_scale=header.clip_scale,
-        noise={name.removeprefix("noise."): group(name) for name in names if name.startswith("noise.")},
-    )

@@ -6,7 +6,7 @@ import os
 import stat
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -27,11 +27,7 @@ class FileRecord(Record):
 
     @classmethod
     def read(cls, file: Path) -> Self:
-        """Read the file.
-
-        Raises:
-            RunFolderError: it is missing or damaged; one line that names the file, the key, and the expected value.
-        """
+        """Read the file; RunFolderError if it is missing or damaged, with the file, the key, and the expected value."""
         try:
             text = read_regular(file)
             record = cls.from_json(text)
@@ -58,11 +54,8 @@ def _each_key_once(pairs: list[tuple[str, Any]]) -> None:
 def write_atomically(file: Path, content: bytes, durable: bool = True, mode: int = 0o666) -> None:
     """Replace a file's content: write beside it, flush to the disk, rename, flush the folder.
 
-    Args:
-        file: the file.
-        content: all of it.
-        durable: False omits the flushes: safe from a crash of the process, not from a power cut.
-        mode: who may read and write it, less the umask.
+    Without ``durable`` nothing is flushed: safe from a crash of the process, not from a power cut. ``mode``, less the
+    umask, says who may read and write it.
     """
     beside = file.with_name(f".{file.name}.writing")
     beside.unlink(missing_ok=True)  # of a crash; a foreign link would lead elsewhere
@@ -91,11 +84,7 @@ def flush(path: Path) -> None:
 
 
 def read_regular(file: Path) -> bytes:
-    """The content of a regular file.
-
-    Raises:
-        OSError: it cannot be read, is no regular file (a pipe would block), or has more than ``LARGEST`` bytes.
-    """
+    """The content of a regular file; OSError if it is none (a pipe would block) or has more than ``LARGEST`` bytes."""
     status = file.stat()
     if not stat.S_ISREG(status.st_mode):
         raise OSError(errno.EINVAL, "not a regular file")
@@ -106,20 +95,13 @@ def read_regular(file: Path) -> bytes:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Hold a folder for as long as the block runs. The operating system releases it when this process ends.
-
-    Raises:
-        RunFolderError: another process holds it.
-    """
-    lock = FileLock(folder / LOCK, blocking=False)
-    try:
-        lock.acquire()
-    except Timeout:
-        raise RunFolderError(f"{folder}: another process is running in it") from None
-    try:
+    """Hold a folder until the block or this process ends; RunFolderError if another process holds it."""
+    with ExitStack() as held:
+        try:
+            held.enter_context(FileLock(folder / LOCK, blocking=False))
+        except Timeout:
+            raise RunFolderError(f"{folder}: another process is running in it") from None
         yield
-    finally:
-        lock.release()
 
 
 @contextmanager

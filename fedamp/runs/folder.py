@@ -29,11 +29,9 @@ class RunFolder:
         self.scenario, self.summary = path / "scenario.yaml", path / "summary.json"
         self.model, self.plots = path / "model.safetensors", path / "plots"
         self.log, self.checkpoints = path / "log.txt", path / "checkpoint"
-        self.seed, self.certificate = path / "seed.secret", path / "certificate.json"
-        self.salt = path / "salt.secret"
+        self.seed, self.salt, self.certificate = path / "seed.secret", path / "salt.secret", path / "certificate.json"
 
     def append_round(self, record: RoundRecord) -> None:
-        """Add a line to ``rounds.jsonl``."""
         with self.rounds.open("a", encoding="utf-8") as stream:
             stream.write(record.to_json() + "\n")
 
@@ -44,11 +42,7 @@ class RunFolder:
                 flush(path)
 
     def read_rounds(self) -> list[RoundRecord]:
-        """The lines of ``rounds.jsonl``, without an unfinished last line (a crash).
-
-        Raises:
-            RunFolderError: another line is damaged.
-        """
+        """The lines of ``rounds.jsonl``, without an unfinished last one; RunFolderError if another is damaged."""
         try:
             lines = read_regular(self.rounds).splitlines() if self.rounds.exists() else []
         except OSError as error:
@@ -70,7 +64,6 @@ class RunFolder:
         return kept
 
     def write_scenario(self, scenario: Scenario) -> None:
-        """Write the resolved scenario."""
         write_atomically(self.scenario, reader.dump(scenario).encode())
 
     def write_model(self, parameters: Arrays) -> None:
@@ -85,16 +78,9 @@ class RunFolder:
 def new_folder(out: Path | None, name: str, private: bool = False) -> tuple[RunFolder, bool]:
     """Make the folder of a new run: ``out``, or ``runs/NAME``, or ``runs/NAME-2`` and so on.
 
-    Args:
-        out: the folder; an existing one must hold no run (:func:`holds_no_run`). Check that again under its lock.
-        name: of the scenario.
-        private: readable by its owner alone.
-
-    Returns:
-        The folder, and whether this process made it.
-
-    Raises:
-        RunFolderError: ``out`` holds something already, or cannot be made or written to.
+    An existing ``out`` must hold no run (:func:`holds_no_run`): check that again under its lock. A ``private`` one is
+    for its owner. Returns the folder, and whether this process made it. RunFolderError: ``out`` is not empty or cannot
+    be written to.
     """
     numbered = (RUNS / name if number == 1 else RUNS / f"{name}-{number}" for number in itertools.count(1))
     for path in numbered if out is None else (out,):
@@ -121,11 +107,7 @@ def holds_no_run(folder: Path) -> bool:
 
 
 def existing_folder(out: Path | None, name: str) -> RunFolder:
-    """The folder of a run to resume: ``out``, or the newest ``runs/NAME*``.
-
-    Raises:
-        RunFolderError: there is none, or it holds a link.
-    """
+    """The folder of a run to resume: ``out``, or the newest ``runs/NAME*``; RunFolderError: none, or a link in it."""
     if out is None:
         found = [path for path in RUNS.glob(f"{name}*") if (path / "scenario.yaml").is_file()]
         if not found:
@@ -145,19 +127,12 @@ def opened(
 ) -> Iterator[tuple[RunFolder, int | None]]:
     """A run folder while a run is played: locked, with the scenario in it, and with all log messages in its log.
 
-    With a secret seed, folder and files are for the owner alone.
+    Yields the folder and the secret seed (None: the scenario's seed, known). With a secret seed, folder and files are
+    for the owner alone. RunFolderError: folder or seed is missing, or another process is running in the folder.
 
     Args:
-        scenario: validated, its paths absolute.
         out: the folder; default: a new one under ``runs``, or the newest one to resume.
-        resume: resume the run in the folder.
         lock: False if another process plays and locks; then the folder is locked only while it is set up.
-
-    Yields:
-        The folder, and the secret seed (None: the scenario's seed, known).
-
-    Raises:
-        RunFolderError: folder or seed is missing, or another process is running in the folder.
     """
     private = not scenario.known_seed
     folder, made = (existing_folder(out, scenario.name), False) if resume else new_folder(out, scenario.name, private)
@@ -193,7 +168,7 @@ def opened(
 def _seed(folder: RunFolder, secret: bool) -> int | None:
     """The secret seed of a run, a new one if nothing was released yet; None for a known seed.
 
-    A secret seed decides who takes part when. Without the ledger nobody knows the releases under that seed.
+    It decides who takes part when. Without the ledger nobody knows the releases under that seed.
     """
     ledger = LedgerRecord.read(folder.ledger) if folder.ledger.exists() else None
     if ledger is not None and ledger.has_known_seed == secret:
@@ -213,11 +188,7 @@ def _seed(folder: RunFolder, secret: bool) -> int | None:
 
 
 def read_summary(folder: Path) -> Summary:
-    """The summary of a finished run.
-
-    Raises:
-        RunFolderError: it is missing or damaged.
-    """
+    """The summary of a finished run; RunFolderError if it is missing or damaged."""
     file = RunFolder(folder).summary
     if not file.exists():
         raise RunFolderError(f"{folder}: not a finished run (no {file.name})")

@@ -20,15 +20,7 @@ from fedamp.federation.scenario import Scenario
 from fedamp.runs import chain
 from fedamp.runs.files import write_atomically, write_secret
 from fedamp.runs.folder import RunFolder
-from fedamp.runs.records import (
-    FROM_SYSTEM,
-    KNOWN_SEED,
-    Bracket,
-    LedgerEntry,
-    LedgerRecord,
-    RoundRecord,
-    Summary,
-)
+from fedamp.runs.records import FROM_SYSTEM, KNOWN_SEED, Bracket, LedgerEntry, LedgerRecord, RoundRecord, Summary
 
 WRITTEN_BY = f"fedamp {version()}"
 ASSUMPTIONS = (
@@ -43,25 +35,32 @@ ASSUMPTIONS = (
 
 
 class Ledger:
-    """The ledger file of one run: a new one, or that of an interrupted run.
+    """The ledger file of one run, new or interrupted; RunFolderError: it is damaged, or of another plan.
 
     A round is in it before its model is released. A round that is computed again after a crash must give the model
-    that the ledger names. Releasing another one would spend the round's budget twice, so it is refused.
-
-    Args:
-        file: ``ledger.json``, in the folder of the run.
-        plan: the plan of the run.
-        frozen_sha256: digest of the model's frozen weights (:func:`fedamp.models.registry.pinned`).
-
-    Raises:
-        RunFolderError: the file is damaged or belongs to another plan.
+    that the ledger names: releasing another one would spend the round's budget twice.
+    ``frozen_sha256`` is the digest of the model's frozen weights (:func:`fedamp.models.networks.pinned`).
     """
 
     def __init__(self, file: Path, plan: Plan, frozen_sha256: str | None = None) -> None:
         self.file, self.folder, self.plan = file, RunFolder(file.parent), plan
         self.releases: list[LedgerEntry] = []
         self._lines: list[str] = []
-        self._head = _written_before_releases(plan, frozen_sha256)
+        planned = LedgerRecord(
+            format="fedamp ledger 4",
+            written_by=WRITTEN_BY,
+            **_of_the_plan(plan, plan.scenario, frozen_sha256),
+            mechanism_in_words=str(plan.mechanism),
+            whole_run_epsilon=Bracket.of(plan.planned_epsilon),
+            epsilon_bound=plan.planned_epsilon.method,
+            guaranteed_epsilon=plan.guaranteed_epsilon.upper if plan.is_private else None,
+            assumptions=ASSUMPTIONS,
+            stopped_because=None,
+            files=None,
+            releases=(),
+            head="",
+        )
+        self._head = {key: value for key, value in planned.content().items() if key not in ("releases", "head")}
         self._text = ""  # of the keys before the releases: the same in every round
         self._start = chain.link("", self._head)
         if file.exists():
@@ -70,7 +69,6 @@ class Ledger:
             self._add(found.releases)
 
     def _read(self, frozen_sha256: str | None) -> LedgerRecord:
-        """The file of an interrupted run, checked against the plan."""
         file, found, plan = self.file, LedgerRecord.read(self.file), self.plan
         if different := differences(found, plan, frozen_sha256=frozen_sha256):
             raise RunFolderError(f"{file}: the ledger of another run; it differs in {', '.join(different)}")
@@ -101,7 +99,7 @@ class Ledger:
         return self.folder.salt.read_bytes()
 
     def begin(self) -> None:
-        """Write the ledger before the first release, if there is none: from then on a missing ledger is an error."""
+        """Write a new ledger before the first release: from then on a missing ledger is an error."""
         if not self.file.exists():
             self._write(durable=True)
 
@@ -111,13 +109,11 @@ class Ledger:
         """Write down a round that is about to be released.
 
         Args:
-            round_: its number.
-            parameters: the model.
             record: its line of ``rounds.jsonl``, where one is to be written.
             durable: whether the entry must survive a power cut, which takes longer than a short round of a simulation.
 
         Raises:
-            FederationError: if the round was released before with another model, or is out of turn.
+            FederationError: the round was released before with another model, or is out of turn.
         """
         spent = float(self.plan.epsilon_by_round[round_ - 1])
         line = None if record is None else chain.salted(self._salt, record.to_json().encode())
@@ -143,9 +139,9 @@ class Ledger:
         return entry
 
     def conclude(self, summary: Summary) -> None:
-        """Write down why the run stopped and the digests of its files; then write the summary.
+        """Write down why the run stopped and the digests of its files, then the summary. It may still be resumed.
 
-        The run may still be resumed. Without a round left to play, everything stays as it was, also the head.
+        Without a round left to play, everything stays as it was, also the head.
         """
         left = chain.digests(self.folder, self._salt)
         ended = (self._head["stopped_because"], self._head["files"])
@@ -201,25 +197,6 @@ def _of_the_plan(plan: Plan, asked: Scenario, frozen_sha256: str | None) -> dict
     }
 
 
-def _written_before_releases(plan: Plan, frozen_sha256: str | None) -> dict[str, Any]:
-    """A new ledger as JSON, without its releases and head."""
-    planned = LedgerRecord(
-        format="fedamp ledger 4",
-        written_by=WRITTEN_BY,
-        **_of_the_plan(plan, plan.scenario, frozen_sha256),
-        mechanism_in_words=str(plan.mechanism),
-        whole_run_epsilon=Bracket.of(plan.planned_epsilon),
-        epsilon_bound=plan.planned_epsilon.method,
-        guaranteed_epsilon=plan.guaranteed_epsilon.upper if plan.is_private else None,
-        assumptions=ASSUMPTIONS,
-        stopped_because=None,
-        files=None,
-        releases=(),
-        head="",
-    )
-    return {key: value for key, value in planned.content().items() if key not in ("releases", "head")}
-
-
 def plan_of(ledger: LedgerRecord, scenario: Scenario) -> Plan:
     """The plan of a run's scenario, with the ledger's noise instead of ``auto``: nothing is calibrated again."""
     if scenario.privacy.noise_multiplier == "auto":
@@ -233,21 +210,14 @@ def differences(
 ) -> list[str]:
     """The keys in which a ledger differs from what its run, resumed or verified, would write.
 
-    Args:
-        ledger: of the run.
-        plan: of the run's scenario.
-        asked: the scenario as it was asked for, where the plan's has its noise filled in (:func:`plan_of`).
-        frozen_sha256: digest of the model's frozen weights.
+    ``asked`` is the scenario as it was asked for, where the plan's has its noise filled in (:func:`plan_of`).
     """
     wanted = _of_the_plan(plan, asked or plan.scenario, frozen_sha256)
     return [key for key, value in wanted.items() if getattr(ledger, key) != value]
 
 
 def digest(parameters: Arrays) -> str:
-    """SHA-256 of a model: each name, a zero byte and the little-endian float32 values, in the order of the names.
-
-    ``model.safetensors`` is enough to compute it.
-    """
+    """SHA-256 of a model (or its file): each name, a zero byte, the little-endian float32 values; in order of names."""
     state = hashlib.sha256()
     for name in sorted(parameters):
         state.update(name.encode() + b"\0")
@@ -258,7 +228,7 @@ def digest(parameters: Arrays) -> str:
 def fingerprint(scenario: Scenario) -> str:
     """SHA-256 of the scenario, except for its description and for what changes no result (engine, trackers).
 
-    The ledger itself holds whether the seed is known (``noise_seed``), and the frozen weights.
+    The ledger itself holds the frozen weights, and whether the seed is known (``noise_seed``).
     """
     excluded: dict[str, Any] = {"description": True, "known_seed": True, "federation": True, "trackers": True}
     excluded |= {"engine": {"kind", "workers", "device", "address"}, "model": {"frozen_sha256"}}

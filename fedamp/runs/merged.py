@@ -1,6 +1,5 @@
 """Merged models: their files, and how to read them, alone or beside runs."""
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +10,7 @@ from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 from fedamp.base.record import Record
 from fedamp.base.text import printable
 from fedamp.errors import RunFolderError
+from fedamp.runs.chain import salted
 from fedamp.runs.files import FileRecord
 from fedamp.runs.folder import RunFolder
 from fedamp.runs.records import Bracket, Charged, Epsilon, Quality, Score
@@ -21,7 +21,6 @@ class MergedSummary(FileRecord):
     """``summary.json`` of a merged model."""
 
     kind: ClassVar[str] = "summary"
-
     format: Literal["fedamp merge summary 1"] = "fedamp merge summary 1"
     name: str
     final: Quality
@@ -61,7 +60,6 @@ class Certificate(Charged):
     """
 
     kind: ClassVar[str] = "certificate"
-
     format: Literal["fedamp merge certificate 1"]
     method: Literal["random-selection", "linear-combination"]
     budget_epsilon: float
@@ -84,7 +82,7 @@ class Certificate(Charged):
 
 @dataclass(frozen=True)
 class Merged:
-    """A merged model, as its files say."""
+    """A merged model, as its files say; quality is of the released model on the public test set."""
 
     name: str
     folder: Path
@@ -93,12 +91,10 @@ class Merged:
 
     @property
     def score(self) -> Score | None:
-        """The leading metric of the released model on the public test set."""
         return self.summary.final.score
 
     @property
     def accuracy(self) -> float | None:
-        """Accuracy of the released model; None if the task has none."""
         return self.summary.final.accuracy
 
     @property
@@ -118,21 +114,16 @@ class Merged:
 
     @property
     def promise(self) -> dict[str, Any]:
-        """Delta, unit, adjacency and group size of the guarantee."""
         return self.certificate.promise
 
     @property
     def method(self) -> str:
-        """``random selection`` or ``linear combination``."""
         return self.certificate.method.replace("-", " ")
 
     def is_made_of(self, run: Run) -> bool:
         """Whether a model of this run went into it; known only where the merged model's salt is at hand."""
-        file = RunFolder(self.folder).salt
-        if not file.is_file():
-            return False
-        digest = salted_digest(file.read_bytes(), run)
-        return digest in {model.ledger_sha256_with_salt for model in self.certificate.inputs}
+        file, inputs = RunFolder(self.folder).salt, self.certificate.inputs
+        return file.is_file() and salted_digest(file.read_bytes(), run) in {it.ledger_sha256_with_salt for it in inputs}
 
 
 Model = Run | Merged
@@ -141,45 +132,31 @@ Model = Run | Merged
 
 def salted_digest(salt: bytes, run: Run) -> str:
     """SHA-256 of a salt and a run's ledger: it identifies the run for those who have both, and for nobody else."""
-    return hashlib.sha256(salt + run.files.ledger.read_bytes()).hexdigest()
+    return salted(salt, run.files.ledger.read_bytes())
 
 
 def read_models(folders: Sequence[Path]) -> list[Model]:
-    """Read folders of runs and of merged models; each name is the shortest end of its path that is unique.
+    """Read folders of runs and merged models, each named by the shortest end of its path that is unique.
 
-    Raises:
-        RunFolderError: one of them is missing, damaged, or given twice.
+    RunFolderError: one of them is missing, damaged, or given twice.
     """
-    return [
-        read_merged(folder, name) if RunFolder(folder).certificate.is_file() else read_run(folder, name)
-        for folder, name in zip(folders, _names_of(folders), strict=True)
-    ]
+    paths, depth = [folder.resolve() for folder in folders], 1
+    for index, path in enumerate(paths):
+        if path in paths[:index]:
+            raise RunFolderError(f"{folders[index]}: given twice")
+    while len({path.parts[-depth:] for path in paths}) < len(paths):
+        depth += 1
+    models: list[Model] = []
+    for folder, path in zip(folders, paths, strict=True):
+        read = read_merged if RunFolder(folder).certificate.is_file() else read_run
+        models.append(read(folder, printable("/".join(path.parts[-depth:]).lstrip("/"))))
+    return models
 
 
 def read_merged(folder: Path, name: str | None = None) -> Merged:
-    """Read the folder of a merged model; ``name`` is the folder's own unless given.
-
-    Raises:
-        RunFolderError: one line that names the file that is missing or damaged.
-    """
+    """Read the folder of a merged model (RunFolderError: missing or damaged); default name: the folder's own."""
     files = RunFolder(folder)
     summary, certificate = MergedSummary.read(files.summary), Certificate.read(files.certificate)
     if summary.epsilon != certificate.epsilon:
         raise RunFolderError(f"{files.certificate}: damaged certificate: summary.json has another epsilon")
     return Merged(name or folder.resolve().name, folder, summary, certificate)
-
-
-def _names_of(folders: Sequence[Path]) -> list[str]:
-    """The end of each folder's path, as short as all stay different.
-
-    Raises:
-        RunFolderError: a folder is given twice.
-    """
-    paths = [folder.resolve() for folder in folders]
-    for index, path in enumerate(paths):
-        if path in paths[:index]:
-            raise RunFolderError(f"{folders[index]}: given twice")
-    depth = 1
-    while len({path.parts[-depth:] for path in paths}) < len(paths):
-        depth += 1
-    return [printable("/".join(path.parts[-depth:]).lstrip("/")) for path in paths]

@@ -53,7 +53,6 @@ class Bracket(Record):
 
     @classmethod
     def of(cls, bounds: Bounds) -> "Bracket":
-        """The bracket without its method."""
         return cls(lower=bounds.lower, upper=bounds.upper)
 
 
@@ -69,11 +68,11 @@ def measured(loss: float | None, metrics: Mapping[str, float]) -> dict[str, Any]
 
 
 class Quality(Record):
-    """Quality of a global model on public records.
+    """Quality of a global model on public records; None and empty if it was not evaluated.
 
     Attributes:
-        loss, accuracy, metrics: on the test set; None and empty if the model was not evaluated. Accuracy is the share
-            of correct records (or labels, or tokens), None if the task has none; metrics are the task's others.
+        loss, accuracy, metrics: on the test set. Accuracy is the share of correct records (or labels, or tokens), None
+            if the task has none; metrics are the task's others.
         validation_score: the leading metric on the validation records; None without such records.
     """
 
@@ -92,11 +91,9 @@ class RoundRecord(Quality):
     """A line of ``rounds.jsonl``, with the quality of the new global model.
 
     Attributes:
-        round: number, from 1.
+        round: from 1.
         epsilon_upper: upper end of the epsilon spent so far; infinite without noise.
-        scheduled: size of the round's cohort.
-        reported: units that answered.
-        seconds: wall time of the round.
+        scheduled, reported: units in the round's cohort, and those that answered.
         nodes_given_up, nodes_back: ids of nodes that are no longer waited for, and that answer again.
         unprotected: numbers computed from private data without noise. For the server's owner only.
     """
@@ -115,7 +112,7 @@ class RoundRecord(Quality):
 def reports(rounds: Iterable[RoundRecord]) -> tuple[int, int, int]:
     """Scheduled units, units that reported, and units that failed (bad update or records), summed over rounds."""
     each = [(record.scheduled, record.reported, int(record.unprotected.get("failed", 0))) for record in rounds]
-    scheduled, reported, failed = map(sum, zip(*each, strict=True)) if each else (0, 0, 0)
+    scheduled, reported, failed = map(sum, zip((0, 0, 0), *each, strict=True))
     return scheduled, reported, failed
 
 
@@ -138,14 +135,12 @@ class Summary(FileRecord):
     Attributes:
         epsilon: the guarantee, however the run was stopped by somebody who saw its releases.
         released_rounds_epsilon: the cost of the released rounds if their number was fixed before.
-        has_known_seed: whether the noise follows from the scenario's seed.
         clients_scheduled, clients_trained: scheduled units of the released rounds, and those that reported.
         clients_failed: units whose update was not finite, or whose records could not be read; they count as zero.
         error: why it failed or diverged, in one line.
     """
 
     kind: ClassVar[str] = "summary"
-
     format: Literal["fedamp summary 1"] = "fedamp summary 1"
     name: str
     final: Quality
@@ -192,8 +187,7 @@ class Charged(FileRecord):
 class LedgerEntry(Record):
     """One released round: its number, the epsilon spent after it (infinite without noise), SHA-256 of its model.
 
-    ``record`` is the salted digest of its line of ``rounds.jsonl``, None if it has no line; ``link`` is that of
-    :mod:`fedamp.runs.chain`.
+    ``record`` is the salted digest of its line of ``rounds.jsonl``, if any; ``link`` is of :mod:`fedamp.runs.chain`.
     """
 
     round: PositiveInt
@@ -206,14 +200,11 @@ class LedgerEntry(Record):
 class LedgerRecord(Charged):
     """``ledger.json``: the plan, its cost, and the releases; docs/ledger.md explains the keys.
 
-    Attributes:
-        frozen_sha256: digest of the frozen weights of a custom model.
-        guaranteed_epsilon: None without noise.
-        files: None while the run is played.
+    ``frozen_sha256`` is of a custom model's frozen weights. Without noise ``guaranteed_epsilon`` is None, and while the
+    run is played ``files`` is.
     """
 
     kind: ClassVar[str] = "ledger"
-
     format: Literal["fedamp ledger 4"]
     scenario: str
     scenario_sha256: str
@@ -255,17 +246,12 @@ class LedgerRecord(Charged):
     def epsilon_follows(self) -> bool:
         """Whether the cost after each round follows from the mechanism alone.
 
-        Without amplification the mechanism may span only the rounds in which one unit can take part. The scenario says
-        which rounds these are.
+        Without amplification it may span only the rounds in which one unit can take part; the scenario names them.
         """
         return not self.mechanism.is_private or self.mechanism.span == self.rounds_planned
 
     def check_rounds(self, most: int) -> None:
-        """Check that rounds 1, 2, 3, ... are each released once.
-
-        Raises:
-            ValueError: they are not, or there are more than ``most``.
-        """
+        """Check that rounds 1, 2, 3, ... are released once each, and at most ``most`` of them; else ValueError."""
         rounds = [entry.round for entry in self.releases]
         if rounds != list(range(1, len(rounds) + 1)) or len(rounds) > most:
             raise ValueError(f"its rounds are not 1, 2, 3, ... each once, up to at most {most}")

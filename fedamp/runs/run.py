@@ -13,11 +13,10 @@ from fedamp.federation import reader
 from fedamp.federation.plan import Plan
 from fedamp.federation.scenario import Scenario
 from fedamp.runs.chain import altered
-from fedamp.runs.checks import Check
 from fedamp.runs.folder import RunFolder, read_summary
 from fedamp.runs.ledger import plan_of
 from fedamp.runs.records import LedgerRecord, RoundRecord, Score, Summary, reports
-from fedamp.runs.verify import contradictions, verify_ledger
+from fedamp.runs.verify import Check, contradictions, verify_ledger
 
 if TYPE_CHECKING:
     import pandas
@@ -64,7 +63,7 @@ class Run:
 
     @property
     def reported_share(self) -> float:
-        """Share of the scheduled units that reported, over the run; 1 where none was scheduled."""
+        """Share of the scheduled units that reported; 1 where none was scheduled."""
         scheduled, reported, _ = reports(self.rounds)
         return reported / scheduled if scheduled else 1.0
 
@@ -80,10 +79,7 @@ class Run:
 
     @property
     def epsilon(self) -> float | None:
-        """Upper end of the guarantee; None (infinite) without noise.
-
-        For a run that was stopped early this is the cost of all its rounds: its releases may have decided the stop.
-        """
+        """Upper end of the guarantee, also if the releases decided an early stop; None (infinite) without noise."""
         upper = self.ledger.epsilon
         return upper if math.isfinite(upper) else None
 
@@ -126,52 +122,37 @@ class Run:
         return self.summary.wall_seconds / (self.plan.expected_cohort * len(self.rounds))
 
     def frame(self) -> "pandas.DataFrame":
-        """The rounds as a pandas frame, one row a round, without the unprotected numbers.
-
-        Raises:
-            InputError: pandas is not installed.
-        """
+        """The rounds as a pandas frame, a row each, without the unprotected numbers; InputError without pandas."""
         excluded = {"version", "unprotected", "metrics"}
-        rows = [record.model_dump(exclude=excluded) | record.metrics for record in self.rounds]
+        rows = (record.model_dump(exclude=excluded) | record.metrics for record in self.rounds)
         return frame_of(rows).set_index("round")
 
     def model(self) -> "nn.Module":
         """The model after the last released round, as a torch module in evaluation mode.
 
-        Loads the records for the shape of an input, and imports a custom model.
-
-        Raises:
-            InputError: the data are not there; ``model.safetensors`` is damaged or of another shape; or the model has
-                other frozen weights than in the run.
+        Loads the records for the shape of an input, and imports a custom model. InputError: the data are not there,
+        ``model.safetensors`` is damaged or of another shape, or the model has other frozen weights than in the run.
         """
         import torch
 
         from fedamp.federation.losses import form_of
-        from fedamp.models.registry import build, initial_parameters
+        from fedamp.models.networks import build, initial_parameters
 
-        seed = rng.public_seed(self.scenario.seed, "data")
-        dataset = self.scenario.data.load(seed, Path(), form_of(self.scenario.client, self.scenario.model))
-        released = self.scenario.model.model_copy(update={"initial": str(self.files.model.resolve())})
+        scenario, seed = self.scenario, rng.public_seed(self.scenario.seed, "data")
+        dataset = scenario.data.load(seed, Path(), form_of(scenario.client, scenario.model))
+        released = scenario.model.model_copy(update={"initial": str(self.files.model.resolve())})
         parameters = initial_parameters(released, dataset.input_shape, dataset.num_classes, seed)
-        module = build(self.scenario.model, dataset.input_shape, dataset.num_classes).cpu()
+        module = build(scenario.model, dataset.input_shape, dataset.num_classes).cpu()
         module.load_state_dict({name: torch.from_numpy(value) for name, value in parameters.items()}, strict=False)
         return module.eval()
 
     def verify(self, head: str | None = None) -> list[Check]:
-        """Compute every number of the ledger again, and look for changes; each check passes, warns, or fails.
-
-        Args:
-            head: of the ledger's chain, as it was written down elsewhere.
-        """
+        """Compute every number of the ledger again and look for changes, also of a ``head`` written down elsewhere."""
         return verify_ledger(self.folder, head)
 
 
 def frame_of(rows: Iterable[Mapping[str, Any]]) -> "pandas.DataFrame":
-    """A pandas frame of rows with the same keys, which name its columns.
-
-    Raises:
-        InputError: pandas is not installed.
-    """
+    """A pandas frame of rows with the same keys, which name its columns; InputError without pandas."""
     try:
         import pandas
     except ImportError:
@@ -182,8 +163,7 @@ def frame_of(rows: Iterable[Mapping[str, Any]]) -> "pandas.DataFrame":
 def read_run(folder: Path, name: str | None = None) -> Run:
     """Read a run folder; ``name`` is the folder's own unless given.
 
-    Raises:
-        RunFolderError: one line that names the file that is missing, damaged, or changed since the run.
+    RunFolderError: one line that names the file that is missing, damaged, or changed since the run.
     """
     if not folder.is_dir():
         raise RunFolderError(f"{folder}: no such run folder")

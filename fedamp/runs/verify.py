@@ -5,8 +5,9 @@
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +21,6 @@ from fedamp.federation import reader
 from fedamp.federation.plan import weakness
 from fedamp.noise.gaussian import delta_left
 from fedamp.runs.chain import altered
-from fedamp.runs.checks import Check
 from fedamp.runs.folder import RunFolder
 from fedamp.runs.ledger import WRITTEN_BY, differences, digest, plan_of
 from fedamp.runs.records import Bracket, LedgerRecord, RoundRecord, Summary, reports
@@ -30,18 +30,49 @@ SHOWN = 5  # of the complaints of a check
 CLAIMED = ("epsilon", "released_rounds_epsilon", "delta", "noise_multiplier", "has_known_seed", "stopped_because")
 
 
+Verdict = Literal["pass", "caution", "fail"]
+VERDICTS: tuple[Verdict, ...] = ("pass", "caution", "fail")
+
+
+@dataclass(frozen=True)
+class Check:
+    """One check: its subject, its verdict, and its finding; of a failure also the expectation.
+
+    ``caution``: nothing is wrong, but a person who relies on the result must know the finding.
+    """
+
+    name: str
+    verdict: Verdict
+    found: str
+
+    @classmethod
+    def of(cls, name: str, passed: str, caution: str | None = None, fail: str | None = None) -> "Check":
+        """The failure or caution, if it has a text; else it passes."""
+        return cls(name, "fail" if fail else "caution" if caution else "pass", fail or caution or passed)
+
+    @property
+    def passed(self) -> bool:
+        """Whether it passes without caution."""
+        return self.verdict == "pass"
+
+
+def checks_json(checks: Sequence[Check]) -> dict[str, Any]:
+    """As JSON; the verdict of all checks is the worst one."""
+    worst = max((check.verdict for check in checks), key=VERDICTS.index, default="pass")
+    each = [{"name": it.name, "verdict": it.verdict, "fine": it.passed, "found": it.found} for it in checks]
+    return {"verdict": worst, "fine": worst == "pass", "checks": each}
+
+
+def complaint(checks: Sequence[Check], verdict: Verdict = "fail") -> str | None:
+    """One line about the checks with a verdict; None if no check has it."""
+    return "; ".join(f"{check.name}: {check.found}" for check in checks if check.verdict == verdict) or None
+
+
 def verify_ledger(path: Path, head: str | None = None) -> list[Check]:
-    """Compute a ledger's numbers again, and find changes since the run.
+    """Compute a ledger's numbers again, and find changes since the run: no check fails if nothing was changed.
 
-    Args:
-        path: a run folder, or a ``ledger.json``; files beside it are checked against it.
-        head: of the ledger's chain, as it was written down elsewhere; default: any.
-
-    Returns:
-        The checks; none fails if nothing was changed.
-
-    Raises:
-        RunFolderError: there is no ledger, or it cannot be read.
+    ``path`` is a run folder, or a ``ledger.json``; files beside it are checked against it. ``head`` is of the ledger's
+    chain, as it was written down elsewhere; default: any. RunFolderError: there is no ledger, or it cannot be read.
     """
     file = RunFolder(path).ledger if path.is_dir() else path
     files = RunFolder(file.parent)
@@ -142,11 +173,8 @@ def _releases(ledger: LedgerRecord, files: RunFolder) -> Iterator[Check]:
         if ledger.mechanism.is_private:
             yield _guarantee(ledger, by_round)
     budget, spent = ledger.budget_epsilon, max((entry.epsilon_upper for entry in ledger.releases), default=0.0)
-    if budget is None:
-        yield Check("budget", "pass", "none was set")
-    else:
-        over = f"{_shown(spent)} exceeds {budget:g}" if spent > budget else None
-        yield Check.of("budget", f"{_shown(spent)} of {budget:g}", fail=over)
+    over = f"{_shown(spent)} exceeds {budget:g}" if budget is not None and spent > budget else None
+    yield Check.of("budget", "none was set" if budget is None else f"{_shown(spent)} of {budget:g}", fail=over)
 
 
 def _guarantee(ledger: LedgerRecord, spent: NDArray[np.float64]) -> Check:
@@ -168,7 +196,6 @@ def _guarantee(ledger: LedgerRecord, spent: NDArray[np.float64]) -> Check:
 
 
 def _spent(ledger: LedgerRecord, files: RunFolder) -> NDArray[np.float64]:
-    """Upper end of the epsilon spent after each round."""
     if not ledger.mechanism.is_private:
         return np.full(ledger.rounds_planned, np.inf)
     if ledger.epsilon_follows:
@@ -208,15 +235,11 @@ def _compared(name: str, what: str, claimed: float, cost: float) -> Check:
     both = f"{what} is {_exactly(claimed)}; computed again it is"
     if claimed < cost * (1 - TOLERANCE):
         return Check(name, "fail", f"{both} {_exactly(cost)}")
-    return Check(
-        name,
-        "pass",
-        f"{both} less, {_exactly(cost)}" if claimed > cost * (1 + TOLERANCE) else f"epsilon {_shown(cost)}",
-    )
+    looser = claimed > cost * (1 + TOLERANCE)
+    return Check(name, "pass", f"{both} less, {_exactly(cost)}" if looser else f"epsilon {_shown(cost)}")
 
 
 def _noise_multipliers(mechanism: Any) -> Iterator[float]:
-    """Every noise multiplier in a mechanism's JSON."""
     if isinstance(mechanism, dict):
         if "noise_multiplier" in mechanism:
             yield mechanism["noise_multiplier"]

@@ -2,9 +2,8 @@
 
 Run configuration: ``scenario`` (path or shipped name), ``out`` (run folder; empty: a new one under ``runs``),
 ``resume``, and ``known-seed`` (draw from the scenario's seed; its key ``known_seed`` asks for the same).
-
-Everybody who may read the run's log in Flower sees what the app prints, so it prints released numbers only. Everything
-else, such as the nodes of a round, goes to the log in the server's run folder.
+Everybody who may read Flower's log of the run sees what the app prints, so it prints released numbers only. All else,
+such as the nodes of a round, goes to the log in the server's run folder.
 """
 
 import logging
@@ -29,7 +28,7 @@ from fedamp.server.loop import play
 from fedamp.server.observers import Observer, watched
 from fedamp.server.setup import Prepared, prepare
 from fedamp.server.trackers import trackers_of
-from fedamp.strategies.nodes import permits
+from fedamp.strategies.roster import permits
 
 app = ServerApp()
 log = logging.getLogger("fedamp.server")
@@ -66,7 +65,7 @@ def main(grid: Grid, context: Context) -> None:
 
 @contextmanager
 def reasons_kept_in(file: Path, secret: bool) -> Iterator[None]:
-    """The reason of a failure may name clients, and all readers of Flower's log see exceptions: keep it in a file."""
+    """Keep the reason of a failure in a file: it may name clients, and all readers of Flower's log see exceptions."""
     try:
         yield
     except Exception:
@@ -77,11 +76,7 @@ def reasons_kept_in(file: Path, secret: bool) -> Iterator[None]:
 
 
 def wait_for_nodes(grid: Grid, scenario: Scenario) -> None:
-    """Wait for ``federation.nodes`` nodes, at most until the deadline of a round.
-
-    Raises:
-        FederationError: no node is connected by then.
-    """
+    """Wait for ``federation.nodes`` nodes until the deadline of a round; FederationError if none is connected then."""
     federation = scenario.federation
     deadline = monotonic() + federation.round_deadline
     while (connected := len(list(grid.get_node_ids()))) < federation.nodes and monotonic() < deadline:

@@ -6,7 +6,7 @@ result = strategy.start(grid=grid, initial_arrays=arrays, num_rounds=..., train_
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord
@@ -16,7 +16,7 @@ from flwr.serverapp.strategy import Result
 from fedamp import rng
 from fedamp.base.arrays import Arrays
 from fedamp.client.task import ClientTask
-from fedamp.data.sections import ExternalData
+from fedamp.data.dataset import ExternalData
 from fedamp.engines import flower
 from fedamp.errors import ModelError, RunFolderError, ScenarioError
 from fedamp.federation import reader
@@ -26,8 +26,8 @@ from fedamp.runs.files import modes_of
 from fedamp.runs.folder import new_folder
 from fedamp.runs.ledger import Ledger
 from fedamp.server.app import reasons_kept_in, wait_for_nodes
-from fedamp.strategies.aggregation import ModelParts
-from fedamp.strategies.pipeline import ReleasePipeline
+from fedamp.strategies.aggregation import Aggregate, ModelParts
+from fedamp.strategies.pipeline import Release, ReleasePipeline, ServerState
 from fedamp.strategies.private import PrivateStrategy
 
 LOG = "server.log"
@@ -37,18 +37,17 @@ class AppStrategy(PrivateStrategy):
     """PrivateStrategy for a custom app, with a ledger: every round is entered before its model is released.
 
     Writes ``scenario.yaml``, ``ledger.json``, ``model.safetensors`` of the last round, and ``server.log`` into ``out``.
-    The log names the nodes that answered and must stay on the server. With a secret seed the owner alone can read
-    these files.
+    The log names the nodes that answered and must stay on the server. With a secret seed these files are for the
+    owner alone.
 
     Args:
         scenario: or its file; with ``data: {name: external, clients: N}`` and ``model: {name: external}``.
         arrays: the first model, float32; public.
-        out: a new folder, because a run is released once.
+        out: a new folder, because a run is released once; else RunFolderError.
 
     Raises:
         ScenarioError: the scenario's data are not external, or its budget pays for no round.
         ModelError: arrays that are not float32, or not finite.
-        RunFolderError: the folder exists.
     """
 
     def __init__(self, scenario: Scenario | str | Path, arrays: ArrayRecord, out: str | Path) -> None:
@@ -67,12 +66,13 @@ class AppStrategy(PrivateStrategy):
             self.folder.write_scenario(scenario)
             self.ledger = Ledger(self.folder.ledger, plan)
             self.ledger.begin()
-        super().__init__(
-            pipeline,
-            _task(scenario, plan.mixing.linf_coordinates),
-            pipeline.start(parameters),
-            lambda state, release, aggregate: self.ledger.enter(release.round, release.parameters),
-        )
+        unknown: dict[str, Any] = {"input_shape": (), "num_classes": 0, "split_seed": 0, "data_seed": 0}
+        known = {name: getattr(scenario, name) for name in ("model", "client", "submodels", "data")}
+        task = ClientTask(unit="client", linf_coordinates=plan.mixing.linf_coordinates, **known, **unknown)
+        super().__init__(pipeline, task, pipeline.start(parameters), self._enter)
+
+    def _enter(self, state: ServerState, release: Release, aggregate: Aggregate) -> None:
+        self.ledger.enter(release.round, release.parameters)
 
     def arrays(self) -> ArrayRecord:
         """A copy of the global model: an app's code may write to it."""
@@ -91,24 +91,19 @@ class AppStrategy(PrivateStrategy):
         """Flower's loop, after ``federation.nodes`` nodes have connected.
 
         Args:
-            grid, train_config, evaluate_fn: as for every Flower strategy.
-            initial_arrays: those that the strategy was made with.
-            num_rounds: at most the rounds of the plan that the budget pays for, the default.
+            initial_arrays: those that the strategy was made with; else ModelError.
+            num_rounds: at most the rounds of the plan that the budget pays for, the default; else ScenarioError.
             timeout: seconds; default: ``federation.round_deadline``.
             evaluate_config: not used: clients do not evaluate.
 
         Raises:
-            ScenarioError: more rounds than were planned.
-            ModelError: other arrays.
             FederationError: a round could not be released. The reason names nodes, so it is in ``server.log``.
         """
         affordable, federation = self.plan.affordable_rounds, self.plan.scenario.federation
         if num_rounds is not None and num_rounds > affordable:
             raise ScenarioError(f"num_rounds must be at most {affordable}, the scenario's rounds, got {num_rounds}")
-        given = _parameters(initial_arrays)
-        if list(given) != list(self.state.parameters) or any(
-            not np.array_equal(given[name], array) for name, array in self.state.parameters.items()
-        ):
+        given, ours = _parameters(initial_arrays), self.state.parameters
+        if list(given) != list(ours) or any(not np.array_equal(given[name], ours[name]) for name in ours):
             raise ModelError("initial_arrays must be the arrays that the strategy was made with")
         rounds, deadline = num_rounds or affordable, timeout or federation.round_deadline
         folder, secret = self.folder.path, not self.plan.known_seed
@@ -142,22 +137,6 @@ def _parameters(arrays: ArrayRecord) -> Arrays:
     if not parameters:
         raise ModelError("the model has no arrays; expected: at least one")
     return parameters
-
-
-def _task(scenario: Scenario, linf_coordinates: int) -> ClientTask:
-    """The task of the clients; the app knows the rest."""
-    return ClientTask(
-        model=scenario.model,
-        input_shape=(),
-        num_classes=0,
-        client=scenario.client,
-        unit="client",
-        submodels=scenario.submodels,
-        split_seed=0,
-        linf_coordinates=linf_coordinates,
-        data=scenario.data,
-        data_seed=0,
-    )
 
 
 def _no_pieces(submodel: int, round_: int) -> NoReturn:

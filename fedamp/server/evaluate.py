@@ -1,7 +1,6 @@
 """Loss and metrics of a model on a public test set."""
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,12 +18,7 @@ _ONE_THREAD = 100_000_000
 
 
 class Evaluation(NamedTuple):
-    """Quality of a model.
-
-    Attributes:
-        loss: mean over the records; nan or inf like the model's outputs.
-        metrics: by name; the first one leads (:class:`fedamp.federation.losses.Loss`).
-    """
+    """Mean loss over the records (nan or inf like the model's outputs), and metrics by name; the first one leads."""
 
     loss: float
     metrics: dict[str, float]
@@ -44,39 +38,32 @@ def evaluate(
     batch: int = 1024,
     loss: Loss | None = None,
 ) -> Evaluation:
-    """Mean loss and metrics on some records.
+    """Mean loss (default: cross-entropy) and metrics of a model on records.
 
     Args:
         module: the architecture; its own parameter values are neither used nor changed.
         parameters: the values to evaluate, by name.
         inputs: shape [records, *input_shape].
         labels: shape [records, ...], as the loss takes them.
-        device: of the computation.
         batch: records in one forward pass; fixed, so that the result depends on nothing else.
-        loss: default: cross-entropy.
     """
     loss = loss or CrossEntropy()
     tensors = {name: torch.as_tensor(value, device=device) for name, value in parameters.items()}
     module = module.to(device)
     training = module.training
     module.eval()
-    total, tally = 0.0, dict[str, Any]()
-    threads = _useful_threads(sum(value.size for value in parameters.values()) * len(labels))
-    with torch.no_grad(), threads, generators_from(0, is_gpu(device)):  # a custom model may draw here, too
-        for start in range(0, len(labels), batch):
-            targets = torch.as_tensor(labels[start : start + batch], device=device)
-            outputs = functional_call(module, tensors, (torch.as_tensor(inputs[start : start + batch], device=device),))
-            total += float(loss.each(outputs.double(), targets).sum())
-            tally = {name: tally.get(name, 0) + value for name, value in loss.tally(outputs, targets).items()}
-    module.train(training)
-    return Evaluation(total / len(labels), loss.metrics(tally))
-
-
-@contextmanager
-def _useful_threads(multiplications: int) -> Iterator[None]:
-    threads = torch.get_num_threads()
+    total, tally, threads = 0.0, dict[str, Any](), torch.get_num_threads()
+    multiplications = sum(value.size for value in parameters.values()) * len(labels)
     torch.set_num_threads(threads if multiplications > _ONE_THREAD else 1)
     try:
-        yield
+        with torch.no_grad(), generators_from(0, is_gpu(device)):  # a custom model may draw here, too
+            for start in range(0, len(labels), batch):
+                targets = torch.as_tensor(labels[start : start + batch], device=device)
+                records = torch.as_tensor(inputs[start : start + batch], device=device)
+                outputs = functional_call(module, tensors, (records,))
+                total += float(loss.each(outputs.double(), targets).sum())
+                tally = {name: tally.get(name, 0) + value for name, value in loss.tally(outputs, targets).items()}
     finally:
         torch.set_num_threads(threads)
+    module.train(training)
+    return Evaluation(total / len(labels), loss.metrics(tally))

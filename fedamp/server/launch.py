@@ -27,16 +27,12 @@ Progress = Generator["RoundRecord", None, Path]
 
 
 def launch(scenario: Scenario, observer: Observer, out: Path | None = None, resume: bool = False) -> Path:
-    """Run a scenario on its engine.
+    """Run a scenario, whose paths are absolute, on its engine; returns the run folder.
 
     Args:
-        scenario: validated, its paths absolute.
         observer: told of every round.
         out: run folder; default: a new one under ``runs``, or the newest one to resume.
         resume: resume an interrupted run of the same scenario.
-
-    Returns:
-        The run folder.
 
     Raises:
         InputError: nothing was run, and no file was changed.
@@ -58,15 +54,11 @@ def rounds(
 ) -> Progress:
     """The rounds of :func:`launch`, one by one as they are released; after an early close the run can be resumed.
 
-    Flower's own simulation plays all of them at once, and yields none.
-
-    Args:
-        scenario, observer, out, resume: as for :func:`launch`.
-        finish_round: whether Ctrl-C stops after the round, also while the caller works; else at once.
+    Flower's own simulation plays all of them at once, and yields none. With ``finish_round`` Ctrl-C stops after the
+    round, also while the caller works; else at once.
     """
     if scenario.federation.quorum is None and scenario.faults is None:  # every simulated unit reports
-        everybody = scenario.federation.model_copy(update={"quorum": 1.0})
-        scenario = scenario.model_copy(update={"federation": everybody})
+        scenario = scenario.model_copy(update={"federation": scenario.federation.model_copy(update={"quorum": 1.0})})
     # Errors that can be found without torch are found before a folder is made.
     plan = make_plan(scenario, privacy_units(scenario))
     plan.check_budget()
@@ -91,9 +83,8 @@ def rounds(
 
 def how_to_resume(folder: Path) -> str:
     """The command that resumes a run; the folder's own scenario holds every override."""
-    return "resume with: " + shlex.join(
-        ["fedamp", "run", str(folder / "scenario.yaml"), "--resume", "--out", str(folder)]
-    )
+    command = ["fedamp", "run", str(folder / "scenario.yaml"), "--resume", "--out", str(folder)]
+    return f"resume with: {shlex.join(command)}"
 
 
 @contextmanager

@@ -1,10 +1,9 @@
 """The round loop: ask, add up, check, release, write down; stop before the budget is exceeded.
 
-The order of a round makes a crash harmless. Nothing is released below quorum or beyond the budget. The state after a
-round is checkpointed (nobody sees it), then entered in the ledger, and only then released. With a known seed a
-simulated round that is computed again after a crash gives the same model, because all randomness is addressed. With a
-secret seed the noise differs, and the clients of a deployment may reply differently. There every round is
-checkpointed, and the ledger refuses to release a round twice.
+The order of a round makes a crash harmless: the state after a round is checkpointed (nobody sees it), then entered in
+the ledger, and only then released. A simulated round with a known seed that is computed again gives the same model,
+because all randomness is addressed. Otherwise noise or replies may differ: there every round is checkpointed, and the
+ledger refuses to release a round twice. Nothing is released below quorum or beyond the budget.
 """
 
 import logging
@@ -14,6 +13,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
+from pathlib import Path
 from time import perf_counter
 from types import FrameType
 
@@ -45,16 +45,10 @@ def play(prepared: Prepared, grid: Grid, folder: RunFolder, observer: Observer) 
 def rounds(
     prepared: Prepared, grid: Grid, folder: RunFolder, observer: Observer, finish_round: bool = False
 ) -> Iterator[RoundRecord]:
-    """Run a federation to its end or its budget, from the last checkpoint in its folder.
+    """Run a federation to its end or its budget, from the last checkpoint in its folder, new or to resume.
 
-    Yields each round as it is released; after an early close the run can be resumed.
-
-    Args:
-        prepared: scenario, plan, data and model.
-        grid: reaches the clients.
-        folder: a new run folder, or one to resume.
-        observer: told of every round.
-        finish_round: whether Ctrl-C stops after the round, also while the caller works; else at once.
+    Yields each round as it is released; after an early close the run can be resumed. With ``finish_round`` Ctrl-C stops
+    after the round, also while the caller works; else at once.
 
     Raises:
         FederationError: below quorum, nobody reported, or a round would be released twice. The run can be resumed.
@@ -105,7 +99,6 @@ class _Run:
 
     @property
     def state(self) -> ServerState:
-        """After the last round that was released."""
         return self.strategy.state
 
     def play_round(self, round_: int, meanwhile: Executor) -> RoundRecord:
@@ -128,7 +121,11 @@ class _Run:
         release.noisy_sums.clear()  # twice the model in memory, beside evaluation and checkpoint
         self.record = self._record(release, aggregate)
         due = release.round % self.plan.scenario.federation.checkpoint_every == 0
-        kept = due or release.round == self.plan.last_round or not self._is_reproducible(aggregate)
+        roster = self.strategy.roster
+        # Known seed, and all simulated workers answered: a second try gives the same.
+        is_reproducible = self.plan.known_seed and roster.everywhere and not roster.host_of
+        is_reproducible = is_reproducible and not aggregate.missing_nodes
+        kept = due or release.round == self.plan.last_round or not is_reproducible
         if kept:
             self._write_checkpoint(state, self.record)
         # A power cut may take the rounds since a simulation's last checkpoint: they are reproduced to the bit.
@@ -151,23 +148,16 @@ class _Run:
         every = self.plan.scenario.federation.checkpoint_every
         write_checkpoint(self.folder.checkpoints, state, record, self.fingerprint, every)
 
-    def _is_reproducible(self, aggregate: Aggregate) -> bool:
-        """Whether a second try gives the same: known seed, and all simulated workers answered."""
-        roster = self.strategy.roster
-        return self.plan.known_seed and bool(roster.everywhere) and not roster.host_of and not aggregate.missing_nodes
-
     def conclude(self, stopped_because: Ending, error: str | None = None) -> None:
         """Write down why the run stopped, and the summary of its releases."""
         plan, done = self.plan, self.finished
-        evaluated = [
-            record.model_dump(include=set(Quality.model_fields)) for record in done if record.score is not None
-        ]
+        quality = [record.model_dump(include=set(Quality.model_fields)) for record in done if record.score is not None]
         released = self.ledger.releases
         spent = Bracket(lower=plan.spent(len(released)).lower, upper=released[-1].epsilon_upper if released else 0.0)
         scheduled, reported, failed = reports(done)
         summary = Summary(
             name=plan.scenario.name,
-            final=Quality(**evaluated[-1]) if evaluated else Quality(accuracy=None, loss=None),
+            final=Quality(**quality[-1]) if quality else Quality(accuracy=None, loss=None),
             # Before the first release nothing can decide the stop.
             epsilon=Bracket.of(plan.guaranteed_epsilon) if released else spent,
             released_rounds_epsilon=spent,
@@ -189,20 +179,18 @@ class _Run:
         self.ledger.conclude(summary)
 
     def _record(self, release: Release, collected: Aggregate) -> RoundRecord:
-        round_, loss, metrics, roster = release.round, None, dict[str, float](), self.strategy.roster
-        validation_score = None
+        round_, roster, validation_score = release.round, self.strategy.roster, None
+        loss, metrics = None, dict[str, float]()
         if round_ % self.plan.scenario.federation.evaluate_every == 0 or round_ == self.plan.last_round:
             loss, metrics = self.prepared.evaluate(release.parameters)
             validation_score = self.prepared.validate(release.parameters)
             if not math.isfinite(loss):
                 raise DivergedError(round_, "its loss")
+        counts = ("failed", "refused_nodes", "oversized_nodes", "missing_nodes")
         unprotected = {
             "training_loss": collected.loss_sum / max(collected.records, 1),
             "clipped": collected.clipped / max(collected.reported, 1),
-            "failed": collected.failed,
-            "refused_nodes": collected.refused_nodes,
-            "oversized_nodes": collected.oversized_nodes,
-            "missing_nodes": collected.missing_nodes,
+            **{name: getattr(collected, name) for name in counts},
         }
         return RoundRecord(
             round=round_,
@@ -220,30 +208,27 @@ class _Run:
     def _resume(self) -> ServerState | None:
         """The state of the last checkpoint, with ledger and rounds.jsonl checked against it; None for a new run."""
         folder, files, released = self.folder, checkpoints(self.folder.checkpoints), len(self.ledger.releases)
+
+        def wrong(file: Path, what: str, expected: str = "as the run left it") -> RunFolderError:
+            return RunFolderError(f"{file}: {what}; expected: {expected}")
+
         if files and not folder.ledger.exists():
-            raise RunFolderError(f"{folder.ledger}: gone, but the run has checkpoints; expected: as the run left it")
+            raise wrong(folder.ledger, "gone, but the run has checkpoints")
         checkpoint = read_checkpoint(files[-1], self.fingerprint, self.prepared.state) if files else None
         last = checkpoint[0].round if checkpoint else 0
         # With a secret seed a second try of a round differs, so released rounds cannot be computed again.
         if released > last and not self.plan.known_seed:
-            raise RunFolderError(
-                f"{folder.checkpoints}: ends at round {last}, but round {released} was released; expected: as the run "
-                "left it"
-            )
+            raise wrong(folder.checkpoints, f"ends at round {last}, but round {released} was released")
         if checkpoint is None:
             self.finished = folder.forget_rounds_after(0)
             return None
         state, record = checkpoint
         if released < last - 1:
-            raise RunFolderError(
-                f"{folder.ledger}: ends at round {released}, before the checkpoint of round {last}; expected: the "
-                "ledger of the same run"
-            )
+            what = f"ends at round {released}, before the checkpoint of round {last}"
+            raise wrong(folder.ledger, what, "the ledger of the same run")
         kept = [done.round for done in folder.read_rounds() if done.round <= last]
         if kept not in (list(range(1, last)), list(range(1, last + 1))):
-            raise RunFolderError(
-                f"{folder.rounds}: damaged: its rounds are not 1 to {last} each once; expected: as the run left it"
-            )
+            raise wrong(folder.rounds, f"damaged: its rounds are not 1 to {last} each once")
         # A crash may have come between the checkpoint and the ledger, or between the ledger and rounds.jsonl.
         try:
             self.ledger.enter(last, state.model, record if len(kept) < last else None)

@@ -5,6 +5,7 @@ A failure of a display or tracker does not end the run (:func:`fedamp.errors.fai
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,8 +22,7 @@ Callback = Callable[["RoundRecord"], object]
 class Observer:
     """The events of a run. Any object with some of these methods is an observer.
 
-    Attributes:
-        only_tells: its name in the warning if it fails, and the run continues. Empty: its errors end the run.
+    ``only_tells`` names it in the warning if it fails, and the run continues. Empty: its errors end the run.
     """
 
     only_tells = ""
@@ -52,29 +52,16 @@ class Observers(Observer):
 
     def __init__(self, observers: "Iterable[Callback | object]") -> None:
         self._observers = list(observers)
+        for event in ("opened", "started", "round_done", "stopping", "closed"):
+            setattr(self, event, partial(self._tell, event))
 
-    def opened(self, folder: Path) -> None:
-        self._tell("opened", folder)
-
-    def started(self, prepared: "Prepared", finished: "list[RoundRecord]") -> None:
-        self._tell("started", prepared, finished)
-
-    def round_done(self, record: "RoundRecord") -> None:
-        self._tell("round_done", record)
-
-    def stopping(self) -> None:
-        self._tell("stopping", may_raise=False)
-
-    def closed(self) -> None:
-        self._tell("closed", may_raise=False)
-
-    def _tell(self, what: str, *arguments: object, may_raise: bool = True) -> None:
+    def _tell(self, what: str, *arguments: object) -> None:
         for observer in list(self._observers):
             heard = getattr(observer, what, observer if what == "round_done" else None)
             name = getattr(observer, "only_tells", "")
             if not callable(heard):
                 continue
-            raises = may_raise and not name
+            raises = not name and what not in ("stopping", "closed")
             with nullcontext() if raises else fails_alone(name or f"{type(observer).__name__}.{what}"):
                 heard(*arguments)
                 continue

@@ -28,8 +28,8 @@ from fedamp.federation.plan import Costs, Plan, make_plan, privacy_units
 from fedamp.federation.scenario import Scenario
 from fedamp.models.architectures import is_import_path
 from fedamp.models.cost import cost, kept_per_record
+from fedamp.models.networks import build, initial_parameters, input_type, pinned
 from fedamp.models.pieces import Piece, Pieces
-from fedamp.models.registry import build, initial_parameters, input_type, pinned
 from fedamp.server.evaluate import Evaluation, evaluate
 from fedamp.strategies.aggregation import ModelParts
 from fedamp.strategies.pipeline import ReleasePipeline, ServerState
@@ -48,10 +48,9 @@ Records = tuple[NDArray[Any], NDArray[Any]]
 
 @dataclass(frozen=True)
 class Prepared:
-    """A scenario with its data and model loaded.
+    """A scenario with its data and model loaded, and the state before the first round.
 
     Attributes:
-        state: before the first round.
         worker_bytes: GPU memory that a worker needs for a stack of units.
         pieces: (submodel, round) -> the piece of the model that a unit trains.
         test, validation: public records, to test the model and to choose between settings; the latter may be empty.
@@ -70,16 +69,14 @@ class Prepared:
     began: float = field(default_factory=perf_counter)
 
     def strategy(self, state: ServerState, write_down: WriteDown | None = None) -> PrivateStrategy:
-        """The strategy that plays the plan from a state on."""
         return PrivateStrategy(self.pipeline, self.task, state, write_down)
 
     @property
     def hint(self) -> str | None:
         """Advice for inputs that are much larger than learning rates are meant for; from the public test set."""
         inputs = self.test[0]
-        if not np.issubdtype(inputs.dtype, np.floating) or not inputs.size:
-            return None
-        size = math.sqrt(float(np.square(inputs, dtype=np.float64).mean()))
+        is_measured = np.issubdtype(inputs.dtype, np.floating) and inputs.size > 0
+        size = math.sqrt(float(np.square(inputs, dtype=np.float64).mean())) if is_measured else 0.0
         if size < LARGE_INPUTS:
             return None
         return (
@@ -89,19 +86,16 @@ class Prepared:
 
     @cached_property
     def pipeline(self) -> ReleasePipeline:
-        """The steps of the plan's releases."""
         return _pipeline(self.plan, self.state.parameters, self.pieces)
 
-    def evaluate(self, parameters: Arrays) -> Evaluation:
-        """Loss and metrics of a model on the public test set."""
-        return self._evaluate(parameters, self.test)
+    def evaluate(self, parameters: Arrays, records: Records | None = None) -> Evaluation:
+        """Loss and metrics of a model on public records; default: the test set."""
+        device = devices.here(_asked(self.plan))
+        return evaluate(self.module, parameters, *(records or self.test), device, loss=self.loss)
 
     def validate(self, parameters: Arrays) -> float | None:
         """The leading metric on the validation records; None without such records."""
-        return self._evaluate(parameters, self.validation).score if len(self.validation[1]) else None
-
-    def _evaluate(self, parameters: Arrays, records: Records) -> Evaluation:
-        return evaluate(self.module, parameters, *records, devices.here(_asked(self.plan)), loss=self.loss)
+        return self.evaluate(parameters, self.validation).score if len(self.validation[1]) else None
 
     @property
     def demand(self) -> Demand | None:
@@ -114,7 +108,6 @@ class Prepared:
 
     @cached_property
     def loss(self) -> Loss:
-        """The training loss."""
         return loss_of(self.task.client, self.task.model)
 
     @cached_property
@@ -132,14 +125,13 @@ class Prepared:
         with fails_alone("counting the model's operations"):
             flops = [cost(module, shape, dtype).flops_per_record for module in modules]
         sizes = [sum(each.numel() for each in module.parameters() if each.requires_grad) for module in modules]
-        found = {}
-        for name, share, (whole, *parts) in (
-            ("parameters_per_client", "parameters_share", sizes),
-            ("flops_per_record", "flops_share", flops),
-        ):
-            found[name] = mean = float(np.mean(parts))
-            found[share] = mean / whole if whole else 1.0
-        return found
+        mean = {name: float(np.mean(parts)) for name, (_, *parts) in (("parameters", sizes), ("flops", flops))}
+        return {
+            "parameters_per_client": mean["parameters"],
+            "parameters_share": mean["parameters"] / sizes[0] if sizes[0] else 1.0,
+            "flops_per_record": mean["flops"],
+            "flops_share": mean["flops"] / flops[0] if flops[0] else 1.0,
+        }
 
     @property
     def why_one_by_one(self) -> str:
@@ -159,18 +151,14 @@ class Prepared:
         return self.plan.submodels.a_piece(self.pieces)
 
     def _training(self) -> tuple[Trainer, dict[str, Tensor]]:
-        """A trainer of a piece of the model, and its first parameters."""
         start = {name: aligned(array) for name, array in self._piece.extract(self.state.parameters).items()}
         return Trainer(self._piece.forward, self.task.client, loss=self.loss), start
 
     def check_training(self) -> None:
         """Train the first model on public test records, to find before the first round what fails for every unit.
 
-        Later failures depend on the units' data, so they do not stop the run.
-
-        Raises:
-            FederationError: training raises; one line.
-            DivergedError: the update is not finite.
+        FederationError: training raises. DivergedError: the update is not finite. Later failures depend on the units'
+        data, so they do not stop the run.
         """
         (inputs, labels), seeds = self.test, np.zeros(1, dtype=f"V{rng.SEED_BYTES}")
         count = min(_TRIED, len(labels))
@@ -194,23 +182,18 @@ class Prepared:
 
 
 def prepare(scenario: Scenario, seed: int | None = None, costs: Costs | None = None) -> Prepared:
-    """Load data and model of a scenario, check that they fit, and plan the run.
+    """Load data and model of a scenario, check that they fit (InputError, one line), and plan the run.
 
     Args:
-        scenario: the validated scenario, its paths absolute.
+        scenario: validated, its paths absolute.
         seed: of everything the server draws; default: the scenario's, a known seed.
         costs: of the plan, as another process computes them; default: computed here.
-
-    Raises:
-        InputError: one line about data, model and scenario that do not fit.
     """
     plan = make_plan(scenario, privacy_units(scenario), seed, costs)
     # Partition, initial model and cut are public: a deployment's nodes may derive them from the scenario, too.
-    data_seed = rng.public_seed(scenario.seed, "data")
+    data_seed, model_seed, split_seed = (rng.public_seed(scenario.seed, use) for use in ("data", "model", "split"))
     dataset = scenario.data.load(data_seed, Path(), form_of(scenario.client, scenario.model))
-    parameters = initial_parameters(
-        scenario.model, dataset.input_shape, dataset.num_classes, rng.public_seed(scenario.seed, "model")
-    )
+    parameters = initial_parameters(scenario.model, dataset.input_shape, dataset.num_classes, model_seed)
     task = ClientTask(
         model=pinned(scenario.model, dataset.input_shape, dataset.num_classes),
         input_shape=dataset.input_shape,
@@ -218,7 +201,7 @@ def prepare(scenario: Scenario, seed: int | None = None, costs: Costs | None = N
         client=scenario.client,
         unit=scenario.privacy.unit,
         submodels=scenario.submodels,
-        split_seed=rng.public_seed(scenario.seed, "split"),
+        split_seed=split_seed,
         linf_coordinates=plan.mixing.linf_coordinates,
         normalised=plan.clipping.normalises,
         data=scenario.data,
@@ -239,11 +222,7 @@ def prepare(scenario: Scenario, seed: int | None = None, costs: Costs | None = N
 
 
 def _kept_apart(public: Records, scenario: Scenario) -> tuple[Records, Records]:
-    """The public records in two: the test set, and the validation records.
-
-    Raises:
-        ScenarioError: one of them would be empty.
-    """
+    """The public records in two: the test set, and the validation records; ScenarioError if one would be empty."""
     share, count = scenario.federation.validation_share, len(public[1])
     if share == 0:
         return public, (public[0][:0], public[1][:0])
@@ -286,6 +265,5 @@ def _stack(plan: Plan, task: ClientTask, piece: Piece) -> tuple[StackSize, int]:
 
 
 def _asked(plan: Plan) -> str:
-    """The device that the scenario's engine asks for."""
     engine = plan.scenario.engine
     return "cpu" if engine.kind == "flower" else engine.device

@@ -29,13 +29,10 @@ LONGEST_VALUE, PER_CALL = 500, 100  # letters of a setting, and settings at once
 
 @dataclass
 class Tracker(Observer):
-    """A run in another program. If the tracker fails, the run continues without it.
+    """A run in another program; InputError if its package is not installed. If it fails, the run continues without it.
 
     Args:
         unprotected: also send numbers that are computed from private data without noise.
-
-    Raises:
-        InputError: its package is not installed.
     """
 
     name: ClassVar[str]
@@ -75,10 +72,8 @@ class Tracker(Observer):
         numbers |= {"validation_score": record.validation_score, "epsilon": record.epsilon_upper}
         if self.unprotected:
             numbers |= {f"unprotected/{name}": float(value) for name, value in record.unprotected.items()}
-        # A number may be missing, or infinite.
-        self.tell(
-            record.round, {name: value for name, value in numbers.items() if value is not None and math.isfinite(value)}
-        )
+        shown = {name: value for name, value in numbers.items() if value is not None and math.isfinite(value)}
+        self.tell(record.round, shown)
 
     def closed(self) -> None:
         if self._begun:
@@ -89,11 +84,7 @@ class Tracker(Observer):
 
 @dataclass
 class TensorBoard(Tracker):
-    """Event files for ``tensorboard --logdir``.
-
-    Args:
-        folder: of the files; default: ``tensorboard`` in the run folder.
-    """
+    """Event files for ``tensorboard --logdir`` in ``folder``; default: ``tensorboard`` in the run folder."""
 
     name: ClassVar[str] = "tensorboard"
     folder: str | Path | None = None
@@ -118,9 +109,8 @@ class TensorBoard(Tracker):
 class Mlflow(Tracker):
     """A run of an MLflow experiment, on a server or in a database; MLflow's active run is left alone.
 
-    Args:
-        uri: of the server or database; default: ``MLFLOW_TRACKING_URI``, or MLflow's own default.
-        experiment: created if it does not exist.
+    ``uri`` is of the server or database; default: ``MLFLOW_TRACKING_URI``, or MLflow's own default. The experiment is
+    created if it does not exist.
     """
 
     name: ClassVar[str] = "mlflow"
@@ -151,11 +141,9 @@ class Mlflow(Tracker):
 
 @dataclass
 class Wandb(Tracker):
-    """A run of a W&B project, without W&B's own data about machine, code and terminal.
+    """A run of a W&B project, made if there is none, without W&B's own data about machine, code and terminal.
 
-    Args:
-        project: created if it does not exist.
-        mode: ``online``, or ``offline`` for files in the run folder that ``wandb sync`` sends.
+    ``mode`` is ``online``, or ``offline`` for files in the run folder that ``wandb sync`` sends.
     """
 
     name: ClassVar[str] = "wandb"
@@ -168,15 +156,8 @@ class Wandb(Tracker):
         quiet = wandb.Settings(
             silent=True, console="off", disable_git=True, disable_code=True, x_disable_meta=True, x_disable_stats=True
         )
-        self._there = wandb.init(
-            project=self.project,
-            name=name,
-            reinit="create_new",
-            mode=self.mode,
-            dir=self.run_folder,
-            config=dict(settings),
-            settings=quiet,
-        )
+        where: dict[str, Any] = {"project": self.project, "mode": self.mode, "dir": self.run_folder}
+        self._there = wandb.init(**where, name=name, reinit="create_new", config=dict(settings), settings=quiet)
 
     def tell(self, round_: int, numbers: Mapping[str, float]) -> None:
         self._there.log(dict(numbers), step=round_)
@@ -186,7 +167,6 @@ class Wandb(Tracker):
 
 
 def flat(settings: Mapping[str, Any], above: str = "") -> dict[str, Any]:
-    """Values by key path."""
     found: dict[str, Any] = {}
     for key, value in settings.items():
         found |= flat(value, f"{above}{key}.") if isinstance(value, Mapping) else {above + key: value}
@@ -197,10 +177,6 @@ _KINDS: dict[str, type[Tracker]] = {kind.name: kind for kind in (TensorBoard, Ml
 
 
 def trackers_of(sections: Sequence[Section]) -> list[Tracker]:
-    """The trackers of a scenario.
-
-    Raises:
-        InputError: a package that one needs is not installed.
-    """
+    """The trackers of a scenario; InputError if a package that one needs is not installed."""
     asked = [section.model_dump() for section in sections]
     return [_KINDS[each.pop("name")](**each) for each in asked]

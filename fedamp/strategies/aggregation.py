@@ -2,49 +2,45 @@
 
 import logging
 import math
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 from flwr.app import ArrayRecord, Message, MetricRecord
-from pydantic import BaseModel, ConfigDict, FiniteFloat, NonNegativeInt
+from pydantic import BaseModel, ConfigDict, FiniteFloat, NonNegativeInt, ValidationError
 
 from fedamp.base.arrays import BLOCK, Arrays, Sums
+from fedamp.base.text import printable
 from fedamp.client.clipping import quantum
 from fedamp.engines import flower
 from fedamp.models.pieces import Piece
-from fedamp.strategies.nodes import in_one_line, unexpected
+from fedamp.models.section import WHOLE
 
 log = logging.getLogger("fedamp.server")
 
+LONGEST, NAMES_SHOWN = 300, 8  # letters of a node's text, and names in a list of them
 _LARGEST_LOSS = 1e100  # of one node: sums of what nodes claim stay finite
 
 
 @dataclass(frozen=True)
 class ModelParts:
-    """The trained arrays of a model, and the part (clipping, noise, denominator) of each.
-
-    Attributes:
-        shapes: by name, in the model's order.
-        part_of: index into the plan's parts, by name.
-    """
+    """The shapes of a model's trained arrays, in its order, and the part (clipping, noise, denominator) of each."""
 
     shapes: Mapping[str, tuple[int, ...]]
     part_of: Mapping[str, int]
 
     @classmethod
     def of(cls, arrays: Arrays, shared: frozenset[str] | None = None) -> "ModelParts":
-        """The parts of a model; ``shared`` names the arrays of the shared part, None: the model is one part."""
+        """The parts of a model; ``shared`` names the arrays of the shared part; None: there is one part."""
         part_of = {name: 0 if shared is None or name in shared else 1 for name in arrays}
         return cls({name: array.shape for name, array in arrays.items()}, part_of)
 
     def zeros(self) -> Sums:
-        """A sum of no updates."""
         return {name: np.zeros(shape) for name, shape in self.shapes.items()}
 
     def norms(self, sums: Sums) -> list[float]:
-        """Euclidean norm of every part."""
         squares = [0.0] * (max(self.part_of.values()) + 1)
         for name, array in sums.items():
             flat = array.ravel()
@@ -58,17 +54,15 @@ class Request:
     """One node's order: units, the submodel that its sums have the shape of (-1: the whole model), its log name."""
 
     units: frozenset[int]
-    extracted: int = -1
+    extracted: int = WHOLE
     name: str = ""
 
 
 @dataclass(frozen=True)
 class Asked:
-    """The orders of a round, to check its replies against.
+    """The orders of a round by node, to check its replies against.
 
     Attributes:
-        requests: by node.
-        model: arrays and parts.
         clips: clipping norm of each part.
         piece: the piece of a submodel; None: none is extracted.
         linf_coordinates: p, where a unit's coordinates are truncated at clip / sqrt(p) (ModelMix); 0: they are not.
@@ -87,9 +81,8 @@ class Aggregate:
 
     Attributes:
         sums: float64 by name, new arrays: the release adds its noise to them.
-        asked_nodes: how many were asked.
         reported, failed: units whose update is in the sums; those of them that were not finite and count as zero.
-        refused_nodes: how many replies were refused.
+        asked_nodes, refused_nodes: how many were asked, and how many replies were refused.
         oversized_nodes: how many sums the server clipped to (clip x units): their nodes are faulty or malicious.
         clipped, below_clip: claimed counts of units whose update was longer than the norm in some part, or within it
             in every part. A unit counts as one at most.
@@ -113,7 +106,6 @@ class Aggregate:
 
     @property
     def missing_nodes(self) -> int:
-        """How many asked nodes have no reply in the sums."""
         return self.asked_nodes - len(self.nodes)
 
 
@@ -125,13 +117,13 @@ class Aggregator(ABC):
     the node's units in size. So ``sum / quantum`` is an integer, and b = 32 + log2(units of the round) bits cannot
     overflow: a masked sum is one modulo 2**b. Sums in another order are equal to the bit.
 
-    *The server may see* the sum, which nodes are in it, and the sums of the counts of :class:`Aggregate`, but no reply
-    of one node. The checks of :class:`ClippedSums` are then for the nodes to prove, or the nodes are trusted. Ask for
-    whole models: ``extracted`` shows which submodel a node trained.
+    *The server may see* the sum, its nodes, and the sums of the counts of :class:`Aggregate`, but no reply of one node.
+    The checks of :class:`ClippedSums` are then for the nodes to prove, or the nodes are trusted. Ask for whole models:
+    ``extracted`` shows which submodel a node trained.
 
-    *Dropouts.* A node that is not in the sum counts as zero, and no node is asked again. The other nodes must help to
-    remove its masks within the round's deadline. If they cannot, raise :class:`fedamp.errors.FederationError`: nothing
-    has been released, and the round can be played again. Never return a sum that still holds a mask.
+    *Dropouts.* A node that is not in the sum counts as zero, and no node is asked again. The other nodes help to remove
+    its masks within the round's deadline; else raise :class:`fedamp.errors.FederationError`: nothing has been released,
+    and the round can be played again. Never return a sum that still holds a mask.
 
     *Use.* Give the class to :class:`fedamp.strategies.pipeline.ReleasePipeline`. A protocol with more exchanges a round
     keeps its grid, and talks to the nodes within :meth:`aggregate`.
@@ -169,8 +161,6 @@ class ClippedSums(Aggregator):
 
 
 class _Answer(BaseModel):
-    """The counts of a reply; not checked yet."""
-
     model_config = ConfigDict(strict=True)
 
     reported: list[NonNegativeInt]
@@ -203,9 +193,8 @@ def _add(total: Aggregate, node: int, reply: Message, asked: Asked) -> None:
         raise ValueError("it claims units that it was not asked for")
     if _add_sums(total.sums, flower.from_record(arrays), units, request.extracted, asked):
         total.oversized_nodes += 1
-        log.warning(
-            "node %s sent a sum beyond (clip x units), now clipped: it is faulty or malicious", _name(node, asked)
-        )
+        what = "sent a sum beyond (clip x units), now clipped: it is faulty or malicious"
+        log.warning("node %s %s", _name(node, asked), what)
     total.nodes.add(node)
     total.reported += units
     total.failed += min(answer.failed, len(request.units))
@@ -266,3 +255,31 @@ def _add_limited(totals: Sums, sums: Sums, asked: Asked, units: int) -> bool:
             quanta *= grid
             into[block] += quanta
     return clipped
+
+
+def in_one_line(said: object) -> str:
+    """An error, or a node's text, as one printable line.
+
+    Of a traceback the last error; Flower's ``<class 'ValueError'>:<'words'>`` becomes ``ValueError: words``.
+    """
+    if isinstance(said, ValidationError):
+        first = said.errors()[0]
+        said = f"{first['loc'][0]}: {first['msg']}, got {first['input']!r:.80}"
+    text = str(said)
+    errors = list(re.finditer(r"^(?:\w+\.)*\w*(?:Error|Exception): ", text, re.MULTILINE))
+    if errors:  # Flower's own message is on the next line
+        text = text[errors[-1].start() :].rstrip().removesuffix("'>")
+    text = " ".join(text.split())
+    text = re.sub(r"<class '(?:[^']*\.)?(\w+)'>:<'(.*)'>", r"\1: \2", text)
+    return printable(text)[:LONGEST] or type(said).__name__
+
+
+def unexpected(what: str, found: Iterable[str], expected: Iterable[str]) -> str:
+    """The error for a reply with other names than expected, most likely from another client app."""
+    return f"it answered with {what} {_listed(found)}; expected {_listed(expected)}, as fedamp.client.app answers"
+
+
+def _listed(names: Iterable[str]) -> str:
+    found = sorted(names)
+    more = f" and {len(found) - NAMES_SHOWN} more" if len(found) > NAMES_SHOWN else ""
+    return ", ".join(found[:NAMES_SHOWN]) + more if found else "(none)"

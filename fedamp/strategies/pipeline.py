@@ -36,10 +36,9 @@ class ServerState:
     Attributes:
         parameters: the global model.
         round: number of the last released round; 0 before the first.
-        moments: of the server optimiser.
+        moments, noise: of the server optimiser; the memory of the noise mechanism.
         previous: the global model before ``parameters`` (ModelMix), else None.
         clip_scale: clipping norms over the plan's; 1 if they are fixed.
-        noise: the memory of the noise mechanism.
     """
 
     parameters: Arrays
@@ -57,10 +56,9 @@ class ServerState:
 
 @dataclass(frozen=True)
 class Release:
-    """The release of a round. All of it is public, and covered by the charge.
+    """The release of a round, numbered from 1. All of it is public, and covered by the charge.
 
     Attributes:
-        round: its number, from 1.
         parameters: :attr:`ServerState.model` after the round.
         noisy_sums: the sum of the clipped updates with its noise and, with ModelMix, its uniform noise; float64 by
             name, whole multiples of a power of two.
@@ -75,13 +73,7 @@ class Release:
 
 @dataclass(frozen=True)
 class ReleasePipeline:
-    """The steps of a plan's releases.
-
-    Attributes:
-        plan: with mixing, clipping rule and server optimiser.
-        model: arrays and parts of the model.
-        pieces: (submodel, round) -> the piece of the model that a unit trains.
-    """
+    """The steps of a plan's releases; ``pieces`` is (submodel, round) -> the piece of the model that a unit trains."""
 
     plan: Plan
     model: ModelParts
@@ -90,7 +82,6 @@ class ReleasePipeline:
     noise: Noise = field(default_factory=IndependentGaussian)
 
     def start(self, parameters: Arrays) -> ServerState:
-        """The state before the first round."""
         return ServerState(parameters, moments=self.plan.optimizer.init(parameters), noise=self.noise.init(parameters))
 
     def clips(self, state: ServerState) -> list[float]:
@@ -112,7 +103,6 @@ class ReleasePipeline:
 
         Args:
             state: after the round before; not changed.
-            round_: number of the round.
             aggregate: of this round; its sums become those of the release.
             needs_quorum: False for an audit: it plays each round once, also below the quorum.
 
@@ -137,7 +127,9 @@ class ReleasePipeline:
         seed = plan.seed if plan.known_seed else rng.seed_from_system()
         noise, start = state.noise, plan.mixing.start(state.parameters, state.previous, round_)
         if plan.is_private or start.multiples:
-            noise = self.noise.update(sums, self._deviations(state), self._hidden(start), noise, seed, round_)
+            deviation = [part.noise_deviation * state.clip_scale for part in plan.parts]
+            deviations = {name: deviation[part] for name, part in self.model.part_of.items()}
+            noise = self.noise.update(sums, deviations, self._hidden(start), noise, seed, round_)
         denominators = {name: plan.parts[part].denominator for name, part in self.model.part_of.items()}
         frozen = {name: array for name, array in state.parameters.items() if name not in self.model.shapes}
         with np.errstate(all="ignore"):  # checked below
@@ -152,10 +144,9 @@ class ReleasePipeline:
         return following, Release(round_, following.model, sums, state.clip_scale)
 
     def _check_reported(self, round_: int, scheduled: int, aggregate: Aggregate) -> None:
-        """Raise FederationError below the quorum, or if no scheduled unit reported.
+        """Raise FederationError below the quorum. A round in which no unit was scheduled, or all failed, is released.
 
-        A round without scheduled units releases its noise. So does a round in which every unit failed: otherwise
-        clients' data would decide whether the run continues.
+        Otherwise clients' data would decide whether the run continues.
         """
         reported, quorum, unit = aggregate.reported, self.plan.quorum, self.plan.scenario.privacy.unit
         if 0 < reported <= aggregate.failed:
@@ -174,17 +165,8 @@ class ReleasePipeline:
 
     def _hidden(self, start: Start) -> dict[str, Uniform]:
         """The uniform noise of every array of the sum (ModelMix): exactly the charged one."""
-        widths = [
-            Fraction(relative_width(start.width, self.plan.largest_step(part))) * Fraction(part.clip)
-            for part in self.plan.parts
-        ]
-        return {
-            name: Uniform(widths[part], start.multiples[name])
-            for name, part in self.model.part_of.items()
-            if start.multiples
-        }
-
-    def _deviations(self, state: ServerState) -> dict[str, float]:
-        """Standard deviation of the noise on every array."""
-        parts = self.plan.parts
-        return {name: parts[part].noise_deviation * state.clip_scale for name, part in self.model.part_of.items()}
+        if not start.multiples:
+            return {}
+        steps = [relative_width(start.width, self.plan.largest_step(part)) for part in self.plan.parts]
+        widths = [Fraction(step) * Fraction(part.clip) for step, part in zip(steps, self.plan.parts, strict=True)]
+        return {name: Uniform(widths[part], start.multiples[name]) for name, part in self.model.part_of.items()}

@@ -8,7 +8,7 @@ import logging
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
@@ -19,7 +19,7 @@ from fedamp import rng
 from fedamp.client.task import ClientTask
 from fedamp.engines import flower
 from fedamp.federation.plan import Plan
-from fedamp.federation.submodels import WHOLE
+from fedamp.models.section import WHOLE
 from fedamp.strategies.aggregation import Aggregate, Request
 from fedamp.strategies.pipeline import Release, ReleasePipeline, ServerState
 from fedamp.strategies.roster import Batch, Roster
@@ -32,10 +32,7 @@ WriteDown = Callable[[ServerState, Release, Aggregate], object]
 
 @dataclass(frozen=True)
 class Assignment:
-    """A round's cohort in batches, and the seed of each unit's own randomness (data order, dropout mask).
-
-    All of it follows from the plan alone.
-    """
+    """A round's cohort in batches, and each unit's seed (data order, dropout mask): all of it follows from the plan."""
 
     round: int
     batches: list[Batch]
@@ -45,7 +42,7 @@ class Assignment:
     def of(cls, plan: Plan, round_: int, units_per_batch: int) -> Self:
         """A round's cohort in batches of about ``units_per_batch``. Their sizes change no result.
 
-        The number of batches follows from the *expected* cohort. It is even, so two workers share the work equally.
+        Their number follows from the *expected* cohort. It is even, so two workers share the work equally.
         """
         cohort = plan.attendance.cohort(round_)
         submodels = plan.submodels.draw(cohort, plan.seed, round_)
@@ -72,14 +69,11 @@ class PrivateStrategy(Strategy):
     refused before any client is asked.
 
     Args:
-        pipeline: the steps of a release, with the plan.
-        task: of all clients, constant over the run.
         state: after the last released round.
         write_down: stores each release before the strategy adopts it; default: nothing is stored.
 
     Attributes:
-        collected: the private sum of the last round; None before the first and while clients train. It must stay on
-            the server.
+        collected: the private sum of the last round, None while clients train. It must stay on the server.
     """
 
     def __init__(
@@ -95,7 +89,6 @@ class PrivateStrategy(Strategy):
 
     @property
     def plan(self) -> Plan:
-        """The plan that is played."""
         return self.pipeline.plan
 
     def prepare(self, server_round: int) -> None:
@@ -106,9 +99,9 @@ class PrivateStrategy(Strategy):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """The messages of a round: one to every node that hosts a unit of the cohort.
+        """A message to every node that hosts a unit of the cohort; ``config`` is for a custom app.
 
-        A node gets a submodel instead of the model if its units train only that one. ``config`` is for a custom app.
+        A node gets a submodel instead of the model if its units train only that one.
         """
         self.pipeline.check_budget(server_round)
         self.roster.refresh(grid, self.plan.scenario.federation.round_deadline, self._task_json)
@@ -144,9 +137,7 @@ class PrivateStrategy(Strategy):
     def release(self, server_round: int, aggregate: Aggregate) -> Release:
         """Check budget and quorum, add the noise, write the release down, and adopt the state after it.
 
-        Raises:
-            FederationError: out of turn, beyond the budget, below quorum, or nobody reported; nothing was released.
-            DivergedError: the model is no longer finite; nothing was released.
+        Raises as :meth:`ReleasePipeline.release`, and then nothing was released.
         """
         state, release = self.pipeline.release(self.state, server_round, aggregate)
         if self.write_down is not None:
@@ -171,18 +162,16 @@ class PrivateStrategy(Strategy):
         if extracted != WHOLE:
             arrays = flower.to_record(self.pipeline.pieces(extracted, round_).extract(self.state.parameters))
         units = [unit for batch in batches for unit in batch.units.tolist()]
-        config = ConfigRecord(
-            {
-                "task": self._task_json,
-                "round": round_,
-                "clients": units,
-                "seeds": [self._assignment.seed_of[unit] for unit in units],
-                "submodels": [batch.submodel for batch in batches for _ in batch.units],
-                "clips": self.pipeline.clips(self.state),
-                "extracted": extracted,
-            }
-        )
-        return RecordDict({"arrays": arrays, "config": config})
+        orders: dict[str, Any] = {
+            "task": self._task_json,
+            "round": round_,
+            "clients": units,
+            "seeds": [self._assignment.seed_of[unit] for unit in units],
+            "submodels": [batch.submodel for batch in batches for _ in batch.units],
+            "clips": self.pipeline.clips(self.state),
+            "extracted": extracted,
+        }
+        return RecordDict({"arrays": arrays, "config": ConfigRecord(orders)})
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid

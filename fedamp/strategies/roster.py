@@ -4,6 +4,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 from flwr.app import ConfigRecord, Message, RecordDict
@@ -11,17 +12,47 @@ from flwr.serverapp import Grid
 from pydantic import BaseModel, ConfigDict, NonNegativeInt
 
 from fedamp import rng
-from fedamp.base.ids import in_words, members
+from fedamp.base.ids import Ranges, in_words, members, ranges
 from fedamp.base.text import printable
 from fedamp.engines import flower
+from fedamp.errors import DeploymentError
 from fedamp.federation.check_in import UnitIds
 from fedamp.federation.running import Federation
-from fedamp.strategies.nodes import Permit, in_one_line, permits, unexpected
+from fedamp.strategies.aggregation import in_one_line, unexpected
 
 log = logging.getLogger("fedamp.server")
 
 PATIENCE = 2  # messages in a row that a node may leave unanswered
 _ANYWHERE = -1  # in the place of a node's id
+
+
+Permit = Ranges | Literal["all"]
+"""The units that a node may claim. With ``all`` it may also say that it can train any unit."""
+
+
+def permits(federation: Federation, grid: Grid, units: int) -> Callable[[str], Permit]:
+    """The permit of a node by its name: given by the operator in a deployment, ``all`` in a simulation; empty: none.
+
+    A node cannot choose its name: Flower's SuperLink checks every request against the public key that the operator
+    registered with it. DeploymentError: ``federation.hosts`` is missing, or names units that do not exist.
+    """
+    if flower.is_simulated(grid):
+        return lambda name: "all"
+    asked = federation.hosts
+    if asked is None:
+        raise DeploymentError(
+            "federation.hosts is missing: a deployment must say which node may speak for which units; expected: "
+            f"their ids by the names of the registered nodes, such as {{site0: 0-{units - 1}}}, or trusted, to "
+            "believe all that a registered node says"
+        )
+    if asked == "trusted":
+        return lambda name: ((0, units - 1),)
+    by_name: dict[str, Permit] = {name: "all" if text == "all" else ranges(text) for name, text in asked.items()}
+    for name, permit in by_name.items():
+        for _, last in () if permit == "all" else permit:
+            if last >= units:
+                raise DeploymentError(f"federation.hosts.{name}: there is no unit {last}; expected: 0-{units - 1}")
+    return lambda name: by_name.get(name, ())
 
 
 @dataclass(frozen=True)
@@ -33,8 +64,6 @@ class Batch:
 
 
 class _Answer(BaseModel):
-    """The units that a node claims to host; not checked yet."""
-
     model_config = ConfigDict(strict=True)
 
     all: bool
@@ -43,21 +72,19 @@ class _Answer(BaseModel):
 
 @dataclass
 class Roster:
-    """The nodes of a federation.
+    """The nodes of a federation of ``units`` units.
 
     A node that left two messages in a row unanswered until their deadline is silent: it gets only pings, queries that
     no round waits for. When it answers one, it counts as a new node. Flower disconnects a node after a minute of
     silence; a silent one is pinged when it is connected again. The content of replies does not decide who is silent.
 
     Attributes:
-        federation: its ``hosts`` permit each node some units.
-        units: their number.
         everywhere: nodes that can train any unit (workers of a simulation).
         host_of: the node of every unit that lives on one node only (a deployment).
         errors: why connected nodes are not asked, by node.
         pings: the silent nodes, each with its pending ping, if any.
-        given_up: nodes that fell silent, or lost their connection, since the last :meth:`refresh`.
-        back: nodes that answered a ping, or are connected again, since then.
+        given_up, back: nodes that fell silent or lost their connection since the last :meth:`refresh`; nodes that
+            answered a ping or are connected again.
     """
 
     federation: Federation
@@ -77,20 +104,15 @@ class Roster:
         """Forget the nodes that are gone, ask new ones which units they host, and ping the silent ones.
 
         A late node is asked again before the next round, a node with a bad answer after a reconnection. A node without
-        a permit is not asked.
+        a permit is not asked. DeploymentError: the nodes are real, and the scenario does not permit them any units.
 
         Args:
-            grid: with the nodes.
             timeout: seconds to wait for the answers; a ping expires after it.
             task: the :class:`fedamp.client.task.ClientTask` as JSON; a node opens its data to name its clients.
-
-        Raises:
-            DeploymentError: the nodes are real, and the scenario does not permit them any units.
         """
         permit = permits(self.federation, grid, self.units)
-        names = {node.node_id: node.name for node in grid.get_nodes()}
+        connected = set(names := {node.node_id: node.name for node in grid.get_nodes()})
         self._names |= names
-        connected = set(names)
         self._note_connections(connected)
 
         def query(node: int) -> Message:
@@ -99,7 +121,10 @@ class Roster:
             return Message(RecordDict({"config": config}), node, "query", ttl=timeout)
 
         new = sorted(connected - self._asked - set(self.pings))
-        queries = [query(node) for node in new if self._is_known(node, permit)]
+        for node in [node for node in new if not permit(self._names[node])]:
+            self._asked.add(node)
+            log.warning("node %s is not in federation.hosts; it is asked nothing", self.name(node))
+        queries = [query(node) for node in new if node not in self._asked]
         replies = self._ping(grid, query, connected)
         replies += flower.answers(queries, grid.send_and_receive(queries, timeout=timeout) if queries else ())
         answered = {reply.metadata.src_node_id for reply in replies}
@@ -165,13 +190,6 @@ class Roster:
         name = self._names.get(node, "")
         return f"{printable(name)} ({node})" if name else str(node)
 
-    def _is_known(self, node: int, permit: Callable[[str], Permit]) -> bool:
-        if permit(self._names[node]):
-            return True
-        self._asked.add(node)
-        log.warning("node %s is not in federation.hosts; it is asked nothing", self.name(node))
-        return False
-
     def _forget(self, nodes: set[int]) -> None:
         self._asked -= nodes
         self.everywhere = [node for node in self.everywhere if node not in nodes]
@@ -181,8 +199,14 @@ class Roster:
         """The batches of each node, nodes in order of id. Units without a host are dropped: they count as zero."""
         assigned: dict[int, list[Batch]] = {}
         for batch in batches:
-            for node, piece in self._pieces(batch):
-                assigned.setdefault(node, []).append(piece)
+            if not self.host_of:
+                assigned.setdefault(_ANYWHERE, []).append(batch)
+                continue
+            # Flower's node ids fill 64 bits without a sign; in an array with -1 they would become rounded floats.
+            hosts = [self.host_of.get(int(unit), _ANYWHERE) for unit in batch.units]
+            for host in sorted(set(hosts)):
+                mine = np.array([other == host for other in hosts])
+                assigned.setdefault(host, []).append(Batch(batch.units[mine], batch.submodel))
         free = assigned.pop(_ANYWHERE, [])
         load = dict.fromkeys(self.everywhere, 0)
         for batch in sorted(free, key=lambda batch: -len(batch.units)) if load else []:
@@ -190,16 +214,6 @@ class Roster:
             load[node] += len(batch.units)
             assigned.setdefault(node, []).append(batch)
         return dict(sorted(assigned.items()))
-
-    def _pieces(self, batch: Batch) -> list[tuple[int, Batch]]:
-        if not self.host_of:
-            return [(_ANYWHERE, batch)]
-        # Flower's node ids fill 64 bits without a sign; in an array with -1 they would become rounded floats.
-        hosts = [self.host_of.get(int(unit), _ANYWHERE) for unit in batch.units]
-        return [
-            (host, Batch(batch.units[np.array([other == host for other in hosts])], batch.submodel))
-            for host in sorted(set(hosts))
-        ]
 
     def _register(self, node: int, reply: Message, permit: Permit) -> None:
         if reply.has_error():
@@ -219,20 +233,13 @@ class Roster:
         claimed = np.array(answer.clients, dtype=np.int64)
         allowed = members(claimed, ((0, self.units - 1),) if permit == "all" else permit)
         if not allowed.all():
-            log.warning(
-                "node %s claims units that it may not speak for, refused: %s",
-                self.name(node),
-                in_words(claimed[~allowed].tolist()),
-            )
+            refused = in_words(claimed[~allowed].tolist())
+            log.warning("node %s claims units that it may not speak for, refused: %s", self.name(node), refused)
         disputed: dict[int, list[int]] = {}
         for unit in claimed[allowed].tolist():
             other = self.host_of.setdefault(unit, node)
             if other != node:
                 disputed.setdefault(other, []).append(unit)
         for other, units in disputed.items():
-            log.warning(
-                "nodes %s and %s both claim units %s; the first one is asked",
-                self.name(other),
-                self.name(node),
-                in_words(units),
-            )
+            names = (self.name(other), self.name(node), in_words(units))
+            log.warning("nodes %s and %s both claim units %s; the first one is asked", *names)

@@ -5,7 +5,7 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from torch.nn import functional as F
 
-from fedamp.client import PrivateClientApp, private_client
+from fedamp.client import PrivateClientApp
 
 
 def gradient_descent(model, records, context):
@@ -18,7 +18,7 @@ def gradient_descent(model, records, context):
     return model
 
 
-descent_app = private_client(gradient_descent)
+descent_app = PrivateClientApp(train=gradient_descent)
 
 
 def raising(model, context):
@@ -39,7 +39,7 @@ SENT = {  # client: what its loop makes of a dict of arrays
 }
 GOOD, NOT_FINITE, RAISED = (0, 2, 9), (1, 7, 8), (3, 4, 5, 6)
 
-hostile_app = private_client(lambda model, records, context: SENT[context.client](model, context))
+hostile_app = PrivateClientApp(train=lambda model, records, context: SENT[context.client](model, context))
 
 
 hostile_flower_app = PrivateClientApp()

@@ -16,16 +16,15 @@ from torch import nn
 
 from fedamp.client.memory import StackSize
 from fedamp.client.stacks import why_alone
-from fedamp.client.task import ClientTask
 from fedamp.client.training import Trainer
-from fedamp.client.worker import TrainingNode, TrainInstruction
+from fedamp.client.worker import TrainingNode
 from fedamp.data import Cohort
-from fedamp.data.sections import DigitsData
 from fedamp.errors import DataError
 from fedamp.federation.submodels import DisjointSubmodels, DropoutSubmodels, NoSubmodels
 from fedamp.federation.training import Client
-from fedamp.models.registry import initial_parameters
+from fedamp.models.networks import initial_parameters
 from fedamp.models.section import Model
+from tests.client.federation import order_of, task_of
 
 CLASSES = 3
 WHOLE = NoSubmodels()
@@ -142,17 +141,13 @@ CASES = {
 def node_of(name: str) -> TrainingNode:
     """One node for all data: what it found out about its kernels holds for all."""
     case = CASES[name]
-    task = ClientTask(
+    task = task_of(
         model=case.model,
         input_shape=case.shape,
-        num_classes=CLASSES,
         client=Client(**{"learning_rate": 0.5} | case.client),
         unit=case.unit,
         submodels=case.submodels,
-        split_seed=4,
         linf_coordinates=case.linf,
-        data=DigitsData(name="digits", clients=40),
-        data_seed=0,
         stack=StackSize(units=8, records=8 * 16),
     )
     return TrainingNode(task, people_of(case))
@@ -162,11 +157,8 @@ def sums_of(name: str, people: People, clients: list[int]) -> dict[str, np.ndarr
     case, node = CASES[name], node_of(name)
     node.dataset = people
     arrays = initial_parameters(case.model, case.shape, CLASSES, seed=1)
-    disjoint = case.submodels.scheme == "disjoint"
-    seeds = [client.to_bytes(32) for client in clients]
     clips = [1.0] if case.submodels.scheme == "none" else [1.0, 1.0]
-    order = TrainInstruction(1, clients, seeds, [client % 2 if disjoint else -1 for client in clients], clips)
-    sums, report = node.train(arrays, order)
+    sums, report = node.train(arrays, order_of(clients, node.task, clips=clips))
     assert report.reported == sorted(clients), "also those that fail"
     return sums
 
@@ -244,5 +236,6 @@ def test_a_learning_rate_that_diverges_hides_nothing() -> None:
 
     like = Cohort(np.zeros((8, 4, 3), np.float32), np.zeros((8, 4), np.int64), np.zeros(8, np.int64))
     start = {"weight": torch.ones(CLASSES, 3)}
-    trainer = Trainer(by_slot, Client(learning_rate=1e30, steps=3), together=by_slot)
+    trainer = Trainer(by_slot, Client(learning_rate=1e30, steps=3))
+    trainer.together = by_slot
     assert trainer.why_alone(start, like, lambda seeds: [], None)

@@ -6,19 +6,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from flwr.app import ConfigRecord, Context, Message, RecordDict
+from flwr.app import RecordDict
 
 from fedamp.client.app import app
 from fedamp.client.task import ClientTask
-from fedamp.client.worker import TrainingNode, TrainInstruction
+from fedamp.client.worker import TrainingNode
 from fedamp.data.partition import NaturalPartition
 from fedamp.data.sections import Data, DigitsData, NpzData
 from fedamp.engines import flower
 from fedamp.errors import DeploymentError
-from fedamp.federation.submodels import NoSubmodels
 from fedamp.federation.training import Client
-from fedamp.models.registry import initial_parameters
+from fedamp.models.networks import initial_parameters
 from fedamp.models.section import Model
+from tests.client import federation
 
 MODEL = Model(name="logistic")
 DATA = DigitsData(name="digits", clients=20)
@@ -27,40 +27,16 @@ ARRAYS = initial_parameters(MODEL, DATASET.input_shape, 10, seed=1)
 
 
 def task_of(unit: str = "client", section: Data = DATA) -> ClientTask:
-    return ClientTask(
-        model=MODEL,
-        input_shape=DATASET.input_shape,
-        num_classes=10,
-        client=Client(steps=1),
-        unit=unit,  # type: ignore[arg-type]
-        submodels=NoSubmodels(),
-        split_seed=0,
-        linf_coordinates=0,
-        data=section,
-        data_seed=0,
-    )
+    shape = {"input_shape": DATASET.input_shape, "num_classes": 10}
+    return federation.task_of(model=MODEL, client=Client(steps=1), unit=unit, data=section, **shape)
 
 
 def send(kind: str, config: dict[str, object], **node_config: str) -> RecordDict:
-    flower.identify()
-    content = RecordDict({"config": ConfigRecord(config)})  # type: ignore[arg-type]
-    if kind == "train":
-        content["arrays"] = flower.to_record(ARRAYS)
-    message = Message(content, 2, kind)
-    flower.set_message_id(message, "1")
-    return app(message, Context(1, 2, node_config, RecordDict(), {})).content  # type: ignore[arg-type]
+    return federation.send(app, kind, config, ARRAYS, **node_config)
 
 
-def train_config(task: ClientTask, clients: list[int]) -> dict[str, object]:
-    return {
-        "task": task.to_json(),
-        "round": 1,
-        "clients": clients,
-        "seeds": [client.to_bytes(32) for client in clients],
-        "submodels": [-1] * len(clients),
-        "clips": [0.3],
-        "extracted": -1,
-    }
+def train_config(task: ClientTask, clients: list[int], **changes: object) -> dict[str, object]:
+    return {"task": task.to_json()} | vars(federation.order_of(clients, task, clips=[0.3])) | changes
 
 
 @pytest.mark.parametrize("unit", ["client", "sample"])
@@ -68,16 +44,13 @@ def test_a_message_is_answered_with_what_the_worker_gives(unit: str) -> None:
     task, clients = task_of(unit), [3, 7, 11]
     reply = send("train", train_config(task, clients))
     dataset = DATASET.by_record() if unit == "sample" else DATASET
-    order = TrainInstruction(1, clients, [client.to_bytes(32) for client in clients], [-1] * 3, [0.3])
-    sums, report = TrainingNode(task, dataset).train(ARRAYS, order)
+    sums, report = TrainingNode(task, dataset).train(ARRAYS, federation.order_of(clients, task, clips=[0.3]))
     for name, array in flower.from_record(reply["arrays"]).items():  # type: ignore[arg-type]
         assert array.dtype == np.float64
         np.testing.assert_array_equal(array, sums[name])
     metrics = dict(reply["metrics"])  # type: ignore[call-overload]
     assert metrics["reported"] == clients
-    assert (
-        metrics["records"] == report.records == (3 if unit == "sample" else int(DATASET.sizes(np.array(clients)).sum()))
-    )
+    assert metrics["records"] == report.records == int(dataset.sizes(np.array(clients)).sum())
     assert metrics["loss_sum"] == report.loss_sum
     assert metrics["failed"] == 0
     assert metrics["clipped"] + metrics["below_clip"] == 3  # type: ignore[operator]

@@ -132,16 +132,6 @@ def test_normalised_updates_are_as_long_as_the_clip_but_for_a_constant() -> None
         assert not result.failed.any()
 
 
-def test_small_updates_are_only_quantised() -> None:
-    generator = np.random.default_rng(0)
-    flat = (generator.normal(size=(7, NUMBERS)) * 0.01).astype(np.float32)
-    sums = clip(flat).sums
-    grid = quantum(0.5)
-    for name, part in unpack(flat).items():
-        expected = (np.trunc(part.numpy().astype(np.float64) / grid) * grid).sum(0)
-        np.testing.assert_array_equal(sums[name].numpy(), expected)
-
-
 def test_a_unit_that_is_not_finite_adds_nothing_anywhere() -> None:
     flat = np.full((4, NUMBERS), 0.01, dtype=np.float32)
     flat[1, 0], flat[2, -1] = np.nan, -np.inf

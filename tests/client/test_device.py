@@ -15,21 +15,20 @@ from safetensors.numpy import load_file
 from fedamp import rng
 from fedamp.base import devices
 from fedamp.client.memory import StackSize, bytes_of_a_worker
-from fedamp.client.task import ClientTask
-from fedamp.client.worker import TrainingNode, TrainInstruction
-from fedamp.data import Cohort
-from fedamp.data.sections import DigitsData
+from fedamp.client.task import ClientTask, TrainInstruction
+from fedamp.client.worker import TrainingNode
 from fedamp.engines.resources import Demand
 from fedamp.errors import InputError
 from fedamp.federation.losses import LOSSES
-from fedamp.federation.submodels import DisjointSubmodels, DropoutSubmodels, NoSubmodels
+from fedamp.federation.submodels import DisjointSubmodels, DropoutSubmodels
 from fedamp.federation.training import Client
 from fedamp.models.cost import kept_per_record
-from fedamp.models.registry import build, initial_parameters
+from fedamp.models.networks import build, initial_parameters
 from fedamp.models.section import Model
 from fedamp.server import launch
 from fedamp.server.evaluate import evaluate
 from fedamp.server.setup import prepare
+from tests.client.federation import Records, order_of, task_of
 from tests.client.second_device import ELSEWHERE, SecondDevice, memory
 from tests.federations import Silent, small
 
@@ -42,29 +41,18 @@ def second_device() -> Iterator[None]:
         yield
 
 
-class Records:
+def records_of(shape: tuple[int, ...], longest: int, loss: str = "cross-entropy") -> Records:
     """Seven clients with up to six records, and labels as a loss takes them."""
-
-    num_clients, num_classes, hosted = 7, 3, None
-
-    def __init__(self, shape: tuple[int, ...], longest: int, loss: str = "cross-entropy") -> None:
-        generator = np.random.default_rng(5)
-        self.input_shape = shape
-        self.lengths = generator.integers(1, longest + 1, 7)
-        self.inputs: Any = generator.normal(size=(7, longest, *shape)).astype(np.float32)
-        self.labels: Any = generator.integers(0, 3, (7, longest))
-        if loss == "token-cross-entropy":
-            self.inputs = generator.integers(0, 5, (7, longest, *shape))
-            self.labels = generator.integers(0, 3, (7, longest, *shape))
-        elif loss != "cross-entropy":
-            self.labels = generator.integers(0, 2, (7, longest, 3)).astype(np.float32)
-
-    def gather(self, clients: np.ndarray) -> Cohort:
-        longest = self.lengths[clients].max(initial=0)
-        return Cohort(self.inputs[clients, :longest], self.labels[clients, :longest], self.lengths[clients])
-
-    def sizes(self, clients: np.ndarray) -> np.ndarray:
-        return self.lengths[clients]
+    generator = np.random.default_rng(5)
+    lengths = generator.integers(1, longest + 1, 7)
+    inputs: Any = generator.normal(size=(7, longest, *shape)).astype(np.float32)
+    labels: Any = generator.integers(0, 3, (7, longest))
+    if loss == "token-cross-entropy":
+        inputs = generator.integers(0, 5, (7, longest, *shape))
+        labels = generator.integers(0, 3, (7, longest, *shape))
+    elif loss != "cross-entropy":
+        labels = generator.integers(0, 2, (7, longest, 3)).astype(np.float32)
+    return Records(inputs, labels, lengths)
 
 
 def client(**keys: Any) -> Client:
@@ -115,25 +103,19 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
-def federation(**said: Any) -> tuple[ClientTask, Records, dict[str, np.ndarray]]:
+def setting(**said: Any) -> tuple[ClientTask, Records, dict[str, np.ndarray]]:
     """A task, the clients' records, and where training starts."""
     single = said.get("unit") == "sample"
-    given = {"model": MLP, "unit": "client", "submodels": NoSubmodels(), "linf_coordinates": 0} | said
-    given.setdefault("client", Client(steps=1, learning_rate=0.5) if single else client())
+    given = {"model": MLP, "client": Client(steps=1, learning_rate=0.5) if single else client()} | said
     shape = IMAGES.get(given["model"].name, (5,))
-    task = ClientTask(
-        input_shape=shape, num_classes=3, split_seed=4, data_seed=0,
-        data=DigitsData(name="digits", clients=10), **given,
-    )  # fmt: skip
-    records = Records(shape, 1 if single else 6, task.client.loss)
+    task = task_of(input_shape=shape, **given)
+    records = records_of(shape, 1 if single else 6, task.client.loss)
     return task, records, initial_parameters(task.model, shape, 3, seed=1)
 
 
 def instruction(task: ClientTask, clients: int = 7) -> TrainInstruction:
     seeds = rng.client_seeds(0, "test", 1, np.arange(clients)).tolist()
-    chosen = [number % 2 for number in range(clients)] if task.submodels.scheme == "disjoint" else [-1] * clients
-    split = task.submodels.scheme != "none" and task.submodels.rest == "shared"
-    return TrainInstruction(1, list(range(clients)), seeds, chosen, [0.1, 0.2] if split else [0.2])
+    return order_of(list(range(clients)), task, seeds=seeds)
 
 
 def test_devices_do_not_mix() -> None:
@@ -154,7 +136,7 @@ def test_a_round_on_another_device_gives_the_same_sum(
 ) -> None:
     low: list[str] = []  # devices on which bfloat16 was asked for
     monkeypatch.setattr(torch, "autocast", lambda kind, dtype: low.append(kind) or nullcontext())
-    task, records, arrays = federation(**CASES[case])
+    task, records, arrays = setting(**CASES[case])
     caplog.set_level("INFO")
     fails = task.client.loss != "token-cross-entropy"
     if fails:
@@ -179,7 +161,7 @@ MODELS = {"cross-entropy": own("WithTable"), "mean-squared-error": CNN, "token-c
 @pytest.mark.parametrize("loss", LOSSES)
 def test_evaluation_on_another_device(loss: str) -> None:
     model = MODELS.get(loss, MLP)
-    task, records, arrays = federation(model=model, client=client(loss=loss))
+    task, records, arrays = setting(model=model, client=client(loss=loss))
     test = records.inputs.reshape(-1, *task.input_shape), records.labels.reshape(-1, *records.labels.shape[2:])
     found = [
         evaluate(build(model, task.input_shape, 3), arrays, *test, device, loss=LOSSES[loss]())
@@ -219,7 +201,7 @@ CROWDED: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("case", CROWDED)
 def test_a_batch_takes_no_more_memory_than_is_estimated(case: str) -> None:
-    task, records, arrays = federation(**{"model": Model(name="mlp", hidden=(256,))} | CROWDED[case])
+    task, records, arrays = setting(**{"model": Model(name="mlp", hidden=(256,))} | CROWDED[case])
     clients = 2000 if case == "records" else 50
     records.inputs, records.labels = (
         np.resize(each, (clients, *each.shape[1:])) for each in (records.inputs, records.labels)
@@ -240,7 +222,7 @@ def test_a_batch_takes_no_more_memory_than_is_estimated(case: str) -> None:
 
 
 def test_a_stack_that_has_no_room_is_cut(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    task, records, arrays = federation(model=CNN)
+    task, records, arrays = setting(model=CNN)
     task, order = task.model_copy(update={"stack": StackSize(units=8)}), instruction(task)
     enough, enough_report = TrainingNode(task, records, str(ELSEWHERE)).train(arrays, order)
     needed = memory.of(lambda: TrainingNode(task, records, str(ELSEWHERE)).train(arrays, order))

@@ -1,21 +1,20 @@
-"""Training loops and Flower apps of somebody's own: clipped, added up and answered as fedamp's client does."""
+"""Custom training loops and Flower apps: clipped, added up and answered as by fedamp's client."""
 
 from pathlib import Path
 
 import numpy as np
 import pytest
-from flwr.app import ConfigRecord, Context, Message, RecordDict
+from flwr.app import RecordDict
 
 from fedamp.client.app import app
 from fedamp.client.task import ClientTask
 from fedamp.data.sections import Data, DigitsData, ExternalData
 from fedamp.engines import flower
 from fedamp.errors import DeploymentError
-from fedamp.federation.submodels import AnySubmodels, NoSubmodels
 from fedamp.federation.training import Client
-from fedamp.models.registry import initial_parameters
+from fedamp.models.networks import initial_parameters
 from fedamp.models.section import Model
-from tests.client import own_apps
+from tests.client import federation, own_apps
 from tests.client.test_app import train_config
 
 CLIP = 0.3
@@ -27,33 +26,18 @@ ARRAYS = {"weight": np.linspace(-1, 1, 12, dtype=np.float32).reshape(4, 3), "sca
 BOTH = pytest.mark.parametrize("foreign", [own_apps.hostile_app, own_apps.hostile_flower_app])
 
 
-def task_of(section: Data = EXTERNAL, submodels: AnySubmodels | None = None) -> ClientTask:
-    return ClientTask(
-        model=Model(name="external") if section is EXTERNAL else LOGISTIC,
-        input_shape=() if section is EXTERNAL else DATASET.input_shape,
-        num_classes=10,
-        client=Client(steps=3, learning_rate=0.2),
-        unit="client",
-        submodels=submodels or NoSubmodels(),
-        split_seed=0,
-        linf_coordinates=0,
-        data=section,
-        data_seed=0,
-    )
+def task_of(section: Data = EXTERNAL) -> ClientTask:
+    shape = {"input_shape": () if section is EXTERNAL else DATASET.input_shape, "num_classes": 10}
+    model = Model(name="external") if section is EXTERNAL else LOGISTIC
+    return federation.task_of(model=model, client=Client(steps=3, learning_rate=0.2), data=section, **shape)
 
 
 def config_of(task: ClientTask, clients: list[int], **changes: object) -> dict[str, object]:
-    return train_config(task, clients) | {"clips": [CLIP]} | changes
+    return train_config(task, clients, **({"clips": [CLIP]} | changes))
 
 
-def send(to, kind, config, arrays=ARRAYS, state=None, **node_config):
-    flower.identify()
-    content = RecordDict({"config": ConfigRecord(config), "train_config": ConfigRecord({"lr": 0.1})})
-    if kind == "train":
-        content["arrays"] = flower.to_record(arrays)
-    message = Message(content, 2, kind)
-    flower.set_message_id(message, "1")
-    return to(message, Context(1, 2, node_config, RecordDict() if state is None else state, {})).content
+def send(to, kind, config, arrays=ARRAYS, **changes):
+    return federation.send(to, kind, config, arrays, **changes)
 
 
 def contribution(foreign, client):
@@ -152,9 +136,8 @@ def test_an_evaluation_on_a_clients_records_is_refused():
 
 def test_state_is_kept_for_a_node_of_one_client_and_shared_by_no_two():
     def added(state, clients, **node):
-        reply = send(
-            own_apps.remembering_app, "train", config_of(task_of(), clients, clips=[100.0]), state=state, **node
-        )
+        config = config_of(task_of(), clients, clips=[100.0])
+        reply = send(own_apps.remembering_app, "train", config, state=state, **node)
         return flower.from_record(reply["arrays"])["scale"]
 
     state = RecordDict()

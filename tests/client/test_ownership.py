@@ -11,17 +11,16 @@ from torch import nn
 
 import fedamp
 from fedamp import rng
-from fedamp.client.task import ClientTask
-from fedamp.client.worker import TrainingNode, TrainInstruction
-from fedamp.data.sections import DigitsData
+from fedamp.client.task import TrainInstruction
+from fedamp.client.worker import TrainingNode
 from fedamp.federation.submodels import DisjointSubmodels, DropoutSubmodels
 from fedamp.federation.training import Client
-from fedamp.models.registry import initial_parameters
+from fedamp.models.networks import initial_parameters
 from fedamp.models.section import Model
-from fedamp.models.splits import split
 from fedamp.models.units import Blocks, Units
-from tests.client.test_worker import Records
+from tests.client.federation import Records, order_of, task_of
 from tests.federations import small
+from tests.models.splitting import split
 
 CLASSES, CLIP = 3, 1e-4
 
@@ -106,10 +105,7 @@ MODELS = {
         {f"body.{node}.0.{kind}": [(node, None)] for node in range(3) for kind in ("weight", "bias")},
     ),
 }
-SCHEMES = {
-    "dropout": {"scheme": "dropout", "keep": 0.5},
-    "disjoint": {"scheme": "disjoint", "count": 2},
-}
+SCHEMES = {"dropout": {"scheme": "dropout", "keep": 0.5}, "disjoint": {"scheme": "disjoint", "count": 2}}
 OPTIMISERS = [{}, {"momentum": 0.9}, {"optimizer": "adam"}, {"optimizer": "adam", "beta1": 0.0}, {"proximal": 0.5}]
 
 
@@ -157,21 +153,16 @@ def test_the_update_outside_what_a_submodel_owns_is_zero(case, scheme, rest, opt
         return  # refused: nothing would be shared
     section = section_of(scheme, rest)
     arrays = initial_parameters(model, (6, 6), CLASSES, seed=1)
-    task = ClientTask(
-        model=model, input_shape=(6, 6), num_classes=CLASSES, unit="client", submodels=section, split_seed=4,
-        client=Client(steps=3, learning_rate=0.1, weight_decay=decay, **optimiser),
-        linf_coordinates=0, data=DigitsData(name="digits", clients=4), data_seed=0,
-    )  # fmt: skip
+    client = Client(steps=3, learning_rate=0.1, weight_decay=decay, **optimiser)
+    task = task_of(model=model, input_shape=(6, 6), submodels=section, client=client)
     seeds, number = np.array([seed.to_bytes(32)], "V32"), seed % 2
     if scheme == "dropout":
         (mask,) = section.pieces(model, (6, 6), CLASSES, 4)(-1, 1).arguments(seeds)
         kept, submodel = mask[0].numpy() == 1, -1
     else:
         nodes = split(model, (6, 6), CLASSES, 2, (), 4, 0, rest).kept[number]
-        kept, submodel = (
-            np.concatenate([np.isin(np.arange(count), nodes[each]) for each, count in layers.items()]),
-            number,
-        )
+        kept = np.concatenate([np.isin(np.arange(count), nodes[each]) for each, count in layers.items()])
+        submodel = number
     clips = [CLIP, CLIP] if rest == "shared" else [CLIP]
     order = TrainInstruction(1, [number], seeds.tolist(), [submodel], clips)
     sums, report = TrainingNode(task, records(scale)).train(arrays, order)
@@ -218,18 +209,11 @@ def test_whatever_was_trained_what_is_not_owned_is_plus_zero_and_the_rest_is_as_
 
 
 def test_a_unit_whose_own_part_is_not_finite_has_failed_and_another_one_has_not():
-    worker = TrainingNode(
-        ClientTask(
-            model=MODELS["plain"][0], input_shape=(6, 6), num_classes=CLASSES, unit="client", split_seed=4,
-            submodels=section_of("dropout", "dealt"), client=Client(steps=1, learning_rate=0.1),
-            linf_coordinates=0, data=DigitsData(name="digits", clients=4), data_seed=0,
-        ),
-        data := records(1.0),
-    )  # fmt: skip
+    model, data = MODELS["plain"][0], records(1.0)
+    task = task_of(model=model, input_shape=(6, 6), submodels=section_of("dropout", "dealt"))
     data.inputs[2] = np.nan
-    arrays = initial_parameters(MODELS["plain"][0], (6, 6), CLASSES, seed=1)
-    seeds = [bytes([number] * 32) for number in range(4)]
-    _, report = worker.train(arrays, TrainInstruction(1, [0, 1, 2, 3], seeds, [-1] * 4, [CLIP]))
+    arrays = initial_parameters(model, (6, 6), CLASSES, seed=1)
+    _, report = TrainingNode(task, data).train(arrays, order_of([0, 1, 2, 3], task))
     assert (report.failed, sorted(report.reported)) == (1, [0, 1, 2, 3])
 
 

@@ -10,11 +10,11 @@ from torch.nn import functional as F
 
 import fedamp
 from fedamp.client.worker import TrainingNode
-from fedamp.models.registry import initial_parameters
+from fedamp.models.networks import initial_parameters
 from fedamp.models.section import Model
 from fedamp.models.units import Units
 from fedamp.server.setup import prepare
-from tests.client.test_worker import order_of, records, task_of
+from tests.client.federation import order_of, records, task_of
 from tests.federations import small
 
 
@@ -51,10 +51,11 @@ def disturb(seed):
 @pytest.mark.parametrize("how", HOW)
 def test_a_units_numbers_are_its_own(how):
     model = Model(name=f"{__name__}:Dropping", options={"how": how})
-    worker, arrays = TrainingNode(task_of(model=model), records()), initial_parameters(model, (5,), 3, seed=1)
+    task, arrays = task_of(model=model), initial_parameters(model, (5,), 3, seed=1)
+    worker = TrainingNode(task, records())
 
     def change(clients, **changes):
-        return worker.train(arrays, order_of(clients, **changes))[0]
+        return worker.train(arrays, order_of(clients, task, **changes))[0]
 
     disturb(1)
     alone, another = change([2]), change([2], seeds=[bytes(31) + b"\7"])
@@ -82,7 +83,7 @@ def test_two_runs_with_a_known_seed_are_equal(how, submodels, tmp_path):
         "rounds=2",
         "check_in.k=1",
     )
-    assert prepare(asked).why_one_by_one == "the model draws random numbers, for each client from a stream of its own"
+    assert prepare(asked).why_one_by_one == "the model draws random numbers, for each client from its own stream"
     runs = []
     for number in (1, 2):
         disturb(number)

@@ -10,33 +10,19 @@ from torch.nn import functional as F
 
 from fedamp.client.clipping import clip_and_sum, quantum
 from fedamp.client.records import RecordSteps
-from fedamp.client.task import ClientTask
 from fedamp.data import Cohort
-from fedamp.data.sections import DigitsData
 from fedamp.federation.losses import LOSSES
-from fedamp.federation.submodels import NoSubmodels
 from fedamp.federation.training import Client
-from fedamp.models.registry import build
+from fedamp.models.networks import build
 from fedamp.models.section import Model
+from tests.client.federation import task_of
 
 RATE = 0.7
-TASK = ClientTask(
-    model=Model(name="mlp"),
-    input_shape=(3, 4),
-    num_classes=4,
-    client=Client(),
-    unit="sample",
-    submodels=NoSubmodels(),
-    split_seed=0,
-    linf_coordinates=0,
-    data=DigitsData(name="digits"),
-    data_seed=0,
-)
+TASK = task_of(model=Model(name="mlp"), input_shape=(3, 4), num_classes=4, client=Client(), unit="sample")
 
 
-def network(seed=0):
-    torch.manual_seed(seed)
-    return nn.Sequential(nn.Flatten(), nn.Linear(12, 9), nn.Tanh(), nn.Linear(9, 4))
+def network():
+    return build(Model(name="mlp", hidden=(9,)), (3, 4), 4)
 
 
 def records(count, seed=1, size=1.0):
@@ -58,22 +44,28 @@ def cohort_of(inputs, labels):
     return Cohort(inputs[:, None].numpy(), labels[:, None].numpy(), np.ones(len(labels), np.int64))
 
 
-def stepped(module, inputs, labels, parts, clips, normalised=False):
+def stepped(module, inputs, labels, parts, clips, normalised=False, loss=None):
     start = dict(module.named_parameters())
-    return RecordSteps(module, RATE).sum(start, cohort_of(inputs, labels), parts, clips, normalised)
+    return RecordSteps(LAYERS, RATE, loss).sum(start, cohort_of(inputs, labels), parts, clips, normalised)
 
 
-WHOLE = (("1.weight", "1.bias", "3.weight", "3.bias"),)
-TWO = (("3.weight", "1.bias"), ("1.weight", "3.bias"))
+LAYERS = ("hidden.0", "output")
+WHOLE = (("hidden.0.weight", "hidden.0.bias", "output.weight", "output.bias"),)
+TWO = (("output.weight", "hidden.0.bias"), ("hidden.0.weight", "output.bias"))
 
 
-@pytest.mark.parametrize("normalised", [False, True])
-@pytest.mark.parametrize(("parts", "clips"), [(WHOLE, (0.4,)), (TWO, (0.2, 0.3)), (WHOLE, (50.0,))])
-def test_the_sum_is_that_of_the_records_own_gradients(parts, clips, normalised):
-    module = network()
-    inputs, labels = records(40)
-    found, losses = stepped(module, inputs, labels, parts, clips, normalised)
-    expected = clip_and_sum(updates(module, inputs, labels), parts, clips, normalised=normalised)
+PLAIN = {"mean-squared-error": F.mse_loss, "binary-cross-entropy": F.binary_cross_entropy_with_logits}
+CUTS = [(WHOLE, (0.4,)), (TWO, (0.2, 0.3)), (WHOLE, (50.0,))]
+SUMS = [(*cut, normalised, None) for cut in CUTS for normalised in (False, True)]
+SUMS += [(WHOLE, (0.2,), False, loss) for loss in PLAIN]
+
+
+@pytest.mark.parametrize(("parts", "clips", "normalised", "loss"), SUMS)
+def test_the_sum_is_that_of_the_records_own_gradients(parts, clips, normalised, loss):
+    module, (inputs, labels) = network(), records(40)
+    plain, labels = (PLAIN[loss], F.one_hot(labels, 4).float()) if loss else (F.cross_entropy, labels)
+    found, losses = stepped(module, inputs, labels, parts, clips, normalised, LOSSES[loss]() if loss else None)
+    expected = clip_and_sum(updates(module, inputs, labels, plain), parts, clips, normalised=normalised)
     assert torch.equal(found.clipped, expected.clipped)
     assert torch.equal(found.below_clip, expected.below_clip)
     for part, clip in zip(parts, clips, strict=True):
@@ -81,22 +73,6 @@ def test_the_sum_is_that_of_the_records_own_gradients(parts, clips, normalised):
             # Each factor of a record's product is truncated by at most 2**-12 of its length.
             longest = clip if normalised else min(clip, 3)
             assert (found.sums[name] - expected.sums[name]).abs().max() < 40 * longest * 2**-11
-    assert torch.allclose(losses.float(), F.cross_entropy(module(inputs), labels, reduction="none"), atol=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("loss", "plain"),
-    [("mean-squared-error", F.mse_loss), ("binary-cross-entropy", F.binary_cross_entropy_with_logits)],
-)
-def test_other_losses_have_the_same_sums(loss, plain):
-    module, (inputs, classes) = network(), records(40)
-    labels = F.one_hot(classes, 4).float()
-    steps = RecordSteps(module, RATE, LOSSES[loss]())
-    found, losses = steps.sum(dict(module.named_parameters()), cohort_of(inputs, labels), WHOLE, (0.2,))
-    expected = clip_and_sum(updates(module, inputs, labels, plain), WHOLE, (0.2,))
-    assert torch.equal(found.clipped, expected.clipped)
-    for name in WHOLE[0]:
-        assert (found.sums[name] - expected.sums[name]).abs().max() < 40 * 0.2 * 2**-11
     alone = [plain(module(one[None]), label[None]) for one, label in zip(inputs, labels, strict=True)]
     assert torch.allclose(losses.float(), torch.stack(alone), atol=1e-5)
 
@@ -121,7 +97,7 @@ def test_only_plain_steps_of_known_losses_go_without_gradients_of_records(client
     task = TASK.model_copy(update={"client": Client(**SINGLE, **client)})
     module = build(task.model, (3, 4), 4)
     assert RecordSteps.can_run(task, module, known=True) == fast
-    assert not RecordSteps.can_run(task, network(), known=False)
+    assert not RecordSteps.can_run(task, nn.Sequential(nn.Flatten(), nn.Linear(12, 4)), known=False)
     assert not RecordSteps.can_run(task.model_copy(update={"unit": "client"}), module, known=True)
 
 

@@ -1,24 +1,23 @@
 """A node's round: sums in the right shape and place, clipped by unit, whoever else is in it."""
 
-from dataclasses import dataclass, replace
+import copy
+from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
 
 from fedamp.client.clipping import quantum
 from fedamp.client.memory import StackSize, places_for, stack_size
-from fedamp.client.task import ClientTask
-from fedamp.client.worker import TrainingNode, TrainInstruction
-from fedamp.data import Cohort
-from fedamp.data.sections import DigitsData
+from fedamp.client.task import ClientTask, TrainInstruction
+from fedamp.client.worker import TrainingNode
 from fedamp.errors import DataError
 from fedamp.federation.submodels import DisjointSubmodels, DropoutSubmodels, NoSubmodels
-from fedamp.federation.training import Client
 from fedamp.models.masks import Masks
-from fedamp.models.registry import build, initial_parameters
+from fedamp.models.networks import build, initial_parameters
 from fedamp.models.section import Model
-from fedamp.models.splits import split
+from tests.client import federation
+from tests.client.federation import records
+from tests.models.splitting import split
 
 MODEL = Model(name="mlp", hidden=(8, 6))
 DISJOINT = DisjointSubmodels(scheme="disjoint", count=2, shared=("output",))
@@ -27,62 +26,12 @@ SCHEMES = {"none": NoSubmodels(), "disjoint": DISJOINT, "dropout": DROPOUT}
 ARRAYS = initial_parameters(MODEL, (5,), 3, seed=1)
 
 
-@dataclass
-class Records:
-    """A data set in memory, which can be poisoned."""
-
-    inputs: np.ndarray
-    labels: np.ndarray
-    lengths: np.ndarray
-    unreadable: frozenset[int] = frozenset()
-    hosted: np.ndarray | None = None
-    num_classes: int = 3
-
-    @property
-    def num_clients(self) -> int:
-        return len(self.lengths)
-
-    @property
-    def input_shape(self) -> tuple[int, ...]:
-        return self.inputs.shape[2:]
-
-    def sizes(self, clients: np.ndarray) -> np.ndarray:
-        return self.lengths[clients]
-
-    def gather(self, clients: np.ndarray) -> Cohort:
-        if self.unreadable.intersection(clients.tolist()):
-            raise DataError("records cannot be read")
-        longest = int(self.lengths[clients].max(initial=0))
-        return Cohort(self.inputs[clients, :longest], self.labels[clients, :longest], self.lengths[clients])
-
-
-def records(clients: int = 9) -> Records:
-    generator = np.random.default_rng(3)
-    inputs = generator.normal(size=(clients, 4, 5)).astype(np.float32)
-    return Records(inputs, generator.integers(0, 3, size=(clients, 4)), generator.integers(1, 5, size=clients))
-
-
 def task_of(scheme: str = "none", **changes: object) -> ClientTask:
-    task = ClientTask(
-        model=MODEL,
-        input_shape=(5,),
-        num_classes=3,
-        client=Client(steps=2, batch_size=3, learning_rate=0.5),
-        unit="client",
-        submodels=SCHEMES[scheme],
-        split_seed=4,
-        linf_coordinates=0,
-        data=DigitsData(name="digits", clients=10),
-        data_seed=0,
-    )
-    return task.model_copy(update=changes)
+    return federation.task_of(**{"model": MODEL, "submodels": SCHEMES[scheme]} | changes)
 
 
 def order_of(clients: list[int], scheme: str = "none", **changes: object) -> TrainInstruction:
-    submodels = [client % 2 if scheme == "disjoint" else -1 for client in clients]
-    seeds = [client.to_bytes(32) for client in clients]
-    clips = [0.2] if scheme == "none" else [0.1, 0.2]
-    return replace(TrainInstruction(1, clients, seeds, submodels, clips), **changes)
+    return federation.order_of(clients, task_of(scheme), **changes)
 
 
 def parts_of(scheme: str) -> list[list[str]]:
@@ -98,13 +47,17 @@ def norms(sums: dict[str, np.ndarray], scheme: str) -> list[float]:
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_a_round_is_the_sum_of_its_clients(scheme: str) -> None:
-    worker = TrainingNode(task_of(scheme), records())
+    worker, before = TrainingNode(task_of(scheme), records()), copy.deepcopy(ARRAYS)
     clients = list(range(9))
     sums, report = worker.train(ARRAYS, order_of(clients, scheme))
     assert report.reported == clients
+    assert all((ARRAYS[name] == array).all() for name, array in before.items()), "received arrays are not changed"
     assert (report.failed, report.clipped + report.below_clip) == (0, 9)
     alone = [worker.train(ARRAYS, order_of([client], scheme))[0] for client in clients]
+    nobody, report = worker.train(ARRAYS, order_of([], scheme))
+    assert report.reported == []
     for name, total in sums.items():
+        assert not nobody[name].any()
         assert total.shape == ARRAYS[name].shape
         assert total.dtype == np.float64
         np.testing.assert_array_equal(total, sum(each[name] for each in alone))
@@ -145,26 +98,13 @@ def test_one_client_changes_the_sum_by_at_most_the_clip(scheme: str, poison: str
         assert max(norms(difference, scheme)) == 0
 
 
-def test_submodels_train_their_own_coordinates_only() -> None:
-    worker = TrainingNode(task_of("disjoint"), records())
-    cut = split(MODEL, (5,), 3, 2, ("output",), 4)
-    sums, _ = worker.train(ARRAYS, order_of([1, 3, 5], "disjoint"))
-    inside = {name: np.zeros(array.shape) for name, array in ARRAYS.items()}
-    ones = {name: np.ones_like(array) for name, array in cut.extract(inside, 1).items()}
-    cut.embed_add(inside, ones, 1)
-    assert any((place == 0).any() for place in inside.values())
-    for name, total in sums.items():
-        assert not total[inside[name] == 0].any()
-        assert total[inside[name] == 1].any()
-
-
 def test_an_extracted_submodel_gives_the_same_sum_in_its_own_shape() -> None:
     worker = TrainingNode(task_of("disjoint"), records())
     cut = split(MODEL, (5,), 3, 2, ("output",), 4)
     order = order_of([1, 3, 5], "disjoint")
     whole, _ = worker.train(ARRAYS, order)
-    small, _ = worker.train(cut.extract(ARRAYS, 1), replace(order, extracted=1))
-    for name, part in cut.extract(whole, 1).items():
+    small, _ = worker.train(cut.piece(1).extract(ARRAYS), replace(order, extracted=1))
+    for name, part in cut.piece(1).extract(whole).items():
         np.testing.assert_array_equal(part, small[name])
 
 
@@ -192,19 +132,6 @@ def test_linf_truncation() -> None:
     assert 0.9 * 0.05 < largest <= 0.05
 
 
-def test_the_received_arrays_are_not_changed() -> None:
-    before = {name: array.copy() for name, array in ARRAYS.items()}
-    TrainingNode(task_of(), records()).train(ARRAYS, order_of([0, 1]))
-    for name, array in before.items():
-        np.testing.assert_array_equal(ARRAYS[name], array)
-
-
-def test_nobody() -> None:
-    sums, report = TrainingNode(task_of(), records()).train(ARRAYS, TrainInstruction(1, [], [], [], [0.2]))
-    assert report.reported == []
-    assert not any(total.any() for total in sums.values())
-
-
 def test_refusals() -> None:
     with pytest.raises(DataError, match=r"shape \[5\], the model takes \[6\]"):
         TrainingNode(task_of(input_shape=(6,)), records())
@@ -229,10 +156,3 @@ def test_stacks_follow_from_the_model_and_the_kind_of_device() -> None:
     sizes = (0, 1, 2, 3, 4, 5, 9, 17, 1000)
     assert [places_for(records, 2, fine=False) for records in sizes] == [2, 2, 2, 4, 4, 8, 16, 32, 1024]
     assert [places_for(records, 1, fine=True) for records in sizes] == [1, 1, 2, 4, 4, 6, 10, 20, 1024]
-
-
-def test_torch_generator_is_left_alone() -> None:
-    torch.manual_seed(5)
-    before = torch.get_rng_state()
-    TrainingNode(task_of("dropout"), records()).train(ARRAYS, order_of([0, 1], "dropout"))
-    assert torch.equal(torch.get_rng_state(), before)

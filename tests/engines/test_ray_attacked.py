@@ -12,7 +12,7 @@ import grpc
 import psutil
 import pytest
 
-from fedamp.engines import processes
+from fedamp.engines.ray import private_ray
 
 pytest.importorskip("ray")
 
@@ -109,7 +109,7 @@ def test_the_folder_of_rays_sockets_and_logs_is_the_owners(run):
 
 
 def test_the_token_is_fresh_and_stands_in_no_command_line(run):
-    assert len({processes.private_ray()["RAY_AUTH_TOKEN"] for _ in range(10)}) == 10
+    assert len({private_ray()["RAY_AUTH_TOKEN"] for _ in range(10)}) == 10
     token = descendant(run, "raylet").environ()["RAY_AUTH_TOKEN"]
     assert len(token) == 64
     assert not any(token in word for child in run.children(recursive=True) for word in child.cmdline())

@@ -198,7 +198,7 @@ def test_noise_of_the_shared_part_that_exceeds_the_budget_alone_is_refused():
 
 REFUSED = [
     ("submodels={scheme: disjoint, count: 13}", "submodels.count: 13 submodels, but model mlp has 12 nodes"),
-    ("submodels={scheme: disjoint, count: 2, shared: [hidden.0]}", "0 nodes to deal out beside submodels.shared"),
+    ("submodels={scheme: disjoint, count: 2, shared: [hidden.0]}", "0 nodes to partition beside submodels.shared"),
     ("submodels={scheme: disjoint, count: 2, shared: [outptu]}", "did you mean 'output'"),
     ("submodels={scheme: dropout, layers: [hidden.1]}", "submodels.layers: 'hidden.1' is unknown"),
     ("model={name: reznet20}", "model.name 'reznet20' is unknown"),

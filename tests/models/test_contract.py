@@ -12,18 +12,19 @@ from torch.nn.functional import cross_entropy
 
 from fedamp.errors import ModelError
 from fedamp.federation.submodels import DisjointSubmodels, DropoutSubmodels
-from fedamp.models.architectures import architecture_of, architectures
+from fedamp.models.architectures import ARCHITECTURES, architecture_of
+from fedamp.models.checks import prove_silence
 from fedamp.models.cost import cost, kept_per_record
-from fedamp.models.masks import Masks, prove_silence
-from fedamp.models.registry import build, initial_parameters
+from fedamp.models.masks import Masks
+from fedamp.models.networks import build, initial_parameters
 from fedamp.models.section import Model
-from fedamp.models.splits import split
 from fedamp.models.units import most_submodels
+from tests.models.splitting import split
 
 SHAPES = [(8, 8), (3, 16, 16), (28, 28, 1)]
 CLASSES = 4
 SLOW = {"resnet18", "resnet101"}  # 11 and 45 million parameters, of the same code as resnet20
-OF_NUMBERS = sorted(set(architectures.all()) - {"lstm"})  # of tokens: test_recurrent.py
+OF_NUMBERS = sorted(set(ARCHITECTURES) - {"lstm"})  # of tokens: test_recurrent.py
 NAMES = [pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name for name in OF_NUMBERS]
 SPLIT = [name for name in OF_NUMBERS if name not in SLOW and most_submodels(architecture_of(Model(name=name)).units())]
 
@@ -119,7 +120,7 @@ def test_it_can_be_split_as_far_as_it_says_and_no_further(name):
         assert split(config, (8, 8), CLASSES, most).count == most
     with pytest.raises(ModelError):
         split(config, (8, 8), CLASSES, max(2, most + 1))
-    with pytest.raises(ModelError, match=r"submodels\.count: .* nodes to deal out"):
+    with pytest.raises(ModelError, match=r"submodels\.count: .* nodes to partition"):
         DisjointSubmodels(scheme="disjoint", count=max(2, most + 1)).check(config)
 
 
@@ -132,14 +133,14 @@ def test_submodels_are_smaller_and_extract_undoes_embed(name, share):
     for convert in (lambda tensor: tensor, lambda tensor: tensor.numpy()):
         arrays = {name: convert(value) for name, value in parameters.items()}
         for j in range(2):
-            part, module = cut.extract(arrays, j), cut.module(j)
+            part, module = cut.piece(j).extract(arrays), cut.piece(j).module
             assert {name: tuple(value.shape) for name, value in part.items()} == {
                 name: tuple(value.shape) for name, value in module.named_parameters()
             }
             assert cost(module, (8, 8)).flops_per_record < whole.flops_per_record
             total = {name: value * 0 for name, value in arrays.items()}
-            cut.embed_add(total, part, j)
-            for name, value in cut.extract(total, j).items():
+            cut.piece(j).embed_add(total, part)
+            for name, value in cut.piece(j).extract(total).items():
                 np.testing.assert_array_equal(value, part[name])
 
 
@@ -154,9 +155,9 @@ def test_dropout_takes_every_layer_that_it_names_and_no_other(name):
 
 def test_what_can_be_split_is_known_without_torch():
     code = (
-        "import sys; from fedamp.models.architectures import architectures, architecture_of;"
+        "import sys; from fedamp.models.architectures import ARCHITECTURES;"
         "from fedamp.federation.submodels import DisjointSubmodels; from fedamp.models.section import Model;"
-        "[make(Model(name=name)).units() for name, make in architectures.all().items()];"
+        "[make(Model(name=name)).units() for name, make in ARCHITECTURES.items()];"
         "DisjointSubmodels(scheme='disjoint', count=3).check(Model(name='mlp'));"
         "assert 'torch' not in sys.modules"
     )

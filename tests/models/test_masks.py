@@ -1,14 +1,13 @@
 """Dropout masks: what the forward pass means, and what a dropped node silences."""
 
-import numpy as np
 import pytest
 import torch
-from torch.func import functional_call, grad, vmap
+from torch.func import functional_call, grad
 from torch.nn.functional import cross_entropy
 
 from fedamp.errors import ModelError
 from fedamp.models.masks import Masks
-from fedamp.models.registry import build, initial_parameters
+from fedamp.models.networks import build, initial_parameters
 from fedamp.models.section import Model
 
 CLASSES = 4
@@ -77,21 +76,6 @@ def test_masks_without_a_common_node_have_disjoint_split_gradients(config, shape
     assert bool((supports[0]["output.bias"] & supports[1]["output.bias"]).any())  # what is shared is shared
 
 
-def test_what_exactly_a_dropped_unit_silences():
-    masks, parameters, inputs, labels = setting(Model(name="mlp", hidden=(9, 8)), (6,))
-    mask = torch.ones(masks.nodes)
-    mask[3] = mask[9 + 5] = 0  # unit 3 of the first layer, unit 5 of the second
-    found = gradients(masks, parameters, inputs, labels, mask)
-    assert not found["hidden.0.weight"][3].any()
-    assert not found["hidden.0.bias"][3].any()
-    assert not found["hidden.1.weight"][:, 3].any()
-    assert not found["hidden.1.weight"][5].any()
-    assert not found["hidden.1.bias"][5].any()
-    assert not found["output.weight"][:, 5].any()
-    assert found["hidden.1.bias"].count_nonzero() > 0
-    assert found["output.bias"].all()
-
-
 def test_which_parameters_are_shared():
     module = build(Model(name="mlp", hidden=(9, 8, 7)), (6,), CLASSES)
     assert Masks(module).shared == {"output.bias"}
@@ -103,20 +87,6 @@ def test_which_parameters_are_shared():
         "output.bias",
     }
     assert Masks(module, ["hidden.2"]).layers == {"hidden.2": 7}
-
-
-@pytest.mark.parametrize(("config", "shape", "layers"), CASES, ids=name_of)
-def test_clients_with_a_mask_each_run_together(config, shape, layers):
-    masks, parameters, inputs, labels = setting(config, shape, layers)
-    each = torch.from_numpy((np.random.default_rng(0).random((3, masks.nodes)) < 0.5).astype(np.float32))
-    stacked = {name: value.expand(3, *value.shape) for name, value in parameters.items()}
-    together = vmap(lambda values, mask: gradients(masks, values, inputs, labels, mask))(stacked, each)
-    for index in range(3):
-        alone = gradients(masks, parameters, inputs, labels, each[index])
-        for name, value in alone.items():
-            # float32 sums in another order through up to 20 layers
-            torch.testing.assert_close(together[name][index], value, rtol=1e-3, atol=1e-5)
-            assert bool((together[name][index][value == 0] == 0).all()), name
 
 
 def test_the_module_keeps_no_trace_of_a_mask():

@@ -10,14 +10,15 @@ import torch
 from torch import nn
 
 from fedamp.errors import ModelError
+from fedamp.models.checks import check, prove_silence
 from fedamp.models.cost import Cost, cost, kept_per_record
-from fedamp.models.masks import Masks, prove_silence
+from fedamp.models.masks import Masks
+from fedamp.models.networks import build, initial_parameters, pinned
 from fedamp.models.pieces import Piece
-from fedamp.models.registry import build, initial_parameters, pinned
-from fedamp.models.rules import check
 from fedamp.models.section import Model
-from fedamp.models.splits import Split, split
+from fedamp.models.splits import Split
 from fedamp.models.units import Blocks, Units
+from tests.models.splitting import refused, split
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "models.md"
 
@@ -54,7 +55,7 @@ def test_the_documented_module_is_built_split_and_masked(documented):
     }
     cut = split(documented, (5,), 3, 4)
     assert cut.shared == {"decide.bias"}
-    assert [cut.module(j).width for j in range(4)] == [3, 3, 3, 3]
+    assert [cut.piece(j).module.width for j in range(4)] == [3, 3, 3, 3]
     assert Masks(build(documented, (5,), 3)).nodes == 12
 
 
@@ -67,16 +68,16 @@ def test_without_smaller_the_full_network_is_trained_under_a_mask(documented):
     masked = Split(without, 4, seed=2)
     inputs = torch.randn(6, 5, generator=torch.Generator().manual_seed(0))
     for j in range(4):
-        small, full = extracted.module(j), masked.module(j)
-        small.load_state_dict(extracted.extract(parameters, j))
-        full.load_state_dict(masked.extract(parameters, j))
+        small, full = extracted.piece(j).module, masked.piece(j).module
+        small.load_state_dict(extracted.piece(j).extract(parameters))
+        full.load_state_dict(masked.piece(j).extract(parameters))
         torch.testing.assert_close(full(inputs), small(inputs))  # float32, zeros added
         # whatever a masked client sends, only the coordinates of its submodel can change
         ones = {name: torch.ones_like(value) for name, value in parameters.items()}
         found = {name: torch.zeros_like(value) for name, value in parameters.items()}
         expected = {name: torch.zeros_like(value) for name, value in parameters.items()}
-        masked.embed_add(found, ones, j)
-        extracted.embed_add(expected, extracted.extract(ones, j), j)
+        masked.piece(j).embed_add(found, ones)
+        extracted.piece(j).embed_add(expected, extracted.piece(j).extract(ones))
         for name in parameters:
             torch.testing.assert_close(found[name], expected[name], rtol=0, atol=0)
 
@@ -163,11 +164,7 @@ UNUSABLE = [
     ("own_models:recalls", {}, "answers the same inputs in two ways, and no seed decides"),
     ("own_models:own_noise", {}, "answers the same inputs in two ways, and no seed decides"),
     ("own_models:nothing", {}, r"'own_models:nothing' cannot be imported \(AttributeError"),
-    (
-        "not_there:thing",
-        {},
-        r"'not_there:thing' cannot be imported \(ModuleNotFoundError: No module named 'not_there'",
-    ),
+    ("not_there:thing", {}, r"'not_there:thing' cannot be imported \(ModuleNotFoundError: No module named 'not_there'"),
     ("broken:thing", {}, r"'broken:thing' cannot be imported \(SyntaxError"),
 ]
 
@@ -176,10 +173,8 @@ def test_what_cannot_be_used_is_refused_in_one_line(beside, subtests):
     beside("own_models", OWN)
     beside("broken", "def thing(:\n")
     for name, options, message in UNUSABLE:
-        with subtests.test(name):
-            with pytest.raises(ModelError, match=message) as refused:
-                initial_parameters(Model(name=name, options=options), (4,), 3, seed=0)
-            assert "\n" not in str(refused.value)
+        with subtests.test(name), refused(message):
+            initial_parameters(Model(name=name, options=options), (4,), 3, seed=0)
 
 
 @pytest.mark.parametrize("name", ["scaled", "plain_tensor"])
@@ -191,9 +186,8 @@ def test_another_frozen_weight_is_refused(beside, name):
     build(asked, (4,), 3)
     initial_parameters(asked, (4,), 3, seed=5)
     other = asked.model_copy(update={"options": {"scale": 1.0 + 2**-23}})  # the next float32
-    with pytest.raises(ModelError, match=rf"frozen weights .* expected: {asked.frozen_sha256}") as refused:
+    with refused(rf"frozen weights .* expected: {asked.frozen_sha256}"):
         build(other, (4,), 3)
-    assert "\n" not in str(refused.value)
 
 
 def test_frozen_weights_that_are_others_each_time_are_refused(beside):
@@ -204,7 +198,7 @@ def test_frozen_weights_that_are_others_each_time_are_refused(beside):
 
 def test_a_built_in_model_has_nothing_to_pin():
     assert pinned(Model(name="mlp"), (4,), 3).frozen_sha256 is None
-    with pytest.raises(ModelError, match=r"model\.frozen_sha256 is for a model of your own; mlp takes none"):
+    with pytest.raises(ModelError, match=r"model\.frozen_sha256 is for a custom model; mlp takes none"):
         build(Model(name="mlp", frozen_sha256="0" * 64), (4,), 3)
 
 
@@ -228,10 +222,7 @@ BREACHES = [
     (nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)), "1 is BatchNorm1d"),
     (nn.Sequential(nn.Conv2d(1, 2, 1), nn.BatchNorm2d(2, track_running_stats=False)), "1 is BatchNorm2d"),
     (nn.Sequential(nn.SyncBatchNorm(2)), "0 is SyncBatchNorm"),
-    (
-        nn.Sequential(nn.InstanceNorm1d(2, track_running_stats=True)),
-        r"0 \(InstanceNorm1d\) keeps running statistics",
-    ),
+    (nn.Sequential(nn.InstanceNorm1d(2, track_running_stats=True)), r"0 \(InstanceNorm1d\) keeps running statistics"),
     (with_buffer("count", torch.zeros((), dtype=torch.int64)), r"buffer 0\.count is int64"),
     (with_buffer("running_scale", torch.zeros(2)), r"buffer 0\.running_scale is a running statistic"),
     (nn.Sequential(nn.Linear(2, 2).double()), r"parameter 0\.weight is float64; only float32"),
@@ -244,10 +235,8 @@ BREACHES = [
 
 def test_breaches_of_the_rules_are_refused_by_name(subtests):
     for module, message in BREACHES:
-        with subtests.test(message):
-            with pytest.raises(ModelError, match=message) as refused:
-                check(module)
-            assert "\n" not in str(refused.value)
+        with subtests.test(message), refused(message):
+            check(module)
 
 
 KEEPS_THE_RULES = [
@@ -283,10 +272,7 @@ RIGHT = {"first.weight": 0, "first.bias": 0, "second.weight": 1}
 
 
 DO_NOT_FIT = [
-    (
-        [Units("first", 6, {**RIGHT, "third.weight": 0}, "activation")],
-        r"names parameter 'third\.weight', not there",
-    ),
+    ([Units("first", 6, {**RIGHT, "third.weight": 0}, "activation")], r"names parameter 'third\.weight', not there"),
     ([Units("first", 6, RIGHT, "relu")], "names submodule 'relu', not there"),
     (
         [Units("first", 4, RIGHT, "activation")],
@@ -367,6 +353,7 @@ class LoRA(nn.Module):
 @pytest.mark.parametrize(("wrong", "right"), [(ReZero(along=1), ReZero(along=2)), (LoRA("first"), LoRA("activation"))])
 def test_a_layer_that_starts_at_zero_hides_no_false_declaration(wrong, right):
     shape = (6, 3) if isinstance(wrong, ReZero) else (3,)
+    torch.manual_seed(0)  # for about one seed in twenty, random values show nothing; `build` always uses the same
     prove_silence(right, shape)
     with pytest.raises(ModelError, match=r"leaving a node out does not silence it"):
         prove_silence(wrong, shape)
@@ -397,18 +384,18 @@ def test_a_layer_that_is_silent_itself_hides_no_false_declaration():
             prove_silence(OneAfterTheOther(), (3,))
 
 
-def test_a_smaller_network_of_the_wrong_shapes_is_refused():
+@pytest.mark.parametrize(
+    ("smaller", "message"),
+    [
+        (lambda kept: Declares([]), r"smaller\(\): parameter 'first.bias' must have shape \(3,\), got \(6,\)"),
+        (lambda kept: kept["second"], r"Declares\.smaller\(\) failed \(KeyError: 'second'\)"),
+    ],
+)
+def test_a_smaller_network_of_wrong_shapes_or_none_is_refused_in_one_line(smaller, message):
     module = Declares([Units("first", 6, RIGHT, "activation")])
-    module.smaller = lambda kept: Declares([])
-    with pytest.raises(ModelError, match=r"smaller\(\): parameter 'first.bias' must have shape \(3,\), got \(6,\)"):
-        Split(module, 2).module(0)
-
-
-def test_a_failing_smaller_is_answered_in_one_line():
-    module = Declares([Units("first", 6, RIGHT, "activation")])
-    module.smaller = lambda kept: kept["second"]
-    with pytest.raises(ModelError, match=r"Declares\.smaller\(\) failed \(KeyError: 'second'\)"):
-        Split(module, 2).module(0)
+    module.smaller = smaller
+    with refused(message):
+        _ = Split(module, 2).piece(0).module
 
 
 def test_cost_counts_what_pencil_and_paper_count():
@@ -418,14 +405,6 @@ def test_cost_counts_what_pencil_and_paper_count():
     expected = 2 * (60 + 36) + 2 * (60 + 36) + 2 * 36
     assert cost(module, (5,)) == Cost(parameters=60 + 12 + 36 + 3, flops_per_record=expected)
     assert module[0].weight.grad is None
-
-
-def test_submodels_are_cheaper():
-    config = Model(name="mlp", hidden=(60,))
-    full = cost(build(config, (20,), 4), (20,))
-    parts = [cost(split(config, (20,), 4, 3).module(j), (20,)) for j in range(3)]
-    assert {part.flops_per_record for part in parts} == {full.flops_per_record // 3}
-    assert sum(part.parameters for part in parts) == full.parameters + 2 * 4  # the output's bias is in all of them
 
 
 def test_values_of_an_own_module_follow_the_seed(documented):

@@ -3,14 +3,13 @@
 import pytest
 import torch
 from torch import nn
-from torch.func import functional_call, vmap
 
 from fedamp.errors import ModelError
 from fedamp.federation.submodels import DisjointSubmodels, DropoutSubmodels
 from fedamp.models.architectures import architecture_of
 from fedamp.models.cost import cost, kept_per_record
 from fedamp.models.layers import LSTM
-from fedamp.models.registry import build, initial_parameters, input_type
+from fedamp.models.networks import build, input_type
 from fedamp.models.section import Model
 
 CHARACTERS = Model(name="lstm", vocabulary=7, embedding=3, hidden=(5, 4))
@@ -37,17 +36,6 @@ def test_it_answers_at_every_place_from_what_came_before():
     assert answers.shape == (2, 6, 7)
     torch.testing.assert_close(answers[0, :3], answers[1, :3])
     assert not torch.allclose(answers[0, 3:], answers[1, 3:])
-
-
-def test_clients_run_stacked():
-    module = build(CHARACTERS, (6,), 7)
-    clients = [initial_parameters(CHARACTERS, (6,), 7, seed) for seed in (1, 2)]
-    clients = [{name: torch.from_numpy(value) for name, value in client.items()} for client in clients]
-    stacked = {name: torch.stack([client[name] for client in clients]) for name in clients[0]}
-    tokens = torch.randint(7, (2, 3, 6), generator=torch.Generator().manual_seed(0))
-    together = vmap(lambda values, batch: functional_call(module, values, (batch,)))(stacked, tokens)
-    for answer, client, batch in zip(together, clients, tokens, strict=True):
-        torch.testing.assert_close(answer, functional_call(module, client, (batch,)), rtol=1e-4, atol=1e-5)
 
 
 def test_its_cost_is_counted():

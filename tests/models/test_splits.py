@@ -11,10 +11,10 @@ from torch.nn.functional import cross_entropy
 from fedamp.errors import ModelError
 from fedamp.models.architectures import architecture_of
 from fedamp.models.masks import Masks
-from fedamp.models.registry import build, initial_parameters
+from fedamp.models.networks import build, initial_parameters
 from fedamp.models.section import Model
-from fedamp.models.splits import split
 from fedamp.models.units import most_submodels
+from tests.models.splitting import refused, split
 
 MLP = Model(name="mlp", hidden=(7, 5))
 CNN = Model(name="cnn", channels=(8, 12))
@@ -64,13 +64,13 @@ def test_one_step_of_the_extracted_network_is_one_step_of_the_masked_full_model(
     masks = Masks(build(config, shape, CLASSES))
     inputs, labels = records(shape)
     for j in range(2):
-        module = cut.module(j)
-        small = cut.extract(parameters, j)
+        module = cut.piece(j).module
+        small = cut.piece(j).extract(parameters)
         trained = step(lambda p, x: functional_call(module, p, (x,)), small, inputs, labels)  # noqa: B023
         mask = masks.of(cut.kept[j])
         expected = step(lambda p, x: masks.call(p, x, mask), parameters, inputs, labels)  # noqa: B023
         found = {name: value.copy() for name, value in parameters.items()}
-        cut.embed_add(found, {name: trained[name] - small[name] for name in small}, j)
+        cut.piece(j).embed_add(found, {name: trained[name] - small[name] for name in small})
         for name, value in expected.items():
             # float32, sums of other lengths (zeros left out) through up to 20 layers
             np.testing.assert_allclose(found[name], value, rtol=2e-4, atol=2e-5, err_msg=name)
@@ -84,7 +84,8 @@ def test_no_split_coordinate_belongs_to_two_submodels(config, shape, count, shar
     touched = []
     for j in range(count):
         before = {name: value.copy() for name, value in owners.items()}
-        cut.embed_add(owners, {name: np.ones_like(value) for name, value in cut.extract(parameters, j).items()}, j)
+        part = cut.piece(j)
+        part.embed_add(owners, {name: np.ones_like(value) for name, value in part.extract(parameters).items()})
         touched.append(sum(int((owners[name] - before[name])[...].sum()) for name in owners if name not in cut.shared))
     for name, value in owners.items():
         if name not in cut.shared:
@@ -104,10 +105,7 @@ SHARED = [
     (
         CNN,
         ("convolutions.0",),
-        {
-            *(f"{layer}.0.{kind}" for layer in ("convolutions", "norms") for kind in ("weight", "bias")),
-            "output.bias",
-        },
+        {*(f"{layer}.0.{kind}" for layer in ("convolutions", "norms") for kind in ("weight", "bias")), "output.bias"},
     ),
 ]
 
@@ -158,21 +156,6 @@ def test_nodes_are_dealt_out_evenly_and_completely(hidden, count, seed, partitio
     assert max(totals) - min(totals) <= 1
 
 
-def test_weights_between_nodes_of_different_submodels_belong_to_none():
-    parameters = initial_parameters(MLP, (6,), CLASSES, seed=3)
-    cut = split(MLP, (6,), CLASSES, 3)
-    owners = {name: np.zeros_like(value) for name, value in parameters.items()}
-    for j in range(3):
-        cut.embed_add(owners, {name: np.ones_like(value) for name, value in cut.extract(parameters, j).items()}, j)
-    expected = np.zeros((5, 7))
-    for kept in cut.kept:
-        expected[np.ix_(kept["hidden.1"], kept["hidden.0"])] = 1
-    np.testing.assert_array_equal(owners["hidden.1.weight"], expected)
-    assert 0 < expected.sum() < expected.size
-    assert (owners["hidden.0.weight"] == 1).all()
-    assert (owners["output.weight"] == 1).all()
-
-
 def test_partitions_depend_on_seed_and_index_only():
     def kept(seed, index):
         return split(Model(name="mlp", hidden=(40,)), (3,), 2, 4, (), seed, index).kept
@@ -197,7 +180,7 @@ def test_logits_of_one_split_layer_add_up():
         return functional_call(module, tensors, (inputs,)).detach().numpy()
 
     whole = logits(build(config, (6,), CLASSES), parameters)
-    parts = sum(logits(cut.module(j), cut.extract(parameters, j)) for j in range(3))
+    parts = sum(logits(cut.piece(j).module, cut.piece(j).extract(parameters)) for j in range(3))
     np.testing.assert_allclose(parts - 2 * parameters["output.bias"], whole, rtol=1e-5, atol=1e-6)  # float32 sums
 
 
@@ -208,7 +191,7 @@ NOT_SPLIT = [
     (RESNET, 8, (), "8 submodels, but model Network has 7 nodes"),
     (RESNET, 3, ("layer1", "layer2"), "3 submodels, but model Network has 2 nodes"),
     (MLP, 1, (), "1 submodels, .*; expected: 2 to"),
-    (MLP, 2, ("hidden",), "0 nodes to deal out beside submodels.shared"),
+    (MLP, 2, ("hidden",), "0 nodes to partition beside submodels.shared"),
     (MLP, 2, ("ouput",), r"submodels\.shared: 'ouput' is unknown \(did you mean 'output'\?\); expected: hidden"),
     (MLP, 2, ("hidden.2",), r"'hidden\.2' is unknown"),
 ]
@@ -216,21 +199,5 @@ NOT_SPLIT = [
 
 def test_what_cannot_be_split_is_refused_in_one_line(subtests):
     for config, count, shared, message in NOT_SPLIT:
-        with subtests.test(message):
-            with pytest.raises(ModelError, match=message) as refused:
-                split(config, (8, 8), CLASSES, count, shared)
-            assert "\n" not in str(refused.value)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("count", [3, 8])
-def test_a_step_of_the_big_network(count):
-    config = Model(name="resnet101")
-    shared = ("layer1", "layer2", "layer4")
-    parameters = initial_parameters(config, (3, 32, 32), 10, seed=0)
-    cut = split(config, (3, 32, 32), 10, count, shared)
-    module, small = cut.module(0), cut.extract(parameters, 0)
-    inputs, labels = records((3, 32, 32), count=2)
-    trained = step(lambda p, x: functional_call(module, p, (x,)), small, inputs, labels, rate=1e-3)
-    assert all(np.isfinite(value).all() for value in trained.values())
-    assert any((trained[name] != small[name]).any() for name in small if name not in cut.shared)
+        with subtests.test(message), refused(message):
+            split(config, (8, 8), CLASSES, count, shared)

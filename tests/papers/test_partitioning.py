@@ -1,19 +1,18 @@
-"""Dong, Chen, Özgür 2025, made again: points of every curve against oracles of their own; the training runs."""
+"""The figures of Dong, Chen, Özgür 2025: points of the curves by simulation, and the trainings."""
 
-import json
 import math
 
 import numpy as np
 import pytest
+from sklearn.datasets import load_digits
 
-from benchmarks.papers import partitioning, partitioning_training, published, record
-from benchmarks.papers.bounds.partitioning import forward_rdp
+import fedamp as tool
+from benchmarks.papers import partitioning, partitioning_training
+from benchmarks.papers.__main__ import PAGES, tables_of
+from benchmarks.papers.bounds.partitioning import exact_rdp
 from benchmarks.training import best_power
 from fedamp.accounting import Allocation, Gaussian, Repeat
-from fedamp.data.builtin.scikit_learn import DigitsData
 from tests.papers.commands import run_commands
-
-NUMBERS = json.loads((record.RESULTS / "partitioning.json").read_text())
 
 
 def log_ratio(z, noise_multiplier, chosen):
@@ -63,13 +62,13 @@ def test_figure_1_law_by_simulation():
         z[np.flatnonzero(took_part), generator.integers(0, 3, took_part.sum())] += 1 / noise
         mean = np.exp(z / noise - 1 / (2 * noise**2)).mean(axis=1)
         loss += np.log1p(rate * (mean - 1))
-    agree(np.maximum(-np.expm1(epsilon - loss), 0), partitioning._training(3, rounds, noise).delta(epsilon).upper)
+    agree(np.maximum(-np.expm1(epsilon - loss), 0), partitioning._training(noise, 3, rounds).delta(epsilon).upper)
 
 
 @pytest.mark.parametrize("order", [2, 3, 4])
 def test_figure_2_by_simulation(order):
     generator = np.random.default_rng(2)
-    exact = float(forward_rdp(partitioning.NOISE, 10, order, 4)[0])
+    exact = float(exact_rdp(partitioning.NOISE, 4, 10, order)[-1])
     # Under the person's own law the moment is one power lower, and its tail lighter.
     seen = with_person(generator, 100_000, 10, 4, partitioning.NOISE)
     agree(np.exp(log_ratio(seen, partitioning.NOISE, 4) * (order - 1)), math.exp((order - 1) * exact))
@@ -91,16 +90,11 @@ def test_figure_3_by_simulation(rounds, epochs):
     assert gained.mean() > bounds.upper / 3  # k of t is charged as k groups, which is not exact
 
 
-def test_smallest_noise_is_on_the_safe_side():
-    noise = published.smallest_noise(lambda s: 3 / s, 2.0)
-    assert 1.5 <= noise <= 1.5 * 1.0002
-
-
 @pytest.mark.slow
 def test_protocol_of_table_1(tmp_path):
     """On digits, which are always there and train in seconds."""
-    table = DigitsData(name="digits").open(tmp_path).train
-    records = table.read(np.arange(len(table))), table.stored_labels()
+    digits = load_digits()
+    records = (digits.data / 16).astype(np.float32), digits.target.astype(np.int64)
     accuracy = partitioning_training.make_folder(tmp_path, records, records, partitioning_training.TUNING)
     assert 0.7 <= accuracy <= 0.8 + 0.1  # it never saw a fifth of the classes; they are a fifth of the 90 tests, about
     labels = {name: np.load(tmp_path / f"{name}.npz")["y"] for name in ("train", "test")}
@@ -119,24 +113,22 @@ def test_the_best_rate_is_never_at_an_edge(start):
     assert {4, 5, 6} <= set(asked)
 
 
-def test_amplification_saves_noise_in_the_small_table_too():
-    baseline3, amplified3, baseline8, amplified8, relaxed = (
-        partitioning_training.noise_multiplier(method, 8.0, 10) for method in partitioning_training.METHODS
-    )
-    assert amplified8 < amplified3 < baseline3 == baseline8
-    # One part of norm sqrt 2 costs what two of norm 1 with the same noise do: multipliers in units of their own norm.
-    assert relaxed * math.sqrt(2) == pytest.approx(baseline3, rel=1e-3)
+@pytest.mark.parametrize("method", partitioning_training.METHODS[1::3])
+def test_a_fine_tuning_costs_what_its_scenario_does(method, tmp_path):
+    tuning = partitioning_training.FineTuning(method, rounds=10)
+    for name in ("train", "test"):
+        np.savez(tmp_path / f"{name}.npz", x=np.zeros((20, 4), np.float32), y=np.arange(20) % 10)
+    asked = tool.privacy(tool.load(partitioning_training.settings_of(tuning, tmp_path, 0, 1.5)))
+    charged = partitioning_training.training(method, 10, 1.5).epsilon(1e-5).upper
+    assert asked["epsilon"]["upper"] == pytest.approx(charged, rel=1e-6)
 
 
 def test_noise_of_table_1_is_the_papers_to_its_decimals():
-    for row in NUMBERS["table_1"]["numbers"][:3]:
-        assert round(row["ours"], 2) == row["published"]
+    for row in tables_of("partitioning")["noise_of_table_1"]["rows"]:
+        assert round(row["paper's formula"], 2) == row["paper prints"]
+        assert row["each part sampled alone"] < row["paper prints"] - 0.02
 
 
 @pytest.mark.slow
 def test_the_pages_commands_run(fedamp, monkeypatch):
-    made = []
-    monkeypatch.setattr(record, "make", lambda paper, figures, *_: made.append((paper, len(figures))))
-    monkeypatch.setattr(record, "write_tables", lambda *_: None)
-    run_commands("docs/papers/partitioning.md", fedamp)
-    assert made == [("partitioning", 4), ("partitioning", 1)]
+    run_commands(PAGES["partitioning"], fedamp, monkeypatch)

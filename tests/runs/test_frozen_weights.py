@@ -12,7 +12,7 @@ from fedamp.client.worker import TrainingNode
 from fedamp.errors import ModelError, RunFolderError
 from fedamp.server.setup import prepare
 from fedamp.studies.merging.candidates import read_candidates
-from tests.client.test_worker import records
+from tests.client.federation import records
 from tests.federations import small
 
 

@@ -13,11 +13,14 @@ from tests.documentation import ROOT
 FORKS = """
 import json, os, sys
 from fedamp import cli
-from fedamp.cli.failures import status_of
+from fedamp.cli.terminal import exit_with
 
 def run(words):
     sys.argv = ["fedamp", *words]
-    return status_of(cli.app)
+    try:
+        exit_with(cli.app)
+    except SystemExit as end:
+        return end.code
 
 def fork(words):
     child = os.fork()

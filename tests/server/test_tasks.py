@@ -117,7 +117,7 @@ REFUSED = {
     ),
     ("client.loss=token-cross-entropy",): "labels have shape",
     (*CHARACTERS, "model.vocabulary=50"): "with model.vocabulary 50 inputs are tokens; expected: integers 0 to 49",
-    (*CHARACTERS, "submodels={scheme: disjoint, count: 2}"): r"submodels\.count: .* nodes to deal out",
+    (*CHARACTERS, "submodels={scheme: disjoint, count: 2}"): r"submodels\.count: .* nodes to partition",
     ("client={momentum: 0.5, optimizer: adam}",): "client: momentum is for optimizer sgd; adam has beta1",
     ("client.learning_rate=[[2, 0.5]]",): "learning_rate must start at round 1",
     ("client.weight_decay=-1",): r"client\.weight_decay: got -1; expected: a number >= 0",

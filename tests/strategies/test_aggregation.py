@@ -10,11 +10,11 @@ from fedamp.client.clipping import quantum
 from fedamp.engines import flower
 from fedamp.federation.clipping import AdaptiveClip, NormCounts, clipping_of
 from fedamp.federation.optimizers import Server
-from fedamp.models.pieces import DisjointPiece
-from fedamp.models.registry import initial_parameters
+from fedamp.models.networks import initial_parameters
 from fedamp.models.section import Model
-from fedamp.models.splits import split
+from fedamp.models.splits import DisjointPiece
 from fedamp.strategies.aggregation import Asked, ClippedSums, ModelParts, Request
+from tests.models.splitting import split
 
 SHAPES = {"w": (3, 2), "b": (2,)}
 CLIP = 0.7
@@ -199,13 +199,13 @@ def test_a_submodel_lands_in_its_own_place_and_nowhere_else():
     both = ModelParts.of(whole, cut.shared)
 
     def piece(submodel: int) -> DisjointPiece:
-        return DisjointPiece(cut, submodel, known=True)
+        return cut.piece(submodel, known=True)
 
-    small = {name: np.full(array.shape, 2.0**-12) for name, array in cut.extract(both.zeros(), 1).items()}
+    small = {name: np.full(array.shape, 2.0**-12) for name, array in cut.piece(1).extract(both.zeros()).items()}
     asked = {2: Request(frozenset({1, 2}), extracted=1)}
     collected = collect([reply(small)], Asked(asked, both, [CLIP, CLIP], piece))
     own = {name: np.zeros(array.shape) for name, array in whole.items()}
-    cut.embed_add(own, small, 1)
+    cut.piece(1).embed_add(own, small)
     assert all(np.array_equal(collected.sums[name], own[name]) for name in whole)
     full = collect(
         [reply({name: np.zeros(array.shape) for name, array in whole.items()})], Asked(asked, both, [1, 1], piece)

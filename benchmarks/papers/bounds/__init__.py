@@ -1,14 +1,13 @@
-"""The bounds of the five papers under their own names, for comparison and reproduction.
+"""Bounds of the papers that fedamp does not charge, for the grey curves of the figures.
 
-Nothing in here is used to spend a budget: :mod:`fedamp.accounting` evaluates the same mechanisms tighter and with a
-certified bracket. These modules share no code with it, so each can be used to check the other. Import the one you need:
+Where a paper's theorem is exact, the figures take the same number from :mod:`fedamp.accounting`. What is left here:
 
-* ``partitioning``: Dong, Chen, Özgür 2025, submodels and balanced iteration subsampling
-* ``allocation``, ``allocation_sampling``: Feldman, Shenfeld 2025, random allocation, in formulas and by sampling
-* ``balls_and_bins``: Chua et al. 2024, the attack and the sampled limits that Feldman and Shenfeld compare with
-* ``modelmix``: Xiao, Wan, Devadas 2022, random mixing of the last two states
-* ``merging``, ``selection``: Yin, Zaheer, Li, merging of trained models
-* ``groups``, ``subsampling``: Schuchardt, Stoian, Kosmala, Günnemann 2024, group privacy under subsampling
+* ``mixtures``: Rényi divergences of Gaussian mixtures at real orders, which fedamp interpolates between whole ones
+* ``partitioning``: Dong, Chen, Özgür 2025, Eq. (3), the bound that is cheap to compute
+* ``allocation``: Feldman, Shenfeld 2025, Theorems 4.2, 4.6, 4.8 and 4.9
+* ``balls_and_bins``: Chua et al. 2024, the attack and the Monte Carlo limit to which that paper compares
+* ``modelmix``: Xiao, Wan, Devadas 2022, one coordinate at orders below 2
+* ``groups``: Schuchardt et al. 2024, the baselines, and Proposition E.5
 
-The other modules are what these share.
+Arguments are not checked: only the figures call these functions.
 """

@@ -1,250 +1,244 @@
-"""Feldman, Shenfeld 2025, "Privacy Amplification by Random Allocation": in exactly one of ``rounds`` hidden rounds.
+"""Feldman, Shenfeld 2025, "Privacy Amplification by Random Allocation": its bounds, in epsilon and in delta.
 
-The bounds of sections 4.1 and 4.3 compare with Poisson sampling. They take its privacy profile as a function
-``poisson_delta(rate, epsilon)``: the delta of ``rounds`` rounds at that sampling rate, in the direction that the
-theorem asks for, or an upper bound of it. (The larger of both directions will do, but loses much in the add direction
-at large epsilon.) Take it from ``fedamp.accounting`` or from dp-accounting. "Remove" is H(with the person, without),
-"add" is H(without, with).
-
-Noise multipliers are in clipping norms, epsilon and Rényi divergences in nats.
+In exactly one of ``rounds`` hidden rounds, or in ``chosen`` of them by Lemma 3.2. "Remove" is H(with the person,
+without), "add" is H(without, with). Noise multipliers are in clipping norms. Poisson sampling, Theorem 4.8 (Rényi
+divergences of 1 of t) and the conversions are fedamp's; searches for epsilon end on the safe side, within 1e-3.
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 
 import numpy as np
-from numpy.typing import ArrayLike
-from scipy.special import gammaln, logsumexp, ndtr
+from scipy.special import ndtr
 
-from benchmarks.papers.bounds.arguments import Floats, check_count, check_orders, check_positive, check_probability
+from benchmarks.papers.bounds import balls_and_bins
+from benchmarks.papers.bounds.mixtures import Floats, sampled_gaussian_rdp
+from benchmarks.papers.bounds.partitioning import cheap_rdp
+from benchmarks.papers.charges import Direction, upper_law
+from fedamp.accounting import Allocation, Gaussian, Mechanism, Poisson, Repeat, epsilon_from_rdp
+
+ORDERS = np.arange(2.0, 61.0)
+"""The orders of the paper's experiments."""
+
+PEER_ORDERS = np.concatenate([np.arange(11, 110) / 10, np.arange(12, 64)])
+"""The orders of dp-accounting and Opacus."""
+
+
+def poisson(noise_multiplier: float, rounds: int, rate: float) -> Mechanism:
+    """``rounds`` rounds of Poisson sampling."""
+    once = Poisson(Gaussian(noise_multiplier), rate)
+    return once if rounds == 1 else Repeat(once, rounds)
+
+
+def allocated(noise_multiplier: float, rounds: int, chosen: int = 1) -> Mechanism:
+    """``chosen`` of ``rounds`` hidden rounds."""
+    return Allocation(Gaussian(noise_multiplier), chosen, rounds)
+
+
+# --- epsilon ----------------------------------------------------------------------------------------------------------
+
+
+def local_epsilon(noise_multiplier: float, delta: float) -> float:
+    """One round without amplification: the Gaussian mechanism."""
+    return Gaussian(noise_multiplier).epsilon(delta).upper
+
+
+def poisson_rdp_epsilon(noise_multiplier: float, rounds: int, rate: float, delta: float) -> float:
+    """Poisson sampling by Rényi divergences, at the orders of dp-accounting from 1.1 to 63."""
+    rdp = rounds * sampled_gaussian_rdp(noise_multiplier, rate, PEER_ORDERS)
+    return epsilon_from_rdp(PEER_ORDERS, rdp, delta)
+
+
+def cheap_epsilon(noise_multiplier: float, rounds: int, delta: float, chosen: int = 1) -> float:
+    """Dong, Chen, Özgür 2025, Eq. (3), with the tight conversion."""
+    return epsilon_from_rdp(ORDERS, cheap_rdp(noise_multiplier, chosen, rounds, ORDERS), delta)
+
+
+def direct_rdp(noise_multiplier: float, rounds: int, chosen: int = 1) -> Floats:
+    """Theorem 4.8 with Lemma 3.2 at ``ORDERS``: ``chosen`` parts of the rounds, as even as integers allow."""
+    small, larger = divmod(rounds, chosen)
+    sizes = {small + 1: larger, small: chosen - larger}
+    parts = [times * allocated(noise_multiplier, size).rdp(ORDERS) for size, times in sizes.items() if times]
+    return np.sum(parts, axis=0)
+
+
+def direct_epsilon(
+    noise_multiplier: float,
+    rounds: int,
+    delta: float,
+    chosen: int = 1,
+    epochs: int = 1,
+    direction: Direction | None = None,
+) -> float:
+    """Theorems 4.8 and 4.9 with Lemma 3.2; for several rounds or epochs, the remove direction unless one is named."""
+    remove = epsilon_from_rdp(ORDERS, epochs * direct_rdp(noise_multiplier, rounds, chosen), delta)
+    if direction == "remove" or (direction is None and (chosen > 1 or epochs > 1)):
+        return remove
+    add = direct_add_epsilon(noise_multiplier, rounds, delta, chosen)
+    return add if direction == "add" else max(remove, add)
+
+
+def direct_add_epsilon(noise_multiplier: float, rounds: int, delta: float, chosen: int = 1) -> float:
+    """Theorem 4.9 with Lemma 3.2: ``chosen`` shifted Gaussian losses, whose shifts add up.
+
+    (random-allocation 1.0.5 adds one shift only, for every ``chosen``; that is no bound.)
+    """
+    part = rounds // chosen
+    shift = chosen * (1 - 1 / part) / (2 * noise_multiplier**2)
+    return shift + local_epsilon(noise_multiplier * math.sqrt(part / chosen), delta)
+
+
+def decomposition_epsilon(noise_multiplier: float, rounds: int, delta: float, direction: Direction = "remove") -> float:
+    """Theorem 4.6; the remove direction is the larger one."""
+    bound = decomposition_remove if direction == "remove" else decomposition_add
+    return _smallest_epsilon(lambda e: bound(_poisson_delta(noise_multiplier, rounds, direction), rounds, e), delta)
+
+
+def recursive_epsilon(
+    noise_multiplier: float, rounds: int, delta: float, chosen: int = 1, direction: Direction = "remove"
+) -> float:
+    """Theorem 4.2 with Lemma 3.2, from the known add direction of Theorems 4.6 and 4.9.
+
+    The smallest epsilon' whose own term takes no more than a half, a tenth or a hundredth of delta; the best of them.
+    """
+    part = rounds // chosen
+    profile = _poisson_delta(noise_multiplier, chosen * part, direction)
+    known_at = _known_add(noise_multiplier, part)
+
+    def own_term(larger: float) -> float:
+        return _recursion_factor(larger, direction) * min(1.0, chosen * known_at(larger))
+
+    def epsilon_by(share: float) -> float:
+        larger = _smallest_epsilon(lambda e: own_term(e) if e <= math.log(part) / 2 else 0.0, share * delta)
+        if larger > math.log(part) / 2:
+            return math.inf
+        return _smallest_epsilon(lambda e: profile(math.exp(2 * larger) / part, e) + own_term(larger), delta)
+
+    return min(epsilon_by(share) for share in (0.5, 0.1, 0.01))
+
+
+def combined_epsilon(noise_multiplier: float, rounds: int, delta: float) -> float:
+    """The best of the paper's bounds but Theorem 4.1, whose rate is 1 or far above Theorem 4.2's at these settings."""
+    bounds = (direct_epsilon, decomposition_epsilon, recursive_epsilon)
+    return min(local_epsilon(noise_multiplier, delta), *(bound(noise_multiplier, rounds, delta) for bound in bounds))
+
+
+def attacked_epsilon(noise_multiplier: float, rounds: int, delta: float) -> float:
+    """Chua et al. 2024: below this epsilon an attack on the largest round succeeds."""
+    return _smallest_epsilon(lambda e: balls_and_bins.delta_from_below(noise_multiplier, rounds, e), delta)
+
+
+# --- delta ------------------------------------------------------------------------------------------------------------
+
+
+def combined_delta(noise_multiplier: float, rounds: int, epsilon: float) -> float:
+    """As :func:`combined_epsilon`: delta at ``epsilon``. The recursion takes the best epsilon' of a grid."""
+    remove, known = _poisson_delta(noise_multiplier, rounds, "remove"), _known_add(noise_multiplier, rounds)
+    recursive = (
+        recursive_remove(remove, rounds, epsilon, larger, known(larger))
+        for larger in np.geomspace(0.01, math.log(0.2 * rounds) / 2, 28).tolist()
+    )
+    direct = delta_from_rdp(direct_rdp(noise_multiplier, rounds), ORDERS, epsilon)
+    return min(
+        gaussian_delta(noise_multiplier, epsilon),
+        max(direct, direct_add(noise_multiplier, rounds, epsilon)),
+        decomposition_remove(remove, rounds, epsilon),
+        _lowest(recursive),
+    )
+
+
+def gaussian_delta(noise_multiplier: float, epsilon: float) -> float:
+    """Lemma 2.7 (Balle and Wang 2018): the exact delta of the Gaussian mechanism, at any real ``epsilon``."""
+    half, scaled = 1 / (2 * noise_multiplier), epsilon * noise_multiplier
+    return max(float(ndtr(half - scaled) - math.exp(epsilon) * ndtr(-half - scaled)), 0.0)
+
+
+def delta_from_rdp(rdp: Floats, orders: Floats, epsilon: float) -> float:
+    """Lemma 2.4 (Canonne, Kamath, Steinke 2020, Prop. 12): the smallest delta of all ``orders``, at most 1."""
+    log_delta = (orders - 1) * (rdp - epsilon) + orders * np.log1p(-1 / orders) - np.log(orders - 1)
+    return math.exp(min(0.0, float(np.min(log_delta))))
+
 
 PoissonDelta = Callable[[float, float], float]
-
-_LARGEST_EPSILON = 700.0  # exp overflows beyond; delta only falls with epsilon, so that stopping here is safe
-_LARGEST_PARTITIONED = 50  # 204226 partitions; of 100 there are 190 million
-
-__all__ = [
-    "allocation_sizes",
-    "decomposition_add",
-    "decomposition_remove",
-    "delta_from_rdp",
-    "direct_add",
-    "direct_add_as_printed",
-    "direct_remove_rdp",
-    "epsilon_from_rdp",
-    "gaussian_delta",
-    "gaussian_log_moments",
-    "recursive_add",
-    "recursive_remove",
-    "truncated_poisson",
-]
-
-
-def gaussian_delta(noise_multiplier: float, epsilon: ArrayLike) -> Floats:
-    """Lemma 2.7 (Balle and Wang 2018): the exact delta of the Gaussian mechanism; any real ``epsilon``, any shape."""
-    check_positive("noise_multiplier", noise_multiplier)
-    eps = np.asarray(epsilon, dtype=float)
-    half = 1 / (2 * noise_multiplier)
-    return np.maximum(ndtr(half - eps * noise_multiplier) - np.exp(eps) * ndtr(-half - eps * noise_multiplier), 0.0)
-
-
-def gaussian_log_moments(noise_multiplier: float, top: int) -> Floats:
-    """``log E[X^p] = (p - 1) R_p`` of the Gaussian mechanism for p = 0..top: what :func:`direct_remove_rdp` takes."""
-    check_positive("noise_multiplier", noise_multiplier)
-    power = np.arange(check_count("top", top) + 1)
-    return power * (power - 1) / (2 * noise_multiplier**2)
-
-
-def allocation_sizes(rounds: int, chosen: int) -> tuple[int, ...]:
-    """Lemma 3.2: ``chosen`` of ``rounds`` costs at most one of each of these numbers of rounds, composed.
-
-    The paper takes ``floor(rounds / chosen)`` for every one of the ``chosen`` parts; any random partition gives the
-    same allocation, so the parts may be as even as integers allow, and the remainder is not lost.
-    """
-    rounds, chosen = check_count("rounds", rounds), check_count("chosen", chosen)
-    if chosen > rounds:
-        raise ValueError(f"chosen must not exceed rounds, got {chosen} of {rounds}")
-    small, larger = divmod(rounds, chosen)
-    return (small + 1,) * larger + (small,) * (chosen - larger)
-
-
-def truncated_poisson(
-    poisson_delta: PoissonDelta, rounds: int, epsilon: float, local_epsilon: float, local_delta: float, slack: float
-) -> float:
-    """Theorem 4.1: delta at ``epsilon``, either direction (that of ``poisson_delta``).
-
-    Args:
-        local_epsilon, local_delta: what one round satisfies without amplification, ``local_epsilon > 0``.
-        slack: the probability, in (0, 1), given to the event that the posterior sampling rate is exceeded.
-
-    The proof bounds the range of a martingale step by ``2 cosh(local_epsilon)``; it is ``2 sinh(local_epsilon)``.
-    """
-    rounds = check_count("rounds", rounds)
-    check_positive("epsilon", epsilon)
-    check_positive("local_epsilon", local_epsilon)
-    check_probability("local_delta", local_delta)
-    if not 0 < slack < 1:
-        raise ValueError(f"slack must lie strictly between 0 and 1, got {slack}")
-    deviation = math.cosh(min(local_epsilon, _LARGEST_EPSILON)) * math.sqrt(-2 * math.log(slack) / rounds)
-    gamma = min(deviation, 1 - 1 / rounds)
-    return min(1.0, poisson_delta(1 / (rounds * (1 - gamma)), epsilon) + rounds * local_delta + slack)
+"""Delta of ``rounds`` rounds at a sampling rate and an epsilon, in the direction that the theorem asks for."""
 
 
 def recursive_remove(
     poisson_delta: PoissonDelta, rounds: int, epsilon: float, larger_epsilon: float, larger_delta_add: float
 ) -> float:
-    """Theorem 4.2, remove direction: delta at ``epsilon`` from the scheme's own delta at ``larger_epsilon``.
+    """Theorem 4.2, remove direction: delta at ``epsilon`` from the add direction's delta at ``larger_epsilon``.
 
-    Args:
-        larger_epsilon: epsilon' of the theorem, positive, at most ``log(rounds) / 2`` (the rate would exceed 1).
-        larger_delta_add: any bound of the *add* direction's delta of the same allocation at ``larger_epsilon``.
-
-    The proof carries a factor 2 that the theorem does not; Markov's inequality needs none, so the theorem is right.
+    ``larger_epsilon`` is at most ``log(rounds) / 2``, where the rate is 1.
     """
-    rate, tau = _recursion(rounds, epsilon, larger_epsilon, larger_delta_add)
-    return min(1.0, poisson_delta(rate, epsilon) + tau * larger_delta_add)
+    own = _recursion_factor(larger_epsilon, "remove") * larger_delta_add
+    return min(1.0, poisson_delta(math.exp(2 * larger_epsilon) / rounds, epsilon) + own)
 
 
-def recursive_add(
-    poisson_delta: PoissonDelta, rounds: int, epsilon: float, larger_epsilon: float, larger_delta_add: float
-) -> float:
-    """Theorem 4.2, add direction; arguments as in :func:`recursive_remove`."""
-    rate, tau = _recursion(rounds, epsilon, larger_epsilon, larger_delta_add)
-    return min(1.0, poisson_delta(rate, epsilon) + tau * math.exp(2 * larger_epsilon) * larger_delta_add)
+def decomposition_remove(poisson_delta: PoissonDelta, rounds: int, epsilon: float) -> float:
+    """Theorem 4.6, remove direction, at rate 1 / t as in the paper's figures."""
+    gamma = _never_chosen(rounds)
+    return gamma * poisson_delta(1 / rounds, math.log1p(math.expm1(epsilon) / gamma))
 
 
-def decomposition_remove(poisson_delta: PoissonDelta, rounds: int, epsilon: float, rate: float | None = None) -> float:
-    """Theorem 4.6, remove direction, for any ``rate`` in (0, 1] of the Poisson scheme (the paper's figures: 1 / t)."""
-    rate, gamma = _decomposition(rounds, epsilon, rate)
-    at = math.log1p(math.expm1(min(epsilon, _LARGEST_EPSILON)) / gamma)
-    return min(1.0, gamma * poisson_delta(rate, at))
-
-
-def decomposition_add(poisson_delta: PoissonDelta, rounds: int, epsilon: float, rate: float | None = None) -> float:
-    """Theorem 4.6, add direction, for any ``rate`` in (0, 1] of the Poisson scheme (the paper's figures: 1 / t)."""
-    rate, gamma = _decomposition(rounds, epsilon, rate)
-    reached = min(epsilon, _LARGEST_EPSILON)
-    scale = 1 + math.exp(reached) * (gamma - 1)
-    return min(1.0, scale * poisson_delta(rate, -math.log1p(math.expm1(-reached) / gamma)))
-
-
-def direct_remove_rdp(log_moments: ArrayLike, rounds: int, orders: ArrayLike) -> Floats:
-    """Theorem 4.8, Corollary 4.10: the exact Rényi divergence in the remove direction, by integer partitions.
-
-    Args:
-        log_moments: ``(p - 1) R_p`` of the randomizer for p = 0..(largest order), shape (largest order + 1,); the proof
-            in appendix E prints ``(order - 1) R_p`` where it means this.
-        orders: integers from 2 to 50. Beyond, ``partitioning.forward_rdp`` gives the same number by generating
-            functions.
-
-    Raises:
-        ValueError: for an order above 50, which has too many partitions.
-    """
-    rounds = check_count("rounds", rounds)
-    order = check_orders(orders, integer=True).astype(int)
-    moments = np.asarray(log_moments, dtype=float)
-    if order.max() > _LARGEST_PARTITIONED:
-        raise ValueError(f"orders must be at most {_LARGEST_PARTITIONED} for a sum over partitions, got {order.max()}")
-    if moments.shape != (len(moments),) or len(moments) <= order.max():
-        raise ValueError(f"log_moments must hold the orders 0 to {order.max()}, got shape {moments.shape}")
-    return np.array([_partition_sum(moments, rounds, int(a)) / (a - 1) for a in order])
+def decomposition_add(poisson_delta: PoissonDelta, rounds: int, epsilon: float) -> float:
+    """Theorem 4.6, add direction, at rate 1 / t."""
+    gamma = _never_chosen(rounds)
+    scale = 1 + math.exp(min(epsilon, 700.0)) * (gamma - 1)
+    return min(1.0, scale * poisson_delta(1 / rounds, -math.log1p(math.expm1(-epsilon) / gamma)))
 
 
 def direct_add(noise_multiplier: float, rounds: int, epsilon: float) -> float:
-    """Theorem 4.9 as Corollary 4.10 evaluates it for Gaussian noise: delta at ``epsilon`` in the add direction.
+    """Theorem 4.9 as Corollary 4.10 evaluates it: delta at ``epsilon`` in the add direction.
 
-    The Gaussian mechanism with ``sqrt(rounds)`` times the noise, at ``epsilon - (1 - 1 / rounds) / (2 s^2)``.
-
-    The theorem prints ``epsilon - t log Z``; with Z the normalising factor it is ``epsilon + t log Z``. The proof of
-    the corollary has ``log Z`` with the wrong sign too, so that its result is right.
+    Corrected: the theorem prints ``epsilon - t log Z`` where it has to be ``epsilon + t log Z``.
     """
-    rounds = check_count("rounds", rounds)
-    check_positive("noise_multiplier", noise_multiplier)
-    shifted = epsilon + rounds * _log_normalizer(noise_multiplier, rounds)
-    return float(gaussian_delta(math.sqrt(rounds) * noise_multiplier, shifted))
+    log_z = -(1 - 1 / rounds) / (2 * noise_multiplier**2)  # t log Z
+    return gaussian_delta(math.sqrt(rounds) * noise_multiplier, epsilon + log_z)
 
 
-def direct_add_as_printed(noise_multiplier: float, rounds: int, epsilon: float) -> float:
-    """Theorem 4.9 with the sign of ``t log Z`` as printed: **not** an upper bound; use :func:`direct_add`."""
-    rounds = check_count("rounds", rounds)
-    check_positive("noise_multiplier", noise_multiplier)
-    shifted = epsilon - rounds * _log_normalizer(noise_multiplier, rounds)
-    return float(gaussian_delta(math.sqrt(rounds) * noise_multiplier, shifted))
+def _recursion_factor(larger_epsilon: float, direction: Direction) -> float:
+    """The factor of the known delta in Theorem 4.2."""
+    tau = 1 / (math.exp(larger_epsilon) * math.expm1(larger_epsilon))
+    return tau if direction == "remove" else tau * math.exp(2 * larger_epsilon)
 
 
-def epsilon_from_rdp(rdp: ArrayLike, orders: ArrayLike, delta: float) -> float:
-    """Lemma 2.4 (Canonne, Kamath, Steinke 2020, Prop. 12): the smallest epsilon of all ``orders``, at least 0.
-
-    Args:
-        rdp: divergences in nats, shape (orders,).
-    """
-    if not 0 < delta < 1:
-        raise ValueError(f"delta must lie strictly between 0 and 1, got {delta}")
-    order = check_orders(orders)
-    conversion = (-math.log(delta) - np.log(order - 1) + order * np.log1p(-1 / order)) / (order - 1)
-    return max(0.0, float(np.min(np.asarray(rdp) + conversion)))
+def _never_chosen(rounds: int) -> float:
+    """Gamma of Theorem 4.6 at rate 1 / t: the inverse of the probability that Poisson sampling picks a person."""
+    return 1.0 if rounds == 1 else -1 / math.expm1(rounds * math.log1p(-1 / rounds))
 
 
-def delta_from_rdp(rdp: ArrayLike, orders: ArrayLike, epsilon: float) -> float:
-    """Lemma 2.4 the other way round: the smallest delta of all ``orders`` at ``epsilon >= 0``, at most 1."""
-    if not 0 <= epsilon < math.inf:
-        raise ValueError(f"epsilon must be >= 0 and finite, got {epsilon}")
-    order = check_orders(orders)
-    log_delta = (order - 1) * (np.asarray(rdp) - epsilon) + order * np.log1p(-1 / order) - np.log(order - 1)
-    return float(np.exp(min(0.0, float(np.min(log_delta)))))
+def _poisson_delta(noise_multiplier: float, rounds: int, direction: Direction) -> PoissonDelta:
+    def delta(rate: float, epsilon: float) -> float:
+        law = upper_law(poisson(noise_multiplier, rounds, rate))
+        return (law.remove if direction == "remove" else law.add).delta(epsilon).upper
+
+    return delta
 
 
-def _recursion(rounds: int, epsilon: float, larger_epsilon: float, larger_delta: float) -> tuple[float, float]:
-    """``(eta, tau)`` of Theorem 4.2."""
-    rounds = check_count("rounds", rounds)
-    check_positive("epsilon", epsilon)
-    check_positive("larger_epsilon", larger_epsilon)
-    check_probability("larger_delta_add", larger_delta)
-    rate = math.exp(2 * larger_epsilon) / rounds
-    if rate > 1:
-        raise ValueError(
-            f"larger_epsilon must not exceed log(rounds) / 2 = {math.log(rounds) / 2:.6g}, got {larger_epsilon}"
-        )
-    return rate, 1 / (math.exp(larger_epsilon) * math.expm1(larger_epsilon))
+def _known_add(noise_multiplier: float, rounds: int) -> Callable[[float], float]:
+    """The add direction's delta that Theorem 4.2 takes: the smaller one of Theorems 4.6 and 4.9."""
+    add = _poisson_delta(noise_multiplier, rounds, "add")
+    return lambda larger: min(direct_add(noise_multiplier, rounds, larger), decomposition_add(add, rounds, larger))
 
 
-def _decomposition(rounds: int, epsilon: float, rate: float | None) -> tuple[float, float]:
-    """The Poisson rate and gamma, the inverse of the probability that it picks the person at least once."""
-    rounds = check_count("rounds", rounds)
-    check_positive("epsilon", epsilon)
-    rate = 1 / rounds if rate is None else check_positive("rate", check_probability("rate", rate))
-    never = rounds * math.log1p(-rate) if rate < 1 else -math.inf
-    return rate, -1 / math.expm1(never)
+def _lowest(values: Iterable[float]) -> float:
+    """The lowest of ``values`` that fall and then rise: a larger epsilon' costs rate and saves delta."""
+    lowest = math.inf
+    for value in values:
+        if value > lowest:
+            break
+        lowest = value
+    return lowest
 
 
-def _log_normalizer(noise_multiplier: float, rounds: int) -> float:
-    """``log Z`` of Theorem 4.9: the integral of ``P^(1/t) Q^(1 - 1/t)`` for Gaussians one apart; not positive."""
-    share = 1 / rounds
-    return -share * (1 - share) / (2 * noise_multiplier**2)
-
-
-def _partition_sum(log_moments: Floats, rounds: int, order: int) -> float:
-    """``log E[(mean of rounds copies)^order]`` as the sum over the integer partitions of ``order``."""
-    log_factorial = gammaln(np.arange(order + 1) + 1.0)
-    log_part = log_moments[: order + 1] - log_factorial[: order + 1]
-    terms = []
-    for counts in _partitions(order, order):
-        used = sum(number for _, number in counts)
-        if used <= rounds:
-            # Which rounds get which part: rounds! / ((rounds - used)! product of number!), kept exact for large rounds.
-            placements = float(np.sum(np.log(rounds - np.arange(used))))
-            terms.append(placements + sum(n * log_part[part] - log_factorial[n] for part, n in counts))
-    return float(logsumexp(terms) + log_factorial[order] - order * math.log(rounds))
-
-
-def _partitions(total: int, largest: int) -> Iterator[list[tuple[int, int]]]:
-    """Integer partitions of ``total`` into parts of at most ``largest``, each as pairs (part, how many)."""
-    if total == 0:
-        yield []
-        return
-    if largest == 1:
-        yield [(1, total)]
-        return
-    for number in range(total // largest, -1, -1):
-        for rest in _partitions(total - number * largest, largest - 1):
-            yield ([(largest, number), *rest]) if number else rest
+def _smallest_epsilon(delta_at: Callable[[float], float], delta: float) -> float:
+    """The point at which a decreasing ``delta_at`` falls to ``delta``."""
+    low, high = 1e-6, 1.0
+    while delta_at(high) > delta:
+        low, high = high, 2 * high
+        if high > 1e4:
+            return math.inf
+    while high > low * 1.001:
+        middle = math.sqrt(low * high)
+        low, high = (middle, high) if delta_at(middle) > delta else (low, middle)
+    return high

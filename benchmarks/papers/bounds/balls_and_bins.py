@@ -1,7 +1,6 @@
 """Chua et al. 2024, "Balls-and-Bins Sampling for DP-SGD": one hidden round of many, Gaussian noise, remove direction.
 
-Feldman and Shenfeld 2025 compare with both of these (their Figures 2 and 8). Noise multipliers are in clipping norms,
-epsilon is in nats.
+Feldman and Shenfeld 2025 compare with both functions. Noise multipliers are in clipping norms, epsilon is in nats.
 """
 
 import math
@@ -12,11 +11,9 @@ from numpy.typing import NDArray
 from scipy.optimize import brentq, minimize_scalar
 from scipy.special import log_ndtr, ndtri
 
-from benchmarks.papers.bounds.arguments import Floats, check_count, check_positive
+from benchmarks.papers.bounds.mixtures import Floats
 
 _CHUNK = 2**20  # numbers drawn at once
-
-__all__ = ["delta_from_below", "sampled_deltas"]
 
 
 def delta_from_below(noise_multiplier: float, rounds: int, epsilon: float) -> float:
@@ -25,9 +22,6 @@ def delta_from_below(noise_multiplier: float, rounds: int, epsilon: float) -> fl
     The maximum over thresholds c of P(max >= c) - exp(epsilon) Q(max >= c), where one round's output has mean 1 (in
     clipping norms) under P and none under Q. Exact for one round.
     """
-    check_positive("noise_multiplier", noise_multiplier)
-    rounds = check_count("rounds", rounds)
-    _check_epsilon(epsilon)
     signal = 1 / noise_multiplier
 
     def missed(threshold: Floats | float) -> Floats:
@@ -61,12 +55,6 @@ def sampled_deltas(
     Returns:
         Two arrays of shape (len(epsilons),); all epsilons (>= 0) share the samples.
     """
-    check_positive("noise_multiplier", noise_multiplier)
-    rounds, samples = check_count("rounds", rounds), check_count("samples", samples)
-    for epsilon in epsilons:
-        _check_epsilon(epsilon)
-    if not 0 < confidence < 1:
-        raise ValueError(f"confidence must lie strictly between 0 and 1, got {confidence}")
     sums = np.zeros(len(epsilons))
     for losses in _losses(noise_multiplier, rounds, samples, generator):
         sums += [float(-np.expm1(-np.maximum(losses - epsilon, 0.0)).sum()) for epsilon in epsilons]
@@ -120,8 +108,3 @@ def _upper_limit(mean: float, divergence: float) -> float:
         return mean * math.log(mean / p) + (1 - mean) * (math.log1p(-mean) - math.log1p(-p)) - divergence
 
     return float(brentq(excess, mean, 1 - 1e-15, xtol=1e-18, rtol=1e-12)) if excess(1 - 1e-15) > 0 else 1.0
-
-
-def _check_epsilon(epsilon: float) -> None:
-    if not 0 <= epsilon < math.inf:
-        raise ValueError(f"epsilon must be >= 0 and finite, got {epsilon}")

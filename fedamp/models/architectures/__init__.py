@@ -1,107 +1,56 @@
-"""The built-in models, described without torch: a scenario is validated, and its cost computed, before torch is there.
-
-A file of this package adds one (or a few) by registering what makes its description from the scenario's model section:
-
-    @architectures.register("mlp")
-    def mlp(config: Model) -> Architecture: ...
-"""
-
-from __future__ import annotations
+"""The built-in models by name. A further one is a class in a file of this package, and a line in ``ARCHITECTURES``."""
 
 import importlib
 import sys
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from collections.abc import Callable, Sequence
+from typing import Any
 
-from fedamp.base.registry import Registry
 from fedamp.errors import ModelError
+from fedamp.models.architecture import Architecture
+from fedamp.models.architectures.cnn import CNN
+from fedamp.models.architectures.mlp import MLP
+from fedamp.models.architectures.recurrent import Recurrent
+from fedamp.models.architectures.resnet import ResNet
 from fedamp.models.section import Model
-from fedamp.models.units import Blocks, Units, check_count, under, unknown
+from fedamp.models.units import check_count, under, unknown
 
-if TYPE_CHECKING:
-    from torch import Tensor, nn
-
-
-class Architecture(ABC):
-    """A network that has no parameters yet. Torch is imported by :meth:`modules` at the earliest.
-
-    Attributes:
-        takes_tokens: whether inputs are tokens, not numbers.
-    """
-
-    takes_tokens: ClassVar[bool] = False
-
-    @abstractmethod
-    def layers(self) -> tuple[str, ...]:
-        """Names of layers, for ``submodels.shared``; everything below a layer is accepted too."""
-
-    @abstractmethod
-    def units(self) -> Sequence[Units | Blocks]:
-        """Nodes that can be left out, by layer; empty where nothing can be split or masked."""
-
-    @abstractmethod
-    def smaller(self, kept: Mapping[str, tuple[int, ...]]) -> Self:
-        """The architecture that has only the kept nodes of the named layers, and all nodes of the others."""
-
-    @abstractmethod
-    def modules(self, input_shape: tuple[int, ...], num_classes: int) -> dict[str, nn.Module]:
-        """The submodules by name, with initial values from torch's generator.
-
-        Raises:
-            ModelError: inputs of another shape than the network takes, or sizes that do not go together.
-        """
-
-    @abstractmethod
-    def forward(self, network: Any, inputs: Tensor) -> Tensor:
-        """Outputs [batch, outputs] for inputs [batch, *input_shape] (of tokens: [batch, length, outputs]);
-        ``network`` has the submodules as attributes.
-        """
-
-
-architectures: Registry[Callable[[Model], Architecture]] = Registry(__name__)
+ARCHITECTURES: dict[str, Callable[[Model], Architecture]] = {
+    "logistic": lambda model: MLP(()),
+    "mlp": lambda model: MLP(model.hidden),
+    "cnn": lambda model: CNN(model.channels, (model.groups,) * len(model.channels)),
+    "lstm": lambda model: Recurrent(model.vocabulary or 0, model.embedding, model.hidden),
+    "resnet20": lambda model: ResNet((3, 3, 3), (16, 32, 64), False, model.groups),
+    "resnet18": lambda model: ResNet((2, 2, 2, 2), (64, 128, 256, 512), False, model.groups),
+    "resnet101": lambda model: ResNet((3, 4, 23, 3), (64, 128, 256, 512), True, model.groups),
+}
 
 
 def is_import_path(name: str) -> bool:
-    """Whether a model name is of the form ``package.module:name``: a model of one's own."""
+    """Whether a name is of the form ``package.module:name``: a custom model or loss."""
     return ":" in name
 
 
 def import_own(name: str, folder: str | None) -> Any:
-    """What ``package.module:name`` stands for, in a package that is installed or a module in a folder.
-
-    Raises:
-        Exception: whatever a foreign module raises while it is imported.
-    """
+    """The object ``package.module:name``, of an installed package or of a module in a folder. Importing may raise."""
     path, _, attribute = name.partition(":")
     if folder is not None and folder not in sys.path:
-        sys.path.append(folder)  # behind what is installed, which it must not hide
+        sys.path.append(folder)  # installed packages come first: a folder must not hide them
     return getattr(importlib.import_module(path), attribute)
 
 
 def architecture_of(config: Model) -> Architecture:
-    """The description of a built-in model.
-
-    Raises:
-        ValueError: a name that is not registered, or a vocabulary where inputs are numbers, or none where tokens.
-    """
-    known = architectures.all()
-    if config.name not in known:
-        raise ValueError(f"model.name {unknown(config.name, [*sorted(known), 'package.module:name'])}")
-    found = known[config.name](config)
+    """A built-in model; ValueError for an unknown name, a vocabulary without tokens, or tokens without one."""
+    if config.name not in ARCHITECTURES:
+        raise ValueError(f"model.name {unknown(config.name, [*sorted(ARCHITECTURES), 'package.module:name'])}")
+    found = ARCHITECTURES[config.name](config)
     if found.takes_tokens != (config.vocabulary is not None):
-        wrong = "is required" if found.takes_tokens else "must be left out"
-        inputs = "tokens" if found.takes_tokens else "numbers"
+        wrong, inputs = ("is required", "tokens") if found.takes_tokens else ("must be left out", "numbers")
         raise ValueError(f"model.vocabulary {wrong} with model {config.name}, whose inputs are {inputs}")
     return found
 
 
 def check_masked(config: Model, layers: Sequence[str]) -> None:
-    """Refuse layers that a built-in model does not have.
-
-    Raises:
-        ModelError: one line that names the key.
-    """
+    """Raise ModelError for layers that a built-in model does not have."""
     masked = [each.layer for each in architecture_of(config).units() if each.count]
     if not masked:
         raise ModelError(f"submodels.scheme dropout: model {config.name} has no hidden layer to mask")
@@ -111,11 +60,7 @@ def check_masked(config: Model, layers: Sequence[str]) -> None:
 
 
 def check_split(config: Model, count: int, shared: Sequence[str]) -> None:
-    """Refuse what a built-in model cannot be split into.
-
-    Raises:
-        ModelError: an unknown layer, or more submodels than there are nodes; one line that names the key.
-    """
+    """Raise ModelError for an unknown layer of a built-in model, or more submodels than nodes."""
     architecture = architecture_of(config)
     layers = architecture.layers()
     for name in shared:

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from fedamp.errors import ModelError
-from fedamp.models.architectures import Architecture, architectures
-from fedamp.models.section import Model
+from fedamp.models.architecture import Architecture
 from fedamp.models.units import Units
 
 if TYPE_CHECKING:
@@ -20,8 +19,8 @@ if TYPE_CHECKING:
 class CNN(Architecture):
     """For every entry of ``channels`` a 3 x 3 convolution, GroupNorm, ReLU and 2 x 2 max pooling; then ``output``.
 
-    Layers are named ``convolutions.0``, ``norms.0``, ..., ``output``. Pooling stops where an image is one pixel wide. A
-    node is the channels of one GroupNorm group: they share a mean and a variance, so they stay or go together.
+    Pooling stops where an image is one pixel wide. A node is the channels of one GroupNorm group: they share a mean and
+    a variance, so they stay or go together.
     """
 
     channels: tuple[int, ...]
@@ -59,17 +58,14 @@ class CNN(Architecture):
             if width % count:
                 raise ModelError(f"model.channels: {width} channels cannot be cut into model.groups = {count} groups")
         sizes = [image.channels, *self.channels]
-        height, width = image.height, image.width
-        pools = []
+        height, width, pools = image.height, image.width, []
         for _ in self.channels:
             shrink = 2 if min(height, width) > 1 else 1
             pools.append(nn.MaxPool2d(shrink))
             height, width = height // shrink, width // shrink
         return {
             "image": image,
-            "convolutions": nn.ModuleList(
-                nn.Conv2d(into, out, 3, padding=1) for into, out in itertools.pairwise(sizes)
-            ),
+            "convolutions": nn.ModuleList(nn.Conv2d(*pair, 3, padding=1) for pair in itertools.pairwise(sizes)),
             "norms": nn.ModuleList(nn.GroupNorm(*pair) for pair in zip(self.groups, self.channels, strict=True)),
             "activations": nn.ModuleList(nn.ReLU() for _ in self.channels),
             "pools": nn.ModuleList(pools),
@@ -78,14 +74,8 @@ class CNN(Architecture):
 
     def forward(self, network: Any, inputs: Tensor) -> Tensor:
         values = network.image(inputs)
-        for convolution, norm, activation, pool in zip(
-            network.convolutions, network.norms, network.activations, network.pools, strict=True
-        ):
+        layers = zip(network.convolutions, network.norms, network.activations, network.pools, strict=True)
+        for convolution, norm, activation, pool in layers:
             values = pool(activation(norm(convolution(values))))
         logits: Tensor = network.output(values.flatten(1))
         return logits
-
-
-@architectures.register("cnn")
-def cnn(config: Model) -> CNN:
-    return CNN(config.channels, (config.groups,) * len(config.channels))

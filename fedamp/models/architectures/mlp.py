@@ -8,8 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from fedamp.models.architectures import Architecture, architectures
-from fedamp.models.section import Model
+from fedamp.models.architecture import Architecture
 from fedamp.models.units import Units
 
 if TYPE_CHECKING:
@@ -20,8 +19,7 @@ if TYPE_CHECKING:
 class MLP(Architecture):
     """Layers ``hidden.0``, ``hidden.1``, ..., each followed by a ReLU, and ``output``. Inputs are flattened.
 
-    Its nodes are the hidden units. A unit owns its row of the layer's weight, its bias, and its column of the next
-    layer's weight.
+    A node is a unit: its row of the layer's weight, its bias, and its column of the next layer's weight.
     """
 
     widths: tuple[int, ...]
@@ -62,13 +60,3 @@ class MLP(Architecture):
             values = activation(layer(values))
         logits: Tensor = network.output(values)
         return logits
-
-
-@architectures.register("mlp")
-def mlp(config: Model) -> MLP:
-    return MLP(config.hidden)
-
-
-@architectures.register("logistic")
-def logistic(config: Model) -> MLP:
-    return MLP(())

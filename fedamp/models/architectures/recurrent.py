@@ -1,16 +1,13 @@
-"""A character model: what comes next at every place of a sequence of tokens."""
+"""A character model: the next token at every place of a sequence."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from fedamp.errors import ModelError
-from fedamp.models.architectures import Architecture, architectures
-from fedamp.models.section import Model
-from fedamp.models.units import Units
+from fedamp.models.architecture import Architecture
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -18,10 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Recurrent(Architecture):
-    """embedding -> recurrent.0 -> recurrent.1 -> ... -> output, an answer [batch, length, outputs] at every place.
-
-    The recurrent layers are LSTMs (Hochreiter and Schmidhuber 1997), written so that clients train stacked.
-    """
+    """embedding -> LSTMs recurrent.0, recurrent.1, ... -> output, an answer [batch, length, outputs] at every place."""
 
     vocabulary: int
     embedding: int
@@ -30,12 +24,6 @@ class Recurrent(Architecture):
 
     def layers(self) -> tuple[str, ...]:
         return ("embedding", *(f"recurrent.{index}" for index in range(len(self.widths))), "output")
-
-    def units(self) -> list[Units]:
-        return []
-
-    def smaller(self, kept: Mapping[str, tuple[int, ...]]) -> Recurrent:
-        return self
 
     def modules(self, input_shape: tuple[int, ...], num_classes: int) -> dict[str, nn.Module]:
         from torch import nn
@@ -57,8 +45,3 @@ class Recurrent(Architecture):
             values = layer(values)
         logits: Tensor = network.output(values)
         return logits
-
-
-@architectures.register("lstm")
-def lstm(config: Model) -> Recurrent:
-    return Recurrent(config.vocabulary or 0, config.embedding, config.hidden)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from fedamp.errors import ModelError
-from fedamp.models.architectures import Architecture, architectures
-from fedamp.models.section import Model
+from fedamp.models.architecture import Architecture
 from fedamp.models.units import Blocks
 
 if TYPE_CHECKING:
@@ -22,27 +22,19 @@ _LARGE_IMAGE = 64  # above this many pixels a side: the 7 x 7 stem with max pool
 class ResNet(Architecture):
     """``stem``, the stages ``layer1``, ``layer2``, ... of residual blocks, the mean over all pixels, and ``output``.
 
-    A node is a residual block that keeps the shape. Blocks that change it (the first of a stage, as a rule) cannot be
-    left out: they are shared, like stem and output.
-
-    Attributes:
-        depths: number of blocks of every stage. From the second stage on, the first block halves the image.
-        widths: channels of every stage (before the fourfold expansion of bottleneck blocks).
-        bottleneck: blocks of 1 x 1, 3 x 3 and 1 x 1 convolutions in place of two of 3 x 3.
-        groups: groups of each GroupNorm; every width must be a multiple of it.
-        left_out: blocks that a smaller network does not have, for example ``layer1.2``; the others keep their names.
+    A node is a residual block that keeps the shape. Other blocks (most first ones of a stage) are shared, like stem and
+    output.
     """
 
-    depths: tuple[int, ...]
-    widths: tuple[int, ...]
-    bottleneck: bool
-    groups: int
-    left_out: frozenset[str] = frozenset()
+    depths: tuple[int, ...]  # blocks of every stage; from the second stage on, the first block halves the image
+    widths: tuple[int, ...]  # channels of every stage (before the fourfold expansion of bottleneck blocks)
+    bottleneck: bool  # blocks of 1 x 1, 3 x 3 and 1 x 1 convolutions in place of two of 3 x 3
+    groups: int  # of each GroupNorm; every width must be a multiple of it
+    left_out: frozenset[str] = frozenset()  # blocks that a smaller network lacks, such as ``layer1.2``
 
     def layers(self) -> tuple[str, ...]:
-        blocks = [block for stage in self._blocks() for block in stage]
         stages = [each.layer for each in self.units() if each.count]
-        return ("stem", *stages, *blocks, "output")
+        return ("stem", *stages, *itertools.chain(*self._blocks()), "output")
 
     def units(self) -> list[Blocks]:
         return [
@@ -129,18 +121,3 @@ class ResNet(Architecture):
             return Residual(branch)
         convolution = nn.Conv2d(into, out, 1, stride, bias=False)
         return Residual(branch, nn.Sequential(OrderedDict(conv=convolution, norm=nn.GroupNorm(self.groups, out))))
-
-
-@architectures.register("resnet20")
-def resnet20(config: Model) -> ResNet:
-    return ResNet((3, 3, 3), (16, 32, 64), False, config.groups)
-
-
-@architectures.register("resnet18")
-def resnet18(config: Model) -> ResNet:
-    return ResNet((2, 2, 2, 2), (64, 128, 256, 512), False, config.groups)
-
-
-@architectures.register("resnet101")
-def resnet101(config: Model) -> ResNet:
-    return ResNet((3, 4, 23, 3), (64, 128, 256, 512), True, config.groups)

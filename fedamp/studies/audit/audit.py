@@ -1,6 +1,5 @@
 """The audit of a scenario: attacks on the real code, and a lower bound on epsilon."""
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -8,18 +7,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedamp.accounting import Mechanism
+from fedamp.accounting.bounds import finite
 from fedamp.errors import ScenarioError
 from fedamp.federation.check_in import log_mean
 from fedamp.federation.plan import ADJACENCY, Plan
 from fedamp.federation.scenario import Scenario
 from fedamp.studies.audit.bound import Attacks, Claim, Finding, Worlds, examine
-from fedamp.studies.audit.canary import CanaryFederation
-from fedamp.studies.audit.subject import Subject, subject_of
+from fedamp.studies.audit.canary import CanaryFederation, Subject, subject_of
 
-FEWEST = 20
-LONGEST = 8
-
+FEWEST, LONGEST = 20, 8
 _CHOOSING = 1 / 4  # share of the repetitions that choose the attack; the others are counted
 _PROFILE_POINTS = 24
 _SINGLE = 16  # submodels, and rounds, that have an attack of their own
@@ -30,10 +26,8 @@ class Audit:
     """The result of an audit.
 
     Attributes:
-        subject: the audited federation.
         scenario_rounds: rounds of the whole scenario.
         findings: on the claim at the scenario's delta, and on the least plausible claim.
-        confidence: probability that no lower bound in the findings is too high.
         repetitions, counted: of each world, and those behind the findings; the others chose the attack.
         strength: length of the canary's update over the clipping norm.
     """
@@ -53,16 +47,16 @@ class Audit:
 
     def to_json(self) -> dict[str, Any]:
         """The answer of ``fedamp audit --json``."""
-        claim, reported = self.subject.claim, self.findings[0]
+        claim, findings = self.subject.claim, [self._finding(finding) for finding in self.findings]
         return {
             "scenario": claim.scenario.name,
             "verdict": "refuted" if self.refuted else "consistent",
-            "epsilon": _bracket(reported),
-            "delta": reported.claim.delta,
+            "epsilon": findings[0]["epsilon"],
+            "delta": findings[0]["delta"],
             "confidence": self.confidence,
             "repetitions": self.repetitions,
             "counted": self.counted,
-            "findings": [self._finding(finding) for finding in self.findings],
+            "findings": findings,
             "unit": claim.scenario.privacy.unit,
             "group_size": claim.scenario.privacy.group_size,
             "adjacency": ADJACENCY,
@@ -82,12 +76,13 @@ class Audit:
         )
 
     def _finding(self, finding: Finding) -> dict[str, Any]:
+        claim, event = finding.claim, finding.event
         return {
-            "delta": finding.claim.delta,
-            "epsilon": _bracket(finding),
-            "attack": finding.event.attack,
-            "event": f"statistic {'>' if finding.event.above else '<='} {finding.event.threshold:.6g}",
-            "likely_when": "present" if finding.event.above else "absent",
+            "delta": claim.delta,
+            "epsilon": {"lower": finite(finding.lower), "upper": finite(claim.epsilon)},
+            "attack": event.attack,
+            "event": f"statistic {'>' if event.above else '<='} {event.threshold:.6g}",
+            "likely_when": "present" if event.above else "absent",
             "happened": {"likely": finding.likely, "unlikely": finding.unlikely, "of": self.counted},
             "refutes": finding.refutes,
         }
@@ -119,22 +114,25 @@ def audit(
     if not 0 < confidence < 1:
         raise ScenarioError(f"--confidence {confidence:g}: expected: between 0 and 1")
     subject = subject_of(scenario, rounds)
-    claims = _claims(subject.claim.mechanism, scenario.privacy.delta)
+    mechanism, delta = subject.claim.mechanism, scenario.privacy.delta
+    # Events with a small delta are too rare to count. A claim that is false there is usually false near the middle too.
+    grid = np.linspace(0.0, mechanism.epsilon(max(delta, 1e-3)).upper, _PROFILE_POINTS).tolist()
+    claims = [Claim(mechanism.epsilon(delta).upper, delta)]
+    claims += [Claim(epsilon, mechanism.delta(epsilon).upper) for epsilon in grid]
     federation = CanaryFederation(subject)
     evidence = federation.evidence(repetitions, scenario.seed, lambda done: progress(done, 2 * repetitions))
-
-    def worlds(chosen: slice) -> Worlds:
-        return Worlds(*(attacks(world[chosen], subject.claim) for world in evidence))
-
     choosing = round(repetitions * _CHOOSING)
-    findings = examine(worlds(slice(choosing)), worlds(slice(choosing, None)), claims, 1 - confidence)
-    return Audit(
-        subject, scenario.rounds, findings, confidence, repetitions, repetitions - choosing, federation.strength
+    chosen_on, counted_on = (
+        Worlds(*(attacks(world[chosen], subject.claim) for world in evidence))
+        for chosen in (slice(choosing), slice(choosing, None))
     )
+    findings = examine(chosen_on, counted_on, claims, 1 - confidence)
+    counted = repetitions - choosing
+    return Audit(subject, scenario.rounds, findings, confidence, repetitions, counted, federation.strength)
 
 
 def attacks(ratios: NDArray[np.float64], plan: Plan) -> Attacks:
-    """Statistics by which an adversary tells whether the canary was present.
+    """Statistics by which an adversary tells whether the canary was present, by name; each of shape [repetitions].
 
     The first one is the likelihood ratio, the strongest against correct code (Neyman, Pearson 1933). The others look
     for mistakes: hidden choices that are drawn once for the whole run, or that are always the same, and units that take
@@ -143,9 +141,6 @@ def attacks(ratios: NDArray[np.float64], plan: Plan) -> Attacks:
     Args:
         ratios: [repetitions, rounds, choices], log-likelihood ratios.
         plan: the adversary knows its schedule and its kind of submodels.
-
-    Returns:
-        Statistics of shape [repetitions] by name.
     """
     rounds, choices = ratios.shape[1:]
     over_rounds = plan.check_in.log_likelihood_ratio
@@ -161,19 +156,3 @@ def attacks(ratios: NDArray[np.float64], plan: Plan) -> Attacks:
         found["takes part in every round"] = hidden.sum(1)
         found |= {f"takes part in round {round_ + 1}": hidden[:, round_] for round_ in range(min(rounds, _SINGLE))}
     return found
-
-
-def _claims(mechanism: Mechanism, delta: float) -> list[Claim]:
-    """Points of the accountant's privacy profile; the one at ``delta`` first.
-
-    Events with a small delta are too rare to count. A claim that is false there is usually false near the middle too.
-    """
-    reported = Claim(mechanism.epsilon(delta).upper, delta)
-    grid = np.linspace(0.0, mechanism.epsilon(max(delta, 1e-3)).upper, _PROFILE_POINTS)
-    return [reported] + [Claim(float(epsilon), mechanism.delta(float(epsilon)).upper) for epsilon in grid]
-
-
-def _bracket(finding: Finding) -> dict[str, float | None]:
-    """Both ends of epsilon; null for infinite, which JSON does not have."""
-    ends = {"lower": finding.lower, "upper": finding.claim.epsilon}
-    return {end: float(value) if math.isfinite(value) else None for end, value in ends.items()}

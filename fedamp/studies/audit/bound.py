@@ -5,7 +5,6 @@ event and in both directions. An event is chosen on some of the repetitions and 
 """
 
 import math
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -16,11 +15,9 @@ Array = NDArray[np.float64]
 Attacks = dict[str, Array]
 """Statistics of the repetitions by the name of the attack; large ones indicate the canary."""
 
-# Thresholds to try for each statistic, and probabilities to search for the worst.
-_THRESHOLDS, _POINTS = 60, 120
-
-# Repetitions of each kind to add before an event is chosen; this number finds most in experiments.
-_DRAWN = 10
+_THRESHOLDS = 60  # to try for each statistic
+_POINTS = 120  # probabilities to search for the worst
+_DRAWN = 10  # repetitions of each kind to add before an event is chosen; this number finds most in experiments
 
 
 class Claim(NamedTuple):
@@ -30,8 +27,7 @@ class Claim(NamedTuple):
     delta: float
 
 
-@dataclass(frozen=True)
-class Event:
+class Event(NamedTuple):
     """An observation: a statistic (``attack``) is ``above`` the threshold, which indicates the canary, or it is not."""
 
     attack: str
@@ -40,19 +36,11 @@ class Event:
 
     def happened(self, attacks: Attacks) -> NDArray[np.bool_]:
         """The repetitions in which the event happened."""
-        above: NDArray[np.bool_] = attacks[self.attack] > self.threshold
-        return above if self.above else ~above
+        return np.asarray((attacks[self.attack] > self.threshold) == self.above)
 
 
-@dataclass(frozen=True)
-class Finding:
-    """The result of testing a claim by an event.
-
-    Attributes:
-        claim, event: the tested claim, and the event.
-        likely, unlikely: repetitions with the event, in the world that makes it likely and in the other.
-        lower: lower bound on epsilon at the claim's delta.
-    """
+class Finding(NamedTuple):
+    """The result of testing a claim by an event: its counts in the world that makes it likely, and in the other."""
 
     claim: Claim
     event: Event
@@ -74,6 +62,7 @@ class Worlds(NamedTuple):
 
     @property
     def repetitions(self) -> int:
+        """Of each world."""
         return len(next(iter(self.present.values())))
 
 
@@ -81,14 +70,18 @@ def examine(chosen_on: Worlds, counted_on: Worlds, claims: list[Claim], error: f
     """Test the first claim, and the least plausible one.
 
     Args:
-        chosen_on: repetitions to choose events.
-        counted_on: other repetitions.
+        chosen_on, counted_on: some repetitions to choose events, and others.
         claims: the one to report, then others from the accountant's privacy profile.
         error: probability that any lower bound in the findings is too high.
     """
     events = _events(chosen_on)
-    likely, unlikely = _frequencies(events, chosen_on)
-    lowers = _promise(likely, unlikely, claims[0].delta, counted_on.repetitions, error / 2)
+    above = np.array([event.above for event in events])
+    present, absent = (np.array([event.happened(world).mean() for event in events]) for world in chosen_on)
+    likely, unlikely = np.where(above, present, absent), np.where(above, absent, present)
+    # An estimate of e to the lower bound of each event, for counts with the same frequencies.
+    counts = np.multiply([likely, unlikely], counted_on.repetitions)
+    least, most = _interval(counts, counted_on.repetitions, error / 2)
+    lowers = np.maximum((least[0] - claims[0].delta) / most[1], 1.0)
     doubts = np.array([_doubt(likely, unlikely, claim, chosen_on.repetitions) for claim in claims])
     claim, event = np.unravel_index(np.argmax(doubts), doubts.shape)
     return (
@@ -131,7 +124,8 @@ def p_value(likely: int, unlikely: int, repetitions: int, claim: Claim, reserve:
         reserve: probability that p or q is outside the searched interval; the p-value is not below it.
     """
     factor = math.exp(claim.epsilon)
-    (least_p, most_p), (least_q, most_q) = (_interval(count, repetitions, reserve / 2) for count in (likely, unlikely))
+    ends = _interval(np.array([likely, unlikely], dtype=np.float64), repetitions, reserve / 2)
+    (least_p, least_q), (most_p, most_q) = (end.tolist() for end in ends)
     least_q = max(least_q, (least_p - claim.delta) / factor)  # smaller ones contradict the claim or p
     if least_q > most_q:
         return reserve
@@ -147,19 +141,10 @@ def p_value(likely: int, unlikely: int, repetitions: int, claim: Claim, reserve:
     return min(1.0, float(chances.sum(1).max()) + 1e-10 + reserve)
 
 
-def _interval(count: int, repetitions: int, error: float) -> tuple[float, float]:
-    """Clopper and Pearson's (1934) two-sided interval for a binomial probability."""
-    least = beta.ppf(error / 2, count, repetitions - count + 1) if count > 0 else 0.0
-    most = beta.isf(error / 2, count + 1, repetitions - count) if count < repetitions else 1.0
-    return float(least), float(most)
-
-
-def _promise(likely: Array, unlikely: Array, delta: float, repetitions: int, error: float) -> Array:
-    """An estimate of :func:`lower_bound` for these frequencies, by Clopper and Pearson's bounds."""
-    least = beta.ppf(error / 2, likely * repetitions, (1 - likely) * repetitions + 1)
-    most = beta.isf(error / 2, unlikely * repetitions + 1, (1 - unlikely) * repetitions)
-    least, most = np.where(likely == 0, 0.0, least), np.where(unlikely == 1, 1.0, most)
-    return np.asarray(np.log(np.maximum((least - delta) / most, 1.0)))
+def _interval(counts: Array, repetitions: int, error: float) -> tuple[Array, Array]:
+    """Clopper and Pearson's (1934) two-sided intervals for binomial probabilities."""
+    least = np.where(counts > 0, beta.ppf(error / 2, counts, repetitions - counts + 1), 0.0)
+    return least, np.where(counts < repetitions, beta.isf(error / 2, counts + 1, repetitions - counts), 1.0)
 
 
 def _events(worlds: Worlds) -> list[Event]:
@@ -169,14 +154,6 @@ def _events(worlds: Worlds) -> list[Event]:
         for threshold in np.unique(both[np.linspace(0, len(both) - 1, _THRESHOLDS, dtype=int)]):
             found += [Event(attack, above, float(threshold)) for above in (True, False)]
     return found
-
-
-def _frequencies(events: list[Event], worlds: Worlds) -> tuple[Array, Array]:
-    """The frequency of each event in the world that makes it likely, and in the other."""
-    present = np.array([event.happened(worlds.present).mean() for event in events])
-    absent = np.array([event.happened(worlds.absent).mean() for event in events])
-    above = np.array([event.above for event in events])
-    return np.where(above, present, absent), np.where(above, absent, present)
 
 
 def _doubt(likely: Array, unlikely: Array, claim: Claim, repetitions: int) -> Array:

@@ -1,6 +1,9 @@
 """Canaries: units with real records and real training, present or absent in many repetitions of a federation.
 
-The adversary knows everything about them but their hidden choices, and reads every released model.
+The adversary knows everything about them but their hidden choices, and reads every released model. The federation is a
+short form of the scenario, with the worst case for a canary. Everything that the accountant charges for stays: clipping
+norms, noise multipliers, check-in, submodels, mixing. The worst case changes the records and the other units, which an
+adversary may choose, and the server's optimiser, which is post-processing.
 """
 
 import os
@@ -12,33 +15,94 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedamp import rng
-from fedamp.client.worker import TrainInstruction
+from fedamp.client.task import TrainInstruction
 from fedamp.engines import flower
-from fedamp.errors import DataError
-from fedamp.federation.submodels import Part
-from fedamp.studies.audit.federation import PlantedFederation
-from fedamp.studies.audit.neighbours import records_of
-from fedamp.studies.audit.subject import Subject
+from fedamp.errors import DataError, ScenarioError
+from fedamp.federation.optimizers import Server
+from fedamp.federation.plan import Plan, make_plan, privacy_units
+from fedamp.federation.running import Engine
+from fedamp.federation.scenario import Scenario
+from fedamp.federation.training import Client
+from fedamp.studies.audit.federation import PlantedFederation, records_of
 
 Vector = NDArray[np.float64]
 
 WEAKEST = 0.5  # shortest useful update of a canary, over the clipping norm
 _CANDIDATES = 1000  # clients to search for one with records
 _MASKS = 64  # random masks that stand for all of them (dropout): the adversary averages over these
+BYSTANDERS = 3  # units beside the canaries, with updates of zero: the server must handle a cohort
+# How far the noise of a round may move a coordinate of the model. The canary's gradient must stay that of the initial
+# model, and float32 must show the noise to four digits.
+_DRIFT = 1e-3
+_STRETCH = 1e6  # length of the canary's step for a gradient of norm 1, in clipping norms
+
+
+class Subject(NamedTuple):
+    """A federation to repeat, and the claim to test."""
+
+    claim: Plan  # its charge is tested: the scenario, for the audited rounds
+    played: Scenario  # its charge equals the claim
+    canaries: int  # units that are present or absent together; their ids are 0, 1, ...
+    units: int  # of the played scenario
+
+
+def subject_of(scenario: Scenario, rounds: int) -> Subject:
+    """The subject of an audit; a longer scenario is shortened to these rounds, at the same rate of check-ins.
+
+    Raises:
+        ScenarioError: a scenario without noise: it has no claim to test.
+    """
+    full = make_plan(scenario, privacy_units(scenario))
+    if not full.is_private:
+        raise ScenarioError(
+            "privacy.noise_multiplier is 0: nothing is claimed, so nothing can be audited; expected: > 0"
+        )
+    claim = Plan(_shortened(full, min(rounds, scenario.rounds)), full.units, full.seed)
+    canaries = scenario.privacy.group_size
+    played = Plan(claim.scenario, canaries + BYSTANDERS, full.seed)
+    return Subject(claim, _worst_case(claim, played), canaries, played.units)
+
+
+def _shortened(full: Plan, rounds: int) -> Scenario:
+    """The first rounds of a plan as a scenario, with the noise of the whole plan, and without a budget."""
+    whole = full.scenario
+    noise: dict[str, Any] = {"noise_multiplier": full.noise_multiplier, "epsilon": None}
+    if whole.privacy.clip == "auto":  # it depends on the number of rounds; the canary's updates are longer anyway
+        noise["clip"] = full.clipping.norm(full.noise_multiplier)
+    update: dict[str, Any] = {
+        "rounds": rounds,
+        "check_in": whole.check_in.shortened(whole.rounds, rounds),
+        "privacy": whole.privacy.model_copy(update=noise),
+    }
+    if whole.mixing is not None:
+        width = tuple(step for step in whole.mixing.steps if step[0] <= rounds)
+        update["mixing"] = whole.mixing.model_copy(update={"width": width})
+    return whole.model_copy(update=update)
+
+
+def _worst_case(claim: Plan, played: Plan) -> Scenario:
+    """The claim's scenario with one huge step of every unit, so that updates are clipped, and a very slow server."""
+    before, clips = claim.scenario, max(part.clip for part in played.parts)
+    rate = _DRIFT / max(part.noise_deviation / part.denominator for part in played.parts)
+    update: dict[str, Any] = {
+        "client": Client(loss=before.client.loss, steps=1, learning_rate=_STRETCH * max(1.0, clips)),
+        "server": Server(learning_rate=rate),
+        "engine": Engine(kind="serial", device="cpu"),
+    }
+    if before.mixing is not None:
+        # The protection by mixing depends only on the width over the largest step of one unit.
+        steps = before.server.learning_rate / claim.expected_cohort, rate / played.expected_cohort
+        widths = tuple((first, width * steps[1] / steps[0]) for first, width in before.mixing.steps)
+        update["mixing"] = before.mixing.model_copy(update={"width": widths})
+    return before.model_copy(update=update)
 
 
 class _Updates(NamedTuple):
-    """The possible updates of a canary in a round: clipped, one for every hidden submodel, or for some masks.
+    """The possible updates of a canary in a round: clipped, one for every hidden submodel, or for some masks."""
 
-    Attributes:
-        whitened: [choices, coordinates], each coordinate over the variance of the noise that hides it.
-        energies: [choices], half the squared length of each update in standard deviations of the noise.
-        strength: length of the updates over the clipping norm, in the part where it is smallest on average; at most 1.
-    """
-
-    whitened: Vector
-    energies: Vector
-    strength: float
+    whitened: Vector  # [choices, coordinates], each coordinate over the variance of the noise that hides it
+    energies: Vector  # [choices], half the squared length of each update in standard deviations of the noise
+    strength: float  # length over the clipping norm, in the part where it is smallest on average
 
 
 class CanaryFederation:
@@ -53,22 +117,18 @@ class CanaryFederation:
     def __init__(self, subject: Subject) -> None:
         self._rounds, self._canaries = subject.played.rounds, np.arange(subject.canaries)
         self._federation = PlantedFederation(subject.played, subject.units, subject.canaries)
-        dataset = self._federation.dataset
+        self._plan, dataset = self._federation.prepared.plan, self._federation.dataset
         filled = np.flatnonzero(dataset.sizes(np.arange(min(_CANDIDATES, dataset.num_clients))))
         if not len(filled):
             raise DataError(f"data: none of the first {_CANDIDATES} clients has records, so none can be a canary")
         self._records = records_of(dataset, int(filled[0]))
         self._updates: dict[tuple[int, float], _Updates] = {}
+        self.strength = self._updates_in(1).strength
         if self.strength < WEAKEST:
             raise DataError(
                 f"data: the update of client {filled[0]}, the canary, is {self.strength:.2g} of the clipping "
                 f"norm in some part of the model; expected: at least {WEAKEST:g} (records and a model with a gradient)"
             )
-
-    @property
-    def strength(self) -> float:
-        """Length of the canary's update over the clipping norm; at most 1."""
-        return self._updates_in(1).strength
 
     def evidence(
         self, repetitions: int, seed: int, progress: Callable[[int], None] = lambda done: None
@@ -103,44 +163,31 @@ class CanaryFederation:
             return np.nan_to_num(updates.whitened @ noisy_sum - updates.energies, nan=np.inf)
 
     def _updates_in(self, round_: int) -> _Updates:
-        """The possible updates in a round; rounds with the same cut and mixing have the same ones."""
-        plan = self._federation.prepared.plan
-        key = plan.submodels.cut_index(round_), plan.mixing.variance(round_)
-        if key not in self._updates:
-            self._updates[key] = self._computed(round_)
-        return self._updates[key]
-
-    def _computed(self, round_: int) -> _Updates:
         """The possible updates in a round at the initial model, by the client's own code."""
-        plan = self._federation.prepared.plan
+        plan, mixing = self._plan, self._plan.mixing.variance(round_)
+        key = plan.submodels.cut_index(round_), mixing
+        if key in self._updates:
+            return self._updates[key]
         with self._federation.planted(self._canaries, self._records):
             sent = np.stack([self._update(round_, *choice) for choice in plan.submodels.choices(_MASKS)])
-        part_of = self._by_coordinate([float(index) for index in range(len(plan.parts))])
+        model = self._federation.prepared.pipeline.model
+        sizes = [int(np.prod(shape)) for shape in model.shapes.values()]
+        part_of = np.repeat([model.part_of[name] for name in model.shapes], sizes)  # by coordinate
         lengths = [np.linalg.norm(sent[:, part_of == i], axis=1) / part.clip for i, part in enumerate(plan.parts)]
         for index, length in enumerate(lengths):  # the adversary assumes correct clipping
             sent[:, part_of == index] /= np.maximum(length, 1.0)[:, None]
-        whitened = sent / self._by_coordinate([self._variance(part, round_) for part in plan.parts])
-        energies = (whitened * sent).sum(1) / 2
-        return _Updates(whitened, energies, float(min(np.mean(length) for length in lengths)))
+        rate = plan.optimizer.learning_rate
+        # Each coordinate of the sum is hidden by noise, and by the least that mixing adds.
+        variances = [part.noise_deviation**2 + mixing / (rate / part.denominator) ** 2 for part in plan.parts]
+        whitened = sent / np.array(variances)[part_of]
+        strength = float(min(np.mean(length) for length in lengths))
+        self._updates[key] = _Updates(whitened, (whitened * sent).sum(1) / 2, strength)
+        return self._updates[key]
 
     def _update(self, round_: int, seed: bytes, submodel: int) -> Vector:
-        prepared = self._federation.prepared
-        instruction = TrainInstruction(round_, [0], [seed], [submodel], [part.clip for part in prepared.plan.parts])
-        sums, _ = self._federation.node.train(prepared.state.parameters, instruction)
+        instruction = TrainInstruction(round_, [0], [seed], [submodel], [part.clip for part in self._plan.parts])
+        sums, _ = self._federation.node.train(self._federation.prepared.state.parameters, instruction)
         return _flat(sums)
-
-    def _by_coordinate(self, by_part: list[float]) -> Vector:
-        """A number for every part of the model, repeated for every coordinate."""
-        model = self._federation.prepared.pipeline.model
-        return np.concatenate(
-            [np.full(int(np.prod(shape)), by_part[model.part_of[name]]) for name, shape in model.shapes.items()]
-        )
-
-    def _variance(self, part: Part, round_: int) -> float:
-        """Variance that hides the canary on every coordinate of the sum: noise, and the least that mixing adds."""
-        plan = self._federation.prepared.plan
-        step = plan.optimizer.learning_rate / part.denominator
-        return part.noise_deviation**2 + plan.mixing.variance(round_) / step**2
 
 
 def _flat(arrays: Mapping[str, NDArray[Any]]) -> Vector:

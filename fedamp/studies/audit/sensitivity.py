@@ -1,14 +1,14 @@
 """Sensitivity of a round before its noise: the real code on neighbouring data.
 
 The charge assumes that a unit in a round moves the sum by at most the clip, in every part of the model. The search
-plays the rounds of a run as they are. It also plays each one from the same model and seeds with other records for one
-unit, with no records, and without the unit. A unit that is not in a round must not move the sum at all.
+plays each round of a run as it is, and from the same model and seeds with other records for one unit, with no records,
+and without the unit. A unit that is not in a round must not move the sum at all.
 """
 
 import json
 import math
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,8 +22,7 @@ from fedamp.federation.plan import ADJACENCY
 from fedamp.federation.scenario import Scenario
 from fedamp.runs.folder import new_folder
 from fedamp.strategies.aggregation import Aggregate
-from fedamp.studies.audit.federation import PlantedFederation
-from fedamp.studies.audit.neighbours import ITS_OWN, Arrays, Change, records_of
+from fedamp.studies.audit.federation import ITS_OWN, Arrays, Change, PlantedFederation, records_of
 
 _IN_A_ROW = 10  # changes of one unit before the next unit
 _COUNTS = (1, 2, 17, 100)  # numbers of records to give a unit
@@ -35,7 +34,6 @@ class Move:
     """The distance between a round's sums on two data sets that differ in one unit's records.
 
     Attributes:
-        round, unit: the round, and the unit whose records differ.
         records, against: descriptions of the unit's records in the first and in the second data set.
         distance: the largest in any part of the model, in clips.
         part: that part.
@@ -75,13 +73,9 @@ class Move:
 
 @dataclass(frozen=True)
 class Sensitivity:
-    """The result of a search.
+    """The result of a search over a number of changes: for each round its worst moves.
 
-    Attributes:
-        scenario: the searched scenario.
-        moves: the largest distance of each round, and one with another number of reports, if there is any.
-        repetitions: number of changes tried.
-        kept: folder with both data sets of the largest distance, if it exceeds the charge.
+    ``kept`` is the folder with both data sets of the largest distance, if it exceeds the charge.
     """
 
     scenario: Scenario
@@ -96,6 +90,7 @@ class Sensitivity:
 
     def to_json(self) -> dict[str, Any]:
         """The answer of ``fedamp audit --sensitivity --json``."""
+        options = f"--sensitivity --repetitions {self.repetitions} --rounds {self.moves[-1].round}"
         return {
             "scenario": self.scenario.name,
             "verdict": "refuted" if self.refuted else "consistent",
@@ -104,10 +99,8 @@ class Sensitivity:
             "adjacency": ADJACENCY,
             "repetitions": self.repetitions,
             "rounds": [asdict(move) for move in self.moves],
-            "kept": None if self.kept is None else str(self.kept),
-            "repeat": self.kept
-            and f"fedamp audit {self.kept / 'scenario.yaml'} --sensitivity --repetitions {self.repetitions} "
-            f"--rounds {self.moves[-1].round}",
+            "kept": self.kept and str(self.kept),
+            "repeat": self.kept and f"fedamp audit {self.kept / 'scenario.yaml'} {options}",
         }
 
     def refutation(self) -> str:
@@ -157,29 +150,34 @@ class _World(NamedTuple):
 class _Search:
     """A run whose rounds are each played many times from the same model."""
 
+    _draw: np.random.Generator
+
     def __init__(self, scenario: Scenario) -> None:
         # With a known seed a repeated round has the same noise, check-ins, submodels and orders of records.
         engine = scenario.engine.model_copy(update={"kind": "serial"})
-        self._privacy_unit = scenario.privacy.unit
         self._federation = PlantedFederation(scenario.model_copy(update={"known_seed": True, "engine": engine}))
         self._plan, self._dataset = self._federation.prepared.plan, self._federation.dataset
+        self._units_are_samples = scenario.privacy.unit == "sample"
         self._best: tuple[float, Change] | None = None
         self._worst: tuple[Move, _World, _World] | None = None
 
     def round(self, round_: int, repetitions: int) -> list[Move]:
         """Play a round with so many changes, and then as it is; returns the worst moves."""
-        draw, moves = rng.public_stream(self._plan.seed, "sensitivity", round_), list[Move]()
+        self._draw, moves = rng.public_stream(self._plan.seed, "sensitivity", round_), list[Move]()
         cohort = self._plan.attendance.cohort(round_)
         others = np.setdiff1d(np.arange(self._plan.units), cohort)
         real = self._federation.collect(round_)
+        # Numbers of records that a unit may have: one for a sample, and no more than memory holds.
+        numbers = max(len(cohort) * math.prod(self._dataset.input_shape), 1)
+        most = 1 if self._units_are_samples else max(_MOST_NUMBERS // numbers, 1)
+        counts = [count for count in _COUNTS if count <= most]
         for first in range(0, repetitions, _IN_A_ROW):
-            changes = min(_IN_A_ROW, repetitions - first)
             if len(cohort):
-                moves += self._of_a_unit(round_, int(draw.choice(cohort)), changes, real, draw)
+                changes = min(_IN_A_ROW, repetitions - first)
+                moves += self._of_a_unit(round_, int(self._draw.choice(cohort)), changes, real, counts)
             if len(others):
-                unit = int(draw.choice(others))
-                change = Change.drawn(draw, self._dataset.form, self._counts(round_))
-                one = self._changed(round_, unit, change, draw)
+                unit = int(self._draw.choice(others))
+                one = self._changed(round_, unit, Change.drawn(self._draw, self._dataset.form, counts))
                 own = _World(ITS_OWN, records_of(self._dataset, unit), real)
                 moves.append(self._move(round_, unit, one, own, real, allowed=0))
         self._federation.release(round_, real)
@@ -214,37 +212,30 @@ class _Search:
         inputs, labels = zip(*records.values(), strict=True)
         return {"x": np.concatenate(inputs), "y": np.concatenate(labels), "client": client}
 
-    def _of_a_unit(
-        self, round_: int, unit: int, changes: int, real: Aggregate, draw: np.random.Generator
-    ) -> Iterator[Move]:
+    def _of_a_unit(self, round_: int, unit: int, changes: int, real: Aggregate, counts: list[int]) -> list[Move]:
         """Changes of a unit of the cohort, each against its absence, and against no records."""
+        form, moves = self._dataset.form, list[Move]()
         own, size = records_of(self._dataset, unit), max(1, int(self._dataset.sizes(np.array([unit]))[0]))
         without = [self._world(round_, unit, "not there", None)]
-        if self._privacy_unit == "client":  # a sample has exactly one record
+        if not self._units_are_samples:  # a sample has exactly one record
             without.append(self._world(round_, unit, "no records", (own[0][:0], own[1][:0])))
-        counts = self._counts(round_)
-        first = [*map(Change, dict.fromkeys([size, *counts])), *Change.untrainable(self._dataset.form, size)]
+        first = [*map(Change, dict.fromkeys([size, *counts])), *Change.untrainable(form, size)]
         for number in range(changes):
-            change = Change.drawn(draw, self._dataset.form, counts)
+            change = Change.drawn(self._draw, form, counts)
             if number < len(first):
                 change = first[number]
-            elif self._best and draw.random() < 0.5:
-                change = self._best[1].mutated(change, draw)
-            one = self._changed(round_, unit, change, draw)
+            elif self._best and self._draw.random() < 0.5:
+                change = self._best[1].mutated(change, self._draw)
+            one = self._changed(round_, unit, change)
             for other in without:
                 move = self._move(round_, unit, one, other, real, allowed=1)
                 if self._best is None or move.distance > self._best[0]:
                     self._best = move.distance, change
-                yield move
+                moves.append(move)
+        return moves
 
-    def _counts(self, round_: int) -> list[int]:
-        """Numbers of records that a unit may have: one for a sample, and no more than memory holds."""
-        numbers = len(self._plan.attendance.cohort(round_)) * math.prod(self._dataset.input_shape)
-        most = 1 if self._privacy_unit == "sample" else _MOST_NUMBERS // max(numbers, 1)
-        return [count for count in _COUNTS if count <= max(most, 1)]
-
-    def _changed(self, round_: int, unit: int, change: Change, draw: np.random.Generator) -> _World:
-        another = int(draw.integers(self._plan.units))
+    def _changed(self, round_: int, unit: int, change: Change) -> _World:
+        another = int(self._draw.integers(self._plan.units))
         records = change.of(records_of(self._dataset, unit), records_of(self._dataset, another), self._dataset)
         return self._world(round_, unit, str(change), records)
 

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from safetensors import SafetensorError
@@ -29,7 +28,6 @@ class Candidate:
         name: as the user gave it.
         run, round: its run, and the round after which it was taken.
         mechanism: the cost of releasing this model, and nothing else of the run.
-        parameters: the model.
     """
 
     name: str
@@ -39,14 +37,19 @@ class Candidate:
     parameters: Arrays
 
     @property
+    def place(self) -> tuple[Path, int]:
+        """The run's folder without links, and the round."""
+        return self.run.folder.resolve(), self.round
+
+    @property
     def label(self) -> str:
         """The run's own name and the round, without the path."""
-        return f"{self.run.folder.resolve().name}@{self.round}"
+        return f"{self.place[0].name}@{self.round}"
 
     def shares_noise_with(self, other: "Candidate") -> bool:
         """Whether the noise of both models comes, or may come, from the same seed."""
         ours, theirs = self.run, other.run
-        if ours.folder.resolve() == theirs.folder.resolve():
+        if self.place[0] == other.place[0]:
             return True
         if ours.ledger.has_known_seed != theirs.ledger.has_known_seed:
             return False
@@ -61,9 +64,7 @@ class Candidate:
 class Candidates:
     """Models of the same shape, trained on the same units.
 
-    Attributes:
-        models: in the given order.
-        prepared: the first one's scenario with its data: the public test set, and the shape of the model.
+    ``prepared`` is the first one's scenario with its data: the public test set, and the shape of the model.
     """
 
     models: tuple[Candidate, ...]
@@ -81,13 +82,12 @@ class Candidates:
 
     def combined(self, weights: Sequence[float]) -> Arrays:
         """The weighted sum of the models."""
-        used = [(weight, model) for weight, model in zip(weights, self.models, strict=True) if weight > 0]
-        return {
-            name: np.sum([weight * model.parameters[name].astype(np.float64) for weight, model in used], axis=0).astype(
-                np.float32
-            )
+        used = [(weight, model.parameters) for weight, model in zip(weights, self.models, strict=True) if weight > 0]
+        sums = {
+            name: np.sum([weight * arrays[name].astype(np.float64) for weight, arrays in used], axis=0)
             for name in self.models[0].parameters
         }
+        return {name: total.astype(np.float32) for name, total in sums.items()}
 
 
 def read_candidates(specifications: Sequence[str]) -> Candidates:
@@ -111,8 +111,7 @@ def read_candidates(specifications: Sequence[str]) -> Candidates:
     models: list[Candidate] = []
     for text, (folder, round_) in zip(specifications, named, strict=True):
         model = _read_model(text, runs[folder], round_, prepared)
-        place = model.run.folder.resolve(), model.round
-        if place in [(other.run.folder.resolve(), other.round) for other in models]:
+        if model.place in [other.place for other in models]:
             raise MergeError(f"{text}: given twice")
         models.append(model)
     return Candidates(tuple(models), prepared)
@@ -124,17 +123,6 @@ def _folder_and_round(text: str) -> tuple[Path, int | None]:
     return (Path(folder), int(round_)) if is_checkpoint else (Path(text), None)
 
 
-def cost_of_model(run: Run, round_: int) -> Mechanism:
-    """The cost of releasing the model after a round, and nothing else of the run: its first rounds.
-
-    A run that was stopped early costs all its rounds: the decision to stop may depend on its models.
-    """
-    mechanism = run.ledger.mechanism
-    round_ = run.plan.last_round if run.was_stopped_early else round_
-    # Without amplification, a run spans only the rounds in which one unit can take part.
-    return mechanism.after(min(round_, mechanism.span)) if mechanism.is_private else NotPrivate()
-
-
 def _check(first: Run, other: Run) -> None:
     """Refuse a run that protects other units, or in another sense, or trains another model; or a foreign ledger."""
     scenario, ledger = other.scenario, other.ledger
@@ -142,14 +130,10 @@ def _check(first: Run, other: Run) -> None:
     same_rounds = (ledger.unit, ledger.rounds_planned) == (scenario.privacy.unit, scenario.rounds)
     if not (same_noise and same_rounds and ledger.mechanism == other.plan.mechanism):
         raise RunFolderError(f"{other.files.ledger}: not the ledger of the scenario.yaml beside it")
-    for key, ours, theirs in (
-        *((key, getattr(first.ledger, key), getattr(ledger, key)) for key in ("unit", "adjacency", "group_size")),
-        ("number of units", first.ledger.units, ledger.units),
-        (
-            "data",
-            *_differences(first.scenario.data.model_dump(mode="json"), scenario.data.model_dump(mode="json")),
-        ),
-    ):
+    compared = {key: (getattr(first.ledger, key), getattr(ledger, key)) for key in ("unit", "adjacency", "group_size")}
+    compared["number of units"] = first.ledger.units, ledger.units
+    compared["data"] = _data_differences(first, other)
+    for key, (ours, theirs) in compared.items():
         if ours != theirs:
             raise MergeError(
                 f"{other.folder}: another {key} than {first.folder}'s: {theirs}, not {ours}; only models trained on "
@@ -168,40 +152,45 @@ def _check(first: Run, other: Run) -> None:
         raise MergeError(f"{other.folder}: another model than {first.folder}'s; only models of one shape can be merged")
 
 
-def _differences(ours: dict[str, Any], theirs: dict[str, Any]) -> tuple[str, str]:
-    """The different keys of two sections of a scenario; the names of two data sets."""
+def _data_differences(first: Run, other: Run) -> tuple[str, str]:
+    """The names of two data sets where these differ, else the different keys of the ``data`` sections."""
+    ours, theirs = (run.scenario.data.model_dump(mode="json") for run in (first, other))
     keys = [key for key in ours if ours[key] != theirs.get(key)]
     if "name" in keys:
         return ours["name"], theirs["name"]
-    one, other = (", ".join(f"{key} {json.dumps(each[key])}" for key in keys) for each in (ours, theirs))
-    return one, other
+    one, another = (", ".join(f"{key} {json.dumps(each[key])}" for key in keys) for each in (ours, theirs))
+    return one, another
 
 
 def _read_model(text: str, run: Run, round_: int | None, prepared: Prepared) -> Candidate:
     last = run.summary.rounds_completed
     round_ = last if round_ is None else round_
+    expected = prepared.state.parameters
     if round_ == last:
         source = run.files.model
         try:
             stored = load_file(source)
         except (OSError, SafetensorError) as error:
             raise RunFolderError(f"{source}: cannot be read ({' '.join(str(error).split())})") from None
-        parameters = {name: stored[name] for name in prepared.state.parameters if name in stored}
+        parameters = {name: stored[name] for name in expected if name in stored}
     else:
-        parameters, source = _checkpoint(run, round_, prepared)
-    shapes = [{name: array.shape for name, array in model.items()} for model in (parameters, prepared.state.parameters)]
+        files = {int(file.stem.removeprefix("round-")): file for file in checkpoints(run.files.checkpoints)}
+        if round_ not in files:
+            kept = ", ".join(f"{run.folder}@{number}" for number in sorted({*files, last}))
+            raise MergeError(
+                f"{run.folder}@{round_}: no such checkpoint; expected: {kept} (a run keeps its last {KEPT})"
+            )
+        source = files[round_]
+        parameters = read_checkpoint(source, run.ledger.scenario_sha256, prepared.state)[0].model
+    shapes = [{name: array.shape for name, array in model.items()} for model in (parameters, expected)]
     if shapes[0] != shapes[1]:
         raise MergeError(f"{source}: another shape than the other models'; only models of one shape can be merged")
     released = {entry.round: entry.digest for entry in run.ledger.releases}
     if released.get(round_) != digest(parameters):
         raise RunFolderError(f"{source}: not the model that ledger.json names for round {round_}")
-    return Candidate(text, run, round_, cost_of_model(run, round_), parameters)
-
-
-def _checkpoint(run: Run, round_: int, prepared: Prepared) -> tuple[Arrays, Path]:
-    files = {int(file.stem.removeprefix("round-")): file for file in checkpoints(run.files.checkpoints)}
-    if round_ not in files:
-        kept = ", ".join(f"{run.folder}@{number}" for number in sorted({*files, run.summary.rounds_completed}))
-        raise MergeError(f"{run.folder}@{round_}: no such checkpoint; expected: {kept} (a run keeps its last {KEPT})")
-    state, _ = read_checkpoint(files[round_], run.ledger.scenario_sha256, prepared.state)
-    return state.model, files[round_]
+    mechanism = run.ledger.mechanism
+    # A run that was stopped early costs all its rounds: the decision to stop may depend on its models.
+    charged = run.plan.last_round if run.was_stopped_early else round_
+    # Without amplification, a run spans only the rounds in which one unit can take part.
+    cost = mechanism.after(min(charged, mechanism.span)) if mechanism.is_private else NotPrivate()
+    return Candidate(text, run, round_, cost, parameters)

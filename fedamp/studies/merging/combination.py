@@ -44,35 +44,37 @@ def combine(request: MergeRequest, candidates: Candidates) -> Decision:
 def _jointly(request: MergeRequest, candidates: Candidates) -> Decision:
     """Charged as the joint release of all the models that were considered."""
     mechanisms = candidates.mechanisms
-    fixed: tuple[str, ...] = ()
+    assumptions: tuple[str, ...] = (INDEPENDENT_NOISE,)
     if request.weights is None:
-        considered = affordable(mechanisms, request.epsilon, request.delta)
+        considered = _affordable(mechanisms, request.epsilon, request.delta)
         weights = _most_accurate(candidates, considered)
         names = ", ".join(candidates.models[index].name for index in considered)
         chosen_by = f"best accuracy of {names}, which are charged as released together"
     else:
-        weights, chosen_by, fixed = request.weights, "given", (FIXED_WEIGHTS,)
-        considered = tuple(np.flatnonzero(weights).tolist())
+        weights, chosen_by, assumptions = request.weights, "given", (INDEPENDENT_NOISE, FIXED_WEIGHTS)
+        considered = _used(weights)
     mechanism = _together(mechanisms, considered)
     cost = mechanism.epsilon(request.delta)
     if len(considered) > 1:  # a sum may hide its parts, so no lower end is known
         cost = Bounds(0.0, cost.upper, f"joint release, {cost.method}")
 
     def epsilons(grid: Array) -> Array:
-        used = [tuple(np.flatnonzero(row).tolist()) for row in grid]
-        costs = {some: _together(mechanisms, some).epsilon(request.delta, points=_DRAWN).upper for some in set(used)}
-        return np.array([costs[some] for some in used])
+        rows = [_used(row) for row in grid]
+        costs = {some: _together(mechanisms, some).epsilon(request.delta, points=_DRAWN).upper for some in set(rows)}
+        return np.array([costs[some] for some in rows])
 
-    return Decision(weights, mechanism, cost, chosen_by, (INDEPENDENT_NOISE, *fixed), epsilons, {})
+    return Decision(weights, mechanism, cost, chosen_by, assumptions, epsilons, {})
 
 
-def affordable(mechanisms: Sequence[Mechanism], epsilon: float, delta: float) -> tuple[int, ...]:
+def _used(weights: Array | Weights) -> tuple[int, ...]:
+    """The models with a weight above 0."""
+    return tuple(np.flatnonzero(weights).tolist())
+
+
+def _affordable(mechanisms: Sequence[Mechanism], epsilon: float, delta: float) -> tuple[int, ...]:
     """The models to consider: the most expensive set whose joint release is within the budget.
 
     It depends on the mechanisms alone, not on the data.
-
-    Raises:
-        MergeError: no model is within the budget, or there are too many.
     """
     if len(mechanisms) > _MOST_CONSIDERED:
         raise MergeError(
@@ -115,11 +117,7 @@ def _per_step(request: MergeRequest, candidates: Candidates) -> Decision:
 
 
 def _step_by_step(models: Sequence[Candidate], weights: Sequence[float]) -> LinearCombination:
-    """The charge per step of one combination.
-
-    Raises:
-        MergeError: it does not apply to these models; only plain private averaging has such steps.
-    """
+    """The charge per step of one combination; a MergeError for models that are not plain private averages."""
     option, momentum = "--assume-data-independent-gradients", models[0].run.scenario.server.momentum
     scales = []
     for model in models:
@@ -146,21 +144,18 @@ def _step_by_step(models: Sequence[Candidate], weights: Sequence[float]) -> Line
 
 
 def _most_accurate(candidates: Candidates, chosen: Sequence[int]) -> Weights:
-    """The weights of the chosen models, on a grid, with the best score on the public test set, then the least loss."""
-    grid = simplex(len(chosen))
-    rows = np.zeros((len(grid), len(candidates.models)))
-    rows[:, list(chosen)] = grid
+    """The weights with the best score on the public test set, then the least loss; on an even grid, corners included.
+
+    Only the chosen models have weights above 0.
+    """
+    steps, bars = _STEPS.get(len(chosen), 4), len(chosen) - 1
+    places = itertools.combinations(range(steps + bars), bars)
+    between = np.array([(-1, *place, steps + bars) for place in places])
+    rows = np.zeros((len(between), len(candidates.models)))
+    rows[:, list(chosen)] = (np.diff(between, axis=1) - 1) / steps
 
     def rank(row: Weights) -> tuple[float, float]:
         found = candidates.prepared.evaluate(candidates.combined(row))
         return -found.score, found.loss
 
     return min((tuple(row) for row in rows.tolist()), key=rank)
-
-
-def simplex(models: int) -> Array:
-    """Weights on an even grid, corners included; shape (points, models)."""
-    steps = _STEPS.get(models, 4)
-    corners = itertools.combinations(range(steps + models - 1), models - 1)
-    bars = np.array([(-1, *corner, steps + models - 1) for corner in corners])
-    return np.asarray((np.diff(bars, axis=1) - 1) / steps)

@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,12 +22,10 @@ FIXED_WEIGHTS = "The weights (or the utility that they maximise) were given with
 
 @dataclass(frozen=True)
 class MergeRequest:
-    """A request to merge models.
+    """A request to merge two or more models, each ``RUN`` or ``RUN@ROUND``, within a budget of epsilon and delta.
 
     Attributes:
-        models: ``RUN`` or ``RUN@ROUND``, two or more.
         method: ``random-selection`` or ``linear-combination``.
-        epsilon, delta: the budget.
         weights: given weights, made exact; None: chosen.
         utility: for random selection, a number for each model; the weights maximise its expected value. None or
             ``least-private``: the weights prefer models with less privacy.
@@ -64,11 +63,11 @@ class MergeRequest:
             if min(self.weights) < 0 or abs(sum(self.weights) - 1) > 1e-9:
                 raise MergeError("--weights: expected: numbers >= 0 that sum to 1")
             object.__setattr__(self, "weights", exact(self.weights))
-        for name, given, method in (
+        for name, is_given, method in (
             ("utility", self.utility is not None, RANDOM_SELECTION),
             ("assume-data-independent-gradients", self.data_independent_gradients, LINEAR_COMBINATION),
         ):
-            if given and self.method != method:
+            if is_given and self.method != method:
                 raise MergeError(f"--{name}: expected: only with --method {method}")
         if self.data_independent_gradients and self.weights is None:
             raise MergeError("--assume-data-independent-gradients: expected: --weights, one for each model")
@@ -76,14 +75,11 @@ class MergeRequest:
             raise MergeError(f"--seed {self.seed}: expected: a whole number >= 0")
 
 
-@dataclass(frozen=True)
-class Decision:
-    """Weights within the budget.
+class Decision(NamedTuple):
+    """Weights within the budget, in the order of the models.
 
     Attributes:
-        weights: of the models, in their order.
-        mechanism: the accounting expression of the release.
-        epsilon: its cost.
+        mechanism, epsilon: the accounting expression of the release, and its cost.
         chosen_by: the origin of the weights, for a reader.
         assumptions: of the cost, beyond those of the inputs' ledgers.
         epsilons: the cost of any other weights; shape (rows, models) to (rows,).

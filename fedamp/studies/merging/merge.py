@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from fedamp import rng
-from fedamp.base.arrays import Arrays
 from fedamp.base.version import version
 from fedamp.errors import MergeError
 from fedamp.noise.gaussian import delta_left
@@ -18,7 +17,7 @@ from fedamp.runs.folder import RunFolder, new_folder
 from fedamp.runs.ledger import digest
 from fedamp.runs.merged import Certificate, Draw, MergedInput, MergedSummary, salted_digest
 from fedamp.runs.records import FROM_SYSTEM, Bracket, Quality, measured
-from fedamp.studies.merging.candidates import Candidate, Candidates, read_candidates
+from fedamp.studies.merging.candidates import Candidates, read_candidates
 from fedamp.studies.merging.combination import combine
 from fedamp.studies.merging.decision import RANDOM_SELECTION, Decision, MergeRequest
 from fedamp.studies.merging.selection import select
@@ -87,7 +86,7 @@ def merge_runs(request: MergeRequest, out: Path | None = None) -> Merger:
         drawn = Draw(model=model.label, seed=str(seed), seed_source=FROM_SYSTEM if request.seed is None else GIVEN_SEED)
     else:
         parameters, drawn = candidates.combined(decision.weights), None
-    certificate = _certificate(request, candidates, decision, drawn, parameters, salt.encode())
+    certificate = _certificate(request, candidates, decision, drawn, digest(parameters), salt.encode())
     certificate.write(folder.certificate)  # as with a ledger, before the release
     folder.write_model(parameters)
     final = Quality(**measured(*candidates.prepared.evaluate(parameters)))
@@ -116,15 +115,23 @@ def draw(weights: Sequence[float], seed: int) -> int:
 
 
 def _certificate(
-    request: MergeRequest,
-    candidates: Candidates,
-    decision: Decision,
-    drawn: Draw | None,
-    parameters: Arrays,
-    salt: bytes,
+    request: MergeRequest, candidates: Candidates, decision: Decision, drawn: Draw | None, model: str, salt: bytes
 ) -> Certificate:
     """The certificate, to publish with the model; nothing in it depends on models that are not released."""
-    ledgers = [model.run.ledger for model in candidates.models]
+    inputs, ledgers = [], [candidate.run.ledger for candidate in candidates.models]
+    for candidate, ledger in zip(candidates.models, ledgers, strict=True):
+        record = MergedInput(
+            name=candidate.label,
+            scenario=ledger.scenario,
+            scenario_sha256=ledger.scenario_sha256,
+            ledger_sha256_with_salt=salted_digest(salt, candidate.run),
+            round=candidate.round,
+            rounds_planned=ledger.rounds_planned,
+            mechanism_in_words=str(candidate.mechanism),
+            epsilon_upper=candidate.mechanism.epsilon(request.delta).upper,
+            noise_seed=ledger.noise_seed,
+        )
+        inputs.append(record)
     return Certificate(
         format="fedamp merge certificate 1",
         written_by=f"fedamp {version()}",
@@ -142,24 +149,9 @@ def _certificate(
         weights=decision.weights,
         weights_chosen_by=decision.chosen_by,
         best_weights_by_accounting=decision.best,
-        inputs=tuple(_input(model, request.delta, salt) for model in candidates.models),
+        inputs=tuple(inputs),
         draw=drawn,
         has_known_seed=request.seed is not None or any(ledger.has_known_seed for ledger in ledgers),
-        model_sha256=digest(parameters),
+        model_sha256=model,
         assumptions=(*ASSUMPTIONS, *decision.assumptions, *ledgers[0].assumptions),
-    )
-
-
-def _input(model: Candidate, delta: float, salt: bytes) -> MergedInput:
-    ledger = model.run.ledger
-    return MergedInput(
-        name=model.label,
-        scenario=ledger.scenario,
-        scenario_sha256=ledger.scenario_sha256,
-        ledger_sha256_with_salt=salted_digest(salt, model.run),
-        round=model.round,
-        rounds_planned=ledger.rounds_planned,
-        mechanism_in_words=str(model.mechanism),
-        epsilon_upper=model.mechanism.epsilon(delta).upper,
-        noise_seed=ledger.noise_seed,
     )

@@ -8,6 +8,7 @@ is released (Theorems 5.1 and 5.2). The weights that keep a budget are a union o
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,8 +19,7 @@ from fedamp.errors import MergeError
 from fedamp.studies.merging.candidates import Candidates
 from fedamp.studies.merging.decision import FIXED_WEIGHTS, Array, Decision, MergeRequest, Weights, exact
 
-Rank = Callable[[Weights], Any]
-"""A function of weights to maximise: linear or lexicographic, so that a vertex attains the maximum."""
+Rank = Callable[[Weights], Any]  # to maximise: linear or lexicographic, so that a vertex attains the maximum
 
 BY_PRIVACY_LOSS, BY_RENYI = "privacy loss", "Rényi divergences"
 ONE_DRAW = "The model was drawn once, and no draw was discarded."
@@ -36,39 +36,28 @@ def select(request: MergeRequest, candidates: Candidates) -> Decision:
     Raises:
         MergeError: no weights are within the budget.
     """
-    mechanisms, best = candidates.mechanisms, dict[str, Weights]()
+    mechanisms, best, delta, utility = candidates.mechanisms, dict[str, Weights](), request.delta, request.utility
     assumptions: tuple[str, ...] = (ONE_DRAW, FIXED_WEIGHTS)
     if request.weights is not None:
         weights, chosen_by = request.weights, "given"
     else:
-        if isinstance(request.utility, tuple):
-            rank, chosen_by = expected(request.utility), f"largest expected utility of {list(request.utility)}"
+        rank: Rank
+        if isinstance(utility, tuple):
+            rank, chosen_by = partial(np.dot, utility), f"largest expected utility of {list(utility)}"
         else:
-            rank, chosen_by = least_private_first(mechanisms, request.delta), "least private model first"
+            rank, chosen_by = least_private_first(mechanisms, delta), "least private model first"
             assumptions = (ONE_DRAW,)
-        best = best_weights(mechanisms, rank, request.epsilon, request.delta)
+        best = best_weights(mechanisms, rank, request.epsilon, delta)
         if not best:
-            cheapest = min(part.epsilon(request.delta).upper for part in mechanisms)
+            cheapest = min(part.epsilon(delta).upper for part in mechanisms)
             raise MergeError(
-                f"no weights keep epsilon <= {request.epsilon:g} at delta = {request.delta:g}; "
+                f"no weights keep epsilon <= {request.epsilon:g} at delta = {delta:g}; "
                 f"the most private model alone costs {cheapest:.4g}"
             )
         weights = max(best.values(), key=rank)
-    mechanism = RandomSelection(mechanisms, weights)
-    return Decision(
-        tuple(mechanism.weights),
-        mechanism,
-        selection_epsilon(mechanisms, weights, request.delta),
-        chosen_by,
-        assumptions,
-        lambda grid: selection_epsilons(mechanisms, grid, request.delta),
-        best,
-    )
-
-
-def expected(utility: Sequence[float]) -> Rank:
-    """The rank by the expected value of a utility."""
-    return lambda weights: float(np.dot(weights, utility))
+    mechanism, cost = RandomSelection(mechanisms, weights), selection_epsilon(mechanisms, weights, delta)
+    costs = partial(selection_epsilons, mechanisms, delta=delta)
+    return Decision(tuple(mechanism.weights), mechanism, cost, chosen_by, assumptions, costs, best)
 
 
 def least_private_first(mechanisms: Sequence[Mechanism], delta: float) -> Rank:
@@ -105,23 +94,16 @@ def selection_epsilon(mechanisms: Sequence[Mechanism], weights: Sequence[float],
 
 
 def best_weights(mechanisms: Sequence[Mechanism], rank: Rank, epsilon: float, delta: float) -> dict[str, Weights]:
-    """The best weights by each accounting; an accounting without weights in the budget has none.
+    """The weights of the highest rank by each accounting; an accounting without weights in the budget has none.
 
-    Args:
-        mechanisms: the cost of each model's release; ``NotPrivate`` for a model without privacy.
-        rank: to maximise.
-        epsilon, delta: the budget.
+    ``mechanisms`` are the costs of each model's release; ``NotPrivate`` for a model without privacy.
     """
-    accountings = {
-        BY_PRIVACY_LOSS: _costs_by_privacy_loss(mechanisms, epsilon, delta),
-        BY_RENYI: _costs_by_renyi(mechanisms, epsilon, delta),
-    }
-    best = {}
-    for name, half_spaces in accountings.items():
-        edges = [edge for costs in half_spaces for edge in _edges(costs)]
+    models, best = len(mechanisms), {}
+    for name, by in ((BY_PRIVACY_LOSS, _costs_by_privacy_loss), (BY_RENYI, _costs_by_renyi)):
+        edges = [edge for costs in by(mechanisms, epsilon, delta) for edge in _edges(costs)]
         if edges:
-            first, second, share = max(edges, key=lambda edge: rank(_weights(len(mechanisms), *edge)))
-            tried = (_weights(len(mechanisms), first, second, share * (1 - margin)) for margin in _MARGINS)
+            first, second, share = max(edges, key=lambda edge: rank(_weights(models, *edge)))
+            tried = (_weights(models, first, second, share * (1 - margin)) for margin in _MARGINS)
             best[name] = next(row for row in tried if selection_epsilon(mechanisms, row, delta).upper <= epsilon)
     return best
 

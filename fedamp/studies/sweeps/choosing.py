@@ -1,6 +1,5 @@
 """The cost of choosing among runs: what a sweep charges for it, and what a full account would charge."""
 
-import math
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -8,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from fedamp.accounting import Compose, Repeat, epsilon_from_rdp
+from fedamp.accounting.bounds import finite
 from fedamp.accounting.conversion import best_of_geometric
 from fedamp.noise.gaussian import delta_left
 from fedamp.runs.run import Run
@@ -37,38 +37,35 @@ def cost_of_choosing(runs: Sequence[Run]) -> dict[str, Any]:
         this mean. Both are None if runs have different guarantees, a known seed or no noise. ``delta``; ``in_words``.
     """
     promises = {tuple(map(str, run.promise.values())) for run in runs}
+    number, charged_delta = len(runs), runs[0].ledger.delta if runs else None
     all_runs = random_stop = None
     words = [NOT_CHARGED]
     if len(promises) == 1 and all(run.is_private and not run.has_known_seed for run in runs):
         counts = Counter(run.ledger.mechanism for run in runs)
-        delta = delta_left(runs[0].ledger.delta, len(runs))
+        delta = delta_left(runs[0].ledger.delta, number)
         together = Compose(tuple(Repeat(mechanism, count) for mechanism, count in counts.items()))
         divergences = np.max([mechanism.rdp(ORDERS) for mechanism in counts], axis=0)
-        all_runs = _finite(together.epsilon(delta).upper)
-        best_alone = best_of_geometric(ORDERS, divergences, len(runs))
-        random_stop = _finite(epsilon_from_rdp(ORDERS, best_alone, delta))
+        all_runs = finite(together.epsilon(delta).upper)
+        best_alone = best_of_geometric(ORDERS, divergences, number)
+        random_stop = finite(epsilon_from_rdp(ORDERS, best_alone, delta))
     if all_runs is None:
         words.append(UNKNOWN)
     else:
         words.append(
             f"If all runs trained on the same private records, the choice is covered by their joint cost: epsilon = "
-            f"{all_runs:.4g} at delta = {runs[0].ledger.delta:g} for all {len(runs)}. The chosen run's own epsilon "
-            "does not cover it."
+            f"{all_runs:.4g} at delta = {charged_delta:g} for all {number}. The chosen run's own epsilon does not "
+            "cover it."
         )
-    if all_runs is not None and random_stop is not None:
-        words.append(
-            f"With a random number of runs (geometric, {len(runs)} on average), settings drawn at random and only the "
-            f"best run published, epsilon would be {random_stop:.4g} (Papernot and Steinke 2022)."
-        )
+        if random_stop is not None:
+            words.append(
+                f"With a random number of runs (geometric, {number} on average), settings drawn at random and only the "
+                f"best run published, epsilon would be {random_stop:.4g} (Papernot and Steinke 2022)."
+            )
     return {
         "charged": 0,
-        "runs": len(runs),
-        "delta": runs[0].ledger.delta if runs else None,
+        "runs": number,
+        "delta": charged_delta,
         "all_runs_epsilon": all_runs,
         "random_stop_epsilon": random_stop,
         "in_words": [*words, ALTERNATIVES],
     }
-
-
-def _finite(value: float) -> float | None:
-    return float(value) if math.isfinite(value) else None

@@ -16,17 +16,15 @@ from fedamp.federation.reader import key_and_value
 MOST_RUNS = 10_000
 LONGEST_NAME = 80  # letters of a run's folder
 
-Grid = dict[str, list[Any]]
-"""Values by key path."""
-Settings = dict[str, Any]
-"""One value for each key of a grid."""
+Grid = dict[str, list[Any]]  # values by key path
+Settings = dict[str, Any]  # one value for each key of a grid
 
 
 def grid_of(texts: Sequence[str]) -> Grid:
     """The grid from ``--set``: ``privacy.epsilon=1,2,4``, ``seed=1..5``, ``model.hidden=[8],[16,8]``.
 
     Raises:
-        ScenarioError: one line that names the text.
+        ScenarioError: a key without values, a key or value that is given twice, or too many runs.
     """
     pairs = [key_and_value(text, several=True) for text in texts]
     for key, _ in pairs:
@@ -36,15 +34,10 @@ def grid_of(texts: Sequence[str]) -> Grid:
 
 
 def checked(grid: Mapping[str, Any]) -> Grid:
-    """Check a grid of Python values; a single value is a list of one.
-
-    Raises:
-        ScenarioError: a key without values, a value that is given twice, or too many runs.
-    """
+    """A grid of Python values, checked; a single value is a list of one. Raises ScenarioError as :func:`grid_of`."""
     lists = {str(key): _listed(values) for key, values in grid.items()}
     for key, values in lists.items():
-        texts = [_text(value) for value in values]
-        if not values or len(set(texts)) < len(texts):
+        if not values or len(set(map(_text, values))) < len(values):
             wrong = "a value is given twice" if values else "no value"
             raise ScenarioError(f"{key}: {wrong}; expected: one value or several different ones")
     runs = math.prod(len(values) for values in lists.values())

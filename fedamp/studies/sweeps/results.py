@@ -2,11 +2,11 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
 
 from pydantic import Field
 
@@ -20,8 +20,7 @@ from fedamp.studies.sweeps.grid import Settings
 if TYPE_CHECKING:
     import pandas
 
-FILE = "sweep.json"
-RUNS = "runs"
+FILE, RUNS = "sweep.json", "runs"
 REPEATED = "seed"
 """Runs that differ in nothing but this key are repetitions of each other."""
 
@@ -45,8 +44,7 @@ class SweepRecord(FileRecord):
     runs: tuple[PlannedRun, ...]
 
 
-@dataclass(frozen=True)
-class SweptRun:
+class SweptRun(NamedTuple):
     """A run of a sweep. ``run`` is None if it has not finished, and ``error`` says why, where that is known."""
 
     settings: Settings
@@ -55,8 +53,7 @@ class SweptRun:
     error: str | None = None
 
 
-@dataclass(frozen=True)
-class Spread:
+class Spread(NamedTuple):
     """Mean and sample standard deviation over seeds; the deviation is None for a single run."""
 
     mean: float
@@ -105,8 +102,8 @@ class Outcome:
             "settings": self.settings,
             "runs": len(self.runs),
             "metric": self.metric,
-            "score": self.score and asdict(self.score),
-            "validation_score": self.validation_score and asdict(self.validation_score),
+            "score": self.score and self.score._asdict(),
+            "validation_score": self.validation_score and self.validation_score._asdict(),
             "epsilon_upper": self.epsilon,
             "folders": [str(run.folder) for run in self.runs],
         }
@@ -162,13 +159,11 @@ class Sweep:
                 found[required] = mean, outcome
         return [outcome for _, outcome in found.values()]
 
-    @cached_property
-    def choosing(self) -> dict[str, Any]:
-        """What choosing costs: see :func:`fedamp.studies.sweeps.choosing.cost_of_choosing`."""
-        return cost_of_choosing(self.finished)
-
     def to_json(self) -> dict[str, Any]:
         """The answer of ``fedamp sweep --json``."""
+        unfinished = [
+            {"settings": each.settings, "folder": str(each.folder), "error": each.error} for each in self.unfinished
+        ]
         return {
             "folder": str(self.folder),
             "scenario": self.scenario,
@@ -176,11 +171,8 @@ class Sweep:
             "varied": self.varied,
             "outcomes": [outcome.to_json() for outcome in self.outcomes],
             "best": [outcome.to_json() for outcome in self.best],
-            "unfinished": [
-                {"settings": swept.settings, "folder": str(swept.folder), "error": swept.error}
-                for swept in self.unfinished
-            ],
-            "choosing": self.choosing,
+            "unfinished": unfinished,
+            "choosing": cost_of_choosing(self.finished),
         }
 
     def frame(self) -> "pandas.DataFrame":
@@ -189,17 +181,13 @@ class Sweep:
         Raises:
             InputError: pandas is not installed.
         """
-        return frame_of(
-            swept.settings
-            | {
-                **dict([swept.run.score] if swept.run.score else []),
-                "validation_score": swept.run.summary.final.validation_score,
-                "epsilon": swept.run.epsilon,
-                "folder": str(swept.folder),
-            }
-            for swept in self.runs
-            if swept.run is not None
-        )
+        rows = []
+        for settings, folder, run, _ in self.runs:
+            if run is not None:
+                scores: dict[str, Any] = dict([run.score] if run.score else [])
+                scores["validation_score"] = run.summary.final.validation_score
+                rows.append(settings | scores | {"epsilon": run.epsilon, "folder": str(folder)})
+        return frame_of(rows)
 
 
 def is_sweep(folder: Path) -> bool:
@@ -208,41 +196,25 @@ def is_sweep(folder: Path) -> bool:
 
 
 def read_sweep(folder: Path, errors: Mapping[str, str] | None = None) -> Sweep:
-    """Read the folder of a sweep.
-
-    Args:
-        folder: of the sweep.
-        errors: why runs did not finish, by the names of their folders.
+    """Read the folder of a sweep; ``errors`` tells why runs did not finish, by the names of their folders.
 
     Raises:
         RunFolderError: ``sweep.json`` is missing or damaged, or a run in it is damaged.
     """
     record, errors = SweepRecord.read(folder / FILE), errors or {}
     swept = [(planned, folder / RUNS / planned.folder) for planned in record.runs]
-    return Sweep(
-        folder,
-        record.scenario,
-        record.grid,
-        tuple(SweptRun(each.settings, place, finished(place), errors.get(each.folder)) for each, place in swept),
-    )
+    runs = [SweptRun(each.settings, place, finished(place), errors.get(each.folder)) for each, place in swept]
+    return Sweep(folder, record.scenario, record.grid, tuple(runs))
 
 
 def run_folders(folders: Sequence[Path]) -> list[Path]:
-    """The folders of models, where a sweep stands for its finished runs.
-
-    Raises:
-        RunFolderError: a sweep is damaged.
-    """
+    """The folders of models, where a sweep stands for its finished runs."""
     each = [[run.folder for run in read_sweep(folder).finished] if is_sweep(folder) else [folder] for folder in folders]
     return [folder for below in each for folder in below]
 
 
 def finished(folder: Path) -> Run | None:
-    """The finished run of a folder; None if there is none.
-
-    Raises:
-        RunFolderError: it is damaged.
-    """
+    """The finished run of a folder; None if there is none, and a RunFolderError if it is damaged."""
     if not (folder / "summary.json").is_file() or read_summary(folder).rounds_completed == 0:
         return None
     run = read_run(folder, folder.name)

@@ -14,7 +14,7 @@ from fedamp.runs.ledger import fingerprint
 from fedamp.runs.records import LedgerRecord
 from fedamp.studies.sweeps.grid import Settings, checked, folder_name, points
 from fedamp.studies.sweeps.results import FILE, RUNS, PlannedRun, Sweep, SweepRecord, finished, is_sweep, read_sweep
-from fedamp.studies.sweeps.workers import Job, Watcher, run_apart, run_here
+from fedamp.studies.sweeps.workers import Job, Watcher, run_apart, run_job
 
 SWEEPS = Path("sweeps")
 
@@ -26,14 +26,13 @@ def sweep(
     jobs: int | None = None,
     watcher: Watcher | None = None,
 ) -> Sweep:
-    """Run every combination of a grid's values.
+    """Run every combination of a grid's values: see :func:`fedamp.api.sweep`.
 
     Args:
         load: the scenario with some values changed.
-        grid: values by key path; ``seed`` repeats a run.
+        grid, watcher: as there.
         out: folder; default: ``sweeps/NAME``. Runs that it holds are skipped, or resumed.
         jobs: runs at once, each in its own process; 1: one after the other in this process; default: one per core.
-        watcher: follows every round and run.
 
     Raises:
         InputError: nothing was run; one line that says what is wrong.
@@ -42,24 +41,21 @@ def sweep(
     if jobs is not None and jobs < 1:
         raise InputError(f"jobs: got {jobs}; expected: a whole number >= 1")
     lists = checked(grid)
-    scenarios = {folder_name(settings, lists): load(settings) for settings in points(lists)}
-    scenario = next(iter(scenarios.values())).name
+    settings = points(lists)
+    names = [folder_name(each, lists) for each in settings]
+    scenarios = {name: load(each) for name, each in zip(names, settings, strict=True)}
+    scenario = scenarios[names[0]].name
     folder = out or SWEEPS / scenario
     _make_folder(folder, private=not all(each.known_seed for each in scenarios.values()))
     with locked(folder):
-        places = {name: folder / RUNS / name for name in scenarios}
-        waiting = [
-            Job(name, each, places[name], resume=(places[name] / "scenario.yaml").is_file())
-            for name, each in scenarios.items()
-            if not _is_done(each, places[name])
-        ]
-        planned = zip(scenarios, points(lists), strict=True)
-        SweepRecord(
-            written_by=f"fedamp {version()}",
-            scenario=scenario,
-            grid=lists,
-            runs=tuple(PlannedRun(folder=name, settings=settings) for name, settings in planned),
-        ).write(folder / FILE)
+        waiting = []
+        for name, each in scenarios.items():
+            place = folder / RUNS / name
+            if not _is_done(each, place):
+                waiting.append(Job(name, each, place, resume=(place / "scenario.yaml").is_file()))
+        runs = tuple(PlannedRun(folder=name, settings=each) for name, each in zip(names, settings, strict=True))
+        written_by = f"fedamp {version()}"
+        SweepRecord(written_by=written_by, scenario=scenario, grid=lists, runs=runs).write(folder / FILE)
         try:
             errors = _play(waiting, min(jobs or os.cpu_count() or 1, len(waiting)), watcher)
         except (Interrupted, KeyboardInterrupt):
@@ -72,9 +68,8 @@ def _play(jobs: list[Job], processes: int, watcher: Watcher | None) -> dict[str,
     errors, tell = dict[str, str](), watcher.round_done if watcher else lambda job, round_: None
     if watcher:
         watcher.begun(jobs)
-    apart = processes > 1
-    done = run_apart([_serial(job) for job in jobs], processes, tell) if apart else run_here(jobs, tell)
-    with closing(done):
+    apart = run_apart(list(map(_serial, jobs)), processes, tell)
+    with closing(apart if processes > 1 else ((job, run_job(job, tell)) for job in jobs)) as done:
         for job, error in done:
             if error:
                 errors[job.name] = error
@@ -84,11 +79,7 @@ def _play(jobs: list[Job], processes: int, watcher: Watcher | None) -> dict[str,
 
 
 def _make_folder(folder: Path, private: bool) -> None:
-    """Make the folder, or check that it is empty or holds a sweep.
-
-    Raises:
-        RunFolderError: it holds something else, or cannot be made.
-    """
+    """Make the folder, or check that it is empty or holds a sweep; anything else is a RunFolderError."""
     try:
         folder.mkdir(mode=0o700 if private else 0o777, parents=True, exist_ok=True)
     except OSError as error:
@@ -98,11 +89,7 @@ def _make_folder(folder: Path, private: bool) -> None:
 
 
 def _is_done(scenario: Scenario, folder: Path) -> bool:
-    """Whether the folder holds the finished run.
-
-    Raises:
-        RunFolderError: it holds a run of another scenario.
-    """
+    """Whether the folder holds the finished run; a RunFolderError if it holds a run of another scenario."""
     ledger = folder / "ledger.json"
     if ledger.is_file():
         record = LedgerRecord.read(ledger)
@@ -117,5 +104,5 @@ def _serial(job: Job) -> Job:
     needs_workers = engine.address is not None or (faults is not None and faults.killed_workers > 0)
     if engine.kind != "auto" or needs_workers:
         return job
-    here = engine.model_copy(update={"kind": "serial"})
-    return Job(job.name, job.scenario.model_copy(update={"engine": here}), job.folder, job.resume)
+    serial = engine.model_copy(update={"kind": "serial"})
+    return job._replace(scenario=job.scenario.model_copy(update={"engine": serial}))

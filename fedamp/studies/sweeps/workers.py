@@ -8,11 +8,10 @@ import signal
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from fedamp.errors import FedampError, Interrupted
 from fedamp.federation.scenario import Scenario
@@ -23,8 +22,7 @@ from fedamp.server.observers import Observers
 STOP_DEADLINE = 10.0  # seconds that an idle process may take to end
 
 
-@dataclass(frozen=True)
-class Job:
+class Job(NamedTuple):
     """A run to start, or to resume."""
 
     name: str
@@ -33,10 +31,7 @@ class Job:
     resume: bool
 
 
-Tell = Callable[[Job, int], object]
-"""Called with the number of every released round."""
-Done = tuple[Job, str | None]
-"""A job, and one line that says why it stopped before its end."""
+Tell = Callable[[Job, int], object]  # called with the number of every released round
 
 
 class Watcher(Protocol):
@@ -52,24 +47,27 @@ class Watcher(Protocol):
         """After a run, with one line that says why it stopped before its end."""
 
 
-def run_here(jobs: Sequence[Job], tell: Tell) -> Generator[Done]:
-    """Run jobs one after the other in this process.
+def run_job(job: Job, tell: Tell) -> str | None:
+    """Run a job in this process; returns one line that says why it stopped before its end.
 
     Raises:
-        Interrupted: Ctrl-C; the current run can be resumed.
+        Interrupted: Ctrl-C; the run can be resumed.
     """
-    for job in jobs:
-        try:
-            _run(job, tell)
-            yield job, None
-        except Interrupted:
-            raise
-        except FedampError as error:
-            yield job, f"{error.kind}: {error}"
+    try:
+        folder = launch(job.scenario, Observers([lambda record: tell(job, record.round)]), job.folder, job.resume)
+        if read_summary(folder).stopped_because == "interrupted":
+            raise Interrupted(how_to_resume(folder))
+    except Interrupted:
+        raise
+    except FedampError as error:
+        return f"{error.kind}: {error}"
+    return None
 
 
-def run_apart(jobs: Sequence[Job], processes: int, tell: Tell) -> Generator[Done]:
-    """Run jobs in several processes at once. A process that dies fails its current run, and no other.
+def run_apart(jobs: Sequence[Job], processes: int, tell: Tell) -> Generator[tuple[Job, str | None]]:
+    """Run jobs in several processes at once; yields each job after its end, as :func:`run_job`.
+
+    A process that dies fails its current run, and no other.
 
     Raises:
         Interrupted: Ctrl-C. Current runs have finished their round; a second Ctrl-C kills them.
@@ -97,23 +95,15 @@ def run_apart(jobs: Sequence[Job], processes: int, tell: Tell) -> Generator[Done
                 interrupts += 1
                 waiting.clear()
                 for worker in busy.values():
-                    worker.interrupt(kill=interrupts > 1)
+                    if interrupts > 1:
+                        worker.process.kill()
+                    with suppress(OSError):
+                        worker.pipe.send(None)  # it stops after its round
     finally:
         for worker in (*idle, *busy.values()):
             worker.end()
     if interrupts:
         raise Interrupted("")
-
-
-def _run(job: Job, tell: Tell) -> None:
-    """Run a job to its end.
-
-    Raises:
-        FedampError: the run stopped before its end.
-    """
-    folder = launch(job.scenario, Observers([lambda record: tell(job, record.round)]), job.folder, job.resume)
-    if read_summary(folder).stopped_because == "interrupted":
-        raise Interrupted(how_to_resume(folder))
 
 
 class _Worker:
@@ -142,19 +132,11 @@ class _Worker:
             self.pipe.send(job)
 
     def receive(self) -> int | str | None:
-        try:
+        with suppress(EOFError, OSError):
             said: int | str | None = self.pipe.recv()
-        except (EOFError, OSError):
-            self.process.join(STOP_DEADLINE)
-            said = f"failed: its process ended (exit code {self.process.exitcode})"
-        return said
-
-    def interrupt(self, kill: bool) -> None:
-        """Stop the job after its round, or at once."""
-        if kill:
-            self.process.kill()
-        with suppress(OSError):
-            self.pipe.send(None)
+            return said
+        self.process.join(STOP_DEADLINE)
+        return f"failed: its process ended (exit code {self.process.exitcode})"
 
     def end(self) -> None:
         self.pipe.close()
@@ -181,8 +163,7 @@ def _serve(pipe: Connection, threads: int) -> None:
             if job is None:
                 continue
             try:
-                _run(job, tell)
-                error = None
-            except FedampError as caught:
+                error = run_job(job, tell)
+            except Interrupted as caught:
                 error = f"{caught.kind}: {caught}"
             pipe.send(error)

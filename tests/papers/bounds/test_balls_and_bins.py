@@ -4,22 +4,15 @@ import math
 
 import numpy as np
 import pytest
-from scipy.integrate import quad
 from scipy.special import rel_entr
 from scipy.stats import beta, norm
 
 from benchmarks.papers.bounds import balls_and_bins
-from tests.papers.bounds.oracles import call_option
+from tests.papers.bounds.test_allocation import call_option, two_rounds
 
 
 def one_of_two(noise_multiplier, epsilon):
-    """Exact delta, remove direction: quadrature over the first round, closed form over the second."""
-
-    def given_first(z):
-        x = math.exp(z / noise_multiplier - 1 / (2 * noise_multiplier**2))
-        return 0.5 * call_option(noise_multiplier, 2 * math.exp(epsilon) - x) * norm.pdf(z)
-
-    return quad(given_first, -30, 30, points=[0, 1 / noise_multiplier], limit=400, epsabs=1e-13, epsrel=1e-10)[0]
+    return two_rounds(noise_multiplier, None, epsilon, "remove")
 
 
 @pytest.mark.parametrize(("noise_multiplier", "epsilon"), [(1, 0.5), (0.4, 3), (5, 0), (0.3, 20)])
@@ -66,11 +59,3 @@ def test_the_limit_holds_as_often_as_it_says():
     ]
     # At most 10 % may fall below; five standard deviations of a binomial of 300 are 9 % more.
     assert np.mean(np.array(limits) < exact) < 0.19
-
-
-@pytest.mark.slow  # the package compiles for some twenty seconds
-def test_matches_the_authors_code():
-    theirs = pytest.importorskip("random_allocation.external_sources.Monte_Carlo_external").BnBAccountant()
-    ours = balls_and_bins.delta_from_below(0.5, 100, 2.0)
-    # Theirs searches a grid of thresholds.
-    assert ours == pytest.approx(theirs.get_deltas_lower_bound(0.5, (2.0,), 100, 1)[0], rel=1e-3)

@@ -1,8 +1,7 @@
-"""Xiao, Wan, Devadas 2022 against mpmath, quadrature, random directions and simulation."""
+"""Xiao, Wan, Devadas 2022 against quadrature, closed forms and simulation."""
 
 import math
 
-import mpmath
 import numpy as np
 import pytest
 from scipy.integrate import quad
@@ -10,31 +9,15 @@ from scipy.optimize import brentq
 from scipy.special import logsumexp
 from scipy.stats import norm
 
-from benchmarks.papers.bounds import modelmix, partitioning
-
-ORDERS = np.arange(2, 21)
+from benchmarks.papers.bounds.mixtures import sampled_gaussian_rdp
+from benchmarks.papers.bounds.modelmix import one_coordinate_rdp
+from fedamp.accounting import ModelMix, Poisson
 
 
 def density(z, noise_multiplier, width):
     """Of a normal plus a uniform; each half written with the tail that keeps its digits."""
     below = norm.sf((np.abs(z) - width / 2) / noise_multiplier) - norm.sf((np.abs(z) + width / 2) / noise_multiplier)
     return below / width
-
-
-def moment_by_mpmath(noise_multiplier, width, order, shift):
-    with mpmath.workdps(30):
-        s, w = mpmath.mpf(noise_multiplier), mpmath.mpf(width)
-
-        def f(z):
-            return (
-                (mpmath.erfc((z - w / 2) / s / mpmath.sqrt(2)) - mpmath.erfc((z + w / 2) / s / mpmath.sqrt(2))) / 2 / w
-            )
-
-        far = w / 2 + order * shift + 14 * s
-        knots = [-w / 2 - 14 * s, -w / 2, 0, shift, w / 2, w / 2 + shift, w / 2 + order * shift, far]
-        return float(
-            mpmath.log(mpmath.quad(lambda z: f(abs(z - shift)) ** order / f(abs(z)) ** (order - 1), sorted(knots)))
-        )
 
 
 def one_coordinate_delta(noise_multiplier, width, epsilon, shift=1.0):
@@ -57,73 +40,6 @@ def one_coordinate_delta(noise_multiplier, width, epsilon, shift=1.0):
     return tail(root - shift) - math.exp(epsilon) * tail(root)
 
 
-def test_no_shift_costs_nothing_and_no_width_is_the_gaussian():
-    assert modelmix.one_coordinate_log_moment(0.7, 3, 5, 0) == pytest.approx(0, abs=1e-12)
-    # The first correction is of relative size width^2 / (12 s^2).
-    narrow = modelmix.mixed_rdp(1.5, 1e-3, ORDERS, rate=0.2)
-    np.testing.assert_allclose(narrow, partitioning.poisson_rdp(1.5, 0.2, ORDERS), rtol=1e-6)
-
-
-@pytest.mark.parametrize("noise_multiplier", [0.3, 0.5, 1, 2, 4])
-def test_convex_in_the_square_of_the_shift(noise_multiplier):
-    for width in (0.1, 0.5, 2, 5, 15):
-        for order in (2, 3, 5, 10, 20):
-            assert modelmix.is_convex_in_square(noise_multiplier, width, order), (width, order)
-
-
-def test_one_coordinate_is_worst_among_random_directions():
-    generator = np.random.default_rng(0)
-    for noise_multiplier, width in [(0.3, 4), (0.5, 15), (2, 1)]:
-        for order in (2, 9):
-            worst = modelmix.one_coordinate_log_moment(noise_multiplier, width, order)
-            for _ in range(10):
-                direction = np.abs(generator.standard_normal(4))
-                direction /= np.linalg.norm(direction)
-                spread = sum(
-                    modelmix.one_coordinate_log_moment(noise_multiplier, width, order, float(v)) for v in direction
-                )
-                assert spread <= worst * (1 + 1e-9)
-
-
-def test_clipping_the_largest_coordinate_helps_and_is_the_product_over_coordinates():
-    rdp = [modelmix.mixed_rdp(0.5, 15, ORDERS, linf_coordinates=p) for p in (1, 4, 25)]
-    assert np.all(np.diff(rdp, axis=0) < 0)
-    four = [4 * modelmix.one_coordinate_log_moment(0.5, 15, float(a), 0.5) / (a - 1) for a in ORDERS]
-    np.testing.assert_allclose(rdp[1], four, rtol=1e-12)
-
-
-def test_sampled_step_matches_quadrature_in_both_directions():
-    noise_multiplier, width, rate = 0.6, 4.0, 0.15
-    z = np.arange(-15, 40, 0.005)
-    out = density(z, noise_multiplier, width)
-    mixed = (1 - rate) * out + rate * density(z - 1, noise_multiplier, width)
-    seen = out > 0
-    for order in (2, 5):
-        terms = [order * np.log(a[seen]) - (order - 1) * np.log(b[seen]) for a, b in ((mixed, out), (out, mixed))]
-        remove, add = (logsumexp(t) + math.log(0.005) for t in terms)
-        rdp = modelmix.mixed_rdp(noise_multiplier, width, order, rate)[0]
-        assert rdp == pytest.approx(remove / (order - 1), rel=1e-9)
-        assert add / (order - 1) < rdp  # the direction the paper leaves out
-
-
-def test_epsilon_counts_every_step_and_divides_by_order_minus_one():
-    # Corollary 4.1 prints neither; with one order, the formula of Theorem 4.1 is explicit.
-    step = modelmix.mixed_rdp(1, 2, 6, 0.1, 4)[0]
-    epsilon = modelmix.mixed_epsilon(1, 2, 500, 1e-5, [6], 0.1, 4)
-    assert epsilon == pytest.approx(500 * step + math.log(1e5) / 5, rel=1e-12)
-
-
-def test_refuses_where_the_worst_case_is_not_confirmed(monkeypatch):
-    # No parameters are known where convexity fails, so a moment that is concave in places stands in for them.
-    def bumpy(square):
-        return square + 0.05 * math.sin(9 * square)
-
-    monkeypatch.setattr(modelmix, "one_coordinate_log_moment", lambda *arguments: bumpy(arguments[-1] ** 2))
-    monkeypatch.setattr(modelmix, "is_convex_in_square", modelmix.is_convex_in_square.__wrapped__)
-    with pytest.raises(ValueError, match=r"width 3 are not expected: at order 2 the worst case of Theorem 4\.1"):
-        modelmix.mixed_rdp(0.9, 3, [2])
-
-
 @pytest.mark.parametrize("noise_multiplier", [0.3, 2])
 def test_a_wider_gap_is_at_least_as_private(noise_multiplier):
     # The hockey-stick too, which the paper takes for granted when it enforces |w_{k-1} - w_{k-2}| >= tau only.
@@ -131,9 +47,8 @@ def test_a_wider_gap_is_at_least_as_private(noise_multiplier):
     for epsilon in (0, 0.1, 0.5, 1, 3):
         deltas = [one_coordinate_delta(noise_multiplier, width, epsilon) for width in widths]
         assert np.all(np.diff(deltas) <= 1e-13), (epsilon, deltas)
-    assert np.all(
-        np.diff([modelmix.mixed_rdp(noise_multiplier, width, [2, 8, 20]) for width in widths], axis=0) <= 1e-12
-    )
+    curves = [one_coordinate_rdp(noise_multiplier, width, [2, 8, 20]) for width in widths]
+    assert np.all(np.diff(curves, axis=0) <= 1e-12)
 
 
 def test_one_coordinate_is_not_worst_for_the_hockey_stick():
@@ -164,3 +79,44 @@ def test_one_coordinate_is_not_worst_for_the_hockey_stick():
     total_variation = np.maximum(1 - np.exp(-loss.sum(axis=1)), 0).mean()
     assert total_variation == pytest.approx(many, abs=4 * 0.5 / math.sqrt(4000))
     assert total_variation > 2 * one
+
+
+@pytest.mark.parametrize("order", [1.25, 1.5, 2, 5])
+def test_one_coordinate_at_any_order_by_adaptive_quadrature(order):
+    noise, width, rate = 0.6, 4.0, 0.15
+
+    def integrand(z):
+        out = density(z, noise, width)
+        return out * (1 - rate + rate * density(z - 1, noise, width) / out) ** order
+
+    edges = [-width / 2, 1 - width / 2, width / 2, 1 + width / 2]
+    moment = quad(integrand, -8, 12, points=edges, limit=400, epsabs=0, epsrel=1e-11)[0]
+    assert one_coordinate_rdp(noise, width, order, rate)[0] == pytest.approx(math.log(moment) / (order - 1), rel=1e-7)
+
+
+def test_one_coordinate_at_whole_orders_is_theorem_4_1():
+    orders = np.arange(2, 12)
+    np.testing.assert_allclose(
+        one_coordinate_rdp(0.4, 15, orders, 0.02), Poisson(ModelMix(0.4, 15, 1), 0.02).rdp(orders), rtol=1e-9
+    )
+
+
+def test_without_mixing_it_is_the_sampled_gaussian():
+    orders = [1.25, 1.75, 2, 8]
+    np.testing.assert_allclose(
+        one_coordinate_rdp(0.7, 0, orders, 0.02), sampled_gaussian_rdp(0.7, 0.02, orders), rtol=1e-7
+    )
+
+
+def test_the_charge_holds_both_directions_of_a_sampled_step():
+    noise_multiplier, width, rate = 0.6, 4.0, 0.15
+    z = np.arange(-15, 40, 0.005)
+    out = density(z, noise_multiplier, width)
+    mixed = (1 - rate) * out + rate * density(z - 1, noise_multiplier, width)
+    seen = out > 0
+    for order in (2, 5):
+        terms = [order * np.log(a[seen]) - (order - 1) * np.log(b[seen]) for a, b in ((mixed, out), (out, mixed))]
+        remove, add = ((logsumexp(t) + math.log(0.005)) / (order - 1) for t in terms)
+        charged = Poisson(ModelMix(noise_multiplier, width, 1), rate).rdp([order])[0]
+        assert charged == pytest.approx(remove, rel=1e-8)
+        assert add < remove  # the direction the paper leaves out

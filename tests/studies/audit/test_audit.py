@@ -9,9 +9,8 @@ from scipy.stats import kstest
 
 from fedamp.errors import DataError, FederationError, InputError
 from fedamp.federation.plan import Plan
-from fedamp.studies.audit import audit, subject
-from fedamp.studies.audit.canary import CanaryFederation
-from fedamp.studies.audit.subject import subject_of
+from fedamp.studies.audit import audit, canary, sensitivity
+from fedamp.studies.audit.canary import CanaryFederation, subject_of
 from tests.federations import small
 
 MLP = "model={name: mlp, hidden: [12]}"
@@ -80,19 +79,19 @@ def test_a_strong_leak_is_seen_though_it_is_charged():
 
 
 NOT_AUDITED = [
-    (["privacy.noise_multiplier=0"], {}, "nothing is claimed"),
-    ([], {"repetitions": 19}, "--repetitions 19: expected: at least 20"),
-    ([], {"rounds": 0}, "--rounds 0: expected: at least 1"),
-    ([], {"confidence": 1.0}, "--confidence 1: expected: between 0 and 1"),
+    (audit, ["privacy.noise_multiplier=0"], {}, "nothing is claimed"),
+    (audit, [], {"repetitions": 19}, "--repetitions 19: expected: at least 20"),
+    (audit, [], {"rounds": 0}, "--rounds 0: expected: at least 1"),
+    (audit, [], {"confidence": 1.0}, "--confidence 1: expected: between 0 and 1"),
+    (sensitivity, [], {"repetitions": 0}, "expected: at least 1 each"),
 ]
 
 
-def test_what_cannot_be_audited_is_refused_in_one_line(subtests):
-    for overrides, arguments, words in NOT_AUDITED:
-        with subtests.test(words):
-            with pytest.raises(InputError, match=words) as caught:
-                audit(small(*overrides), **arguments)
-            assert "\n" not in str(caught.value)
+@pytest.mark.parametrize(("attack", "overrides", "arguments", "words"), NOT_AUDITED)
+def test_what_cannot_be_audited_is_refused_in_one_line(attack, overrides, arguments, words):
+    with pytest.raises(InputError, match=words) as caught:
+        attack(small(*overrides), **arguments)
+    assert "\n" not in str(caught.value)
 
 
 def test_a_canary_that_cannot_be_trained_is_no_good_news(monkeypatch):
@@ -107,7 +106,7 @@ def test_a_canary_that_cannot_be_trained_is_no_good_news(monkeypatch):
 
 
 def test_a_canary_that_hardly_moves_the_model_is_refused(monkeypatch):
-    monkeypatch.setattr(subject, "_STRETCH", 1e-3)
+    monkeypatch.setattr(canary, "_STRETCH", 1e-3)
     with pytest.raises(DataError, match=r"the canary, is .* of the clipping norm"):
         audit(small(*SCENARIOS["all"]))
 

@@ -1,4 +1,4 @@
-"""The audit finds what is planted, and nothing where nothing is."""
+"""The audit finds what is planted, and nothing where nothing is; and how often, over many audits with other seeds."""
 
 import pytest
 
@@ -52,3 +52,21 @@ def test_what_is_planted_is_found_and_is_not_there_without(name, monkeypatch):
     plant(monkeypatch)
     wrong = audit(scenario, repetitions)
     assert wrong.refuted
+
+
+POWER = {
+    "all": [ALL, "rounds=1", "privacy.noise_multiplier=0.8"],
+    "balanced": [BALANCED, "rounds=2", "privacy.noise_multiplier=0.5"],
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", POWER)
+def test_false_alarms_are_rare_and_too_little_noise_is_nearly_always_found(name, monkeypatch):
+    def refuted(repetitions: int) -> int:
+        """Of 25 audits."""
+        return sum(audit(small(*POWER[name], f"seed={seed}"), repetitions, rounds=4).refuted for seed in range(25))
+
+    assert refuted(200) <= 2  # one in a hundred is allowed; three of 25 have a chance of 0.2 % then
+    planted.noise_too_small_by_a_third(monkeypatch)
+    assert refuted(500) >= 20

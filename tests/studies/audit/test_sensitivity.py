@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from fedamp.client.worker import TrainingNode
-from fedamp.errors import InputError
 from fedamp.federation import reader
 from fedamp.strategies.aggregation import ClippedSums
 from fedamp.studies.audit import sensitivity
@@ -148,15 +147,3 @@ def test_both_data_sets_are_kept_and_the_command_finds_them_again(fedamp, tmp_pa
     again = json.loads(fedamp(*arguments, "--json").out)
     assert command == "fedamp"
     assert again["rounds"] == found["rounds"]
-
-
-def test_the_table_says_what_moved_it(fedamp, tmp_path):
-    answer = fedamp("audit", write_small(tmp_path), "--sensitivity", "--repetitions", 3, "--rounds", 1)
-    text = " ".join(answer.out.split())
-    for words in ("largest distance", "one client's records, 3 times", "not there"):
-        assert words in text
-
-
-def test_nothing_to_repeat_is_refused():
-    with pytest.raises(InputError, match="expected: at least 1 each"):
-        sensitivity(small(), repetitions=0)

@@ -3,6 +3,8 @@
 import hashlib
 import json
 import math
+import re
+import shlex
 import shutil
 from pathlib import Path
 
@@ -17,6 +19,7 @@ from fedamp.federation.cost import privacy_cost
 from fedamp.noise.gaussian import delta_left
 from fedamp.runs.checkpoint import checkpoints
 from tests.chains import change_ledger, forge
+from tests.documentation import commands, text
 from tests.federations import small
 
 SELECTION, COMBINATION = ("--method", "random-selection"), ("--method", "linear-combination")
@@ -111,15 +114,15 @@ def test_selection_releases_one_of_the_models_within_the_budget(selected, runs):
 
 def test_the_certificate_tells_nothing_of_models_that_are_not_released(selected, runs):
     answer, out = selected
-    text = (out / "certificate.json").read_text()
-    certificate = json.loads(text)
+    certified = (out / "certificate.json").read_text()
+    certificate = json.loads(certified)
     assert certificate == {key: answer[key] for key in certificate}
-    assert "accurac" not in text.replace("Accuracy and loss are computed on a test set", "")
+    assert "accurac" not in certified.replace("Accuracy and loss are computed on a test set", "")
     drawn = answer["draw"]["model"].partition("@")[0]
     for name in THREE:
         last = json.loads((runs[name] / "ledger.json").read_text())["releases"][-1]["digest"]
-        assert (last in text) == (name == drawn)
-        assert hashlib.sha256((runs[name] / "ledger.json").read_bytes()).hexdigest() not in text
+        assert (last in certified) == (name == drawn)
+        assert hashlib.sha256((runs[name] / "ledger.json").read_bytes()).hexdigest() not in certified
 
 
 def test_an_auditor_can_check_the_inputs_and_the_cost(selected, runs):
@@ -343,3 +346,28 @@ def test_privacy_tells_what_groups_cost_where_it_is_cheap_or_asked_for():
     # With all choices revealed: three check-ins of five units together at noise multiplier 1.
     assert hidden[3]["epsilon_upper"] <= gaussian_epsilon(math.sqrt(3) * 5) * 1.0005
     assert [row["epsilon_upper"] for row in privacy_cost(small("privacy.noise_multiplier=0"))["groups"]] == [None] * 5
+
+
+# --- docs/merging.md --------------------------------------------------------------------------------------------------
+
+PAGE = "docs/merging.md"
+
+
+def test_the_pages_commands_run(fedamp, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for command in commands(PAGE):
+        program, *arguments = shlex.split(command)
+        assert program == "fedamp"
+        answer = fedamp(*arguments)
+        assert answer.status == 0, f"{command}\n{answer.err}"
+    certificates = {
+        name: json.loads((tmp_path / "runs" / name / "certificate.json").read_text())
+        for name in ("selected", "given", "earlier", "combined")
+    }
+    for certificate in certificates.values():
+        assert certificate["epsilon"]["upper"] <= certificate["budget_epsilon"]
+    assert [model["round"] for model in certificates["earlier"]["inputs"]] == [3, 6]
+    assert not certificates["combined"]["has_known_seed"]
+    keys = set(re.findall(r"`(\w+)`", text(PAGE).partition("| key of `certificate.json` |")[2].partition("\n\n")[0]))
+    documented = keys - {"certificate", "json", "ledger_sha256_with_salt", "from_json"}
+    assert documented <= certificates["selected"].keys()

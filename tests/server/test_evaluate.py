@@ -14,7 +14,7 @@ from sklearn.metrics import (
 )
 
 from fedamp.federation.losses import LOSSES
-from fedamp.models.registry import build, initial_parameters
+from fedamp.models.networks import build, initial_parameters
 from fedamp.models.section import Model
 from fedamp.server.evaluate import evaluate
 

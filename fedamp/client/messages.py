@@ -1,0 +1,147 @@
+"""Messages between PrivateStrategy and a node, as Python values; and a node's configuration:
+
+data     folder with this node's records, instead of the scenario's
+hosts    ids of the clients that live here, for example "0-9,12"; default: those whose records are here
+device   auto, cuda or cuda:N; default: cpu
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
+from numpy.typing import NDArray
+from pydantic import TypeAdapter
+
+from fedamp.base import devices
+from fedamp.base.arrays import Arrays
+from fedamp.base.ids import ranges
+from fedamp.client.task import DATA_PLACES, ClientTask, TrainInstruction, TrainReport
+from fedamp.data import Dataset
+from fedamp.data.sections import Data
+from fedamp.engines import flower
+from fedamp.errors import DeploymentError
+from fedamp.federation.losses import form_of
+
+
+@dataclass(frozen=True)
+class Order:
+    """A training message."""
+
+    message: Message
+    task_json: str
+    instruction: TrainInstruction
+    arrays: Arrays  # the received model
+    config: dict[str, Any]  # the ``train_config`` that the server app gave to ``start``; empty elsewhere
+
+    @classmethod
+    def of(cls, message: Message) -> "Order":
+        """Read a message; DeploymentError where it is not PrivateStrategy's."""
+        config, train_config = (config_of(message, name) for name in ("config", "train_config"))
+        if "task" not in config or "arrays" not in message.content:
+            raise DeploymentError(
+                "the message is no training message of fedamp's PrivateStrategy, which alone is answered"
+            )
+        task_json, arrays = str(config.pop("task")), flower.from_record(message.content["arrays"])  # type: ignore[arg-type]
+        return cls(message, task_json, TrainInstruction(**config), arrays, train_config)
+
+    @cached_property
+    def task(self) -> ClientTask:
+        return task_of(self.task_json)
+
+
+def config_of(message: Message, name: str) -> dict[str, Any]:
+    """A record of a message; empty where it has none."""
+    found = message.content.get(name)
+    return dict(found) if isinstance(found, ConfigRecord) else {}
+
+
+@lru_cache(maxsize=2)
+def task_of(task_json: str) -> ClientTask:
+
+    return ClientTask.from_json(task_json)
+
+
+def trained(message: Message, sums: Mapping[str, NDArray[np.float64]], report: TrainReport) -> Message:
+    """The answer to a training message."""
+    told = {name: value for name, value in vars(report).items() if name != "error"}
+    content = RecordDict({"arrays": flower.to_record(sums), "metrics": MetricRecord(told)})
+    if report.error:
+        content["errors"] = ConfigRecord({"first": report.error})
+    return Message(content, reply_to=message)
+
+
+def hosting(message: Message, clients: Iterable[int] | None) -> Message:
+    """The answer to a query: which clients live here; None: any can."""
+    answer = ConfigRecord({"all": clients is None, "clients": sorted(clients or ())})
+    return Message(RecordDict({"hosts": answer}), reply_to=message)
+
+
+def text(context: Context, key: str) -> str:
+    """A value of a node's configuration; empty where it has none."""
+    return str(context.node_config.get(key, ""))
+
+
+def device(context: Context) -> str:
+    """The device on which a node trains."""
+    return devices.available(text(context, "device") or "cpu")
+
+
+def named_hosts(context: Context, by_partition: bool) -> set[int] | None:
+    """The clients that a node's configuration names: its ``hosts``, else (``by_partition``) its ``partition-id``.
+
+    None: it names none. DeploymentError: ``hosts`` cannot be read; or ``by_partition``, and there is neither.
+    """
+    listed, partition = text(context, "hosts"), context.node_config.get("partition-id")
+    if listed:
+        try:
+            return {client for first, last in ranges(listed) for client in range(first, last + 1)}
+        except ValueError as error:
+            raise DeploymentError(f"hosts {error}") from None
+    if not by_partition:
+        return None
+    if not isinstance(partition, int):
+        raise DeploymentError('the node configuration names no client; add partition-id=3, or hosts="0-9"')
+    return {partition}
+
+
+def hosts(context: Context, task_json: str, by_partition: bool) -> set[int] | None:
+    """The clients that live on a node: those that its configuration names, else those in its data folder; None: all.
+
+    DeploymentError: as :func:`named_hosts`; or a folder that does not say whose records it has.
+    """
+    named, folder = named_hosts(context, by_partition), text(context, "data")
+    if named is not None or not folder:
+        return named
+    ids = dataset(task_json, folder).hosted if task_json else None
+    if ids is None:
+        raise DeploymentError(
+            f"{folder} has no federation.json, and the node configuration no hosts: say which clients live here"
+        )
+    return set(ids.tolist())
+
+
+@lru_cache(maxsize=2)
+def dataset(task_json: str, folder: str) -> Dataset:
+    """A task's records (a client each where the unit is a sample), the same in every round."""
+    task = task_of(task_json)
+    config = task.data.model_dump()
+    if folder:
+        key = next((key for key in DATA_PLACES if key in config), None)
+        if key is None:
+            raise DeploymentError(
+                f"node configuration has a data folder, but the scenario's data are {config['name']}; "
+                "expected: data with a path or dataset, e.g. npz"
+            )
+        config[key] = str(Path(folder).absolute())
+    elif any(config.get(key) == "" for key in DATA_PLACES):
+        raise DeploymentError('this node\'s configuration names no data folder; add data="FOLDER" to --node-config')
+    section: Data = _DATA.validate_python(config)
+    records = section.load(task.data_seed, Path(), form_of(task.client, task.model))
+    return records.by_record() if task.unit == "sample" else records
+
+
+_DATA: TypeAdapter[Data] = TypeAdapter(Data)

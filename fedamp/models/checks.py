@@ -1,0 +1,131 @@
+"""What a model may contain and do to be trained privately; every breach is refused by name."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
+
+from fedamp.errors import ModelError, one_line
+from fedamp.models.generators import generators_from
+from fedamp.models.masks import Masks
+from fedamp.models.section import Model
+from fedamp.models.units import declared
+
+_MOVED = 0.1  # standard deviation by which parameters move from their start
+
+
+def check(module: nn.Module) -> None:
+    """Raise ModelError for a module that cannot be trained privately or reproducibly.
+
+    Everything that a record can change must be a float32 parameter, because parameters are what is clipped and noised.
+    Batch norm and running statistics mix records, integer buffers count them; both would leave the client unprotected.
+    """
+    for path, submodule in module.named_modules():
+        name, kind = path or type(module).__name__, type(submodule).__name__
+        if isinstance(submodule, nn.modules.batchnorm._BatchNorm):
+            raise ModelError(f"model: {name} is {kind}, whose statistics mix records unprotected; use GroupNorm")
+        if isinstance(submodule, _NormBase) and submodule.track_running_stats:
+            raise ModelError(
+                f"model: {name} ({kind}) keeps running statistics; use track_running_stats=False or GroupNorm"
+            )
+        for key, buffer in submodule.named_buffers(recurse=False):
+            if not buffer.dtype.is_floating_point:
+                raise ModelError(f"model: buffer {name}.{key} is {_dtype(buffer)}; integer buffers cannot be protected")
+            if key.startswith("running"):
+                raise ModelError(f"model: buffer {name}.{key} is a running statistic, which cannot be protected")
+    for name, parameter in module.named_parameters():
+        where = f"model: parameter {name}"
+        if isinstance(parameter, nn.UninitializedParameter):
+            raise ModelError(f"{where} has no shape yet (a lazy module); give its sizes")
+        if parameter.dtype != torch.float32:
+            raise ModelError(f"{where} is {_dtype(parameter)}; only float32 is accepted")
+        if not parameter.requires_grad:
+            raise ModelError(f"{where} is frozen (requires_grad=False); register it as a buffer instead")
+    if sum(parameter.numel() for parameter in module.parameters()) == 0:
+        raise ModelError(f"model {type(module).__name__} has no parameters to train")
+
+
+def _dtype(tensor: Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+def check_calls(module: nn.Module, config: Model, input_shape: tuple[int, ...], num_classes: int) -> None:
+    """Raise ModelError for wrong shapes, constants that change, outputs that no seed decides, a false declaration."""
+    who = f"model {config.name}"
+
+    def outputs() -> Any:
+        with generators_from(0), torch.no_grad():
+            return module(example((2, *input_shape), config.vocabulary))
+
+    before = {name: value.clone() for name, value in constants(module).items()}
+    try:
+        first, second = outputs(), outputs()
+    except Exception as error:
+        raise ModelError(f"{who} cannot take inputs of shape {[2, *input_shape]} ({one_line(error)})") from error
+    shape = tuple(getattr(first, "shape", ()))
+    if shape[:1] != (2,) or shape[-1:] != (num_classes,) or len(shape) not in (2, 3):
+        got = list(shape) or type(first).__name__
+        raise ModelError(f"{who} must answer logits of shape [batch, {num_classes}], got {got} for a batch of 2")
+    for name, value in constants(module).items():
+        if name in before and not torch.equal(value, before[name]):
+            raise ModelError(
+                f"{who}: {name} is no parameter, and changes when the model is called, so that it would "
+                "remember records unprotected; expected: constants"
+            )
+    if not torch.equal(first.nan_to_num(), second.nan_to_num()):
+        raise ModelError(
+            f"{who} answers the same inputs in two ways, and no seed decides; expected: random numbers "
+            "from torch's, NumPy's or Python's default generator, and nothing that is remembered from call to call"
+        )
+    prove_silence(module, input_shape, config.vocabulary)
+
+
+def prove_silence(module: nn.Module, input_shape: tuple[int, ...], vocabulary: int | None = None) -> None:
+    """Raise ModelError where something that a dropped node owns has a gradient that is not zero.
+
+    No epsilon rests on it, because updates are silenced for every model; but the trained network would not be the
+    declared submodel. Random inputs (torch's default generator); every node is dropped once while all other layers are
+    whole, so that no other silence covers for it, and once with nodes of other layers. Parameters move from their
+    start: a layer that starts at zero would let nothing through.
+    """
+    if not declared(module):
+        return
+    masks = Masks(module, rest="dealt")  # "shared" would refuse a module whose nodes own everything
+    layers = torch.cat([torch.full((count,), index) for index, count in enumerate(masks.layers.values())])
+    half = (torch.rand(masks.nodes) < 0.5).float()
+    for kept in (half, 1 - half):
+        _check_silence(masks, example((4, *input_shape), vocabulary), kept)
+        for layer in range(len(masks.layers)):
+            _check_silence(masks, example((4, *input_shape), vocabulary), torch.where(layers == layer, kept, 1.0))
+
+
+def _check_silence(masks: Masks, inputs: Tensor, mask: Tensor) -> None:
+    start = {name: value.detach() for name, value in masks.module.named_parameters()}
+    leaves = {name: (value + _MOVED * torch.randn_like(value)).requires_grad_() for name, value in start.items()}
+    outputs = masks.call(leaves, inputs, mask)
+    loss = (outputs * torch.randn_like(outputs)).sum()
+    gradients = torch.autograd.grad(loss, list(leaves.values()), materialize_grads=True)
+    for name, gradient in zip(leaves, gradients, strict=True):
+        for layer, dropped in masks.dropped(name, gradient.shape, mask[None]):
+            if bool((torch.where(dropped[0], gradient, 0.0) != 0).any()):
+                raise ModelError(
+                    f"{type(masks.module).__name__}.units_to_split(): layer {layer!r} says its nodes own {name!r}, "
+                    "but leaving a node out does not silence it"
+                )
+
+
+def example(shape: tuple[int, ...], vocabulary: int | None) -> Tensor:
+    """Random inputs of this shape, the batch included: numbers, or tokens of a vocabulary."""
+    return torch.randn(shape) if vocabulary is None else torch.randint(vocabulary, shape)
+
+
+def constants(module: nn.Module) -> dict[str, Tensor]:
+    """Tensors that are no parameters: buffers, and attributes of modules."""
+    attributes = {
+        f"{name}.{key}".lstrip("."): value
+        for name, submodule in module.named_modules()
+        for key, value in vars(submodule).items()
+        if isinstance(value, Tensor) and not value.requires_grad
+    }
+    return dict(module.named_buffers()) | attributes

@@ -1,0 +1,189 @@
+"""Modules from a scenario's model section: built-in ones by name, custom ones by import path."""
+
+import hashlib
+import random
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import psutil
+import torch
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.numpy import load_file
+from torch import Tensor, nn
+
+from fedamp import rng
+from fedamp.base.arrays import Arrays
+from fedamp.errors import ModelError, one_line
+from fedamp.models.architecture import Architecture
+from fedamp.models.architectures import architecture_of, import_own, is_import_path
+from fedamp.models.checks import check, check_calls, constants, example
+from fedamp.models.generators import generators_from
+from fedamp.models.section import Model
+from fedamp.models.units import Blocks, Units
+
+
+class Network(nn.Module):
+    """A built-in model: the modules of an architecture."""
+
+    def __init__(self, architecture: Architecture, input_shape: tuple[int, ...], num_classes: int) -> None:
+        super().__init__()
+        self.architecture, self.input_shape, self.num_classes = architecture, input_shape, num_classes
+        for name, module in architecture.modules(input_shape, num_classes).items():
+            self.add_module(name, module)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.architecture.forward(self, inputs)
+
+    def units_to_split(self) -> Sequence[Units | Blocks]:
+        return self.architecture.units()
+
+    def smaller(self, kept: Mapping[str, tuple[int, ...]]) -> "Network":
+        return Network(self.architecture.smaller(kept), self.input_shape, self.num_classes)
+
+
+def build(config: Model, input_shape: tuple[int, ...], num_classes: int, seed: int = 0) -> nn.Module:
+    """The model of a scenario, checked, with initial values from the seed. Leaves all global generators alone.
+
+    Inputs: float32 (tokens: int64) [batch, *input_shape]. Outputs: [batch, num_classes], of sequences also [batch,
+    length, num_classes]. ModelError: the module cannot be built, or breaks a rule (:mod:`fedamp.models.checks`).
+    """
+    input_shape = tuple(input_shape)
+    with generators_from(seed):
+        if not is_import_path(config.name):
+            network = _network(config, input_shape, num_classes)
+            check(network)
+            return network
+        module = _import(config, input_shape, num_classes)
+        check(module)
+        check_calls(module, config, input_shape, num_classes)
+    pin = config.frozen_sha256
+    if pin is not None and (found := _frozen_digest(config, input_shape, num_classes)) != pin:
+        raise ModelError(
+            f"model {config.name}: its frozen weights (buffers and other constants) have SHA-256 {found}; expected: "
+            f"{pin}, as when the run began"
+        )
+    return module
+
+
+def pinned(config: Model, input_shape: tuple[int, ...], num_classes: int) -> Model:
+    """The section with the digest of a custom model's frozen weights, to which :func:`build` then holds them.
+
+    Frozen weights are all tensors beside the parameters: never sent, so every machine must hold the same.
+    """
+    if not is_import_path(config.name):
+        return config
+    return config.model_copy(update={"frozen_sha256": _frozen_digest(config, tuple(input_shape), num_classes)})
+
+
+def initial_parameters(
+    config: Model, input_shape: tuple[int, ...], num_classes: int, seed: int, folder: Path = Path()
+) -> Arrays:
+    """The initial model, float32 by parameter name: from the run's seed alone, or read from ``config.initial``.
+
+    ModelError: as :func:`build`; a file (in ``folder``) that cannot be read or does not fit the model; a custom module
+    whose initial values come from another generator than torch's.
+    """
+    model_seed = int(rng.public_stream(seed, "initial-model").integers(2**63))
+    values = _values(build(config, input_shape, num_classes, model_seed))
+    if config.initial is not None:
+        return _read(folder / config.initial, values)
+    if is_import_path(config.name):
+        again = _values(build(config, input_shape, num_classes, model_seed))
+        for name, value in values.items():
+            if not np.array_equal(value, again[name], equal_nan=True):
+                raise ModelError(
+                    f"model {config.name}: parameter {name} starts from another value each time; "
+                    "draw initial values from torch's default generator, without seeding it"
+                )
+    return values
+
+
+def is_random(module: nn.Module, config: Model, input_shape: tuple[int, ...]) -> bool:
+    """Whether the forward pass of a scenario's model draws random numbers in training."""
+
+    def next_numbers(called: bool) -> tuple[float, ...]:
+        with generators_from(0), torch.no_grad():
+            inputs = example((2, *input_shape), config.vocabulary)
+            if called:
+                module(inputs)
+            return torch.rand((), dtype=torch.float64).item(), np.random.random(), random.random()
+
+    return is_import_path(config.name) and next_numbers(True) != next_numbers(False)
+
+
+def input_type(config: Model) -> torch.dtype:
+    """The type of a model's inputs: int64 for tokens, else float32."""
+    return torch.float32 if config.vocabulary is None else torch.int64
+
+
+def _network(config: Model, input_shape: tuple[int, ...], num_classes: int) -> Network:
+    try:
+        architecture = architecture_of(config)
+    except ValueError as error:
+        raise ModelError(str(error)) from None
+    if config.options or config.frozen_sha256:
+        key = "options are" if config.options else "frozen_sha256 is"
+        raise ModelError(f"model.{key} for a custom model; {config.name} takes none")
+    with torch.device("meta"):  # shapes alone
+        outline = Network(architecture, input_shape, num_classes)
+    # Beside it there is at least an update, and a sum of updates in float64.
+    needed, memory = 16 * sum(each.numel() for each in outline.parameters()), psutil.virtual_memory().total
+    if needed > memory:
+        raise ModelError(
+            f"model {config.name} needs {needed / 1e9:,.0f} GB, and this machine has {memory / 1e9:,.0f} GB of memory; "
+            "expected: smaller model.hidden, model.channels or data.shape"
+        )
+    return Network(architecture, input_shape, num_classes)
+
+
+def _import(config: Model, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+    try:
+        factory = import_own(config.name, config.folder)
+    except Exception as error:  # a custom module may raise anything while it is imported
+        raise ModelError(
+            f"model.name {config.name!r} cannot be imported ({one_line(error)}); expected: package.module:name, "
+            "installed or beside the scenario"
+        ) from error
+    try:
+        module = factory(input_shape, num_classes, **config.options)
+    except Exception as error:
+        raise ModelError(
+            f"model {config.name} cannot be built with input_shape={input_shape}, num_classes={num_classes}, "
+            f"options={config.options} ({one_line(error)})"
+        ) from error
+    if not isinstance(module, nn.Module):
+        raise ModelError(f"model {config.name} must return a torch.nn.Module, got {type(module).__name__}")
+    return module
+
+
+def _frozen_digest(config: Model, input_shape: tuple[int, ...], num_classes: int) -> str:
+    """SHA-256 of names, types, shapes and bytes of a custom module's constants."""
+    with generators_from(0):
+        module = _import(config, input_shape, num_classes)
+    state = hashlib.sha256()
+    for name, value in sorted(constants(module).items()):
+        state.update(f"{name} {value.dtype} {list(value.shape)}\0".encode())
+        state.update(value.detach().cpu().flatten().view(torch.uint8).numpy().tobytes())
+    return state.hexdigest()
+
+
+def _values(module: nn.Module) -> Arrays:
+    return {name: parameter.detach().cpu().numpy().copy() for name, parameter in module.named_parameters()}
+
+
+def _read(path: Path, expected: Mapping[str, NDArray[np.float32]]) -> Arrays:
+    try:
+        values = load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise ModelError(f"model.initial {path}: cannot be read as safetensors ({one_line(error)})") from error
+    for name in expected.keys() ^ values.keys():
+        side = "is missing" if name in expected else "is not in the model"
+        raise ModelError(f"model.initial {path}: parameter {name} {side}")
+    for name, value in expected.items():
+        shape, kind = list(values[name].shape), values[name].dtype
+        if shape != list(value.shape) or kind != np.float32:
+            must = f"must be float32 of shape {list(value.shape)}, got {kind} of shape {shape}"
+            raise ModelError(f"model.initial {path}: parameter {name} {must}")
+    return {name: values[name] for name in expected}
