@@ -139,7 +139,7 @@ def _numbers(rows: "datasets.Dataset", names: list[str], source: str) -> NDArray
                 columns.append(np.asarray(rows.select_columns([name]).with_format("numpy")[:][name]))
         except ValueError:  # lists of different lengths
             columns.append(np.empty(0, dtype=object))
-        if columns[-1].dtype.kind not in "fiub":
+        if columns[-1].dtype.kind not in "fiub" or rows.data.column(name).null_count:  # some versions read NaN there
             expected = "numbers or equally long lists of numbers (inputs: or images), without empty cells"
             raise DataError(f"{source}: column {name!r} must hold {expected}")
     if len(columns) > 1 and any(column.ndim > 1 for column in columns):
