@@ -94,7 +94,8 @@ def test_the_adversary_of_the_audit_collects_what_a_contribution_leaves_in_later
     assert np.allclose(filtered, precision @ products)
     assert np.allclose(share, np.diag(precision))
     untouched, whole = matched(products, ())
-    assert (untouched == products).all() and (whole == 1).all()
+    assert (untouched == products).all()
+    assert (whole == 1).all()
 
 
 def test_earlier_noise_that_float64_may_not_hold_exactly_is_refused():
