@@ -94,6 +94,7 @@ def test_a_run_is_verified_from_its_ledger_which_holds_the_coefficients(tmp_path
     assert [check for check in verify_ledger(tmp_path / "run") if check.verdict == "fail"]
 
 
+@pytest.mark.slow  # each compares many numbers of bands
 @pytest.mark.parametrize(
     ("rounds", "k", "momentum", "epsilon"), [(100, 10, 0.0, 8), (100, 10, 0.9, 4), (60, 3, 0.9, 2)]
 )
