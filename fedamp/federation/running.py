@@ -47,6 +47,9 @@ class Federation(Section):
         "all; trusted: each node names its own units",
     )
     checkpoint_every: Count = Field(10, description="rounds between checkpoints")
+    keep_secrets: bool = Field(
+        False, description="keep seed.secret and the checkpoints of a run that has ended, instead of deleting them"
+    )
     evaluate_every: Count = Field(1, description="rounds between evaluations on the public test set")
     validation_share: Annotated[float, Field(ge=0, lt=1)] = Field(
         0.0,
