@@ -73,10 +73,10 @@ def run(
         else:
             with fails_alone("the table"):
                 out.print(tables.run_table(summary, progress.clipped))
+            if not summary.has_known_seed and not RunFolder(folder).seed.exists():
+                out.print("deleted: the secret seed and the checkpoints, which only a resumption needs")
             print_paths("ledger's head", head or "none")
             print_paths("run folder", folder)
-            if summary.stopped_because in ("finished", "budget") and not RunFolder(folder).seed.exists():
-                out.print("its secret seed and checkpoints are deleted", style="dim")
     terminal.caution_about(scenario_)
     if summary.stopped_because == "interrupted":
         raise Interrupted(how_to_resume(folder))

@@ -72,7 +72,7 @@ class RunFolder:
 
     def delete_secrets(self) -> None:
         """Delete what only a resumption needs: the seed that decides the check-ins, and the checkpoints."""
-        for file in (self.seed, *self.checkpoints.glob("*")):
+        for file in (self.seed, *sorted(self.checkpoints.glob("*"))):  # the newest last: it alone can end the run
             file.unlink(missing_ok=True)
         with suppress(OSError):
             self.checkpoints.rmdir()
