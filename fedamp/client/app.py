@@ -24,9 +24,9 @@ from fedamp.base.arrays import Arrays, Sums
 from fedamp.client import messages
 from fedamp.client.clipping import clip_and_sum
 from fedamp.client.messages import Order
-from fedamp.client.task import TrainReport
+from fedamp.client.task import TrainReport, log
 from fedamp.client.worker import TrainingNode
-from fedamp.engines import flower
+from fedamp.engines import flower, sealed
 from fedamp.errors import DeploymentError, one_line
 from fedamp.federation.training import Client
 from fedamp.models.generators import generators_from
@@ -91,6 +91,19 @@ class PrivateClientApp(ClientApp):
         self._loop = train
 
     def __call__(self, message: Message, context: Context) -> Message:
+        """The answer; to a sealed message a sealed one of the size that the order tells, whatever fails here."""
+        data = sealed.data_of(message.content)
+        if data is None:
+            return self._answer(message, context)
+        order = sealed.open_order(data)
+        try:
+            answer = sealed.seal_reply(self._answer(flower.with_content(message, order), context).content, order)
+        except Exception as error:
+            log.exception("this node could not do what it was asked")
+            answer = sealed.seal_reply(sealed.failure(one_line(error)), order)
+        return Message(sealed.record(answer), reply_to=message)
+
+    def _answer(self, message: Message, context: Context) -> Message:
         kind = message.metadata.message_type
         if kind == "query":
             task_json = str(messages.config_of(message, "config").get("task", ""))

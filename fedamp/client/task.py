@@ -68,6 +68,7 @@ class TrainInstruction:
     submodels: list[int]  # submodel of each client; -1: the whole model
     clips: list[float]  # clipping norm of all that is trained; or of its shared and its split part
     extracted: int = WHOLE  # the submodel that the arrays are
+    counted: list[bool] = field(default_factory=list)  # whether each client is in the sum; empty: all are
 
     def __post_init__(self) -> None:
         if not len(self.clients) == len(self.seeds) == len(self.submodels):

@@ -6,6 +6,7 @@ submodels (Dong, Chen, Özgür 2025, Algorithms 1 and 2) and ModelMix (Xiao, Wan
 
 import logging
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Self
@@ -107,12 +108,12 @@ class PrivateStrategy(Strategy):
         self.roster.refresh(grid, self.plan.scenario.federation.round_deadline, self._task_json)
         self.prepare(server_round)
         self._requests, self.collected = {}, None  # its sums would be in memory while clients train
-        messages = []
+        messages, hosted = [], Counter(self.roster.host_of.values())
         for node, batches in self.roster.assign(self._assignment.batches).items():
             submodels = {batch.submodel for batch in batches}
             one = len(submodels) == 1 and node not in self.roster.everywhere
             extracted = submodels.pop() if one else WHOLE
-            content = self._content(server_round, arrays, batches, extracted)
+            content = self._content(server_round, arrays, batches, extracted, hosted[node] or self.plan.units)
             if config:
                 content["train_config"] = config.copy()
             messages.append(Message(content, node, "train"))
@@ -158,7 +159,7 @@ class PrivateStrategy(Strategy):
         """The global model as clients receive it."""
         return flower.to_record(self.state.parameters)
 
-    def _content(self, round_: int, arrays: ArrayRecord, batches: list[Batch], extracted: int) -> RecordDict:
+    def _content(self, round_: int, arrays: ArrayRecord, batches: list[Batch], extracted: int, room: int) -> RecordDict:
         if extracted != WHOLE:
             arrays = flower.to_record(self.pipeline.pieces(extracted, round_).extract(self.state.parameters))
         units = [unit for batch in batches for unit in batch.units.tolist()]
@@ -168,10 +169,13 @@ class PrivateStrategy(Strategy):
             "clients": units,
             "seeds": [self._assignment.seed_of[unit] for unit in units],
             "submodels": [batch.submodel for batch in batches for _ in batch.units],
+            "counted": [True] * len(units),
             "clips": self.pipeline.clips(self.state),
             "extracted": extracted,
         }
-        return RecordDict({"arrays": arrays, "config": ConfigRecord(orders)})
+        frozen = [name for name in self.state.parameters if name not in self.pipeline.model.shapes]
+        form = ConfigRecord({"units": room, "frozen": frozen})
+        return RecordDict({"arrays": arrays, "config": ConfigRecord(orders), "form": form})
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid

@@ -118,7 +118,8 @@ class Roster:
         def query(node: int) -> Message:
             # The number cannot be guessed, so another node cannot answer in this one's name.
             config = ConfigRecord({"task": task, "nonce": f"{rng.seed_from_system():x}"})
-            return Message(RecordDict({"config": config}), node, "query", ttl=timeout)
+            form = ConfigRecord({"units": self.units})
+            return Message(RecordDict({"config": config, "form": form}), node, "query", ttl=timeout)
 
         new = sorted(connected - self._asked - set(self.pings))
         for node in [node for node in new if not permit(self._names[node])]:
