@@ -121,9 +121,10 @@ def answers(messages: Iterable[Message], replies: Iterable[Message]) -> list[Mes
         sender, node = reply.metadata.src_node_id, asked.get(reply.metadata.reply_to_message_id)
         if sender == node:
             found.append(reply)
-        else:  # Flower answers in its own name for a node that is gone
-            what = "Flower has lost it" if sender == SERVER_NODE else "it answers nothing that was asked of it"
-            log.warning("a reply in the name of node %s was left out: %s", node or sender, what)
+        elif sender == SERVER_NODE and node is not None:  # Flower answers in its own name for a node that is gone
+            log.warning("node %s is lost", node)
+        else:
+            log.warning("a reply in the name of node %s was left out: it answers nothing that was asked of it", sender)
     return found
 
 

@@ -1,16 +1,18 @@
-"""Flower's own SuperLink on a port of this process, and a node that answers with any bytes."""
+"""Flower's own SuperLink on a port of this process, and nodes that answer with any bytes."""
 
 import hashlib
 import json
+import os
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import uvicorn
-from flwr.app import Message
+from flwr.app import Error, Message, RecordDict
 from flwr.app.message import remove_content_from_message
 from flwr.common.serde import message_to_proto
-from flwr.proto import fleet_pb2, message_pb2
+from flwr.proto import fleet_pb2
+from flwr.proto.message_pb2 import ObjectTree
 from flwr.supercore.constant import NOOP_FEDERATION_ID, TaskType
 from flwr.supercore.task_identity import TaskIdentity
 from flwr.superlink.grid import HttpGrid
@@ -20,101 +22,125 @@ from flwr.superlink.servicer.fleet import fleet_handlers
 from tests.deployment.machines import free_port, wait
 
 
-def content_of(kind: str, children: Sequence[str], body: bytes) -> bytes:
-    """An object as Flower stores it."""
-    return f"{kind} {','.join(children)} {len(body)}".encode() + b"\x00" + body
+class Object:
+    """An object as Flower stores it, with those below it.
+
+    Args:
+        kind: Flower's name of its type.
+        named: whom it names as its children, if others than ``below``.
+    """
+
+    def __init__(self, kind: str, below: Sequence["Object"] = (), body: bytes = b"", named: Sequence[str] = ()) -> None:
+        self.below = list(below)
+        names = ",".join(named or [each.name for each in below])
+        self.content = f"{kind} {names} {len(body)}".encode() + b"\0" + body
+        self.name = hashlib.sha256(self.content).hexdigest()
+
+    def tree(self) -> ObjectTree:
+        return ObjectTree(object_id=self.name, children=[each.tree() for each in self.below])
+
+    def all(self) -> list["Object"]:
+        """Itself, then what is below."""
+        return [self, *(other for each in self.below for other in each.all())]
 
 
-def name_of(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
+def above(*below: Object) -> Object:
+    """A message whose one array is in these chunks. What it says itself is nonsense: only the array counts."""
+    unique = {each.name: each for each in below}
+    order = [list(unique).index(each.name) for each in below]
+    told = {"dtype": "uint8", "shape": [1], "stype": "bytes", "arraychunk_ids": order}
+    array = Object("Array", list(unique.values()), json.dumps(told).encode())
+    return Object("Message", [Object("RecordDict", [Object("ArrayRecord", [array])])], os.urandom(20))
+
+
+def sent(data: bytes, chunk: int = 5 << 20) -> Object:
+    """What an honest node sends."""
+    return above(*(Object("ArrayChunk", body=data[start : start + chunk]) for start in range(0, len(data), chunk)))
 
 
 class Node:
-    """A registered node. It speaks to the handlers behind the HTTP routes of nodes."""
+    """A registered node, which calls the handlers behind the HTTP routes for nodes."""
 
     def __init__(self, link: "Link", name: str) -> None:
-        self.link, self.name = link, name
-        self.id = link.state.create_node("", "", name.encode(), 30, name=name)
-        assert link.state.activate_node(self.id, 1e6)
+        self.state, self.run_id = link.state, link.run_id
+        self.id = self.state.create_node("", "", name.encode(), 30, name=name)
+        assert self.state.activate_node(self.id, 1e6)
 
     def order(self) -> Message:
         """The next message to it, without its content."""
-        found = []
-        wait(lambda: found.extend(self.link.state.get_message_ins(self.id, limit=1)) or found, 20, "an order", 0.01)
+        found: list[Message] = []
+
+        def came() -> bool:
+            found.extend(self.state.get_message_ins(self.id, limit=1))
+            return bool(found)
+
+        wait(came, 20, "an order", every=0.01)
         return found[0]
 
-    def push(self, reply: Message, tree: message_pb2.ObjectTree, contents: Sequence[bytes]) -> None:
-        """Send a reply: its header, the tree of its objects, and some of these."""
-        header = message_to_proto(remove_content_from_message(reply))
+    def push(self, order: Message, reply: Object, kept_back: int = 0, error: str = "") -> list[Object]:
+        """Reply with these objects; returns the last ones, which are kept back."""
+        message = Message(Error(2, error), reply_to=order) if error else Message(RecordDict(), reply_to=order)
+        session = self._header(message, reply.tree())
+        objects = reply.all()
+        give = len(objects) - kept_back
+        self.push_objects(objects[:give], session)
+        return objects[give:]
+
+    def push_objects(self, objects: Sequence[Object], session: str = "") -> None:
+        for each in objects:
+            self.state.store_object(self.run_id, session, each.name, each.content)
+
+    def intrude(self, size: int) -> None:
+        """Send the server a message that it did not ask for."""
+        TaskIdentity.node_id, ours = 1, TaskIdentity.node_id
+        message = Message(RecordDict(), 1, "train", group_id="g" * size)
+        TaskIdentity.node_id = ours
+        self._header(message, Object("Message", body=os.urandom(20)).tree())
+
+    def _header(self, message: Message, tree: ObjectTree) -> str:
+        header = message_to_proto(remove_content_from_message(message))
         header.metadata.message_id = tree.object_id
         request = fleet_pb2.PushMessagesRequest(messages_list=[header], message_object_trees=[tree])
-        session = fleet_handlers.push_messages(request, self.link.state).session_id
-        self.push_objects(contents, session)
+        return fleet_handlers.push_messages(request, self.state).session_id
 
-    def push_objects(self, contents: Sequence[bytes], session: str = "") -> None:
-        for content in contents:
-            self.link.state.store_object(self.link.run_id, session, name_of(content), content)
-
-    def answer(
-        self,
-        reply: Message,
-        chunks: Sequence[bytes],
-        array: bytes | None = None,
-        message: bytes = b"no protobuf \xff",
-        keep_back: int = 0,
-        kind: str = "ArrayChunk",
-    ) -> list[bytes]:
-        """Send an array in chunks; returns the objects that are kept back, the last ones."""
-        leaves = [content_of(kind, [], chunk) for chunk in chunks]
-        names = list(dict.fromkeys(map(name_of, leaves)))
-        told = {"dtype": "uint8", "shape": [1], "stype": "numpy.ndarray", "arraychunk_ids": list(range(len(names)))}
-        tree = [message_pb2.ObjectTree(object_id=name) for name in names]
-        above = []
-        for part, body in (
-            ("Array", array or json.dumps(told).encode()),
-            ("ArrayRecord", b"{}"),
-            ("RecordDict", b"{}"),
-            ("Message", message),
-        ):
-            content = content_of(part, [each.object_id for each in tree], body)
-            tree = [message_pb2.ObjectTree(object_id=name_of(content), children=tree)]
-            above.append(content)
-        contents = [*reversed(above), *leaves]
-        sent = len(contents) - keep_back
-        self.push(reply, tree[0], contents[:sent])
-        return contents[sent:]
+    def leave(self) -> None:
+        self.state.deactivate_node(self.id)
 
 
 class Link:
     """A SuperLink with one run, which its server may play for a minute."""
 
     def __init__(self) -> None:
-        self.port = free_port()
-        app = create_app()
+        self.port, app = free_port(), create_app()
         self.state = app.state.linkstate_factory.state()
-        self.server = uvicorn.Server(uvicorn.Config(app, port=self.port, log_level="error"))
+        self.server = uvicorn.Server(uvicorn.Config(app, port=self.port, log_level="critical", ws="none"))
         self.thread = threading.Thread(target=self.server.run, daemon=True)
         self.run_id = self.state.create_run(None, None, None, {}, NOOP_FEDERATION_ID, None, "", TaskType.SERVER_APP)
-        task = self.state.get_run_info(run_ids=[self.run_id])[0].primary_task_id
-        self.token = self.state.claim_task(task)
-        self.state.activate_task(task)
-        TaskIdentity.run_id, TaskIdentity.task_id, TaskIdentity.node_id = self.run_id, task, 1
+        self.task = self.state.get_run_info(run_ids=[self.run_id])[0].primary_task_id
+        self.token = self.state.claim_task(self.task)
+        self.state.activate_task(self.task)
 
     def grid(self) -> HttpGrid:
         grid = HttpGrid(f"127.0.0.1:{self.port}", insecure=True, token=self.token)
         grid.set_run(self.state.get_run_info(run_ids=[self.run_id])[0])
         return grid
 
+    def stop(self) -> None:
+        self.server.should_exit = self.server.force_exit = True
+        self.thread.join(20)
+
 
 @contextmanager
 def superlink() -> Iterator[Link]:
-    before = TaskIdentity._run_id, TaskIdentity._task_id, TaskIdentity._node_id
-    link = Link()
+    """A SuperLink that is running; this process is the server of its run."""
+    names = ("_run_id", "_task_id", "_node_id")
+    before, link = {name: getattr(TaskIdentity, name) for name in names}, Link()
+    TaskIdentity.run_id, TaskIdentity.task_id, TaskIdentity.node_id = link.run_id, link.task, 1
     link.thread.start()
     try:
-        wait(lambda: link.server.started, 20, "the SuperLink to listen", 0.01)
+        wait(lambda: link.server.started, 20, "the SuperLink to listen", every=0.01)
         yield link
     finally:
-        link.server.should_exit = True
-        link.thread.join(20)
-        TaskIdentity._run_id, TaskIdentity._task_id, TaskIdentity._node_id = before
+        link.stop()
+        for name, value in before.items():
+            setattr(TaskIdentity, name, value)
