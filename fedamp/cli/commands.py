@@ -117,9 +117,10 @@ def privacy(
 ) -> None:
     """The privacy cost of a scenario before it runs, with and without amplification."""
     from fedamp.federation.cost import privacy_cost
+    from fedamp.server.traffic import traffic
 
     scenario_ = load_scenario(scenario, overrides)
-    print_answer(privacy_cost(scenario_, groups), as_json, tables.privacy_table)
+    print_answer(privacy_cost(scenario_, groups) | {"traffic": traffic(scenario_)}, as_json, tables.privacy_table)
     terminal.caution_about(scenario_)
 
 

@@ -129,6 +129,7 @@ class PrivateClientApp(ClientApp):
             config = ConfigRecord(order.config | {"server-round": order.instruction.round})
             message = flower.with_content(order.message, RecordDict({"arrays": record, "config": config}))
             state = context.state if hosted is not None and len(hosted) == 1 else RecordDict()
+            state = copy.deepcopy(state) if client in order.instruction.dummies else state
             node_config = {**context.node_config, "partition-id": client}
             reply = ClientApp.__call__(self, message, replace(context, node_config=node_config, state=state))
             if reply.has_error():
@@ -172,7 +173,7 @@ def sum_of_units(order: Order, train_one: Callable[[int], Mapping[str, Any]]) ->
     instruction, task = order.instruction, order.task
     if len(instruction.clips) != 1 or {instruction.extracted, *instruction.submodels} - {WHOLE}:
         raise DeploymentError("custom training trains whole models; expected: submodels: {scheme: none}")
-    begin, report = time.monotonic(), TrainReport()
+    begin, report = time.monotonic(), TrainReport(dummies=instruction.dummies)
     sums = {name: np.zeros(array.shape) for name, array in order.arrays.items()}
     for client, seed in zip(instruction.clients, instruction.seeds, strict=True):
         try:
@@ -184,7 +185,7 @@ def sum_of_units(order: Order, train_one: Callable[[int], Mapping[str, Any]]) ->
             continue
         clipped = clip_and_sum(update, [tuple(update)], instruction.clips, task.linf_coordinates, task.normalised)
         for name, total in sums.items():
-            total += clipped.sums[name].numpy().reshape(total.shape)
+            total += clipped.sums[name].numpy().reshape(total.shape) * (client not in report.dummies)
         if clipped.failed.any():
             report.fail(client, "its update is not finite")
         else:

@@ -46,6 +46,12 @@ class Federation(Section):
         description="deployment: the units that each node hosts, by the node's registered name: ids such as 0-9,12, or "
         "all; trusted: each node names its own units",
     )
+    dummies: Literal["auto"] | bool = Field(
+        "auto",
+        description="deployment: all nodes train all their units in every round, so that nobody on the way sees who "
+        "checks in; what they train beyond the cohort is thrown away. auto: where each node hosts a single unit, and a "
+        "run takes at most 1 GiB a node",
+    )
     checkpoint_every: Count = Field(10, description="rounds between checkpoints")
     evaluate_every: Count = Field(1, description="rounds between evaluations on the public test set")
     validation_share: Annotated[float, Field(ge=0, lt=1)] = Field(
@@ -62,10 +68,23 @@ class Federation(Section):
                 claims += [(*pair, name) for pair in ids.ranges(text)] if text != "all" else []
             except ValueError as error:
                 raise ValueError(f"federation.hosts.{name} {error}, or all") from None
+        if self.dummies is True and isinstance(self.hosts, dict) and "all" in self.hosts.values():
+            raise ValueError("federation.dummies needs to know each node's units; expected in federation.hosts: no all")
         for (_, last, one), (first, _, other) in pairwise(sorted(claims)):
             if first <= last:
                 raise ValueError(f"federation.hosts: unit {first} stands for {one} and for {other}; expected: one node")
         return self
+
+    @property
+    def hosted(self) -> dict[str, int | None]:
+        """The number of units of each node in ``hosts``; None: it can train all of them."""
+        named = self.hosts if isinstance(self.hosts, dict) else {}
+        counts = {
+            name: sum(last - first + 1 for first, last in ids.ranges(text))
+            for name, text in named.items()
+            if text != "all"
+        }
+        return dict.fromkeys(named) | counts
 
 
 class Vanishing(Section):

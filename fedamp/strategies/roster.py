@@ -3,7 +3,7 @@
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
@@ -57,10 +57,14 @@ def permits(federation: Federation, grid: Grid, units: int) -> Callable[[str], P
 
 @dataclass(frozen=True)
 class Batch:
-    """Units for which one node is asked: their sorted ids, and the submodel that they train (-1: the whole model)."""
+    """Units for which one node is asked: their sorted ids, and the submodel that they train (-1: the whole model).
+
+    Dummies are not ``counted``: they train, and their sum is thrown away.
+    """
 
     units: UnitIds
     submodel: int
+    counted: bool = True
 
 
 class _Answer(BaseModel):
@@ -207,7 +211,7 @@ class Roster:
             hosts = [self.host_of.get(int(unit), _ANYWHERE) for unit in batch.units]
             for host in sorted(set(hosts)):
                 mine = np.array([other == host for other in hosts])
-                assigned.setdefault(host, []).append(Batch(batch.units[mine], batch.submodel))
+                assigned.setdefault(host, []).append(replace(batch, units=batch.units[mine]))
         free = assigned.pop(_ANYWHERE, [])
         load = dict.fromkeys(self.everywhere, 0)
         for batch in sorted(free, key=lambda batch: -len(batch.units)) if load else []:
