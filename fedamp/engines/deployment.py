@@ -6,13 +6,14 @@ the memory by an array that repeats one chunk, hold a round by parts that never 
 
 from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import suppress
 from dataclasses import dataclass, field
 from time import monotonic, sleep
+from typing import Any, cast
 
-from flwr.app import Message, RecordDict
+from flwr.app import Message
 from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
-from flwr.supercore.run import Run
 
 from fedamp.engines import flower, sealed
 from fedamp.errors import FederationError
@@ -36,7 +37,7 @@ class _Order:
     reply: Message | None = None
 
 
-class DeploymentGrid(Grid):
+class DeploymentGrid:
     """A grid of Flower's SuperLink that trusts no reply.
 
     A reply has exactly the bytes that were asked for, or it becomes an error in the name of the node that was asked:
@@ -52,17 +53,8 @@ class DeploymentGrid(Grid):
         self._grid, self._superlink = grid, flower.SuperLink(grid)
         self._pings: dict[int, _Order] = {}
 
-    def set_run(self, run: Run) -> None:
-        self._grid.set_run(run)
-
-    @property
-    def run(self) -> Run:
-        return self._grid.run
-
-    def create_message(
-        self, content: RecordDict, message_type: str, dst_node_id: int, group_id: str, ttl: float | None = None
-    ) -> Message:
-        return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._grid, name)
 
     def get_node_ids(self) -> list[int]:
         return [node.node_id for node in self.get_nodes()]
@@ -101,7 +93,8 @@ class DeploymentGrid(Grid):
         pool = ThreadPoolExecutor(THREADS)  # a call with which one node keeps the SuperLink busy delays no other reply
         try:
             while (waiting := [n for n, order in enumerate(orders) if order.reply is None]) and monotonic() < deadline:
-                self._superlink.drop_unasked(deadline)
+                with suppress(ValueError, TimeoutError):
+                    self._superlink.arrival(None, deadline)
                 for number in waiting:
                     if number not in running:
                         running[number] = pool.submit(self._advance, orders[number], deadline)
@@ -136,7 +129,8 @@ class DeploymentGrid(Grid):
         except ValueError as error:
             order.reply = flower.error_reply(order.message, flower.APP_RAISED, str(error))
         if order.reply is not None and order.arrival is not None:
-            self._superlink.forget(order.arrival.message_id, deadline)
+            with suppress(ValueError, TimeoutError):
+                self._superlink.forget(order.arrival.message_id, deadline)
 
     def _send(self, message: Message, deadline: float) -> None:
         data, content = message.metadata, sealed.record(sealed.seal_order(message.content))
@@ -144,33 +138,28 @@ class DeploymentGrid(Grid):
         flower.set_message_id(message, self._superlink.push(copy, deadline))
 
     def _reply(self, order: _Order, deadline: float) -> Message | None:
-        message, superlink = order.message, self._superlink
-        if order.arrival is None:
-            order.arrival = superlink.arrival(message.metadata.message_id, deadline)
-            if order.arrival is None:
-                return None
-        arrival = order.arrival
-        if arrival.error:
-            return flower.error_reply(message, arrival.code, arrival.error, arrival.lost)
+        superlink = self._superlink
+        order.arrival = arrival = order.arrival or superlink.arrival(order.message, deadline)
+        if arrival is None or arrival.error:
+            return arrival.error if arrival else None
         if not order.chunks:
             if len(arrival.chunks) > 1 + order.size // SHORTEST_CHUNK:
                 raise ValueError(f"its answer has {len(arrival.chunks)} parts")
-            longest = OVERHEAD + 100 * len(arrival.chunks)
-            found = superlink.object(arrival.array, "Array", longest, deadline)
+            found = superlink.object(arrival.array, OVERHEAD + 100 * len(arrival.chunks), deadline)
             if found is None:
                 return None
-            if len(found[0]) != len(arrival.chunks) or set(found[0]) != arrival.chunks:
-                raise ValueError("its answer has other parts than it says")
             order.chunks = found[0]
+            if len(order.chunks) != len(arrival.chunks) or set(order.chunks) != arrival.chunks:
+                raise ValueError("its answer has other parts than it says")
         for name in order.chunks[len(order.parts) :]:
             longest = order.size - sum(map(len, order.parts)) + OVERHEAD
-            found = superlink.object(name, "ArrayChunk", longest, deadline)
+            found = superlink.object(name, longest, deadline)
             if found is None:
                 return None
             order.parts.append(found[1])
-        return Message(sealed.open_reply(b"".join(order.parts), message.content), reply_to=message)
+        return Message(sealed.open_reply(b"".join(order.parts), order.message.content), reply_to=order.message)
 
 
 def guarded(grid: Grid) -> Grid:
     """Flower's grid of a deployment behind this boundary; other grids as they are."""
-    return DeploymentGrid(grid) if flower.is_deployed(grid) else grid
+    return cast(Grid, DeploymentGrid(grid)) if flower.is_deployed(grid) else grid

@@ -160,12 +160,10 @@ def error_reply(message: Message, code: int, reason: str, lost: bool = False) ->
 
 @dataclass(frozen=True)
 class Arrival:
-    """What has come in reply to a message: an error (``lost``: in Flower's own name), or an array in pieces."""
+    """What has come in reply to a message, by its ids: an error, or an array in pieces."""
 
     message_id: str
-    error: str = ""
-    code: int = 0
-    lost: bool = False
+    error: Message | None = None
     array: str = ""
     chunks: frozenset[str] = frozenset()
 
@@ -191,7 +189,6 @@ class SuperLink:
         interceptors = grid._runtime_client._interceptors  # that client would try for ever
         self._client = RuntimeHttpClient.from_server_address(grid._addr, grid._insecure, grid._cert, interceptors)
         self._client._client.event_hooks = {"response": [self._check_length]}
-        self._node = Node(node_id=SERVER_NODE)
 
     def nodes(self, deadline: float) -> list[NodeInfo]:
         """The connected nodes."""
@@ -202,48 +199,41 @@ class SuperLink:
         with no_object_id_recompute():
             set_message_id(message, message.object_id)
             objects = get_all_nested_objects(message)
-            request = runtime_pb2.PushAppMessagesRequest(
-                messages_list=[message_to_proto(remove_content_from_message(message))],
-                message_object_trees=[get_object_tree(message)],
-            )
+            header, tree = message_to_proto(remove_content_from_message(message)), get_object_tree(message)
+            request = runtime_pb2.PushAppMessagesRequest(messages_list=[header], message_object_trees=[tree])
             sent = self._call("PushMessages", request, deadline)
-            if not sent.message_ids[0]:
-                raise ValueError("it is not registered any more")
-            ours = {"node": self._node, "run_id": self._grid.run.run_id, "session_id": sent.session_id}
             for name in sent.objects_to_push:
-                content = objects[name].deflate()
-                part = message_pb2.PushObjectRequest(object_id=name, object_content=content, **ours)
-                self._call("PushObject", part, deadline)
+                part = {"object_id": name, "object_content": objects[name].deflate(), "session_id": sent.session_id}
+                self._call("PushObject", message_pb2.PushObjectRequest(**part, **self._ours), deadline)
         return message.metadata.message_id
 
-    def arrival(self, message_id: str, deadline: float) -> Arrival | None:
-        """What has come in reply to a message, told once; None: nothing yet."""
-        request = runtime_pb2.PullAppMessagesRequest(message_ids=[message_id] if message_id else [])
+    def arrival(self, order: Message | None, deadline: float) -> Arrival | None:
+        """What has come in reply to a message, told once; None: nothing yet.
+
+        Without an order, what nodes sent unasked is dropped. It would come with a reply, and make that one too long.
+        """
+        message_id = order.metadata.message_id if order else ""
+        request = runtime_pb2.PullAppMessagesRequest(message_ids=[message_id] if order else [])
         found = self._call("PullMessages", request, deadline)
         for header, tree in zip(found.messages_list, found.message_object_trees, strict=True):
             data = header.metadata
-            if data.reply_to_message_id != message_id:  # a node may also send what nobody asked for
+            if order is None or data.reply_to_message_id != message_id:
                 continue
             if header.HasField("error"):
                 reason = header.error.reason[: self.LONGEST_REASON] or "no reason is given"
                 # This header's sender is known to the SuperLink; within the message it is the node's to choose.
-                return Arrival(data.message_id, reason, header.error.code, data.src_node_id == SERVER_NODE)
+                lost = data.src_node_id == SERVER_NODE
+                return Arrival(data.message_id, error_reply(order, header.error.code, reason, lost))
             for _ in range(3):  # message, records, record, array
                 if len(tree.children) != 1:
                     raise ValueError("its answer is not one sealed record; expected: as fedamp.client.app answers")
                 [tree] = tree.children
-            chunks = frozenset(chunk.object_id for chunk in tree.children)
-            return Arrival(data.message_id, array=tree.object_id, chunks=chunks)
+            return Arrival(data.message_id, None, tree.object_id, frozenset(part.object_id for part in tree.children))
         return None
 
-    def drop_unasked(self, deadline: float) -> None:
-        """Take what nodes sent without being asked: it would come with a reply, and make that too long to be read."""
-        with suppress(ValueError, TimeoutError):
-            self.arrival("", deadline)
-
-    def object(self, object_id: str, kind: str, longest: int, deadline: float) -> tuple[list[str], bytes] | None:
+    def object(self, object_id: str, longest: int, deadline: float) -> tuple[list[str], bytes] | None:
         """The ids of an object's children, in order, and its body of at most ``longest`` bytes; None: not there yet."""
-        request = message_pb2.PullObjectRequest(node=self._node, run_id=self._grid.run.run_id, object_id=object_id)
+        request = message_pb2.PullObjectRequest(object_id=object_id, **self._ours)
         found = self._call("PullObject", request, deadline)
         if not found.object_found:
             raise ValueError("a part of its answer is gone")
@@ -252,19 +242,17 @@ class SuperLink:
         if len(found.object_content) > longest:
             raise ValueError("a part of its answer is too long")
         head, _, body = found.object_content.partition(HEAD_BODY_DIVIDER)
-        name, _, rest = head.decode("ascii").partition(HEAD_VALUE_DIVIDER)
-        if name != kind:
-            raise ValueError(f"a part of its answer is no {kind}")
-        children = rest.partition(HEAD_VALUE_DIVIDER)[0]
-        return children.split(",") if children else [], body
+        _, _, rest = head.decode("ascii").partition(HEAD_VALUE_DIVIDER)
+        return rest.partition(HEAD_VALUE_DIVIDER)[0].split(","), body
 
     def forget(self, message_id: str, deadline: float) -> None:
         """Delete what a node sent."""
-        request = message_pb2.ConfirmMessageReceivedRequest(
-            node=self._node, run_id=self._grid.run.run_id, message_object_id=message_id
-        )
-        with suppress(ValueError, TimeoutError):
-            self._call("ConfirmMessageReceived", request, deadline)
+        request = message_pb2.ConfirmMessageReceivedRequest(message_object_id=message_id, **self._ours)
+        self._call("ConfirmMessageReceived", request, deadline)
+
+    @property
+    def _ours(self) -> dict[str, Any]:
+        return {"node": Node(node_id=SERVER_NODE), "run_id": self._grid.run.run_id}
 
     def _call(self, method: str, request: Any, deadline: float) -> Any:
         until = min(deadline, monotonic() + self.PATIENCE)
@@ -278,9 +266,7 @@ class SuperLink:
                 status = error.response.status_code
                 if status in (401, 403):
                     raise FederationError(f"the SuperLink has stopped this run (HTTP {status})") from None
-                if status not in (502, 503, 504):
-                    raise ValueError(f"the SuperLink fails on it (HTTP {status})") from None
-                trouble = f"HTTP {status}"
+                raise ValueError(f"the SuperLink fails on it (HTTP {status})") from None
             except httpx.TransportError as error:
                 if isinstance(error, httpx.ReadTimeout) and method.startswith("Pull"):
                     raise TimeoutError(f"the SuperLink is busy with {method}") from None

@@ -175,7 +175,7 @@ def test_a_superlink_that_is_gone_ends_the_run_which_goes_on_when_it_is_back(mac
         return app
 
     def start_again() -> None:
-        wait(lambda: not machines.family("flower-super"), 20, "SuperExec to end, too")
+        wait(lambda: not machines.family("flower-superexe"), 20, "SuperExec to end, too")
         for name in ("superlink", *NODES):
             machines.kill(name)
         machines.start("superlink", "server: start the SuperLink", machines.server)
