@@ -68,23 +68,19 @@ class Federation(Section):
                 claims += [(*pair, name) for pair in ids.ranges(text)] if text != "all" else []
             except ValueError as error:
                 raise ValueError(f"federation.hosts.{name} {error}, or all") from None
-        if self.dummies is True and isinstance(self.hosts, dict) and "all" in self.hosts.values():
-            raise ValueError("federation.dummies needs to know each node's units; expected in federation.hosts: no all")
         for (_, last, one), (first, _, other) in pairwise(sorted(claims)):
             if first <= last:
                 raise ValueError(f"federation.hosts: unit {first} stands for {one} and for {other}; expected: one node")
+        if self.dummies is True and 0 in self.hosted.values():
+            raise ValueError("federation.dummies needs to know each node's units; expected in federation.hosts: no all")
         return self
 
     @property
-    def hosted(self) -> dict[str, int | None]:
-        """The number of units of each node in ``hosts``; None: it can train all of them."""
+    def hosted(self) -> dict[str, int]:
+        """The number of units of each node in ``hosts``; 0: it can train all of them."""
         named = self.hosts if isinstance(self.hosts, dict) else {}
-        counts = {
-            name: sum(last - first + 1 for first, last in ids.ranges(text))
-            for name, text in named.items()
-            if text != "all"
-        }
-        return dict.fromkeys(named) | counts
+        pairs = {name: () if text == "all" else ids.ranges(text) for name, text in named.items()}
+        return {name: sum(last - first + 1 for first, last in found) for name, found in pairs.items()}
 
 
 class Vanishing(Section):

@@ -18,7 +18,7 @@ def traffic(scenario: Scenario) -> dict[str, Any] | None:
 
     prepared = prepare(scenario)
     plan, strategy = prepared.plan, prepared.strategy(prepared.state)
-    sizes = [strategy.round_bytes(plan.units if units is None else units) for units in hosted.values()]
+    sizes = [strategy.round_bytes(units or plan.units) for units in hosted.values()]
     least = min(sizes) if strategy.wants_dummies else 0  # else a node is asked in the rounds of its units
     bytes_ = {"lower": plan.last_round * least, "upper": plan.last_round * max(sizes)}
     return {"bytes_per_node": bytes_, "dummies": strategy.wants_dummies}

@@ -11,7 +11,6 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 from pydantic import BaseModel, ConfigDict, NonNegativeInt
 
-from fedamp import rng
 from fedamp.base.ids import Ranges, in_words, members, ranges
 from fedamp.base.text import printable
 from fedamp.engines import flower
@@ -120,10 +119,9 @@ class Roster:
         self._note_connections(connected)
 
         def query(node: int) -> Message:
-            # The number cannot be guessed, so another node cannot answer in this one's name.
-            config = ConfigRecord({"task": task, "nonce": f"{rng.seed_from_system():x}"})
             form = ConfigRecord({"units": self.units})
-            return Message(RecordDict({"config": config, "form": form}), node, "query", ttl=timeout)
+            content = RecordDict({"config": ConfigRecord({"task": task}), "form": form})
+            return Message(content, node, "query", ttl=timeout)
 
         new = sorted(connected - self._asked - set(self.pings))
         for node in [node for node in new if not permit(self._names[node])]:
