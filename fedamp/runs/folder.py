@@ -99,6 +99,7 @@ def new_folder(out: Path | None, name: str, private: bool = False) -> tuple[RunF
         except OSError as error:
             raise RunFolderError(f"{path}: cannot be made ({error.strerror})") from None
     assert out is not None, "there are numbers enough"
+    _refuse_links(out)
     if not holds_no_run(out):
         raise RunFolderError(f"{out}: not an empty folder; expected: a new one with --out, or --resume")
     if not os.access(out, os.W_OK):
@@ -122,10 +123,15 @@ def existing_folder(out: Path | None, name: str) -> RunFolder:
         out = max(found, key=lambda path: path.stat().st_mtime)
     if not (out / "scenario.yaml").is_file():
         raise RunFolderError(f"{out}: not a run folder (no scenario.yaml)")
-    for path in out.iterdir():
-        if path.is_symlink():  # the run would write elsewhere
-            raise RunFolderError(f"{path}: a link; expected in a folder to resume: files and folders")
+    _refuse_links(out)
     return RunFolder(out)
+
+
+def _refuse_links(folder: Path) -> None:
+    """The run would write elsewhere."""
+    for path in folder.iterdir() if folder.is_dir() else ():
+        if path.is_symlink():
+            raise RunFolderError(f"{path}: a link; expected in a run folder: files and folders")
 
 
 @contextmanager
