@@ -1,12 +1,18 @@
-"""Tables as text and as HTML, for notebooks."""
+"""Tables as text and as HTML, and the progress of a run in a cell, for notebooks."""
 
 import io
+import sys
 from collections.abc import Callable, Mapping
-from typing import Any
+from html import escape
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, RenderableType
 
 from fedamp.base.text import harmless
+from fedamp.report.progress import RunProgress
+
+if TYPE_CHECKING:
+    from fedamp.runs.records import RoundRecord
 
 PAGE = "<pre style='line-height: normal; font-family: monospace'>{code}</pre>"
 Table = Callable[[Mapping[str, Any]], RenderableType]
@@ -36,3 +42,38 @@ class Answer(dict[str, Any]):
 
     def _repr_html_(self) -> str:
         return as_html(self._table(harmless(dict(self))))
+
+
+class Cell(RunProgress):
+    """The progress of a run in one output of a notebook, which changes in place.
+
+    ``display`` is IPython's: it shows an object, and returns a handle with ``update``.
+    """
+
+    def __init__(self, display: Callable[..., Any]) -> None:
+        super().__init__(Console(file=io.StringIO(), force_jupyter=False))
+        self._display, self._handle = display, None
+
+    def round_done(self, record: "RoundRecord") -> None:
+        super().round_done(record)
+        of = self._bar.tasks[0].total
+        shown = _Html(f"<pre>{escape(f'round {record.round} of {of}  {self._bar.facts}')}</pre>")
+        if self._handle is None:
+            self._handle = self._display(shown, display_id=True)
+        else:
+            self._handle.update(shown)
+
+
+class _Html(str):
+    def _repr_html_(self) -> str:
+        return str(self)
+
+
+def notebook_cell() -> list[Cell]:
+    """A cell where this process is the kernel of a notebook, else nothing."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    if not hasattr(shell, "kernel"):
+        return []
+    from IPython.display import display
+
+    return [Cell(display)]
