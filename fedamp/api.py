@@ -6,7 +6,7 @@ Everything heavy (torch, Flower, Ray, plots) is imported by the function that ne
 from collections.abc import Generator, Iterable, Mapping
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from fedamp.errors import Interrupted, RunFolderError, ScenarioError
 from fedamp.errors import StopTraining as StopTraining
@@ -16,12 +16,12 @@ from fedamp.report.scenarios import Scenario
 from fedamp.server.observers import Callback, Observer, Observers
 
 if TYPE_CHECKING:
+    from fedamp.report.comparison import Comparison, Sweep
     from fedamp.report.notebook import Answer
-    from fedamp.report.views import Run, Sweep
+    from fedamp.report.views import Run
     from fedamp.runs.records import RoundRecord
     from fedamp.studies.sweeps.workers import Watcher
 
-Shown = TypeVar("Shown")
 Source = str | Path | Mapping[str, Any] | AnyScenario | None
 """A YAML file, the name of a shipped scenario (``"digits"``), the content of such a file, or a scenario; None: all of
 it is in the settings."""
@@ -135,11 +135,22 @@ def sweep(
         InputError: nothing was run; one line that says what is wrong.
         Interrupted: Ctrl-C; the same call resumes the sweep.
     """
-    from fedamp.report.views import Sweep
+    from fedamp.report.comparison import Sweep
     from fedamp.studies.sweeps import sweep
 
     base = load(scenario, **settings) if settings else scenario
-    return _shown_as(Sweep, sweep(lambda values: load(base, **values), grid, _folder(out), jobs, watcher))
+    return Sweep.of(sweep(lambda values: load(base, **values), grid, _folder(out), jobs, watcher))
+
+
+def compare(runs: "Iterable[str | Path | Run | Sweep]") -> "Comparison | Sweep":
+    """Runs, merged models and sweeps side by side, given by their folders or as objects.
+
+    It prints as the table of ``fedamp compare``, and has ``frame()``, ``csv()``, ``latex()`` and ``plot()``. One sweep
+    alone is shown by its settings. Raises RunFolderError for a folder that is missing, damaged or given twice.
+    """
+    from fedamp.report.comparison import compare
+
+    return compare([Path(each) if isinstance(each, str | Path) else each.folder for each in runs])
 
 
 def open(folder: str | Path) -> "Run":
@@ -154,12 +165,9 @@ def open(folder: str | Path) -> "Run":
 
     if RunFolder(Path(folder)).certificate.is_file():
         raise RunFolderError(f"{folder}: a merged model; expected: the folder of a run")
-    return _shown_as(Run, read_run(Path(folder)))
-
-
-def _shown_as(kind: type[Shown], read: Any) -> Shown:
-    """The same values in the class that also shows them."""
-    return kind(**{field.name: getattr(read, field.name) for field in fields(read)})
+    read = read_run(Path(folder))
+    values = {field.name: getattr(read, field.name) for field in fields(read)}
+    return Run(**values | {"scenario": Scenario.of(read.scenario)})
 
 
 def _folder(out: str | Path | None) -> Path | None:
