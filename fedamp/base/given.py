@@ -4,6 +4,7 @@ They lie in a folder that only its owner can read, and that is removed with the 
 reading a run folder never unpickles anything.
 """
 
+import copy
 import dis
 import hashlib
 import os
@@ -22,6 +23,7 @@ from fedamp.errors import InputError, one_line
 PREFIX = "given:"
 _PLACE = "FEDAMP_GIVEN"  # names the folder to processes that this one starts
 _made: list["TemporaryDirectory[str]"] = []
+_objects: dict[str, Any] = {}
 # What Python adds to a class, and what only says where it was written.
 _NOT_COUNTED = {"__dict__", "__weakref__", "__module__", "__doc__", "_abc_impl"}
 _NOT_COUNTED |= {"__firstlineno__", "__static_attributes__", "__annotations_cache__"}
@@ -66,11 +68,14 @@ def keep(thing: Any, what: str) -> str:
     with writing() as beside:
         (beside / name).write_bytes(content)
         (beside / name).rename(folder() / name)
+    _objects[PREFIX + name] = copy.deepcopy(thing)  # of classes and functions the same
     return PREFIX + name
 
 
 def find(name: str) -> Any:
-    """A fresh copy of an object that was kept under this name; InputError where none was."""
+    """The object that was kept under this name; InputError where none was."""
+    if name in _objects:  # unpickling a person's class here would replace its methods
+        return _objects[name]
     known = re.fullmatch(r"[A-Za-z0-9_]*-[0-9a-f]{32}", name.removeprefix(PREFIX))
     if not known or not (folder() / known[0]).is_file():
         raise InputError(f"{name!r} is not given here; expected: the same object again (docs/python.md)")
@@ -85,7 +90,8 @@ def _facts(thing: Any, seen: _Seen) -> Iterator[str]:
     elif id(thing) in seen:
         yield f"again {seen[id(thing)][0]}"
     else:
-        seen[id(thing)] = len(seen), thing  # held, so that no other object gets its id
+        if not isinstance(thing, tuple | frozenset):  # Python merges equal ones at times
+            seen[id(thing)] = len(seen), thing  # held, so that no other object gets its id
         parts = list(_parts(thing, seen))
         yield f"{type(thing).__name__} of {len(parts)}"
         for part in parts:

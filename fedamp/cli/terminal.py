@@ -17,7 +17,7 @@ from typer import Argument, Option, Typer
 
 from fedamp.base.start import seldom_collected
 from fedamp.base.text import harmless, printable
-from fedamp.errors import FedampError, Interrupted
+from fedamp.errors import FedampError, InputError, Interrupted
 
 if TYPE_CHECKING:
     from fedamp.federation.scenario import Scenario
@@ -43,7 +43,15 @@ Overrides = Annotated[
 Format = Annotated[
     Literal["table", "csv", "latex", "json"], Option("--format", help="csv: a line for each run; latex: a tabular")
 ]
-Pictures = Annotated[str, Option(help="formats of the pictures, e.g. png,pdf,svg")]
+
+
+def _formats(text: str) -> str:
+    if not set(text.split(",")) <= {"png", "pdf", "svg"}:
+        raise InputError(f"--pictures {text}: expected: png, pdf or svg, with commas between them")
+    return text
+
+
+Pictures = Annotated[str, Option(help="formats of the pictures, e.g. pdf,svg", callback=_formats)]
 AsJson = Annotated[bool, Option("--json", help="one JSON object on standard output")]
 
 

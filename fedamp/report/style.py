@@ -14,12 +14,11 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
-from fedamp.errors import InputError, RunFolderError
+from fedamp.errors import RunFolderError
 
 WIDTH = 4.8  # inches; 11 points of text at this width are 12 pixels on a phone that is 390 pixels wide
 TEXT = 11  # points
 GREY = "#5f5f5f"
-PICTURES = ("png", "pdf", "svg")
 UNDATED: dict[str, dict[str, Any]] = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
 VECTOR: Any = {"svg.hashsalt": "fedamp", "pdf.fonttype": 42}  # TrueType, as journals ask for
 
@@ -80,18 +79,13 @@ def figure(
 
 
 def save_all(pictures: Mapping[str, Figure], folder: Path, formats: Sequence[str] = ("png",)) -> list[Path]:
-    """Write figures as ``NAME.png``, or ``.pdf`` and ``.svg``, into a folder; returns the files.
-
-    Raises InputError for another format, RunFolderError if writing fails.
-    """
-    if wrong := set(formats) - set(PICTURES):
-        raise InputError(f"pictures: {', '.join(sorted(wrong))}; expected: {', '.join(PICTURES)}")
+    """Write figures as ``NAME.png``, or ``.pdf`` and ``.svg``, into a folder; returns the files, or RunFolderError."""
     files = {folder / f"{name}.{format_}": picture for name, picture in pictures.items() for format_ in formats}
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for file, picture in files.items():
             with mpl.rc_context(VECTOR):
-                picture.savefig(file, dpi=220, metadata=None if file.suffix == ".png" else UNDATED[file.suffix])
+                picture.savefig(file, dpi=220, metadata=UNDATED.get(file.suffix))
         return list(files)
     except OSError as error:
         raise RunFolderError(f"{folder}: pictures cannot be written there ({error.strerror})") from None
