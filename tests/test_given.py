@@ -360,9 +360,12 @@ def test_a_notebook_has_one_cell_that_changes_in_place(whole, monkeypatch, tmp_p
 
     ipython, module = ModuleType("IPython"), ModuleType("IPython.display")
     ipython.get_ipython, module.display = lambda: SimpleNamespace(kernel=1), display
+    monkeypatch.setenv("FORCE_COLOR", "1")  # as kernels do
     monkeypatch.setitem(sys.modules, "IPython", ipython)
     monkeypatch.setitem(sys.modules, "IPython.display", module)
+    before = sys.stdout
     played(tmp_path / "run")
+    assert sys.stdout is before
     assert len(shown) == 1
     assert len(updated) == 3
     assert "round 4 of 4" in updated[-1]

@@ -4,6 +4,7 @@ import io
 import sys
 from collections.abc import Callable, Mapping
 from html import escape
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, RenderableType
@@ -51,7 +52,7 @@ class Cell(RunProgress):
     """
 
     def __init__(self, display: Callable[..., Any]) -> None:
-        super().__init__(Console(file=io.StringIO(), force_jupyter=False))
+        super().__init__(Console(file=io.StringIO(), force_terminal=False, force_jupyter=False))  # no bar of rich
         self._display, self._handle = display, None
 
     def round_done(self, record: "RoundRecord") -> None:
@@ -72,8 +73,4 @@ class _Html(str):
 def notebook_cell() -> list[Cell]:
     """A cell where this process is the kernel of a notebook, else nothing."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
-    if not hasattr(shell, "kernel"):
-        return []
-    from IPython.display import display
-
-    return [Cell(display)]
+    return [Cell(import_module("IPython.display").display)] if hasattr(shell, "kernel") else []
