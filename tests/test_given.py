@@ -367,7 +367,8 @@ def test_a_notebook_has_one_cell_that_changes_in_place(whole, monkeypatch, tmp_p
     played(tmp_path / "run")
     assert sys.stdout is before
     assert len(shown) == 1
-    assert len(updated) == 3
+    assert "round 0 of 4  starting" in shown[0]
+    assert len(updated) == 4
     assert "round 4 of 4" in updated[-1]
     assert f"accuracy {whole.accuracy:.1%}" in updated[-1]
 

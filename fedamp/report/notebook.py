@@ -2,7 +2,7 @@
 
 import io
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -14,6 +14,7 @@ from fedamp.report.progress import RunProgress
 
 if TYPE_CHECKING:
     from fedamp.runs.records import RoundRecord
+    from fedamp.server.setup import Prepared
 
 PAGE = "<pre style='line-height: normal; font-family: monospace'>{code}</pre>"
 Table = Callable[[Mapping[str, Any]], RenderableType]
@@ -53,21 +54,19 @@ class Cell(RunProgress):
 
     def __init__(self, display: Callable[..., Any]) -> None:
         super().__init__(Console(file=io.StringIO(), force_terminal=False, force_jupyter=False))  # no bar of rich
-        self._display, self._handle = display, None
+        self._display = display
+
+    def started(self, prepared: "Prepared", finished: "Sequence[RoundRecord]") -> None:
+        super().started(prepared, finished)
+        self._handle = self._display(self, display_id=True)
 
     def round_done(self, record: "RoundRecord") -> None:
         super().round_done(record)
-        of = self._bar.tasks[0].total
-        shown = _Html(f"<pre>{escape(f'round {record.round} of {of}  {self._bar.facts}')}</pre>")
-        if self._handle is None:
-            self._handle = self._display(shown, display_id=True)
-        else:
-            self._handle.update(shown)
+        self._handle.update(self)
 
-
-class _Html(str):
     def _repr_html_(self) -> str:
-        return str(self)
+        task = self._bar.tasks[0]
+        return f"<pre>{escape(f'round {task.completed:g} of {task.total:g}  {self._bar.facts}')}</pre>"
 
 
 def notebook_cell() -> list[Cell]:

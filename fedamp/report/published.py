@@ -80,5 +80,4 @@ class Published(ABC):
         return notebook.printed(self.table()).export_text()
 
     def _repr_html_(self) -> str:
-        pictures = map(style.inline, self.pictures().values())
-        return notebook.as_html(self.table()) + "".join(f'<img src="{address}">' for address in pictures)
+        return notebook.as_html(self.table()) + style.all_inline(self.pictures())

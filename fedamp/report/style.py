@@ -46,6 +46,13 @@ LOOKS = (  # each of another lightness, for a grey print
 )
 
 
+class Picture(Figure):
+    """A figure that a notebook shows, without pyplot."""
+
+    def _repr_html_(self) -> str:
+        return all_inline({"": self})
+
+
 def look(index: int) -> Look:
     """The look of line ``index``; after six lines the colours repeat with other dashes and markers."""
     turn, place = divmod(index, len(LOOKS))
@@ -61,7 +68,7 @@ def figure(
     ``ticks`` are words at places above the first axes.
     """
     room = 18 if ticks else 0
-    canvas = Figure(figsize=(WIDTH, sum(heights) + 0.6), layout="constrained")
+    canvas = Picture(figsize=(WIDTH, sum(heights) + 0.6), layout="constrained")
     FigureCanvasAgg(canvas)
     with mpl.rc_context({"font.size": TEXT}):
         axes = canvas.subplots(len(heights), 1, squeeze=False, height_ratios=heights)[:, 0]
@@ -89,6 +96,11 @@ def save_all(pictures: Mapping[str, Figure], folder: Path, formats: Sequence[str
         return list(files)
     except OSError as error:
         raise RunFolderError(f"{folder}: pictures cannot be written there ({error.strerror})") from None
+
+
+def all_inline(pictures: Mapping[str, Figure]) -> str:
+    """Elements of HTML."""
+    return "".join(f'<img src="{inline(picture)}">' for picture in pictures.values())
 
 
 def inline(canvas: Figure) -> str:

@@ -43,5 +43,4 @@ class Run(run.Run):
         )
 
     def _repr_html_(self) -> str:
-        pictures = map(style.inline, run_pictures(self).values())
-        return notebook.as_html(run_table(self.summary)) + "".join(f'<img src="{address}">' for address in pictures)
+        return notebook.as_html(run_table(self.summary)) + style.all_inline(run_pictures(self))
