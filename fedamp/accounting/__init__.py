@@ -18,7 +18,15 @@ What each module answers, in reading order (docs/accounting.md has the mathemati
 """
 
 from fedamp.accounting import answers, renyi, renyi_releases  # noqa: F401 (renyi_releases registers its kinds)
-from fedamp.accounting.amplification import Allocation, AllocationPrefix, CappedPoisson, Dropout, Poisson, Submodels
+from fedamp.accounting.amplification import (
+    Allocation,
+    AllocationPrefix,
+    CappedPoisson,
+    Cyclic,
+    Dropout,
+    Poisson,
+    Submodels,
+)
 from fedamp.accounting.bounds import Bounds
 from fedamp.accounting.calibration import calibrate, calibrate_count, calibrate_risk, epsilon_over_rounds
 from fedamp.accounting.conversion import epsilon_from_rdp
@@ -48,6 +56,7 @@ __all__ = [
     "Bounds",
     "CappedPoisson",
     "Compose",
+    "Cyclic",
     "Dropout",
     "Gaussian",
     "GaussianMixture",

@@ -204,6 +204,7 @@ def _of_the_plan(plan: Plan, asked: Scenario, frozen_sha256: str | None) -> dict
         "budget_epsilon": privacy.epsilon,
         "amplification_charged": privacy.amplification,
         "parts": plan.parts,
+        "noise_coefficients": plan.coefficients,
         "rounds_planned": plan.scenario.rounds,
         "mechanism": plan.mechanism,
         "noise_seed": KNOWN_SEED if plan.known_seed else FROM_SYSTEM,
@@ -212,6 +213,7 @@ def _of_the_plan(plan: Plan, asked: Scenario, frozen_sha256: str | None) -> dict
 
 def plan_of(ledger: LedgerRecord, scenario: Scenario) -> Plan:
     """The plan of a run's scenario, with the ledger's noise instead of ``auto``: nothing is calibrated again."""
+    scenario = scenario.with_bands(len(ledger.noise_coefficients) + 1, ledger.noise_coefficients)
     if scenario.privacy.noise_multiplier == "auto":
         noise = {"noise_multiplier": ledger.noise_multiplier}
         scenario = scenario.model_copy(update={"privacy": scenario.privacy.model_copy(update=noise)})
@@ -230,11 +232,15 @@ def differences(
 
 
 def digest(parameters: Arrays) -> str:
-    """SHA-256 of a model (or its file): each name, a zero byte, the little-endian float32 values; in order of names."""
+    """SHA-256 of a model (or its file): each name, a zero byte, the little-endian values; in order of names.
+
+    A model's values are float32, remembered noise has float64.
+    """
     state = hashlib.sha256()
     for name in sorted(parameters):
+        array = parameters[name]
         state.update(name.encode() + b"\0")
-        state.update(np.ascontiguousarray(parameters[name], dtype="<f4").data)
+        state.update(np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<")).data)
     return state.hexdigest()
 
 

@@ -57,7 +57,7 @@ class AppStrategy(PrivateStrategy):
         parameters = _parameters(arrays)
         plan = make_plan(scenario, scenario.data.clients, None if scenario.known_seed else rng.seed_from_system())
         plan.check_budget()
-        pipeline, out, made = ReleasePipeline(plan, ModelParts.of(parameters), _no_pieces), Path(out), False
+        pipeline, out, made = ReleasePipeline(plan, ModelParts.of(parameters), _no_pieces, plan.noise), Path(out), False
         if not out.exists():
             self.folder, made = new_folder(out, scenario.name, private=not scenario.known_seed)
         if not made:
