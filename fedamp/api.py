@@ -61,8 +61,10 @@ def privacy(scenario: Source = None, groups: bool = False, **settings: Any) -> "
     from fedamp.federation.cost import privacy_cost
     from fedamp.report.notebook import Answer
     from fedamp.report.tables import privacy_table
+    from fedamp.server.traffic import traffic
 
-    return Answer(privacy_cost(load(scenario, **settings), groups), privacy_table)
+    asked = load(scenario, **settings)
+    return Answer(privacy_cost(asked, groups) | {"traffic": traffic(asked)}, privacy_table)
 
 
 def run(

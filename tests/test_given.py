@@ -15,6 +15,7 @@ from torch.nn import functional
 
 import fedamp
 from fedamp.base import given
+from fedamp.data.given import store
 from fedamp.errors import FederationError, InputError, RunFolderError, ScenarioError
 
 GENERATOR = np.random.default_rng(0)
@@ -193,6 +194,22 @@ def test_models_may_be_classes_functions_or_modules_that_were_trained_before(tmp
     assert shaped.summary.parameters == 6 * 3 + 3
 
 
+@pytest.fixture(autouse=True, scope="module")
+def home(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FEDAMP_HOME", str(tmp_path_factory.mktemp("home")))
+        yield Path(os.environ["FEDAMP_HOME"])
+
+
+def test_nobody_else_can_test_a_guess_of_the_records_on_a_digest(home, monkeypatch, tmp_path):
+    """A scenario may be released: the digest must not follow from the records alone."""
+    first = store(OBJECTS["data"], OBJECTS["test"])
+    assert store(OBJECTS["data"], OBJECTS["test"]) == first
+    assert (home / "given.key").stat().st_mode & 0o777 == 0o600
+    monkeypatch.setenv("FEDAMP_HOME", str(tmp_path))
+    assert store(OBJECTS["data"], OBJECTS["test"]) != first
+
+
 def test_digests_tell_objects_apart_and_not_their_places():
     def made(width, text="\n\n"):
         names = {"nn": nn, "width": width, "__name__": "__main__"}
@@ -287,7 +304,7 @@ def test_numbers_as_labels_are_trained_by_their_squared_error(tmp_path):
 
 def test_arrays_are_written_once_and_mapped(tmp_path):
     scenarios = [fedamp.load(model=Net, **OBJECTS | SETTINGS, seed=seed) for seed in (1, 2)]
-    (folder,) = {given.folder() / scenario.data.sha256 for scenario in scenarios}
+    (folder,) = {given.folder() / scenario.data.digest for scenario in scenarios}
     assert sorted(file.name for file in folder.iterdir()) == [
         f"{name}.npy" for name in ("test_x", "test_y", "train_client", "train_x", "train_y")
     ]

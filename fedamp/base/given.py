@@ -1,15 +1,18 @@
 """Objects and arrays that a person gives in Python, by digest, for this process and the processes that it starts.
 
 They lie in a folder that only its owner can read, and that is removed with the process. A scenario holds digests alone:
-reading a run folder never unpickles anything.
+reading a run folder never unpickles anything. A digest needs the user's secret key, else everybody with a guess of all
+private records could test it on a released scenario.
 """
 
 import copy
 import dis
 import hashlib
+import hmac
 import os
 import pickle
 import re
+import secrets
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -49,6 +52,23 @@ def writing() -> Iterator[Path]:
         raise InputError(f"{folder()}: cannot be written ({error.strerror}); TMPDIR names another place") from None
 
 
+def digest(parts: Iterable[bytes]) -> str:
+    """HMAC of SHA-256 under the key of this user, ``given.key``; InputError: it cannot be read or made."""
+    home = os.environ.get("FEDAMP_HOME")
+    file = (Path(home) if home else Path.home() / ".config" / "fedamp") / "given.key"
+    try:
+        if not file.exists():
+            file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with open(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as stream:
+                stream.write(secrets.token_bytes(32))
+        state = hmac.new(file.read_bytes(), digestmod="sha256")
+    except OSError as error:
+        raise InputError(f"{file}: cannot be read or made ({error.strerror})") from None
+    for part in parts:
+        state.update(hashlib.sha256(part).digest())
+    return state.hexdigest()
+
+
 def keep(thing: Any, what: str) -> str:
     """Keep a class, a function or another object as it is now; returns its name, ``given:NAME-DIGEST``.
 
@@ -57,14 +77,11 @@ def keep(thing: Any, what: str) -> str:
     try:
         import cloudpickle
 
-        state = hashlib.sha256()
-        for fact in _facts(thing, {}):
-            state.update(fact.encode() + b"\0")
-        content = cloudpickle.dumps(thing)
+        facts, content = [fact.encode() for fact in _facts(thing, {})], cloudpickle.dumps(thing)
     except Exception as error:  # an object may raise anything
         raise InputError(f"{what}: cannot be handed to other processes ({one_line(error)})") from None
     label = re.sub(r"[^A-Za-z0-9_]", "", getattr(thing, "__name__", what))
-    name = f"{label}-{state.hexdigest()[:32]}"
+    name = f"{label}-{digest(facts)[:32]}"
     with writing() as beside:
         (beside / name).write_bytes(content)
         (beside / name).rename(folder() / name)

@@ -17,17 +17,17 @@ from fedamp.errors import DataError
 
 
 class GivenData(StoredData):
-    """The arrays ``data`` and ``test`` of ``fedamp.load`` and ``fedamp.run``, by their digest."""
+    """The arrays ``data`` and ``test`` of ``fedamp.load`` and ``fedamp.run``, by a digest that tells others nothing."""
 
     name: Literal["given"]
-    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$", description="of the arrays' files")]
+    digest: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$", description="of the arrays, under the user's key")]
     scale: Scale = None
 
     def open(self, folder: Path) -> Tables:
-        files = given.folder() / self.sha256
+        files = given.folder() / self.digest
         if not files.is_dir():
             expected = "expected: data=(x, y, client) and test=(x, y), the same arrays again (docs/python.md)"
-            raise DataError(f"data: the arrays {self.sha256[:8]}... are not given here; {expected}")
+            raise DataError(f"data: the arrays {self.digest[:8]}... are not given here; {expected}")
         tables = NpzData(name="npz", path=str(files), scale=self.scale, shape=self.shape).open(folder)
         return Tables(replace(tables.train, source="data"), tables.test and replace(tables.test, source="test"))
 
@@ -38,13 +38,13 @@ def store(data: Sequence[Any], test: Sequence[Any]) -> str:
     DataError: other arrays than these, or of other lengths. InputError: there is no space.
     """
     arrays = _named("data", data, "(x, y, client)") | _named("test", test, "(x, y)")
-    state = hashlib.sha256()
+    found = []
     with given.writing() as beside:
         for name, array in arrays.items():
             np.save(beside / f"{name}.npy", array, allow_pickle=False)
             with (beside / f"{name}.npy").open("rb") as stream:
-                state.update(name.encode() + hashlib.file_digest(stream, "sha256").digest())
-        target = given.folder() / state.hexdigest()
+                found.append(name.encode() + hashlib.file_digest(stream, "sha256").digest())
+        target = given.folder() / given.digest(found)
         if not target.exists():
             beside.rename(target)
     return target.name

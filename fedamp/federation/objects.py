@@ -28,7 +28,7 @@ def with_digests(raw: Any, settings: Mapping[str, Any]) -> tuple[Any, dict[str, 
                 "test: none given; expected: test=(x, y), public: accuracy on it is shown without noise"
             )
         natural: dict[str, Any] = {"partition": {"scheme": "natural"}} if len(data) == 3 else {}
-        changes["data"] = natural | _rest(raw, "data") | {"name": "given", "sha256": store(data, test)}
+        changes["data"] = natural | _rest(raw, "data") | {"name": "given", "digest": store(data, test)}
     elif test is not None:
         raise ScenarioError("test: given without data; expected: data=(x, y, client) beside it")
     if loss is not None or metrics is not None:

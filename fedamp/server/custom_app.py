@@ -18,6 +18,7 @@ from fedamp.base.arrays import Arrays
 from fedamp.client.task import ClientTask
 from fedamp.data.dataset import ExternalData
 from fedamp.engines import flower
+from fedamp.engines.deployment import guarded
 from fedamp.errors import ModelError, RunFolderError, ScenarioError
 from fedamp.federation import reader
 from fedamp.federation.plan import make_plan
@@ -99,7 +100,7 @@ class AppStrategy(PrivateStrategy):
         Raises:
             FederationError: a round could not be released. The reason names nodes, so it is in ``server.log``.
         """
-        affordable, federation = self.plan.affordable_rounds, self.plan.scenario.federation
+        affordable, federation, grid = self.plan.affordable_rounds, self.plan.scenario.federation, guarded(grid)
         if num_rounds is not None and num_rounds > affordable:
             raise ScenarioError(f"num_rounds must be at most {affordable}, the scenario's rounds, got {num_rounds}")
         given, ours = _parameters(initial_arrays), self.state.parameters
