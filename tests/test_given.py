@@ -254,6 +254,7 @@ LOCK = threading.Lock()
         ({"data": {"name": "digits", "clients": 9}}, "test: given without data"),
         ({"data": (X, Y[:9])}, r"data: y is of type int64 and shape \[9\]"),
         ({"data": ([[None]], [0])}, "data: x is of type object"),
+        ({"data": ([[1], [2, 3]], Y)}, "data: x: ValueError: "),
         ({"data": (X,)}, r"data: got tuple; expected: \(x, y, client\)"),
         ({"data": (X * np.inf, Y, Y)}, "data: the inputs of record 0 hold NaN or infinity"),
         ({"loss": functional.cross_entropy}, r"answers \[\] for 2 records; expected: one loss for each record, \[2\]"),
@@ -318,6 +319,7 @@ def test_arrays_are_written_once_and_mapped(tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_a_sweep_gives_the_objects_to_its_processes(tmp_path):
     assert process(tmp_path, SWEEP) == "2\n"
 

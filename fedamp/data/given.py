@@ -13,7 +13,7 @@ from pydantic import Field
 from fedamp.base import given
 from fedamp.data.npz import NpzData
 from fedamp.data.stored import Scale, StoredData, Tables
-from fedamp.errors import DataError
+from fedamp.errors import DataError, one_line
 
 
 class GivenData(StoredData):
@@ -54,15 +54,17 @@ def _named(what: str, arrays: Sequence[Any], expected: str) -> dict[str, NDArray
     names = expected.strip("()").split(", ")
     if not isinstance(arrays, tuple | list) or len(arrays) not in (2, len(names)):
         raise DataError(f"{what}: got {type(arrays).__name__}; expected: {expected}")
-    found = {}
-    for name, array in zip(names, map(np.asarray, arrays), strict=False):
-        if array.dtype == object and all(isinstance(each, str) for each in array.flat):
-            array = array.astype(str)
-        if array.dtype == object or not array.shape or len(array) != len(arrays[0]):
+    found, split = {}, "train" if what == "data" else "test"
+    for name, each in zip(names, arrays, strict=False):
+        try:
+            array = np.asarray(each)
+            array = array.astype(str) if all(isinstance(one, str) for one in array[:1].flat) else array
             shown = f"{name} is of type {array.dtype} and shape {list(array.shape)}"
-            raise DataError(f"{what}: {shown}; expected: {expected}, each with a row for every record")
+            fits = array.dtype != object and len(array) == len(arrays[0])
+        except Exception as error:  # of foreign types, such as tensors on a GPU
+            shown, fits = f"{name}: {one_line(error)}", False
+        if not fits:
+            raise DataError(f"{what}: {shown}; expected: {expected}, arrays with a row for every record")
         # NumPy writes other orders piece by piece, but Fortran's as it is: its rows would be slow to map.
-        found[f"{'train' if what == 'data' else what}_{name}"] = (
-            np.ascontiguousarray(array) if np.isfortran(array) else array
-        )
+        found[f"{split}_{name}"] = np.ascontiguousarray(array) if np.isfortran(array) else array
     return found

@@ -32,7 +32,9 @@ def with_digests(raw: Any, settings: Mapping[str, Any]) -> tuple[Any, dict[str, 
     elif test is not None:
         raise ScenarioError("test: given without data; expected: data=(x, y, client) beside it")
     if loss is not None or metrics is not None:
-        changes["client.loss"] = _loss(raw, data, loss, metrics or {})
+        client = settings.get("client")
+        named = client.get("loss") if isinstance(client, Mapping) else settings.get("client.loss")
+        changes["client.loss"] = _loss(raw, data, named if loss is None else loss, metrics or {})
     taken = {"test", "loss", "metrics"} | changes.keys()
     changes |= {key: value for key, value in settings.items() if key not in taken}
     return ({"name": "notebook", **raw} if isinstance(raw, Mapping) else raw), changes

@@ -10,7 +10,7 @@ from fedamp.report.pictures import comparison_pictures
 from fedamp.report.published import Published
 from fedamp.report.studies import sweep_cells, sweep_notes
 from fedamp.report.study_pictures import sweep_pictures
-from fedamp.report.tables import Answer, Cells, comparison_cells
+from fedamp.report.tables import comparison_cells
 from fedamp.report.words import KNOWN_SEED, given
 from fedamp.runs.merged import Merged, Model, read_models
 from fedamp.runs.run import Run
@@ -31,6 +31,9 @@ def compare(folders: Sequence[Path]) -> "Comparison | Sweep":
 class Comparison(Published):
     """Runs and merged models."""
 
+    cells = staticmethod(comparison_cells)
+    notes = staticmethod(lambda answer: [f"caution: {caution}" for caution in answer["cautions"]])
+
     def __init__(self, models: Sequence[Model]) -> None:
         self.models = models
 
@@ -49,18 +52,14 @@ class Comparison(Published):
             for row in each
         ]
 
-    def cells(self, answer: Answer) -> Cells:
-        return comparison_cells(answer)
-
-    def notes(self, answer: Answer) -> list[str]:
-        return [f"caution: {caution}" for caution in answer["cautions"]]
-
     def pictures(self) -> dict[str, Figure]:
         return comparison_pictures(self.models)
 
 
 class Sweep(results.Sweep, Published):
     """A sweep with its table, its pictures, and a view for notebooks."""
+
+    cells, notes = staticmethod(sweep_cells), staticmethod(sweep_notes)
 
     @classmethod
     def of(cls, swept: results.Sweep) -> "Sweep":
@@ -80,12 +79,6 @@ class Sweep(results.Sweep, Published):
             }
             for settings, run in runs
         ]
-
-    def cells(self, answer: Answer) -> Cells:
-        return sweep_cells(answer)
-
-    def notes(self, answer: Answer) -> list[str]:
-        return sweep_notes(answer)
 
     def pictures(self) -> dict[str, Figure]:
         return sweep_pictures(self) if self.outcomes else {}

@@ -5,7 +5,7 @@ import io
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from matplotlib.figure import Figure
 from rich.console import Group, RenderableType
@@ -21,7 +21,14 @@ if TYPE_CHECKING:
 
 
 class Published(ABC):
-    """Several runs side by side; printed or in a notebook it is the table."""
+    """Several runs side by side; printed or in a notebook it is the table.
+
+    Attributes:
+        cells, notes: of the answer of :meth:`to_json`: the table, and what its reader must know.
+    """
+
+    cells: "ClassVar[staticmethod[[Mapping[str, Any]], Cells]]"
+    notes: "ClassVar[staticmethod[[Mapping[str, Any]], list[str]]]"
 
     @abstractmethod
     def to_json(self) -> dict[str, Any]:
@@ -30,14 +37,6 @@ class Published(ABC):
     @abstractmethod
     def rows(self) -> list[dict[str, Any]]:
         """A row for each run, all with the same keys: of :meth:`frame` and :meth:`csv`."""
-
-    @abstractmethod
-    def cells(self, answer: Mapping[str, Any]) -> Cells:
-        """The table of a harmless :meth:`to_json`."""
-
-    @abstractmethod
-    def notes(self, answer: Mapping[str, Any]) -> Sequence[str]:
-        """What a reader of the table must know."""
 
     @abstractmethod
     def pictures(self) -> dict[str, Figure]:
