@@ -4,6 +4,7 @@ A command imports everything heavy (torch, Flower, Ray, plots) itself, so that `
 """
 
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -55,6 +56,7 @@ def run(
     ] = None,
     quiet: Annotated[bool, Option("--quiet", "-q", help="print only the run folder")] = False,
     as_json: Annotated[bool, Option("--json", help="a line of JSON for every round, and for the summary")] = False,
+    watched: Annotated[bool, Option("--watch", help="serve a live page to this machine's browsers")] = False,
 ) -> None:
     """Run a federation and leave a run folder."""
     from fedamp.report.progress import JsonLines, RunProgress, Silence
@@ -65,7 +67,7 @@ def run(
     scenario_ = load_scenario(scenario, overrides)
     progress = JsonLines() if as_json else Silence() if quiet else RunProgress(terminal.err)
     with progress.shown():
-        folder = launch(scenario_, progress, out_folder, resume)
+        folder = launch(scenario_, terminal.with_live_page(progress) if watched else progress, out_folder, resume)
     from fedamp.engines.flower import chatter_to
     from fedamp.runs.files import modes_of
     from fedamp.runs.folder import RunFolder, read_summary
@@ -175,6 +177,18 @@ def report(
     from fedamp.report.page import write_report
 
     print_paths("report", write_report(runs, out_file))
+
+
+@app.command()
+def watch(run_: Annotated[Path, Argument(metavar="RUN", help="a run folder")]) -> None:
+    """Serve a live page about a run to this machine's browsers, until Ctrl-C."""
+    from threading import Event
+
+    from fedamp.report.watch import served
+
+    with suppress(KeyboardInterrupt), served(run_) as address:
+        terminal.print_live_page(address)
+        Event().wait()
 
 
 @app.command()

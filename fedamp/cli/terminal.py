@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from fedamp.accounting.ledgers import Check
     from fedamp.federation.scenario import Scenario
     from fedamp.report.published import Published
+    from fedamp.server.observers import Observer
 
 # NO_COLOR: no italics nor bold either; rich would keep them.
 PLAIN: Any = {"color_system": None} if os.environ.get("NO_COLOR") else {}
@@ -88,6 +89,19 @@ def print_paths(name: str, *paths: Path | str, unless: bool = False) -> None:
     """A line for each path, unbroken at any width, so that it can be copied."""
     for path in () if unless else paths:
         out.print(f"{name}: {printable(path)}", highlight=False, markup=False, soft_wrap=True)
+
+
+def print_live_page(address: str) -> None:
+    """The address holds a secret, so it goes to the terminal and into no file."""
+    err.print(f"live page, for you alone: {address}", highlight=False, markup=False, soft_wrap=True)
+
+
+def with_live_page(observer: "Observer") -> "Observer":
+    """An observer, and beside it a live page while the run lasts."""
+    from fedamp.report.watch import LivePage
+    from fedamp.server.observers import Observers
+
+    return Observers([observer, LivePage(print_live_page)])
 
 
 def caution(words: str) -> None:
