@@ -56,6 +56,10 @@ class DeploymentGrid:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._grid, name)
 
+    def close(self) -> None:
+        """Disconnect from the SuperLink."""
+        self._superlink.close()
+
     def get_node_ids(self) -> list[int]:
         return [node.node_id for node in self.get_nodes()]
 

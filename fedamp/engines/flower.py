@@ -189,6 +189,7 @@ class SuperLink:
         interceptors = grid._runtime_client._interceptors  # that client would try for ever
         self._client = RuntimeHttpClient.from_server_address(grid._addr, grid._insecure, grid._cert, interceptors)
         self._client._client.event_hooks = {"response": [self._check_length]}
+        self.close = self._client.close
 
     def nodes(self, deadline: float) -> list[NodeInfo]:
         """The connected nodes."""
