@@ -7,6 +7,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from threading import Lock
 from time import monotonic, sleep
 from typing import Any
 
@@ -185,7 +186,7 @@ class SuperLink:
     LONGEST_HEADER, LONGEST_REASON = 1 << 22, 10_000  # bytes; letters
 
     def __init__(self, grid: Any) -> None:
-        self._grid, self.longest, self.trouble = grid, 0, ""
+        self._grid, self.longest, self.trouble, self._lock = grid, 0, "", Lock()
         interceptors = grid._runtime_client._interceptors  # that client would try for ever
         self._client = RuntimeHttpClient.from_server_address(grid._addr, grid._insecure, grid._cert, interceptors)
         self._client._client.event_hooks = {"response": [self._check_length]}
@@ -272,9 +273,10 @@ class SuperLink:
                 if isinstance(error, httpx.ReadTimeout) and method.startswith("Pull"):
                     raise TimeoutError(f"the SuperLink is busy with {method}") from None
                 trouble = f"{type(error).__name__}: {error}"
-            if not self.trouble:
-                log.warning("the SuperLink does not answer (%s); trying again for %g s", trouble, self.PATIENCE)
-            self.trouble = trouble
+            with self._lock:  # one line of several threads
+                if not self.trouble:
+                    log.warning("the SuperLink does not answer (%s); trying again for %g s", trouble, self.PATIENCE)
+                self.trouble = trouble
             if monotonic() >= deadline:
                 raise TimeoutError(trouble)
             if monotonic() >= until:
