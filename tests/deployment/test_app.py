@@ -88,9 +88,8 @@ def test_a_deployment_resumes_with_its_own_seed(tmp_path, scenario):
 
 
 def test_every_round_of_a_deployment_is_checkpointed(tmp_path):
-    often = write_small(
-        tmp_path, "rounds=3", "known_seed=false", "federation={checkpoint_every: 1000, keep_secrets: true}"
-    )
+    kept = "federation={checkpoint_every: 1000, keep_secrets: true}"
+    often = write_small(tmp_path, "rounds=3", "known_seed=false", kept)
     run_app(often, tmp_path / "run")
     names = [file.stem for file in sorted((tmp_path / "run" / "checkpoint").iterdir())]
     assert names == ["round-00000002", "round-00000003"]
