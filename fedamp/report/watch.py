@@ -54,12 +54,15 @@ def progress(folder: Path) -> dict[str, Any]:
     said["round"] = f"{len(rounds):,} of {planned:,}"
     said["quality"] = words.score(scores[-1][1]) if scores else "not yet measured"
     if ledger.mechanism.is_private:
-        said |= {"spent": f"ε ≤ {at_most(spent)} of {budget:.4g}", "left": f"ε {at_least(max(budget - spent, 0.0))}"}
+        said |= {
+            "spent": f"ε ≤ {at_most(spent)} of {at_most(budget)}",
+            "left": f"ε {at_least(max(budget - spent, 0.0))}",
+        }
     else:
         said |= {"spent": "no noise: no privacy", "left": "none"}
     state = words.ENDINGS[ledger.stopped_because] if ledger.stopped_because else "running"
     if rounds:
-        said["reported"] = _reported(rounds)
+        said |= {"reported": _reported(rounds), "time": "none"}
     if rounds and not ledger.stopped_because:
         state += f"; the last round ended {_duration(time() - files.rounds.stat().st_mtime)} ago"
         each = median(record.seconds for record in rounds[-LATEST:])
