@@ -25,7 +25,7 @@ from fedamp.cli.terminal import (
     print_paths,
     print_published,
 )
-from fedamp.errors import FedampError, Interrupted, fails_alone
+from fedamp.errors import FedampError, Interrupted, UnwritableError, fails_alone
 from fedamp.report import tables
 
 HELP = "Federated learning with differential privacy, amplified by the randomness that training has anyway."
@@ -66,8 +66,14 @@ def run(
     overrides += [] if known_seed is None else [f"known_seed={str(known_seed).lower()}"]
     scenario_ = load_scenario(scenario, overrides)
     progress = JsonLines() if as_json else Silence() if quiet else RunProgress(terminal.err)
-    with progress.shown():
-        folder = launch(scenario_, terminal.with_live_page(progress) if watched else progress, out_folder, resume)
+    observer = terminal.with_live_page(progress) if watched else progress
+    try:
+        with progress.shown():
+            folder = launch(scenario_, observer, out_folder, resume)
+    except UnwritableError:
+        if progress.summary and not (as_json or quiet):  # which may be in no file
+            out.print(tables.run_table(progress.summary, progress.clipped))
+        raise
     from fedamp.engines.flower import chatter_to
     from fedamp.runs.files import modes_of
     from fedamp.runs.folder import RunFolder, read_summary

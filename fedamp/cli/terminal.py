@@ -1,5 +1,6 @@
 """What every command reads and prints, and how it ends."""
 
+import errno
 import faulthandler
 import json
 import os
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from fedamp.report.published import Published
     from fedamp.server.observers import Observer
 
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 # NO_COLOR: no italics nor bold either; rich would keep them.
 PLAIN: Any = {"color_system": None} if os.environ.get("NO_COLOR") else {}
 out, err = Console(**PLAIN), Console(stderr=True, **PLAIN)
@@ -144,6 +146,7 @@ def _status_of(app: Typer) -> int:
     """Run a command, print one line if it fails, and return its exit status."""
     try:
         result = app(standalone_mode=False)
+        sys.stdout.flush()
     except click.exceptions.NoArgsIsHelpError as error:
         error.show()
         return error.exit_code
@@ -156,6 +159,9 @@ def _status_of(app: Typer) -> int:
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115
         return 1
     except Exception as error:
+        if isinstance(error, OSError) and error.errno in FULL:
+            sys.stdout = open(os.devnull, "w")  # noqa: SIM115 (as above)
+            return _fail(f"error: {error.filename or 'standard output'}: {error.strerror}", InputError.exit_code)
         reason = next(iter(str(error).splitlines()), "")
         with tempfile.NamedTemporaryFile("w", prefix="fedamp-", suffix=".log", delete=False) as file:
             file.write(traceback.format_exc())

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from fedamp.errors import StopTraining, fails_alone
 
 if TYPE_CHECKING:
-    from fedamp.runs.records import RoundRecord
+    from fedamp.runs.records import RoundRecord, Summary
     from fedamp.server.setup import Prepared
 
 Callback = Callable[["RoundRecord"], object]
@@ -39,6 +39,9 @@ class Observer:
     def stopping(self) -> None:
         """After the first Ctrl-C: the round is finished first. Called from a signal handler."""
 
+    def ended(self, summary: "Summary") -> None:
+        """The run has ended, in whatever way; its summary is about to be written."""
+
     def closed(self) -> None:
         """After the run, whatever ended it; also if it never started."""
 
@@ -52,7 +55,7 @@ class Observers(Observer):
 
     def __init__(self, observers: "Iterable[Callback | object]") -> None:
         self._observers, self.stopped = list(observers), False
-        for event in ("opened", "started", "round_done", "stopping", "closed"):
+        for event in ("opened", "started", "round_done", "stopping", "ended", "closed"):
             setattr(self, event, partial(self._tell, event))
 
     def _tell(self, what: str, *arguments: object) -> None:
@@ -61,7 +64,7 @@ class Observers(Observer):
             name = getattr(observer, "only_tells", "")
             if not callable(heard):
                 continue
-            raises = not name and what not in ("stopping", "closed")
+            raises = not name and what not in ("stopping", "ended", "closed")
             with nullcontext() if raises else fails_alone(name or f"{type(observer).__name__}.{what}"):
                 try:
                     self.stopped |= heard(*arguments) is False and what == "round_done"
