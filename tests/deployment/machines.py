@@ -158,14 +158,19 @@ class Machines:
         nodes = json.loads(self._run("flwr supernode list lan --format json"))["nodes"]
         return sum(node["status"] == "online" for node in nodes)
 
-    def shell(self, title: str, where: str = "server") -> str:
+    def shell(self, title: str, where: str = "server", **settings: str) -> str:
         """Run commands of the page to their end."""
-        return self._run(shell(PAGE, title), self.folder / where)
+        return self._run(shell(PAGE, title), self.folder / where, **settings)
 
-    def _run(self, commands: str, folder: Path | None = None) -> str:
+    def nodes(self) -> dict[str, int]:
+        """The ids of the registered nodes, by name."""
+        found = json.loads(self._run("flwr supernode list lan --format json"))["nodes"]
+        return {node["name"]: int(node["node-id"]) for node in found}
+
+    def _run(self, commands: str, folder: Path | None = None, **settings: str) -> str:
         done = subprocess.run(
             [*self._inside("server" if folder is None else folder.name), "sh", "-euc", self.ported(commands)],
-            env=self.environment(),
+            env=self.environment() | settings,
             cwd=folder or self.server,
             capture_output=True,
             text=True,
