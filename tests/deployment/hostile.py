@@ -205,14 +205,8 @@ class Attacker(WireNode):
         self.looks, self.seen, self.common = 0, [], set()
         self.attacks = iter(
             [
-                self.no_protobuf,
-                self.one_chunk_many_times,
-                self.in_the_name_of_another,
-                self.in_flowers_name,
-                self.escapes_in_an_error,
-                self.twenty_megabytes_of_log,
-                self.envelope_without_objects,
-                self.silence,
+                *(self.no_protobuf, self.one_chunk_many_times, self.in_the_name_of_another, self.in_flowers_name),
+                *(self.escapes_in_an_error, self.twenty_megabytes_of_log, self.envelope_without_objects, self.silence),
                 self.ping_of_another,
             ]
         )
