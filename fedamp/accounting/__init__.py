@@ -12,7 +12,7 @@ What each module answers, in reading order (docs/accounting.md has the mathemati
 6. Several hidden rounds, by sampling: ``hidden_rounds`` (the likelihood ratio), ``certificate`` (means of bounded
    draws), ``proposals`` (what to draw from), ``sampled`` (the answer). ``revealed``: closed forms, for little noise.
 7. ``answers``: the smallest of all. ``calibration``: noise for a budget. ``risk``, ``tradeoff``: error rates of
-   attacks. ``interop``: dp-accounting.
+   attacks. ``interop``: dp-accounting. ``ledgers``, ``bundle``: verification of what a run has left or released.
 
 ``checks``, ``numeric``, ``compiled`` and ``loops`` are arithmetic and arguments.
 """

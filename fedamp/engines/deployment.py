@@ -56,6 +56,10 @@ class DeploymentGrid:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._grid, name)
 
+    def close(self) -> None:
+        """Disconnect from the SuperLink."""
+        self._superlink.close()
+
     def get_node_ids(self) -> list[int]:
         return [node.node_id for node in self.get_nodes()]
 
@@ -90,6 +94,7 @@ class DeploymentGrid:
         deadline = began + (86_400 if timeout is None else timeout)
         orders = [self._order(message) for message in messages]
         running: dict[int, Future[None]] = {}
+        self._superlink.leaving.clear()
         pool = ThreadPoolExecutor(THREADS)  # a call with which one node keeps the SuperLink busy delays no other reply
         try:
             while (waiting := [n for n, order in enumerate(orders) if order.reply is None]) and monotonic() < deadline:
@@ -104,6 +109,9 @@ class DeploymentGrid:
                     running.pop(number).result()
                 if any(order.reply is None for order in orders):
                     sleep(max(0.0, until - monotonic()))
+        except (KeyboardInterrupt, SystemExit):
+            self._superlink.leaving.set()  # this process waits for its threads when it ends
+            raise
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
         replies = [order.reply for order in orders if order.reply is not None]
@@ -126,8 +134,10 @@ class DeploymentGrid:
                 order.sent = True
         except TimeoutError:
             return
-        except ValueError as error:
-            order.reply = flower.error_reply(order.message, flower.APP_RAISED, str(error))
+        except FederationError:
+            raise
+        except Exception as error:  # whatever it is, it stops no round
+            order.reply = flower.error_reply(order.message, flower.APP_RAISED, str(error) or type(error).__name__)
         if order.reply is not None and order.arrival is not None:
             with suppress(ValueError, TimeoutError):
                 self._superlink.forget(order.arrival.message_id, deadline)

@@ -53,6 +53,9 @@ class Federation(Section):
         "run takes at most 1 GiB a node",
     )
     checkpoint_every: Count = Field(10, description="rounds between checkpoints")
+    keep_secrets: bool = Field(
+        False, description="keep seed.secret and the checkpoints of a run that has ended, instead of deleting them"
+    )
     evaluate_every: Count = Field(1, description="rounds between evaluations on the public test set")
     validation_share: Annotated[float, Field(ge=0, lt=1)] = Field(
         0.0,

@@ -70,6 +70,13 @@ class RunFolder:
         """Write the model of the last released round."""
         write_atomically(self.model, save(parameters))
 
+    def delete_secrets(self) -> None:
+        """Delete what only a resumption needs: the seed that decides the check-ins, and the checkpoints."""
+        for file in (self.seed, *sorted(self.checkpoints.glob("*"))):  # the newest last: it alone can end the run
+            file.unlink(missing_ok=True)
+        with suppress(OSError):
+            self.checkpoints.rmdir()
+
     def write_summary(self, summary: Summary) -> None:
         """Write the summary: the run has ended."""
         summary.write(self.summary)
@@ -186,7 +193,8 @@ def _seed(folder: RunFolder, secret: bool) -> int | None:
         return None
     begun = folder.seed.exists() or folder.checkpoints.exists() or (ledger is not None and ledger.releases)
     try:
-        return int(folder.seed.read_text()) if begun else rng.seed_from_system()
+        ended = ledger is not None and ledger.stopped_because in ("finished", "budget") and not folder.seed.exists()
+        return int(folder.seed.read_text()) if begun and not ended else rng.seed_from_system()
     except OSError as error:
         raise RunFolderError(f"{folder.seed}: the run's secret seed cannot be read ({error.strerror})") from None
     except ValueError:  # its message would tell the content

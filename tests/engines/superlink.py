@@ -121,6 +121,7 @@ class Link:
         self.state.activate_task(self.task)
 
     def grid(self) -> HttpGrid:
+        """As Flower hands it to a server app."""
         grid = HttpGrid(f"127.0.0.1:{self.port}", insecure=True, token=self.token)
         grid.set_run(self.state.get_run_info(run_ids=[self.run_id])[0])
         return grid

@@ -84,7 +84,7 @@ def test_more_bands_need_less_noise_for_the_same_path():
     assert found[0] == pytest.approx(np.sqrt(50.5))  # sums of independent noise
 
 
-def test_the_adversary_of_the_audit_collects_what_a_contribution_leaves_in_later_rows():
+def test_the_audits_adversary_collects_what_is_left_in_later_rows():
     """Against least squares of dense matrices: the likelihood ratio of one contribution, for each of its rounds."""
     rounds, rng = 7, np.random.default_rng(5)
     products = rng.normal(size=(rounds, 2))
