@@ -169,9 +169,10 @@ def test_a_node_learns_only_what_its_clients_must_do_in_this_round(tmp_path):
     train = [message.content for message in grid.sent if message.metadata.message_type == "train"]
     assert len(train) == 3
     for round_, content in enumerate(train, start=1):
-        assert set(content) == {"arrays", "config"}
+        assert set(content) == {"arrays", "config", "form"}
         config = content["config"]
-        assert set(config) == {"task", "round", "clients", "seeds", "submodels", "clips", "extracted"}
+        assert set(config) == {"task", "round", "clients", "seeds", "submodels", "clips", "extracted", "counted"}
+        assert dict(content["form"]) == {"units": plan.units, "frozen": []}
         assert sorted(config["clients"]) == plan.attendance.cohort(round_).tolist()
         told = json.loads(config["task"])
         # Neither the check-in, nor the noise, nor the run's seed.

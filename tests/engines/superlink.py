@@ -119,16 +119,23 @@ class Link:
         self.task = self.state.get_run_info(run_ids=[self.run_id])[0].primary_task_id
         self.token = self.state.claim_task(self.task)
         self.state.activate_task(self.task)
+        self.grids: list[HttpGrid] = []
 
     def grid(self) -> HttpGrid:
         """As Flower hands it to a server app."""
         grid = HttpGrid(f"127.0.0.1:{self.port}", insecure=True, token=self.token)
         grid.set_run(self.state.get_run_info(run_ids=[self.run_id])[0])
+        self.grids.append(grid)
         return grid
 
     def stop(self) -> None:
         self.server.should_exit = self.server.force_exit = True
         self.thread.join(20)
+
+    def close(self) -> None:
+        for grid in self.grids:
+            if grid._client is not None:
+                grid._disconnect()  # its sockets would stay open, and fail a later test
 
 
 @contextmanager
@@ -143,5 +150,6 @@ def superlink() -> Iterator[Link]:
         yield link
     finally:
         link.stop()
+        link.close()
         for name, value in before.items():
             setattr(TaskIdentity, name, value)
