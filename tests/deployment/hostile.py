@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key
-from flwr.app import Context, Error, Message, RecordDict
+from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
 from flwr.app.message import remove_content_from_message
 from flwr.common.serde import message_to_proto
 from flwr.proto import fab_pb2, fleet_pb2, heartbeat_pb2, message_pb2, run_pb2
@@ -258,6 +258,12 @@ class Attacker(WireNode):
 
     def ping_of_another(self, order: Message) -> None:
         self._push(order, _enclosed(_header(order, reply_to_message_id="0" * 64), _array([b"\0"])))
+
+    def order_another(self, run: int) -> None:
+        """A query to the victim in the server's name, which Flower passes on; its answer would be small, and guessed."""
+        forged = Message(RecordDict({"config": ConfigRecord({"task": ""})}), self.victim, "query", ttl=600.0)
+        forged.metadata.__dict__.update(_run_id=run, _src_node_id=SERVER)
+        self.send(forged)
 
     def _fail(self, order: Message, why: str) -> None:
         root = Object("Message", body=_header(order, FORGED))

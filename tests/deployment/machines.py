@@ -224,6 +224,7 @@ class Machines:
             "FLWR_HOME": str(self.folder / "flwr"),
             "FLWR_TELEMETRY_ENABLED": "0",
             "FLWR_DISABLE_UPDATE_CHECK": "1",
+            "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": os.environ.get("FLWR_SUPEREXEC_TASK_POLL_INTERVAL", "0.2"),
             "OMP_NUM_THREADS": "1",
             "PATH": os.pathsep.join([sysconfig.get_path("scripts"), os.environ["PATH"], "/usr/sbin"]),
             "PYTHONPATH": str(ROOT),

@@ -32,6 +32,9 @@ class Attacking(Attacker):
         self.fuzzer.see(mine)
         super().spy(mine, others)
 
+    def has_seen_an_order(self) -> bool:
+        return self.fuzzer.run != 0
+
     def pause(self) -> None:
         count = min(10, self.left)
         self.left -= count
@@ -130,7 +133,7 @@ def test_the_messages_of_a_run_are_deleted_with_the_database(attacked):
 
 
 @pytest.mark.slow
-def test_thousands_of_crafted_requests_beside_real_nodes(machines):
+def test_thousands_of_crafted_requests_and_forged_orders_beside_real_nodes(machines):
     machines.start_server()
     machines.shell("server: register the nodes")
     rounds, federation = 8, {"nodes": 3, "round_deadline": 60, "hosts": HOSTS}
@@ -139,8 +142,11 @@ def test_thousands_of_crafted_requests_beside_real_nodes(machines):
         machines.start_node(name)
     with closing(Attacking(machines, machines.nodes()["site0"], requests=5000)) as attacker:
         machines.start_run(known_seed=True)
+        serve(attacker, [], attacker.has_seen_an_order, 300)
+        attacker.order_another(attacker.fuzzer.run)
         serve(attacker, [], (machines.server / "run" / "summary.json").exists, 900)
         assert attacker.left == 0
+    assert "the message is not sealed" in machines.log("site0")
     wait_for_end(machines, 60)
     assert_equals_simulation(machines, raw, away=set(range(1, rounds + 1)))
     wait(lambda: machines.connected() >= 2, 60, "the nodes")
