@@ -260,7 +260,7 @@ class Attacker(WireNode):
         self._push(order, _enclosed(_header(order, reply_to_message_id="0" * 64), _array([b"\0"])))
 
     def order_another(self, run: int) -> None:
-        """A query to the victim in the server's name, which Flower passes on; its answer would be small, and guessed."""
+        """A query to the victim in the server's name, which Flower passes on; a bare answer could be guessed."""
         forged = Message(RecordDict({"config": ConfigRecord({"task": ""})}), self.victim, "query", ttl=600.0)
         forged.metadata.__dict__.update(_run_id=run, _src_node_id=SERVER)
         self.send(forged)

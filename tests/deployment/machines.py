@@ -162,11 +162,6 @@ class Machines:
         """Run commands of the page to their end."""
         return self._run(shell(PAGE, title), self.folder / where, **settings)
 
-    def nodes(self) -> dict[str, int]:
-        """The ids of the registered nodes, by name."""
-        found = json.loads(self._run("flwr supernode list lan --format json"))["nodes"]
-        return {node["name"]: int(node["node-id"]) for node in found}
-
     def _run(self, commands: str, folder: Path | None = None, **settings: str) -> str:
         done = subprocess.run(
             [*self._inside("server" if folder is None else folder.name), "sh", "-euc", self.ported(commands)],

@@ -140,7 +140,10 @@ def test_thousands_of_crafted_requests_and_forged_orders_beside_real_nodes(machi
     raw = write_scenario(machines, rounds=rounds, federation=federation)
     for name in NODES[:2]:
         machines.start_node(name)
-    with closing(Attacking(machines, machines.nodes()["site0"], requests=5000)) as attacker:
+    told = re.compile(r"SuperNode ID: (\d+)")
+    wait(lambda: told.search(machines.log("site0")), 120, "the node's id")
+    victim = int(told.search(machines.log("site0"))[1])
+    with closing(Attacking(machines, victim, requests=5000)) as attacker:
         machines.start_run(known_seed=True)
         serve(attacker, [], attacker.has_seen_an_order, 300)
         attacker.order_another(attacker.fuzzer.run)
