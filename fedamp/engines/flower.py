@@ -167,12 +167,13 @@ def error_reply(message: Message, code: int, reason: str, lost: bool = False) ->
 
 @dataclass(frozen=True)
 class Arrival:
-    """What has come in reply to a message, by its ids: an error, or an array in pieces."""
+    """What has come in reply to a message, by its ids: an error, or an array in pieces and what is around it."""
 
     message_id: str
     error: Message | None = None
     array: str = ""
     chunks: frozenset[str] = frozenset()
+    around: tuple[str, ...] = ()
 
 
 class SuperLink:
@@ -232,12 +233,16 @@ class SuperLink:
                 reason = header.error.reason[: self.LONGEST_REASON] or "no reason is given"
                 # This header's sender is known to the SuperLink; within the message it is the node's to choose.
                 lost = data.src_node_id == SERVER_NODE
-                return Arrival(data.message_id, error_reply(order, header.error.code, reason, lost))
-            for _ in range(3):  # message, records, record, array
+                error = error_reply(order, header.error.code, reason, lost)
+                return Arrival(data.message_id, error, around=(tree.object_id,))
+            around = []
+            for _ in range(3):  # message, records, record
                 if len(tree.children) != 1:
                     raise ValueError("its answer is not one sealed record; expected: as fedamp.client.app answers")
+                around.append(tree.object_id)
                 [tree] = tree.children
-            return Arrival(data.message_id, None, tree.object_id, frozenset(part.object_id for part in tree.children))
+            chunks = frozenset(part.object_id for part in tree.children)
+            return Arrival(data.message_id, None, tree.object_id, chunks, tuple(around))
         return None
 
     def object(self, object_id: str, longest: int, deadline: float) -> tuple[list[str], bytes] | None:

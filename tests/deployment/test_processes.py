@@ -176,7 +176,14 @@ def test_a_superlink_that_is_gone_ends_the_run_which_goes_on_when_it_is_back(mac
 
     def start_again() -> None:
         machines.stop()
+        (run / "summary.json").unlink(missing_ok=True)
         machines.start_server()
+        wait(
+            lambda: machines.connected() == 0,
+            120,
+            "Flower to miss the nodes; until then it refuses their keys",
+            every=2,
+        )
         start_nodes(machines)
         machines.start_run(known_seed=True, resume=True)
 

@@ -164,6 +164,20 @@ def test_parts_that_come_within_the_deadline_are_in_time(running):
     assert (replies[0].content["arrays"]["w"].numpy() == 3).all()
 
 
+def test_no_reply_is_forgotten_before_its_node_has_sent_all_of_it(running):
+    """What is around the array comes last, as real nodes send it."""
+    taken = []
+
+    def slowly(node, received, order):
+        missing = node.push(received, sent(honest(order, 3.0)), kept_back=3, root_last=True)
+        time.sleep(1)
+        taken.extend(node.push_objects(missing))
+
+    replies, _ = play(running, slowly)
+    assert (replies[0].content["arrays"]["w"].numpy() == 3).all()
+    assert taken == [True] * 3
+
+
 def test_an_error_of_a_node_is_told_and_cut(running):
     long = "no data here\n\x1b[2J" + "x" * 10**6
     replies, _ = play(running, lambda node, received, order: node.push(received, Object("Message"), error=long))
