@@ -99,7 +99,11 @@ class PrivateClientApp(ClientApp):
             return self._answer(message, context)
         order = sealed.open_order(data)
         try:
-            answer = sealed.seal_reply(self._answer(flower.with_content(message, order), context).content, order)
+            secret = messages.acquainted(message.metadata.message_type, order, context)
+            content = self._answer(flower.with_content(message, order), context).content
+            if "hosts" in content.config_records:
+                content.config_records["hosts"]["secret"] = secret
+            answer = sealed.seal_reply(content, order)
         except Exception as error:
             log.exception("this node could not do what it was asked")
             answer = sealed.seal_reply(sealed.failure(one_line(error)), order)
