@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from fedamp.errors import Interrupted, RunFolderError, ScenarioError
 from fedamp.federation import reader
 from fedamp.federation.scenario import Scenario
-from fedamp.server.observers import Callback, Observer, Observers
+from fedamp.server.observers import Callback, Forewarning, Observer, Observers
 
 if TYPE_CHECKING:
     from fedamp.report.notebook import Answer
@@ -52,7 +52,11 @@ def privacy(scenario: Source, groups: bool = False) -> "Answer":
 
 
 def run(
-    scenario: Source, out: str | Path | None = None, resume: bool = False, callbacks: Iterable[Callback | Observer] = ()
+    scenario: Source,
+    out: str | Path | None = None,
+    resume: bool = False,
+    callbacks: Iterable[Callback | Observer] = (),
+    anyway: bool = False,
 ) -> "Run":
     """Run a federation to its end or its budget, and leave a run folder. Ctrl-C stops after the round.
 
@@ -60,6 +64,7 @@ def run(
         out: run folder; default: a new one under ``runs``, or the newest one to resume.
         resume: continue an interrupted run.
         callbacks: functions of the record of every released round, or objects with methods of ``Observer``.
+        anyway: run a new scenario that ``fedamp check`` finds hopeless, too.
 
     Raises:
         InputError: nothing was run; one line that says what is wrong.
@@ -68,7 +73,8 @@ def run(
     """
     from fedamp.server.launch import how_to_resume, launch
 
-    folder = launch(load(scenario), Observers(callbacks), _folder(out), resume)
+    checks = Forewarning(None if resume else anyway, "anyway=True")
+    folder = launch(load(scenario), Observers([checks, *callbacks]), _folder(out), resume)
     finished = open(folder)
     if finished.summary.stopped_because == "interrupted":
         raise Interrupted(how_to_resume(folder))

@@ -225,7 +225,8 @@ def test_scenarios_show_prints_a_scenario_and_its_partition(fedamp, tmp_path):
 
 def test_scenarios_validate(fedamp, tmp_path):
     scenario = write_small(tmp_path)
-    assert fedamp("scenarios", "validate", scenario).out == f"{scenario}: valid; 60 units, 8 rounds\n"
+    printed = fedamp("scenarios", "validate", scenario, "--json")
+    assert (printed.status, json.loads(printed.out)["verdict"]) == (0, "pass")
     answer = fedamp("scenarios", "validate", scenario, "--set", "model.name=mlpp")
     assert answer.status == 2
     assert "mlpp" in one_line(answer.err)
@@ -239,7 +240,7 @@ def test_inputs_much_larger_than_one_get_a_hint(fedamp, tmp_path):
     scenario = write_small(tmp_path)
     answer = fedamp("scenarios", "validate", scenario, *data)
     assert answer.status == 0
-    assert re.match(r"caution: inputs are of size 1\.0\de\+03 .*standardise$", one_line(answer.err))
+    assert re.match(r"caution: inputs: their size is 1\.0\de\+03 .*standardise$", one_line(answer.err))
     step = "data.transform=[{name: standardise, mean: 1000, deviation: 200}]"
     assert not fedamp("scenarios", "validate", scenario, *data, "--set", step).err
 

@@ -94,7 +94,7 @@ def _checks(ledger: LedgerRecord, files: RunFolder, head: str | None) -> Iterato
     yield Check.of("chain", f"head {ledger.head}", fail=_listed(complaints))
     yield _mechanism(ledger)
     yield _rounds(ledger)
-    cost = ledger.mechanism.epsilon(delta_left(ledger.delta)).upper
+    cost = ledger.mechanism.epsilon(delta_left(ledger.delta), precision=ledger.precision).upper
     yield _compared("whole run", "whole_run_epsilon", ledger.whole_run_epsilon.upper, cost)
     yield from _releases(ledger, files)
     weak = weakness(ledger.delta, ledger.units)
@@ -199,7 +199,7 @@ def _spent(ledger: LedgerRecord, files: RunFolder) -> NDArray[np.float64]:
     if not ledger.mechanism.is_private:
         return np.full(ledger.rounds_planned, np.inf)
     if ledger.epsilon_follows:
-        return epsilon_over_rounds(ledger.mechanism, delta_left(ledger.delta))
+        return epsilon_over_rounds(ledger.mechanism, delta_left(ledger.delta), precision=ledger.precision)
     if not files.scenario.is_file():
         raise ScenarioError("the ledger does not say when a unit can have taken part; put scenario.yaml beside it")
     return plan_of(ledger, reader.load(files.scenario)).epsilon_by_round
