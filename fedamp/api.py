@@ -47,8 +47,10 @@ def privacy(scenario: Source, groups: bool = False) -> "Answer":
     from fedamp.federation.cost import privacy_cost
     from fedamp.report.notebook import Answer
     from fedamp.report.tables import privacy_table
+    from fedamp.server.traffic import traffic
 
-    return Answer(privacy_cost(load(scenario), groups), privacy_table)
+    asked = load(scenario)
+    return Answer(privacy_cost(asked, groups) | {"traffic": traffic(asked)}, privacy_table)
 
 
 def run(

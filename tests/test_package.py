@@ -38,6 +38,7 @@ PROMISED = {
         "Bounds",
         "CappedPoisson",
         "Compose",
+        "Cyclic",
         "Dropout",
         "Gaussian",
         "GaussianMixture",

@@ -9,7 +9,7 @@ from itertools import count
 import numpy as np
 
 from fedamp.accounting import checks
-from fedamp.accounting.amplification import Allocation
+from fedamp.accounting.amplification import Allocation, Cyclic, of_one_class
 from fedamp.accounting.answers import closed_form, law_upper, upper_epsilon
 from fedamp.accounting.bounds import Array, NotEvaluable, in_floating_point
 from fedamp.accounting.conversion import EpsilonAt, search_orders
@@ -59,15 +59,19 @@ def calibrate(
         return calibrate_risk(build, advantage=advantage, tpr_at=tpr_at, tolerance=tolerance)
     epsilon, delta = checks.positive("epsilon", epsilon), checks.delta(delta)
     checks.positive("tolerance", tolerance)
-    if is_sampled(build(1.0)):
+    if is_sampled(of_one_class(build(1.0))):
         try:
             with in_floating_point():
-                return _calibrate_sampled(build, epsilon, delta, checks.precision(precision))
+                return _calibrate_sampled(
+                    lambda noise: of_one_class(build(noise)), epsilon, delta, checks.precision(precision)
+                )
         except ValueError:
             pass  # the law has to answer
     goal = f"epsilon = {epsilon:g}"
-    coarse = _search(lambda noise: upper_epsilon(build(noise), delta, 200), epsilon, goal, 1.0, 0.01, 0.7)
-    return _search(lambda noise: upper_epsilon(build(noise), delta), epsilon, goal, coarse, tolerance, 0.01)
+    coarse = _search(lambda noise: upper_epsilon(of_one_class(build(noise)), delta, 200), epsilon, goal, 1.0, 0.01, 0.7)
+    return _search(
+        lambda noise: upper_epsilon(of_one_class(build(noise)), delta), epsilon, goal, coarse, tolerance, 0.01
+    )
 
 
 def _calibrate_sampled(build: Callable[[float], Mechanism], epsilon: float, delta: float, precision: float) -> float:
@@ -232,6 +236,10 @@ def epsilon_over_rounds(
         checks.count("rounds", number, 0, mechanism.span)
     if sorted(asked) != list(asked):
         raise ValueError("rounds must be ascending")
+    if isinstance(mechanism, Cyclic):
+        begun = np.array([mechanism.begun(number) for number in asked])
+        numbers, places = np.unique(begun, return_inverse=True)
+        return epsilon_over_rounds(mechanism.of_a_class, delta, numbers.tolist(), precision)[places]
     return _over_rounds(mechanism, delta, asked, checks.precision(precision)).copy()
 
 

@@ -78,6 +78,8 @@ def run(
         else:
             with fails_alone("the table"):
                 out.print(tables.run_table(summary, progress.clipped))
+            if not summary.has_known_seed and not RunFolder(folder).seed.exists():
+                out.print("deleted: the secret seed and the checkpoints, which only a resumption needs")
             print_paths("ledger's head", head or "none")
             print_paths("run folder", folder)
     if summary.stopped_because == "interrupted":
@@ -121,9 +123,11 @@ def privacy(
 ) -> None:
     """The privacy cost of a scenario before it runs, with and without amplification."""
     from fedamp.federation.cost import privacy_cost
+    from fedamp.server.traffic import traffic
 
     scenario_ = load_scenario(scenario, overrides)
-    print_answer(terminal.patiently(privacy_cost, scenario_, groups), as_json, tables.privacy_table)
+    answer = terminal.patiently(privacy_cost, scenario_, groups) | {"traffic": traffic(scenario_)}
+    print_answer(answer, as_json, tables.privacy_table)
     terminal.caution_about(scenario_)
 
 
@@ -229,15 +233,35 @@ def audit(
 
 
 @app.command()
-def verify(
-    run_: Annotated[Path, Argument(metavar="RUN", help="a run folder, or a ledger.json")],
-    head: Annotated[str | None, Option(help="the chain's head that the run printed, from your own notes")] = None,
+def release(
+    run_: Annotated[Path, Argument(metavar="RUN", help="a run folder")],
+    out_folder: Annotated[Path | None, Option("--out", help="default: RUN-release")] = None,
+    key: Annotated[Path | None, Option(help="file of the server's Ed25519 key; default: made once for you")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Recompute every number of a ledger, and find every change since the run."""
+    """Write the signed folder, and zip, that may leave the server."""
+    from fedamp.report.release import release
+
+    made = release(run_, out_folder, key)
+    if as_json:
+        print(json.dumps({"folder": str(made.folder), "archive": str(made.archive), "public_key": made.public_key}))
+    print_paths("may leave the server", made.folder, made.archive, unless=as_json)
+    print_paths("signed by the key", made.public_key, unless=as_json)
+
+
+@app.command()
+def verify(
+    run_: Annotated[Path, Argument(metavar="RUN", help="a run folder, a ledger.json, or a released folder or zip")],
+    head: Annotated[str | None, Option(help="the chain's head that the run printed, from your own notes")] = None,
+    key: Annotated[str | None, Option(help="the server's public key, as it was told to you: of a release")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Recompute every number of a ledger, and find every change since the run or its release."""
+    from fedamp.accounting.bundle import is_bundle
+    from fedamp.report.release import verify_release
     from fedamp.runs.verify import checks_json, verify_ledger
 
-    checks = terminal.patiently(verify_ledger, run_, head)
+    checks = verify_release(run_, key, head) if is_bundle(run_) else terminal.patiently(verify_ledger, run_, head)
     print_answer(checks_json(checks), as_json, lambda answer: tables.checks_table("ledger", answer))
     terminal.judge(checks, f"{run_}: ")
 

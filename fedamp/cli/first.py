@@ -64,9 +64,10 @@ def check(
     as_json: AsJson = False,
 ) -> None:
     """What is off in a scenario, its data and its model, before it runs."""
+    from fedamp.accounting.ledgers import Check
     from fedamp.federation.losses import brings_code
     from fedamp.federation.plan import make_plan, privacy_units
-    from fedamp.runs.verify import Check, checks_json
+    from fedamp.runs.verify import checks_json
 
     asked = load_scenario(scenario, overrides)
     foreign = brings_code(asked) and not import_model

@@ -20,8 +20,8 @@ from fedamp.base.text import harmless, printable
 from fedamp.errors import FedampError, Interrupted
 
 if TYPE_CHECKING:
+    from fedamp.accounting.ledgers import Check
     from fedamp.federation.scenario import Scenario
-    from fedamp.runs.verify import Check
 
 # NO_COLOR: no italics nor bold either; rich would keep them.
 PLAIN: Any = {"color_system": None} if os.environ.get("NO_COLOR") else {}

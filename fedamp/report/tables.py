@@ -130,6 +130,9 @@ def privacy_table(answer: Answer) -> RenderableType:
         "interpretation": answer["risk"]["in_words"],
         "budget": "none" if budget is None else f"epsilon <= {budget:g}, {pays}",
     }
+    if traffic := answer["traffic"]:
+        dummies = "with" if traffic["dummies"] else "without"
+        rows["traffic"] = f"at most {amount_of_bytes(traffic['bytes_per_node']['upper'])} a node, {dummies} dummies"
     curve = {"round": "round", "epsilon": "epsilon_upper", "unamplified": "unamplified_upper"}
     groups: RenderableType = "To see what groups protected together would cost, add --groups (takes seconds)"
     if answer["groups"] is not None:

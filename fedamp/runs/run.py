@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedamp import rng
+from fedamp.accounting.ledgers import Check
 from fedamp.errors import InputError, RunFolderError, ScenarioError
 from fedamp.federation import reader
 from fedamp.federation.plan import Plan
@@ -16,7 +17,7 @@ from fedamp.runs.chain import altered
 from fedamp.runs.folder import RunFolder, read_summary
 from fedamp.runs.ledger import plan_of
 from fedamp.runs.records import LedgerRecord, RoundRecord, Score, Summary, reports
-from fedamp.runs.verify import Check, contradictions, verify_ledger
+from fedamp.runs.verify import contradictions, verify_ledger
 
 if TYPE_CHECKING:
     import pandas

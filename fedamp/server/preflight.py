@@ -11,13 +11,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedamp import rng
+from fedamp.accounting.ledgers import Check, Verdict
 from fedamp.base.numbers import amount_of_bytes, amount_of_time, at_most, power
 from fedamp.client.task import TrainInstruction
 from fedamp.client.worker import TrainingNode
 from fedamp.data import Cohort
 from fedamp.errors import ScenarioError, fails_alone
 from fedamp.federation.plan import Plan, make_plan, weakness
-from fedamp.runs.verify import Check, Verdict, complaint
+from fedamp.noise.banded import path_noise
+from fedamp.runs.verify import complaint
 from fedamp.server.setup import Prepared
 
 LIMITS: Mapping[str, tuple[float, float]] = {
@@ -55,15 +57,18 @@ def signal_to_noise(plan: Plan, sizes: Mapping[str, int]) -> float:
 
     A part of the model has D coordinates, clip C, noise multiplier s, and denominator m, in a cohort of n units. If all
     updates agree, its mean has length C sqrt(n / m) (a submodel is trained by m of the n units), and in R rounds R
-    times that. Noise has length C s sqrt(D) / m, and in R rounds sqrt(R) times that. For one part the clip cancels:
-    n sqrt(R) / (s sqrt(D)). Real updates agree less, so this is the best case. Infinite without noise.
+    times that. Noise has length C s sqrt(D) / m, and in R rounds sqrt(R) times that; banded noise has less, by its path
+    noise. For one part the clip cancels: n sqrt(R) / (s sqrt(D)). Real updates agree less, so this is the best case.
+    Infinite without noise.
 
     Args:
         sizes: number of trained coordinates of each part, by name.
     """
     longest = sum(part.clip**2 * plan.expected_cohort / part.denominator for part in plan.parts)
     noise = sum(sizes[part.name] * (part.noise_deviation / part.denominator) ** 2 for part in plan.parts)
-    return math.sqrt(plan.last_round * longest / noise) if noise else math.inf
+    response = plan.optimizer.response(plan.scenario.rounds) if plan.coefficients else None
+    banded = path_noise(plan.coefficients, response) / path_noise((), response) if response is not None else 1.0
+    return math.sqrt(plan.last_round * longest / noise) / banded if noise else math.inf
 
 
 def _judged(name: str, value: float, found: str) -> Check:

@@ -244,7 +244,8 @@ def _kept_apart(public: Records, scenario: Scenario) -> tuple[Records, Records]:
 def _pipeline(plan: Plan, parameters: Arrays, pieces: Pieces) -> ReleasePipeline:
     piece = plan.submodels.a_piece(pieces)
     trained = {name: array for name, array in parameters.items() if name not in piece.frozen}
-    return ReleasePipeline(plan, ModelParts.of(trained, piece.shared if len(plan.parts_at(1.0)) == 2 else None), pieces)
+    parts = ModelParts.of(trained, piece.shared if len(plan.parts_at(1.0)) == 2 else None)
+    return ReleasePipeline(plan, parts, pieces, plan.noise)
 
 
 def _stack(plan: Plan, task: ClientTask, piece: Piece) -> tuple[StackSize, int]:
