@@ -78,7 +78,7 @@ def test_a_hopeless_run_goes_on_anyway_and_when_it_is_resumed(fedamp, tmp_path):
     scenario = write_small(tmp_path, "rounds=2", POISSON, "privacy.noise_multiplier=1000")
     done = fedamp("run", scenario, "--out", tmp_path / "a", "--anyway")
     assert done.status == 0
-    assert re.fullmatch("caution: signal: .*\n", done.err)
+    assert done.err.startswith("caution: signal: ")
     assert "signal: " in (tmp_path / "a" / "log.txt").read_text()
     resumed = fedamp("run", scenario, "--out", tmp_path / "a", "--resume")
     assert (resumed.status, resumed.err) == (0, "")
