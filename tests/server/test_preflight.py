@@ -90,7 +90,7 @@ def test_a_hopeless_run_goes_on_anyway_and_when_it_is_resumed(fedamp, tmp_path):
 
 
 def test_a_sweep_does_not_stop_for_one_run(tmp_path):
-    scenario = small("rounds=1", POISSON)
+    scenario = small("rounds=2", POISSON)
     swept = package.sweep(scenario, {"privacy.noise_multiplier": [1, 1000]}, out=tmp_path / "sweep", jobs=1)
     assert not swept.unfinished
     logs = [("signal: " in log.read_text()) for log in sorted(tmp_path.rglob("log.txt"))]
