@@ -12,7 +12,18 @@ from typer import Argument, Exit, Option, Typer
 from fedamp.base.text import printable
 from fedamp.base.version import version
 from fedamp.cli import first, scenarios, terminal
-from fedamp.cli.terminal import AsJson, Overrides, ScenarioArgument, load_scenario, out, print_answer, print_paths
+from fedamp.cli.terminal import (
+    AsJson,
+    Format,
+    Overrides,
+    Pictures,
+    ScenarioArgument,
+    load_scenario,
+    out,
+    print_answer,
+    print_paths,
+    print_published,
+)
 from fedamp.errors import FedampError, Interrupted, fails_alone
 from fedamp.report import tables
 
@@ -94,22 +105,21 @@ def sweep(
     ],
     out_folder: Annotated[Path | None, Option("--out", help="default: sweeps/NAME; resumed if it exists")] = None,
     jobs: Annotated[int | None, Option(help="runs at once; default: the number of cores")] = None,
+    format_: Format = "table",
+    pictures: Pictures = "png",
     as_json: AsJson = False,
 ) -> None:
     """Run a scenario with every combination of some values, several runs at once."""
     from fedamp.api import sweep
     from fedamp.report.progress import SweepProgress
-    from fedamp.report.studies import sweep_table
-    from fedamp.report.study_pictures import draw_sweep
     from fedamp.studies.sweeps.grid import grid_of
 
     with SweepProgress(terminal.err).shown() as progress:
         swept = sweep(scenario, grid_of(overrides), out_folder, jobs, progress)
-    pictures: list[str] = []
+    plots: list[str] = []
     with fails_alone("drawing"):
-        pictures = draw_sweep(swept, swept.folder / "plots")
-    print_answer(swept.to_json() | {"plots": pictures}, as_json, sweep_table)
-    print_paths("picture", *pictures, unless=as_json)
+        plots = swept.save_pictures(swept.folder / "plots", pictures.split(","))
+    print_published(swept, "json" if as_json else format_, plots)
     if swept.unfinished:
         raise FedampError(f"{len(swept.unfinished)} of {len(swept.runs)} runs have not come to their end")
 
@@ -150,15 +160,16 @@ def calibrate(
 def compare(
     runs: Annotated[list[Path], Argument(help="folders of runs, of merged models, and of sweeps")],
     out_folder: Annotated[Path, Option("--out", help="folder for the plots")] = Path("comparison"),
+    format_: Format = "table",
+    pictures: Pictures = "png",
     as_json: AsJson = False,
 ) -> None:
     """A table and plots of several runs, or of a sweep."""
     from fedamp.report.comparison import compare
-    from fedamp.report.studies import sweep_table
 
-    answer = compare(runs, out_folder)
-    print_answer(answer, as_json, sweep_table if "outcomes" in answer else tables.comparison_table)
-    print_paths("picture", *answer["plots"], unless=as_json)
+    compared = compare(runs)
+    plots = compared.save_pictures(out_folder, pictures.split(","))
+    print_published(compared, "json" if as_json else format_, plots)
 
 
 @app.command()

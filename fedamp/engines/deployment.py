@@ -21,6 +21,7 @@ from fedamp.errors import FederationError
 THREADS = 4
 SHORTEST_CHUNK = 1 << 20  # bytes; Flower cuts an array in chunks of 5 MiB
 OVERHEAD = 1 << 10  # bytes of an object beside its body and the ids of its children
+LONGEST_AROUND = 1 << 16  # bytes of an object around the array
 ONCE = 5.0  # seconds for a look that no round waits for
 
 
@@ -56,6 +57,10 @@ class DeploymentGrid:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._grid, name)
 
+    def close(self) -> None:
+        """Disconnect from the SuperLink."""
+        self._superlink.close()
+
     def get_node_ids(self) -> list[int]:
         return [node.node_id for node in self.get_nodes()]
 
@@ -90,6 +95,7 @@ class DeploymentGrid:
         deadline = began + (86_400 if timeout is None else timeout)
         orders = [self._order(message) for message in messages]
         running: dict[int, Future[None]] = {}
+        self._superlink.leaving.clear()
         pool = ThreadPoolExecutor(THREADS)  # a call with which one node keeps the SuperLink busy delays no other reply
         try:
             while (waiting := [n for n, order in enumerate(orders) if order.reply is None]) and monotonic() < deadline:
@@ -104,6 +110,9 @@ class DeploymentGrid:
                     running.pop(number).result()
                 if any(order.reply is None for order in orders):
                     sleep(max(0.0, until - monotonic()))
+        except (KeyboardInterrupt, SystemExit):
+            self._superlink.leaving.set()  # this process waits for its threads when it ends
+            raise
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
         replies = [order.reply for order in orders if order.reply is not None]
@@ -113,7 +122,7 @@ class DeploymentGrid:
 
     def _order(self, message: Message) -> _Order:
         size = sealed.reply_size(message.content)
-        self._superlink.longest = max(self._superlink.longest, size + OVERHEAD)
+        self._superlink.longest = max(self._superlink.longest, size + OVERHEAD, LONGEST_AROUND)
         return _Order(message, size)
 
     def _advance(self, order: _Order, deadline: float) -> None:
@@ -126,8 +135,10 @@ class DeploymentGrid:
                 order.sent = True
         except TimeoutError:
             return
-        except ValueError as error:
-            order.reply = flower.error_reply(order.message, flower.APP_RAISED, str(error))
+        except FederationError:
+            raise
+        except Exception as error:  # whatever it is, it stops no round
+            order.reply = flower.error_reply(order.message, flower.APP_RAISED, str(error) or type(error).__name__)
         if order.reply is not None and order.arrival is not None:
             with suppress(ValueError, TimeoutError):
                 self._superlink.forget(order.arrival.message_id, deadline)
@@ -140,24 +151,32 @@ class DeploymentGrid:
     def _reply(self, order: _Order, deadline: float) -> Message | None:
         superlink = self._superlink
         order.arrival = arrival = order.arrival or superlink.arrival(order.message, deadline)
-        if arrival is None or arrival.error:
-            return arrival.error if arrival else None
+        if arrival is None or not (arrival.error or self._is_complete(order, arrival, deadline)):
+            return None
+        for name in arrival.around:  # not read; but a reply that is forgotten before it is all there fails at its node
+            if superlink.object(name, LONGEST_AROUND, deadline) is None:
+                return None
+        data, message = b"".join(order.parts), order.message
+        return arrival.error or Message(sealed.open_reply(data, message.content), reply_to=message)
+
+    def _is_complete(self, order: _Order, arrival: flower.Arrival, deadline: float) -> bool:
+        """Take what is there of an array; returns whether it is all there."""
         if not order.chunks:
             if len(arrival.chunks) > 1 + order.size // SHORTEST_CHUNK:
                 raise ValueError(f"its answer has {len(arrival.chunks)} parts")
-            found = superlink.object(arrival.array, OVERHEAD + 100 * len(arrival.chunks), deadline)
+            found = self._superlink.object(arrival.array, OVERHEAD + 100 * len(arrival.chunks), deadline)
             if found is None:
-                return None
+                return False
             order.chunks = found[0]
             if len(order.chunks) != len(arrival.chunks) or set(order.chunks) != arrival.chunks:
                 raise ValueError("its answer has other parts than it says")
         for name in order.chunks[len(order.parts) :]:
             longest = order.size - sum(map(len, order.parts)) + OVERHEAD
-            found = superlink.object(name, longest, deadline)
+            found = self._superlink.object(name, longest, deadline)
             if found is None:
-                return None
+                return False
             order.parts.append(found[1])
-        return Message(sealed.open_reply(b"".join(order.parts), order.message.content), reply_to=order.message)
+        return True
 
 
 def guarded(grid: Grid) -> Grid:

@@ -7,7 +7,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from time import monotonic, sleep
+from threading import Event, Lock
+from time import monotonic
 from typing import Any
 
 import httpx
@@ -160,12 +161,13 @@ def error_reply(message: Message, code: int, reason: str, lost: bool = False) ->
 
 @dataclass(frozen=True)
 class Arrival:
-    """What has come in reply to a message, by its ids: an error, or an array in pieces."""
+    """What has come in reply to a message, by its ids: an error, or an array in pieces and what is around it."""
 
     message_id: str
     error: Message | None = None
     array: str = ""
     chunks: frozenset[str] = frozenset()
+    around: tuple[str, ...] = ()
 
 
 class SuperLink:
@@ -178,6 +180,7 @@ class SuperLink:
     Attributes:
         longest: bytes of an object that is pulled.
         trouble: why the last call was not answered; empty: it was.
+        leaving: set when no call shall be tried again.
     """
 
     PATIENCE = 60.0
@@ -185,10 +188,11 @@ class SuperLink:
     LONGEST_HEADER, LONGEST_REASON = 1 << 22, 10_000  # bytes; letters
 
     def __init__(self, grid: Any) -> None:
-        self._grid, self.longest, self.trouble = grid, 0, ""
+        self._grid, self.longest, self.trouble, self.leaving, self._lock = grid, 0, "", Event(), Lock()
         interceptors = grid._runtime_client._interceptors  # that client would try for ever
         self._client = RuntimeHttpClient.from_server_address(grid._addr, grid._insecure, grid._cert, interceptors)
         self._client._client.event_hooks = {"response": [self._check_length]}
+        self.close = self._client.close
 
     def nodes(self, deadline: float) -> list[NodeInfo]:
         """The connected nodes."""
@@ -223,12 +227,16 @@ class SuperLink:
                 reason = header.error.reason[: self.LONGEST_REASON] or "no reason is given"
                 # This header's sender is known to the SuperLink; within the message it is the node's to choose.
                 lost = data.src_node_id == SERVER_NODE
-                return Arrival(data.message_id, error_reply(order, header.error.code, reason, lost))
-            for _ in range(3):  # message, records, record, array
+                error = error_reply(order, header.error.code, reason, lost)
+                return Arrival(data.message_id, error, around=(tree.object_id,))
+            around = []
+            for _ in range(3):  # message, records, record
                 if len(tree.children) != 1:
                     raise ValueError("its answer is not one sealed record; expected: as fedamp.client.app answers")
+                around.append(tree.object_id)
                 [tree] = tree.children
-            return Arrival(data.message_id, None, tree.object_id, frozenset(part.object_id for part in tree.children))
+            chunks = frozenset(part.object_id for part in tree.children)
+            return Arrival(data.message_id, None, tree.object_id, chunks, tuple(around))
         return None
 
     def object(self, object_id: str, longest: int, deadline: float) -> tuple[list[str], bytes] | None:
@@ -271,14 +279,15 @@ class SuperLink:
                 if isinstance(error, httpx.ReadTimeout) and method.startswith("Pull"):
                     raise TimeoutError(f"the SuperLink is busy with {method}") from None
                 trouble = f"{type(error).__name__}: {error}"
-            if not self.trouble:
-                log.warning("the SuperLink does not answer (%s); trying again for %g s", trouble, self.PATIENCE)
-            self.trouble = trouble
-            if monotonic() >= deadline:
+            with self._lock:  # one line of several threads
+                if not self.trouble:
+                    log.warning("the SuperLink does not answer (%s); trying again for %g s", trouble, self.PATIENCE)
+                self.trouble = trouble
+            if monotonic() >= deadline or self.leaving.is_set():
                 raise TimeoutError(trouble)
             if monotonic() >= until:
                 raise FederationError(f"the SuperLink has not answered for {self.PATIENCE:g} s ({trouble})")
-            sleep(min(1.0, max(0.0, until - monotonic())))
+            self.leaving.wait(min(1.0, max(0.0, until - monotonic())))
 
     def _check_length(self, response: httpx.Response) -> None:
         """Before the body is read."""

@@ -26,7 +26,8 @@ from fedamp.runs.verify import complaint
 from fedamp.studies.sweeps.results import run_folders
 
 CAPTIONS = {
-    "rounds": "Quality on the public test set, and the privacy cost so far, round by round.",
+    "rounds": "Quality on the public test set, and the privacy cost so far, round by round. Above one run alone stands "
+    "each epsilon at the last round that it pays for.",
     "accuracy-epsilon": "Quality against privacy cost: as charged, and for the same models without amplification.",
     "cost": "Bytes that a client receives and sends when it checks in, and the wall time of the run for each check-in.",
     "epsilon-over-weights": "The cost of the weights: epsilon over the weights of the models, and the chosen weights.",

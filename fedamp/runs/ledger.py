@@ -17,7 +17,8 @@ from fedamp import rng
 from fedamp.accounting import ledgers
 from fedamp.base.arrays import Arrays
 from fedamp.base.version import version
-from fedamp.errors import FederationError, RunFolderError
+from fedamp.errors import FederationError, InputError, RunFolderError
+from fedamp.federation import reader
 from fedamp.federation.plan import ADJACENCY, Plan, make_plan
 from fedamp.federation.scenario import Scenario
 from fedamp.runs import chain
@@ -74,7 +75,8 @@ class Ledger:
     def _read(self, frozen_sha256: str | None) -> LedgerRecord:
         file, found, plan = self.file, LedgerRecord.read(self.file), self.plan
         if different := differences(found, plan, frozen_sha256=frozen_sha256):
-            raise RunFolderError(f"{file}: the ledger of another run; it differs in {', '.join(different)}")
+            where = f"{', '.join(different)}{self._where()}"
+            raise RunFolderError(f"{file}: the ledger of another run; it differs in {where}")
         try:
             found.check_rounds(plan.affordable_rounds)
         except ValueError as error:
@@ -93,6 +95,17 @@ class Ledger:
         for complaint in ledgers.altered_ledger(json.loads(file.read_bytes())):
             raise RunFolderError(f"{file.parent}: damaged ledger: {complaint}")
         return found
+
+    def _where(self) -> str:
+        """The sections of the scenario that decide results and are not as when the run began."""
+        try:
+            began = reader.load(self.folder.scenario).model_dump(mode="json")
+        except InputError:
+            return ""
+        asked = self.plan.scenario.model_dump(mode="json")
+        others = {"description", "known_seed", "engine", "federation", "trackers"}
+        changed = [key for key in asked if key not in others and asked[key] != began[key]]
+        return f" (changed: {', '.join(changed)})" if changed else ""
 
     @cached_property
     def _salt(self) -> bytes:

@@ -21,7 +21,7 @@ from types import FrameType
 from flwr.app import ConfigRecord
 from flwr.serverapp import Grid
 
-from fedamp.errors import DivergedError, FederationError, RunFolderError
+from fedamp.errors import DivergedError, FederationError, RunFolderError, StopTraining
 from fedamp.runs.checkpoint import checkpoints, read_checkpoint, write_checkpoint
 from fedamp.runs.files import write_secret
 from fedamp.runs.folder import RunFolder, read_summary
@@ -78,6 +78,8 @@ def rounds(
             try:
                 observer.round_done(record)
                 yield record
+            except StopTraining:
+                break
             except (Exception, GeneratorExit, KeyboardInterrupt):  # of a callback, or of the caller
                 run.finish()
                 raise

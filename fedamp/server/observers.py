@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedamp.errors import fails_alone
+from fedamp.errors import StopTraining, fails_alone
 
 if TYPE_CHECKING:
     from fedamp.runs.records import RoundRecord
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("fedamp.server")
 
 Callback = Callable[["RoundRecord"], object]
-"""A function of a round's record, called after its release."""
+"""A function of a round's record, called after its release. Where it returns False, the run stops."""
 
 
 class Observer:
@@ -61,11 +61,11 @@ class Observers(Observer):
     """Many observers as one; a function is called after every round.
 
     An observer with ``only_tells`` that has failed gets no more events. Errors of other observers are raised, except
-    at the end of the run and after Ctrl-C.
+    at the end of the run and after Ctrl-C. StopTraining is raised when all have been told of the round.
     """
 
     def __init__(self, observers: "Iterable[Callback | object]") -> None:
-        self._observers = list(observers)
+        self._observers, self.stopped = list(observers), False
         for event in ("opened", "computing", "prepared", "started", "round_done", "stopping", "halted", "closed"):
             setattr(self, event, partial(self._tell, event))
 
@@ -77,9 +77,14 @@ class Observers(Observer):
                 continue
             raises = not name and what not in ("stopping", "halted", "closed")
             with nullcontext() if raises else fails_alone(name or f"{type(observer).__name__}.{what}"):
-                heard(*arguments)
+                try:
+                    self.stopped |= heard(*arguments) is False and what == "round_done"
+                except StopTraining:
+                    self.stopped = True
                 continue
             self._observers = [each for each in self._observers if each is not observer]  # it has failed
+        if self.stopped and what == "round_done":
+            raise StopTraining
 
 
 class Forewarning(Observer):

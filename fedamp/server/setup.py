@@ -214,13 +214,13 @@ def prepare(scenario: Scenario, seed: int | None = None, costs: Costs | None = N
     state = _pipeline(plan, parameters, pieces).start(parameters)
     stack, worker_bytes = _stack(plan, task, plan.submodels.a_piece(pieces))
     task = task.model_copy(update={"stack": stack})
-    records = int(dataset.sizes(np.arange(dataset.num_clients)).sum()) if dataset.hosted is None else None
-    prepared = Prepared(plan, task, state, worker_bytes, pieces, records, *_kept_apart(dataset.test(), scenario))
+    count = int(dataset.sizes(np.arange(dataset.num_clients)).sum()) if dataset.hosted is None else None
+    prepared = Prepared(plan, task, state, worker_bytes, pieces, count, *_kept_apart(dataset.test(), scenario))
     # Check that the outputs have the shape that the loss takes: here, not on every client.
     module = prepared.module.cpu()  # built outside of no_grad, because building tries a custom model with gradients
     with torch.no_grad():
-        outputs = module(torch.zeros(2, *task.input_shape, dtype=input_type(task.model)))
-    prepared.loss.check_outputs(tuple(outputs.shape), task.model.name)
+        records, labels = (torch.from_numpy(array[:2]) for array in prepared.test)
+        prepared.loss.check_outputs(module(records), labels, task.model.name)
     return prepared
 
 

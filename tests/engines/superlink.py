@@ -77,18 +77,18 @@ class Node:
         wait(came, 20, "an order", every=0.01)
         return found[0]
 
-    def push(self, order: Message, reply: Object, kept_back: int = 0, error: str = "") -> list[Object]:
+    def push(self, order: Message, reply: Object, kept_back: int = 0, error: str = "", root_last=False) -> list[Object]:
         """Reply with these objects; returns the last ones, which are kept back."""
         message = Message(Error(2, error), reply_to=order) if error else Message(RecordDict(), reply_to=order)
         session = self._header(message, reply.tree())
-        objects = reply.all()
+        objects = reply.all()[::-1] if root_last else reply.all()
         give = len(objects) - kept_back
         self.push_objects(objects[:give], session)
         return objects[give:]
 
-    def push_objects(self, objects: Sequence[Object], session: str = "") -> None:
-        for each in objects:
-            self.state.store_object(self.run_id, session, each.name, each.content)
+    def push_objects(self, objects: Sequence[Object], session: str = "") -> list[bool]:
+        """Whether each was taken; a node of Flower's gives up where it was not."""
+        return [self.state.store_object(self.run_id, session, each.name, each.content) for each in objects]
 
     def intrude(self, size: int) -> None:
         """Send the server a message that it did not ask for."""
@@ -119,15 +119,23 @@ class Link:
         self.task = self.state.get_run_info(run_ids=[self.run_id])[0].primary_task_id
         self.token = self.state.claim_task(self.task)
         self.state.activate_task(self.task)
+        self.grids: list[HttpGrid] = []
 
     def grid(self) -> HttpGrid:
+        """As Flower hands it to a server app."""
         grid = HttpGrid(f"127.0.0.1:{self.port}", insecure=True, token=self.token)
         grid.set_run(self.state.get_run_info(run_ids=[self.run_id])[0])
+        self.grids.append(grid)
         return grid
 
     def stop(self) -> None:
         self.server.should_exit = self.server.force_exit = True
         self.thread.join(20)
+
+    def close(self) -> None:
+        for grid in self.grids:
+            if grid._client is not None:
+                grid._disconnect()  # its sockets would stay open, and fail a later test
 
 
 @contextmanager
@@ -142,5 +150,6 @@ def superlink() -> Iterator[Link]:
         yield link
     finally:
         link.stop()
+        link.close()
         for name, value in before.items():
             setattr(TaskIdentity, name, value)

@@ -5,6 +5,7 @@ import re
 import time
 import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 
 import numpy as np
 import pytest
@@ -24,7 +25,8 @@ SLACK = 1.5  # seconds beyond a deadline: one look at the replies, and two busy 
 def running():
     with superlink() as link:
         nodes = [Node(link, name) for name in ("north", "south")]
-        yield link, nodes, DeploymentGrid(link.grid())
+        with closing(DeploymentGrid(link.grid())) as grid:
+            yield link, nodes, grid
 
 
 def order_to(node: Node, numbers: int = SMALL) -> Message:
@@ -144,13 +146,10 @@ def test_an_array_that_repeats_a_chunk_takes_no_memory(running):
 
 
 def test_parts_that_do_not_come_hold_nobody_and_are_late_at_the_deadline(running):
-    late = []
-    replies, seconds = play(
-        running,
-        lambda node, received, order: late.extend(node.push(received, sent(honest(order)), kept_back=1)),
-        LARGE,
-        timeout=4,
-    )
+    def keep_one(node, received, order):
+        node.push(received, sent(honest(order)), kept_back=1)
+
+    replies, seconds = play(running, keep_one, timeout=4)
     assert replies == []
     assert 4 <= seconds < 4 + SLACK
 
@@ -163,6 +162,20 @@ def test_parts_that_come_within_the_deadline_are_in_time(running):
 
     replies, _ = play(running, slowly, LARGE)
     assert (replies[0].content["arrays"]["w"].numpy() == 3).all()
+
+
+def test_no_reply_is_forgotten_before_its_node_has_sent_all_of_it(running):
+    """What is around the array comes last, as real nodes send it."""
+    taken = []
+
+    def slowly(node, received, order):
+        missing = node.push(received, sent(honest(order, 3.0)), kept_back=3, root_last=True)
+        time.sleep(1)
+        taken.extend(node.push_objects(missing))
+
+    replies, _ = play(running, slowly)
+    assert (replies[0].content["arrays"]["w"].numpy() == 3).all()
+    assert taken == [True] * 3
 
 
 def test_an_error_of_a_node_is_told_and_cut(running):
@@ -218,8 +231,8 @@ def test_a_ping_is_answered_when_its_node_likes(running):
 
 def test_a_superlink_that_is_gone_ends_every_wait(monkeypatch, caplog):
     monkeypatch.setattr(flower.SuperLink, "PATIENCE", 2.0)
-    with superlink() as link:
-        node, grid = Node(link, "north"), DeploymentGrid(link.grid())
+    with superlink() as link, closing(DeploymentGrid(link.grid())) as grid:
+        node = Node(link, "north")
         [ping] = grid.push_messages([order_to(node)])
         with ThreadPoolExecutor(1) as pool:
             waiting = pool.submit(grid.send_and_receive, [order_to(node)], timeout=60)
@@ -241,8 +254,8 @@ def test_a_superlink_that_is_gone_ends_every_wait(monkeypatch, caplog):
 
 
 def test_a_run_that_was_stopped_ends_with_a_line():
-    with superlink() as link:
-        node, grid = Node(link, "north"), DeploymentGrid(link.grid())
+    with superlink() as link, closing(DeploymentGrid(link.grid())) as grid:
+        node = Node(link, "north")
         assert grid.get_node_ids() == [node.id]
         link.state.finish_task(link.task, "stopped", "by its owner")
         with pytest.raises(FederationError, match="has stopped this run"):
