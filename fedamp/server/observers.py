@@ -7,7 +7,7 @@ import logging
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -107,7 +107,8 @@ class Forewarning(Observer):
             if not check.passed:
                 log.warning("%s: %s", check.name, check.found)
                 if self._anyway is not None:
-                    warnings.warn(f"{check.name}: {check.found}", stacklevel=2)
+                    with suppress(Warning):  # also where warnings are made errors
+                        warnings.warn(f"{check.name}: {check.found}", stacklevel=2)
 
     def stopping(self) -> None:
         print("finishing this round, then stopping; Ctrl-C again to stop at once", file=sys.stderr, flush=True)

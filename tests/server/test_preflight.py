@@ -73,7 +73,7 @@ def test_a_hopeless_scenario_is_refused_and_leaves_nothing(fedamp, tmp_path, cas
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.filterwarnings("always")
+@pytest.mark.filterwarnings("always:signal", "ignore:drift")
 def test_a_hopeless_run_goes_on_anyway_and_when_it_is_resumed(fedamp, tmp_path):
     scenario = write_small(tmp_path, "rounds=2", POISSON, "privacy.noise_multiplier=1000")
     done = fedamp("run", scenario, "--out", tmp_path / "a", "--anyway")
