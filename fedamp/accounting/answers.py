@@ -201,5 +201,5 @@ def _warn_if_slow(name: str, start: tuple[float, float], found: Bounds) -> None:
     """Warn if a question took long."""
     seconds = min(time.perf_counter() - start[0], time.process_time() - start[1])
     if seconds > _PATIENCE:
-        advice = "points=400 or precision=0.05 answer sooner, with a wider bracket"
+        advice = "precision 0.05, a scenario's privacy.precision, answers sooner, with a wider bracket"
         warnings.warn(f"{name} took {seconds:.0f} s, answered by: {found.method} ({advice})", stacklevel=4)

@@ -18,7 +18,7 @@ from fedamp.accounting.mechanism import Mechanism
 from fedamp.accounting.releases import ModelMix
 from fedamp.accounting.renyi import HIGHEST_ORDER, rdp
 from fedamp.accounting.risk import trade_off
-from fedamp.accounting.sampled import QUESTIONS, is_sampled, sampled_profile
+from fedamp.accounting.sampled import PRECISION, QUESTIONS, is_sampled, sampled_profile
 
 _CHECKPOINTS, _SAMPLED_CHECKPOINTS = 13, 7  # the most rounds at which a curve is computed, without and with sampling
 
@@ -35,6 +35,7 @@ def calibrate(
     advantage: float | None = None,
     tpr_at: tuple[float, float] | None = None,
     tolerance: float = 1e-4,
+    precision: float = PRECISION,
 ) -> float:
     """Smallest noise multiplier that keeps (epsilon, delta), or a risk, on the safe side.
 
@@ -43,7 +44,8 @@ def calibrate(
         epsilon: > 0.
         delta: in (0, 1).
         advantage, tpr_at: a risk instead of epsilon and delta; see ``calibrate_risk``.
-        tolerance: relative; the answer is at most this much above the smallest one (0.5 per cent for sampling).
+        tolerance: relative; the answer is at most this much above the smallest one.
+        precision: of sampling, as in ``Mechanism.epsilon``; the answer is about as much above the smallest one.
 
     Returns:
         A noise multiplier s with ``build(s).epsilon(delta).upper <= epsilon``; some s < 1e-3 if that is enough.
@@ -60,7 +62,9 @@ def calibrate(
     if is_sampled(of_one_class(build(1.0))):
         try:
             with in_floating_point():
-                return _calibrate_sampled(lambda noise: of_one_class(build(noise)), epsilon, delta)
+                return _calibrate_sampled(
+                    lambda noise: of_one_class(build(noise)), epsilon, delta, checks.precision(precision)
+                )
         except ValueError:
             pass  # the law has to answer
     goal = f"epsilon = {epsilon:g}"
@@ -70,8 +74,8 @@ def calibrate(
     )
 
 
-def _calibrate_sampled(build: Callable[[float], Mechanism], epsilon: float, delta: float) -> float:
-    """A noise multiplier some 0.2 per cent above the smallest one. All candidates of the search have the same random
+def _calibrate_sampled(build: Callable[[float], Mechanism], epsilon: float, delta: float, precision: float) -> float:
+    """A noise multiplier some 0.4 ``precision`` above the smallest. All candidates of the search have the same random
     numbers. The last candidates are certified on fresh draws. NotEvaluable, ArithmeticError: no answer by sampling.
     """
     goal = f"epsilon = {epsilon:g}"
@@ -86,8 +90,8 @@ def _calibrate_sampled(build: Callable[[float], Mechanism], epsilon: float, delt
     slope = math.log(estimated(near * 0.99) / estimated(near)) / -math.log(0.99)
     near *= float((estimated(near, 32_768) / epsilon) ** (1 / slope))
     for attempt in range(_ATTEMPTS):
-        noise = near * (1 + (1.5 + 0.5 * attempt) * 1e-3)
-        if build(noise).epsilon(delta).upper <= epsilon:
+        noise = near * (1 + (0.3 + 0.1 * attempt) * precision)
+        if build(noise).epsilon(delta, precision=precision).upper <= epsilon:
             return noise
     raise NotEvaluable(f"no noise multiplier near {near:.4g} is certified to keep epsilon = {epsilon:g}")
 
@@ -212,7 +216,9 @@ def calibrate_count(
     return good
 
 
-def epsilon_over_rounds(mechanism: Mechanism, delta: float, rounds: Sequence[int] | None = None) -> Array:
+def epsilon_over_rounds(
+    mechanism: Mechanism, delta: float, rounds: Sequence[int] | None = None, precision: float = PRECISION
+) -> Array:
     """Upper ends of epsilon after each round, shape (len(rounds),).
 
     They come from the numerical law or sampling at some rounds, and from Rényi bounds at every round without a law. A
@@ -222,6 +228,7 @@ def epsilon_over_rounds(mechanism: Mechanism, delta: float, rounds: Sequence[int
         mechanism: the whole run.
         delta: in (0, 1).
         rounds: ascending, each from 0 to ``mechanism.span``; default: all from 1 on.
+        precision: of the whole run, as in ``Mechanism.epsilon``.
     """
     checks.delta(delta)
     asked = tuple(range(1, mechanism.span + 1)) if rounds is None else tuple(rounds)
@@ -232,16 +239,16 @@ def epsilon_over_rounds(mechanism: Mechanism, delta: float, rounds: Sequence[int
     if isinstance(mechanism, Cyclic):
         begun = np.array([mechanism.begun(number) for number in asked])
         numbers, places = np.unique(begun, return_inverse=True)
-        return epsilon_over_rounds(mechanism.of_a_class, delta, numbers.tolist())[places]
-    return _over_rounds(mechanism, delta, asked).copy()
+        return epsilon_over_rounds(mechanism.of_a_class, delta, numbers.tolist(), precision)[places]
+    return _over_rounds(mechanism, delta, asked, checks.precision(precision)).copy()
 
 
 @lru_cache(maxsize=64)
-def _over_rounds(mechanism: Mechanism, delta: float, asked: tuple[int, ...]) -> Array:
+def _over_rounds(mechanism: Mechanism, delta: float, asked: tuple[int, ...], precision: float) -> Array:
     if not mechanism.is_private:
         return np.array([mechanism.after(number).epsilon(delta).upper for number in asked])
     spent = np.full(len(asked) + 1, np.inf)
-    spent[-1] = mechanism.epsilon(delta).upper
+    spent[-1] = mechanism.epsilon(delta, precision=precision).upper
     most = _SAMPLED_CHECKPOINTS if is_sampled(mechanism) else _CHECKPOINTS
     checkpoints = [i for i in _checkpoints(len(asked), most) if asked[i] < mechanism.span]  # the whole is known
     highest = 0
