@@ -1,30 +1,21 @@
 """The least noise and the best whole number for a budget, and the cost after each round of a run."""
 
 import math
-from collections.abc import Callable, Sequence
-from contextlib import suppress
-from functools import lru_cache
+from collections.abc import Callable
 from itertools import count
 
 import numpy as np
 
 from fedamp.accounting import checks
-from fedamp.accounting.amplification import Allocation
-from fedamp.accounting.answers import closed_form, law_upper, upper_epsilon
-from fedamp.accounting.bounds import Array, NotEvaluable, in_floating_point
-from fedamp.accounting.conversion import EpsilonAt, search_orders
-from fedamp.accounting.laws import Detail
+from fedamp.accounting.answers import law_upper, upper_epsilon
+from fedamp.accounting.bounds import NotEvaluable, in_floating_point
 from fedamp.accounting.mechanism import Mechanism
-from fedamp.accounting.releases import ModelMix
-from fedamp.accounting.renyi import HIGHEST_ORDER, rdp
 from fedamp.accounting.risk import trade_off
 from fedamp.accounting.sampled import QUESTIONS, is_sampled, sampled_profile
 
-_CHECKPOINTS, _SAMPLED_CHECKPOINTS = 13, 7  # the most rounds at which a curve is computed, without and with sampling
-
 _ATTEMPTS = QUESTIONS // 4
 """The most mechanisms that a search certifies, in both directions. The other certificates are for the curve."""
-assert 2 * (_ATTEMPTS + _SAMPLED_CHECKPOINTS) <= QUESTIONS
+assert 2 * (_ATTEMPTS + 7) + 1 <= QUESTIONS
 
 
 def calibrate(
@@ -208,76 +199,3 @@ def calibrate_count(
         middle = (good + bad) // 2
         good, bad = (middle, bad) if fits(middle) else (good, middle)
     return good
-
-
-def epsilon_over_rounds(mechanism: Mechanism, delta: float, rounds: Sequence[int] | None = None) -> Array:
-    """Upper ends of epsilon after each round, shape (len(rounds),).
-
-    They come from the numerical law or sampling at some rounds, and from Rényi bounds at every round without a law. A
-    round costs at most what any later round costs: the curve never falls, and ends at the epsilon of the whole run.
-
-    Args:
-        mechanism: the whole run.
-        delta: in (0, 1).
-        rounds: ascending, each from 0 to ``mechanism.span``; default: all from 1 on.
-    """
-    checks.delta(delta)
-    asked = tuple(range(1, mechanism.span + 1)) if rounds is None else tuple(rounds)
-    for number in asked:
-        checks.count("rounds", number, 0, mechanism.span)
-    if sorted(asked) != list(asked):
-        raise ValueError("rounds must be ascending")
-    return _over_rounds(mechanism, delta, asked).copy()
-
-
-@lru_cache(maxsize=64)
-def _over_rounds(mechanism: Mechanism, delta: float, asked: tuple[int, ...]) -> Array:
-    if not mechanism.is_private:
-        return np.array([mechanism.after(number).epsilon(delta).upper for number in asked])
-    spent = np.full(len(asked) + 1, np.inf)
-    spent[-1] = mechanism.epsilon(delta).upper
-    most = _SAMPLED_CHECKPOINTS if is_sampled(mechanism) else _CHECKPOINTS
-    checkpoints = [i for i in _checkpoints(len(asked), most) if asked[i] < mechanism.span]  # the whole is known
-    highest = 0
-    if is_sampled(mechanism):
-        with suppress(NotEvaluable):  # the beginnings of a run need at most twice its order
-            highest = 2 * int(sampled_profile(mechanism).by_moments(delta).order)
-    for i in checkpoints:
-        spent[i] = _quick_upper(mechanism.after(asked[i]), delta, highest)
-    if mechanism.contains(ModelMix) or not np.isfinite(spent[checkpoints]).all():
-        orders = search_orders(HIGHEST_ORDER)
-        for i in checkpoints if mechanism.contains(Allocation) else range(len(asked)):  # hidden rounds take long
-            by_moments = EpsilonAt(delta).convert(orders, rdp(mechanism.after(asked[i]), orders)).value
-            spent[i] = min(spent[i], by_moments)
-    spent = np.minimum.accumulate(spent[::-1])[::-1]
-    hides = (whole := closed_form(mechanism)) is not None and not whole.is_plain
-    parts = [(0, sum(number < mechanism.span for number in asked))] if hides else []
-    while parts:  # rounds between checkpoints, at which the curve may be above the cost without amplification
-        first, end = parts.pop()
-        shown = closed_form(mechanism.after(asked[first]), hidden=False) if first < end else None
-        if shown is not None and (unamplified := shown.epsilon(delta).upper) < spent[end - 1]:
-            spent[first] = min(spent[first], unamplified)
-            middle = (first + 1 + end) // 2
-            parts += [(first + 1, middle), (middle, end)]
-    return np.minimum.accumulate(spent[::-1])[::-1][:-1]
-
-
-def _quick_upper(mechanism: Mechanism, delta: float, highest: int) -> float:
-    """An upper end of epsilon: by law, or by sampling to three per cent where that is much lower."""
-    by_law = law_upper(mechanism, delta, 300)
-    if not is_sampled(mechanism):
-        return by_law
-    try:
-        with in_floating_point():
-            profile = sampled_profile(mechanism, Detail(300, with_lower=False))
-            return min(by_law, profile.epsilon(delta, precision=0.03, known=by_law, highest=highest).upper)
-    except NotEvaluable:
-        return by_law
-
-
-def _checkpoints(count: int, most: int) -> list[int]:
-    """At most ``most`` of the numbers 0..count-1: denser at first, where the curve is steep, and one near the end."""
-    if count <= most:
-        return list(range(count))
-    steps = np.append((np.arange(most - 1) / (most - 1)) ** 1.5, 0.96)
-    return sorted({int(step * count) for step in steps})
