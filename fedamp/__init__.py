@@ -5,11 +5,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fedamp.api import load, open, play, privacy, run, sweep
+    from fedamp.api import StopTraining, compare, load, open, play, privacy, run, sweep
 
     __version__: str
 
-__all__ = ["load", "open", "play", "privacy", "run", "sweep"]
+__all__ = ["StopTraining", "compare", "load", "open", "play", "privacy", "run", "sweep"]
 
 # Flower and Ray read these when they are imported, and nothing of fedamp is imported before this.
 os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")

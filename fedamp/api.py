@@ -6,76 +6,102 @@ Everything heavy (torch, Flower, Ray, plots) is imported by the function that ne
 from collections.abc import Generator, Iterable, Mapping
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from fedamp.errors import Interrupted, RunFolderError, ScenarioError
+from fedamp.errors import StopTraining as StopTraining
 from fedamp.federation import reader
-from fedamp.federation.scenario import Scenario
+from fedamp.federation.scenario import Scenario as AnyScenario
+from fedamp.report.scenarios import Scenario
 from fedamp.server.observers import Callback, Observer, Observers
 
 if TYPE_CHECKING:
+    from fedamp.report.comparison import Comparison, Sweep
     from fedamp.report.notebook import Answer
-    from fedamp.report.views import Run, Sweep
+    from fedamp.report.views import Run
     from fedamp.runs.records import RoundRecord
     from fedamp.studies.sweeps.workers import Watcher
 
-Shown = TypeVar("Shown")
-Source = str | Path | Mapping[str, Any] | Scenario
-"""A YAML file, the name of a shipped scenario (``"digits"``), the content of such a file, or a scenario."""
+Source = str | Path | Mapping[str, Any] | AnyScenario | None
+"""A YAML file, the name of a shipped scenario (``"digits"``), the content of such a file, or a scenario; None: all of
+it is in the settings."""
 
 
-def load(source: Source, /, **overrides: Any) -> Scenario:
+def load(source: Source = None, /, **settings: Any) -> Scenario:
     """Read and validate a scenario.
 
-    ``overrides`` are values by key, as ``**{"privacy.epsilon": 2}`` or ``privacy={"epsilon": 2}``. A mapping changes
+    ``settings`` are values by key, as ``**{"privacy.epsilon": 2}`` or ``privacy={"epsilon": 2}``. A mapping changes
     only the keys that it names. With a scheme or a name, as ``check_in={"scheme": "poisson", "rate": 0.1}``, it is the
-    whole section.
+    whole section. Five settings may be objects of Python, of which the scenario holds digests:
+
+        model: a class or function that gives a torch module, or a module: training starts from its weights.
+        data, test: arrays (x, y, client) or (x, y), and the public (x, y) to test on; a row for each record.
+        loss: a function of outputs and labels that gives [records], a subclass of ``Loss``, or a name.
+        metrics: functions of all test outputs and labels, by name, in place of the loss's own. The first one leads.
 
     Raises:
-        ScenarioError: one line that names the key, the value found, and the values expected.
+        InputError: one line that names the key, the value found, and the values expected.
     """
-    if isinstance(source, Scenario):
-        return reader.load(source.model_dump(mode="json"), changes=overrides) if overrides else source
-    return reader.load(source, changes=overrides)
+    from fedamp.federation.objects import with_digests
+
+    if isinstance(source, AnyScenario):
+        if not settings:
+            return Scenario.of(source)
+        source = source.model_dump(mode="json")
+    raw, changes = with_digests({} if source is None else source, settings) if settings else (source or {}, {})
+    return Scenario.of(reader.load(raw, changes=changes))
 
 
-def privacy(scenario: Source, groups: bool = False) -> "Answer":
+def privacy(scenario: Source = None, groups: bool = False, **settings: Any) -> "Answer":
     """The cost of a scenario, without running it: the object of ``fedamp privacy --json``; printed it is the table.
 
-    ``groups`` computes the cost of groups of units even if that takes seconds. An InputError says what is wrong.
+    ``groups`` computes the cost of groups of units even if that takes seconds. ``settings`` are those of :func:`load`.
+    An InputError says what is wrong.
     """
     from fedamp.federation.cost import privacy_cost
     from fedamp.report.notebook import Answer
     from fedamp.report.tables import privacy_table
+    from fedamp.server.traffic import traffic
 
-    return Answer(privacy_cost(load(scenario), groups), privacy_table)
+    asked = load(scenario, **settings)
+    return Answer(privacy_cost(asked, groups) | {"traffic": traffic(asked)}, privacy_table)
 
 
 def run(
-    scenario: Source, out: str | Path | None = None, resume: bool = False, callbacks: Iterable[Callback | Observer] = ()
+    scenario: Source = None,
+    out: str | Path | None = None,
+    resume: bool = False,
+    callbacks: Iterable[Callback | Observer] = (),
+    **settings: Any,
 ) -> "Run":
     """Run a federation to its end or its budget, and leave a run folder. Ctrl-C stops after the round.
 
     Args:
         out: run folder; default: a new one under ``runs``, or the newest one to resume.
-        resume: continue an interrupted run.
-        callbacks: functions of the record of every released round, or objects with methods of ``Observer``.
+        resume: continue an interrupted run; objects that it was given must be given again.
+        callbacks: functions of the record of every released round, or objects with methods of ``Observer``. One that
+            returns False, or raises ``StopTraining``, stops the run, which can be resumed.
+        settings: those of :func:`load`, also objects: ``model=Net, data=(x, y, client), test=(x, y)``.
 
     Raises:
         InputError: nothing was run; one line that says what is wrong.
         FederationError: the run failed; the folder can be resumed.
         Interrupted: Ctrl-C; the message says how to resume.
     """
+    from fedamp.report.notebook import notebook_cell
     from fedamp.server.launch import how_to_resume, launch
 
-    folder = launch(load(scenario), Observers(callbacks), _folder(out), resume)
+    observers = Observers([*callbacks, *notebook_cell()])
+    folder = launch(load(scenario, **settings), observers, _folder(out), resume)
     finished = open(folder)
-    if finished.summary.stopped_because == "interrupted":
+    if finished.summary.stopped_because == "interrupted" and not observers.stopped:
         raise Interrupted(how_to_resume(folder))
     return finished
 
 
-def play(scenario: Source, out: str | Path | None = None, resume: bool = False) -> "Generator[RoundRecord, None, Path]":
+def play(
+    scenario: Source = None, out: str | Path | None = None, resume: bool = False, **settings: Any
+) -> "Generator[RoundRecord, None, Path]":
     """:func:`run` as an iterator over the records of its rounds, each after its release.
 
     Leaving the loop, or closing the iterator, stops after the round; the folder can then be opened, and resumed. Its
@@ -84,7 +110,7 @@ def play(scenario: Source, out: str | Path | None = None, resume: bool = False) 
     """
     from fedamp.server.launch import rounds
 
-    asked = load(scenario)
+    asked = load(scenario, **settings)
     if asked.engine.kind == "flower":
         raise ScenarioError("engine.kind: flower cannot be played round by round; expected: auto, ray, serial")
     return rounds(asked, Observers(()), _folder(out), resume)
@@ -96,6 +122,7 @@ def sweep(
     out: str | Path | None = None,
     jobs: int | None = None,
     watcher: "Watcher | None" = None,
+    **settings: Any,
 ) -> "Sweep":
     """Run a scenario with every combination of some values. Finished runs are kept, interrupted ones are resumed.
 
@@ -104,16 +131,28 @@ def sweep(
         out: folder; default: ``sweeps/NAME``.
         jobs: number of runs at once, each in a process of its own; default: the number of cores.
         watcher: follows every round and run.
+        settings: those of :func:`load`, for all runs.
 
     Raises:
         InputError: nothing was run; one line that says what is wrong.
         Interrupted: Ctrl-C; the same call resumes the sweep.
     """
-    from fedamp.report.views import Sweep
+    from fedamp.report.comparison import Sweep
     from fedamp.studies.sweeps import sweep
 
-    swept = sweep(lambda settings: load(scenario, **settings), grid, _folder(out), jobs, watcher)
-    return _shown_as(Sweep, swept)
+    base = load(scenario, **settings) if settings else scenario
+    return Sweep.of(sweep(lambda values: load(base, **values), grid, _folder(out), jobs, watcher))
+
+
+def compare(runs: "Iterable[str | Path | Run | Sweep]") -> "Comparison | Sweep":
+    """Runs, merged models and sweeps side by side, given by their folders or as objects.
+
+    It prints as the table of ``fedamp compare``, and has ``frame()``, ``csv()``, ``latex()`` and ``plot()``. One sweep
+    alone is shown by its settings. Raises RunFolderError for a folder that is missing, damaged or given twice.
+    """
+    from fedamp.report.comparison import compare
+
+    return compare([Path(each) if isinstance(each, str | Path) else each.folder for each in runs])
 
 
 def open(folder: str | Path) -> "Run":
@@ -128,12 +167,9 @@ def open(folder: str | Path) -> "Run":
 
     if RunFolder(Path(folder)).certificate.is_file():
         raise RunFolderError(f"{folder}: a merged model; expected: the folder of a run")
-    return _shown_as(Run, read_run(Path(folder)))
-
-
-def _shown_as(kind: type[Shown], read: Any) -> Shown:
-    """The same values in the class that also shows them."""
-    return kind(**{field.name: getattr(read, field.name) for field in fields(read)})
+    read = read_run(Path(folder))
+    values = {field.name: getattr(read, field.name) for field in fields(read)}
+    return Run(**values | {"scenario": Scenario.of(read.scenario)})
 
 
 def _folder(out: str | Path | None) -> Path | None:

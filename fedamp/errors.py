@@ -64,6 +64,10 @@ class Interrupted(FedampError):
     exit_code, kind = 130, "interrupted"
 
 
+class StopTraining(Exception):
+    """A callback raises it, or returns False, to stop the run after the round; the run can be resumed."""
+
+
 def one_line(error: BaseException) -> str:
     """A foreign exception as one line."""
     return " ".join(f"{type(error).__name__}: {error}".split())

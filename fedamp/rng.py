@@ -18,6 +18,7 @@ Words = NDArray[np.uint64]
 
 SEED_BYTES = 32  # of a client's seed
 _BLOCK = 1 << 15  # numbers made at a time: they stay in the cache
+_PIECE = 1 << 30  # bytes; a cipher takes less than 2**31 at a time
 _ZEROS = memoryview(bytes(8 * _BLOCK))
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
@@ -48,6 +49,15 @@ class Stream:
             drawn[done : done + len(kept)] = kept
             done += len(kept)
         return drawn
+
+    def masked(self, data: bytes | memoryview) -> bytearray:
+        """The bytes, each XORed with the next one of the stream."""
+        hidden = bytearray(len(data))
+        left, into = memoryview(data), memoryview(hidden)
+        while left:
+            done = self._cipher.update_into(left[:_PIECE], into)
+            left, into = left[done:], into[done:]
+        return hidden
 
     def _bytes(self, count: int) -> bytearray:
         drawn = bytearray(count)
@@ -133,6 +143,11 @@ def public_seed(seed: int, purpose: str) -> int:
 def seed_from_system() -> int:
     """A 256-bit seed from the operating system."""
     return secrets.randbits(256)
+
+
+def fresh_bytes(count: int) -> bytes:
+    """Bytes from the operating system that nobody can guess."""
+    return secrets.token_bytes(count)
 
 
 def _mix(bits: NDArray[np.uint64]) -> NDArray[np.uint64]:

@@ -6,7 +6,8 @@ One torch thread: the models are tiny, and test processes share the cores.
 import io
 import os
 import sys
-from contextlib import redirect_stderr, redirect_stdout
+import uuid
+from contextlib import redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass
 from unittest.mock import patch
 
@@ -18,6 +19,7 @@ os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
 # Images often forbid bytecode; each of the many processes that tests start would then compile the whole package again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
+import psutil
 import pytest
 from hypothesis import settings
 
@@ -37,6 +39,38 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Order the rooms."""
     rooms = {name: place for place, name in enumerate(LONGEST_FIRST)}
     items.sort(key=lambda item: rooms.get(item.path.parent.name, len(rooms)))
+
+
+MARK = "FEDAMP_TEST_SESSION"  # in the environment of all that a session starts
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """The mark of the session. A worker of xdist has it from its session."""
+    if not hasattr(config, "workerinput"):
+        os.environ[MARK] = uuid.uuid4().hex
+
+
+def started() -> list[psutil.Process]:
+    """The other processes of this session that are running."""
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error, OSError):
+            ours = process.environ().get(MARK) == os.environ[MARK]
+            if ours and process.pid != os.getpid() and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+    return found
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """No test leaves a process behind."""
+    if hasattr(session.config, "workerinput"):
+        return
+    _, left = psutil.wait_procs(started(), timeout=10)
+    if left:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        lines = "\n".join(f"{process.pid}: {' '.join(process.cmdline())[:300]}" for process in left)
+        print(f"\nFAILED: the tests left processes behind:\n{lines}")
 
 
 @dataclass(frozen=True)

@@ -186,6 +186,21 @@ def test_calibrate_keeps_the_budget(fedamp, tmp_path):
 # --- looking at runs --------------------------------------------------------------------------------------------------
 
 
+def test_compare_prints_what_can_be_published(fedamp, finished, tmp_path):
+    folder, _ = finished
+
+    def shown(*options):
+        return fedamp("compare", folder, "--out", tmp_path / "plots", *options)
+
+    assert shown("--format", "csv", "--pictures", "pdf,svg").out.startswith("name,folder,")
+    assert {file.suffix for file in (tmp_path / "plots").iterdir()} == {".pdf", ".svg"}
+    assert shown("--format", "latex").out.startswith("\\begin{tabular}{l")
+    assert shown("--format", "json").out == shown("--json").out
+    for options in (("--format", "html"), ("--pictures", "gif")):
+        refused = shown(*options)
+        assert (refused.status, len(refused.err.splitlines())) == (2, 1)
+
+
 def test_compare_prints_a_table_and_json_and_report_writes_one_file(fedamp, finished, tmp_path):
     folder, _ = finished
     table = fedamp("compare", folder, "--out", tmp_path / "plots")

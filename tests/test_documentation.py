@@ -32,7 +32,7 @@ FOREIGN = {
     "mkdir",
     "patch",
 }
-FOREIGN |= {"nginx", "openssl", "pip", "ray", "sh"}
+FOREIGN |= {"fedamp-accounting", "nginx", "openssl", "pip", "ray", "sh"}
 FOREIGN |= {"apt", "echo", "install", "systemctl", "useradd"}  # of the system, as root: nobody but a reader runs these
 
 BASE = {

@@ -113,6 +113,21 @@ def test_what_a_foreign_folder_links_to_is_not_written(fedamp, run, tmp_path):
     assert victim.read_text() == "mine"
 
 
+@pytest.mark.parametrize("name", ["log.txt", ".lock", "rounds.jsonl"])
+def test_a_new_run_follows_no_link(fedamp, tmp_path, name):
+    victim, out = tmp_path / "victim", tmp_path / "out"
+    victim.write_text("mine")
+    out.mkdir()
+    (out / name).symlink_to(victim)
+    refused(fedamp("run", write_small(tmp_path), "--out", out), f"{name}: a link")
+    assert [path.name for path in out.iterdir()] == [name]
+    (out / name).unlink()
+    (out / name).symlink_to(tmp_path / "nothing")  # one that leads nowhere yet
+    refused(fedamp("run", write_small(tmp_path), "--out", out), f"{name}: a link")
+    assert not (tmp_path / "nothing").exists()
+    assert victim.read_text() == "mine"
+
+
 @pytest.mark.parametrize("place", [0, -30])
 def test_a_byte_that_is_no_text_in_the_rounds_is_one_line_on_resume(fedamp, run, place):
     file = run / "rounds.jsonl"

@@ -29,7 +29,7 @@ ALONE = tomllib.loads((ROOT / "packaging" / "accounting" / "pyproject.toml").rea
 # Taking a name away, or giving it another meaning, breaks the programs of others: a new version, and a line in
 # CHANGELOG.md. The last two packages are used without the rest.
 PROMISED = {
-    "fedamp": ["load", "open", "play", "privacy", "run", "sweep"],
+    "fedamp": ["StopTraining", "compare", "load", "open", "play", "privacy", "run", "sweep"],
     "fedamp.accounting": [
         "FIXED_GRADIENTS",
         "JOINT_RELEASE",
@@ -38,6 +38,7 @@ PROMISED = {
         "Bounds",
         "CappedPoisson",
         "Compose",
+        "Cyclic",
         "Dropout",
         "Gaussian",
         "GaussianMixture",

@@ -13,7 +13,7 @@ from safetensors.numpy import load_file
 
 import fedamp
 from fedamp.engines.engines import choose
-from fedamp.errors import InputError, Interrupted, RunFolderError, ScenarioError
+from fedamp.errors import Interrupted, RunFolderError, ScenarioError
 from fedamp.federation.check_in import PoissonCheckIn
 from tests.federations import SMALL
 
@@ -111,12 +111,14 @@ def test_a_run_can_be_looked_at(whole):
     assert run.epsilon == run.ledger.guaranteed_epsilon == pytest.approx(fedamp.privacy(SMALL_DICT)["epsilon"]["upper"])
     frame = fedamp.open(run.folder).frame()
     assert list(frame["epsilon_upper"]) == [record.epsilon_upper for record in seen]
-    assert "unprotected" not in frame
+    assert list(frame) == ["loss", "accuracy", "validation_score", "epsilon_upper", "seconds", "scheduled", "reported"]
+    assert set(map(str, frame.dtypes[:5])) == {"float64"}
+    assert list(frame.index) == [1, 2, 3, 4]
+    assert 3 <= len(str(run).splitlines()) <= 5
+    assert f"{run.accuracy:.1%} accuracy" in str(run)
     assert all(check.verdict != "fail" for check in run.verify())
     assert run.report() == run.folder / "report.html"
     assert run.plot().axes
-    with pytest.raises(InputError, match="no picture nonsense; expected here: rounds"):
-        run.plot("nonsense")
     shown = run._repr_html_()
     assert "accuracy" in shown
     assert "data:image/" in shown

@@ -33,7 +33,12 @@ def test_every_key_of_the_ledger_is_explained(tmp_path):
 
 def test_every_file_of_a_run_folder_is_explained(fedamp, tmp_path):
     run = tmp_path / "run"
-    assert fedamp("run", write_small(tmp_path, "rounds=3", "known_seed=false"), "--out", run).status == 0
+    assert (
+        fedamp(
+            "run", write_small(tmp_path, "rounds=3", "known_seed=false", "federation.keep_secrets=true"), "--out", run
+        ).status
+        == 0
+    )
     files = {path.name + "/" * path.is_dir() for path in run.iterdir() if not path.name.startswith(".")}
     assert explained("Files of a run folder") == files
 

@@ -12,13 +12,22 @@ What each module answers, in reading order (docs/accounting.md has the mathemati
 6. Several hidden rounds, by sampling: ``hidden_rounds`` (the likelihood ratio), ``certificate`` (means of bounded
    draws), ``proposals`` (what to draw from), ``sampled`` (the answer). ``revealed``: closed forms, for little noise.
 7. ``answers``: the smallest of all. ``prefixes``: the cost after each round. ``calibration``: noise for a budget.
-   ``risk``, ``tradeoff``: error rates of attacks. ``interop``: dp-accounting.
+   ``risk``, ``tradeoff``: error rates of attacks. ``interop``: dp-accounting. ``ledgers``, ``bundle``: verification of
+   what a run has left or released.
 
 ``checks``, ``numeric``, ``compiled`` and ``loops`` are arithmetic and arguments.
 """
 
 from fedamp.accounting import answers, renyi, renyi_releases  # noqa: F401 (renyi_releases registers its kinds)
-from fedamp.accounting.amplification import Allocation, AllocationPrefix, CappedPoisson, Dropout, Poisson, Submodels
+from fedamp.accounting.amplification import (
+    Allocation,
+    AllocationPrefix,
+    CappedPoisson,
+    Cyclic,
+    Dropout,
+    Poisson,
+    Submodels,
+)
 from fedamp.accounting.bounds import Bounds
 from fedamp.accounting.calibration import calibrate, calibrate_count, calibrate_risk
 from fedamp.accounting.conversion import epsilon_from_rdp
@@ -49,6 +58,7 @@ __all__ = [
     "Bounds",
     "CappedPoisson",
     "Compose",
+    "Cyclic",
     "Dropout",
     "Gaussian",
     "GaussianMixture",

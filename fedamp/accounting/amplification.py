@@ -182,3 +182,56 @@ class CappedPoisson(Hidden):
 
     def _prefix(self, rounds: int) -> Mechanism:
         return replace(self, released=rounds)
+
+
+@dataclass(frozen=True)
+class Cyclic(Hidden):
+    """A run of ``rounds`` >= 1 rounds; round t is of the public class t modulo ``classes`` (1 to ``rounds``). A person
+    is of one class, and takes part in exactly ``k`` (0 to rounds // classes) of its rounds, drawn at random and hidden.
+    ``mechanism`` is one participation.
+
+    The classes are for banded noise (docs/correlated-noise.md): with at most as many bands as classes, the rows of
+    different participations do not meet, and one participation over all its rows is one release of ``mechanism``. The
+    cost is that of a class with the fewest rounds, rounds // classes: more of them hide the same choice better.
+    """
+
+    k: Annotated[int, checks.UpTo("rounds")]
+    rounds: checks.Count
+    classes: Annotated[int, checks.UpTo("rounds", smallest=1)]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        checks.count("k", self.k, 0, self.rounds // self.classes, "rounds // classes")
+
+    @property
+    def words(self) -> str:
+        return f"{self.of_a_class.words}, in one of {self.classes} public classes of {self.rounds} rounds"
+
+    @property
+    def of_a_class(self) -> Mechanism:
+        """The run over the rounds of a class with the fewest: what is charged."""
+        return Allocation(self.mechanism, self.k, self.rounds // self.classes)
+
+    @property
+    def is_empty(self) -> bool:
+        return self.k == 0
+
+    @property
+    def span(self) -> int:
+        return self.rounds
+
+    def unamplified(self) -> Mechanism:
+        return self.of_a_class.unamplified()
+
+    def begun(self, rounds: int) -> int:
+        """The most rounds of a class among the first ``rounds`` of all, 0 to rounds // classes."""
+        return min(-(-rounds // self.classes), self.rounds // self.classes)
+
+    def _prefix(self, rounds: int) -> Mechanism:
+        """A participation of which some rows are out costs at most what all of them cost."""
+        return self.of_a_class.after(self.begun(rounds))
+
+
+def of_one_class(event: Mechanism) -> Mechanism:
+    """The same with the run of a class in place of every ``Cyclic``, for the evaluators."""
+    return event.of_a_class if isinstance(event, Cyclic) else event.with_parts(of_one_class)

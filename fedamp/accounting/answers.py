@@ -6,7 +6,7 @@ import warnings
 from functools import lru_cache
 
 from fedamp.accounting import checks
-from fedamp.accounting.amplification import AllocationPrefix, CappedPoisson
+from fedamp.accounting.amplification import AllocationPrefix, CappedPoisson, of_one_class
 from fedamp.accounting.bounds import Bounds, NotEvaluable, in_floating_point
 from fedamp.accounting.conversion import ByOrder, DeltaAt, EpsilonAt, Question, search_orders
 from fedamp.accounting.group_bounds import epsilon_below
@@ -35,7 +35,7 @@ def epsilon(event: Mechanism, delta: float, points: int | None = None, precision
     checks.delta(delta)
     if precision is not None:
         checks.precision(precision)
-    start = time.perf_counter(), time.process_time()
+    start, event = (time.perf_counter(), time.process_time()), of_one_class(event)
     found = _without_sampling(event, EpsilonAt(delta), points)
     if points is None or precision is not None:
         found = _narrowed_by_sampling(event, found, delta, precision or PRECISION)
@@ -46,7 +46,7 @@ def epsilon(event: Mechanism, delta: float, points: int | None = None, precision
 def delta(event: Mechanism, epsilon: float, points: int | None = None, precision: float | None = None) -> Bounds:
     """See ``Mechanism.delta``."""
     checks.epsilon(epsilon)
-    start = time.perf_counter(), time.process_time()
+    start, event = (time.perf_counter(), time.process_time()), of_one_class(event)
     found = _without_sampling(event, DeltaAt(epsilon), points)
     if precision is not None and is_sampled(event):
         try:

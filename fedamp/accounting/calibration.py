@@ -7,6 +7,7 @@ from itertools import count
 import numpy as np
 
 from fedamp.accounting import checks
+from fedamp.accounting.amplification import of_one_class
 from fedamp.accounting.answers import law_upper, upper_epsilon
 from fedamp.accounting.bounds import NotEvaluable, in_floating_point
 from fedamp.accounting.mechanism import Mechanism
@@ -48,15 +49,17 @@ def calibrate(
         return calibrate_risk(build, advantage=advantage, tpr_at=tpr_at, tolerance=tolerance)
     epsilon, delta = checks.positive("epsilon", epsilon), checks.delta(delta)
     checks.positive("tolerance", tolerance)
-    if is_sampled(build(1.0)):
+    if is_sampled(of_one_class(build(1.0))):
         try:
             with in_floating_point():
-                return _calibrate_sampled(build, epsilon, delta)
+                return _calibrate_sampled(lambda noise: of_one_class(build(noise)), epsilon, delta)
         except ValueError:
             pass  # the law has to answer
     goal = f"epsilon = {epsilon:g}"
-    coarse = _search(lambda noise: upper_epsilon(build(noise), delta, 200), epsilon, goal, 1.0, 0.01, 0.7)
-    return _search(lambda noise: upper_epsilon(build(noise), delta), epsilon, goal, coarse, tolerance, 0.01)
+    coarse = _search(lambda noise: upper_epsilon(of_one_class(build(noise)), delta, 200), epsilon, goal, 1.0, 0.01, 0.7)
+    return _search(
+        lambda noise: upper_epsilon(of_one_class(build(noise)), delta), epsilon, goal, coarse, tolerance, 0.01
+    )
 
 
 def _calibrate_sampled(build: Callable[[float], Mechanism], epsilon: float, delta: float) -> float:

@@ -5,7 +5,15 @@ from functools import partial
 from typing import Annotated
 
 from fedamp.accounting import checks
-from fedamp.accounting.amplification import Allocation, AllocationPrefix, CappedPoisson, Dropout, Poisson, Submodels
+from fedamp.accounting.amplification import (
+    Allocation,
+    AllocationPrefix,
+    CappedPoisson,
+    Cyclic,
+    Dropout,
+    Poisson,
+    Submodels,
+)
 from fedamp.accounting.bounds import NotEvaluable
 from fedamp.accounting.mechanism import Mechanism, Relation, mechanism_of
 from fedamp.accounting.merging import RandomSelection
@@ -29,6 +37,11 @@ class Group(Mechanism):
     mechanism: Annotated[Mechanism, mechanism_of]
     size: Annotated[int, partial(checks.count, largest=1000)]
     text = "a group of {0.size}: {0.mechanism.words}"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.size > 1 and self.mechanism.contains(Cyclic):
+            raise ValueError("a group of people of several public classes is not charged; expected: size 1")
 
     @property
     def is_of_whole_run(self) -> bool:

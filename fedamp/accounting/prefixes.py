@@ -9,7 +9,7 @@ from operator import methodcaller
 import numpy as np
 
 from fedamp.accounting import checks
-from fedamp.accounting.amplification import Allocation
+from fedamp.accounting.amplification import Allocation, Cyclic
 from fedamp.accounting.answers import closed_form, law_upper
 from fedamp.accounting.bounds import Array, NotEvaluable, in_floating_point
 from fedamp.accounting.certificate import Pilot, Proposal, certify
@@ -36,6 +36,7 @@ from fedamp.accounting.sampled import (
 _CHECKPOINTS, SAMPLED_CHECKPOINTS = 13, 7  # the most rounds at which a curve is computed, without and with sampling
 _AHEAD, _ADD_LAWS = 64, 40  # the most rounds that share draws, and laws of the add direction
 _WORK = 1.2e9  # steps of the recursion that a curve may take: some four seconds of one core
+_LOOKING = 12_000  # draws that pilots take, about
 
 
 def epsilon_over_rounds(mechanism: Mechanism, delta: float, rounds: Sequence[int] | None = None) -> Array:
@@ -55,6 +56,10 @@ def epsilon_over_rounds(mechanism: Mechanism, delta: float, rounds: Sequence[int
         checks.count("rounds", number, 0, mechanism.span)
     if sorted(asked) != list(asked):
         raise ValueError("rounds must be ascending")
+    if isinstance(mechanism, Cyclic):
+        begun = np.array([mechanism.begun(number) for number in asked])
+        numbers, places = np.unique(begun, return_inverse=True)
+        return epsilon_over_rounds(mechanism.of_a_class, delta, numbers.tolist())[places]
     return _over_rounds(mechanism, delta, asked).copy()
 
 
@@ -153,6 +158,8 @@ def _swept(parts: list[HiddenRounds], delta: float) -> Array:
     log_term = math.log(2 * len(parts) * len(STEPS) / failure)
     while end:
         run = Run((parts[end - 1],))
+        if left / 4 / run.work < 5_000:
+            break
         spendable = delta - CHARGE * delta - RemoveProposal.share(run)
         if spendable <= 0:
             raise NotEvaluable("a round gives a person away with more than delta")
@@ -170,7 +177,7 @@ def _swept(parts: list[HiddenRounds], delta: float) -> Array:
             share = failure * count / len(parts)
             held = certify(Block(proposal, parts[some]), above, np.zeros((count, 0)), draws, share)[0] <= spendable
         except NotEvaluable:
-            end -= max(1, end // 8)
+            end, left = end - max(1, end // 8), left - _LOOKING * run.work
             continue
         spent[some] = np.where(held.any(axis=1), above[np.arange(count), held.argmax(axis=1)], np.inf)
         end, left = end - count, left - draws * run.work

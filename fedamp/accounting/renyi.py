@@ -19,7 +19,14 @@ from typing import Any
 import numpy as np
 
 from fedamp.accounting import moments
-from fedamp.accounting.amplification import Allocation, AllocationPrefix, CappedPoisson, Poisson, Submodels
+from fedamp.accounting.amplification import (
+    Allocation,
+    AllocationPrefix,
+    CappedPoisson,
+    Poisson,
+    Submodels,
+    of_one_class,
+)
 from fedamp.accounting.bounds import Array, NotEvaluable, in_floating_point
 from fedamp.accounting.conversion import checked_orders
 from fedamp.accounting.laws import numerical_law
@@ -139,7 +146,7 @@ def rdp(event: Mechanism, orders: Sequence[float] | Array | float) -> Array:
     if highest > 4096:
         raise ValueError(f"orders must be <= 4096, got {float(np.max(array))!r}")
     with in_floating_point():
-        logs = log_moments(event, highest)
+        logs = log_moments(of_one_class(event), highest)
     low = np.clip(np.floor(array).astype(int), 1, highest - 1)
     part = array - low
     with np.errstate(invalid="ignore"):

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedamp.accounting import checks
+from fedamp.accounting.amplification import of_one_class
 from fedamp.accounting.bounds import Array
 from fedamp.accounting.mechanism import Mechanism, Relation
 from fedamp.accounting.points import DEFAULT_POINTS
@@ -54,6 +55,7 @@ def trade_off(mechanism: Mechanism, values: int = 100) -> TradeOff:
     body, tail = (
         min(mechanism.epsilon(delta, points=DEFAULT_POINTS).upper, _LARGEST_EPSILON) for delta in (1e-2, 1e-9)
     )
+    mechanism = of_one_class(mechanism)
     start = np.linspace(0.0, body, 7 * values // 20), np.linspace(body, tail, values // 4)
     epsilons = np.unique(np.concatenate(start))
     curve = TradeOff(epsilons, *_profile(mechanism, epsilons, DEFAULT_POINTS))

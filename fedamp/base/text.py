@@ -11,7 +11,12 @@ def printable(text: object) -> str:
     """One line in which nothing can move the cursor, colour, hide or reverse; cut where it is very long."""
     words = " ".join(str(text).split())
     shown = words if len(words) <= LONGEST else f"{words[:LONGEST]}..."
-    return "".join(character if character.isprintable() else "?" for character in shown)
+    return visible(shown)
+
+
+def visible(line: str) -> str:
+    """The line with a question mark for each letter that is not printable."""
+    return line if line.isprintable() else "".join(letter if letter.isprintable() else "?" for letter in line)
 
 
 def harmless(answer: Any) -> Any:

@@ -12,7 +12,18 @@ from typer import Argument, Exit, Option, Typer
 from fedamp.base.text import printable
 from fedamp.base.version import version
 from fedamp.cli import scenarios, terminal
-from fedamp.cli.terminal import AsJson, Overrides, ScenarioArgument, load_scenario, out, print_answer, print_paths
+from fedamp.cli.terminal import (
+    AsJson,
+    Format,
+    Overrides,
+    Pictures,
+    ScenarioArgument,
+    load_scenario,
+    out,
+    print_answer,
+    print_paths,
+    print_published,
+)
 from fedamp.errors import FedampError, Interrupted, fails_alone
 from fedamp.report import tables
 
@@ -73,6 +84,8 @@ def run(
         else:
             with fails_alone("the table"):
                 out.print(tables.run_table(summary, progress.clipped))
+            if not summary.has_known_seed and not RunFolder(folder).seed.exists():
+                out.print("deleted: the secret seed and the checkpoints, which only a resumption needs")
             print_paths("ledger's head", head or "none")
             print_paths("run folder", folder)
     terminal.caution_about(scenario_)
@@ -88,22 +101,21 @@ def sweep(
     ],
     out_folder: Annotated[Path | None, Option("--out", help="default: sweeps/NAME; resumed if it exists")] = None,
     jobs: Annotated[int | None, Option(help="runs at once; default: the number of cores")] = None,
+    format_: Format = "table",
+    pictures: Pictures = "png",
     as_json: AsJson = False,
 ) -> None:
     """Run a scenario with every combination of some values, several runs at once."""
     from fedamp.api import sweep
     from fedamp.report.progress import SweepProgress
-    from fedamp.report.studies import sweep_table
-    from fedamp.report.study_pictures import draw_sweep
     from fedamp.studies.sweeps.grid import grid_of
 
     with SweepProgress(terminal.err).shown() as progress:
         swept = sweep(scenario, grid_of(overrides), out_folder, jobs, progress)
-    pictures: list[str] = []
+    plots: list[str] = []
     with fails_alone("drawing"):
-        pictures = draw_sweep(swept, swept.folder / "plots")
-    print_answer(swept.to_json() | {"plots": pictures}, as_json, sweep_table)
-    print_paths("picture", *pictures, unless=as_json)
+        plots = swept.save_pictures(swept.folder / "plots", pictures.split(","))
+    print_published(swept, "json" if as_json else format_, plots)
     if swept.unfinished:
         raise FedampError(f"{len(swept.unfinished)} of {len(swept.runs)} runs have not come to their end")
 
@@ -117,9 +129,10 @@ def privacy(
 ) -> None:
     """The privacy cost of a scenario before it runs, with and without amplification."""
     from fedamp.federation.cost import privacy_cost
+    from fedamp.server.traffic import traffic
 
     scenario_ = load_scenario(scenario, overrides)
-    print_answer(privacy_cost(scenario_, groups), as_json, tables.privacy_table)
+    print_answer(privacy_cost(scenario_, groups) | {"traffic": traffic(scenario_)}, as_json, tables.privacy_table)
     terminal.caution_about(scenario_)
 
 
@@ -141,15 +154,16 @@ def calibrate(
 def compare(
     runs: Annotated[list[Path], Argument(help="folders of runs, of merged models, and of sweeps")],
     out_folder: Annotated[Path, Option("--out", help="folder for the plots")] = Path("comparison"),
+    format_: Format = "table",
+    pictures: Pictures = "png",
     as_json: AsJson = False,
 ) -> None:
     """A table and plots of several runs, or of a sweep."""
     from fedamp.report.comparison import compare
-    from fedamp.report.studies import sweep_table
 
-    answer = compare(runs, out_folder)
-    print_answer(answer, as_json, sweep_table if "outcomes" in answer else tables.comparison_table)
-    print_paths("picture", *answer["plots"], unless=as_json)
+    compared = compare(runs)
+    plots = compared.save_pictures(out_folder, pictures.split(","))
+    print_published(compared, "json" if as_json else format_, plots)
 
 
 @app.command()
@@ -224,15 +238,35 @@ def audit(
 
 
 @app.command()
-def verify(
-    run_: Annotated[Path, Argument(metavar="RUN", help="a run folder, or a ledger.json")],
-    head: Annotated[str | None, Option(help="the chain's head that the run printed, from your own notes")] = None,
+def release(
+    run_: Annotated[Path, Argument(metavar="RUN", help="a run folder")],
+    out_folder: Annotated[Path | None, Option("--out", help="default: RUN-release")] = None,
+    key: Annotated[Path | None, Option(help="file of the server's Ed25519 key; default: made once for you")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Recompute every number of a ledger, and find every change since the run."""
+    """Write the signed folder, and zip, that may leave the server."""
+    from fedamp.report.release import release
+
+    made = release(run_, out_folder, key)
+    if as_json:
+        print(json.dumps({"folder": str(made.folder), "archive": str(made.archive), "public_key": made.public_key}))
+    print_paths("may leave the server", made.folder, made.archive, unless=as_json)
+    print_paths("signed by the key", made.public_key, unless=as_json)
+
+
+@app.command()
+def verify(
+    run_: Annotated[Path, Argument(metavar="RUN", help="a run folder, a ledger.json, or a released folder or zip")],
+    head: Annotated[str | None, Option(help="the chain's head that the run printed, from your own notes")] = None,
+    key: Annotated[str | None, Option(help="the server's public key, as it was told to you: of a release")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Recompute every number of a ledger, and find every change since the run or its release."""
+    from fedamp.accounting.bundle import is_bundle
+    from fedamp.report.release import verify_release
     from fedamp.runs.verify import checks_json, verify_ledger
 
-    checks = verify_ledger(run_, head)
+    checks = verify_release(run_, key, head) if is_bundle(run_) else verify_ledger(run_, head)
     print_answer(checks_json(checks), as_json, lambda answer: tables.checks_table("ledger", answer))
     terminal.judge(checks, f"{run_}: ")
 

@@ -17,9 +17,9 @@ from typing import Any
 import psutil
 from packaging.requirements import Requirement
 
+from fedamp.accounting.ledgers import Check
 from fedamp.base import devices
 from fedamp.errors import DeploymentError
-from fedamp.runs.verify import Check
 
 PACKAGES = "fedamp", "flwr", "torch", "ray", "numpy", "scipy", "numba", "scikit-learn", "datasets", "dp-accounting"
 TIMEOUT = 10.0  # seconds, for every connection

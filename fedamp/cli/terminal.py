@@ -9,7 +9,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 
 import click
 from rich.console import Console, RenderableType
@@ -17,11 +17,12 @@ from typer import Argument, Option, Typer
 
 from fedamp.base.start import seldom_collected
 from fedamp.base.text import harmless, printable
-from fedamp.errors import FedampError, Interrupted
+from fedamp.errors import FedampError, InputError, Interrupted
 
 if TYPE_CHECKING:
+    from fedamp.accounting.ledgers import Check
     from fedamp.federation.scenario import Scenario
-    from fedamp.runs.verify import Check
+    from fedamp.report.published import Published
 
 # NO_COLOR: no italics nor bold either; rich would keep them.
 PLAIN: Any = {"color_system": None} if os.environ.get("NO_COLOR") else {}
@@ -39,6 +40,18 @@ ScenarioArgument = Annotated[str, Argument(help=SCENARIO_HELP, autocompletion=_s
 Overrides = Annotated[
     list[str], Option("--set", help="key.path=value, as often as needed", default_factory=list, show_default=False)
 ]
+Format = Annotated[
+    Literal["table", "csv", "latex", "json"], Option("--format", help="csv: a line for each run; latex: a tabular")
+]
+
+
+def _formats(text: str) -> str:
+    if not set(text.split(",")) <= {"png", "pdf", "svg"}:
+        raise InputError(f"--pictures {text}: expected: png, pdf or svg, with commas between them")
+    return text
+
+
+Pictures = Annotated[str, Option(help="formats of the pictures, e.g. pdf,svg", callback=_formats)]
 AsJson = Annotated[bool, Option("--json", help="one JSON object on standard output")]
 
 
@@ -52,6 +65,18 @@ def load_scenario(path: str, overrides: list[str]) -> "Scenario":
 def print_answer(answer: dict[str, Any], as_json: bool, table: Callable[[dict[str, Any]], RenderableType]) -> None:
     """An answer as JSON or as its table."""
     print_json(answer) if as_json else out.print(table(harmless(answer)))
+
+
+def print_published(found: "Published", format_: str, plots: list[str]) -> None:
+    """Several runs side by side, in one of the formats of ``--format``; ``plots`` are files."""
+    match format_:
+        case "json":
+            print_json(found.to_json() | {"plots": plots})
+        case "csv" | "latex":
+            print(getattr(found, format_)(), end="")
+        case _:
+            out.print(found.table())
+            print_paths("picture", *plots)
 
 
 def print_json(value: Any) -> None:

@@ -24,9 +24,9 @@ from fedamp.base.arrays import Arrays, Sums
 from fedamp.client import messages
 from fedamp.client.clipping import clip_and_sum
 from fedamp.client.messages import Order
-from fedamp.client.task import TrainReport
+from fedamp.client.task import TrainReport, log
 from fedamp.client.worker import TrainingNode
-from fedamp.engines import flower
+from fedamp.engines import flower, sealed
 from fedamp.errors import DeploymentError, one_line
 from fedamp.federation.training import Client
 from fedamp.models.generators import generators_from
@@ -91,6 +91,19 @@ class PrivateClientApp(ClientApp):
         self._loop = train
 
     def __call__(self, message: Message, context: Context) -> Message:
+        """The answer; to a sealed message a sealed one of the size that the order tells, whatever fails here."""
+        data = sealed.data_of(message.content)
+        if data is None:
+            return self._answer(message, context)
+        order = sealed.open_order(data)
+        try:
+            answer = sealed.seal_reply(self._answer(flower.with_content(message, order), context).content, order)
+        except Exception as error:
+            log.exception("this node could not do what it was asked")
+            answer = sealed.seal_reply(sealed.failure(one_line(error)), order)
+        return Message(sealed.record(answer), reply_to=message)
+
+    def _answer(self, message: Message, context: Context) -> Message:
         kind = message.metadata.message_type
         if kind == "query":
             task_json = str(messages.config_of(message, "config").get("task", ""))
@@ -116,6 +129,7 @@ class PrivateClientApp(ClientApp):
             config = ConfigRecord(order.config | {"server-round": order.instruction.round})
             message = flower.with_content(order.message, RecordDict({"arrays": record, "config": config}))
             state = context.state if hosted is not None and len(hosted) == 1 else RecordDict()
+            state = copy.deepcopy(state) if client in order.instruction.dummies else state
             node_config = {**context.node_config, "partition-id": client}
             reply = ClientApp.__call__(self, message, replace(context, node_config=node_config, state=state))
             if reply.has_error():
@@ -159,7 +173,7 @@ def sum_of_units(order: Order, train_one: Callable[[int], Mapping[str, Any]]) ->
     instruction, task = order.instruction, order.task
     if len(instruction.clips) != 1 or {instruction.extracted, *instruction.submodels} - {WHOLE}:
         raise DeploymentError("custom training trains whole models; expected: submodels: {scheme: none}")
-    begin, report = time.monotonic(), TrainReport()
+    begin, report = time.monotonic(), TrainReport(dummies=instruction.dummies)
     sums = {name: np.zeros(array.shape) for name, array in order.arrays.items()}
     for client, seed in zip(instruction.clients, instruction.seeds, strict=True):
         try:
@@ -171,7 +185,7 @@ def sum_of_units(order: Order, train_one: Callable[[int], Mapping[str, Any]]) ->
             continue
         clipped = clip_and_sum(update, [tuple(update)], instruction.clips, task.linf_coordinates, task.normalised)
         for name, total in sums.items():
-            total += clipped.sums[name].numpy().reshape(total.shape)
+            total += clipped.sums[name].numpy().reshape(total.shape) * (client not in report.dummies)
         if clipped.failed.any():
             report.fail(client, "its update is not finite")
         else:

@@ -55,6 +55,7 @@ def clip_and_sum(
     clips: Sequence[float],
     linf_coordinates: int = 0,
     normalised: bool = False,
+    counted: NDArray[np.bool_] | None = None,
 ) -> ClippedSum:
     """Clip every unit's update part by part, quantise it, and add up.
 
@@ -67,6 +68,7 @@ def clip_and_sum(
         linf_coordinates: p >= 1 truncates coordinates at clip / sqrt(p) after clipping (Xiao, Wan, Devadas 2022,
             Algorithm 1); 0 does not.
         normalised: scale short updates up, too (:func:`scales_of`).
+        counted: [units], which units are in the sum; default: all. The others take as much time, and add nothing.
 
     Raises:
         ValueError: parts that do not match the names or the clips, or a clip outside the range of :func:`quantum`.
@@ -80,10 +82,11 @@ def clip_and_sum(
     flat = {name: stack.flatten(1) for name, stack in stacks.items()}
     norms = np.sqrt([np.sum([_square_norms(flat[name]) for name in part], 0) for part in parts])
     failed = ~np.isfinite(norms).all(0)
+    shares = 1.0 if counted is None else np.where(counted, 1.0, 2.0**-32)  # then every number is below a quantum
     sums: dict[str, Tensor] = {}
     for part, clip, norm in zip(parts, clips, norms, strict=True):
         unit = quantum(clip)
-        scales = np.where(failed, 0.0, scales_of(norm, clip, normalised) / unit).astype(np.float32)
+        scales = np.where(failed, 0.0, scales_of(norm, clip, normalised) * shares / unit).astype(np.float32)
         limit = math.floor(clip / unit / math.sqrt(linf_coordinates or 1))
         for name in part:
             total = _sum_of_quanta(flat[name], scales, _as_float32(limit), unit).view(stacks[name].shape[1:])

@@ -67,7 +67,7 @@ def task_of(task_json: str) -> ClientTask:
 
 def trained(message: Message, sums: Mapping[str, NDArray[np.float64]], report: TrainReport) -> Message:
     """The answer to a training message."""
-    told = {name: value for name, value in vars(report).items() if name != "error"}
+    told = {name: value for name, value in vars(report).items() if name not in ("error", "dummies")}
     content = RecordDict({"arrays": flower.to_record(sums), "metrics": MetricRecord(told)})
     if report.error:
         content["errors"] = ConfigRecord({"first": report.error})

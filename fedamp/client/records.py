@@ -51,6 +51,7 @@ class RecordSteps:
         parts: Sequence[Sequence[str]],
         clips: Sequence[float],
         normalised: bool = False,
+        counted: NDArray[np.bool_] | None = None,
     ) -> tuple[ClippedSum, Tensor]:
         """The sum of the clipped updates, and each record's loss before its step.
 
@@ -59,7 +60,7 @@ class RecordSteps:
         Args:
             start: the model, by parameter name.
             cohort: of one record each [slots, 1, ...], or none in an empty slot.
-            parts, clips, normalised: as for :func:`fedamp.client.clipping.clip_and_sum`.
+            parts, clips, normalised, counted: as for :func:`fedamp.client.clipping.clip_and_sum`.
 
         Returns:
             The result of ``clip_and_sum`` for the updates, up to the rounding of single numbers by 2**-13 of a layer's
@@ -67,7 +68,7 @@ class RecordSteps:
         """
         device = next(iter(start.values())).device
         inputs, labels = (aligned(each[:, 0]).to(device) for each in (cohort.inputs, cohort.labels))
-        empty = torch.from_numpy(cohort.sizes == 0).to(device)
+        silent = torch.from_numpy((cohort.sizes == 0) | (False if counted is None else ~counted)).to(device)
         losses, products = self._backward(start, inputs, labels)
         squares = {name: product.square_norms for name, product in products.items()}
         norms = torch.stack([torch.sqrt(sum((squares[name] for name in part), losses.new_zeros(()))) for part in parts])
@@ -75,7 +76,7 @@ class RecordSteps:
         limits = torch.tensor(clips, dtype=norms.dtype).to(norms.device)[:, None]
         clipped = ~failed & (norms > limits)
         scales = torch.from_numpy(scales_of(norms.cpu().numpy(), np.array(clips)[:, None], normalised)).to(norms)
-        scales = torch.where(failed | empty, 0.0, scales)
+        scales = torch.where(failed | silent, 0.0, scales)
         sums = {
             name: products[name].sum(scale, quantum(clip))
             for part, scale, clip in zip(parts, scales, clips, strict=True)

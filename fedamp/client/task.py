@@ -68,6 +68,7 @@ class TrainInstruction:
     submodels: list[int]  # submodel of each client; -1: the whole model
     clips: list[float]  # clipping norm of all that is trained; or of its shared and its split part
     extracted: int = WHOLE  # the submodel that the arrays are
+    counted: list[bool] = field(default_factory=list)  # False: a dummy, trained as the others, but not in the sum
 
     def __post_init__(self) -> None:
         if not len(self.clients) == len(self.seeds) == len(self.submodels):
@@ -79,6 +80,11 @@ class TrainInstruction:
             raise ValueError(f"clips must be [all] or [shared, split], got {len(self.clips)} numbers")
         if self.extracted != WHOLE and set(self.submodels) - {self.extracted}:
             raise ValueError(f"submodels must all be {self.extracted}, the one that was sent, got {self.submodels}")
+
+    @property
+    def dummies(self) -> frozenset[int]:
+        """The clients that train so that nobody sees from outside whether a node's clients check in."""
+        return frozenset(client for client, counted in zip(self.clients, self.counted, strict=False) if not counted)
 
     def by_submodel(self) -> Iterator[tuple[int, NDArray[np.int64], NDArray[np.void]]]:
         """The clients that train each submodel, and their seeds."""
@@ -93,6 +99,7 @@ class TrainReport:
     """What a node answers besides the sum. Computed from private data without noise: it must stay on the server.
 
     Clients that fail are ``reported``: failure follows from data, and must not decide whether a round has its quorum.
+    ``dummies`` are in none of the numbers, and not told.
     """
 
     reported: list[int] = field(default_factory=list)  # clients in the sum
@@ -103,6 +110,13 @@ class TrainReport:
     records: int = 0  # number of those records
     seconds: float = 0.0
     error: str = ""  # why the first client failed whose records could not be read or trained
+    dummies: frozenset[int] = frozenset()
+
+    def counted(self, clients: NDArray[np.int64], slots: int | None = None) -> NDArray[np.bool_]:
+        """Which of the clients in the first slots of a stack are no dummies; False for empty slots."""
+        kept = np.zeros(slots or len(clients), bool)
+        kept[: len(clients)] = [client not in self.dummies for client in clients.tolist()]
+        return kept
 
     def add(
         self,
@@ -112,9 +126,9 @@ class TrainReport:
         records: NDArray[np.int64] | None = None,
     ) -> None:
         """Count clients that trained together, in the first slots of a stack, with loss and records of each slot."""
-        here = slice(len(clients))
+        here = np.flatnonzero(self.counted(clients))
         fine = ~clipped.failed.cpu().numpy()[here]
-        self.reported += clients.tolist()
+        self.reported += clients[here].tolist()
         self.failed += int((~fine).sum())
         self.clipped += int(clipped.clipped[:, here].any(0).sum())
         self.below_clip += int(clipped.below_clip[here].sum())
@@ -125,6 +139,8 @@ class TrainReport:
     def fail(self, client: int, why: str, there: bool = True) -> None:
         """Count a client that adds zero, and keep the first reason; one that lives elsewhere is not ``there``."""
         log.warning("client %d: %s", client, why)
+        if client in self.dummies:
+            return
         self.reported += [client] * there
         self.failed += 1
         self.error = self.error or f"client {client}: {why}"

@@ -57,14 +57,15 @@ class _PieceTrainer:
         """The sum of the clipped updates of the clients in a stack, in the shape of the piece."""
         piece, cohort = self.piece, stack.cohort
         parts = piece.parts if len(clips) == 2 else (sum(piece.parts, ()),)
+        counted = report.counted(stack.units, len(stack.seeds))
         if self._steps is not None:
-            clipped, tensor = self._steps.sum(start, cohort, parts, clips, self.task.normalised)
+            clipped, tensor = self._steps.sum(start, cohort, parts, clips, self.task.normalised, counted)
             losses, records = tensor.cpu().numpy(), cohort.sizes
         else:
             trained = self._trainer.train(start, cohort, stack.seeds, piece.arguments(stack.seeds))
             losses, records = trained.losses, trained.records
             updates = piece.owned(trained.updates, stack.seeds)
-            clipped = clip_and_sum(updates, parts, clips, self.task.linf_coordinates, self.task.normalised)
+            clipped = clip_and_sum(updates, parts, clips, self.task.linf_coordinates, self.task.normalised, counted)
         sums = {name: total.cpu().numpy() for name, total in clipped.sums.items()}
         report.add(stack.units, clipped, losses, records)  # at last: a stack that is cut in two is not counted twice
         return sums
@@ -100,7 +101,8 @@ class TrainingNode:
         Returns the sum of the clipped, quantised updates (trained minus received) in the shape of ``arrays``, without
         frozen ones, and a report.
         """
-        begin, report, rate = time.monotonic(), TrainReport(), self.task.client.learning_rate_in(instruction.round)
+        begin, report = time.monotonic(), TrainReport(dummies=instruction.dummies)
+        rate = self.task.client.learning_rate_in(instruction.round)
         sums = {name: np.zeros(array.shape) for name, array in arrays.items() if name not in self._frozen}
         with arithmetic(self.task.precision, self.device):
             received = {name: aligned(array).to(self.device) for name, array in arrays.items()}
@@ -153,6 +155,8 @@ class TrainingNode:
                 self._apart.add((shape, slots))
                 sums = trainer.train(start, stack, clips, report)
             except torch.OutOfMemoryError as error:
+                if slots == 1 and int(clients[members[0]]) in report.dummies:
+                    continue
                 if slots == 1:
                     raise InputError(
                         f"{self.device} has no memory for the training of one client; expected: fewer engine.workers, "

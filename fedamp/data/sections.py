@@ -7,6 +7,7 @@ from pydantic import Field
 from fedamp.data.builtin.scikit_learn import DiabetesData, DigitsData, SegmentsData
 from fedamp.data.builtin.shakespeare import ShakespeareData
 from fedamp.data.dataset import ExternalData
+from fedamp.data.given import GivenData
 from fedamp.data.huggingface import HuggingFaceData, TabularData
 from fedamp.data.idx import IdxData, KnownImages
 from fedamp.data.npz import NpzData
@@ -23,6 +24,7 @@ Data = Annotated[
     | IdxData
     | KnownImages
     | HuggingFaceData
+    | GivenData
     | ExternalData,
     Field(discriminator="name"),
 ]

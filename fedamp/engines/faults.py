@@ -78,6 +78,6 @@ def with_faults(grid: Grid, faults: Faults | None) -> Grid:
 def only(message: Message, kept: NDArray[np.bool_]) -> Message:
     """The same message (it gets the same id), for some of its clients."""
     config: dict[str, Any] = dict(message.content["config"])
-    for key in ("clients", "seeds", "submodels"):
+    for key in ("clients", "seeds", "submodels", "counted"):
         config[key] = [value for value, keep in zip(config[key], kept, strict=True) if keep]
     return flower.with_content(message, RecordDict({**message.content, "config": ConfigRecord(config)}))

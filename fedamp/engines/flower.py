@@ -4,22 +4,36 @@ import logging
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from threading import Event, Lock
+from time import monotonic
 from typing import Any
 
+import httpx
 import numpy as np
 from flwr.app import Array, ArrayRecord, Error, Message, RecordDict
-from flwr.app.message import make_message
+from flwr.app.message import make_message, remove_content_from_message
+from flwr.common.serde import message_to_proto
+from flwr.proto import message_pb2, runtime_pb2
+from flwr.proto.node_pb2 import Node, NodeInfo
 from flwr.serverapp import Grid
+from flwr.supercore.constant import HEAD_BODY_DIVIDER, HEAD_VALUE_DIVIDER
+from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree, no_object_id_recompute
 from flwr.supercore.logger import FLOWER_LOGGER
 from flwr.supercore.run import Run
+from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supercore.task_identity import TaskIdentity
 from numpy.typing import NDArray
+
+from fedamp.base.text import visible
+from fedamp.errors import FederationError
 
 APP_RAISED, NODE_LOST, APP_CRASHED = 2, 5, 8  # codes of error replies, as real Flower gives them
 SERVER_NODE = 1
 LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+LONGEST_RECORD = 100_000  # letters of the log
 
 log = logging.getLogger("fedamp.server")
 
@@ -83,6 +97,13 @@ def empty_run() -> Run:
     return Run.create_empty(1)
 
 
+def is_deployed(grid: Grid) -> bool:
+    """Whether a grid is that of Flower's SuperLink."""
+    from flwr.superlink.grid import HttpGrid  # only here: it takes a second
+
+    return isinstance(grid, HttpGrid)
+
+
 def is_simulated(grid: Grid) -> bool:
     """Whether the nodes of a grid are simulated: workers of ours, or of Flower's own simulation."""
     if getattr(grid, "simulated", False):
@@ -93,11 +114,7 @@ def is_simulated(grid: Grid) -> bool:
 
 
 def answers(messages: Iterable[Message], replies: Iterable[Message]) -> list[Message]:
-    """The replies of nodes to the messages that were sent to them; others are logged.
-
-    A sender could write another's name into its reply. The proof is the id of the message, a hash of its content: only
-    its receiver knows it.
-    """
+    """The replies of nodes to the messages that were sent to them; others are logged: late ones, and lost nodes'."""
     came = list(replies)  # before the messages have ids, where a grid gives them on the way
     asked = {message.metadata.message_id: message.metadata.dst_node_id for message in messages}
     found = []
@@ -106,7 +123,7 @@ def answers(messages: Iterable[Message], replies: Iterable[Message]) -> list[Mes
         if sender == node:
             found.append(reply)
         elif sender == SERVER_NODE and node is not None:  # Flower answers in its own name for a node that is gone
-            log.warning("node %s is lost: %s", node, reply.error.reason if reply.has_error() else "no reason is given")
+            log.warning("node %s is lost", node)
         else:
             log.warning("a reply in the name of node %s was left out: it answers nothing that was asked of it", sender)
     return found
@@ -134,16 +151,157 @@ def message_without_arrays(message: Message) -> tuple[Message, dict[str, ArrayRe
     return with_content(message, rest), arrays
 
 
-def error_reply(message: Message, code: int, reason: str) -> Message:
-    """The reply of a node that could not do what the message asked."""
-    return Message(Error(code, reason), reply_to=message)
+def error_reply(message: Message, code: int, reason: str, lost: bool = False) -> Message:
+    """The reply of a node that could not do what the message asked; of Flower, if the node is lost."""
+    reply = Message(Error(code, reason), reply_to=message)
+    if lost:
+        reply.metadata.__dict__["_src_node_id"] = SERVER_NODE
+    return reply
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """What has come in reply to a message, by its ids: an error, or an array in pieces and what is around it."""
+
+    message_id: str
+    error: Message | None = None
+    array: str = ""
+    chunks: frozenset[str] = frozenset()
+    around: tuple[str, ...] = ()
+
+
+class SuperLink:
+    """Flower's SuperLink, as the server of a deployment calls it. Nothing of a reply is inflated.
+
+    Each call ends by its deadline (on the monotonic clock), or with FederationError when nobody has answered for
+    ``PATIENCE`` seconds or the run was stopped. TimeoutError: it is busy with this call, or the deadline has come.
+    ValueError: it cannot give what was asked for, or what a node sent is too long or of another form.
+
+    Attributes:
+        longest: bytes of an object that is pulled.
+        trouble: why the last call was not answered; empty: it was.
+        leaving: set when no call shall be tried again.
+    """
+
+    PATIENCE = 60.0
+    BUSY = 30.0  # seconds for one try
+    LONGEST_HEADER, LONGEST_REASON = 1 << 22, 10_000  # bytes; letters
+
+    def __init__(self, grid: Any) -> None:
+        self._grid, self.longest, self.trouble, self.leaving, self._lock = grid, 0, "", Event(), Lock()
+        interceptors = grid._runtime_client._interceptors  # that client would try for ever
+        self._client = RuntimeHttpClient.from_server_address(grid._addr, grid._insecure, grid._cert, interceptors)
+        self._client._client.event_hooks = {"response": [self._check_length]}
+        self.close = self._client.close
+
+    def nodes(self, deadline: float) -> list[NodeInfo]:
+        """The connected nodes."""
+        return list(self._call("GetNodes", runtime_pb2.GetNodesRequest(), deadline).nodes)
+
+    def push(self, message: Message, deadline: float) -> str:
+        """Send a message; returns its id."""
+        with no_object_id_recompute():
+            set_message_id(message, message.object_id)
+            objects = get_all_nested_objects(message)
+            header, tree = message_to_proto(remove_content_from_message(message)), get_object_tree(message)
+            request = runtime_pb2.PushAppMessagesRequest(messages_list=[header], message_object_trees=[tree])
+            sent = self._call("PushMessages", request, deadline)
+            for name in sent.objects_to_push:
+                part = {"object_id": name, "object_content": objects[name].deflate(), "session_id": sent.session_id}
+                self._call("PushObject", message_pb2.PushObjectRequest(**part, **self._ours), deadline)
+        return message.metadata.message_id
+
+    def arrival(self, order: Message | None, deadline: float) -> Arrival | None:
+        """What has come in reply to a message, told once; None: nothing yet.
+
+        Without an order, what nodes sent unasked is dropped. It would come with a reply, and make that one too long.
+        """
+        message_id = order.metadata.message_id if order else ""
+        request = runtime_pb2.PullAppMessagesRequest(message_ids=[message_id] if order else [])
+        found = self._call("PullMessages", request, deadline)
+        for header, tree in zip(found.messages_list, found.message_object_trees, strict=True):
+            data = header.metadata
+            if order is None or data.reply_to_message_id != message_id:
+                continue
+            if header.HasField("error"):
+                reason = header.error.reason[: self.LONGEST_REASON] or "no reason is given"
+                # This header's sender is known to the SuperLink; within the message it is the node's to choose.
+                lost = data.src_node_id == SERVER_NODE
+                error = error_reply(order, header.error.code, reason, lost)
+                return Arrival(data.message_id, error, around=(tree.object_id,))
+            around = []
+            for _ in range(3):  # message, records, record
+                if len(tree.children) != 1:
+                    raise ValueError("its answer is not one sealed record; expected: as fedamp.client.app answers")
+                around.append(tree.object_id)
+                [tree] = tree.children
+            chunks = frozenset(part.object_id for part in tree.children)
+            return Arrival(data.message_id, None, tree.object_id, chunks, tuple(around))
+        return None
+
+    def object(self, object_id: str, longest: int, deadline: float) -> tuple[list[str], bytes] | None:
+        """The ids of an object's children, in order, and its body of at most ``longest`` bytes; None: not there yet."""
+        request = message_pb2.PullObjectRequest(object_id=object_id, **self._ours)
+        found = self._call("PullObject", request, deadline)
+        if not found.object_found:
+            raise ValueError("a part of its answer is gone")
+        if not found.object_available:
+            return None
+        if len(found.object_content) > longest:
+            raise ValueError("a part of its answer is too long")
+        head, _, body = found.object_content.partition(HEAD_BODY_DIVIDER)
+        _, _, rest = head.decode("ascii").partition(HEAD_VALUE_DIVIDER)
+        return rest.partition(HEAD_VALUE_DIVIDER)[0].split(","), body
+
+    def forget(self, message_id: str, deadline: float) -> None:
+        """Delete what a node sent."""
+        request = message_pb2.ConfirmMessageReceivedRequest(message_object_id=message_id, **self._ours)
+        self._call("ConfirmMessageReceived", request, deadline)
+
+    @property
+    def _ours(self) -> dict[str, Any]:
+        return {"node": Node(node_id=SERVER_NODE), "run_id": self._grid.run.run_id}
+
+    def _call(self, method: str, request: Any, deadline: float) -> Any:
+        until = min(deadline, monotonic() + self.PATIENCE)
+        while True:
+            self._client._client.timeout = min(self.BUSY, max(1.0, until - monotonic()))
+            try:
+                answer = getattr(self._client, method)(request)
+                self.trouble = ""
+                return answer
+            except httpx.HTTPStatusError as error:
+                status = error.response.status_code
+                if status in (401, 403):
+                    raise FederationError(f"the SuperLink has stopped this run (HTTP {status})") from None
+                raise ValueError(f"the SuperLink fails on it (HTTP {status})") from None
+            except httpx.TransportError as error:
+                if isinstance(error, httpx.ReadTimeout) and method.startswith("Pull"):
+                    raise TimeoutError(f"the SuperLink is busy with {method}") from None
+                trouble = f"{type(error).__name__}: {error}"
+            with self._lock:  # one line of several threads
+                if not self.trouble:
+                    log.warning("the SuperLink does not answer (%s); trying again for %g s", trouble, self.PATIENCE)
+                self.trouble = trouble
+            if monotonic() >= deadline or self.leaving.is_set():
+                raise TimeoutError(trouble)
+            if monotonic() >= until:
+                raise FederationError(f"the SuperLink has not answered for {self.PATIENCE:g} s ({trouble})")
+            self.leaving.wait(min(1.0, max(0.0, until - monotonic())))
+
+    def _check_length(self, response: httpx.Response) -> None:
+        """Before the body is read."""
+        path = response.request.url.path.rpartition("/")[2]
+        most = {"pull-object": self.longest, "pull-messages": self.LONGEST_HEADER}.get(path)
+        if most is not None and int(response.headers.get("content-length", most + 1)) > most:
+            raise ValueError(f"a part of its answer is longer than {most} bytes")
 
 
 @contextmanager
 def chatter_to(log: Path, *loggers: str) -> Iterator[None]:
     """Within the context, the lines of Flower's logger and the named ones go to a file and nowhere else."""
     handler = _LogFile(log, delay=True)
-    handler.setFormatter(logging.Formatter(LOG_FORMAT))
+    handler.setFormatter(_Margin(LOG_FORMAT))
     quiet = [FLOWER_LOGGER, *(logging.getLogger(name) for name in loggers)]
     before = [(logger.handlers[:], logger.propagate, logger.level) for logger in quiet]
     for logger in quiet:
@@ -158,6 +316,13 @@ def chatter_to(log: Path, *loggers: str) -> Iterator[None]:
             logger.setLevel(level)
         with suppress(OSError):  # a full disk
             handler.close()
+
+
+class _Margin(logging.Formatter):
+    """A record begins at the margin and its further lines do not: no text of a node can look like a record."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return "\n    ".join(map(visible, super().format(record)[:LONGEST_RECORD].splitlines()))
 
 
 class _LogFile(logging.FileHandler):

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from fedamp import accounting, rng
-from fedamp.accounting import Allocation, Compose, Mechanism, Poisson, Repeat
+from fedamp.accounting import Allocation, Compose, Cyclic, Mechanism, Poisson, Repeat
 from fedamp.base.section import Count, Probability, Section
 
 UnitIds = NDArray[np.int64]
@@ -72,6 +72,10 @@ class CheckIn(Section, ABC):
         Returns:
             Array of shape [repetitions].
         """
+
+    def for_bands(self, bands: int) -> Self:
+        """The scheme with noise of that many bands, where a key depends on it."""
+        return self
 
     def shortened(self, rounds: int, shorter: int) -> Self:
         """A scheme for ``shorter`` instead of ``rounds`` rounds, with about the same rate of check-ins."""
@@ -264,8 +268,61 @@ class StratifiedCheckIn(_KOfRounds):
         return np.asarray(np.sum([log_mean(block, axis=1) for block in blocks], axis=0))
 
 
+class ClassesCheckIn(_KOfRounds):
+    """Exactly ``k`` hidden rounds for every unit among the rounds of its public class.
+
+    Formal guarantees: round t is of class (t - 1) modulo ``classes``, unit u of class u modulo ``classes``. The set of
+    rounds of every unit is uniform among all sets of ``k`` rounds of its class, and independent over units. Two rounds
+    of a unit are at least ``classes`` apart, as banded noise needs it (Choquette-Choo et al. 2023).
+    """
+
+    scheme: Literal["classes"]
+    classes: Count | Literal["auto"] = Field(
+        "auto", description="number of public classes; auto: that of the bands of the noise", examples=[2]
+    )
+
+    def check(self, rounds: int) -> None:
+        if self.k * self.count > rounds:
+            raise ValueError(f"check_in.k times classes must be at most rounds ({rounds}), got {self.k * self.count}")
+
+    @property
+    def count(self) -> int:
+        """The number of classes; 1 as long as it is ``auto``."""
+        return 1 if self.classes == "auto" else self.classes
+
+    def for_bands(self, bands: int) -> Self:
+        return self.model_copy(update={"classes": bands}) if self.classes == "auto" else self
+
+    def cohorts(self, rounds: int, units: int, seed: int) -> Iterator[UnitIds]:
+        members = [np.arange(first, units, self.count) for first in range(self.count)]
+        owed = [np.full(len(ids), self.k, dtype=np.uint32) for ids in members]
+        for index in range(rounds):
+            ours = index % self.count
+            left = (rounds - 1 - index) // self.count + 1
+            draw = rng.stream(seed, "check-in", 1 + index).integers(left, len(members[ours]))
+            chosen = draw < owed[ours]
+            owed[ours][chosen] -= 1
+            yield members[ours][chosen]
+
+    def charge(self, one_round: Mechanism, rounds: int) -> Mechanism:
+        return Cyclic(one_round, self.k, rounds, self.count)
+
+    def most_check_ins(self, first: int, rounds: int) -> int:
+        return min(-(-first // self.count), self.k)
+
+    def shortened(self, rounds: int, shorter: int) -> Self:
+        if shorter < self.count:
+            raise ValueError(f"{shorter} rounds do not hold one of each class; expected: at least {self.count}")
+        return self.model_copy(update={"k": max(1, min(round(self.k * shorter / rounds), shorter // self.count))})
+
+    def log_likelihood_ratio(self, ratios: Floats) -> Floats:
+        """Of unit 0, whose class has the first round."""
+        own = ratios[:, :: self.count]
+        return np.asarray(_log_sums_over_sets(own, self.k)[self.k] - math.log(math.comb(own.shape[1], self.k)))
+
+
 AnyCheckIn = Annotated[
-    AllCheckIn | PoissonCheckIn | CappedPoissonCheckIn | BalancedCheckIn | StratifiedCheckIn,
+    AllCheckIn | PoissonCheckIn | CappedPoissonCheckIn | BalancedCheckIn | StratifiedCheckIn | ClassesCheckIn,
     Field(discriminator="scheme"),
 ]
 

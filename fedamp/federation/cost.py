@@ -3,8 +3,9 @@
 import math
 from typing import Any
 
-from fedamp.accounting import Group, Mechanism, in_words
-from fedamp.federation.check_in import PoissonCheckIn
+from fedamp.accounting import Cyclic, Group, Mechanism, in_words
+from fedamp.federation.check_in import BalancedCheckIn, ClassesCheckIn, PoissonCheckIn
+from fedamp.federation.noise import IndependentNoise
 from fedamp.federation.plan import ADJACENCY, Plan, make_plan, privacy_units
 from fedamp.federation.reader import validate
 from fedamp.federation.scenario import Scenario
@@ -56,6 +57,7 @@ def privacy_cost(scenario: Scenario, groups: bool = False) -> dict[str, Any]:
             if round_ % every == 0 or round_ == scenario.rounds
         ],
         "groups": _groups(plan, groups),
+        "prefix_noise": _prefix_noise(plan),
     }
 
 
@@ -107,14 +109,33 @@ def _by_poisson(plan: Plan) -> dict[str, float | None] | None:
     if plan.check_in.rounds_are_independent:
         return None
     check_in = PoissonCheckIn(scheme="poisson", rate=plan.expected_cohort / plan.units)
-    privacy = asked.privacy.model_copy(update={"noise_multiplier": plan.noise_multiplier})
+    privacy = asked.privacy.model_copy(update={"noise_multiplier": plan.noise_multiplier, "noise": IndependentNoise()})
     return make_plan(
         asked.model_copy(update={"check_in": check_in, "privacy": privacy}), plan.units
     ).planned_epsilon.to_json()
 
 
+def _prefix_noise(plan: Plan) -> dict[str, float | None] | None:
+    """The noise in the server's model: its root mean square in a coordinate, over the rounds, and the same over that of
+    independent noise with balanced check-in of the same k at the same epsilon (None for other schemes).
+    """
+    if not plan.is_private:
+        return None
+    over = 1.0 if isinstance(plan.check_in, BalancedCheckIn) else None
+    if isinstance(plan.check_in, ClassesCheckIn):
+        independent = {"scheme": "balanced", "k": plan.check_in.k}
+        privacy = plan.scenario.privacy.model_copy(
+            update={"noise": IndependentNoise(), "noise_multiplier": "auto", "epsilon": plan.planned_epsilon.upper}
+        )
+        update = {"check_in": BalancedCheckIn.model_validate(independent), "privacy": privacy}
+        over = plan.path_noise / make_plan(plan.scenario.model_copy(update=update), plan.units).path_noise
+    return {"rms": plan.path_noise, "over_independent": over}
+
+
 def _groups(plan: Plan, wanted: bool) -> list[dict[str, Any]] | None:
     """The cost for groups of units; quick only for groups with an exact privacy loss distribution."""
+    if plan.mechanism.contains(Cyclic):  # members of several classes meet in a row
+        return None
     mechanisms = {size: plan.mechanism_of_group(size) for size in GROUP_SIZES}
     if not wanted and any(isinstance(mechanism, Group) for mechanism in mechanisms.values()):
         return None

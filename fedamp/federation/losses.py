@@ -9,10 +9,13 @@ that a scenario is checked at once.
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from fedamp.base import given
 from fedamp.data.form import BINARY, CLASSES, NOT_COUNTED, NUMBERS, TOKENS, Form, Labels
-from fedamp.errors import ModelError, one_line
+from fedamp.errors import FederationError, InputError, ModelError, one_line
 from fedamp.federation.scenario import Scenario
 from fedamp.federation.training import Client
 from fedamp.models.architectures import import_own, is_import_path
@@ -93,15 +96,22 @@ class Loss(ABC):
 
         return torch.where(weights > 0, self.of_clients(outputs, labels), 0.0).double().sum(1)
 
-    def check_outputs(self, shape: tuple[int, ...], model: str) -> None:
-        """Refuse a model whose output has a shape that the loss does not take.
-
-        Raises:
-            ModelError: one line.
-        """
+    def check_outputs(self, outputs: "Tensor", labels: "Tensor", model: str) -> None:
+        """Raise ModelError for outputs of a shape that the loss does not take, or not one loss for each record."""
+        shape = list(outputs.shape)
         if len(shape) != self.output_axes:
             wanted = "[batch, length, outputs]" if self.output_axes == 3 else "[batch, outputs]"
-            raise ModelError(f"client.loss: {self.name} takes outputs {wanted}; model {model} answers {list(shape)}")
+            raise ModelError(f"client.loss: {self.name} takes outputs {wanted}; model {model} answers {shape}")
+        if self.is_known:
+            return
+        try:
+            found = list(self.each(outputs, labels).shape)
+        except Exception as error:  # a custom loss may raise anything
+            given_ = f"outputs {shape} and labels {list(labels.shape)}"
+            raise ModelError(f"client.loss: {self.name} fails for {given_} ({one_line(error)})") from error
+        if found != shape[:1]:
+            expected = f"expected: one loss for each record, {shape[:1]}, as with reduction='none'"
+            raise ModelError(f"client.loss: {self.name} answers {found} for {shape[0]} records; {expected}")
 
 
 class CrossEntropy(Loss):
@@ -241,6 +251,48 @@ LOSSES: dict[str, type[Loss]] = {
 }
 
 
+@dataclass(frozen=True)
+class Functions:
+    """Functions that a person gives in place of those of a built-in loss; all take outputs and labels.
+
+    Attributes:
+        like: the built-in loss; it says what labels are.
+        each: the loss of each record, [records]; None: the built-in one's.
+        metrics: numbers by name, of all outputs and labels of the public test set; empty: the built-in one's.
+    """
+
+    like: str
+    each: "Callable[[Tensor, Tensor], Tensor] | None"
+    metrics: "Mapping[str, Callable[[Tensor, Tensor], Any]]"
+
+    def loss(self, name: str) -> Loss:
+        kind = LOSSES[self.like]
+        own = kind() if self.each is None else type("Given", (kind,), {"each": staticmethod(self.each), "name": name})()
+        if self.metrics:
+            measure: Any = {"tally": lambda outputs, labels: {"all": [(outputs, labels)]}, "metrics": self._measured}
+            vars(own).update(measure)
+        return own
+
+    def _measured(self, tally: Tally) -> dict[str, float]:
+        import torch
+
+        outputs, labels = (torch.cat(each).cpu() for each in zip(*tally["all"], strict=True))
+        found = {}
+        for name, measure in self.metrics.items():
+            try:
+                found[name] = float(measure(outputs, labels))
+            except Exception as error:  # a person's function may raise anything
+                raise FederationError(f"metrics: {name} fails ({one_line(error)}); expected: a number") from error
+        return found
+
+
+def is_given(asked: Scenario) -> bool:
+    """Whether model, loss or records are objects of Python, which no other machine can get."""
+    return asked.data.name == "given" or any(
+        name.startswith(given.PREFIX) for name in (asked.model.name, asked.client.loss)
+    )
+
+
 def brings_code(asked: Scenario) -> bool:
     """Whether the model or the loss is custom code, ``package.module:name``."""
     return is_import_path(asked.model.name) or is_import_path(asked.client.loss)
@@ -268,8 +320,12 @@ def loss_of(client: Client, model: Model) -> Loss:
     accepted = "expected: package.module:name of a subclass of fedamp.federation.losses.Loss"
     try:
         kind = import_own(client.loss, model.folder)
+    except InputError as error:
+        raise ModelError(f"client.loss: {error}") from None
     except Exception as error:  # whatever a foreign module raises while it is imported
         raise ModelError(f"client.loss {client.loss!r} cannot be imported ({one_line(error)}); {accepted}") from error
+    if isinstance(kind, Functions):
+        return kind.loss(client.loss)
     if not (isinstance(kind, type) and issubclass(kind, Loss)) or kind.__abstractmethods__:
         raise ModelError(f"client.loss {client.loss!r} is {kind!r}; {accepted}, with all its methods")
     own: Loss = kind()

@@ -48,6 +48,13 @@ class ServerOptimizer(ABC):
             round_: number of this round, from 1.
         """
 
+    def response(self, rounds: int) -> Doubles:
+        """What a unit of one round's mean update has added to the model after 0, 1, .. further rounds, shape [rounds].
+
+        For choosing correlated noise. A step that is not linear counts as its learning rate.
+        """
+        return np.full(rounds, self.learning_rate)
+
     def apply(
         self, parameters: Arrays, sums: Sums, denominators: Mapping[str, float], state: State, round_: int
     ) -> tuple[Arrays, State]:
@@ -86,6 +93,9 @@ class Sgd(ServerOptimizer):
 
     def init(self, parameters: Arrays) -> State:
         return {"velocity": zeros_like(parameters)} if self.momentum else {}
+
+    def response(self, rounds: int) -> Doubles:
+        return self.learning_rate * (1 - self.momentum ** np.arange(1, rounds + 1)) / (1 - self.momentum)
 
     def step(self, parameters: Floats, update: Doubles, state: Mapping[str, Floats], round_: int) -> Step:
         if not self.momentum:
@@ -133,6 +143,11 @@ class Averaged(ServerOptimizer):
 
     def init(self, parameters: Arrays) -> State:
         return self.optimizer.init(parameters) | {AVERAGE: parameters}
+
+    def response(self, rounds: int) -> Doubles:
+        from scipy.signal import lfilter  # only here: the import takes long
+
+        return np.asarray(lfilter([1 - self.decay], [1.0, -self.decay], self.optimizer.response(rounds)))
 
     def step(self, parameters: Floats, update: Doubles, state: Mapping[str, Floats], round_: int) -> Step:
         moved, following = self.optimizer.step(parameters, update, state, round_)

@@ -5,7 +5,7 @@ From the noise multiplier to the charge: :meth:`Plan.parts_at` (clip, noise and 
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, wraps
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,10 +19,13 @@ from fedamp.errors import ScenarioError
 from fedamp.federation.check_in import Attendance, CheckIn
 from fedamp.federation.clipping import ClippingRule, clipping_of
 from fedamp.federation.mixing import MixingRule, mixing_of
+from fedamp.federation.noise import drawn_by
 from fedamp.federation.optimizers import ServerOptimizer
 from fedamp.federation.scenario import Scenario
 from fedamp.federation.submodels import Part, SubmodelScheme
+from fedamp.noise.banded import path_noise
 from fedamp.noise.gaussian import delta_left
+from fedamp.noise.independent import Noise
 
 DEFAULT_QUORUM = 0.5  # in a deployment, and with faults; in a simulation fedamp.server.launch requires all clients
 CURVE = "the curve over rounds: the smallest upper end of this round and all later ones"
@@ -65,10 +68,37 @@ class Plan:
     known_seed: bool = True
     computed_elsewhere: Costs | None = None
 
-    @property
+    @cached_property
     def check_in(self) -> CheckIn:
         """Who checks in when."""
-        return self.scenario.check_in
+        return self.scenario.check_in.for_bands(self.bands)
+
+    @_costly
+    def bands(self) -> int:
+        """Rounds over which the noise is correlated, 1 where it is independent. Choosing them looks at no data."""
+        asked = self.scenario
+
+        def path_noise(bands: int) -> float:
+            return replace(self, scenario=asked.with_bands(bands), computed_elsewhere=None).path_noise
+
+        return asked.privacy.noise.bands_for(asked.check_in, asked.rounds, path_noise)
+
+    @cached_property
+    def coefficients(self) -> tuple[float, ...]:
+        """c_1, c_2, .. of banded noise; empty where noise is independent."""
+        return self.scenario.privacy.noise.coefficients_for(self.bands, self.optimizer, self.scenario.rounds)
+
+    @cached_property
+    def noise(self) -> Noise:
+        """What draws the noise."""
+        return drawn_by(self.coefficients, [part.noise_multiplier for part in self.parts])
+
+    @property
+    def path_noise(self) -> float:
+        """Root mean square, over rounds, of the noise in a coordinate of the server's model, in its first part."""
+        part, response = self.parts[0], self.optimizer.response(self.scenario.rounds)
+        assert self.noise, "within what is exact"
+        return part.noise_deviation / part.denominator * path_noise(self.coefficients, response)
 
     @cached_property
     def attendance(self) -> Attendance:
@@ -241,7 +271,14 @@ class Plan:
 
     def costs(self) -> dict[str, Any]:
         """What takes long to compute, by name, for ``computed_elsewhere`` of another plan of the same scenario."""
-        names = ("noise_multiplier", "planned_epsilon", "unamplified_epsilon", "epsilon_by_round", "guaranteed_epsilon")
+        names = (
+            "bands",
+            "noise_multiplier",
+            "planned_epsilon",
+            "unamplified_epsilon",
+            "epsilon_by_round",
+            "guaranteed_epsilon",
+        )
         return {"units": self.units} | {name: getattr(self, name) for name in names}
 
     @property

@@ -6,6 +6,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from fedamp.base.section import Count, NoiseMultiplier, Positive, Section, Share, no_truth
 from fedamp.federation.clipping import AdaptiveClip
+from fedamp.federation.noise import AnyNoise, IndependentNoise
 from fedamp.federation.training import Client
 
 
@@ -26,6 +27,7 @@ class Privacy(Section):
         True, description="false: charge (and calibrate) as if no randomness were hidden, for comparison"
     )
     group_size: Count = Field(1, description="number of units protected together")
+    noise: AnyNoise = IndependentNoise()
 
     @model_validator(mode="after")
     def _auto_needs_a_budget(self) -> "Privacy":

@@ -14,9 +14,10 @@ import numpy as np
 import yaml
 from pydantic import BaseModel, ValidationError
 
+from fedamp.base.given import PREFIX
 from fedamp.base.text import printable
 from fedamp.errors import ModelError, ScenarioError
-from fedamp.federation.losses import brings_code, check_name
+from fedamp.federation.losses import check_name
 from fedamp.federation.messages import explanation
 from fedamp.federation.scenario import Scenario
 from fedamp.models.architectures import architecture_of, is_import_path
@@ -272,13 +273,14 @@ def _read(file: Path) -> tuple[Any, Mapping[str, int]]:
 def _with_absolute_paths(scenario: Scenario, folder: Path) -> Scenario:
     data, model = scenario.data, scenario.model
     dataset = getattr(data, "dataset", None)
+    imports = any(is_import_path(name) and not name.startswith(PREFIX) for name in (model.name, scenario.client.loss))
     paths = {
         "data": {
             "path": getattr(data, "path", None),
             "dataset": dataset if dataset and (folder / dataset).is_dir() else None,
         },
         # A custom model or loss: the scenario of a run folder must find it in the same place.
-        "model": {"initial": model.initial, "folder": (model.folder or "") if brings_code(scenario) else None},
+        "model": {"initial": model.initial, "folder": (model.folder or "") if imports else None},
     }
     changes = {}
     for section, found in paths.items():

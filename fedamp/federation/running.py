@@ -46,7 +46,16 @@ class Federation(Section):
         description="deployment: the units that each node hosts, by the node's registered name: ids such as 0-9,12, or "
         "all; trusted: each node names its own units",
     )
+    dummies: Literal["auto"] | bool = Field(
+        "auto",
+        description="deployment: all nodes train all their units in every round, so that nobody on the way sees who "
+        "checks in; what they train beyond the cohort is thrown away. auto: where each node hosts a single unit, and a "
+        "run takes at most 1 GiB a node",
+    )
     checkpoint_every: Count = Field(10, description="rounds between checkpoints")
+    keep_secrets: bool = Field(
+        False, description="keep seed.secret and the checkpoints of a run that has ended, instead of deleting them"
+    )
     evaluate_every: Count = Field(1, description="rounds between evaluations on the public test set")
     validation_share: Annotated[float, Field(ge=0, lt=1)] = Field(
         0.0,
@@ -65,7 +74,16 @@ class Federation(Section):
         for (_, last, one), (first, _, other) in pairwise(sorted(claims)):
             if first <= last:
                 raise ValueError(f"federation.hosts: unit {first} stands for {one} and for {other}; expected: one node")
+        if self.dummies is True and 0 in self.hosted.values():
+            raise ValueError("federation.dummies needs to know each node's units; expected in federation.hosts: no all")
         return self
+
+    @property
+    def hosted(self) -> dict[str, int]:
+        """The number of units of each node in ``hosts``; 0: it can train all of them."""
+        named = self.hosts if isinstance(self.hosts, dict) else {}
+        pairs = {name: () if text == "all" else ids.ranges(text) for name, text in named.items()}
+        return {name: sum(last - first + 1 for first, last in found) for name, found in pairs.items()}
 
 
 class Vanishing(Section):

@@ -6,7 +6,7 @@ How a section behaves is said by its family (:mod:`fedamp.federation.check_in`, 
 
 import json
 from html import escape
-from typing import Annotated
+from typing import Annotated, Literal
 
 import yaml
 from pydantic import Field, model_validator
@@ -16,6 +16,7 @@ from fedamp.data.partition import NaturalPartition
 from fedamp.data.sections import Data
 from fedamp.federation.check_in import AllCheckIn, AnyCheckIn
 from fedamp.federation.mixing import Mixing
+from fedamp.federation.noise import IndependentNoise
 from fedamp.federation.optimizers import Server
 from fedamp.federation.privacy import Privacy
 from fedamp.federation.running import Engine, Faults, Federation
@@ -52,6 +53,13 @@ class Scenario(Section):
         """The scenario with every default; reading it back gives an equal scenario."""
         return yaml.safe_dump(json.loads(self.model_dump_json()), sort_keys=False, allow_unicode=True)
 
+    def with_bands(self, bands: int, coefficients: tuple[float, ...] | Literal["auto"] = "auto") -> "Scenario":
+        """The same scenario with a number of bands of the noise, and their coefficients, instead of ``auto``."""
+        if isinstance(self.privacy.noise, IndependentNoise):
+            return self
+        noise = self.privacy.noise.model_copy(update={"bands": bands, "coefficients": coefficients})
+        return self.model_copy(update={"privacy": self.privacy.model_copy(update={"noise": noise})})
+
     def _repr_html_(self) -> str:
         return f"<pre>{escape(self.to_yaml(), quote=False)}</pre>"
 
@@ -59,7 +67,10 @@ class Scenario(Section):
     def _possible_together(self) -> "Scenario":
         self._check_data()
         self.check_in.check(self.rounds)
-        self.privacy.check(self.client)
+        privacy = self.privacy
+        privacy.check(self.client)
+        noise = privacy.noise_multiplier
+        privacy.noise.check(self.check_in, self.mixing is not None, privacy.clip, privacy.group_size, noise)
         if self.mixing:
             self.mixing.check(self.rounds, self.server, self.privacy.clip)
         return self

@@ -1,9 +1,12 @@
 """Modules from a scenario's model section: built-in ones by name, custom ones by import path."""
 
+import copy
 import hashlib
+import inspect
 import random
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psutil
@@ -15,7 +18,7 @@ from torch import Tensor, nn
 
 from fedamp import rng
 from fedamp.base.arrays import Arrays
-from fedamp.errors import ModelError, one_line
+from fedamp.errors import InputError, ModelError, one_line
 from fedamp.models.architecture import Architecture
 from fedamp.models.architectures import architecture_of, import_own, is_import_path
 from fedamp.models.checks import check, check_calls, constants, example
@@ -141,13 +144,17 @@ def _network(config: Model, input_shape: tuple[int, ...], num_classes: int) -> N
 def _import(config: Model, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
     try:
         factory = import_own(config.name, config.folder)
+    except InputError as error:
+        raise ModelError(f"model.name: {error}") from None
     except Exception as error:  # a custom module may raise anything while it is imported
         raise ModelError(
             f"model.name {config.name!r} cannot be imported ({one_line(error)}); expected: package.module:name, "
             "installed or beside the scenario"
         ) from error
     try:
-        module = factory(input_shape, num_classes, **config.options)
+        if isinstance(factory, nn.Module):  # its weights are where training starts
+            return copy.deepcopy(factory).cpu().train()
+        module = factory(*((input_shape, num_classes) if _takes_shapes(factory) else ()), **config.options)
     except Exception as error:
         raise ModelError(
             f"model {config.name} cannot be built with input_shape={input_shape}, num_classes={num_classes}, "
@@ -156,6 +163,13 @@ def _import(config: Model, input_shape: tuple[int, ...], num_classes: int) -> nn
     if not isinstance(module, nn.Module):
         raise ModelError(f"model {config.name} must return a torch.nn.Module, got {type(module).__name__}")
     return module
+
+
+def _takes_shapes(factory: Any) -> bool:
+    """Whether a class or function needs arguments; a model of fixed shape, such as ``class Net``, takes none."""
+    parameters = inspect.signature(factory).parameters.values()
+    positional = [each for each in parameters if each.kind not in (each.KEYWORD_ONLY, each.VAR_KEYWORD)]
+    return any(each.default is each.empty for each in positional)  # also of *arguments
 
 
 def _frozen_digest(config: Model, input_shape: tuple[int, ...], num_classes: int) -> str:

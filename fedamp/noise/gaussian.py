@@ -91,13 +91,13 @@ def add_gaussian(values: Floats, deviation: float, address: Address, hidden: Uni
         def further(kind: str, place: int, start: int = start) -> rng.Words:
             return address.stream(f"{kind}, further bits", start + place).words(_FURTHER)
 
-        whole, rest = _split(block, grid)
+        whole, rest = split(block, grid)
         nearest = round_noisy(rest, deviation / grid, gaussian.words(len(block)), further, part)
         nearest += whole
         np.multiply(nearest, grid, out=block)
 
 
-def _split(values: Floats, grid: float) -> tuple[Floats, Floats]:
+def split(values: Floats, grid: float) -> tuple[Floats, Floats]:
     """Whole multiples of the grid and the rest, both exact and in units of the grid."""
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         scaled = values / grid

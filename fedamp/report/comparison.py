@@ -4,27 +4,84 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fedamp.report import style
+from matplotlib.figure import Figure
+
 from fedamp.report.pictures import comparison_pictures
-from fedamp.report.study_pictures import draw_sweep
-from fedamp.report.words import KNOWN_SEED
+from fedamp.report.published import Published
+from fedamp.report.studies import sweep_cells, sweep_notes
+from fedamp.report.study_pictures import sweep_pictures
+from fedamp.report.tables import comparison_cells
+from fedamp.report.words import KNOWN_SEED, given
 from fedamp.runs.merged import Merged, Model, read_models
 from fedamp.runs.run import Run
-from fedamp.studies.sweeps.results import is_sweep, read_sweep, run_folders
+from fedamp.studies.sweeps import results
 
 
-def compare(folders: Sequence[Path], out: Path) -> dict[str, Any]:
-    """The answer of ``fedamp compare --json``; the pictures are drawn into ``out``.
+def compare(folders: Sequence[Path]) -> "Comparison | Sweep":
+    """Runs, merged models and sweeps side by side.
 
     One sweep is shown by its settings. Beside other folders it is replaced by its finished runs. Raises RunFolderError
-    for a folder that is missing, damaged or given twice, or if ``out`` cannot be written to.
+    for a folder that is missing, damaged or given twice.
     """
-    if len(folders) == 1 and is_sweep(folders[0]):
-        sweep = read_sweep(folders[0])
-        return sweep.to_json() | {"plots": draw_sweep(sweep, out)}
-    models = read_models(run_folders(folders))
-    plots = style.save_all(comparison_pictures(models), out)
-    return {"runs": list(map(facts, models)), "cautions": cautions(models), "plots": [str(file) for file in plots]}
+    if len(folders) == 1 and results.is_sweep(folders[0]):
+        return Sweep.of(results.read_sweep(folders[0]))
+    return Comparison(read_models(results.run_folders(folders)))
+
+
+class Comparison(Published):
+    """Runs and merged models."""
+
+    cells = staticmethod(comparison_cells)
+    notes = staticmethod(lambda answer: [f"caution: {caution}" for caution in answer["cautions"]])
+
+    def __init__(self, models: Sequence[Model]) -> None:
+        self.models = models
+
+    def to_json(self) -> dict[str, Any]:
+        return {"runs": list(map(facts, self.models)), "cautions": cautions(self.models)}
+
+    def rows(self) -> list[dict[str, Any]]:
+        each = list(map(facts, self.models))
+        others = dict.fromkeys(name for row in each for name in row["metrics"])
+        return [
+            {
+                **{key: value for key, value in row.items() if key not in ("metrics", "score", "epsilon")},
+                **{name: row["metrics"].get(name) for name in others},
+                "epsilon_upper": row["epsilon"]["upper"],
+            }
+            for row in each
+        ]
+
+    def pictures(self) -> dict[str, Figure]:
+        return comparison_pictures(self.models)
+
+
+class Sweep(results.Sweep, Published):
+    """A sweep with its table, its pictures, and a view for notebooks."""
+
+    cells, notes = staticmethod(sweep_cells), staticmethod(sweep_notes)
+
+    @classmethod
+    def of(cls, swept: results.Sweep) -> "Sweep":
+        return cls(swept.folder, swept.scenario, swept.grid, swept.runs)
+
+    def rows(self) -> list[dict[str, Any]]:
+        runs = [(swept.settings, swept.run) for swept in self.runs if swept.run is not None]
+        names = dict.fromkeys(name for _, run in runs for name in run.qualities)
+        return [
+            {
+                **{key: given(value) if isinstance(value, dict | list) else value for key, value in settings.items()},
+                **{name: run.qualities.get(name) for name in names},
+                "epsilon_upper": run.epsilon,
+                "delta": run.summary.delta,
+                "rounds_completed": run.summary.rounds_completed,
+                "folder": str(run.folder),
+            }
+            for settings, run in runs
+        ]
+
+    def pictures(self) -> dict[str, Figure]:
+        return sweep_pictures(self) if self.outcomes else {}
 
 
 def facts(model: Model) -> dict[str, Any]:

@@ -1,12 +1,20 @@
-"""Tables as text and as HTML, for notebooks."""
+"""Tables as text and as HTML, and the progress of a run in a cell, for notebooks."""
 
 import io
-from collections.abc import Callable, Mapping
-from typing import Any
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from html import escape
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, RenderableType
 
 from fedamp.base.text import harmless
+from fedamp.report.progress import RunProgress
+
+if TYPE_CHECKING:
+    from fedamp.runs.records import RoundRecord
+    from fedamp.server.setup import Prepared
 
 PAGE = "<pre style='line-height: normal; font-family: monospace'>{code}</pre>"
 Table = Callable[[Mapping[str, Any]], RenderableType]
@@ -36,3 +44,32 @@ class Answer(dict[str, Any]):
 
     def _repr_html_(self) -> str:
         return as_html(self._table(harmless(dict(self))))
+
+
+class Cell(RunProgress):
+    """The progress of a run in one output of a notebook, which changes in place.
+
+    ``display`` is IPython's: it shows an object, and returns a handle with ``update``.
+    """
+
+    def __init__(self, display: Callable[..., Any]) -> None:
+        super().__init__(Console(file=io.StringIO(), force_terminal=False, force_jupyter=False))  # no bar of rich
+        self._display = display
+
+    def started(self, prepared: "Prepared", finished: "Sequence[RoundRecord]") -> None:
+        super().started(prepared, finished)
+        self._handle = self._display(self, display_id=True)
+
+    def round_done(self, record: "RoundRecord") -> None:
+        super().round_done(record)
+        self._handle.update(self)
+
+    def _repr_html_(self) -> str:
+        task = self._bar.tasks[0]
+        return f"<pre>{escape(f'round {task.completed:g} of {task.total:g}  {self._bar.facts}')}</pre>"
+
+
+def notebook_cell() -> list[Cell]:
+    """A cell where this process is the kernel of a notebook, else nothing."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return [Cell(import_module("IPython.display").display)] if hasattr(shell, "kernel") else []

@@ -26,7 +26,8 @@ from fedamp.runs.verify import complaint
 from fedamp.studies.sweeps.results import run_folders
 
 CAPTIONS = {
-    "rounds": "Quality on the public test set, and the privacy cost so far, round by round.",
+    "rounds": "Quality on the public test set, and the privacy cost so far, round by round. Above one run alone stands "
+    "each epsilon at the last round that it pays for.",
     "accuracy-epsilon": "Quality against privacy cost: as charged, and for the same models without amplification.",
     "cost": "Bytes that a client receives and sends when it checks in, and the wall time of the run for each check-in.",
     "epsilon-over-weights": "The cost of the weights: epsilon over the weights of the models, and the chosen weights.",
@@ -44,20 +45,30 @@ def write_report(folders: Sequence[Path], out: Path) -> Path:
     for folder, found in checks.items():
         if wrong := complaint(found):
             raise RunFolderError(f"{folder}: {wrong}")
-    environment = Environment(loader=PackageLoader("fedamp.report"), autoescape=True, undefined=StrictUndefined)
-    environment.trim_blocks = environment.lstrip_blocks = True
-    environment.tests["run"] = lambda model: isinstance(model, Run)
-    tools = {"numbers": numbers, "words": words, "spread": spread, "sha256": sha256, "version": version()}
-    environment.globals |= tools | {"figures_of": _figures, "interpretation": _interpretation}
     figures = _inline(comparison_pictures(models)) if len(models) > 1 else []
     values = {"models": models, "alone": len(models) == 1, "checks": checks, "rows": list(map(facts, models))}
-    template = environment.get_template("page.html.j2")
+    template = _environment().get_template("page.html.j2")
     content = template.render(values, cautions=cautions(models), comparison_figures=figures)
     try:
         out.write_text(content, encoding="utf-8")
     except OSError as error:
         raise InputError(f"{out}: cannot be written ({error.strerror})") from None
     return out
+
+
+def certificate(run: Run) -> str:
+    """A page with what was released, and its guarantee: it may leave the server."""
+    pictures = _inline({"rounds": run_pictures(run)["rounds"]})
+    return _environment().get_template("certificate.html.j2").render(model=run, pictures=pictures)
+
+
+def _environment() -> Environment:
+    environment = Environment(loader=PackageLoader("fedamp.report"), autoescape=True, undefined=StrictUndefined)
+    environment.trim_blocks = environment.lstrip_blocks = True
+    environment.tests["run"] = lambda model: isinstance(model, Run)
+    tools = {"numbers": numbers, "words": words, "spread": spread, "sha256": sha256, "version": version()}
+    environment.globals |= tools | {"figures_of": _figures, "interpretation": _interpretation}
+    return environment
 
 
 def _inline(pictures: Mapping[str, Figure]) -> list[tuple[str, str]]:

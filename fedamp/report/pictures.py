@@ -1,6 +1,6 @@
 """Pictures of one run, and of several models side by side."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -8,9 +8,11 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from fedamp.base.numbers import at_most, power
+from fedamp.data import LabelCounts
 from fedamp.report import style, words
 from fedamp.runs.folder import RunFolder
 from fedamp.runs.merged import Merged, Model
@@ -30,9 +32,8 @@ def plot_run(folder: Path) -> list[Path]:
 
 
 def run_pictures(run: Run) -> dict[str, Figure]:
-    """Quality and epsilon over rounds, and quality against epsilon, by name; none before the first evaluated round."""
-    pictures = {"rounds": _by_round([run])} if run.evaluated else {}
-    return pictures | ({"accuracy-epsilon": _run_by_cost(run)} if pictures and run.is_private else {})
+    """Quality and epsilon over rounds, by name; none before the first evaluated round."""
+    return {"rounds": _by_round([run])} if run.evaluated else {}
 
 
 def comparison_pictures(models: Sequence[Model]) -> dict[str, Figure]:
@@ -50,26 +51,29 @@ def comparison_pictures(models: Sequence[Model]) -> dict[str, Figure]:
 
 
 def _by_round(models: Sequence[Model]) -> Figure:
-    """Quality and epsilon of runs; of a run alone also the cost without amplification, and the budget."""
+    """Quality and epsilon of runs; of a run alone also the cost without amplification, and the budget.
+
+    Above the quality of a run alone stands which epsilon pays for the rounds so far.
+    """
     runs = {index: model for index, model in enumerate(models) if isinstance(model, Run)}  # others have no rounds
     private = any(run.is_private for run in runs.values())
     alone = models[0] if len(models) == 1 and isinstance(models[0], Run) else None
     title = alone.scenario.name if alone else f"{_metric(models)} and privacy cost by round"
-    canvas, axes = style.figure(title, _protection(list(runs.values())), (2.4,) * (1 + private))
-    lowest = highest = 0.0
+    ticks = _paid_for(alone) if alone else None
+    canvas, axes = style.figure(title, _protection(list(runs.values())), (2.4,) * (1 + private), ticks)
+    highest = 0.0
     for index, run in runs.items():
         quality = _quality(run)
-        lowest = min(lowest, quality.min())
         axes[0].plot(_rounds(run.evaluated), quality, **_line(index, len(quality)), clip_on=False)
         for place, costs in _curves(run, run.rounds, index).items():
             if place == index or alone:
                 line = _line(place, len(costs))
                 axes[1].plot(_rounds(run.rounds), costs, drawstyle="steps-post", **line)
                 highest = max(highest, costs[-1])
-    _quality_axis(axes[0], models, lowest)
+    _quality_axis(axes[0], models, np.concatenate([_quality(run) for run in runs.values()]))
     axes[-1].set_xlabel("round")
     if alone:
-        highest = _add_cost_key(canvas, axes, alone, axes[-1].axhline)
+        highest = _add_cost_key(canvas, axes, alone)
     else:
         _add_key(canvas, runs)
     if private:
@@ -79,20 +83,15 @@ def _by_round(models: Sequence[Model]) -> Figure:
     return canvas
 
 
-def _run_by_cost(run: Run) -> Figure:
-    """The rounds of a run: quality against epsilon, as charged and without amplification."""
-    canvas, (axes,) = style.figure(f"{run.scenario.name}: what {_metric([run])} costs", _protection([run]))
-    quality, curves = _quality(run), _curves(run, run.evaluated)
-    for place, costs in curves.items():
-        shown = np.where(costs > 0, costs, np.nan)  # zero has no place on a logarithmic axis
-        axes.plot(shown, quality, **_line(place, len(costs)), clip_on=False)
-    least = min(costs.min() for costs in curves.values())
-    style.logarithmic(axes)
-    _quality_axis(axes, [run], quality.min())
-    highest = _add_cost_key(canvas, [axes], run, axes.axvline)
-    left, right = max(least / 1.3, highest / 300), highest * 1.6
-    axes.set(xlabel=COST, xlim=(left or 0.1, right or 1.0))  # a run can cost nothing: at a delta of a half, say
-    return canvas
+def _paid_for(run: Run) -> dict[int, str]:
+    """Round values of epsilon, by the last round that each pays for."""
+    spent = np.array([record.epsilon_upper for record in run.rounds] if run.is_private else [])
+    found: dict[int, str] = {}
+    for epsilon in MaxNLocator(4, steps=[1, 2, 5, 10]).tick_values(spent[0], spent[-1]) if len(spent) else ():
+        paid = int(np.searchsorted(spent, epsilon, side="right"))
+        if 0 < paid < len(spent) and paid - max(found, default=-len(spent)) > 0.1 * len(spent):
+            found[paid] = f"ε {epsilon:g}"
+    return found
 
 
 def _models_by_cost(models: Sequence[Model]) -> Figure:
@@ -114,9 +113,7 @@ def _models_by_cost(models: Sequence[Model]) -> Figure:
         costs.append(model.epsilon)
     style.logarithmic(axes)
     axes.set(xlabel=COST, xlim=(min(costs) / 1.5, max(costs) * 1.5))
-    lowest = min(_shown(model.score) for model in models)
-    if _quality_axis(axes, models, lowest):
-        axes.set_ylim(max(0, 10 * np.floor(lowest / 10) - 10), 100)
+    _quality_axis(axes, models, [_shown(model.score) for model in models])
     circle: dict[str, Any] = {"color": style.GREY, "marker": "o", "linestyle": ""}
     shown = [Line2D([], [], label="charged", **circle)]
     if any(isinstance(model, Run) and model.is_amplified for model in models):
@@ -145,6 +142,25 @@ def _cost_of_a_check_in(runs: Sequence[Run]) -> Figure:
     return canvas
 
 
+def partition_picture(counts: LabelCounts, name: str, is_public: bool) -> Figure:
+    """The records of each label (where labels are classes) that some clients hold."""
+    whose = "public data" if is_public else "PRIVATE: counted without noise, not for release"
+    canvas, (axes,) = style.figure(f"{name}: records by client", whose, (max(2.4, 0.16 * len(counts.clients)),))
+    places = np.arange(len(counts.clients))
+    if counts.counts.shape[1]:
+        heat = axes.imshow(counts.counts, cmap="cividis", vmin=0, aspect="auto", interpolation="nearest")
+        axes.figure.colorbar(heat, ax=axes, ticks=MaxNLocator(6, integer=True)).set_label("records")
+        axes.grid(False)
+    else:
+        axes.barh(places, counts.sizes[places], color=style.look(0).color)
+        axes.invert_yaxis()
+    more = f", the first {len(places)} of {len(counts.sizes):,}" if len(counts.sizes) > len(places) else ""
+    ticks = places[:: max(1, len(places) // 10)]
+    axes.set(xlabel="label" if counts.counts.shape[1] else "records", ylabel=f"client{more}")
+    axes.set_yticks(ticks, [str(client) for client in counts.clients[ticks]])
+    return canvas
+
+
 def _line(index: int, points: int) -> dict[str, Any]:
     """The look of a line with about eight markers, beside those of the other lines."""
     every = max(1, points // 8)
@@ -161,7 +177,7 @@ def _add_key(canvas: Figure, models: Mapping[int, Model], also: Sequence[Line2D]
     style.key(canvas, handles)
 
 
-def _add_cost_key(canvas: Figure, axes: Sequence[Axes], run: Run, line: Callable[..., Line2D]) -> float:
+def _add_cost_key(canvas: Figure, axes: Sequence[Axes], run: Run) -> float:
     """The final quality of a run, its costs, and a line at the budget, if it is near; returns the highest epsilon."""
     style.at_end(axes[0], _final_words(run), _quality(run)[-1])
     if not run.is_private:
@@ -175,7 +191,7 @@ def _add_cost_key(canvas: Figure, axes: Sequence[Axes], run: Run, line: Callable
     highest = max(float(costs[-1]) for costs in curves.values())
     if budget is not None and budget < 3 * highest:
         handles.append(Line2D([], [], label=f"budget: {budget:g}", **GREY))
-        line(budget, zorder=0, **GREY)
+        axes[-1].axhline(budget, zorder=0, **GREY)
         highest = max(highest, budget)
     style.key(canvas, handles)
     return highest
@@ -215,11 +231,9 @@ def _metric(models: Sequence[Model]) -> str:
     return " or ".join(map(words.metric, sorted({model.score[0] for model in models if model.score})))
 
 
-def _quality_axis(axes: Axes, models: Sequence[Model], lowest: float) -> bool:
-    """Set the vertical axis; returns whether it is in per cent."""
+def _quality_axis(axes: Axes, models: Sequence[Model], values: Iterable[float]) -> None:
     percent = any(words.is_share(model.score[0]) for model in models if model.score)
-    style.quality(axes, _metric(models), percent, lowest)
-    return percent
+    style.quality(axes, _metric(models), percent, values)
 
 
 def _protection(models: Sequence[Model]) -> str:

@@ -6,9 +6,8 @@ from rich.console import Group, RenderableType
 
 from fedamp.base.numbers import at_least, at_most, power
 from fedamp.report import words
-from fedamp.report.tables import Answer, Cell, facts, listing, named, numbers
+from fedamp.report.tables import Answer, Cell, Cells, facts, listing, named
 from fedamp.report.words import metric, value_of
-from fedamp.studies.sweeps.grid import in_words
 
 NO_BEST = (
     "No best settings: there are no public validation records, and the test set is not chosen by. Expected: "
@@ -23,27 +22,31 @@ VERDICTS = {
 }
 
 
-def sweep_table(answer: Answer) -> RenderableType:
-    """Means and deviations over seeds, the best settings, and the cost of the choice."""
-    keys, outcomes, missing = answer["varied"], answer["outcomes"], answer["unfinished"]
-    rows, notes = [], []
+def sweep_cells(answer: Answer) -> Cells:
+    """Means and deviations over seeds."""
+    keys, outcomes, rows = answer["varied"], answer["outcomes"], []
     for outcome in outcomes:
-        settings = [str(outcome["settings"][key]) for key in keys] or ["as it stands"]
+        settings = [words.given(outcome["settings"][key]) for key in keys] or ["as it stands"]
         means = _mean(outcome, "score"), _mean(outcome, "validation_score")
         rows.append([*settings, str(outcome["runs"]), *means, at_most(outcome["epsilon_upper"])])
+    left = [words.setting(key, keys) for key in keys] or ["settings"]
+    leads = metric(next((outcome["metric"] for outcome in outcomes), "accuracy"))
+    return Cells(left, ("runs", leads, "validation", "epsilon"), rows)
+
+
+def sweep_notes(answer: Answer) -> list[str]:
+    """The best settings, and the cost of the choice."""
+    outcomes, missing, notes = answer["outcomes"], answer["unfinished"], []
     if missing:
         why = next((f": {Path(each['folder']).name}: {each['error']}" for each in missing if each["error"]), "")
         planned = len(missing) + sum(outcome["runs"] for outcome in outcomes)
         notes.append(f"caution: {len(missing)} of {planned} runs have not come to their end{why}")
     if answer["best"]:
-        best = [f"{in_words(each['settings'])} ({_mean(each, 'validation_score')})" for each in answer["best"]]
+        best = [f"{words.settings(each['settings'])} ({_mean(each, 'validation_score')})" for each in answer["best"]]
         notes.append("Best by the public validation records: " + "; ".join(best))
-    elif keys and outcomes:
+    elif answer["varied"] and outcomes:
         notes.append(NO_BEST)
-    left = [words.end_of(key, keys) for key in keys] or ["settings"]
-    leads = metric(next((outcome["metric"] for outcome in outcomes), "accuracy"))
-    table = numbers(left, ("runs", leads, "validation", "epsilon"), rows)
-    return Group(table, *notes, *answer["choosing"]["in_words"])
+    return [*notes, *answer["choosing"]["in_words"]]
 
 
 def _mean(outcome: Answer, key: str) -> str:

@@ -14,49 +14,74 @@ from fedamp.base.numbers import power
 from fedamp.base.text import printable
 from fedamp.report import style, words
 from fedamp.studies.merging.merge import Merger
-from fedamp.studies.sweeps.grid import in_words
 from fedamp.studies.sweeps.results import REPEATED, Outcome, Sweep
 
 Array = NDArray[np.float64]
 COST = "ε, at most"
+SUBTITLE = "public test set; mean ± deviation of the seeds"
+LINES = 8  # that a reader can tell apart
 CHARGED, CHOSEN = style.LOOKS[0], style.LOOKS[1]
 
 
-def draw_sweep(sweep: Sweep, folder: Path) -> list[str]:
-    """Draw the picture of a sweep into a folder; returns its file (none before the first finished run)."""
-    return list(map(str, style.save_all({"score": sweep_picture(sweep)}, folder))) if sweep.outcomes else []
+def sweep_pictures(sweep: Sweep) -> dict[str, Figure]:
+    """The final scores of a sweep, and the scores by round, by name."""
+    return {"score": _final_scores(sweep), "rounds": _scores_by_round(sweep)}
 
 
-def sweep_picture(sweep: Sweep) -> Figure:
-    """Mean score with its deviation over the first key that varies; a line for each combination of the others."""
+def _canvas(sweep: Sweep) -> tuple[Figure, Axes, str, int]:
+    """A figure and its axes, the score's name, and 100 where it is read in per cent."""
     name = next((outcome.metric for outcome in sweep.outcomes), "accuracy")
-    scale = 100 if words.is_share(name) else 1
-    title = f"{printable(sweep.scenario)}: {words.metric(name)}"
-    canvas, (axes,) = style.figure(title, "public test set; mean ± deviation of the seeds", (3.0,))
+    canvas, (axes,) = style.figure(f"{printable(sweep.scenario)}: {words.metric(name)}", SUBTITLE, (3.0,))
+    return canvas, axes, name, 100 if words.is_share(name) else 1
+
+
+def _scores_by_round(sweep: Sweep) -> Figure:
+    """Mean over the seeds of each combination of settings, in a band of a deviation; at most the best ``LINES``."""
+    canvas, axes, name, scale = _canvas(sweep)
+    best = sorted(sweep.outcomes, key=lambda each: -each.score.mean if each.score else np.inf)[:LINES]
+    shown, handles = [], []
+    for index, outcome in enumerate(best):
+        each = [{record.round: record.score[1] for record in run.evaluated if record.score} for run in outcome.runs]
+        rounds = sorted(set.intersection(*map(set, each)))
+        scores = scale * np.array([[scores[round_] for round_ in rounds] for scores in each])
+        means, spread = scores.mean(0), scores.std(0, ddof=1) if len(each) > 1 else 0.0
+        looks = style.look(index).options
+        axes.plot(rounds, means, **looks | {"markevery": max(1, len(rounds) // 8), "markersize": 5})
+        axes.fill_between(rounds, means - spread, means + spread, color=looks["color"], alpha=0.18, linewidth=0)
+        shown += [*(means - spread), *(means + spread)]
+        handles.append(Line2D([], [], label=style.shortened(words.settings(outcome.settings), 44), **looks))
+    style.quality(axes, words.metric(name), scale == 100, shown)
+    axes.set_xlabel("round")
+    style.key(canvas, handles)
+    return canvas
+
+
+def _final_scores(sweep: Sweep) -> Figure:
+    """Mean score with its deviation over the first key that varies; a line for each combination of the others."""
+    canvas, axes, name, scale = _canvas(sweep)
     first, *others = sweep.varied or [""]
     values = sweep.grid.get(first, [None])
     numeric = all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
     places = {str(value): float(value if numeric else index) for index, value in enumerate(values)}
     lines: dict[str, list[Outcome]] = {}
     for outcome in sweep.outcomes:
-        settings = {words.end_of(key, others): outcome.settings[key] for key in others}
-        lines.setdefault(in_words(settings), []).append(outcome)
-    lowest, handles = 0.0, []
+        lines.setdefault(words.settings({key: outcome.settings[key] for key in others}), []).append(outcome)
+    shown, handles = [], []
     for index, (line, outcomes) in enumerate(lines.items()):
         looks, scored = style.look(index).options, [each for each in outcomes if each.score is not None]
         means = np.array([scale * each.score.mean for each in scored if each.score])
-        deviations = [scale * (each.score.deviation or 0.0) for each in scored if each.score]
+        deviations = np.array([scale * (each.score.deviation or 0.0) for each in scored if each.score])
         axes.errorbar([places[str(each.settings.get(first))] for each in scored], means, deviations, capsize=4, **looks)
-        lowest = min(lowest, *means)
+        shown += [*(means - deviations), *(means + deviations)]
         handles.append(Line2D([], [], label=style.shortened(line, 44), **looks))
     found = np.array(list(places.values()))
     if len(found) > 2 and found.min() > 0 and found.max() > 8 * found.min():
         axes.set_xscale("log")
         axes.minorticks_off()
-    axes.set_xticks(found, [style.shortened(place, 12) if first else "" for place in places])
-    axes.set_xlabel(first or f"{len(sweep.grid.get(REPEATED, [0]))} seeds")
+    axes.set_xticks(found, [style.shortened(words.given(value), 16) if first else "" for value in values])
+    axes.set_xlabel(words.setting(first, sweep.varied) if first else f"{len(sweep.grid.get(REPEATED, [0]))} seeds")
     axes.margins(x=0.15)
-    style.quality(axes, words.metric(name), words.is_share(name), lowest)
+    style.quality(axes, words.metric(name), scale == 100, shown)
     if others:
         style.key(canvas, handles)
     return canvas

@@ -2,7 +2,8 @@
 
 import base64
 import io
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,6 +19,8 @@ from fedamp.errors import RunFolderError
 WIDTH = 4.8  # inches; 11 points of text at this width are 12 pixels on a phone that is 390 pixels wide
 TEXT = 11  # points
 GREY = "#5f5f5f"
+UNDATED: dict[str, dict[str, Any]] = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
+VECTOR: Any = {"svg.hashsalt": "fedamp", "pdf.fonttype": 42}  # TrueType, as journals ask for
 
 
 class Look(NamedTuple):
@@ -43,6 +46,13 @@ LOOKS = (  # each of another lightness, for a grey print
 )
 
 
+class Picture(Figure):
+    """A figure that a notebook shows, without pyplot."""
+
+    def _repr_html_(self) -> str:
+        return all_inline({"": self})
+
+
 def look(index: int) -> Look:
     """The look of line ``index``; after six lines the colours repeat with other dashes and markers."""
     turn, place = divmod(index, len(LOOKS))
@@ -50,37 +60,54 @@ def look(index: int) -> Look:
     return Look(LOOKS[place].color, other.dash, other.marker)
 
 
-def figure(title: str, subtitle: str, heights: tuple[float, ...] = (3.2,)) -> tuple[Figure, list[Axes]]:
-    """A figure with one axes below the other, their heights in inches, and the title above."""
-    canvas = Figure(figsize=(WIDTH, sum(heights) + 0.6), layout="constrained")
+def figure(
+    title: str, subtitle: str, heights: tuple[float, ...] = (3.2,), ticks: Mapping[int, str] | None = None
+) -> tuple[Figure, list[Axes]]:
+    """A figure with one axes below the other, their heights in inches, and the title above.
+
+    ``ticks`` are words at places above the first axes.
+    """
+    room = 18 if ticks else 0
+    canvas = Picture(figsize=(WIDTH, sum(heights) + 0.6), layout="constrained")
     FigureCanvasAgg(canvas)
     with mpl.rc_context({"font.size": TEXT}):
         axes = canvas.subplots(len(heights), 1, squeeze=False, height_ratios=heights)[:, 0]
         for each in axes:
             each.grid(alpha=0.25)
             each.spines[["top", "right"]].set_visible(False)
-        axes[0].set_title(title, loc="left", fontsize=13, fontweight="bold", pad=26)
-        above: dict[str, Any] = {"xycoords": "axes fraction", "xytext": (0, 9), "textcoords": "offset points"}
+        axes[0].set_title(title, loc="left", fontsize=13, fontweight="bold", pad=26 + room)
+        above: dict[str, Any] = {"xycoords": "axes fraction", "xytext": (0, 9 + room), "textcoords": "offset points"}
         axes[0].annotate(subtitle, (0, 1), color=GREY, **above)
+        if ticks:
+            second = axes[0].secondary_xaxis("top")
+            second.set_xticks(list(ticks), list(ticks.values()), color=GREY)
+            second.spines["top"].set_visible(False)
     return canvas, list(axes)
 
 
-def save_all(pictures: Mapping[str, Figure], folder: Path) -> list[Path]:
-    """Write figures as ``NAME.png`` into a folder; returns the files. Raises RunFolderError if this fails."""
+def save_all(pictures: Mapping[str, Figure], folder: Path, formats: Sequence[str] = ("png",)) -> list[Path]:
+    """Write figures as ``NAME.png``, or ``.pdf`` and ``.svg``, into a folder; returns the files, or RunFolderError."""
+    files = {folder / f"{name}.{format_}": picture for name, picture in pictures.items() for format_ in formats}
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for name, picture in pictures.items():
-            picture.savefig(folder / f"{name}.png", dpi=220)
-        return [folder / f"{name}.png" for name in pictures]
+        for file, picture in files.items():
+            with mpl.rc_context(VECTOR):
+                picture.savefig(file, dpi=220, metadata=UNDATED.get(file.suffix))
+        return list(files)
     except OSError as error:
         raise RunFolderError(f"{folder}: pictures cannot be written there ({error.strerror})") from None
+
+
+def all_inline(pictures: Mapping[str, Figure]) -> str:
+    """Elements of HTML."""
+    return "".join(f'<img src="{inline(picture)}">' for picture in pictures.values())
 
 
 def inline(canvas: Figure) -> str:
     """A figure as a ``data:`` address for an HTML page: SVG, sharp at any size."""
     stream = io.BytesIO()
-    with mpl.rc_context({"svg.hashsalt": "fedamp"}):
-        canvas.savefig(stream, format="svg", metadata={"Date": None})
+    with mpl.rc_context(VECTOR):
+        canvas.savefig(stream, format="svg", metadata=UNDATED[".svg"])
     return "data:image/svg+xml;base64," + base64.b64encode(stream.getvalue()).decode()
 
 
@@ -108,12 +135,13 @@ def shortened(name: str, longest: int) -> str:
     return name if len(name) <= longest else "…" + name[1 - longest :]
 
 
-def quality(axes: Axes, name: str, percent: bool, lowest: float = 0.0) -> None:
-    """A vertical axis up to 100 %, or to 1; from ``lowest`` if that is below zero."""
-    top = 100 if percent else 1
-    bottom = min(0.0, max(lowest, -top)) * 1.1
-    axes.set(ylabel=f"{name}, %" if percent else name, ylim=(bottom, top))
-    axes.set_yticks([top * tick / 5 for tick in range(-5 if bottom < 0 else 0, 6) if top * tick / 5 >= bottom])
+def quality(axes: Axes, name: str, percent: bool, values: Iterable[float]) -> None:
+    """A vertical axis that shows the values, and at least 5 % (or 0.05) of the scale."""
+    whole, shown = 100.0 if percent else 1.0, [value for value in values if math.isfinite(value)] or [0.0]
+    margin = max(0.06 * (max(shown) - min(shown)), 0.025 * whole)
+    bottom, top = min(shown) - margin, max(shown) + margin
+    limits = (max(bottom, 0.0), min(top, whole)) if percent else (bottom, top)
+    axes.set(ylabel=f"{name}, %" if percent else name, ylim=limits)
 
 
 def logarithmic(axes: Axes) -> None:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rich import box
 from rich.console import Group, RenderableType
@@ -65,14 +65,29 @@ def listing(rows: Iterable[Answer], columns: Mapping[str, Cell], title: str | No
     return table
 
 
-def numbers(left: Sequence[str], right: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
-    """Rows without frames: columns of words, which may be folded, and columns of numbers."""
-    named_ = [Column(heading, overflow="fold") for heading in left]
-    counted = [Column(heading, justify="right", no_wrap=True) for heading in right]
-    table = Table(*named_, *counted, box=box.SIMPLE, padding=(0, 1, 0, 0))
-    for row in rows:
-        table.add_row(*row)
-    return table
+class Cells(NamedTuple):
+    """Rows of texts: columns of words, which may be folded, and columns of numbers, by their headings."""
+
+    left: Sequence[str]
+    right: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+    def table(self) -> Table:
+        """Without frames."""
+        named_ = [Column(heading, overflow="fold") for heading in self.left]
+        counted = [Column(heading, justify="right", no_wrap=True) for heading in self.right]
+        table = Table(*named_, *counted, box=box.SIMPLE, padding=(0, 1, 0, 0))
+        for row in self.rows:
+            table.add_row(*row)
+        return table
+
+    def latex(self) -> str:
+        """A ``tabular`` for the package booktabs."""
+        headings = [heading.replace("\n", " ") for heading in (*self.left, *self.right)]
+        lines = [" & ".join(map(words.latex, row)) + r" \\" for row in (headings, *self.rows)]
+        columns = "l" * len(self.left) + "r" * len(self.right)
+        body = "\n".join([r"\toprule", lines[0], r"\midrule", *lines[1:], r"\bottomrule"])
+        return f"\\begin{{tabular}}{{{columns}}}\n{body}\n\\end{{tabular}}\n"
 
 
 def spread(rows: Sequence[Any], count: int) -> list[Any]:
@@ -130,6 +145,9 @@ def privacy_table(answer: Answer) -> RenderableType:
         "interpretation": answer["risk"]["in_words"],
         "budget": "none" if budget is None else f"epsilon <= {budget:g}, {pays}",
     }
+    if traffic := answer["traffic"]:
+        dummies = "with" if traffic["dummies"] else "without"
+        rows["traffic"] = f"at most {amount_of_bytes(traffic['bytes_per_node']['upper'])} a node, {dummies} dummies"
     curve = {"round": "round", "epsilon": "epsilon_upper", "unamplified": "unamplified_upper"}
     groups: RenderableType = "To see what groups protected together would cost, add --groups (takes seconds)"
     if answer["groups"] is not None:
@@ -149,7 +167,7 @@ def calibration_table(answer: Answer) -> Table:
     return facts(f"{answer['scenario']}: least noise for the budget", rows)
 
 
-def comparison_table(answer: Answer) -> RenderableType:
+def comparison_cells(answer: Answer) -> Cells:
     """A row for each run and merged model."""
     leads = words.common(run["score"] for run in answer["runs"])  # models of several tasks name theirs in each row
     rows = []
@@ -161,7 +179,7 @@ def comparison_table(answer: Answer) -> RenderableType:
             work = [at_most(run["unamplified_epsilon_upper"]), str(run["rounds_completed"]), *costs]
         rows.append([run["name"], quality, at_most(run["epsilon"]["upper"]), *work])
     headings = (leads or "quality", "epsilon", "unamplified", "rounds", "bytes per\ncheck-in", "time per\ncheck-in")
-    return Group(numbers(["run"], headings, rows), *(f"caution: {caution}" for caution in answer["cautions"]))
+    return Cells(["run"], headings, rows)
 
 
 def checks_table(title: str, answer: Answer) -> Table:
@@ -208,5 +226,5 @@ def partition_table(counts: "LabelCounts") -> RenderableType:
         rows.append([str(client), *(str(cell) if cell else "" for cell in cells), str(row.sum())])
     if len(counts.sizes) > len(counts.clients):
         rows.append(["..."])
-    table = numbers([], ("client", *map(str, range(shown)), *["others"] * more, "records"), rows)
+    table = Cells([], ("client", *map(str, range(shown)), *["others"] * more, "records"), rows).table()
     return Group(Text(summary), Text("Records of every label, for the first clients:"), table)

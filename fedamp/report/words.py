@@ -1,6 +1,7 @@
 """Words that tables, pictures and pages share."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 GUARANTEES = "docs/threat-model.md"
 ENDINGS = {
@@ -11,6 +12,15 @@ ENDINGS = {
     "diverged": "stopped because the model diverged",
 }
 KNOWN_SEED = "no protection from anybody who knows the seed: for research, not for release"
+_KEYS = {"check_in": "check-in", "privacy.epsilon": "budget", "privacy.clip": "clipping norm"}
+_LATEX = {letter: f"\\{letter}" for letter in "&%$#_{}"} | {"\\": r"\textbackslash{}", "±": r"$\pm$", "²": "$^2$"}
+_LATEX |= {
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "ε": r"$\varepsilon$",
+    "δ": r"$\delta$",
+    "µ": r"$\mu$",
+}
 _METRICS = {"r2": "R²", "f1": "F1", "mean_absolute_error": "mean absolute error"}
 
 
@@ -48,7 +58,30 @@ def protected(unit: str, group_size: int) -> str:
     return f"one {unit}" if group_size == 1 else f"any {group_size} {unit}s together"
 
 
-def end_of(key: str, keys: Sequence[str]) -> str:
-    """The last part of a key, if no other key ends in it."""
+def setting(key: str, keys: Iterable[str] = ()) -> str:
+    """A key of a scenario in words: its last part, or all of it where other keys end alike."""
     end = key.rpartition(".")[2]
-    return end if sum(other.rpartition(".")[2] == end for other in keys) == 1 else key
+    alike = sum(other.rpartition(".")[2] == end for other in keys) > 1
+    return _KEYS.get(key, (key if alike else end).replace(".", " ").replace("_", " "))
+
+
+def given(value: Any) -> str:
+    """A value of a scenario in words, as ``balanced, k 2``."""
+    if isinstance(value, Mapping):
+        named = {key: given(each) for key, each in value.items()}
+        first = [named.pop(key) for key in ("scheme", "name") if key in named]
+        return ", ".join([*first, *(f"{setting(key)} {each}" for key, each in named.items())])
+    if isinstance(value, list | tuple):
+        return " ".join(map(given, value)) or "none"
+    plain = {None: "none", True: "yes", False: "no"} if value is None or isinstance(value, bool) else {}
+    return plain.get(value) or (f"{value:g}" if isinstance(value, float) else str(value))
+
+
+def settings(values: Mapping[str, Any]) -> str:
+    """Several settings: ``budget 2, learning rate 0.5``."""
+    return ", ".join(f"{setting(key, values)} {given(value)}" for key, value in values.items()) or "as it stands"
+
+
+def latex(text: str) -> str:
+    """A text for LaTeX."""
+    return "".join(_LATEX.get(letter, letter) for letter in text)

@@ -1,39 +1,18 @@
-"""The chain of digests in a ledger: each link covers the link before and the next release, the head everything.
-
-It finds later changes in a run's files. A forger may make the chain anew: a head written down elsewhere shows that.
-"""
+"""The digests of a run's files: where they differ from the chain in the ledger (:mod:`fedamp.accounting.ledgers`)."""
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
+from fedamp.accounting.ledgers import Json, altered_ledger
 from fedamp.errors import RunFolderError
 from fedamp.runs.files import read_regular
 from fedamp.runs.folder import RunFolder
 
-Json = Mapping[str, Any]
-
-_LAST = ("stopped_because", "files")
-_EXCLUDED = {*_LAST, "releases", "head", "link"}
 # These hold numbers without noise. Everybody may see the ledger, and a plain digest would let them check a guess.
 _OWNERS = ("rounds.jsonl", "summary.json")
 _NAMED = ("scenario.yaml", "model.safetensors", *_OWNERS)
-
-
-def link(previous: str, content: Json) -> str:
-    """The link of a release; after an empty one, of a ledger's plan and cost."""
-    return _sha256(previous, {key: value for key, value in content.items() if key not in _EXCLUDED})
-
-
-def head(last: str, ledger: Json) -> str:
-    """The head: of the last link, why the run stopped, and the digests of its files."""
-    return _sha256(last, {key: ledger[key] for key in _LAST})
-
-
-def _sha256(previous: str, content: Json) -> str:
-    return hashlib.sha256((previous + json.dumps(content, sort_keys=True)).encode()).hexdigest()
 
 
 def salted(salt: bytes, content: bytes) -> str:
@@ -52,19 +31,6 @@ def altered(folder: RunFolder) -> Iterator[str]:
     ledger = json.loads(_content(folder.ledger))  # a valid one: it was read before
     yield from altered_ledger(ledger)
     yield from _altered_files(folder, ledger)
-
-
-def altered_ledger(ledger: Json) -> Iterator[str]:
-    """As :func:`altered`, of a ledger alone."""
-    last = link("", ledger)
-    for release in ledger["releases"]:
-        if release["link"] != link(last, release):
-            also = ", or a key that stands before releases," if release["round"] == 1 else ""
-            yield f"ledger.json: releases: round {release['round']}{also} is not as it was written down"
-        last = release["link"]
-    if ledger["head"] != head(last, ledger):
-        what = "stopped_because, files or the number of releases" if ledger["releases"] else "a key"
-        yield f"ledger.json: head: {what} is not as it was written down"
 
 
 def _altered_files(folder: RunFolder, ledger: Json) -> Iterator[str]:

@@ -101,6 +101,8 @@ def locked(folder: Path) -> Iterator[None]:
             held.enter_context(FileLock(folder / LOCK, blocking=False))
         except Timeout:
             raise RunFolderError(f"{folder}: another process is running in it") from None
+        except OSError as error:  # a link, for example
+            raise RunFolderError(f"{folder / LOCK}: cannot be locked ({error.strerror})") from None
         yield
 
 

@@ -70,6 +70,13 @@ class RunFolder:
         """Write the model of the last released round."""
         write_atomically(self.model, save(parameters))
 
+    def delete_secrets(self) -> None:
+        """Delete what only a resumption needs: the seed that decides the check-ins, and the checkpoints."""
+        for file in (self.seed, *sorted(self.checkpoints.glob("*"))):  # the newest last: it alone can end the run
+            file.unlink(missing_ok=True)
+        with suppress(OSError):
+            self.checkpoints.rmdir()
+
     def write_summary(self, summary: Summary) -> None:
         """Write the summary: the run has ended."""
         summary.write(self.summary)
@@ -92,6 +99,7 @@ def new_folder(out: Path | None, name: str, private: bool = False) -> tuple[RunF
         except OSError as error:
             raise RunFolderError(f"{path}: cannot be made ({error.strerror})") from None
     assert out is not None, "there are numbers enough"
+    _refuse_links(out)
     if not holds_no_run(out):
         raise RunFolderError(f"{out}: not an empty folder; expected: a new one with --out, or --resume")
     if not os.access(out, os.W_OK):
@@ -115,10 +123,15 @@ def existing_folder(out: Path | None, name: str) -> RunFolder:
         out = max(found, key=lambda path: path.stat().st_mtime)
     if not (out / "scenario.yaml").is_file():
         raise RunFolderError(f"{out}: not a run folder (no scenario.yaml)")
-    for path in out.iterdir():
-        if path.is_symlink():  # the run would write elsewhere
-            raise RunFolderError(f"{path}: a link; expected in a folder to resume: files and folders")
+    _refuse_links(out)
     return RunFolder(out)
+
+
+def _refuse_links(folder: Path) -> None:
+    """The run would write elsewhere."""
+    for path in folder.iterdir() if folder.is_dir() else ():
+        if path.is_symlink():
+            raise RunFolderError(f"{path}: a link; expected in a run folder: files and folders")
 
 
 @contextmanager
@@ -180,7 +193,8 @@ def _seed(folder: RunFolder, secret: bool) -> int | None:
         return None
     begun = folder.seed.exists() or folder.checkpoints.exists() or (ledger is not None and ledger.releases)
     try:
-        return int(folder.seed.read_text()) if begun else rng.seed_from_system()
+        ended = ledger is not None and ledger.stopped_because in ("finished", "budget") and not folder.seed.exists()
+        return int(folder.seed.read_text()) if begun and not ended else rng.seed_from_system()
     except OSError as error:
         raise RunFolderError(f"{folder.seed}: the run's secret seed cannot be read ({error.strerror})") from None
     except ValueError:  # its message would tell the content

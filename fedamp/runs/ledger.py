@@ -10,11 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load_file
 
 from fedamp import rng
+from fedamp.accounting import ledgers
 from fedamp.base.arrays import Arrays
 from fedamp.base.version import version
-from fedamp.errors import FederationError, RunFolderError
+from fedamp.errors import FederationError, InputError, RunFolderError
+from fedamp.federation import reader
 from fedamp.federation.plan import ADJACENCY, Plan, make_plan
 from fedamp.federation.scenario import Scenario
 from fedamp.runs import chain
@@ -62,7 +66,7 @@ class Ledger:
         )
         self._head = {key: value for key, value in planned.content().items() if key not in ("releases", "head")}
         self._text = ""  # of the keys before the releases: the same in every round
-        self._start = chain.link("", self._head)
+        self._start = ledgers.link("", self._head)
         if file.exists():
             found = self._read(frozen_sha256)
             self._head |= {"stopped_because": found.stopped_because, "files": found.files}
@@ -71,7 +75,8 @@ class Ledger:
     def _read(self, frozen_sha256: str | None) -> LedgerRecord:
         file, found, plan = self.file, LedgerRecord.read(self.file), self.plan
         if different := differences(found, plan, frozen_sha256=frozen_sha256):
-            raise RunFolderError(f"{file}: the ledger of another run; it differs in {', '.join(different)}")
+            where = f"{', '.join(different)}{self._where()}"
+            raise RunFolderError(f"{file}: the ledger of another run; it differs in {where}")
         try:
             found.check_rounds(plan.affordable_rounds)
         except ValueError as error:
@@ -87,9 +92,20 @@ class Ledger:
                 )
         if found.releases and not self.folder.salt.exists():
             raise RunFolderError(f"{self.folder.salt}: gone; expected: as the run left it")
-        for complaint in chain.altered_ledger(json.loads(file.read_bytes())):
+        for complaint in ledgers.altered_ledger(json.loads(file.read_bytes())):
             raise RunFolderError(f"{file.parent}: damaged ledger: {complaint}")
         return found
+
+    def _where(self) -> str:
+        """The sections of the scenario that decide results and are not as when the run began."""
+        try:
+            began = reader.load(self.folder.scenario).model_dump(mode="json")
+        except InputError:
+            return ""
+        asked = self.plan.scenario.model_dump(mode="json")
+        others = {"description", "known_seed", "engine", "federation", "trackers"}
+        changed = [key for key in asked if key not in others and asked[key] != began[key]]
+        return f" (changed: {', '.join(changed)})" if changed else ""
 
     @cached_property
     def _salt(self) -> bytes:
@@ -97,6 +113,22 @@ class Ledger:
         if not self.folder.salt.exists():
             write_secret(self.folder.salt, f"{rng.seed_from_system():064x}")
         return self.folder.salt.read_bytes()
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the run has come to its end, so that no further round will be released."""
+        return self._head["stopped_because"] in ("finished", "budget")
+
+    def last_model(self) -> Arrays:
+        """The model of the last release, as the run left it; RunFolderError: it is another one."""
+        file = self.folder.model
+        try:
+            found: Arrays = load_file(file)
+        except (OSError, SafetensorError) as error:
+            raise RunFolderError(f"{file}: cannot be read ({' '.join(str(error).split())})") from None
+        if digest(found) != self.releases[-1].digest:
+            raise RunFolderError(f"{file}: not the model of the last release; expected: as the run left it")
+        return found
 
     def begin(self) -> None:
         """Write a new ledger before the first release: from then on a missing ledger is an error."""
@@ -160,7 +192,7 @@ class Ledger:
 
     def _add(self, releases: Iterable[LedgerEntry]) -> None:
         for entry in releases:
-            link = chain.link(self._last, entry.content())
+            link = ledgers.link(self._last, entry.content())
             self.releases.append(entry.model_copy(update={"link": link}))
 
     @property
@@ -170,7 +202,7 @@ class Ledger:
     def _write(self, durable: bool) -> None:
         # One line a round: a person can read it, and rewriting a few thousand lines takes less than a millisecond.
         self._lines += [entry.to_json() for entry in self.releases[len(self._lines) :]]
-        releases, head = ",\n  ".join(self._lines), chain.head(self._last, self._head)
+        releases, head = ",\n  ".join(self._lines), ledgers.head(self._last, self._head)
         self._text = self._text or json.dumps(self._head, indent=1, allow_nan=False, ensure_ascii=False)[:-2]
         text = f'{self._text},\n "releases": [\n  {releases}\n ],\n "head": "{head}"\n}}\n'
         write_atomically(self.file, text.encode(), durable)
@@ -191,6 +223,7 @@ def _of_the_plan(plan: Plan, asked: Scenario, frozen_sha256: str | None) -> dict
         "budget_epsilon": privacy.epsilon,
         "amplification_charged": privacy.amplification,
         "parts": plan.parts,
+        "noise_coefficients": plan.coefficients,
         "rounds_planned": plan.scenario.rounds,
         "mechanism": plan.mechanism,
         "noise_seed": KNOWN_SEED if plan.known_seed else FROM_SYSTEM,
@@ -199,6 +232,7 @@ def _of_the_plan(plan: Plan, asked: Scenario, frozen_sha256: str | None) -> dict
 
 def plan_of(ledger: LedgerRecord, scenario: Scenario) -> Plan:
     """The plan of a run's scenario, with the ledger's noise instead of ``auto``: nothing is calibrated again."""
+    scenario = scenario.with_bands(len(ledger.noise_coefficients) + 1, ledger.noise_coefficients)
     if scenario.privacy.noise_multiplier == "auto":
         noise = {"noise_multiplier": ledger.noise_multiplier}
         scenario = scenario.model_copy(update={"privacy": scenario.privacy.model_copy(update=noise)})
@@ -217,11 +251,15 @@ def differences(
 
 
 def digest(parameters: Arrays) -> str:
-    """SHA-256 of a model (or its file): each name, a zero byte, the little-endian float32 values; in order of names."""
+    """SHA-256 of a model (or its file): each name, a zero byte, the little-endian values; in order of names.
+
+    A model's values are float32, remembered noise has float64.
+    """
     state = hashlib.sha256()
     for name in sorted(parameters):
+        array = parameters[name]
         state.update(name.encode() + b"\0")
-        state.update(np.ascontiguousarray(parameters[name], dtype="<f4").data)
+        state.update(np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<")).data)
     return state.hexdigest()
 
 

@@ -200,8 +200,8 @@ class LedgerEntry(Record):
 class LedgerRecord(Charged):
     """``ledger.json``: the plan, its cost, and the releases; docs/ledger.md explains the keys.
 
-    ``frozen_sha256`` is of a custom model's frozen weights. Without noise ``guaranteed_epsilon`` is None, and while the
-    run is played ``files`` is.
+    ``frozen_sha256`` is of a custom model's frozen weights, ``noise_coefficients`` are c_1, c_2, .. of banded noise.
+    Without noise ``guaranteed_epsilon`` is None, and while the run is played ``files`` is.
     """
 
     kind: ClassVar[str] = "ledger"
@@ -211,6 +211,7 @@ class LedgerRecord(Charged):
     frozen_sha256: str | None
     amplification_charged: bool
     parts: tuple[Part, ...] = Field(min_length=1)
+    noise_coefficients: tuple[float, ...] = ()
     rounds_planned: Annotated[PositiveInt, Field(le=LONGEST_RUN)]
     whole_run_epsilon: Bracket
     guaranteed_epsilon: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedamp import rng
+from fedamp.accounting.ledgers import Check
 from fedamp.errors import InputError, RunFolderError, ScenarioError
 from fedamp.federation import reader
 from fedamp.federation.plan import Plan
@@ -15,8 +16,8 @@ from fedamp.federation.scenario import Scenario
 from fedamp.runs.chain import altered
 from fedamp.runs.folder import RunFolder, read_summary
 from fedamp.runs.ledger import plan_of
-from fedamp.runs.records import LedgerRecord, RoundRecord, Score, Summary, reports
-from fedamp.runs.verify import Check, contradictions, verify_ledger
+from fedamp.runs.records import LedgerRecord, Quality, RoundRecord, Score, Summary, reports
+from fedamp.runs.verify import contradictions, verify_ledger
 
 if TYPE_CHECKING:
     import pandas
@@ -121,11 +122,26 @@ class Run:
         """Wall time of the run over the expected number of check-ins, which is public."""
         return self.summary.wall_seconds / (self.plan.expected_cohort * len(self.rounds))
 
+    @property
+    def qualities(self) -> dict[str, float | None]:
+        """Of the last evaluated model: loss, metrics by name, validation_score."""
+        return qualities(self.summary.final)
+
     def frame(self) -> "pandas.DataFrame":
-        """The rounds as a pandas frame, a row each, without the unprotected numbers; InputError without pandas."""
-        excluded = {"version", "unprotected", "metrics"}
-        rows = (record.model_dump(exclude=excluded) | record.metrics for record in self.rounds)
-        return frame_of(rows).set_index("round")
+        """The rounds as a pandas frame, a row each, by ``round``; InputError without pandas.
+
+        Columns: ``loss``, ``accuracy`` (where the task has it) and the other metrics, ``validation_score``,
+        ``epsilon_upper`` (inf without noise) and ``seconds`` as float64, NaN where a round was not evaluated;
+        ``scheduled`` and ``reported`` as int64. The unprotected numbers are not in it.
+        """
+        measured = [qualities(record) for record in self.rounds]
+        names = dict.fromkeys(name for each in measured for name in each)
+        others = ("epsilon_upper", "seconds", "scheduled", "reported")
+        rows = [
+            {"round": record.round} | dict.fromkeys(names) | each | {key: getattr(record, key) for key in others}
+            for record, each in zip(self.rounds, measured, strict=True)
+        ]
+        return frame_of(rows).set_index("round").astype(dict.fromkeys((*names, *others[:2]), "float64"))
 
     def model(self) -> "nn.Module":
         """The model after the last released round, as a torch module in evaluation mode.
@@ -149,6 +165,12 @@ class Run:
     def verify(self, head: str | None = None) -> list[Check]:
         """Compute every number of the ledger again and look for changes, also of a ``head`` written down elsewhere."""
         return verify_ledger(self.folder, head)
+
+
+def qualities(found: Quality) -> dict[str, float | None]:
+    """What a record says of a model: loss, accuracy (where the task has it), the other metrics, validation_score."""
+    accuracy = {} if found.accuracy is None else {"accuracy": found.accuracy}
+    return {"loss": found.loss, **accuracy, **found.metrics, "validation_score": found.validation_score}
 
 
 def frame_of(rows: Iterable[Mapping[str, Any]]) -> "pandas.DataFrame":

@@ -3,19 +3,17 @@
 ``ledger.json`` is enough. Files beside it are checked against it; no training records are read.
 """
 
-import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
-from fedamp.accounting import epsilon_over_rounds
-from fedamp.base.numbers import at_most, power
+from fedamp.accounting.ledgers import TOLERANCE, Check, Verdict, ledger_checks, mechanism_check, rounds_check, worst
+from fedamp.base.numbers import power
 from fedamp.errors import RunFolderError, ScenarioError
 from fedamp.federation import reader
 from fedamp.federation.plan import weakness
@@ -25,42 +23,14 @@ from fedamp.runs.folder import RunFolder
 from fedamp.runs.ledger import WRITTEN_BY, differences, digest, plan_of
 from fedamp.runs.records import Bracket, LedgerRecord, RoundRecord, Summary, reports
 
-TOLERANCE = 1e-6  # relative: another machine adds in another order, and a text has so many digits
 SHOWN = 5  # of the complaints of a check
 CLAIMED = ("epsilon", "released_rounds_epsilon", "delta", "noise_multiplier", "has_known_seed", "stopped_because")
 
 
-Verdict = Literal["pass", "caution", "fail"]
-VERDICTS: tuple[Verdict, ...] = ("pass", "caution", "fail")
-
-
-@dataclass(frozen=True)
-class Check:
-    """One check: its subject, its verdict, and its finding; of a failure also the expectation.
-
-    ``caution``: nothing is wrong, but a person who relies on the result must know the finding.
-    """
-
-    name: str
-    verdict: Verdict
-    found: str
-
-    @classmethod
-    def of(cls, name: str, passed: str, caution: str | None = None, fail: str | None = None) -> "Check":
-        """The failure or caution, if it has a text; else it passes."""
-        return cls(name, "fail" if fail else "caution" if caution else "pass", fail or caution or passed)
-
-    @property
-    def passed(self) -> bool:
-        """Whether it passes without caution."""
-        return self.verdict == "pass"
-
-
 def checks_json(checks: Sequence[Check]) -> dict[str, Any]:
     """As JSON; the verdict of all checks is the worst one."""
-    worst = max((check.verdict for check in checks), key=VERDICTS.index, default="pass")
     each = [{"name": it.name, "verdict": it.verdict, "fine": it.passed, "found": it.found} for it in checks]
-    return {"verdict": worst, "fine": worst == "pass", "checks": each}
+    return {"verdict": worst(checks), "fine": worst(checks) == "pass", "checks": each}
 
 
 def complaint(checks: Sequence[Check], verdict: Verdict = "fail") -> str | None:
@@ -93,10 +63,11 @@ def _checks(ledger: LedgerRecord, files: RunFolder, head: str | None) -> Iterato
         complaints.append(f"ledger.json: head: {ledger.head}, but {head} was written down")
     yield Check.of("chain", f"head {ledger.head}", fail=_listed(complaints))
     yield _mechanism(ledger)
-    yield _rounds(ledger)
-    cost = ledger.mechanism.epsilon(delta_left(ledger.delta)).upper
-    yield _compared("whole run", "whole_run_epsilon", ledger.whole_run_epsilon.upper, cost)
-    yield from _releases(ledger, files)
+    yield rounds_check(ledger.content())
+    try:
+        yield from ledger_checks(ledger.content(), delta_left(ledger.delta), _by_round(ledger, files))
+    except ScenarioError as error:
+        yield Check("releases", "fail", str(error))
     weak = weakness(ledger.delta, ledger.units)
     yield Check.of("delta", f"{power(ledger.delta)} for {ledger.units} units", caution=weak)
     yield Check("noise", "caution" if ledger.has_known_seed else "pass", ledger.noise_seed)
@@ -113,7 +84,7 @@ def _checks(ledger: LedgerRecord, files: RunFolder, head: str | None) -> Iterato
     if files.scenario.is_file():
         yield _scenario(ledger, files)
     if files.model.is_file():
-        yield _model(ledger, files)
+        yield model_check(ledger, files)
 
 
 def contradictions(ledger: LedgerRecord, summary: Summary | None, rounds: Sequence[RoundRecord]) -> Iterator[str]:
@@ -136,72 +107,17 @@ def _listed(complaints: list[str]) -> str:
 
 
 def _mechanism(ledger: LedgerRecord) -> Check:
-    mechanism, wrong = ledger.mechanism, None
-    noise = set(_noise_multipliers(mechanism.to_json()))
-    for part in ledger.parts if mechanism.is_private else ():
-        if part.noise_multiplier not in noise:
-            wrong = f"the noise multiplier {part.noise_multiplier} of part {part.name!r} is not in it"
+    found = mechanism_check(ledger.content())
     # Another version may describe the same mechanism in other words.
-    if ledger.written_by == WRITTEN_BY and ledger.mechanism_in_words != str(mechanism):
-        wrong = f"mechanism_in_words says another one than: {mechanism}"
-    return Check.of("mechanism", str(mechanism), fail=wrong)
+    if ledger.written_by == WRITTEN_BY and ledger.mechanism_in_words != found.found and found.passed:
+        return Check("mechanism", "fail", f"mechanism_in_words says another one than: {found.found}")
+    return found
 
 
-def _rounds(ledger: LedgerRecord) -> Check:
-    try:
-        ledger.check_rounds(ledger.rounds_planned)
-    except ValueError as error:
-        return Check("rounds", "fail", str(error))
-    found = f"{len(ledger.releases)} released of {ledger.rounds_planned} planned"
-    ended = ledger.stopped_because in ("failed", "diverged")
-    return Check.of("rounds", found, caution=f"{found}; the run {ledger.stopped_because}" if ended else None)
-
-
-def _releases(ledger: LedgerRecord, files: RunFolder) -> Iterator[Check]:
-    try:
-        by_round = _spent(ledger, files)
-    except ScenarioError as error:
-        yield Check("releases", "fail", str(error))
-    else:
-        each = [
-            _compared("releases", f"round {number}: epsilon_upper", entry.epsilon_upper, cost)
-            for number, (entry, cost) in enumerate(zip(ledger.releases, by_round, strict=False), start=1)
-        ]
-        last = ledger.releases[-1].epsilon_upper if ledger.releases else 0.0
-        found = f"epsilon {_shown(last)} at delta {power(ledger.delta)} after the last one"
-        yield next((check for check in each if not check.passed), Check("releases", "pass", found))
-        if ledger.mechanism.is_private:
-            yield _guarantee(ledger, by_round)
-    budget, spent = ledger.budget_epsilon, max((entry.epsilon_upper for entry in ledger.releases), default=0.0)
-    over = f"{_shown(spent)} exceeds {budget:g}" if budget is not None and spent > budget else None
-    yield Check.of("budget", "none was set" if budget is None else f"{_shown(spent)} of {budget:g}", fail=over)
-
-
-def _guarantee(ledger: LedgerRecord, spent: NDArray[np.float64]) -> Check:
-    """The guarantee however the run was stopped: the cost of all rounds that the budget pays for."""
-    last = int(np.searchsorted(spent, ledger.budget_epsilon or math.inf, side="right"))
-    cost, released = float(spent[last - 1]) if last else 0.0, len(ledger.releases)
-    if ledger.guaranteed_epsilon is not None and ledger.guaranteed_epsilon < cost * (1 - TOLERANCE):
-        return _compared("guarantee", "guaranteed_epsilon", ledger.guaranteed_epsilon, cost)
-    cost = max(cost, ledger.guaranteed_epsilon or 0.0)
-    stop = ledger.stopped_because or "not finished"
-    if released >= last:
-        return Check("guarantee", "pass", f"epsilon {_shown(cost)}; the stop was decided before the run began")
-    if stop in ("finished", "budget"):
-        return Check("guarantee", "fail", f"stopped_because is {stop}, but after round {released} of {last}")
-    if released == 0:
-        return Check("guarantee", "pass", "epsilon 0.000: nothing was released, so no release decided the stop")
-    early = f"{stop} after round {released}, perhaps because of its releases"
-    return Check("guarantee", "caution", f"epsilon {_shown(cost)}, the cost of all {last} rounds: {early}")
-
-
-def _spent(ledger: LedgerRecord, files: RunFolder) -> NDArray[np.float64]:
-    if not ledger.mechanism.is_private:
-        return np.full(ledger.rounds_planned, np.inf)
-    if ledger.epsilon_follows:
-        return epsilon_over_rounds(ledger.mechanism, delta_left(ledger.delta))
-    if not files.scenario.is_file():
-        raise ScenarioError("the ledger does not say when a unit can have taken part; put scenario.yaml beside it")
+def _by_round(ledger: LedgerRecord, files: RunFolder) -> NDArray[np.float64] | None:
+    """The cost after each round by the scenario's plan, where the mechanism alone does not say it."""
+    if ledger.epsilon_follows or not files.scenario.is_file():
+        return None
     return plan_of(ledger, reader.load(files.scenario)).epsilon_by_round
 
 
@@ -216,7 +132,8 @@ def _scenario(ledger: LedgerRecord, files: RunFolder) -> Check:
     return Check.of("scenario", f"{name} is the one that was charged", fail=wrong)
 
 
-def _model(ledger: LedgerRecord, files: RunFolder) -> Check:
+def model_check(ledger: LedgerRecord, files: RunFolder) -> Check:
+    """Whether ``model.safetensors`` is the model of the last release."""
     name, releases = files.model.name, ledger.releases
     try:
         found = digest(load_file(files.model))
@@ -228,30 +145,3 @@ def _model(ledger: LedgerRecord, files: RunFolder) -> Check:
     if rounds and ledger.stopped_because not in ("finished", "budget"):
         return Check("model", "caution", f"{name} is the one of round {rounds[-1]} of {len(releases)}")
     return Check("model", "fail", f"{name} is not the one that the last release names")
-
-
-def _compared(name: str, what: str, claimed: float, cost: float) -> Check:
-    """A ledger may claim more than the cost (its accountant may be looser), never less."""
-    both = f"{what} is {_exactly(claimed)}; computed again it is"
-    if claimed < cost * (1 - TOLERANCE):
-        return Check(name, "fail", f"{both} {_exactly(cost)}")
-    looser = claimed > cost * (1 + TOLERANCE)
-    return Check(name, "pass", f"{both} less, {_exactly(cost)}" if looser else f"epsilon {_shown(cost)}")
-
-
-def _noise_multipliers(mechanism: Any) -> Iterator[float]:
-    if isinstance(mechanism, dict):
-        if "noise_multiplier" in mechanism:
-            yield mechanism["noise_multiplier"]
-        mechanism = list(mechanism.values())
-    if isinstance(mechanism, list):
-        for inner in mechanism:
-            yield from _noise_multipliers(inner)
-
-
-def _shown(epsilon: float) -> str:
-    return "infinite (no noise)" if math.isinf(epsilon) else at_most(epsilon, 3)
-
-
-def _exactly(epsilon: float) -> str:
-    return "infinite" if math.isinf(epsilon) else f"{epsilon:.6g}"

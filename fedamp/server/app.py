@@ -16,6 +16,7 @@ from time import monotonic, perf_counter, sleep
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
+from fedamp.engines.deployment import guarded
 from fedamp.engines.faults import with_faults
 from fedamp.engines.flower import is_simulated
 from fedamp.errors import DeploymentError, FederationError, fails_alone
@@ -37,7 +38,7 @@ log = logging.getLogger("fedamp.server")
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     """Play the scenario of the run configuration on the connected nodes."""
-    began, config = perf_counter(), context.run_config
+    began, config, grid = perf_counter(), context.run_config, guarded(grid)
     scenario = reader.load(str(config["scenario"]))
     out = Path(str(config["out"])) if config.get("out") else None
     if config.get("known-seed", False):

@@ -18,6 +18,7 @@ from fedamp.base.arrays import Arrays
 from fedamp.client.task import ClientTask
 from fedamp.data.dataset import ExternalData
 from fedamp.engines import flower
+from fedamp.engines.deployment import guarded
 from fedamp.errors import ModelError, RunFolderError, ScenarioError
 from fedamp.federation import reader
 from fedamp.federation.plan import make_plan
@@ -57,7 +58,7 @@ class AppStrategy(PrivateStrategy):
         parameters = _parameters(arrays)
         plan = make_plan(scenario, scenario.data.clients, None if scenario.known_seed else rng.seed_from_system())
         plan.check_budget()
-        pipeline, out, made = ReleasePipeline(plan, ModelParts.of(parameters), _no_pieces), Path(out), False
+        pipeline, out, made = ReleasePipeline(plan, ModelParts.of(parameters), _no_pieces, plan.noise), Path(out), False
         if not out.exists():
             self.folder, made = new_folder(out, scenario.name, private=not scenario.known_seed)
         if not made:
@@ -99,7 +100,7 @@ class AppStrategy(PrivateStrategy):
         Raises:
             FederationError: a round could not be released. The reason names nodes, so it is in ``server.log``.
         """
-        affordable, federation = self.plan.affordable_rounds, self.plan.scenario.federation
+        affordable, federation, grid = self.plan.affordable_rounds, self.plan.scenario.federation, guarded(grid)
         if num_rounds is not None and num_rounds > affordable:
             raise ScenarioError(f"num_rounds must be at most {affordable}, the scenario's rounds, got {num_rounds}")
         given, ours = _parameters(initial_arrays), self.state.parameters

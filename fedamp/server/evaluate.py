@@ -62,7 +62,8 @@ def evaluate(
                 records = torch.as_tensor(inputs[start : start + batch], device=device)
                 outputs = functional_call(module, tensors, (records,))
                 total += float(loss.each(outputs.double(), targets).sum())
-                tally = {name: tally.get(name, 0) + value for name, value in loss.tally(outputs, targets).items()}
+                found = loss.tally(outputs, targets)
+                tally = {name: tally[name] + value if name in tally else value for name, value in found.items()}
     finally:
         torch.set_num_threads(threads)
     module.train(training)

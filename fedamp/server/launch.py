@@ -11,7 +11,8 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 from fedamp.base.start import beside, collect_again
-from fedamp.errors import DivergedError, FedampError, FederationError, Interrupted, one_line
+from fedamp.errors import DivergedError, FedampError, FederationError, Interrupted, ScenarioError, one_line
+from fedamp.federation.losses import is_given
 from fedamp.federation.plan import Costs, make_plan, privacy_units
 from fedamp.federation.scenario import Scenario
 from fedamp.server.observers import Observer, watched
@@ -67,6 +68,8 @@ def rounds(
     from fedamp.server.trackers import trackers_of
 
     on_flower = scenario.engine.kind == "flower"
+    if is_given(scenario) and (on_flower or scenario.engine.address):
+        raise ScenarioError("engine: objects of Python cannot get to Flower or a cluster; expected: kind: auto")
     # Flower's own simulation plays in another process: that one tells the trackers.
     trackers = [] if on_flower else trackers_of(scenario.trackers)
     with (

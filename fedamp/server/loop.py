@@ -20,7 +20,7 @@ from types import FrameType
 from flwr.app import ConfigRecord
 from flwr.serverapp import Grid
 
-from fedamp.errors import DivergedError, FederationError, RunFolderError
+from fedamp.errors import DivergedError, FederationError, RunFolderError, StopTraining
 from fedamp.runs.checkpoint import checkpoints, read_checkpoint, write_checkpoint
 from fedamp.runs.files import write_secret
 from fedamp.runs.folder import RunFolder, read_summary
@@ -75,6 +75,8 @@ def rounds(
             try:
                 observer.round_done(record)
                 yield record
+            except StopTraining:
+                break
             except (Exception, GeneratorExit, KeyboardInterrupt):  # of a callback, or of the caller
                 run.finish()
                 raise
@@ -94,7 +96,7 @@ class _Run:
         self.finished: list[RoundRecord] = []
         self.strategy = prepared.strategy(self._resume() or prepared.state, self._write_down)
         self.ledger.begin()
-        if not (self.plan.known_seed or folder.seed.exists()):
+        if not (self.plan.known_seed or folder.seed.exists() or self.ledger.has_ended):
             write_secret(folder.seed, str(self.plan.seed))
 
     @property
@@ -142,6 +144,9 @@ class _Run:
             log.info("stopped before round %d, which would exceed the budget", self.plan.last_round + 1)
         self.folder.write_model(self.state.model)
         self.conclude(stopped_because)
+        if self.ledger.has_ended and not (self.plan.known_seed or self.plan.scenario.federation.keep_secrets):
+            log.info("the run has ended: its secret seed and its checkpoints are deleted")
+            self.folder.delete_secrets()
 
     def _write_checkpoint(self, state: ServerState, record: RoundRecord) -> None:
         self.folder.flush()
@@ -212,6 +217,9 @@ class _Run:
         def wrong(file: Path, what: str, expected: str = "as the run left it") -> RunFolderError:
             return RunFolderError(f"{file}: {what}; expected: {expected}")
 
+        if not files and self.ledger.has_ended:
+            self.finished = folder.forget_rounds_after(released)
+            return ServerState(self.ledger.last_model(), released)
         if files and not folder.ledger.exists():
             raise wrong(folder.ledger, "gone, but the run has checkpoints")
         checkpoint = read_checkpoint(files[-1], self.fingerprint, self.prepared.state) if files else None

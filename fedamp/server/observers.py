@@ -9,14 +9,14 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedamp.errors import fails_alone
+from fedamp.errors import StopTraining, fails_alone
 
 if TYPE_CHECKING:
     from fedamp.runs.records import RoundRecord
     from fedamp.server.setup import Prepared
 
 Callback = Callable[["RoundRecord"], object]
-"""A function of a round's record, called after its release."""
+"""A function of a round's record, called after its release. Where it returns False, the run stops."""
 
 
 class Observer:
@@ -47,11 +47,11 @@ class Observers(Observer):
     """Many observers as one; a function is called after every round.
 
     An observer with ``only_tells`` that has failed gets no more events. Errors of other observers are raised, except
-    at the end of the run and in a signal handler.
+    at the end of the run and in a signal handler. StopTraining is raised when all have been told of the round.
     """
 
     def __init__(self, observers: "Iterable[Callback | object]") -> None:
-        self._observers = list(observers)
+        self._observers, self.stopped = list(observers), False
         for event in ("opened", "started", "round_done", "stopping", "closed"):
             setattr(self, event, partial(self._tell, event))
 
@@ -63,9 +63,14 @@ class Observers(Observer):
                 continue
             raises = not name and what not in ("stopping", "closed")
             with nullcontext() if raises else fails_alone(name or f"{type(observer).__name__}.{what}"):
-                heard(*arguments)
+                try:
+                    self.stopped |= heard(*arguments) is False and what == "round_done"
+                except StopTraining:
+                    self.stopped = True
                 continue
             self._observers = [each for each in self._observers if each is not observer]  # it has failed
+        if self.stopped and what == "round_done":
+            raise StopTraining
 
 
 @contextmanager

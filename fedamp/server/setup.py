@@ -216,8 +216,8 @@ def prepare(scenario: Scenario, seed: int | None = None, costs: Costs | None = N
     # Check that the outputs have the shape that the loss takes: here, not on every client.
     module = prepared.module.cpu()  # built outside of no_grad, because building tries a custom model with gradients
     with torch.no_grad():
-        outputs = module(torch.zeros(2, *task.input_shape, dtype=input_type(task.model)))
-    prepared.loss.check_outputs(tuple(outputs.shape), task.model.name)
+        records, labels = (torch.from_numpy(array[:2]) for array in prepared.test)
+        prepared.loss.check_outputs(module(records), labels, task.model.name)
     return prepared
 
 
@@ -241,7 +241,8 @@ def _kept_apart(public: Records, scenario: Scenario) -> tuple[Records, Records]:
 def _pipeline(plan: Plan, parameters: Arrays, pieces: Pieces) -> ReleasePipeline:
     piece = plan.submodels.a_piece(pieces)
     trained = {name: array for name, array in parameters.items() if name not in piece.frozen}
-    return ReleasePipeline(plan, ModelParts.of(trained, piece.shared if len(plan.parts_at(1.0)) == 2 else None), pieces)
+    parts = ModelParts.of(trained, piece.shared if len(plan.parts_at(1.0)) == 2 else None)
+    return ReleasePipeline(plan, parts, pieces, plan.noise)
 
 
 def _stack(plan: Plan, task: ClientTask, piece: Piece) -> tuple[StackSize, int]:

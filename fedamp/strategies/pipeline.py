@@ -23,7 +23,7 @@ from fedamp.federation.optimizers import AVERAGE
 from fedamp.federation.plan import Plan
 from fedamp.models.pieces import Pieces
 from fedamp.noise.gaussian import Uniform
-from fedamp.noise.independent import IndependentGaussian, Noise
+from fedamp.noise.independent import Noise
 from fedamp.strategies.aggregation import Aggregate, Aggregator, Asked, ClippedSums, ModelParts, Request
 
 log = logging.getLogger("fedamp.server")
@@ -78,8 +78,8 @@ class ReleasePipeline:
     plan: Plan
     model: ModelParts
     pieces: Pieces
+    noise: Noise
     aggregator: Aggregator = field(default_factory=ClippedSums)
-    noise: Noise = field(default_factory=IndependentGaussian)
 
     def start(self, parameters: Arrays) -> ServerState:
         return ServerState(parameters, moments=self.plan.optimizer.init(parameters), noise=self.noise.init(parameters))

@@ -6,8 +6,10 @@ submodels (Dong, Chen, Özgür 2025, Algorithms 1 and 2) and ModelMix (Xiao, Wan
 
 import logging
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Self
 
 import numpy as np
@@ -17,7 +19,7 @@ from flwr.serverapp.strategy import Strategy
 
 from fedamp import rng
 from fedamp.client.task import ClientTask
-from fedamp.engines import flower
+from fedamp.engines import flower, sealed
 from fedamp.federation.plan import Plan
 from fedamp.models.section import WHOLE
 from fedamp.strategies.aggregation import Aggregate, Request
@@ -26,20 +28,25 @@ from fedamp.strategies.roster import Batch, Roster
 
 log = logging.getLogger("fedamp.server")
 
+DUMMY_BYTES = 1 << 30  # of a node in a run, up to which there are dummies by default
+
 WriteDown = Callable[[ServerState, Release, Aggregate], object]
 """Stores a release and the state after it; called before the release leaves the strategy."""
 
 
 @dataclass(frozen=True)
 class Assignment:
-    """A round's cohort in batches, and each unit's seed (data order, dropout mask): all of it follows from the plan."""
+    """A round's cohort in batches, and each unit's seed (data order, dropout mask): all of it follows from the plan.
+
+    With dummies, all other units are in batches that do not count; their draws come from a seed of their own.
+    """
 
     round: int
     batches: list[Batch]
     seed_of: dict[int, bytes]
 
     @classmethod
-    def of(cls, plan: Plan, round_: int, units_per_batch: int) -> Self:
+    def of(cls, plan: Plan, round_: int, units_per_batch: int, dummies: bool = False) -> Self:
         """A round's cohort in batches of about ``units_per_batch``. Their sizes change no result.
 
         Their number follows from the *expected* cohort. It is even, so two workers share the work equally.
@@ -57,7 +64,15 @@ class Assignment:
             if len(units)
         ]
         seeds = rng.client_seeds(plan.seed, "units", round_, cohort)
-        return cls(round_, batches, dict(zip(cohort.tolist(), seeds.tolist(), strict=True)))
+        seed_of = dict(zip(cohort.tolist(), seeds.tolist(), strict=True))
+        if dummies:
+            others = np.setdiff1d(np.arange(plan.units), cohort)
+            seed = int.from_bytes(rng.stream(plan.seed, "dummies").words(4).tobytes(), "little")
+            seeds = rng.client_seeds(seed, "units", round_, others)
+            seed_of |= dict(zip(others.tolist(), seeds.tolist(), strict=True))
+            drawn = plan.submodels.draw(others, seed, round_)
+            batches += [Batch(others[drawn == each], int(each), counted=False) for each in np.unique(drawn)]
+        return cls(round_, batches, seed_of)
 
 
 class PrivateStrategy(Strategy):
@@ -86,37 +101,54 @@ class PrivateStrategy(Strategy):
         self._messages: list[Message] = []
         self._task_json = task.to_json()
         self._assignment = Assignment(0, [], {})
+        self.dummies = False
 
     @property
     def plan(self) -> Plan:
         return self.pipeline.plan
 
+    @cached_property
+    def wants_dummies(self) -> bool:
+        """Whether a deployment of the scenario trains dummies."""
+        federation = self.plan.scenario.federation
+        if federation.dummies != "auto":
+            return federation.dummies
+        alone = set(federation.hosted.values()) == {1}
+        return alone and self.plan.last_round * self.round_bytes(1) <= DUMMY_BYTES
+
+    def round_bytes(self, units: int) -> int:
+        """Bytes of an order with the whole model and its reply, for a node that hosts so many units."""
+        content = self._content(1, self.arrays(), [], WHOLE, units)
+        return len(sealed.seal_order(content)) + sealed.reply_size(content)
+
     def prepare(self, server_round: int) -> None:
         """Assign a round's cohort, before the round if there is time."""
         if self._assignment.round != server_round:
-            self._assignment = Assignment.of(self.plan, server_round, self.task.stack.units)
+            self._assignment = Assignment.of(self.plan, server_round, self.task.stack.units, self.dummies)
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """A message to every node that hosts a unit of the cohort; ``config`` is for a custom app.
 
-        A node gets a submodel instead of the model if its units train only that one.
+        A node gets a submodel instead of the model if its units train only that one. With dummies every node of the
+        roster gets the model.
         """
         self.pipeline.check_budget(server_round)
         self.roster.refresh(grid, self.plan.scenario.federation.round_deadline, self._task_json)
+        self.dummies = self.wants_dummies and not flower.is_simulated(grid)
         self.prepare(server_round)
         self._requests, self.collected = {}, None  # its sums would be in memory while clients train
-        messages = []
+        messages, hosted = [], Counter(self.roster.host_of.values())
         for node, batches in self.roster.assign(self._assignment.batches).items():
             submodels = {batch.submodel for batch in batches}
-            one = len(submodels) == 1 and node not in self.roster.everywhere
+            one = len(submodels) == 1 and node not in self.roster.everywhere and not self.dummies
             extracted = submodels.pop() if one else WHOLE
-            content = self._content(server_round, arrays, batches, extracted)
+            content = self._content(server_round, arrays, batches, extracted, hosted[node] or self.plan.units)
             if config:
                 content["train_config"] = config.copy()
             messages.append(Message(content, node, "train"))
-            units = frozenset(unit for batch in batches for unit in batch.units.tolist())
+            units = frozenset(unit for batch in batches if batch.counted for unit in batch.units.tolist())
             self._requests[node] = Request(units, extracted, self.roster.name(node))
         self._messages = list(self.pipeline.aggregator.prepare(messages))
         return self._messages
@@ -131,7 +163,8 @@ class PrivateStrategy(Strategy):
         self.collected.refused_nodes += len(came) - len(honest)
         late = sorted(set(self._requests) - answered)
         errors = [*roster.errors.values(), *(f"node {roster.name(node)} did not answer in time" for node in late)]
-        self.collected.errors += errors if self._requests else [*errors, "no connected node hosts any of them"]
+        hosted = any(request.units for request in self._requests.values())
+        self.collected.errors += errors if hosted else [*errors, "no connected node hosts any of them"]
         return self.collected
 
     def release(self, server_round: int, aggregate: Aggregate) -> Release:
@@ -158,7 +191,7 @@ class PrivateStrategy(Strategy):
         """The global model as clients receive it."""
         return flower.to_record(self.state.parameters)
 
-    def _content(self, round_: int, arrays: ArrayRecord, batches: list[Batch], extracted: int) -> RecordDict:
+    def _content(self, round_: int, arrays: ArrayRecord, batches: list[Batch], extracted: int, room: int) -> RecordDict:
         if extracted != WHOLE:
             arrays = flower.to_record(self.pipeline.pieces(extracted, round_).extract(self.state.parameters))
         units = [unit for batch in batches for unit in batch.units.tolist()]
@@ -168,10 +201,13 @@ class PrivateStrategy(Strategy):
             "clients": units,
             "seeds": [self._assignment.seed_of[unit] for unit in units],
             "submodels": [batch.submodel for batch in batches for _ in batch.units],
+            "counted": [batch.counted for batch in batches for _ in batch.units],
             "clips": self.pipeline.clips(self.state),
             "extracted": extracted,
         }
-        return RecordDict({"arrays": arrays, "config": ConfigRecord(orders)})
+        frozen = [name for name in self.state.parameters if name not in self.pipeline.model.shapes]
+        form = ConfigRecord({"units": room, "frozen": frozen})
+        return RecordDict({"arrays": arrays, "config": ConfigRecord(orders), "form": form})
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid

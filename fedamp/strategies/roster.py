@@ -3,7 +3,7 @@
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
@@ -11,7 +11,6 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 from pydantic import BaseModel, ConfigDict, NonNegativeInt
 
-from fedamp import rng
 from fedamp.base.ids import Ranges, in_words, members, ranges
 from fedamp.base.text import printable
 from fedamp.engines import flower
@@ -57,10 +56,14 @@ def permits(federation: Federation, grid: Grid, units: int) -> Callable[[str], P
 
 @dataclass(frozen=True)
 class Batch:
-    """Units for which one node is asked: their sorted ids, and the submodel that they train (-1: the whole model)."""
+    """Units for which one node is asked: their sorted ids, and the submodel that they train (-1: the whole model).
+
+    Dummies are not ``counted``: they train, and their sum is thrown away.
+    """
 
     units: UnitIds
     submodel: int
+    counted: bool = True
 
 
 class _Answer(BaseModel):
@@ -116,9 +119,9 @@ class Roster:
         self._note_connections(connected)
 
         def query(node: int) -> Message:
-            # The number cannot be guessed, so another node cannot answer in this one's name.
-            config = ConfigRecord({"task": task, "nonce": f"{rng.seed_from_system():x}"})
-            return Message(RecordDict({"config": config}), node, "query", ttl=timeout)
+            form = ConfigRecord({"units": self.units})
+            content = RecordDict({"config": ConfigRecord({"task": task}), "form": form})
+            return Message(content, node, "query", ttl=timeout)
 
         new = sorted(connected - self._asked - set(self.pings))
         for node in [node for node in new if not permit(self._names[node])]:
@@ -206,7 +209,7 @@ class Roster:
             hosts = [self.host_of.get(int(unit), _ANYWHERE) for unit in batch.units]
             for host in sorted(set(hosts)):
                 mine = np.array([other == host for other in hosts])
-                assigned.setdefault(host, []).append(Batch(batch.units[mine], batch.submodel))
+                assigned.setdefault(host, []).append(replace(batch, units=batch.units[mine]))
         free = assigned.pop(_ANYWHERE, [])
         load = dict.fromkeys(self.everywhere, 0)
         for batch in sorted(free, key=lambda batch: -len(batch.units)) if load else []:

@@ -29,6 +29,7 @@ VALUES = {  # of every field that a kind has, by its name
     "rounds": 4,
     "released": 3,
     "at_most": 2,
+    "classes": 2,
     "times": 3,
     "batch": 2,
     "population": 5,
@@ -37,7 +38,11 @@ VALUES = {  # of every field that a kind has, by its name
     "assumption": "joint release",
     "scales": (),
 }
-SPECIAL = {"GaussianMixture": {"weights": (0.5, 0.3, 0.2)}, "WithoutReplacement": {"size": 1}}
+SPECIAL = {
+    "GaussianMixture": {"weights": (0.5, 0.3, 0.2)},
+    "WithoutReplacement": {"size": 1},
+    "Cyclic": {"rounds": 9},
+}
 
 
 def example(kind, **changes):
@@ -99,6 +104,7 @@ ORACLES = {
     "Allocation": lambda: (bits(uniform_sets(4, 2), 4, 0.75).T, WITHIN),
     "AllocationPrefix": lambda: (bits(beginning(uniform_sets(4, 2), 3), 3, 0.75).T, WITHIN),
     "CappedPoisson": lambda: (bits(beginning(capped(4, 0.25, 2), 3), 3, 0.75).T, WITHIN),
+    "Cyclic": lambda: (bits(uniform_sets(4, 2), 4, 0.75).T, WITHIN),  # the second class has four of the nine rounds
     "Group": lambda: (ONE, EXACT),  # one bit, whoever turns it
     "WithoutReplacement": lambda: (finite((0.75, 0.55), (0.25, 0.45)), EXACT),  # 0.6 * 0.75 + 0.4 * 0.25
 }
@@ -114,6 +120,7 @@ MONOTONE = {  # which way the cost goes with a field, and another value of it
     "count": (-1, 5),
     "k": (1, 3),
     "at_most": (1, 3),
+    "classes": (1, 3),
     "rounds": (-1, 8),
     "released": (1, 4),
     "times": (1, 6),

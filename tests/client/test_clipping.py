@@ -143,6 +143,21 @@ def test_a_unit_that_is_not_finite_adds_nothing_anywhere() -> None:
         assert torch.equal(result.sums[name], total)
 
 
+@pytest.mark.parametrize("device", ["compiled", "others"])
+@settings(deadline=None, max_examples=50)
+@given(cohort=cohorts, clip_norm=any_clip, normalised=st.booleans(), data=st.data())
+def test_units_that_do_not_count_add_nothing(
+    device: str, cohort: np.ndarray, clip_norm: float, normalised: bool, data: st.DataObject
+) -> None:
+    counted = np.array(data.draw(st.lists(st.booleans(), min_size=len(cohort), max_size=len(cohort))))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(clipping, "_COMPILED", clipping._COMPILED if device == "compiled" else ())
+        result = clip_and_sum(unpack(cohort), PARTS["whole"], [clip_norm], 0, normalised, counted)
+        expected = clip(cohort[counted], clips=[clip_norm], normalised=normalised)
+    for name, total in expected.sums.items():
+        torch.testing.assert_close(result.sums[name], total, rtol=0, atol=0)
+
+
 def test_counts_per_part() -> None:
     flat = np.zeros((3, NUMBERS), dtype=np.float32)
     flat[0, :8] = 5.0  # hidden only

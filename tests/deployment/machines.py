@@ -195,9 +195,22 @@ class Machines:
     def log(self, name: str) -> str:
         return (self.folder / f"{name}.log").read_text()
 
+    def family(self, name: str = "") -> list[psutil.Process]:
+        """What is running of this deployment under a name, also in sessions that Flower made for it."""
+        found = []
+        for process in psutil.process_iter():
+            with suppress(psutil.Error, OSError):
+                ours = process.environ().get("FLWR_HOME") == self.environment()["FLWR_HOME"]
+                if ours and process.name().startswith(name) and process.status() != psutil.STATUS_ZOMBIE:
+                    found.append(process)
+        return found
+
     def stop(self) -> None:
         for name in list(self.processes):
             self.kill(name)
+        for process in self.family():
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
 
     def environment(self) -> dict[str, str]:
         return os.environ | {

@@ -32,7 +32,7 @@ def run_app(scenario: Path, out: Path, **config) -> None:
 
 @pytest.fixture
 def scenario(tmp_path):
-    return write_small(tmp_path, "rounds=4", "known_seed=false")
+    return write_small(tmp_path, "rounds=4", "known_seed=false", "federation.keep_secrets=true")
 
 
 def seed_of(run: Path) -> int:
@@ -88,7 +88,8 @@ def test_a_deployment_resumes_with_its_own_seed(tmp_path, scenario):
 
 
 def test_every_round_of_a_deployment_is_checkpointed(tmp_path):
-    often = write_small(tmp_path, "rounds=3", "known_seed=false", "federation={checkpoint_every: 1000}")
+    kept = "federation={checkpoint_every: 1000, keep_secrets: true}"
+    often = write_small(tmp_path, "rounds=3", "known_seed=false", kept)
     run_app(often, tmp_path / "run")
     names = [file.stem for file in sorted((tmp_path / "run" / "checkpoint").iterdir())]
     assert names == ["round-00000002", "round-00000003"]
@@ -104,6 +105,7 @@ def test_a_run_is_resumed_only_with_its_own_seed(tmp_path, scenario):
         run_app(scenario, known, resume=True)
     for file in (real / "checkpoint").iterdir():
         file.unlink()
+    change_ledger(real, lambda content: content.update(stopped_because="interrupted"))  # one that has ended needs none
     for content in ("12345", "seven", "", None):
         (real / "seed.secret").unlink() if content is None else (real / "seed.secret").write_text(content)
         with pytest.raises((FederationError, RunFolderError)) as caught:
@@ -169,9 +171,10 @@ def test_a_node_learns_only_what_its_clients_must_do_in_this_round(tmp_path):
     train = [message.content for message in grid.sent if message.metadata.message_type == "train"]
     assert len(train) == 3
     for round_, content in enumerate(train, start=1):
-        assert set(content) == {"arrays", "config"}
+        assert set(content) == {"arrays", "config", "form"}
         config = content["config"]
-        assert set(config) == {"task", "round", "clients", "seeds", "submodels", "clips", "extracted"}
+        assert set(config) == {"task", "round", "clients", "seeds", "submodels", "clips", "extracted", "counted"}
+        assert dict(content["form"]) == {"units": plan.units, "frozen": []}
         assert sorted(config["clients"]) == plan.attendance.cohort(round_).tolist()
         told = json.loads(config["task"])
         # Neither the check-in, nor the noise, nor the run's seed.

@@ -3,8 +3,10 @@
 import json
 import re
 import signal
+import time
 
 import numpy as np
+import psutil
 import pytest
 import yaml
 from safetensors.numpy import load_file
@@ -158,6 +160,48 @@ def test_a_node_that_stops_is_given_up_within_two_rounds_and_comes_back(machines
     # Flower itself takes a node for gone that was silent for 36 to 60 s: in the second round, or the one after.
     assert len(re.findall(r"site2 \(\d+\) (missed 2 messages in a row|are gone)", log)) == 1
     assert len(re.findall(r"site2 \(\d+\) (answers|is connected) again", log)) == 1
+
+
+@pytest.mark.slow
+def test_a_superlink_that_is_gone_ends_the_run_which_goes_on_when_it_is_back(machines):
+    """Its server app was found alive 70 minutes later, with the run's lock, and deaf to SIGTERM."""
+    raw, run = write_scenario(machines, rounds=4), machines.server / "run"
+
+    def kill_the_superlink() -> psutil.Process:
+        [app] = machines.family("flwr-serverapp")
+        [superlink] = machines.family("flower-superlin")
+        time.sleep(3)  # into the next round, which takes longer; between two rounds the run would be interrupted
+        superlink.kill()
+        return app
+
+    def start_again() -> None:
+        machines.stop()
+        (run / "summary.json").unlink(missing_ok=True)
+        machines.start_server()
+        wait(
+            lambda: machines.connected() == 0,
+            120,
+            "Flower to miss the nodes; until then it refuses their keys",
+            every=2,
+        )
+        start_nodes(machines)
+        machines.start_run(known_seed=True, resume=True)
+
+    start_to_first_round(machines)
+    kill_the_superlink().wait(60 + 5 + 25)  # for the SuperLink to come back, for Flower to leave, for a busy machine
+    summary = json.loads((run / "summary.json").read_text())
+    assert summary["stopped_because"] == "failed"
+    assert re.fullmatch(r"the SuperLink has not answered for 60 s \([^\n]*\)", summary["error"])
+    assert (run / "log.txt").read_text().count("the SuperLink does not answer") == 1
+    start_again()
+    wait_for_round(machines, 2, 120)
+    app = kill_the_superlink()
+    time.sleep(1)
+    app.terminate()
+    app.wait(30)
+    start_again()
+    wait_for_end(machines, 240)
+    assert_equals_simulation(machines, raw, away=set())
 
 
 @pytest.mark.slow

@@ -1,5 +1,6 @@
 """Records that hold arrays without copies, where the lines of Flower's logger go, and a node's memory."""
 
+import logging
 import platform
 import subprocess
 import sys
@@ -8,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord
+from flwr.supercore.logger import FLOWER_LOGGER
 
 from fedamp.engines import flower
 
@@ -42,6 +44,25 @@ def test_chatter_goes_to_the_file_only(tmp_path):
     )
     assert done.stdout + done.stderr == ""
     assert "noise" in (tmp_path / "log.txt").read_text()
+
+
+def test_a_line_of_the_log_cannot_be_forged(tmp_path):
+    """Whatever a node says, and whoever logs it."""
+    said = (
+        "gone\r\n2026-01-01 00:00:00,000 WARNING fedamp.server: forged\x1b[31m\u2028\x85\x0bforged\u202e" + "x" * 10**7
+    )
+    with flower.chatter_to(tmp_path / "log.txt", "fedamp"):
+        for logger in (logging.getLogger("fedamp.server"), FLOWER_LOGGER):
+            logger.warning("reply refused: %s", said)
+            try:
+                raise ValueError(said)
+            except ValueError:
+                logger.exception("the run failed")
+    text = (tmp_path / "log.txt").read_text(encoding="utf-8")
+    records = [line for line in text.split("\n") if line and not line.startswith("    ")]
+    assert [line.split(": ", 1)[1][:12] for line in records] == ["reply refuse", "the run fail"] * 2
+    assert len(text) < 500_000  # instead of 40 MB
+    assert set(text) - {"\n"} == {letter for letter in text if letter.isprintable()}
 
 
 MEMORY = """

@@ -82,9 +82,21 @@ def attendance_matrix(scheme: CheckIn, units: int, seed: int, rounds: int = ROUN
 
 
 def test_what_is_drawn_is_what_is_charged(scheme):
-    units = 4000
-    matrix, first = attendance_matrix(scheme, units, seed=5), 0
-    for law in charged_blocks(scheme.charge(Gaussian(1.0), ROUNDS).to_json()):
+    matrix, charged = attendance_matrix(scheme, 4000, seed=5), scheme.charge(Gaussian(1.0), ROUNDS).to_json()
+    classes = charged.get("classes", 1)
+    for number in range(classes):
+        own = matrix[number::classes, number::classes]
+        assert own.sum() == matrix[number::classes].sum()  # no other round
+        rounds = own.shape[1]
+        assert classes == 1 or rounds >= charged["rounds"] // classes
+        alone = {**charged, "kind": "Allocation", "rounds": rounds} if classes > 1 else charged
+        check_blocks(own, charged_blocks(alone))
+
+
+def check_blocks(matrix: np.ndarray, laws: list[np.ndarray]) -> None:
+    """Whether units take part as the laws of consecutive blocks say, uniformly given the number."""
+    units, first = len(matrix), 0
+    for law in laws:
         rounds = len(law) - 1
         block = matrix[:, first : first + rounds]
         first += rounds
@@ -98,7 +110,7 @@ def test_what_is_drawn_is_what_is_charged(scheme):
             sets = list(itertools.combinations(range(rounds), size))
             if len(sets) > 1 and counts[size] > 5 * len(sets):
                 assert stats.chisquare([drawn[each] for each in sets]).pvalue > UNLIKELY
-    assert first == ROUNDS
+    assert first == matrix.shape[1]
 
 
 def charged_blocks(tree: dict) -> list[np.ndarray]:
@@ -126,8 +138,10 @@ def charged_blocks(tree: dict) -> list[np.ndarray]:
 
 def test_units_are_independent_of_each_other(scheme):
     # Cohort sizes of independent units are Binomial(units, share); dependence would change their spread.
-    sizes = np.array([len(next(scheme.cohorts(ROUNDS, 200, seed))) for seed in range(400)])
-    expected = stats.binom(200, attendance_matrix(scheme, 20_000, seed=1)[:, 0].mean())
+    units = 200 * getattr(scheme, "count", 1)  # with classes, a round is of one of them
+    sizes = np.array([len(next(scheme.cohorts(ROUNDS, units, seed))) for seed in range(400)])
+    share = attendance_matrix(scheme, 20_000, seed=1)[:, 0].mean() * units / 200
+    expected = stats.binom(200, share)
     assert abs(sizes.mean() - expected.mean()) <= 4.5 * expected.std() / np.sqrt(400)
     low, high = stats.chi2(399).ppf([UNLIKELY / 2, 1 - UNLIKELY / 2]) / 399
     assert expected.std() == 0 or low < sizes.var(ddof=1) / expected.var() < high
@@ -166,7 +180,7 @@ def test_cohorts_depend_on_the_seed_and_on_nothing_else(scheme):
 def test_the_likelihood_ratio_is_the_mean_over_what_can_be_drawn(scheme):
     """Of one repetition after the other: the mean of exp(sum of the rounds taken part in), by drawing 40,000 units."""
     ratios = np.random.default_rng(1).normal(scale=0.4, size=(6, ROUNDS))
-    took_part = attendance_matrix(scheme, 40_000, seed=3)
+    took_part = attendance_matrix(scheme, 40_000, seed=3)[:: getattr(scheme, "count", 1)]  # of the class of unit 0
     drawn = np.exp(took_part @ ratios.T)
     deviation = drawn.std(axis=0) / np.sqrt(len(drawn)) + 1e-12
     assert (np.abs(drawn.mean(axis=0) - np.exp(scheme.log_likelihood_ratio(ratios))) < 5 * deviation).all()

@@ -1,19 +1,23 @@
 """Comparisons of runs and merged models: the answer, its table, and what it warns of."""
 
+import csv
+import io
 import json
 import math
+import re
 import shutil
+from pathlib import Path
 
+import numpy as np
 import pytest
 
 from fedamp.errors import RunFolderError
 from fedamp.report.comparison import compare
-from fedamp.report.tables import comparison_table
 
 
 @pytest.fixture(scope="module")
-def answer(runs, merged, tmp_path_factory):
-    return compare([*runs.values(), merged], tmp_path_factory.mktemp("comparison"))
+def answer(runs, merged):
+    return compare([*runs.values(), merged]).to_json()
 
 
 def test_the_answer_repeats_what_the_folders_say(runs, merged, answer):
@@ -34,8 +38,8 @@ def test_the_answer_repeats_what_the_folders_say(runs, merged, answer):
     assert (selected["rounds_completed"], selected["bytes_per_check_in"]) == (None, None)
 
 
-def test_the_table_has_a_row_for_every_model(answer, printed):
-    lines = printed(comparison_table(answer))
+def test_the_table_has_a_row_for_every_model(runs, merged, answer, printed):
+    lines = printed(compare([*runs.values(), merged]).table())
     for row in answer["runs"]:
         (line,) = [line for line in lines if line.startswith(f" {row['name']} ")]
         upper = row["epsilon"]["upper"]
@@ -43,13 +47,13 @@ def test_the_table_has_a_row_for_every_model(answer, printed):
         assert ("infinite" if upper is None else f"{math.ceil(100 * upper) / 100:.2f}") in line
 
 
-def test_numbers_that_cannot_be_compared_are_pointed_out(runs, answer, tmp_path):
+def test_numbers_that_cannot_be_compared_are_pointed_out(runs, answer):
     assert any("different deltas (0.0001, 1e-05)" in caution for caution in answer["cautions"])
-    assert compare([runs["hidden"], runs["open"]], tmp_path)["cautions"] == []
+    assert compare([runs["hidden"], runs["open"]]).to_json()["cautions"] == []
 
 
 def test_that_inputs_must_not_be_shown_with_the_merged_model_is_pointed_out(runs, merged, tmp_path):
-    cautions = compare([runs["hidden"], runs["budget"], merged], tmp_path)["cautions"]
+    cautions = compare([runs["hidden"], runs["budget"], merged]).to_json()["cautions"]
     (caution,) = [text for text in cautions if text.startswith("the epsilon of selected")]
     assert "hidden" in caution
     assert "budget" not in caution
@@ -57,12 +61,12 @@ def test_that_inputs_must_not_be_shown_with_the_merged_model_is_pointed_out(runs
     shutil.copytree(merged, bare)
     (bare / "salt.secret").unlink()  # without it nobody can tell which runs went in
     for models in ([runs["hidden"], bare], [merged, bare]):
-        (caution,) = compare(models, tmp_path / "out")["cautions"]
+        (caution,) = compare(models).to_json()["cautions"]
         assert caution.startswith("the seed of ")  # of the draw
 
 
-def test_a_known_seed_and_an_early_stop_are_pointed_out(runs, stopped, tmp_path):
-    answer = compare([runs["hidden"], stopped], tmp_path)
+def test_a_known_seed_and_an_early_stop_are_pointed_out(runs, stopped):
+    answer = compare([runs["hidden"], stopped]).to_json()
     assert answer["cautions"] == [
         "not finished: stopped; epsilon is the cost of all their rounds",
         "the seed of stopped is known: no protection from anybody who knows the seed: for research, not for release",
@@ -76,4 +80,35 @@ def test_a_known_seed_and_an_early_stop_are_pointed_out(runs, stopped, tmp_path)
 def test_a_folder_that_cannot_be_written_to_is_refused(runs, tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(RunFolderError, match="cannot be written"):
-        compare([runs["hidden"]], tmp_path / "file")
+        compare([runs["hidden"]]).save_pictures(tmp_path / "file")
+
+
+def test_the_same_rows_are_a_frame_and_csv_with_a_column_for_each_thing(runs, merged):
+    compared = compare([*runs.values(), merged])
+    frame, lines = compared.frame(), list(csv.DictReader(io.StringIO(compared.csv())))
+    assert list(lines[0]) == list(frame)
+    assert len(set(frame)) == len(frame.columns)
+    assert [line["name"] for line in lines] == list(frame["name"]) == [*runs, "selected"]
+    np.testing.assert_array_equal([float(line["epsilon_upper"] or "nan") for line in lines], frame["epsilon_upper"])
+    assert {str(frame[name].dtype) for name in ("accuracy", "loss", "epsilon_upper", "rounds_completed")} == {"float64"}
+
+
+def test_latex_has_the_cells_of_the_table_and_nothing_that_latex_would_read(runs, tmp_path):
+    odd = tmp_path / "a_b&c"
+    shutil.copytree(runs["hidden"], odd)
+    compared = compare([odd, runs["open"]])
+    lines = compared.latex().splitlines()
+    (row,) = [line for line in lines if line.startswith(r"a\_b\&c & ")]
+    assert re.search(r"& \d\d\.\d\\% & \d+\.\d+ & ", row)
+    assert {line.count(" & ") for line in lines if line.endswith(r" \\")} == {6}
+    assert lines[0] == r"\begin{tabular}{lrrrrrr}"
+
+
+def test_pictures_are_written_in_the_formats_asked_for_the_same_each_time(runs, tmp_path):
+    starts = {"png": b"\x89PNG", "pdf": b"%PDF", "svg": b"<?xml"}
+    for name in "ab":
+        files = compare([runs["hidden"], runs["plain"]]).save_pictures(tmp_path / name, tuple(starts))
+        assert len(files) == 9
+        assert all(Path(file).read_bytes().startswith(starts[file[-3:]]) for file in files)
+    for file in ("rounds.svg", "rounds.pdf"):
+        assert (tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes()

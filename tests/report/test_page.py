@@ -183,7 +183,7 @@ def test_the_file_needs_no_other_and_is_always_the_same(runs, tmp_path):
     assert contents[0] == contents[1]
     assert contents[0].startswith("<!doctype html>")
     images = Page(contents[0]).elements["img"]
-    assert len(images) == 2
+    assert len(images) == 1
     assert all(image.get("src").startswith("data:image/svg+xml;base64,") for image in images)
     assert not re.search(r"@import|url\(|<link|<script| href=", contents[0])
 

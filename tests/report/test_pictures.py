@@ -21,8 +21,7 @@ def words(figure: Figure) -> str:
 
 
 def test_a_run_leaves_its_pictures(runs, tmp_path):
-    assert {file.name for file in (runs["hidden"] / "plots").iterdir()} == {"rounds.png", "accuracy-epsilon.png"}
-    assert {file.name for file in (runs["open"] / "plots").iterdir()} == {"rounds.png"}
+    assert [file.name for file in (runs["hidden"] / "plots").iterdir()] == ["rounds.png"]
     for file in (runs["hidden"] / "plots").iterdir():
         assert matplotlib.image.imread(file).std() > 0.05  # something is drawn on it
     assert plot_run(tmp_path) == []  # before the first round
@@ -111,10 +110,27 @@ def test_words_and_keys_cover_no_line(drawn):
                 assert not any(box.contains(*place) for box in boxes for place in places), words(picture)
 
 
-def test_accuracy_goes_up_to_100_per_cent(drawn):
-    tops = [axes.get_ylim()[1] for picture in drawn for axes in picture.axes if axes.get_ylabel() == "accuracy, %"]
-    assert tops
-    assert set(tops) == {100}
+def test_quality_axes_fit_what_is_drawn_on_them(drawn):
+    shown = [axes for picture in drawn for axes in picture.axes if axes.get_ylabel() == "accuracy, %"]
+    assert shown
+    for axes in shown:
+        low, high = axes.get_ylim()
+        heights = np.concatenate([line.get_ydata() for line in axes.lines])
+        assert 0 <= low <= heights.min()
+        assert heights.max() <= high <= 100
+        assert np.ptp(heights) >= 0.5 * (high - low) or high - low <= 10  # nothing is flat for want of room
+
+
+def test_above_the_rounds_stands_the_epsilon_that_pays_for_them(runs):
+    run = read_run(runs["hidden"])
+    (picture,) = run_pictures(run).values()
+    (second,) = picture.axes[0].child_axes
+    places = [round(place) for place in second.get_xticks()]
+    assert len(places) >= 2
+    for place, label in zip(places, second.get_xticklabels(), strict=True):
+        epsilon = float(label.get_text().removeprefix("ε "))
+        spent = [record.epsilon_upper for record in run.rounds]
+        assert spent[place - 1] <= epsilon < spent[place]  # one round more would cost more
 
 
 def test_colours_are_told_apart_in_grey_and_from_paper():

@@ -202,7 +202,7 @@ def test_every_reader_refuses_a_summary_that_the_ledger_contradicts(fedamp, play
     for shown in (
         lambda: read_run(run),
         lambda: write_report([run], tmp_path / "report.html"),
-        lambda: compare([run, played], tmp_path / "plots"),
+        lambda: compare([run, played]),
         lambda: merge_runs(MergeRequest((str(run), str(played)), "random-selection", 20.0, 1e-5), tmp_path / "merged"),
     ):
         with pytest.raises(RunFolderError, match=r"summary\.json: "):

@@ -20,6 +20,7 @@ STATEFUL = {
     "adam": ["server={optimizer: adam, learning_rate: 0.05}"],
     "averaging": ["server={averaging: 0.7}"],
     "mixing": ["server={learning_rate: 0.5}", "mixing={width: 0.01}"],
+    "banded": ["check_in={scheme: classes, k: 2, classes: 2}", "privacy.noise={scheme: banded}"],
     "adaptive": ["privacy.clip={initial: 0.3}"],
     "disjoint": ["model={name: mlp, hidden: [12]}", "submodels={scheme: disjoint, count: 3, partition: fresh}"],
 }
@@ -56,7 +57,7 @@ def assert_same_run(folder: Path, whole: Path) -> None:
 
 @pytest.mark.parametrize("kind", STATEFUL)
 def test_a_run_killed_before_any_step_on_the_disk_resumes_to_the_same_model(tmp_path, monkeypatch, kind):
-    scenario = small("rounds=4", "check_in.k=2", "federation.checkpoint_every=2", *STATEFUL[kind])
+    scenario = small("check_in.k=2", "rounds=4", "federation.checkpoint_every=2", *STATEFUL[kind])
     with killed_at(monkeypatch, step=-1) as steps:
         play_in(tmp_path / "whole", scenario)
     assert {"flush", "rename", "line"} <= set(steps)

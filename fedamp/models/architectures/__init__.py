@@ -5,6 +5,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from fedamp.base import given
 from fedamp.errors import ModelError
 from fedamp.models.architecture import Architecture
 from fedamp.models.architectures.cnn import CNN
@@ -26,12 +27,17 @@ ARCHITECTURES: dict[str, Callable[[Model], Architecture]] = {
 
 
 def is_import_path(name: str) -> bool:
-    """Whether a name is of the form ``package.module:name``: a custom model or loss."""
+    """Whether a name is of the form ``package.module:name``, or ``given:...``: a custom model or loss."""
     return ":" in name
 
 
 def import_own(name: str, folder: str | None) -> Any:
-    """The object ``package.module:name``, of an installed package or of a module in a folder. Importing may raise."""
+    """The object ``package.module:name``, of an installed package or of a module in a folder, or one that was given.
+
+    InputError: it was not given. Importing may raise anything else.
+    """
+    if name.startswith(given.PREFIX):
+        return given.find(name)
     path, _, attribute = name.partition(":")
     if folder is not None and folder not in sys.path:
         sys.path.append(folder)  # installed packages come first: a folder must not hide them

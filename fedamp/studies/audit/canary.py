@@ -23,6 +23,7 @@ from fedamp.federation.plan import Plan, make_plan, privacy_units
 from fedamp.federation.running import Engine
 from fedamp.federation.scenario import Scenario
 from fedamp.federation.training import Client
+from fedamp.noise.banded import matched
 from fedamp.studies.audit.federation import PlantedFederation, records_of
 
 Vector = NDArray[np.float64]
@@ -65,13 +66,13 @@ def subject_of(scenario: Scenario, rounds: int) -> Subject:
 
 def _shortened(full: Plan, rounds: int) -> Scenario:
     """The first rounds of a plan as a scenario, with the noise of the whole plan, and without a budget."""
-    whole = full.scenario
+    whole = full.scenario.with_bands(full.bands, full.coefficients)
     noise: dict[str, Any] = {"noise_multiplier": full.noise_multiplier, "epsilon": None}
     if whole.privacy.clip == "auto":  # it depends on the number of rounds; the canary's updates are longer anyway
         noise["clip"] = full.clipping.norm(full.noise_multiplier)
     update: dict[str, Any] = {
         "rounds": rounds,
-        "check_in": whole.check_in.shortened(whole.rounds, rounds),
+        "check_in": full.check_in.shortened(whole.rounds, rounds),
         "privacy": whole.privacy.model_copy(update=noise),
     }
     if whole.mixing is not None:
@@ -149,18 +150,27 @@ class CanaryFederation:
                 for number in range(repetitions):
                     self._federation.restart(rng.public_seed(seed, f"audit {present} {number}"))
                     with self._federation.planted(self._canaries, self._records if present else None):
-                        world.append(np.stack([self._round(round_) for round_ in range(1, self._rounds + 1)]))
+                        world.append(self._run())
                     progress(len(worlds) * repetitions + number + 1)
                 worlds.append(np.array(world))
         return worlds[0], worlds[1]
 
+    def _run(self) -> Vector:
+        """Play all rounds, and read their releases: log-likelihood ratios of shape [rounds, choices]."""
+        rounds = range(1, self._rounds + 1)
+        products, energies = np.stack([self._round(round_) for round_ in rounds]).swapaxes(0, 1)
+        with np.errstate(all="ignore"):  # infinite values are evidence of a defect too
+            seen, share = matched(products, self._plan.coefficients)
+            evidence: Vector = np.nan_to_num(seen - share[:, None] * energies, nan=np.inf)
+        return evidence
+
     def _round(self, round_: int) -> Vector:
-        """Play a round, and read its release: log-likelihood ratios of shape [choices]."""
+        """Play a round: the products of its release with the possible updates, and their energies, [2, choices]."""
         release = self._federation.release(round_, self._federation.collect(round_))
         updates = self._updates_in(round_)
         with np.errstate(all="ignore"):  # infinite values are evidence of a defect too
             noisy_sum = _flat(release.noisy_sums) / release.clip_scale
-            return np.nan_to_num(updates.whitened @ noisy_sum - updates.energies, nan=np.inf)
+            return np.stack([updates.whitened @ noisy_sum, updates.energies])
 
     def _updates_in(self, round_: int) -> _Updates:
         """The possible updates in a round at the initial model, by the client's own code."""

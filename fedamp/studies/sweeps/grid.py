@@ -61,11 +61,6 @@ def folder_name(settings: Settings, grid: Grid) -> str:
     return f"{safe[:LONGEST_NAME]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
 
 
-def in_words(settings: Mapping[str, Any]) -> str:
-    """Settings as text: ``privacy.epsilon 2, seed 1``."""
-    return ", ".join(f"{key} {_text(value)}" for key, value in settings.items()) or "as it stands"
-
-
 def _text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, default=str)
 

@@ -6,19 +6,16 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 from pydantic import Field
 
 from fedamp.base.record import Record
 from fedamp.runs.files import FileRecord
 from fedamp.runs.folder import read_summary
-from fedamp.runs.run import Run, frame_of, read_run
+from fedamp.runs.run import Run, read_run
 from fedamp.studies.sweeps.choosing import cost_of_choosing
 from fedamp.studies.sweeps.grid import Settings
-
-if TYPE_CHECKING:
-    import pandas
 
 FILE, RUNS = "sweep.json", "runs"
 REPEATED = "seed"
@@ -174,20 +171,6 @@ class Sweep:
             "unfinished": unfinished,
             "choosing": cost_of_choosing(self.finished),
         }
-
-    def frame(self) -> "pandas.DataFrame":
-        """A row for each finished run: its settings, scores, and epsilon.
-
-        Raises:
-            InputError: pandas is not installed.
-        """
-        rows = []
-        for settings, folder, run, _ in self.runs:
-            if run is not None:
-                scores: dict[str, Any] = dict([run.score] if run.score else [])
-                scores["validation_score"] = run.summary.final.validation_score
-                rows.append(settings | scores | {"epsilon": run.epsilon, "folder": str(folder)})
-        return frame_of(rows)
 
 
 def is_sweep(folder: Path) -> bool:

@@ -23,6 +23,7 @@ SCENARIOS = {
     "dropout": ["rounds=2", "check_in.k=1", MLP, "submodels={scheme: dropout, shared_noise_multiplier: balanced}"],
     "frozen": ["rounds=2", "check_in.k=1", MLP, "submodels={scheme: dropout, rest: frozen}"],
     "mixing": ["rounds=3", "check_in.k=1", "server={learning_rate: 0.7}", "mixing={width: [[1, 0.2], [3, 0.1]]}"],
+    "banded": ["rounds=4", "check_in={scheme: classes, k: 1, classes: 3}", "privacy.noise={scheme: banded}"],
     "group": ["rounds=3", "check_in.k=1", "privacy.group_size=3"],
     "sample, unamplified": ["rounds=3", "check_in.k=1", "privacy={unit: sample, clip: 0.5, noise_multiplier: 1.0, "
                             "amplification: false}", "client.steps=1"],
@@ -69,8 +70,16 @@ def test_the_right_code_is_not_refuted(name):
     assert answer["canary_strength"] > 0.99
 
 
-def test_a_strong_leak_is_seen_though_it_is_charged():
-    scenario = small("check_in={scheme: all}", "rounds=1", "privacy.noise_multiplier=0.25")
+STRONG = {
+    "independent": ["check_in={scheme: all}", "rounds=1"],
+    # What one round leaves in three rows, by an adversary who puts them together.
+    "banded": ["check_in={scheme: classes, k: 1, classes: 3}", "rounds=3", "privacy.noise={scheme: banded}"],
+}
+
+
+@pytest.mark.parametrize("noise", STRONG)
+def test_a_strong_leak_is_seen_though_it_is_charged(noise):
+    scenario = small(*STRONG[noise], "privacy.noise_multiplier=0.25")
     found = audit(scenario, repetitions=150)
     assert not found.refuted
     # The truth is 24; a hundred repetitions cannot show more than about 3 at this confidence.

@@ -55,7 +55,11 @@ def test_every_combination_is_a_run_and_seeds_are_repetitions(swept):
             assert (spread.mean, spread.deviation) == pytest.approx((np.mean(values), np.std(values, ddof=1)))
     frame = swept.frame()
     assert list(frame["seed"]) == [1, 2, 1, 2]
-    assert frame["epsilon"].notna().all()
+    assert frame["epsilon_upper"].notna().all()
+    assert list(frame) == [
+        *("client.learning_rate", "seed", "loss", "accuracy", "validation_score"),
+        *("epsilon_upper", "delta", "rounds_completed", "folder"),
+    ]
     assert {run.scenario.client.learning_rate for run in swept.finished} == {0.01, 1.0}
 
 

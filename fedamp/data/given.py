@@ -1,0 +1,70 @@
+"""Arrays that a person gives in Python: written to files once, which all workers map into memory."""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from fedamp.base import given
+from fedamp.data.npz import NpzData
+from fedamp.data.stored import Scale, StoredData, Tables
+from fedamp.errors import DataError, one_line
+
+
+class GivenData(StoredData):
+    """The arrays ``data`` and ``test`` of ``fedamp.load`` and ``fedamp.run``, by a digest that tells others nothing."""
+
+    name: Literal["given"]
+    digest: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$", description="of the arrays, under the user's key")]
+    scale: Scale = None
+
+    def open(self, folder: Path) -> Tables:
+        files = given.folder() / self.digest
+        if not files.is_dir():
+            expected = "expected: data=(x, y, client) and test=(x, y), the same arrays again (docs/python.md)"
+            raise DataError(f"data: the arrays {self.digest[:8]}... are not given here; {expected}")
+        tables = NpzData(name="npz", path=str(files), scale=self.scale, shape=self.shape).open(folder)
+        return Tables(replace(tables.train, source="data"), tables.test and replace(tables.test, source="test"))
+
+
+def store(data: Sequence[Any], test: Sequence[Any]) -> str:
+    """Write (x, y) or (x, y, client), and the public test (x, y), to files; returns the digest of all.
+
+    DataError: other arrays than these, or of other lengths. InputError: there is no space.
+    """
+    arrays = _named("data", data, "(x, y, client)") | _named("test", test, "(x, y)")
+    found = []
+    with given.writing() as beside:
+        for name, array in arrays.items():
+            np.save(beside / f"{name}.npy", array, allow_pickle=False)
+            with (beside / f"{name}.npy").open("rb") as stream:
+                found.append(name.encode() + hashlib.file_digest(stream, "sha256").digest())
+        target = given.folder() / given.digest(found)
+        if not target.exists():
+            beside.rename(target)
+    return target.name
+
+
+def _named(what: str, arrays: Sequence[Any], expected: str) -> dict[str, NDArray[Any]]:
+    names = expected.strip("()").split(", ")
+    if not isinstance(arrays, tuple | list) or len(arrays) not in (2, len(names)):
+        raise DataError(f"{what}: got {type(arrays).__name__}; expected: {expected}")
+    found, split = {}, "train" if what == "data" else "test"
+    for name, each in zip(names, arrays, strict=False):
+        try:
+            array = np.asarray(each)
+            array = array.astype(str) if all(isinstance(one, str) for one in array[:1].flat) else array
+            shown = f"{name} is of type {array.dtype} and shape {list(array.shape)}"
+            fits = array.dtype != object and len(array) == len(arrays[0])
+        except Exception as error:  # of foreign types, such as tensors on a GPU
+            shown, fits = f"{name}: {one_line(error)}", False
+        if not fits:
+            raise DataError(f"{what}: {shown}; expected: {expected}, arrays with a row for every record")
+        # NumPy writes other orders piece by piece, but Fortran's as it is: its rows would be slow to map.
+        found[f"{split}_{name}"] = np.ascontiguousarray(array) if np.isfortran(array) else array
+    return found

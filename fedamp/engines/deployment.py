@@ -1,0 +1,184 @@
+"""The grid of a deployment: one sealed record a message, replies one by one, and an end to every wait.
+
+What a registered node can do with Flower's own grid, and here cannot: end the run by bytes that are no message, fill
+the memory by an array that repeats one chunk, hold a round by parts that never come, and speak in another's name.
+"""
+
+from collections.abc import Iterable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import suppress
+from dataclasses import dataclass, field
+from time import monotonic, sleep
+from typing import Any, cast
+
+from flwr.app import Message
+from flwr.proto.node_pb2 import NodeInfo
+from flwr.serverapp import Grid
+
+from fedamp.engines import flower, sealed
+from fedamp.errors import FederationError
+
+THREADS = 4
+SHORTEST_CHUNK = 1 << 20  # bytes; Flower cuts an array in chunks of 5 MiB
+OVERHEAD = 1 << 10  # bytes of an object beside its body and the ids of its children
+LONGEST_AROUND = 1 << 16  # bytes of an object around the array
+ONCE = 5.0  # seconds for a look that no round waits for
+
+
+@dataclass
+class _Order:
+    """A message to a node, and what has come of its reply."""
+
+    message: Message
+    size: int  # bytes of the reply
+    sent: bool = False
+    arrival: flower.Arrival | None = None
+    chunks: list[str] = field(default_factory=list)
+    parts: list[bytes] = field(default_factory=list)
+    reply: Message | None = None
+
+
+class DeploymentGrid:
+    """A grid of Flower's SuperLink that trusts no reply.
+
+    A reply has exactly the bytes that were asked for, or it becomes an error in the name of the node that was asked:
+    the SuperLink takes a reply only with the id of its message, and no other node knows that. What the node writes into
+    the message beside these bytes is not read. Flower's own errors, for nodes that are gone, keep Flower's name.
+
+    FederationError, from every method: the SuperLink is gone, or has stopped the run.
+    """
+
+    simulated = False
+
+    def __init__(self, grid: Grid) -> None:
+        self._grid, self._superlink = grid, flower.SuperLink(grid)
+        self._pings: dict[int, _Order] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._grid, name)
+
+    def close(self) -> None:
+        """Disconnect from the SuperLink."""
+        self._superlink.close()
+
+    def get_node_ids(self) -> list[int]:
+        return [node.node_id for node in self.get_nodes()]
+
+    def get_nodes(self) -> list[NodeInfo]:
+        try:
+            return self._superlink.nodes(monotonic() + self._superlink.PATIENCE + 1)
+        except ValueError as error:
+            raise FederationError(f"the SuperLink does not tell its nodes: {error}") from None
+
+    def push_messages(self, messages: Iterable[Message]) -> list[str]:
+        """Send messages for which nobody waits; a node has one at a time."""
+        orders = [self._order(message) for message in messages]
+        for order in orders:
+            self._advance(order, monotonic() + self._superlink.PATIENCE + 1)
+            self._pings[order.message.metadata.dst_node_id] = order
+        return [order.message.metadata.message_id for order in orders]
+
+    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
+        """The replies to such messages that are there now."""
+        wanted, replies = set(message_ids), []
+        for node, order in list(self._pings.items()):
+            if order.message.metadata.message_id in wanted:
+                self._advance(order, monotonic() + ONCE)
+                if order.reply is not None:
+                    replies.append(order.reply)
+                    del self._pings[node]
+        return replies
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
+        """Send messages and wait for the replies, ``timeout`` seconds in all; the replies are in their order."""
+        began = monotonic()
+        deadline = began + (86_400 if timeout is None else timeout)
+        orders = [self._order(message) for message in messages]
+        running: dict[int, Future[None]] = {}
+        self._superlink.leaving.clear()
+        pool = ThreadPoolExecutor(THREADS)  # a call with which one node keeps the SuperLink busy delays no other reply
+        try:
+            while (waiting := [n for n, order in enumerate(orders) if order.reply is None]) and monotonic() < deadline:
+                with suppress(ValueError, TimeoutError):
+                    self._superlink.arrival(None, deadline)
+                for number in waiting:
+                    if number not in running:
+                        running[number] = pool.submit(self._advance, orders[number], deadline)
+                until = min(monotonic() + min(1.0, max(0.1, (monotonic() - began) / 20)), deadline)
+                wait(running.values(), timeout=until - monotonic())
+                for number in [number for number, future in running.items() if future.done()]:
+                    running.pop(number).result()
+                if any(order.reply is None for order in orders):
+                    sleep(max(0.0, until - monotonic()))
+        except (KeyboardInterrupt, SystemExit):
+            self._superlink.leaving.set()  # this process waits for its threads when it ends
+            raise
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+        replies = [order.reply for order in orders if order.reply is not None]
+        if self._superlink.trouble and not replies:
+            raise FederationError(f"the SuperLink did not answer in time ({self._superlink.trouble})")
+        return replies
+
+    def _order(self, message: Message) -> _Order:
+        size = sealed.reply_size(message.content)
+        self._superlink.longest = max(self._superlink.longest, size + OVERHEAD, LONGEST_AROUND)
+        return _Order(message, size)
+
+    def _advance(self, order: _Order, deadline: float) -> None:
+        """Send a message, or take what is there of its reply, without waiting for the node."""
+        try:
+            if order.sent:
+                order.reply = self._reply(order, deadline)
+            else:
+                self._send(order.message, deadline)
+                order.sent = True
+        except TimeoutError:
+            return
+        except FederationError:
+            raise
+        except Exception as error:  # whatever it is, it stops no round
+            order.reply = flower.error_reply(order.message, flower.APP_RAISED, str(error) or type(error).__name__)
+        if order.reply is not None and order.arrival is not None:
+            with suppress(ValueError, TimeoutError):
+                self._superlink.forget(order.arrival.message_id, deadline)
+
+    def _send(self, message: Message, deadline: float) -> None:
+        data, content = message.metadata, sealed.record(sealed.seal_order(message.content))
+        copy = Message(content, data.dst_node_id, data.message_type, ttl=data.ttl, group_id=data.group_id)
+        flower.set_message_id(message, self._superlink.push(copy, deadline))
+
+    def _reply(self, order: _Order, deadline: float) -> Message | None:
+        superlink = self._superlink
+        order.arrival = arrival = order.arrival or superlink.arrival(order.message, deadline)
+        if arrival is None or not (arrival.error or self._is_complete(order, arrival, deadline)):
+            return None
+        for name in arrival.around:  # not read; but a reply that is forgotten before it is all there fails at its node
+            if superlink.object(name, LONGEST_AROUND, deadline) is None:
+                return None
+        data, message = b"".join(order.parts), order.message
+        return arrival.error or Message(sealed.open_reply(data, message.content), reply_to=message)
+
+    def _is_complete(self, order: _Order, arrival: flower.Arrival, deadline: float) -> bool:
+        """Take what is there of an array; returns whether it is all there."""
+        if not order.chunks:
+            if len(arrival.chunks) > 1 + order.size // SHORTEST_CHUNK:
+                raise ValueError(f"its answer has {len(arrival.chunks)} parts")
+            found = self._superlink.object(arrival.array, OVERHEAD + 100 * len(arrival.chunks), deadline)
+            if found is None:
+                return False
+            order.chunks = found[0]
+            if len(order.chunks) != len(arrival.chunks) or set(order.chunks) != arrival.chunks:
+                raise ValueError("its answer has other parts than it says")
+        for name in order.chunks[len(order.parts) :]:
+            longest = order.size - sum(map(len, order.parts)) + OVERHEAD
+            found = self._superlink.object(name, longest, deadline)
+            if found is None:
+                return False
+            order.parts.append(found[1])
+        return True
+
+
+def guarded(grid: Grid) -> Grid:
+    """Flower's grid of a deployment behind this boundary; other grids as they are."""
+    return cast(Grid, DeploymentGrid(grid)) if flower.is_deployed(grid) else grid

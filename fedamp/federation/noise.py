@@ -1,0 +1,134 @@
+"""Noise schemes: independent in every round, or banded, so that the noise of a round cancels in later ones.
+
+A section of a scenario is the scheme itself: it refuses what its proof does not cover, chooses its coefficients for the
+run, and makes the mechanism that draws the noise. docs/correlated-noise.md has the theorem.
+"""
+
+from collections.abc import Callable, Iterable
+from functools import lru_cache
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from fedamp.base.section import Count, Section
+from fedamp.errors import ScenarioError
+from fedamp.federation.check_in import CheckIn, ClassesCheckIn
+from fedamp.federation.clipping import AdaptiveClip
+from fedamp.federation.optimizers import ServerOptimizer
+from fedamp.noise.banded import BITS, MULTIPLIERS, BandedGaussian, best_coefficients
+from fedamp.noise.independent import IndependentGaussian, Noise
+
+Coefficients = tuple[float, ...]
+
+BANDS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32)  # numbers of bands that ``auto`` compares
+
+
+class IndependentNoise(Section):
+    """Independent Gaussian noise in every round."""
+
+    scheme: Literal["independent"] = "independent"
+
+    def check(self, check_in: CheckIn, mixes: bool, clip: object, group_size: int, noise: object) -> None:
+        """Any run can have it, with a number of classes that is given."""
+        if isinstance(check_in, ClassesCheckIn) and check_in.classes == "auto":
+            raise ValueError("check_in.classes: auto follows from privacy.noise {scheme: banded}; expected: a number")
+
+    def bands_for(self, check_in: CheckIn, rounds: int, path_noise: Callable[[int], float]) -> int:
+        """1."""
+        return 1
+
+    def coefficients_for(self, bands: int, optimizer: ServerOptimizer, rounds: int) -> "Coefficients":
+        """None."""
+        return ()
+
+
+class BandedNoise(Section):
+    """Noise that is correlated over ``bands`` rounds (banded matrix factorisation); for check-in in classes."""
+
+    scheme: Literal["banded"]
+    bands: Literal["auto"] | Count = Field(
+        "auto", description="rounds over which noise is correlated; auto: the number with the least noise in the model"
+    )
+    coefficients: Literal["auto"] | tuple[Annotated[float, Field(ge=0, le=2)], ...] = Field(
+        "auto", description=f"c_1, .., c_(bands - 1), rounded to multiples of 2**-{BITS}; auto: those with little noise"
+    )
+
+    @model_validator(mode="after")
+    def _as_many_as_bands(self) -> "BandedNoise":
+        if self.coefficients != "auto" and self.bands != len(self.coefficients) + 1:
+            raise ValueError(f"bands must be {len(self.coefficients) + 1} with these coefficients, got {self.bands}")
+        return self
+
+    def check(self, check_in: CheckIn, mixes: bool, clip: object, group_size: int, noise: object) -> None:
+        """Refuse what the theorem does not cover (ValueError, one line)."""
+        if not isinstance(check_in, ClassesCheckIn):
+            raise ValueError(
+                f"privacy.noise: banded noise needs check_in {{scheme: classes}}, got {check_in.scheme}: a unit's "
+                "rounds must be at least as far apart as the bands"
+            )
+        if mixes:
+            raise ValueError("privacy.noise: mixing hides a round beside independent noise only; expected: independent")
+        if isinstance(clip, AdaptiveClip):
+            raise ValueError(
+                "privacy.noise: noise of earlier rounds fits a fixed clipping norm; expected: privacy.clip a number or "
+                "auto, or independent noise"
+            )
+        if group_size > 1:
+            raise ValueError("privacy.noise: units of several classes meet in a row; expected: privacy.group_size 1")
+        if check_in.classes != "auto" and self.bands != "auto" and self.bands > check_in.classes:
+            raise ValueError(
+                f"privacy.noise.bands must be at most check_in.classes ({check_in.classes}), got {self.bands}"
+            )
+        if noise == 0:
+            raise ValueError("privacy.noise: noise_multiplier 0 adds none; expected: scheme independent")
+        if check_in.classes == "auto" and self.bands == "auto" and noise != "auto":
+            raise ValueError(
+                "privacy.noise.bands and check_in.classes: auto compare the noise at one budget; expected: "
+                "noise_multiplier auto with epsilon, or a number of bands"
+            )
+
+    def bands_for(self, check_in: CheckIn, rounds: int, path_noise: Callable[[int], float]) -> int:
+        """The number of bands; ``path_noise`` is the noise in the server's model with that many, at the budget."""
+        if self.bands != "auto":
+            return self.bands
+        assert isinstance(check_in, ClassesCheckIn), "validated with the scenario"
+        if check_in.classes != "auto":
+            return check_in.classes
+        best, least = 1, path_noise(1)
+        for bands in [each for each in BANDS[1:] if each * check_in.k <= rounds]:
+            try:
+                noise = path_noise(bands)
+            except ScenarioError:  # too much noise for bands
+                break
+            if noise < least:
+                best, least = bands, noise
+            elif noise > 1.05 * least:  # it falls, then rises
+                break
+        return best
+
+    def coefficients_for(self, bands: int, optimizer: ServerOptimizer, rounds: int) -> Coefficients:
+        """c_1, .., c_(bands - 1), for the path of the server's model."""
+        if self.coefficients == "auto":
+            return _best(bands, optimizer, rounds)
+        return tuple(round(each * 2**BITS) / 2**BITS for each in self.coefficients)
+
+
+AnyNoise = Annotated[IndependentNoise | BandedNoise, Field(discriminator="scheme")]
+
+
+def drawn_by(coefficients: Coefficients, multipliers: Iterable[float]) -> Noise:
+    """What draws the noise; ScenarioError for multipliers of the parts with which banded noise is not exact."""
+    if not any(coefficients):
+        return IndependentGaussian()
+    for each in multipliers:
+        if not MULTIPLIERS[0] <= each <= MULTIPLIERS[1]:
+            raise ScenarioError(
+                f"privacy.noise: banded noise is exact for noise multipliers in {list(MULTIPLIERS)}, got {each:.4g}; "
+                "expected: scheme independent"
+            )
+    return BandedGaussian(coefficients)
+
+
+@lru_cache(maxsize=64)
+def _best(bands: int, optimizer: ServerOptimizer, rounds: int) -> Coefficients:
+    return best_coefficients(bands, optimizer.response(rounds))

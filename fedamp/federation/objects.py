@@ -1,0 +1,71 @@
+"""Settings that are objects of Python; a scenario names them by their digests."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from fedamp.base import given
+from fedamp.data.given import store
+from fedamp.errors import ScenarioError
+from fedamp.federation import reader
+from fedamp.federation.losses import LOSSES, Functions, Loss
+
+OBJECTS = ("model", "data", "test", "loss", "metrics")
+# Of a round's record, and of the frames made of it.
+_TAKEN = {"round", "loss", "validation_score", "epsilon_upper", "scheduled", "reported", "seconds", "folder"}
+
+
+def with_digests(raw: Any, settings: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """A scenario's content and its settings, with a digest in the place of every object; InputError: a wrong one."""
+    model, data, test, loss, metrics = map(settings.get, OBJECTS)
+    changes: dict[str, Any] = {}
+    if callable(model):
+        changes["model"] = _rest(raw, "model") | {"name": given.keep(model, "model")}
+    if isinstance(data, tuple | list):
+        if test is None:
+            raise ScenarioError(
+                "test: none given; expected: test=(x, y), public: accuracy on it is shown without noise"
+            )
+        natural: dict[str, Any] = {"partition": {"scheme": "natural"}} if len(data) == 3 else {}
+        changes["data"] = natural | _rest(raw, "data") | {"name": "given", "digest": store(data, test)}
+    elif test is not None:
+        raise ScenarioError("test: given without data; expected: data=(x, y, client) beside it")
+    if loss is not None or metrics is not None:
+        client = settings.get("client")
+        named = client.get("loss") if isinstance(client, Mapping) else settings.get("client.loss")
+        changes["client.loss"] = _loss(raw, data, named if loss is None else loss, metrics or {})
+    taken = {"test", "loss", "metrics"} | changes.keys()
+    changes |= {key: value for key, value in settings.items() if key not in taken}
+    return ({"name": "notebook", **raw} if isinstance(raw, Mapping) else raw), changes
+
+
+def _rest(raw: Any, key: str) -> dict[str, Any]:
+    """The keys of a section that names no data or model itself."""
+    section = raw.get(key) if isinstance(raw, Mapping) else None
+    return dict(section) if isinstance(section, Mapping) and "name" not in section else {}
+
+
+def _loss(raw: Any, data: Any, loss: Any, metrics: Mapping[str, Any]) -> str:
+    for name in metrics:
+        if not name.isidentifier() or name in _TAKEN or not callable(metrics[name]):
+            raise ScenarioError(
+                f"metrics: {name!r}; expected: functions by names such as auc, none of a frame's columns"
+            )
+    like = loss if isinstance(loss, str) else _like(raw, data)
+    is_class = isinstance(loss, type) and issubclass(loss, Loss)
+    if metrics and (is_class or like not in LOSSES):
+        raise ScenarioError("metrics: the loss is a class with its own; expected: a function as loss, or no metrics")
+    if not (callable(loss) or metrics):
+        return like
+    return given.keep(loss if is_class else Functions(like, loss if callable(loss) else None, dict(metrics)), "loss")
+
+
+def _like(raw: Any, data: Any) -> str:
+    """The built-in loss whose labels are those of the data."""
+    if isinstance(data, tuple | list):
+        labels = np.asarray(data[1])
+        whole = "token-cross-entropy" if labels.ndim > 1 else "cross-entropy"
+        return "mean-squared-error" if labels.dtype.kind == "f" else whole
+    client = raw.get("client", {}) if isinstance(raw, Mapping) else reader.load(raw).client.model_dump()
+    return str(client.get("loss", "cross-entropy"))

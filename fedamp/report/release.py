@@ -1,0 +1,167 @@
+"""What may leave the server: the model, its ledger, a certificate and the scenario, signed. docs/releasing.md."""
+
+import json
+import os
+import shutil
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import yaml
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+    load_pem_private_key,
+)
+
+from fedamp.accounting.bundle import FILES, FORMAT, MANIFEST, Bundle, signed, verify_bundle
+from fedamp.accounting.ledgers import Check, worst
+from fedamp.client.task import DATA_PLACES
+from fedamp.errors import InputError, RunFolderError, ScenarioError
+from fedamp.federation import reader
+from fedamp.federation.scenario import Scenario
+from fedamp.report.page import certificate
+from fedamp.runs.files import write_secret
+from fedamp.runs.folder import RunFolder
+from fedamp.runs.ledger import WRITTEN_BY, differences, plan_of
+from fedamp.runs.records import LedgerRecord
+from fedamp.runs.run import read_run
+from fedamp.runs.verify import complaint, model_check
+
+MODEL, LEDGER, SCENARIO, PAGE = FILES
+
+
+@dataclass(frozen=True)
+class Release:
+    """A bundle: its folder, its archive, and the public key of the server, 64 hexadecimal digits."""
+
+    folder: Path
+    archive: Path
+    public_key: str
+
+
+def release(run: Path, out: Path | None = None, key: Path | None = None) -> Release:
+    """Write the bundle of a run, as a folder and a zip beside it.
+
+    Args:
+        run: folder of a run that has ended.
+        out: the new folder; default: ``RUN-release``.
+        key: file of the server's Ed25519 key (PEM); default: :func:`default_key`, made if there is none.
+
+    Raises:
+        RunFolderError: the run is not there, was changed, or ``out`` exists.
+        InputError: the key cannot be read or made, or ``out`` cannot be written.
+    """
+    found = read_run(run)
+    if wrong := complaint(found.verify()):
+        raise RunFolderError(f"{run}: {wrong}")
+    out = out or run.with_name(f"{run.resolve().name}-release")
+    archive = out.with_name(f"{out.name}.zip")
+    for path in (out, archive):
+        if path.exists():
+            raise RunFolderError(f"{path}: exists already; expected: a new folder with --out")
+    signing, writing = signing_key(key or default_key()), out.with_name(f".{out.name}.writing")
+    try:
+        shutil.rmtree(writing, ignore_errors=True)
+        writing.mkdir(parents=True)
+        for name in (MODEL, LEDGER):
+            shutil.copyfile(found.folder / name, writing / name)
+        (writing / SCENARIO).write_text(yaml.safe_dump(public(found.scenario), sort_keys=False, allow_unicode=True))
+        (writing / PAGE).write_text(certificate(found), encoding="utf-8")
+        public_key = signing.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw).hex()
+        with Bundle(writing) as bundle:
+            digests = {name: bundle.sha256(name) for name in FILES}
+        about = {"format": FORMAT, "written_by": WRITTEN_BY, "name": found.scenario.name, "head": found.ledger.head}
+        manifest: dict[str, Any] = about | {"files": digests, "public_key": public_key}
+        signature = signing.sign(signed(manifest)).hex()
+        (writing / MANIFEST).write_text(json.dumps(manifest | {"signature": signature}, indent=1) + "\n")
+        packed = archive.with_name(f".{archive.name}.writing")
+        with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as stream:
+            for name in (MANIFEST, *FILES):
+                stream.write(writing / name, name)
+        writing.replace(out)
+        packed.replace(archive)
+    except OSError as error:
+        raise InputError(f"{out}: cannot be written ({error.strerror})") from None
+    return Release(out, archive, public_key)
+
+
+def public(scenario: Scenario) -> dict[str, Any]:
+    """A scenario without what tells of the server's machines: paths, nodes, engine and trackers."""
+    content: dict[str, Any] = scenario.model_dump(mode="json", exclude={"federation", "trackers"})
+    content["engine"] = scenario.engine.model_dump(mode="json", exclude={"address"})
+    for section, keys in (("data", DATA_PLACES), ("model", ("initial", "folder"))):
+        for key in keys:
+            if Path(content[section].get(key) or "").is_absolute():
+                content[section][key] = "" if section == "data" else None
+    return content
+
+
+def default_key() -> Path:
+    """Where this user's key is: under ``$FEDAMP_HOME``, or ``~/.config/fedamp``."""
+    home = os.environ.get("FEDAMP_HOME")
+    return (Path(home) if home else Path.home() / ".config" / "fedamp") / "release.key"
+
+
+def signing_key(file: Path) -> Ed25519PrivateKey:
+    """The key in a file (PEM, for its owner alone), a new one if there is no file; InputError: it cannot be read."""
+    try:
+        if not file.exists():
+            file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            new = Ed25519PrivateKey.generate()
+            text = new.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+            write_secret(file, text.decode())
+        if file.stat().st_mode & 0o077:
+            raise InputError(f"{file}: others may read this key; expected: chmod 600")
+        found = load_pem_private_key(file.read_bytes(), password=None)
+    except OSError as error:
+        raise InputError(f"{file}: cannot be read or made ({error.strerror})") from None
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+        raise InputError(f"{file}: not a private key without a password ({error})") from None
+    if not isinstance(found, Ed25519PrivateKey):
+        raise InputError(f"{file}: not an Ed25519 key; expected: openssl genpkey -algorithm ed25519")
+    return found
+
+
+def verify_release(path: Path, public_key: str | None = None, head: str | None = None) -> list[Check]:
+    """The checks of :func:`fedamp.accounting.bundle.verify_bundle`, of the model's numbers, and of the scenario's plan.
+
+    ``head`` is of the ledger's chain, as it was written down elsewhere. RunFolderError: there is no bundle.
+    """
+    try:
+        checks = verify_bundle(path, public_key)
+    except ValueError as error:
+        raise RunFolderError(str(error)) from None
+    if worst(checks) == "fail":
+        return checks
+    with TemporaryDirectory() as folder, Bundle(path) as bundle:
+        for name in FILES:
+            with bundle.stream(name) as stream, (Path(folder) / name).open("wb") as copied:
+                shutil.copyfileobj(stream, copied)
+        files = RunFolder(Path(folder))
+        ledger = LedgerRecord.read(files.ledger)
+        if head not in (None, ledger.head):
+            checks.append(Check("head", "fail", f"{ledger.head}, but {head} was written down"))
+        return [*checks, _scenario(ledger, Path(folder) / SCENARIO), model_check(ledger, files)]
+
+
+def _scenario(ledger: LedgerRecord, file: Path) -> Check:
+    try:
+        scenario = reader.load(file)
+        different = set(differences(ledger, plan_of(ledger, scenario), scenario, ledger.frozen_sha256))
+    except (ScenarioError, ValueError) as error:
+        return Check("scenario", "caution", f"{SCENARIO} cannot be planned here ({error})")
+    wrong = different - {"scenario_sha256"}
+    left_out = "its paths were left out, so its digest cannot be compared; what it charges is the same"
+    return Check.of(
+        "scenario",
+        f"{SCENARIO} is the one that was charged",
+        caution=left_out if different else None,
+        fail=f"{SCENARIO} gives another {', '.join(sorted(wrong))}" if wrong else None,
+    )

@@ -1,0 +1,262 @@
+"""The grid of a deployment on Flower's real SuperLink, with nodes that send any bytes."""
+
+import os
+import re
+import time
+import tracemalloc
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+
+import numpy as np
+import pytest
+from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
+
+from fedamp.engines import flower, sealed
+from fedamp.engines.deployment import DeploymentGrid
+from fedamp.errors import FederationError
+from tests.engines.superlink import Node, Object, above, sent, superlink
+
+UNITS = 10
+SMALL, LARGE = 100, 2_000_000  # numbers of a model; a sum of the large one is 16 MB, in four chunks
+SLACK = 1.5  # seconds beyond a deadline: one look at the replies, and two busy cores
+
+
+@pytest.fixture(scope="module")
+def running():
+    with superlink() as link:
+        nodes = [Node(link, name) for name in ("north", "south")]
+        with closing(DeploymentGrid(link.grid())) as grid:
+            yield link, nodes, grid
+
+
+def order_to(node: Node, numbers: int = SMALL) -> Message:
+    config = {"task": "", "round": 1, "clients": [3], "seeds": [bytes(32)], "submodels": [-1], "counted": [True]}
+    form = ConfigRecord({"units": UNITS, "frozen": []})
+    arrays = flower.to_record({"w": np.zeros(numbers, np.float32)})
+    content = RecordDict({"arrays": arrays, "config": ConfigRecord(config | {"clips": [1.0]}), "form": form})
+    return Message(content, node.id, "train")
+
+
+def honest(order: Message, value: float = 1.0) -> bytes:
+    """The sealed reply of a node whose sum is this number everywhere."""
+    shape = order.content["arrays"]["w"].shape
+    sums = flower.to_record({"w": np.full(shape, value)})
+    metrics = {"reported": [3], "failed": 0, "clipped": 0, "below_clip": 1, "records": 5, "loss_sum": 2.0, "seconds": 1}
+    return sealed.seal_reply(RecordDict({"arrays": sums, "metrics": MetricRecord(metrics)}), order.content)
+
+
+def play(running, second, numbers: int = SMALL, timeout: float = 10) -> tuple[list[Message], float]:
+    """The replies when the first node is honest and the second one does this with its order; and the seconds."""
+    _, nodes, grid = running
+    orders = [order_to(node, numbers) for node in nodes]
+    with ThreadPoolExecutor(1) as pool:
+        began = time.monotonic()
+        coming = pool.submit(grid.send_and_receive, orders, timeout=timeout)
+        received = [node.order() for node in nodes]
+        second(nodes[1], received[1], orders[1])
+        nodes[0].push(received[0], sent(honest(orders[0])))
+        replies = coming.result()
+    seconds = time.monotonic() - began
+    assert replies[0].metadata.src_node_id == nodes[0].id
+    assert replies[0].metadata.reply_to_message_id == orders[0].metadata.message_id
+    assert (replies[0].content["arrays"]["w"].numpy() == 1).all()
+    return replies[1:], seconds
+
+
+def test_replies_come_in_the_order_of_the_messages_whatever_is_around_them(running):
+    """The first reply comes last. The message around a record is no protobuf: nobody looks."""
+    replies, _ = play(running, lambda node, received, order: node.push(received, sent(honest(order, 7.0))), LARGE)
+    assert replies[0].metadata.src_node_id == running[1][1].id
+    assert (replies[0].content["arrays"]["w"].numpy() == 7).all()
+    assert replies[0].content["metrics"]["reported"] == [3]
+
+
+def test_two_nodes_get_nothing_in_common(running):
+    """Equal orders have no object with the same name, so no node sees what another one is sent."""
+    link, nodes, grid = running
+    ids = grid.push_messages([order_to(node, LARGE) for node in nodes])
+    trees = [link.state.object_store.get_object_tree(name) for name in ids]
+
+    def names(tree) -> set[str]:
+        return {tree.object_id}.union(*map(names, tree.children))
+
+    assert len(names(trees[0])) == len(names(trees[1])) == 6
+    assert not names(trees[0]) & names(trees[1])
+    for node in nodes:
+        node.order()
+
+
+def chunk(size: int) -> Object:
+    return Object("ArrayChunk", body=os.urandom(size))
+
+
+def renamed(times: int) -> Object:
+    """An array that names its one chunk several times."""
+    part = chunk(SIZE // times)
+    array = Object("Array", [part], named=[part.name] * times)
+    return Object("Message", [Object("RecordDict", [Object("ArrayRecord", [array])])])
+
+
+def tower(height: int) -> Object:
+    return Object("RecordDict", [tower(height - 1)] if height else [], os.urandom(20))
+
+
+SIZE = 16 + 8 + 360 + 8 + 8 * SMALL  # nonce, magic, numbers and a text, bits of the units, the sum
+WRONG = {
+    "no objects": (lambda: Object("Message", body=b"\xff"), "not one sealed record"),
+    "two records": (lambda: Object("Message", [Object("RecordDict", [tower(0), tower(0)])]), "not one sealed record"),
+    "a tower": (lambda: Object("Message", [tower(80)]), "20 bytes; expected"),
+    "too short": (lambda: sent(os.urandom(900)), f"900 bytes; expected: {SIZE},"),
+    "too long": (lambda: sent(os.urandom(1300)), f"1300 bytes; expected: {SIZE},"),
+    "far too long": (lambda: above(chunk(6 << 20)), "too long|longer than"),
+    "no reply": (lambda: sent(os.urandom(SIZE)), "no message of this version"),
+    "many parts": (lambda: above(*(chunk(9) for _ in range(99))), "99 parts"),
+    "no parts": (lambda: above(), "other parts"),
+    "other types": (lambda: above(Object("ConfigRecord", body=os.urandom(SIZE))), "no message"),
+    "one part often": (lambda: above(*[chunk(100)] * 20), f"100 bytes; expected: {SIZE},"),
+    "one part very often": (lambda: above(*[chunk(100)] * 20_000), "too long"),
+    "named twice": (lambda: renamed(2), "other parts than it says"),
+    "parts of parts": (lambda: above(Object("ArrayChunk", [chunk(8)], os.urandom(SIZE))), "no message"),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_a_reply_of_another_form_is_its_node_s_failure(running, what):
+    make, words = WRONG[what]
+    replies, seconds = play(running, lambda node, received, order: node.push(received, make()))
+    assert [reply.metadata.src_node_id for reply in replies] == [running[1][1].id]
+    assert replies[0].has_error()
+    assert re.search(words, replies[0].error.reason)
+    assert seconds < 5
+
+
+def test_an_array_that_repeats_a_chunk_takes_no_memory(running):
+    """1 MB of a node, told 1,600 times; Flower's own grid makes 1.6 GB of it."""
+    tracemalloc.start()
+    try:
+        reply = above(*[chunk(1 << 20)] * 1600)
+        before, _ = tracemalloc.get_traced_memory()
+        tracemalloc.reset_peak()
+        replies, _ = play(running, lambda node, received, order: node.push(received, reply), LARGE)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert "too long" in replies[0].error.reason
+    assert peak - before < 12 * 8 * LARGE  # the honest reply in SuperLink, node and server, which are one process here
+
+
+def test_parts_that_do_not_come_hold_nobody_and_are_late_at_the_deadline(running):
+    def keep_one(node, received, order):
+        node.push(received, sent(honest(order)), kept_back=1)
+
+    replies, seconds = play(running, keep_one, timeout=4)
+    assert replies == []
+    assert 4 <= seconds < 4 + SLACK
+
+
+def test_parts_that_come_within_the_deadline_are_in_time(running):
+    def slowly(node, received, order):
+        missing = node.push(received, sent(honest(order, 3.0)), kept_back=2)
+        time.sleep(1)
+        node.push_objects(missing)
+
+    replies, _ = play(running, slowly, LARGE)
+    assert (replies[0].content["arrays"]["w"].numpy() == 3).all()
+
+
+def test_no_reply_is_forgotten_before_its_node_has_sent_all_of_it(running):
+    """What is around the array comes last, as real nodes send it."""
+    taken = []
+
+    def slowly(node, received, order):
+        missing = node.push(received, sent(honest(order, 3.0)), kept_back=3, root_last=True)
+        time.sleep(1)
+        taken.extend(node.push_objects(missing))
+
+    replies, _ = play(running, slowly)
+    assert (replies[0].content["arrays"]["w"].numpy() == 3).all()
+    assert taken == [True] * 3
+
+
+def test_an_error_of_a_node_is_told_and_cut(running):
+    long = "no data here\n\x1b[2J" + "x" * 10**6
+    replies, _ = play(running, lambda node, received, order: node.push(received, Object("Message"), error=long))
+    assert replies[0].error.code == 2
+    assert replies[0].error.reason == long[:10_000]
+    endless = "x" * (5 << 20)
+    replies, _ = play(running, lambda node, received, order: node.push(received, Object("Message"), error=endless))
+    assert "longer than" in replies[0].error.reason
+
+
+def test_what_nobody_asked_for_is_not_in_the_way(running, caplog):
+    """A node can send the server messages of its own. Flower hands them out with the next reply, of whomever."""
+
+    def intrude(node, received, order):
+        for _ in range(40):
+            node.intrude(1 << 18)  # 10 MB; a reply's header may have 4 MiB
+        time.sleep(0.5)
+        for number in range(100):
+            node.push(received, sent(honest(order, number)))  # the first one counts
+
+    replies, _ = play(running, intrude)
+    assert (replies[0].content["arrays"]["w"].numpy() == 0).all()
+    assert [record for record in caplog.records if record.name.startswith("fedamp")] == []
+
+
+def test_a_node_that_is_gone_is_told_in_flowers_name(running):
+    link, _, grid = running
+    lost = Node(link, "lost")
+    lost.leave()
+    [reply] = grid.send_and_receive([order_to(lost)], timeout=5)
+    assert (reply.metadata.src_node_id, reply.error.code) == (flower.SERVER_NODE, flower.NODE_LOST)
+    assert lost.id not in grid.get_node_ids()
+    assert {node.name for node in grid.get_nodes()} == {"north", "south"}
+
+
+def test_a_ping_is_answered_when_its_node_likes(running):
+    _, [node, _], grid = running
+    first, second = order_to(node), order_to(node)
+    [ping] = grid.push_messages([first])
+    assert grid.pull_messages([ping, "made up"]) == []
+    received = node.order()
+    assert received.metadata.message_id == ping
+    node.push(received, sent(honest(first)))
+    [reply] = grid.pull_messages([ping])
+    assert (reply.metadata.src_node_id, reply.metadata.reply_to_message_id) == (node.id, ping)
+    assert grid.pull_messages([ping]) == []
+    [again] = grid.push_messages([second])
+    node.push(node.order(), Object("Message", body=b"\xff"))
+    assert "not one sealed record" in grid.pull_messages([again])[0].error.reason
+
+
+def test_a_superlink_that_is_gone_ends_every_wait(monkeypatch, caplog):
+    monkeypatch.setattr(flower.SuperLink, "PATIENCE", 2.0)
+    with superlink() as link, closing(DeploymentGrid(link.grid())) as grid:
+        node = Node(link, "north")
+        [ping] = grid.push_messages([order_to(node)])
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(grid.send_and_receive, [order_to(node)], timeout=60)
+            node.order()
+            link.stop()
+            with pytest.raises(FederationError, match=r"^the SuperLink has not answered for 2 s \(.*refused\)$"):
+                waiting.result(timeout=10)
+        for call in (
+            grid.get_node_ids,
+            lambda: grid.push_messages([order_to(node)]),
+            lambda: grid.pull_messages([ping]),
+            lambda: grid.send_and_receive([order_to(node)], timeout=60),
+        ):
+            with pytest.raises(FederationError, match="has not answered for 2 s"):
+                call()
+        with pytest.raises(FederationError, match="did not answer in time"):  # its deadline comes first
+            grid.send_and_receive([order_to(node)], timeout=0.5)
+    assert caplog.text.count("the SuperLink does not answer") == 1
+
+
+def test_a_run_that_was_stopped_ends_with_a_line():
+    with superlink() as link, closing(DeploymentGrid(link.grid())) as grid:
+        node = Node(link, "north")
+        assert grid.get_node_ids() == [node.id]
+        link.state.finish_task(link.task, "stopped", "by its owner")
+        with pytest.raises(FederationError, match="has stopped this run"):
+            grid.send_and_receive([order_to(node)], timeout=5)

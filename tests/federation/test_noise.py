@@ -1,0 +1,109 @@
+"""Noise schemes of a scenario: what is refused, what the plan chooses, and what a run leaves."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedamp.accounting import Cyclic, Gaussian, from_json
+from fedamp.errors import InputError
+from fedamp.federation.cost import privacy_cost
+from fedamp.federation.noise import BANDS
+from fedamp.federation.plan import make_plan
+from fedamp.runs.verify import verify_ledger
+from tests.federations import small
+from tests.server.plays import ledger_of, play_in
+
+PAGE = Path(__file__).parents[2] / "docs" / "correlated-noise.md"
+CLASSES = "check_in={scheme: classes, k: 2}"
+BANDED = "privacy.noise={scheme: banded}"
+BUDGET = "privacy={clip: 0.5, epsilon: 8, noise: {scheme: banded}}"
+
+REFUSED = {
+    "other check-in": ([BANDED], "needs check_in"),
+    "mixing": (
+        [CLASSES, "server={learning_rate: 0.5}", "mixing={width: 0.01}", "privacy.noise={scheme: banded, bands: 2}"],
+        "mixing",
+    ),
+    "an adaptive norm": ([CLASSES, "privacy.noise={scheme: banded, bands: 2}", "privacy.clip={initial: 0.3}"], "clip"),
+    "groups": ([CLASSES, "privacy.noise={scheme: banded, bands: 2}", "privacy.group_size=2"], "group_size 1"),
+    "gaps below the bands": (
+        ["check_in={scheme: classes, k: 2, classes: 2}", "privacy.noise={scheme: banded, bands: 3}"],
+        r"at most check_in.classes \(2\), got 3",
+    ),
+    "no budget to compare at": ([CLASSES, BANDED], "at one budget"),
+    "no noise": ([CLASSES, "privacy={clip: 1, noise_multiplier: 0, noise: {scheme: banded, bands: 2}}"], "adds none"),
+    "too many rounds": (["check_in={scheme: classes, k: 5, classes: 2}"], "k times classes"),
+    "classes without bands": ([CLASSES], "expected: a number"),
+    "coefficients": (
+        [CLASSES, "privacy.noise={scheme: banded, bands: 2, coefficients: [0.5, 0.5]}"],
+        "bands must be 3 with these coefficients",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_the_theorem_does_not_cover_is_refused_in_one_line(case):
+    overrides, words = REFUSED[case]
+    with pytest.raises(InputError, match=words) as caught:
+        small(*overrides)
+    assert "\n" not in str(caught.value)
+
+
+def test_the_plan_takes_the_bands_with_the_least_noise_in_the_model():
+    scenario = small("rounds=60", CLASSES, BUDGET)
+    plan = make_plan(scenario, 60)
+    each = {b: make_plan(scenario.with_bands(b), 60) for b in BANDS if b * 2 <= 60}
+    noise = {b: other.path_noise for b, other in each.items()}
+    assert plan.bands == min(noise, key=noise.get) > 1
+    assert plan.check_in.classes == plan.bands == len(plan.coefficients) + 1
+    assert plan.mechanism == Cyclic(Gaussian(plan.noise_multiplier), 2, 60, plan.bands)
+    # A user who is in all rounds of a class is hidden by nothing: no bands are the best at a small budget.
+    often = small(
+        "rounds=8", "check_in={scheme: classes, k: 8}", "privacy={clip: 0.5, epsilon: 1, noise: {scheme: banded}}"
+    )
+    assert make_plan(often, 60).bands == 1
+
+
+def test_the_noise_in_the_model_is_told_beside_independent_noise():
+    cost = privacy_cost(small("rounds=60", CLASSES, BUDGET))
+    assert cost["prefix_noise"]["over_independent"] < 0.8
+    assert cost["epsilon"]["upper"] <= 8
+    plain = privacy_cost(small())["prefix_noise"]
+    assert plain["over_independent"] == 1.0
+    # One coordinate: the noise of a round over the denominator, added up with the momentum.
+    steps = np.cumsum(0.5 * 0.5 ** np.arange(8))
+    rounds = np.arange(8, 0, -1)
+    assert plain["rms"] == pytest.approx(0.5 / (60 * 3 / 8) * np.sqrt(rounds @ steps**2 / 8))
+
+
+def test_a_run_is_verified_from_its_ledger_which_holds_the_coefficients(tmp_path):
+    noise = "privacy={clip: 0.5, epsilon: 20, noise: {scheme: banded}}"
+    summary = play_in(tmp_path / "run", small("rounds=6", CLASSES, noise))
+    assert summary.epsilon.upper <= 20
+    ledger = ledger_of(tmp_path / "run")
+    charged = from_json(ledger["mechanism"])
+    assert isinstance(charged, Cyclic)
+    assert len(ledger["noise_coefficients"]) == charged.classes - 1 > 0
+    assert not [check for check in verify_ledger(tmp_path / "run") if check.verdict == "fail"]
+    text = (tmp_path / "run" / "ledger.json").read_text()
+    (tmp_path / "run" / "ledger.json").write_text(
+        text.replace('"noise_coefficients": [', '"noise_coefficients": [0.5, ')
+    )
+    assert [check for check in verify_ledger(tmp_path / "run") if check.verdict == "fail"]
+
+
+@pytest.mark.slow  # each compares many numbers of bands
+@pytest.mark.parametrize(
+    ("rounds", "k", "momentum", "epsilon"), [(100, 10, 0.0, 8), (100, 10, 0.9, 4), (60, 3, 0.9, 2)]
+)
+def test_the_table_of_the_documentation(rounds, k, momentum, epsilon):
+    overrides = f"rounds={rounds}", f"check_in={{scheme: classes, k: {k}}}", f"server.momentum={momentum}"
+    scenario = small(*overrides, f"privacy={{clip: 0.5, epsilon: {epsilon}, noise: {{scheme: banded}}}}")
+    over = privacy_cost(scenario)["prefix_noise"]["over_independent"]
+    (row,) = [line for line in PAGE.read_text().split("\n") if line.startswith(f"| {rounds}, {k}, {momentum:g} ")]
+    told, bands = re.findall(r"([\d.]+) \((\d+)\)", row)[[1, 2, 4, 8].index(epsilon)]
+    # Two digits, and the noise multiplier is within half a per cent of the smallest.
+    assert over == pytest.approx(float(told), abs=0.012)
+    assert make_plan(scenario, 60).bands == int(bands)

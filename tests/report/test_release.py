@@ -1,0 +1,193 @@
+"""What leaves the server holds nothing that must stay, and every change of it is found."""
+
+import json
+import os
+import shutil
+import stat
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from warnings import catch_warnings
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from fedamp.accounting.bundle import FILES, MANIFEST, verify_bundle
+from fedamp.accounting.ledgers import worst
+from fedamp.report.release import release, verify_release
+from fedamp.server.launch import launch
+from tests.federations import Silent, small
+
+SECRET = ("known_seed=false", "rounds=4", "check_in.k=2", "federation.hosts={secret-clinic: 0-59}")
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("home")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FEDAMP_HOME", str(folder))
+        yield folder
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory, home):
+    folder = tmp_path_factory.mktemp("release") / "run"
+    launch(small(*SECRET), Silent(), folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def released(run):
+    return release(run)
+
+
+@pytest.fixture
+def copied(released, tmp_path):
+    return shutil.copytree(released.folder, tmp_path / "bundle")
+
+
+def failures(path, key=None) -> dict[str, str]:
+    return {check.name: check.found for check in verify_release(path, key) if check.verdict == "fail"}
+
+
+def test_folder_and_archive_are_fine_for_whoever_knows_the_key(released):
+    for path in (released.folder, released.archive):
+        checks = verify_release(path, released.public_key)
+        assert {check.verdict for check in checks} == {"pass"}
+        assert {"signature", "chain", "whole run", "guarantee", "scenario", "model"} <= {each.name for each in checks}
+    (own,) = [check for check in verify_release(released.folder) if not check.passed]
+    assert own.verdict == "caution"
+    assert released.public_key in own.found
+
+
+def test_it_holds_no_secret_no_path_no_node_and_no_number_without_noise(run, released):
+    everything = b"".join(path.read_bytes() for path in released.folder.iterdir())
+    assert {path.name for path in released.folder.iterdir()} == {MANIFEST, *FILES}
+    salt = (run / "salt.secret").read_text().strip()
+    for secret in (salt, "secret-clinic", "unprotected", "training_loss", str(run), os.path.expanduser("~")):
+        assert secret.encode() not in everything, secret
+    told = {line.split(":")[0].strip() for line in (released.folder / FILES[2]).read_text().splitlines()}
+    assert not {"hosts", "trackers", "address"} & told
+
+
+@given(st.data())
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_any_changed_byte_is_found(released, tmp_path_factory, data):
+    name = data.draw(st.sampled_from([MANIFEST, *FILES]))
+    copied = shutil.copytree(released.folder, tmp_path_factory.mktemp("changed") / "bundle")
+    content = bytearray((copied / name).read_bytes())
+    place = data.draw(st.integers(0, len(content) - 1))
+    content[place] ^= data.draw(st.integers(1, 255))
+    (copied / name).write_bytes(content)
+    try:
+        verdict = worst(verify_bundle(copied, released.public_key))
+    except ValueError:  # no manifest any more
+        verdict = "fail"
+    same = name == MANIFEST and _json(copied) == _json(released.folder)  # white space
+    assert same or verdict == "fail"
+
+
+def _json(folder):
+    try:
+        return json.loads((folder / MANIFEST).read_text())
+    except ValueError:
+        return None
+
+
+def test_what_is_added_gone_or_signed_by_another_is_found(released, copied, run, tmp_path):
+    (copied / "seed.secret").write_text("1")
+    assert "seed.secret: not of the bundle" in failures(copied)["files"]
+    (copied / "seed.secret").unlink()
+    (copied / FILES[3]).unlink()
+    assert "certificate.html: gone" in failures(copied)["files"]
+    other = release(run, tmp_path / "other", tmp_path / "other.key")
+    assert other.public_key != released.public_key
+    assert "was expected" in failures(other.folder, released.public_key)["signature"]
+    manifest = json.loads((other.folder / MANIFEST).read_text())
+    (other.folder / MANIFEST).write_text(json.dumps(manifest | {"public_key": released.public_key}))
+    assert "not a signature" in failures(other.folder, released.public_key)["signature"]
+
+
+def test_a_ledger_that_claims_less_is_found_though_it_is_signed(released, copied, home):
+    """By somebody who has the key, and makes digests, chain and signature anew."""
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+    from fedamp.accounting.bundle import Bundle, signed
+    from tests.chains import relinked
+
+    ledger = json.loads((copied / "ledger.json").read_text())
+    ledger["whole_run_epsilon"]["upper"] /= 2
+    ledger["guaranteed_epsilon"] /= 2
+    (copied / "ledger.json").write_text(json.dumps(relinked(ledger)))
+    manifest = json.loads((copied / MANIFEST).read_text())
+    with Bundle(copied) as bundle:
+        manifest["files"]["ledger.json"] = bundle.sha256("ledger.json")
+    manifest["head"] = json.loads((copied / "ledger.json").read_text())["head"]
+    key = load_pem_private_key((home / "release.key").read_bytes(), None)
+    (copied / MANIFEST).write_text(json.dumps(manifest | {"signature": key.sign(signed(manifest)).hex()}))
+    assert set(failures(copied, released.public_key)) == {"whole run", "guarantee"}
+
+
+def test_an_archive_cannot_write_elsewhere_or_hold_a_name_twice(released, tmp_path):
+    for number, names in enumerate((["../evil"], ["ledger.json"], ["/etc/passwd"])):
+        file = tmp_path / f"{number}.zip"
+        shutil.copy(released.archive, file)
+        with zipfile.ZipFile(file, "a") as archive, catch_warnings(action="ignore"):  # it warns of the second one
+            for name in names:
+                archive.writestr(name, "{}")
+        assert "not of the bundle" in failures(file)["files"]
+    (tmp_path / "none.zip").write_text("no archive")
+    with pytest.raises(ValueError, match="no bundle"):
+        verify_bundle(tmp_path / "none.zip")
+
+
+def test_the_key_is_made_once_and_for_its_owner_alone(run, released, home, tmp_path, fedamp):
+    key = home / "release.key"
+    assert stat.S_IMODE(key.stat().st_mode) == 0o600
+    again = release(run, tmp_path / "again")
+    assert again.public_key == released.public_key
+    key.chmod(0o644)
+    answer = fedamp("release", run, "--out", tmp_path / "open")
+    key.chmod(0o600)
+    assert answer.status == 2
+    assert "expected: chmod 600" in answer.err
+    assert not (tmp_path / "open").exists()
+    answer = fedamp("release", run, "--out", tmp_path / "again")
+    assert (answer.status, answer.out) == (2, "")
+    assert "exists already" in answer.err
+
+
+def test_the_commands_and_the_verifier_that_needs_nothing_else(run, tmp_path, home, fedamp):
+    made = json.loads(fedamp("release", run, "--out", tmp_path / "out", "--json").out)
+    assert fedamp("verify", made["archive"], "--key", made["public_key"]).status == 0
+    wrong = fedamp("verify", made["folder"], "--key", "0" * 64)
+    assert wrong.status == 1
+    assert "was expected" in wrong.err
+    program = (
+        "import runpy, sys\n"
+        "try: runpy.run_module('fedamp.accounting', run_name='__main__')\n"
+        "finally: print({'torch', 'flwr', 'ray', 'pydantic'} & set(sys.modules))"
+    )
+    root = Path(__file__).parents[2]
+    for key, status in ((made["public_key"], 0), ("0" * 64, 1)):
+        command = [sys.executable, "-c", program, made["folder"], "--key", key]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=root)
+        assert done.returncode == status, done.stderr
+        assert done.stdout.endswith("set()\n")
+        assert "guarantee: epsilon" in done.stdout
+
+
+def test_a_run_that_has_ended_keeps_no_secret_seed_and_no_checkpoint(run, tmp_path):
+    assert not (run / "seed.secret").exists()
+    assert not (run / "checkpoint").exists()
+    before = {path.name: path.read_bytes() for path in run.iterdir() if path.name != "log.txt" and path.is_file()}
+    launch(small(*SECRET), Silent(), run, resume=True)  # nothing is left to do
+    after = {path.name: path.read_bytes() for path in run.iterdir() if path.name != "log.txt" and path.is_file()}
+    assert before == after
+    launch(small(*SECRET, "federation.keep_secrets=true"), Silent(), tmp_path / "kept")
+    assert (tmp_path / "kept" / "seed.secret").is_file()
+    assert list((tmp_path / "kept" / "checkpoint").iterdir())
+    launch(small(*SECRET, "known_seed=true"), Silent(), tmp_path / "known")
+    assert list((tmp_path / "known" / "checkpoint").iterdir())  # there it protects nothing

@@ -1,0 +1,183 @@
+"""Dummies: from outside all nodes do the same in every round; the model is the one without them, to the bit."""
+
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord, ConfigRecord
+
+from fedamp.engines.engines import CLIENT_APP
+from fedamp.engines.serial import SerialGrid
+from fedamp.errors import FederationError, ScenarioError
+from fedamp.federation import reader
+from fedamp.server.custom_app import AppStrategy
+from fedamp.server.loop import ask
+from fedamp.server.setup import prepare
+from fedamp.server.traffic import traffic
+from tests.client import own_apps
+from tests.deployed import Deployment
+from tests.federations import small
+
+THREE = {"a": "0-19", "b": "20-39", "c": "40-59"}
+ALONE = {f"n{unit}": str(unit) for unit in range(5)}
+FEW = ("data={name: digits, clients: 5}", "check_in={scheme: poisson, rate: 0.3}", "federation.quorum=0")
+EACH = ("data={name: digits, clients: 3}", "privacy.unit=sample", "check_in={scheme: poisson, rate: 0.01}")
+MLP = "model={name: mlp, hidden: [12]}"
+
+
+def played(dummies, hosts, *overrides, grid=None, rounds=4):
+    """The strategy, the grid, and what reported in each round."""
+    hosted = "{" + ", ".join(f"{name}: '{units}'" for name, units in hosts.items()) + "}"
+    dummies = f"federation.dummies={str(dummies).lower()}"
+    prepared = prepare(small(f"rounds={rounds}", f"federation.hosts={hosted}", dummies, *overrides))
+    strategy = prepared.strategy(prepared.state)
+    grid = grid or Deployment({name: {"hosts": units} for name, units in hosts.items()})
+    reported = []
+    for round_ in range(1, rounds + 1):
+        aggregate = ask(strategy, grid, round_)
+        strategy.release(round_, aggregate)
+        reported.append((aggregate.reported, aggregate.failed, aggregate.loss_sum, aggregate.records))
+    return strategy, grid, reported
+
+
+def assert_equal_models(one, other):
+    for name, array in one.state.parameters.items():
+        np.testing.assert_array_equal(array, other.state.parameters[name])
+
+
+@pytest.mark.parametrize(
+    ("hosts", "overrides"),
+    [
+        (THREE, ("check_in={scheme: poisson, rate: 0.5}",)),
+        (THREE, ("check_in={scheme: balanced, k: 1}", MLP, "submodels={scheme: disjoint, count: 3}")),
+        (THREE, ("check_in={scheme: poisson, rate: 0.5}", MLP, "submodels={scheme: dropout, keep: 0.5}")),
+        ({"a": "0-599", "b": "600-1199"}, (*EACH, "client={steps: 1, learning_rate: 0.5}")),
+        (ALONE, FEW),
+    ],
+    ids=["whole models", "submodels", "dropout", "records", "single units"],
+)
+def test_the_model_is_the_one_without_dummies_and_all_messages_are_alike(hosts, overrides):
+    strategy, grid, reported = played(True, hosts, *overrides)
+    without, sparse, expected = played(False, hosts, *overrides)
+    assert_equal_models(strategy, without)
+    assert reported == expected  # counts and losses, to the bit
+    for messages in (grid.orders, grid.replies):
+        assert all([name for name, _ in sent] == list(hosts) for sent in messages)
+        sizes = {name: {len(data) for sent in messages for other, data in sent if other == name} for name in hosts}
+        assert all(len(found) == 1 for found in sizes.values())
+    assert set(grid.stored.values()) == set(sparse.stored.values()) == {1}
+
+
+def test_a_round_in_which_nobody_checks_in_asks_all_nodes():
+    rare = (FEW[0], "check_in={scheme: poisson, rate: 0.2}")
+    strategy, grid, reported = played(True, ALONE, *rare, rounds=8)
+    without, sparse, _ = played(False, ALONE, *rare, rounds=8)
+    empty = [round_ for round_ in range(8) if reported[round_][0] == 0]
+    assert empty
+    assert all(len(grid.orders[round_]) == len(ALONE) for round_ in empty)
+    assert len(sparse.orders) == 8 - len(empty)
+    assert_equal_models(strategy, without)
+
+
+def test_a_simulation_has_no_dummies():
+    alone, _, reported = played(True, THREE, grid=SerialGrid(CLIENT_APP, "cpu"))
+    assert not alone.dummies
+    assert_equal_models(alone, played(True, THREE)[0])
+    assert [each[0] for each in reported] == [len(alone.plan.attendance.cohort(r)) for r in range(1, 5)]
+
+
+def test_dummies_do_not_make_a_quorum():
+    """One node, whose units are in the cohort of round 1, never answers; the dummies of the others do."""
+    plan = played(True, ALONE, *FEW, rounds=1)[0].plan
+    gone = {f"n{unit}" for unit in plan.attendance.cohort(1)}
+    assert 0 < len(gone) < len(ALONE)
+    grid = Deployment({n: {"hosts": h} for n, h in ALONE.items()}, meddle=_silent_when_trained(gone))
+    with pytest.raises(FederationError, match=r"none of .* reported"):
+        played(True, ALONE, *FEW, grid=grid)
+    assert len(grid.replies[0]) == len(ALONE)
+
+
+def _silent_when_trained(gone):
+    return lambda name, data: None if name in gone and len(data) > 1000 else data
+
+
+@pytest.mark.parametrize(
+    ("dummies", "hosts", "overrides", "expected"),
+    [
+        ("auto", ALONE, (), True),
+        ("auto", THREE, (), False),
+        ("auto", {"site": "all"}, (), False),
+        ("auto", ALONE, ("rounds=200000", FEW[1], "privacy.noise_multiplier=0"), False),  # 2.6 GB
+        (True, THREE, (), True),
+        (False, ALONE, (), False),
+    ],
+)
+def test_when_there_are_dummies_and_what_a_node_sends_and_receives(dummies, hosts, overrides, expected):
+    hosted = "{" + ", ".join(f"{name}: '{units}'" for name, units in hosts.items()) + "}"
+    clients = "data={name: digits, clients: 60}" if hosts is not ALONE else FEW[0]
+    scenario = small(clients, f"federation.hosts={hosted}", f"federation.dummies={str(dummies).lower()}", *overrides)
+    answer = traffic(scenario)
+    assert answer["dummies"] is expected
+    bounds = answer["bytes_per_node"]
+    numbers = 64 * 10 + 10
+    assert bounds["upper"] == pytest.approx(scenario.rounds * (4 + 8) * numbers, abs=scenario.rounds * 9000)
+    assert bounds["lower"] == (bounds["upper"] if expected else 0)
+
+
+def test_the_bytes_of_a_run_are_those_that_were_told():
+    strategy, grid, _ = played(True, THREE)
+    sent = dict.fromkeys(THREE, 0)
+    for messages in (*grid.orders, *grid.replies):
+        for name, data in messages:
+            sent[name] += len(data)
+    assert {traffic(strategy.plan.scenario)["bytes_per_node"][end] for end in ("lower", "upper")} == set(sent.values())
+
+
+def test_without_nodes_there_is_no_traffic_to_tell():
+    assert traffic(small()) is None
+
+
+def test_dummies_need_to_know_each_nodes_units():
+    with pytest.raises(ScenarioError, match=r"federation\.dummies needs to know each node's units"):
+        small("federation.hosts={site: all}", "federation.dummies=true")
+
+
+def own(dummies, **changes):
+    nodes = {f"n{unit}": {"partition-id": unit} for unit in range(10)}
+    raw = {
+        "name": "own",
+        "known_seed": True,
+        "data": {"name": "external", "clients": 10},
+        "model": {"name": "external"},
+        "rounds": 3,
+        "check_in": {"scheme": "poisson", "rate": 0.4},
+        "privacy": {"clip": 0.5, "noise_multiplier": 1.0},
+        "federation": {"hosts": {name: str(unit) for unit, name in enumerate(nodes)}, "quorum": 0, "dummies": dummies},
+    }
+    return reader.validate(raw | changes, "own"), nodes
+
+
+@pytest.mark.parametrize("name", ["remembering_app", "hostile_app", "hostile_flower_app"])
+def test_apps_of_ones_own_train_dummies_alike_and_count_them_nowhere(tmp_path, name):
+    models, counts = [], []
+    weights = {"weight": np.linspace(-1, 1, 12, dtype=np.float32).reshape(4, 3)}
+    for dummies in (True, False):
+        scenario, nodes = own(dummies)
+        arrays = ArrayRecord({name: Array(array) for name, array in weights.items()})
+        strategy = AppStrategy(scenario, arrays, tmp_path / str(dummies))
+        grid = Deployment(nodes, f"tests.client.own_apps:{name}")
+        counts.append([])
+        strategy.start(grid, arrays, train_config=ConfigRecord({"lr": 0.1}))
+        counts[-1] = (strategy.collected.reported, strategy.collected.failed, len(strategy.collected.errors))
+        models.append(strategy.state.parameters["weight"])
+        assert {len(sent) for sent in grid.orders} == {10} or not dummies
+        assert len({len(data) for sent in grid.replies for _, data in sent}) == 1
+    np.testing.assert_array_equal(*models)
+    assert counts[0] == counts[1]
+
+
+def test_all_units_of_a_node_train_in_every_round(tmp_path):
+    arrays = ArrayRecord({"weight": Array(np.ones(3, np.float32))})
+    strategy = AppStrategy(own(True)[0], arrays, tmp_path / "out")
+    own_apps.TRAINED.clear()
+    strategy.start(Deployment(own(True)[1], "tests.client.own_apps:noting_app"), arrays)
+    assert sorted(own_apps.TRAINED) == [(round_, client) for round_ in (1, 2, 3) for client in range(10)]
+    assert strategy.collected.reported == len(strategy.plan.attendance.cohort(3)) < 10

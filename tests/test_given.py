@@ -1,0 +1,403 @@
+"""Model, records, loss and metrics that are objects of Python: by digest, in every process, checked like all others."""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+import fedamp
+from fedamp.base import given
+from fedamp.data.given import store
+from fedamp.errors import FederationError, InputError, RunFolderError, ScenarioError
+
+GENERATOR = np.random.default_rng(0)
+X = GENERATOR.normal(size=(300, 6)).astype(np.float32)
+Y = X[:, :3].argmax(1)
+OBJECTS = {"data": (X[:240], Y[:240], np.repeat(np.arange(40), 6)), "test": (X[240:], Y[240:])}
+SETTINGS = {
+    "rounds": 4,
+    "check_in": {"scheme": "balanced", "k": 2},
+    "client": {"steps": 2, "learning_rate": 0.5},
+    "privacy": {"clip": 0.5, "noise_multiplier": 1.0},
+    "known_seed": True,
+    "engine": {"kind": "serial"},
+}
+
+NOTEBOOK = """
+import json
+import sys
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import fedamp
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3))
+
+    def forward(self, inputs):
+        return self.layers(inputs * SCALE if type(self).__name__ in {"Net", "Other", "Third"} else inputs)
+
+
+def loss(outputs, labels):
+    return F.cross_entropy(outputs, labels, reduction="none", label_smoothing=0.1)
+
+
+SCALE, x = 2.0, np.random.default_rng(0).normal(size=(300, 6)).astype(np.float32)
+y = x[:, :3].argmax(1)
+settings = json.loads(sys.argv[1]) | {
+    "model": Net,
+    "data": (x[:240], y[:240], np.repeat(np.arange(40), 6)),
+    "test": (x[240:], y[240:]),
+    "loss": loss,
+    "metrics": {"accuracy": lambda outputs, labels: (outputs.argmax(1) == labels).double().mean()},
+}
+if __name__ == "__main__":
+"""
+TWO_ENGINES = """
+    assert isinstance(fedamp.run(out="here", **settings).model(), Net)
+    fedamp.run(out="ray", **settings | {"engine": {"kind": "ray", "workers": 2}})
+"""
+AGAIN = """
+    fedamp.run(out="here", resume=True, **settings)
+    SCALE = 3.0
+    try:
+        fedamp.run(out="here", resume=True, **settings)
+    except fedamp.errors.RunFolderError as error:
+        print(error)
+"""
+SWEEP = """
+    print(len(fedamp.sweep(None, {"seed": [1, 2]}, "sweep", jobs=2, **settings).finished))
+"""
+
+
+def process(folder: Path, *code: str) -> str:
+    """What a script prints in a fresh process, with another order of sets each time."""
+    file = folder / "notebook.py"
+    file.write_text(NOTEBOOK + "".join(code))
+    environment = {key: value for key, value in os.environ.items() if key not in ("FEDAMP_GIVEN", "PYTHONHASHSEED")}
+    environment["PYTHONPATH"] = str(Path(fedamp.__file__).parents[1])
+    command = [sys.executable, file.name, json.dumps(SETTINGS)]
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
+class Net(nn.Module):
+    def __init__(self, width: int = 8):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(6, width), nn.Tanh(), nn.Linear(width, 3))
+
+    def forward(self, inputs):
+        return self.layers(inputs)
+
+
+def played(out: Path, **settings):
+    return fedamp.run(out=out, **{"model": Net} | OBJECTS | SETTINGS | settings)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    return played(tmp_path_factory.mktemp("given") / "run")
+
+
+def test_a_script_without_files_gives_the_same_on_ray_and_here_and_can_be_resumed(tmp_path, fedamp_command):
+    """Its classes are in ``__main__``. Another process gives the same objects: the digests are the same."""
+    pytest.importorskip("ray")
+    assert process(tmp_path, TWO_ENGINES) == ""
+    models = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("here", "ray")]
+    assert models[0] == models[1]
+    assert "engine ray: " in (tmp_path / "ray" / "log.txt").read_text()
+    refusal = process(tmp_path, "\n" * 5, AGAIN)
+    assert refusal.endswith("it differs in scenario_sha256 (changed: model)\n")
+    answers = [fedamp_command(name, tmp_path / "ray") for name in ("verify", "report")]
+    assert [answer.status for answer in answers] == [0, 0]
+
+
+@pytest.fixture(name="fedamp_command")
+def command(request, monkeypatch, tmp_path):
+    """The entry point, in a process that was given nothing."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("FEDAMP_GIVEN", raising=False)
+    return request.getfixturevalue("fedamp")
+
+
+def test_a_run_is_what_it_would_be_from_files(whole, tmp_path):
+    """The same records as npz, the model by import path: the same model to the bit."""
+    (tmp_path / "files").mkdir()
+    np.savez(tmp_path / "files" / "train.npz", **dict(zip(("x", "y", "client"), OBJECTS["data"], strict=True)))
+    np.savez(tmp_path / "files" / "test.npz", **dict(zip("xy", OBJECTS["test"], strict=True)))
+    data = {"name": "npz", "path": str(tmp_path / "files"), "partition": {"scheme": "natural"}}
+    files = fedamp.run(
+        SETTINGS | {"name": "files", "data": data, "model": {"name": "tests.test_given:Net"}}, tmp_path / "a"
+    )
+    assert files.files.model.read_bytes() == whole.files.model.read_bytes()
+    assert [record.accuracy for record in files.rounds] == [record.accuracy for record in whole.rounds]
+    assert type(whole.model()).__name__ == "Net"
+
+
+def test_the_folder_of_a_run_says_digests_and_holds_no_object(whole):
+    scenario = whole.scenario
+    assert scenario.data.name == "given"
+    assert scenario.model.name.startswith("given:Net-")
+    assert scenario.model.folder is None  # so that it can be resumed anywhere
+    assert {file.suffix for file in whole.folder.rglob("*") if file.is_file()}.isdisjoint({".pickle", ".npy"})
+    assert all(check.verdict != "fail" for check in whole.verify())
+
+
+def test_without_the_objects_a_run_can_be_read_but_not_continued(whole, monkeypatch, tmp_path):
+    monkeypatch.setenv("FEDAMP_GIVEN", str(tmp_path))
+    monkeypatch.setattr(given, "_objects", {})  # as in another process
+    read = fedamp.open(whole.folder)
+    assert read.report(tmp_path / "report.html").is_file()
+    for attempt in (
+        read.model,
+        lambda: fedamp.run(read.scenario, whole.folder, resume=True),
+        read.scenario.plot_partition,
+    ):
+        with pytest.raises(InputError, match=r"not given here; expected: .*the same") as caught:
+            attempt()
+        assert len(str(caught.value).splitlines()) == 1
+
+
+def test_models_may_be_classes_functions_or_modules_that_were_trained_before(tmp_path):
+    torch.manual_seed(5)
+    trained = Net(4)
+    start = {name: value.detach().numpy().copy() for name, value in trained.named_parameters()}
+    still = {
+        "client": {"steps": 1, "learning_rate": 1e-30},
+        "rounds": 2,
+        "privacy": {"clip": 1e-9, "noise_multiplier": 0},
+    }
+    run = played(tmp_path / "a", model=trained, **still)
+    for name, value in run.model().named_parameters():
+        np.testing.assert_allclose(value.detach().numpy(), start[name], atol=1e-7)  # less than a float32's spacing
+    with torch.no_grad():
+        trained.layers[0].weight.zero_()  # afterwards: what was given is a copy
+    assert run.model().layers[0].weight.any()
+    shaped = played(
+        tmp_path / "b", model=lambda input_shape, num_classes: nn.Linear(*input_shape, num_classes), rounds=2
+    )
+    assert shaped.summary.parameters == 6 * 3 + 3
+
+
+@pytest.fixture(autouse=True, scope="module")
+def home(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FEDAMP_HOME", str(tmp_path_factory.mktemp("home")))
+        yield Path(os.environ["FEDAMP_HOME"])
+
+
+def test_nobody_else_can_test_a_guess_of_the_records_on_a_digest(home, monkeypatch, tmp_path):
+    """A scenario may be released: the digest must not follow from the records alone."""
+    first = store(OBJECTS["data"], OBJECTS["test"])
+    assert store(OBJECTS["data"], OBJECTS["test"]) == first
+    assert (home / "given.key").stat().st_mode & 0o777 == 0o600
+    monkeypatch.setenv("FEDAMP_HOME", str(tmp_path))
+    assert store(OBJECTS["data"], OBJECTS["test"]) != first
+
+
+def test_digests_tell_objects_apart_and_not_their_places():
+    def made(width, text="\n\n"):
+        names = {"nn": nn, "width": width, "__name__": "__main__"}
+        exec(text + "def model():\n    return nn.Linear(6, width)", names)
+        return given.keep(names["model"], "model")
+
+    assert made(3) == made(3, "\n" * 9)
+    assert made(3) != made(4)
+    ones, twos = (given.keep(lambda outputs, labels, by=by: outputs * by, "loss") for by in (1.0, 2.0))
+    assert ones != twos
+    assert given.keep({"b", "a", "c"}, "set") == given.keep({"c", "b", "a"}, "set")
+
+
+class Counting(Net):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("calls", torch.zeros(1))
+
+    def forward(self, inputs):
+        self.calls += 1
+        return super().forward(inputs)
+
+
+class Normed(Net):
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.BatchNorm1d(6)
+
+
+LOCK = threading.Lock()
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"model": Normed}, "statistics mix records unprotected; use GroupNorm"),
+        ({"model": Counting}, "changes when the model is called"),
+        ({"model": lambda: 3}, "must return a torch.nn.Module, got int"),
+        ({"model": nn.Linear(6, 4)}, r"must answer logits of shape \[batch, 3\]"),
+        ({"model": lambda held=LOCK: held}, "model: cannot be handed to other processes"),
+        ({"test": None}, r"test: none given; expected: test=\(x, y\), public"),
+        ({"data": {"name": "digits", "clients": 9}}, "test: given without data"),
+        ({"data": (X, Y[:9])}, r"data: y is of type int64 and shape \[9\]"),
+        ({"data": ([[None]], [0])}, "data: x is of type object"),
+        ({"data": ([[1], [2, 3]], Y)}, "data: x: ValueError: "),
+        ({"data": (X,)}, r"data: got tuple; expected: \(x, y, client\)"),
+        ({"data": (X * np.inf, Y, Y)}, "data: the inputs of record 0 hold NaN or infinity"),
+        ({"loss": functional.cross_entropy}, r"answers \[\] for 2 records; expected: one loss for each record, \[2\]"),
+        (
+            {"loss": lambda outputs, labels: outputs @ labels},
+            r"client.loss: given:loss-\w+ fails for outputs \[2, 3\]",
+        ),
+        ({"loss": "cross-entropi"}, "did you mean"),
+        ({"metrics": {"seconds": len}}, "metrics: 'seconds'; expected: functions by names"),
+        ({"engine": {"kind": "flower"}}, "objects of Python cannot get to Flower"),
+        ({"engine": {"address": "10.0.0.1:6379"}}, "objects of Python cannot get to Flower or a cluster"),
+    ],
+)
+def test_what_cannot_be_given_is_refused_in_one_line(settings, words, tmp_path):
+    with np.errstate(all="ignore"), pytest.raises(InputError, match=words) as caught:
+        played(tmp_path / "run", **settings)
+    assert len(str(caught.value).splitlines()) == 1
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_loss_and_metrics_of_functions(whole, tmp_path):
+    def same(outputs, labels):
+        return functional.cross_entropy(outputs, labels, reduction="none")
+
+    def top2(outputs, labels):
+        assert len(outputs) == len(labels) == len(OBJECTS["test"][1])
+        return (outputs.topk(2).indices == labels[:, None]).any(1).double().mean()
+
+    run = played(tmp_path / "a", loss=same, metrics={"top2": top2})
+    assert run.score[0] == "top2"
+    assert list(run.frame())[:2] == ["loss", "top2"]
+    np.testing.assert_allclose(run.frame()["loss"], whole.frame()["loss"], rtol=1e-4)  # another kernel's rounding
+    only = played(tmp_path / "b", metrics={"top2": top2})
+    assert only.files.model.read_bytes() == whole.files.model.read_bytes()
+    with pytest.raises(FederationError, match="metrics: broken fails"):
+        played(tmp_path / "c", metrics={"broken": lambda outputs, labels: 1 / 0})
+
+
+def test_numbers_as_labels_are_trained_by_their_squared_error(tmp_path):
+    data, test = ((x, x[:, :1] * 2, *client) for x, _, *client in (OBJECTS["data"], OBJECTS["test"]))
+    run = played(tmp_path / "run", data=data, test=test, model=lambda: nn.Linear(6, 1), loss="mean-squared-error")
+    assert run.score[0] == "r2"
+    own = played(
+        tmp_path / "own", data=data, test=test, model=lambda: nn.Linear(6, 1), loss=lambda o, y: (o - y).abs()[:, 0]
+    )
+    assert own.score[0] == "r2"
+
+
+def test_arrays_are_written_once_and_mapped(tmp_path):
+    scenarios = [fedamp.load(model=Net, **OBJECTS | SETTINGS, seed=seed) for seed in (1, 2)]
+    (folder,) = {given.folder() / scenario.data.digest for scenario in scenarios}
+    assert sorted(file.name for file in folder.iterdir()) == [
+        f"{name}.npy" for name in ("test_x", "test_y", "train_client", "train_x", "train_y")
+    ]
+    assert folder.parent.stat().st_mode & 0o777 == 0o700
+    table = scenarios[0].data.open(Path()).train
+    assert isinstance(table.inputs.base, np.memmap) or isinstance(table.inputs, np.memmap)
+    turned = np.asfortranarray(OBJECTS["data"][0])
+    assert (
+        fedamp.load(model=Net, **OBJECTS | {"data": (turned, *OBJECTS["data"][1:])}, **SETTINGS).data
+        == scenarios[0].data
+    )
+
+
+@pytest.mark.slow
+def test_a_sweep_gives_the_objects_to_its_processes(tmp_path):
+    assert process(tmp_path, SWEEP) == "2\n"
+
+
+# --- stopping --------------------------------------------------------------------------------------------------------
+
+
+def stopping(record):
+    if record.round == 2:
+        raise fedamp.StopTraining
+
+
+@pytest.mark.parametrize("callback", [lambda record: record.round < 2, stopping])
+def test_a_callback_stops_the_run_which_costs_all_rounds_and_can_be_resumed(callback, whole, tmp_path):
+    seen = []
+    run = played(tmp_path / "run", callbacks=[callback, seen.append])
+    assert run.summary.stopped_because == "interrupted"
+    assert [record.round for record in run.rounds] == [record.round for record in seen] == [1, 2]
+    assert run.epsilon == pytest.approx(whole.epsilon)
+    assert run.epsilon > run.released_rounds_epsilon
+    assert "interrupted" in str(run)
+    finished = played(tmp_path / "run", resume=True)
+    assert finished.files.model.read_bytes() == whole.files.model.read_bytes()
+
+
+def test_another_section_is_named_when_a_run_is_resumed(whole):
+    with pytest.raises(RunFolderError, match=r"it differs in scenario_sha256 \(changed: data\)"):
+        played(whole.folder, data=(-X[:240], *OBJECTS["data"][1:]), resume=True)
+
+
+# --- looking ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_picture_of_a_partition_says_whether_it_is_private():
+    public = fedamp.load("digits").plot_partition()
+    private = fedamp.load(model=Net, **OBJECTS | SETTINGS).plot_partition(clients=7)
+    words = [
+        " ".join(text.get_text() for text in picture.findobj() if hasattr(text, "get_text"))
+        for picture in (public, private)
+    ]
+    assert ["PRIVATE" in each for each in words] == [False, True]
+    assert "the first 7 of 40" in words[1]
+    counts = private.axes[0].images[0].get_array()
+    assert counts.shape == (7, 3)
+    assert (counts.sum(1) == 6).all()
+
+
+def test_a_notebook_has_one_cell_that_changes_in_place(whole, monkeypatch, tmp_path):
+    """A kernel's ``display`` as IPython documents it; IPython itself is no dependency."""
+    from types import ModuleType, SimpleNamespace
+
+    shown, updated = [], []
+
+    def display(thing, display_id):
+        shown.append(thing._repr_html_())
+        return SimpleNamespace(update=lambda thing: updated.append(thing._repr_html_()))
+
+    ipython, module = ModuleType("IPython"), ModuleType("IPython.display")
+    ipython.get_ipython, module.display = lambda: SimpleNamespace(kernel=1), display
+    monkeypatch.setenv("FORCE_COLOR", "1")  # as kernels do
+    monkeypatch.setitem(sys.modules, "IPython", ipython)
+    monkeypatch.setitem(sys.modules, "IPython.display", module)
+    before = sys.stdout
+    played(tmp_path / "run")
+    assert sys.stdout is before
+    assert len(shown) == 1
+    assert "round 0 of 4  starting" in shown[0]
+    assert len(updated) == 4
+    assert "round 4 of 4" in updated[-1]
+    assert f"accuracy {whole.accuracy:.1%}" in updated[-1]
+
+
+def test_runs_are_compared_as_objects_and_as_folders(whole, tmp_path):
+    other = played(tmp_path / "other", seed=3)
+    compared = fedamp.compare([whole, str(other.folder)])
+    assert list(compared.frame()["accuracy"]) == [whole.accuracy, other.accuracy]
+    assert compared.plot().axes
+    with pytest.raises(InputError, match="no picture nonsense; expected here: rounds"):
+        compared.plot("nonsense")
+    with pytest.raises(ScenarioError, match=r"data\.clients is required"):
+        fedamp.load(model=Net, **OBJECTS | SETTINGS | {"data": OBJECTS["data"][:2]})
