@@ -177,6 +177,8 @@ def _swept(parts: list[HiddenRounds], delta: float) -> Array:
             share = failure * count / len(parts)
             held = certify(Block(proposal, parts[some]), above, np.zeros((count, 0)), draws, share)[0] <= spendable
         except NotEvaluable:
+            if not np.isfinite(spent).any():  # it is no better earlier on
+                break
             end, left = end - max(1, end // 8), left - _LOOKING * run.work
             continue
         spent[some] = np.where(held.any(axis=1), above[np.arange(count), held.argmax(axis=1)], np.inf)
