@@ -20,6 +20,11 @@ _MOST_TEXT = 1 << 29  # bytes of a file that is read whole; the model is read in
 _PIECE = 1 << 20
 
 
+def text_of(manifest: Json) -> str:
+    """The only text of a manifest, so that no byte of it can change unseen."""
+    return json.dumps(manifest, indent=1, sort_keys=True) + "\n"
+
+
 def signed(manifest: Json) -> bytes:
     """What the signature of a manifest covers."""
     return json.dumps({key: manifest[key] for key in _KEYS}, sort_keys=True).encode()
@@ -45,6 +50,11 @@ class Bundle:
                 names = [each.filename for each in self._archive.infolist()]
                 strange = [name for name in names if names.count(name) > 1]
                 self._sizes = {each.filename: each.file_size for each in self._archive.infolist()}
+                # Stored as they are, and nothing before, between or behind the files: no bomb, no byte that is unseen.
+                packed = any(each.compress_type != zipfile.ZIP_STORED for each in self._archive.infolist())
+                expected = 22 + sum(76 + 2 * len(name.encode()) + self._sizes[name] for name in names)
+                if packed or (expected < 1 << 32 and path.stat().st_size != expected):
+                    strange.append(path.name)
         except (OSError, zipfile.BadZipFile) as error:
             raise ValueError(f"{path}: no bundle ({error})") from None
         self.strange = sorted({*strange, *(set(self._sizes) - {MANIFEST, *FILES})})
@@ -63,14 +73,23 @@ class Bundle:
         """A file, by a name that a bundle may hold."""
         return (self._path / name).open("rb") if self._archive is None else self._archive.open(name)
 
-    def json(self, name: str) -> dict[str, Any]:
-        """The content of a file of JSON; ValueError: it is none, or too large."""
+    def text(self, name: str) -> str:
+        """The content of a file of text; ValueError: it is none, or too large."""
         if self._sizes.get(name, 0) > _MOST_TEXT:
             raise ValueError(f"{name}: larger than any ledger")
         try:
             with self.stream(name) as stream:
-                found = json.loads(stream.read(_MOST_TEXT), object_pairs_hook=_each_key_once)
-        except (OSError, KeyError, RecursionError, ValueError, zipfile.BadZipFile) as error:
+                return stream.read(_MOST_TEXT).decode()
+        except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
+            raise ValueError(f"{name}: cannot be read ({error})") from None
+
+    def json(self, name: str) -> dict[str, Any]:
+        """The content of a file of JSON; ValueError: it is none, or too large."""
+        try:
+            found = json.loads(self.text(name), object_pairs_hook=_each_key_once)
+        except RecursionError:
+            raise ValueError(f"{name}: cannot be read (nested too deeply)") from None
+        except ValueError as error:
             raise ValueError(f"{name}: cannot be read ({error})") from None
         if not isinstance(found, dict):
             raise ValueError(f"{name}: not an object")
@@ -99,6 +118,8 @@ def verify_bundle(path: Path, public_key: str | None = None) -> list[Check]:
         ValueError: there is no bundle, or it cannot be read.
     """
     with Bundle(path) as bundle:
+        if bundle.strange:  # before anything is read
+            return [Check("files", "fail", "; ".join(f"{name}: not of the bundle" for name in bundle.strange))]
         manifest = bundle.json(MANIFEST)
         checks = [*_of_files(bundle, manifest), signature(manifest, public_key)]
         if checks[0].verdict == "fail":
@@ -112,13 +133,12 @@ def verify_bundle(path: Path, public_key: str | None = None) -> list[Check]:
 
 def _of_files(bundle: Bundle, manifest: Json) -> Iterator[Check]:
     known = set(manifest) == _KEYS | {"signature"} and manifest["format"] == FORMAT
+    known = known and bundle.text(MANIFEST) == text_of(manifest) and str(manifest["signature"]).islower()
     if not known or not isinstance(manifest["files"], dict):
         yield Check("files", "fail", f"{MANIFEST} is not a manifest of {FORMAT!r}")
         return
     told = manifest["files"]
-    wrong = [f"{name}: not of the bundle" for name in bundle.strange]
-    others = bundle.names - {MANIFEST, *told, *bundle.strange}
-    wrong += [f"{name}: not in {MANIFEST}" for name in sorted(others)]
+    wrong = [f"{name}: not in {MANIFEST}" for name in sorted(bundle.names - {MANIFEST, *told})]
     wrong += [f"{name}: gone" for name in sorted({*told, *FILES[:2]} - bundle.names)]
     present = [name for name in FILES if name in bundle.names and name in told]
     wrong += [f"{name}: not as it was released" for name in present if bundle.sha256(name) != told[name]]

@@ -1,6 +1,5 @@
 """What may leave the server: the model, its ledger, a certificate and the scenario, signed. docs/releasing.md."""
 
-import json
 import os
 import shutil
 import zipfile
@@ -19,10 +18,10 @@ from cryptography.hazmat.primitives.serialization import (
     PublicFormat,
     load_pem_private_key,
 )
+from filelock import FileLock
 
-from fedamp.accounting.bundle import FILES, FORMAT, MANIFEST, Bundle, signed, verify_bundle
+from fedamp.accounting.bundle import FILES, FORMAT, MANIFEST, Bundle, signed, text_of, verify_bundle
 from fedamp.accounting.ledgers import Check, worst
-from fedamp.client.task import DATA_PLACES
 from fedamp.errors import InputError, RunFolderError, ScenarioError
 from fedamp.federation import reader
 from fedamp.federation.scenario import Scenario
@@ -35,6 +34,8 @@ from fedamp.runs.run import read_run
 from fedamp.runs.verify import complaint, model_check
 
 MODEL, LEDGER, SCENARIO, PAGE = FILES
+PUBLIC = {"name", "seed", "known_seed", "data", "model", "rounds", "check_in", "submodels", "client", "server"}
+PUBLIC |= {"mixing", "privacy", "faults"}
 
 
 @dataclass(frozen=True)
@@ -80,9 +81,11 @@ def release(run: Path, out: Path | None = None, key: Path | None = None) -> Rele
         about = {"format": FORMAT, "written_by": WRITTEN_BY, "name": found.scenario.name, "head": found.ledger.head}
         manifest: dict[str, Any] = about | {"files": digests, "public_key": public_key}
         signature = signing.sign(signed(manifest)).hex()
-        (writing / MANIFEST).write_text(json.dumps(manifest | {"signature": signature}, indent=1) + "\n")
+        (writing / MANIFEST).write_text(text_of(manifest | {"signature": signature}))
+        if wrong := complaint(verify_release(writing, public_key)):  # the run may have changed since it was read
+            raise RunFolderError(f"{run}: {wrong}")
         packed = archive.with_name(f".{archive.name}.writing")
-        with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as stream:
+        with zipfile.ZipFile(packed, "w") as stream:
             for name in (MANIFEST, *FILES):
                 stream.write(writing / name, name)
         writing.replace(out)
@@ -93,14 +96,20 @@ def release(run: Path, out: Path | None = None, key: Path | None = None) -> Rele
 
 
 def public(scenario: Scenario) -> dict[str, Any]:
-    """A scenario without what tells of the server's machines: paths, nodes, engine and trackers."""
-    content: dict[str, Any] = scenario.model_dump(mode="json", exclude={"federation", "trackers"})
-    content["engine"] = scenario.engine.model_dump(mode="json", exclude={"address"})
-    for section, keys in (("data", DATA_PLACES), ("model", ("initial", "folder"))):
-        for key in keys:
-            if Path(content[section].get(key) or "").is_absolute():
-                content[section][key] = "" if section == "data" else None
+    """What others may know of a scenario: the sections that decide a run, without paths of the server's machines."""
+    content: dict[str, Any] = _without_paths(scenario.model_dump(mode="json", include=PUBLIC))
+    content["engine"] = scenario.engine.model_dump(mode="json", include={"clients_per_batch", "precision"})
+    for key in ("initial", "folder"):
+        content["model"][key] = content["model"].get(key) or None
     return content
+
+
+def _without_paths(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_paths(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_without_paths(inner) for inner in value]
+    return "" if isinstance(value, str) and value.startswith(("/", "~", "\\")) else value
 
 
 def default_key() -> Path:
@@ -116,7 +125,9 @@ def signing_key(file: Path) -> Ed25519PrivateKey:
             file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             new = Ed25519PrivateKey.generate()
             text = new.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-            write_secret(file, text.decode())
+            with FileLock(file.with_suffix(".lock")):  # of two first releases one makes the key
+                if not file.exists():
+                    write_secret(file, text.decode())
         if file.stat().st_mode & 0o077:
             raise InputError(f"{file}: others may read this key; expected: chmod 600")
         found = load_pem_private_key(file.read_bytes(), password=None)
