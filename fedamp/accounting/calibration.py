@@ -1,30 +1,22 @@
 """The least noise and the best whole number for a budget, and the cost after each round of a run."""
 
 import math
-from collections.abc import Callable, Sequence
-from contextlib import suppress
-from functools import lru_cache
+from collections.abc import Callable
 from itertools import count
 
 import numpy as np
 
 from fedamp.accounting import checks
-from fedamp.accounting.amplification import Allocation, Cyclic, of_one_class
-from fedamp.accounting.answers import closed_form, law_upper, upper_epsilon
-from fedamp.accounting.bounds import Array, NotEvaluable, in_floating_point
-from fedamp.accounting.conversion import EpsilonAt, search_orders
-from fedamp.accounting.laws import Detail
+from fedamp.accounting.amplification import of_one_class
+from fedamp.accounting.answers import law_upper, upper_epsilon
+from fedamp.accounting.bounds import NotEvaluable, in_floating_point
 from fedamp.accounting.mechanism import Mechanism
-from fedamp.accounting.releases import ModelMix
-from fedamp.accounting.renyi import HIGHEST_ORDER, rdp
 from fedamp.accounting.risk import trade_off
 from fedamp.accounting.sampled import PRECISION, QUESTIONS, is_sampled, sampled_profile
 
-_CHECKPOINTS, _SAMPLED_CHECKPOINTS = 13, 7  # the most rounds at which a curve is computed, without and with sampling
-
 _ATTEMPTS = QUESTIONS // 4
 """The most mechanisms that a search certifies, in both directions. The other certificates are for the curve."""
-assert 2 * (_ATTEMPTS + _SAMPLED_CHECKPOINTS) <= QUESTIONS
+assert 2 * (_ATTEMPTS + 7) + 1 <= QUESTIONS
 
 
 def calibrate(
@@ -214,6 +206,7 @@ def calibrate_count(
         middle = (good + bad) // 2
         good, bad = (middle, bad) if fits(middle) else (good, middle)
     return good
+<<<<<<< HEAD
 
 
 def epsilon_over_rounds(
@@ -294,3 +287,5 @@ def _checkpoints(count: int, most: int) -> list[int]:
         return list(range(count))
     steps = np.append((np.arange(most - 1) / (most - 1)) ** 1.5, 0.96)
     return sorted({int(step * count) for step in steps})
+=======
+>>>>>>> a1

@@ -13,9 +13,12 @@ from typing import Any, Literal
 import numpy as np
 
 from fedamp.accounting.bounds import Array
-from fedamp.accounting.calibration import epsilon_over_rounds
 from fedamp.accounting.mechanism import from_json
+<<<<<<< HEAD
 from fedamp.accounting.sampled import PRECISION
+=======
+from fedamp.accounting.prefixes import epsilon_over_rounds
+>>>>>>> a1
 
 Json = Mapping[str, Any]
 Verdict = Literal["pass", "caution", "fail"]
