@@ -14,11 +14,8 @@ import numpy as np
 
 from fedamp.accounting.bounds import Array
 from fedamp.accounting.mechanism import from_json
-<<<<<<< HEAD
-from fedamp.accounting.sampled import PRECISION
-=======
 from fedamp.accounting.prefixes import epsilon_over_rounds
->>>>>>> a1
+from fedamp.accounting.sampled import PRECISION
 
 Json = Mapping[str, Any]
 Verdict = Literal["pass", "caution", "fail"]

@@ -26,6 +26,7 @@ from fedamp.accounting.renyi import HIGHEST_ORDER, rdp
 from fedamp.accounting.sampled import (
     CHARGE,
     FOR_ZERO,
+    PRECISION,
     QUESTIONS,
     STEPS,
     half_width,
@@ -39,7 +40,9 @@ _WORK = 1.2e9  # steps of the recursion that a curve may take: some four seconds
 _LOOKING = 12_000  # draws that pilots take, about
 
 
-def epsilon_over_rounds(mechanism: Mechanism, delta: float, rounds: Sequence[int] | None = None) -> Array:
+def epsilon_over_rounds(
+    mechanism: Mechanism, delta: float, rounds: Sequence[int] | None = None, precision: float = PRECISION
+) -> Array:
     """Upper ends of epsilon after each round, shape (len(rounds),).
 
     They come from the numerical law or sampling at some rounds, and from Rényi bounds at every round without a law. A
@@ -49,6 +52,8 @@ def epsilon_over_rounds(mechanism: Mechanism, delta: float, rounds: Sequence[int
         mechanism: the whole run.
         delta: in (0, 1).
         rounds: ascending, each from 0 to ``mechanism.span``; default: all from 1 on.
+        precision: of the whole run, as in ``Mechanism.epsilon``. A coarser one than the default also leaves out the
+            draws that answer for all rounds at once, and most rounds then cost what a later one does.
     """
     checks.delta(delta)
     asked = tuple(range(1, mechanism.span + 1)) if rounds is None else tuple(rounds)
@@ -59,18 +64,19 @@ def epsilon_over_rounds(mechanism: Mechanism, delta: float, rounds: Sequence[int
     if isinstance(mechanism, Cyclic):
         begun = np.array([mechanism.begun(number) for number in asked])
         numbers, places = np.unique(begun, return_inverse=True)
-        return epsilon_over_rounds(mechanism.of_a_class, delta, numbers.tolist())[places]
-    return _over_rounds(mechanism, delta, asked).copy()
+        return epsilon_over_rounds(mechanism.of_a_class, delta, numbers.tolist(), precision)[places]
+    return _over_rounds(mechanism, delta, asked, checks.precision(precision)).copy()
 
 
 @lru_cache(maxsize=64)
-def _over_rounds(mechanism: Mechanism, delta: float, asked: tuple[int, ...]) -> Array:
+def _over_rounds(mechanism: Mechanism, delta: float, asked: tuple[int, ...], precision: float) -> Array:
     if not mechanism.is_private:
         return np.array([mechanism.after(number).epsilon(delta).upper for number in asked])
     spent = np.full(len(asked) + 1, np.inf)
-    spent[-1] = mechanism.epsilon(delta).upper
+    spent[-1] = mechanism.epsilon(delta, precision=precision).upper
     with suppress(NotEvaluable), in_floating_point():
-        spent[:-1] = _by_sampling(mechanism, delta, asked)
+        if precision <= PRECISION:
+            spent[:-1] = _by_sampling(mechanism, delta, asked)
     most = SAMPLED_CHECKPOINTS if is_sampled(mechanism) else _CHECKPOINTS
     checkpoints = [i for i in _checkpoints(len(asked), most) if asked[i] < mechanism.span]  # the whole is known
     highest = 0
