@@ -13,7 +13,7 @@ from fedamp.errors import StopTraining as StopTraining
 from fedamp.federation import reader
 from fedamp.federation.scenario import Scenario as AnyScenario
 from fedamp.report.scenarios import Scenario
-from fedamp.server.observers import Callback, Observer, Observers
+from fedamp.server.observers import Callback, Forewarning, Observer, Observers
 
 if TYPE_CHECKING:
     from fedamp.report.comparison import Comparison, Sweep
@@ -72,6 +72,7 @@ def run(
     out: str | Path | None = None,
     resume: bool = False,
     callbacks: Iterable[Callback | Observer] = (),
+    anyway: bool = False,
     **settings: Any,
 ) -> "Run":
     """Run a federation to its end or its budget, and leave a run folder. Ctrl-C stops after the round.
@@ -81,6 +82,7 @@ def run(
         resume: continue an interrupted run; objects that it was given must be given again.
         callbacks: functions of the record of every released round, or objects with methods of ``Observer``. One that
             returns False, or raises ``StopTraining``, stops the run, which can be resumed.
+        anyway: run a new scenario that ``fedamp check`` finds hopeless, too.
         settings: those of :func:`load`, also objects: ``model=Net, data=(x, y, client), test=(x, y)``.
 
     Raises:
@@ -91,7 +93,8 @@ def run(
     from fedamp.report.notebook import notebook_cell
     from fedamp.server.launch import how_to_resume, launch
 
-    observers = Observers([*callbacks, *notebook_cell()])
+    checks = Forewarning(None if resume else anyway, "anyway=True")
+    observers = Observers([checks, *callbacks, *notebook_cell()])
     folder = launch(load(scenario, **settings), observers, _folder(out), resume)
     finished = open(folder)
     if finished.summary.stopped_because == "interrupted" and not observers.stopped:

@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import pty
 import re
 import signal
 import subprocess
@@ -14,6 +15,7 @@ import numpy as np
 import pytest
 import yaml
 
+from fedamp.federation import messages, reader
 from fedamp.server.launch import how_to_resume
 from tests.federations import write_small
 
@@ -115,7 +117,7 @@ def test_ctrl_c_twice_stops_within_the_round(tmp_path):
     folder = tmp_path / "run"
     endless = write_small(tmp_path, "client.steps=100000000", "rounds=3")
     process = subprocess.Popen(
-        [*COMMAND, "run", endless, "--out", folder],
+        [*COMMAND, "run", endless, "--out", folder, "--anyway"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -130,12 +132,48 @@ def test_ctrl_c_twice_stops_within_the_round(tmp_path):
     time.sleep(1)  # into the first round; before it, one Ctrl-C is enough
     process.send_signal(signal.SIGINT)
     said = process.stderr.readline()
+    while said.startswith(("computing the privacy cost", "caution: local steps")):
+        said = process.stderr.readline()
     if said.startswith("finishing this round"):
         process.send_signal(signal.SIGINT)
         said = process.stderr.readline()
     assert said == f"interrupted: {how_to_resume(folder)}\n"
     process.communicate(timeout=60)  # the round itself would take days
     assert process.returncode == 130
+
+
+LONG_OPERATION = """
+import ctypes, os, signal, sys, threading, time
+from fedamp.cli import main
+from fedamp.strategies.private import PrivateStrategy
+
+def aggregate(self, *_):
+    threading.Timer(0.5, os.kill, [os.getpid(), signal.SIGINT]).start()
+    threading.Timer(1.0, os.kill, [os.getpid(), signal.SIGINT]).start()
+    print("begins", flush=True)
+    while ctypes.CDLL(None).sleep(60):  # as inside of torch: a signal wakes it, and no handler of Python is called
+        pass
+
+PrivateStrategy.aggregate = aggregate
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.siginterrupt(signal.SIGINT, False)
+main()
+"""
+
+
+def test_ctrl_c_is_answered_inside_of_a_long_operation(tmp_path):
+    """Twice, half a second apart; the operation takes a minute. On a busy machine all takes longer, not a minute."""
+    scenario, folder = write_small(tmp_path, "rounds=2", "check_in.k=1"), tmp_path / "run"
+    command = [sys.executable, "-c", LONG_OPERATION, "run", scenario, "--out", folder, "--quiet"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout.readline() == "begins\n"
+    began = time.monotonic()
+    _, said = process.communicate(timeout=60)
+    assert time.monotonic() - began < 20
+    assert process.returncode == 130
+    first, second = said.splitlines()
+    assert first == "finishing this round, then stopping; Ctrl-C again to stop at once"
+    assert second == f"interrupted: {how_to_resume(folder)}"
 
 
 # --- costs ------------------------------------------------------------------------------------------------------------
@@ -240,7 +278,8 @@ def test_scenarios_show_prints_a_scenario_and_its_partition(fedamp, tmp_path):
 
 def test_scenarios_validate(fedamp, tmp_path):
     scenario = write_small(tmp_path)
-    assert fedamp("scenarios", "validate", scenario).out == f"{scenario}: valid; 60 units, 8 rounds\n"
+    printed = fedamp("scenarios", "validate", scenario, "--json")
+    assert (printed.status, json.loads(printed.out)["verdict"]) == (0, "pass")
     answer = fedamp("scenarios", "validate", scenario, "--set", "model.name=mlpp")
     assert answer.status == 2
     assert "mlpp" in one_line(answer.err)
@@ -254,7 +293,7 @@ def test_inputs_much_larger_than_one_get_a_hint(fedamp, tmp_path):
     scenario = write_small(tmp_path)
     answer = fedamp("scenarios", "validate", scenario, *data)
     assert answer.status == 0
-    assert re.match(r"caution: inputs are of size 1\.0\de\+03 .*standardise$", one_line(answer.err))
+    assert re.match(r"caution: inputs: their size is 1\.0\de\+03 .*standardise$", one_line(answer.err))
     step = "data.transform=[{name: standardise, mean: 1000, deviation: 200}]"
     assert not fedamp("scenarios", "validate", scenario, *data, "--set", step).err
 
@@ -275,13 +314,72 @@ def test_version_and_help(fedamp):
     assert all(name in fedamp("--help").out for name in names)
 
 
-def test_completion_knows_the_shipped_scenarios():
-    asked = {"_FEDAMP_COMPLETE": "complete_bash", "COMP_WORDS": "fedamp run dig", "COMP_CWORD": "2"}
+def completed(words: str, **environment: str) -> str:
+    """What a shell gets to complete the last word."""
+    asked = {"_FEDAMP_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(len(words.split()) - 1)}
     code = "import sys; sys.argv[0] = 'fedamp'; from fedamp.cli import main; main()"
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=os.environ | asked, capture_output=True, text=True, timeout=60
-    )
-    assert "digits" in done.stdout.split()
+    environment = os.environ | asked | environment
+    return subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True).stdout
+
+
+def test_completion_knows_the_shipped_scenarios_the_keys_and_their_values():
+    assert "digits" in completed("fedamp run dig").split()
+    assert completed("fedamp run digits --set check_in.scheme=b").split() == ["check_in.scheme=balanced"]
+    asked = {"_FEDAMP_COMPLETE": "complete_zsh", "_TYPER_COMPLETE_ARGS": "fedamp run digits --set privacy.epsi"}
+    assert '"privacy.epsilon":"budget; the run stops before' in completed("", **asked)
+
+
+def test_every_key_is_explained(fedamp, subtests):
+    keys = messages.keys()
+    assert len(keys) > 100
+    for key in keys:
+        with subtests.test(key):
+            said = json.loads(fedamp("explain", key, "--json").out)
+            assert said.keys() >= {"does", "accepts", "default", "changes with it"}
+            assert all(said.values())
+            assert said["does"] != "which of the variants" or key.endswith((".name", ".scheme"))
+    for key, words in messages.CHANGES.items():
+        sections = "|".join(reader.json_schema()["properties"])
+        assert {key, *re.findall(rf"\b(?:{sections})\.[a-z_]+", words)} <= keys.keys()
+    said = json.loads(fedamp("explain", "privacy.unit", "--json").out)
+    assert (said["accepts"], said["default"]) == ("client, sample", '"client"')
+    refused = fedamp("explain", "privacy.epsilom")
+    assert refused.status == 2
+    assert "privacy.epsilon" in one_line(refused.err)
+
+
+ANSWERS = [
+    (),
+    ("--data", "diabetes", "--unit", "sample"),
+    ("--data", "segments", "--epsilon", 2, "--machine", "flower"),
+]
+
+
+@pytest.mark.parametrize("answers", ANSWERS)
+def test_a_new_scenario_has_nothing_off(fedamp, tmp_path, answers):
+    file = tmp_path / "mine.yaml"
+    assert fedamp("new", file, *answers).status == 0
+    checked = fedamp("check", file, "--set", "privacy.precision=0.05", "--json")
+    assert (checked.status, json.loads(checked.out)["verdict"]) == (0, "pass")
+    before = file.read_bytes()
+    refused = fedamp("new", file)
+    assert (refused.status, file.read_bytes()) == (2, before)
+    assert "mine.yaml: File exists; expected: the name of a new file" in one_line(refused.err)
+    refused = fedamp("new", tmp_path / "other.yaml", "--unit", "family")
+    assert (refused.status, (tmp_path / "other.yaml").exists()) == (2, False)
+    assert "expected: client, sample" in one_line(refused.err)
+
+
+def test_five_questions_at_a_terminal(tmp_path):
+    """An answer of one's own, and the defaults."""
+    ours, theirs = pty.openpty()
+    command = [*COMMAND, "new", tmp_path / "mine.yaml"]
+    process = subprocess.Popen(command, stdin=theirs, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    os.write(ours, b"synthetic\n\n\n3\n\n")
+    _, asked = process.communicate(timeout=120)
+    assert asked.count("]: ") == 5
+    written = yaml.safe_load((tmp_path / "mine.yaml").read_text())
+    assert (written["data"]["name"], written["privacy"]["epsilon"]) == ("synthetic", 3)
 
 
 def one_line(text: str) -> str:

@@ -21,6 +21,7 @@ FOREIGN = {
     "cat",
     "cmp",
     "cp",
+    "rm",
     "docker",
     "export",
     "flower-superlink",

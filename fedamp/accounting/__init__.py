@@ -11,8 +11,9 @@ What each module answers, in reading order (docs/accounting.md has the mathemati
    ``group_bounds``: groups and batches, by law and by Rényi.
 6. Several hidden rounds, by sampling: ``hidden_rounds`` (the likelihood ratio), ``certificate`` (means of bounded
    draws), ``proposals`` (what to draw from), ``sampled`` (the answer). ``revealed``: closed forms, for little noise.
-7. ``answers``: the smallest of all. ``calibration``: noise for a budget. ``risk``, ``tradeoff``: error rates of
-   attacks. ``interop``: dp-accounting. ``ledgers``, ``bundle``: verification of what a run has left or released.
+7. ``answers``: the smallest of all. ``prefixes``: the cost after each round. ``calibration``: noise for a budget.
+   ``risk``, ``tradeoff``: error rates of attacks. ``interop``: dp-accounting. ``ledgers``, ``bundle``: verification of
+   what a run has left or released.
 
 ``checks``, ``numeric``, ``compiled`` and ``loops`` are arithmetic and arguments.
 """
@@ -28,11 +29,12 @@ from fedamp.accounting.amplification import (
     Submodels,
 )
 from fedamp.accounting.bounds import Bounds
-from fedamp.accounting.calibration import calibrate, calibrate_count, calibrate_risk, epsilon_over_rounds
+from fedamp.accounting.calibration import calibrate, calibrate_count, calibrate_risk
 from fedamp.accounting.conversion import epsilon_from_rdp
 from fedamp.accounting.groups import Group, WithoutReplacement, group
 from fedamp.accounting.mechanism import Accountant, Mechanism, Relation, from_json
 from fedamp.accounting.merging import FIXED_GRADIENTS, JOINT_RELEASE, LinearCombination, RandomSelection
+from fedamp.accounting.prefixes import epsilon_over_rounds
 from fedamp.accounting.releases import (
     Compose,
     Gaussian,

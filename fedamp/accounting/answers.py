@@ -15,7 +15,7 @@ from fedamp.accounting.laws import answer_by_law
 from fedamp.accounting.mechanism import Mechanism
 from fedamp.accounting.merging import LinearCombination
 from fedamp.accounting.points import DEFAULT_POINTS
-from fedamp.accounting.reductions import attained
+from fedamp.accounting.reductions import attained, epsilon_of_losses
 from fedamp.accounting.releases import ModelMix, NotPrivate
 from fedamp.accounting.renyi import HIGHEST_ORDER, rdp
 from fedamp.accounting.revealed import Revealed, revealed
@@ -74,6 +74,9 @@ def _without_sampling(event: Mechanism, question: Question, points: int | None) 
     narrow = by_law.lower >= 0.99 * by_law.upper < question.unknown
     shown = _with_choices_revealed(event, question, points, narrow)
     upper, method = (shown.upper, shown.method) if shown.upper < by_law.upper else (by_law.upper, by_law.method)
+    losses = question.of_losses(epsilon_of_losses(event))
+    if losses < upper:
+        upper, method = losses, "the sum of the largest losses"
     mixes = event.contains(ModelMix)
     if mixes:
         method = method.removesuffix(", without mixing") + ", without mixing"
@@ -201,5 +204,5 @@ def _warn_if_slow(name: str, start: tuple[float, float], found: Bounds) -> None:
     """Warn if a question took long."""
     seconds = min(time.perf_counter() - start[0], time.process_time() - start[1])
     if seconds > _PATIENCE:
-        advice = "points=400 or precision=0.05 answer sooner, with a wider bracket"
+        advice = "precision 0.05, a scenario's privacy.precision, answers sooner, with a wider bracket"
         warnings.warn(f"{name} took {seconds:.0f} s, answered by: {found.method} ({advice})", stacklevel=4)

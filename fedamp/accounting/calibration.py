@@ -1,30 +1,22 @@
-"""The least noise and the best whole number for a budget, and the cost after each round of a run."""
+"""The least noise and the best whole number for a budget."""
 
 import math
-from collections.abc import Callable, Sequence
-from contextlib import suppress
-from functools import lru_cache
+from collections.abc import Callable
 from itertools import count
 
 import numpy as np
 
 from fedamp.accounting import checks
-from fedamp.accounting.amplification import Allocation, Cyclic, of_one_class
-from fedamp.accounting.answers import closed_form, law_upper, upper_epsilon
-from fedamp.accounting.bounds import Array, NotEvaluable, in_floating_point
-from fedamp.accounting.conversion import EpsilonAt, search_orders
-from fedamp.accounting.laws import Detail
+from fedamp.accounting.amplification import of_one_class
+from fedamp.accounting.answers import law_upper, upper_epsilon
+from fedamp.accounting.bounds import NotEvaluable, in_floating_point
 from fedamp.accounting.mechanism import Mechanism
-from fedamp.accounting.releases import ModelMix
-from fedamp.accounting.renyi import HIGHEST_ORDER, rdp
 from fedamp.accounting.risk import trade_off
-from fedamp.accounting.sampled import QUESTIONS, is_sampled, sampled_profile
-
-_CHECKPOINTS, _SAMPLED_CHECKPOINTS = 13, 7  # the most rounds at which a curve is computed, without and with sampling
+from fedamp.accounting.sampled import PRECISION, QUESTIONS, is_sampled, sampled_profile
 
 _ATTEMPTS = QUESTIONS // 4
 """The most mechanisms that a search certifies, in both directions. The other certificates are for the curve."""
-assert 2 * (_ATTEMPTS + _SAMPLED_CHECKPOINTS) <= QUESTIONS
+assert 2 * (_ATTEMPTS + 7) + 1 <= QUESTIONS
 
 
 def calibrate(
@@ -35,6 +27,7 @@ def calibrate(
     advantage: float | None = None,
     tpr_at: tuple[float, float] | None = None,
     tolerance: float = 1e-4,
+    precision: float = PRECISION,
 ) -> float:
     """Smallest noise multiplier that keeps (epsilon, delta), or a risk, on the safe side.
 
@@ -43,7 +36,8 @@ def calibrate(
         epsilon: > 0.
         delta: in (0, 1).
         advantage, tpr_at: a risk instead of epsilon and delta; see ``calibrate_risk``.
-        tolerance: relative; the answer is at most this much above the smallest one (0.5 per cent for sampling).
+        tolerance: relative; the answer is at most this much above the smallest one.
+        precision: of sampling, as in ``Mechanism.epsilon``; the answer is about as much above the smallest one.
 
     Returns:
         A noise multiplier s with ``build(s).epsilon(delta).upper <= epsilon``; some s < 1e-3 if that is enough.
@@ -60,7 +54,9 @@ def calibrate(
     if is_sampled(of_one_class(build(1.0))):
         try:
             with in_floating_point():
-                return _calibrate_sampled(lambda noise: of_one_class(build(noise)), epsilon, delta)
+                return _calibrate_sampled(
+                    lambda noise: of_one_class(build(noise)), epsilon, delta, checks.precision(precision)
+                )
         except ValueError:
             pass  # the law has to answer
     goal = f"epsilon = {epsilon:g}"
@@ -70,8 +66,8 @@ def calibrate(
     )
 
 
-def _calibrate_sampled(build: Callable[[float], Mechanism], epsilon: float, delta: float) -> float:
-    """A noise multiplier some 0.2 per cent above the smallest one. All candidates of the search have the same random
+def _calibrate_sampled(build: Callable[[float], Mechanism], epsilon: float, delta: float, precision: float) -> float:
+    """A noise multiplier some 0.4 ``precision`` above the smallest. All candidates of the search have the same random
     numbers. The last candidates are certified on fresh draws. NotEvaluable, ArithmeticError: no answer by sampling.
     """
     goal = f"epsilon = {epsilon:g}"
@@ -86,8 +82,8 @@ def _calibrate_sampled(build: Callable[[float], Mechanism], epsilon: float, delt
     slope = math.log(estimated(near * 0.99) / estimated(near)) / -math.log(0.99)
     near *= float((estimated(near, 32_768) / epsilon) ** (1 / slope))
     for attempt in range(_ATTEMPTS):
-        noise = near * (1 + (1.5 + 0.5 * attempt) * 1e-3)
-        if build(noise).epsilon(delta).upper <= epsilon:
+        noise = near * (1 + (0.3 + 0.1 * attempt) * precision)
+        if build(noise).epsilon(delta, precision=precision).upper <= epsilon:
             return noise
     raise NotEvaluable(f"no noise multiplier near {near:.4g} is certified to keep epsilon = {epsilon:g}")
 
@@ -210,80 +206,3 @@ def calibrate_count(
         middle = (good + bad) // 2
         good, bad = (middle, bad) if fits(middle) else (good, middle)
     return good
-
-
-def epsilon_over_rounds(mechanism: Mechanism, delta: float, rounds: Sequence[int] | None = None) -> Array:
-    """Upper ends of epsilon after each round, shape (len(rounds),).
-
-    They come from the numerical law or sampling at some rounds, and from Rényi bounds at every round without a law. A
-    round costs at most what any later round costs: the curve never falls, and ends at the epsilon of the whole run.
-
-    Args:
-        mechanism: the whole run.
-        delta: in (0, 1).
-        rounds: ascending, each from 0 to ``mechanism.span``; default: all from 1 on.
-    """
-    checks.delta(delta)
-    asked = tuple(range(1, mechanism.span + 1)) if rounds is None else tuple(rounds)
-    for number in asked:
-        checks.count("rounds", number, 0, mechanism.span)
-    if sorted(asked) != list(asked):
-        raise ValueError("rounds must be ascending")
-    if isinstance(mechanism, Cyclic):
-        begun = np.array([mechanism.begun(number) for number in asked])
-        numbers, places = np.unique(begun, return_inverse=True)
-        return epsilon_over_rounds(mechanism.of_a_class, delta, numbers.tolist())[places]
-    return _over_rounds(mechanism, delta, asked).copy()
-
-
-@lru_cache(maxsize=64)
-def _over_rounds(mechanism: Mechanism, delta: float, asked: tuple[int, ...]) -> Array:
-    if not mechanism.is_private:
-        return np.array([mechanism.after(number).epsilon(delta).upper for number in asked])
-    spent = np.full(len(asked) + 1, np.inf)
-    spent[-1] = mechanism.epsilon(delta).upper
-    most = _SAMPLED_CHECKPOINTS if is_sampled(mechanism) else _CHECKPOINTS
-    checkpoints = [i for i in _checkpoints(len(asked), most) if asked[i] < mechanism.span]  # the whole is known
-    highest = 0
-    if is_sampled(mechanism):
-        with suppress(NotEvaluable):  # the beginnings of a run need at most twice its order
-            highest = 2 * int(sampled_profile(mechanism).by_moments(delta).order)
-    for i in checkpoints:
-        spent[i] = _quick_upper(mechanism.after(asked[i]), delta, highest)
-    if mechanism.contains(ModelMix) or not np.isfinite(spent[checkpoints]).all():
-        orders = search_orders(HIGHEST_ORDER)
-        for i in checkpoints if mechanism.contains(Allocation) else range(len(asked)):  # hidden rounds take long
-            by_moments = EpsilonAt(delta).convert(orders, rdp(mechanism.after(asked[i]), orders)).value
-            spent[i] = min(spent[i], by_moments)
-    spent = np.minimum.accumulate(spent[::-1])[::-1]
-    hides = (whole := closed_form(mechanism)) is not None and not whole.is_plain
-    parts = [(0, sum(number < mechanism.span for number in asked))] if hides else []
-    while parts:  # rounds between checkpoints, at which the curve may be above the cost without amplification
-        first, end = parts.pop()
-        shown = closed_form(mechanism.after(asked[first]), hidden=False) if first < end else None
-        if shown is not None and (unamplified := shown.epsilon(delta).upper) < spent[end - 1]:
-            spent[first] = min(spent[first], unamplified)
-            middle = (first + 1 + end) // 2
-            parts += [(first + 1, middle), (middle, end)]
-    return np.minimum.accumulate(spent[::-1])[::-1][:-1]
-
-
-def _quick_upper(mechanism: Mechanism, delta: float, highest: int) -> float:
-    """An upper end of epsilon: by law, or by sampling to three per cent where that is much lower."""
-    by_law = law_upper(mechanism, delta, 300)
-    if not is_sampled(mechanism):
-        return by_law
-    try:
-        with in_floating_point():
-            profile = sampled_profile(mechanism, Detail(300, with_lower=False))
-            return min(by_law, profile.epsilon(delta, precision=0.03, known=by_law, highest=highest).upper)
-    except NotEvaluable:
-        return by_law
-
-
-def _checkpoints(count: int, most: int) -> list[int]:
-    """At most ``most`` of the numbers 0..count-1: denser at first, where the curve is steep, and one near the end."""
-    if count <= most:
-        return list(range(count))
-    steps = np.append((np.arange(most - 1) / (most - 1)) ** 1.5, 0.96)
-    return sorted({int(step * count) for step in steps})

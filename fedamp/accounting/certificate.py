@@ -58,23 +58,26 @@ class Proposal(ABC):
 
 
 def certify(proposal: Proposal, above: Array, below: Array, draws: int, failure: float) -> tuple[Array, Array]:
-    """Upper bounds of delta at each epsilon in ``above`` and lower bounds at each in ``below``, from fresh draws. All
-    hold together, with a failure probability of ``failure`` that they share. Maurer and Pontil 2009, Theorem 4: the
+    """Upper bounds of delta at each epsilon in ``above`` and lower bounds at each in ``below``, from fresh draws; of
+    shape (n, candidates) where a draw has n columns, else (candidates,). All hold together, with a failure probability
+    of ``failure`` that they share. Maurer and Pontil 2009, Theorem 4: the
     mean of n independent draws in [0, b] with sample variance V is off by at most sqrt(2 V L / n) + 7 b L / (3 (n -
     1)), L = log(2 / failure), on either side.
     """
     rounding = proposal.run.ratio_rounding
-    epsilons = np.concatenate([above - rounding, below + rounding])
+    epsilons = np.concatenate([above - rounding, below + rounding], axis=-1)
     total, squares = _sums(proposal, epsilons, draws)
     mean = total / draws
     variance = (np.maximum(squares - total * mean, 0.0) + _SUMMING * squares) / (draws - 1)
     error = proposal.relative + (proposal.power + 1) * rounding + _SUMMING
-    bound = np.exp([min(proposal.log_bound(epsilon) + error, 700.0) for epsilon in epsilons])
-    log_term = math.log(2 * len(epsilons) / failure)
+    bound = np.exp([min(proposal.log_bound(epsilon) + error, 700.0) for epsilon in epsilons.flat])
+    bound = bound.reshape(epsilons.shape)
+    log_term = math.log(2 * epsilons.size / failure)
     radius = np.sqrt(2 * variance * log_term / draws) + 7 * bound * log_term / (3 * (draws - 1))
     radius += bound * (proposal.variation + 64 * UNIT)
     upper, lower = (mean + radius) * math.exp(error), (mean - radius) * math.exp(-error)
-    return upper[: len(above)], np.maximum(lower[len(above) :], 0.0)
+    count = above.shape[-1]
+    return upper[..., :count], np.maximum(lower[..., count:], 0.0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,6 +105,14 @@ class Pilot:
             middle = (low + high) / 2
             low, high = (middle, high) if _values(log_a, log_b, middle).mean() > delta else (low, middle)
         return cls._from(proposal, low, log_a, log_b)
+
+    @classmethod
+    def of_columns(cls, proposal: Proposal, delta: float) -> "list[Pilot]":
+        """The same for each column of the draws, sooner: between two losses delta is linear in exp(epsilon)."""
+        return [
+            cls._from(proposal, _epsilon_of(log_a, log_b, delta), log_a, log_b)
+            for log_a, log_b in np.stack(_drawn(proposal, _PILOT), axis=1).T
+        ]
 
     @classmethod
     def at_epsilon(cls, proposal: Proposal, epsilon: float, draws: int = _PILOT) -> "Pilot":
@@ -152,6 +163,16 @@ def best(pilots: Iterable[tuple[float, Pilot]]) -> tuple[float, Pilot]:
     return chosen
 
 
+def _epsilon_of(log_a: Array, log_b: Array, delta: float) -> float:
+    """The epsilon >= 0 at which the mean of (a - exp(epsilon) b)+ is ``delta``."""
+    order = np.argsort(log_b - log_a)
+    order = order[log_a[order] > log_b[order]]
+    a, b = (np.cumsum(np.exp(np.minimum(each[order], 600.0))) for each in (log_a, log_b))
+    excess = a - b * np.exp(np.minimum(log_a - log_b, 600.0))[order] - len(log_a) * delta
+    last = int(np.searchsorted(excess, 0.0)) - 1
+    return max(math.log((a[last] - len(log_a) * delta) / b[last]), 0.0) if a[-1:] > len(log_a) * delta else 0.0
+
+
 def _values(log_a: Array, log_b: Array, epsilon: float) -> Array:
     excess = log_a - log_b - epsilon
     return np.where(excess > 0, np.exp(np.minimum(log_a, 700.0)) * -np.expm1(-np.maximum(excess, 0.0)), 0.0)
@@ -165,18 +186,25 @@ def _drawn(proposal: Proposal, draws: int) -> tuple[Array, Array]:
 
 
 def _sums(proposal: Proposal, epsilons: Array, draws: int) -> tuple[Array, Array]:
-    """Sums of the values and of their squares at each epsilon, shape (len(epsilons),) each, from fresh draws."""
-    order = np.argsort(epsilons)
-    scales = np.exp(epsilons[order])
+    """Sums of the values and of their squares at each epsilon, of the shape of ``epsilons`` each, from fresh draws."""
+    columns = np.atleast_2d(epsilons)
+    order = np.argsort(columns, axis=1)
+    scales = np.exp(np.take_along_axis(columns, order, axis=1))
 
     def summed(log_a: Array, log_b: Array) -> tuple[Array, Array]:
-        some = log_a - log_b > epsilons[order[0]]  # elsewhere all values are 0
-        total, squares = sums_of_excesses(np.exp(log_a[some]), np.exp(log_b[some]), scales)
-        return total, squares
+        found = np.empty((2, *columns.shape))
+        for i, (a, b) in enumerate(zip(np.atleast_2d(log_a.T), np.atleast_2d(log_b.T), strict=True)):
+            some = a - b > columns[i, order[i, 0]]  # elsewhere all values are 0
+            found[:, i] = sums_of_excesses(np.exp(a[some]), np.exp(b[some]), scales[i])
+        return found[0], found[1]
 
     parts = _batches(proposal, draws, _question(proposal, epsilons, draws), summed)
-    total, squares = (np.sum(part, axis=0) for part in zip(*parts, strict=True))
-    return total[np.argsort(order)], squares[np.argsort(order)]
+    back = np.argsort(order, axis=1)
+    total, squares = (
+        np.take_along_axis(np.sum(part, axis=0), back, axis=1).reshape(epsilons.shape)
+        for part in zip(*parts, strict=True)
+    )
+    return total, squares
 
 
 def _batches(

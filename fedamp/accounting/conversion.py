@@ -40,6 +40,10 @@ class EpsilonAt:
     unknown: ClassVar[float] = math.inf
     fine: ClassVar[tuple[float, float]] = 0.01, 20.0  # the answers that are worth a finer grid
 
+    def of_losses(self, largest: float) -> float:
+        """The answer where no loss is above ``largest``."""
+        return largest
+
     def ask(self, profile: Profile, **options: Any) -> Bounds:
         """The answer of a profile."""
         return profile.epsilon(self.delta, **options)
@@ -59,6 +63,10 @@ class DeltaAt:
     epsilon: float
     unknown: ClassVar[float] = 1.0
     fine: ClassVar[tuple[float, float]] = 1e-10, 1.0  # the answers that are worth a finer grid
+
+    def of_losses(self, largest: float) -> float:
+        """The answer where no loss is above ``largest``."""
+        return 0.0 if self.epsilon >= largest else 1.0
 
     def ask(self, profile: Profile, **options: Any) -> Bounds:
         """The answer of a profile."""

@@ -13,8 +13,10 @@ has its own random numbers, and know:
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -159,24 +161,22 @@ class HiddenRounds:
                 raise NotEvaluable("likelihood ratios leave the range of floating point")
             with np.errstate(divide="ignore"):
                 return np.asarray(np.log(ratios[:, 0]))
-        rate, tail, fewest = self._weights
-        means, largest = symmetric_means(ratios, rate, tail, fewest)
-        if not largest * max(tail.max(), 1.0) < 1e200:
-            raise NotEvaluable("likelihood ratios leave the range of floating point")
-        with np.errstate(divide="ignore"):
-            return np.asarray(np.log(means))
+        return log_beginnings(self._alone, ratios)[:, 0]
 
     @cached_property
-    def _weights(self) -> tuple[float, Array, int]:
-        """The share q, the chance of each h over C(r, h) q^h (1 - q)^(r - h), and the least possible h."""
-        rate, taken = min(self.share, 1.0), np.flatnonzero(self.chances)
+    def _alone(self) -> "Beginnings":
+        return Beginnings.of([self])
+
+    def weights(self, rate: float) -> Array:
+        """The chance of each h over C(r, h) q^h (1 - q)^(r - h), at a rate q near the share."""
+        taken = np.flatnonzero(self.chances)
         logs = np.log(np.array(self.chances)[taken]) - log_choose(self.rounds, taken) - taken * math.log(rate)
         if rate < 1:
             logs -= (self.rounds - taken) * math.log1p(-rate)
         weights = np.zeros(len(self.chances))
         with np.errstate(over="ignore"):  # refused where X is computed
             weights[taken] = np.exp(logs)
-        return rate, weights, int(taken[0])
+        return weights
 
     @property
     def ratio_rounding(self) -> float:
@@ -189,6 +189,34 @@ class HiddenRounds:
         outside -= 8 * self.rounds * math.log1p(-rate) if rate < 1 else 0.0
         units = 3 * self.rounds + (4 * EXPONENT + 4) * self.most + outside
         return units * UNIT + 2 * self.most * self.round.law_rounding + self.chance_rounding
+
+
+class Beginnings(NamedTuple):
+    """Beginnings of one factor of X, ascending, the last the factor itself. ``rounds``: of each, shape (n,). ``rate``:
+    the share. ``tails``: shape (n, k + 1), of each number h of rounds taken part in. ``fewest``: of them in all rounds.
+    """
+
+    rounds: NDArray[np.int64]
+    rate: float
+    tails: Array
+    fewest: int
+
+    @classmethod
+    def of(cls, factors: Sequence[HiddenRounds]) -> "Beginnings":
+        last = factors[-1]
+        rate = min(last.share, 1.0)
+        tails = [np.pad(each.weights(rate), (0, last.most - each.most)) for each in factors]
+        fewest = int(np.flatnonzero(last.chances)[0])
+        return cls(np.array([each.rounds for each in factors]), rate, np.stack(tails), fewest)
+
+
+def log_beginnings(parts: Beginnings, ratios: Array) -> Array:
+    """log X after each beginning, shape (draws, n); see :meth:`HiddenRounds.log_ratios`."""
+    means, largest = symmetric_means(ratios, parts.rate, parts.tails, parts.rounds, parts.fewest)
+    if not largest * max(parts.tails.max(), 1.0) < 1e200:
+        raise NotEvaluable("likelihood ratios leave the range of floating point")
+    with np.errstate(divide="ignore"):
+        return np.asarray(np.log(means))
 
 
 @dataclass(frozen=True, eq=False)

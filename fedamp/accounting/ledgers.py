@@ -13,8 +13,9 @@ from typing import Any, Literal
 import numpy as np
 
 from fedamp.accounting.bounds import Array
-from fedamp.accounting.calibration import epsilon_over_rounds
 from fedamp.accounting.mechanism import from_json
+from fedamp.accounting.prefixes import epsilon_over_rounds
+from fedamp.accounting.sampled import PRECISION
 
 Json = Mapping[str, Any]
 Verdict = Literal["pass", "caution", "fail"]
@@ -91,13 +92,13 @@ def ledger_checks(ledger: Json, delta: float, by_round: Array | None = None) -> 
         by_round: upper ends of epsilon after each round, where they do not follow from the mechanism alone.
     """
     mechanism, releases, planned = from_json(ledger["mechanism"]), ledger["releases"], ledger["rounds_planned"]
-    private = mechanism.is_private
+    private, precision = mechanism.is_private, ledger.get("precision", PRECISION)
     claimed = _epsilon(ledger["whole_run_epsilon"]["upper"])
-    yield compared("whole run", "whole_run_epsilon", claimed, mechanism.epsilon(delta).upper)
+    yield compared("whole run", "whole_run_epsilon", claimed, mechanism.epsilon(delta, precision=precision).upper)
     if by_round is None and not private:
         by_round = np.full(planned, np.inf)
     elif by_round is None and mechanism.span == planned:
-        by_round = epsilon_over_rounds(mechanism, delta)
+        by_round = epsilon_over_rounds(mechanism, delta, precision=precision)
     spent = [_epsilon(entry["epsilon_upper"]) for entry in releases]
     if by_round is None:
         missing = "the ledger does not say when a unit can have taken part; put scenario.yaml beside it"

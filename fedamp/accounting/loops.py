@@ -149,39 +149,65 @@ def invert(uniforms, log_values, values, below, starts, counts):  # type: ignore
 
 
 @compiled(nogil=True)
-def symmetric_means(ratios, rate, tail, fewest):  # type: ignore[no-untyped-def]
-    """sum_h tail[h] p_h, p_h = e_h q^h (1 - q)^(T - h): but for the ratios the chance of h successes at rate q, so that
-    the recursion has the scale of a probability. Also the largest prod max(1, 1 - q + q x), beyond which nothing grows.
-    Sixteen rows at a time, side by side, so that the inner loop is one vector instruction. Only numbers of successes
-    from which ``fewest`` can still be reached are kept.
+def symmetric_means(ratios, rate, tails, beginnings, fewest):  # type: ignore[no-untyped-def]
+    """sum_h tails[j, h] p_h after the first ``beginnings[j]`` rounds (ascending, the last all of them), p_h = e_h q^h
+    (1 - q)^(r - h): but for the ratios the chance of h successes at rate q, so that the recursion has the scale of a
+    probability. Also the largest prod max(1, 1 - q + q x), beyond which nothing grows. Sixteen rows at a time, side by
+    side, so that the inner loop is one vector instruction. Only numbers of successes from which ``fewest`` can still be
+    reached are kept.
     """
     draws, rounds = ratios.shape
-    k, side = len(tail) - 1, 16
-    means, largest = np.empty(draws), 0.0
+    k, side = tails.shape[1] - 1, 16
+    means, largest = np.empty((draws, len(beginnings))), 0.0
     weights, growth, p = np.empty(side), np.empty(side), np.empty((k + 1, side))
     for first in range(0, draws, side):
-        here = min(side, draws - first)
+        here, j = min(side, draws - first), 0
         p[:], p[0], growth[:], weights[:] = 0.0, 1.0, 1.0, 1.0
         for i in range(rounds):
             for d in range(here):
                 weights[d] = rate * ratios[first + d, i]
                 growth[d] *= max(1.0, 1.0 - rate + weights[d])
-            for h in range(min(i + 1, k), max(0, fewest - (rounds - 1 - i)) - 1, -1):
+            least = max(0, fewest - (rounds - 1 - i))
+            for h in range(min(i + 1, k), least - 1, -1):
                 if h == 0:
                     for d in range(side):
                         p[0, d] *= 1.0 - rate
                 else:
                     for d in range(side):
                         p[h, d] = (1.0 - rate) * p[h, d] + weights[d] * p[h - 1, d]
+            if beginnings[j] == i + 1:
+                for d in range(here):
+                    total = 0.0
+                    for h in range(least, k + 1):
+                        total += tails[j, h] * p[h, d]
+                    means[first + d, j] = total
+                    if not total < np.inf:
+                        largest = np.inf
+                j += 1
         for d in range(here):
-            total = 0.0
-            for h in range(fewest, k + 1):
-                total += tail[h] * p[h, d]
-            means[first + d] = total
             largest = max(largest, growth[d])
-            if not total < np.inf:
-                largest = np.inf
     return means, largest
+
+
+@compiled(nogil=True)
+def shuffle_ends(values, counts, uniforms):  # type: ignore[no-untyped-def]
+    """Exchange each row's numbers, in place, so that a uniform choice of them, in uniform order, stands at its end: as
+    many as a row of ``uniforms`` has. Returns their classes; at first ``counts[d, 0]`` are of class 0, and so on.
+    """
+    draws, rounds = values.shape
+    first = rounds - uniforms.shape[1]
+    classes, ends = np.empty(rounds, np.int64), np.empty(uniforms.shape, np.int64)
+    for d in range(draws):
+        start = 0
+        for c in range(counts.shape[1]):
+            classes[start : start + counts[d, c]] = c
+            start += counts[d, c]
+        for i in range(rounds - 1, first - 1, -1):
+            j = int(uniforms[d, i - first] * (i + 1))
+            values[d, i], values[d, j] = values[d, j], values[d, i]
+            ends[d, i - first] = classes[j]
+            classes[j] = classes[i]
+    return ends
 
 
 @compiled(nogil=True)

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from fedamp.accounting.bounds import Array, NotEvaluable
 from fedamp.accounting.certificate import Pilot, Proposal, best
 from fedamp.accounting.conversion import epsilon_of_moment, log_delta_of_moment
-from fedamp.accounting.hidden_rounds import EXPONENT, HiddenRounds, Run
+from fedamp.accounting.hidden_rounds import EXPONENT, Beginnings, HiddenRounds, Run, log_beginnings
+from fedamp.accounting.loops import shuffle_ends
 from fedamp.accounting.numeric import UNIT, chance_of_any, log_choose
 from fedamp.accounting.participation import occupancies, pairs, rounding
 
@@ -38,13 +39,14 @@ _UNDRIFTED = 0.5  # share of draws without drift; the bound is multiplied by its
 class _Tilted(NamedTuple):
     """One factor of X under the tilts X^t and, in a second row of each array, X^t G^g. ``counts``: shape (S, n), the
     occupancies; n = t + 1, or 4 for t below 2. ``exponents``: shape (1 or 2, n): of the ratio of a round that is held
-    0, .., t times (below 2: by neither, by one, by the other, by both). ``below``: shape (1 or 2, S), distribution
-    function over occupancies. ``log_moments``: shape (1 or 2,): log E[X^t], log E[X^t G^g]. ``error``: bound on the
-    error of the latter.
+    0, .., t times (below 2: by neither, by one, by the other, by both). ``log_mu``: logs of the moments of these
+    exponents. ``below``: shape (1 or 2, S), distribution function over occupancies. ``log_moments``: shape (1 or 2,):
+    log E[X^t], log E[X^t G^g]. ``error``: bound on the error of the latter.
     """
 
     counts: NDArray[np.int32]
     exponents: Array
+    log_mu: Array
     below: Array
     log_moments: Array
     error: float
@@ -71,7 +73,16 @@ class _Tilted(NamedTuple):
             + factor.rounds * factor.round.table_rounding
             + ((8 * order + 16) * (size + 1) + below.shape[1]) * UNIT
         )
-        return cls(counts, exponents, below / below[:, -1:], log_moments, error)
+        return cls(counts, exponents, log_mu, below / below[:, -1:], log_moments, error)
+
+    def draw(self, rng: np.random.Generator, rows: NDArray[np.int64]) -> NDArray[np.int32]:
+        """How many rounds have each exponent, shape (draws, exponents.size), by the tilt of one of the ``rows``."""
+        uniforms, width = rng.random(len(rows)), self.counts.shape[1]
+        counts = np.zeros((len(rows), self.exponents.size), np.int32)
+        for i, below in enumerate(self.below):
+            drawn = np.searchsorted(below, uniforms[rows == i], side="right")
+            counts[rows == i, i * width : (i + 1) * width] = self.counts[np.minimum(drawn, len(below) - 1)]
+        return counts
 
 
 def _sum_of_powers(factor: HiddenRounds, power: float) -> tuple[HiddenRounds, float]:
@@ -131,11 +142,7 @@ class RemoveProposal(Proposal):
         log_ratio, log_drift, log_power = np.zeros(draws), np.zeros(draws), np.zeros(draws)
         for j, (factor, tilted) in enumerate(zip(self.run.factors, self._factors, strict=True)):
             for _ in range(factor.copies):
-                uniforms, width = rng.random(draws), tilted.counts.shape[1]
-                counts = np.zeros((draws, tilted.exponents.size), np.int32)
-                for i, below in enumerate(tilted.below):
-                    drawn = np.searchsorted(below, uniforms[drifted == i], side="right")
-                    counts[drifted == i, i * width : (i + 1) * width] = tilted.counts[np.minimum(drawn, len(below) - 1)]
+                counts = tilted.draw(rng, drifted)
                 ratios, log_products = factor.round.draw(rng, tilted.exponents.ravel(), counts)
                 log_ratio += factor.log_ratios(ratios)
                 if self._powers:
@@ -146,10 +153,32 @@ class RemoveProposal(Proposal):
         density = np.log(self._weights[0]) - self._log_moments[0]
         if self.drift:
             density = np.logaddexp(density, np.log(self._weights[1]) + log_drift - self._log_moments[1])
-        with np.errstate(invalid="ignore"):
-            log_b = -(log_ratio + log_power if self._powers else self.order * log_ratio) - density
-        some = log_ratio > -math.inf
-        return np.where(some, log_b + log_ratio, -math.inf), np.where(some, log_b, math.inf)
+        return _excess(log_ratio, log_ratio + log_power if self._powers else self.order * log_ratio, density)
+
+    def draw_beginnings(self, rng: np.random.Generator, draws: int, parts: Beginnings) -> tuple[Array, Array]:
+        """Proposition 6: as ``draw``, at whole orders, for the beginnings of the only factor, shape (draws, n)."""
+        if self._powers:
+            raise NotEvaluable("beginnings are drawn at whole orders only")
+        (factor,), (tilted,) = self.run.factors, self._factors
+        counts = tilted.draw(rng, (rng.random(draws) >= self._weights[0]).astype(int))
+        ratios, _ = factor.round.draw(rng, tilted.exponents.ravel(), counts)
+        first = int(parts.rounds[0])
+        held = shuffle_ends(ratios, counts, rng.random((draws, factor.rounds - first))) % tilted.counts.shape[1]
+        log_ratio, density = log_beginnings(parts, ratios), np.full((draws, len(parts.rounds)), -math.inf)
+        for log_mu, weight, log_moment, drift in zip(
+            tilted.log_mu, self._weights, self._log_moments, (0.0, self.drift), strict=False
+        ):
+            later = np.cumsum(np.pad(log_mu[held], ((0, 0), (0, 1)))[:, ::-1], axis=1)[:, ::-1]
+            component = math.log(weight) - log_moment + later[:, parts.rounds - first]
+            if drift:
+                with np.errstate(divide="ignore"):
+                    component += drift * factor.share * np.cumsum(np.log(ratios), axis=1)[:, parts.rounds - 1]
+            density = np.logaddexp(density, component)
+        return _excess(log_ratio, self.order * log_ratio, density)
+
+    def slack(self, parts: Beginnings) -> float:
+        """log of what the bound of draws of beginnings is to be multiplied by: moments of a cut law may be below 1."""
+        return float(parts.rounds[-1] - parts.rounds[0]) * max(0.0, -float(self._factors[0].log_mu[0].min()))
 
     @classmethod
     def pilot(cls, run: Run, rank: Rank, look: Look, highest: int = HIGHEST_SAMPLED_ORDER) -> Pilot:
@@ -193,6 +222,14 @@ class RemoveProposal(Proposal):
     def share(run: Run) -> float:
         """P-mass at infinite ratios. Only rounds taken part in can meet one."""
         return chance_of_any((each.round.infinite, each.copies * each.most) for each in run.factors)
+
+
+def _excess(log_ratio: Array, log_power: Array, density: Array) -> tuple[Array, Array]:
+    """Logs of a and b, for v = (X - e^epsilon)+ / (power times density)."""
+    with np.errstate(invalid="ignore"):
+        log_b = -log_power - density
+    some = log_ratio > -math.inf
+    return np.where(some, log_b + log_ratio, -math.inf), np.where(some, log_b, math.inf)
 
 
 class AddProposal(Proposal):

@@ -5,14 +5,25 @@
 """
 
 import math
+from fractions import Fraction
 from functools import singledispatch
 
 import numpy as np
 
-from fedamp.accounting.amplification import Allocation, AllocationPrefix, CappedPoisson, Dropout, Poisson, Submodels
+from fedamp.accounting.amplification import (
+    Allocation,
+    AllocationPrefix,
+    CappedPoisson,
+    Dropout,
+    Hidden,
+    Poisson,
+    Submodels,
+)
+from fedamp.accounting.bounds import NotEvaluable
 from fedamp.accounting.groups import Group, WithoutReplacement
 from fedamp.accounting.mechanism import Mechanism, OfOne, Relation
 from fedamp.accounting.merging import JOINT_RELEASE, LinearCombination, RandomSelection
+from fedamp.accounting.numeric import UNIT
 from fedamp.accounting.participation import best_coin_groups, participation
 from fedamp.accounting.releases import (
     NOTHING,
@@ -20,8 +31,10 @@ from fedamp.accounting.releases import (
     Gaussian,
     GaussianMixture,
     GroupPoissonGaussian,
+    Laplace,
     MixedCoordinate,
     ModelMix,
+    RandomisedResponse,
     Repeat,
 )
 
@@ -247,3 +260,40 @@ def factors(event: Mechanism, times: int = 1) -> tuple[float, dict[Mechanism, in
         for other, count in rest.items():
             others[other] = others.get(other, 0) + count
     return precision, others
+
+
+# Pure differential privacy.
+
+
+def largest_loss(event: Mechanism) -> Fraction:
+    """A bound on |log X|, which is an epsilon at every delta: losses add up under composition, and a hidden choice
+    adds none. NotEvaluable: none is known.
+    """
+    match event:
+        case Laplace(scale):
+            return Fraction(event.change) / Fraction(scale)
+        case RandomisedResponse(probability) if 0 < probability < 1:
+            return Fraction(abs(math.log(probability) - math.log1p(-probability)) * (1 + 8 * UNIT))
+        case Compose(mechanisms):
+            return sum(map(largest_loss, mechanisms), Fraction(0))
+        case Repeat(inner, times):
+            return times * largest_loss(inner) if times else Fraction(0)
+        case Group(inner, size):
+            return size * largest_loss(inner)
+        case RandomSelection():
+            return max(map(largest_loss, event.used[0]))
+        case Poisson(inner, rate) if (most := largest_loss(inner)) < 700:  # the remove direction is the larger one
+            return Fraction(math.log1p(rate * math.expm1(float(most))) * (1 + 8 * UNIT * (1 + float(most))))
+        case Hidden() if (plain := event.unamplified()) != event:
+            return largest_loss(plain)
+    raise NotEvaluable("losses without a bound")
+
+
+def epsilon_of_losses(event: Mechanism) -> float:
+    """``largest_loss``, rounded up, or infinity."""
+    try:
+        exact = largest_loss(event)
+    except NotEvaluable:
+        return math.inf
+    nearest = float(exact)
+    return nearest if nearest >= exact else math.nextafter(nearest, math.inf)

@@ -28,12 +28,12 @@ CHARGE = 1e-6  # share of delta that is charged for the probability that a certi
 QUESTIONS = 32
 """One answer may ask for this many certificates: each fails with at most this fraction of the charged probability."""
 
-_STEPS = np.concatenate([np.arange(0.3, 1.8, 0.06), 1.8 * 1.25 ** np.arange(17)])
+STEPS = np.concatenate([np.arange(0.3, 1.8, 0.06), 1.8 * 1.25 ** np.arange(17)])
 """Where epsilon is certified, in expected half-widths from the pilot's: close by, and further off if that fails."""
 
 _WORK = 2.5e9  # steps of the recursion that a precision of 5e-3 may take: one to three seconds on two cores
 
-_FOR_ZERO = 50_000  # draws to confirm that epsilon is 0
+FOR_ZERO = 50_000  # draws to confirm that epsilon is 0
 
 _HOPELESS = 0.1  # relative width beyond which the other bounds are as good
 
@@ -68,7 +68,7 @@ class SampledProfile:
         much work, or not worth it; another bound has to answer.
         """
         remove = self._epsilon(RemoveProposal, delta, precision, known, highest)
-        add = self._known(lambda law: law.add.epsilon(delta), remove.upper)
+        add = self.known(lambda law: law.add.epsilon(delta), remove.upper)
         return _with_add(remove, add, lambda: self._epsilon(AddProposal, delta, precision, known))
 
     def delta(self, epsilon: float, *, precision: float = 0.05) -> Bounds:
@@ -76,7 +76,7 @@ class SampledProfile:
         otherwise as :meth:`epsilon`.
         """
         remove = self.delta_remove(epsilon, precision=precision)
-        known = self._known(lambda law: law.add.delta(epsilon), remove.upper)
+        known = self.known(lambda law: law.add.delta(epsilon), remove.upper)
         return _with_add(remove, known, lambda: self.delta_add(epsilon, precision=precision))
 
     def delta_remove(self, epsilon: float, *, precision: float = 0.05) -> Bounds:
@@ -89,7 +89,7 @@ class SampledProfile:
             return Bounds(0.0, 0.0, "an output that unlikely cannot occur")
         return self._delta(AddProposal, epsilon, precision)
 
-    def _known(self, ask: Callable[[Law], Bounds], enough: float) -> float:
+    def known(self, ask: Callable[[Law], Bounds], enough: float) -> float:
         """An upper end of the add direction by the laws; no more of them are asked once it is at most ``enough``."""
         known = math.inf
         for law in self.laws:
@@ -113,15 +113,15 @@ class SampledProfile:
         pilot = direction.pilot(self.upper, methodcaller("bound_at", spendable), look, highest)
         if pilot.epsilon * (1 + precision / 2) >= known:
             raise NotEvaluable("another bound is as low")
-        failure, certified = charge / QUESTIONS, len(_STEPS) * 2
+        failure, certified = charge / QUESTIONS, len(STEPS) * 2
         log_term = math.log(2 * certified / failure)
         aim = 0.42 * precision * max(pilot.epsilon, 0.02)
-        needed = pilot.draws_for(aim * pilot.slope, log_term) if pilot.epsilon > 0 else _FOR_ZERO
+        needed = pilot.draws_for(aim * pilot.slope, log_term) if pilot.epsilon > 0 else FOR_ZERO
         draws = int(min(max(needed, 4096), most))
-        _half_width(pilot, draws, log_term)
+        half_width(pilot, draws, log_term)
         pilot = Pilot.at_delta(pilot.proposal, spendable, max(4096, min(draws // 4, 500_000)))
-        half = _half_width(pilot, draws, log_term)
-        above, below = pilot.epsilon + half * _STEPS, np.maximum(pilot.epsilon - half * _STEPS, 0.0)
+        half = half_width(pilot, draws, log_term)
+        above, below = pilot.epsilon + half * STEPS, np.maximum(pilot.epsilon - half * STEPS, 0.0)
         above[0] = above[0] if pilot.epsilon > 0 else 0.0
         upper_deltas, lower_deltas = self._certified(pilot.proposal, above, below, draws, failure)
         kept, exceeded = np.flatnonzero(upper_deltas <= spendable), np.flatnonzero(lower_deltas > delta)
@@ -183,7 +183,7 @@ class SampledProfile:
         return _WORK / each
 
 
-def _half_width(pilot: Pilot, draws: int, log_term: float) -> float:
+def half_width(pilot: Pilot, draws: int, log_term: float) -> float:
     """Of the bracket on epsilon that so many draws will leave, if it is worth them."""
     half = pilot.error(draws, log_term) / pilot.slope
     if 2 * half > _HOPELESS * max(pilot.epsilon, 0.1):

@@ -12,7 +12,7 @@ from typer import Argument, Exit, Option, Typer
 
 from fedamp.base.text import printable
 from fedamp.base.version import version
-from fedamp.cli import scenarios, terminal
+from fedamp.cli import first, scenarios, terminal
 from fedamp.cli.terminal import (
     AsJson,
     Format,
@@ -34,6 +34,8 @@ SETTINGS = {"help_option_names": ["-h", "--help"]}
 app = Typer(help=HELP, no_args_is_help=True, rich_markup_mode="rich", context_settings=SETTINGS)
 app.pretty_exceptions_enable = app.suggest_commands = False  # click suggests commands itself
 app.add_typer(scenarios.app, name="scenarios")
+for command in (first.new, first.explain, first.check):
+    app.command()(command)
 
 
 @app.callback(invoke_without_command=True)
@@ -57,19 +59,23 @@ def run(
     quiet: Annotated[bool, Option("--quiet", "-q", help="print only the run folder")] = False,
     as_json: Annotated[bool, Option("--json", help="a line of JSON for every round, and for the summary")] = False,
     watched: Annotated[bool, Option("--watch", help="serve a live page to this machine's browsers")] = False,
+    anyway: Annotated[bool, Option("--anyway", help="run what fedamp check finds hopeless")] = False,
 ) -> None:
     """Run a federation and leave a run folder."""
     from fedamp.report.progress import JsonLines, RunProgress, Silence
+    from fedamp.report.watch import LivePage
     from fedamp.server.launch import how_to_resume, launch
+    from fedamp.server.observers import Forewarning, Observers
 
     overrides += [] if engine is None else [f"engine.kind={engine}"]
     overrides += [] if known_seed is None else [f"known_seed={str(known_seed).lower()}"]
     scenario_ = load_scenario(scenario, overrides)
     progress = JsonLines() if as_json else Silence() if quiet else RunProgress(terminal.err)
-    observer = terminal.with_live_page(progress) if watched else progress
+    checks = Forewarning(None if resume else anyway)
+    pages = [LivePage(terminal.print_live_page)] if watched else []
     try:
         with progress.shown():
-            folder = launch(scenario_, observer, out_folder, resume)
+            folder = launch(scenario_, Observers([checks, progress, *pages]), out_folder, resume)
     except UnwritableError:
         if progress.summary and not (as_json or quiet):  # which may be in no file
             out.print(tables.run_table(progress.summary, progress.clipped))
@@ -96,7 +102,6 @@ def run(
                 out.print("deleted: the secret seed and the checkpoints, which only a resumption needs")
             print_paths("ledger's head", head or "none")
             print_paths("run folder", folder)
-    terminal.caution_about(scenario_)
     if summary.stopped_because == "interrupted":
         raise Interrupted(how_to_resume(folder))
 
@@ -140,7 +145,8 @@ def privacy(
     from fedamp.server.traffic import traffic
 
     scenario_ = load_scenario(scenario, overrides)
-    print_answer(privacy_cost(scenario_, groups) | {"traffic": traffic(scenario_)}, as_json, tables.privacy_table)
+    answer = terminal.patiently(privacy_cost, scenario_, groups) | {"traffic": traffic(scenario_)}
+    print_answer(answer, as_json, tables.privacy_table)
     terminal.caution_about(scenario_)
 
 
@@ -155,7 +161,8 @@ def calibrate(
     """The smallest noise multiplier that keeps a budget, landing on the safe side."""
     from fedamp.federation.cost import calibration
 
-    print_answer(calibration(load_scenario(scenario, overrides), epsilon, delta), as_json, tables.calibration_table)
+    answer = terminal.patiently(calibration, load_scenario(scenario, overrides), epsilon, delta)
+    print_answer(answer, as_json, tables.calibration_table)
 
 
 @app.command()
@@ -286,7 +293,7 @@ def verify(
     from fedamp.report.release import verify_release
     from fedamp.runs.verify import checks_json, verify_ledger
 
-    checks = verify_release(run_, key, head) if is_bundle(run_) else verify_ledger(run_, head)
+    checks = verify_release(run_, key, head) if is_bundle(run_) else terminal.patiently(verify_ledger, run_, head)
     print_answer(checks_json(checks), as_json, lambda answer: tables.checks_table("ledger", answer))
     terminal.judge(checks, f"{run_}: ")
 

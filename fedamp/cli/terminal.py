@@ -10,7 +10,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn, TypeVar
 
 import click
 from rich.console import Console, RenderableType
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from fedamp.accounting.ledgers import Check
     from fedamp.federation.scenario import Scenario
     from fedamp.report.published import Published
-    from fedamp.server.observers import Observer
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 # NO_COLOR: no italics nor bold either; rich would keep them.
@@ -38,10 +37,29 @@ def _shipped(incomplete: str) -> list[str]:
     return [file.stem for file in shipped_files() if file.stem.startswith(incomplete)]
 
 
+def complete_key(incomplete: str) -> list[tuple[str, str]]:
+    """The keys of a scenario that begin so, or ``key=value`` for the values of one, with the schema's words."""
+    from fedamp.federation.messages import accepted_values, keys
+
+    key, equals, _ = incomplete.partition("=")
+    if equals:
+        return [(found, "") for each in accepted_values(key) if (found := f"{key}={each}").startswith(incomplete)]
+    return [(each, does) for each, does in keys().items() if each.startswith(incomplete)]
+
+
+T = TypeVar("T")
+
 SCENARIO_HELP = "a YAML file, or the name of a shipped scenario"
 ScenarioArgument = Annotated[str, Argument(help=SCENARIO_HELP, autocompletion=_shipped)]
 Overrides = Annotated[
-    list[str], Option("--set", help="key.path=value, as often as needed", default_factory=list, show_default=False)
+    list[str],
+    Option(
+        "--set",
+        help="key.path=value, as often as needed",
+        default_factory=list,
+        show_default=False,
+        autocompletion=complete_key,
+    ),
 ]
 Format = Annotated[
     Literal["table", "csv", "latex", "json"], Option("--format", help="csv: a line for each run; latex: a tabular")
@@ -63,6 +81,14 @@ def load_scenario(path: str, overrides: list[str]) -> "Scenario":
     from fedamp.federation.reader import load
 
     return load(path, overrides)
+
+
+def patiently(compute: Callable[..., T], *arguments: Any) -> T:
+    """What a function of the accountant returns; a person who waits for it is told."""
+    from fedamp.report.progress import patience
+
+    with patience(err):
+        return compute(*arguments)
 
 
 def print_answer(answer: dict[str, Any], as_json: bool, table: Callable[[dict[str, Any]], RenderableType]) -> None:
@@ -96,14 +122,6 @@ def print_paths(name: str, *paths: Path | str, unless: bool = False) -> None:
 def print_live_page(address: str) -> None:
     """The address holds a secret, so it goes to the terminal and into no file."""
     err.print(f"live page, for you alone: {address}", highlight=False, markup=False, soft_wrap=True)
-
-
-def with_live_page(observer: "Observer") -> "Observer":
-    """An observer, and beside it a live page while the run lasts."""
-    from fedamp.report.watch import LivePage
-    from fedamp.server.observers import Observers
-
-    return Observers([observer, LivePage(print_live_page)])
 
 
 def caution(words: str) -> None:

@@ -5,6 +5,7 @@ hosts    ids of the clients that live here, for example "0-9,12"; default: those
 device   auto, cuda or cuda:N; default: cpu
 """
 
+import hmac
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -16,13 +17,14 @@ from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from numpy.typing import NDArray
 from pydantic import TypeAdapter
 
+from fedamp import rng
 from fedamp.base import devices
 from fedamp.base.arrays import Arrays
 from fedamp.base.ids import ranges
 from fedamp.client.task import DATA_PLACES, ClientTask, TrainInstruction, TrainReport
 from fedamp.data import Dataset
 from fedamp.data.sections import Data
-from fedamp.engines import flower
+from fedamp.engines import flower, sealed
 from fedamp.errors import DeploymentError
 from fedamp.federation.losses import form_of
 
@@ -78,6 +80,22 @@ def hosting(message: Message, clients: Iterable[int] | None) -> Message:
     """The answer to a query: which clients live here; None: any can."""
     answer = ConfigRecord({"all": clients is None, "clients": sorted(clients or ())})
     return Message(RecordDict({"hosts": answer}), reply_to=message)
+
+
+def acquainted(kind: str, order: RecordDict, context: Context) -> str:
+    """The secret that this node shares with the server: made at its first query, and told in the sealed answer.
+
+    A registered node can send others orders in the server's name (Flower 1.41), but it cannot read that answer.
+    DeploymentError: an order to train without the secret; or the node has forgotten it, and will be queried again.
+    """
+    known = context.state.config_records.get("fedamp")
+    if kind == "query" and known is None:
+        known = context.state["fedamp"] = ConfigRecord({"secret": rng.fresh_bytes(16).hex()})
+    secret = "" if known is None else str(known["secret"])
+    told = str(order.config_records["form"].get("secret", ""))
+    if kind != "query" and not (secret and hmac.compare_digest(secret.encode(), told.encode())):
+        raise DeploymentError(sealed.STARTED_AGAIN)
+    return secret
 
 
 def text(context: Context, key: str) -> str:

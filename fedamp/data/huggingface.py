@@ -51,8 +51,8 @@ class HuggingFaceData(StoredData):
     features: Names = Field("image", description="column or columns of the inputs")
     label: Names = Field("label", description="column or columns, as client.loss takes them")
     scale: Scale = None
-    train_split: str = "train"
-    test_split: str | None = "test"
+    train_split: str = Field("train", description="split with the training records")
+    test_split: str | None = Field("test", description="split with the test records; null: a test_fraction")
 
     def open(self, folder: Path) -> Tables:
         local = folder / Path(self.dataset).expanduser()

@@ -55,7 +55,7 @@ class DirichletPartition(DrawnPartition):
 
     by_label = True
     scheme: Literal["dirichlet"]
-    alpha: Positive = 0.5
+    alpha: Positive = Field(0.5, description="the smaller, the more the clients' labels differ")
 
     def owners(self, generator: np.random.Generator, labels: Indices, clients: int) -> Indices:
         order, starts = _shuffled_by_label(generator, labels)
@@ -77,7 +77,7 @@ class ShardsPartition(DrawnPartition):
 
     by_label = True
     scheme: Literal["shards"]
-    shards_per_client: Count = 2
+    shards_per_client: Count = Field(2, description="number of shards of each client")
 
     def owners(self, generator: np.random.Generator, labels: Indices, clients: int) -> Indices:
         order, _ = _shuffled_by_label(generator, labels)
@@ -99,7 +99,7 @@ class NaturalPartition(Section):
     """A column of the data names the client of each record."""
 
     scheme: Literal["natural"]
-    column: str = "client"
+    column: str = Field("client", description="column that names each record's client")
 
 
 AnyPartition = Annotated[

@@ -25,16 +25,16 @@ class SyntheticData(DataSection):
     """
 
     name: Literal["synthetic"]
-    clients: Count
-    records_per_client: Count = 10
-    features: Count = 20
-    classes: Annotated[int, Field(ge=2, strict=True)] = 10
+    clients: Count = Field(description="number of clients")
+    records_per_client: Count = Field(10, description="number of records of each client")
+    features: Count = Field(20, description="numbers of an input, without a shape")
+    classes: Annotated[int, Field(ge=2, strict=True)] = Field(10, description="number of classes")
     separation: Positive = Field(3.0, description="distance of class centres, in standard deviations")
     heterogeneity: Annotated[float, Field(ge=0, allow_inf_nan=False)] = Field(
         0.0, description="standard deviation of a client's own shift of all features"
     )
     shape: tuple[Count, ...] | None = Field(None, description="shape of one input, e.g. [1, 28, 28]; features follow")
-    test_records: Count = 2000
+    test_records: Count = Field(2000, description="number of public test records")
 
     def count_clients(self, folder: Path) -> int:
         return self.clients

@@ -1,5 +1,6 @@
 """The one place that turns the scenario's ``engine`` section into a Flower grid."""
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -81,7 +82,7 @@ def open_grid(engine: Engine, log: Path, client_app: str = CLIENT_APP) -> Iterat
             yield grid
         finally:
             with fails_alone("closing the engine"):  # all rounds are done
-                grid.__exit__(None, None, None)
+                grid.__exit__(*sys.exc_info())
 
 
 def _ray_is_installed() -> bool:

@@ -1,6 +1,7 @@
 """Flower without its output and without copies: the only module that uses Flower's internals."""
 
 import logging
+import sys
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -95,6 +96,11 @@ def identify() -> None:
 def empty_run() -> Run:
     """The run of a simulation."""
     return Run.create_empty(1)
+
+
+def in_supernode() -> bool:
+    """Whether a SuperNode has started this process, for one message."""
+    return "flwr.supernode.runtime.run_clientapp" in sys.modules
 
 
 def is_deployed(grid: Grid) -> bool:

@@ -87,8 +87,10 @@ class RayGrid(SimulationGrid):
         self._tell(self._client_app, self._engine, self._folder.name)
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, *error: object) -> None:
         self._pipe.close()  # without it the driver ends
+        if error and error[0] is KeyboardInterrupt:  # a person who has pressed Ctrl-C twice does not wait for that
+            return
         with suppress(subprocess.TimeoutExpired):
             self._driver.wait(STOP_DEADLINE)
         self._driver.kill()  # and Ray's processes with it

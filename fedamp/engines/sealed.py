@@ -22,6 +22,7 @@ from fedamp import rng
 from fedamp.engines import flower
 from fedamp.errors import DeploymentError
 
+STARTED_AGAIN = "it was started again, and does not know this server yet"
 LONGEST_TEXT = 300  # bytes of a node's error
 _NONCE, _MAGIC = 16, b"fedamp\0\1"  # bytes; with the version of the form
 _HEAD = 4096  # the head of an order has a multiple of so many bytes
@@ -121,7 +122,7 @@ def seal_reply(content: RecordDict, order: RecordDict) -> bytes:
     told = _flat({**content.config_records, **content.metric_records})
     said = {path.partition("/")[2]: value for path, value in told.items()}
     status = _FAILED if failed else _ANY_UNIT if said.get("all") else _DONE
-    text = str(said.get("reason", said.get("first", ""))).encode()[:LONGEST_TEXT]
+    text = str(said.get("reason", said.get("first", said.get("secret", "")))).encode()[:LONGEST_TEXT]
     named = np.array(said.get("reported", said.get("clients", [])), np.int64)
     bits = (form.ids >= 0) & np.isin(form.ids, named)
     if bits.sum() != len(named):
@@ -155,7 +156,8 @@ def open_reply(data: bytes, order: RecordDict) -> RecordDict:
     if (named < 0).any():
         raise ValueError("it claims units that it was not asked for")
     if "arrays" not in order:
-        return RecordDict({"hosts": ConfigRecord({"all": status == _ANY_UNIT, "clients": named.tolist()})})
+        hosts: dict[str, Any] = {"all": status == _ANY_UNIT, "clients": named.tolist()}
+        return RecordDict({"hosts": ConfigRecord(hosts | ({"secret": said} if said else {}))})
     sums: dict[str, NDArray[np.float64]] = {}
     for name, shape in form.shapes.items():
         sums[name] = np.frombuffer(body, "<f8", math.prod(shape), place).reshape(shape)

@@ -26,7 +26,9 @@ from fedamp.base.section import Count, Probability, Section
 UnitIds = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
-Rate = Annotated[Probability, Field(examples=[0.4])]
+Rate = Annotated[
+    Probability, Field(examples=[0.4], description="probability that a unit takes part in a round (a coin of a round)")
+]
 
 
 class CheckIn(Section, ABC):
@@ -195,7 +197,7 @@ class _KOfRounds(CheckIn):
     a smaller charge would not.
     """
 
-    k: Count = Field(examples=[4])
+    k: Count = Field(examples=[4], description="number of hidden rounds in which each unit takes part")
     rounds_are_independent = False
 
     def check(self, rounds: int) -> None:

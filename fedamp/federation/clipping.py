@@ -111,9 +111,9 @@ class AdaptiveClip(Section, ClippingRule):
     one, with Gaussian noise of standard deviation ``noise_multiplier``, divided by the expected number of units.
     """
 
-    initial: Positive = 0.1
-    quantile: Share = 0.5
-    learning_rate: Positive = 0.2
+    initial: Positive = Field(0.1, description="norm of the first round")
+    quantile: Share = Field(0.5, description="share of the updates that should be shorter than the norm")
+    learning_rate: Positive = Field(0.2, description="of the norm's logarithm, a round")
     noise_multiplier: NoiseMultiplier = Field(10.0, description="noise on the count below the norm, in counts")
 
     is_fixed: ClassVar[bool] = False

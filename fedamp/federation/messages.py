@@ -1,11 +1,13 @@
-"""One line about an invalid scenario, from pydantic's errors and the JSON schema."""
+"""Words about a scenario from its JSON schema: about each key, and one line about an invalid value."""
 
 import difflib
+import json
 from functools import cache
 from typing import Any
 
 from pydantic import ValidationError
 
+from fedamp.errors import ScenarioError
 from fedamp.federation.scenario import Scenario
 
 Node = dict[str, Any]
@@ -13,6 +15,30 @@ Node = dict[str, Any]
 
 _SHORT = {"lr": "learning_rate", "optimiser": "optimizer", "wd": "weight_decay", "noise": "noise_multiplier"}
 """Names of keys in other tools."""
+
+_COHORT = "the cohort, so noise_multiplier: auto, clip: auto, and the epsilon of a given noise"
+CHANGES = {
+    "rounds": f"with check_in.k {_COHORT}; how far a budget goes",
+    "data.clients": f"records of a client; {_COHORT}; privacy.delta must be well below 1 / clients",
+    "check_in.k": _COHORT,
+    "check_in.rate": _COHORT,
+    "check_in.scheme": f"{_COHORT}; mixing takes schemes with independent rounds",
+    "submodels.count": "noise_multiplier: auto, clip: auto, and the noise on a submodel, which fewer units train",
+    "client.steps": "not with client.epochs; 1 where privacy.unit is sample",
+    "client.epochs": "not with client.steps, nor with privacy.unit sample",
+    "server.learning_rate": "mixing.width, which hides steps of this length",
+    "server.momentum": "clip: auto, which allows for it; the best server.learning_rate is smaller by 1 - momentum",
+    "mixing.width": "noise_multiplier: auto; the charge of a step of server.learning_rate",
+    "privacy.unit": "data.clients may be left out for sample, and client.steps is 1; noise_multiplier: auto",
+    "privacy.clip": "noise is noise_multiplier x clip; the best server.learning_rate",
+    "privacy.noise_multiplier": "privacy.epsilon must be left out for 0, and be given for auto; clip: auto",
+    "privacy.epsilon": "noise_multiplier: auto and clip: auto; with a given noise, how many rounds are played",
+    "privacy.delta": "noise_multiplier: auto, or the epsilon of a given noise",
+    "privacy.group_size": "noise_multiplier: auto, or the epsilon of a given noise",
+    "privacy.precision": "noise_multiplier: auto, by less than this share",
+    "engine.kind": "engine.address is for ray; faults.killed_workers, too",
+}
+"""Which other keys change with a key."""
 
 _LIMITS = {"exclusiveMinimum": ">", "minimum": ">=", "exclusiveMaximum": "<", "maximum": "<="}
 
@@ -44,10 +70,68 @@ def _words_of(detail: Any, keys: list[str], section: list[Node], accepted: list[
         close = difflib.get_close_matches(tag, expected.split(", "), n=1)
         hint = f"; did you mean {close[0]}?" if close else ""
         return f"{context['discriminator'].strip(chr(39))} is {_shortened(tag)}; expected: {expected}{hint}"
-    words = _section_of(accepted) or " or ".join(dict.fromkeys(filter(None, map(_accepted, accepted))))
-    words = words or "see fedamp scenarios schema"
+    words = _expected(accepted)
     found = {"missing": "missing", "union_tag_not_found": f"missing key {context.get('discriminator')}"}
     return f"{found.get(kind) or 'got ' + _shortened(detail['input'])}; expected: {words}"
+
+
+def keys() -> dict[str, str]:
+    """What each key of a scenario does, by its path, in the schema's words."""
+    return {path: _does(nodes) for path, nodes in _paths().items()}
+
+
+def accepted_values(key: str) -> list[str]:
+    """The words that a key accepts; none for a key that accepts others."""
+    options = [option for node in _paths().get(key, ()) for option in _options(node)]
+    words = [word for option in options for word in [option.get("const"), *option.get("enum", [])]]
+    words += [word for option in options if option.get("type") == "boolean" for word in ("true", "false")]
+    return [str(word) for word in dict.fromkeys(words) if word is not None]
+
+
+def explained(key: str) -> dict[str, str]:
+    """What a key does, accepts, and is by default, and which others change with it; ScenarioError: no such key."""
+    paths = _paths()
+    if key not in paths:
+        close = difflib.get_close_matches(key, paths, n=3, cutoff=0.4) or list(_keys(_schema()))
+        raise ScenarioError(f"{key}: no key of a scenario; expected: a path such as {', '.join(close)}")
+    nodes = paths[key]
+    defaults = dict.fromkeys(json.dumps(node["default"]) for node in nodes if "default" in node)
+    below = [path.rpartition(".")[2] for path in paths if path.rpartition(".")[0] == key]
+    return {
+        "does": _does(nodes),
+        "accepts": _expected([option for node in nodes for option in _options(node)]),
+        **({"keys": ", ".join(below)} if below else {}),
+        "default": " or ".join(defaults) or "none: it must be given",
+        "changes with it": CHANGES.get(key, "nothing else"),
+    }
+
+
+@cache
+def _paths() -> dict[str, list[Node]]:
+    """The schemas of every key, by its path: one for each section that has it."""
+    found: dict[str, list[Node]] = {}
+
+    def walk(node: Node, above: str) -> None:
+        for option in _options(node):
+            for key, below in _keys(option).items():
+                found.setdefault(above + key, []).append(below)
+                walk(below, f"{above}{key}.")
+
+    walk(_schema(), "")
+    return found
+
+
+def _does(nodes: list[Node]) -> str:
+    """The descriptions of a key; for a section, what its classes say of themselves in their first lines."""
+    own = [node["description"] for node in nodes if "description" in node]
+    sections = [option.get("description", "") for node in nodes for option in _options(node) if "properties" in option]
+    words = own or [text.partition("\n")[0].replace("`", "") for text in sections] or ["which of the variants"]
+    return " / ".join(dict.fromkeys(words))
+
+
+def _expected(nodes: list[Node]) -> str:
+    words = _section_of(nodes) or " or ".join(dict.fromkeys(filter(None, map(_accepted, nodes))))
+    return words or "see fedamp scenarios schema"
 
 
 def _meant(keys: list[str], known: list[str]) -> list[str]:

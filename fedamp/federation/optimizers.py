@@ -166,16 +166,16 @@ else:
 class Server(Section):
     """How the server applies the noisy mean of the updates."""
 
-    optimizer: OptimizerName = "sgd"
-    learning_rate: Positive = 1.0
-    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    optimizer: OptimizerName = Field("sgd", description="sgd, with momentum; or adam, with its betas")
+    learning_rate: Positive = Field(1.0, description="factor of the noisy mean update")
+    momentum: Annotated[float, Field(ge=0, lt=1)] = Field(0.0, description="of sgd, over the rounds")
     averaging: Annotated[float, Field(ge=0, lt=1)] = Field(
         0.0,
         description="decay of the moving average of the models so far, which is then released; clients continue from "
         "the last model. 0: no average",
     )
-    beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9
-    beta2: Annotated[float, Field(ge=0, lt=1)] = 0.99
+    beta1: Annotated[float, Field(ge=0, lt=1)] = Field(0.9, description="adam: decay of the first moment")
+    beta2: Annotated[float, Field(ge=0, lt=1)] = Field(0.99, description="adam: decay of the second moment")
     epsilon: Positive = Field(1e-3, description="adam: added to the root of the second moment")
 
     @property

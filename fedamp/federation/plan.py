@@ -6,7 +6,7 @@ From the noise multiplier to the charge: :meth:`Plan.parts_at` (clip, noise and 
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property, wraps
+from functools import cached_property, partial, wraps
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -150,7 +150,8 @@ class Plan:
             return float(privacy.noise_multiplier)
         assert privacy.epsilon is not None, "validated with the scenario"
         try:
-            return calibrate(lambda noise: self.mechanism_at(noise, privacy.group_size), privacy.epsilon, self._delta)
+            build = partial(self.mechanism_at, group_size=privacy.group_size)
+            return calibrate(build, privacy.epsilon, self._delta, precision=privacy.precision)
         except ValueError as error:
             raise ScenarioError(f"privacy.noise_multiplier: auto finds none: {error}") from None
 
@@ -213,19 +214,19 @@ class Plan:
     @_costly
     def planned_epsilon(self) -> Bounds:
         """Of all rounds of the scenario; the guarantee of a run is :attr:`guaranteed_epsilon`."""
-        return self.mechanism.epsilon(self._delta)
+        return self._epsilon(self.mechanism)
 
     @_costly
     def unamplified_epsilon(self) -> Bounds:
         """Of the whole run, without amplification."""
-        return self.mechanism.unamplified().epsilon(self._delta)
+        return self._epsilon(self.mechanism.unamplified())
 
     @_costly
     def epsilon_by_round(self) -> NDArray[np.float64]:
         """Upper end of epsilon after each round; entry r - 1 is after round r."""
         if not self.is_private or not self.scenario.privacy.amplification:
             return self.unamplified_epsilon_by_round
-        return epsilon_over_rounds(self.mechanism, self._delta)
+        return epsilon_over_rounds(self.mechanism, self._delta, precision=self.scenario.privacy.precision)
 
     @cached_property
     def unamplified_epsilon_by_round(self) -> NDArray[np.float64]:
@@ -304,9 +305,12 @@ class Plan:
             return Bounds(0.0, 0.0, "nothing released")
         if not self.is_private:
             return self.planned_epsilon
-        bounds = self._first(rounds, self.noise_multiplier).epsilon(self._delta)
+        bounds = self._epsilon(self._first(rounds, self.noise_multiplier))
         upper = float(self.epsilon_by_round[rounds - 1])
         return Bounds(min(bounds.lower, upper), upper, bounds.method if upper == bounds.upper else CURVE)
+
+    def _epsilon(self, mechanism: Mechanism) -> Bounds:
+        return mechanism.epsilon(self._delta, precision=self.scenario.privacy.precision)
 
     @property
     def _delta(self) -> float:

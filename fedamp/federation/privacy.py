@@ -4,6 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from fedamp.accounting.sampled import PRECISION
 from fedamp.base.section import Count, NoiseMultiplier, Positive, Section, Share, no_truth
 from fedamp.federation.clipping import AdaptiveClip
 from fedamp.federation.noise import AnyNoise, IndependentNoise
@@ -13,7 +14,7 @@ from fedamp.federation.training import Client
 class Privacy(Section):
     """The unit of privacy, and how strongly it is protected."""
 
-    unit: Literal["client", "sample"] = "client"
+    unit: Literal["client", "sample"] = Field("client", description="what is protected: a client, or a record")
     clip: Literal["auto"] | Positive | AdaptiveClip = Field(
         description="clipping norm of a unit's update; auto: every update is scaled to one norm, which follows from "
         "rounds and momentum"
@@ -22,7 +23,11 @@ class Privacy(Section):
         "auto", description="noise standard deviation over clipping norm; 0 trains without privacy; auto: calibrated"
     )
     epsilon: Positive | None = Field(None, description="budget; the run stops before the round that would exceed it")
-    delta: Share = 1e-5
+    delta: Share = Field(1e-5, description="probability that the guarantee does not cover, well below 1 / units")
+    precision: Annotated[float, Field(ge=1e-4, le=0.1)] = Field(
+        PRECISION,
+        description="relative width of epsilon's bracket, where hidden rounds are sampled; 0.05 is quicker",
+    )
     amplification: bool = Field(
         True, description="false: charge (and calibrate) as if no randomness were hidden, for comparison"
     )

@@ -15,10 +15,10 @@ class Engine(Section):
     kind: Literal["auto", "ray", "serial", "flower"] = Field(
         "auto", description="auto: Ray where it is installed and worth its start, else serial; the same bits"
     )
-    workers: Count | Literal["auto"] = "auto"
-    device: str = Field("auto", pattern=devices.PATTERN)
+    workers: Count | Literal["auto"] = Field("auto", description="processes that train; auto: one a core, or a GPU")
+    device: str = Field("auto", pattern=devices.PATTERN, description="where clients train, such as cpu or cuda")
     clients_per_batch: Count | Literal["auto"] = Field("auto", description="how many clients train stacked together")
-    precision: Literal["float32", "tf32", "bfloat16"] = "float32"
+    precision: Literal["float32", "tf32", "bfloat16"] = Field("float32", description="of local training on a GPU")
     address: str | None = Field(None, description="address of a Ray cluster; default: this machine")
 
 
@@ -100,7 +100,7 @@ class Faults(Section):
     Units that fail, are late or are unreachable count as zero and are charged; no unit is rescheduled.
     """
 
-    seed: Annotated[int, Field(ge=0, strict=True)] = 0
+    seed: Annotated[int, Field(ge=0, strict=True)] = Field(0, description="decides who fails when")
     failing: Rate = Field(0.0, description="probability that a client never answers in a round")
     late: Rate = Field(0.0, description="probability that a client answers after the deadline of a round")
     repeating: Rate = Field(0.0, description="probability that a node answers twice in a round")

@@ -31,13 +31,15 @@ LONGEST_RUN = 1_000_000
 class Scenario(Section):
     """One federation, from data to privacy budget."""
 
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=80)]
-    description: str = ""
-    seed: Annotated[int, Field(ge=0, strict=True)] = 0
-    known_seed: Annotated[bool, Field(strict=True)] = False
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=80, description="of the run")]
+    description: str = Field("", description="what it is about, for people")
+    seed: Annotated[int, Field(ge=0, strict=True)] = Field(0, description="of partition and first model, both public")
+    known_seed: Annotated[bool, Field(strict=True)] = Field(
+        False, description="true: noise and hidden choices follow from seed, too; for research, it protects nobody"
+    )
     data: Data
     model: Model
-    rounds: Annotated[Count, Field(le=LONGEST_RUN)]
+    rounds: Annotated[Count, Field(le=LONGEST_RUN, description="number of rounds, each with one release")]
     check_in: AnyCheckIn = AllCheckIn()
     submodels: AnySubmodels = NoSubmodels()
     client: Client = Client()

@@ -213,7 +213,7 @@ class DisjointSubmodels(_SplitModel):
     """The split part is cut into ``count`` disjoint submodels; a unit trains a random one a round (Theorem 3.4)."""
 
     scheme: Literal["disjoint"]
-    count: Annotated[int, Field(ge=2, strict=True, examples=[3])]
+    count: Annotated[int, Field(ge=2, strict=True, examples=[3], description="number of disjoint submodels")]
     shared: tuple[str, ...] = Field((), description="layers that every submodel holds, by name or prefix")
     partition: Literal["fixed", "fresh"] = Field("fixed", description="one partition for the run, or a new one a round")
     choices_are_all = True
@@ -263,7 +263,7 @@ class DropoutSubmodels(_SplitModel):
     """Every node of the named layers is kept with probability ``keep``, in one mask a unit and round."""
 
     scheme: Literal["dropout"]
-    keep: Share = Field(0.5, examples=[0.3])
+    keep: Share = Field(0.5, examples=[0.3], description="probability that a node is kept in a mask")
     layers: tuple[str, ...] = Field((), description="hidden layers to mask; default: all hidden layers")
     choices_are_all = False
 

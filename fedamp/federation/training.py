@@ -15,17 +15,17 @@ class Client(Section):
         description="cross-entropy, mean-squared-error, binary-cross-entropy, token-cross-entropy, or "
         "package.module:name (see docs/models.md)",
     )
-    steps: Count | None = None
-    epochs: Count | None = None
-    batch_size: Count | Literal["full"] = "full"
+    steps: Count | None = Field(None, description="gradient steps of a client in a round")
+    epochs: Count | None = Field(None, description="passes over the client's records in a round, instead of steps")
+    batch_size: Count | Literal["full"] = Field("full", description="records of a gradient step; full: all")
     optimizer: Literal["sgd", "adam"] = Field("sgd", description="its state starts anew in every round of a client")
     learning_rate: Positive | Annotated[Steps, Field(min_length=1)] = Field(
         0.1, description="a number, or a list of [first round, number], the first of them for round 1"
     )
     momentum: Annotated[float, Field(ge=0, lt=1)] = Field(0.0, description="of sgd, over the steps of a round")
     weight_decay: NotNegative = Field(0.0, description="weight of half the squared parameters in the loss")
-    beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9
-    beta2: Annotated[float, Field(ge=0, lt=1)] = 0.999
+    beta1: Annotated[float, Field(ge=0, lt=1)] = Field(0.9, description="adam: decay of the first moment")
+    beta2: Annotated[float, Field(ge=0, lt=1)] = Field(0.999, description="adam: decay of the second moment")
     epsilon: Positive = Field(1e-8, description="adam: added to the root of the second moment")
     proximal: NotNegative = Field(
         0.0, description="weight of the FedProx term (Li et al. 2020) that pulls towards the global model"

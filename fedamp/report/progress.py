@@ -2,8 +2,13 @@
 
 import json
 import math
+import os
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+from threading import Event, Thread, Timer
 from time import monotonic
 from typing import TYPE_CHECKING, Self
 
@@ -13,7 +18,9 @@ from rich.text import Text
 
 from fedamp.base.numbers import at_most
 from fedamp.base.text import harmless
+from fedamp.errors import Interrupted
 from fedamp.report.words import GUARANTEES, KNOWN_SEED, metric, protected, value_of
+from fedamp.server.launch import how_to_resume
 from fedamp.server.observers import Observer
 
 if TYPE_CHECKING:
@@ -23,8 +30,29 @@ if TYPE_CHECKING:
     from fedamp.studies.sweeps.workers import Job
 
 
+HEARTBEAT, PATIENCE = 10.0, 2.0  # seconds between lines without a terminal; of silence before accounting is mentioned
+COMPUTING = "computing the privacy cost; a larger privacy.precision, such as 0.05, makes it quicker and less tight"
+
+
+@contextmanager
+def patience(console: Console) -> Iterator[None]:
+    """Tell a person who waits for more than two seconds that the accountant works: a spinner, or a line in a pipe."""
+    spinner = console.status(COMPUTING)
+    timer = Timer(PATIENCE, spinner.start if console.is_terminal else partial(console.print, COMPUTING, soft_wrap=True))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        timer.join()
+        spinner.stop()
+
+
 class _Bar(Progress):
-    """Numbers, a bar, the time left, and below one line of facts, cut at the width; nothing without a terminal."""
+    """Numbers, a bar, the time left, and below one line of facts, cut at the width; without a terminal a line of the
+    same every :data:`HEARTBEAT` seconds, from a thread, because a round may take long.
+    """
 
     facts = ""
 
@@ -32,7 +60,23 @@ class _Bar(Progress):
         done = (TextColumn(f"[bold]{what}"), MofNCompleteColumn(), BarColumn(bar_width=None))
         left = (TimeRemainingColumn(compact=True), TextColumn("left"))
         super().__init__(*done, *left, console=console, disable=not console.is_terminal, expand=True)
-        self.task = self.add_task("", total=None)
+        self.task, self._what, self._ended = self.add_task("", total=None), what, Event()
+
+    def start(self) -> None:
+        super().start()
+        if self.disable:
+            Thread(target=self._beat, daemon=True).start()
+
+    def stop(self) -> None:
+        self._ended.set()
+        super().stop()
+
+    def _beat(self) -> None:
+        began = monotonic()
+        while not self._ended.wait(HEARTBEAT):
+            task = self.tasks[0]
+            line = f"{self._what} {task.completed:g}/{task.total:g} after {monotonic() - began:.0f} s  {self.facts}"
+            self.console.print(line, highlight=False, markup=False, soft_wrap=True)
 
     def get_renderables(self) -> Iterable[RenderableType]:
         yield self.make_tasks_table(self.tasks)
@@ -61,8 +105,18 @@ class Silence(_Display, Observer):
     summary: "Summary | None" = None  # once the run has ended
     clipped: float | None = None  # share of the updates that a chosen norm shortened, for the server's owner only
 
+    def opened(self, folder: Path) -> None:
+        self._folder = folder
+
     def ended(self, summary: "Summary") -> None:
         self.summary = summary
+
+    def halted(self) -> None:
+        """End the process, which no crash harms (:mod:`fedamp.server.loop`)."""
+        if self._bar:
+            self._bar.stop()
+        print(f"{Interrupted.kind}: {how_to_resume(self._folder)}", file=sys.stderr, flush=True)
+        os._exit(Interrupted.exit_code)
 
 
 class JsonLines(Silence):
@@ -78,9 +132,12 @@ class RunProgress(Silence):
     _bar: _Bar
 
     def __init__(self, console: Console) -> None:
-        self._console, self._bar = console, _Bar("round", console)
+        self._console, self._bar, self._waiting = console, _Bar("round", console), ExitStack()
         self._reported = self._scheduled = self._failed = 0
         self._clipped: list[float] = []
+
+    def computing(self, busy: bool) -> None:
+        self._waiting.enter_context(patience(self._console)) if busy else self._waiting.close()
 
     def started(self, prepared: "Prepared", finished: "Sequence[RoundRecord]") -> None:
         plan = prepared.plan
@@ -90,9 +147,8 @@ class RunProgress(Silence):
             self._console.print(f"[bold]{plan.scenario.name}[/] {harmless(plan.scenario.description)}", highlight=False)
             for line in guarantee(plan):
                 self._console.print(line, highlight=False)
-            for name, words in {"hint: ": prepared.hint, "engine ": prepared.engine}.items():
-                if words:
-                    self._console.print(f"{name}{words}", highlight=False, markup=False)
+            if prepared.engine:
+                self._console.print(f"engine {prepared.engine}", highlight=False, markup=False)
         self._bar.facts = "starting"
         rounds = min(plan.scenario.rounds, plan.affordable_rounds)
         self._bar.update(self._bar.task, total=rounds, completed=len(finished))
@@ -120,8 +176,8 @@ class RunProgress(Silence):
         self._bar.facts = "  ".join(facts)
         self._bar.update(self._bar.task, completed=record.round)
 
-    def stopping(self) -> None:
-        self._console.print("finishing this round, then stopping; Ctrl-C again to stop at once", highlight=False)
+    def closed(self) -> None:
+        self._waiting.close()
 
 
 class SweepProgress(_Display):

@@ -223,6 +223,7 @@ def _of_the_plan(plan: Plan, asked: Scenario, frozen_sha256: str | None) -> dict
         "delta": privacy.delta,
         "budget_epsilon": privacy.epsilon,
         "amplification_charged": privacy.amplification,
+        "precision": privacy.precision,
         "parts": plan.parts,
         "noise_coefficients": plan.coefficients,
         "rounds_planned": plan.scenario.rounds,
@@ -271,4 +272,5 @@ def fingerprint(scenario: Scenario) -> str:
     """
     excluded: dict[str, Any] = {"description": True, "known_seed": True, "federation": True, "trackers": True}
     excluded |= {"engine": {"kind", "workers", "device", "address"}, "model": {"frozen_sha256"}}
+    excluded |= {"privacy": {"precision"}}  # which the ledger holds
     return hashlib.sha256(scenario.model_dump_json(exclude=excluded).encode()).hexdigest()

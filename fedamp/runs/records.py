@@ -18,6 +18,7 @@ from pydantic import (
 )
 
 from fedamp.accounting import Bounds, Mechanism, from_json
+from fedamp.accounting.sampled import PRECISION
 from fedamp.base.record import Record
 from fedamp.federation.scenario import LONGEST_RUN
 from fedamp.federation.submodels import Part
@@ -210,6 +211,7 @@ class LedgerRecord(Charged):
     scenario_sha256: str
     frozen_sha256: str | None
     amplification_charged: bool
+    precision: float = Field(PRECISION, ge=1e-4, le=0.1, exclude_if=lambda width: width == PRECISION)
     parts: tuple[Part, ...] = Field(min_length=1)
     noise_coefficients: tuple[float, ...] = ()
     rounds_planned: Annotated[PositiveInt, Field(le=LONGEST_RUN)]

@@ -26,7 +26,7 @@ from fedamp.federation.scenario import Scenario
 from fedamp.runs.folder import opened
 from fedamp.runs.records import RoundRecord, Score
 from fedamp.server.loop import play
-from fedamp.server.observers import Observer, watched
+from fedamp.server.observers import Forewarning, Observer, watched
 from fedamp.server.setup import Prepared, prepare
 from fedamp.server.trackers import trackers_of
 from fedamp.strategies.roster import permits
@@ -56,8 +56,9 @@ def main(grid: Grid, context: Context) -> None:
         wait_for_nodes(grid, scenario)
         with (
             reasons_kept_in(folder.log, secret=not known_seed),
-            watched(folder.path, *trackers, PrintingObserver()) as watching,
+            watched(folder.path, Forewarning(None), *trackers, PrintingObserver()) as watching,
         ):
+            watching.prepared(prepared)
             summary = play(prepared, with_faults(grid, scenario.faults), folder, watching)
     with fails_alone("the display"):
         quality = _words(summary.final.score)
@@ -105,6 +106,3 @@ class PrintingObserver(Observer):
     def round_done(self, record: RoundRecord) -> None:
         spent = f"epsilon {record.epsilon_upper}{self._note}"
         print(f"round {record.round}: {_words(record.score)}, {spent}", flush=True)
-
-    def stopping(self) -> None:
-        print("stopping after this round", flush=True)

@@ -3,13 +3,13 @@
 import logging
 import os
 import shlex
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fedamp.base.start import beside, collect_again
 from fedamp.errors import (
@@ -72,9 +72,15 @@ def rounds(
     # Errors that can be found without torch are found before a folder is made.
     plan = make_plan(scenario, privacy_units(scenario))
     plan.check_budget()
-    costs = cache(beside(plan.costs))
+    compute = cache(beside(plan.costs))
     from fedamp.runs.folder import opened
     from fedamp.server.trackers import trackers_of
+
+    def costs() -> Mapping[str, Any]:
+        watching.computing(True)
+        found = compute()
+        watching.computing(False)
+        return found
 
     on_flower = scenario.engine.kind == "flower"
     if is_given(scenario) and (on_flower or scenario.engine.address):
@@ -140,6 +146,7 @@ def _play_here(
         from fedamp.server.setup import prepare
 
         prepared = prepared or prepare(scenario, seed, costs)
+        observer.prepared(prepared)
         grid.demand = prepared.demand
         if prepared.why_one_by_one:
             why += f"; clients train one by one, slower than together: {prepared.why_one_by_one}"
@@ -154,8 +161,9 @@ def _play_on_flower(
     from fedamp.engines import flower_engine
     from fedamp.server.setup import prepare
 
-    seen = folder.read_rounds()
-    observer.started(prepare(scenario, seed, costs), seen)
+    seen, prepared = folder.read_rounds(), prepare(scenario, seed, costs)
+    observer.prepared(prepared)
+    observer.started(prepared, seen)
 
     def watch() -> None:
         for record in folder.read_rounds()[len(seen) :]:

@@ -9,6 +9,7 @@ ledger refuses to release a round twice. Nothing is released below quorum or bey
 import logging
 import math
 import signal
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
@@ -34,6 +35,8 @@ from fedamp.strategies.private import PrivateStrategy
 
 log = logging.getLogger("fedamp.server")
 
+PROMPTLY = 0.5  # seconds that the main thread has to stop after the second Ctrl-C
+
 
 def play(prepared: Prepared, grid: Grid, folder: RunFolder, observer: Observer) -> Summary:
     """All of :func:`rounds`, with Ctrl-C after a round; returns the summary in the folder."""
@@ -57,7 +60,7 @@ def rounds(
     """
     run = _Run(prepared, grid, folder, observer)
     observer.started(prepared, run.finished)
-    interrupts = _interrupts(observer.stopping) if finish_round else nullcontext(lambda: False)
+    interrupts = _interrupts(observer) if finish_round else nullcontext(lambda: False)
     with interrupts as interrupted, ThreadPoolExecutor(1) as meanwhile:
         for round_ in range(run.state.round + 1, prepared.plan.last_round + 1):
             try:
@@ -268,22 +271,46 @@ def ask(strategy: PrivateStrategy, grid: Grid, round_: int, meanwhile: Executor 
 
 
 @contextmanager
-def _interrupts(stopping: Callable[[], None]) -> Iterator[Callable[[], bool]]:
-    """Turn the first Ctrl-C into a request to stop after the round; the second one stops at once."""
-    asked = threading.Event()
+def _interrupts(observer: Observer) -> Iterator[Callable[[], bool]]:
+    """Turn the first Ctrl-C into a request to stop after the round; the second one stops at once.
 
-    def ask(number: int, frame: FrameType | None) -> None:
-        if asked.is_set():
-            raise KeyboardInterrupt
-        asked.set()
-        stopping()
-
+    Another thread answers: Python calls no handler of a signal while the main thread is inside an operation of torch.
+    """
     if threading.current_thread() is not threading.main_thread():
-        yield asked.is_set
+        yield lambda: False
         return
-    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield asked.is_set
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    numbers, calls = (signal.SIGINT, signal.SIGTERM), list[int]()
+    again, left = threading.Event(), threading.Event()
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        calls.append(number)
+        if len(calls) > 1 or again.is_set():  # two signals during one operation are one call
+            raise KeyboardInterrupt
+
+    def answer() -> None:
+        heard = 0
+        while byte := ear.recv(1):
+            heard += byte[0] in numbers
+            if byte[0] in numbers and heard == 1:
+                observer.stopping()
+            elif byte[0] in numbers and heard == 2:
+                again.set()
+                if not left.wait(PROMPTLY):
+                    observer.halted()
+
+    ear, mouth = socket.socketpair()
+    mouth.setblocking(False)
+    thread = threading.Thread(target=answer, daemon=True)
+    with ear, mouth:
+        before = {number: signal.signal(number, handle) for number in numbers}
+        descriptor = signal.set_wakeup_fd(mouth.fileno(), warn_on_full_buffer=False)
+        thread.start()
+        try:
+            yield lambda: bool(calls)
+        finally:
+            left.set()
+            signal.set_wakeup_fd(descriptor)
+            for number, handler in before.items():
+                signal.signal(number, handler)
+            mouth.shutdown(socket.SHUT_WR)
+            thread.join()

@@ -3,8 +3,11 @@
 A failure of a display or tracker does not end the run (:func:`fedamp.errors.fails_alone`).
 """
 
+import logging
+import sys
+import warnings
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,6 +17,8 @@ from fedamp.errors import StopTraining, fails_alone
 if TYPE_CHECKING:
     from fedamp.runs.records import RoundRecord, Summary
     from fedamp.server.setup import Prepared
+
+log = logging.getLogger("fedamp.server")
 
 Callback = Callable[["RoundRecord"], object]
 """A function of a round's record, called after its release. Where it returns False, the run stops."""
@@ -30,6 +35,12 @@ class Observer:
     def opened(self, folder: Path) -> None:
         """The run's folder exists; nothing else does."""
 
+    def computing(self, busy: bool) -> None:
+        """The run begins to wait for the accountant, and ends to."""
+
+    def prepared(self, prepared: "Prepared") -> None:
+        """Data and model are loaded, and the ledger is not begun: an InputError leaves no folder behind."""
+
     def started(self, prepared: "Prepared", finished: "list[RoundRecord]") -> None:
         """Before the first round; ``finished`` holds the rounds of an earlier, interrupted part of the run."""
 
@@ -37,7 +48,10 @@ class Observer:
         """After every released round."""
 
     def stopping(self) -> None:
-        """After the first Ctrl-C: the round is finished first. Called from a signal handler."""
+        """After the first Ctrl-C: the round is finished first. Called from another thread, as is the next one."""
+
+    def halted(self) -> None:
+        """Soon after the second Ctrl-C, if the main thread has not stopped: it is inside a long operation."""
 
     def ended(self, summary: "Summary") -> None:
         """The run has ended, in whatever way; its summary is about to be written."""
@@ -50,12 +64,22 @@ class Observers(Observer):
     """Many observers as one; a function is called after every round.
 
     An observer with ``only_tells`` that has failed gets no more events. Errors of other observers are raised, except
-    at the end of the run and in a signal handler. StopTraining is raised when all have been told of the round.
+    at the end of the run and after Ctrl-C. StopTraining is raised when all have been told of the round.
     """
 
     def __init__(self, observers: "Iterable[Callback | object]") -> None:
         self._observers, self.stopped = list(observers), False
-        for event in ("opened", "started", "round_done", "stopping", "ended", "closed"):
+        for event in (
+            "opened",
+            "computing",
+            "prepared",
+            "started",
+            "round_done",
+            "stopping",
+            "halted",
+            "ended",
+            "closed",
+        ):
             setattr(self, event, partial(self._tell, event))
 
     def _tell(self, what: str, *arguments: object) -> None:
@@ -64,7 +88,7 @@ class Observers(Observer):
             name = getattr(observer, "only_tells", "")
             if not callable(heard):
                 continue
-            raises = not name and what not in ("stopping", "ended", "closed")
+            raises = not name and what not in ("stopping", "halted", "ended", "closed")
             with nullcontext() if raises else fails_alone(name or f"{type(observer).__name__}.{what}"):
                 try:
                     self.stopped |= heard(*arguments) is False and what == "round_done"
@@ -74,6 +98,33 @@ class Observers(Observer):
             self._observers = [each for each in self._observers if each is not observer]  # it has failed
         if self.stopped and what == "round_done":
             raise StopTraining
+
+
+class Forewarning(Observer):
+    """Says what is off before the first round (:mod:`fedamp.server.preflight`), in the log at least; answers Ctrl-C.
+
+    ``anyway``: False warns, and refuses a hopeless scenario (ScenarioError); True warns; None, as for the runs of a
+    sweep, does neither. ``how`` says how to run a refused one.
+    """
+
+    def __init__(self, anyway: bool | None, how: str = "--anyway") -> None:
+        self._anyway, self._how = anyway, how
+
+    def prepared(self, prepared: "Prepared") -> None:
+        from fedamp.server.preflight import preflight, refuse  # it imports torch
+
+        checks = preflight(prepared.plan, prepared)
+        if self._anyway is False:
+            refuse(checks, self._how)
+        for check in checks:
+            if not check.passed:
+                log.warning("%s: %s", check.name, check.found)
+                if self._anyway is not None:
+                    with suppress(Warning):  # also where warnings are made errors
+                        warnings.warn(f"{check.name}: {check.found}", stacklevel=2)
+
+    def stopping(self) -> None:
+        print("finishing this round, then stopping; Ctrl-C again to stop at once", file=sys.stderr, flush=True)
 
 
 @contextmanager

@@ -53,6 +53,7 @@ class Prepared:
     Attributes:
         worker_bytes: GPU memory that a worker needs for a stack of units.
         pieces: (submodel, round) -> the piece of the model that a unit trains.
+        records: number of training records; None where they are elsewhere.
         test, validation: public records, to test the model and to choose between settings; the latter may be empty.
         engine: name of the engine and the reason for it; empty in a deployment.
         began: start of the run, by :func:`time.perf_counter`.
@@ -63,6 +64,7 @@ class Prepared:
     state: ServerState
     worker_bytes: int
     pieces: Pieces
+    records: int | None
     test: Records
     validation: Records
     engine: str = ""
@@ -80,7 +82,7 @@ class Prepared:
         if size < LARGE_INPUTS:
             return None
         return (
-            f"inputs are of size {size:.3g} (root mean square of the public test set), so a step moves the model "
+            f"their size is {size:.3g} (root mean square of the public test set), so a step moves the model "
             "far, and noise on it counts much; better divided by data.scale or data.transform standardise"
         )
 
@@ -212,7 +214,8 @@ def prepare(scenario: Scenario, seed: int | None = None, costs: Costs | None = N
     state = _pipeline(plan, parameters, pieces).start(parameters)
     stack, worker_bytes = _stack(plan, task, plan.submodels.a_piece(pieces))
     task = task.model_copy(update={"stack": stack})
-    prepared = Prepared(plan, task, state, worker_bytes, pieces, *_kept_apart(dataset.test(), scenario))
+    count = int(dataset.sizes(np.arange(dataset.num_clients)).sum()) if dataset.hosted is None else None
+    prepared = Prepared(plan, task, state, worker_bytes, pieces, count, *_kept_apart(dataset.test(), scenario))
     # Check that the outputs have the shape that the loss takes: here, not on every client.
     module = prepared.module.cpu()  # built outside of no_grad, because building tries a custom model with gradients
     with torch.no_grad():

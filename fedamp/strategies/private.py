@@ -28,6 +28,8 @@ from fedamp.strategies.roster import Batch, Roster
 
 log = logging.getLogger("fedamp.server")
 
+NO_SECRET = 32 * "0"  # as long as the secret of a node
+
 DUMMY_BYTES = 1 << 30  # of a node in a run, up to which there are dummies by default
 
 WriteDown = Callable[[ServerState, Release, Aggregate], object]
@@ -145,6 +147,7 @@ class PrivateStrategy(Strategy):
             one = len(submodels) == 1 and node not in self.roster.everywhere and not self.dummies
             extracted = submodels.pop() if one else WHOLE
             content = self._content(server_round, arrays, batches, extracted, hosted[node] or self.plan.units)
+            content.config_records["form"]["secret"] = self.roster.secrets.get(node, NO_SECRET)
             if config:
                 content["train_config"] = config.copy()
             messages.append(Message(content, node, "train"))
@@ -161,6 +164,9 @@ class PrivateStrategy(Strategy):
         roster.note(self._requests, answered)
         self.collected = self.pipeline.aggregate(self.state, server_round, honest, self._requests)
         self.collected.refused_nodes += len(came) - len(honest)
+        failed = [reply for reply in honest if reply.has_error()]
+        again = [reply for reply in failed if sealed.STARTED_AGAIN in (reply.error.reason or "")]
+        roster.forget({reply.metadata.src_node_id for reply in again})
         late = sorted(set(self._requests) - answered)
         errors = [*roster.errors.values(), *(f"node {roster.name(node)} did not answer in time" for node in late)]
         hosted = any(request.units for request in self._requests.values())
@@ -206,7 +212,7 @@ class PrivateStrategy(Strategy):
             "extracted": extracted,
         }
         frozen = [name for name in self.state.parameters if name not in self.pipeline.model.shapes]
-        form = ConfigRecord({"units": room, "frozen": frozen})
+        form = ConfigRecord({"units": room, "frozen": frozen, "secret": NO_SECRET})
         return RecordDict({"arrays": arrays, "config": ConfigRecord(orders), "form": form})
 
     def configure_evaluate(

@@ -71,6 +71,7 @@ class _Answer(BaseModel):
 
     all: bool
     clients: list[NonNegativeInt]
+    secret: str = ""
 
 
 @dataclass
@@ -84,6 +85,7 @@ class Roster:
     Attributes:
         everywhere: nodes that can train any unit (workers of a simulation).
         host_of: the node of every unit that lives on one node only (a deployment).
+        secrets: by which a node knows that an order is the server's (a deployment).
         errors: why connected nodes are not asked, by node.
         pings: the silent nodes, each with its pending ping, if any.
         given_up, back: nodes that fell silent or lost their connection since the last :meth:`refresh`; nodes that
@@ -94,6 +96,7 @@ class Roster:
     units: int
     everywhere: list[int] = field(default_factory=list)
     host_of: dict[int, int] = field(default_factory=dict)
+    secrets: dict[int, str] = field(default_factory=dict)
     errors: dict[int, str] = field(default_factory=dict)
     pings: dict[int, Message | None] = field(default_factory=dict)
     given_up: list[int] = field(default_factory=list)
@@ -153,7 +156,7 @@ class Roster:
         if gone:
             left = ", ".join(map(self.name, sorted(gone)))
             log.warning("nodes %s are gone; their clients count as zero until they are back", left)
-            self._forget(gone)
+            self.forget(gone)
         for node in self.back:
             log.warning("node %s is connected again", self.name(node))
 
@@ -186,14 +189,15 @@ class Roster:
                 self.given_up.append(node)
                 self.pings[node] = None
                 del self._missed[node]
-        self._forget({node for node in asked if node in self.pings})
+        self.forget({node for node in asked if node in self.pings})
 
     def name(self, node: int) -> str:
         """A node's name in the log: its registered name and its id."""
         name = self._names.get(node, "")
         return f"{printable(name)} ({node})" if name else str(node)
 
-    def _forget(self, nodes: set[int]) -> None:
+    def forget(self, nodes: set[int]) -> None:
+        """Take nodes as new ones: they are queried before the next round."""
         self._asked -= nodes
         self.everywhere = [node for node in self.everywhere if node not in nodes]
         self.host_of = {unit: node for unit, node in self.host_of.items() if node not in nodes}
@@ -228,6 +232,7 @@ class Roster:
         if isinstance(clients, list) and len(clients) > self.units:  # before millions are checked
             raise ValueError(f"it claims {len(clients)} clients of {self.units}")
         answer = _Answer.model_validate(claims)
+        self.secrets[node] = answer.secret
         if answer.all and permit != "all":
             raise ValueError("it says all of them, which it may not; expected with federation.hosts: {its name: all}")
         if answer.all:

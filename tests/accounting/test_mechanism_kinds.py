@@ -290,3 +290,29 @@ def test_relations_are_not_mixed():
         ModelMix(1.0, 1.0, relation="substitution")
     assert SUBSTITUTED.epsilon(DELTA).upper == Gaussian(1.0).epsilon(DELTA).upper
     assert str(WithoutReplacement(Gaussian(4.0), 2, 5).unamplified()) == "Gaussian noise of multiplier 4, substitution"
+
+
+@pytest.mark.parametrize(
+    ("event", "largest"),
+    [
+        (Compose([Repeat(Laplace(1.0), 3), Repeat(Laplace(2.0), 2)]), 4.0),
+        (Allocation(Laplace(0.5), 2, 6), 4.0),
+        (Submodels(RandomisedResponse(0.75), 3), math.log(3)),
+        (Poisson(Laplace(1.0), 0.1), math.log(0.9 + 0.1 * math.e)),
+        (group(Allocation(Laplace(1.0), 1, 3), 2), 2.0),
+        (Repeat(Laplace(1.0, relation="substitution"), 2), 4.0),
+        (RandomSelection([Laplace(1.0), Laplace(0.5)], [0.5, 0.5]), 2.0),
+    ],
+    ids=str,
+)
+def test_bounded_losses_add_up_to_an_epsilon_at_every_delta(event, largest):
+    """The worst output of a pure mechanism, by hand."""
+    upper = event.epsilon(1e-300).upper
+    assert upper == pytest.approx(largest, rel=1e-14)  # rounded up
+    assert event.delta(upper).upper == 0.0
+    assert event.delta(0.9 * largest).upper > 0
+
+
+def test_one_release_with_an_unbounded_loss_has_no_pure_epsilon():
+    assert Compose([Laplace(1.0), Gaussian(2.0)]).epsilon(1e-9).upper > 1.0
+    assert Compose([Laplace(1.0), Gaussian(2.0)]).delta(1.5).upper > 0

@@ -10,10 +10,24 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
-from fedamp.accounting import Allocation, Compose, Gaussian, Poisson, Repeat, Submodels, epsilon_over_rounds
+from fedamp.accounting import (
+    Allocation,
+    CappedPoisson,
+    Compose,
+    Gaussian,
+    Poisson,
+    RandomisedResponse,
+    Repeat,
+    Submodels,
+    epsilon_over_rounds,
+)
+from fedamp.accounting.certificate import certify
 from fedamp.accounting.participation import coin_groups
+from fedamp.accounting.prefixes import Block, beginnings
+from fedamp.accounting.proposals import RemoveProposal
 from fedamp.accounting.renyi import moments_of
-from tests.accounting.oracles import allocation_on_grid
+from fedamp.accounting.sampled import sampled_profile
+from tests.accounting.oracles import allocation_on_grid, beginning, bits, capped, declined, delta_of, uniform_sets
 
 DELTA = 1e-5
 
@@ -137,3 +151,39 @@ def test_simulated_allocation_lies_in_the_bracket():
         exact, error = max(add.mean(), remove.mean()), 6 * remove.std() / math.sqrt(draws)
         assert bounds.lower <= exact + error
         assert exact - error <= bounds.upper <= 1.8 * exact + error
+
+
+# Every round of a curve, from draws of the whole run: against all choices and outputs, and plain draws.
+
+BIT = RandomisedResponse(0.75)
+CURVES = {
+    "k of T": (Allocation(BIT, 3, 8), lambda: uniform_sets(8, 3)),
+    "declining": (Allocation(Poisson(BIT, 0.7), 3, 6), lambda: declined(uniform_sets(6, 3), 0.7)),
+    "opting out": (Poisson(Allocation(BIT, 3, 7), 0.6), lambda: [*uniform_sets(7, 3, 0.6), ((), 0.4)]),
+    "a cap": (CappedPoisson(BIT, 0.4, 3, 6), lambda: capped(6, 0.4, 3)),
+}
+
+
+@pytest.mark.parametrize(("run", "choices"), CURVES.values(), ids=CURVES)
+def test_every_round_of_a_curve_is_known_to_one_per_cent(run, choices):
+    for released, spent in enumerate(epsilon_over_rounds(run, 1e-3), start=1):
+        laws = bits(beginning(choices(), released), released, 0.75)
+        assert delta_of(*laws, spent) <= 1e-3
+        if released > 1:  # the first round of an opting-out run is charged by a bound
+            assert delta_of(*laws, 0.985 * spent) > 1e-3, released
+
+
+@pytest.mark.parametrize(("order", "drift"), [(2, 0.0), (3, 0.0), (3, 4.0), (4, 1.5)])
+@pytest.mark.parametrize("name", CURVES)
+def test_draws_of_the_run_bracket_every_beginning_of_it(name, order, drift):
+    """Both certified ends, a few per cent apart. They share a failure probability of one in a million."""
+    run, choices = CURVES[name]
+    parts = list(beginnings(run, range(2, run.span)).values())[-5:]
+    laws = [bits(beginning(choices(), part.rounds), part.rounds, 0.75) for part in parts]
+    epsilons = np.array([[0.1], [0.2], [0.4], [0.5], [0.6]])[-len(parts) :]
+    block = Block(RemoveProposal(sampled_profile(run.after(parts[-1].rounds)).upper, order, drift), parts)
+    upper, lower = certify(block, epsilons, epsilons, 100_000, 1e-6)
+    for (inside, outside), epsilon, above, below in zip(laws, epsilons[:, 0], upper[:, 0], lower[:, 0], strict=True):
+        exact = np.maximum(inside - math.exp(epsilon) * outside, 0).sum()
+        assert below <= exact <= above
+        assert above - below <= 0.4 * exact

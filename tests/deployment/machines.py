@@ -158,14 +158,14 @@ class Machines:
         nodes = json.loads(self._run("flwr supernode list lan --format json"))["nodes"]
         return sum(node["status"] == "online" for node in nodes)
 
-    def shell(self, title: str, where: str = "server") -> str:
+    def shell(self, title: str, where: str = "server", **settings: str) -> str:
         """Run commands of the page to their end."""
-        return self._run(shell(PAGE, title), self.folder / where)
+        return self._run(shell(PAGE, title), self.folder / where, **settings)
 
-    def _run(self, commands: str, folder: Path | None = None) -> str:
+    def _run(self, commands: str, folder: Path | None = None, **settings: str) -> str:
         done = subprocess.run(
             [*self._inside("server" if folder is None else folder.name), "sh", "-euc", self.ported(commands)],
-            env=self.environment(),
+            env=self.environment() | settings,
             cwd=folder or self.server,
             capture_output=True,
             text=True,
@@ -219,6 +219,7 @@ class Machines:
             "FLWR_HOME": str(self.folder / "flwr"),
             "FLWR_TELEMETRY_ENABLED": "0",
             "FLWR_DISABLE_UPDATE_CHECK": "1",
+            "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": os.environ.get("FLWR_SUPEREXEC_TASK_POLL_INTERVAL", "0.2"),
             "OMP_NUM_THREADS": "1",
             "PATH": os.pathsep.join([sysconfig.get_path("scripts"), os.environ["PATH"], "/usr/sbin"]),
             "PYTHONPATH": str(ROOT),

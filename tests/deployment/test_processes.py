@@ -163,6 +163,7 @@ def test_a_node_that_stops_is_given_up_within_two_rounds_and_comes_back(machines
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_a_superlink_that_is_gone_ends_the_run_which_goes_on_when_it_is_back(machines):
     """Its server app was found alive 70 minutes later, with the run's lock, and deaf to SIGTERM."""
     raw, run = write_scenario(machines, rounds=4), machines.server / "run"

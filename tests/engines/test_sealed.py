@@ -174,16 +174,41 @@ def test_a_damaged_order_is_one_line():
         sealed.open_order(data[:-4])
 
 
+def sent(content: RecordDict, context: Context) -> bytes:
+    """A node's sealed answer."""
+    message = Message(sealed.record(sealed.seal_order(content)), 2, "train" if "arrays" in content else "query")
+    flower.set_message_id(message, "1")
+    data = sealed.data_of(app(message, context).content)
+    assert len(data) == sealed.reply_size(content)
+    return data
+
+
 def test_a_node_that_cannot_do_what_it_was_asked_answers_alike(caplog):
     flower.identify()
-    for content in (order_of({"w": (3,)}), query()):
-        message = Message(sealed.record(sealed.seal_order(content)), 2, "train" if "arrays" in content else "query")
-        flower.set_message_id(message, "1")
-        reply = app(message, Context(1, 2, {"hosts": "nobody"}, RecordDict(), {}))
-        data = sealed.data_of(reply.content)
-        assert len(data) == sealed.reply_size(content)
-        with pytest.raises(
-            ValueError, match="DeploymentError: hosts must be ids and ranges such as 0-9,12, got 'nobody'"
-        ):
-            sealed.open_reply(data, content)
+    context = Context(1, 2, {"hosts": "nobody"}, RecordDict(), {})
+    with pytest.raises(ValueError, match="hosts must be ids and ranges such as 0-9,12, got 'nobody'"):
+        sealed.open_reply(sent(query(), context), query())
+    order = order_of({"w": (3,)})
+    order["form"]["secret"] = context.state["fedamp"]["secret"]
+    with pytest.raises(ValueError, match="hosts must be ids and ranges such as 0-9,12, got 'nobody'"):
+        sealed.open_reply(sent(order, context), order)
     assert "could not do what it was asked" in caplog.text
+
+
+def test_an_order_in_the_servers_name_is_refused_without_the_nodes_secret():
+    """A registered node can send it to another one. It cannot read the answer to a query, which holds the secret."""
+    flower.identify()
+    context = Context(1, 2, {"hosts": "0-3"}, RecordDict(), {})
+    order = order_of({"w": (3,)})
+    with pytest.raises(ValueError, match="does not know this server"):  # the server has not asked yet
+        sealed.open_reply(sent(order, context), order)
+    secrets = {sealed.open_reply(sent(query(), context), query())["hosts"]["secret"] for _ in range(2)}
+    assert len(secrets) == 1  # whoever asks first: it stays the same
+    for guess in ("", 32 * "0", "f" * 32):
+        order["form"]["secret"] = guess
+        with pytest.raises(ValueError, match="does not know this server"):
+            sealed.open_reply(sent(order, context), order)
+    order["form"]["secret"] = secrets.pop()
+    with pytest.raises(ValueError, match="Error") as caught:  # it goes on to the task, which is none
+        sealed.open_reply(sent(order, context), order)
+    assert "does not know this server" not in str(caught.value)

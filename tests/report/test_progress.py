@@ -3,6 +3,7 @@
 import io
 import itertools
 import re
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -10,7 +11,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from fedamp.federation.plan import make_plan
-from fedamp.report.progress import RunProgress, guarantee
+from fedamp.report.progress import RunProgress, guarantee, patience
 from fedamp.report.tables import run_table
 from fedamp.runs.folder import read_summary
 from fedamp.runs.records import RoundRecord
@@ -95,3 +96,30 @@ def test_the_guarantee_names_unit_delta_and_assumptions():
     assert "docs/threat-model.md" in text
     assert "any 3 clients together" in " ".join(guarantee(make_plan(small("privacy.group_size=3"), 60)))
     assert "epsilon is infinite" in " ".join(guarantee(make_plan(small("privacy.noise_multiplier=0"), 60)))
+
+
+def test_without_a_terminal_there_is_a_line_in_every_interval(monkeypatch):
+    """However many rounds there are, and also while none ends."""
+    monkeypatch.setattr("fedamp.report.progress.HEARTBEAT", 0.2)
+    stream = io.StringIO()
+    with RunProgress(Console(file=stream, width=40)).shown() as display:
+        display.started(SimpleNamespace(plan=make_plan(small(), 60), engine="", hint=""), [])
+        for number in range(1, 500):
+            display.round_done(record(round=number))
+        time.sleep(0.7)
+    lines = stream.getvalue().splitlines()
+    assert 1 <= len(lines) <= 10  # two at least on an idle machine
+    assert re.match(r"round 499/8 after \d+ s  loss 0\.432  accuracy 91\.2%  epsilon 1\.50  ", lines[-1])
+
+
+def test_who_waits_for_the_accountant_is_told_but_not_at_once(monkeypatch):
+    stream = io.StringIO()
+    with patience(Console(file=stream)):
+        pass
+    assert stream.getvalue() == ""
+    monkeypatch.setattr("fedamp.report.progress.PATIENCE", 0.1)
+    for terminal in (False, True):
+        with patience(Console(file=stream, force_terminal=terminal, width=200)):
+            time.sleep(1)
+        assert "privacy.precision" in stream.getvalue()
+        assert ("\x1b" in stream.getvalue()) == terminal

@@ -118,12 +118,13 @@ def test_run_serves_while_it_lasts(fedamp, tmp_path):
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     program = (
-        "import sys; from fedamp.cli.terminal import with_live_page; from fedamp.server.launch import launch\n"
+        "import sys; from fedamp.cli.terminal import print_live_page; from fedamp.server.launch import launch\n"
+        "from fedamp.report.watch import LivePage; from fedamp.server.observers import Observers\n"
         "from tests.federations import small\n"
         "from pathlib import Path\n"
         "def wait(record):\n"
         "    if record.round == 2: open(sys.argv[1]).read()\n"
-        "launch(small(), with_live_page(wait), Path(sys.argv[2]))\n"
+        "launch(small(), Observers([wait, LivePage(print_live_page)]), Path(sys.argv[2]))\n"
     )
     command = [sys.executable, "-c", program, str(pipe), str(tmp_path / "run")]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2]) as process:

@@ -21,6 +21,8 @@ KINDS = {
     "mixing": ("mixing={width: [[1, 0.4], [3, 0.2]]}", "server={learning_rate: 0.5}"),
     "stratified, not amplified": ("check_in={scheme: stratified, k: 2}", "privacy.amplification=false"),
     "adaptive": ("privacy.clip={initial: 0.1}",),
+    "precise": ("privacy.precision=0.002",),
+    "coarse": ("privacy.precision=0.1",),
     "no privacy": ("privacy={clip: 0.5, noise_multiplier: 0}",),
 }
 
@@ -38,6 +40,16 @@ def played(tmp_path_factory):
 @pytest.fixture
 def run(played, tmp_path):
     return shutil.copytree(played, tmp_path / "run")
+
+
+def test_the_ledger_holds_a_precision_that_is_not_the_default(tmp_path, run):
+    assert "precision" not in json.loads((run / "ledger.json").read_text())
+    coarse = play(tmp_path / "coarse", "privacy.precision=0.1")
+    ledger = json.loads((coarse / "ledger.json").read_text())
+    assert ledger["precision"] == 0.1
+    assert 0.002 < ledger["whole_run_epsilon"]["upper"] / ledger["whole_run_epsilon"]["lower"] - 1 < 0.2
+    change_ledger(coarse, lambda ledger: ledger.pop("precision"))
+    assert "precision" in wrong(coarse)["scenario"]
 
 
 def wrong(path) -> dict[str, str]:

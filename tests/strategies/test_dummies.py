@@ -181,3 +181,19 @@ def test_all_units_of_a_node_train_in_every_round(tmp_path):
     strategy.start(Deployment(own(True)[1], "tests.client.own_apps:noting_app"), arrays)
     assert sorted(own_apps.TRAINED) == [(round_, client) for round_ in (1, 2, 3) for client in range(10)]
     assert strategy.collected.reported == len(strategy.plan.attendance.cohort(3)) < 10
+
+
+def test_a_node_that_was_started_again_misses_a_round_and_is_queried_again():
+    """It has lost the secret by which it knows the server; another node's order would look the same to it."""
+    hosts = "{" + ", ".join(f"{name}: '{units}'" for name, units in THREE.items()) + "}"
+    prepared = prepare(small("check_in={scheme: all}", "rounds=4", f"federation.hosts={hosts}"))
+    strategy = prepared.strategy(prepared.state)
+    grid = Deployment({name: {"hosts": units} for name, units in THREE.items()})
+    reported = []
+    for round_ in range(1, 5):
+        if round_ == 2:
+            next(iter(grid.contexts.values())).state.clear()
+        aggregate = ask(strategy, grid, round_)
+        strategy.release(round_, aggregate)
+        reported.append(aggregate.reported)
+    assert reported == [60, 40, 60, 60]

@@ -17,7 +17,7 @@ from fedamp.errors import FedampError, Interrupted
 from fedamp.federation.scenario import Scenario
 from fedamp.runs.folder import read_summary
 from fedamp.server.launch import how_to_resume, launch
-from fedamp.server.observers import Observers
+from fedamp.server.observers import Forewarning, Observers
 
 STOP_DEADLINE = 10.0  # seconds that an idle process may take to end
 
@@ -54,7 +54,8 @@ def run_job(job: Job, tell: Tell) -> str | None:
         Interrupted: Ctrl-C; the run can be resumed.
     """
     try:
-        folder = launch(job.scenario, Observers([lambda record: tell(job, record.round)]), job.folder, job.resume)
+        watching = Observers([Forewarning(None), lambda record: tell(job, record.round)])
+        folder = launch(job.scenario, watching, job.folder, job.resume)
         if read_summary(folder).stopped_because == "interrupted":
             raise Interrupted(how_to_resume(folder))
     except Interrupted:

@@ -1,0 +1,139 @@
+"""The commands of the first hour: a new scenario, what a key of it does, and what is off before it runs."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from typer import Argument, Option
+
+from fedamp.base.text import printable
+from fedamp.cli.terminal import (
+    AsJson,
+    Overrides,
+    ScenarioArgument,
+    complete_key,
+    judge,
+    load_scenario,
+    patiently,
+    print_answer,
+    print_paths,
+)
+from fedamp.errors import ScenarioError
+from fedamp.report import tables
+
+# By name of built-in data: clients, model, and what local training needs besides.
+DATA = {
+    "digits": (479, "{name: mlp, hidden: [64]}", ""),
+    "segments": (479, "{name: mlp, hidden: [64]}", ", loss: binary-cross-entropy"),
+    "diabetes": (353, "{name: logistic}", ", loss: mean-squared-error"),
+    "shakespeare": (795, "{name: lstm, vocabulary: 61}", ", loss: token-cross-entropy"),
+    "synthetic": (2000, "{name: mlp, hidden: [64]}", ""),
+    "fashion-mnist": (6000, "{name: mlp, hidden: [128]}", ""),
+    "mnist": (2000, "{name: mlp, hidden: [128]}", ""),
+}
+MACHINES = {
+    "here": "{kind: auto}",
+    "gpu": "{kind: auto, device: cuda}",
+    "cluster": "{kind: ray, address: auto}",
+    "flower": "{kind: flower}",
+}
+TEMPLATE = """\
+# fedamp explain KEY says what a key does; fedamp check says what is off, fedamp privacy what it costs.
+name: {name}
+data: {data}  # the records, and the client of each
+model: {model}
+rounds: 60
+check_in: {{scheme: balanced, k: 12}}  # every {unit} takes part in 12 hidden rounds of 60
+client: {{{client}}}  # local training
+server: {{learning_rate: 1.0, momentum: 0.8}}  # how the noisy mean update is applied
+privacy:
+  unit: {unit}  # what is protected as a whole
+  clip: auto  # all updates are scaled to one norm
+  noise_multiplier: auto  # the least noise that keeps epsilon
+  epsilon: {epsilon}  # the budget
+  delta: 1.0e-5  # well below 1 / {unit}s
+engine: {engine}  # where clients train; it changes no result
+"""
+
+
+def check(
+    scenario: ScenarioArgument,
+    overrides: Overrides,
+    import_model: Annotated[bool, Option("--import", help="run the code of a custom model or loss, to try it")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """What is off in a scenario, its data and its model, before it runs."""
+    from fedamp.accounting.ledgers import Check
+    from fedamp.federation.losses import brings_code
+    from fedamp.federation.plan import make_plan, privacy_units
+    from fedamp.runs.verify import checks_json
+
+    asked = load_scenario(scenario, overrides)
+    foreign = brings_code(asked) and not import_model
+    plan = make_plan(asked, privacy_units(asked))
+    plan.check_budget()
+    costs = patiently(plan.costs)
+    from fedamp.server.preflight import preflight, refuse  # torch takes a while, and nothing above needs it
+    from fedamp.server.setup import prepare
+
+    checks = preflight(plan, None if foreign else prepare(asked, costs=lambda: costs), thorough=True)
+    if foreign:
+        named = ", ".join(name for name in (asked.model.name, asked.client.loss) if ":" in name)
+        checks.append(Check("code", "caution", f"{named} was not tried, because that runs it; add --import to try it"))
+    title = printable(f"{scenario}: valid; {plan.units} units, {plan.scenario.rounds} rounds")
+    print_answer(checks_json(checks), as_json, lambda answer: tables.checks_table(title, answer))
+    refuse(checks, "fedamp run --anyway")
+    judge(checks)
+
+
+def explain(
+    key: Annotated[str, Argument(help="for example privacy.clip", autocompletion=complete_key)], as_json: AsJson = False
+) -> None:
+    """What a key of a scenario does, what it accepts, and which other keys change with it."""
+    from fedamp.federation.messages import explained
+
+    print_answer(explained(key), as_json, lambda answer: tables.facts(key, answer))
+
+
+def new(
+    file: Annotated[Path, Argument(help="the scenario to write")] = Path("scenario.yaml"),
+    data: Annotated[str | None, Option(help=f"{', '.join(DATA)}, or a folder with train.npz")] = None,
+    model: Annotated[str | None, Option(help="logistic, mlp, ...; default: one that suits the data")] = None,
+    unit: Annotated[str | None, Option(help="what is protected: client or sample")] = None,
+    epsilon: Annotated[str | None, Option(help="the budget")] = None,
+    machine: Annotated[str | None, Option(help=f"where clients train: {', '.join(MACHINES)}")] = None,
+) -> None:
+    """Write a commented scenario after five questions. Options answer them; without a terminal, the defaults do."""
+    import yaml
+
+    from fedamp.federation.reader import validate
+
+    def ask(question: str, given: str | None, default: str) -> str:
+        if given is None and sys.stdin.isatty():
+            return str(typer.prompt(question, default, err=True))
+        return given or default
+
+    source = ask(f"Data ({', '.join(DATA)}, or a folder with train.npz)", data, "digits")
+    clients, suits, loss = DATA.get(source, (100, "{name: logistic}", ""))
+    suits = ask("Model", model, suits)
+    unit = ask("What is protected: client, sample", unit, "client")
+    epsilon = ask("Budget, epsilon", epsilon, "8")
+    machine = ask(f"Where clients train: {', '.join(MACHINES)}", machine, "here")
+    divided = f", clients: {clients}" if unit == "client" or source == "synthetic" else ""
+    text = TEMPLATE.format(
+        name=file.stem,
+        data=f"{{name: {source if source in DATA else f'npz, path: {source}'}{divided}}}",
+        model=suits if suits.startswith("{") else f"{{name: {suits}}}",
+        unit=unit,
+        client=("steps: 3, learning_rate: 0.5" if unit == "client" else "learning_rate: 1.0") + loss,
+        epsilon=epsilon,
+        engine=MACHINES.get(machine, f"{{kind: {machine}}}"),
+    )
+    validate(yaml.safe_load(text), str(file))
+    try:
+        with file.open("x") as stream:
+            stream.write(text)
+    except OSError as error:
+        raise ScenarioError(f"{file}: {error.strerror}; expected: the name of a new file") from None
+    print_paths("scenario", file)

@@ -1,0 +1,191 @@
+"""What is off in a scenario before it runs, from public numbers only; docs/scenarios.md explains :data:`LIMITS`."""
+
+import math
+from collections.abc import Iterator, Mapping
+from functools import partial
+from time import perf_counter
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedamp import rng
+from fedamp.accounting.ledgers import Check, Verdict
+from fedamp.base.numbers import amount_of_bytes, amount_of_time, at_most, power
+from fedamp.client.task import TrainInstruction
+from fedamp.client.worker import TrainingNode
+from fedamp.data import Cohort
+from fedamp.errors import ScenarioError, fails_alone
+from fedamp.federation.plan import Plan, make_plan, weakness
+from fedamp.noise.banded import path_noise
+from fedamp.runs.verify import complaint
+from fedamp.server.setup import Prepared
+
+LIMITS: Mapping[str, tuple[float, float]] = {
+    "signal": (1.0, 0.1),
+    "reach": (0.01, 0.001),
+    "drift": (100.0, 1000.0),
+    "empty clients": (0.05, 0.5),
+    "learning rate": (100.0, 1000.0),
+    "local steps": (1000.0, 100_000.0),
+    "hours": (24.0, math.inf),
+}
+"""Beyond the first number a check says caution, beyond the second one it fails: both are least, or largest, values."""
+
+_TIMED_STEPS, _PATIENCE = 4, 3.0  # of the timed training; seconds after which no further advice is computed
+
+
+def preflight(plan: Plan, prepared: Prepared | None = None, thorough: bool = False) -> list[Check]:
+    """The checks of a scenario.
+
+    Args:
+        prepared: of the plan; without it nothing is said that depends on the model.
+        thorough: time the training of made-up records, and ask the accountant for a better check-in: some seconds.
+    """
+    return [*_of_plan(plan), *(_of_model(plan, prepared, thorough) if prepared else ())]
+
+
+def refuse(checks: list[Check], how: str = "--anyway") -> None:
+    """Raise ScenarioError if a check fails; ``how`` says what runs the scenario all the same."""
+    if wrong := complaint(checks):
+        raise ScenarioError(f"hopeless: {wrong}, or {how}")
+
+
+def signal_to_noise(plan: Plan, sizes: Mapping[str, int]) -> float:
+    """Largest length of the mean update over the expected length of its noise, in all rounds together.
+
+    A part of the model has D coordinates, clip C, noise multiplier s, and denominator m, in a cohort of n units. If all
+    updates agree, its mean has length C sqrt(n / m) (a submodel is trained by m of the n units), and in R rounds R
+    times that. Noise has length C s sqrt(D) / m, and in R rounds sqrt(R) times that; banded noise has less, by its path
+    noise. For one part the clip cancels: n sqrt(R) / (s sqrt(D)). Real updates agree less, so this is the best case.
+    Infinite without noise.
+
+    Args:
+        sizes: number of trained coordinates of each part, by name.
+    """
+    longest = sum(part.clip**2 * plan.expected_cohort / part.denominator for part in plan.parts)
+    noise = sum(sizes[part.name] * (part.noise_deviation / part.denominator) ** 2 for part in plan.parts)
+    response = plan.optimizer.response(plan.scenario.rounds) if plan.coefficients else None
+    banded = path_noise(plan.coefficients, response) / path_noise((), response) if response is not None else 1.0
+    return math.sqrt(plan.last_round * longest / noise) / banded if noise else math.inf
+
+
+def _judged(name: str, value: float, found: str) -> Check:
+    caution, fail = LIMITS[name]
+    side = 1 if fail > caution else -1
+    verdict: Verdict = "fail" if side * value > side * fail else "caution" if side * value > side * caution else "pass"
+    expected = f"; expected: at {'most' if side > 0 else 'least'} {caution:g}"
+    return Check(name, verdict, found + expected * (verdict != "pass"))
+
+
+def _of_plan(plan: Plan) -> Iterator[Check]:
+    asked, rounds, client = plan.scenario, plan.scenario.rounds, plan.scenario.client
+    delta = asked.privacy.delta
+    if plan.is_private:
+        weak = weakness(delta, plan.units)
+        yield Check.of("delta", f"{power(delta)} for {plan.units:,} {asked.privacy.unit}s", caution=weak)
+    paid = plan.affordable_rounds
+    words = f"privacy.epsilon pays for {paid:,} of {rounds:,} rounds"
+    yield Check.of("budget", words, caution=f"{words}; expected: all of them" if paid < rounds else None)
+    several = client.steps != 1 and asked.privacy.unit == "client"
+    rate = max(rate for _, rate in client.learning_rates) if several else 0.0  # a single step is clipped in any case
+    yield _judged("learning rate", rate, f"client.learning_rate {rate:g}" if several else "one local step")
+    steps = client.steps or client.epochs or 1
+    yield _judged("local steps", steps, f"{steps:,} {'epochs' if client.epochs else 'steps'} of a client in a round")
+
+
+def _of_model(plan: Plan, prepared: Prepared, thorough: bool) -> Iterator[Check]:
+    model, server = prepared.pipeline.model, plan.scenario.server
+    sizes = {part.name: 0 for part in plan.parts}
+    for name, shape in model.shapes.items():
+        sizes[plan.parts[model.part_of[name]].name] += math.prod(shape)
+    size, signal = sum(sizes.values()), signal_to_noise(plan, sizes)
+    found = f"{signal:,.3g} times the noise in all rounds together, at best, for {size:,} parameters"
+    wanted = LIMITS["signal"][0]
+    if signal < wanted:
+        found += f"; {wanted:g} needs {_enough(plan, signal / wanted)}"
+    yield _judged("signal", signal, found if plan.is_private else "no noise is added")
+    # How far clipped updates, and noise, can move the model, over its first length.
+    length = math.sqrt(sum(float(np.square(prepared.state.parameters[name]).sum()) for name in model.shapes)) or 1.0
+    step = math.sqrt(size) if server.optimizer == "adam" else math.hypot(*(part.clip for part in plan.parts))
+    reach = server.learning_rate / (1 - server.velocity) * step * plan.last_round / length
+    yield _judged("reach", reach, f"updates can move the model by {reach:,.3g} times its first length")
+    drift = reach / signal
+    yield _judged("drift", drift, f"noise moves the model by {drift:,.3g} times its first length")
+    if prepared.records is not None and plan.scenario.privacy.unit == "client":
+        empty, records = max(0.0, 1 - prepared.records / plan.units), f"{prepared.records:,} records"
+        yield _judged("empty clients", empty, f"{empty:.0%}: {plan.units:,} clients have {records}")
+    if prepared.hint:
+        yield Check("inputs", "caution", prepared.hint)
+    if thorough:
+        yield from _in_numbers(plan, prepared, sizes)
+
+
+def _enough(plan: Plan, factor: float) -> str:
+    """What multiplies the signal by 1 / ``factor``."""
+    noise = plan.noise_multiplier * factor
+    cost = plan.mechanism_at(noise, plan.scenario.privacy.group_size).epsilon(plan.scenario.privacy.delta, points=300)
+    costs = f"privacy.noise_multiplier {noise:.2g} (epsilon {at_most(cost.upper)})"
+    return f"{costs}, or {1 / factor:,.3g} times as many {plan.scenario.privacy.unit}s"
+
+
+def _in_numbers(plan: Plan, prepared: Prepared, sizes: Mapping[str, int]) -> Iterator[Check]:
+    """Work of the run, and whether another check-in would serve better at the same epsilon."""
+    check_ins = plan.expected_cohort * plan.last_round
+    each = 8 * prepared.cost["parameters_per_client"]  # float32, there and back
+    yield Check("bytes", "pass", f"{amount_of_bytes(each)} a check-in, {amount_of_bytes(each * check_ins)} in all")
+    with fails_alone("timing the training of made-up records"):
+        seconds = _seconds(prepared)
+        hours = seconds * check_ins / 3600
+        yield _judged("hours", hours, f"{amount_of_time(seconds)} a check-in, {hours:.2g} hours in all, in one process")
+    began, found = perf_counter(), []
+    for check_in in _others(plan) if plan.is_private else ():
+        privacy = {"noise_multiplier": "auto", "epsilon": plan.planned_epsilon.upper, "precision": 0.05}
+        changes = {"check_in": check_in, "privacy": plan.scenario.privacy.model_copy(update=privacy)}
+        if perf_counter() - began < _PATIENCE:
+            with fails_alone("advice"):
+                signal = signal_to_noise(make_plan(plan.scenario.model_copy(update=changes), plan.units), sizes)
+                key = "k" if hasattr(check_in, "k") else "rate"
+                found.append(f"{signal:,.3g} with check_in.{key} {getattr(check_in, key):g}")
+    if found:
+        now = signal_to_noise(plan, sizes)
+        yield Check("advice", "pass", f"at the same epsilon the signal is {now:,.3g} now, {', '.join(found)}")
+
+
+def _others(plan: Plan) -> Iterator[object]:
+    """The check-in with half, and with twice, as many check-ins."""
+    check_in = plan.check_in
+    for factor in (0.5, 2):
+        if hasattr(check_in, "k") and 1 <= (k := int(check_in.k * factor)) <= plan.scenario.rounds:
+            yield check_in.model_copy(update={"k": k})
+        elif hasattr(check_in, "rate") and (rate := check_in.rate * factor) <= 1 <= rate * plan.units:
+            yield check_in.model_copy(update={"rate": rate})
+
+
+def _seconds(prepared: Prepared) -> float:
+    """Seconds of a unit's training in a round, from a stack of units that train on made-up records here."""
+    task, plan = prepared.task, prepared.plan
+    records = math.ceil((prepared.records or 1) / plan.units) if task.unit == "client" else 1
+    batches = 1 if task.client.batch_size == "full" else math.ceil(records / task.client.batch_size)
+    steps = task.client.steps or (task.client.epochs or 1) * batches
+    few = min(steps, _TIMED_STEPS)
+    client = task.client.model_copy(update={"steps": few, "epochs": None})
+    units = max(1, min(task.stack.units, math.floor(plan.expected_cohort)))
+
+    def gather(clients: NDArray[np.int64]) -> Cohort:
+        inputs, labels = (np.zeros((len(clients), records, *of.shape[1:]), of.dtype) for of in prepared.test)
+        return Cohort(inputs, labels, sizes(clients))
+
+    def sizes(clients: NDArray[np.int64]) -> NDArray[np.int64]:
+        return np.full(len(clients), records)
+
+    made_up: Any = SimpleNamespace(input_shape=task.input_shape, sizes=sizes, gather=gather)
+    node = TrainingNode(task.model_copy(update={"client": client}), made_up)
+    seeds, (_, submodel) = [bytes(rng.SEED_BYTES)] * units, plan.submodels.choices(masks=1)[0]
+    order = TrainInstruction(1, list(range(units)), seeds, [submodel] * units, [1.0] * len(plan.parts))
+    train = partial(node.train, prepared.state.parameters, order)
+    train()  # which tries, once, how clients can train together
+    began = perf_counter()
+    train()
+    return (perf_counter() - began) / units * steps / few

@@ -1,0 +1,155 @@
+"""What a registered node can do at the wire, with any bytes: be left out, and named."""
+
+import re
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, suppress
+from dataclasses import dataclass
+
+import psutil
+import pytest
+
+from tests.deployment.hostile import BOMB, CALLS, Attacker, Fuzzer, Order, WireNode, serve
+from tests.deployment.machines import NODES, Machines, wait
+from tests.deployment.test_processes import assert_equals_simulation, wait_for_end, write_scenario
+
+ROUNDS = 11
+REQUESTS = 150
+HOSTS = {"site0": "0-19", "site1": "20-39", "site2": "40-59"}
+
+
+class Attacking(Attacker):
+    """It sends some crafted requests in each pause.
+
+    Attributes:
+        memory: in each pause the number of attacks so far, and bytes of the server app.
+    """
+
+    def __init__(self, machines: Machines, victim: int, requests: int) -> None:
+        super().__init__(machines, NODES[2], victim)
+        self.machines, self.left, self.fuzzer, self.memory = machines, requests, Fuzzer(self, seed=1), []
+
+    def spy(self, mine: Order, others: list[Order]) -> None:
+        self.fuzzer.see(mine)
+        super().spy(mine, others)
+
+    def has_seen_an_order(self) -> bool:
+        return self.fuzzer.run != 0
+
+    def pause(self) -> None:
+        count = min(10, self.left)
+        self.left -= count
+        self.fuzzer.send(count)
+        with suppress(psutil.Error):
+            for process in psutil.Process(self.machines.processes["superlink"].pid).children(recursive=True):
+                if "flwr-serverapp" in " ".join(process.cmdline()):
+                    self.memory.append((len(self.tried), process.memory_info().rss))
+        super().pause()
+
+
+@dataclass(frozen=True)
+class Attacked:
+    """A run with two honest nodes and the attacker, after its end."""
+
+    machines: Machines
+    raw: dict
+    attacker: Attacking
+
+    @property
+    def log(self) -> str:
+        return (self.machines.server / "run" / "log.txt").read_text()
+
+
+@pytest.fixture(scope="module")
+def attacked(tmp_path_factory, proxy) -> Iterator[Attacked]:
+    machines = Machines(tmp_path_factory.mktemp("attacked"), NODES)
+    with ExitStack() as stack:
+        stack.callback(machines.stop)
+        machines.start_server()
+        machines.shell("server: register the nodes")
+        federation = {"nodes": 3, "round_deadline": 12, "quorum": 0, "hosts": HOSTS}  # two rounds wait so long
+        raw = write_scenario(machines, rounds=ROUNDS, federation=federation)
+        honest = [stack.enter_context(closing(WireNode(machines, name))) for name in NODES[:2]]
+        attacker = stack.enter_context(closing(Attacking(machines, honest[0].id, REQUESTS)))
+        machines.start_run(known_seed=True)
+        serve(attacker, honest, (machines.server / "run" / "summary.json").exists, 150)
+        wait_for_end(machines, 30)
+        yield Attacked(machines, raw, attacker)
+
+
+def test_the_model_is_that_of_the_honest_nodes(attacked):
+    assert len(set(attacked.attacker.tried)) == 9
+    assert_equals_simulation(attacked.machines, attacked.raw, away=set(range(1, ROUNDS + 1)))
+
+
+def test_each_attack_is_told_in_one_printable_line_that_names_the_node(attacked):
+    lines = attacked.log.splitlines()
+    assert len(lines) >= 9
+    for line in lines:
+        assert re.match(
+            rf"2\S+ \S+ WARNING fedamp.server: (reply refused: )?node site2 \({attacked.attacker.id}\)", line
+        )
+        assert line.isprintable()
+        assert len(line) < 500
+        assert "site0" not in line.partition("?")[0]  # what the node says comes after its name and an unprintable sign
+
+
+def test_a_node_does_not_see_whether_others_are_asked(attacked):
+    assert attacked.attacker.looks >= 5
+    assert attacked.attacker.seen == []
+    assert attacked.attacker.common == set()
+
+
+def test_a_chunk_that_is_named_many_times_takes_no_memory(attacked):
+    memory = attacked.attacker.memory
+    before = max(size for attacks, size in memory if attacks < 2)
+    assert max(size for _, size in memory) - before < (BOMB << 20) / 2  # on Flower's own grid it is more than twice
+    assert "longer than" in attacked.log
+
+
+def test_random_and_crafted_bytes_at_each_call_change_nothing(attacked):
+    statuses = attacked.attacker.fuzzer.statuses
+    assert statuses.total() == REQUESTS
+    assert {call for call, _ in statuses} == set(CALLS)
+    assert attacked.attacker.post("pull-messages", b"\n\0") == 401  # the SuperLink is well
+
+
+def test_a_stolen_key_is_revoked_for_ever(attacked):
+    machines, attacker = attacked.machines, attacked.attacker
+    valid = attacker.fuzzer.valid("pull-messages").SerializeToString()
+    assert attacker.post("pull-messages", valid) == 200
+    machines.shell("server: revoke the key of a node", NODE_ID=str(attacker.id))
+    assert attacker.post("pull-messages", valid) == 401
+    with pytest.raises(AssertionError, match="already"):
+        machines.shell("server: register the nodes")
+
+
+def test_the_messages_of_a_run_are_deleted_with_the_database(attacked):
+    machines = attacked.machines
+    before = sum(file.stat().st_size for file in machines.server.glob("superlink.db*"))
+    assert before > 10_000
+    machines.kill("superlink")
+    machines.shell("server: delete the database")
+    assert list(machines.server.glob("superlink.db*")) == []
+
+
+@pytest.mark.slow
+def test_thousands_of_crafted_requests_and_forged_orders_beside_real_nodes(machines):
+    machines.start_server()
+    machines.shell("server: register the nodes")
+    rounds, federation = 8, {"nodes": 3, "round_deadline": 60, "hosts": HOSTS}
+    raw = write_scenario(machines, rounds=rounds, federation=federation)
+    for name in NODES[:2]:
+        machines.start_node(name)
+    told = re.compile(r"SuperNode ID: (\d+)")
+    wait(lambda: told.search(machines.log("site0")), 120, "the node's id")
+    victim = int(told.search(machines.log("site0"))[1])
+    with closing(Attacking(machines, victim, requests=5000)) as attacker:
+        machines.start_run(known_seed=True)
+        serve(attacker, [], attacker.has_seen_an_order, 300)
+        attacker.order_another(attacker.fuzzer.run)
+        serve(attacker, [], (machines.server / "run" / "summary.json").exists, 900)
+        assert attacker.left == 0
+    assert "the message is not sealed" in machines.log("site0")
+    wait_for_end(machines, 60)
+    assert_equals_simulation(machines, raw, away=set(range(1, rounds + 1)))
+    wait(lambda: machines.connected() >= 2, 60, "the nodes")
