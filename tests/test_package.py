@@ -140,6 +140,14 @@ def test_the_accountant_imports_nothing_of_what_trains():
     assert done.stdout == "set()\n"
 
 
+@pytest.mark.parametrize("module", ["fedamp.cli", "fedamp.server.app", "fedamp.client.app", "fedamp.server.loop"])
+def test_what_is_large_is_imported_where_it_is_used(module):
+    large = {"mpmath", "sklearn", "pyarrow", "matplotlib", "datasets", "pandas", "ray"}
+    program = f"import sys, {module}; print({large!r} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, check=True)
+    assert done.stdout == "set()\n"
+
+
 def test_what_is_compiled_needs_no_place_to_be_kept(monkeypatch):
     monkeypatch.setattr(numba.config, "CACHE_LOCATOR_CLASSES", "ZipCacheLocator")  # as if nothing could be written to
     with pytest.raises(RuntimeError, match="no locator"):
