@@ -4,7 +4,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v p
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo data test test-slow papers docs lint install clean
+.PHONY: demo data test test-slow papers docs lint wheel install clean
 
 demo: install            ## run the default scenario and draw its pictures
 	$(BIN)/fedamp run scenarios/digits.yaml
@@ -30,6 +30,9 @@ lint: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy fedamp
+
+wheel: install           ## both wheels and the source archive in build/wheels, checked, ready for upload
+	sh packaging/wheel.sh $(BIN)/python build/wheels
 
 install: $(VENV)/.installed
 

@@ -1,0 +1,21 @@
+#!/bin/sh
+# Build what is uploaded, and check it: sh packaging/wheel.sh PYTHON FOLDER
+# Its tools are in an environment of their own. torch and the like are borrowed from PYTHON's: they are gigabytes.
+set -eu
+python=$1 out=$2 tools=$(mktemp -d)
+trap 'rm -rf "$tools"' EXIT
+rm -rf "$out"
+mkdir -p "$out"
+"$python" -m venv "$tools/build"
+"$tools/build/bin/pip" install --quiet build twine
+"$tools/build/bin/python" -m build --outdir "$out" .
+"$tools/build/bin/python" -m build --wheel --outdir "$out" packaging/accounting
+"$tools/build/bin/twine" check --strict "$out"/*
+"$python" -m venv "$tools/fresh"
+"$tools/fresh/bin/pip" install --quiet --no-deps "$out"/fedamp-*.whl
+"$python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > "$("$tools/fresh/bin/python" -c '
+import sysconfig; print(sysconfig.get_path("purelib"))')/borrowed.pth"
+cd "$tools"
+fresh/bin/fedamp --version
+fresh/bin/fedamp check digits
+fresh/bin/python -I -c 'import fedamp, sys; assert fedamp.__file__.startswith(sys.prefix), fedamp.__file__'
