@@ -36,6 +36,10 @@ class RunFolderError(InputError):
     """A run folder, ledger or checkpoint is missing, damaged, or belongs to another scenario."""
 
 
+class UnwritableError(RunFolderError):
+    """A file of a run cannot be written: a full disk, a read-only folder, a link. The run can be resumed."""
+
+
 class MergeError(InputError):
     """Models cannot be merged, or not within the budget."""
 

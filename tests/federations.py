@@ -6,6 +6,7 @@ import yaml
 
 from fedamp.federation import reader
 from fedamp.federation.scenario import Scenario
+from fedamp.server.observers import Observer
 
 SMALL = """
 name: small
@@ -38,7 +39,7 @@ def write_small(folder: Path, *overrides: str) -> Path:
     return file
 
 
-class Silent:
+class Silent(Observer):
     """An observer that remembers what it was told."""
 
     def __init__(self) -> None:
@@ -49,6 +50,3 @@ class Silent:
 
     def round_done(self, record) -> None:
         self.records.append(record)
-
-    def stopping(self) -> None:
-        pass

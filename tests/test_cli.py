@@ -285,6 +285,29 @@ def test_scenarios_validate(fedamp, tmp_path):
     assert "mlpp" in one_line(answer.err)
 
 
+def test_files_that_a_scenario_names_are_looked_for(fedamp, tmp_path):
+    """None of them is read, and no code is run."""
+    scenario, package = write_small(tmp_path), tmp_path / "nets"
+    package.mkdir()
+    (package / "__init__.py").write_text("raise SystemExit('its code was run')")
+    (package / "small.py").write_text("raise SystemExit('its code was run')")
+    wrong = {
+        "model.name=nowhere:Net": "model.name nowhere:Net: no module nowhere; expected: installed, or a file in ",
+        "model.name=nets.large:Net": "model.name nets.large:Net: no module nets.large",
+        "client.loss=nowhere:Loss": "client.loss nowhere:Loss: no module nowhere",
+        "model.initial=start.safetensors": "model.initial ",
+        f"data={{name: npz, path: {tmp_path / 'data'}, clients: 5}}": f"data.path {tmp_path / 'data'}: no such",
+    }
+    for override, words in wrong.items():
+        answer = fedamp("check", scenario, "--set", override)
+        assert answer.status == 2
+        assert one_line(answer.err).startswith(f"error: {words}")
+    for there in ("nets.small:Net", "torch.nn:Linear"):
+        answer = fedamp("check", scenario, "--set", f"model.name={there}")
+        assert answer.status == 0, answer
+        assert f"{there} was not tried" in answer.err + answer.out
+
+
 def test_inputs_much_larger_than_one_get_a_hint(fedamp, tmp_path):
     generator = np.random.default_rng(0)
     income = generator.normal(1000, 200, size=(60, 4)).astype(np.float32)

@@ -4,6 +4,7 @@ A command imports everything heavy (torch, Flower, Ray, plots) itself, so that `
 """
 
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -24,7 +25,7 @@ from fedamp.cli.terminal import (
     print_paths,
     print_published,
 )
-from fedamp.errors import FedampError, Interrupted, fails_alone
+from fedamp.errors import FedampError, Interrupted, UnwritableError, fails_alone
 from fedamp.report import tables
 
 HELP = "Federated learning with differential privacy, amplified by the randomness that training has anyway."
@@ -57,10 +58,12 @@ def run(
     ] = None,
     quiet: Annotated[bool, Option("--quiet", "-q", help="print only the run folder")] = False,
     as_json: Annotated[bool, Option("--json", help="a line of JSON for every round, and for the summary")] = False,
+    watched: Annotated[bool, Option("--watch", help="serve a live page to this machine's browsers")] = False,
     anyway: Annotated[bool, Option("--anyway", help="run what fedamp check finds hopeless")] = False,
 ) -> None:
     """Run a federation and leave a run folder."""
     from fedamp.report.progress import JsonLines, RunProgress, Silence
+    from fedamp.report.watch import LivePage
     from fedamp.server.launch import how_to_resume, launch
     from fedamp.server.observers import Forewarning, Observers
 
@@ -68,9 +71,15 @@ def run(
     overrides += [] if known_seed is None else [f"known_seed={str(known_seed).lower()}"]
     scenario_ = load_scenario(scenario, overrides)
     progress = JsonLines() if as_json else Silence() if quiet else RunProgress(terminal.err)
-    with progress.shown():
-        checks = Forewarning(None if resume else anyway)
-        folder = launch(scenario_, Observers([checks, progress]), out_folder, resume)
+    checks = Forewarning(None if resume else anyway)
+    pages = [LivePage(terminal.print_live_page)] if watched else []
+    try:
+        with progress.shown():
+            folder = launch(scenario_, Observers([checks, progress, *pages]), out_folder, resume)
+    except UnwritableError:
+        if progress.summary and not (as_json or quiet):  # which may be in no file
+            out.print(tables.run_table(progress.summary, progress.clipped))
+        raise
     from fedamp.engines.flower import chatter_to
     from fedamp.runs.files import modes_of
     from fedamp.runs.folder import RunFolder, read_summary
@@ -181,6 +190,18 @@ def report(
     from fedamp.report.page import write_report
 
     print_paths("report", write_report(runs, out_file))
+
+
+@app.command()
+def watch(run_: Annotated[Path, Argument(metavar="RUN", help="a run folder")]) -> None:
+    """Serve a live page about a run to this machine's browsers, until Ctrl-C."""
+    from threading import Event
+
+    from fedamp.report.watch import served
+
+    with suppress(KeyboardInterrupt), served(run_) as address:
+        terminal.print_live_page(address)
+        Event().wait()
 
 
 @app.command()

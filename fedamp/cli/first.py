@@ -65,11 +65,12 @@ def check(
 ) -> None:
     """What is off in a scenario, its data and its model, before it runs."""
     from fedamp.accounting.ledgers import Check
-    from fedamp.federation.losses import brings_code
+    from fedamp.federation.losses import brings_code, look_for_files
     from fedamp.federation.plan import make_plan, privacy_units
     from fedamp.runs.verify import checks_json
 
     asked = load_scenario(scenario, overrides)
+    look_for_files(asked)
     foreign = brings_code(asked) and not import_model
     plan = make_plan(asked, privacy_units(asked))
     plan.check_budget()

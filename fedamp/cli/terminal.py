@@ -1,5 +1,6 @@
 """What every command reads and prints, and how it ends."""
 
+import errno
 import faulthandler
 import json
 import os
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from fedamp.federation.scenario import Scenario
     from fedamp.report.published import Published
 
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 # NO_COLOR: no italics nor bold either; rich would keep them.
 PLAIN: Any = {"color_system": None} if os.environ.get("NO_COLOR") else {}
 out, err = Console(**PLAIN), Console(stderr=True, **PLAIN)
@@ -117,6 +119,11 @@ def print_paths(name: str, *paths: Path | str, unless: bool = False) -> None:
         out.print(f"{name}: {printable(path)}", highlight=False, markup=False, soft_wrap=True)
 
 
+def print_live_page(address: str) -> None:
+    """The address holds a secret, so it goes to the terminal and into no file."""
+    err.print(f"live page, for you alone: {address}", highlight=False, markup=False, soft_wrap=True)
+
+
 def caution(words: str) -> None:
     print(f"caution: {printable(words)}", file=sys.stderr)
 
@@ -157,6 +164,7 @@ def _status_of(app: Typer) -> int:
     """Run a command, print one line if it fails, and return its exit status."""
     try:
         result = app(standalone_mode=False)
+        sys.stdout.flush()
     except click.exceptions.NoArgsIsHelpError as error:
         error.show()
         return error.exit_code
@@ -169,6 +177,9 @@ def _status_of(app: Typer) -> int:
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115
         return 1
     except Exception as error:
+        if isinstance(error, OSError) and error.errno in FULL:
+            sys.stdout = open(os.devnull, "w")  # noqa: SIM115 (as above)
+            return _fail(f"error: {error.filename or 'standard output'}: {error.strerror}", InputError.exit_code)
         reason = next(iter(str(error).splitlines()), "")
         with tempfile.NamedTemporaryFile("w", prefix="fedamp-", suffix=".log", delete=False) as file:
             file.write(traceback.format_exc())

@@ -29,7 +29,7 @@ from flwr.supercore.task_identity import TaskIdentity
 from numpy.typing import NDArray
 
 from fedamp.base.text import visible
-from fedamp.errors import FederationError
+from fedamp.errors import FedampError, FederationError
 
 APP_RAISED, NODE_LOST, APP_CRASHED = 2, 5, 8  # codes of error replies, as real Flower gives them
 SERVER_NODE = 1
@@ -301,6 +301,17 @@ class SuperLink:
         most = {"pull-object": self.longest, "pull-messages": self.LONGEST_HEADER}.get(path)
         if most is not None and int(response.headers.get("content-length", most + 1)) > most:
             raise ValueError(f"a part of its answer is longer than {most} bytes")
+
+
+def _in_one_line(record: logging.LogRecord) -> bool:
+    """Flower logs an app's error with its traceback, in which the line that helps is lost."""
+    error = record.exc_info[1] if isinstance(record.exc_info, tuple) else None
+    if isinstance(error, FedampError):
+        record.msg, record.args, record.exc_info = f"{error.kind}: {error}", (), None
+    return True
+
+
+FLOWER_LOGGER.addFilter(_in_one_line)
 
 
 @contextmanager

@@ -11,14 +11,15 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from fedamp.base import given
 from fedamp.data.form import BINARY, CLASSES, NOT_COUNTED, NUMBERS, TOKENS, Form, Labels
-from fedamp.errors import FederationError, InputError, ModelError, one_line
+from fedamp.errors import DataError, FederationError, InputError, ModelError, one_line
 from fedamp.federation.scenario import Scenario
 from fedamp.federation.training import Client
-from fedamp.models.architectures import import_own, is_import_path
+from fedamp.models.architectures import import_own, is_import_path, is_there
 from fedamp.models.section import Model
 from fedamp.models.units import unknown
 
@@ -296,6 +297,25 @@ def is_given(asked: Scenario) -> bool:
 def brings_code(asked: Scenario) -> bool:
     """Whether the model or the loss is custom code, ``package.module:name``."""
     return is_import_path(asked.model.name) or is_import_path(asked.client.loss)
+
+
+def look_for_files(asked: Scenario) -> None:
+    """Look for the files that a scenario names, without reading them or running code.
+
+    Raises:
+        ModelError: the module of a custom model or loss, or ``model.initial``, is not there.
+        DataError: ``data.path`` is not there.
+    """
+    for key, name in {"model.name": asked.model.name, "client.loss": asked.client.loss}.items():
+        folder = asked.model.folder
+        if is_import_path(name) and not name.startswith(given.PREFIX) and not is_there(name, folder):
+            module = name.partition(":")[0]
+            raise ModelError(f"{key} {name}: no module {module}; expected: installed, or a file in {folder}")
+    if asked.model.initial is not None and not Path(asked.model.initial).is_file():
+        raise ModelError(f"model.initial {asked.model.initial}: no such file; expected: a safetensors file")
+    path = getattr(asked.data, "path", None)
+    if path is not None and not Path(path).exists():
+        raise DataError(f"data.path {path}: no such file or folder")
 
 
 def check_name(name: str) -> None:

@@ -8,15 +8,14 @@ from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment
 from matplotlib.figure import Figure
 
-from fedamp.base import numbers
-from fedamp.base.version import version
 from fedamp.errors import InputError, RunFolderError
 from fedamp.federation.cost import risk
-from fedamp.report import style, words
+from fedamp.report import style
 from fedamp.report.comparison import cautions, facts
+from fedamp.report.html import environment
 from fedamp.report.pictures import comparison_pictures, run_pictures
 from fedamp.report.tables import spread
 from fedamp.runs.folder import RunFolder
@@ -63,12 +62,10 @@ def certificate(run: Run) -> str:
 
 
 def _environment() -> Environment:
-    environment = Environment(loader=PackageLoader("fedamp.report"), autoescape=True, undefined=StrictUndefined)
-    environment.trim_blocks = environment.lstrip_blocks = True
-    environment.tests["run"] = lambda model: isinstance(model, Run)
-    tools = {"numbers": numbers, "words": words, "spread": spread, "sha256": sha256, "version": version()}
-    environment.globals |= tools | {"figures_of": _figures, "interpretation": _interpretation}
-    return environment
+    made = environment()
+    made.tests["run"] = lambda model: isinstance(model, Run)
+    made.globals |= {"spread": spread, "sha256": sha256, "figures_of": _figures, "interpretation": _interpretation}
+    return made
 
 
 def _inline(pictures: Mapping[str, Figure]) -> list[tuple[str, str]]:

@@ -25,7 +25,7 @@ from fedamp.server.observers import Observer
 
 if TYPE_CHECKING:
     from fedamp.federation.plan import Plan
-    from fedamp.runs.records import RoundRecord
+    from fedamp.runs.records import RoundRecord, Summary
     from fedamp.server.setup import Prepared
     from fedamp.studies.sweeps.workers import Job
 
@@ -102,10 +102,14 @@ class Silence(_Display, Observer):
     """An observer that shows nothing."""
 
     only_tells = "the display"
+    summary: "Summary | None" = None  # once the run has ended
     clipped: float | None = None  # share of the updates that a chosen norm shortened, for the server's owner only
 
     def opened(self, folder: Path) -> None:
         self._folder = folder
+
+    def ended(self, summary: "Summary") -> None:
+        self.summary = summary
 
     def halted(self) -> None:
         """End the process, which no crash harms (:mod:`fedamp.server.loop`)."""

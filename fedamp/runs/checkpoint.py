@@ -15,7 +15,7 @@ from safetensors.numpy import save
 
 from fedamp.base.record import Record
 from fedamp.errors import RunFolderError
-from fedamp.runs.files import write_atomically
+from fedamp.runs.files import refuse_link, write_atomically, writing
 from fedamp.runs.ledger import digest
 from fedamp.runs.records import RoundRecord
 from fedamp.strategies.pipeline import ServerState
@@ -54,13 +54,16 @@ def write_checkpoint(folder: Path, state: ServerState, record: RoundRecord, fing
     what = {"round": state.round, "clip_scale": state.clip_scale, "record": record}
     belongs = {"scenario": fingerprint, "arrays_sha256": digest(arrays)}
     header = CheckpointHeader.model_validate({"format": FORMAT, **what, **belongs})
-    folder.mkdir(exist_ok=True)
+    refuse_link(folder)
+    with writing(folder):
+        folder.mkdir(exist_ok=True)
     content = save(arrays, metadata={"fedamp": header.to_json(), "order": json.dumps(list(state.parameters))})
     write_atomically(folder / f"round-{state.round:08d}.safetensors", content)
     files = checkpoints(folder)
     due = [file for file in files if int(file.stem.removeprefix("round-")) % every == 0]
     for old in sorted({*files} - {*files[-KEPT:], *due[-KEPT:]}):
-        old.unlink()
+        with writing(old):
+            old.unlink()
 
 
 def checkpoints(folder: Path) -> list[Path]:

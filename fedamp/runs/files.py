@@ -6,7 +6,7 @@ import os
 import stat
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -14,7 +14,7 @@ from filelock import FileLock, Timeout
 
 from fedamp.base.numbers import amount_of_bytes
 from fedamp.base.record import Record
-from fedamp.errors import RunFolderError
+from fedamp.errors import RunFolderError, UnwritableError
 
 LOCK = ".lock"
 LARGEST = 1 << 29  # bytes of a file: the ledger of the longest run has three fifths of it
@@ -51,20 +51,41 @@ def _each_key_once(pairs: list[tuple[str, Any]]) -> None:
         raise ValueError(f"{twice[0]}: stands twice")
 
 
+@contextmanager
+def writing(file: Path) -> Iterator[None]:
+    """Turn an OSError into UnwritableError, which names the file."""
+    try:
+        yield
+    except OSError as error:
+        raise UnwritableError(f"{file}: cannot be written ({error.strerror or error})") from None
+
+
+def refuse_link(path: Path) -> None:
+    """UnwritableError for a link: the run would write elsewhere."""
+    if path.is_symlink():
+        raise UnwritableError(f"{path}: a link; expected in a run folder: files and folders")
+
+
 def write_atomically(file: Path, content: bytes, durable: bool = True, mode: int = 0o666) -> None:
     """Replace a file's content: write beside it, flush to the disk, rename, flush the folder.
 
     Without ``durable`` nothing is flushed: safe from a crash of the process, not from a power cut. ``mode``, less the
-    umask, says who may read and write it.
+    umask, says who may read and write it. UnwritableError: the old content is as it was.
     """
     beside = file.with_name(f".{file.name}.writing")
-    beside.unlink(missing_ok=True)  # of a crash; a foreign link would lead elsewhere
-    with open(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as stream:
-        stream.write(content)
-        if durable:
-            stream.flush()
-            os.fsync(stream.fileno())
-    beside.replace(file)
+    with writing(file):
+        beside.unlink(missing_ok=True)  # of a crash; a foreign link would lead elsewhere
+        try:
+            with open(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as stream:
+                stream.write(content)
+                if durable:
+                    stream.flush()
+                    os.fsync(stream.fileno())
+            beside.replace(file)
+        except OSError:
+            with suppress(OSError):
+                beside.unlink(missing_ok=True)  # a full disk has no room for half a file
+            raise
     if durable:
         flush(file.parent)
 
@@ -76,11 +97,12 @@ def write_secret(file: Path, text: str) -> None:
 
 def flush(path: Path) -> None:
     """Make what was written to a file, or renamed in a folder, survive a power cut."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    with writing(path):
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def read_regular(file: Path) -> bytes:

@@ -14,7 +14,7 @@ from fedamp.engines.flower import chatter_to
 from fedamp.errors import InputError, RunFolderError
 from fedamp.federation import reader
 from fedamp.federation.scenario import Scenario
-from fedamp.runs.files import LOCK, flush, locked, modes_of, read_regular, write_atomically
+from fedamp.runs.files import LOCK, flush, locked, modes_of, read_regular, refuse_link, write_atomically, writing
 from fedamp.runs.records import LedgerRecord, RoundRecord, Summary
 
 RUNS = Path("runs")
@@ -32,7 +32,8 @@ class RunFolder:
         self.seed, self.salt, self.certificate = path / "seed.secret", path / "salt.secret", path / "certificate.json"
 
     def append_round(self, record: RoundRecord) -> None:
-        with self.rounds.open("a", encoding="utf-8") as stream:
+        refuse_link(self.rounds)
+        with writing(self.rounds), self.rounds.open("a", encoding="utf-8") as stream:
             stream.write(record.to_json() + "\n")
 
     def flush(self) -> None:
@@ -73,7 +74,8 @@ class RunFolder:
     def delete_secrets(self) -> None:
         """Delete what only a resumption needs: the seed that decides the check-ins, and the checkpoints."""
         for file in (self.seed, *sorted(self.checkpoints.glob("*"))):  # the newest last: it alone can end the run
-            file.unlink(missing_ok=True)
+            with writing(file):
+                file.unlink(missing_ok=True)
         with suppress(OSError):
             self.checkpoints.rmdir()
 
@@ -130,8 +132,7 @@ def existing_folder(out: Path | None, name: str) -> RunFolder:
 def _refuse_links(folder: Path) -> None:
     """The run would write elsewhere."""
     for path in folder.iterdir() if folder.is_dir() else ():
-        if path.is_symlink():
-            raise RunFolderError(f"{path}: a link; expected in a run folder: files and folders")
+        refuse_link(path)
 
 
 @contextmanager
@@ -156,22 +157,25 @@ def opened(
         seed = _seed(folder, private)
         for path in (folder.path, *folder.path.rglob("*")) if private else ():  # a copy may be open to others
             if not path.is_symlink():
-                path.chmod(0o700 if path.is_dir() else 0o600)
+                with writing(path):
+                    path.chmod(0o700 if path.is_dir() else 0o600)
         with modes_of(folder.path):
-            if not resume:
-                folder.write_scenario(scenario)
-            folder.log.touch()
-            if not lock:
-                held.close()
             try:
+                if not resume:
+                    folder.write_scenario(scenario)
+                with writing(folder.log):
+                    folder.log.touch()
+                if not lock:
+                    held.close()
                 with chatter_to(folder.log, "ray", "fedamp"):
                     yield folder, seed
             except InputError:
                 if not lock:
                     held.enter_context(locked(folder.path))
                 if not resume and not folder.ledger.exists():  # bad input leaves no files behind
-                    for file in (folder.scenario, folder.log, folder.path / LOCK):
-                        file.unlink(missing_ok=True)
+                    for file in (folder.scenario, folder.rounds, folder.log, folder.path / LOCK):
+                        with suppress(OSError):  # the folder is read-only
+                            file.unlink(missing_ok=True)
                     if made:
                         with suppress(OSError):  # another process has put a file there
                             folder.path.rmdir()

@@ -22,7 +22,7 @@ from fedamp.federation import reader
 from fedamp.federation.plan import ADJACENCY, Plan, make_plan
 from fedamp.federation.scenario import Scenario
 from fedamp.runs import chain
-from fedamp.runs.files import write_atomically, write_secret
+from fedamp.runs.files import write_atomically, write_secret, writing
 from fedamp.runs.folder import RunFolder
 from fedamp.runs.records import FROM_SYSTEM, KNOWN_SEED, Bracket, LedgerEntry, LedgerRecord, RoundRecord, Summary
 
@@ -188,7 +188,8 @@ class Ledger:
         if (self._head["stopped_because"], self._head["files"]) != (stopped_because, files):
             self._head |= {"stopped_because": stopped_because, "files": files}
             self._text = ""
-            self.folder.summary.unlink(missing_ok=True)  # of an earlier end of the run
+            with writing(self.folder.summary):
+                self.folder.summary.unlink(missing_ok=True)  # of an earlier end of the run
 
     def _add(self, releases: Iterable[LedgerEntry]) -> None:
         for entry in releases:

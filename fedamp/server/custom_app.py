@@ -5,6 +5,7 @@ result = strategy.start(grid=grid, initial_arrays=arrays, num_rounds=..., train_
 """
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -96,6 +97,7 @@ class AppStrategy(PrivateStrategy):
             num_rounds: at most the rounds of the plan that the budget pays for, the default; else ScenarioError.
             timeout: seconds; default: ``federation.round_deadline``.
             evaluate_config: not used: clients do not evaluate.
+            evaluate_fn: its metrics are in the result and in Flower's log.
 
         Raises:
             FederationError: a round could not be released. The reason names nodes, so it is in ``server.log``.
@@ -110,9 +112,8 @@ class AppStrategy(PrivateStrategy):
         folder, secret = self.folder.path, not self.plan.known_seed
         with modes_of(folder), flower.chatter_to(folder / LOG, "fedamp"), reasons_kept_in(folder / LOG, secret):
             wait_for_nodes(grid, self.plan.scenario)
-            return super().start(
-                grid, self.arrays(), rounds, deadline, train_config, evaluate_config, evaluate_fn=evaluate_fn
-            )
+            told = evaluate_fn and partial(_evaluate_and_print, evaluate_fn)
+            return super().start(grid, self.arrays(), rounds, deadline, train_config, evaluate_config, evaluate_fn=told)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -123,6 +124,15 @@ class AppStrategy(PrivateStrategy):
         spent = self.ledger.releases[-1].epsilon_upper
         print(f"round {server_round}: epsilon {spent:.3f}", flush=True)
         return arrays, MetricRecord({"epsilon": spent})
+
+
+def _evaluate_and_print(
+    evaluate: Callable[[int, ArrayRecord], MetricRecord | None], round_: int, arrays: ArrayRecord
+) -> MetricRecord | None:
+    """What an app computes from a released model stands in Flower's log, as with every other strategy."""
+    if found := evaluate(round_, arrays):
+        print(f"round {round_}: evaluated, {dict(found)}", flush=True)
+    return found
 
 
 def _parameters(arrays: ArrayRecord) -> Arrays:

@@ -1,6 +1,7 @@
 """One run from the command line or a notebook: scenario in, run folder out."""
 
 import logging
+import os
 import shlex
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
@@ -11,7 +12,15 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from fedamp.base.start import beside, collect_again
-from fedamp.errors import DivergedError, FedampError, FederationError, Interrupted, ScenarioError, one_line
+from fedamp.errors import (
+    DivergedError,
+    FedampError,
+    FederationError,
+    Interrupted,
+    ScenarioError,
+    UnwritableError,
+    one_line,
+)
 from fedamp.federation.losses import is_given
 from fedamp.federation.plan import Costs, make_plan, privacy_units
 from fedamp.federation.scenario import Scenario
@@ -103,6 +112,9 @@ def _explained(folder: "RunFolder") -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         raise Interrupted(how_to_resume(folder.path)) from None
+    except UnwritableError as error:
+        how = f"; {how_to_resume(folder.path)}" if os.path.exists(folder.ledger) else ""
+        raise UnwritableError(f"{error}{how}") from None
     except DivergedError as error:  # it would diverge again
         raise FederationError(f"{error}; log: {folder.log}") from error
     except FederationError as error:

@@ -21,7 +21,7 @@ from types import FrameType
 from flwr.app import ConfigRecord
 from flwr.serverapp import Grid
 
-from fedamp.errors import DivergedError, FederationError, RunFolderError, StopTraining
+from fedamp.errors import DivergedError, FederationError, RunFolderError, StopTraining, UnwritableError
 from fedamp.runs.checkpoint import checkpoints, read_checkpoint, write_checkpoint
 from fedamp.runs.files import write_secret
 from fedamp.runs.folder import RunFolder, read_summary
@@ -58,7 +58,7 @@ def rounds(
         DivergedError: the model is no longer finite; the round was not released.
         RunFolderError: the folder's ledger or checkpoint is damaged or of another run.
     """
-    run = _Run(prepared, grid, folder)
+    run = _Run(prepared, grid, folder, observer)
     observer.started(prepared, run.finished)
     interrupts = _interrupts(observer) if finish_round else nullcontext(lambda: False)
     with interrupts as interrupted, ThreadPoolExecutor(1) as meanwhile:
@@ -67,11 +67,15 @@ def rounds(
                 if round_ == 1:
                     prepared.check_training()
                 record = run.play_round(round_, meanwhile)
-            except (FederationError, KeyboardInterrupt) as error:
+            except (FederationError, UnwritableError, KeyboardInterrupt) as error:
                 # The ledger may be a round ahead of the state, so the file of the model stays the same.
-                ending: Ending = "failed" if isinstance(error, FederationError) else "interrupted"
+                ending: Ending = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
+                ending = "diverged" if isinstance(error, DivergedError) else ending
+                summary = run.summary(ending, str(error) or None)
                 try:
-                    run.conclude("diverged" if isinstance(error, DivergedError) else ending, str(error) or None)
+                    run.ledger.conclude(summary)
+                except UnwritableError:  # the second one
+                    pass
                 except Exception:  # the person must see the first error
                     log.exception("the summary could not be written")
                 raise
@@ -91,7 +95,8 @@ def rounds(
 class _Run:
     """One run between its start (or resumption) and its end."""
 
-    def __init__(self, prepared: Prepared, grid: Grid, folder: RunFolder) -> None:
+    def __init__(self, prepared: Prepared, grid: Grid, folder: RunFolder, observer: Observer) -> None:
+        self.observer = observer
         self.prepared, self.plan, self.grid, self.folder = prepared, prepared.plan, grid, folder
         self.fingerprint = fingerprint(self.plan.scenario)
         self.startup_seconds = 0.0
@@ -141,12 +146,14 @@ class _Run:
         stopped_because: Ending = "finished"
         if self.state.round < self.plan.last_round:
             stopped_because = "interrupted"
-            self._write_checkpoint(self.state, self.finished[-1])
         elif self.plan.last_round < self.plan.scenario.rounds:
             stopped_because = "budget"
             log.info("stopped before round %d, which would exceed the budget", self.plan.last_round + 1)
+        summary = self.summary(stopped_because)
+        if stopped_because == "interrupted":
+            self._write_checkpoint(self.state, self.finished[-1])
         self.folder.write_model(self.state.model)
-        self.conclude(stopped_because)
+        self.ledger.conclude(summary)
         if self.ledger.has_ended and not (self.plan.known_seed or self.plan.scenario.federation.keep_secrets):
             log.info("the run has ended: its secret seed and its checkpoints are deleted")
             self.folder.delete_secrets()
@@ -156,8 +163,8 @@ class _Run:
         every = self.plan.scenario.federation.checkpoint_every
         write_checkpoint(self.folder.checkpoints, state, record, self.fingerprint, every)
 
-    def conclude(self, stopped_because: Ending, error: str | None = None) -> None:
-        """Write down why the run stopped, and the summary of its releases."""
+    def summary(self, stopped_because: Ending, error: str | None = None) -> Summary:
+        """The summary of the releases; observers get it before it is written, in case the disk is full."""
         plan, done = self.plan, self.finished
         quality = [record.model_dump(include=set(Quality.model_fields)) for record in done if record.score is not None]
         released = self.ledger.releases
@@ -184,7 +191,8 @@ class _Run:
             parameters=sum(array.size for array in self.state.parameters.values()),
             cost=Cost(**self.prepared.cost),
         )
-        self.ledger.conclude(summary)
+        self.observer.ended(summary)
+        return summary
 
     def _record(self, release: Release, collected: Aggregate) -> RoundRecord:
         round_, roster, validation_score = release.round, self.strategy.roster, None

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from fedamp.errors import StopTraining, fails_alone
 
 if TYPE_CHECKING:
-    from fedamp.runs.records import RoundRecord
+    from fedamp.runs.records import RoundRecord, Summary
     from fedamp.server.setup import Prepared
 
 log = logging.getLogger("fedamp.server")
@@ -53,6 +53,9 @@ class Observer:
     def halted(self) -> None:
         """Soon after the second Ctrl-C, if the main thread has not stopped: it is inside a long operation."""
 
+    def ended(self, summary: "Summary") -> None:
+        """The run has ended, in whatever way; its summary is about to be written."""
+
     def closed(self) -> None:
         """After the run, whatever ended it; also if it never started."""
 
@@ -66,7 +69,17 @@ class Observers(Observer):
 
     def __init__(self, observers: "Iterable[Callback | object]") -> None:
         self._observers, self.stopped = list(observers), False
-        for event in ("opened", "computing", "prepared", "started", "round_done", "stopping", "halted", "closed"):
+        for event in (
+            "opened",
+            "computing",
+            "prepared",
+            "started",
+            "round_done",
+            "stopping",
+            "halted",
+            "ended",
+            "closed",
+        ):
             setattr(self, event, partial(self._tell, event))
 
     def _tell(self, what: str, *arguments: object) -> None:
@@ -75,7 +88,7 @@ class Observers(Observer):
             name = getattr(observer, "only_tells", "")
             if not callable(heard):
                 continue
-            raises = not name and what not in ("stopping", "halted", "closed")
+            raises = not name and what not in ("stopping", "halted", "ended", "closed")
             with nullcontext() if raises else fails_alone(name or f"{type(observer).__name__}.{what}"):
                 try:
                     self.stopped |= heard(*arguments) is False and what == "round_done"

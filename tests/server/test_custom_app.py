@@ -1,6 +1,7 @@
 """AppStrategy: a Flower app with a model, records and training of its own, from its first message to its ledger."""
 
 import importlib
+import logging
 import shutil
 import subprocess
 import sys
@@ -8,7 +9,9 @@ import sys
 import numpy as np
 import pytest
 import torch
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, MetricRecord, RecordDict
+from flwr.common.logger import log as flower_log
+from flwr.supercore.logger import FLOWER_LOGGER
 
 from fedamp.engines.grid import SimulationGrid
 from fedamp.engines.node import FIRST_NODE, Node
@@ -83,6 +86,42 @@ def test_a_round_survives_whatever_clients_do_and_is_in_the_ledger(tmp_path, nam
     assert strategy.collected.failed == len(own_apps.NOT_FINITE + own_apps.RAISED)
     told = (tmp_path / "out" / LOG).read_text()
     assert all(f"client {client}: " in told for client in own_apps.NOT_FINITE + own_apps.RAISED)
+
+
+def test_what_the_app_evaluates_stays_in_flowers_result_and_log(tmp_path, capfd):
+    strategy = AppStrategy(scenario(), record(), tmp_path / "out")
+    grid = Nodes("tests.client.own_apps:hostile_app")
+    result = start(strategy, grid, evaluate_fn=lambda round_, arrays: MetricRecord({"accuracy": round_ / 8}))
+    assert {round_: found["accuracy"] for round_, found in result.evaluate_metrics_serverapp.items()} == {
+        0: 0.0,
+        1: 0.125,
+        2: 0.25,
+    }
+    printed = capfd.readouterr().out
+    assert "round 1: evaluated, {'accuracy': 0.125}" in printed
+    assert "round 2: evaluated, {'accuracy': 0.25}" in printed
+
+
+@pytest.mark.parametrize("wrong", ["a second run in the folder", "batch norm"])
+def test_flower_logs_a_refusal_in_one_line(tmp_path, wrong):
+    """As Flower's process of a ServerApp does (flwr.superlink.runtime.run_serverapp); nothing is sent to a node."""
+    with (tmp_path / "log").open("w") as stream:
+        handler = logging.StreamHandler(stream)
+        FLOWER_LOGGER.addHandler(handler)
+        try:
+            if wrong == "batch norm":
+                arrays = ArrayRecord(torch.nn.BatchNorm1d(3).state_dict())
+            else:
+                arrays = record()
+                AppStrategy(scenario(), arrays, tmp_path / "out")
+            AppStrategy(scenario(), arrays, tmp_path / "out")
+        except Exception as error:
+            flower_log(logging.ERROR, "%s raised an exception", "ServerApp", exc_info=error)
+        finally:
+            FLOWER_LOGGER.removeHandler(handler)
+    (line,) = (tmp_path / "log").read_text().splitlines()
+    assert line.startswith("error: ")
+    assert ("GroupNorm" if wrong == "batch norm" else "exists already") in line
 
 
 def test_who_failed_is_told_to_the_server_alone(tmp_path, capfd):

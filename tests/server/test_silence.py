@@ -13,6 +13,7 @@ from flwr.serverapp import Grid
 from fedamp.client.app import app
 from fedamp.engines import flower
 from fedamp.errors import FederationError
+from fedamp.server.observers import Observer
 from tests.federations import small
 from tests.server.plays import ledger_of, play_in, rounds_of
 
@@ -96,7 +97,7 @@ def machines():
     machines.stop()
 
 
-class Watch:
+class Watch(Observer):
     """Lets the silent node hang after round 1, and go on after round 5.
 
     Args:

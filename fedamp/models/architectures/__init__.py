@@ -3,6 +3,8 @@
 import importlib
 import sys
 from collections.abc import Callable, Sequence
+from importlib.machinery import PathFinder
+from importlib.util import find_spec
 from typing import Any
 
 from fedamp.base import given
@@ -29,6 +31,18 @@ ARCHITECTURES: dict[str, Callable[[Model], Architecture]] = {
 def is_import_path(name: str) -> bool:
     """Whether a name is of the form ``package.module:name``, or ``given:...``: a custom model or loss."""
     return ":" in name
+
+
+def is_there(name: str, folder: str | None) -> bool:
+    """Whether the module of ``package.module:name`` is installed or in the folder; none of its code is run."""
+    first, *below = name.partition(":")[0].split(".")
+    try:
+        spec = find_spec(first) or PathFinder.find_spec(first, [folder or ""])
+    except ValueError:  # no name, or a module that was made by hand
+        return first in sys.modules
+    for part in below:
+        spec = spec and PathFinder.find_spec(f"{spec.name}.{part}", spec.submodule_search_locations or [])
+    return spec is not None
 
 
 def import_own(name: str, folder: str | None) -> Any:

@@ -1,0 +1,163 @@
+"""A live page about a run, for a browser on this machine. It is never a file, and not to be shared.
+
+It listens on loopback alone. The address holds a secret, which other users of the machine cannot guess, and requests
+under another host name (DNS rebinding) are refused.
+"""
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from datetime import timedelta
+from hmac import compare_digest
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+from socketserver import ThreadingTCPServer
+from statistics import median
+from threading import Thread
+from time import time
+from typing import Any
+
+from fedamp import rng
+from fedamp.base.numbers import at_least, at_most
+from fedamp.errors import RunFolderError
+from fedamp.report import words
+from fedamp.report.html import environment
+from fedamp.runs.folder import RunFolder
+from fedamp.runs.records import LedgerRecord, RoundRecord, reports
+from fedamp.server.observers import Observer
+
+HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
+    "connect-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
+    "Cache-Control": "no-store",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+}
+LATEST = 10  # rounds whose median time is that of the rounds to come
+
+
+def progress(folder: Path) -> dict[str, Any]:
+    """What the page says of a run, in words by key, and two lines of a picture; RunFolderError: there is no run.
+
+    ``reported`` follows from private data and is not protected.
+    """
+    files = RunFolder(folder)
+    if not files.scenario.is_file():
+        raise RunFolderError(f"{folder}: not a run folder (no scenario.yaml)")
+    said = dict.fromkeys(("round", "quality", "spent", "left", "reported", "time"), "")
+    if not files.ledger.exists():
+        return said | {"state": "starting", "lines": ["", ""]}
+    ledger, rounds = LedgerRecord.read(files.ledger), files.read_rounds()
+    planned, spent = ledger.rounds_planned, ledger.released_rounds_epsilon
+    budget = ledger.whole_run_epsilon.upper if ledger.budget_epsilon is None else ledger.budget_epsilon
+    scores = [(record.round, record.score) for record in rounds if record.score is not None]
+    said["round"] = f"{len(rounds):,} of {planned:,}"
+    said["quality"] = words.score(scores[-1][1]) if scores else "not yet measured"
+    if ledger.mechanism.is_private:
+        said |= {
+            "spent": f"ε ≤ {at_most(spent)} of {at_most(budget)}",
+            "left": f"ε {at_least(max(budget - spent, 0.0))}",
+        }
+    else:
+        said |= {"spent": "no noise: no privacy", "left": "none"}
+    state = words.ENDINGS[ledger.stopped_because] if ledger.stopped_because else "running"
+    if rounds:
+        said |= {"reported": _reported(rounds), "time": "none"}
+    if rounds and not ledger.stopped_because:
+        state += f"; the last round ended {_duration(time() - files.rounds.stat().st_mtime)} ago"
+        each = median(record.seconds for record in rounds[-LATEST:])
+        said["time"] = f"at most about {_duration(each * (planned - len(rounds)))}"
+    costs = [(record.round, record.epsilon_upper) for record in rounds]
+    lines = [_line([(at, found[1]) for at, found in scores], planned), _line(costs, planned, (0.0, budget))]
+    return said | {"state": state, "lines": lines}
+
+
+def _duration(seconds: float) -> str:
+    """As ``1:02:03``."""
+    return str(timedelta(seconds=max(round(seconds), 0)))
+
+
+def _reported(rounds: list[RoundRecord]) -> str:
+    last, (scheduled, reported, failed) = rounds[-1], reports(rounds)
+    said = f"{last.reported:,} of {last.scheduled:,} in the last round, {reported:,} of {scheduled:,} in all"
+    return said + (f", {failed:,} failed" if failed else "")
+
+
+def _line(points: list[tuple[int, float]], longest: int, ends: tuple[float, float] | None = None) -> str:
+    """Points of a line in a picture of 100 by 30, between the ends: default, the least and the largest value."""
+    low, high = ends or (min((value for _, value in points), default=0.0), max((y for _, y in points), default=1.0))
+    scale = 30 / (high - low) if 0 < high - low < float("inf") else 0.0
+    return " ".join(f"{100 * x / longest:.2f},{30 - scale * (y - low):.2f}" for x, y in points if y < float("inf"))
+
+
+class _Server(ThreadingTCPServer):
+    daemon_threads, block_on_close = True, False
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.place = folder, f"/{rng.fresh_bytes(16).hex()}/"
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.host = f"127.0.0.1:{self.server_address[1]}"
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Nothing: a browser that went away is no event of the run."""
+
+    def answer(self, path: str) -> tuple[str, str] | None:
+        """Content type and content of a path; None for another one."""
+        if compare_digest(path.encode(), f"{self.place}progress.json".encode()):
+            return "application/json", json.dumps(progress(self.folder))
+        if compare_digest(path.encode(), self.place.encode()):
+            name, said = self.folder.resolve().name, progress(self.folder)
+            return "text/html", environment().get_template("watch.html.j2").render(name=name, said=said)
+        return None
+
+
+class _Handler(BaseHTTPRequestHandler):
+    timeout, server_version, sys_version = 10, "fedamp", ""  # seconds
+    server: _Server
+
+    def do_GET(self) -> None:
+        known = self.headers.get_all("Host") == [self.server.host]
+        try:
+            found = self.server.answer(self.path) if known else None
+        except (RunFolderError, OSError):
+            return self.send_error(503)
+        if found is None:
+            return self.send_error(404)
+        kind, content = found[0], found[1].encode()
+        self.send_response(200)
+        for name, value in HEADERS.items() | {"Content-Type": f"{kind}; charset=utf-8"}.items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+        return None
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Nothing: the address is a secret."""
+
+
+@contextmanager
+def served(folder: Path) -> Iterator[str]:
+    """Serve the page of a run folder while the block runs; its address. RunFolderError: it is no run folder."""
+    progress(folder)
+    with _Server(folder) as server:
+        Thread(target=server.serve_forever, args=(0.1,), daemon=True).start()
+        try:
+            yield f"http://{server.host}{server.place}"
+        finally:
+            server.shutdown()
+
+
+class LivePage(Observer):
+    """Serves the page of the run that it observes; ``tell`` gets its address."""
+
+    only_tells = "the live page"
+
+    def __init__(self, tell: Callable[[str], None]) -> None:
+        self._tell, self._served = tell, ExitStack()
+
+    def opened(self, folder: Path) -> None:
+        self._tell(self._served.enter_context(served(folder)))
+
+    def closed(self) -> None:
+        self._served.close()

@@ -1,0 +1,165 @@
+"""The live page of a run: what it says, who may read it, and when it ends."""
+
+import http.client
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from fedamp.errors import RunFolderError
+from fedamp.report import watch
+from fedamp.report.watch import progress, served
+from tests.federations import write_small
+from tests.report.test_browser import BROWSER, browse
+
+
+@contextmanager
+def answer(address: str, path: str | None = None, host: str | None = None):
+    """The status, the headers and the text of an answer."""
+    parts = urlsplit(address)
+    connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=20)
+    try:
+        connection.request("GET", path or parts.path, headers={"Host": host} if host else {})
+        found = connection.getresponse()
+        yield found.status, found.headers, found.read().decode()
+    finally:
+        connection.close()
+
+
+def numbers(address: str) -> dict:
+    with answer(address + "progress.json") as (status, _, text):
+        assert status == 200
+        return json.loads(text)
+
+
+def test_the_page_says_what_the_run_folder_says(stopped):
+    rounds = [json.loads(line) for line in (stopped / "rounds.jsonl").read_text().splitlines()]
+    ledger = json.loads((stopped / "ledger.json").read_text())
+    with served(stopped) as address:
+        said = numbers(address)
+        with answer(address) as (status, headers, page):
+            assert status == 200
+    assert said["round"] == "2 of 8"
+    assert said["quality"] == f"{rounds[-1]['accuracy']:.1%} accuracy"
+    spent, whole = rounds[-1]["epsilon_upper"], ledger["whole_run_epsilon"]["upper"]
+    assert spent <= float(re.search(r"ε ≤ ([\d.]+) of", said["spent"])[1]) <= spent + 0.1  # rounded up
+    assert whole - spent - 0.1 <= float(said["left"].removeprefix("ε ")) <= whole - spent  # rounded down
+    scheduled, reported = (sum(record[key] for record in rounds) for key in ("scheduled", "reported"))
+    assert said["reported"].endswith(f"{reported} of {scheduled} in all")
+    assert said["state"].startswith("interrupted")
+    assert [len(line.split()) for line in said["lines"]] == [2, 2]
+    assert all(said[key] in page for key in ("round", "quality", "spent", "left", "reported"))
+    assert "Not protected" in page
+    assert "src=" not in page  # nothing from elsewhere
+    assert "connect-src 'self'" in headers["Content-Security-Policy"]
+    assert headers["Referrer-Policy"] == "no-referrer"
+
+
+def test_a_budget_and_no_privacy_are_said(runs):
+    with served(runs["hidden"]) as address:
+        assert numbers(address)["spent"].endswith("of 12.0")
+    with served(runs["open"]) as address:
+        assert numbers(address)["spent"] == "no noise: no privacy"
+
+
+def test_only_who_has_the_address_reads_it(stopped):
+    with served(stopped) as address:
+        own = urlsplit(address)
+        assert own.hostname == "127.0.0.1"
+        assert len(own.path) >= 2 + 32  # 128 bits
+        for path in ("/", own.path[:-2] + "x/", own.path + "ledger.json", own.path + "../", "/é"):
+            with answer(address, path.encode("latin-1").decode("latin-1").replace("é", "%C3%A9")) as (status, _, text):
+                assert status == 404
+                assert "ε" not in text
+        for host in ("attacker.example", f"localhost:{own.port}", "127.0.0.1", f"attacker.example:{own.port}"):
+            with answer(address, host=host) as (status, _, _):
+                assert status == 404
+        with served(stopped) as other:
+            assert urlsplit(other).path != own.path
+    with pytest.raises(ConnectionRefusedError), answer(address):
+        pass
+
+
+def test_a_folder_without_a_run_is_refused(fedamp, tmp_path):
+    with pytest.raises(RunFolderError, match=r"not a run folder \(no scenario.yaml\)"), served(tmp_path):
+        pass
+    assert fedamp("watch", tmp_path).status == 2
+
+
+def started(*words: object) -> subprocess.Popen:
+    command = [sys.executable, "-m", "fedamp", *map(str, words)]
+    return subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+def address_of(process: subprocess.Popen) -> str:
+    return next(line for line in process.stderr if "live page" in line).split()[-1]
+
+
+def test_watch_serves_until_ctrl_c(stopped):
+    with started("watch", stopped) as process:
+        address = address_of(process)
+        assert numbers(address)["round"] == "2 of 8"
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=30) == 0
+        assert process.stderr.read() == ""
+    with pytest.raises(ConnectionRefusedError), answer(address):
+        pass
+
+
+def test_run_serves_while_it_lasts(fedamp, tmp_path):
+    """The run waits in its second round for a pipe, so that it is watched in its midst."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    program = (
+        "import sys; from fedamp.cli.terminal import print_live_page; from fedamp.server.launch import launch\n"
+        "from fedamp.report.watch import LivePage; from fedamp.server.observers import Observers\n"
+        "from tests.federations import small\n"
+        "from pathlib import Path\n"
+        "def wait(record):\n"
+        "    if record.round == 2: open(sys.argv[1]).read()\n"
+        "launch(small(), Observers([wait, LivePage(print_live_page)]), Path(sys.argv[2]))\n"
+    )
+    command = [sys.executable, "-c", program, str(pipe), str(tmp_path / "run")]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2]) as process:
+        address = address_of(process)
+        with pipe.open("w"):  # opens when the run has come there
+            said = numbers(address)
+            assert said["round"] == "2 of 8"
+            assert said["state"].startswith("running; the last round ended 0:00:")
+            assert said["time"].startswith("at most about 0:00:")
+        assert process.wait(timeout=120) == 0
+    with pytest.raises(ConnectionRefusedError), answer(address):
+        pass
+    done = fedamp("run", write_small(tmp_path), "--watch", "--quiet", "--out", tmp_path / "again")
+    assert done.status == 0
+    assert done.out.strip() == str(tmp_path / "again")
+
+
+@pytest.mark.skipif(BROWSER is None, reason="no Chromium is installed")
+def test_a_browser_shows_and_updates_it(stopped, tmp_path, monkeypatch):
+    """The ledger comes when the page is there already: only its script can show what is in it."""
+    folder, calls = tmp_path / "run", []
+    folder.mkdir()
+    for name in ("scenario.yaml", "rounds.jsonl"):
+        (folder / name).write_bytes((stopped / name).read_bytes())
+
+    def seen(path):
+        calls.append(path)
+        if len(calls) == 3:  # after the server's own check, and the page
+            (folder / "ledger.json").write_bytes((stopped / "ledger.json").read_bytes())
+        return progress(path)
+
+    monkeypatch.setattr(watch, "progress", seen)
+    with served(folder) as address:
+        page = browse(tmp_path, "--virtual-time-budget=5000", "--dump-dom", address)
+    assert len(calls) > 3
+    assert '<p id="round">2 of 8</p>' in page
+    assert 'id="state">interrupted' in page
+    assert len(re.findall(r'points="[\d., -]+"', page)) == 2
