@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 from time import process_time
+from warnings import catch_warnings
 
 import pytest
 import yaml
