@@ -181,6 +181,7 @@ def test_models_may_be_classes_functions_or_modules_that_were_trained_before(tmp
         "client": {"steps": 1, "learning_rate": 1e-30},
         "rounds": 2,
         "privacy": {"clip": 1e-9, "noise_multiplier": 0},
+        "anyway": True,
     }
     run = played(tmp_path / "a", model=trained, **still)
     for name, value in run.model().named_parameters():

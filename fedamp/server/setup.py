@@ -219,8 +219,8 @@ def prepare(scenario: Scenario, seed: int | None = None, costs: Costs | None = N
     # Check that the outputs have the shape that the loss takes: here, not on every client.
     module = prepared.module.cpu()  # built outside of no_grad, because building tries a custom model with gradients
     with torch.no_grad():
-        records, labels = (torch.from_numpy(array[:2]) for array in prepared.test)
-        prepared.loss.check_outputs(module(records), labels, task.model.name)
+        outputs = module(torch.zeros(2, *task.input_shape, dtype=input_type(task.model)))
+        prepared.loss.check_outputs(outputs, torch.from_numpy(prepared.test[1][:2]), task.model.name)
     return prepared
 
 

@@ -75,6 +75,7 @@ class WireNode:
     def __init__(self, machines: Machines, name: str) -> None:
         flower.identify()
         self.name, self.data = name, str(machines.folder / name / "data")
+        self.state = RecordDict()  # of the run, as a SuperNode keeps it
         key = load_ssh_private_key((machines.folder / name / name).read_bytes(), None)
         self.public = public_key_to_bytes(key.public_key())
         signed = NodeAuthHttpInterceptor(key, key.public_key())
@@ -134,7 +135,7 @@ class WireNode:
             order.message.metadata.run_id,
             self.id,
             {"data": self.data},
-            RecordDict(),
+            self.state,
             {},  # type: ignore[arg-type]
         )
         return app(message=order.message, context=context)

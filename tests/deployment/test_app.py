@@ -174,7 +174,7 @@ def test_a_node_learns_only_what_its_clients_must_do_in_this_round(tmp_path):
         assert set(content) == {"arrays", "config", "form"}
         config = content["config"]
         assert set(config) == {"task", "round", "clients", "seeds", "submodels", "clips", "extracted", "counted"}
-        assert dict(content["form"]) == {"units": plan.units, "frozen": []}
+        assert dict(content["form"]) == {"units": plan.units, "frozen": [], "secret": ""}
         assert sorted(config["clients"]) == plan.attendance.cohort(round_).tolist()
         told = json.loads(config["task"])
         # Neither the check-in, nor the noise, nor the run's seed.
