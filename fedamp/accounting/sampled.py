@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from operator import methodcaller
 
 import numpy as np
@@ -108,7 +108,7 @@ class SampledProfile:
         spendable = delta - charge - direction.share(self.upper)
         if spendable <= 0:
             raise NotEvaluable("a round gives a person away with more than delta")
-        most = self._most_draws * (PRECISION / precision) ** 2
+        most = self._most_draws(PRECISION / precision)
         look = partial(Pilot.at_delta, delta=spendable)
         pilot = direction.pilot(self.upper, methodcaller("bound_at", spendable), look, highest)
         if pilot.epsilon * (1 + precision / 2) >= known:
@@ -135,7 +135,7 @@ class SampledProfile:
         checks.positive("precision", precision)
         if epsilon > 200:
             raise NotEvaluable("epsilon is too large to be sampled")
-        at, most = np.array([epsilon]), self._most_draws
+        at, most = np.array([epsilon]), self._most_draws()
         look = partial(Pilot.at_epsilon, epsilon=epsilon)
         pilot = direction.pilot(self.upper, methodcaller("log_bound", epsilon), look)
         charge = CHARGE * min(pilot.delta, 1e-3)
@@ -173,13 +173,12 @@ class SampledProfile:
             return upper, np.zeros(len(below))
         return upper, certify(proposal.on(self.lower), nothing, below, draws, failure / 2)[1]
 
-    @cached_property
-    def _most_draws(self) -> float:
-        """For a precision of 5e-3."""
-        each = self.upper.work * (1 if self.lower in (self.upper, None) else 2)
-        if _WORK / each < 2_000:
+    def _most_draws(self, finer: float = 1.0) -> float:
+        """For so much finer a precision than 5e-3."""
+        most = _WORK / self.upper.work * finer**2 / (1 if self.lower in (self.upper, None) else 2)
+        if most < 2_000:
             raise NotEvaluable("a draw of all hidden rounds takes too long")
-        return _WORK / each
+        return most
 
 
 def half_width(pilot: Pilot, draws: int, log_term: float) -> float:
