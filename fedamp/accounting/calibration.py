@@ -74,6 +74,7 @@ def _calibrate_sampled(build: Callable[[float], Mechanism], epsilon: float, delt
     goal = f"epsilon = {epsilon:g}"
     near = _search(lambda noise: law_upper(build(noise), delta, 200), epsilon, goal, 1.0, 0.02, 0.3)
     first = sampled_profile(build(near))
+    first.most_draws(PRECISION / precision)  # or NotEvaluable
     proposal, draws = first.estimate(delta).proposal, 8 * pilot_draws(first.upper)
 
     def estimated(noise: float, draws: int = 0) -> float:
@@ -84,9 +85,12 @@ def _calibrate_sampled(build: Callable[[float], Mechanism], epsilon: float, delt
     slope = math.log(estimated(near * 0.99) / estimated(near)) / -math.log(0.99)
     noise = near * float((estimated(near, draws) / epsilon) ** (1 / slope)) * (1 + 0.3 * precision)
     for _ in range(_ATTEMPTS):
-        if (upper := build(noise).epsilon(delta, precision=precision).upper) <= epsilon:
+        found = build(noise).epsilon(delta, precision=precision)
+        if found.upper <= epsilon:
             return noise
-        noise *= max((upper / epsilon) ** (1 / slope), 1 + 0.1 * precision)
+        if not found.method.startswith("sampled"):
+            break  # the law is as good, and quicker
+        noise *= max((found.upper / epsilon) ** (1 / slope), 1 + 0.1 * precision)
     raise NotEvaluable(f"no noise multiplier near {near:.4g} is certified to keep epsilon = {epsilon:g}")
 
 

@@ -108,7 +108,7 @@ class SampledProfile:
         spendable = delta - charge - direction.share(self.upper)
         if spendable <= 0:
             raise NotEvaluable("a round gives a person away with more than delta")
-        most = self._most_draws(PRECISION / precision)
+        most = self.most_draws(PRECISION / precision)
         look = partial(Pilot.at_delta, delta=spendable)
         pilot = direction.pilot(self.upper, methodcaller("bound_at", spendable), look, highest)
         if pilot.epsilon * (1 + precision / 2) >= known:
@@ -135,7 +135,7 @@ class SampledProfile:
         checks.positive("precision", precision)
         if epsilon > 200:
             raise NotEvaluable("epsilon is too large to be sampled")
-        at, most = np.array([epsilon]), self._most_draws()
+        at, most = np.array([epsilon]), self.most_draws()
         look = partial(Pilot.at_epsilon, epsilon=epsilon)
         pilot = direction.pilot(self.upper, methodcaller("log_bound", epsilon), look)
         charge = CHARGE * min(pilot.delta, 1e-3)
@@ -173,7 +173,7 @@ class SampledProfile:
             return upper, np.zeros(len(below))
         return upper, certify(proposal.on(self.lower), nothing, below, draws, failure / 2)[1]
 
-    def _most_draws(self, finer: float = 1.0) -> float:
+    def most_draws(self, finer: float = 1.0) -> float:
         """For so much finer a precision than 5e-3."""
         most = _WORK / self.upper.work * finer**2 / (1 if self.lower in (self.upper, None) else 2)
         if most < 2_000:
