@@ -157,10 +157,8 @@ class Pilot:
 
     @property
     def effort(self) -> float:
-        """Draws for an epsilon known to 0.01 either way. Where the bound is too large for an upper end, that is left to
-        others: the spread decides about the lower one.
-        """
-        return replace(self, bound=min(self.bound, 1000.0)).draws_for(0.01 * self.slope, 32.0)
+        """Draws for an epsilon known to 0.01 either way."""
+        return self.draws_for(0.01 * self.slope, 32.0)
 
     def draws_for(self, error: float, log_term: float) -> float:
         """Draws that leave a relative error of delta of so much, or a fifth."""

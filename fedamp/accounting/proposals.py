@@ -264,7 +264,8 @@ class RemoveProposal(Proposal):
         with suppress(NotEvaluable):  # ratios may leave the range of floating point
             coins = cls._best_coins(run, rank)
             tried += [look(cls(run, int(proposal.order), each)) for each in (coins, coins - 1) if each > 1]
-        return min(tried, key=lambda pilot: pilot.effort)
+        # Where the bound is too large for an upper end, that is left to others: the spread decides about the lower one.
+        return min(tried, key=lambda pilot: replace(pilot, bound=min(pilot.bound, 1000.0)).effort)
 
     @staticmethod
     def _best_coins(run: Run, rank: Rank) -> int:
