@@ -29,11 +29,15 @@ class NormCounts:
         below: units whose update is finite and within the norm in every part.
         reported: units that reported.
         expected: expected number of units; public.
+        noisy: the centred count with its noise, where the nodes have added it (secure aggregation).
+        surplus: deviation of the noise over the one that is charged.
     """
 
     below: int
     reported: int
     expected: float
+    noisy: float | None = None
+    surplus: float = 1.0
 
 
 class ClippingRule(ABC):
@@ -46,6 +50,7 @@ class ClippingRule(ABC):
 
     is_fixed: ClassVar[bool] = True
     normalises: ClassVar[bool] = False
+    count_noise: float = 0.0  # deviation of the noise on the centred count of short updates; 0: it is not used
 
     @abstractmethod
     def norm(self, noise_multiplier: float) -> float:
@@ -118,6 +123,10 @@ class AdaptiveClip(Section, ClippingRule):
 
     is_fixed: ClassVar[bool] = False
 
+    @property
+    def count_noise(self) -> float:  # type: ignore[override]
+        return self.noise_multiplier
+
     def norm(self, noise_multiplier: float) -> float:
         return self.initial
 
@@ -126,9 +135,9 @@ class AdaptiveClip(Section, ClippingRule):
         return (Gaussian(2 * self.noise_multiplier),)
 
     def next_scale(self, scale: float, counts: NormCounts, seed: int, round_: int, private: bool) -> float:
-        count = np.array([counts.below - counts.reported / 2])
-        if private:
-            add_gaussian(count, self.noise_multiplier, Address(seed, "clip", (round_,)))
+        count = np.array([counts.below - counts.reported / 2 if counts.noisy is None else counts.noisy])
+        if private and counts.noisy is None:
+            add_gaussian(count, self.noise_multiplier * counts.surplus, Address(seed, "clip", (round_,)))
         fraction = min(max(float(count[0]) / counts.expected + 0.5, 0.0), 1.0)
         scale *= math.exp(-self.learning_rate * (fraction - self.quantile))
         return min(max(scale, SMALLEST_SCALE), LARGEST_SCALE)

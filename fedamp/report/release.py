@@ -22,11 +22,11 @@ from filelock import FileLock
 
 from fedamp.accounting.bundle import FILES, FORMAT, MANIFEST, Bundle, signed, text_of, verify_bundle
 from fedamp.accounting.ledgers import Check, worst
+from fedamp.base.files import write_secret
 from fedamp.errors import InputError, RunFolderError, ScenarioError
 from fedamp.federation import reader
 from fedamp.federation.scenario import Scenario
 from fedamp.report.page import certificate
-from fedamp.runs.files import write_secret
 from fedamp.runs.folder import RunFolder
 from fedamp.runs.ledger import WRITTEN_BY, differences, plan_of
 from fedamp.runs.records import LedgerRecord

@@ -4,6 +4,7 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
+from fedamp.base.files import modes_of
 from fedamp.base.numbers import at_most
 from fedamp.errors import InputError
 from fedamp.report import notebook, style
@@ -12,7 +13,6 @@ from fedamp.report.pictures import run_pictures
 from fedamp.report.tables import run_table
 from fedamp.report.words import ENDINGS, score
 from fedamp.runs import run
-from fedamp.runs.files import modes_of
 
 
 class Run(run.Run):
