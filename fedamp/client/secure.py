@@ -57,9 +57,23 @@ class Agreement(FileRecord):
     peers: dict[str, str]
     terms: Terms
 
-    @property
+    @cached_property
     def digest(self) -> str:
         return sha256(self.to_json().encode()).hexdigest()
+
+    @cached_property
+    def keys(self) -> dict[str, PublicKey]:
+        """The peers' keys; DeploymentError: one cannot be read."""
+        found: dict[str, PublicKey] = {}
+        for name, text in self.peers.items():
+            try:
+                key = load_ssh_public_key(text.encode())
+            except ValueError as error:
+                raise DeploymentError(f"agreement: the key of {name} cannot be read ({error})") from None
+            if not isinstance(key, PublicKey):
+                raise DeploymentError(f"agreement: the key of {name} is of another kind; expected: Ed25519 or ECDSA")
+            found[name] = key
+        return found
 
 
 class Memory(Record):
@@ -149,21 +163,6 @@ def simulated_agreement(terms: Terms) -> Agreement:
 def written(key: PublicKey) -> str:
     """A public key as OpenSSH writes it."""
     return key.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()
-
-
-@lru_cache(maxsize=2)
-def public_keys(agreement: Agreement) -> dict[str, PublicKey]:
-    """The keys of an agreement; DeploymentError: one cannot be read."""
-    found: dict[str, PublicKey] = {}
-    for name, text in agreement.peers.items():
-        try:
-            key = load_ssh_public_key(text.encode())
-        except ValueError as error:
-            raise DeploymentError(f"agreement: the key of {name} cannot be read ({error})") from None
-        if not isinstance(key, PublicKey):
-            raise DeploymentError(f"agreement: the key of {name} is of another kind; expected: Ed25519 or ECDSA")
-        found[name] = key
-    return found
 
 
 @dataclass
@@ -294,7 +293,7 @@ def answer(message: Message, context: Context, hosted: set[int], train: Train) -
             raise DeploymentError("the server has begun another attempt at this round")
         data, numbers = bytes(asked["data"]), list(asked["numbers"])
         parts = _cut(data, numbers)
-        peers = public_keys(own.agreement)
+        peers = own.agreement.keys
         if exchange == "shares":
             reply = member.shares(data, peers)
         elif exchange == "masked":

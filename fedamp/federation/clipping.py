@@ -50,11 +50,15 @@ class ClippingRule(ABC):
 
     is_fixed: ClassVar[bool] = True
     normalises: ClassVar[bool] = False
-    count_noise: float = 0.0  # deviation of the noise on the centred count of short updates; 0: it is not used
 
     @abstractmethod
     def norm(self, noise_multiplier: float) -> float:
         """Clipping norm of a unit's update in the first round (of the split part of a split model)."""
+
+    @property
+    def count_noise(self) -> float:
+        """Deviation of the noise on the centred count of short updates; 0: it is not used."""
+        return 0.0
 
     def charges(self) -> tuple[Mechanism, ...]:
         """The cost of a round for a unit in addition to the model's release."""
@@ -124,7 +128,7 @@ class AdaptiveClip(Section, ClippingRule):
     is_fixed: ClassVar[bool] = False
 
     @property
-    def count_noise(self) -> float:  # type: ignore[override]
+    def count_noise(self) -> float:
         return self.noise_multiplier
 
     def norm(self, noise_multiplier: float) -> float:

@@ -204,11 +204,12 @@ class _Run:
             if not math.isfinite(loss):
                 raise DivergedError(round_, "its loss")
         counts = ("failed", "refused_nodes", "oversized_nodes", "missing_nodes")
-        unprotected = {
-            "training_loss": collected.loss_sum / max(collected.records, 1),
-            "clipped": collected.clipped / max(collected.reported, 1),
-            **{name: getattr(collected, name) for name in counts},
-        }
+        unprotected = {name: getattr(collected, name) for name in counts}
+        if not collected.survivors:  # else nobody knows
+            unprotected |= {
+                "training_loss": collected.loss_sum / max(collected.records, 1),
+                "clipped": collected.clipped / max(collected.reported, 1),
+            }
         return RoundRecord(
             round=round_,
             **measured(loss, metrics),
