@@ -12,7 +12,7 @@ from typer import Argument, Exit, Option, Typer
 
 from fedamp.base.text import printable
 from fedamp.base.version import version
-from fedamp.cli import first, scenarios, terminal
+from fedamp.cli import first, scenarios, secure, terminal
 from fedamp.cli.terminal import (
     AsJson,
     Format,
@@ -34,7 +34,7 @@ SETTINGS = {"help_option_names": ["-h", "--help"]}
 app = Typer(help=HELP, no_args_is_help=True, rich_markup_mode="rich", context_settings=SETTINGS)
 app.pretty_exceptions_enable = app.suggest_commands = False  # click suggests commands itself
 app.add_typer(scenarios.app, name="scenarios")
-for command in (first.new, first.explain, first.check):
+for command in (first.new, first.explain, first.check, secure.agreement, secure.join):
     app.command()(command)
 
 
@@ -302,13 +302,18 @@ def verify(
 def doctor(
     superlink: Annotated[str | None, Option(help="HOST:PORT of a deployment's SuperLink to check as well")] = None,
     root_certificates: Annotated[Path | None, Option(help="file of the authority that its nodes trust")] = None,
+    node: Annotated[
+        tuple[Path, Path, Path] | None,
+        Option(help="a node's agreement, key and state, to check that it can take part in secure aggregation"),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Versions, devices, Ray, and free memory; and whether a deployment can be reached and trusted."""
-    from fedamp.cli.doctor import examine_machine, examine_superlink
+    from fedamp.cli.doctor import examine_machine, examine_node, examine_superlink
     from fedamp.runs.verify import checks_json
 
     checks = examine_superlink(superlink, root_certificates) if superlink else []
+    checks += examine_node(*node) if node else []
     answer = examine_machine() | ({"deployment": checks_json(checks)} if checks else {})
     print_answer(answer, as_json, tables.doctor_table)
     terminal.judge(checks)

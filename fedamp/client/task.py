@@ -3,6 +3,7 @@
 The task is constant over a run, and sent as JSON with every message; an instruction is of one round.
 """
 
+import hashlib
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -47,6 +48,11 @@ class ClientTask(Record):
     data_seed: int  # decides the partition (and synthetic records)
     precision: Literal["float32", "tf32", "bfloat16"] = "float32"  # of local training on a GPU
     stack: StackSize = StackSize()  # how many units train together at most
+
+    @property
+    def digest(self) -> str:
+        """Of all that decides a unit's update, for nodes that have agreed on it."""
+        return hashlib.sha256(self.model_dump_json(exclude={"terms", "stack"}).encode()).hexdigest()
 
     def without_places(self) -> Self:
         """The task for other machines, which have nothing to look for in the server's folders.

@@ -5,7 +5,10 @@ and a mask; the server sees the noisy sum of all nodes that answered. docs/secur
 the proof that the nodes' shares cost what one Gaussian of their common variance costs.
 """
 
+import hashlib
+import json
 import math
+from collections.abc import Sequence
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -14,7 +17,6 @@ from fedamp.base.record import Record
 from fedamp.base.section import Count, Section
 from fedamp.federation.check_in import AnyCheckIn, CheckIn
 from fedamp.federation.running import Federation
-from fedamp.federation.submodels import AnySubmodels
 from fedamp.secure.protocol import Settings
 
 STEPS = 12  # log2 of the multiples of the grid in a share of the noise: few bits a word, and rounding is 1e-8 of it
@@ -64,8 +66,6 @@ class SecureAggregation(Section):
         rounds: int,
         units: int,
         federation: Federation,
-        unit: Literal["client", "sample"],
-        submodels: AnySubmodels,
         noise_multipliers: tuple[float, ...],
         count_noise: float,
     ) -> "Terms":
@@ -79,8 +79,6 @@ class SecureAggregation(Section):
             rounds=rounds,
             dropped=math.floor(self.dropped * nodes),
             colluding=math.floor(self.colluding * nodes),
-            unit=unit,
-            submodels=submodels,
             check_in=check_in if check_in.drawn_by == "node" else None,
             most_check_ins=check_in.most_check_ins(rounds, rounds),
             noise_multipliers=noise_multipliers,
@@ -110,7 +108,6 @@ class Terms(Record):
     Attributes:
         nodes, units, rounds: of the run.
         dropped, colluding: nodes of a round that may drop out; that may tell the server all they know.
-        unit, submodels: what is protected; which part of the model each trains.
         check_in: by which nodes draw their units' rounds, from randomness of their own; None: the server names them.
         most_check_ins: of a unit, in all rounds.
         noise_multipliers: of each part of the model, for the sum of all honest nodes; 0: no noise.
@@ -123,13 +120,19 @@ class Terms(Record):
     rounds: int
     dropped: int
     colluding: int
-    unit: Literal["client", "sample"]
-    submodels: AnySubmodels
     check_in: AnyCheckIn | None
     most_check_ins: int
     noise_multipliers: tuple[float, ...]
     count_noise: float
     bits: Literal[32, 64]
+
+    def context(self, round_: int, clips: Sequence[float], attempt: bytes) -> bytes:
+        """What enters all keys of an attempt at a round, so that nodes which were told other numbers share no mask.
+
+        A node's noise is in proportion to its clipping norm: a larger norm for one node alone would hide it less.
+        """
+        numbers = json.dumps([self.content(), round_, list(map(float, clips))], sort_keys=True)
+        return hashlib.sha256(numbers.encode()).digest() + attempt
 
     @property
     def settings(self) -> Settings:

@@ -101,7 +101,7 @@ class Plan:
         if not isinstance(asked.aggregation, SecureAggregation):
             return None
         multipliers = tuple(part.noise_multiplier for part in self.parts)
-        given = (self.check_in, asked.rounds, self.units, asked.federation, asked.privacy.unit, asked.submodels)
+        given = (self.check_in, asked.rounds, self.units, asked.federation)
         try:
             return asked.aggregation.terms(*given, multipliers, self.clipping.count_noise)
         except ValueError as error:

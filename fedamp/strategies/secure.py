@@ -69,8 +69,8 @@ class SecureSums(ClippedSums):
         config: dict[str, Any] = dict(messages[0].content.config_records["config"])
         attempt = rng.fresh_bytes(ATTEMPT)
         nodes = {names[message.metadata.dst_node_id]: message for message in messages}
-        context = f"round {config['round']} ".encode() + attempt
-        told = {"task": config["task"], "round": config["round"], "attempt": attempt}
+        context = terms.context(config["round"], config["clips"], attempt)
+        told = {key: config[key] for key in ("task", "round", "clips")} | {"attempt": attempt}
         told |= {"data": b"", "numbers": list[int](), "survivors": b""}
         collector = Collector(terms.settings, context, length_of(shapes, terms), terms.bits)
         self._round = _Round(grid, told, nodes, collector, self.plan.scenario.federation.round_deadline)
