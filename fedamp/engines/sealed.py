@@ -94,7 +94,7 @@ class _Form(NamedTuple):
 
     @classmethod
     def of(cls, order: RecordDict) -> "_Form":
-        room, config, shapes = _room(order), dict[str, Any](order.config_records["config"]), {}
+        room, config, shapes = _room(order), dict[str, Any](order.config_records.get("config") or {}), {}
         form: dict[str, Any] = dict(order.config_records["form"])
         asked, length = np.arange(room), int(form.get("bytes", 0))
         if "arrays" in order and not length:

@@ -3,12 +3,14 @@
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
 from fedamp import rng
+from fedamp.client.participant import Agreement
 from fedamp.client.secure import length_of, sums_of
 from fedamp.engines import flower
 from fedamp.errors import FederationError
@@ -16,7 +18,7 @@ from fedamp.federation.aggregation import SecureAggregation, Terms
 from fedamp.federation.plan import Plan
 from fedamp.secure.collector import Collector
 from fedamp.secure.member import DIGEST, SHARES
-from fedamp.secure.protocol import KEYS, SIGNATURE
+from fedamp.secure.protocol import KEYS, SIGNATURE, Keys, check_signature
 from fedamp.secure.shamir import BYTES as SHARE
 from fedamp.strategies.aggregation import Aggregate, Asked, ClippedSums, Shapes, in_one_line
 
@@ -74,7 +76,8 @@ class SecureSums(ClippedSums):
         told |= {"data": b"", "numbers": list[int](), "survivors": b""}
         collector = Collector(terms.settings, context, length_of(shapes, terms), terms.bits)
         self._round = _Round(grid, told, nodes, collector, self.plan.scenario.federation.round_deadline)
-        lists = collector.members(self._exchange("keys", {name: {} for name in nodes}, lambda name: KEYS))
+        keys = self._exchange("keys", {name: {} for name in nodes}, lambda name: KEYS)
+        lists = collector.members(self._signed(keys, context))
 
         def size(name: str) -> int:
             return SHARES * collector.neighbours_of(name) + 2 * DIGEST
@@ -119,6 +122,25 @@ class SecureSums(ClippedSums):
             survivors=len(names),
             noisy_count=count,
         )
+
+    def _signed(self, keys: dict[str, bytes], context: bytes) -> dict[str, bytes]:
+        """The keys with a valid signature, where the server knows the nodes' agreement; else the nodes find false ones.
+
+        One false signature in the list is reason for all nodes to stay out.
+        """
+        assert self._round is not None
+        file = self.plan.scenario.federation.agreement
+        if file is None:
+            return keys
+        peers, found = Agreement.read(Path(file)).keys, {}
+        for name, data in keys.items():
+            try:
+                each = Keys.read(data)
+                check_signature(peers[name], each.signature, each.signed(context, name), name)
+                found[name] = data
+            except (KeyError, ValueError) as error:
+                self._round.collector.errors.append(f"node {name}: {in_one_line(error)}")
+        return found
 
     def _exchange(
         self, exchange: str, to: Mapping[str, Mapping[str, Any]], size: Callable[[str], int]
