@@ -71,12 +71,14 @@ class Memory(Record):
     Attributes:
         agreement: digest of the one that it belongs to.
         schedule: secret seed of the check-ins and submodels of the node's units, in hexadecimal digits.
+        units: digest of the units that live here. With others a unit would have another schedule.
         unmasked: the last round that the node helped to unmask.
         check_ins: the rounds of each unit, where the server draws them.
     """
 
     agreement: str
     schedule: str
+    units: str = ""
     unmasked: int = 0
     check_ins: dict[str, tuple[int, ...]] = Field(default_factory=dict)
 

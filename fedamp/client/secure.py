@@ -7,6 +7,7 @@ part in. It refuses an order under other terms, a second sum of a round, and mor
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
+from hashlib import sha256
 from typing import Any
 
 import numpy as np
@@ -141,6 +142,11 @@ def _cut(data: bytes, numbers: Sequence[int]) -> dict[int, bytes]:
 def _words(order: Order, own: Participant, round_: int, clips: list[float], hosted: set[int], train: Train) -> Words:
     """What the node adds to the sum of a round, before masks."""
     terms, instruction = own.agreement.terms, order.instruction
+    units = sha256(str(sorted(hosted)).encode()).hexdigest()
+    if own.memory.units not in ("", units):
+        raise DeploymentError("other units live on this node than when it joined the run")
+    if not own.memory.units:
+        own.remember(units=units)
     if (instruction.round, instruction.extracted, instruction.clips) != (round_, WHOLE, clips):
         raise DeploymentError("the order is of another round, of a part of the model, or for another clipping norm")
     if len(set(instruction.clients)) != len(instruction.clients):

@@ -46,8 +46,10 @@ class SecureAggregation(Section):
         "sum", description="in a simulation: the sum with noise of the same law, or all messages of the protocol"
     )
 
-    def check(self, scheme: str, mixes: bool, federation: Federation) -> None:
-        """Refuse what the proof does not cover (ValueError, one line)."""
+    def check(self, scheme: str, mixes: bool, federation: Federation, engine: str, has_faults: bool) -> None:
+        """Refuse what the proof does not cover, and what cannot be played (ValueError, one line)."""
+        if self.simulate == "protocol" and (has_faults or engine == "flower"):
+            raise ValueError("aggregation.simulate: protocol has no faults, and not Flower's engine; expected: sum")
         if scheme != "independent":
             raise ValueError(
                 "aggregation: a node that drops out takes earlier noise with it; expected: privacy.noise independent"

@@ -76,7 +76,8 @@ class Scenario(Section):
         noise = privacy.noise_multiplier
         privacy.noise.check(self.check_in, self.mixing is not None, privacy.clip, privacy.group_size, noise)
         if isinstance(self.aggregation, SecureAggregation):
-            self.aggregation.check(privacy.noise.scheme, self.mixing is not None, self.federation)
+            mixes, has_faults = self.mixing is not None, self.faults is not None
+            self.aggregation.check(privacy.noise.scheme, mixes, self.federation, self.engine.kind, has_faults)
         elif self.check_in.drawn_by == "node":
             raise ValueError(
                 "check_in.drawn_by: node hides nothing from a server that sees each node's sum; expected: "

@@ -233,6 +233,15 @@ def test_a_unit_takes_part_in_no_more_rounds_than_agreed(tmp_path):
     assert refused == expected
 
 
+def test_a_node_with_other_units_than_before_stays_out(tmp_path):
+    consortium = Consortium(tmp_path, NODE, PLAIN_NOISE)
+    consortium.play()
+    [node] = [node for node, name in consortium.names.items() if name == "site0"]
+    consortium.contexts[node].node_config["hosts"] = "0-2"
+    consortium.play()
+    assert any("site0: DeploymentError: other units live" in error for error in consortium.strategy.collected.errors)
+
+
 def test_other_terms_or_another_task_are_refused(tmp_path):
     weaker = prepare(small("data={name: digits, clients: 20}", SECURE, "privacy.noise_multiplier=0.1")).task.terms
     consortium = Consortium(tmp_path, "federation.round_deadline=5", terms=weaker)
