@@ -1,7 +1,6 @@
 """A node's part in secure aggregation: it adds its share of the noise to its sum, masks it, and helps to unmask.
 
-
-part in. It refuses an order under other terms, a second sum of a round, and more check-ins of a unit than agreed.
+It refuses an order under other terms, a second sum of a round, and more check-ins of a unit than agreed.
 """
 
 from collections.abc import Callable, Mapping, Sequence
