@@ -14,7 +14,17 @@ from fedamp.federation.plan import CURVE, make_plan
 from fedamp.noise.gaussian import delta_left
 from tests.federations import small, write_small
 
-NOISE = ("--set", "rounds=30", "--set", "privacy.noise_multiplier=3", "--set", "privacy.epsilon=null", "--json")
+NOISE = (
+    "--set",
+    "rounds=30",
+    "--set",
+    "privacy.noise_multiplier=3",
+    "--set",
+    "privacy.precision=0.05",
+    "--set",
+    "privacy.epsilon=null",
+    "--json",
+)
 
 
 @pytest.mark.parametrize(

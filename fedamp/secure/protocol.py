@@ -1,8 +1,14 @@
 """What all parties of secure aggregation compute alike: thresholds, the graph of neighbours, masks, and signed keys.
 
-The protocol is SecAgg+ (Bell, Bonawitz, Gascón, Lepoint, Raykova 2020) on words modulo a power of two, with one change
-against a server that lies: nodes know each other's keys from their own files, and see the whole list of members.
-docs/secure-aggregation.md says what it promises, and why.
+The protocol is SecAgg+ (Bell, Bonawitz, Gascón, Lepoint, Raykova 2020) on words modulo a power of two, with changes
+against a server that lies. Nodes know each other's keys from their own files, and see the whole list of members, whose
+digest enters all keys. More than half of the nodes sign the set of survivors before any gives a share.
+
+Claim: whatever the server and the colluding nodes do, they learn of a round at most one sum of words, over all honest
+survivors, of which there are at least nodes - dropped - colluding. Why: two signed sets would have an honest signer in
+common, who signs once a round, so there is one list and one set. Of each honest node the secret that this set does not
+name stays hidden, because ``threshold`` is more than the colluding holders. So the masks between honest survivors stay;
+each cancels in sums with both of its ends alone, and the honest survivors are connected (:attr:`Settings.neighbours`).
 """
 
 import hashlib
@@ -24,7 +30,9 @@ from numpy.typing import NDArray
 from fedamp import rng
 
 COMPLETE = 64  # nodes up to which each is the neighbour of all others
-INSECURE, FAILING = 2.0**-60, 2.0**-20  # probabilities of a graph without its promise; of a round that fails by chance
+# Probabilities of a graph without its promise, and of a round that fails by chance. Colluding nodes choose their keys last,
+# so they can try graphs: with 2**60 of them, one is bad with probability 2**-40.
+INSECURE, FAILING = 2.0**-100, 2.0**-20
 SIGNATURE, KEY = 121, 32  # bytes
 KEYS = 3 * KEY + SIGNATURE  # bytes of a node's first message
 _BLOCK = 1 << 16  # words of a mask that are made at a time: they stay in the cache
@@ -39,7 +47,7 @@ class Settings:
     """Numbers of a run: its nodes, and how many of them may drop out of a round, or collude with the server.
 
     Up to 64 nodes all are neighbours. Beyond, node i has the ``neighbours`` nodes that are nearest to it on a circle in
-    random order, and there is one exchange more, in which nodes sign the set of survivors.
+    random order.
     """
 
     nodes: int
@@ -60,64 +68,68 @@ class Settings:
 
     @property
     def survivors(self) -> int:
-        """The least number of nodes in a sum."""
+        """The least number of nodes in a list of members, and in a sum."""
         return self.nodes - self.dropped
 
     @property
     def signers(self) -> int:
-        """Nodes that must sign one set of survivors: two sets would have an honest signer in common."""
+        """Nodes that must sign one set of survivors: more than half of (nodes + colluding).
+
+        Two sets would have at least 2 * signers - nodes > colluding signers in common, so an honest one.
+        """
         return (self.nodes + self.colluding) // 2 + 1
 
     @property
     def is_complete(self) -> bool:
-        return self.nodes <= COMPLETE
+        return self.neighbours == self.nodes - 1
 
     @cached_property
     def neighbours(self) -> int:
-        """Of each node: all others, or the smallest even number that keeps both probabilities."""
-        if self.is_complete:
-            return self.nodes - 1
-        for count in range(4, self.nodes - 1, 2):
-            half = count // 2
+        """Of each node: all others, or the smallest even number that keeps both probabilities.
+
+        Lemma: if each ``neighbours`` / 2 places in a row on the circle have an honest survivor, the honest survivors are
+        connected, because two that follow each other are at most so far apart. Nodes check that more survive in a row
+        than may collude there (:meth:`Members.check_survivors`).
+        """
+        for count in range(4, self.nodes - 1, 2) if self.nodes > COMPLETE else ():
             # A secret has the node's neighbours and itself as holders. Some must be left when others have dropped out,
             # and the colluding ones must be too few.
-            left = count + 1 - self._most(self.dropped, count, FAILING)
-            together = self._most(self.dropped, half, FAILING) + self._most(self.colluding, half, INSECURE)
-            if left > self._most(self.colluding, count + 1, INSECURE) and together < half:
+            left = count + 1 - self._dropped(count)
+            if (
+                left > self._colluding(count + 1)
+                and self._dropped(count // 2) + self._colluding(count // 2) < count // 2
+            ):
                 return count
         return self.nodes - 1
 
     @cached_property
     def threshold(self) -> int:
-        """Shares that give a secret. In a complete graph more than half of (nodes + colluding).
-
-        Then no two sets of shares, one for each secret of a node, can come from nodes of which the honest ones gave one
-        share each: they would be 2 * threshold, but there are at most honest + 2 * colluding. So the server cannot tell
-        some nodes that a node dropped out, and others that it did not.
-        """
-        if self.is_complete:
-            return self.survivors
-        return self.neighbours + 1 - self._most(self.dropped, self.neighbours, FAILING)
+        """Shares that give a secret: more than the colluding holders have, no more than those left have."""
+        return self.signers if self.is_complete else self.neighbours + 1 - self._dropped(self.neighbours)
 
     @cached_property
     def colluders(self) -> int:
         """The most colluding nodes among the holders of a secret."""
-        return self.colluding if self.is_complete else self._most(self.colluding, self.neighbours + 1, INSECURE)
+        return self.colluding if self.is_complete else self._colluding(self.neighbours + 1)
 
     @cached_property
     def honest_window(self) -> int:
-        """Survivors that each window of neighbours / 2 places on the circle must have: one more than may collude.
+        """Survivors that each ``neighbours`` / 2 places in a row on the circle must have: one more than may collude."""
+        return self._colluding(self.neighbours // 2) + 1
 
-        Then one of them is honest, so the honest survivors are connected, and their masks hide all partial sums.
-        """
-        return self._most(self.colluding, self.neighbours // 2, INSECURE) + 1
+    def _dropped(self, drawn: int) -> int:
+        return self._most(self.dropped, drawn, self.nodes, FAILING)
+
+    def _colluding(self, drawn: int) -> int:
+        """Of the smallest list that nodes accept: a server may leave out honest nodes only."""
+        return self._most(self.colluding, drawn, self.survivors, INSECURE)
 
     @cache  # noqa: B019 - of a handful of settings
-    def _most(self, marked: int, drawn: int, probability: float) -> int:
+    def _most(self, marked: int, drawn: int, among: int, probability: float) -> int:
         """A number that the marked ones among ``drawn`` of the nodes exceed, for any node, with this probability."""
         from scipy.stats import hypergeom  # only here: the import takes long
 
-        tails = hypergeom.sf(np.arange(drawn + 1), self.nodes, marked, min(drawn, self.nodes))
+        tails = hypergeom.sf(np.arange(drawn + 1), among, marked, min(drawn, among))
         return int(np.argmax(tails <= probability / self.nodes))
 
 
@@ -183,7 +195,13 @@ class Members:
     @cached_property
     def digest(self) -> bytes:
         """Of context and list: it is in all keys and signatures, so nodes with other lists share no mask."""
-        return hashlib.sha256(b"fedamp members\0" + self.context + b"\0" + self.write()).digest()
+        context = len(self.context).to_bytes(4) + self.context
+        return hashlib.sha256(b"fedamp members\0" + context + self.write()).digest()
+
+    @cached_property
+    def number_of(self) -> dict[str, int]:
+        """By name."""
+        return {name: number for number, name in enumerate(self.names)}
 
     @cached_property
     def circle(self) -> list[int]:

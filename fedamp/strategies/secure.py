@@ -1,4 +1,4 @@
-"""The server's side of secure aggregation: four exchanges a round with every node, and the noisy sum of those left."""
+"""The server's side of secure aggregation: five exchanges a round with every node, and the noisy sum of those left."""
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
@@ -93,13 +93,11 @@ class SecureSums(ClippedSums):
         current = self._round
         if current is None:
             return super().aggregate(replies, asked)
-        collector, settings = current.collector, self.terms.settings
+        collector = current.collector
         survivors = collector.masked(self._data(replies))
         names = [collector.list.names[number] for number in sorted(collector.survivors)]
-        signed: dict[int, bytes] = {}
-        if not settings.is_complete:
-            to = {name: {"data": survivors} for name in names}
-            signed = collector.agreed(self._exchange("agree", to, lambda name: SIGNATURE))
+        to = {name: {"data": survivors} for name in names}
+        signed = collector.agreed(self._exchange("agree", to, lambda name: SIGNATURE))
         further = {"survivors": survivors, "data": b"".join(signed.values()), "numbers": list(signed)}
         shares = self._exchange(
             "unmask", dict.fromkeys(names, further), lambda name: SHARE * (collector.neighbours_of(name) + 1)

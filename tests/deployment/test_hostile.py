@@ -66,7 +66,7 @@ def attacked(tmp_path_factory, proxy) -> Iterator[Attacked]:
         stack.callback(machines.stop)
         machines.start_server()
         machines.shell("server: register the nodes")
-        federation = {"nodes": 3, "round_deadline": 8, "quorum": 0, "hosts": HOSTS}  # two rounds wait so long
+        federation = {"nodes": 3, "round_deadline": 12, "quorum": 0, "hosts": HOSTS}  # two rounds wait so long
         raw = write_scenario(machines, rounds=ROUNDS, federation=federation)
         honest = [stack.enter_context(closing(WireNode(machines, name))) for name in NODES[:2]]
         attacker = stack.enter_context(closing(Attacking(machines, honest[0].id, REQUESTS)))

@@ -86,6 +86,8 @@ class Consortium(Deployment):
         node = next(node for node, known in self.names.items() if known == name)
         copy = Message(flower.copy_message(message).content, node, message.metadata.message_type)
         [reply] = Deployment.send_and_receive(self, [copy])
+        if not reply.has_error() and "answer" in reply.content:
+            self.seen_last = bytes(reply.content["answer"]["data"])
         return reply.error.reason if reply.has_error() else ""
 
 

@@ -41,14 +41,14 @@ def test_without_noise_the_model_is_the_plain_one_to_the_bit(tmp_path, overrides
     assert_same_model(secure, plain(PLAIN_NOISE, *overrides, rounds=2))
 
 
-@pytest.mark.parametrize("exchange", ["keys", "shares", "masked", "unmask"])
+@pytest.mark.parametrize("exchange", ["keys", "shares", "masked", "agree", "unmask"])
 @pytest.mark.parametrize("how", ["dropped", "spoiled"])
 def test_a_node_that_fails_in_an_exchange_costs_its_own_sum_alone(tmp_path, exchange, how):
     if (exchange, how) == ("masked", "spoiled"):
         pytest.skip("any words of the right length are a sum: see the threat model")
     consortium = Consortium(tmp_path, PLAIN_NOISE, "check_in={scheme: all}")
     getattr(consortium, how)[exchange] = ["site1"]
-    away = () if exchange == "unmask" or (exchange, how) == ("shares", "spoiled") else (1,)
+    away = () if exchange in ("agree", "unmask") or (exchange, how) == ("shares", "spoiled") else (1,)
     if (exchange, how) == ("shares", "spoiled"):  # it has dealt nothing, so nobody can take its mask away
         with pytest.raises(FederationError, match="site1"):
             consortium.play()
@@ -154,16 +154,31 @@ def changed(message, **keys):
     return flower.with_content(message, content)
 
 
+def signature(consortium, name, survivors):
+    """What a node signs."""
+    message = changed(to(consortium, "shares", name), exchange="agree", data=survivors)
+    message.content["form"] = ConfigRecord(dict(message.content["form"]) | {"bytes": 121})
+    assert consortium.ask_node(name, message) == ""
+    return consortium.seen_last
+
+
 def to(consortium, exchange, name):
     return next(m for m in consortium.told[exchange] if consortium.names[m.metadata.dst_node_id] == name)
 
 
 def test_a_round_is_unmasked_once(played):
-    first = changed(to(played, "shares", "site0"), exchange="unmask", survivors=bytes([0b11111000]))
+    everybody, fewer = bytes([0b11111000]), bytes([0b11110000])
+    signed = [signature(played, name, everybody) for name in FIVE]
+    assert "other survivors" in played.ask_node(
+        "site0", changed(to(played, "shares", "site0"), exchange="agree", data=fewer)
+    )
+    first = changed(to(played, "shares", "site0"), exchange="unmask", survivors=everybody)
+    first = changed(first, data=b"".join(signed), numbers=list(range(5)))
+    few = changed(first, data=b"".join(signed[:3]) + signed[2], numbers=[0, 1, 2, -3])
+    assert "3 nodes have signed the survivors; expected: at least 4" in played.ask_node("site0", few)
     assert played.ask_node("site0", first) == ""
     assert played.ask_node("site0", first) == ""  # the same question has the same answer
-    fewer = changed(first, survivors=bytes([0b11110000]))
-    assert "round 1 already" in played.ask_node("site0", fewer)
+    assert "round 1 already" in played.ask_node("site0", changed(first, survivors=fewer))
     assert "round 1 already" in played.ask_node("site0", to(played, "keys", "site0"))
     memory = next((played.folder / "site0" / "state").iterdir())
     assert Memory.from_json(memory.read_bytes()).unmasked == 1
