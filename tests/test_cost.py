@@ -14,17 +14,8 @@ from fedamp.federation.plan import CURVE, make_plan
 from fedamp.noise.gaussian import delta_left
 from tests.federations import small, write_small
 
-NOISE = (
-    "--set",
-    "rounds=30",
-    "--set",
-    "privacy.noise_multiplier=3",
-    "--set",
-    "privacy.precision=0.05",
-    "--set",
-    "privacy.epsilon=null",
-    "--json",
-)
+SETTINGS = ("rounds=30", "privacy.noise_multiplier=3", "privacy.precision=0.05", "privacy.epsilon=null")
+NOISE = (*(word for setting in SETTINGS for word in ("--set", setting)), "--json")
 
 
 @pytest.mark.parametrize(

@@ -30,8 +30,8 @@ from numpy.typing import NDArray
 from fedamp import rng
 
 COMPLETE = 64  # nodes up to which each is the neighbour of all others
-# Probabilities of a graph without its promise, and of a round that fails by chance. Colluding nodes choose their keys last,
-# so they can try graphs: with 2**60 of them, one is bad with probability 2**-40.
+# Probabilities of a graph without its promise, and of a round that fails by chance. Colluding nodes choose their keys
+# last, so they can try graphs: with 2**60 of them, one is bad with probability 2**-40.
 INSECURE, FAILING = 2.0**-100, 2.0**-20
 SIGNATURE, KEY = 121, 32  # bytes
 KEYS = 3 * KEY + SIGNATURE  # bytes of a node's first message
@@ -87,18 +87,16 @@ class Settings:
     def neighbours(self) -> int:
         """Of each node: all others, or the smallest even number that keeps both probabilities.
 
-        Lemma: if each ``neighbours`` / 2 places in a row on the circle have an honest survivor, the honest survivors are
-        connected, because two that follow each other are at most so far apart. Nodes check that more survive in a row
-        than may collude there (:meth:`Members.check_survivors`).
+        Lemma: if each ``neighbours`` / 2 places in a row on the circle have an honest survivor, the honest survivors
+        are connected, because two that follow each other are at most so far apart. Nodes check that more survive in a
+        row than may collude there (:meth:`Members.check_survivors`).
         """
         for count in range(4, self.nodes - 1, 2) if self.nodes > COMPLETE else ():
             # A secret has the node's neighbours and itself as holders. Some must be left when others have dropped out,
             # and the colluding ones must be too few.
             left = count + 1 - self._dropped(count)
-            if (
-                left > self._colluding(count + 1)
-                and self._dropped(count // 2) + self._colluding(count // 2) < count // 2
-            ):
+            lost = self._dropped(count // 2) + self._colluding(count // 2)
+            if left > self._colluding(count + 1) and lost < count // 2:
                 return count
         return self.nodes - 1
 

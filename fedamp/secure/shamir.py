@@ -41,7 +41,7 @@ def combine(shares: Mapping[int, bytes]) -> bytes:
     below = [point * math.prod(other - point for other in points if other != point) % PRIME for point in points]
     before = list(accumulate(below, lambda left, right: left * right % PRIME, initial=1))
     inverse, secret = pow(before.pop(), -1, PRIME), 0
-    for share, first, own in zip(reversed(shares.values()), reversed(before), reversed(below), strict=True):
+    for share, first, own in zip(reversed(list(shares.values())), reversed(before), reversed(below), strict=True):
         secret += int.from_bytes(share) * (first * inverse % PRIME)
         inverse = inverse * own % PRIME
     secret = secret * product % PRIME

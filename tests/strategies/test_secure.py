@@ -169,10 +169,9 @@ def to(consortium, exchange, name):
 def test_a_round_is_unmasked_once(played):
     everybody, fewer = bytes([0b11111000]), bytes([0b11110000])
     signed = [signature(played, name, everybody) for name in FIVE]
-    assert "other survivors" in played.ask_node(
-        "site0", changed(to(played, "shares", "site0"), exchange="agree", data=fewer)
-    )
-    first = changed(to(played, "shares", "site0"), exchange="unmask", survivors=everybody)
+    told = to(played, "shares", "site0")
+    assert "other survivors" in played.ask_node("site0", changed(told, exchange="agree", data=fewer))
+    first = changed(told, exchange="unmask", survivors=everybody)
     first = changed(first, data=b"".join(signed), numbers=list(range(5)))
     few = changed(first, data=b"".join(signed[:3]) + signed[2], numbers=[0, 1, 2, -3])
     assert "3 nodes have signed the survivors; expected: at least 4" in played.ask_node("site0", few)
