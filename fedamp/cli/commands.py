@@ -25,7 +25,7 @@ from fedamp.cli.terminal import (
     print_paths,
     print_published,
 )
-from fedamp.errors import FedampError, Interrupted, UnwritableError, fails_alone
+from fedamp.errors import FedampError, InputError, Interrupted, UnwritableError, fails_alone
 from fedamp.report import tables
 
 HELP = "Federated learning with differential privacy, amplified by the randomness that training has anyway."
@@ -130,7 +130,10 @@ def sweep(
         plots = swept.save_pictures(swept.folder / "plots", pictures.split(","))
     print_published(swept, "json" if as_json else format_, plots)
     if swept.unfinished:
-        raise FedampError(f"{len(swept.unfinished)} of {len(swept.runs)} runs have not come to their end")
+        wrong = all((each.error or "").startswith(f"{InputError.kind}: ") for each in swept.unfinished)
+        raise (InputError if wrong else FedampError)(
+            f"{len(swept.unfinished)} of {len(swept.runs)} runs have not come to their end"
+        )
 
 
 @app.command()
@@ -176,9 +179,11 @@ def compare(
     """A table and plots of several runs, or of a sweep."""
     from fedamp.report.comparison import compare
 
-    compared = compare(runs)
-    plots = compared.save_pictures(out_folder, pictures.split(","))
-    print_published(compared, "json" if as_json else format_, plots)
+    compared, plots = compare(runs), list[str]()
+    try:
+        plots = compared.save_pictures(out_folder, pictures.split(","))
+    finally:  # the table is all there is where no picture can be written
+        print_published(compared, "json" if as_json else format_, plots)
 
 
 @app.command()
