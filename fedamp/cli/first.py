@@ -108,8 +108,8 @@ def new(
     """Write a commented scenario after five questions. Options answer them; without a terminal, the defaults do."""
     import yaml
 
+    from fedamp.base.files import write_atomically
     from fedamp.federation.reader import validate
-    from fedamp.runs.files import write_atomically
 
     def ask(question: str, given: str | None, default: str) -> str:
         if given is None and sys.stdin.isatty():

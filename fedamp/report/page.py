@@ -11,6 +11,7 @@ from pathlib import Path
 from jinja2 import Environment
 from matplotlib.figure import Figure
 
+from fedamp.base.files import write_atomically
 from fedamp.errors import RunFolderError
 from fedamp.federation.cost import risk
 from fedamp.report import style
@@ -18,7 +19,6 @@ from fedamp.report.comparison import cautions, facts
 from fedamp.report.html import environment
 from fedamp.report.pictures import comparison_pictures, run_pictures
 from fedamp.report.tables import spread
-from fedamp.runs.files import write_atomically
 from fedamp.runs.folder import RunFolder
 from fedamp.runs.merged import Model, read_models
 from fedamp.runs.run import Run
