@@ -109,7 +109,7 @@ def examine_node(agreement: Path, key: Path, state: Path) -> list[Check]:
     return [
         Check.of("node", f"{found.name}, with {', '.join(others)}, in run {found.agreement.run}"),
         Check.of("terms", f"{terms.rounds} rounds, noise multipliers {list(terms.noise_multipliers)}, {drawn}"),
-        Check.of("memory", f"round {found.memory.unmasked} was the last"),
+        Check.of("memory", f"round {found.memory.signed} was the last"),
     ]
 
 

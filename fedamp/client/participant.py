@@ -3,6 +3,8 @@
 The agreement names the nodes of a run by their public keys, and the terms. The memory is what the node took part in.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from hashlib import sha256
@@ -16,6 +18,7 @@ from cryptography.hazmat.primitives.serialization import (
     load_ssh_private_key,
     load_ssh_public_key,
 )
+from filelock import FileLock
 from flwr.app import ConfigRecord, Context
 from pydantic import Field
 
@@ -72,14 +75,14 @@ class Memory(Record):
         agreement: digest of the one that it belongs to.
         schedule: secret seed of the check-ins and submodels of the node's units, in hexadecimal digits.
         units: digest of the units that live here. With others a unit would have another schedule.
-        unmasked: the last round that the node helped to unmask.
+        signed: the last round whose survivors the node has signed. It takes part in no further sum of that round.
         check_ins: the rounds of each unit, where the server draws them.
     """
 
     agreement: str
     schedule: str
     units: str = ""
-    unmasked: int = 0
+    signed: int = 0
     check_ins: dict[str, tuple[int, ...]] = Field(default_factory=dict)
 
 
@@ -174,18 +177,37 @@ class Participant:
         elif self.context is not None:
             self.context.state["memory"] = ConfigRecord({"text": self.memory.to_json()})
 
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """One message at a time, each from what the one before has left.
+
+        Flower's node starts a process for each message, with a copy of its context. Without the lock a server could
+        send two messages at once, and each process would sign other survivors.
+        """
+        if self.file is None:
+            yield
+            return
+        with FileLock(self.file.with_suffix(".lock"), mode=0o600):
+            self.memory = Memory.from_json(self.file.read_bytes())
+            yield
+
     @property
     def member(self) -> Member:
         """In this attempt at a round; DeploymentError: it has sent no keys."""
-        found = self.context.state.config_records.get("secure") if self.context else None
-        if found is None:
-            raise DeploymentError("this node has sent no keys for this round")
-        return Member.of(found["state"])  # type: ignore[arg-type]
+        try:
+            if self.file is not None:
+                return Member.of(self.file.with_suffix(".round").read_bytes())
+            assert self.context is not None
+            return Member.of(self.context.state["secure"]["state"])  # type: ignore[arg-type]
+        except (KeyError, FileNotFoundError):
+            raise DeploymentError("this node has sent no keys for this round") from None
 
     @member.setter
     def member(self, member: Member) -> None:
-        assert self.context is not None
-        self.context.state["secure"] = ConfigRecord({"state": member.state})
+        if self.file is not None:
+            write_secret(self.file.with_suffix(".round"), member.state.decode())
+        elif self.context is not None:
+            self.context.state["secure"] = ConfigRecord({"state": member.state})
 
 
 def new_memory(agreement: Agreement) -> Memory:

@@ -101,34 +101,30 @@ def answer(message: Message, context: Context, hosted: set[int], train: Train) -
         raise DeploymentError(f"round {round_} is none of the {terms.rounds} that were agreed on")
     clips = list(asked["clips"])
     place = terms.context(round_, clips, bytes(asked["attempt"]))
-    if exchange == "keys":
-        if round_ <= own.memory.unmasked:
-            raise DeploymentError(f"this node has helped to unmask round {own.memory.unmasked} already")
-        member = Member.enter(terms.settings, place, own.name)
-        reply = member.keys(own.key)
-    else:
-        member = own.member
-        if member.context != place:
-            raise DeploymentError("the server has begun another attempt at this round")
-        data, numbers = bytes(asked["data"]), list(asked["numbers"])
-        parts = _cut(data, numbers)
-        peers = own.agreement.keys
-        if exchange == "shares":
-            reply = member.shares(data, peers)
-        elif exchange == "masked":
-            words = _words(Order.of(message), own, round_, clips, hosted, train)
-            reply = member.masked(parts, words)
-        elif exchange == "agree":
-            reply = member.agree(data, own.key)
-        elif exchange == "unmask":
-            survivors = bytes(asked["survivors"])
-            if round_ <= own.memory.unmasked and member.answered != survivors:
-                raise DeploymentError(f"this node has helped to unmask round {own.memory.unmasked} already")
-            reply = member.unmask(survivors, parts, peers)
-            own.remember(unmasked=round_)
+    with own.alone():
+        if exchange == "keys":
+            if round_ <= own.memory.signed:
+                raise DeploymentError(f"this node has signed the survivors of round {own.memory.signed} already")
+            member = Member.enter(terms.settings, place, own.name, own.agreement.digest)
+            reply = member.keys(own.key)
         else:
-            raise DeploymentError(f"there is no exchange {exchange!r}")
-    own.member = member
+            member = own.member
+            if member.context != place:
+                raise DeploymentError("the server has begun another attempt at this round")
+            data, parts = bytes(asked["data"]), _cut(bytes(asked["data"]), list(asked["numbers"]))
+            if exchange == "shares":
+                reply = member.shares(data, own.agreement.keys)
+            elif exchange == "masked":
+                reply = member.masked(parts, _words(Order.of(message), own, round_, clips, hosted, train))
+            elif exchange == "agree":
+                reply = member.agree(data, own.key)
+                own.remember(signed=round_)
+            elif exchange == "unmask":
+                reply = member.unmask(bytes(asked["survivors"]), parts, own.agreement.keys)
+                own.remember(signed=round_)
+            else:
+                raise DeploymentError(f"there is no exchange {exchange!r}")
+        own.member = member
     return Message(RecordDict({"answer": ConfigRecord({"data": reply})}), reply_to=message)
 
 

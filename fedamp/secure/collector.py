@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from fedamp import rng
 from fedamp.errors import FederationError
 from fedamp.secure import shamir
 from fedamp.secure.member import DIGEST, SEALED, SHARES, digest_of, pair_key
@@ -19,6 +20,7 @@ from fedamp.secure.protocol import (
     derived,
     public_part,
     set_to_bytes,
+    shared_secret,
 )
 
 
@@ -43,37 +45,47 @@ class Collector:
 
     def members(self, replies: Mapping[str, bytes]) -> dict[str, bytes]:
         """Keys to members: the list that each of them gets. FederationError: too few."""
-        self._members = self._of_length(replies, 3 * KEY + SIGNATURE)
-        self._enough(self._members, "sent keys")
-        self.list = Members.of(self.settings, self.context, self._members)
+        found = self._of_length(replies, 3 * KEY + SIGNATURE)
+        for name, reply in list(found.items()):
+            try:
+                for public in (reply[:KEY], reply[KEY : 2 * KEY]):
+                    shared_secret(rng.fresh_bytes(KEY), public)
+            except ValueError:  # with it no node could compute its masks
+                self.errors.append(f"node {name}: its public keys are not valid")
+                del found[name]
+        self._enough(found, "sent keys")
+        self.list = Members.of(self.settings, self.context, found)
         return dict.fromkeys(self.list.names, self.list.write())
 
     def neighbours_of(self, name: str) -> int:
         """How many."""
-        return len(self.list.neighbours(self.list.names.index(name)))
+        return len(self.list.neighbours(self.list.number_of[name]))
 
     def shares(self, replies: Mapping[str, bytes]) -> dict[str, dict[int, bytes]]:
-        """Shares to what each sender gets: the encrypted shares of its neighbours, by their number."""
+        """Shares to what each sender gets: the encrypted shares of its neighbours, by their number.
+
+        Empty if a member has sent none: the round begins again, with new keys, among those that have
+        (:attr:`sharing`). Nodes mask with all neighbours of the list, so each of them must have dealt.
+        """
         found: dict[int, bytes] = {}
         for name, reply in replies.items():
-            number = self.list.names.index(name)
-            count = len(self.list.neighbours(number))
-            if self._is(name, reply, SHARES * count + 2 * DIGEST):
-                found[number] = reply
+            if self._is(name, reply, SHARES * self.neighbours_of(name) + 2 * DIGEST):
+                found[self.list.number_of[name]] = reply
+        self.sharing = [self.list.names[number] for number in found]
         self._enough(found, "sent shares")
+        if len(found) < len(self.list.names):
+            return {}
         boxes: dict[int, dict[int, bytes]] = {number: {} for number in found}
         self._digests: dict[int, dict[int, bytes]] = {}
         for number, reply in found.items():
             neighbours = self.list.neighbours(number)
             for place, other in enumerate(neighbours):
-                if other in boxes:
-                    boxes[other][number] = reply[SEALED * place : SEALED * (place + 1)]
+                boxes[other][number] = reply[SEALED * place : SEALED * (place + 1)]
             start = SEALED * len(neighbours)
             self._digests[number] = {
                 other: reply[start + 2 * DIGEST * place : start + 2 * DIGEST * (place + 1)]
                 for place, other in enumerate([*neighbours, number])
             }
-        self._sharing = frozenset(found)
         return {self.list.names[number]: box for number, box in boxes.items()}
 
     def masked(self, replies: Mapping[str, bytes]) -> bytes:
@@ -84,7 +96,7 @@ class Collector:
         for name, reply in replies.items():
             if self._is(name, reply, self.words * kind.itemsize):
                 self._sum += np.frombuffer(reply, kind)
-                survivors.add(self.list.names.index(name))
+                survivors.add(self.list.number_of[name])
         self.survivors = frozenset(survivors)
         self._enough(survivors, "sent their sums")
         try:
@@ -98,39 +110,38 @@ class Collector:
         found = self._of_length(replies, SIGNATURE)
         if len(found) < self.settings.signers:
             raise FederationError(f"secure aggregation: {len(found)} nodes signed, expected: {self.settings.signers}")
-        return {self.list.names.index(name): signature for name, signature in found.items()}
+        return {self.list.number_of[name]: signature for name, signature in found.items()}
 
     def unmasked(self, replies: Mapping[str, bytes]) -> Words:
         """Shares to the sum of the survivors' words. FederationError: too few shares of some secret.
 
         No mask is left: each key is checked against the one that its node has signed.
         """
-        shares: dict[int, dict[int, bytes]] = {number: {} for number in self._sharing}
+        shares: dict[int, dict[int, bytes]] = {number: {} for number in range(len(self.list.names))}
         for name, reply in replies.items():
-            number = self.list.names.index(name)
+            number = self.list.number_of[name]
             holders = [*self.list.neighbours(number), number]
             if number not in self.survivors or not self._is(name, reply, shamir.BYTES * len(holders)):
                 continue
             wrong = 0
             for place, dealer in enumerate(holders):
                 share = reply[shamir.BYTES * place : shamir.BYTES * (place + 1)]
-                if dealer in shares:
-                    part = DIGEST if dealer in self.survivors else 0
-                    if digest_of(share) == self._digests[dealer][number][part : part + DIGEST]:
-                        shares[dealer][number] = share
-                    else:
-                        wrong += 1
+                part = DIGEST if dealer in self.survivors else 0
+                if digest_of(share) == self._digests[dealer][number][part : part + DIGEST]:
+                    shares[dealer][number] = share
+                else:
+                    wrong += 1
             if wrong:
                 self.errors.append(f"node {name}: {wrong} of its shares are not those that it was given")
         taken, added = list[bytes](), list[bytes]()
-        for number in sorted(self._sharing):
+        for number in range(len(self.list.names)):
             secret = self._secret(number, shares[number])
             if number in self.survivors:
                 taken.append(derived(secret, b"own mask", self.list.digest))
                 continue
             for other in self.list.neighbours(number):
                 if other in self.survivors:  # which added this mask if its number is smaller
-                    (taken if other < number else added).append(pair_key(secret, self.list, other))
+                    (taken if other < number else added).append(pair_key(secret, self.list, number, other))
         add_masks(self._sum, added, taken)
         return self._sum
 

@@ -49,29 +49,31 @@ class Member:
     Attributes:
         context: names run, round and attempt; never the same twice.
         name: under which the others know its signing key.
+        agreement: names what the signers have agreed on, so that keys count in one run. The server need not know it.
         mask, encryption, seed: its secrets, of this attempt.
         listed: the members, as the server sent them; empty before.
         held: the shares of each neighbour (of its mask key, then of its seed) that this node holds.
-        partners: the neighbours that are in its masks, and itself.
+        summed: whether it has sent its masked words.
         signed, answered: the survivors that it has signed, and those for which it has given its shares.
     """
 
     settings: Settings
     context: bytes
     name: str
+    agreement: str
     mask: bytes
     encryption: bytes
     seed: bytes
     listed: bytes = b""
     held: dict[int, bytes] = field(default_factory=dict)
-    partners: list[int] = field(default_factory=list)
+    summed: bool = False
     signed: bytes = b""
     answered: bytes = b""
 
     @classmethod
-    def enter(cls, settings: Settings, context: bytes, name: str) -> Self:
+    def enter(cls, settings: Settings, context: bytes, name: str, agreement: str) -> Self:
         """A new attempt, with new secrets."""
-        return cls(settings, context, name, rng.fresh_bytes(KEY), rng.fresh_bytes(KEY), rng.fresh_bytes(KEY))
+        return cls(settings, context, name, agreement, rng.fresh_bytes(KEY), rng.fresh_bytes(KEY), rng.fresh_bytes(KEY))
 
     @property
     def state(self) -> bytes:
@@ -99,7 +101,7 @@ class Member:
     def keys(self, key: SigningKey) -> bytes:
         """The first message: public keys, signed."""
         unsigned = Keys(public_part(self.mask), public_part(self.encryption), commitment_to(self.seed), b"")
-        signature = sign(key, unsigned.signed(self.context, self.name))
+        signature = sign(key, unsigned.signed(self.agreement, self.context, self.name))
         return Keys(unsigned.mask, unsigned.encryption, unsigned.commitment, signature).write()
 
     def shares(self, members: bytes, peers: Mapping[str, PublicKey]) -> bytes:
@@ -110,16 +112,16 @@ class Member:
             peers: the public key of each node, from a file of this node.
 
         Raises:
-            ValueError: the members are not nodes with valid signatures, or this node's keys are not among them, or they
-                were others before.
+            ValueError: the members are not nodes with valid signatures, this node's keys are not among them, or it has
+                dealt already.
         """
-        if self.listed not in (b"", members):
-            raise ValueError("the server has sent other members before")
+        if self.listed:  # another dealing would be encrypted with the same keys
+            raise ValueError("this node has dealt its shares already")
         found = Members.read(self.settings, self.context, members)
         for name, keys in zip(found.names, found.keys, strict=True):
             if name not in peers:
                 raise ValueError(f"member {name} is not in this node's agreement")
-            check_signature(peers[name], keys.signature, keys.signed(self.context, name), name)
+            check_signature(peers[name], keys.signature, keys.signed(self.agreement, self.context, name), name)
         if self.name not in found.names:
             raise ValueError("this node is not among the members")
         self.listed = members
@@ -142,26 +144,22 @@ class Member:
         """The third message: the words with all masks.
 
         Args:
-            shares: the encrypted shares of the neighbours that have sent any, by number.
+            shares: the encrypted shares of all neighbours, by number. A server that chose among them would choose the
+                graph: it could cut off a part of the nodes, and open their sum.
             words: this node's own; they are overwritten.
 
         Raises:
-            ValueError: shares of no neighbour, or of too few; or this was asked before, with others.
+            ValueError: shares of other nodes; or this was asked before.
         """
-        neighbours = self.members.neighbours(self.number)
-        if not set(shares) <= set(neighbours):
-            raise ValueError("the server sends shares of a node that is no neighbour")
-        if len(shares) + 1 < self.settings.threshold:
-            raise ValueError(f"shares of {len(shares)} neighbours; expected: at least {self.settings.threshold - 1}")
-        if self.partners:
+        if set(shares) != set(self.members.neighbours(self.number)):
+            raise ValueError("the server sends the shares of other nodes; expected: of each neighbour")
+        if self.summed:
             raise ValueError("this node has sent its masked words already")
-        self.partners = sorted([*shares, self.number])
+        self.summed = True
         for other, sealed in shares.items():
-            try:
+            with suppress(InvalidTag):  # a faulty neighbour: its secrets have one holder fewer
                 self.held[other] = self._box(other, to=False).decrypt(bytes(12), sealed, self.members.digest)
-            except InvalidTag:
-                continue  # a faulty neighbour: its secrets have one holder fewer
-        keys = {other: pair_key(self.mask, self.members, other) for other in shares}
+        keys = {other: pair_key(self.mask, self.members, self.number, other) for other in shares}
         added = [self.seed_key, *(key for other, key in keys.items() if other > self.number)]
         add_masks(words, added, [key for other, key in keys.items() if other < self.number])
         return words.astype(words.dtype.newbyteorder("<"), copy=False).tobytes()
@@ -181,7 +179,7 @@ class Member:
     def unmask(self, survivors: bytes, signatures: Mapping[int, bytes], peers: Mapping[str, PublicKey]) -> bytes:
         """The last message: of each holder's share in turn, one: of its seed if it survived, else of its mask key.
 
-        The shares are in the order of the neighbours and this node's own last; zeros for a node that was in no mask.
+        The shares are in the order of the neighbours and this node's own last; zeros for unreadable shares.
         The same survivors get the same answer again.
 
         Raises:
@@ -204,14 +202,12 @@ class Member:
         self.answered = survivors
         answer = []
         for holder in [*members.neighbours(self.number), self.number]:
-            both = (
-                self.held.get(holder, bytes(2 * shamir.BYTES)) if holder in self.partners else bytes(2 * shamir.BYTES)
-            )
+            both = self.held.get(holder, bytes(2 * shamir.BYTES))
             answer.append(both[shamir.BYTES :] if holder in found else both[: shamir.BYTES])
         return b"".join(answer)
 
     def _check(self, survivors: bytes) -> None:
-        if not self.partners:
+        if not self.summed:
             raise ValueError("this node has sent no masked words")
         found = bytes_to_set(survivors, len(self.members.names))
         self.members.check_survivors(found)
@@ -226,9 +222,13 @@ class Member:
         return ChaCha20Poly1305(derived(secret, purpose, self.members.digest))
 
 
-def pair_key(mask: bytes, members: Members, other: int) -> bytes:
-    """The key of the mask that two nodes share, from the private key of one of them."""
-    return derived(shared_secret(mask, members.keys[other].mask), b"pair mask", members.digest)
+def pair_key(mask: bytes, members: Members, own: int, other: int) -> bytes:
+    """The key of the mask that two nodes share, from the private key of one of them.
+
+    Their numbers are in it: a colluding node that repeats an honest one's public key would cancel that one's mask.
+    """
+    purpose = b"pair mask " + min(own, other).to_bytes(4) + max(own, other).to_bytes(4)
+    return derived(shared_secret(mask, members.keys[other].mask), purpose, members.digest)
 
 
 def digest_of(share: bytes) -> bytes:

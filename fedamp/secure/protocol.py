@@ -150,9 +150,19 @@ class Keys:
     def write(self) -> bytes:
         return self.mask + self.encryption + self.commitment + padded(self.signature)
 
-    def signed(self, context: bytes, name: str) -> bytes:
+    def signed(self, agreement: str, context: bytes, name: str) -> bytes:
         """What the signature is of."""
-        return b"fedamp keys\0" + context + name.encode() + b"\0" + self.mask + self.encryption + self.commitment
+        return (
+            b"fedamp keys\0"
+            + agreement.encode()
+            + b"\0"
+            + context
+            + name.encode()
+            + b"\0"
+            + self.mask
+            + self.encryption
+            + self.commitment
+        )
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -69,24 +70,29 @@ class SecureSums(ClippedSums):
             return messages
         terms = self.terms
         config: dict[str, Any] = dict(messages[0].content.config_records["config"])
-        attempt = rng.fresh_bytes(ATTEMPT)
         nodes = {names[message.metadata.dst_node_id]: message for message in messages}
-        context = terms.context(config["round"], config["clips"], attempt)
-        told = {key: config[key] for key in ("task", "round", "clips")} | {"attempt": attempt}
-        told |= {"data": b"", "numbers": list[int](), "survivors": b""}
-        collector = Collector(terms.settings, context, length_of(shapes, terms), terms.bits)
-        self._round = _Round(grid, told, nodes, collector, self.plan.scenario.federation.round_deadline)
-        keys = self._exchange("keys", {name: {} for name in nodes}, lambda name: KEYS)
-        lists = collector.members(self._signed(keys, context))
-
-        def size(name: str) -> int:
-            return SHARES * collector.neighbours_of(name) + 2 * DIGEST
-
-        boxes = collector.shares(self._exchange("shares", {name: {"data": data} for name, data in lists.items()}, size))
+        asked, errors = list(nodes), list[str]()
+        boxes: dict[str, dict[int, bytes]] = {}
+        while not boxes:  # again, among fewer nodes, after one has dropped out between its keys and its shares
+            attempt = rng.fresh_bytes(ATTEMPT)
+            context = terms.context(config["round"], config["clips"], attempt)
+            told = {key: config[key] for key in ("task", "round", "clips")} | {"attempt": attempt}
+            told |= {"data": b"", "numbers": list[int](), "survivors": b""}
+            collector = Collector(terms.settings, context, length_of(shapes, terms), terms.bits, errors)
+            self._round = _Round(grid, told, nodes, collector, self.plan.scenario.federation.round_deadline)
+            keys = self._exchange("keys", {name: {} for name in asked}, lambda name: KEYS)
+            lists = collector.members(self._signed(keys, context))
+            told_lists = {name: {"data": data} for name, data in lists.items()}
+            boxes = collector.shares(self._exchange("shares", told_lists, partial(self._shares_bytes, collector)))
+            asked = collector.sharing
         for name, box in boxes.items():
             further = told | {"exchange": "masked", "data": b"".join(box.values()), "numbers": list(box)}
             nodes[name].content["secure"] = ConfigRecord(further)
         return [nodes[name] for name in boxes]
+
+    @staticmethod
+    def _shares_bytes(collector: Collector, name: str) -> int:
+        return SHARES * collector.neighbours_of(name) + 2 * DIGEST
 
     def aggregate(self, replies: Iterable[Message], asked: Asked) -> Aggregate:
         """The noisy sum of the survivors' words. FederationError: too few nodes are left; nothing is known."""
@@ -130,11 +136,12 @@ class SecureSums(ClippedSums):
         file = self.plan.scenario.federation.agreement
         if file is None:
             return keys
-        peers, found = Agreement.read(Path(file)).keys, {}
+        agreement, found = Agreement.read(Path(file)), {}
         for name, data in keys.items():
             try:
                 each = Keys.read(data)
-                check_signature(peers[name], each.signature, each.signed(context, name), name)
+                content = each.signed(agreement.digest, context, name)
+                check_signature(agreement.keys[name], each.signature, content, name)
                 found[name] = data
             except (KeyError, ValueError) as error:
                 self._round.collector.errors.append(f"node {name}: {in_one_line(error)}")
