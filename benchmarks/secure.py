@@ -36,7 +36,7 @@ def played(nodes: int, count: int, share: float) -> dict:
     settings.check()
     keys = {f"node{number:04d}": Ed25519PrivateKey.generate() for number in range(nodes)}
     peers = {name: key.public_key() for name, key in keys.items()}
-    members = {name: Member.enter(settings, CONTEXT, name) for name in keys}
+    members = {name: Member.enter(settings, CONTEXT, name, "benchmark") for name in keys}
     words = np.random.default_rng(1).integers(0, 2**32, count, dtype=np.uint32)
     collector, node, server, bytes_up, bytes_down = Collector(settings, CONTEXT, count, 32), {}, 0.0, 0, 0
 
