@@ -34,7 +34,7 @@ settings.load_profile("fedamp")
 
 
 # Rooms whose tests wait for processes: they start first, so that the others fill the waits and nothing long is last.
-LONGEST_FIRST = ("deployment", "engines", "server", "papers", "merging")
+LONGEST_FIRST = ("deployment", "engines", "server", "tests", "papers", "merging")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

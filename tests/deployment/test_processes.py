@@ -77,6 +77,7 @@ def assert_equals_simulation(machines: Machines, raw: dict, away: set[int]) -> N
     assert largest_difference(*models) < TOLERANCE
 
 
+@pytest.mark.slow
 def test_the_simulation_on_three_machines_one_of_which_claims_all_clients(federation):
     raw = write_scenario(federation, trackers=["tensorboard"])
     liar = federation.folder / "site2" / "data" / "federation.json"
