@@ -222,3 +222,81 @@ def sums_of_excesses(a, b, scales):  # type: ignore[no-untyped-def]
             total[i] += value
             squares[i] += value * value
     return total, squares
+
+
+@compiled(nogil=True)
+def spaced_rows(rows, uniforms, table, alone, same, near, column, order, k, gap):  # type: ignore[no-untyped-def]
+    """Add to each of the ``rows`` (draws, released) the columns of ``order`` spaced schedules, drawn jointly by the
+    tables of ``fedamp.accounting.spaced``; ``uniforms``: (draws, rounds).
+    """
+    draws, rounds = uniforms.shape
+    ages, left, weights = np.empty(order, np.int64), np.empty(order, np.int64), np.empty(1 << order)
+    for d in range(draws):
+        ages[:], left[:] = gap - 1, k
+        for s in range(rounds):
+            age, rest, free = 0, 0, 0
+            for i in range(order):
+                age = age * gap + min(ages[i] + 1, gap - 1)
+                rest = rest * (k + 1) + left[i]
+                if ages[i] == gap - 1 and left[i] > 0:
+                    free |= 1 << i
+            taken = 0
+            if free:
+                total = 0.0
+                for mask in range(free + 1):
+                    if mask & ~free:
+                        continue
+                    weight, to, less, count = 1.0, age, rest, 0
+                    for i in range(order):
+                        if mask >> i & 1:
+                            weight *= alone[s] * same[s] ** count
+                            to -= (gap - 1) * gap ** (order - 1 - i)
+                            less -= (k + 1) ** (order - 1 - i)
+                            count += 1
+                    for i in range(order):
+                        if count and not mask >> i & 1:
+                            weight *= near[s, ages[i]] ** count
+                    weights[mask] = weight * table[s + 1, to, less]
+                    total += weights[mask]
+                chosen = uniforms[d, s] * total
+                for mask in range(free + 1):
+                    if not mask & ~free and weights[mask] > 0.0:
+                        taken = mask
+                        chosen -= weights[mask]
+                        if chosen < 0.0:
+                            break
+            for i in range(order):
+                ages[i] = min(ages[i] + 1, gap - 1)
+                if taken >> i & 1:
+                    ages[i] = 0
+                    left[i] -= 1
+                    for j in range(min(len(column), rows.shape[1] - s)):
+                        rows[d, s + j] += column[j]
+
+
+@compiled(nogil=True)
+def spaced_means(rows, column, halves, shares, scale, k, gap, released):  # type: ignore[no-untyped-def]
+    """The mean over all spaced sets of the products of w_s = exp(<c_s, row> - halves[s]), those of rounds that are not
+    released being 1; the sums of shares times log w_s; the largest number on the way. scale^k: the inverse of the
+    number of sets.
+    """
+    draws, rounds = len(rows), len(shares)
+    means, logs, largest = np.empty(draws), np.zeros(draws), 0.0
+    sums = np.zeros((rounds + 1, k + 1))
+    sums[:, 0] = 1.0
+    for d in range(draws):
+        for s in range(rounds):
+            weight = scale
+            if s < released:
+                log_weight = -halves[s]
+                for j in range(len(column)):
+                    log_weight += column[j] * rows[d, s + j]
+                logs[d] += shares[s] * log_weight
+                weight *= np.exp(log_weight)
+            before = max(s + 1 - gap, 0)
+            for c in range(1, k + 1):
+                sums[s + 1, c] = sums[s, c] + weight * sums[before, c - 1]
+        means[d] = sums[rounds, k]
+        for c in range(k + 1):
+            largest = max(largest, sums[rounds, c])
+    return means, logs, largest

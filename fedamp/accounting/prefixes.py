@@ -9,7 +9,7 @@ from operator import methodcaller
 import numpy as np
 
 from fedamp.accounting import checks
-from fedamp.accounting.amplification import Allocation, Cyclic
+from fedamp.accounting.amplification import Allocation, Cyclic, Spaced
 from fedamp.accounting.answers import closed_form, law_upper
 from fedamp.accounting.bounds import Array, NotEvaluable, in_floating_point
 from fedamp.accounting.certificate import Pilot, Proposal, certify
@@ -123,7 +123,7 @@ def _by_sampling(mechanism: Mechanism, delta: float, asked: tuple[int, ...]) -> 
 
 def beginnings(mechanism: Mechanism, rounds: Sequence[int]) -> dict[int, HiddenRounds]:
     """The only factor of X after each of these ``rounds``; none where there are several factors, or nothing hidden."""
-    if factors(mechanism) != (0.0, {mechanism: 1}) or not is_sampled(mechanism):
+    if isinstance(mechanism, Spaced) or factors(mechanism) != (0.0, {mechanism: 1}) or not is_sampled(mechanism):
         return {}
     (whole,), one = sampled_profile(mechanism).upper.factors, participation(mechanism).mechanism
     after = {number: participation(mechanism.after(number)) for number in rounds}

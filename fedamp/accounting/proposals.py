@@ -33,7 +33,7 @@ Rank = Callable[[Proposal], float]
 
 Look = Callable[[Proposal], Pilot]  # takes the pilot of a proposal
 
-_UNDRIFTED = 0.5  # share of draws without drift; the bound is multiplied by its inverse
+UNDRIFTED = 0.5  # share of draws without drift; the bound is multiplied by its inverse
 
 
 class _Tilted(NamedTuple):
@@ -110,7 +110,7 @@ class RemoveProposal(Proposal):
     def __init__(self, run: Run, order: float, drift: float = 0.0) -> None:
         self.run, self.order, self.drift, self.power = run, order, drift, float(order)
         self.name = f"order {order:.3g}" + (f" and drift {drift:.2g}" if drift else "")
-        self._weights = np.array([_UNDRIFTED, 1 - _UNDRIFTED] if drift else [1.0])
+        self._weights = np.array([UNDRIFTED, 1 - UNDRIFTED] if drift else [1.0])
         self._factors = [_Tilted.of(each, order, np.array([0.0, drift] if drift else [0.0])) for each in run.factors]
         both = list(zip(run.factors, self._factors, strict=True))
         self._log_moments = np.sum([each.copies * tilted.log_moments for each, tilted in both], axis=0)
@@ -153,7 +153,7 @@ class RemoveProposal(Proposal):
         density = np.log(self._weights[0]) - self._log_moments[0]
         if self.drift:
             density = np.logaddexp(density, np.log(self._weights[1]) + log_drift - self._log_moments[1])
-        return _excess(log_ratio, log_ratio + log_power if self._powers else self.order * log_ratio, density)
+        return excess(log_ratio, log_ratio + log_power if self._powers else self.order * log_ratio, density)
 
     def draw_beginnings(self, rng: np.random.Generator, draws: int, parts: Beginnings) -> tuple[Array, Array]:
         """Proposition 6: as ``draw``, at whole orders, for the beginnings of the only factor, shape (draws, n)."""
@@ -174,7 +174,7 @@ class RemoveProposal(Proposal):
                 with np.errstate(divide="ignore"):
                     component += drift * factor.share * np.cumsum(np.log(ratios), axis=1)[:, parts.rounds - 1]
             density = np.logaddexp(density, component)
-        return _excess(log_ratio, self.order * log_ratio, density)
+        return excess(log_ratio, self.order * log_ratio, density)
 
     def slack(self, parts: Beginnings) -> float:
         """log of what the bound of draws of beginnings is to be multiplied by: moments of a cut law may be below 1."""
@@ -224,7 +224,7 @@ class RemoveProposal(Proposal):
         return chance_of_any((each.round.infinite, each.copies * each.most) for each in run.factors)
 
 
-def _excess(log_ratio: Array, log_power: Array, density: Array) -> tuple[Array, Array]:
+def excess(log_ratio: Array, log_power: Array, density: Array) -> tuple[Array, Array]:
     """Logs of a and b, for v = (X - e^epsilon)+ / (power times density)."""
     with np.errstate(invalid="ignore"):
         log_b = -log_power - density

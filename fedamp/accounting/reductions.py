@@ -17,6 +17,7 @@ from fedamp.accounting.amplification import (
     Dropout,
     Hidden,
     Poisson,
+    Spaced,
     Submodels,
 )
 from fedamp.accounting.bounds import NotEvaluable
@@ -93,6 +94,12 @@ def _(event: CappedPoisson) -> Mechanism:
     ever = -math.expm1(event.rounds * math.log1p(-event.rate)) if event.rate < 1 else 1.0
     chance = min(1.0, ever * event.span / event.rounds * (1 + 1e-12))  # up: a larger rate costs more
     return Poisson(Submodels(event.mechanism, event.span), chance) if event.span else NOTHING
+
+
+@charged_as.register
+def _(event: Spaced) -> Mechanism:
+    """As if the rounds were known."""
+    return event.shown
 
 
 def hidden_rounds_bounds(event: Allocation | AllocationPrefix | CappedPoisson) -> list[Mechanism]:
@@ -214,6 +221,12 @@ def concentrated(event: ModelMix) -> Mechanism:
 def _(event: LinearCombination) -> Mechanism:
     """The merged model may hide its parts: under the joint release nothing is known."""
     return NOTHING if event.assumption == JOINT_RELEASE and len(event.mechanisms) > 1 else event
+
+
+@attained.register
+def _(event: Spaced) -> Mechanism:
+    """Only sampling knows lower ends."""
+    return NOTHING
 
 
 @attained.register
