@@ -227,49 +227,45 @@ def sums_of_excesses(a, b, scales):  # type: ignore[no-untyped-def]
 @compiled(nogil=True)
 def spaced_rows(rows, uniforms, table, alone, same, near, column, order, k, gap):  # type: ignore[no-untyped-def]
     """Add to each of the ``rows`` (draws, released) the columns of ``order`` spaced schedules, drawn jointly by the
-    tables of ``fedamp.accounting.spaced``; ``uniforms``: (draws, rounds).
+    tables of ``fedamp.accounting.spaced``; ``uniforms``: (rounds, draws).
     """
-    draws, rounds = uniforms.shape
-    ages, left, weights = np.empty(order, np.int64), np.empty(order, np.int64), np.empty(1 << order)
-    for d in range(draws):
-        ages[:], left[:] = gap - 1, k
-        for s in range(rounds):
-            age, rest, free = 0, 0, 0
+    rounds, draws = uniforms.shape
+    ages, left = np.full((draws, order), gap - 1), np.full((draws, order), k)
+    weights = np.empty(1 << order)
+    for s in range(rounds):  # outside, so that a round's table stays close
+        for d in range(draws):
+            age, rest, free, together = 0, 0, 0, alone[s]
             for i in range(order):
-                age = age * gap + min(ages[i] + 1, gap - 1)
-                rest = rest * (k + 1) + left[i]
-                if ages[i] == gap - 1 and left[i] > 0:
+                together *= near[s, ages[d, i]]
+                if ages[d, i] == gap - 1 and left[d, i] > 0:
                     free |= 1 << i
-            taken = 0
-            if free:
-                total = 0.0
-                for mask in range(free + 1):
-                    if mask & ~free:
-                        continue
-                    weight, to, less, count = 1.0, age, rest, 0
-                    for i in range(order):
-                        if mask >> i & 1:
-                            weight *= alone[s] * same[s] ** count
-                            to -= (gap - 1) * gap ** (order - 1 - i)
-                            less -= (k + 1) ** (order - 1 - i)
-                            count += 1
-                    for i in range(order):
-                        if count and not mask >> i & 1:
-                            weight *= near[s, ages[i]] ** count
-                    weights[mask] = weight * table[s + 1, to, less]
-                    total += weights[mask]
-                chosen = uniforms[d, s] * total
-                for mask in range(free + 1):
-                    if not mask & ~free and weights[mask] > 0.0:
-                        taken = mask
-                        chosen -= weights[mask]
-                        if chosen < 0.0:
-                            break
+                ages[d, i] = min(ages[d, i] + 1, gap - 1)
+                age = age * gap + ages[d, i]
+                rest = rest * (k + 1) + left[d, i]
+            if not free:
+                continue
+            total = 0.0
+            for mask in range(free + 1):
+                if mask & ~free:
+                    continue
+                weight, each, to, less, place, fold = 1.0, together, age, rest, 1, 1
+                for i in range(order - 1, -1, -1):
+                    if mask >> i & 1:
+                        weight *= each
+                        each *= same[s]
+                        to -= (gap - 1) * place
+                        less -= fold
+                    place *= gap
+                    fold *= k + 1
+                total += weight * table[s + 1, to, less]
+                weights[mask] = total
+            chosen, taken = uniforms[s, d] * total, 0
+            while taken < free and (taken & ~free or weights[taken] <= chosen):
+                taken += 1
             for i in range(order):
-                ages[i] = min(ages[i] + 1, gap - 1)
                 if taken >> i & 1:
-                    ages[i] = 0
-                    left[i] -= 1
+                    ages[d, i] = 0
+                    left[d, i] -= 1
                     for j in range(min(len(column), rows.shape[1] - s)):
                         rows[d, s + j] += column[j]
 

@@ -20,6 +20,7 @@ from fedamp.accounting.loops import spaced_means, spaced_rows
 from fedamp.accounting.numeric import UNIT
 from fedamp.accounting.proposals import UNDRIFTED, RemoveProposal, excess
 
+_HIGHEST = 4  # order; draws of more schedules take longer than they save
 _MOST_STATES = 20_000_000  # numbers in a table: 160 MB
 
 
@@ -80,7 +81,7 @@ class SpacedRun(Run):
 
     @property
     def work(self) -> int:
-        return self.event.rounds * (self.event.k + len(self.column) + 16) + 100
+        return self.event.rounds * (self.event.k + len(self.column) + 60) + 100
 
     def fingerprint(self) -> bytes:
         return f"{self.event.to_json()}".encode() + np.float64(self.noise_multiplier).tobytes()
@@ -151,8 +152,8 @@ class SpacedRemove(RemoveProposal):
     run: SpacedRun
 
     def __init__(self, run: SpacedRun, order: float, drift: float = 0.0) -> None:
-        if order != int(order):
-            raise NotEvaluable("spaced schedules are drawn at whole orders only")
+        if order != int(order) or order > _HIGHEST:
+            raise NotEvaluable(f"spaced schedules are drawn at whole orders up to {_HIGHEST} only")
         self.run, self.order, self.drift, self.power = run, int(order), drift, float(order)
         self.name = f"order {order:.3g}" + (f" and drift {drift:.2g}" if drift else "")
         self._weights = np.array([UNDRIFTED, 1 - UNDRIFTED] if drift else [1.0])
@@ -164,12 +165,12 @@ class SpacedRemove(RemoveProposal):
 
     def draw(self, rng: np.random.Generator, draws: int) -> tuple[Array, Array]:
         event, drifted = self.run.event, rng.random(draws) >= self._weights[0]
-        rows, uniforms = rng.standard_normal((draws, event.span)), rng.random((draws, event.rounds))
+        rows, uniforms = rng.standard_normal((draws, event.span)), rng.random((event.rounds, draws))
         for which, drift in ((~drifted, 0.0), (drifted, self.drift)):
             if which.any():
                 *tables, _ = _tables(self.run, self.order, drift)
                 moved = rows[which] + drift * self.run.drift[0]
-                spaced_rows(moved, uniforms[which], *tables, self.run.column, self.order, event.k, event.gap)
+                spaced_rows(moved, np.ascontiguousarray(uniforms[:, which]), *tables, self.run.column, self.order, event.k, event.gap)
                 rows[which] = moved
         log_ratio, log_mean = self.run.log_ratios(rows)
         density = np.full(draws, math.log(self._weights[0]) - self._log_moments[0])
