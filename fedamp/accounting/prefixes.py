@@ -221,14 +221,15 @@ class Block(Proposal):
 
 
 def _quick_upper(mechanism: Mechanism, delta: float, highest: int) -> float:
-    """An upper end of epsilon: by law, or by sampling to three per cent where that is much lower."""
+    """An upper end of epsilon: by law, or by coarse sampling where that is much lower."""
     by_law = law_upper(mechanism, delta, 300)
     if not is_sampled(mechanism):
         return by_law
     try:
         with in_floating_point():
             profile = sampled_profile(mechanism, Detail(300, with_lower=False))
-            return min(by_law, profile.epsilon(delta, precision=0.03, known=by_law, highest=highest).upper)
+            precision = 0.01 if isinstance(mechanism, Spaced) else 0.03  # no law is near
+            return min(by_law, profile.epsilon(delta, precision=precision, known=by_law, highest=highest).upper)
     except NotEvaluable:
         return by_law
 

@@ -73,7 +73,7 @@ class SampledProfile:
         """
         remove = self._epsilon(self.remove, delta, precision, known, highest)
         add = self.known(lambda law: law.add.epsilon(delta), remove.upper)
-        return _with_add(remove, add, lambda: self._epsilon(self.add, delta, precision, known))
+        return _with_add(remove, add, lambda: self._epsilon(self.add or self.remove, delta, precision, known))
 
     def delta(self, epsilon: float, *, precision: float = 0.05) -> Bounds:
         """Smallest delta at ``epsilon`` >= 0, in both directions, with a bracket of a relative width of ``precision``;
@@ -89,6 +89,8 @@ class SampledProfile:
 
     def delta_add(self, epsilon: float, *, precision: float = 0.05) -> Bounds:
         """As :meth:`delta`, for the add direction H(Q, P) alone."""
+        if not self.add:
+            return self.delta_remove(epsilon, precision=precision)
         if epsilon > self.upper.ratio_rounding - self.upper.log_least:
             return Bounds(0.0, 0.0, "an output that unlikely cannot occur")
         return self._delta(self.add, epsilon, precision)
@@ -104,11 +106,15 @@ class SampledProfile:
         return known
 
     def _epsilon(
-        self, direction: Direction | None, delta: float, precision: float, known: float, highest: int = HIGHEST_SAMPLED_ORDER
+        self,
+        direction: Direction,
+        delta: float,
+        precision: float,
+        known: float,
+        highest: int = HIGHEST_SAMPLED_ORDER,
     ) -> Bounds:
         checks.delta(delta)
         checks.precision(precision)
-        assert direction, "the other one decides"
         charge = CHARGE * delta
         spendable = delta - charge - direction.share(self.upper)
         if spendable <= 0:
@@ -136,12 +142,11 @@ class SampledProfile:
         lower = float(below[exceeded[0]]) if len(exceeded) else 0.0
         return Bounds(min(lower, upper), upper, _method(pilot.proposal, draws, charge))
 
-    def _delta(self, direction: Direction | None, epsilon: float, precision: float) -> Bounds:
+    def _delta(self, direction: Direction, epsilon: float, precision: float) -> Bounds:
         checks.epsilon(epsilon)
         checks.positive("precision", precision)
         if epsilon > 200:
             raise NotEvaluable("epsilon is too large to be sampled")
-        assert direction, "the other one decides"
         at, most = np.array([epsilon]), self._most_draws
         look = partial(Pilot.at_epsilon, epsilon=epsilon)
         pilot = direction.pilot(self.upper, methodcaller("log_bound", epsilon), look)

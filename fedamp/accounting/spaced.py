@@ -1,9 +1,8 @@
 """The likelihood ratio of banded noise where a person's rounds are hidden and spaced, and where to draw it from.
 
 X = dP/dQ is the mean, over all sets S of k rounds at least ``gap`` apart, of the product of w_s over S, with w_s =
-exp(<c_s, z> / sigma - |c_s|^2 / (2 sigma^2)), c_s column s of C, cut after the released rows. docs/correlated-noise.md has
-the proofs. Columns of one set are orthogonal. Those of t sets that are drawn for X^t are not: their joint law is that
-of a Markov chain over the rounds since each of the t sets had its last one, and the rounds it has left.
+exp(<c_s, z> / sigma - |c_s|^2 / (2 sigma^2)), c_s column s of C, cut after the released rows. Columns of one set are orthogonal. Those of t sets that are drawn for X^t are not: their joint law is that of a Markov
+chain over the rounds since each of the t sets had its last one, and the rounds it has left.
 """
 
 import math
@@ -55,7 +54,10 @@ class SpacedRun(Run):
         found = np.zeros(event.rounds)
         for s in range(event.span):
             before, behind = max(s + 1 - event.gap, 0), max(event.rounds - s - event.gap, 0)
-            ways = [spaced_sets(before, c, event.gap) * spaced_sets(behind, event.k - 1 - c, event.gap) for c in range(event.k)]
+            ways = [
+                spaced_sets(before, c, event.gap) * spaced_sets(behind, event.k - 1 - c, event.gap)
+                for c in range(event.k)
+            ]
             found[s] = sum(ways) / event.sets
         return found
 
@@ -92,7 +94,13 @@ class SpacedRun(Run):
         scale = math.exp(-math.log(event.sets) / event.k)
         means, logs, largest = spaced_means(
             np.pad(rows, ((0, 0), (0, len(self.column) - 1))),
-            self.column, self.overlaps[:, 0] / 2, self.shares, scale, event.k, event.gap, event.span,
+            self.column,
+            self.overlaps[:, 0] / 2,
+            self.shares,
+            scale,
+            event.k,
+            event.gap,
+            event.span,
         )
         if not largest < 1e200:
             raise NotEvaluable("likelihood ratios leave the range of floating point")
@@ -126,7 +134,7 @@ def _tables(run: SpacedRun, order: int, drift: float) -> tuple[Array, Array, Arr
             to = tuple(slice(gap - 1, gap) if each else slice(None) for each in taken)
             more = tuple(slice(1, None) if each else slice(None) for each in taken)
             less = tuple(slice(None, -1) if each else slice(None) for each in taken)
-            source = after[np.ix_(*([0] if each else older for each in taken))][(..., *less)]
+            source = after[np.ix_(*[np.zeros(1, int) if each else older for each in taken])][(..., *less)]
             now[to + more] += weight.reshape(weight.shape + (1,) * t) * source
         power = math.frexp(now.max())[1]
         now *= 2.0**-power
@@ -157,7 +165,9 @@ class SpacedRemove(RemoveProposal):
         self.run, self.order, self.drift, self.power = run, int(order), drift, float(order)
         self.name = f"order {order:.3g}" + (f" and drift {drift:.2g}" if drift else "")
         self._weights = np.array([UNDRIFTED, 1 - UNDRIFTED] if drift else [1.0])
-        self._log_moments = np.array([_log_moment(run, self.order, each) for each in ([0.0, drift] if drift else [0.0])])
+        self._log_moments = np.array(
+            [_log_moment(run, self.order, each) for each in ([0.0, drift] if drift else [0.0])]
+        )
         size = (order**2 + drift * (order + drift)) * run.event.k / run.noise_multiplier**2
         steps = run.event.rounds * (2**order + 4)
         self.relative = (8 * steps + 64 * (size + order * math.log(run.event.sets) + EXPONENT * drift)) * UNIT
@@ -170,7 +180,15 @@ class SpacedRemove(RemoveProposal):
             if which.any():
                 *tables, _ = _tables(self.run, self.order, drift)
                 moved = rows[which] + drift * self.run.drift[0]
-                spaced_rows(moved, np.ascontiguousarray(uniforms[:, which]), *tables, self.run.column, self.order, event.k, event.gap)
+                spaced_rows(
+                    moved,
+                    np.ascontiguousarray(uniforms[:, which]),
+                    *tables,
+                    self.run.column,
+                    self.order,
+                    event.k,
+                    event.gap,
+                )
                 rows[which] = moved
         log_ratio, log_mean = self.run.log_ratios(rows)
         density = np.full(draws, math.log(self._weights[0]) - self._log_moments[0])
