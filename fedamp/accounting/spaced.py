@@ -1,8 +1,9 @@
 """The likelihood ratio of banded noise where a person's rounds are hidden and spaced, and where to draw it from.
 
 X = dP/dQ is the mean, over all sets S of k rounds at least ``gap`` apart, of the product of w_s over S, with w_s =
-exp(<c_s, z> / sigma - |c_s|^2 / (2 sigma^2)), c_s column s of C, cut after the released rows. Columns of one set are orthogonal. Those of t sets that are drawn for X^t are not: their joint law is that of a Markov
-chain over the rounds since each of the t sets had its last one, and the rounds it has left.
+exp(<c_s, z> / sigma - |c_s|^2 / (2 sigma^2)), c_s column s of C, cut after the released rows. Columns of one set are
+orthogonal. Those of t sets that are drawn for X^t are not: their joint law is that of a Markov chain over the rounds
+since each of the t sets had its last one, and the rounds it has left.
 """
 
 import math
