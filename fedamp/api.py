@@ -71,7 +71,7 @@ def run(
     scenario: Source = None,
     out: str | Path | None = None,
     resume: bool = False,
-    callbacks: Iterable[Callback | Observer] = (),
+    callbacks: Callback | Observer | Iterable[Callback | Observer] = (),
     anyway: bool = False,
     **settings: Any,
 ) -> "Run":
@@ -94,7 +94,8 @@ def run(
     from fedamp.server.launch import how_to_resume, launch
 
     checks = Forewarning(None if resume else anyway, "anyway=True")
-    observers = Observers([checks, *callbacks, *notebook_cell()])
+    several = callbacks if isinstance(callbacks, Iterable) else [callbacks]
+    observers = Observers([checks, *several, *notebook_cell()])
     folder = launch(load(scenario, **settings), observers, _folder(out), resume)
     finished = open(folder)
     if finished.summary.stopped_because == "interrupted" and not observers.stopped:

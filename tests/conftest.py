@@ -6,6 +6,7 @@ One torch thread: the models are tiny, and test processes share the cores.
 import io
 import os
 import re
+import signal
 import sys
 import uuid
 from contextlib import redirect_stderr, redirect_stdout, suppress
@@ -46,7 +47,12 @@ MARK = "FEDAMP_TEST_SESSION"  # in the environment of all that a session starts
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """The mark of the session. A worker of xdist has it from its session."""
+    """The mark of the session (a worker of xdist has it from its session), and Ctrl-C for the processes of tests.
+
+    What starts the tests in the background may ignore SIGINT, and every process would inherit that.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if not hasattr(config, "workerinput"):
         os.environ[MARK] = uuid.uuid4().hex
 

@@ -18,7 +18,7 @@ ORDER = (
     ("base",),
     ("accounting",),
     ("noise",),
-    ("data", "models"),
+    ("data", "models", "secure"),
     ("federation",),
     ("engines",),
     ("client",),

@@ -10,6 +10,7 @@ from fedamp.accounting import checks
 from fedamp.accounting.amplification import of_one_class, with_a_law
 from fedamp.accounting.answers import law_upper, upper_epsilon
 from fedamp.accounting.bounds import NotEvaluable, in_floating_point
+from fedamp.accounting.certificate import pilot_draws
 from fedamp.accounting.mechanism import Mechanism
 from fedamp.accounting.risk import trade_off
 from fedamp.accounting.sampled import PRECISION, QUESTIONS, is_sampled, sampled_profile
@@ -72,19 +73,24 @@ def _calibrate_sampled(build: Callable[[float], Mechanism], epsilon: float, delt
     """
     goal = f"epsilon = {epsilon:g}"
     near = _search(lambda noise: law_upper(with_a_law(build(noise)), delta, 200), epsilon, goal, 1.0, 0.02, 0.3)
-    proposal = sampled_profile(build(near)).estimate(delta).proposal
+    first = sampled_profile(build(near))
+    first.most_draws(PRECISION / precision)  # or NotEvaluable
+    proposal, draws = first.estimate(delta).proposal, 8 * pilot_draws(first.upper)
 
-    def estimated(noise: float, draws: int = 4096) -> float:
+    def estimated(noise: float, draws: int = 0) -> float:
         return sampled_profile(build(noise)).estimate(delta, proposal, draws).epsilon
 
     near = _search(estimated, epsilon, goal, near, 5e-3, 0.01)
     # The slope is known well enough from few draws, the height is not. Where epsilon falls to 0 there is no slope.
     slope = math.log(estimated(near * 0.99) / estimated(near)) / -math.log(0.99)
-    near *= float((estimated(near, 32_768) / epsilon) ** (1 / slope))
-    for attempt in range(_ATTEMPTS):
-        noise = near * (1 + (0.3 + 0.1 * attempt) * precision)
-        if build(noise).epsilon(delta, precision=precision).upper <= epsilon:
+    noise = near * float((estimated(near, draws) / epsilon) ** (1 / slope)) * (1 + 0.3 * precision)
+    for _ in range(_ATTEMPTS):
+        found = build(noise).epsilon(delta, precision=precision)
+        if found.upper <= epsilon:
             return noise
+        if not found.method.startswith("sampled"):
+            break  # the law is as good, and quicker
+        noise *= max((found.upper / epsilon) ** (1 / slope), 1 + 0.1 * precision)
     raise NotEvaluable(f"no noise multiplier near {near:.4g} is certified to keep epsilon = {epsilon:g}")
 
 

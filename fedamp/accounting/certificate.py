@@ -6,13 +6,14 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import numpy as np
 
 from fedamp.accounting.bounds import Array, NotEvaluable
 from fedamp.accounting.hidden_rounds import Run
-from fedamp.accounting.loops import sums_of_excesses
+from fedamp.accounting.loops import sums_of_logs
 from fedamp.accounting.numeric import UNIT
 
 SEED = 20260713  # of the accountant's own coins, which are independent of all data
@@ -20,7 +21,12 @@ SEED = 20260713  # of the accountant's own coins, which are independent of all d
 _BATCH, _MOST_ROWS = 1_500_000, 16_384
 """Ratios, and rows of them, that a thread draws at once: 12 MB, and as much again on the way."""
 
-_PILOT = 4096  # draws that tell one proposal from another
+_PILOT, _PILOT_WORK = 4096, 3e8
+"""Draws that tell one proposal from another, and steps of the recursion that they may take."""
+
+_STAKE = 0.8  # the largest stake on an upper end, over 1 / b
+
+Result = TypeVar("Result")
 
 _SUMMING = 4 * _MOST_ROWS * UNIT + 1e-11
 """Bound on the relative error of sums of non-negative numbers, of a batch and then of up to 100,000 batches."""
@@ -60,24 +66,34 @@ class Proposal(ABC):
 def certify(proposal: Proposal, above: Array, below: Array, draws: int, failure: float) -> tuple[Array, Array]:
     """Upper bounds of delta at each epsilon in ``above`` and lower bounds at each in ``below``, from fresh draws; of
     shape (n, candidates) where a draw has n columns, else (candidates,). All hold together, with a failure probability
-    of ``failure`` that they share. Maurer and Pontil 2009, Theorem 4: the
-    mean of n independent draws in [0, b] with sample variance V is off by at most sqrt(2 V L / n) + 7 b L / (3 (n -
-    1)), L = log(2 / failure), on either side.
+    of ``failure`` that they share. For v in [0, b], E[prod_i (1 + s v_i)] = (1 + s delta)^n for n independent draws and
+    any stake s > -1/b. So by Markov's inequality (1 + s delta)^n >= exp(-L) prod_i (1 + s v_i) but for a probability of
+    exp(-L), L = log(candidates / failure). A negative stake bounds delta from above, a positive one from below.
     """
     rounding = proposal.run.ratio_rounding
     epsilons = np.concatenate([above - rounding, below + rounding], axis=-1)
-    total, squares = _sums(proposal, epsilons, draws)
-    mean = total / draws
-    variance = (np.maximum(squares - total * mean, 0.0) + _SUMMING * squares) / (draws - 1)
-    error = proposal.relative + (proposal.power + 1) * rounding + _SUMMING
+    error = proposal.relative + (proposal.power + 1) * rounding + 4 * _SUMMING
     bound = np.exp([min(proposal.log_bound(epsilon) + error, 700.0) for epsilon in epsilons.flat])
-    bound = bound.reshape(epsilons.shape)
-    log_term = math.log(2 * epsilons.size / failure)
-    radius = np.sqrt(2 * variance * log_term / draws) + 7 * bound * log_term / (3 * (draws - 1))
-    radius += bound * (proposal.variation + 64 * UNIT)
-    upper, lower = (mean + radius) * math.exp(error), (mean - radius) * math.exp(-error)
-    count = above.shape[-1]
+    bound, count = bound.reshape(epsilons.shape), above.shape[-1]
+    log_term = math.log(epsilons.size / failure)
+    stakes = _stakes(proposal, epsilons, count, math.sqrt(2 * log_term / draws))
+    stakes[..., :count] = -np.minimum(stakes, _STAKE / np.maximum(bound, 1e-300))[..., :count]
+    found = np.expm1((_sums(proposal, epsilons, stakes, draws) - log_term) / draws) / stakes
+    off = bound * (proposal.variation + 64 * UNIT)
+    upper, lower = found * math.exp(error) + off, found * math.exp(-error) - off
     return upper[..., :count], np.maximum(lower[..., count:], 0.0)
+
+
+def _stakes(proposal: Proposal, epsilons: Array, count: int, step: float) -> Array:
+    """``step`` over the standard deviation of a draw, at most 1 over its mean; of the shape of ``epsilons``, by a pilot
+    at the first of them above and below.
+    """
+    (log_a, log_b), found = _drawn(proposal), np.zeros(epsilons.shape)
+    for part in (slice(0, count), slice(count, None)):
+        if found[..., part].size:
+            values = _values(log_a, log_b, epsilons[..., part][..., 0])
+            found[..., part] = 1 / np.maximum(values.std(axis=0) / step, values.mean(axis=0) + 1e-300)[..., None]
+    return found
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,7 +111,7 @@ class Pilot:
     slope: float
 
     @classmethod
-    def at_delta(cls, proposal: Proposal, delta: float, draws: int = _PILOT) -> "Pilot":
+    def at_delta(cls, proposal: Proposal, delta: float, draws: int = 0) -> "Pilot":
         """Around the epsilon >= 0 that belongs to ``delta``; the same random numbers for every proposal."""
         log_a, log_b = _drawn(proposal, draws)
         low, high = 0.0, 1.0
@@ -111,11 +127,11 @@ class Pilot:
         """The same for each column of the draws, sooner: between two losses delta is linear in exp(epsilon)."""
         return [
             cls._from(proposal, _epsilon_of(log_a, log_b, delta), log_a, log_b)
-            for log_a, log_b in np.stack(_drawn(proposal, _PILOT), axis=1).T
+            for log_a, log_b in np.stack(_drawn(proposal), axis=1).T
         ]
 
     @classmethod
-    def at_epsilon(cls, proposal: Proposal, epsilon: float, draws: int = _PILOT) -> "Pilot":
+    def at_epsilon(cls, proposal: Proposal, epsilon: float, draws: int = 0) -> "Pilot":
         """Around one epsilon."""
         return cls._from(proposal, epsilon, *_drawn(proposal, draws))
 
@@ -131,18 +147,29 @@ class Pilot:
 
     def error(self, draws: float, log_term: float) -> float:
         """Relative error of delta that so many draws will leave."""
-        return self.spread * math.sqrt(2 * log_term / draws) + 7 * self.bound * log_term / (3 * draws)
+        stake = min(math.sqrt(2 * log_term / draws) / self.spread, _STAKE / self.bound)
+        return stake * self.spread**2 / 2 + log_term / (draws * stake)
+
+    @property
+    def for_lower(self) -> "Pilot":
+        """The same for lower ends, which need no bound."""
+        return replace(self, bound=1.0)
 
     @property
     def effort(self) -> float:
-        """Draws for an epsilon known to 0.02 either way."""
-        return self.draws_for(0.02 * self.slope, 32.0)
+        """Draws for an epsilon known to 0.01 either way."""
+        return self.draws_for(0.01 * self.slope, 32.0)
 
     def draws_for(self, error: float, log_term: float) -> float:
-        """Draws that leave a relative error of delta of so much, or a fifth: a quadratic equation in their root."""
+        """Draws that leave a relative error of delta of so much, or a fifth."""
         error = min(error, 0.2)
-        a, c = self.spread * math.sqrt(2 * log_term), 7 * self.bound * log_term / 3
-        return ((a + math.sqrt(a * a + 4 * error * c)) / (2 * error)) ** 2
+        stake = min(error / self.spread**2, _STAKE / self.bound)
+        return log_term / (stake * (error - stake * self.spread**2 / 2)) if stake > 0 else math.inf
+
+
+def pilot_draws(run: Run) -> int:
+    """How many draws a first look takes."""
+    return max(512, min(_PILOT, int(_PILOT_WORK / run.work)))
 
 
 def best(pilots: Iterable[tuple[float, Pilot]]) -> tuple[float, Pilot]:
@@ -173,47 +200,41 @@ def _epsilon_of(log_a: Array, log_b: Array, delta: float) -> float:
     return max(math.log((a[last] - len(log_a) * delta) / b[last]), 0.0) if a[-1:] > len(log_a) * delta else 0.0
 
 
-def _values(log_a: Array, log_b: Array, epsilon: float) -> Array:
+def _values(log_a: Array, log_b: Array, epsilon: float | Array) -> Array:
     excess = log_a - log_b - epsilon
     return np.where(excess > 0, np.exp(np.minimum(log_a, 700.0)) * -np.expm1(-np.maximum(excess, 0.0)), 0.0)
 
 
-def _drawn(proposal: Proposal, draws: int) -> tuple[Array, Array]:
+def _drawn(proposal: Proposal, draws: int = 0) -> tuple[Array, Array]:
     """The same random numbers for every proposal: differences between proposals are then better known than either."""
-    parts = _batches(proposal, draws, 0, lambda log_a, log_b: (log_a, log_b))
+    parts = _batches(proposal, draws or pilot_draws(proposal.run), 0, lambda log_a, log_b: (log_a, log_b))
     log_a, log_b = (np.concatenate(part) for part in zip(*parts, strict=True))
     return log_a, log_b
 
 
-def _sums(proposal: Proposal, epsilons: Array, draws: int) -> tuple[Array, Array]:
-    """Sums of the values and of their squares at each epsilon, of the shape of ``epsilons`` each, from fresh draws."""
+def _sums(proposal: Proposal, epsilons: Array, stakes: Array, draws: int) -> Array:
+    """Sums of log(1 + stake v) at each epsilon and its stake, of the shape of both, from fresh draws."""
     columns = np.atleast_2d(epsilons)
     order = np.argsort(columns, axis=1)
     scales = np.exp(np.take_along_axis(columns, order, axis=1))
+    sorted_stakes = np.take_along_axis(np.atleast_2d(stakes), order, axis=1)
 
-    def summed(log_a: Array, log_b: Array) -> tuple[Array, Array]:
-        found = np.empty((2, *columns.shape))
+    def summed(log_a: Array, log_b: Array) -> Array:
+        found = np.empty(columns.shape)
         for i, (a, b) in enumerate(zip(np.atleast_2d(log_a.T), np.atleast_2d(log_b.T), strict=True)):
             some = a - b > columns[i, order[i, 0]]  # elsewhere all values are 0
-            found[:, i] = sums_of_excesses(np.exp(a[some]), np.exp(b[some]), scales[i])
-        return found[0], found[1]
+            found[i] = sums_of_logs(np.exp(a[some]), np.exp(b[some]), scales[i], sorted_stakes[i])
+        return found
 
-    parts = _batches(proposal, draws, _question(proposal, epsilons, draws), summed)
-    back = np.argsort(order, axis=1)
-    total, squares = (
-        np.take_along_axis(np.sum(part, axis=0), back, axis=1).reshape(epsilons.shape)
-        for part in zip(*parts, strict=True)
-    )
-    return total, squares
+    total = np.sum(_batches(proposal, draws, _question(proposal, epsilons, draws), summed), axis=0)
+    return np.asarray(np.take_along_axis(total, np.argsort(order, axis=1), axis=1).reshape(epsilons.shape))
 
 
-def _batches(
-    proposal: Proposal, draws: int, question: int, use: Callable[[Array, Array], tuple[Array, Array]]
-) -> list[tuple[Array, Array]]:
+def _batches(proposal: Proposal, draws: int, question: int, use: Callable[[Array, Array], Result]) -> list[Result]:
     """What becomes of each batch of draws. Batches do not depend on how many threads there are."""
     rows = max(64, min(_MOST_ROWS, _BATCH // proposal.run.widest))
 
-    def batch(first: int) -> tuple[Array, Array]:
+    def batch(first: int) -> Result:
         rng = np.random.Generator(np.random.SFC64(np.random.SeedSequence([SEED, question, first])))
         return use(*proposal.draw(rng, min(rows, draws - first)))
 

@@ -95,6 +95,12 @@ def ledger_checks(ledger: Json, delta: float, by_round: Array | None = None) -> 
     private, precision = mechanism.is_private, ledger.get("precision", PRECISION)
     claimed = _epsilon(ledger["whole_run_epsilon"]["upper"])
     yield compared("whole run", "whole_run_epsilon", claimed, mechanism.epsilon(delta, precision=precision).upper)
+    if server := ledger.get("server_mechanism"):
+        claimed, cost = (
+            _epsilon(ledger["epsilon_server"]["upper"]),
+            from_json(server).epsilon(delta, precision=precision),
+        )
+        yield compared("server", "epsilon_server", claimed, cost.upper)
     if by_round is None and not private:
         by_round = np.full(planned, np.inf)
     elif by_round is None and mechanism.span == planned:

@@ -211,17 +211,31 @@ def shuffle_ends(values, counts, uniforms):  # type: ignore[no-untyped-def]
 
 
 @compiled(nogil=True)
-def sums_of_excesses(a, b, scales):  # type: ignore[no-untyped-def]
-    """Sums of (a - scale b)+ and of its square at each scale; ``scales`` increase."""
-    total, squares = np.zeros(len(scales)), np.zeros(len(scales))
+def log_products(ratios, odds):  # type: ignore[no-untyped-def]
+    """log of the product of (1 + odds x) over each row's ratios."""
+    sums = np.zeros(len(ratios))
+    for d in range(len(ratios)):
+        product = 1.0
+        for i in range(ratios.shape[1]):
+            product *= 1.0 + odds * ratios[d, i]
+            if product > 1e100:
+                sums[d] += np.log(product)
+                product = 1.0
+        sums[d] += np.log(product)
+    return sums
+
+
+@compiled(nogil=True)
+def sums_of_logs(a, b, scales, stakes):  # type: ignore[no-untyped-def]
+    """Sums of log(1 + stake (a - scale b)+) at each scale and its stake; ``scales`` increase."""
+    total = np.zeros(len(scales))
     for d in range(len(a)):
         for i in range(len(scales)):
             value = a[d] - scales[i] * b[d]
             if value <= 0:
                 break
-            total[i] += value
-            squares[i] += value * value
-    return total, squares
+            total[i] += np.log1p(stakes[i] * value)
+    return total
 
 
 @compiled(nogil=True)

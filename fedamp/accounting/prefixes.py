@@ -37,6 +37,7 @@ from fedamp.accounting.sampled import (
 _CHECKPOINTS, SAMPLED_CHECKPOINTS = 13, 7  # the most rounds at which a curve is computed, without and with sampling
 _AHEAD, _ADD_LAWS = 64, 40  # the most rounds that share draws, and laws of the add direction
 _WORK = 1.2e9  # steps of the recursion that a curve may take: some four seconds of one core
+_FEWEST = 5_000  # draws that rounds may share
 _LOOKING = 12_000  # draws that pilots take, about
 
 
@@ -122,10 +123,15 @@ def _by_sampling(mechanism: Mechanism, delta: float, asked: tuple[int, ...]) -> 
 
 
 def beginnings(mechanism: Mechanism, rounds: Sequence[int]) -> dict[int, HiddenRounds]:
-    """The only factor of X after each of these ``rounds``; none where there are several factors, or nothing hidden."""
+    """The only factor of X after each of these ``rounds``; none where there are several factors, nothing is hidden, or
+    draws take too long.
+    """
     if isinstance(mechanism, Spaced) or factors(mechanism) != (0.0, {mechanism: 1}) or not is_sampled(mechanism):
         return {}
-    (whole,), one = sampled_profile(mechanism).upper.factors, participation(mechanism).mechanism
+    run, one = sampled_profile(mechanism).upper, participation(mechanism).mechanism
+    if _WORK / 4 / run.work < _FEWEST:
+        return {}
+    (whole,) = run.factors
     after = {number: participation(mechanism.after(number)) for number in rounds}
     after = {number: each for number, each in after.items() if each.mechanism == one}
     off = max((each.rounding for each in after.values()), default=0.0)
@@ -164,7 +170,7 @@ def _swept(parts: list[HiddenRounds], delta: float) -> Array:
     log_term = math.log(2 * len(parts) * len(STEPS) / failure)
     while end:
         run = Run((parts[end - 1],))
-        if left / 4 / run.work < 5_000:
+        if left / 4 / run.work < _FEWEST:
             break
         spendable = delta - CHARGE * delta - RemoveProposal.share(run)
         if spendable <= 0:

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,73 +16,119 @@ from fedamp.accounting.bounds import Array, NotEvaluable
 from fedamp.accounting.certificate import Pilot, Proposal, best
 from fedamp.accounting.conversion import epsilon_of_moment, log_delta_of_moment
 from fedamp.accounting.hidden_rounds import EXPONENT, Beginnings, HiddenRounds, Run, log_beginnings
-from fedamp.accounting.loops import shuffle_ends
+from fedamp.accounting.loops import log_products, shuffle_ends
 from fedamp.accounting.numeric import UNIT, chance_of_any, log_choose
 from fedamp.accounting.participation import occupancies, pairs, rounding
 
 HIGHEST_SAMPLED_ORDER = 16
 
-_WIDE = 2.5  # standard deviation of a draw over its mean; about 1.5 is the least that a power of X reaches
+WIDE = 1.7  # standard deviation of a draw over its mean; about 1.5 is the least that a power of X reaches
 
 _LOW_ORDERS = (1.05, 1.1, 1.15, 1.2, 1.25, 1.3, 1.4, 1.5, 1.6, 1.7, 1.8, 1.9)  # orders to try where noise is little
 
-_DRIFTS = (1.5, 4.0, 10.0, 25.0)  # drifts to try; each adds this much to the order if X is a constant times G
+_MOST_COINS = 64  # orders of independent rounds to try
 
-Rank = Callable[[Proposal], float]
-"""What a proposal's bound alone proves about the answer: the smaller, the better the proposal."""
+Rank = Callable[[Any], float]
+"""What the bound of a proposal, or of a ``Moment``, alone proves about the answer: the smaller, the better."""
 
 Look = Callable[[Proposal], Pilot]  # takes the pilot of a proposal
 
-UNDRIFTED = 0.5  # share of draws without drift; the bound is multiplied by its inverse
+_EXACT = 0.2  # share of draws by a power of X, beside independent rounds; the bound is multiplied by its inverse
+
+
+class Moment(NamedTuple):
+    """What log E[X^order] <= ``log_moment`` proves."""
+
+    order: float
+    log_moment: float
+
+    def log_bound(self, epsilon: float) -> float:
+        return log_delta_of_moment(self.order, self.log_moment, epsilon)
+
+    def bound_at(self, delta: float) -> float:
+        return epsilon_of_moment(self.order, self.log_moment, delta)
 
 
 class _Tilted(NamedTuple):
-    """One factor of X under the tilts X^t and, in a second row of each array, X^t G^g. ``counts``: shape (S, n), the
-    occupancies; n = t + 1, or 4 for t below 2. ``exponents``: shape (1 or 2, n): of the ratio of a round that is held
-    0, .., t times (below 2: by neither, by one, by the other, by both). ``log_mu``: logs of the moments of these
-    exponents. ``below``: shape (1 or 2, S), distribution function over occupancies. ``log_moments``: shape (1 or 2,):
-    log E[X^t], log E[X^t G^g]. ``error``: bound on the error of the latter.
+    """One factor of X under the tilt X^t. ``counts``: shape (S, n), the occupancies; n = t + 1, or 4 for t below 2.
+    ``exponents``: shape (n,): of the ratio of a round that is held 0, .., t times (below 2: by neither, by one, by the
+    other, by both). ``log_mu``: logs of the moments of these exponents. ``below``: shape (S,), distribution function
+    over occupancies. ``log_moment``: log E[X^t]. ``error``: bound on the error of the latter.
     """
 
     counts: NDArray[np.int32]
     exponents: Array
     log_mu: Array
     below: Array
-    log_moments: Array
+    log_moment: float
     error: float
 
     @classmethod
-    def of(cls, factor: HiddenRounds, order: float, drifts: Array) -> "_Tilted":
-        held = np.arange(order + 1.0) if order >= 2 else np.array([0.0, 1.0, order - 1, order])
+    def of(cls, factor: HiddenRounds, order: float) -> "_Tilted":
+        exponents = np.arange(order + 1.0) if order >= 2 else np.array([0.0, 1.0, order - 1, order])
         found = (
             occupancies(factor.chances, factor.rounds, int(order))
             if order >= 2
             else pairs(factor.chances, factor.rounds, order - 1)
         )
         counts, log_chance = found
-        exponents = held + drifts[:, None] * factor.share
-        log_mu = np.array([[factor.round.log_moment(exponent) for exponent in row] for row in exponents])
-        log_weights = log_chance + log_mu @ counts.T
-        largest = log_weights.max(axis=1, keepdims=True)
-        below = np.cumsum(np.exp(log_weights - largest), axis=1)
-        log_moments = largest[:, 0] + np.log(below[:, -1])
-        size = float(np.abs(log_mu).max() * factor.rounds) + drifts[-1] * factor.share * factor.rounds * EXPONENT
+        log_mu = np.array([factor.round.log_moment(exponent) for exponent in exponents])
+        log_weights = log_chance + counts @ log_mu
+        largest = float(log_weights.max())
+        below = np.cumsum(np.exp(log_weights - largest))
         error = (
             rounding(factor.rounds, max(order, 2))
             + 2 * order * factor.chance_rounding
             + factor.rounds * factor.round.table_rounding
-            + ((8 * order + 16) * (size + 1) + below.shape[1]) * UNIT
+            + ((8 * order + 16) * (float(np.abs(log_mu).max() * factor.rounds) + 1) + len(below)) * UNIT
         )
-        return cls(counts, exponents, log_mu, below / below[:, -1:], log_moments, error)
+        return cls(counts, exponents, log_mu, below / below[-1], largest + math.log(below[-1]), error)
 
-    def draw(self, rng: np.random.Generator, rows: NDArray[np.int64]) -> NDArray[np.int32]:
-        """How many rounds have each exponent, shape (draws, exponents.size), by the tilt of one of the ``rows``."""
-        uniforms, width = rng.random(len(rows)), self.counts.shape[1]
-        counts = np.zeros((len(rows), self.exponents.size), np.int32)
-        for i, below in enumerate(self.below):
-            drawn = np.searchsorted(below, uniforms[rows == i], side="right")
-            counts[rows == i, i * width : (i + 1) * width] = self.counts[np.minimum(drawn, len(below) - 1)]
-        return counts
+    def draw(self, rng: np.random.Generator, draws: int) -> NDArray[np.int32]:
+        """How many rounds have each exponent, shape (draws, n)."""
+        drawn = np.searchsorted(self.below, rng.random(draws), side="right")
+        return np.asarray(self.counts[np.minimum(drawn, len(self.below) - 1)])
+
+
+class _Coins(NamedTuple):
+    """One factor of X under the tilt prod_i (1 + r x_i)^t, where rounds are independent. ``order``: t, whole. ``odds``:
+    r. ``chances``: of the exponents 0, .., t of a round. ``log_moment``: log E[(1 + r x)^t]. ``typical``: log of about
+    E[X^t]. ``error``: bound on the error of the log of the density.
+    """
+
+    order: int
+    odds: float
+    chances: Array
+    log_moment: float
+    typical: float
+    error: float
+
+    @classmethod
+    def of(cls, factor: HiddenRounds, order: int) -> "_Coins":
+        """With the odds that bound X^t best: X <= max_h w_h / C(T, h) r^-h prod_i (1 + r x_i), convex in log r."""
+        held, taken = np.arange(order + 1.0), np.flatnonzero(factor.chances)
+        log_terms = log_choose(order, np.arange(order + 1)) + [factor.round.log_moment(exponent) for exponent in held]
+        log_sets = np.log(np.array(factor.chances)[taken]) - log_choose(factor.rounds, taken)
+
+        def logs(position: float) -> tuple[float, float]:
+            """log E[(1 + r x)^t], and log of the bound on X^t over prod_i (1 + r x_i)^t."""
+            return float(np.logaddexp.reduce(log_terms + held * position)), order * max(log_sets - taken * position)
+
+        def proved(position: float) -> float:
+            moment, bound = logs(position)
+            return factor.rounds * moment + bound
+
+        at_share = -math.log(max(1 / factor.share - 1, 1e-15))
+        low, high = at_share - 16, at_share + 4
+        for _ in range(40):
+            left, right = low + 0.382 * (high - low), low + 0.618 * (high - low)
+            low, high = (low, right) if proved(left) < proved(right) else (left, high)
+        moment = logs(low)[0]
+        typical = proved(low) - factor.rounds * order * math.log1p(math.exp(at_share)) - logs(at_share)[1]
+        masses = np.exp(log_terms + held * low - moment)
+        size = float(np.abs(log_terms).max()) + order * (abs(low) + 8) + 1
+        error = factor.rounds * (16 * (size + order * EXPONENT) * UNIT + factor.round.table_rounding)
+        return cls(order, math.exp(low), masses / masses.sum(), moment, typical, error)
 
 
 def _sum_of_powers(factor: HiddenRounds, power: float) -> tuple[HiddenRounds, float]:
@@ -100,90 +146,109 @@ def _sum_of_powers(factor: HiddenRounds, power: float) -> tuple[HiddenRounds, fl
 
 
 class RemoveProposal(Proposal):
-    """H(P, Q), docs/k-of-t.md, Propositions 1 to 3: dR = X^t (w / M_t + (1 - w) G^g / M_(t,g)) dQ, where G is the
-    product of all ratios, each to the power of the share of its rounds that a person takes part in. Without drift (g =
-    0) w is 1, with it 1/2. The drift stands in for orders with too many occupancies. Below 2, for little noise, X^t
-    stands for X times the sum over all choices of (their probability times their ratio)^(t - 1) (Proposition 5).
-    ``order``: t, a whole number from 2 on, or between 1 and 2. ``drift``: g >= 0.
+    """H(P, Q), docs/k-of-t.md, Propositions 1 to 3: dR = (w X^t / M_t + (1 - w) Y / E[Y]) dQ, Y the product of (1 + r
+    x)^u over all ratios x. Without Y (u = 0) w is 1. Y stands in for orders with too many occupancies. Below 2, for
+    little noise, X^t stands for X times the sum over all choices of (their probability times their ratio)^(t - 1)
+    (Proposition 5). ``order``: t, a whole number from 2 on, or between 1 and 2. ``coins``: u, a whole number.
     """
 
-    def __init__(self, run: Run, order: float, drift: float = 0.0) -> None:
-        self.run, self.order, self.drift, self.power = run, order, drift, float(order)
-        self.name = f"order {order:.3g}" + (f" and drift {drift:.2g}" if drift else "")
-        self._weights = np.array([UNDRIFTED, 1 - UNDRIFTED] if drift else [1.0])
-        self._factors = [_Tilted.of(each, order, np.array([0.0, drift] if drift else [0.0])) for each in run.factors]
-        both = list(zip(run.factors, self._factors, strict=True))
-        self._log_moments = np.sum([each.copies * tilted.log_moments for each, tilted in both], axis=0)
+    def __init__(self, run: Run, order: float, coins: int = 0) -> None:
+        self.run, self.order, self.coins, self.power = run, order, coins, float(order)
+        self.name = f"order {order:.3g}" + (f" and independent rounds of order {coins}" if coins else "")
+        self._share = _EXACT if coins else 1.0
+        self._factors = [_Tilted.of(each, order) for each in run.factors]
+        self._coins = [_Coins.of(each, coins) for each in run.factors] if coins else []
+        self.log_moment = sum(each.copies * tilted.log_moment for each, tilted in self._both)
+        self._moment = Moment(order, self.log_moment - math.log(self._share))
         self.relative = sum(
             each.copies
-            * (3 * tilted.error + (3 + 4 * drift * each.share) * each.rounds * each.round.law_rounding + 64 * UNIT)
-            for each, tilted in both
+            * (3 * tilted.error + (3 + 4 * coins) * each.rounds * each.round.law_rounding + (64 + 8 * coins) * UNIT)
+            for each, tilted in self._both
         )
+        self.relative += sum(each.copies * 3 * c.error for each, c in zip(run.factors, self._coins, strict=False))
         self._powers = [_sum_of_powers(each, order - 1) for each in run.factors] if order < 2 else []
         self.relative += sum(each.copies * (each.ratio_rounding + 64 * UNIT) for each, _ in self._powers)
         self.variation = sum(
-            each.copies * (each.rounds * each.round.table_rounding + 4 * tilted.below.size * UNIT)
-            for each, tilted in both
+            each.copies * (each.rounds * each.round.table_rounding + 4 * len(tilted.below) * UNIT + coins * 1e-12)
+            for each, tilted in self._both
         )
 
     @property
-    def log_moment(self) -> float:
-        """log E[X^t]."""
-        return float(self._log_moments[0])
+    def _both(self) -> list[tuple[HiddenRounds, _Tilted]]:
+        return list(zip(self.run.factors, self._factors, strict=True))
 
     def log_bound(self, epsilon: float) -> float:
-        return log_delta_of_moment(self.order, self.log_moment - math.log(self._weights[0]), epsilon)
+        return self._moment.log_bound(epsilon)
 
     def bound_at(self, delta: float) -> float:
-        return epsilon_of_moment(self.order, self.log_moment - math.log(self._weights[0]), delta)
+        return self._moment.bound_at(delta)
+
+    def _ratios(
+        self, rng: np.random.Generator, j: int, independent: NDArray[np.bool_]
+    ) -> tuple[Array, NDArray[np.int32]]:
+        """Ratios of factor j, and how many of them have each exponent. Binomial numbers more than ten standard
+        deviations out do not occur; ``variation`` has 1e-12 for that.
+        """
+        (factor, tilted), width = self._both[j], len(self._factors[j].exponents)
+        counts, exponents = np.zeros((len(independent), width), np.int32), tilted.exponents
+        counts[~independent] = tilted.draw(rng, int((~independent).sum()))
+        if self.coins:
+            counts = np.pad(counts, ((0, 0), (0, self.coins + 1)))
+            exponents = np.append(exponents, np.arange(self.coins + 1.0))
+            counts[independent, width:] = rng.multinomial(
+                factor.rounds, self._coins[j].chances, size=int(independent.sum())
+            )
+        return factor.round.draw(rng, exponents, counts)[0], counts
 
     def draw(self, rng: np.random.Generator, draws: int) -> tuple[Array, Array]:
-        drifted = (rng.random(draws) >= self._weights[0]).astype(int)
-        log_ratio, log_drift, log_power = np.zeros(draws), np.zeros(draws), np.zeros(draws)
-        for j, (factor, tilted) in enumerate(zip(self.run.factors, self._factors, strict=True)):
+        independent = rng.random(draws) >= self._share
+        log_ratio, log_power, log_coins = np.zeros((3, draws))
+        for j, factor in enumerate(self.run.factors):
             for _ in range(factor.copies):
-                counts = tilted.draw(rng, drifted)
-                ratios, log_products = factor.round.draw(rng, tilted.exponents.ravel(), counts)
+                ratios, _ = self._ratios(rng, j, independent)
                 log_ratio += factor.log_ratios(ratios)
                 if self._powers:
                     powers, log_total = self._powers[j]
                     log_power += powers.log_ratios(ratios ** (self.order - 1)) + log_total
-                if self.drift:
-                    log_drift += self.drift * factor.share * log_products
-        density = np.log(self._weights[0]) - self._log_moments[0]
-        if self.drift:
-            density = np.logaddexp(density, np.log(self._weights[1]) + log_drift - self._log_moments[1])
-        return excess(log_ratio, log_ratio + log_power if self._powers else self.order * log_ratio, density)
+                if self.coins:
+                    coin = self._coins[j]
+                    log_coins += coin.order * log_products(ratios, coin.odds) - factor.rounds * coin.log_moment
+        return self._excess(log_ratio, log_ratio + log_power if self._powers else self.order * log_ratio, log_coins)
 
     def draw_beginnings(self, rng: np.random.Generator, draws: int, parts: Beginnings) -> tuple[Array, Array]:
         """Proposition 6: as ``draw``, at whole orders, for the beginnings of the only factor, shape (draws, n)."""
         if self._powers:
             raise NotEvaluable("beginnings are drawn at whole orders only")
-        (factor,), (tilted,) = self.run.factors, self._factors
-        counts = tilted.draw(rng, (rng.random(draws) >= self._weights[0]).astype(int))
-        ratios, _ = factor.round.draw(rng, tilted.exponents.ravel(), counts)
-        first = int(parts.rounds[0])
-        held = shuffle_ends(ratios, counts, rng.random((draws, factor.rounds - first))) % tilted.counts.shape[1]
-        log_ratio, density = log_beginnings(parts, ratios), np.full((draws, len(parts.rounds)), -math.inf)
-        for log_mu, weight, log_moment, drift in zip(
-            tilted.log_mu, self._weights, self._log_moments, (0.0, self.drift), strict=False
-        ):
-            later = np.cumsum(np.pad(log_mu[held], ((0, 0), (0, 1)))[:, ::-1], axis=1)[:, ::-1]
-            component = math.log(weight) - log_moment + later[:, parts.rounds - first]
-            if drift:
-                with np.errstate(divide="ignore"):
-                    component += drift * factor.share * np.cumsum(np.log(ratios), axis=1)[:, parts.rounds - 1]
-            density = np.logaddexp(density, component)
-        return excess(log_ratio, self.order * log_ratio, density)
+        independent = rng.random(draws) >= self._share
+        (factor,), (tilted,), first = self.run.factors, self._factors, int(parts.rounds[0])
+        ratios, counts = self._ratios(rng, 0, independent)
+        held = shuffle_ends(ratios, counts, rng.random((draws, factor.rounds - first)))
+        log_mu = np.append(tilted.log_mu, np.zeros(self.coins + 1))  # independent later rounds integrate to 1
+        later = np.cumsum(np.pad(log_mu[held], ((0, 0), (0, 1)))[:, ::-1], axis=1)[:, ::-1]
+        log_ratio, log_coins = log_beginnings(parts, ratios), np.zeros(1)
+        for coin in self._coins:
+            log_coins = (coin.order * np.cumsum(np.log1p(coin.odds * ratios), axis=1))[:, parts.rounds - 1]
+            log_coins -= parts.rounds * coin.log_moment
+        log_a, log_b = self._excess(log_ratio, self.order * log_ratio, log_coins)
+        return log_a - later[:, parts.rounds - first], log_b - later[:, parts.rounds - first]
+
+    def _excess(self, log_ratio: Array, log_power: Array, log_coins: Array) -> tuple[Array, Array]:
+        """Logs of a and b, for v = (X - e^epsilon)+ dQ/dR."""
+        density = math.log(self._share) - self.log_moment + log_power
+        if self.coins:
+            density = np.logaddexp(density, math.log1p(-self._share) + log_coins)
+        some = log_ratio > -math.inf
+        log_b = np.where(some, -density, math.inf)
+        return np.where(some, log_b + log_ratio, -math.inf), log_b
 
     def slack(self, parts: Beginnings) -> float:
         """log of what the bound of draws of beginnings is to be multiplied by: moments of a cut law may be below 1."""
-        return float(parts.rounds[-1] - parts.rounds[0]) * max(0.0, -float(self._factors[0].log_mu[0].min()))
+        return float(parts.rounds[-1] - parts.rounds[0]) * max(0.0, -float(self._factors[0].log_mu.min()))
 
     @classmethod
     def pilot(cls, run: Run, rank: Rank, look: Look, highest: int = HIGHEST_SAMPLED_ORDER) -> Pilot:
         """Of the order whose bound is the least, or the whole one below; where that leaves a wide spread, of the best
-        drift beside it.
+        independent rounds beside it.
         """
         proposal = cls.by_moments(run, rank, highest)
         if proposal.order == 2:
@@ -192,14 +257,26 @@ class RemoveProposal(Proposal):
                 if rank(low) < rank(proposal):
                     return look(low)
         orders = range(int(proposal.order), max(int(proposal.order) - 2, 1), -1)
-        order, found = best((each, look(cls(run, each))) for each in orders)
-        if found.spread < _WIDE:
+        found = best((each, look(cls(run, each))) for each in orders)[1]
+        if found.spread < WIDE:
             return found
-        drifted = [found]
-        for drift in _DRIFTS:
-            with suppress(NotEvaluable):  # with so much of it ratios leave the range of floating point
-                drifted.append(look(cls(run, order, drift)))
-        return min(drifted, key=lambda pilot: pilot.effort)
+        tried = [found]
+        with suppress(NotEvaluable):  # ratios may leave the range of floating point
+            coins = cls._best_coins(run, rank)
+            tried += [look(cls(run, int(proposal.order), each)) for each in (coins, coins - 1) if each > 1]
+        # Where the bound is too large for an upper end, that is left to others: the spread decides about the lower one.
+        return min(tried, key=lambda pilot: replace(pilot, bound=min(pilot.bound, 1000.0)).effort)
+
+    @staticmethod
+    def _best_coins(run: Run, rank: Rank) -> int:
+        """The order that would prove the least if moments were ``typical``."""
+        least, chosen = math.inf, 2
+        for order in range(2, _MOST_COINS):
+            typical = sum(each.copies * _Coins.of(each, order).typical for each in run.factors)
+            if (found := rank(Moment(order, typical))) >= least:
+                break
+            least, chosen = found, order
+        return chosen
 
     @classmethod
     def by_moments(cls, run: Run, rank: Rank, highest: int = HIGHEST_SAMPLED_ORDER) -> "RemoveProposal":
@@ -216,20 +293,12 @@ class RemoveProposal(Proposal):
         return found
 
     def on(self, run: Run) -> "RemoveProposal":
-        return RemoveProposal(run, self.order, self.drift)
+        return RemoveProposal(run, self.order, self.coins)
 
     @staticmethod
     def share(run: Run) -> float:
         """P-mass at infinite ratios. Only rounds taken part in can meet one."""
         return chance_of_any((each.round.infinite, each.copies * each.most) for each in run.factors)
-
-
-def excess(log_ratio: Array, log_power: Array, density: Array) -> tuple[Array, Array]:
-    """Logs of a and b, for v = (X - e^epsilon)+ / (power times density)."""
-    with np.errstate(invalid="ignore"):
-        log_b = -log_power - density
-    some = log_ratio > -math.inf
-    return np.where(some, log_b + log_ratio, -math.inf), np.where(some, log_b, math.inf)
 
 
 class AddProposal(Proposal):

@@ -178,7 +178,12 @@ def _(event: Compose) -> Mechanism:
 
 @attained.register
 def _(event: Dropout) -> Mechanism:
-    """A network of one unit: dropping it silences the person."""
+    """A network of one unit: dropping it silences the person. Or, with a larger second moment where noise is much, the
+    limit of many units over which a contribution spreads evenly: its sum over the units has length sqrt(keep).
+    """
+    signal = signal_to_noise(event.mechanism)
+    if signal is not None and signal < 700 and event.keep * signal > math.log1p(event.keep**2 * math.expm1(signal)):
+        return Gaussian((event.keep * signal) ** -0.5, relation=event.relation or Relation.ZERO_OUT)
     return Poisson(attained(event.mechanism), event.keep)
 
 

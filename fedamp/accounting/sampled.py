@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from operator import methodcaller
 
 import numpy as np
@@ -32,7 +32,7 @@ QUESTIONS = 32
 STEPS = np.concatenate([np.arange(0.3, 1.8, 0.06), 1.8 * 1.25 ** np.arange(17)])
 """Where epsilon is certified, in expected half-widths from the pilot's: close by, and further off if that fails."""
 
-_WORK = 2.5e9  # steps of the recursion that a precision of 5e-3 may take: one to three seconds on two cores
+_WORK = 5e9  # steps of the recursion that a precision of 5e-3 may take: two to five seconds on two cores
 
 FOR_ZERO = 50_000  # draws to confirm that epsilon is 0
 
@@ -119,7 +119,7 @@ class SampledProfile:
         spendable = delta - charge - direction.share(self.upper)
         if spendable <= 0:
             raise NotEvaluable("a round gives a person away with more than delta")
-        most = self._most_draws * (PRECISION / precision) ** 2
+        most = self.most_draws(PRECISION / precision)
         look = partial(Pilot.at_delta, delta=spendable)
         pilot = direction.pilot(self.upper, methodcaller("bound_at", spendable), look, highest)
         if pilot.epsilon * (1 + precision / 2) >= known:
@@ -129,16 +129,15 @@ class SampledProfile:
         aim = 0.42 * precision * max(pilot.epsilon, 0.02)
         needed = pilot.draws_for(aim * pilot.slope, log_term) if pilot.epsilon > 0 else FOR_ZERO
         draws = int(min(max(needed, 4096), most))
-        half_width(pilot, draws, log_term)
-        pilot = Pilot.at_delta(pilot.proposal, spendable, max(4096, min(draws // 4, 500_000)))
-        half = half_width(pilot, draws, log_term)
-        above, below = pilot.epsilon + half * STEPS, np.maximum(pilot.epsilon - half * STEPS, 0.0)
+        half_width(pilot.for_lower, draws, log_term)
+        pilot = Pilot.at_delta(pilot.proposal, spendable, max(512, min(draws // 4, 500_000)))
+        half = half_width(pilot.for_lower, draws, log_term)
+        below = np.maximum(pilot.epsilon - half * STEPS, 0.0)
+        above = np.minimum(pilot.epsilon + pilot.error(draws, log_term) / pilot.slope * STEPS, 600.0)
         above[0] = above[0] if pilot.epsilon > 0 else 0.0
         upper_deltas, lower_deltas = self._certified(pilot.proposal, above, below, draws, failure)
         kept, exceeded = np.flatnonzero(upper_deltas <= spendable), np.flatnonzero(lower_deltas > delta)
-        if not len(kept):
-            raise NotEvaluable("sampling certifies no epsilon")
-        upper = float(above[kept[0]])
+        upper = float(above[kept[0]]) if len(kept) else math.inf
         lower = float(below[exceeded[0]]) if len(exceeded) else 0.0
         return Bounds(min(lower, upper), upper, _method(pilot.proposal, draws, charge))
 
@@ -147,7 +146,7 @@ class SampledProfile:
         checks.positive("precision", precision)
         if epsilon > 200:
             raise NotEvaluable("epsilon is too large to be sampled")
-        at, most = np.array([epsilon]), self._most_draws
+        at, most = np.array([epsilon]), self.most_draws()
         look = partial(Pilot.at_epsilon, epsilon=epsilon)
         pilot = direction.pilot(self.upper, methodcaller("log_bound", epsilon), look)
         charge = CHARGE * min(pilot.delta, 1e-3)
@@ -160,7 +159,7 @@ class SampledProfile:
         upper = min(upper, 1.0)
         return Bounds(min(float(lower_deltas[0]), upper), upper, _method(pilot.proposal, draws, charge))
 
-    def estimate(self, delta: float, proposal: Proposal | None = None, draws: int = 4096) -> Pilot:
+    def estimate(self, delta: float, proposal: Proposal | None = None, draws: int = 0) -> Pilot:
         """For searches: epsilon in the remove direction, not certified, by draws from what ``proposal`` is for another
         run. Equal random numbers for all runs make it a smooth function of the noise.
         """
@@ -185,13 +184,12 @@ class SampledProfile:
             return upper, np.zeros(len(below))
         return upper, certify(proposal.on(self.lower), nothing, below, draws, failure / 2)[1]
 
-    @cached_property
-    def _most_draws(self) -> float:
-        """For a precision of 5e-3."""
-        each = self.upper.work * (1 if self.lower in (self.upper, None) else 2)
-        if _WORK / each < 10_000:
+    def most_draws(self, finer: float = 1.0) -> float:
+        """For so much finer a precision than 5e-3."""
+        most = _WORK / self.upper.work * finer**2 / (1 if self.lower in (self.upper, None) else 2)
+        if most < 2_000:
             raise NotEvaluable("a draw of all hidden rounds takes too long")
-        return _WORK / each
+        return most
 
 
 def half_width(pilot: Pilot, draws: int, log_term: float) -> float:

@@ -7,20 +7,25 @@ since each of the t sets had its last one, and the rounds it has left.
 """
 
 import math
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import product
+from operator import attrgetter
 
 import numpy as np
 
 from fedamp.accounting.amplification import Spaced, spaced_sets
 from fedamp.accounting.bounds import Array, NotEvaluable
+from fedamp.accounting.certificate import Pilot, best
 from fedamp.accounting.hidden_rounds import EXPONENT, Run
 from fedamp.accounting.loops import spaced_means, spaced_rows
 from fedamp.accounting.numeric import UNIT
-from fedamp.accounting.proposals import UNDRIFTED, RemoveProposal, excess
+from fedamp.accounting.proposals import HIGHEST_SAMPLED_ORDER, WIDE, Look, Moment, Rank, RemoveProposal
 
 _HIGHEST = 4  # order; draws of more schedules take longer than they save
+_DRIFTS = (1.5, 4.0, 10.0, 25.0)  # drifts to try; each adds this much to the order if X is a constant times G
+_UNDRIFTED = 0.5  # share of draws without drift; the bound is multiplied by its inverse
 _MOST_STATES = 20_000_000  # numbers in a table: 160 MB
 
 
@@ -156,7 +161,9 @@ def _log_moment(run: SpacedRun, order: int, drift: float) -> float:
 
 
 class SpacedRemove(RemoveProposal):
-    """As its base, at whole orders: dR = X^t (w / M_t + (1 - w) G^g / M_(t,g)) dQ."""
+    """As its base, at whole orders and with another second part: dR = X^t (w / M_t + (1 - w) G^g / M_(t,g)) dQ, G as
+    in ``log_ratios``. ``drift``: g >= 0; w is 1 without it.
+    """
 
     run: SpacedRun
 
@@ -165,17 +172,17 @@ class SpacedRemove(RemoveProposal):
             raise NotEvaluable(f"spaced schedules are drawn at whole orders up to {_HIGHEST} only")
         self.run, self.order, self.drift, self.power = run, int(order), drift, float(order)
         self.name = f"order {order:.3g}" + (f" and drift {drift:.2g}" if drift else "")
-        self._weights = np.array([UNDRIFTED, 1 - UNDRIFTED] if drift else [1.0])
-        self._log_moments = np.array(
-            [_log_moment(run, self.order, each) for each in ([0.0, drift] if drift else [0.0])]
-        )
+        self._share = _UNDRIFTED if drift else 1.0
+        self.log_moment = _log_moment(run, self.order, 0.0)
+        self._drifted_moment = _log_moment(run, self.order, drift)
+        self._moment = Moment(order, self.log_moment - math.log(self._share))
         size = (order**2 + drift * (order + drift)) * run.event.k / run.noise_multiplier**2
         steps = run.event.rounds * (2**order + 4)
         self.relative = (8 * steps + 64 * (size + order * math.log(run.event.sets) + EXPONENT * drift)) * UNIT
         self.variation = 16 * self.relative
 
     def draw(self, rng: np.random.Generator, draws: int) -> tuple[Array, Array]:
-        event, drifted = self.run.event, rng.random(draws) >= self._weights[0]
+        event, drifted = self.run.event, rng.random(draws) >= self._share
         rows, uniforms = rng.standard_normal((draws, event.span)), rng.random((event.rounds, draws))
         for which, drift in ((~drifted, 0.0), (drifted, self.drift)):
             if which.any():
@@ -192,11 +199,29 @@ class SpacedRemove(RemoveProposal):
                 )
                 rows[which] = moved
         log_ratio, log_mean = self.run.log_ratios(rows)
-        density = np.full(draws, math.log(self._weights[0]) - self._log_moments[0])
+        density = np.full(draws, math.log(self._share) - self.log_moment)
         if self.drift:
-            other = math.log(self._weights[1]) + self.drift * log_mean - self._log_moments[1]
-            density = np.logaddexp(density, other)
-        return excess(log_ratio, self.order * log_ratio, density)
+            drifted_density = math.log1p(-self._share) + self.drift * log_mean - self._drifted_moment
+            density = np.logaddexp(density, drifted_density)
+        some = log_ratio > -math.inf  # others are too small for floating point; their values are 0
+        log_b = np.where(some, -self.order * np.where(some, log_ratio, 0.0) - density, math.inf)
+        return np.where(some, log_b + log_ratio, -math.inf), log_b
+
+    @classmethod
+    def pilot(cls, run: Run, rank: Rank, look: Look, highest: int = HIGHEST_SAMPLED_ORDER) -> Pilot:
+        """Of the order whose bound is the least, or the one below; where that leaves a wide spread, of the best drift
+        beside it.
+        """
+        assert isinstance(run, SpacedRun)
+        highest = int(cls.by_moments(run, rank, highest).order)
+        order, found = best((each, look(cls(run, each))) for each in range(highest, max(highest - 2, 1), -1))
+        if found.spread < WIDE:
+            return found
+        tried = [found]
+        for drift in _DRIFTS:
+            with suppress(NotEvaluable):  # with so much of it ratios leave the range of floating point
+                tried.append(look(cls(run, order, drift)))
+        return min(tried, key=attrgetter("effort"))
 
     def on(self, run: Run) -> "SpacedRemove":
         assert isinstance(run, SpacedRun)

@@ -198,7 +198,9 @@ class TradeOff:
         """s, from 0, and both ends of c(s)."""
         small = np.exp(-self.epsilons[:0:-1])
         ends = [np.r_[0.0, small * (1.0 - delta[:0:-1]), 1.0 - delta] for delta in (self.upper, self.lower)]
-        return np.r_[0.0, small, np.exp(self.epsilons)], *ends
+        slopes = np.r_[0.0, small, np.exp(self.epsilons)]
+        other = np.diff(slopes, prepend=-1.0) > 0  # two epsilons may have the same exponential
+        return slopes[other], *(end[other] for end in ends)
 
     @cached_property
     def _certain(self) -> "_Lines":

@@ -12,7 +12,7 @@ from typer import Argument, Exit, Option, Typer
 
 from fedamp.base.text import printable
 from fedamp.base.version import version
-from fedamp.cli import first, scenarios, terminal
+from fedamp.cli import first, scenarios, secure, terminal
 from fedamp.cli.terminal import (
     AsJson,
     Format,
@@ -25,7 +25,7 @@ from fedamp.cli.terminal import (
     print_paths,
     print_published,
 )
-from fedamp.errors import FedampError, Interrupted, UnwritableError, fails_alone
+from fedamp.errors import FedampError, InputError, Interrupted, UnwritableError, fails_alone
 from fedamp.report import tables
 
 HELP = "Federated learning with differential privacy, amplified by the randomness that training has anyway."
@@ -34,7 +34,7 @@ SETTINGS = {"help_option_names": ["-h", "--help"]}
 app = Typer(help=HELP, no_args_is_help=True, rich_markup_mode="rich", context_settings=SETTINGS)
 app.pretty_exceptions_enable = app.suggest_commands = False  # click suggests commands itself
 app.add_typer(scenarios.app, name="scenarios")
-for command in (first.new, first.explain, first.check):
+for command in (first.new, first.explain, first.check, secure.agreement, secure.join):
     app.command()(command)
 
 
@@ -80,8 +80,8 @@ def run(
         if progress.summary and not (as_json or quiet):  # which may be in no file
             out.print(tables.run_table(progress.summary, progress.clipped))
         raise
+    from fedamp.base.files import modes_of
     from fedamp.engines.flower import chatter_to
-    from fedamp.runs.files import modes_of
     from fedamp.runs.folder import RunFolder, read_summary
     from fedamp.runs.records import LedgerRecord
 
@@ -130,7 +130,10 @@ def sweep(
         plots = swept.save_pictures(swept.folder / "plots", pictures.split(","))
     print_published(swept, "json" if as_json else format_, plots)
     if swept.unfinished:
-        raise FedampError(f"{len(swept.unfinished)} of {len(swept.runs)} runs have not come to their end")
+        wrong = all((each.error or "").startswith(f"{InputError.kind}: ") for each in swept.unfinished)
+        raise (InputError if wrong else FedampError)(
+            f"{len(swept.unfinished)} of {len(swept.runs)} runs have not come to their end"
+        )
 
 
 @app.command()
@@ -176,9 +179,11 @@ def compare(
     """A table and plots of several runs, or of a sweep."""
     from fedamp.report.comparison import compare
 
-    compared = compare(runs)
-    plots = compared.save_pictures(out_folder, pictures.split(","))
-    print_published(compared, "json" if as_json else format_, plots)
+    compared, plots = compare(runs), list[str]()
+    try:
+        plots = compared.save_pictures(out_folder, pictures.split(","))
+    finally:  # the table is all there is where no picture can be written
+        print_published(compared, "json" if as_json else format_, plots)
 
 
 @app.command()
@@ -302,13 +307,18 @@ def verify(
 def doctor(
     superlink: Annotated[str | None, Option(help="HOST:PORT of a deployment's SuperLink to check as well")] = None,
     root_certificates: Annotated[Path | None, Option(help="file of the authority that its nodes trust")] = None,
+    node: Annotated[
+        tuple[Path, Path, Path] | None,
+        Option(help="a node's agreement, key and state, to check that it can take part in secure aggregation"),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Versions, devices, Ray, and free memory; and whether a deployment can be reached and trusted."""
-    from fedamp.cli.doctor import examine_machine, examine_superlink
+    from fedamp.cli.doctor import examine_machine, examine_node, examine_superlink
     from fedamp.runs.verify import checks_json
 
     checks = examine_superlink(superlink, root_certificates) if superlink else []
+    checks += examine_node(*node) if node else []
     answer = examine_machine() | ({"deployment": checks_json(checks)} if checks else {})
     print_answer(answer, as_json, tables.doctor_table)
     terminal.judge(checks)

@@ -96,6 +96,23 @@ def examine_superlink(address: str, root_certificates: Path | None) -> list[Chec
     return checks
 
 
+def examine_node(agreement: Path, key: Path, state: Path) -> list[Check]:
+    """Check that a node can take part in secure aggregation: with whom, under which terms, and what it remembers."""
+    from fedamp.client.participant import Participant
+
+    try:
+        found = Participant.read(agreement, key, state)
+    except DeploymentError as error:
+        return [_check("node", False, str(error))]
+    terms, others = found.agreement.terms, sorted(set(found.agreement.peers) - {found.name})
+    drawn = "drawn by the nodes" if terms.check_in else f"at most {terms.most_check_ins} a unit, drawn by the server"
+    return [
+        Check.of("node", f"{found.name}, with {', '.join(others)}, in run {found.agreement.run}"),
+        Check.of("terms", f"{terms.rounds} rounds, noise multipliers {list(terms.noise_multipliers)}, {drawn}"),
+        Check.of("memory", f"round {found.memory.signed} was the last"),
+    ]
+
+
 def _over_tls(connection: http.client.HTTPSConnection) -> list[Check]:
     certificate: Any = connection.sock.getpeercert()
     before = time.time()

@@ -108,6 +108,7 @@ def new(
     """Write a commented scenario after five questions. Options answer them; without a terminal, the defaults do."""
     import yaml
 
+    from fedamp.base.files import write_atomically
     from fedamp.federation.reader import validate
 
     def ask(question: str, given: str | None, default: str) -> str:
@@ -132,9 +133,7 @@ def new(
         engine=MACHINES.get(machine, f"{{kind: {machine}}}"),
     )
     validate(yaml.safe_load(text), str(file))
-    try:
-        with file.open("x") as stream:
-            stream.write(text)
-    except OSError as error:
-        raise ScenarioError(f"{file}: {error.strerror}; expected: the name of a new file") from None
+    if file.exists() or file.is_symlink():
+        raise ScenarioError(f"{file}: File exists; expected: the name of a new file")
+    write_atomically(file, text.encode())
     print_paths("scenario", file)

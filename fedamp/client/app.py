@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from fedamp import rng
 from fedamp.base.arrays import Arrays, Sums
-from fedamp.client import messages
+from fedamp.client import messages, secure
 from fedamp.client.clipping import clip_and_sum
 from fedamp.client.messages import Order
 from fedamp.client.task import TrainReport, log
@@ -114,6 +114,10 @@ class PrivateClientApp(ClientApp):
         if kind == "query":
             task_json = str(messages.config_of(message, "config").get("task", ""))
             return messages.hosting(message, messages.hosts(context, task_json, self._reads_records(task_json)))
+        if "secure" in message.content:
+            return self._secure_answer(message, context)
+        if messages.text(context, "agreement"):
+            raise DeploymentError("this node has an agreement: it gives its sums to secure aggregation alone")
         if kind != "train":
             raise DeploymentError(f"{kind} messages are not answered: what they ask for is not covered by epsilon")
         order = messages.Order.of(message)
@@ -121,6 +125,19 @@ class PrivateClientApp(ClientApp):
         if hosted is not None and (others := set(order.instruction.clients) - hosted):
             raise DeploymentError(f"clients {sorted(others)} are not among this node's hosts")
         return messages.trained(message, *self._sum(order, context, hosted))
+
+    def _secure_answer(self, message: Message, context: Context) -> Message:
+        task_json = str(messages.config_of(message, "secure")["task"])
+        hosted = messages.hosts(context, task_json, self._reads_records(task_json))
+        if hosted is None:
+            raise DeploymentError("this node's configuration names no units; expected: hosts, or a data folder")
+
+        def train(order: Order) -> tuple[Sums, TrainReport]:
+            if others := set(order.instruction.clients) - hosted:
+                raise DeploymentError(f"clients {sorted(others)} are not among this node's hosts")
+            return self._sum(order, context, hosted)
+
+        return secure.answer(message, context, hosted, train)
 
     def _reads_records(self, task_json: str) -> bool:
         """Whether the app's own code reads the clients' records; else fedamp does."""

@@ -3,6 +3,7 @@
 The task is constant over a run, and sent as JSON with every message; an instruction is of one round.
 """
 
+import hashlib
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ from fedamp import rng
 from fedamp.base.record import Record
 from fedamp.client.memory import StackSize
 from fedamp.data.sections import Data
+from fedamp.federation.aggregation import Terms
 from fedamp.federation.submodels import AnySubmodels
 from fedamp.federation.training import Client
 from fedamp.models.section import WHOLE, Model
@@ -31,7 +33,7 @@ DATA_PLACES = ("path", "dataset")  # the keys of a data section that may name a 
 class ClientTask(Record):
     """The part of a plan that clients may know; ``model``, ``client``, ``submodels``, ``data`` are its sections."""
 
-    version: Literal[4] = 4  # of what nodes are told; a node of another fedamp refuses it
+    version: Literal[5] = 5  # of what nodes are told; a node of another fedamp refuses it
     model: Model  # with ``frozen_sha256``, so that a node with other frozen weights refuses
     input_shape: tuple[int, ...]  # of one record
     num_classes: int  # how many numbers the model answers with, for every record or token
@@ -41,10 +43,16 @@ class ClientTask(Record):
     split_seed: int  # public: the adversary knows the partition into submodels
     linf_coordinates: int  # coordinates are truncated at clip / sqrt(linf_coordinates) (ModelMix); 0: they are not
     normalised: bool = False  # short updates are scaled up to the clipping norm (``privacy.clip: auto``)
+    terms: Terms | None = None  # of secure aggregation
     data: Data
     data_seed: int  # decides the partition (and synthetic records)
     precision: Literal["float32", "tf32", "bfloat16"] = "float32"  # of local training on a GPU
     stack: StackSize = StackSize()  # how many units train together at most
+
+    @property
+    def digest(self) -> str:
+        """Of all that decides a unit's update, for nodes that have agreed on it."""
+        return hashlib.sha256(self.model_dump_json(exclude={"terms", "stack"}).encode()).hexdigest()
 
     def without_places(self) -> Self:
         """The task for other machines, which have nothing to look for in the server's folders.

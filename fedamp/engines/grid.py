@@ -69,11 +69,14 @@ class SimulationGrid(Grid):
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
         """Send messages and wait for the replies. Nodes later than ``timeout`` seconds are named in the log."""
-        deadline = None if timeout is None else monotonic() + timeout
         sent = list(messages)
-        replies = self._collect(self.push_messages(sent), deadline)
+        replies = self.collect(self.push_messages(sent), timeout)
         answered = {reply.metadata.reply_to_message_id for reply in replies}
         for data in (message.metadata for message in sent if message.metadata.message_id not in answered):
             words = "node %d did not answer the %s message of group %r within %.1f s"
             log.warning(words, data.dst_node_id, data.message_type, data.group_id, timeout)
         return replies
+
+    def collect(self, message_ids: list[str], timeout: float | None) -> list[Message]:
+        """Wait for the replies to messages that were sent, and forget the messages."""
+        return self._collect(message_ids, None if timeout is None else monotonic() + timeout)

@@ -30,15 +30,26 @@ class Node:
         self.device = device = devices.available(device)
         config: UserConfig = {"partition-id": partition, "num-partitions": partitions, "device": device}
         self.context = Context(1, FIRST_NODE + partition, config, RecordDict(), {})
+        self._virtual: dict[int, Context] = {}  # of the nodes that this one plays
 
     def handle(self, message: Message) -> tuple[Message, str]:
         """The app's reply and an empty string; or an error reply (code 2) and the traceback of what it raised."""
         try:
             with one_thread(self.device):
-                return self.app(message, self.context), ""
+                return self.app(message, self._context(message)), ""
         except Exception as error:
             reason = f"{type(error).__name__}: {error}"
             return flower.error_reply(message, flower.APP_RAISED, reason), traceback.format_exc()
+
+    def _context(self, message: Message) -> Context:
+        """This node's, or that of the virtual node for which the message is (:class:`VirtualNodes`)."""
+        if "node" not in message.content:
+            return self.context
+        who: dict[str, Any] = dict(message.content.config_records.pop("node"))
+        if (number := who["number"]) not in self._virtual:
+            config: UserConfig = {"partition-id": number, "hosts": who["hosts"], "device": self.device}
+            self._virtual[number] = Context(1, FIRST_NODE + number, config, RecordDict(), {})
+        return self._virtual[number]
 
 
 def load_app(path: str) -> Any:

@@ -90,20 +90,23 @@ class _Form(NamedTuple):
 
     ids: NDArray[np.int64]  # of the units that its reply may name, each at its bit; -1: no unit
     shapes: dict[str, tuple[int, ...]]  # of the sums
+    length: int = 0  # bytes of an answer that is neither units nor sums (secure aggregation)
 
     @classmethod
     def of(cls, order: RecordDict) -> "_Form":
-        room, config, shapes = _room(order), dict[str, Any](order.config_records["config"]), {}
-        asked = np.arange(room)
-        if "arrays" in order:
+        room, config, shapes = _room(order), dict[str, Any](order.config_records.get("config") or {}), {}
+        form: dict[str, Any] = dict(order.config_records["form"])
+        asked, length = np.arange(room), int(form.get("bytes", 0))
+        if "arrays" in order and not length:
             asked = np.where(config["counted"], np.array(config["clients"], np.int64), -1)
             frozen: Any = order.config_records["form"]["frozen"]
             shapes = {name: array.shape for name, array in order.array_records["arrays"].items() if name not in frozen}
-        return cls(np.pad(asked, (0, -(-room // 64) * 64 - len(asked)), constant_values=-1), shapes)
+        return cls(np.pad(asked, (0, -(-room // 64) * 64 - len(asked)), constant_values=-1), shapes, length)
 
     @property
     def size(self) -> int:
-        return _NONCE + len(_MAGIC) + _REPLY.size + len(self.ids) // 8 + 8 * sum(map(math.prod, self.shapes.values()))
+        numbers = sum(map(math.prod, self.shapes.values()))
+        return _NONCE + len(_MAGIC) + _REPLY.size + len(self.ids) // 8 + 8 * numbers + self.length
 
 
 def reply_size(content: RecordDict) -> int:
@@ -135,7 +138,10 @@ def seal_reply(content: RecordDict, order: RecordDict) -> bytes:
         _REPLY.pack(status, *(said.get(key, 0) for key in _NUMBERS), text),
         np.packbits(bits, bitorder="little").data,
     )
-    return _sealed([*start, *(np.ascontiguousarray(part, "<f8").data for part in parts)])
+    data = bytes(form.length) if failed else said.get("data", b"")
+    if len(data) != form.length:
+        raise ValueError(f"the answer has {len(data)} bytes, and the server asks for {form.length}")
+    return _sealed([*start, *(np.ascontiguousarray(part, "<f8").data for part in parts), data])
 
 
 def open_reply(data: bytes, order: RecordDict) -> RecordDict:
@@ -155,6 +161,8 @@ def open_reply(data: bytes, order: RecordDict) -> RecordDict:
     named = form.ids[np.unpackbits(bits, bitorder="little").astype(bool)]
     if (named < 0).any():
         raise ValueError("it claims units that it was not asked for")
+    if form.length:
+        return RecordDict({"answer": ConfigRecord({"data": bytes(body[place:])})})
     if "arrays" not in order:
         hosts: dict[str, Any] = {"all": status == _ANY_UNIT, "clients": named.tolist()}
         return RecordDict({"hosts": ConfigRecord(hosts | ({"secret": said} if said else {}))})

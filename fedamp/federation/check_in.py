@@ -43,6 +43,13 @@ class CheckIn(Section, ABC):
     """
 
     scheme: str
+    drawn_by: Literal["server", "node"] = Field(
+        "server",
+        description="who draws the rounds; node: each node those of its units, so that the server does not know them "
+        "(aggregation: {scheme: secure})",
+        exclude_if=lambda who: who == "server",
+        examples=["node"],
+    )
     rounds_are_independent: ClassVar[bool]
     is_hidden: ClassVar[bool] = True
 

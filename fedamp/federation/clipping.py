@@ -29,11 +29,15 @@ class NormCounts:
         below: units whose update is finite and within the norm in every part.
         reported: units that reported.
         expected: expected number of units; public.
+        noisy: the centred count with its noise, where the nodes have added it (secure aggregation).
+        surplus: deviation of the noise over the one that is charged.
     """
 
     below: int
     reported: int
     expected: float
+    noisy: float | None = None
+    surplus: float = 1.0
 
 
 class ClippingRule(ABC):
@@ -50,6 +54,11 @@ class ClippingRule(ABC):
     @abstractmethod
     def norm(self, noise_multiplier: float) -> float:
         """Clipping norm of a unit's update in the first round (of the split part of a split model)."""
+
+    @property
+    def count_noise(self) -> float:
+        """Deviation of the noise on the centred count of short updates; 0: it is not used."""
+        return 0.0
 
     def charges(self) -> tuple[Mechanism, ...]:
         """The cost of a round for a unit in addition to the model's release."""
@@ -118,6 +127,10 @@ class AdaptiveClip(Section, ClippingRule):
 
     is_fixed: ClassVar[bool] = False
 
+    @property
+    def count_noise(self) -> float:
+        return self.noise_multiplier
+
     def norm(self, noise_multiplier: float) -> float:
         return self.initial
 
@@ -126,9 +139,9 @@ class AdaptiveClip(Section, ClippingRule):
         return (Gaussian(2 * self.noise_multiplier),)
 
     def next_scale(self, scale: float, counts: NormCounts, seed: int, round_: int, private: bool) -> float:
-        count = np.array([counts.below - counts.reported / 2])
-        if private:
-            add_gaussian(count, self.noise_multiplier, Address(seed, "clip", (round_,)))
+        count = np.array([counts.below - counts.reported / 2 if counts.noisy is None else counts.noisy])
+        if private and counts.noisy is None:
+            add_gaussian(count, self.noise_multiplier * counts.surplus, Address(seed, "clip", (round_,)))
         fraction = min(max(float(count[0]) / counts.expected + 0.5, 0.0), 1.0)
         scale *= math.exp(-self.learning_rate * (fraction - self.quantile))
         return min(max(scale, SMALLEST_SCALE), LARGEST_SCALE)

@@ -45,6 +45,7 @@ def privacy_cost(scenario: Scenario, groups: bool = False) -> dict[str, Any]:
         "epsilon": plan.planned_epsilon.to_json(),
         "epsilon_bound": plan.planned_epsilon.method,
         "unamplified_epsilon": plan.unamplified_epsilon.to_json(),
+        "epsilon_server": plan.server_epsilon and plan.server_epsilon.to_json(),
         "risk": risk(plan.mechanism, scenario.privacy.unit, scenario.privacy.group_size),
         "poisson_epsilon": _by_poisson(plan),
         "budget": scenario.privacy.epsilon,

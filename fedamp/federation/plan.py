@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from fedamp.accounting import Bounds, Compose, Mechanism, NotPrivate, Repeat, calibrate, epsilon_over_rounds, group
 from fedamp.base.numbers import at_most
 from fedamp.errors import ScenarioError
+from fedamp.federation.aggregation import SecureAggregation, Terms
 from fedamp.federation.check_in import Attendance, CheckIn
 from fedamp.federation.clipping import ClippingRule, clipping_of
 from fedamp.federation.mixing import MixingRule, mixing_of
@@ -93,6 +94,19 @@ class Plan:
     def noise(self) -> Noise:
         """What draws the noise."""
         return drawn_by(self.coefficients, [part.noise_multiplier for part in self.parts])
+
+    @cached_property
+    def terms(self) -> Terms | None:
+        """What the nodes agree on under secure aggregation, else None. ScenarioError: too few nodes."""
+        asked = self.scenario
+        if not isinstance(asked.aggregation, SecureAggregation):
+            return None
+        multipliers = tuple(part.noise_multiplier for part in self.parts)
+        given = (self.check_in, asked.rounds, self.units, asked.federation)
+        try:
+            return asked.aggregation.terms(*given, multipliers, self.clipping.count_noise)
+        except ValueError as error:
+            raise ScenarioError(str(error)) from None
 
     @property
     def path_noise(self) -> float:
@@ -240,6 +254,25 @@ class Plan:
         return np.asarray(spent[np.array(check_ins) - 1])
 
     @cached_property
+    def server_mechanism(self) -> Mechanism | None:
+        """The cost for who runs the server, together with the colluding nodes; None: the server sees everything.
+
+        The server sees the noisy sums, as everybody does, and who is asked, unless the nodes draw that themselves.
+        """
+        if self.terms is None:
+            return None
+        if self.terms.check_in is not None or not self.is_private:
+            return self.mechanism
+        return self._unamplified(self.scenario.rounds, self.noise_multiplier)
+
+    @_costly
+    def server_epsilon(self) -> Bounds | None:
+        """Of :attr:`server_mechanism`, for all rounds of the scenario."""
+        if self.terms is not None and self.terms.check_in is not None:
+            return self.planned_epsilon
+        return None if self.server_mechanism is None else self._epsilon(self.server_mechanism)
+
+    @cached_property
     def affordable_rounds(self) -> int:
         """Number of rounds that the budget pays for; all of them without a budget."""
         budget = self.scenario.privacy.epsilon
@@ -280,6 +313,7 @@ class Plan:
             "unamplified_epsilon",
             "epsilon_by_round",
             "guaranteed_epsilon",
+            "server_epsilon",
         )
         return {"units": self.units} | {name: getattr(self, name) for name in names}
 

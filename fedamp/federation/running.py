@@ -52,6 +52,11 @@ class Federation(Section):
         "checks in; what they train beyond the cohort is thrown away. auto: where each node hosts a single unit, and a "
         "run takes at most 1 GiB a node",
     )
+    agreement: str | None = Field(
+        None,
+        description="deployment: the nodes' agreement.json (aggregation: {scheme: secure}), by which the server leaves "
+        "out a node with a false signature",
+    )
     checkpoint_every: Count = Field(10, description="rounds between checkpoints")
     keep_secrets: bool = Field(
         False, description="keep seed.secret and the checkpoints of a run that has ended, instead of deleting them"

@@ -14,6 +14,7 @@ from pydantic import Field, model_validator
 from fedamp.base.section import Count, Section
 from fedamp.data.partition import NaturalPartition
 from fedamp.data.sections import Data
+from fedamp.federation.aggregation import AnyAggregation, PlainAggregation, SecureAggregation
 from fedamp.federation.check_in import AllCheckIn, AnyCheckIn
 from fedamp.federation.mixing import Mixing
 from fedamp.federation.noise import IndependentNoise
@@ -46,6 +47,7 @@ class Scenario(Section):
     server: Server = Server()
     mixing: Mixing | None = None
     privacy: Privacy
+    aggregation: AnyAggregation = PlainAggregation()
     engine: Engine = Engine()
     federation: Federation = Federation()
     faults: Faults | None = None
@@ -73,6 +75,14 @@ class Scenario(Section):
         privacy.check(self.client)
         noise = privacy.noise_multiplier
         privacy.noise.check(self.check_in, self.mixing is not None, privacy.clip, privacy.group_size, noise)
+        if isinstance(self.aggregation, SecureAggregation):
+            mixes, has_faults = self.mixing is not None, self.faults is not None
+            self.aggregation.check(privacy.noise.scheme, mixes, self.federation, self.engine.kind, has_faults)
+        elif self.check_in.drawn_by == "node":
+            raise ValueError(
+                "check_in.drawn_by: node hides nothing from a server that sees each node's sum; expected: "
+                "aggregation: {scheme: secure}"
+            )
         if self.mixing:
             self.mixing.check(self.rounds, self.server, self.privacy.clip)
         return self

@@ -15,7 +15,9 @@ class Model(Section):
     name: str = Field(
         description="logistic, mlp, cnn, resnet20, resnet18, resnet101, lstm, package.module:name, external (an app's)"
     )
-    hidden: tuple[Count, ...] = Field((64,), description="mlp, lstm: units of every hidden layer")
+    hidden: tuple[Annotated[Count, Field(le=1 << 31)], ...] = Field(
+        (64,), description="mlp, lstm: units of every hidden layer"
+    )
     channels: tuple[Count, ...] = Field((16, 32), description="cnn: channels of every convolution")
     groups: Count = Field(4, description="cnn, resnets: groups of each GroupNorm")
     vocabulary: Annotated[int, Field(ge=2, le=1 << 24, strict=True)] | None = Field(

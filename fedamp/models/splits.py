@@ -73,7 +73,7 @@ class Split:
                 top = {name for name in layers if name.count(".") <= 1}
                 raise ModelError(f"submodels.shared: {unknown(name, sorted(top))}")
         check_count(type(module).__name__, self.declarations, shared, count)
-        nodes = {each.layer: each.split_nodes(shared) for each in self.declarations}
+        nodes = {each.layer: list(each.split_nodes(shared)) for each in self.declarations}
         generator = rng.public_stream(seed, "submodel-partition", partition_index)
         self.kept = self._partition(nodes, generator)
         self.owners = {

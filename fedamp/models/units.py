@@ -58,9 +58,9 @@ class Units:
         """Their outputs are what a mask multiplies."""
         return (self.output,)
 
-    def split_nodes(self, shared: Sequence[str]) -> list[int]:
+    def split_nodes(self, shared: Sequence[str]) -> range:
         """The nodes that are partitioned: none of a layer that every submodel holds."""
-        return [] if under(self.layer, shared) else list(range(self.count))
+        return range(0 if under(self.layer, shared) else self.count)
 
     def owners(self, name: str) -> list[int]:
         """The nodes that own something of a parameter."""

@@ -58,9 +58,9 @@ class Address:
         return rng.stream(self.seed, self.purpose + kind, *self.indices, *further)
 
 
-def grid_of(deviation: float) -> float:
+def grid_of(deviation: float, steps: int = _STEPS) -> float:
     """The power of two of which noisy numbers are whole multiples: at most 2**-18 deviations, more than half of it."""
-    return math.ldexp(1.0, math.frexp(deviation)[1] - 1 - _STEPS)
+    return math.ldexp(1.0, math.frexp(deviation)[1] - 1 - steps)
 
 
 def delta_left(delta: float, runs: int = 1) -> float:
@@ -71,18 +71,21 @@ def delta_left(delta: float, runs: int = 1) -> float:
     return left
 
 
-def add_gaussian(values: Floats, deviation: float, address: Address, hidden: Uniform | None = None) -> None:
+def add_gaussian(
+    values: Floats, deviation: float, address: Address, hidden: Uniform | None = None, steps: int = _STEPS
+) -> None:
     """Add independent N(0, deviation^2) and the hidden uniform numbers, and round to the grid, in place.
 
     Args:
         values: exact sums, of shape [n], contiguous.
         deviation: standard deviation, positive; 0 with ``hidden`` and without noise.
         address: of the randomness; no two calls may share one.
+        steps: log2 of the multiples of the grid in a standard deviation, at most 18.
 
     Raises:
         ValueError: numbers of 2**32 deviations or widths of 2**20; float64 cannot hold them to a multiple of the grid.
     """
-    grid = grid_of(deviation or float(hidden.unit if hidden else 0))
+    grid = grid_of(deviation or float(hidden.unit if hidden else 0), steps)
     gaussian, uniform = address.stream(), address.stream(", uniform")
     for start in range(0, len(values), _BLOCK):
         block = values[start : start + _BLOCK]

@@ -6,6 +6,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
+from fedamp.errors import RunFolderError
 from fedamp.report.pictures import comparison_pictures
 from fedamp.report.published import Published
 from fedamp.report.studies import sweep_cells, sweep_notes
@@ -21,8 +22,10 @@ def compare(folders: Sequence[Path]) -> "Comparison | Sweep":
     """Runs, merged models and sweeps side by side.
 
     One sweep is shown by its settings. Beside other folders it is replaced by its finished runs. Raises RunFolderError
-    for a folder that is missing, damaged or given twice.
+    for a folder that is missing, damaged or given twice, or for none.
     """
+    if not folders:
+        raise RunFolderError("no runs to compare; expected: at least one")
     if len(folders) == 1 and results.is_sweep(folders[0]):
         return Sweep.of(results.read_sweep(folders[0]))
     return Comparison(read_models(results.run_folders(folders)))

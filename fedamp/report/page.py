@@ -11,7 +11,8 @@ from pathlib import Path
 from jinja2 import Environment
 from matplotlib.figure import Figure
 
-from fedamp.errors import InputError, RunFolderError
+from fedamp.base.files import write_atomically
+from fedamp.errors import RunFolderError
 from fedamp.federation.cost import risk
 from fedamp.report import style
 from fedamp.report.comparison import cautions, facts
@@ -36,8 +37,8 @@ CAPTIONS = {
 def write_report(folders: Sequence[Path], out: Path) -> Path:
     """Write the page of one run or merged model, or the comparison of several, to ``out``; an older page is replaced.
 
-    Raises RunFolderError for a folder that is missing, damaged or given twice, or if ``fedamp verify`` fails;
-    InputError if ``out`` cannot be written.
+    Raises RunFolderError for a folder that is missing, damaged or given twice, if ``fedamp verify`` fails, or if
+    ``out`` cannot be written.
     """
     models = read_models(run_folders(folders))
     checks = {model.folder: model.verify() for model in models if isinstance(model, Run)}
@@ -48,10 +49,9 @@ def write_report(folders: Sequence[Path], out: Path) -> Path:
     values = {"models": models, "alone": len(models) == 1, "checks": checks, "rows": list(map(facts, models))}
     template = _environment().get_template("page.html.j2")
     content = template.render(values, cautions=cautions(models), comparison_figures=figures)
-    try:
-        out.write_text(content, encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"{out}: cannot be written ({error.strerror})") from None
+    if out.is_symlink() or (out.exists() and not out.is_file()):
+        raise RunFolderError(f"{out}: a link, or no file; expected: the name of an HTML file")
+    write_atomically(out, content.encode(), durable=False)
     return out
 
 

@@ -19,7 +19,7 @@ from rich.text import Text
 from fedamp.base.numbers import at_most
 from fedamp.base.text import harmless
 from fedamp.errors import Interrupted
-from fedamp.report.words import GUARANTEES, KNOWN_SEED, metric, protected, value_of
+from fedamp.report.words import GUARANTEES, KNOWN_SEED, for_server, metric, protected, value_of
 from fedamp.server.launch import how_to_resume
 from fedamp.server.observers import Observer
 
@@ -221,6 +221,7 @@ def guarantee(plan: "Plan") -> list[str]:
         f"{protected(privacy.unit, privacy.group_size)} of {plan.units:,}: "
         f"epsilon <= {charged} at delta = {privacy.delta:g} (unamplified {unamplified})",
         f"noise multiplier {plan.noise_multiplier:.4g}; {plan.mechanism}",
-        f"trusted server, hidden assignments; assumptions: {GUARANTEES}",
+        f"for who runs the server: {for_server(None if plan.server_epsilon is None else plan.server_epsilon.upper)}; "
+        f"assumptions: {GUARANTEES}",
         *([f"[yellow]known seed[/]: {KNOWN_SEED}"] if plan.known_seed else []),
     ]

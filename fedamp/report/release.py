@@ -3,6 +3,7 @@
 import os
 import shutil
 import zipfile
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -22,11 +23,11 @@ from filelock import FileLock
 
 from fedamp.accounting.bundle import FILES, FORMAT, MANIFEST, Bundle, signed, text_of, verify_bundle
 from fedamp.accounting.ledgers import Check, worst
+from fedamp.base.files import write_secret
 from fedamp.errors import InputError, RunFolderError, ScenarioError
 from fedamp.federation import reader
 from fedamp.federation.scenario import Scenario
 from fedamp.report.page import certificate
-from fedamp.runs.files import write_secret
 from fedamp.runs.folder import RunFolder
 from fedamp.runs.ledger import WRITTEN_BY, differences, plan_of
 from fedamp.runs.records import LedgerRecord
@@ -68,6 +69,7 @@ def release(run: Path, out: Path | None = None, key: Path | None = None) -> Rele
         if path.exists():
             raise RunFolderError(f"{path}: exists already; expected: a new folder with --out")
     signing, writing = signing_key(key or default_key()), out.with_name(f".{out.name}.writing")
+    packed = archive.with_name(f".{archive.name}.writing")
     try:
         shutil.rmtree(writing, ignore_errors=True)
         writing.mkdir(parents=True)
@@ -84,7 +86,6 @@ def release(run: Path, out: Path | None = None, key: Path | None = None) -> Rele
         (writing / MANIFEST).write_text(text_of(manifest | {"signature": signature}))
         if wrong := complaint(verify_release(writing, public_key)):  # the run may have changed since it was read
             raise RunFolderError(f"{run}: {wrong}")
-        packed = archive.with_name(f".{archive.name}.writing")
         with zipfile.ZipFile(packed, "w") as stream:
             for name in (MANIFEST, *FILES):
                 stream.write(writing / name, name)
@@ -92,6 +93,10 @@ def release(run: Path, out: Path | None = None, key: Path | None = None) -> Rele
         packed.replace(archive)
     except OSError as error:
         raise InputError(f"{out}: cannot be written ({error.strerror})") from None
+    finally:
+        shutil.rmtree(writing, ignore_errors=True)
+        with suppress(OSError):
+            packed.unlink()
     return Release(out, archive, public_key)
 
 

@@ -25,13 +25,14 @@ VERDICTS = {
 def sweep_cells(answer: Answer) -> Cells:
     """Means and deviations over seeds."""
     keys, outcomes, rows = answer["varied"], answer["outcomes"], []
+    scores = ["score", *["validation_score"] * any(outcome["validation_score"] for outcome in outcomes)]
     for outcome in outcomes:
         settings = [words.given(outcome["settings"][key]) for key in keys] or ["as it stands"]
-        means = _mean(outcome, "score"), _mean(outcome, "validation_score")
+        means = [_mean(outcome, key) for key in scores]
         rows.append([*settings, str(outcome["runs"]), *means, at_most(outcome["epsilon_upper"])])
     left = [words.setting(key, keys) for key in keys] or ["settings"]
     leads = metric(next((outcome["metric"] for outcome in outcomes), "accuracy"))
-    return Cells(left, ("runs", leads, "validation", "epsilon"), rows)
+    return Cells(left, ("runs", *[leads, "validation"][: len(scores)], "epsilon"), rows)
 
 
 def sweep_notes(answer: Answer) -> list[str]:

@@ -115,6 +115,9 @@ def run_table(summary: "Summary", clipped: float | None = None) -> Table:
         if summary.has_known_seed:
             rows["known seed"] = words.KNOWN_SEED
         rows["unamplified"] = f"{at_most(summary.unamplified_epsilon.upper, 3)} for the whole run"
+        rows["for the server"] = words.for_server(
+            None if summary.epsilon_server is None else summary.epsilon_server.upper
+        )
         rows["noise multiplier"] = f"{summary.noise_multiplier:.4g}"
     rows["rounds"] = str(summary.rounds_completed)
     trained, seconds, start = summary.clients_trained, summary.wall_seconds, summary.startup_seconds
@@ -142,6 +145,7 @@ def privacy_table(answer: Answer) -> RenderableType:
         "expected cohort": f"{answer['expected_cohort']:,.4g} of {answer['units']:,} {unit}s a round",
         **named(answer, "adjacency", "delta", "noise_multiplier", "mechanism", "epsilon", "poisson_epsilon"),
         **named(answer, "unamplified_epsilon", "epsilon_bound"),
+        "for the server": words.for_server(answer["epsilon_server"] and answer["epsilon_server"]["upper"]),
         "interpretation": answer["risk"]["in_words"],
         "budget": "none" if budget is None else f"epsilon <= {budget:g}, {pays}",
     }

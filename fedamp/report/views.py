@@ -4,6 +4,7 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
+from fedamp.base.files import modes_of
 from fedamp.base.numbers import at_most
 from fedamp.errors import InputError
 from fedamp.report import notebook, style
@@ -12,7 +13,6 @@ from fedamp.report.pictures import run_pictures
 from fedamp.report.tables import run_table
 from fedamp.report.words import ENDINGS, score
 from fedamp.runs import run
-from fedamp.runs.files import modes_of
 
 
 class Run(run.Run):
@@ -32,15 +32,12 @@ class Run(run.Run):
 
     def __str__(self) -> str:
         delta, known = f"at delta = {self.ledger.delta:g}", ", known seed" * self.has_known_seed
-        spent = (
-            f"epsilon <= {at_most(self.epsilon)} {delta}{known}"
-            if self.is_private
-            else "no privacy: no noise was added"
-        )
-        ending = f"{self.summary.rounds_completed} rounds, {ENDINGS[self.summary.stopped_because]}"
-        return "\n".join(
-            [f"{self.scenario.name}: {ending}", score(self.score) or "not evaluated", spent, str(self.folder)]
-        )
+        spent = f"epsilon <= {at_most(self.epsilon)} {delta}{known}"
+        spent = spent if self.is_private else "no privacy: no noise was added"
+        said = self.summary
+        ending = f"{self.scenario.name}: {said.rounds_completed} rounds, {ENDINGS[said.stopped_because]}"
+        work = f"{said.clients_trained:,} {self.ledger.unit}s trained in {said.wall_seconds:.1f} s"
+        return "\n".join([ending, score(self.score) or "not evaluated", spent, work, str(self.folder)])
 
     def _repr_html_(self) -> str:
         return notebook.as_html(run_table(self.summary)) + style.all_inline(run_pictures(self))

@@ -3,6 +3,8 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from fedamp.base.numbers import at_most
+
 GUARANTEES = "docs/threat-model.md"
 ENDINGS = {
     "finished": "finished",
@@ -56,6 +58,11 @@ def common(scores: Iterable[tuple[str, float] | None]) -> str | None:
 def protected(unit: str, group_size: int) -> str:
     """The subject of a guarantee: one client, or any three clients together."""
     return f"one {unit}" if group_size == 1 else f"any {group_size} {unit}s together"
+
+
+def for_server(epsilon: float | None) -> str:
+    """The guarantee towards who runs the server."""
+    return "none: it sees each node's sum" if epsilon is None else f"epsilon <= {at_most(epsilon, 3)}"
 
 
 def setting(key: str, keys: Iterable[str] = ()) -> str:

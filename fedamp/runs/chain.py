@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from fedamp.accounting.ledgers import Json, altered_ledger
+from fedamp.base.files import read_regular
 from fedamp.errors import RunFolderError
-from fedamp.runs.files import read_regular
 from fedamp.runs.folder import RunFolder
 
 # These hold numbers without noise. Everybody may see the ledger, and a plain digest would let them check a guess.

@@ -13,9 +13,9 @@ from pydantic import BeforeValidator, Field, PlainSerializer, PositiveInt
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
+from fedamp.base.files import refuse_link, write_atomically, writing
 from fedamp.base.record import Record
 from fedamp.errors import RunFolderError
-from fedamp.runs.files import refuse_link, write_atomically, writing
 from fedamp.runs.ledger import digest
 from fedamp.runs.records import RoundRecord
 from fedamp.strategies.pipeline import ServerState

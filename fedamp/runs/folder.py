@@ -10,11 +10,11 @@ from safetensors.numpy import save
 
 from fedamp import rng
 from fedamp.base.arrays import Arrays
+from fedamp.base.files import LOCK, flush, locked, modes_of, read_regular, refuse_link, write_atomically, writing
 from fedamp.engines.flower import chatter_to
 from fedamp.errors import InputError, RunFolderError
 from fedamp.federation import reader
 from fedamp.federation.scenario import Scenario
-from fedamp.runs.files import LOCK, flush, locked, modes_of, read_regular, refuse_link, write_atomically, writing
 from fedamp.runs.records import LedgerRecord, RoundRecord, Summary
 
 RUNS = Path("runs")

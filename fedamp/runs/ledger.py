@@ -16,19 +16,24 @@ from safetensors.numpy import load_file
 from fedamp import rng
 from fedamp.accounting import ledgers
 from fedamp.base.arrays import Arrays
+from fedamp.base.files import write_atomically, write_secret, writing
 from fedamp.base.version import version
 from fedamp.errors import FederationError, InputError, RunFolderError
 from fedamp.federation import reader
+from fedamp.federation.aggregation import PlainAggregation
 from fedamp.federation.plan import ADJACENCY, Plan, make_plan
 from fedamp.federation.scenario import Scenario
 from fedamp.runs import chain
-from fedamp.runs.files import write_atomically, write_secret, writing
 from fedamp.runs.folder import RunFolder
 from fedamp.runs.records import FROM_SYSTEM, KNOWN_SEED, Bracket, LedgerEntry, LedgerRecord, RoundRecord, Summary
 
 WRITTEN_BY = f"fedamp {version()}"
+TRUSTED = "The server is trusted: it sees each node's sum before noise, and keeps it to itself."
+SECURE = (
+    "The server and up to {colluding} of {nodes} nodes may be dishonest: they see noisy sums alone. The other nodes "
+    "run fedamp with the terms of this run, and hold the public keys of each other."
+)
 ASSUMPTIONS = (
-    "The server is trusted: it sees each node's sum before noise, and keeps it to itself.",
     "Check-in and submodel assignments are drawn afresh, independently for every unit, and hidden from everybody who "
     "sees the releases.",
     "Noise is added to the sum; the denominator is public and fixed. A unit that fails counts as zero and is charged.",
@@ -58,7 +63,8 @@ class Ledger:
             whole_run_epsilon=Bracket.of(plan.planned_epsilon),
             epsilon_bound=plan.planned_epsilon.method,
             guaranteed_epsilon=plan.guaranteed_epsilon.upper if plan.is_private else None,
-            assumptions=ASSUMPTIONS,
+            epsilon_server=plan.server_epsilon and Bracket.of(plan.server_epsilon),
+            assumptions=(SECURE.format(**vars(plan.terms)) if plan.terms else TRUSTED, *ASSUMPTIONS),
             stopped_because=None,
             files=None,
             releases=(),
@@ -228,6 +234,7 @@ def _of_the_plan(plan: Plan, asked: Scenario, frozen_sha256: str | None) -> dict
         "noise_coefficients": plan.coefficients,
         "rounds_planned": plan.scenario.rounds,
         "mechanism": plan.mechanism,
+        "server_mechanism": plan.server_mechanism,
         "noise_seed": KNOWN_SEED if plan.known_seed else FROM_SYSTEM,
     }
 
@@ -273,4 +280,6 @@ def fingerprint(scenario: Scenario) -> str:
     excluded: dict[str, Any] = {"description": True, "known_seed": True, "federation": True, "trackers": True}
     excluded |= {"engine": {"kind", "workers", "device", "address"}, "model": {"frozen_sha256"}}
     excluded |= {"privacy": {"precision"}}  # which the ledger holds
+    if isinstance(scenario.aggregation, PlainAggregation):  # as before there was another
+        excluded["aggregation"] = True
     return hashlib.sha256(scenario.model_dump_json(exclude=excluded).encode()).hexdigest()

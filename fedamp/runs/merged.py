@@ -7,11 +7,11 @@ from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
+from fedamp.base.files import FileRecord
 from fedamp.base.record import Record
 from fedamp.base.text import printable
 from fedamp.errors import RunFolderError
 from fedamp.runs.chain import salted
-from fedamp.runs.files import FileRecord
 from fedamp.runs.folder import RunFolder
 from fedamp.runs.records import Bracket, Charged, Epsilon, Quality, Score
 from fedamp.runs.run import Run, read_run

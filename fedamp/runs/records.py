@@ -19,10 +19,10 @@ from pydantic import (
 
 from fedamp.accounting import Bounds, Mechanism, from_json
 from fedamp.accounting.sampled import PRECISION
+from fedamp.base.files import FileRecord
 from fedamp.base.record import Record
 from fedamp.federation.scenario import LONGEST_RUN
 from fedamp.federation.submodels import Part
-from fedamp.runs.files import FileRecord
 
 FROM_SYSTEM = "from the operating system"
 KNOWN_SEED = "known: the scenario's, so everybody who knows it can subtract the noise"
@@ -95,6 +95,7 @@ class RoundRecord(Quality):
         round: from 1.
         epsilon_upper: upper end of the epsilon spent so far; infinite without noise.
         scheduled, reported: units in the round's cohort, and those that answered.
+        noise_surplus: variance of the noise over the one that is charged, minus 1 (secure aggregation).
         nodes_given_up, nodes_back: ids of nodes that are no longer waited for, and that answer again.
         unprotected: numbers computed from private data without noise. For the server's owner only.
     """
@@ -105,6 +106,7 @@ class RoundRecord(Quality):
     scheduled: NonNegativeInt
     reported: NonNegativeInt
     seconds: float
+    noise_surplus: float | None = Field(None, exclude_if=lambda surplus: surplus is None)
     nodes_given_up: tuple[NonNegativeInt, ...] = ()
     nodes_back: tuple[NonNegativeInt, ...] = ()
     unprotected: dict[str, int | float]
@@ -136,6 +138,7 @@ class Summary(FileRecord):
     Attributes:
         epsilon: the guarantee, however the run was stopped by somebody who saw its releases.
         released_rounds_epsilon: the cost of the released rounds if their number was fixed before.
+        epsilon_server: for who runs the server, of all planned rounds; None: the server sees everything.
         clients_scheduled, clients_trained: scheduled units of the released rounds, and those that reported.
         clients_failed: units whose update was not finite, or whose records could not be read; they count as zero.
         error: why it failed or diverged, in one line.
@@ -148,6 +151,7 @@ class Summary(FileRecord):
     epsilon: Bracket
     released_rounds_epsilon: Bracket
     unamplified_epsilon: Bracket
+    epsilon_server: Bracket | None = None
     has_known_seed: bool
     delta: float
     noise_multiplier: float
@@ -202,6 +206,7 @@ class LedgerRecord(Charged):
     """``ledger.json``: the plan, its cost, and the releases; docs/ledger.md explains the keys.
 
     ``frozen_sha256`` is of a custom model's frozen weights, ``noise_coefficients`` are c_1, c_2, .. of banded noise.
+    ``server_mechanism`` and ``epsilon_server`` are for who runs the server; without them the server sees everything.
     Without noise ``guaranteed_epsilon`` is None, and while the run is played ``files`` is.
     """
 
@@ -216,6 +221,8 @@ class LedgerRecord(Charged):
     noise_coefficients: tuple[float, ...] = ()
     rounds_planned: Annotated[PositiveInt, Field(le=LONGEST_RUN)]
     whole_run_epsilon: Bracket
+    server_mechanism: Expression | None = Field(None, exclude_if=lambda found: found is None)
+    epsilon_server: Bracket | None = Field(None, exclude_if=lambda found: found is None)
     guaranteed_epsilon: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None
     noise_seed: str
     guarantees_explained_in: str = "docs/threat-model.md"

@@ -16,6 +16,7 @@ from flwr.serverapp.strategy import Result
 
 from fedamp import rng
 from fedamp.base.arrays import Arrays
+from fedamp.base.files import modes_of
 from fedamp.client.task import ClientTask
 from fedamp.data.dataset import ExternalData
 from fedamp.engines import flower
@@ -24,7 +25,6 @@ from fedamp.errors import ModelError, RunFolderError, ScenarioError
 from fedamp.federation import reader
 from fedamp.federation.plan import make_plan
 from fedamp.federation.scenario import Scenario
-from fedamp.runs.files import modes_of
 from fedamp.runs.folder import new_folder
 from fedamp.runs.ledger import Ledger
 from fedamp.server.app import reasons_kept_in, wait_for_nodes

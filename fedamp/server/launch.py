@@ -132,6 +132,7 @@ def _play_here(
     began = perf_counter()
     from fedamp.engines.engines import choose, open_grid
     from fedamp.engines.faults import with_faults
+    from fedamp.engines.virtual import with_all_nodes
 
     engine, why, prepared = scenario.engine, f"{scenario.engine.kind}: engine.kind says so", None
     if engine.kind == "auto":  # the amount of computation decides
@@ -151,6 +152,7 @@ def _play_here(
         if prepared.why_one_by_one:
             why += f"; clients train one by one, slower than together: {prepared.why_one_by_one}"
         prepared = replace(prepared, engine=why, began=began)
+        grid = with_all_nodes(grid, prepared.plan)
         yield from rounds(prepared, with_faults(grid, scenario.faults), folder, observer, finish_round)
 
 

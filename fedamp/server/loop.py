@@ -21,9 +21,9 @@ from types import FrameType
 from flwr.app import ConfigRecord
 from flwr.serverapp import Grid
 
+from fedamp.base.files import write_secret
 from fedamp.errors import DivergedError, FederationError, RunFolderError, StopTraining, UnwritableError
 from fedamp.runs.checkpoint import checkpoints, read_checkpoint, write_checkpoint
-from fedamp.runs.files import write_secret
 from fedamp.runs.folder import RunFolder, read_summary
 from fedamp.runs.ledger import Ledger, fingerprint
 from fedamp.runs.records import Bracket, Cost, Ending, Quality, RoundRecord, Summary, measured, reports
@@ -177,6 +177,7 @@ class _Run:
             epsilon=Bracket.of(plan.guaranteed_epsilon) if released else spent,
             released_rounds_epsilon=spent,
             unamplified_epsilon=Bracket.of(plan.unamplified_epsilon),
+            epsilon_server=plan.server_epsilon and Bracket.of(plan.server_epsilon),
             has_known_seed=plan.known_seed,
             delta=plan.scenario.privacy.delta,
             noise_multiplier=plan.noise_multiplier,
@@ -203,11 +204,12 @@ class _Run:
             if not math.isfinite(loss):
                 raise DivergedError(round_, "its loss")
         counts = ("failed", "refused_nodes", "oversized_nodes", "missing_nodes")
-        unprotected = {
-            "training_loss": collected.loss_sum / max(collected.records, 1),
-            "clipped": collected.clipped / max(collected.reported, 1),
-            **{name: getattr(collected, name) for name in counts},
-        }
+        unprotected = {name: getattr(collected, name) for name in counts}
+        if not collected.survivors:  # else nobody knows
+            unprotected |= {
+                "training_loss": collected.loss_sum / max(collected.records, 1),
+                "clipped": collected.clipped / max(collected.reported, 1),
+            }
         return RoundRecord(
             round=round_,
             **measured(loss, metrics),
@@ -216,6 +218,7 @@ class _Run:
             scheduled=len(self.plan.attendance.cohort(round_)),
             reported=collected.reported,
             seconds=perf_counter() - self.round_began,
+            noise_surplus=collected.noise_surplus(self.plan.terms),
             nodes_given_up=tuple(roster.given_up),
             nodes_back=tuple(roster.back),
             unprotected=unprotected,

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedamp.errors import StopTraining, fails_alone
+from fedamp.errors import InputError, StopTraining, fails_alone
 
 if TYPE_CHECKING:
     from fedamp.runs.records import RoundRecord, Summary
@@ -64,22 +64,17 @@ class Observers(Observer):
     """Many observers as one; a function is called after every round.
 
     An observer with ``only_tells`` that has failed gets no more events. Errors of other observers are raised, except
-    at the end of the run and after Ctrl-C. StopTraining is raised when all have been told of the round.
+    at the end of the run and after Ctrl-C. StopTraining is raised when all have been told of the round. InputError: one
+    is neither a function nor an observer.
     """
 
     def __init__(self, observers: "Iterable[Callback | object]") -> None:
         self._observers, self.stopped = list(observers), False
-        for event in (
-            "opened",
-            "computing",
-            "prepared",
-            "started",
-            "round_done",
-            "stopping",
-            "halted",
-            "ended",
-            "closed",
-        ):
+        events = [name for name in vars(Observer) if callable(getattr(Observer, name)) and name[0] != "_"]
+        for each in self._observers:
+            if not (callable(each) or any(hasattr(each, event) for event in events)):
+                raise InputError(f"callbacks: {each!r}; expected: functions of a round's record, or observers")
+        for event in events:
             setattr(self, event, partial(self._tell, event))
 
     def _tell(self, what: str, *arguments: object) -> None:

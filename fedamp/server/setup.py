@@ -31,9 +31,10 @@ from fedamp.models.cost import cost, kept_per_record
 from fedamp.models.networks import build, initial_parameters, input_type, pinned
 from fedamp.models.pieces import Piece, Pieces
 from fedamp.server.evaluate import Evaluation, evaluate
-from fedamp.strategies.aggregation import ModelParts
+from fedamp.strategies.aggregation import ClippedSums, ModelParts
 from fedamp.strategies.pipeline import ReleasePipeline, ServerState
 from fedamp.strategies.private import PrivateStrategy, WriteDown
+from fedamp.strategies.secure import SecureSums
 
 # A larger stack of clients leaves a CPU's caches, a smaller one spends its time on calls; torch's convolutions of many
 # clients are slower. All are powers of two, like the slots of a stack.
@@ -206,6 +207,7 @@ def prepare(scenario: Scenario, seed: int | None = None, costs: Costs | None = N
         split_seed=split_seed,
         linf_coordinates=plan.mixing.linf_coordinates,
         normalised=plan.clipping.normalises,
+        terms=plan.terms,
         data=scenario.data,
         data_seed=data_seed,
         precision=scenario.engine.precision,
@@ -245,7 +247,8 @@ def _pipeline(plan: Plan, parameters: Arrays, pieces: Pieces) -> ReleasePipeline
     piece = plan.submodels.a_piece(pieces)
     trained = {name: array for name, array in parameters.items() if name not in piece.frozen}
     parts = ModelParts.of(trained, piece.shared if len(plan.parts_at(1.0)) == 2 else None)
-    return ReleasePipeline(plan, parts, pieces, plan.noise)
+    aggregator = ClippedSums() if plan.terms is None else SecureSums(plan)
+    return ReleasePipeline(plan, parts, pieces, plan.noise, aggregator)
 
 
 def _stack(plan: Plan, task: ClientTask, piece: Piece) -> tuple[StackSize, int]:

@@ -9,10 +9,10 @@ def traffic(scenario: Scenario) -> dict[str, Any] | None:
     """Bytes that a node sends and receives in a run, and whether there are dummies; None without ``federation.hosts``.
 
     Beside them are Flower's own framing, and 5 kB for a query. The data folder must hold what the server needs. None
-    also for a custom app, whose model is not known here.
+    also for a custom app, whose model is not known here, and for secure aggregation, which adds exchanges.
     """
     hosted = scenario.federation.hosted
-    if not hosted or scenario.data.name == "external":
+    if not hosted or scenario.data.name == "external" or scenario.aggregation.scheme == "secure":
         return None
     from fedamp.server.setup import prepare
 

@@ -9,18 +9,21 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from flwr.app import ArrayRecord, Message, MetricRecord
+from flwr.serverapp import Grid
 from pydantic import BaseModel, ConfigDict, FiniteFloat, NonNegativeInt, ValidationError
 
 from fedamp.base.arrays import BLOCK, Arrays, Sums
 from fedamp.base.text import printable
 from fedamp.client.clipping import quantum
 from fedamp.engines import flower
+from fedamp.federation.aggregation import Terms
 from fedamp.models.pieces import Piece
 from fedamp.models.section import WHOLE
 
 log = logging.getLogger("fedamp.server")
 
 LONGEST, NAMES_SHOWN = 300, 8  # letters of a node's text, and names in a list of them
+Shapes = Mapping[str, tuple[int, ...]]
 _LARGEST_LOSS = 1e100  # of one node: sums of what nodes claim stay finite
 
 
@@ -87,6 +90,8 @@ class Aggregate:
         clipped, below_clip: claimed counts of units whose update was longer than the norm in some part, or within it
             in every part. A unit counts as one at most.
         loss_sum, records: of the received model, on the units' records, as the nodes claim.
+        survivors: nodes in the sum, each with its share of the noise (secure aggregation); 0: no noise is in the sum.
+        noisy_count: ``below_clip`` less half of ``reported``, with its noise (secure aggregation).
         nodes: those whose reply is in the sums.
         errors: why replies were refused and units failed; each line names the node.
     """
@@ -101,12 +106,18 @@ class Aggregate:
     below_clip: int = 0
     loss_sum: float = 0.0
     records: int = 0
+    survivors: int = 0
+    noisy_count: float | None = None
     nodes: set[int] = field(default_factory=set)
     errors: list[str] = field(default_factory=list)
 
     @property
     def missing_nodes(self) -> int:
         return self.asked_nodes - len(self.nodes)
+
+    def noise_surplus(self, terms: Terms | None) -> float | None:
+        """Variance of the noise over the one that is charged, minus 1; None: the server adds exactly that."""
+        return None if terms is None else (self.survivors or terms.nodes) / terms.honest - 1
 
 
 class Aggregator(ABC):
@@ -129,8 +140,16 @@ class Aggregator(ABC):
     keeps its grid, and talks to the nodes within :meth:`aggregate`.
     """
 
-    def prepare(self, messages: list[Message]) -> list[Message]:
-        """The messages of a round, with the protocol's public keys or shares."""
+    def plays(self, grid: Grid) -> bool:
+        """Whether every node answers in every round, with a message of :meth:`answer_bytes`, and not with its sum."""
+        return False
+
+    def answer_bytes(self, shapes: Shapes) -> int:
+        """Bytes of such an answer."""
+        return 0
+
+    def prepare(self, messages: list[Message], grid: Grid, names: Mapping[int, str], shapes: Shapes) -> list[Message]:
+        """The messages of a round, after the exchanges that come before the training; ``names`` are of the nodes."""
         return messages
 
     @abstractmethod

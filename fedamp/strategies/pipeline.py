@@ -6,6 +6,7 @@ No step changes its state. The caller adopts the next state after the release is
 """
 
 import logging
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -119,15 +120,16 @@ class ReleasePipeline:
                 f"round {round_}: the sum of a cohort of {scheduled} could not be exact; "
                 f"expected: at most {LARGEST_COHORT}"
             )
-        if needs_quorum:
+        if needs_quorum and not aggregate.survivors:  # else the protocol has its own
             self._check_reported(round_, scheduled, aggregate)
         plan, sums = self.plan, aggregate.sums
         # A round that is tried again may have other replies. With the same noise the difference of the two releases
         # would be the difference of the replies. So the noise is drawn anew for every attempt, and stored nowhere.
         seed = plan.seed if plan.known_seed else rng.seed_from_system()
         noise, start = state.noise, plan.mixing.start(state.parameters, state.previous, round_)
-        if plan.is_private or start.multiples:
-            deviation = [part.noise_deviation * state.clip_scale for part in plan.parts]
+        surplus = math.sqrt(1 + (aggregate.noise_surplus(plan.terms) or 0))
+        if not aggregate.survivors and (plan.is_private or start.multiples):
+            deviation = [part.noise_deviation * state.clip_scale * surplus for part in plan.parts]
             deviations = {name: deviation[part] for name, part in self.model.part_of.items()}
             noise = self.noise.update(sums, deviations, self._hidden(start), noise, seed, round_)
         denominators = {name: plan.parts[part].denominator for name, part in self.model.part_of.items()}
@@ -138,7 +140,9 @@ class ReleasePipeline:
         parameters = {name: np.asarray(array) for name, array in parameters.items()} | frozen
         if not is_finite(parameters):
             raise DivergedError(round_, "a parameter")
-        counts = NormCounts(aggregate.below_clip, aggregate.reported, plan.expected_cohort)
+        counts = NormCounts(
+            aggregate.below_clip, aggregate.reported, plan.expected_cohort, aggregate.noisy_count, surplus
+        )
         scale = plan.clipping.next_scale(state.clip_scale, counts, seed, round_, plan.is_private)
         following = ServerState(parameters, round_, moments, start.remembered, scale, noise)
         return following, Release(round_, following.model, sums, state.clip_scale)

@@ -141,19 +141,26 @@ class PrivateStrategy(Strategy):
         self.dummies = self.wants_dummies and not flower.is_simulated(grid)
         self.prepare(server_round)
         self._requests, self.collected = {}, None  # its sums would be in memory while clients train
-        messages, hosted = [], Counter(self.roster.host_of.values())
-        for node, batches in self.roster.assign(self._assignment.batches).items():
+        messages, hosted, aggregator = [], Counter(self.roster.host_of.values()), self.pipeline.aggregator
+        assigned = self.roster.assign(self._assignment.batches)
+        if masked := aggregator.plays(grid):  # every node answers in every round
+            none = self.plan.terms is None or self.plan.terms.check_in is not None  # they draw it themselves
+            assigned = {node: [] if none else assigned.get(node, []) for node in sorted(hosted)}
+        for node, batches in assigned.items():
             submodels = {batch.submodel for batch in batches}
-            one = len(submodels) == 1 and node not in self.roster.everywhere and not self.dummies
+            one = len(submodels) == 1 and node not in self.roster.everywhere and not (self.dummies or masked)
             extracted = submodels.pop() if one else WHOLE
             content = self._content(server_round, arrays, batches, extracted, hosted[node] or self.plan.units)
+            if masked:
+                content.config_records["form"]["bytes"] = aggregator.answer_bytes(self.pipeline.model.shapes)
             content.config_records["form"]["secret"] = self.roster.secrets.get(node, NO_SECRET)
             if config:
                 content["train_config"] = config.copy()
             messages.append(Message(content, node, "train"))
             units = frozenset(unit for batch in batches if batch.counted for unit in batch.units.tolist())
             self._requests[node] = Request(units, extracted, self.roster.name(node))
-        self._messages = list(self.pipeline.aggregator.prepare(messages))
+        names = {node: self.roster.registered(node) for node in self._requests}
+        self._messages = aggregator.prepare(messages, grid, names, self.pipeline.model.shapes)
         return self._messages
 
     def aggregate(self, server_round: int, replies: Iterable[Message]) -> Aggregate:

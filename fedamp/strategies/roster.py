@@ -196,6 +196,10 @@ class Roster:
         name = self._names.get(node, "")
         return f"{printable(name)} ({node})" if name else str(node)
 
+    def registered(self, node: int) -> str:
+        """The name under which a node is registered."""
+        return self._names.get(node, "")
+
     def forget(self, nodes: set[int]) -> None:
         """Take nodes as new ones: they are queried before the next round."""
         self._asked -= nodes

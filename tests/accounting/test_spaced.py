@@ -85,7 +85,7 @@ def test_the_chances_of_rounds_and_the_moments_are_those_of_the_enumeration():
         assert profile.remove(profile.upper, order).log_moment == pytest.approx(math.log(np.exp(logs).mean()))
     # E[G] under the mean's Gaussian: exp of half its squared length, less half the mean squared length of the columns.
     mean = means.mean(0)
-    drifted = profile.remove(profile.upper, 2, 1.5)._log_moments[1]
+    drifted = profile.remove(profile.upper, 2, 1.5)._drifted_moment
     pairs = overlaps + 1.5 * (means @ mean)[:, None] + 1.5 * (means @ mean)[None, :]
     lengths = 1.5**2 * mean @ mean / 2 - 1.5 * (means**2).sum(1).mean() / 2
     assert drifted == pytest.approx(math.log(np.exp(pairs).mean()) + lengths)

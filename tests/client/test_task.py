@@ -22,7 +22,7 @@ REFUSED = [
     ({"num_classes": "10"}, "num_classes: .*valid integer"),
     ({"input_shape": [8, 8.5]}, "input_shape.1: "),
     ({"extra": 1}, "extra: no such key"),
-    ({"version": 1}, "version: .* 4, got 1"),
+    ({"version": 1}, "version: .* 5, got 1"),
     ("", "Invalid JSON"),
     ("[]", "Input should be an object"),
     ("{}", "missing"),

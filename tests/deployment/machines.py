@@ -174,8 +174,8 @@ class Machines:
         assert done.returncode == 0, f"{commands}: {done.stdout}\n{done.stderr}"
         return done.stdout
 
-    def start(self, name: str, title: str, folder: Path, **settings: str) -> None:
-        command = [*self._inside(folder.name), "sh", "-euc", self.ported(shell(PAGE, title))]
+    def start(self, name: str, title: str, folder: Path, page: str = PAGE, **settings: str) -> None:
+        command = [*self._inside(folder.name), "sh", "-euc", self.ported(shell(page, title))]
         environment = self.environment() | {"FLWR_LOG_LEVEL": "INFO"} | settings
         self.processes[name] = start(command, self.folder / f"{name}.log", folder, environment)
 

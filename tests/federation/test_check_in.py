@@ -140,7 +140,7 @@ def charged_blocks(tree: dict) -> list[np.ndarray]:
 
 def test_units_are_independent_of_each_other(scheme):
     # Cohort sizes of independent units are Binomial(units, share); dependence would change their spread.
-    units = 200 * getattr(scheme, "count", 1)  # with classes, a round is of one of them
+    units = 200 * (scheme.count if scheme.scheme == "classes" else 1)  # a round is of one class
     sizes = np.array([len(next(scheme.cohorts(ROUNDS, units, seed))) for seed in range(400)])
     share = attendance_matrix(scheme, 20_000, seed=1)[:, 0].mean() * units / 200
     expected = stats.binom(200, share)

@@ -147,6 +147,7 @@ def test_curves_grow_and_end_at_what_both_models_cost():
     assert curves["combination, fedamp"][0][-1] == portfolio.joint(np.array([[0.5, 0.5]]))[0]
 
 
+@pytest.mark.slow
 def test_trained_models_cost_what_their_portfolio_says():
     for portfolio in (MNIST, training.SCRATCH, training.TUNED):
         for mechanism, settings in zip(portfolio.mechanisms, training.settings_of(portfolio, {}), strict=True):

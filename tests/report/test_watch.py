@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -93,9 +94,14 @@ def test_a_folder_without_a_run_is_refused(fedamp, tmp_path):
     assert fedamp("watch", tmp_path).status == 2
 
 
-def started(*words: object) -> subprocess.Popen:
+@contextmanager
+def started(*words: object) -> Iterator[subprocess.Popen]:
     command = [sys.executable, "-m", "fedamp", *map(str, words)]
-    return subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 def address_of(process: subprocess.Popen) -> str:

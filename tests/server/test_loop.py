@@ -9,9 +9,9 @@ from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
 from fedamp.accounting import from_json
+from fedamp.base.files import locked
 from fedamp.errors import FederationError, RunFolderError, ScenarioError
 from fedamp.federation import reader
-from fedamp.runs.files import locked
 from fedamp.runs.folder import RunFolder
 from fedamp.server import launch
 from fedamp.server.setup import prepare

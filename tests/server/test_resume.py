@@ -72,7 +72,7 @@ def test_a_run_killed_before_any_step_on_the_disk_resumes_to_the_same_model(tmp_
         assert_same_run(folder, tmp_path / "whole")
 
 
-ROUNDS, KILLS = 30, 6
+ROUNDS, KILLS = 30, 4
 
 
 @dataclass

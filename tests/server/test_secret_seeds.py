@@ -191,7 +191,7 @@ def open_to_others(folder: Path) -> dict[str, str]:
     return {path: oct(mode) for path, mode in modes.items() if mode & 0o077}
 
 
-@pytest.fixture(params=[0o022, 0o000], ids=["umask 022", "umask 0"])
+@pytest.fixture(params=[pytest.param(0o022, marks=pytest.mark.slow), 0o000], ids=["umask 022", "umask 0"])
 def umask(request):
     before = os.umask(request.param)
     yield

@@ -10,8 +10,8 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 from pydantic import Field
 
+from fedamp.base.files import FileRecord
 from fedamp.base.record import Record
-from fedamp.runs.files import FileRecord
 from fedamp.runs.folder import read_summary
 from fedamp.runs.run import Run, read_run
 from fedamp.studies.sweeps.choosing import cost_of_choosing

@@ -6,10 +6,10 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+from fedamp.base.files import locked
 from fedamp.base.version import version
 from fedamp.errors import InputError, Interrupted, RunFolderError
 from fedamp.federation.scenario import Scenario
-from fedamp.runs.files import locked
 from fedamp.runs.ledger import fingerprint
 from fedamp.runs.records import LedgerRecord
 from fedamp.studies.sweeps.grid import Settings, checked, folder_name, points

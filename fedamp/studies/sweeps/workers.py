@@ -95,6 +95,8 @@ def run_apart(jobs: Sequence[Job], processes: int, tell: Tell) -> Generator[tupl
             except KeyboardInterrupt:
                 interrupts += 1
                 waiting.clear()
+                if interrupts == 1:
+                    Forewarning(None).stopping()
                 for worker in busy.values():
                     if interrupts > 1:
                         worker.process.kill()

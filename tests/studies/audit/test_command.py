@@ -46,6 +46,7 @@ def test_a_scenario_without_noise_ends_with_status_2_and_one_line(fedamp, tmp_pa
     assert re.fullmatch(r"error: .*nothing is claimed.*\n", answer.err)
 
 
+@pytest.mark.slow
 def test_the_page_s_commands_run(fedamp, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert write_files(PAGE, tmp_path) == ["audited.yaml"]

@@ -353,6 +353,7 @@ def test_privacy_tells_what_groups_cost_where_it_is_cheap_or_asked_for():
 PAGE = "docs/merging.md"
 
 
+@pytest.mark.slow
 def test_the_pages_commands_run(fedamp, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for command in commands(PAGE):

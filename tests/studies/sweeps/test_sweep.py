@@ -163,8 +163,8 @@ def test_a_run_that_cannot_be_run_does_not_stop_the_others(command, tmp_path):
     scenario = write_small(tmp_path, "rounds=1", "check_in.k=1")
     shapes = "data.shape=[8, 8],[7, 7]"
     answer = command("sweep", scenario, "--set", shapes, "--out", tmp_path / "out", "--jobs", "1")
-    assert answer.status == 1
-    assert answer.err.splitlines()[-1] == "failed: 1 of 2 runs have not come to their end"
+    assert answer.status == 2
+    assert answer.err.splitlines()[-1] == "error: 1 of 2 runs have not come to their end"
     assert "caution: 1 of 2 runs have not come to their end: data.shape=7,7-" in " ".join(answer.out.split())
 
 

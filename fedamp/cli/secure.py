@@ -1,0 +1,46 @@
+"""The commands of secure aggregation: what the nodes agree on, and each node's memory of a run."""
+
+from pathlib import Path
+from typing import Annotated
+
+from typer import Argument, Option
+
+from fedamp.base.files import write_atomically
+from fedamp.cli.terminal import Overrides, ScenarioArgument, load_scenario, patiently, print_paths
+from fedamp.errors import ScenarioError
+
+
+def agreement(
+    scenario: ScenarioArgument,
+    keys: Annotated[list[Path], Argument(help="the nodes' public keys, NAME.pub by the names in federation.hosts")],
+    run: Annotated[str, Option(help="a name that no other run of these nodes has")],
+    overrides: Overrides,
+    out: Annotated[Path, Option(help="file to write")] = Path("agreement.json"),
+) -> None:
+    """Write what the nodes of a run with secure aggregation agree on: their keys, the terms, and the task."""
+    from fedamp.client.participant import Agreement
+    from fedamp.server.setup import prepare
+
+    asked = load_scenario(scenario, overrides)
+    if asked.aggregation.scheme != "secure":
+        raise ScenarioError("aggregation is plain; expected: {scheme: secure}")
+    found, named = {key.stem: key for key in keys}, set(asked.federation.hosted)
+    if set(found) != named:
+        raise ScenarioError(f"the keys are of {sorted(found)}; expected, as in federation.hosts: {sorted(named)}")
+    peers = {name: key.read_text().strip() for name, key in sorted(found.items())}
+    task = patiently(prepare, asked).task.without_places()
+    assert task.terms is not None
+    agreed = Agreement(run=run, peers=peers, task=task.digest, terms=task.terms)
+    _ = agreed.keys  # raises for a key that cannot be read
+    write_atomically(out, agreed.to_text().encode())
+    print_paths("for every node", out)
+
+
+def join(
+    agreed: Annotated[Path, Argument(metavar="AGREEMENT", help="agreement.json, read and agreed to")],
+    state: Annotated[Path, Option(help="folder that only this node's owner may read, and that is kept during the run")],
+) -> None:
+    """On a node, once before a run: make its memory, without which it stays out."""
+    from fedamp.client.participant import join
+
+    print_paths("keep during the run", join(agreed, state))

@@ -1,0 +1,229 @@
+"""What a node of secure aggregation believes: its own files, and nothing that the server says.
+
+The agreement names the nodes of a run by their public keys, and the terms. The memory is what the node took part in.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    PublicFormat,
+    load_ssh_private_key,
+    load_ssh_public_key,
+)
+from filelock import FileLock
+from flwr.app import ConfigRecord, Context
+from pydantic import Field
+
+from fedamp import rng
+from fedamp.base.files import FileRecord, write_secret
+from fedamp.base.record import Record
+from fedamp.engines import flower
+from fedamp.errors import DeploymentError, FedampError, one_line
+from fedamp.federation.aggregation import Terms
+from fedamp.secure.member import Member
+from fedamp.secure.protocol import PublicKey, SigningKey
+
+
+class Agreement(FileRecord):
+    """``agreement.json``: what the nodes of one run have agreed on, the same file at each of them.
+
+    Attributes:
+        run: a name that no other agreement has; a node takes part in each round of it once.
+        peers: the public key of each node, as OpenSSH writes it, by the name under which it is registered.
+        task: digest of what the nodes compute (:attr:`ClientTask.digest`); empty in a simulation.
+        terms: of the run.
+    """
+
+    kind: ClassVar[str] = "agreement"
+    format: Literal["fedamp agreement 1"] = "fedamp agreement 1"
+    run: str
+    peers: dict[str, str]
+    task: str
+    terms: Terms
+
+    @cached_property
+    def digest(self) -> str:
+        return sha256(self.to_json().encode()).hexdigest()
+
+    @cached_property
+    def keys(self) -> dict[str, PublicKey]:
+        """The peers' keys; DeploymentError: one cannot be read."""
+        found: dict[str, PublicKey] = {}
+        for name, text in self.peers.items():
+            try:
+                key = load_ssh_public_key(text.encode())
+            except ValueError as error:
+                raise DeploymentError(f"agreement: the key of {name} cannot be read ({error})") from None
+            if not isinstance(key, PublicKey):
+                raise DeploymentError(f"agreement: the key of {name} is of another kind; expected: Ed25519 or ECDSA")
+            found[name] = key
+        return found
+
+
+class Memory(Record):
+    """What a node must not forget during a run: a node without it stays out.
+
+    Attributes:
+        agreement: digest of the one that it belongs to.
+        schedule: secret seed of the check-ins and submodels of the node's units, in hexadecimal digits.
+        units: digest of the units that live here. With others a unit would have another schedule.
+        signed: the last round whose survivors the node has signed. It takes part in no further sum of that round.
+        check_ins: the rounds of each unit, where the server draws them.
+    """
+
+    agreement: str
+    schedule: str
+    units: str = ""
+    signed: int = 0
+    check_ins: dict[str, tuple[int, ...]] = Field(default_factory=dict)
+
+
+def simulated_key(node: int) -> Ed25519PrivateKey:
+    """The signing key of a node that is simulated, where all nodes are one machine's and nothing is secret."""
+    return Ed25519PrivateKey.from_private_bytes(rng.stream(node, "simulated node").words(4).tobytes())
+
+
+@lru_cache(maxsize=2)
+def simulated_agreement(terms: Terms) -> Agreement:
+    """Of the nodes of a simulation, whose names are their numbers."""
+    keys = {str(node): written(simulated_key(node).public_key()) for node in range(terms.nodes)}
+    return Agreement(run="a simulation", peers=keys, task="", terms=terms)
+
+
+def written(key: PublicKey) -> str:
+    """A public key as OpenSSH writes it."""
+    return key.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()
+
+
+@dataclass
+class Participant:
+    """A node with its agreement, its signing key, and its memory: in a file, or in a simulation in its context."""
+
+    agreement: Agreement
+    key: SigningKey
+    memory: Memory
+    file: Path | None
+    context: Context | None
+
+    @classmethod
+    def of(cls, context: Context, told: Terms | None) -> "Participant":
+        """The participant that a node's configuration names; in a simulation, one that believes the server's terms.
+
+        DeploymentError: the configuration lacks a file, or one cannot be read.
+        """
+        files = {key: str(context.node_config.get(key, "")) for key in ("agreement", "key", "state")}
+        if not flower.in_supernode() and not any(files.values()):
+            return cls._simulated(context, told)
+        if missing := [key for key, value in files.items() if not value]:
+            raise DeploymentError(
+                f"this node's configuration lacks {', '.join(missing)}; expected: "
+                'agreement="FILE" key="FILE" state="FOLDER", as docs/secure-aggregation.md says'
+            )
+        return cls.read(Path(files["agreement"]), Path(files["key"]), Path(files["state"]), context)
+
+    @classmethod
+    def read(cls, agreement: Path, key: Path, folder: Path, context: Context | None = None) -> "Participant":
+        """From the files of a node; DeploymentError: one of them is missing, or of another node or run."""
+        try:
+            found = Agreement.read(agreement)
+            private = load_ssh_private_key(key.read_bytes(), None)
+        except (OSError, ValueError, FedampError) as error:
+            raise DeploymentError(f"secure aggregation: {one_line(error)}") from None
+        if not isinstance(private, SigningKey):
+            raise DeploymentError(f"{key}: a key of another kind; expected: Ed25519 or ECDSA")
+        file = folder / f"{found.digest[:16]}.json"
+        try:
+            memory = Memory.from_json(file.read_bytes())
+        except (OSError, ValueError):
+            raise DeploymentError(
+                f"{file}: this node has no memory of the run, so it stays out; before a run: fedamp join {agreement}"
+            ) from None
+        participant = cls(found, private, memory, file, context)
+        participant.name  # noqa: B018 - raises
+        return participant
+
+    @classmethod
+    def _simulated(cls, context: Context, terms: Terms | None) -> "Participant":
+        if terms is None:
+            raise DeploymentError("the task has no terms of secure aggregation")
+        agreement = simulated_agreement(terms)
+        found = context.state.config_records.get("memory")
+        text = str(found["text"]) if found else new_memory(agreement).to_json()
+        memory = Memory.from_json(text)
+        return cls(agreement, simulated_key(int(context.node_config["partition-id"])), memory, None, context)
+
+    @cached_property
+    def name(self) -> str:
+        """Its name in the agreement: that of its key; DeploymentError: its key is not in it."""
+        own = written(self.key.public_key())
+        for name, text in self.agreement.peers.items():
+            if text.split()[:2] == own.split()[:2]:
+                return name
+        raise DeploymentError("this node's key is not in its agreement")
+
+    def remember(self, **changes: Any) -> None:
+        """Change the memory, on the disk before anything follows from it."""
+        self.memory = self.memory.model_copy(update=changes)
+        if self.file is not None:
+            write_secret(self.file, self.memory.to_json())
+        elif self.context is not None:
+            self.context.state["memory"] = ConfigRecord({"text": self.memory.to_json()})
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """One message at a time, each from what the one before has left.
+
+        Flower's node starts a process for each message, with a copy of its context. Without the lock a server could
+        send two messages at once, and each process would sign other survivors.
+        """
+        if self.file is None:
+            yield
+            return
+        with FileLock(self.file.with_suffix(".lock"), mode=0o600):
+            self.memory = Memory.from_json(self.file.read_bytes())
+            yield
+
+    @property
+    def member(self) -> Member:
+        """In this attempt at a round; DeploymentError: it has sent no keys."""
+        try:
+            if self.file is not None:
+                return Member.of(self.file.with_suffix(".round").read_bytes())
+            assert self.context is not None
+            return Member.of(self.context.state["secure"]["state"])  # type: ignore[arg-type]
+        except (KeyError, FileNotFoundError):
+            raise DeploymentError("this node has sent no keys for this round") from None
+
+    @member.setter
+    def member(self, member: Member) -> None:
+        if self.file is not None:
+            write_secret(self.file.with_suffix(".round"), member.state.decode())
+        elif self.context is not None:
+            self.context.state["secure"] = ConfigRecord({"state": member.state})
+
+
+def new_memory(agreement: Agreement) -> Memory:
+    """Of a node that has taken part in nothing, with a schedule that nobody knows."""
+    return Memory(agreement=agreement.digest, schedule=f"{rng.seed_from_system():064x}")
+
+
+def join(agreement: Path, folder: Path) -> Path:
+    """Make the memory of a node for a run, once; returns its file.
+
+    RunFolderError: the agreement is damaged. DeploymentError: there is one already.
+    """
+    found = Agreement.read(agreement)
+    file = folder / f"{found.digest[:16]}.json"
+    if file.exists():
+        raise DeploymentError(f"{file}: this node has joined that run already; a second schedule would cost it again")
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    write_secret(file, new_memory(found).to_json())
+    return file

@@ -1,0 +1,193 @@
+"""A node's part in secure aggregation: it adds its share of the noise to its sum, masks it, and helps to unmask.
+
+It refuses an order under other terms, a second sum of a round, and more check-ins of a unit than agreed.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from hashlib import sha256
+from typing import Any
+
+import numpy as np
+from flwr.app import ConfigRecord, Context, Message, RecordDict
+
+from fedamp import rng
+from fedamp.base.arrays import Sums
+from fedamp.client import messages
+from fedamp.client.clipping import quantum
+from fedamp.client.messages import Order
+from fedamp.client.participant import Participant
+from fedamp.client.task import ClientTask, TrainInstruction, TrainReport
+from fedamp.errors import DeploymentError
+from fedamp.federation.aggregation import STEPS, Terms
+from fedamp.federation.check_in import Attendance
+from fedamp.models.section import WHOLE
+from fedamp.noise.gaussian import Address, add_gaussian, grid_of
+from fedamp.secure.member import Member
+from fedamp.secure.protocol import Words
+
+Train = Callable[[Order], tuple[Sums, TrainReport]]
+
+
+def grid_of_words(clip: float, noise_multiplier: float, terms: Terms) -> float:
+    """The number of which each coordinate of a node's noisy sum is a whole multiple."""
+    return grid_of(terms.share(noise_multiplier * clip), STEPS) if noise_multiplier else quantum(clip)
+
+
+def words_of(
+    sums: Sums, count: float, multiplier_of: Mapping[str, float], clip_of: Mapping[str, float], terms: Terms, seed: int
+) -> Words:
+    """A node's sum and its share of the noise, as words modulo 2**bits in the order of ``sums``.
+
+    Each share is N(0, deviation^2 / honest), rounded to the grid after it is added (:func:`add_gaussian`). The sum of
+    the shares is the rounding of one Gaussian and independent uniforms, up to a total variation of 2**-280
+    (docs/secure-aggregation.md, Lemma 1), so it costs at most what the Gaussian costs.
+
+    Args:
+        count: units below the clip minus half of all that trained; the last word where the terms have noise for it.
+        multiplier_of, clip_of: noise multiplier and clipping norm of each array.
+        seed: secret, of this attempt alone.
+    """
+    parts = [(array.astype(np.float64).ravel(), multiplier_of[name], clip_of[name]) for name, array in sums.items()]
+    if terms.count_noise:
+        parts.append((np.array([count]), terms.count_noise, 1.0))
+    words = []
+    for index, (flat, multiplier, clip) in enumerate(parts):
+        if multiplier:
+            deviation = terms.share(multiplier * clip)
+            add_gaussian(flat, deviation, Address(seed, "share of noise", (index,)), steps=STEPS)
+        flat /= grid_of_words(clip, multiplier, terms)
+        words.append(flat.astype(np.int64).view(np.uint64).astype(f"u{terms.bits // 8}"))
+    return np.concatenate(words)
+
+
+def sums_of(
+    words: Words,
+    shapes: Mapping[str, tuple[int, ...]],
+    multiplier_of: Mapping[str, float],
+    clip_of: Mapping[str, float],
+    terms: Terms,
+) -> tuple[Sums, float]:
+    """The noisy sums and the noisy count (0 without) that words stand for: the inverse of :func:`words_of`."""
+    signed = words.view(f"i{terms.bits // 8}").astype(np.float64)
+    sums, place = {}, 0
+    for name, shape in shapes.items():
+        size = int(np.prod(shape))
+        grid = grid_of_words(clip_of[name], multiplier_of[name], terms)
+        sums[name] = (signed[place : place + size] * grid).reshape(shape)
+        place += size
+    noise = terms.count_noise
+    return sums, float(signed[-1] * grid_of_words(1.0, noise, terms)) if noise else 0.0
+
+
+def length_of(shapes: Mapping[str, tuple[int, ...]], terms: Terms) -> int:
+    """Number of words."""
+    return sum(int(np.prod(shape)) for shape in shapes.values()) + bool(terms.count_noise)
+
+
+def answer(message: Message, context: Context, hosted: set[int], train: Train) -> Message:
+    """A node's part in one exchange of a round.
+
+    DeploymentError, ValueError: the node refuses it, and why.
+    """
+    asked = messages.config_of(message, "secure")
+    task, round_, exchange = messages.task_of(str(asked["task"])), int(asked["round"]), str(asked["exchange"])
+    own = Participant.of(context, task.terms)
+    terms = own.agreement.terms
+    if task.terms != terms or own.agreement.task not in ("", task.digest):
+        raise DeploymentError("the server's terms, or its task, are not those of this node's agreement")
+    if not 1 <= round_ <= terms.rounds:
+        raise DeploymentError(f"round {round_} is none of the {terms.rounds} that were agreed on")
+    clips = list(asked["clips"])
+    place = terms.context(round_, clips, bytes(asked["attempt"]))
+    with own.alone():
+        if exchange == "keys":
+            if round_ <= own.memory.signed:
+                raise DeploymentError(f"this node has signed the survivors of round {own.memory.signed} already")
+            member = Member.enter(terms.settings, place, own.name, own.agreement.digest)
+            reply = member.keys(own.key)
+        else:
+            member = own.member
+            if member.context != place:
+                raise DeploymentError("the server has begun another attempt at this round")
+            data, parts = bytes(asked["data"]), _cut(bytes(asked["data"]), list(asked["numbers"]))
+            if exchange == "shares":
+                reply = member.shares(data, own.agreement.keys)
+            elif exchange == "masked":
+                reply = member.masked(parts, _words(Order.of(message), own, round_, clips, hosted, train))
+            elif exchange == "agree":
+                reply = member.agree(data, own.key)
+                own.remember(signed=round_)
+            elif exchange == "unmask":
+                reply = member.unmask(bytes(asked["survivors"]), parts, own.agreement.keys)
+                own.remember(signed=round_)
+            else:
+                raise DeploymentError(f"there is no exchange {exchange!r}")
+        own.member = member
+    return Message(RecordDict({"answer": ConfigRecord({"data": reply})}), reply_to=message)
+
+
+def _cut(data: bytes, numbers: Sequence[int]) -> dict[int, bytes]:
+    """Parts of equal length, by the number of the member that each is of."""
+    length = len(data) // len(numbers) if numbers else 0
+    return {number: data[length * place : length * (place + 1)] for place, number in enumerate(numbers)}
+
+
+def _words(order: Order, own: Participant, round_: int, clips: list[float], hosted: set[int], train: Train) -> Words:
+    """What the node adds to the sum of a round, before masks."""
+    terms, instruction = own.agreement.terms, order.instruction
+    units = sha256(str(sorted(hosted)).encode()).hexdigest()
+    if own.memory.units not in ("", units):
+        raise DeploymentError("other units live on this node than when it joined the run")
+    if not own.memory.units:
+        own.remember(units=units)
+    if (instruction.round, instruction.extracted, instruction.clips) != (round_, WHOLE, clips):
+        raise DeploymentError("the order is of another round, of a part of the model, or for another clipping norm")
+    if len(set(instruction.clients)) != len(instruction.clients):
+        raise DeploymentError("the order names a unit twice")
+    if terms.check_in is not None:
+        order = replace(order, instruction=_drawn(order.task, own, instruction, hosted))
+    else:
+        counted = {str(client) for client in set(instruction.clients) - instruction.dummies}
+        rounds = {client: tuple(sorted({*own.memory.check_ins.get(client, ()), round_})) for client in counted}
+        if any(len(each) > terms.most_check_ins for each in rounds.values()):
+            raise DeploymentError(f"a unit would take part in more than {terms.most_check_ins} rounds")
+        own.remember(check_ins=own.memory.check_ins | rounds)
+    sums, report = train(order)
+    parts = [0] * len(sums)
+    if len(terms.noise_multipliers) == 2:
+        shared = own_piece(order.task_json).shared
+        parts = [0 if name in shared else 1 for name in sums]
+    if len(instruction.clips) != len(terms.noise_multipliers):
+        raise DeploymentError("the order has clipping norms for other parts than were agreed on")
+    multiplier_of = {name: terms.noise_multipliers[part] for name, part in zip(sums, parts, strict=True)}
+    clip_of = {name: instruction.clips[part] for name, part in zip(sums, parts, strict=True)}
+    count = report.below_clip - len(report.reported) / 2
+    return words_of(sums, count, multiplier_of, clip_of, terms, rng.seed_from_system())
+
+
+def _drawn(task: ClientTask, own: Participant, told: TrainInstruction, hosted: set[int]) -> TrainInstruction:
+    """What the node's own schedule says of a round. All units train, so that the time it takes tells nothing."""
+    terms, seed = own.agreement.terms, int(own.memory.schedule, 16)
+    assert terms.check_in is not None
+    units = np.array(sorted(hosted))
+    here = Attendance(terms.check_in, terms.rounds, len(units), seed).cohort(told.round)
+    submodels = task.submodels.draw(units, seed, told.round)
+    seeds = rng.client_seeds(seed, "units", told.round, units)
+    counted = np.isin(np.arange(len(units)), here)
+    return replace(
+        told,
+        clients=units.tolist(),
+        seeds=[bytes(each) for each in seeds.tolist()],
+        submodels=submodels.tolist(),
+        counted=counted.tolist(),
+    )
+
+
+@lru_cache(maxsize=2)
+def own_piece(task_json: str) -> Any:
+    """A submodel of a task: it tells which arrays are in the shared part."""
+    task = messages.task_of(task_json)
+    pieces = task.submodels.pieces(task.model, tuple(task.input_shape), task.num_classes, task.split_seed)
+    return task.submodels.a_piece(pieces)

@@ -1,0 +1,151 @@
+"""How the nodes' sums become one: the server adds them up, or the nodes hide them from it (secure aggregation).
+
+Under secure aggregation every node answers in every round with the sum of its units' updates, its share of the noise,
+and a mask; the server sees the noisy sum of all nodes that answered. docs/secure-aggregation.md has the protocol, and
+the proof that the nodes' shares cost what one Gaussian of their common variance costs.
+"""
+
+import hashlib
+import json
+import math
+from collections.abc import Sequence
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from fedamp.base.record import Record
+from fedamp.base.section import Count, Section
+from fedamp.federation.check_in import AnyCheckIn, CheckIn
+from fedamp.federation.running import Federation
+from fedamp.secure.protocol import Settings
+
+STEPS = 12  # log2 of the multiples of the grid in a share of the noise: few bits a word, and rounding is 1e-8 of it
+_TAIL = 12  # deviations of cohort and noise for which a word has room; with more the model is wrong, not the guarantee
+
+LessThanHalf = Annotated[float, Field(ge=0, lt=0.5)]
+
+
+class PlainAggregation(Section):
+    """The server sees each node's sum before noise, and adds them up."""
+
+    scheme: Literal["plain"] = "plain"
+
+
+class SecureAggregation(Section):
+    """The server sees the noisy sum of all nodes alone (SecAgg+, Bell et al. 2020; each node adds a share of noise)."""
+
+    scheme: Literal["secure"]
+    dropped: LessThanHalf = Field(
+        0.2, description="share of the nodes that may drop out of a round; with more it fails"
+    )
+    colluding: LessThanHalf = Field(0.1, description="share of the nodes that may tell the server all they know")
+    nodes: Literal["auto"] | Count = Field(
+        "auto", description="number of nodes; auto: those of federation.hosts, or else one for each unit"
+    )
+    simulate: Literal["sum", "protocol"] = Field(
+        "sum", description="in a simulation: the sum with noise of the same law, or all messages of the protocol"
+    )
+
+    def check(self, scheme: str, mixes: bool, federation: Federation, engine: str, has_faults: bool) -> None:
+        """Refuse what the proof does not cover, and what cannot be played (ValueError, one line)."""
+        if self.simulate == "protocol" and (has_faults or engine == "flower"):
+            raise ValueError("aggregation.simulate: protocol has no faults, and not Flower's engine; expected: sum")
+        if scheme != "independent":
+            raise ValueError(
+                "aggregation: a node that drops out takes earlier noise with it; expected: privacy.noise independent"
+            )
+        if mixes:
+            raise ValueError("aggregation: the server knows the noise of mixing; expected: no mixing, or scheme plain")
+        hosted = federation.hosted
+        if federation.hosts == "trusted" or 0 in hosted.values():
+            raise ValueError("aggregation: each unit must live on one node; expected in federation.hosts: ids by name")
+        if hosted and self.nodes not in ("auto", len(hosted)):
+            raise ValueError(f"aggregation.nodes is {self.nodes}, but federation.hosts names {len(hosted)}")
+
+    def terms(
+        self,
+        check_in: CheckIn,
+        rounds: int,
+        units: int,
+        federation: Federation,
+        noise_multipliers: tuple[float, ...],
+        count_noise: float,
+    ) -> "Terms":
+        """What the nodes agree on, for the plan's numbers; ValueError: too few nodes for these shares."""
+        nodes = (len(federation.hosted) or units) if self.nodes == "auto" else self.nodes
+        cohort = check_in.expected_cohort(rounds, units)
+        cohort = min(units, cohort + _TAIL * math.sqrt(cohort) + _TAIL)
+        terms = Terms(
+            nodes=nodes,
+            units=units,
+            rounds=rounds,
+            dropped=math.floor(self.dropped * nodes),
+            colluding=math.floor(self.colluding * nodes),
+            check_in=check_in if check_in.drawn_by == "node" else None,
+            most_check_ins=check_in.most_check_ins(rounds, rounds),
+            noise_multipliers=noise_multipliers,
+            count_noise=count_noise,
+            bits=64,
+        )
+        if terms.honest < 1:
+            raise ValueError(
+                f"aggregation: of {nodes} nodes {terms.dropped} may drop out and {terms.colluding} collude"
+            )
+        terms.settings.check()
+        signal = (
+            cohort / min(noise_multipliers) + _TAIL * math.sqrt(nodes / terms.honest)
+            if all(noise_multipliers)
+            else math.inf
+        )
+        fits = signal * math.sqrt(terms.honest) * 2 ** (STEPS + 1) < 2**30
+        return terms.model_copy(update={"bits": 32 if fits else 64})
+
+
+AnyAggregation = Annotated[PlainAggregation | SecureAggregation, Field(discriminator="scheme")]
+
+
+class Terms(Record):
+    """What the nodes of a run agree on: a node takes part in nothing else.
+
+    Attributes:
+        nodes, units, rounds: of the run.
+        dropped, colluding: nodes of a round that may drop out; that may tell the server all they know.
+        check_in: by which nodes draw their units' rounds, from randomness of their own; None: the server names them.
+        most_check_ins: of a unit, in all rounds.
+        noise_multipliers: of each part of the model, for the sum of all honest nodes; 0: no noise.
+        count_noise: deviation of the noise on the count of short updates, in counts; 0: no count is sent.
+        bits: of a word: sums are modulo 2**bits.
+    """
+
+    nodes: int
+    units: int
+    rounds: int
+    dropped: int
+    colluding: int
+    check_in: AnyCheckIn | None
+    most_check_ins: int
+    noise_multipliers: tuple[float, ...]
+    count_noise: float
+    bits: Literal[32, 64]
+
+    def context(self, round_: int, clips: Sequence[float], attempt: bytes) -> bytes:
+        """What enters all keys of an attempt at a round, so that nodes which were told other numbers share no mask.
+
+        A node's noise is in proportion to its clipping norm: a larger norm for one node alone would hide it less.
+        """
+        numbers = json.dumps([self.content(), round_, list(map(float, clips))], sort_keys=True)
+        return hashlib.sha256(numbers.encode()).digest() + attempt
+
+    @property
+    def settings(self) -> Settings:
+        """Of the protocol."""
+        return Settings(self.nodes, self.dropped, self.colluding)
+
+    @property
+    def honest(self) -> int:
+        """The least number of honest nodes in a sum: their noise together is what is charged."""
+        return self.nodes - self.dropped - self.colluding
+
+    def share(self, deviation: float) -> float:
+        """The deviation of one node's share of noise."""
+        return deviation / math.sqrt(self.honest)

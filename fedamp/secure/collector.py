@@ -1,0 +1,178 @@
+"""The server of secure aggregation: it passes messages on, and learns the sum of the survivors' words alone."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from fedamp import rng
+from fedamp.errors import FederationError
+from fedamp.secure import shamir
+from fedamp.secure.member import DIGEST, SEALED, SHARES, digest_of, pair_key
+from fedamp.secure.protocol import (
+    KEY,
+    SIGNATURE,
+    Members,
+    Settings,
+    Words,
+    add_masks,
+    commitment_to,
+    derived,
+    public_part,
+    set_to_bytes,
+    shared_secret,
+)
+
+
+@dataclass
+class Collector:
+    """One attempt at a round. Each step takes the replies of the nodes, by name, and gives the next messages.
+
+    A reply of another length is that node's failure: it drops out of the round, with a line in ``errors``.
+
+    Attributes:
+        words, bits: number of words, and bits of each.
+        errors: why nodes were dropped.
+        survivors: numbers of the members whose words are in the sum.
+    """
+
+    settings: Settings
+    context: bytes
+    words: int
+    bits: int
+    errors: list[str] = field(default_factory=list)
+    survivors: frozenset[int] = frozenset()
+
+    def members(self, replies: Mapping[str, bytes]) -> dict[str, bytes]:
+        """Keys to members: the list that each of them gets. FederationError: too few."""
+        found = self._of_length(replies, 3 * KEY + SIGNATURE)
+        for name, reply in list(found.items()):
+            try:
+                for public in (reply[:KEY], reply[KEY : 2 * KEY]):
+                    shared_secret(rng.fresh_bytes(KEY), public)
+            except ValueError:  # with it no node could compute its masks
+                self.errors.append(f"node {name}: its public keys are not valid")
+                del found[name]
+        self._enough(found, "sent keys")
+        self.list = Members.of(self.settings, self.context, found)
+        return dict.fromkeys(self.list.names, self.list.write())
+
+    def neighbours_of(self, name: str) -> int:
+        """How many."""
+        return len(self.list.neighbours(self.list.number_of[name]))
+
+    def shares(self, replies: Mapping[str, bytes]) -> dict[str, dict[int, bytes]]:
+        """Shares to what each sender gets: the encrypted shares of its neighbours, by their number.
+
+        Empty if a member has sent none: the round begins again, with new keys, among those that have
+        (:attr:`sharing`). Nodes mask with all neighbours of the list, so each of them must have dealt.
+        """
+        found: dict[int, bytes] = {}
+        for name, reply in replies.items():
+            if self._is(name, reply, SHARES * self.neighbours_of(name) + 2 * DIGEST):
+                found[self.list.number_of[name]] = reply
+        self.sharing = [self.list.names[number] for number in found]
+        self._enough(found, "sent shares")
+        if len(found) < len(self.list.names):
+            return {}
+        boxes: dict[int, dict[int, bytes]] = {number: {} for number in found}
+        self._digests: dict[int, dict[int, bytes]] = {}
+        for number, reply in found.items():
+            neighbours = self.list.neighbours(number)
+            for place, other in enumerate(neighbours):
+                boxes[other][number] = reply[SEALED * place : SEALED * (place + 1)]
+            start = SEALED * len(neighbours)
+            self._digests[number] = {
+                other: reply[start + 2 * DIGEST * place : start + 2 * DIGEST * (place + 1)]
+                for place, other in enumerate([*neighbours, number])
+            }
+        return {self.list.names[number]: box for number, box in boxes.items()}
+
+    def masked(self, replies: Mapping[str, bytes]) -> bytes:
+        """Masked words to the survivors, as each of them gets them. FederationError: too few."""
+        kind = np.dtype(f"<u{self.bits // 8}")
+        self._sum: Words = np.zeros(self.words, kind)
+        survivors = set()
+        for name, reply in replies.items():
+            if self._is(name, reply, self.words * kind.itemsize):
+                self._sum += np.frombuffer(reply, kind)
+                survivors.add(self.list.number_of[name])
+        self.survivors = frozenset(survivors)
+        self._enough(survivors, "sent their sums")
+        try:
+            self.list.check_survivors(self.survivors)
+        except ValueError as error:
+            raise FederationError(f"secure aggregation: {error}") from None
+        return set_to_bytes(self.survivors, len(self.list.names))
+
+    def agreed(self, replies: Mapping[str, bytes]) -> dict[int, bytes]:
+        """Signatures by number, for all survivors, in a large federation. FederationError: too few."""
+        found = self._of_length(replies, SIGNATURE)
+        if len(found) < self.settings.signers:
+            raise FederationError(f"secure aggregation: {len(found)} nodes signed, expected: {self.settings.signers}")
+        return {self.list.number_of[name]: signature for name, signature in found.items()}
+
+    def unmasked(self, replies: Mapping[str, bytes]) -> Words:
+        """Shares to the sum of the survivors' words. FederationError: too few shares of some secret.
+
+        No mask is left: each key is checked against the one that its node has signed.
+        """
+        shares: dict[int, dict[int, bytes]] = {number: {} for number in range(len(self.list.names))}
+        for name, reply in replies.items():
+            number = self.list.number_of[name]
+            holders = [*self.list.neighbours(number), number]
+            if number not in self.survivors or not self._is(name, reply, shamir.BYTES * len(holders)):
+                continue
+            wrong = 0
+            for place, dealer in enumerate(holders):
+                share = reply[shamir.BYTES * place : shamir.BYTES * (place + 1)]
+                part = DIGEST if dealer in self.survivors else 0
+                if digest_of(share) == self._digests[dealer][number][part : part + DIGEST]:
+                    shares[dealer][number] = share
+                else:
+                    wrong += 1
+            if wrong:
+                self.errors.append(f"node {name}: {wrong} of its shares are not those that it was given")
+        taken, added = list[bytes](), list[bytes]()
+        for number in range(len(self.list.names)):
+            secret = self._secret(number, shares[number])
+            if number in self.survivors:
+                taken.append(derived(secret, b"own mask", self.list.digest))
+                continue
+            for other in self.list.neighbours(number):
+                if other in self.survivors:  # which added this mask if its number is smaller
+                    (taken if other < number else added).append(pair_key(secret, self.list, number, other))
+        add_masks(self._sum, added, taken)
+        return self._sum
+
+    def _secret(self, number: int, shares: Mapping[int, bytes]) -> bytes:
+        """A survivor's seed, or the mask key of a node that dropped out."""
+        name, threshold = self.list.names[number], self.settings.threshold
+        if len(shares) < threshold:
+            raise FederationError(
+                f"secure aggregation: {len(shares)} nodes helped to unmask {name}; expected: at least {threshold}"
+            )
+        try:
+            secret = shamir.combine(dict(list(shares.items())[:threshold]))
+        except ValueError:
+            secret = b""
+        keys, survived = self.list.keys[number], number in self.survivors
+        if (commitment_to(secret) if survived else secret and public_part(secret)) != (
+            keys.commitment if survived else keys.mask
+        ):
+            raise FederationError(f"secure aggregation: node {name} has dealt false shares of its secret")
+        return secret
+
+    def _of_length(self, replies: Mapping[str, bytes], length: int) -> dict[str, bytes]:
+        return {name: reply for name, reply in replies.items() if self._is(name, reply, length)}
+
+    def _is(self, name: str, reply: bytes, length: int) -> bool:
+        if len(reply) != length:
+            self.errors.append(f"node {name}: its answer has {len(reply)} bytes, expected: {length}")
+        return len(reply) == length
+
+    def _enough(self, found: object, what: str) -> None:
+        count, least = len(found), self.settings.survivors  # type: ignore[arg-type]
+        if count < least:
+            why = f" ({self.errors[-1]})" if self.errors else ""
+            raise FederationError(f"secure aggregation: {count} nodes {what}; expected: at least {least}{why}")

@@ -1,0 +1,245 @@
+"""A node of secure aggregation: from its words to masked words, and from the survivors of a round to its shares.
+
+Each message is answered from bytes that the node keeps itself (:attr:`Member.state`), because a node may start a new
+process for each. A node answers once about who survived a round: then nobody can have both secrets of a node.
+"""
+
+import json
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from typing import Any, Self
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+
+from fedamp import rng
+from fedamp.secure import shamir
+from fedamp.secure.protocol import (
+    KEY,
+    SIGNATURE,
+    Keys,
+    Members,
+    PublicKey,
+    Settings,
+    SigningKey,
+    Words,
+    add_masks,
+    bytes_to_set,
+    check_signature,
+    commitment_to,
+    derived,
+    padded,
+    public_part,
+    shared_secret,
+    sign,
+    unpadded,
+)
+
+SEALED = 2 * shamir.BYTES + 16  # bytes of the encrypted shares for one neighbour
+DIGEST = 32  # bytes of what tells the server a false share from a true one
+SHARES = SEALED + 2 * DIGEST  # bytes of a node's second message, for each neighbour
+
+
+@dataclass
+class Member:
+    """One node in one attempt at a round.
+
+    Attributes:
+        context: names run, round and attempt; never the same twice.
+        name: under which the others know its signing key.
+        agreement: names what the signers have agreed on, so that keys count in one run. The server need not know it.
+        mask, encryption, seed: its secrets, of this attempt.
+        listed: the members, as the server sent them; empty before.
+        held: the shares of each neighbour (of its mask key, then of its seed) that this node holds.
+        summed: whether it has sent its masked words.
+        signed, answered: the survivors that it has signed, and those for which it has given its shares.
+    """
+
+    settings: Settings
+    context: bytes
+    name: str
+    agreement: str
+    mask: bytes
+    encryption: bytes
+    seed: bytes
+    listed: bytes = b""
+    held: dict[int, bytes] = field(default_factory=dict)
+    summed: bool = False
+    signed: bytes = b""
+    answered: bytes = b""
+
+    @classmethod
+    def enter(cls, settings: Settings, context: bytes, name: str, agreement: str) -> Self:
+        """A new attempt, with new secrets."""
+        return cls(settings, context, name, agreement, rng.fresh_bytes(KEY), rng.fresh_bytes(KEY), rng.fresh_bytes(KEY))
+
+    @property
+    def state(self) -> bytes:
+        """All of it, secret."""
+        content = asdict(self) | {"held": {str(member): shares.hex() for member, shares in self.held.items()}}
+        return json.dumps({key: _hex(value) for key, value in content.items()}).encode()
+
+    @classmethod
+    def of(cls, state: bytes) -> Self:
+        """From its state."""
+        found: dict[str, Any] = json.loads(state)
+        names = ("context", "mask", "encryption", "seed", "listed", "signed", "answered")
+        found |= {key: bytes.fromhex(found[key]) for key in names}
+        held = {int(member): bytes.fromhex(shares) for member, shares in found["held"].items()}
+        return cls(**found | {"settings": Settings(**found["settings"]), "held": held})
+
+    @cached_property
+    def members(self) -> Members:
+        return Members.read(self.settings, self.context, self.listed)
+
+    @property
+    def number(self) -> int:
+        return self.members.names.index(self.name)
+
+    def keys(self, key: SigningKey) -> bytes:
+        """The first message: public keys, signed."""
+        unsigned = Keys(public_part(self.mask), public_part(self.encryption), commitment_to(self.seed), b"")
+        signature = sign(key, unsigned.signed(self.agreement, self.context, self.name))
+        return Keys(unsigned.mask, unsigned.encryption, unsigned.commitment, signature).write()
+
+    def shares(self, members: bytes, peers: Mapping[str, PublicKey]) -> bytes:
+        """The second message: shares of both secrets, encrypted to each neighbour, in the order of their numbers.
+
+        Args:
+            members: as the server sent them.
+            peers: the public key of each node, from a file of this node.
+
+        Raises:
+            ValueError: the members are not nodes with valid signatures, this node's keys are not among them, or it has
+                dealt already.
+        """
+        if self.listed:  # another dealing would be encrypted with the same keys
+            raise ValueError("this node has dealt its shares already")
+        found = Members.read(self.settings, self.context, members)
+        for name, keys in zip(found.names, found.keys, strict=True):
+            if name not in peers:
+                raise ValueError(f"member {name} is not in this node's agreement")
+            check_signature(peers[name], keys.signature, keys.signed(self.agreement, self.context, name), name)
+        if self.name not in found.names:
+            raise ValueError("this node is not among the members")
+        self.listed = members
+        self.__dict__.pop("members", None)
+        own = found.keys[self.number]
+        if (own.mask, own.encryption) != (public_part(self.mask), public_part(self.encryption)):
+            raise ValueError("this node's own keys are not those that it sent")
+        neighbours = found.neighbours(self.number)
+        holders = [*neighbours, self.number]
+        of_mask, of_seed = (shamir.split(each, holders, self.settings.threshold) for each in (self.mask, self.seed))
+        self.held[self.number] = of_mask[self.number] + of_seed[self.number]
+        digests = [digest_of(share) for number in holders for share in (of_mask[number], of_seed[number])]
+        sealed = [
+            self._box(other, to=True).encrypt(bytes(12), of_mask[other] + of_seed[other], found.digest)
+            for other in neighbours
+        ]
+        return b"".join([*sealed, *digests])
+
+    def masked(self, shares: Mapping[int, bytes], words: Words) -> bytes:
+        """The third message: the words with all masks.
+
+        Args:
+            shares: the encrypted shares of all neighbours, by number. A server that chose among them would choose the
+                graph: it could cut off a part of the nodes, and open their sum.
+            words: this node's own; they are overwritten.
+
+        Raises:
+            ValueError: shares of other nodes; or this was asked before.
+        """
+        if set(shares) != set(self.members.neighbours(self.number)):
+            raise ValueError("the server sends the shares of other nodes; expected: of each neighbour")
+        if self.summed:
+            raise ValueError("this node has sent its masked words already")
+        self.summed = True
+        for other, sealed in shares.items():
+            with suppress(InvalidTag):  # a faulty neighbour: its secrets have one holder fewer
+                self.held[other] = self._box(other, to=False).decrypt(bytes(12), sealed, self.members.digest)
+        keys = {other: pair_key(self.mask, self.members, self.number, other) for other in shares}
+        added = [self.seed_key, *(key for other, key in keys.items() if other > self.number)]
+        add_masks(words, added, [key for other, key in keys.items() if other < self.number])
+        return words.astype(words.dtype.newbyteorder("<"), copy=False).tobytes()
+
+    @property
+    def seed_key(self) -> bytes:
+        return derived(self.seed, b"own mask", self.members.digest)
+
+    def agree(self, survivors: bytes, key: SigningKey) -> bytes:
+        """The fourth message: a signature of the survivors (a bit for each member), one set in a round."""
+        self._check(survivors)
+        if self.signed not in (b"", survivors):
+            raise ValueError("this node has signed other survivors of this round")
+        self.signed = survivors
+        return padded(sign(key, self.members.agreed(bytes_to_set(survivors, len(self.members.names)))))
+
+    def unmask(self, survivors: bytes, signatures: Mapping[int, bytes], peers: Mapping[str, PublicKey]) -> bytes:
+        """The last message: of each holder's share in turn, one: of its seed if it survived, else of its mask key.
+
+        The shares are in the order of the neighbours and this node's own last; zeros for unreadable shares.
+        The same survivors get the same answer again.
+
+        Raises:
+            ValueError: too few survivors, this node is not among them, or too few nodes have signed them; or they were
+                others before.
+        """
+        self._check(survivors)
+        if self.answered not in (b"", survivors):
+            raise ValueError("this node has unmasked this round for other survivors")
+        members = self.members
+        found = bytes_to_set(survivors, len(members.names))
+        signers = 0
+        for signer in set(signatures) & set(range(len(members.names))):  # each once; -1 would be the last one again
+            name = members.names[signer]
+            with suppress(ValueError):  # one false signature is not in the way of the others
+                check_signature(peers[name], unpadded(signatures[signer]), members.agreed(found), name)
+                signers += 1
+        if signers < self.settings.signers:
+            raise ValueError(f"{signers} nodes have signed the survivors; expected: at least {self.settings.signers}")
+        self.answered = survivors
+        answer = []
+        for holder in [*members.neighbours(self.number), self.number]:
+            both = self.held.get(holder, bytes(2 * shamir.BYTES))
+            answer.append(both[shamir.BYTES :] if holder in found else both[: shamir.BYTES])
+        return b"".join(answer)
+
+    def _check(self, survivors: bytes) -> None:
+        if not self.summed:
+            raise ValueError("this node has sent no masked words")
+        found = bytes_to_set(survivors, len(self.members.names))
+        self.members.check_survivors(found)
+        if self.number not in found:
+            raise ValueError("this node is not among the survivors")
+
+    def _box(self, other: int, to: bool) -> ChaCha20Poly1305:
+        """The encryption to a neighbour, or from it; its key is for one message."""
+        first, second = (self.number, other) if to else (other, self.number)
+        secret = shared_secret(self.encryption, self.members.keys[other].encryption)
+        purpose = b"shares " + first.to_bytes(4) + second.to_bytes(4)
+        return ChaCha20Poly1305(derived(secret, purpose, self.members.digest))
+
+
+def pair_key(mask: bytes, members: Members, own: int, other: int) -> bytes:
+    """The key of the mask that two nodes share, from the private key of one of them.
+
+    Their numbers are in it: a colluding node that repeats an honest one's public key would cancel that one's mask.
+    """
+    purpose = b"pair mask " + min(own, other).to_bytes(4) + max(own, other).to_bytes(4)
+    return derived(shared_secret(mask, members.keys[other].mask), purpose, members.digest)
+
+
+def digest_of(share: bytes) -> bytes:
+    """By which the server knows a share. It tells nothing about it, which is uniform among 2**521 numbers."""
+    from hashlib import sha256
+
+    return sha256(b"fedamp share\0" + share).digest()
+
+
+def _hex(value: Any) -> Any:
+    return value.hex() if isinstance(value, bytes) else value
+
+
+__all__ = ["SHARES", "SIGNATURE", "Member", "digest_of", "pair_key"]

@@ -1,0 +1,181 @@
+"""The server's side of secure aggregation: five exchanges a round with every node, and the noisy sum of those left."""
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.serverapp import Grid
+
+from fedamp import rng
+from fedamp.client.participant import Agreement
+from fedamp.client.secure import length_of, sums_of
+from fedamp.engines import flower
+from fedamp.errors import FederationError
+from fedamp.federation.aggregation import SecureAggregation, Terms
+from fedamp.federation.plan import Plan
+from fedamp.secure.collector import Collector
+from fedamp.secure.member import DIGEST, SHARES
+from fedamp.secure.protocol import KEYS, SIGNATURE, Keys, check_signature
+from fedamp.secure.shamir import BYTES as SHARE
+from fedamp.strategies.aggregation import Aggregate, Asked, ClippedSums, Shapes, in_one_line
+
+log = logging.getLogger("fedamp.server")
+
+ATTEMPT = 16  # bytes that no other attempt at a round has
+
+
+@dataclass
+class _Round:
+    """An attempt at a round: what every message tells, and the order to each node by its name."""
+
+    grid: Grid
+    told: dict[str, Any]
+    messages: dict[str, Message]
+    collector: Collector
+    timeout: float
+
+
+class SecureSums(ClippedSums):
+    """The server learns the noisy sum of the nodes that answered, and no node's (:mod:`fedamp.secure`).
+
+    A node that fails in any exchange drops out of the round. With fewer than were agreed on: FederationError, nothing
+    is released, and the round can be played again with new keys. In a simulation of ``simulate: sum`` no message of the
+    protocol is sent; the release adds noise of the same law.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self._round: _Round | None = None
+
+    def plays(self, grid: Grid) -> bool:
+        asked = self.plan.scenario.aggregation
+        return isinstance(asked, SecureAggregation) and (asked.simulate == "protocol" or not flower.is_simulated(grid))
+
+    @property
+    def terms(self) -> Terms:
+        assert self.plan.terms is not None
+        return self.plan.terms
+
+    def answer_bytes(self, shapes: Shapes) -> int:
+        return length_of(shapes, self.terms) * self.terms.bits // 8
+
+    def prepare(self, messages: list[Message], grid: Grid, names: Mapping[int, str], shapes: Shapes) -> list[Message]:
+        """Play the exchanges before the training, and give its messages what the nodes need to mask their sums."""
+        self._round = None
+        if not self.plays(grid):
+            return messages
+        terms = self.terms
+        config: dict[str, Any] = dict(messages[0].content.config_records["config"])
+        nodes = {names[message.metadata.dst_node_id]: message for message in messages}
+        asked, errors = list(nodes), list[str]()
+        boxes: dict[str, dict[int, bytes]] = {}
+        while not boxes:  # again, among fewer nodes, after one has dropped out between its keys and its shares
+            attempt = rng.fresh_bytes(ATTEMPT)
+            context = terms.context(config["round"], config["clips"], attempt)
+            told = {key: config[key] for key in ("task", "round", "clips")} | {"attempt": attempt}
+            told |= {"data": b"", "numbers": list[int](), "survivors": b""}
+            collector = Collector(terms.settings, context, length_of(shapes, terms), terms.bits, errors)
+            self._round = _Round(grid, told, nodes, collector, self.plan.scenario.federation.round_deadline)
+            keys = self._exchange("keys", {name: {} for name in asked}, lambda name: KEYS)
+            lists = collector.members(self._signed(keys, context))
+            told_lists = {name: {"data": data} for name, data in lists.items()}
+            boxes = collector.shares(self._exchange("shares", told_lists, partial(self._shares_bytes, collector)))
+            asked = collector.sharing
+        for name, box in boxes.items():
+            further = told | {"exchange": "masked", "data": b"".join(box.values()), "numbers": list(box)}
+            nodes[name].content["secure"] = ConfigRecord(further)
+        return [nodes[name] for name in boxes]
+
+    @staticmethod
+    def _shares_bytes(collector: Collector, name: str) -> int:
+        return SHARES * collector.neighbours_of(name) + 2 * DIGEST
+
+    def aggregate(self, replies: Iterable[Message], asked: Asked) -> Aggregate:
+        """The noisy sum of the survivors' words. FederationError: too few nodes are left; nothing is known."""
+        current = self._round
+        if current is None:
+            return super().aggregate(replies, asked)
+        collector = current.collector
+        survivors = collector.masked(self._data(replies))
+        names = [collector.list.names[number] for number in sorted(collector.survivors)]
+        to = {name: {"data": survivors} for name in names}
+        signed = collector.agreed(self._exchange("agree", to, lambda name: SIGNATURE))
+        further = {"survivors": survivors, "data": b"".join(signed.values()), "numbers": list(signed)}
+        shares = self._exchange(
+            "unmask", dict.fromkeys(names, further), lambda name: SHARE * (collector.neighbours_of(name) + 1)
+        )
+        words = collector.unmasked(shares)
+        multipliers = {name: self.terms.noise_multipliers[part] for name, part in asked.model.part_of.items()}
+        clips = {name: asked.clips[part] for name, part in asked.model.part_of.items()}
+        sums, count = sums_of(words, asked.model.shapes, multipliers, clips, self.terms)
+        nodes = {current.messages[name].metadata.dst_node_id for name in names}
+        units = sum(len(asked.requests[node].units) for node in nodes)
+        for error in collector.errors:
+            log.warning("secure aggregation: %s", error)
+        self._round = None
+        return Aggregate(
+            sums,
+            len(asked.requests),
+            reported=units,
+            nodes=nodes,
+            errors=collector.errors,
+            survivors=len(names),
+            noisy_count=count,
+        )
+
+    def _signed(self, keys: dict[str, bytes], context: bytes) -> dict[str, bytes]:
+        """The keys with a valid signature, where the server knows the nodes' agreement; else the nodes find false ones.
+
+        One false signature in the list is reason for all nodes to stay out.
+        """
+        assert self._round is not None
+        file = self.plan.scenario.federation.agreement
+        if file is None:
+            return keys
+        agreement, found = Agreement.read(Path(file)), {}
+        for name, data in keys.items():
+            try:
+                each = Keys.read(data)
+                content = each.signed(agreement.digest, context, name)
+                check_signature(agreement.keys[name], each.signature, content, name)
+                found[name] = data
+            except (KeyError, ValueError) as error:
+                self._round.collector.errors.append(f"node {name}: {in_one_line(error)}")
+        return found
+
+    def _exchange(
+        self, exchange: str, to: Mapping[str, Mapping[str, Any]], size: Callable[[str], int]
+    ) -> dict[str, bytes]:
+        """Ask nodes, by name, for answers of so many bytes, and return what those that answer say."""
+        assert self._round is not None
+        messages = []
+        for name, told in to.items():
+            order = self._round.messages[name]
+            secret = order.content.config_records["form"]["secret"]
+            content = RecordDict(
+                {
+                    "secure": ConfigRecord(self._round.told | {"exchange": exchange} | dict(told)),
+                    "form": ConfigRecord({"units": 0, "bytes": size(name), "secret": secret}),
+                }
+            )
+            messages.append(Message(content, order.metadata.dst_node_id, f"train.{exchange}"))
+        replies = self._round.grid.send_and_receive(messages, timeout=self._round.timeout)
+        return self._data(flower.answers(messages, replies))
+
+    def _data(self, replies: Iterable[Message]) -> dict[str, bytes]:
+        assert self._round is not None
+        names = {message.metadata.dst_node_id: name for name, message in self._round.messages.items()}
+        found = {}
+        for reply in replies:
+            name = names[reply.metadata.src_node_id]
+            try:
+                if reply.has_error():
+                    raise FederationError(reply.error.reason)
+                found[name] = bytes(reply.content.config_records["answer"]["data"])  # type: ignore[arg-type]
+            except Exception as error:  # no node may stop the round
+                self._round.collector.errors.append(f"node {name}: {in_one_line(error)}")
+        return found

@@ -1,0 +1,53 @@
+"""Secure aggregation over TLS: the page's commands, three nodes, one of them killed in the middle of a round."""
+
+import shutil
+
+import pytest
+import yaml
+
+from tests.deployment.machines import NODES, Machines, free_port, partition_digits, wait
+from tests.deployment.test_processes import CLIENTS, wait_for_end, wait_for_round
+from tests.documentation import blocks, shell
+from tests.server.plays import ledger_of, rounds_of
+
+PAGE = "docs/secure-aggregation.md"
+ROUNDS = 3
+
+
+@pytest.mark.slow
+def test_three_nodes_hide_their_sums_and_one_is_killed_in_mid_round(machines: Machines):
+    partition_digits(machines.folder, NODES, CLIENTS)
+    [_, block] = blocks(PAGE, "yaml")
+    raw = yaml.safe_load(block.text) | {"rounds": ROUNDS}
+    (machines.server / "hospitals.yaml").write_text(yaml.safe_dump(raw))
+    machines.start_server()
+    machines.shell("server: register the nodes")
+    machines._run(shell(PAGE, "server: write the agreement"))
+    for name in NODES:
+        folder = machines.folder / name
+        shutil.copy(machines.server / "agreement.json", folder)
+        told = machines._run(shell(PAGE, "node: join the run"), folder, NODE=name)
+        assert "drawn by the nodes" in told
+        machines.start(
+            name,
+            "node: start the SuperNode with its agreement",
+            folder,
+            page=PAGE,
+            NODE=name,
+            RUNTIME_PORT=str(free_port()),
+        )
+    machines.start_run()
+    wait_for_round(machines, 1, 240)
+    machines.kill("site2")
+    wait_for_end(machines, 300)
+    lines, ledger = rounds_of(machines.server / "run"), ledger_of(machines.server / "run")
+    assert len(lines) == ROUNDS
+    assert lines[0]["noise_surplus"] == pytest.approx(0.5)  # three nodes, where two are charged
+    assert lines[-1]["noise_surplus"] == pytest.approx(0.0)
+    assert all("training_loss" not in line["unprotected"] for line in lines)
+    assert (
+        ledger["epsilon_server"] == ledger["whole_run_epsilon"]
+    )  # nodes draw check-ins: amplified for the server, too
+    told = machines._run("fedamp verify run")
+    assert "server" in told
+    wait(lambda: machines.connected() == 2, 120, "the killed node to be missed", every=2)

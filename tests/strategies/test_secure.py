@@ -1,0 +1,392 @@
+"""Secure aggregation with the real strategy and the real client app: sums, noise, dropouts, and refusals."""
+
+import math
+
+import numpy as np
+import pytest
+from flwr.app import ConfigRecord
+from scipy.stats import beta, kstest
+
+from fedamp.client.participant import Memory
+from fedamp.client.secure import grid_of_words, sums_of, words_of
+from fedamp.engines import flower
+from fedamp.errors import FederationError, ScenarioError
+from fedamp.federation.check_in import BalancedCheckIn
+from fedamp.server.loop import ask
+from fedamp.server.setup import prepare
+from tests.federations import small
+from tests.strategies.consortium import FIVE, PLAIN_NOISE, SECURE, Consortium, plain
+
+MLP = "model={name: mlp, hidden: [12]}"
+NODE = "check_in={scheme: balanced, k: 3, drawn_by: node}"
+
+
+def assert_same_model(one, other):
+    for name, array in one.state.parameters.items():
+        np.testing.assert_array_equal(array, other.state.parameters[name])
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        (),
+        (MLP, "submodels={scheme: disjoint, count: 3}"),
+        (MLP, "submodels={scheme: dropout, keep: 0.5}"),
+        ("check_in={scheme: poisson, rate: 0.4}",),
+    ],
+    ids=["whole", "disjoint", "dropout", "poisson"],
+)
+def test_without_noise_the_model_is_the_plain_one_to_the_bit(tmp_path, overrides):
+    secure = Consortium(tmp_path, PLAIN_NOISE, *overrides).play(rounds=2)
+    assert_same_model(secure, plain(PLAIN_NOISE, *overrides, rounds=2))
+
+
+@pytest.mark.parametrize("exchange", ["keys", "shares", "masked", "agree", "unmask"])
+@pytest.mark.parametrize("how", ["dropped", "spoiled"])
+def test_a_node_that_fails_in_an_exchange_costs_its_own_sum_alone(tmp_path, exchange, how):
+    if (exchange, how) == ("masked", "spoiled"):
+        pytest.skip("any words of the right length are a sum: see the threat model")
+    consortium = Consortium(tmp_path, PLAIN_NOISE, "check_in={scheme: all}")
+    getattr(consortium, how)[exchange] = ["site1"]
+    away = () if exchange in ("agree", "unmask") or (exchange, how) == ("shares", "spoiled") else (1,)
+    if (exchange, how) == ("shares", "spoiled"):  # it has dealt nothing, so nobody can take its mask away
+        with pytest.raises(FederationError, match="site1"):
+            consortium.play()
+        assert consortium.strategy.state.round == 0
+        return
+    assert_same_model(consortium.play(), plain(PLAIN_NOISE, "check_in={scheme: all}", away=away))
+
+
+def test_below_the_threshold_nothing_is_released_and_the_round_can_be_played_again(tmp_path):
+    consortium = Consortium(tmp_path, PLAIN_NOISE)
+    consortium.dropped["masked"] = ["site0", "site3"]
+    with pytest.raises(FederationError, match="secure aggregation: 3 nodes sent their sums; expected: at least 4"):
+        consortium.play()
+    assert consortium.strategy.state.round == 0
+    consortium.dropped.clear()
+    assert_same_model(consortium.play(), plain(PLAIN_NOISE))
+
+
+def test_the_server_sees_no_sum_of_a_node(tmp_path):
+    consortium = Consortium(tmp_path, "check_in={scheme: all}", PLAIN_NOISE)
+    consortium.play()
+    masked = [np.frombuffer(data, np.uint64) for exchange, _, data in consortium.seen if exchange == "masked"]
+    assert len(masked) == 5
+    for words in masked:  # uniform: a mean of 650 of them has a deviation of 2**64 / sqrt(12 * 650)
+        assert abs(words.mean() / 2.0**64 - 0.5) < 6 / math.sqrt(12 * len(words))
+        assert np.unique(words).size == words.size  # a sum of zeros would show
+
+
+def test_the_nodes_shares_of_noise_have_the_variance_that_is_told(tmp_path):
+    consortium = Consortium(tmp_path, "rounds=2", "check_in={scheme: balanced, k: 1}", "privacy.noise_multiplier=2.0")
+    terms, size = consortium.prepared.task.terms, 40_000
+    zeros = {"a": np.zeros((2, size))}
+    total = sum(words_of(zeros, 0.0, {"a": 2.0}, {"a": 0.5}, terms, seed).astype(np.uint64) for seed in range(5))
+    sums, _ = sums_of(total.astype(f"u{terms.bits // 8}"), {"a": (2, size)}, {"a": 2.0}, {"a": 0.5}, terms)
+    # Five shares, of which three honest ones have together the deviation 2 * 0.5 that is charged.
+    assert terms.honest == 3
+    normal = kstest(sums["a"].ravel() / math.sqrt(5 / 3), "norm")
+    assert normal.pvalue > 1e-6  # seeds are fixed; a variance wrong by a tenth gives 1e-60
+    assert (sums["a"] / grid_of_words(0.5, 2.0, terms) % 1 == 0).all()
+
+
+@pytest.mark.parametrize(("deviation", "nodes"), [(1.0, 2), (1.3, 3), (0.8, 4)])
+def test_a_sum_of_rounded_shares_is_one_rounded_gaussian_with_uniform_numbers(deviation, nodes):
+    """Lemma 1 of docs/secure-aggregation.md, with deviations so small that its bound can be seen."""
+    from scipy.special import ndtr
+
+    values = np.linspace(-0.4, 0.37, nodes)
+    whole = np.arange(-40, 41)
+    law = np.ones(1)
+    for value in values:
+        law = np.convolve(law, np.diff(ndtr((np.append(whole, 41) - 0.5 - value) / deviation)))
+    # One Gaussian of all variances plus (nodes - 1) uniforms, rounded: its law by quadrature over the uniforms.
+    fine, step = 2000, 1 / 2000
+    uniform = np.ones(1) / step
+    for _ in range(nodes - 1):
+        uniform = np.convolve(uniform, np.full(fine, step))
+    offsets = (np.arange(len(uniform)) - (len(uniform) - 1) / 2) * step
+    at = np.arange(-40 * nodes, 40 * nodes + 1)
+    spread = deviation * math.sqrt(nodes)
+    edges = np.append(at, at[-1] + 1) - 0.5 - values.sum()
+    expected = np.diff((ndtr((edges[:, None] - offsets) / spread) * (uniform * step)).sum(1))
+    bound = 6 * nodes * math.exp(-((math.pi * deviation) ** 2) / 2)
+    assert np.abs(law - expected).max() <= bound + 1e-6  # of the quadrature
+    assert np.abs(law - expected).max() > 0
+
+
+def test_more_survivors_than_assumed_make_the_noise_larger_and_the_round_says_so(tmp_path):
+    consortium = Consortium(tmp_path)
+    assert ask(consortium.strategy, consortium, 1).noise_surplus(consortium.prepared.task.terms) == pytest.approx(2 / 3)
+
+
+def test_an_adaptive_norm_follows_a_count_with_the_nodes_noise(tmp_path):
+    clip = "privacy.clip={initial: 0.01, quantile: 0.5, noise_multiplier: 0.1}"
+    consortium = Consortium(tmp_path, clip, "check_in={scheme: all}")
+    aggregate = ask(consortium.strategy, consortium, 1)
+    # All 20 updates are longer than 0.01: minus one half each, with five shares of noise, of which three are charged.
+    assert 0 < abs(aggregate.noisy_count + 10) < 8 * 0.1 * math.sqrt(5 / 3)
+    consortium.strategy.release(1, aggregate)
+    assert consortium.strategy.state.clip_scale == pytest.approx(
+        math.exp(0.1), rel=0.02
+    )  # exp(0.2 * 0.5) without noise
+
+
+# What a server can try.
+
+
+@pytest.fixture
+def played(tmp_path):
+    """A round up to the masked sums, so that nodes can still be asked for anything."""
+    consortium = Consortium(tmp_path)
+    consortium.dropped["masked"] = list(FIVE)
+    with pytest.raises(FederationError):
+        consortium.play()
+    return consortium
+
+
+def changed(message, **keys):
+    """A message to a node with other values in what it is told."""
+    content = message.content.copy()
+    content["secure"] = ConfigRecord(dict(content["secure"]) | keys)
+    if keys.get("exchange") == "unmask":
+        content["form"] = ConfigRecord(dict(content["form"]) | {"bytes": 66 * 5})
+    return flower.with_content(message, content)
+
+
+def signature(consortium, name, survivors):
+    """What a node signs."""
+    message = changed(to(consortium, "shares", name), exchange="agree", data=survivors)
+    message.content["form"] = ConfigRecord(dict(message.content["form"]) | {"bytes": 121})
+    assert consortium.ask_node(name, message) == ""
+    return consortium.seen_last
+
+
+def to(consortium, exchange, name):
+    return next(m for m in consortium.told[exchange] if consortium.names[m.metadata.dst_node_id] == name)
+
+
+def test_a_round_is_unmasked_once(played):
+    everybody, fewer = bytes([0b11111000]), bytes([0b11110000])
+    signed = [signature(played, name, everybody) for name in FIVE]
+    told = to(played, "shares", "site0")
+    assert "other survivors" in played.ask_node("site0", changed(told, exchange="agree", data=fewer))
+    first = changed(told, exchange="unmask", survivors=everybody)
+    first = changed(first, data=b"".join(signed), numbers=list(range(5)))
+    few = changed(first, data=b"".join(signed[:3]) + signed[2], numbers=[0, 1, 2, -3])
+    assert "3 nodes have signed the survivors; expected: at least 4" in played.ask_node("site0", few)
+    assert played.ask_node("site0", first) == ""
+    assert played.ask_node("site0", first) == ""  # the same question has the same answer
+    assert "other survivors" in played.ask_node("site0", changed(first, survivors=fewer))
+    assert "round 1 already" in played.ask_node("site0", to(played, "keys", "site0"))
+    memory = next((played.folder / "site0" / "state").glob("*.json"))
+    assert Memory.from_json(memory.read_bytes()).signed == 1
+    assert memory.stat().st_mode & 0o077 == 0
+
+
+def test_a_node_without_its_memory_stays_out(tmp_path):
+    consortium = Consortium(tmp_path, PLAIN_NOISE, "check_in={scheme: all}")
+    next((tmp_path / "site2" / "state").glob("*.json")).unlink()
+    assert_same_model(consortium.play(), plain(PLAIN_NOISE, "check_in={scheme: all}", away=(2,)))
+    assert any("no memory of the run, so it stays out" in error for error in consortium.strategy.collected.errors)
+
+
+@pytest.mark.parametrize(
+    ("exchange", "told", "why"),
+    [
+        ("keys", {"round": 9}, "round 9 is none of the 8"),
+        ("keys", {"task": ""}, ""),
+        ("shares", {"data": b"\0\0\0\1a"}, "dealt its shares already"),
+        ("shares", {"attempt": bytes(16)}, "another attempt"),
+        ("shares", {"clips": [5.0]}, "another attempt"),
+        ("shares", {"exchange": "unmask", "survivors": bytes([0b11000000])}, "survivors; expected: at least 4"),
+        ("shares", {"exchange": "unmask", "survivors": bytes([0b01111000])}, "not among the survivors"),
+        ("shares", {"exchange": "everything"}, "no exchange"),
+    ],
+)
+def test_a_node_refuses_what_was_not_agreed(played, exchange, told, why):
+    refused = played.ask_node("site0", changed(to(played, exchange, "site0"), **told))
+    assert refused
+    assert why in refused
+
+
+@pytest.mark.parametrize(
+    ("config", "why"),
+    [
+        ({"clips": [50.0]}, "another clipping norm"),
+        ({"clients": [1, 1], "seeds": [bytes(32)] * 2, "submodels": [-1, -1], "counted": [True] * 2}, "a unit twice"),
+        ({"clients": [7], "seeds": [bytes(32)], "submodels": [-1], "counted": [True]}, "[7] are not among"),
+        ({"round": 2}, "another round"),
+    ],
+)
+def test_a_node_refuses_an_order_that_would_cost_more(tmp_path, config, why):
+    consortium = Consortium(tmp_path)
+    consortium.dropped["masked"] = list(FIVE)
+    with pytest.raises(FederationError):
+        consortium.play()
+    order = changed(to(consortium, "masked", "site0"))
+    order.content["config"] = ConfigRecord(dict(order.content["config"]) | config)
+    # The node has answered this attempt already; a new one shows what it says first.
+    for exchange in ("keys", "shares"):
+        assert consortium.ask_node("site0", to(consortium, exchange, "site0")) == "" or exchange == "shares"
+    assert why in consortium.ask_node("site0", order)
+
+
+def test_a_unit_takes_part_in_no_more_rounds_than_agreed(tmp_path):
+    consortium = Consortium(tmp_path, "check_in={scheme: balanced, k: 1}")
+    file = next((tmp_path / "site0" / "state").glob("*.json"))
+    memory = Memory.from_json(file.read_bytes())
+    file.write_text(memory.model_copy(update={"check_ins": {str(unit): (7,) for unit in range(4)}}).to_json())
+    refused, expected = [], []
+    for round_ in range(1, 9):
+        consortium.play()
+        errors = consortium.strategy.collected.errors
+        refused.append(any("site0" in error and "more than 1 rounds" in error for error in errors))
+        expected.append(round_ != 7 and bool({0, 1, 2, 3} & set(consortium.prepared.plan.attendance.cohort(round_))))
+    assert any(expected)
+    assert refused == expected
+
+
+def test_a_node_with_other_units_than_before_stays_out(tmp_path):
+    consortium = Consortium(tmp_path, NODE, PLAIN_NOISE)
+    consortium.play()
+    [node] = [node for node, name in consortium.names.items() if name == "site0"]
+    consortium.contexts[node].node_config["hosts"] = "0-2"
+    consortium.play()
+    assert any("site0: DeploymentError: other units live" in error for error in consortium.strategy.collected.errors)
+
+
+def test_other_terms_or_another_task_are_refused(tmp_path):
+    weaker = prepare(small("data={name: digits, clients: 20}", SECURE, "privacy.noise_multiplier=0.1")).task.terms
+    consortium = Consortium(tmp_path, "federation.round_deadline=5", terms=weaker)
+    with pytest.raises(FederationError, match="not those of this node's agreement"):
+        consortium.play()
+
+
+def test_a_node_with_an_agreement_gives_nobody_its_sum(tmp_path):
+    consortium = Consortium(tmp_path)
+    consortium.play()
+    message = to(consortium, "masked", "site0")
+    del message.content["secure"]
+    del message.content["form"]["bytes"]
+    assert "secure aggregation alone" in consortium.ask_node("site0", message)
+
+
+# Check-ins that nodes draw.
+
+
+def test_nodes_draw_check_ins_and_the_server_learns_none(tmp_path):
+    consortium = Consortium(tmp_path, NODE, PLAIN_NOISE)
+    consortium.play(rounds=8)
+    orders = [message.content["config"] for message in consortium.told["masked"]]
+    assert len(orders) == 5 * 8
+    assert all(list(order["clients"]) == [] and list(order["seeds"]) == [] for order in orders)
+    assert len({len(data) for exchange, _, data in consortium.seen if exchange == "masked"}) == 1
+    moved = consortium.strategy.state.parameters["output.bias"]
+    assert np.abs(moved).max() > 0
+
+
+def test_a_schedule_of_a_node_is_that_of_the_scheme(tmp_path):
+    """Each unit checks in to k rounds, and not to the same ones at every node."""
+    from fedamp.client.participant import Participant
+    from fedamp.client.secure import _drawn
+    from fedamp.client.task import TrainInstruction
+
+    consortium = Consortium(tmp_path, NODE, PLAIN_NOISE)
+    schedules = []
+    for name, hosts in FIVE.items():
+        own = tmp_path / name
+        participant = Participant.read(own / "agreement.json", own / "key", own / "state")
+        first, last = map(int, hosts.split("-"))
+        rounds = []
+        for round_ in range(1, 9):
+            told = TrainInstruction(round_, [], [], [], [0.5])
+            drawn = _drawn(consortium.prepared.task, participant, told, set(range(first, last + 1)))
+            assert drawn.clients == list(range(first, last + 1))  # all train: the time tells nothing
+            rounds.append(drawn.counted)
+        assert (np.sum(rounds, 0) == 3).all()
+        schedules.append(np.array(rounds).tobytes())
+    assert len(set(schedules)) == 5
+
+
+# The second column.
+
+
+def test_the_servers_epsilon_is_without_amplification_unless_nodes_draw():
+    asked = ("rounds=20", "data={name: digits, clients: 20}", "check_in={scheme: balanced, k: 3}")
+    for_server = prepare(small(*asked, SECURE)).plan
+    for_nobody = prepare(small(*asked)).plan
+    hidden = prepare(small(*asked[:2], NODE, SECURE)).plan
+    assert for_nobody.server_epsilon is None
+    assert for_server.server_epsilon.upper == pytest.approx(for_server.unamplified_epsilon.upper)
+    assert for_server.server_epsilon.lower > 1.2 * for_server.planned_epsilon.upper
+    assert hidden.server_epsilon == hidden.planned_epsilon
+    assert isinstance(hidden.check_in, BalancedCheckIn)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "why"),
+    [
+        (("aggregation={scheme: plain}", NODE), "hides nothing from a server"),
+        ((SECURE, "federation.hosts=trusted"), "each unit must live on one node"),
+        (("aggregation={scheme: secure, dropped: 0.4, colluding: 0.4}",), "more nodes than colluding ones"),
+        ((SECURE, "privacy.noise={scheme: banded, bands: 2}", "check_in={scheme: classes, k: 2}"), "earlier noise"),
+    ],
+)
+def test_what_the_proof_does_not_cover_is_refused(overrides, why):
+    with pytest.raises(ScenarioError, match=why):
+        prepare(small(*overrides))
+
+
+# An audit that plays the server.
+
+
+def test_the_server_guesses_a_canary_no_better_than_its_epsilon(tmp_path):
+    """One round, in which everybody takes part. The server knows the canary's update, and guesses if it is in the sum.
+
+    The best test of a Gaussian mechanism is the sum along the update. Its errors bound epsilon from below (Kairouz, Oh,
+    Viswanath 2015: TPR <= e^epsilon FPR + delta), at a confidence of 1 - 1e-6 by Clopper and Pearson 1934.
+    """
+    games = 150
+    noise = "privacy.noise_multiplier=0.6"
+    hosts = {f"site{number}": str(number) for number in range(3)}
+    aggregation = "aggregation={scheme: secure, dropped: 0.0, colluding: 0.0}"
+    asked = ("rounds=1", "check_in={scheme: all}", "privacy.delta=0.01", noise, aggregation)
+    consortium = Consortium(tmp_path, *asked, hosts=hosts)
+    terms, plan = consortium.prepared.task.terms, consortium.prepared.plan
+    bare = plain("rounds=1", "check_in={scheme: all}", PLAIN_NOISE, hosts=hosts, away=(1, 2))
+    canary = np.concatenate([array.ravel() for array in bare.collected.sums.values()])
+    canary /= np.linalg.norm(canary)
+    zeros = {name: np.zeros(shape) for name, shape in bare.pipeline.model.shapes.items()}
+    present = dict(bare.collected.sums)
+    clips, multipliers = dict.fromkeys(zeros, 0.5), dict.fromkeys(zeros, terms.noise_multipliers[0])
+
+    def seen(sums, seed: int) -> float:
+        """What the server computes from the sum of all words."""
+        words = [words_of(sums, 0.0, multipliers, clips, terms, 3 * seed)]
+        words += [words_of(zeros, 0.0, multipliers, clips, terms, 3 * seed + other) for other in (1, 2)]
+        total = np.sum(words, axis=0, dtype=words[0].dtype)
+        found, _ = sums_of(total, bare.pipeline.model.shapes, multipliers, clips, terms)
+        return float(np.concatenate([array.ravel() for array in found.values()]) @ canary)
+
+    inside = np.array([seen(present, seed) for seed in range(games)])
+    outside = np.array([seen(zeros, games + seed) for seed in range(games)])
+    middle = 0.25
+    true, false = (inside > middle).mean(), (outside > middle).mean()
+    least_true = beta.ppf(1e-6, true * games, games - true * games + 1)
+    most_false = beta.ppf(1 - 1e-6, false * games + 1, games - false * games)
+    epsilon = math.log(max(least_true - 0.01, 1e-9) / most_false)
+    assert 0.2 < epsilon < plan.server_epsilon.upper  # the attack works, and stays below
+    # With plain aggregation the same test of what the server gets from the node is right in every game.
+    [alone] = [np.concatenate([array.ravel() for array in present.values()])]
+    assert alone @ canary > middle > np.zeros_like(alone) @ canary
+
+
+@pytest.mark.slow
+def test_a_hundred_nodes_of_one_client_each_play_the_protocol(tmp_path):
+    hosts = {f"site{number}": str(number) for number in range(100)}
+    consortium = Consortium(tmp_path, PLAIN_NOISE, hosts=hosts)
+    assert not consortium.prepared.task.terms.settings.is_complete
+    consortium.dropped = {"keys": ["site7"], "shares": ["site9"], "masked": ["site11"], "agree": ["site13"]}
+    strategy = consortium.play()
+    assert strategy.collected.survivors == 97
