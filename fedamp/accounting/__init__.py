@@ -26,6 +26,7 @@ from fedamp.accounting.amplification import (
     Cyclic,
     Dropout,
     Poisson,
+    Spaced,
     Submodels,
 )
 from fedamp.accounting.bounds import Bounds
@@ -75,6 +76,7 @@ __all__ = [
     "RandomisedResponse",
     "Relation",
     "Repeat",
+    "Spaced",
     "Submodels",
     "TradeOff",
     "WithoutReplacement",

@@ -4,6 +4,7 @@ The hidden choice is fresh and independent across people. No one who sees the re
 part contributes zero, so that the neighbours are zero-out or add/remove.
 """
 
+import math
 from dataclasses import dataclass, replace
 from typing import Annotated
 
@@ -232,6 +233,79 @@ class Cyclic(Hidden):
         return self.of_a_class.after(self.begun(rounds))
 
 
+@dataclass(frozen=True)
+class Spaced(Hidden):
+    """A run of ``rounds`` >= 1 rounds with banded noise, of which a person takes part in exactly ``k`` (0 to rounds),
+    any two at least ``gap`` apart: a uniform and hidden choice among all such sets. ``mechanism`` is one participation.
+    The hidden choice amplifies Gaussian releases (docs/correlated-noise.md); with others it counts as known.
+
+    Args:
+        coefficients: c_1, c_2, .. of the noise, each >= 0, at most gap - 1 of them.
+        released: the number of released rounds, 0 to ``rounds``; default: all.
+    """
+
+    k: Annotated[int, checks.UpTo("rounds")]
+    rounds: checks.Count
+    gap: Annotated[int, checks.UpTo("rounds", smallest=1)]
+    coefficients: tuple[float, ...]
+    released: int | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        given = checks.sequence("coefficients", self.coefficients)
+        coefficients = tuple(checks.scale_or_zero("coefficients", each) for each in given)
+        object.__setattr__(self, "coefficients", coefficients)
+        if len(coefficients) >= self.gap:
+            raise ValueError(f"gap must be at least the bands ({len(coefficients) + 1}), got {self.gap}")
+        if not self.sets:
+            raise ValueError(f"{self.k} rounds {self.gap} apart do not fit into {self.rounds} rounds")
+        if self.released is not None:
+            released = checks.count("released", self.released, 0, self.rounds, "rounds")
+            object.__setattr__(self, "released", None if released == self.rounds else released)
+
+    @property
+    def words(self) -> str:
+        beginning = "" if self.released is None else f"the first {self.released} rounds of "
+        return (
+            f"{beginning}{self.k} hidden rounds of {self.rounds}, at least {self.gap} apart, with noise over "
+            f"{len(self.coefficients) + 1} rounds ({self.mechanism.words})"
+        )
+
+    @property
+    def sets(self) -> int:
+        """The number of sets of rounds that a person may have."""
+        return spaced_sets(self.rounds, self.k, self.gap)
+
+    @property
+    def is_empty(self) -> bool:
+        return self.k == 0 or self.released == 0
+
+    @property
+    def span(self) -> int:
+        return self.rounds if self.released is None else self.released
+
+    @property
+    def shown(self) -> Mechanism:
+        """The run of a person whose rounds are known: the rows of different participations do not meet."""
+        return Repeat(self.mechanism, min(self.k, -(-self.span // self.gap)))
+
+    def unamplified(self) -> Mechanism:
+        return self.shown.unamplified()
+
+    def _prefix(self, rounds: int) -> Mechanism:
+        return replace(self, released=rounds)
+
+
+def spaced_sets(rounds: int, k: int, gap: int) -> int:
+    """The number of sets of ``k`` of ``rounds`` rounds that are at least ``gap`` apart."""
+    return math.comb(max(rounds - (k - 1) * (gap - 1), 0), k) if k else 1
+
+
 def of_one_class(event: Mechanism) -> Mechanism:
     """The same with the run of a class in place of every ``Cyclic``, for the evaluators."""
     return event.of_a_class if isinstance(event, Cyclic) else event.with_parts(of_one_class)
+
+
+def with_a_law(event: Mechanism) -> Mechanism:
+    """A mechanism of about the same cost that has a law, for searches to start from."""
+    return Allocation(event.mechanism, event.k, -(-event.rounds // event.gap)) if isinstance(event, Spaced) else event

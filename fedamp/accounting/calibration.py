@@ -7,7 +7,7 @@ from itertools import count
 import numpy as np
 
 from fedamp.accounting import checks
-from fedamp.accounting.amplification import of_one_class
+from fedamp.accounting.amplification import of_one_class, with_a_law
 from fedamp.accounting.answers import law_upper, upper_epsilon
 from fedamp.accounting.bounds import NotEvaluable, in_floating_point
 from fedamp.accounting.certificate import pilot_draws
@@ -72,7 +72,7 @@ def _calibrate_sampled(build: Callable[[float], Mechanism], epsilon: float, delt
     numbers. The last candidates are certified on fresh draws. NotEvaluable, ArithmeticError: no answer by sampling.
     """
     goal = f"epsilon = {epsilon:g}"
-    near = _search(lambda noise: law_upper(build(noise), delta, 200), epsilon, goal, 1.0, 0.02, 0.3)
+    near = _search(lambda noise: law_upper(with_a_law(build(noise)), delta, 200), epsilon, goal, 1.0, 0.02, 0.3)
     first = sampled_profile(build(near))
     first.most_draws(PRECISION / precision)  # or NotEvaluable
     proposal, draws = first.estimate(delta).proposal, 8 * pilot_draws(first.upper)

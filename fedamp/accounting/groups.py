@@ -12,6 +12,7 @@ from fedamp.accounting.amplification import (
     Cyclic,
     Dropout,
     Poisson,
+    Spaced,
     Submodels,
 )
 from fedamp.accounting.bounds import NotEvaluable
@@ -40,8 +41,8 @@ class Group(Mechanism):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.size > 1 and self.mechanism.contains(Cyclic):
-            raise ValueError("a group of people of several public classes is not charged; expected: size 1")
+        if self.size > 1 and self.mechanism.contains((Cyclic, Spaced)):
+            raise ValueError("a group of people whose rows meet in banded noise is not charged; expected: size 1")
 
     @property
     def is_of_whole_run(self) -> bool:

@@ -236,3 +236,77 @@ def sums_of_logs(a, b, scales, stakes):  # type: ignore[no-untyped-def]
                 break
             total[i] += np.log1p(stakes[i] * value)
     return total
+
+
+@compiled(nogil=True)
+def spaced_rows(rows, uniforms, table, alone, same, near, column, order, k, gap):  # type: ignore[no-untyped-def]
+    """Add to each of the ``rows`` (draws, released) the columns of ``order`` spaced schedules, drawn jointly by the
+    tables of ``fedamp.accounting.spaced``; ``uniforms``: (rounds, draws).
+    """
+    rounds, draws = uniforms.shape
+    ages, left = np.full((draws, order), gap - 1), np.full((draws, order), k)
+    weights = np.empty(1 << order)
+    for s in range(rounds):  # outside, so that a round's table stays close
+        for d in range(draws):
+            age, rest, free, together = 0, 0, 0, alone[s]
+            for i in range(order):
+                together *= near[s, ages[d, i]]
+                if ages[d, i] == gap - 1 and left[d, i] > 0:
+                    free |= 1 << i
+                ages[d, i] = min(ages[d, i] + 1, gap - 1)
+                age = age * gap + ages[d, i]
+                rest = rest * (k + 1) + left[d, i]
+            if not free:
+                continue
+            total = 0.0
+            for mask in range(free + 1):
+                if mask & ~free:
+                    continue
+                weight, each, to, less, place, fold = 1.0, together, age, rest, 1, 1
+                for i in range(order - 1, -1, -1):
+                    if mask >> i & 1:
+                        weight *= each
+                        each *= same[s]
+                        to -= (gap - 1) * place
+                        less -= fold
+                    place *= gap
+                    fold *= k + 1
+                total += weight * table[s + 1, to, less]
+                weights[mask] = total
+            chosen, taken = uniforms[s, d] * total, 0
+            while taken < free and (taken & ~free or weights[taken] <= chosen):
+                taken += 1
+            for i in range(order):
+                if taken >> i & 1:
+                    ages[d, i] = 0
+                    left[d, i] -= 1
+                    for j in range(min(len(column), rows.shape[1] - s)):
+                        rows[d, s + j] += column[j]
+
+
+@compiled(nogil=True)
+def spaced_means(rows, column, halves, shares, scale, k, gap, released):  # type: ignore[no-untyped-def]
+    """The mean over all spaced sets of the products of w_s = exp(<c_s, row> - halves[s]), those of rounds that are not
+    released being 1; the sums of shares times log w_s; the largest number on the way. scale^k: the inverse of the
+    number of sets.
+    """
+    draws, rounds = len(rows), len(shares)
+    means, logs, largest = np.empty(draws), np.zeros(draws), 0.0
+    sums = np.zeros((rounds + 1, k + 1))
+    sums[:, 0] = 1.0
+    for d in range(draws):
+        for s in range(rounds):
+            weight = scale
+            if s < released:
+                log_weight = -halves[s]
+                for j in range(len(column)):
+                    log_weight += column[j] * rows[d, s + j]
+                logs[d] += shares[s] * log_weight
+                weight *= np.exp(log_weight)
+            before = max(s + 1 - gap, 0)
+            for c in range(1, k + 1):
+                sums[s + 1, c] = sums[s, c] + weight * sums[before, c - 1]
+        means[d] = sums[rounds, k]
+        for c in range(k + 1):
+            largest = max(largest, sums[rounds, c])
+    return means, logs, largest

@@ -9,7 +9,7 @@ from operator import methodcaller
 import numpy as np
 
 from fedamp.accounting import checks
-from fedamp.accounting.amplification import Allocation, Cyclic
+from fedamp.accounting.amplification import Allocation, Cyclic, Spaced
 from fedamp.accounting.answers import closed_form, law_upper
 from fedamp.accounting.bounds import Array, NotEvaluable, in_floating_point
 from fedamp.accounting.certificate import Pilot, Proposal, certify
@@ -126,7 +126,7 @@ def beginnings(mechanism: Mechanism, rounds: Sequence[int]) -> dict[int, HiddenR
     """The only factor of X after each of these ``rounds``; none where there are several factors, nothing is hidden, or
     draws take too long.
     """
-    if factors(mechanism) != (0.0, {mechanism: 1}) or not is_sampled(mechanism):
+    if isinstance(mechanism, Spaced) or factors(mechanism) != (0.0, {mechanism: 1}) or not is_sampled(mechanism):
         return {}
     run, one = sampled_profile(mechanism).upper, participation(mechanism).mechanism
     if _WORK / 4 / run.work < _FEWEST:
@@ -227,14 +227,15 @@ class Block(Proposal):
 
 
 def _quick_upper(mechanism: Mechanism, delta: float, highest: int) -> float:
-    """An upper end of epsilon: by law, or by sampling to three per cent where that is much lower."""
+    """An upper end of epsilon: by law, or by coarse sampling where that is much lower."""
     by_law = law_upper(mechanism, delta, 300)
     if not is_sampled(mechanism):
         return by_law
     try:
         with in_floating_point():
             profile = sampled_profile(mechanism, Detail(300, with_lower=False))
-            return min(by_law, profile.epsilon(delta, precision=0.03, known=by_law, highest=highest).upper)
+            precision = 0.01 if isinstance(mechanism, Spaced) else 0.03  # no law is near
+            return min(by_law, profile.epsilon(delta, precision=precision, known=by_law, highest=highest).upper)
     except NotEvaluable:
         return by_law
 

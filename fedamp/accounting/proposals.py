@@ -22,7 +22,7 @@ from fedamp.accounting.participation import occupancies, pairs, rounding
 
 HIGHEST_SAMPLED_ORDER = 16
 
-_WIDE = 1.7  # standard deviation of a draw over its mean; about 1.5 is the least that a power of X reaches
+WIDE = 1.7  # standard deviation of a draw over its mean; about 1.5 is the least that a power of X reaches
 
 _LOW_ORDERS = (1.05, 1.1, 1.15, 1.2, 1.25, 1.3, 1.4, 1.5, 1.6, 1.7, 1.8, 1.9)  # orders to try where noise is little
 
@@ -258,7 +258,7 @@ class RemoveProposal(Proposal):
                     return look(low)
         orders = range(int(proposal.order), max(int(proposal.order) - 2, 1), -1)
         found = best((each, look(cls(run, each))) for each in orders)[1]
-        if found.spread < _WIDE:
+        if found.spread < WIDE:
             return found
         tried = [found]
         with suppress(NotEvaluable):  # ratios may leave the range of floating point

@@ -17,6 +17,7 @@ from fedamp.accounting.amplification import (
     Dropout,
     Hidden,
     Poisson,
+    Spaced,
     Submodels,
 )
 from fedamp.accounting.bounds import NotEvaluable
@@ -95,6 +96,12 @@ def _(event: CappedPoisson) -> Mechanism:
     return Poisson(Submodels(event.mechanism, event.span), chance) if event.span else NOTHING
 
 
+@charged_as.register
+def _(event: Spaced) -> Mechanism:
+    """As if the rounds were known."""
+    return event.shown
+
+
 def hidden_rounds_bounds(event: Allocation | AllocationPrefix | CappedPoisson) -> list[Mechanism]:
     """Mechanisms that each cost at least as much: what the event is charged as and, where that is not exact, a choice
     of more rounds (which never costs less; docs/k-of-t.md).
@@ -171,7 +178,12 @@ def _(event: Compose) -> Mechanism:
 
 @attained.register
 def _(event: Dropout) -> Mechanism:
-    """A network of one unit: dropping it silences the person."""
+    """A network of one unit: dropping it silences the person. Or, with a larger second moment where noise is much, the
+    limit of many units over which a contribution spreads evenly: its sum over the units has length sqrt(keep).
+    """
+    signal = signal_to_noise(event.mechanism)
+    if signal is not None and signal < 700 and event.keep * signal > math.log1p(event.keep**2 * math.expm1(signal)):
+        return Gaussian((event.keep * signal) ** -0.5, relation=event.relation or Relation.ZERO_OUT)
     return Poisson(attained(event.mechanism), event.keep)
 
 
@@ -214,6 +226,12 @@ def concentrated(event: ModelMix) -> Mechanism:
 def _(event: LinearCombination) -> Mechanism:
     """The merged model may hide its parts: under the joint release nothing is known."""
     return NOTHING if event.assumption == JOINT_RELEASE and len(event.mechanisms) > 1 else event
+
+
+@attained.register
+def _(event: Spaced) -> Mechanism:
+    """Only sampling knows lower ends."""
+    return NOTHING
 
 
 @attained.register

@@ -10,7 +10,7 @@ from operator import methodcaller
 import numpy as np
 
 from fedamp.accounting import checks, laws
-from fedamp.accounting.amplification import AllocationPrefix, CappedPoisson
+from fedamp.accounting.amplification import AllocationPrefix, CappedPoisson, Spaced
 from fedamp.accounting.bounds import Array, Bounds, NotEvaluable
 from fedamp.accounting.certificate import Pilot, Proposal, certify
 from fedamp.accounting.hidden_rounds import FiniteRound, GaussianRound, HiddenRounds, Round, Run
@@ -20,6 +20,7 @@ from fedamp.accounting.participation import Participation, participation
 from fedamp.accounting.proposals import HIGHEST_SAMPLED_ORDER, AddProposal, RemoveProposal
 from fedamp.accounting.reductions import attained, factors, hidden_rounds_bounds
 from fedamp.accounting.releases import Compose, Gaussian, Repeat
+from fedamp.accounting.spaced import SpacedRemove, SpacedRun
 
 PRECISION = 5e-3  # relative width of the bracket on epsilon that sampling aims at
 
@@ -46,12 +47,15 @@ class SampledProfile:
     """The privacy profile of a run that has hidden rounds; docs/k-of-t.md. ``upper``: its likelihood ratio, exact or
     larger in convex order. ``lower``: the same, exact or smaller; the same object as ``upper`` if exact, None if no
     lower end is wanted. ``laws``: each makes a law whose add direction bounds this one's, asked in turn. The add
-    direction is sampled only if they leave it larger than the remove direction, a rare case.
+    direction is sampled only if they leave it larger than the remove direction, a rare case. ``remove``,
+    ``add``: the proposals of each direction; ``add`` None where it is never the larger one.
     """
 
     upper: Run
     lower: Run | None
     laws: tuple[Callable[[], Law], ...] = ()
+    remove: type[RemoveProposal] = RemoveProposal
+    add: type[AddProposal] | None = AddProposal
 
     def epsilon(
         self,
@@ -67,9 +71,9 @@ class SampledProfile:
         Returns a bracket with a failure probability of 1e-6 delta, charged to ``upper``. Raises ``NotEvaluable``: too
         much work, or not worth it; another bound has to answer.
         """
-        remove = self._epsilon(RemoveProposal, delta, precision, known, highest)
+        remove = self._epsilon(self.remove, delta, precision, known, highest)
         add = self.known(lambda law: law.add.epsilon(delta), remove.upper)
-        return _with_add(remove, add, lambda: self._epsilon(AddProposal, delta, precision, known))
+        return _with_add(remove, add, lambda: self._epsilon(self.add or self.remove, delta, precision, known))
 
     def delta(self, epsilon: float, *, precision: float = 0.05) -> Bounds:
         """Smallest delta at ``epsilon`` >= 0, in both directions, with a bracket of a relative width of ``precision``;
@@ -81,17 +85,19 @@ class SampledProfile:
 
     def delta_remove(self, epsilon: float, *, precision: float = 0.05) -> Bounds:
         """As :meth:`delta`, for the remove direction H(P, Q) alone."""
-        return self._delta(RemoveProposal, epsilon, precision)
+        return self._delta(self.remove, epsilon, precision)
 
     def delta_add(self, epsilon: float, *, precision: float = 0.05) -> Bounds:
         """As :meth:`delta`, for the add direction H(Q, P) alone."""
+        if not self.add:
+            return self.delta_remove(epsilon, precision=precision)
         if epsilon > self.upper.ratio_rounding - self.upper.log_least:
             return Bounds(0.0, 0.0, "an output that unlikely cannot occur")
-        return self._delta(AddProposal, epsilon, precision)
+        return self._delta(self.add, epsilon, precision)
 
     def known(self, ask: Callable[[Law], Bounds], enough: float) -> float:
         """An upper end of the add direction by the laws; no more of them are asked once it is at most ``enough``."""
-        known = math.inf
+        known = math.inf if self.add else 0.0
         for law in self.laws:
             with suppress(NotEvaluable):
                 known = min(known, ask(law()).upper)
@@ -100,7 +106,12 @@ class SampledProfile:
         return known
 
     def _epsilon(
-        self, direction: Direction, delta: float, precision: float, known: float, highest: int = HIGHEST_SAMPLED_ORDER
+        self,
+        direction: Direction,
+        delta: float,
+        precision: float,
+        known: float,
+        highest: int = HIGHEST_SAMPLED_ORDER,
     ) -> Bounds:
         checks.delta(delta)
         checks.precision(precision)
@@ -154,12 +165,12 @@ class SampledProfile:
         """
         look = partial(Pilot.at_delta, delta=delta, draws=draws)
         if proposal is None:
-            return RemoveProposal.pilot(self.upper, methodcaller("bound_at", delta), look)
+            return self.remove.pilot(self.upper, methodcaller("bound_at", delta), look)
         return look(proposal.on(self.upper))
 
     def by_moments(self, delta: float) -> RemoveProposal:
         """For searches: the order whose moment proves the least epsilon, ``bound_at(delta)``."""
-        return RemoveProposal.by_moments(self.upper, methodcaller("bound_at", delta))
+        return self.remove.by_moments(self.upper, methodcaller("bound_at", delta))
 
     def _certified(
         self, proposal: Proposal, above: Array, below: Array, draws: int, failure: float
@@ -211,6 +222,9 @@ def _method(proposal: Proposal, draws: int, charge: float) -> str:
 
 def is_sampled(event: Mechanism) -> bool:
     """Whether a person takes part in several hidden rounds. Law and moments are only bounds there."""
+    if isinstance(event, Spaced):
+        precision, others = factors(event.mechanism)
+        return precision > 0 and not others and not event.is_empty
     return event.is_private and any(_is_hidden(other) for other in factors(event)[1])
 
 
@@ -219,6 +233,9 @@ def sampled_profile(event: Mechanism, detail: laws.Detail = laws.DEFAULT_DETAIL)
     ``event``: what is released. ``detail``: of the law that bounds the add direction. Raises ``NotEvaluable``: a round,
     or the rest, has no numerical law.
     """
+    if isinstance(event, Spaced):
+        spaced = SpacedRun((), event, factors(event.mechanism)[0] ** -0.5)
+        return SampledProfile(spaced, spaced, (), SpacedRemove, None)
     precision, others = factors(event)
     hidden = [(participation(other), times) for other, times in others.items() if _is_hidden(other)]
     rest: list[Mechanism] = [Repeat(other, times) for other, times in others.items() if not _is_hidden(other)]

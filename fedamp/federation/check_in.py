@@ -13,6 +13,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterator
 from functools import partial
+from itertools import islice
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
@@ -20,7 +21,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from fedamp import accounting, rng
-from fedamp.accounting import Allocation, Compose, Cyclic, Mechanism, Poisson, Repeat
+from fedamp.accounting import Allocation, Compose, Cyclic, Mechanism, Poisson, Repeat, Spaced
 from fedamp.base.section import Count, Probability, Section
 
 UnitIds = NDArray[np.int64]
@@ -82,8 +83,13 @@ class CheckIn(Section, ABC):
             Array of shape [repetitions].
         """
 
-    def for_bands(self, bands: int) -> Self:
-        """The scheme with noise of that many bands, where a key depends on it."""
+    def for_noise(self, coefficients: tuple[float, ...]) -> Self:
+        """The scheme with banded noise of these coefficients c_1, c_2, .., where it depends on them."""
+        return self
+
+    @property
+    def stand_in(self) -> "CheckIn":
+        """A scheme of about the same cost that is quickly charged, to compare numbers of bands with."""
         return self
 
     def shortened(self, rounds: int, shorter: int) -> Self:
@@ -277,7 +283,27 @@ class StratifiedCheckIn(_KOfRounds):
         return np.asarray(np.sum([log_mean(block, axis=1) for block in blocks], axis=0))
 
 
-class ClassesCheckIn(_KOfRounds):
+class ApartCheckIn(_KOfRounds):
+    """Any two rounds of a unit are at least as far apart as the key ``apart_key`` says, as banded noise needs it."""
+
+    apart_key: ClassVar[str]
+
+    @property
+    def apart(self) -> int | Literal["auto"]:
+        """The number of rounds, or ``auto``: that of the bands."""
+        apart: int | Literal["auto"] = getattr(self, self.apart_key)
+        return apart
+
+    @property
+    def count(self) -> int:
+        """The number of rounds; 1 as long as it is ``auto``."""
+        return 1 if self.apart == "auto" else self.apart
+
+    def for_noise(self, coefficients: tuple[float, ...]) -> Self:
+        return self.model_copy(update={self.apart_key: len(coefficients) + 1} if self.apart == "auto" else {})
+
+
+class ClassesCheckIn(ApartCheckIn):
     """Exactly ``k`` hidden rounds for every unit among the rounds of its public class.
 
     Formal guarantees: round t is of class (t - 1) modulo ``classes``, unit u of class u modulo ``classes``. The set of
@@ -286,6 +312,7 @@ class ClassesCheckIn(_KOfRounds):
     """
 
     scheme: Literal["classes"]
+    apart_key = "classes"
     classes: Count | Literal["auto"] = Field(
         "auto", description="number of public classes; auto: that of the bands of the noise", examples=[2]
     )
@@ -293,14 +320,6 @@ class ClassesCheckIn(_KOfRounds):
     def check(self, rounds: int) -> None:
         if self.k * self.count > rounds:
             raise ValueError(f"check_in.k times classes must be at most rounds ({rounds}), got {self.k * self.count}")
-
-    @property
-    def count(self) -> int:
-        """The number of classes; 1 as long as it is ``auto``."""
-        return 1 if self.classes == "auto" else self.classes
-
-    def for_bands(self, bands: int) -> Self:
-        return self.model_copy(update={"classes": bands}) if self.classes == "auto" else self
 
     def cohorts(self, rounds: int, units: int, seed: int) -> Iterator[UnitIds]:
         members = [np.arange(first, units, self.count) for first in range(self.count)]
@@ -330,8 +349,73 @@ class ClassesCheckIn(_KOfRounds):
         return np.asarray(_log_sums_over_sets(own, self.k)[self.k] - math.log(math.comb(own.shape[1], self.k)))
 
 
+class SpacedCheckIn(ApartCheckIn):
+    """Exactly ``k`` hidden rounds for every unit, any two at least ``gap`` apart, without classes.
+
+    Formal guarantees: the set of rounds of every unit is uniform among all sets of ``k`` rounds at least ``gap`` apart,
+    and independent over units: the i-th one of a uniform set of k of rounds - (k - 1) (gap - 1) rounds is moved by (i -
+    1) (gap - 1). More units are in the first and the last rounds than in others.
+    """
+
+    scheme: Literal["spaced"]
+    apart_key = "gap"
+    gap: Count | Literal["auto"] = Field(
+        "auto", description="least distance of two rounds of a unit; auto: the bands of the noise", examples=[2]
+    )
+    _coefficients: tuple[float, ...] = ()
+
+    def check(self, rounds: int) -> None:
+        if (most := -(-rounds // self.count)) < self.k:
+            raise ValueError(f"check_in.k must be at most {most}, {self.count} apart in {rounds} rounds, got {self.k}")
+
+    def for_noise(self, coefficients: tuple[float, ...]) -> Self:
+        fitted = super().for_noise(coefficients)
+        fitted._coefficients = coefficients
+        return fitted
+
+    @property
+    def stand_in(self) -> CheckIn:
+        return ClassesCheckIn(scheme="classes", k=self.k)
+
+    def cohorts(self, rounds: int, units: int, seed: int) -> Iterator[UnitIds]:
+        drawn = _uniform_sets(seed, 1, self._packed(rounds), np.full(units, self.k, dtype=np.uint32))
+        done, later = np.zeros(units, dtype=np.int64), [[np.zeros(0, dtype=np.int64)] for _ in range(rounds)]
+        for index in range(rounds):
+            for cohort in islice(drawn, 1):
+                for before in np.unique(done[cohort]):
+                    later[index + before * (self.count - 1)].append(cohort[done[cohort] == before])
+                done[cohort] += 1
+            yield np.sort(np.concatenate(later[index]))
+
+    def charge(self, one_round: Mechanism, rounds: int) -> Mechanism:
+        if self.count == 1:
+            return Allocation(one_round, self.k, rounds)
+        return Spaced(one_round, self.k, rounds, self.count, self._coefficients)
+
+    def most_check_ins(self, first: int, rounds: int) -> int:
+        return min(-(-first // self.count), self.k)
+
+    def shortened(self, rounds: int, shorter: int) -> Self:
+        most = -(-shorter // self.count)
+        return self.model_copy(update={"k": max(1, min(round(self.k * shorter / rounds), most))})
+
+    def log_likelihood_ratio(self, ratios: Floats) -> Floats:
+        sets = math.comb(self._packed(ratios.shape[1]), self.k)
+        return np.asarray(_log_sums_over_sets(ratios, self.k, self.count)[self.k] - math.log(sets))
+
+    def _packed(self, rounds: int) -> int:
+        """The number of rounds without those that must lie between a unit's."""
+        return rounds - (self.k - 1) * (self.count - 1)
+
+
 AnyCheckIn = Annotated[
-    AllCheckIn | PoissonCheckIn | CappedPoissonCheckIn | BalancedCheckIn | StratifiedCheckIn | ClassesCheckIn,
+    AllCheckIn
+    | PoissonCheckIn
+    | CappedPoissonCheckIn
+    | BalancedCheckIn
+    | StratifiedCheckIn
+    | ClassesCheckIn
+    | SpacedCheckIn,
     Field(discriminator="scheme"),
 ]
 
@@ -367,12 +451,17 @@ def _check_most(key: str, number: int, rounds: int) -> None:
         raise ValueError(f"check_in.{key} must be at most rounds ({rounds}), got {number}")
 
 
-def _log_sums_over_sets(ratios: Floats, most: int) -> Floats:
-    """Logs of the elementary symmetric polynomials of degree 0, .., ``most``, shape [most + 1, repetitions]."""
+def _log_sums_over_sets(ratios: Floats, most: int, gap: int = 1) -> Floats:
+    """Logs of the sums, over all sets of 0, .., ``most`` rounds at least ``gap`` apart, of the products of their ratios
+    (elementary symmetric polynomials for gap 1), shape [most + 1, repetitions].
+    """
     sums = np.full((most + 1, len(ratios)), -np.inf)
     sums[0] = 0
+    earlier = deque([sums] * gap, maxlen=gap)
     for round_ in ratios.T:
-        sums[1:] = np.logaddexp(sums[1:], sums[:-1] + round_)
+        sums = sums.copy()
+        sums[1:] = np.logaddexp(sums[1:], earlier[0][:-1] + round_)
+        earlier.append(sums)
     return sums
 
 

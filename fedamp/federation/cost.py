@@ -3,8 +3,8 @@
 import math
 from typing import Any
 
-from fedamp.accounting import Cyclic, Group, Mechanism, in_words
-from fedamp.federation.check_in import BalancedCheckIn, ClassesCheckIn, PoissonCheckIn
+from fedamp.accounting import Cyclic, Group, Mechanism, Spaced, in_words
+from fedamp.federation.check_in import ApartCheckIn, BalancedCheckIn, PoissonCheckIn
 from fedamp.federation.noise import IndependentNoise
 from fedamp.federation.plan import ADJACENCY, Plan, make_plan, privacy_units
 from fedamp.federation.reader import validate
@@ -123,7 +123,7 @@ def _prefix_noise(plan: Plan) -> dict[str, float | None] | None:
     if not plan.is_private:
         return None
     over = 1.0 if isinstance(plan.check_in, BalancedCheckIn) else None
-    if isinstance(plan.check_in, ClassesCheckIn):
+    if isinstance(plan.check_in, ApartCheckIn):
         independent = {"scheme": "balanced", "k": plan.check_in.k}
         privacy = plan.scenario.privacy.model_copy(
             update={"noise": IndependentNoise(), "noise_multiplier": "auto", "epsilon": plan.planned_epsilon.upper}
@@ -135,7 +135,7 @@ def _prefix_noise(plan: Plan) -> dict[str, float | None] | None:
 
 def _groups(plan: Plan, wanted: bool) -> list[dict[str, Any]] | None:
     """The cost for groups of units; quick only for groups with an exact privacy loss distribution."""
-    if plan.mechanism.contains(Cyclic):  # members of several classes meet in a row
+    if plan.mechanism.contains((Cyclic, Spaced)):  # its members meet in a row of the noise
         return None
     mechanisms = {size: plan.mechanism_of_group(size) for size in GROUP_SIZES}
     if not wanted and any(isinstance(mechanism, Group) for mechanism in mechanisms.values()):

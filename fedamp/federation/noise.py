@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 
 from fedamp.base.section import Count, Section
 from fedamp.errors import ScenarioError
-from fedamp.federation.check_in import CheckIn, ClassesCheckIn
+from fedamp.federation.check_in import ApartCheckIn, CheckIn
 from fedamp.federation.clipping import AdaptiveClip
 from fedamp.federation.optimizers import ServerOptimizer
 from fedamp.noise.banded import BITS, MULTIPLIERS, BandedGaussian, best_coefficients
@@ -29,9 +29,10 @@ class IndependentNoise(Section):
     scheme: Literal["independent"] = "independent"
 
     def check(self, check_in: CheckIn, mixes: bool, clip: object, group_size: int, noise: object) -> None:
-        """Any run can have it, with a number of classes that is given."""
-        if isinstance(check_in, ClassesCheckIn) and check_in.classes == "auto":
-            raise ValueError("check_in.classes: auto follows from privacy.noise {scheme: banded}; expected: a number")
+        """Any run can have it, with a number of classes, or a gap, that is given."""
+        if isinstance(check_in, ApartCheckIn) and check_in.apart == "auto":
+            key = f"check_in.{check_in.apart_key}"
+            raise ValueError(f"{key}: auto follows from privacy.noise {{scheme: banded}}; expected: a number")
 
     def bands_for(self, check_in: CheckIn, rounds: int, path_noise: Callable[[int], float]) -> int:
         """1."""
@@ -43,7 +44,7 @@ class IndependentNoise(Section):
 
 
 class BandedNoise(Section):
-    """Noise that is correlated over ``bands`` rounds (banded matrix factorisation); for check-in in classes."""
+    """Noise that is correlated over ``bands`` rounds (banded matrix factorisation)."""
 
     scheme: Literal["banded"]
     bands: Literal["auto"] | Count = Field(
@@ -61,11 +62,12 @@ class BandedNoise(Section):
 
     def check(self, check_in: CheckIn, mixes: bool, clip: object, group_size: int, noise: object) -> None:
         """Refuse what the theorem does not cover (ValueError, one line)."""
-        if not isinstance(check_in, ClassesCheckIn):
+        if not isinstance(check_in, ApartCheckIn):
             raise ValueError(
-                f"privacy.noise: banded noise needs check_in {{scheme: classes}}, got {check_in.scheme}: a unit's "
-                "rounds must be at least as far apart as the bands"
+                f"privacy.noise: banded noise needs check_in {{scheme: classes}} or {{scheme: spaced}}, got "
+                f"{check_in.scheme}: a unit's rounds must be at least as far apart as the bands"
             )
+        key = f"check_in.{check_in.apart_key}"
         if mixes:
             raise ValueError("privacy.noise: mixing hides a round beside independent noise only; expected: independent")
         if isinstance(clip, AdaptiveClip):
@@ -74,16 +76,14 @@ class BandedNoise(Section):
                 "auto, or independent noise"
             )
         if group_size > 1:
-            raise ValueError("privacy.noise: units of several classes meet in a row; expected: privacy.group_size 1")
-        if check_in.classes != "auto" and self.bands != "auto" and self.bands > check_in.classes:
-            raise ValueError(
-                f"privacy.noise.bands must be at most check_in.classes ({check_in.classes}), got {self.bands}"
-            )
+            raise ValueError("privacy.noise: several units meet in a row of the noise; expected: privacy.group_size 1")
+        if check_in.apart != "auto" and self.bands != "auto" and self.bands > check_in.apart:
+            raise ValueError(f"privacy.noise.bands must be at most {key} ({check_in.apart}), got {self.bands}")
         if noise == 0:
             raise ValueError("privacy.noise: noise_multiplier 0 adds none; expected: scheme independent")
-        if check_in.classes == "auto" and self.bands == "auto" and noise != "auto":
+        if check_in.apart == self.bands == "auto" and noise != "auto":
             raise ValueError(
-                "privacy.noise.bands and check_in.classes: auto compare the noise at one budget; expected: "
+                f"privacy.noise.bands and {key}: auto compare the noise at one budget; expected: "
                 "noise_multiplier auto with epsilon, or a number of bands"
             )
 
@@ -91,9 +91,9 @@ class BandedNoise(Section):
         """The number of bands; ``path_noise`` is the noise in the server's model with that many, at the budget."""
         if self.bands != "auto":
             return self.bands
-        assert isinstance(check_in, ClassesCheckIn), "validated with the scenario"
-        if check_in.classes != "auto":
-            return check_in.classes
+        assert isinstance(check_in, ApartCheckIn), "validated with the scenario"
+        if check_in.apart != "auto":
+            return check_in.apart
         best, least = 1, path_noise(1)
         for bands in [each for each in BANDS[1:] if each * check_in.k <= rounds]:
             try:

@@ -72,15 +72,16 @@ class Plan:
     @cached_property
     def check_in(self) -> CheckIn:
         """Who checks in when."""
-        return self.scenario.check_in.for_bands(self.bands)
+        return self.scenario.check_in.for_noise(self.coefficients)
 
     @_costly
     def bands(self) -> int:
         """Rounds over which the noise is correlated, 1 where it is independent. Choosing them looks at no data."""
         asked = self.scenario
+        compared = asked.model_copy(update={"check_in": asked.check_in.stand_in})
 
         def path_noise(bands: int) -> float:
-            return replace(self, scenario=asked.with_bands(bands), computed_elsewhere=None).path_noise
+            return replace(self, scenario=compared.with_bands(bands), computed_elsewhere=None).path_noise
 
         return asked.privacy.noise.bands_for(asked.check_in, asked.rounds, path_noise)
 

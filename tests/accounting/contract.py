@@ -30,6 +30,8 @@ VALUES = {  # of every field that a kind has, by its name
     "released": 3,
     "at_most": 2,
     "classes": 2,
+    "gap": 2,
+    "coefficients": (0.5,),
     "times": 3,
     "batch": 2,
     "population": 5,
@@ -42,6 +44,7 @@ SPECIAL = {
     "GaussianMixture": {"weights": (0.5, 0.3, 0.2)},
     "WithoutReplacement": {"size": 1},
     "Cyclic": {"rounds": 9},
+    "Spaced": {"rounds": 6, "released": 5},
 }
 
 
@@ -105,6 +108,7 @@ ORACLES = {
     "AllocationPrefix": lambda: (bits(beginning(uniform_sets(4, 2), 3), 3, 0.75).T, WITHIN),
     "CappedPoisson": lambda: (bits(beginning(capped(4, 0.25, 2), 3), 3, 0.75).T, WITHIN),
     "Cyclic": lambda: (bits(uniform_sets(4, 2), 4, 0.75).T, WITHIN),  # the second class has four of the nine rounds
+    "Spaced": lambda: (ONE, WITHIN),  # of the rounds that are out, one at least is the person's
     "Group": lambda: (ONE, EXACT),  # one bit, whoever turns it
     "WithoutReplacement": lambda: (finite((0.75, 0.55), (0.25, 0.45)), EXACT),  # 0.6 * 0.75 + 0.4 * 0.25
 }

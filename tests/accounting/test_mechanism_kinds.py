@@ -7,12 +7,14 @@ import dp_accounting as dp
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
+from scipy import stats
 from scipy.integrate import quad
 from scipy.stats import norm
 
 from fedamp.accounting import (
     Allocation,
     Compose,
+    Dropout,
     Gaussian,
     Group,
     GroupPoissonGaussian,
@@ -316,3 +318,17 @@ def test_bounded_losses_add_up_to_an_epsilon_at_every_delta(event, largest):
 def test_one_release_with_an_unbounded_loss_has_no_pure_epsilon():
     assert Compose([Laplace(1.0), Gaussian(2.0)]).epsilon(1e-9).upper > 1.0
     assert Compose([Laplace(1.0), Gaussian(2.0)]).delta(1.5).upper > 0
+
+
+@pytest.mark.parametrize(("keep", "noise"), [(0.25, 2.0), (0.5, 1.0), (0.1, 3.0)])
+def test_the_lower_end_of_dropout_is_met_by_a_wide_network(keep, noise):
+    """A contribution that is spread evenly over what was kept of n units, seen through the sum over all units."""
+    units, bounds = 10**6, Dropout(Gaussian(noise), keep).delta(0.3)
+    kept = np.arange(int(units * keep - 8 * math.sqrt(units)), int(units * keep + 8 * math.sqrt(units)), 40)
+    weights = stats.binom(units, keep).pmf(kept)
+    x, step = np.linspace(-12 * noise, 12 * noise, 4001, retstep=True)
+    shifts = np.sqrt(kept / units)
+    density = stats.norm.pdf(x[:, None], shifts, noise) @ (weights / weights.sum())
+    delta = np.maximum(density - math.exp(0.3) * stats.norm.pdf(x, 0, noise), 0).sum() * step
+    assert bounds.lower <= delta * 1.001  # the limit is reached to one part in n; the sum to the square of its step
+    assert bounds.lower >= 0.99 * delta

@@ -90,10 +90,10 @@ def test_what_is_drawn_is_what_is_charged(scheme):
         rounds = own.shape[1]
         assert classes == 1 or rounds >= charged["rounds"] // classes
         alone = {**charged, "kind": "Allocation", "rounds": rounds} if classes > 1 else charged
-        check_blocks(own, charged_blocks(alone))
+        check_blocks(own, charged_blocks(alone), charged.get("gap", 1))
 
 
-def check_blocks(matrix: np.ndarray, laws: list[np.ndarray]) -> None:
+def check_blocks(matrix: np.ndarray, laws: list[np.ndarray], gap: int = 1) -> None:
     """Whether units take part as the laws of consecutive blocks say, uniformly given the number."""
     units, first = len(matrix), 0
     for law in laws:
@@ -107,7 +107,9 @@ def check_blocks(matrix: np.ndarray, laws: list[np.ndarray]) -> None:
         assert usual.sum() == 1 or stats.chi2(usual.sum() - 1).sf(statistic) > UNLIKELY
         drawn = Counter(tuple(np.flatnonzero(row)) for row in block)
         for size in range(rounds + 1):
-            sets = list(itertools.combinations(range(rounds), size))
+            every = itertools.combinations(range(rounds), size)
+            sets = [each for each in every if all(b - a >= gap for a, b in itertools.pairwise(each))]
+            assert sum(drawn[each] for each in sets) == counts[size]
             if len(sets) > 1 and counts[size] > 5 * len(sets):
                 assert stats.chisquare([drawn[each] for each in sets]).pvalue > UNLIKELY
     assert first == matrix.shape[1]
@@ -122,7 +124,7 @@ def charged_blocks(tree: dict) -> list[np.ndarray]:
     number = np.arange(tree.get("rounds", tree.get("times", 0)) + 1)
     if kind == "Compose":
         return [block for part in tree["mechanisms"] for block in charged_blocks(part)]
-    if kind == "Allocation":
+    if kind in ("Allocation", "Spaced"):
         return [(number == tree["k"]).astype(float)]
     if kind == "CappedPoisson":
         coins = stats.binom(tree["rounds"], tree["rate"]).pmf(number)
@@ -138,7 +140,7 @@ def charged_blocks(tree: dict) -> list[np.ndarray]:
 
 def test_units_are_independent_of_each_other(scheme):
     # Cohort sizes of independent units are Binomial(units, share); dependence would change their spread.
-    units = 200 * getattr(scheme, "count", 1)  # with classes, a round is of one of them
+    units = 200 * (scheme.count if scheme.scheme == "classes" else 1)  # a round is of one class
     sizes = np.array([len(next(scheme.cohorts(ROUNDS, units, seed))) for seed in range(400)])
     share = attendance_matrix(scheme, 20_000, seed=1)[:, 0].mean() * units / 200
     expected = stats.binom(200, share)
