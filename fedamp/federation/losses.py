@@ -178,10 +178,7 @@ class MeanSquaredError(Loss):
         errors = tally["squared_errors"]
         # Equal labels have no variance to explain: 1 if predicted exactly, else 0, as in scikit-learn.
         explained = (1 - errors / spread).where(spread > 1e-12 * tally["squares"], (errors == 0).double())
-        return {
-            "r2": float(explained.mean()),
-            "mean_absolute_error": float(tally["errors"].mean() / tally["records"]),
-        }
+        return {"r2": float(explained.mean()), "mean_absolute_error": float(tally["errors"].mean() / tally["records"])}
 
 
 class BinaryCrossEntropy(Loss):

@@ -16,29 +16,19 @@ Node = dict[str, Any]
 _SHORT = {"lr": "learning_rate", "optimiser": "optimizer", "wd": "weight_decay", "noise": "noise_multiplier"}
 """Names of keys in other tools."""
 
-_COHORT = "the cohort, so noise_multiplier: auto, clip: auto, and the epsilon of a given noise"
+_COST = "noise_multiplier: auto and clip: auto, or the epsilon of a given noise"
 CHANGES = {
-    "rounds": f"with check_in.k {_COHORT}; how far a budget goes",
-    "data.clients": f"records of a client; {_COHORT}; privacy.delta must be well below 1 / clients",
-    "check_in.k": _COHORT,
-    "check_in.rate": _COHORT,
-    "check_in.scheme": f"{_COHORT}; mixing takes schemes with independent rounds",
-    "submodels.count": "noise_multiplier: auto, clip: auto, and the noise on a submodel, which fewer units train",
-    "client.steps": "not with client.epochs; 1 where privacy.unit is sample",
-    "client.epochs": "not with client.steps, nor with privacy.unit sample",
+    "rounds data.clients check_in submodels": f"the cohort, so {_COST}",
+    "mixing privacy.noise privacy.epsilon privacy.delta privacy.group_size privacy.precision": _COST,
+    "privacy.noise_multiplier": "privacy.epsilon must be left out for 0, and be given for auto; clip: auto",
+    "privacy.clip": "noise is noise_multiplier x clip; the best server.learning_rate",
+    "privacy.unit": "data.clients may be left out for sample, and client.steps is 1; noise_multiplier: auto",
+    "client.steps client.epochs": "one of the two alone; steps is 1 where privacy.unit is sample",
     "server.learning_rate": "mixing.width, which hides steps of this length",
     "server.momentum": "clip: auto, which allows for it; the best server.learning_rate is smaller by 1 - momentum",
-    "mixing.width": "noise_multiplier: auto; the charge of a step of server.learning_rate",
-    "privacy.unit": "data.clients may be left out for sample, and client.steps is 1; noise_multiplier: auto",
-    "privacy.clip": "noise is noise_multiplier x clip; the best server.learning_rate",
-    "privacy.noise_multiplier": "privacy.epsilon must be left out for 0, and be given for auto; clip: auto",
-    "privacy.epsilon": "noise_multiplier: auto and clip: auto; with a given noise, how many rounds are played",
-    "privacy.delta": "noise_multiplier: auto, or the epsilon of a given noise",
-    "privacy.group_size": "noise_multiplier: auto, or the epsilon of a given noise",
-    "privacy.precision": "noise_multiplier: auto, by less than this share",
     "engine.kind": "engine.address is for ray; faults.killed_workers, too",
 }
-"""Which other keys change with a key."""
+"""What else changes with some keys, and with those below them."""
 
 _LIMITS = {"exclusiveMinimum": ">", "minimum": ">=", "exclusiveMaximum": "<", "maximum": "<="}
 
@@ -96,13 +86,14 @@ def explained(key: str) -> dict[str, str]:
         raise ScenarioError(f"{key}: no key of a scenario; expected: a path such as {', '.join(close)}")
     nodes = paths[key]
     defaults = dict.fromkeys(json.dumps(node["default"]) for node in nodes if "default" in node)
+    changes = [words for roots, words in CHANGES.items() if any(f"{key}.".startswith(f"{r}.") for r in roots.split())]
     below = [path.rpartition(".")[2] for path in paths if path.rpartition(".")[0] == key]
     return {
         "does": _does(nodes),
         "accepts": _expected([option for node in nodes for option in _options(node)]),
         **({"keys": ", ".join(below)} if below else {}),
         "default": " or ".join(defaults) or "none: it must be given",
-        "changes with it": CHANGES.get(key, "nothing else"),
+        "changes with it": "; ".join(changes) or "nothing else",
     }
 
 
