@@ -114,6 +114,7 @@ def whole(tmp_path_factory):
     return played(tmp_path_factory.mktemp("given") / "run")
 
 
+@pytest.mark.slow
 def test_a_script_without_files_gives_the_same_on_ray_and_here_and_can_be_resumed(tmp_path, fedamp_command):
     """Its classes are in ``__main__``. Another process gives the same objects: the digests are the same."""
     pytest.importorskip("ray")

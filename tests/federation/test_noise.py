@@ -67,7 +67,7 @@ def test_the_plan_takes_the_bands_with_the_least_noise_in_the_model():
 
 
 def test_the_noise_in_the_model_is_told_beside_independent_noise():
-    cost = privacy_cost(small("rounds=60", CLASSES, BUDGET))
+    cost = privacy_cost(small("rounds=24", CLASSES, BUDGET))
     assert cost["prefix_noise"]["over_independent"] < 0.8
     assert cost["epsilon"]["upper"] <= 8
     plain = privacy_cost(small())["prefix_noise"]
