@@ -68,7 +68,7 @@ angle = st.floats(0, 2 * math.pi)
 noises, widths = st.floats(0.6, 2.0), st.floats(0.3, 6.0)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(st.tuples(noises, widths), st.tuples(noises, widths), st.lists(angle, min_size=4, max_size=4))
 def test_shared_and_split_part_together_cost_no_more_than_charged(shared, split, angles):
     mechanism = charged(shared, split)
