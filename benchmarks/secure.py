@@ -1,6 +1,6 @@
 """What secure aggregation costs: processor seconds of a node and of the server, and bytes, beside a plain sum.
 
-    python -m benchmarks.secure            a quarter of an hour on one core; writes benchmarks/results/secure.json
+    python -m benchmarks.secure            half an hour on one core; writes benchmarks/results/secure.json
 
 The protocol of fedamp.secure, without Flower and without training: words of 32 bits, all messages as bytes. ``dropped``
 nodes send no masked words, so the server opens their masks. Seconds and bytes of a node are the median of those that
