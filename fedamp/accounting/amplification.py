@@ -137,8 +137,25 @@ class AllocationPrefix(Hidden):
         return replace(self, released=rounds)
 
 
+class _Begun(Hidden, is_kind=False):
+    """Hidden rounds of which the first ``released`` are out, 0 to ``rounds``; None: all."""
+
+    rounds: checks.Count
+    released: int | None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.released is not None:
+            released = checks.count("released", self.released, 0, self.rounds, "rounds")
+            object.__setattr__(self, "released", None if released == self.rounds else released)
+
+    @property
+    def span(self) -> int:
+        return self.rounds if self.released is None else self.released
+
+
 @dataclass(frozen=True)
-class CappedPoisson(Hidden):
+class CappedPoisson(_Begun):
     """Poisson sampling over ``rounds`` >= 1 rounds, with a cap. Where a person's coins choose more than ``at_most``
     rounds, the person takes part in that many of them, drawn uniformly (Feldman, Shenfeld 2025, proof of Corollary
     4.7).
@@ -156,12 +173,6 @@ class CappedPoisson(Hidden):
     rounds: checks.Count
     released: int | None = None
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.released is not None:
-            released = checks.count("released", self.released, 0, self.rounds, "rounds")
-            object.__setattr__(self, "released", None if released == self.rounds else released)
-
     @property
     def words(self) -> str:
         beginning = "" if self.released is None else f"the first {self.released} of "
@@ -173,10 +184,6 @@ class CappedPoisson(Hidden):
     @property
     def is_empty(self) -> bool:
         return self.rate == 0 or self.span == 0
-
-    @property
-    def span(self) -> int:
-        return self.rounds if self.released is None else self.released
 
     def unamplified(self) -> Mechanism:
         return Repeat(self.mechanism.unamplified(), min(self.at_most, self.span))
@@ -234,7 +241,7 @@ class Cyclic(Hidden):
 
 
 @dataclass(frozen=True)
-class Spaced(Hidden):
+class Spaced(_Begun):
     """A run of ``rounds`` >= 1 rounds with banded noise, of which a person takes part in exactly ``k`` (0 to rounds),
     any two at least ``gap`` apart: a uniform and hidden choice among all such sets. ``mechanism`` is one participation.
     The hidden choice amplifies Gaussian releases (docs/correlated-noise.md); with others it counts as known.
@@ -259,9 +266,6 @@ class Spaced(Hidden):
             raise ValueError(f"gap must be at least the bands ({len(coefficients) + 1}), got {self.gap}")
         if not self.sets:
             raise ValueError(f"{self.k} rounds {self.gap} apart do not fit into {self.rounds} rounds")
-        if self.released is not None:
-            released = checks.count("released", self.released, 0, self.rounds, "rounds")
-            object.__setattr__(self, "released", None if released == self.rounds else released)
 
     @property
     def words(self) -> str:
@@ -279,10 +283,6 @@ class Spaced(Hidden):
     @property
     def is_empty(self) -> bool:
         return self.k == 0 or self.released == 0
-
-    @property
-    def span(self) -> int:
-        return self.rounds if self.released is None else self.released
 
     @property
     def shown(self) -> Mechanism:

@@ -106,12 +106,7 @@ class SampledProfile:
         return known
 
     def _epsilon(
-        self,
-        direction: Direction,
-        delta: float,
-        precision: float,
-        known: float,
-        highest: int = HIGHEST_SAMPLED_ORDER,
+        self, direction: Direction, delta: float, precision: float, known: float, highest: int = HIGHEST_SAMPLED_ORDER
     ) -> Bounds:
         checks.delta(delta)
         checks.precision(precision)

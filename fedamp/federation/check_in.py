@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterator
 from functools import partial
-from itertools import islice
+from itertools import chain, repeat
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
@@ -302,6 +302,9 @@ class ApartCheckIn(_KOfRounds):
     def for_noise(self, coefficients: tuple[float, ...]) -> Self:
         return self.model_copy(update={self.apart_key: len(coefficients) + 1} if self.apart == "auto" else {})
 
+    def most_check_ins(self, first: int, rounds: int) -> int:
+        return min(-(-first // self.count), self.k)
+
 
 class ClassesCheckIn(ApartCheckIn):
     """Exactly ``k`` hidden rounds for every unit among the rounds of its public class.
@@ -334,9 +337,6 @@ class ClassesCheckIn(ApartCheckIn):
 
     def charge(self, one_round: Mechanism, rounds: int) -> Mechanism:
         return Cyclic(one_round, self.k, rounds, self.count)
-
-    def most_check_ins(self, first: int, rounds: int) -> int:
-        return min(-(-first // self.count), self.k)
 
     def shortened(self, rounds: int, shorter: int) -> Self:
         if shorter < self.count:
@@ -379,21 +379,18 @@ class SpacedCheckIn(ApartCheckIn):
 
     def cohorts(self, rounds: int, units: int, seed: int) -> Iterator[UnitIds]:
         drawn = _uniform_sets(seed, 1, self._packed(rounds), np.full(units, self.k, dtype=np.uint32))
-        done, later = np.zeros(units, dtype=np.int64), [[np.zeros(0, dtype=np.int64)] for _ in range(rounds)]
-        for index in range(rounds):
-            for cohort in islice(drawn, 1):
-                for before in np.unique(done[cohort]):
-                    later[index + before * (self.count - 1)].append(cohort[done[cohort] == before])
-                done[cohort] += 1
+        nobody, done = np.zeros(0, dtype=np.int64), np.zeros(units, dtype=np.int64)
+        later = [[nobody] for _ in range(rounds)]
+        for index, cohort in zip(range(rounds), chain(drawn, repeat(nobody)), strict=False):
+            for before in np.unique(done[cohort]):
+                later[index + before * (self.count - 1)].append(cohort[done[cohort] == before])
+            done[cohort] += 1
             yield np.sort(np.concatenate(later[index]))
 
     def charge(self, one_round: Mechanism, rounds: int) -> Mechanism:
         if self.count == 1:
             return Allocation(one_round, self.k, rounds)
         return Spaced(one_round, self.k, rounds, self.count, self._coefficients)
-
-    def most_check_ins(self, first: int, rounds: int) -> int:
-        return min(-(-first // self.count), self.k)
 
     def shortened(self, rounds: int, shorter: int) -> Self:
         most = -(-shorter // self.count)

@@ -55,14 +55,19 @@ def assert_same_run(folder: Path, whole: Path) -> None:
     assert rounds[0] == rounds[1]
 
 
-@pytest.mark.parametrize("kind", STATEFUL)
-def test_a_run_killed_before_any_step_on_the_disk_resumes_to_the_same_model(tmp_path, monkeypatch, kind):
+# All steps for one kind, every second one of them slow; a sample for the others, whose steps are the same.
+SAMPLES = [(kind, 1, 5) for kind in STATEFUL if kind != "momentum"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "first", "every"), [("momentum", 0, 2), pytest.param("momentum", 1, 2, marks=pytest.mark.slow), *SAMPLES]
+)
+def test_a_run_killed_before_any_step_on_the_disk_resumes_to_the_same_model(tmp_path, monkeypatch, kind, first, every):
     scenario = small("check_in.k=2", "rounds=4", "federation.checkpoint_every=2", *STATEFUL[kind])
     with killed_at(monkeypatch, step=-1) as steps:
         play_in(tmp_path / "whole", scenario)
     assert {"flush", "rename", "line"} <= set(steps)
-    # More of them for one kind than for the others, whose steps are the same.
-    for step in range(0, len(steps), 2 if kind == "momentum" else 5):
+    for step in range(first, len(steps), every):
         folder = tmp_path / f"killed-{step}"
         with killed_at(monkeypatch, step), pytest.raises(Killed):
             play_in(folder, scenario)
